@@ -1,7 +1,8 @@
 //! `explorer.failures`: what follows when runs fail, declared for each kind of failure.
 
 use rollway_core::{
-    FailurePolicy, FailureRule as CoreRule, GroupPolicy as CoreGroups, OnExhausted as CoreThen,
+    FailureKind, FailurePolicy, FailureRule as CoreRule, GroupPolicy as CoreGroups,
+    OnExhausted as CoreThen,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -43,16 +44,18 @@ impl FailuresConfig {
             poison_limit,
             group_policy,
         } = self;
-        let usual = FailurePolicy::with_retries(retries);
-        FailurePolicy {
-            workflow: workflow.over(usual.workflow),
-            timeout: timeout.over(usual.timeout),
-            runner_lost: runner_lost.over(usual.runner_lost),
-            model_unavailable: model_unavailable.over(usual.model_unavailable),
-            invalid_output: invalid_output.over(usual.invalid_output),
-            poison_limit: *poison_limit,
-            groups: group_policy.to_core(),
+        let mut policy = FailurePolicy::with_retries(retries);
+        for (kind, declared) in [
+            (FailureKind::Workflow, workflow),
+            (FailureKind::Timeout, timeout),
+            (FailureKind::RunnerLost, runner_lost),
+            (FailureKind::ModelUnavailable, model_unavailable),
+            (FailureKind::InvalidOutput, invalid_output),
+        ] {
+            let rule = policy.rule_mut(kind);
+            *rule = declared.over(*rule);
         }
+        FailurePolicy { poison_limit: *poison_limit, groups: group_policy.to_core(), ..policy }
     }
 }
 

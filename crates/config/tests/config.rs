@@ -184,11 +184,17 @@ fn the_core_is_told_what_the_file_says() {
     assert!(!core.runs_in_turn);
     assert_eq!(core.max_timeout, Duration::from_secs(10));
     assert_eq!(core.default_timeout, Duration::from_secs(50));
-    assert_eq!(core.failures.workflow.retries, 4);
-    assert_eq!(core.failures.timeout.retries, 0);
-    assert_eq!(core.failures.timeout.then, rollway_core::OnExhausted::FailBatch);
-    assert_eq!(core.failures.model_unavailable.retries, 10);
-    assert_eq!(core.failures.model_unavailable.backoff, Duration::from_millis(2500));
+    assert_eq!(core.failures.rule(rollway_core::FailureKind::Workflow).retries, 4);
+    assert_eq!(core.failures.rule(rollway_core::FailureKind::Timeout).retries, 0);
+    assert_eq!(
+        core.failures.rule(rollway_core::FailureKind::Timeout).then,
+        rollway_core::OnExhausted::FailBatch
+    );
+    assert_eq!(core.failures.rule(rollway_core::FailureKind::ModelUnavailable).retries, 10);
+    assert_eq!(
+        core.failures.rule(rollway_core::FailureKind::ModelUnavailable).backoff,
+        Duration::from_millis(2500)
+    );
     assert_eq!(core.failures.groups, rollway_core::GroupPolicy::Whole);
     assert_eq!(core.train.quorum_percent, Some(80));
     assert_eq!((core.eval.quorum_percent, core.eval.success_min_percent), (Some(0), 10));

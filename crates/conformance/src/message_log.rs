@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use rollway_core::{AttemptId, Incarnation, RunId, RunRange, RunnerId};
+use bytes::Bytes;
+use rollway_core::{AttemptId, Incarnation, RunId, RunOutcome, RunRange, RunnerId};
 use rollway_protocol::worker_server::DisconnectReason;
-use rollway_protocol::{MessageOutcome, RunnerHeartbeat, RunnerReport, WorkerMessage};
+use rollway_protocol::{RunnerHeartbeat, WorkerMessage, WorkerReport};
 use tokio::time::Instant;
 
 use super::Check;
@@ -19,7 +20,7 @@ pub(super) struct AttemptLog {
     pub(super) began: bool,
     pub(super) ended: bool,
     pub(super) cancelled: bool,
-    pub(super) results: BTreeMap<RunId, MessageOutcome>,
+    pub(super) results: BTreeMap<RunId, RunOutcome<Bytes>>,
 }
 
 /// What is known of a life of a runner.
@@ -104,13 +105,13 @@ impl MessageLog {
         self.faults.push((check, what));
     }
 
-    fn report(&mut self, runner: RunnerId, life: Incarnation, report: RunnerReport) {
+    fn report(&mut self, runner: RunnerId, life: Incarnation, report: WorkerReport) {
         if self.is_stopped(runner, life) {
             let what = format!("{report:?} about {runner} in life {life}, which is over");
             return self.fault(Check::Restart, what);
         }
         match report {
-            RunnerReport::Ready { .. } => {
+            WorkerReport::Ready { .. } => {
                 let busy = self.attempts.iter().find(|(_, attempt)| {
                     (attempt.runner, attempt.life) == (runner, life)
                         && attempt.began
@@ -122,14 +123,14 @@ impl MessageLog {
                 }
                 self.lives.entry((runner, life)).or_default().ready = true;
             }
-            RunnerReport::Stopped(_) => {
+            WorkerReport::Stopped(_) => {
                 self.lives.entry((runner, life)).or_default().stopped = true;
             }
-            RunnerReport::AttemptBegan { attempt } => self.attempt_began(runner, life, attempt),
-            RunnerReport::RunFinished { attempt, run, outcome } => {
+            WorkerReport::AttemptBegan { attempt } => self.attempt_began(runner, life, attempt),
+            WorkerReport::RunFinished { attempt, run, outcome } => {
                 self.run_finished(runner, life, attempt, run, outcome);
             }
-            RunnerReport::AttemptEnded { attempt } => self.attempt_ended(runner, life, attempt),
+            WorkerReport::AttemptEnded { attempt } => self.attempt_ended(runner, life, attempt),
         }
     }
 
@@ -175,7 +176,7 @@ impl MessageLog {
         life: Incarnation,
         id: AttemptId,
         run: RunId,
-        outcome: MessageOutcome,
+        outcome: RunOutcome<Bytes>,
     ) {
         let Some(attempt) = self.current(runner, life, id, "a result") else { return };
         let began = attempt.began;

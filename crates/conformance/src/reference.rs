@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
-use rollway_core::{AttemptId, BatchType, FailureKind, Incarnation, RunId, RunnerId};
+use rollway_core::{
+    AttemptId, BatchType, FailureKind, Incarnation, RunFailure, RunId, RunOutcome, RunOutput,
+    RunnerId,
+};
 use rollway_protocol::worker_client::{
     self, ConnectedWorker, EngineReceiver, EngineSender, StreamEnd, WorkerConnectError,
     WorkerSendError,
 };
-use rollway_protocol::{
-    DefinitionId, EngineMessage, Hello, MessageOutcome, RunnerReport, StartAttempt, StopCause,
-};
+use rollway_protocol::{DefinitionId, EngineMessage, Hello, StartAttempt, StopCause, WorkerReport};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -111,7 +112,7 @@ impl ReferenceWorker {
         let forgets = self.flaw == Some(Flaw::ForgetsRunner);
         let most = if forgets { 1 } else { usize::MAX };
         for (runner, life) in welcome.runners.into_iter().take(most) {
-            let ready = RunnerReport::Ready { after: None };
+            let ready = WorkerReport::Ready { after: None };
             host.sender.report(runner, life, ready).await.map_err(|error| error.to_string())?;
         }
         host.obey(&mut receiver).await
@@ -173,11 +174,11 @@ impl Host {
                     return Ok(());
                 }
                 self.stop(runner).await;
-                let stopped = RunnerReport::Stopped(StopCause::Requested);
+                let stopped = WorkerReport::Stopped(StopCause::Requested);
                 self.sender.report(runner, life, stopped).await.map_err(words)?;
             }
             EngineMessage::StartRunner { runner, life } => {
-                let ready = RunnerReport::Ready { after: None };
+                let ready = WorkerReport::Ready { after: None };
                 self.sender.report(runner, life, ready).await.map_err(words)?;
             }
             // It ends the worker, in `obey`.
@@ -251,10 +252,10 @@ impl Execution {
         let attempt = self.start.attempt;
         let _turn = self.turns.acquire().await;
         if self.flaw != Some(Flaw::NeverBegins) {
-            self.say(RunnerReport::AttemptBegan { attempt }).await?;
+            self.say(WorkerReport::AttemptBegan { attempt }).await?;
         }
         if self.flaw == Some(Flaw::ReadyWhileBusy) {
-            self.say(RunnerReport::Ready { after: Some(attempt) }).await?;
+            self.say(WorkerReport::Ready { after: Some(attempt) }).await?;
         }
         let last = self.start.runs.iter().last();
         for run in self.start.runs.iter() {
@@ -267,21 +268,21 @@ impl Execution {
                 self.finished(run, outcome).await?;
             }
         }
-        self.say(RunnerReport::AttemptEnded { attempt }).await?;
+        self.say(WorkerReport::AttemptEnded { attempt }).await?;
         let cancelled = self.cancel.is_cancelled();
         let late = self.flaw == Some(Flaw::ResultAfterEnd) && !cancelled
             || self.flaw == Some(Flaw::ResultAfterCancel) && cancelled;
         if late {
-            let outcome = MessageOutcome::Succeeded { payload: None, metrics: Metrics::new() };
+            let outcome = Ok(RunOutput { payload: None, metrics: Metrics::new() });
             self.finished(RunId(self.start.runs.first), outcome).await?;
         }
         Ok(())
     }
 
     /// Returns how a run ended; none: it was given up.
-    async fn outcome(&self) -> Option<MessageOutcome> {
+    async fn outcome(&self) -> Option<RunOutcome<Bytes>> {
         let failed = |message: &str| {
-            Some(MessageOutcome::Failed { kind: FailureKind::Workflow, message: message.into() })
+            Some(Err(RunFailure { kind: FailureKind::Workflow, message: message.into() }))
         };
         if self.forgotten {
             return failed("the workflow is not known");
@@ -299,21 +300,25 @@ impl Execution {
         }
     }
 
-    fn success(&self) -> MessageOutcome {
+    fn success(&self) -> RunOutcome<Bytes> {
         let wanted = match self.start.kind {
             BatchType::Train => self.flaw != Some(Flaw::NoPayload),
             BatchType::Eval => self.flaw == Some(Flaw::PayloadInEval),
         };
         let payload = wanted.then(|| Bytes::from_static(b"an experience"));
-        MessageOutcome::Succeeded { payload, metrics: [("reward", 1.0)].into_iter().collect() }
+        Ok(RunOutput { payload, metrics: [("reward", 1.0)].into_iter().collect() })
     }
 
-    async fn finished(&self, run: RunId, outcome: MessageOutcome) -> Result<(), WorkerSendError> {
+    async fn finished(
+        &self,
+        run: RunId,
+        outcome: RunOutcome<Bytes>,
+    ) -> Result<(), WorkerSendError> {
         let attempt = self.start.attempt;
-        self.say(RunnerReport::RunFinished { attempt, run, outcome }).await
+        self.say(WorkerReport::RunFinished { attempt, run, outcome }).await
     }
 
-    async fn say(&self, report: RunnerReport) -> Result<(), WorkerSendError> {
+    async fn say(&self, report: WorkerReport) -> Result<(), WorkerSendError> {
         let (runner, life): (RunnerId, Incarnation) = (self.start.runner, self.start.life);
         self.sender.report(runner, life, report).await
     }

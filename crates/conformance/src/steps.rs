@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use prost::Message as _;
-use rollway_core::{AttemptId, BatchType, Incarnation};
+use rollway_core::{AttemptId, BatchType, Incarnation, RunFailure, RunOutput};
 use rollway_protocol::RefusalCode;
 use rollway_protocol::proto;
 use rollway_protocol::worker_server::DisconnectReason;
-use rollway_protocol::{EngineMessage, MessageOutcome, VersionRange};
+use rollway_protocol::{EngineMessage, VersionRange};
 
 use super::report::{Check, CheckResult, ConformanceReport};
 use super::session::{ConformanceSession, Stage, Twist, words};
@@ -234,11 +234,11 @@ async fn succeed(session: &mut ConformanceSession, at: usize) -> Result<(), Stri
 fn succeeded(session: &ConformanceSession, attempt: AttemptId) -> Result<(), String> {
     for (run, outcome) in &session.watch.attempts[&attempt].results {
         match outcome {
-            MessageOutcome::Succeeded { payload: Some(payload), .. } if !payload.is_empty() => {}
-            MessageOutcome::Succeeded { .. } => {
+            Ok(RunOutput { payload: Some(payload), .. }) if !payload.is_empty() => {}
+            Ok(_) => {
                 return Err(format!("run {run} has no experiences"));
             }
-            MessageOutcome::Failed { kind, message } => {
+            Err(RunFailure { kind, message }) => {
                 return Err(format!("run {run} failed: {kind}: {message}"));
             }
         }
@@ -267,7 +267,7 @@ async fn failure(session: &mut ConformanceSession) -> Tried {
     let attempt = execute(session, 0, FAIL, BatchType::Train).await?;
     for (run, outcome) in &session.watch.attempts[&attempt].results {
         match outcome {
-            MessageOutcome::Failed { kind: rollway_core::FailureKind::Workflow, message }
+            Err(RunFailure { kind: rollway_core::FailureKind::Workflow, message })
                 if !message.is_empty() => {}
             other => return Err(format!("run {run} raised, and was reported as {other:?}").into()),
         }
@@ -278,7 +278,7 @@ async fn failure(session: &mut ConformanceSession) -> Tried {
 async fn eval(session: &mut ConformanceSession) -> Tried {
     let attempt = execute(session, 0, SUCCEED, BatchType::Eval).await?;
     for (run, outcome) in &session.watch.attempts[&attempt].results {
-        if !matches!(outcome, MessageOutcome::Succeeded { payload: None, .. }) {
+        if !matches!(outcome, Ok(RunOutput { payload: None, .. })) {
             return Err(format!("run {run} of an eval was reported as {outcome:?}").into());
         }
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rollway_core::metrics::{Metrics, Purpose, calculate_task_level_metrics};
 use rollway_core::{
     Action, BatchId, BatchType, Core, CoreConfig, DeliveryOutcome, Incarnation, Input, Payload,
-    PayloadId, Request, RequestId, Response, RunOutcome, RunnerId, RunnerReport, TaskSpec, Time,
+    PayloadId, Request, RequestId, Response, RunOutput, RunnerId, RunnerReport, TaskSpec, Time,
     WorkflowId,
 };
 
@@ -118,7 +118,7 @@ impl World {
                 for run in runs.iter() {
                     self.payload += 1;
                     let payload = Some(Payload { id: PayloadId(self.payload), bytes: 1_000 });
-                    let outcome = RunOutcome::Succeeded { payload, metrics: Metrics::new() };
+                    let outcome = Ok(RunOutput { payload, metrics: Metrics::new() });
                     say(RunnerReport::RunFinished { attempt, run, outcome });
                 }
                 say(RunnerReport::AttemptEnded { attempt });

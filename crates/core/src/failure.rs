@@ -107,53 +107,44 @@ names!(
     }
 );
 
-/// What follows when runs fail, for every [`FailureKind`]. Plain data: the configuration declares
-/// it and the scheduler reads it.
+/// Rules for failed runs, one for every [`FailureKind`]. Plain data: the configuration declares it
+/// and the scheduler reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailurePolicy {
-    /// When the user's code raised.
-    pub workflow: FailureRule,
-    /// When the attempt lasted too long.
-    pub timeout: FailureRule,
-    /// When the runner was lost while it was not the task that killed it. A task that is suspected
-    /// of killing runners is bounded by [`poison_limit`](Self::poison_limit) instead.
-    pub runner_lost: FailureRule,
-    /// When no inference server answered.
-    pub model_unavailable: FailureRule,
-    /// When the output could not be used.
-    pub invalid_output: FailureRule,
-    /// After how many lost runners a task that is suspected each time is failed.
+    /// Rules in the order of [`FailureKind::ALL`]. A task that is suspected of killing runners is
+    /// bounded by [`poison_limit`](Self::poison_limit) instead of the rule for lost runners.
+    pub rules: [FailureRule; FailureKind::ALL.len()],
+    /// Number of lost runners after which a task that is suspected each time fails.
     pub poison_limit: u32,
-    /// What becomes of the good runs of a task some of whose runs failed.
+    /// Treatment of the good runs of a task some of whose runs failed.
     pub groups: GroupPolicy,
 }
 
 impl FailurePolicy {
     /// Returns the rule for a kind.
     pub const fn rule(&self, kind: FailureKind) -> &FailureRule {
-        match kind {
-            FailureKind::Workflow => &self.workflow,
-            FailureKind::Timeout => &self.timeout,
-            FailureKind::RunnerLost => &self.runner_lost,
-            FailureKind::ModelUnavailable => &self.model_unavailable,
-            FailureKind::InvalidOutput => &self.invalid_output,
-        }
+        &self.rules[kind as usize]
     }
 
-    /// Returns the policy in which a task may fail `retries` more times of its own, and in which
-    /// what the machinery does wrong has a larger budget of its own.
+    /// Returns the rule for a kind, to be changed.
+    pub const fn rule_mut(&mut self, kind: FailureKind) -> &mut FailureRule {
+        &mut self.rules[kind as usize]
+    }
+
+    /// Returns the policy with `retries` for failures of the task itself, and a larger number for
+    /// failures of the machinery.
     pub fn with_retries(retries: u32) -> Self {
         let own = FailureRule { retries, backoff: Duration::ZERO, then: OnExhausted::FailRun };
         let machinery = FailureRule { retries: 10, ..own };
-        Self {
-            workflow: own,
-            timeout: own,
-            runner_lost: machinery,
-            model_unavailable: FailureRule { backoff: Duration::from_secs(1), ..machinery },
-            invalid_output: own,
+        let mut policy = Self {
+            rules: [own; FailureKind::ALL.len()],
             poison_limit: 3,
             groups: GroupPolicy::Partial,
-        }
+        };
+        *policy.rule_mut(FailureKind::RunnerLost) = machinery;
+        *policy.rule_mut(FailureKind::ModelUnavailable) =
+            FailureRule { backoff: Duration::from_secs(1), ..machinery };
+        policy
     }
 }
 

@@ -12,6 +12,7 @@ pub mod explore;
 mod failure;
 mod ids;
 pub mod metrics;
+mod run;
 mod scheduler;
 pub mod sync;
 mod time;
@@ -25,13 +26,16 @@ pub use crate::ids::{
     AttemptId, BatchKey, Incarnation, LeaseId, PayloadId, RequestId, RunId, RunnerId, TaskId,
     WorkflowId,
 };
+pub use crate::run::{
+    ByRunState, RunEnd, RunFailure, RunOutcome, RunOutput, RunState, RunnerReport,
+};
 pub use crate::scheduler::{
     Action, AttemptCancelReason, BatchPolicy, BatchResult, BatchState, BatchType, BatchTypeTally,
     BatchView, ByDropReason, ByIgnoreReason, CollectOutcome, CollectedResults, Core, CoreConfig,
     CoreEvent, CoreLimits, Counters, Deadline, DeadlineReason, DeliveryOutcome, DropReason,
     DynamicTimeout, FailedRun, IgnoreReason, Input, LedgerRecord, OverRollout, Payload, PoolLoad,
-    RecordedEnd, Refusal, Request, Response, RunEnd, RunOutcome, RunRange, RunTally, RunnerReport,
-    RunnerState, RunnerView, Scaler, ScalingBounds, Status, StopReport, Supervision, TaskCount,
-    TaskResult, TaskSpec, TaskTally, UnresponsivePolicy,
+    Refusal, Request, Response, RunRange, RunTally, RunnerState, RunnerView, Scaler, ScalingBounds,
+    Status, StopReport, Supervision, TaskCount, TaskResult, TaskSpec, TaskTally,
+    UnresponsivePolicy,
 };
 pub use crate::time::Time;

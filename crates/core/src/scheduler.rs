@@ -50,11 +50,9 @@ pub use self::core::Core;
 pub use self::counters::{
     BatchTypeTally, ByIgnoreReason, Counters, IgnoreReason, RunTally, TaskCount,
 };
-pub use self::event::{CoreEvent, RunEnd};
-pub use self::input::{
-    DeliveryOutcome, Input, Request, RunOutcome, RunnerReport, TaskSpec, UnresponsivePolicy,
-};
-pub use self::ledger_record::{LedgerRecord, RecordedEnd};
+pub use self::event::CoreEvent;
+pub use self::input::{DeliveryOutcome, Input, Request, TaskSpec, UnresponsivePolicy};
+pub use self::ledger_record::LedgerRecord;
 pub use self::scaling::{PoolLoad, Scaler, ScalingBounds};
 pub use self::status::{
     BatchResult, BatchState, BatchType, ByDropReason, DropReason, FailedRun, Payload, Status,

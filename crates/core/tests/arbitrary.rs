@@ -9,9 +9,9 @@ use rollway_core::metrics::Metrics;
 use rollway_core::{
     Action, AttemptId, BatchId, BatchKey, BatchPolicy, BatchType, CancelReason, Core, CoreConfig,
     CoreEvent, CoreLimits, DeliveryOutcome, FailureKind, FailurePolicy, GroupPolicy, Incarnation,
-    Input, LeaseId, LedgerRecord, OnExhausted, OverRollout, Payload, PayloadId, RecordedEnd,
-    Request, RequestId, RunId, RunOutcome, RunnerId, RunnerReport, Supervision, TaskId, TaskSpec,
-    Time, UnresponsivePolicy, WorkflowId,
+    Input, LeaseId, LedgerRecord, OnExhausted, OverRollout, Payload, PayloadId, Request, RequestId,
+    RunEnd, RunFailure, RunId, RunOutcome, RunOutput, RunnerId, RunnerReport, Supervision, TaskId,
+    TaskSpec, Time, UnresponsivePolicy, WorkflowId,
 };
 
 fn seconds(most: u64) -> impl Strategy<Value = Duration> {
@@ -81,14 +81,14 @@ fn failure_kind() -> impl Strategy<Value = FailureKind> {
 
 fn outcome() -> impl Strategy<Value = RunOutcome> {
     prop_oneof![
-        3 => (0..120u64).prop_map(|bytes| RunOutcome::Succeeded {
+        3 => (0..120u64).prop_map(|bytes| Ok(RunOutput {
             // The id is filled in when the input is made: payload ids are unique.
             payload: (bytes > 5).then_some(Payload { id: PayloadId(0), bytes }),
             metrics: [("a", 1.0), ("b", 2.0), ("c", 3.0)].into_iter().collect(),
-        }),
-        1 => failure_kind().prop_map(|kind| RunOutcome::Failed {
+        })),
+        1 => failure_kind().prop_map(|kind| Err(RunFailure {
             kind, message: "a rather long message".into()
-        }),
+        })),
     ]
 }
 
@@ -125,14 +125,14 @@ enum Told {
 fn record() -> impl Strategy<Value = LedgerRecord> {
     let key = || prop_oneof![9 => 0..6u64, 1 => any::<u64>()].prop_map(BatchKey);
     let ending = prop_oneof![
-        3 => (0..120u64).prop_map(|bytes| RecordedEnd::Succeeded {
+        3 => (0..120u64).prop_map(|bytes| RunEnd::Succeeded(RunOutput {
             payload: (bytes > 5).then_some(Payload { id: PayloadId(0), bytes }),
             metrics: [("a", 1.0), ("b", 2.0), ("c", 3.0)].into_iter().collect(),
-        }),
-        1 => failure_kind().prop_map(|kind| RecordedEnd::Failed {
+        })),
+        1 => failure_kind().prop_map(|kind| RunEnd::Failed(RunFailure {
             kind, message: "a rather long message".into()
-        }),
-        1 => Just(RecordedEnd::Cancelled { reason: CancelReason::NoRoom }),
+        })),
+        1 => Just(RunEnd::Cancelled(CancelReason::NoRoom)),
     ];
     prop_oneof![
         2 => (key(), batch_id(), kind(), tasks(), prop::option::of(0..4u32)).prop_map(
@@ -185,12 +185,12 @@ fn config() -> impl Strategy<Value = CoreConfig> {
     (0..5u32, prop::option::of(1..3u32), rule, any::<bool>(), 0..3u64, prop::option::of(0..100u8))
         .prop_map(|(runners, slice, (retries, backoff, then), whole, grace, quorum)| {
             let mut failures = FailurePolicy::with_retries(retries);
-            failures.runner_lost.retries = 2;
-            failures.workflow.backoff = Duration::from_secs(backoff);
+            failures.rule_mut(FailureKind::RunnerLost).retries = 2;
+            failures.rule_mut(FailureKind::Workflow).backoff = Duration::from_secs(backoff);
             failures.poison_limit = 2;
             failures.groups = if whole { GroupPolicy::Whole } else { GroupPolicy::Partial };
             if then == 0 {
-                failures.timeout.then = OnExhausted::FailBatch;
+                failures.rule_mut(FailureKind::Timeout).then = OnExhausted::FailBatch;
             }
             CoreConfig {
                 runners,
@@ -243,11 +243,11 @@ struct Memory {
 impl Memory {
     fn outcome(&mut self, outcome: RunOutcome) -> RunOutcome {
         match outcome {
-            RunOutcome::Succeeded { payload: Some(payload), metrics } => {
+            Ok(RunOutput { payload: Some(payload), metrics }) => {
                 self.payloads += 1;
                 let payload = Payload { id: PayloadId(self.payloads), ..payload };
                 self.held.insert(payload.id);
-                RunOutcome::Succeeded { payload: Some(payload), metrics }
+                Ok(RunOutput { payload: Some(payload), metrics })
             }
             other => other,
         }
@@ -256,7 +256,7 @@ impl Memory {
     /// Gives the payload of an invented record a number of its own.
     fn numbered(&mut self, mut record: LedgerRecord) -> LedgerRecord {
         if let LedgerRecord::RunEnded {
-            ending: RecordedEnd::Succeeded { payload: Some(payload), .. },
+            ending: RunEnd::Succeeded(RunOutput { payload: Some(payload), .. }),
             ..
         } = &mut record
         {
@@ -284,7 +284,7 @@ impl Memory {
         let mut told: Vec<LedgerRecord> = self.records.iter().filter(needed).cloned().collect();
         for record in &told {
             if let LedgerRecord::RunEnded {
-                ending: RecordedEnd::Succeeded { payload: Some(payload), .. },
+                ending: RunEnd::Succeeded(RunOutput { payload: Some(payload), .. }),
                 ..
             } = record
             {

@@ -10,8 +10,8 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rollway_core::{BatchId, BatchKey, BatchType, RunId, TaskId};
-use rollway_data::ledger::{Ledger, LedgerEntry, LedgerOptions, LedgerRunEnd, TaskEntry};
+use rollway_core::{BatchId, BatchKey, BatchType, RunEnd, RunId, RunOutput, TaskId};
+use rollway_data::ledger::{Ledger, LedgerEntry, LedgerOptions, TaskEntry};
 use rustix::time::{ClockId, clock_gettime};
 
 const TASKS: u32 = 1000;
@@ -53,9 +53,9 @@ fn open(dir: &std::path::Path, runs: u32) -> Ledger {
     ledger
 }
 
-fn payload(bytes: usize) -> LedgerRunEnd {
+fn payload(bytes: usize) -> RunEnd<RunOutput<Bytes>> {
     let metrics = [("reward", 1.0), ("time/run_execution", 0.5)].into_iter().collect();
-    LedgerRunEnd::Succeeded { payload: Some(Bytes::from(vec![7; bytes])), metrics }
+    RunEnd::Succeeded(RunOutput { payload: Some(Bytes::from(vec![7; bytes])), metrics })
 }
 
 /// Appends, and asks for a commit after every `every` records, as a loop does that takes in

@@ -30,11 +30,11 @@ use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
-use rollway_core::{BatchId, BatchKey, BatchResult, BatchState};
+use rollway_core::{BatchId, BatchKey, BatchResult, BatchState, RunEnd, RunOutput};
 
 pub use self::error::LedgerError;
 use self::live_records::{EndedRuns, LiveRecords};
-pub use self::record::{BatchMark, LedgerEntry, LedgerRunEnd, TaskEntry};
+pub use self::record::{BatchMark, LedgerEntry, TaskEntry};
 use self::record::{put_batch_ended, put_noted, put_run_ended, put_state, put_submitted};
 use self::recover::LedgerRecovery;
 pub use self::recover::{RecoveredBatch, RecoveredLedger};
@@ -242,14 +242,14 @@ impl Ledger {
         buffer: &mut Vec<u8>,
         key: BatchKey,
         (task, run): (rollway_core::TaskId, rollway_core::RunId),
-        end: &LedgerRunEnd,
+        end: &RunEnd<RunOutput<Bytes>>,
     ) -> Result<(), LedgerError> {
         let active = book.active.get_mut(&key.0).ok_or(LedgerError::NotActive { key })?;
         active.check(task, run)?;
         put_run_ended(buffer, key.0, (task, run), end);
         let payload: Option<&Bytes> = match end {
-            LedgerRunEnd::Succeeded { payload, .. } => payload.as_ref(),
-            LedgerRunEnd::Failed { .. } | LedgerRunEnd::Cancelled(_) => None,
+            RunEnd::Succeeded(RunOutput { payload, .. }) => payload.as_ref(),
+            RunEnd::Failed(_) | RunEnd::Cancelled(_) => None,
         };
         let bytes = match payload {
             Some(payload) => self.write(buffer, &[FramePart::Share(payload)])?,

@@ -11,8 +11,8 @@ use std::path::Path;
 use bytes::Bytes;
 use ledger_model::{Model, Step, apply, options, result, steps, task};
 use proptest::prelude::*;
-use rollway_core::{BatchId, BatchKey, BatchState, BatchType, RunId, TaskId};
-use rollway_data::ledger::{Ledger, LedgerEntry, LedgerError, LedgerOptions, LedgerRunEnd};
+use rollway_core::{BatchId, BatchKey, BatchState, BatchType, RunEnd, RunId, RunOutput, TaskId};
+use rollway_data::ledger::{Ledger, LedgerEntry, LedgerError, LedgerOptions};
 
 fn check(dir: &Path, model: &Model) -> Ledger {
     let (ledger, recovered) = Ledger::open(dir, options()).unwrap();
@@ -114,10 +114,10 @@ fn a_ledger_that_is_used_for_long_stays_small() {
     let few = LedgerOptions { compact_bytes_min: 20_000, segment_bytes: 10_000, ..options() };
     let (ledger, _) = Ledger::open(dir.path(), few.clone()).unwrap();
     let payload = Bytes::from(vec![1; 1000]);
-    let end = LedgerRunEnd::Succeeded {
+    let end = RunEnd::Succeeded(RunOutput {
         payload: Some(payload),
         metrics: [("a", 1.0)].into_iter().collect(),
-    };
+    });
     let long = BatchId::from("long");
     let tasks = vec![task(300, 1)];
     let kind = BatchType::Train;
@@ -185,7 +185,7 @@ fn a_full_ledger_refuses_batches_and_takes_the_ends_of_runs() {
     assert!(error.to_string().contains("no room for batch b of 6"), "{error}");
     let run = RunId(0);
     let payload = Some(Bytes::from(vec![0; 100_000]));
-    let end = LedgerRunEnd::Succeeded { payload, metrics: Default::default() };
+    let end = RunEnd::Succeeded(RunOutput { payload, metrics: Default::default() });
     ledger.append(LedgerEntry::RunEnded { key, task: TaskId(0), run, end: &end }).unwrap();
     ledger.append(LedgerEntry::BatchEnded(&result(1, &a, BatchState::Aborted, 0))).unwrap();
     ledger.admits(&b, 600).unwrap();
@@ -204,7 +204,7 @@ fn what_cannot_be_is_refused_and_has_no_effect() {
         min_wait_num: None,
         tasks: &tasks,
     };
-    let end = LedgerRunEnd::Cancelled(rollway_core::CancelReason::NoRoom);
+    let end = RunEnd::Cancelled(rollway_core::CancelReason::NoRoom);
     let ended =
         |task, run| LedgerEntry::RunEnded { key, task: TaskId(task), run: RunId(run), end: &end };
     let done = result(7, &batch, BatchState::Finalized, 1);

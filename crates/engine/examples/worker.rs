@@ -5,16 +5,15 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use rollway_base::Secret;
 use rollway_core::metrics::Metrics;
-use rollway_core::{AttemptId, FailureKind, RunId, RunnerId};
+use rollway_core::{AttemptId, FailureKind, RunFailure, RunId, RunOutcome, RunOutput, RunnerId};
 use rollway_protocol::worker_client::{
     ConnectedWorker, EngineSender, WorkerClientOptions, WorkerSendError, connect,
 };
-use rollway_protocol::{
-    EngineMessage, Hello, MessageOutcome, RunnerReport, StartAttempt, StopCause, env,
-};
+use rollway_protocol::{EngineMessage, Hello, StartAttempt, StopCause, WorkerReport, env};
 use tokio::task::JoinHandle;
 
 /// How often a silent connection is probed, in milliseconds, if not as usual.
@@ -49,7 +48,7 @@ async fn serve() -> Result<(), Failure> {
     let options = WorkerClientOptions { keepalive, ..WorkerClientOptions::default() };
     let ConnectedWorker { welcome, sender, mut receiver } =
         connect(&address, hello, options).await?;
-    let ready = RunnerReport::Ready { after: None };
+    let ready = WorkerReport::Ready { after: None };
     let mute = std::env::var(MUTE).ok().and_then(|number| number.parse().ok()).map(RunnerId);
     let speaks = |runner: RunnerId| Some(runner) != mute;
     for (runner, life) in welcome.runners.into_iter().filter(|(runner, _)| speaks(*runner)) {
@@ -69,7 +68,7 @@ async fn serve() -> Result<(), Failure> {
                     && let Some((_, task)) = current.remove(&runner)
                 {
                     task.abort();
-                    let ended = RunnerReport::AttemptEnded { attempt };
+                    let ended = WorkerReport::AttemptEnded { attempt };
                     sender.report(runner, life, ended).await?;
                 }
             }
@@ -80,7 +79,7 @@ async fn serve() -> Result<(), Failure> {
                 if let Some((_, task)) = current.remove(&runner) {
                     task.abort();
                 }
-                let stopped = RunnerReport::Stopped(StopCause::Requested);
+                let stopped = WorkerReport::Stopped(StopCause::Requested);
                 sender.report(runner, life, stopped).await?;
             }
             EngineMessage::StartRunner { .. } => {}
@@ -96,21 +95,21 @@ async fn serve() -> Result<(), Failure> {
 
 async fn execute(start: StartAttempt, sender: EngineSender) -> Result<(), WorkerSendError> {
     let (runner, life, attempt) = (start.runner, start.life, start.attempt);
-    sender.report(runner, life, RunnerReport::AttemptBegan { attempt }).await?;
+    sender.report(runner, life, WorkerReport::AttemptBegan { attempt }).await?;
     for run in start.runs.iter() {
         let outcome = execute_run(&start, run).await;
-        let finished = RunnerReport::RunFinished { attempt, run, outcome };
+        let finished = WorkerReport::RunFinished { attempt, run, outcome };
         sender.report(runner, life, finished).await?;
     }
-    sender.report(runner, life, RunnerReport::AttemptEnded { attempt }).await
+    sender.report(runner, life, WorkerReport::AttemptEnded { attempt }).await
 }
 
 #[expect(clippy::exit, reason = "workflows do what they like")]
-async fn execute_run(start: &StartAttempt, run: RunId) -> MessageOutcome {
+async fn execute_run(start: &StartAttempt, run: RunId) -> RunOutcome<Bytes> {
     match &*start.definition.name {
         "answer" => {
             let payload = format!("{}/{}/{}", start.batch, start.task_id.0, run.0);
-            MessageOutcome::Succeeded { payload: Some(payload.into()), metrics: Metrics::new() }
+            Ok(RunOutput { payload: Some(payload.into()), metrics: Metrics::new() })
         }
         "exit" => std::process::exit(3),
         "hang" => std::future::pending().await,
@@ -120,7 +119,7 @@ async fn execute_run(start: &StartAttempt, run: RunId) -> MessageOutcome {
             while !std::path::Path::new(&path).exists() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            MessageOutcome::Succeeded { payload: Some("waited".into()), metrics: Metrics::new() }
+            Ok(RunOutput { payload: Some("waited".into()), metrics: Metrics::new() })
         }
         "deaf" => {
             // Let it be heard that the attempt has begun; then nobody gets a word in.
@@ -131,7 +130,7 @@ async fn execute_run(start: &StartAttempt, run: RunId) -> MessageOutcome {
         }
         name => {
             let message = format!("no workflow is called `{name}`").into();
-            MessageOutcome::Failed { kind: FailureKind::Workflow, message }
+            Err(RunFailure { kind: FailureKind::Workflow, message })
         }
     }
 }

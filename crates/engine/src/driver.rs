@@ -16,8 +16,7 @@ use rollway_core::metrics::Metrics;
 use rollway_core::{
     Action, AttemptId, BatchId, BatchKey, BatchResult, BatchType, Core, DeliveryOutcome,
     IgnoreReason, Incarnation, Input, LeaseId, LedgerRecord, Payload, PayloadId, Request,
-    RequestId, Response, RunId, RunOutcome, RunnerId, RunnerReport, TaskId, TaskResult, TaskSpec,
-    Time, WorkflowId,
+    RequestId, Response, RunId, RunnerId, TaskId, TaskResult, TaskSpec, Time, WorkflowId,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -30,11 +29,11 @@ use crate::error::{Error, Result};
 use crate::events::RunObservers;
 use crate::ledger_bridge::{LedgerBridge, RestoredCoreBatch};
 use crate::loop_lag::LoopLagMeter;
-use crate::run_outcome::ReportedOutcome;
+use crate::run::{RunFailure, RunnerReport};
 use crate::sink::{BatchDelivery, Sink, TaskPayloads};
 use crate::task::Task;
 use crate::workers::{
-    AttemptSpec, BackendReport, Reporter, RunnerBackend, RunnerCommand, RunnerInbox, RunnerMessage,
+    AttemptSpec, Reporter, RunnerBackend, RunnerCommand, RunnerInbox, RunnerMessage,
 };
 
 /// How many messages are taken in before the orders they led to are performed.
@@ -310,14 +309,18 @@ impl<W: RunnerBackend> Driver<W> {
             DriverMessage::Runner(RunnerMessage { at, runner, life, reports }) => {
                 self.arrived.push(at);
                 for said in reports {
-                    if let BackendReport::Finished(AttemptId(attempt), RunId(run), end) = &said
-                        && let ReportedOutcome::Failed { kind, message } = end
+                    if let RunnerReport::RunFinished {
+                        attempt: AttemptId(attempt),
+                        run: RunId(run),
+                        outcome: end,
+                    } = &said
+                        && let Err(RunFailure { kind, message }) = end
                     {
                         let (runner, failure) = (runner.0, kind.name());
                         tracing::debug!(attempt, run, runner, failure, "a run failed: {message}");
                     }
                     self.workers.on_report(runner, life, &said);
-                    let report = self.report(said);
+                    let report = self.store_payload(said);
                     self.apply(now, Input::Report { runner, life, report });
                 }
             }
@@ -350,36 +353,15 @@ impl<W: RunnerBackend> Driver<W> {
         specs.collect()
     }
 
-    /// Puts the bytes of a report aside and gives the core their number.
-    fn report(&mut self, said: BackendReport) -> RunnerReport {
-        match said {
-            BackendReport::Ready { after } => RunnerReport::Ready { after },
-            BackendReport::Alive => RunnerReport::Heartbeat,
-            BackendReport::Waits(why) => RunnerReport::Waits { why },
-            BackendReport::StartFailed(message) => RunnerReport::StartFailed { message },
-            BackendReport::Lost { message, suspect } => RunnerReport::Lost { message, suspect },
-            BackendReport::Began(attempt) => RunnerReport::AttemptBegan { attempt },
-            BackendReport::Ended(attempt) => RunnerReport::AttemptEnded { attempt },
-            BackendReport::Finished(attempt, run, ReportedOutcome::Failed { kind, message }) => {
-                let outcome = RunOutcome::Failed { kind, message };
-                RunnerReport::RunFinished { attempt, run, outcome }
-            }
-            BackendReport::Finished(
-                attempt,
-                run,
-                ReportedOutcome::Succeeded { payload, metrics },
-            ) => {
-                let payload = payload.map(|bytes| {
-                    let id = PayloadId(self.next_payload);
-                    self.next_payload += 1;
-                    let payload = Payload { id, bytes: bytes.len() as u64 };
-                    self.payloads.insert(id, bytes);
-                    payload
-                });
-                let outcome = RunOutcome::Succeeded { payload, metrics };
-                RunnerReport::RunFinished { attempt, run, outcome }
-            }
-        }
+    /// Stores the payload of a report and returns the report with the payload's id.
+    fn store_payload(&mut self, report: RunnerReport) -> rollway_core::RunnerReport {
+        report.map_payload(|bytes| {
+            let id = PayloadId(self.next_payload);
+            self.next_payload += 1;
+            let payload = Payload { id, bytes: bytes.len() as u64 };
+            self.payloads.insert(id, bytes);
+            payload
+        })
     }
 
     /// Performs what was ordered, in order. That a runner cannot be told is reported to the core,
@@ -394,7 +376,7 @@ impl<W: RunnerBackend> Driver<W> {
             }
             for (runner, life) in broken {
                 let message = "does not take commands".into();
-                let report = RunnerReport::Lost { message, suspect: false };
+                let report = rollway_core::RunnerReport::Lost { message, suspect: false };
                 self.apply(now, Input::Report { runner, life, report });
             }
         }

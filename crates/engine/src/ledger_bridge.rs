@@ -9,11 +9,11 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use rollway_config::Config;
 use rollway_core::{
     BatchId, BatchKey, BatchResult, BatchState, BatchType, LedgerRecord as Fact, Payload,
-    PayloadId, RecordedEnd, TaskSpec,
+    PayloadId, RunEnd, RunOutput, TaskSpec,
 };
 use rollway_data::ledger::{
-    BatchMark, Ledger, LedgerEntry, LedgerError, LedgerOptions, LedgerRunEnd, RecoveredBatch,
-    RecoveredLedger, TaskEntry,
+    BatchMark, Ledger, LedgerEntry, LedgerError, LedgerOptions, RecoveredBatch, RecoveredLedger,
+    TaskEntry,
 };
 use rollway_data::log::TornTail;
 use tokio::sync::oneshot;
@@ -122,15 +122,13 @@ impl LedgerBridge {
             // It comes with its tasks: see `submitted`.
             Fact::Submitted { .. } => {}
             Fact::RunEnded { task, run, ending, .. } => {
-                let end = match ending {
-                    RecordedEnd::Succeeded { payload, metrics } => {
-                        let bytes = |payload: Payload| payloads.get(&payload.id).cloned();
-                        LedgerRunEnd::Succeeded { payload: payload.and_then(bytes), metrics }
-                    }
-                    RecordedEnd::Failed { kind, message } => LedgerRunEnd::Failed { kind, message },
-                    RecordedEnd::Cancelled { .. } if self.stopping => return,
-                    RecordedEnd::Cancelled { reason } => LedgerRunEnd::Cancelled(reason),
-                };
+                if self.stopping && matches!(ending, RunEnd::Cancelled(_)) {
+                    return;
+                }
+                let end = ending.map(|RunOutput { payload, metrics }| {
+                    let bytes = |payload: Payload| payloads.get(&payload.id).cloned();
+                    RunOutput { payload: payload.and_then(bytes), metrics }
+                });
                 self.append(LedgerEntry::RunEnded { key, task, run, end: &end });
             }
             Fact::Truncated { .. } | Fact::Aborting { .. } if self.stopping => {}
@@ -219,13 +217,7 @@ impl RestoredCoreBatch {
         let RecoveredBatch { key, batch: id, kind, min_wait_num, ended, notes, .. } = self.batch;
         let submitted = Fact::Submitted { batch: key, id, kind, min_wait_num, tasks };
         let ended = ended.into_iter().map(move |(task, run, end)| {
-            let ending = match end {
-                LedgerRunEnd::Succeeded { payload, metrics } => {
-                    RecordedEnd::Succeeded { payload: payload.map(&mut keep), metrics }
-                }
-                LedgerRunEnd::Failed { kind, message } => RecordedEnd::Failed { kind, message },
-                LedgerRunEnd::Cancelled(reason) => RecordedEnd::Cancelled { reason },
-            };
+            let ending = end.map(|output| output.map_payload(&mut keep));
             Fact::RunEnded { batch: key, task, run, ending }
         });
         let notes = notes.into_iter().map(move |note| match note {
@@ -310,7 +302,7 @@ fn unpack(mut bytes: Bytes) -> Option<WorkflowDefinition> {
 
 #[cfg(test)]
 mod tests {
-    use rollway_core::{FailureKind, RunId, TaskId};
+    use rollway_core::{FailureKind, RunFailure, RunId, TaskId};
 
     use super::*;
 
@@ -319,7 +311,8 @@ mod tests {
         let folder = tempfile::tempdir()?;
         let (durable, _) = LedgerBridge::open(folder.path(), LedgerOptions::new("job"))?;
         durable.when_durable(|safe| assert_eq!(safe, Ok(())));
-        let ending = RecordedEnd::Failed { kind: FailureKind::Workflow, message: "x".into() };
+        let ending =
+            RunEnd::Failed(RunFailure { kind: FailureKind::Workflow, message: "x".into() });
         let (batch, task, run) = (BatchKey(7), TaskId(0), RunId(0));
         durable.append_record(Fact::RunEnded { batch, task, run, ending }, &HashMap::new());
         let (send, safe) = std::sync::mpsc::channel();

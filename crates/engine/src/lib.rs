@@ -19,7 +19,7 @@ pub mod live_stats;
 mod loop_lag;
 pub mod process;
 mod reader_server;
-mod run_outcome;
+mod run;
 mod runner_status;
 mod scheduler;
 mod sink;
@@ -33,7 +33,7 @@ pub use crate::error::{Error, Result};
 pub use crate::ledger_bridge::{RestoreReport, RestoredBatch, ledger_options};
 pub use crate::loop_lag::LoopLag;
 pub use crate::reader_server::{JobReaderServer, JobReaderServerError};
-pub use crate::run_outcome::ReportedOutcome;
+pub use crate::run::{RunFailure, RunOutcome, RunOutput, RunnerReport};
 pub use crate::runner_status::{RunStages, RunnerStatus, RunnerStatusTable};
 pub use crate::scheduler::{BatchResults, CollectOptions, Scheduler};
 pub use crate::sink::{
@@ -41,9 +41,9 @@ pub use crate::sink::{
 };
 pub use crate::task::{Task, WorkflowDefinition};
 pub use crate::workers::{
-    AttemptSpec, BackendReport, CallLookupFn, Concurrency, GatewayRunKeys, LaunchSpec,
-    LaunchStatus, LaunchedProcess, Launcher, LocalLauncher, LocalRunners, ModelAccess, ProcessExit,
-    RayLauncher, RayLauncherOptions, Reporter, RunContext, RunError, RunFuture, RunKeyIssuer,
-    RunModel, RunOutcome, RunOutput, RunnerBackend, RunnerCommand, Suspect, WithModelAccess,
-    WorkerPool, WorkerPoolOptions, Workflow, WorkflowRegistry, cluster, supervisor,
+    AttemptSpec, CallLookupFn, Concurrency, GatewayRunKeys, LaunchSpec, LaunchStatus,
+    LaunchedProcess, Launcher, LocalLauncher, LocalRunners, ModelAccess, ProcessExit, RayLauncher,
+    RayLauncherOptions, Reporter, RunContext, RunFuture, RunKeyIssuer, RunModel, RunnerBackend,
+    RunnerCommand, Suspect, WithModelAccess, WorkerPool, WorkerPoolOptions, Workflow,
+    WorkflowRegistry, cluster, supervisor,
 };

@@ -17,9 +17,7 @@ pub mod supervisor;
 mod worker_pool;
 mod workflow;
 
-pub use self::backend::{
-    AttemptSpec, BackendReport, ModelAccess, Reporter, RunnerBackend, RunnerCommand,
-};
+pub use self::backend::{AttemptSpec, ModelAccess, Reporter, RunnerBackend, RunnerCommand};
 pub(crate) use self::backend::{RunnerInbox, RunnerMessage};
 pub use self::local_runners::{Concurrency, LocalRunners};
 pub use self::model_access::{CallLookupFn, GatewayRunKeys, RunKeyIssuer, WithModelAccess};
@@ -27,6 +25,4 @@ pub use self::worker_pool::{
     LaunchSpec, LaunchStatus, LaunchedProcess, Launcher, LocalLauncher, ProcessExit, RayLauncher,
     RayLauncherOptions, Suspect, WorkerPool, WorkerPoolOptions,
 };
-pub use self::workflow::{
-    RunContext, RunError, RunFuture, RunModel, RunOutcome, RunOutput, Workflow, WorkflowRegistry,
-};
+pub use self::workflow::{RunContext, RunFuture, RunModel, Workflow, WorkflowRegistry};

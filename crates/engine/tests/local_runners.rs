@@ -12,7 +12,7 @@ use rollway_core::{
 };
 use rollway_engine::{
     BatchDelivery, CollectOptions, Concurrency, DeliveryResult, LocalRunners, RolloutCoordinator,
-    RunContext, RunError, RunOutcome, RunOutput, Scheduler, Sink, Task, WorkflowRegistry,
+    RunContext, RunFailure, RunOutcome, RunOutput, Scheduler, Sink, Task, WorkflowRegistry,
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -35,7 +35,7 @@ async fn hang(_: RunContext) -> RunOutcome {
 
 async fn whimsical(context: RunContext) -> RunOutcome {
     match (context.task_id.0 + context.run.0) % 5 {
-        0 => Err(RunError::new(FailureKind::Workflow, "not today")),
+        0 => Err(RunFailure::new(FailureKind::Workflow, "not today")),
         1 => panic!("lost my temper"),
         2 => hang(context).await,
         3 => sleepy(context).await,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rollway_base::Secret;
 use rollway_core::{AttemptId, CoreConfig, FailureKind, RunRange, Supervision, UnresponsivePolicy};
 use rollway_engine::{
-    CollectOptions, Concurrency, LocalRunners, RunContext, RunError, RunKeyIssuer, RunOutcome,
+    CollectOptions, Concurrency, LocalRunners, RunContext, RunFailure, RunKeyIssuer, RunOutcome,
     RunOutput, Scheduler, Task, WithModelAccess, WorkerPool, WorkerPoolOptions, WorkflowRegistry,
 };
 use tokio::time::sleep;
@@ -64,7 +64,7 @@ async fn show(context: RunContext) -> RunOutcome {
 
 async fn whimsical(context: RunContext) -> RunOutcome {
     match (context.task_id.0 + context.run.0) % 5 {
-        0 => return Err(RunError::new(FailureKind::Workflow, "not today")),
+        0 => return Err(RunFailure::new(FailureKind::Workflow, "not today")),
         1 => panic!("lost my temper"),
         2 => std::future::pending().await,
         3 => sleep(SECOND).await,

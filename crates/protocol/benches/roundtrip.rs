@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use rollway_base::{Address, Secret};
 use rollway_core::metrics::Metrics;
-use rollway_core::{AttemptId, BatchId, BatchType, Incarnation, RunId, RunRange, RunnerId, TaskId};
+use rollway_core::{
+    AttemptId, BatchId, BatchType, Incarnation, RunId, RunOutput, RunRange, RunnerId, TaskId,
+};
 use rollway_protocol::worker_client::{self, ConnectedWorker};
 use rollway_protocol::worker_server::{
     WorkerConnection, WorkerServer, WorkerServerEvent, WorkerServerOptions,
 };
 use rollway_protocol::{
-    DefinitionId, EngineMessage, Hello, MessageOutcome, RunnerReport, StartAttempt, WorkerMessage,
+    DefinitionId, EngineMessage, Hello, StartAttempt, WorkerMessage, WorkerReport,
     WorkflowDefinition,
 };
 
@@ -61,9 +63,9 @@ async fn echo(address: &Address, hello: Hello) {
         for order in orders.drain(..) {
             if let EngineMessage::StartAttempt(start) = order {
                 let metrics: Metrics = [("reward", 1.0)].into_iter().collect();
-                let outcome = MessageOutcome::Succeeded { payload: Some(start.task), metrics };
+                let outcome = Ok(RunOutput { payload: Some(start.task), metrics });
                 let report =
-                    RunnerReport::RunFinished { attempt: start.attempt, run: RunId(0), outcome };
+                    WorkerReport::RunFinished { attempt: start.attempt, run: RunId(0), outcome };
                 if sender.report(start.runner, start.life, report).await.is_err() {
                     return;
                 }
@@ -120,7 +122,7 @@ async fn measure(
         for event in events.drain(..) {
             let WorkerServerEvent::Message {
                 message:
-                    WorkerMessage::Runner { runner, report: RunnerReport::RunFinished { .. }, .. },
+                    WorkerMessage::Runner { runner, report: WorkerReport::RunFinished { .. }, .. },
                 ..
             } = event
             else {

@@ -39,12 +39,14 @@ mod tests {
     use proptest::prelude::*;
     use prost::Message;
     use rollway_core::metrics::Metrics;
-    use rollway_core::{AttemptId, FailureKind, Incarnation, RunId, RunnerId};
+    use rollway_core::{
+        AttemptId, FailureKind, Incarnation, RunFailure, RunId, RunOutcome, RunOutput, RunnerId,
+    };
 
     use super::*;
     use crate::message::{
-        Hello, LogLine, LogSource, MessageOutcome, RunnerHeartbeat, RunnerReport, StopCause,
-        Welcome, WorkerLogLevel, WorkerMessage,
+        Hello, LogLine, LogSource, RunnerHeartbeat, StopCause, Welcome, WorkerLogLevel,
+        WorkerMessage, WorkerReport,
     };
     use crate::proto;
 
@@ -83,36 +85,35 @@ mod tests {
         }
     }
 
-    fn outcome() -> impl Strategy<Value = MessageOutcome> {
+    fn outcome() -> impl Strategy<Value = RunOutcome<Bytes>> {
         let metrics =
             btree_map(".*", any::<f64>().prop_filter("NaN is not NaN", |v| !v.is_nan()), 0..4);
         let payload = proptest::option::of(vec(any::<u8>(), 0..40).prop_map(Bytes::from));
         prop_oneof![
-            (payload, metrics).prop_map(|(payload, metrics)| MessageOutcome::Succeeded {
+            (payload, metrics).prop_map(|(payload, metrics)| Ok(RunOutput {
                 payload,
                 metrics: metrics.into_iter().collect::<Metrics>()
-            }),
-            (proptest::sample::select(FailureKind::ALL), ".*").prop_map(|(kind, message)| {
-                MessageOutcome::Failed { kind, message: message.into() }
-            }),
+            })),
+            (proptest::sample::select(FailureKind::ALL), ".*")
+                .prop_map(|(kind, message)| { Err(RunFailure { kind, message: message.into() }) }),
         ]
     }
 
-    fn report() -> impl Strategy<Value = RunnerReport> {
+    fn report() -> impl Strategy<Value = WorkerReport> {
         let attempt = || any::<u64>().prop_map(AttemptId);
         prop_oneof![
-            proptest::option::of(attempt()).prop_map(|after| RunnerReport::Ready { after }),
-            attempt().prop_map(|attempt| RunnerReport::AttemptBegan { attempt }),
-            attempt().prop_map(|attempt| RunnerReport::AttemptEnded { attempt }),
+            proptest::option::of(attempt()).prop_map(|after| WorkerReport::Ready { after }),
+            attempt().prop_map(|attempt| WorkerReport::AttemptBegan { attempt }),
+            attempt().prop_map(|attempt| WorkerReport::AttemptEnded { attempt }),
             (attempt(), any::<u32>(), outcome()).prop_map(|(attempt, run, outcome)| {
-                RunnerReport::RunFinished { attempt, run: RunId(run), outcome }
+                WorkerReport::RunFinished { attempt, run: RunId(run), outcome }
             }),
-            Just(RunnerReport::Stopped(StopCause::Requested)),
+            Just(WorkerReport::Stopped(StopCause::Requested)),
             ".*".prop_map(|message| {
-                RunnerReport::Stopped(StopCause::StartFailed { message: message.into() })
+                WorkerReport::Stopped(StopCause::StartFailed { message: message.into() })
             }),
             (".*", any::<bool>()).prop_map(|(message, suspect)| {
-                RunnerReport::Stopped(StopCause::Lost { message: message.into(), suspect })
+                WorkerReport::Stopped(StopCause::Lost { message: message.into(), suspect })
             }),
         ]
     }

@@ -23,8 +23,8 @@ pub mod worker_server;
 
 pub use field_error::InvalidField;
 pub use message::{
-    DefinitionId, EngineMessage, Hello, LogLine, LogSource, MessageOutcome, RunnerHeartbeat,
-    RunnerReport, StartAttempt, StopCause, VersionRange, Welcome, WorkerLogLevel, WorkerMessage,
+    DefinitionId, EngineMessage, Hello, LogLine, LogSource, RunnerHeartbeat, StartAttempt,
+    StopCause, VersionRange, Welcome, WorkerLogLevel, WorkerMessage, WorkerReport,
     WorkflowDefinition,
 };
 pub use refusal::{ConnectRefusal, RefusalCode};

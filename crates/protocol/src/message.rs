@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rollway_core::metrics::Metrics;
 use rollway_core::{
-    AttemptCancelReason, AttemptId, BatchId, BatchType, FailureKind, Incarnation, RunId, RunRange,
-    RunnerId, TaskId,
+    AttemptCancelReason, AttemptId, BatchId, BatchType, Incarnation, RunFailure, RunId, RunOutcome,
+    RunOutput, RunRange, RunnerId, TaskId,
 };
 
 use rollway_base::Secret;
@@ -114,7 +113,7 @@ pub enum WorkerMessage {
         /// Which life of it.
         life: Incarnation,
         /// What.
-        report: RunnerReport,
+        report: WorkerReport,
     },
     /// It is alive, and so are these.
     Heartbeat(Vec<RunnerHeartbeat>),
@@ -131,19 +130,20 @@ impl WorkerMessage {
     /// Returns how many bytes the one part has that may be large.
     pub(crate) fn payload_len(&self) -> usize {
         match self {
-            Self::Runner { report: RunnerReport::RunFinished { outcome, .. }, .. } => match outcome
+            Self::Runner { report: WorkerReport::RunFinished { outcome, .. }, .. } => match outcome
             {
-                MessageOutcome::Succeeded { payload, .. } => payload.as_ref().map_or(0, Bytes::len),
-                MessageOutcome::Failed { message, .. } => message.len(),
+                Ok(RunOutput { payload, .. }) => payload.as_ref().map_or(0, Bytes::len),
+                Err(RunFailure { message, .. }) => message.len(),
             },
             _ => 0,
         }
     }
 }
 
-/// What a worker says about a runner.
+/// Report of a worker about one of its runners: those of the core that a runner itself can make,
+/// and the end of the runner.
 #[derive(Clone, Debug, PartialEq)]
-pub enum RunnerReport {
+pub enum WorkerReport {
     /// It is idle.
     Ready {
         /// The last attempt that it was given.
@@ -161,7 +161,7 @@ pub enum RunnerReport {
         /// Which run.
         run: RunId,
         /// How.
-        outcome: MessageOutcome,
+        outcome: RunOutcome<Bytes>,
     },
     /// An attempt is over.
     AttemptEnded {
@@ -170,25 +170,6 @@ pub enum RunnerReport {
     },
     /// This life of it is over.
     Stopped(StopCause),
-}
-
-/// How a run ended; like the core's, but with the experiences themselves.
-#[derive(Clone, Debug, PartialEq)]
-pub enum MessageOutcome {
-    /// Well.
-    Succeeded {
-        /// Its experiences.
-        payload: Option<Bytes>,
-        /// Its metrics.
-        metrics: Metrics,
-    },
-    /// Badly.
-    Failed {
-        /// In what way.
-        kind: FailureKind,
-        /// In the words of whoever noticed.
-        message: Arc<str>,
-    },
 }
 
 /// Why a life of a runner is over.

@@ -27,14 +27,14 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyDict, PyList};
 use rollway_base::{Address, Secret};
-use rollway_core::{AttemptId, FailureKind, Incarnation, RunId, RunnerId};
+use rollway_core::{AttemptId, FailureKind, Incarnation, RunFailure, RunId, RunOutput, RunnerId};
 use rollway_protocol::worker_client::{
     self, ClientSocket, ConnectedWorker, EngineReceiver, WorkerClientOptions, WorkerConnectError,
     WorkerSendError,
 };
 use rollway_protocol::{
-    EngineMessage, Hello, LogLine, LogSource, MessageOutcome, RunnerReport, StopCause,
-    WorkerLogLevel, WorkerMessage,
+    EngineMessage, Hello, LogLine, LogSource, StopCause, WorkerLogLevel, WorkerMessage,
+    WorkerReport,
 };
 use tokio::sync::watch;
 
@@ -205,13 +205,13 @@ impl WorkerLink {
     /// Says that a runner is idle.
     #[pyo3(signature = (runner, life, after=None))]
     fn ready(&self, py: Python<'_>, runner: u32, life: u32, after: Option<u64>) -> PyResult<()> {
-        self.report(py, runner, life, RunnerReport::Ready { after: after.map(AttemptId) })
+        self.report(py, runner, life, WorkerReport::Ready { after: after.map(AttemptId) })
     }
 
     /// Says that a runner has begun an attempt.
     fn attempt_began(&self, runner: u32, life: u32, attempt: u64) {
         let attempt = AttemptId(attempt);
-        self.gather(message(runner, life, RunnerReport::AttemptBegan { attempt }));
+        self.gather(message(runner, life, WorkerReport::AttemptBegan { attempt }));
     }
 
     /// Says that a run went well. Returns why it could not be said, if it is too large.
@@ -228,9 +228,9 @@ impl WorkerLink {
     ) -> PyResult<Option<String>> {
         let payload = payload.map(Bytes::from_owner);
         let is_large = payload.as_ref().is_some_and(|payload| payload.len() >= LARGE_PAYLOAD_BYTES);
-        let outcome = MessageOutcome::Succeeded { payload, metrics: metrics::from_dict(metrics)? };
+        let outcome = Ok(RunOutput { payload, metrics: metrics::from_dict(metrics)? });
         let (attempt, run) = (AttemptId(attempt), RunId(run));
-        let report = RunnerReport::RunFinished { attempt, run, outcome };
+        let report = WorkerReport::RunFinished { attempt, run, outcome };
         let message = message(runner, life, report);
         if !is_large {
             self.gather(message);
@@ -247,15 +247,15 @@ impl WorkerLink {
     fn failed(&self, runner: u32, life: u32, attempt: u64, run: u32, kind: &str, words: &str) {
         let named = FailureKind::ALL.iter().find(|known| known.name() == kind);
         let kind = named.copied().unwrap_or(FailureKind::Workflow);
-        let outcome = MessageOutcome::Failed { kind, message: words.into() };
+        let outcome = Err(RunFailure { kind, message: words.into() });
         let (attempt, run) = (AttemptId(attempt), RunId(run));
-        self.gather(message(runner, life, RunnerReport::RunFinished { attempt, run, outcome }));
+        self.gather(message(runner, life, WorkerReport::RunFinished { attempt, run, outcome }));
     }
 
     /// Says that an attempt is over.
     fn attempt_ended(&self, runner: u32, life: u32, attempt: u64) {
         let attempt = AttemptId(attempt);
-        self.gather(message(runner, life, RunnerReport::AttemptEnded { attempt }));
+        self.gather(message(runner, life, WorkerReport::AttemptEnded { attempt }));
     }
 
     /// Sends what was said, and waits until it arrives even if this process dies.
@@ -269,7 +269,7 @@ impl WorkerLink {
 
     /// Says that a life of a runner is over, as ordered.
     fn stopped(&self, py: Python<'_>, runner: u32, life: u32) -> PyResult<()> {
-        self.report(py, runner, life, RunnerReport::Stopped(StopCause::Requested))
+        self.report(py, runner, life, WorkerReport::Stopped(StopCause::Requested))
     }
 
     /// Says that no runner can be started here, and why. Nothing is said afterwards.
@@ -277,7 +277,7 @@ impl WorkerLink {
         let message: Arc<str> = words.into();
         for (runner, life) in &self.runners {
             let cause = StopCause::StartFailed { message: Arc::clone(&message) };
-            self.report(py, *runner, *life, RunnerReport::Stopped(cause))?;
+            self.report(py, *runner, *life, WorkerReport::Stopped(cause))?;
         }
         self.flush(py)
     }
@@ -322,7 +322,7 @@ impl WorkerLink {
 }
 
 impl WorkerLink {
-    fn report(&self, py: Python<'_>, runner: u32, life: u32, report: RunnerReport) -> PyResult<()> {
+    fn report(&self, py: Python<'_>, runner: u32, life: u32, report: WorkerReport) -> PyResult<()> {
         self.send(py, message(runner, life, report)).map_err(|error| closed(py, &error))
     }
 
@@ -350,7 +350,7 @@ impl WorkerLink {
     }
 }
 
-fn message(runner: u32, life: u32, report: RunnerReport) -> WorkerMessage {
+fn message(runner: u32, life: u32, report: WorkerReport) -> WorkerMessage {
     WorkerMessage::Runner { runner: RunnerId(runner), life: Incarnation(life), report }
 }
 

@@ -17,15 +17,15 @@ pub mod workflows;
 pub use rollway_config as config;
 pub use rollway_dashboard as dashboard;
 pub use rollway_engine::{
-    AttemptSpec, BackendReport, BatchDelivery, BatchResults, BufferTarget, CallLookupFn,
-    CollectOptions, Concurrency, DeliveryResult, Error, GatewayRunKeys, JobReaderServerError,
-    LaunchSpec, LaunchStatus, LaunchedProcess, Launcher, LocalLauncher, LocalRunners, LoopLag,
-    ModelAccess, PipelineSink, ProcessExit, RayLauncher, RayLauncherOptions, ReportedOutcome,
-    Reporter, RestoreReport, RestoredBatch, Result, RolloutCoordinator, RunContext, RunError,
-    RunFuture, RunKeyIssuer, RunModel, RunOutcome, RunOutput, RunStages, RunnerBackend,
-    RunnerCommand, RunnerStatus, RunnerStatusTable, Scheduler, Sink, SinkError, Suspect, Task,
-    TaskPayloads, WithModelAccess, WorkerPool, WorkerPoolOptions, Workflow, WorkflowDefinition,
-    WorkflowRegistry, ledger_options,
+    AttemptSpec, BatchDelivery, BatchResults, BufferTarget, CallLookupFn, CollectOptions,
+    Concurrency, DeliveryResult, Error, GatewayRunKeys, JobReaderServerError, LaunchSpec,
+    LaunchStatus, LaunchedProcess, Launcher, LocalLauncher, LocalRunners, LoopLag, ModelAccess,
+    PipelineSink, ProcessExit, RayLauncher, RayLauncherOptions, Reporter, RestoreReport,
+    RestoredBatch, Result, RolloutCoordinator, RunContext, RunFailure, RunFuture, RunKeyIssuer,
+    RunModel, RunOutcome, RunOutput, RunStages, RunnerBackend, RunnerCommand, RunnerReport,
+    RunnerStatus, RunnerStatusTable, Scheduler, Sink, SinkError, Suspect, Task, TaskPayloads,
+    WithModelAccess, WorkerPool, WorkerPoolOptions, Workflow, WorkflowDefinition, WorkflowRegistry,
+    ledger_options,
 };
 pub use rollway_engine::{cluster, events, supervisor};
 pub use rollway_sync as synchronizer;

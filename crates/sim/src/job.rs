@@ -10,7 +10,7 @@ use rollway_core::metrics::Metrics;
 use rollway_core::{
     Action, AttemptId, BatchId, BatchResult, BatchType, Core, CoreConfig, Counters,
     DeliveryOutcome, FailureKind, Incarnation, Input, Payload, PayloadId, Request, RequestId,
-    Response, RunOutcome, RunRange, RunnerId, RunnerReport, TaskSpec, Time, WorkflowId,
+    Response, RunFailure, RunOutput, RunRange, RunnerId, RunnerReport, TaskSpec, Time, WorkflowId,
 };
 
 use crate::queue::EventQueue;
@@ -272,15 +272,15 @@ impl<F: FnMut(SimStepReport)> JobWorld<'_, F> {
             return self.tell(took, runner, life, lost);
         }
         let outcome = if self.dice.chance(faults.raise) {
-            RunOutcome::Failed { kind: FailureKind::Workflow, message: "ValueError".into() }
+            Err(RunFailure { kind: FailureKind::Workflow, message: "ValueError".into() })
         } else if self.dice.chance(faults.model_unavailable) {
             let message = "connection refused".into();
-            RunOutcome::Failed { kind: FailureKind::ModelUnavailable, message }
+            Err(RunFailure { kind: FailureKind::ModelUnavailable, message })
         } else {
             self.payloads += 1;
             let payload = Some(Payload { id: PayloadId(self.payloads), bytes: 4_096 });
             let metrics = [("time/run_execution", took.as_secs_f64())].into_iter().collect();
-            RunOutcome::Succeeded { payload, metrics }
+            Ok(RunOutput { payload, metrics })
         };
         let report = RunnerReport::RunFinished { attempt, run: rollway_core::RunId(run), outcome };
         self.tell(took, runner, life, report);

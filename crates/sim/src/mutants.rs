@@ -10,8 +10,8 @@ use std::panic::{self, AssertUnwindSafe};
 use std::time::Duration;
 
 use rollway_core::{
-    Action, AttemptId, BatchKey, Core, CoreConfig, FailureRule, GroupPolicy, Input, OnExhausted,
-    RunnerId, ScalingBounds, TaskId, Time,
+    Action, AttemptId, BatchKey, Core, CoreConfig, GroupPolicy, Input, OnExhausted, RunnerId,
+    ScalingBounds, TaskId, Time,
 };
 
 use crate::checkers::Checkers;
@@ -331,24 +331,13 @@ fn bounds(config: &mut CoreConfig, change: impl Fn(&mut ScalingBounds)) {
 }
 
 fn retries(config: &mut CoreConfig, retries: u32) {
-    for rule in rules(config) {
+    for rule in &mut config.failures.rules {
         rule.retries = retries;
     }
 }
 
 fn batches_never_fail(config: &mut CoreConfig) {
-    for rule in rules(config) {
+    for rule in &mut config.failures.rules {
         rule.then = OnExhausted::FailRun;
     }
-}
-
-fn rules(config: &mut CoreConfig) -> [&mut FailureRule; 5] {
-    let policy = &mut config.failures;
-    [
-        &mut policy.workflow,
-        &mut policy.timeout,
-        &mut policy.runner_lost,
-        &mut policy.model_unavailable,
-        &mut policy.invalid_output,
-    ]
 }

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use rollway_core::{
-    BatchPolicy, CoreConfig, CoreLimits, DynamicTimeout, FailurePolicy, FailureRule, GroupPolicy,
-    OnExhausted, OverRollout, ScalingBounds, Supervision,
+    BatchPolicy, CoreConfig, CoreLimits, DynamicTimeout, FailureKind, FailurePolicy, FailureRule,
+    GroupPolicy, OnExhausted, OverRollout, ScalingBounds, Supervision,
 };
 
 use crate::faults::FaultPlan;
@@ -135,6 +135,9 @@ fn scaling(dice: &mut SimRandom, shape: &WorldShape) -> Option<ScalingBounds> {
     Some(ScalingBounds { min, max, runners_per_worker: together, idle_timeout: quiet })
 }
 
+/// Largest number of retries, in the order of the failure kinds.
+const FAILURE_RETRIES: [u32; FailureKind::ALL.len()] = [3, 3, 10, 6, 2];
+
 fn failures(dice: &mut SimRandom) -> FailurePolicy {
     let fails_batches = dice.percent(20);
     let mut rule = |most| FailureRule {
@@ -147,11 +150,7 @@ fn failures(dice: &mut SimRandom) -> FailurePolicy {
         },
     };
     FailurePolicy {
-        workflow: rule(3),
-        timeout: rule(3),
-        runner_lost: rule(10),
-        model_unavailable: rule(6),
-        invalid_output: rule(2),
+        rules: FAILURE_RETRIES.map(&mut rule),
         poison_limit: dice.small(1, 4),
         groups: if dice.percent(30) { GroupPolicy::Whole } else { GroupPolicy::Partial },
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rollway_core::{
-    AttemptId, BatchKey, BatchState, BatchType, FailureKind, RunEnd, Status, TaskId,
+    AttemptId, BatchKey, BatchState, BatchType, FailureKind, RunEnd, RunFailure, Status, TaskId,
 };
 use rollway_engine::events::{RunEvent, RunEventKind};
 use rustc_hash::FxHashMap;
@@ -141,9 +141,11 @@ impl InFlight {
             }
             RunEventKind::RunEnded { how, .. } => {
                 let how = match how {
-                    RunEnd::Succeeded => Ran::Well,
-                    RunEnd::Failed { kind, message } => Ran::Badly { kind: *kind, message },
-                    RunEnd::Cancelled { .. } => Ran::Cut,
+                    RunEnd::Succeeded(()) => Ran::Well,
+                    RunEnd::Failed(RunFailure { kind, message }) => {
+                        Ran::Badly { kind: *kind, message }
+                    }
+                    RunEnd::Cancelled(_) => Ran::Cut,
                 };
                 tell(DurationEvent::Run { how });
             }

@@ -5,9 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rollway_core::{
     AttemptCancelReason, AttemptId, BatchId, BatchKey, BatchState, BatchType, FailureKind,
-    Incarnation, RunEnd, RunId, RunRange, RunnerId, Status, TaskId,
+    Incarnation, RunEnd, RunFailure, RunId, RunOutput, RunRange, RunnerId, Status, TaskId,
 };
-use rollway_engine::ReportedOutcome;
+use rollway_engine::RunOutcome;
 use rollway_engine::events::{CallEvent, RunEventKind};
 
 use super::span::Nanos;
@@ -126,12 +126,10 @@ impl TraceEventKind {
 }
 
 impl SpanEnd {
-    fn of(end: &ReportedOutcome) -> Self {
+    fn of(end: &RunOutcome) -> Self {
         match end {
-            ReportedOutcome::Succeeded { metrics, .. } => {
-                Self::Succeeded { reward: metrics.get(REWARD) }
-            }
-            ReportedOutcome::Failed { kind, message } => {
+            Ok(RunOutput { metrics, .. }) => Self::Succeeded { reward: metrics.get(REWARD) },
+            Err(RunFailure { kind, message }) => {
                 Self::Failed { kind: Some(*kind), message: cut(message) }
             }
         }

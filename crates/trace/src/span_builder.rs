@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rollway_core::{
     AttemptCancelReason, AttemptId, BatchId, BatchKey, BatchState, BatchStep, BatchType,
-    FailureKind, RunEnd, RunId, RunnerId, TaskId,
+    FailureKind, RunEnd, RunFailure, RunId, RunnerId, TaskId,
 };
 
 use super::call_spans::CallSpans;
@@ -315,12 +315,12 @@ impl SpanBuilder {
         known.end = at;
         match how {
             // How it succeeded is known from its attempt.
-            RunEnd::Succeeded => {}
-            RunEnd::Failed { kind, message } => {
+            RunEnd::Succeeded(()) => {}
+            RunEnd::Failed(RunFailure { kind, message }) => {
                 let message = Arc::clone(message);
                 known.outcome = SpanOutcome::Failed { kind: kind.name(), message };
             }
-            RunEnd::Cancelled { reason } => {
+            RunEnd::Cancelled(reason) => {
                 known.outcome = SpanOutcome::Cancelled { reason: reason.name().to_owned() };
             }
         }

@@ -6,9 +6,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use rollway_core::metrics::Metrics;
 use rollway_core::{
     AttemptCancelReason, BatchId, BatchKey, BatchState, BatchType, CancelReason, FailureKind,
-    Incarnation, RunEnd, RunRange, RunnerId, Status as TaskStatus, TaskId,
+    Incarnation, RunEnd, RunFailure, RunOutput, RunRange, RunnerId, Status as TaskStatus, TaskId,
 };
-use rollway_engine::ReportedOutcome;
+use rollway_engine::RunOutcome;
 use rollway_engine::events::RunEventKind;
 use serde_json::Value;
 
@@ -46,7 +46,7 @@ fn given(millis: u64, attempt: u64, task: u32, runs: RunRange, runner: u32) -> R
     seen(millis, RunEventKind::AttemptSent { attempt, key: KEY, task, runs, runner, life, timeout })
 }
 
-fn run_ended(millis: u64, attempt: u64, run: u32, end: ReportedOutcome) -> RunEvent {
+fn run_ended(millis: u64, attempt: u64, run: u32, end: RunOutcome) -> RunEvent {
     seen(millis, RunEventKind::RunReported { attempt: AttemptId(attempt), run: RunId(run), end })
 }
 
@@ -69,10 +69,10 @@ fn task_ended(millis: u64, task: u32) -> RunEvent {
 const TWO: RunRange = RunRange { first: 0, count: 2 };
 const SECOND: RunRange = RunRange { first: 1, count: 1 };
 
-fn well(reward: f64) -> ReportedOutcome {
+fn well(reward: f64) -> RunOutcome {
     let mut metrics = Metrics::new();
     metrics.set("reward", reward);
-    ReportedOutcome::Succeeded { payload: None, metrics }
+    Ok(RunOutput { payload: None, metrics })
 }
 
 fn spans(all: &[RunEvent], is_closed: bool) -> Vec<Span> {
@@ -101,7 +101,7 @@ fn a_run_that_lost_its_runner_has_two_attempts() {
         batch(1),
         given(10, 1, 0, TWO, 0),
         run_ended(20, 1, 0, well(1.0)),
-        over(20, 0, 0, RunEnd::Succeeded),
+        over(20, 0, 0, RunEnd::Succeeded(())),
         attempt_ended(50, 1, Some("killed")),
         given(60, 2, 0, SECOND, 1),
         seen(
@@ -111,7 +111,7 @@ fn a_run_that_lost_its_runner_has_two_attempts() {
                 reason: AttemptCancelReason::Runs(CancelReason::Aborted),
             },
         ),
-        over(70, 0, 1, RunEnd::Cancelled { reason: CancelReason::Aborted }),
+        over(70, 0, 1, RunEnd::Cancelled(CancelReason::Aborted)),
         task_ended(70, 0),
         attempt_ended(80, 2, None),
         seen(90, RunEventKind::BatchStateChanged { key: KEY, state: BatchState::Aborted }),
@@ -154,7 +154,7 @@ fn tasks_that_come_too_fast_are_left_out_whole() {
         let task = u32::try_from(task).unwrap();
         let attempt = u64::from(task);
         let kind = FailureKind::Workflow;
-        let failed = ReportedOutcome::Failed { kind, message: "no".into() };
+        let failed = Err(RunFailure { kind, message: "no".into() });
         let first = [
             given(1, attempt, task, TWO, 0),
             run_ended(1, attempt, 0, failed),
@@ -266,7 +266,7 @@ fn a_history_is_drawn_afterwards() {
         version: Some(7),
     };
     let kind = FailureKind::Timeout;
-    let failed = RunEnd::Failed { kind, message: "too long".into() };
+    let failed = RunEnd::Failed(RunFailure { kind, message: "too long".into() });
     let all = [
         batch(1),
         given(10, 1, 0, TWO, 0),
@@ -274,8 +274,8 @@ fn a_history_is_drawn_afterwards() {
         call(12, rollway_engine::events::CallEventKind::Began { model: "m".into() }),
         call(14, ended),
         run_ended(20, 1, 0, well(1.0)),
-        over(20, 0, 0, RunEnd::Succeeded),
-        run_ended(30, 1, 1, ReportedOutcome::Failed { kind, message: "too long".into() }),
+        over(20, 0, 0, RunEnd::Succeeded(())),
+        run_ended(30, 1, 1, Err(RunFailure { kind, message: "too long".into() })),
         over(30, 0, 1, failed),
         attempt_ended(30, 1, None),
         task_ended(30, 0),

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use crate::Core;
 use crate::failure::FailureKind;
 use crate::ids::{AttemptId, RunId, RunnerId};
+use crate::run::{RunEnd, RunFailure, RunOutcome, RunOutput};
 use crate::scheduler::action::{Action, AttemptCancelReason};
 use crate::scheduler::counters::IgnoreReason;
-use crate::scheduler::input::{RunOutcome, UnresponsivePolicy};
-use crate::scheduler::ledger_record::RecordedEnd;
+use crate::scheduler::input::UnresponsivePolicy;
 use crate::scheduler::runner_slot::{RunnerPhase, SlotAttempt};
 use crate::scheduler::status::{BatchType, DropReason, Payload};
 use crate::scheduler::task::RunPhase;
@@ -64,7 +64,7 @@ impl Core {
         outcome: RunOutcome,
         actions: &mut Vec<Action>,
     ) {
-        if let RunOutcome::Succeeded { payload: Some(_), .. } = &outcome {
+        if let Ok(RunOutput { payload: Some(_), .. }) = &outcome {
             self.counters.payloads_received += 1;
         }
         let disbelief = match self.standing(runner, attempt) {
@@ -74,18 +74,18 @@ impl Core {
             ReportValidity::NotCurrent => Some((IgnoreReason::NotCurrent, DropReason::Late)),
         };
         match (disbelief, outcome) {
-            (Some((why, reason)), RunOutcome::Succeeded { payload, .. }) => {
+            (Some((why, reason)), Ok(RunOutput { payload, .. })) => {
                 self.ignore_report(why);
                 let about = self.pool.runners[runner.0 as usize].attempt();
                 let batch = about.filter(|about| about.id == attempt).map(|about| about.batch);
                 self.drop_unheld_payload(batch, payload, reason, actions);
             }
-            (Some((why, _)), RunOutcome::Failed { .. }) => self.ignore_report(why),
-            (None, RunOutcome::Succeeded { payload, metrics }) => {
+            (Some((why, _)), Err(_)) => self.ignore_report(why),
+            (None, Ok(RunOutput { payload, metrics })) => {
                 self.count_down(runner);
                 self.run_succeeded(runner, run, payload, metrics, actions);
             }
-            (None, RunOutcome::Failed { kind, message }) => {
+            (None, Err(RunFailure { kind, message })) => {
                 self.count_down(runner);
                 let RunnerPhase::Busy(attempt) = &self.pool.runners[runner.0 as usize].phase else {
                     return;
@@ -163,7 +163,7 @@ impl Core {
         if self.batches[&key].state().is_some() && !self.batches[&key].waiters.is_empty() {
             self.changed.insert(key);
         }
-        let ending = RecordedEnd::Succeeded { payload: kept, metrics };
+        let ending = RunEnd::Succeeded(RunOutput { payload: kept, metrics });
         self.end_run(key, id, run, ending, actions);
         self.end_task_if_done(key, id, actions);
     }

@@ -8,9 +8,9 @@ use crate::Core;
 use crate::batch_id::BatchId;
 use crate::failure::CancelReason;
 use crate::ids::{AttemptId, BatchKey, RequestId, RunId, RunnerId, TaskId};
+use crate::run::RunEnd;
 use crate::scheduler::action::{Action, AttemptCancelReason, Response};
 use crate::scheduler::input::UnresponsivePolicy;
-use crate::scheduler::ledger_record::RecordedEnd;
 use crate::scheduler::runner_slot::RunnerPhase;
 use crate::scheduler::task::{RunPhase, TaskPhase, TaskRuns};
 
@@ -30,7 +30,7 @@ impl Core {
                 RunPhase::Pending => self.unqueue(key, task, run),
                 RunPhase::Succeeded | RunPhase::Failed(_) | RunPhase::Cancelled(_) => {}
             }
-            let ending = RecordedEnd::Cancelled { reason: CancelReason::Requested };
+            let ending = RunEnd::Cancelled(CancelReason::Requested);
             self.end_run(key, task, run, ending, actions);
             self.end_task_if_done(key, task, actions);
         }

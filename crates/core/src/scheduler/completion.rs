@@ -6,12 +6,13 @@ use std::time::Duration;
 use crate::Core;
 use crate::failure::{CancelReason, FailureKind, GroupPolicy, OnExhausted};
 use crate::ids::{BatchKey, RunId, RunnerId, TaskId};
+use crate::run::{RunEnd, RunFailure, RunOutput, RunnerReport};
 use crate::scheduler::action::{Action, AttemptCancelReason};
 use crate::scheduler::batch::PendingRetry;
 use crate::scheduler::counters::RunTally;
-use crate::scheduler::event::{CoreEvent, RunEnd};
-use crate::scheduler::input::{RunOutcome, RunnerReport, UnresponsivePolicy};
-use crate::scheduler::ledger_record::{LedgerRecord, RecordedEnd};
+use crate::scheduler::event::CoreEvent;
+use crate::scheduler::input::UnresponsivePolicy;
+use crate::scheduler::ledger_record::LedgerRecord;
 use crate::scheduler::lifecycle::CorePhase;
 use crate::scheduler::runner_slot::RunnerPhase;
 use crate::scheduler::status::{DropReason, Payload, Status, TaskTally};
@@ -52,7 +53,7 @@ impl Core {
         key: BatchKey,
         task: TaskId,
         run: RunId,
-        ending: RecordedEnd,
+        ending: RunEnd<RunOutput>,
         actions: &mut Vec<Action>,
     ) {
         let record = self.recorded(key).then(|| ending.clone());
@@ -74,7 +75,7 @@ impl Core {
         key: BatchKey,
         task: TaskId,
         run: RunId,
-        ending: RecordedEnd,
+        ending: RunEnd<RunOutput>,
     ) -> bool {
         let Some(batch) = self.batches.get_mut(&key) else { return false };
         let Some(work) = batch.work_mut(task) else { return false };
@@ -83,20 +84,20 @@ impl Core {
         if !from.open() {
             return false;
         }
-        let over = self.notices.is_some().then(|| RunEnd::of(&ending));
+        let over = self.notices.is_some().then(|| ending.without_output());
         let (mut held, mut failed) = (None, None);
         record.state = match ending {
-            RecordedEnd::Succeeded { payload, metrics } => {
+            RunEnd::Succeeded(RunOutput { payload, metrics }) => {
                 record.payload = payload;
                 record.metrics = metrics;
                 held = payload;
                 RunPhase::Succeeded
             }
-            RecordedEnd::Failed { kind, message } => {
+            RunEnd::Failed(RunFailure { kind, message }) => {
                 failed = Some((kind, message));
                 RunPhase::Failed(kind)
             }
-            RecordedEnd::Cancelled { reason } => RunPhase::Cancelled(reason),
+            RunEnd::Cancelled(reason) => RunPhase::Cancelled(reason),
         };
         let to = record.state;
         work.unfinished -= 1;
@@ -149,7 +150,7 @@ impl Core {
         for run in runs {
             let Some(failures) = self.charge(key, id, *run, kind) else { continue };
             if failures > rule.retries || self.poisoned(key, id, kind) {
-                let ending = RecordedEnd::Failed { kind, message: Arc::clone(&message) };
+                let ending = RunEnd::Failed(RunFailure { kind, message: Arc::clone(&message) });
                 self.end_run(key, id, *run, ending, actions);
             } else {
                 self.counters.retries[kind] += 1;
@@ -207,7 +208,7 @@ impl Core {
             self.queues.retrying.remove(&batch.rank());
         }
         for run in runs {
-            let ending = RecordedEnd::Failed { kind, message: Arc::clone(message) };
+            let ending = RunEnd::Failed(RunFailure { kind, message: Arc::clone(message) });
             self.end_run(key, id, RunId(run), ending, actions);
         }
     }
@@ -225,7 +226,7 @@ impl Core {
         let until = self.now.after(pause).after(self.config.supervision.elsewhere_wait);
         for run in runs {
             if self.phase != CorePhase::Running {
-                let ending = RecordedEnd::Cancelled { reason: CancelReason::Stopped };
+                let ending = RunEnd::Cancelled(CancelReason::Stopped);
                 self.end_run(key, task, *run, ending, actions);
                 continue;
             }
@@ -421,7 +422,7 @@ impl Core {
             TaskPhase::Working(_) => {
                 for run in 0..total {
                     // Recorded as one cut.
-                    self.close_run(key, id, RunId(run), RecordedEnd::Cancelled { reason: why });
+                    self.close_run(key, id, RunId(run), RunEnd::Cancelled(why));
                 }
                 self.end_task(key, id, partial, reason, actions);
             }
@@ -448,7 +449,7 @@ impl Core {
 
     fn note_fresh_cut(&mut self, batch: BatchKey, task: TaskId, reason: CancelReason, runs: u32) {
         for run in (0..runs).map(RunId) {
-            let how = RunEnd::Cancelled { reason };
+            let how = RunEnd::Cancelled(reason);
             self.note(|| CoreEvent::Over { batch, task, run, how });
         }
         let mut status = Status { total_runs: runs, ..Status::default() };
@@ -475,7 +476,7 @@ impl Core {
                 TaskPhase::Fresh => {
                     let runs = if self.recorded(key) { task.total } else { 0 };
                     let ended = |run| {
-                        let ending = RecordedEnd::Cancelled { reason: why };
+                        let ending = RunEnd::Cancelled(why);
                         Action::AppendRecord(LedgerRecord::RunEnded {
                             batch: key,
                             task: id,
@@ -492,7 +493,7 @@ impl Core {
                         .map(RunId)
                         .collect();
                     for run in pending {
-                        self.end_run(key, id, run, RecordedEnd::Cancelled { reason: why }, actions);
+                        self.end_run(key, id, run, RunEnd::Cancelled(why), actions);
                     }
                     self.end_task_if_done(key, id, actions);
                 }
@@ -549,10 +550,7 @@ impl Core {
 
     /// Drops what came with a report that is not even looked at.
     pub(crate) fn drop_ignored_payload(&mut self, report: RunnerReport, actions: &mut Vec<Action>) {
-        if let RunnerReport::RunFinished {
-            outcome: RunOutcome::Succeeded { payload, .. }, ..
-        } = report
-        {
+        if let RunnerReport::RunFinished { outcome: Ok(RunOutput { payload, .. }), .. } = report {
             self.counters.payloads_received += u64::from(payload.is_some());
             self.drop_unheld_payload(None, payload, DropReason::Late, actions);
         }

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use crate::Core;
-use crate::failure::{CancelReason, FailureKind};
+use crate::failure::FailureKind;
 use crate::ids::{BatchKey, RunId, TaskId};
-use crate::scheduler::ledger_record::RecordedEnd;
+use crate::run::{RunEnd, RunFailure};
 use crate::scheduler::status::{BatchState, DropReason, Status};
 use crate::scheduler::task::{CoreTask, RunPhase, TaskPhase};
 
@@ -57,37 +57,6 @@ pub enum CoreEvent {
     },
 }
 
-/// How a run ended for good.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RunEnd {
-    /// Well.
-    Succeeded,
-    /// Badly, with no retry left.
-    Failed {
-        /// In what way.
-        kind: FailureKind,
-        /// In the words of whoever noticed.
-        message: Arc<str>,
-    },
-    /// Before its time.
-    Cancelled {
-        /// Why.
-        reason: CancelReason,
-    },
-}
-
-impl RunEnd {
-    pub(crate) fn of(ending: &RecordedEnd) -> Self {
-        match ending {
-            RecordedEnd::Succeeded { .. } => Self::Succeeded,
-            RecordedEnd::Failed { kind, message } => {
-                Self::Failed { kind: *kind, message: Arc::clone(message) }
-            }
-            RecordedEnd::Cancelled { reason } => Self::Cancelled { reason: *reason },
-        }
-    }
-}
-
 impl Core {
     /// Has everything noticed from now on, beginning with the runs and tasks of active batches that
     /// have ended: a core that was told what happened before a crash knows of some.
@@ -120,15 +89,15 @@ fn ended(batch: BatchKey, task: TaskId, of: &CoreTask, notices: &mut Vec<CoreEve
         TaskPhase::Working(work) => {
             for (run, state) in work.runs.iter().map(|run| run.state).enumerate() {
                 let how = match state {
-                    RunPhase::Succeeded => RunEnd::Succeeded,
-                    RunPhase::Cancelled(reason) => RunEnd::Cancelled { reason },
+                    RunPhase::Succeeded => RunEnd::Succeeded(()),
+                    RunPhase::Cancelled(reason) => RunEnd::Cancelled(reason),
                     RunPhase::Failed(kind) => {
                         let of_run = |error: &&crate::scheduler::status::FailedRun| {
                             error.run.0 as usize == run
                         };
                         let error = work.first_error.as_ref().filter(of_run);
                         let message = error.map(|error| Arc::clone(&error.message));
-                        RunEnd::Failed { kind, message: message.unwrap_or_default() }
+                        RunEnd::Failed(RunFailure { kind, message: message.unwrap_or_default() })
                     }
                     RunPhase::Pending | RunPhase::InFlight(_) => continue,
                 };

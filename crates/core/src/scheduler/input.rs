@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::batch_id::BatchId;
-use crate::failure::FailureKind;
-use crate::ids::{AttemptId, Incarnation, LeaseId, RequestId, RunId, RunnerId, TaskId, WorkflowId};
+use crate::ids::{Incarnation, LeaseId, RequestId, RunId, RunnerId, TaskId, WorkflowId};
 use crate::metrics::Metrics;
+use crate::run::RunnerReport;
 use crate::scheduler::ledger_record::LedgerRecord;
-use crate::scheduler::status::{BatchType, Payload};
+use crate::scheduler::status::BatchType;
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq)]
@@ -165,74 +165,6 @@ pub struct TaskSpec {
     pub repeat_times: u32,
     /// What kind of work it is.
     pub workflow: WorkflowId,
-}
-
-/// What is known about a runner, from itself unless said otherwise.
-#[derive(Clone, Debug, PartialEq)]
-pub enum RunnerReport {
-    /// It is idle. May be said again at any time.
-    Ready {
-        /// The last attempt it was given; none: it has just started.
-        after: Option<AttemptId>,
-    },
-    /// It is alive.
-    Heartbeat,
-    /// It cannot be started yet, for a reason that lies outside: no machine has room for it, or
-    /// nobody has come (from whoever starts it). While it waits no time is counted.
-    Waits {
-        /// What it waits for; none: for nothing any more, and its time counts from now.
-        why: Option<Arc<str>>,
-    },
-    /// It could not be started (from whoever starts it).
-    StartFailed {
-        /// In the words of whoever noticed.
-        message: Arc<str>,
-    },
-    /// It is no more (from whoever watches it).
-    Lost {
-        /// In the words of whoever noticed.
-        message: Arc<str>,
-        /// Whether what it was doing may be the reason.
-        suspect: bool,
-    },
-    /// It has begun an attempt.
-    AttemptBegan {
-        /// Which.
-        attempt: AttemptId,
-    },
-    /// A run of an attempt ended.
-    RunFinished {
-        /// Which attempt.
-        attempt: AttemptId,
-        /// Which run.
-        run: RunId,
-        /// How.
-        outcome: RunOutcome,
-    },
-    /// The attempt is over, also if it was cancelled, and the runner is idle.
-    AttemptEnded {
-        /// Which.
-        attempt: AttemptId,
-    },
-}
-
-/// How a run ended.
-#[derive(Clone, Debug, PartialEq)]
-pub enum RunOutcome {
-    /// Well.
-    Succeeded {
-        /// Its experiences; none in eval.
-        payload: Option<Payload>,
-        /// Its metrics.
-        metrics: Metrics,
-    },
-    /// Badly.
-    Failed {
-        /// In what way.
-        kind: FailureKind,
-        /// In the words of whoever noticed.
-        message: Arc<str>,
-    },
 }
 
 /// What became of a delivery.

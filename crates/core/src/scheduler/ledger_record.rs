@@ -16,16 +16,16 @@ use std::sync::Arc;
 
 use crate::Core;
 use crate::batch_id::BatchId;
-use crate::failure::{CancelReason, FailureKind};
+use crate::failure::CancelReason;
 use crate::ids::{BatchKey, RunId, TaskId};
-use crate::metrics::Metrics;
+use crate::run::{RunEnd, RunFailure, RunOutput};
 use crate::scheduler::action::Action;
 use crate::scheduler::batch::{AbortSpec, BatchOwner, CoreBatch};
 use crate::scheduler::completion::PartialPolicy;
 use crate::scheduler::counters::IgnoreReason;
 use crate::scheduler::input::{TaskSpec, UnresponsivePolicy};
 use crate::scheduler::lifecycle::CorePhase;
-use crate::scheduler::status::{BatchResult, BatchState, BatchType, DropReason, Payload};
+use crate::scheduler::status::{BatchResult, BatchState, BatchType, DropReason};
 use crate::scheduler::task::{TaskPhase, TaskRuns};
 
 /// One fact about a submitted batch that must survive.
@@ -53,7 +53,7 @@ pub enum LedgerRecord {
         /// Which run.
         run: RunId,
         /// How.
-        ending: RecordedEnd,
+        ending: RunEnd<RunOutput>,
     },
     /// Every run of it that had not ended was cancelled.
     Truncated {
@@ -92,30 +92,6 @@ impl LedgerRecord {
             Self::Closed(result) => result.key,
         }
     }
-}
-
-/// How a run ended, once and for all.
-#[derive(Clone, Debug, PartialEq)]
-pub enum RecordedEnd {
-    /// Well.
-    Succeeded {
-        /// Its experiences; none in eval.
-        payload: Option<Payload>,
-        /// Its metrics.
-        metrics: Metrics,
-    },
-    /// Badly, with no retry left.
-    Failed {
-        /// In what way.
-        kind: FailureKind,
-        /// In the words of whoever noticed.
-        message: Arc<str>,
-    },
-    /// Before its time.
-    Cancelled {
-        /// Why.
-        reason: CancelReason,
-    },
 }
 
 impl Core {
@@ -231,7 +207,7 @@ impl Core {
         key: BatchKey,
         id: TaskId,
         run: RunId,
-        mut ending: RecordedEnd,
+        mut ending: RunEnd<RunOutput>,
         actions: &mut Vec<Action>,
     ) -> Option<()> {
         let (most, kind) = (self.config.limits.metrics_per_run as usize, self.survivor(key)?.kind);
@@ -245,15 +221,15 @@ impl Core {
             TaskPhase::Working(_) | TaskPhase::Ended(_) | TaskPhase::Gone => return None,
         }
         match &mut ending {
-            RecordedEnd::Succeeded { payload, metrics } => {
+            RunEnd::Succeeded(RunOutput { payload, metrics }) => {
                 self.counters.payloads_restored += u64::from(payload.is_some());
                 self.counters.metrics_dropped += metrics.truncate(most) as u64;
                 if kind == BatchType::Eval {
                     self.drop_unheld_payload(Some(key), payload.take(), DropReason::Eval, actions);
                 }
             }
-            RecordedEnd::Failed { message, .. } => *message = self.clip(Arc::clone(message)),
-            RecordedEnd::Cancelled { .. } => {}
+            RunEnd::Failed(RunFailure { message, .. }) => *message = self.clip(Arc::clone(message)),
+            RunEnd::Cancelled(_) => {}
         }
         self.counters.runs_restored += 1;
         self.close_run(key, id, run, ending);

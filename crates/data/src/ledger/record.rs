@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rollway_core::metrics::Metrics;
 use rollway_core::{
-    BatchId, BatchKey, BatchResult, BatchType, CancelReason, FailureKind, RunId, TaskId,
+    BatchId, BatchKey, BatchResult, BatchType, CancelReason, FailureKind, RunEnd, RunFailure,
+    RunId, RunOutput, TaskId,
 };
 
 use super::codec::{Decoded, EntryReader, put, put_metrics, put_option, put_text};
@@ -37,7 +37,7 @@ pub enum LedgerEntry<'a> {
         /// Which run.
         run: RunId,
         /// How.
-        end: &'a LedgerRunEnd,
+        end: &'a RunEnd<RunOutput<Bytes>>,
     },
     /// Something else happened to a batch.
     Noted {
@@ -64,27 +64,6 @@ pub struct TaskEntry {
     pub repeat_times: u32,
     /// The task itself.
     pub bytes: Bytes,
-}
-
-/// How a run ended.
-#[derive(Clone, Debug, PartialEq)]
-pub enum LedgerRunEnd {
-    /// Well.
-    Succeeded {
-        /// Its experiences; none in eval.
-        payload: Option<Bytes>,
-        /// Its metrics.
-        metrics: Metrics,
-    },
-    /// Badly.
-    Failed {
-        /// In what way.
-        kind: FailureKind,
-        /// In the words of whoever noticed.
-        message: Arc<str>,
-    },
-    /// Not at all.
-    Cancelled(CancelReason),
 }
 
 /// What can happen to a batch as a whole before it ends, each once. `rollway_core::Record` tells
@@ -164,23 +143,23 @@ pub(super) fn put_run_ended(
     out: &mut Vec<u8>,
     life: u64,
     (task, run): (TaskId, RunId),
-    end: &LedgerRunEnd,
+    end: &RunEnd<RunOutput<Bytes>>,
 ) {
     out.push(RUN_ENDED);
     put(out, life);
     put(out, task.0.into());
     put(out, run.0.into());
     match end {
-        LedgerRunEnd::Succeeded { payload, metrics } => {
+        RunEnd::Succeeded(RunOutput { payload, metrics }) => {
             out.push(u8::from(payload.is_some()));
             put_metrics(out, metrics);
         }
-        LedgerRunEnd::Failed { kind, message } => {
+        RunEnd::Failed(RunFailure { kind, message }) => {
             out.push(2);
             put_text(out, kind.name());
             put_text(out, message);
         }
-        LedgerRunEnd::Cancelled(reason) => {
+        RunEnd::Cancelled(reason) => {
             out.push(3);
             put_text(out, reason.name());
         }
@@ -229,7 +208,7 @@ pub(super) enum DecodedEntry {
         life: u64,
         task: TaskId,
         run: RunId,
-        end: LedgerRunEnd,
+        end: RunEnd<RunOutput<Bytes>>,
     },
     Noted {
         life: u64,
@@ -317,13 +296,13 @@ fn read_run_ended(reader: &mut EntryReader<'_>) -> Decoded<DecodedEntry> {
         how @ 0..=1 => {
             let metrics = reader.metrics()?;
             let payload = (how == 1).then(|| reader.bytes(reader.0.len() as u64)).transpose()?;
-            LedgerRunEnd::Succeeded { payload: payload.map(Bytes::copy_from_slice), metrics }
+            RunEnd::Succeeded(RunOutput { payload: payload.map(Bytes::copy_from_slice), metrics })
         }
-        2 => LedgerRunEnd::Failed {
+        2 => RunEnd::Failed(RunFailure {
             kind: reader.name(FailureKind::ALL, FailureKind::name)?,
             message: reader.shared_text()?,
-        },
-        3 => LedgerRunEnd::Cancelled(reader.name(CancelReason::ALL, CancelReason::name)?),
+        }),
+        3 => RunEnd::Cancelled(reader.name(CancelReason::ALL, CancelReason::name)?),
         other => return Err(format!("the unknown end of a run {other}")),
     };
     Ok(DecodedEntry::RunEnded { life, task, run, end })

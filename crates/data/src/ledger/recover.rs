@@ -8,10 +8,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rollway_core::{BatchId, BatchKey, BatchResult, BatchType, RunId, TaskId};
+use bytes::Bytes;
+use rollway_core::{BatchId, BatchKey, BatchResult, BatchType, RunEnd, RunId, RunOutput, TaskId};
 
 use super::live_records::{EndedRuns, LiveRecords};
-use super::record::{self, BatchMark, DecodedEntry, LedgerCounters, LedgerRunEnd, TaskEntry};
+use super::record::{self, BatchMark, DecodedEntry, LedgerCounters, TaskEntry};
 use crate::log::{LogPosition, TornTail};
 
 /// What survived.
@@ -43,7 +44,7 @@ pub struct RecoveredBatch {
     /// Its tasks; their places are their ids.
     pub tasks: Vec<TaskEntry>,
     /// The runs that have ended, by task and run. All others are to be done.
-    pub ended: Vec<(TaskId, RunId, LedgerRunEnd)>,
+    pub ended: Vec<(TaskId, RunId, RunEnd<RunOutput<Bytes>>)>,
     /// What else happened to it, in the order in which it can have happened.
     pub notes: Vec<BatchMark>,
 }
@@ -52,7 +53,7 @@ pub struct RecoveredBatch {
 #[derive(Debug, Default)]
 struct BatchRecords {
     batch: Option<RecoveredBatch>,
-    runs: BTreeMap<(TaskId, RunId), LedgerRunEnd>,
+    runs: BTreeMap<(TaskId, RunId), RunEnd<RunOutput<Bytes>>>,
     /// By the order in which they can happen.
     notes: BTreeMap<u8, BatchMark>,
     bytes: u64,

@@ -9,11 +9,11 @@ use proptest::sample::Index;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
     BatchId, BatchKey, BatchResult, BatchState, BatchType, ByDropReason, CancelReason, DropReason,
-    FailedRun, FailureKind, RunId, RunTally, Status, TaskId, TaskTally,
+    FailedRun, FailureKind, RunEnd, RunFailure, RunId, RunOutput, RunTally, Status, TaskId,
+    TaskTally,
 };
 use rollway_data::ledger::{
-    BatchMark, Ledger, LedgerEntry, LedgerOptions, LedgerRunEnd, RecoveredBatch, RecoveredLedger,
-    TaskEntry,
+    BatchMark, Ledger, LedgerEntry, LedgerOptions, RecoveredBatch, RecoveredLedger, TaskEntry,
 };
 
 /// Small segments, and compaction only when it is asked for.
@@ -71,7 +71,7 @@ pub(crate) fn result(key: u64, batch: &BatchId, state: BatchState, tasks: u32) -
 pub(crate) enum Step {
     Submit(u8, Vec<TaskEntry>),
     /// A batch, a run of it, how it ended.
-    EndRun(Index, Index, LedgerRunEnd),
+    EndRun(Index, Index, RunEnd<RunOutput<Bytes>>),
     EndBatch(Index, bool),
     Note(Index, BatchMark),
     Version(u64),
@@ -79,7 +79,7 @@ pub(crate) enum Step {
     Reopen,
 }
 
-fn end() -> impl Strategy<Value = LedgerRunEnd> {
+fn end() -> impl Strategy<Value = RunEnd<RunOutput<Bytes>>> {
     let metrics = vec(("[a-c]", -1.0..1.0), 0..3)
         .prop_map(|pairs| pairs.iter().map(|(key, value)| (key.as_str(), *value)).collect());
     let bytes = prop_oneof![
@@ -89,12 +89,10 @@ fn end() -> impl Strategy<Value = LedgerRunEnd> {
     let payload = proptest::option::of(bytes.prop_map(Bytes::from));
     prop_oneof![
         4 => (payload, metrics)
-            .prop_map(|(payload, metrics): (_, Metrics)| {
-                LedgerRunEnd::Succeeded { payload, metrics }
-            }),
+            .prop_map(|(payload, metrics): (_, Metrics)| RunEnd::Succeeded(RunOutput { payload, metrics })),
         1 => (proptest::sample::select(FailureKind::ALL), ".{0,9}")
-            .prop_map(|(kind, message)| LedgerRunEnd::Failed { kind, message: message.into() }),
-        1 => proptest::sample::select(CancelReason::ALL).prop_map(LedgerRunEnd::Cancelled),
+            .prop_map(|(kind, message)| RunEnd::Failed(RunFailure { kind, message: message.into() })),
+        1 => proptest::sample::select(CancelReason::ALL).prop_map(RunEnd::Cancelled),
     ]
 }
 
@@ -210,7 +208,12 @@ fn submit(ledger: &Ledger, model: &mut Model, id: u8, tasks: &[TaskEntry]) {
     model.batches.push(RecoveredBatch { key, batch, kind, min_wait_num, tasks, ended, notes });
 }
 
-fn end_run(ledger: &Ledger, model: &mut Model, (batch, run): (Index, Index), end: &LedgerRunEnd) {
+fn end_run(
+    ledger: &Ledger,
+    model: &mut Model,
+    (batch, run): (Index, Index),
+    end: &RunEnd<RunOutput<Bytes>>,
+) {
     if model.batches.is_empty() {
         return;
     }

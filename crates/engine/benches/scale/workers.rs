@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use rollway_base::{Address, Secret};
 use rollway_core::metrics::Metrics;
-use rollway_core::{Incarnation, RunnerId};
+use rollway_core::{Incarnation, RunOutput, RunnerId};
 use rollway_protocol::worker_client::{
     ConnectedWorker, EngineSender, WorkerClientOptions, WorkerSendError, connect,
 };
-use rollway_protocol::{EngineMessage, Hello, MessageOutcome, RunnerReport, StartAttempt, env};
+use rollway_protocol::{EngineMessage, Hello, StartAttempt, WorkerReport, env};
 use tokio::sync::{Semaphore, mpsc};
 
 /// How many connect at once: a machine has a bounded queue of those who want to.
@@ -48,7 +48,7 @@ pub(crate) async fn main() {
 async fn serve(connected: ConnectedWorker) -> Result<(), WorkerSendError> {
     let ConnectedWorker { welcome, sender, mut receiver } = connected;
     for (runner, life) in welcome.runners {
-        sender.report(runner, life, RunnerReport::Ready { after: None }).await?;
+        sender.report(runner, life, WorkerReport::Ready { after: None }).await?;
     }
     while let Ok(order) = receiver.recv().await {
         match order {
@@ -92,11 +92,11 @@ async fn execute(
     sender: &EngineSender,
 ) -> Result<(), WorkerSendError> {
     let attempt = start.attempt;
-    sender.report(runner, life, RunnerReport::AttemptBegan { attempt }).await?;
+    sender.report(runner, life, WorkerReport::AttemptBegan { attempt }).await?;
     for run in start.runs.iter() {
-        let outcome = MessageOutcome::Succeeded { payload: None, metrics: Metrics::new() };
-        let finished = RunnerReport::RunFinished { attempt, run, outcome };
+        let outcome = Ok(RunOutput { payload: None, metrics: Metrics::new() });
+        let finished = WorkerReport::RunFinished { attempt, run, outcome };
         sender.report(runner, life, finished).await?;
     }
-    sender.report(runner, life, RunnerReport::AttemptEnded { attempt }).await
+    sender.report(runner, life, WorkerReport::AttemptEnded { attempt }).await
 }

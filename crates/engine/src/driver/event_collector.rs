@@ -8,11 +8,11 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use rollway_core::{
     Action, AttemptId, BatchId, BatchKey, BatchState, BatchType, Core, CoreEvent, Input, PayloadId,
-    Request, RequestId, Response, RunOutcome, RunnerId, RunnerReport, RunnerState, TaskId,
+    Request, RequestId, Response, RunnerId, RunnerReport, RunnerState, TaskId,
 };
 
 use crate::events::{self, RunEvent, RunEventKind, RunObservers};
-use crate::run_outcome::ReportedOutcome;
+use crate::run::{RunFailure, RunOutcome, RunOutput};
 use crate::task::Task;
 
 /// How many things are remembered room for between two turns.
@@ -105,7 +105,7 @@ impl EventCollector {
                     }
                     RunnerReport::RunFinished { attempt, run, outcome } => {
                         before.told = told();
-                        let end = end_of(outcome, payloads);
+                        let end = with_bytes(outcome, payloads);
                         self.saw(RunEventKind::RunReported { attempt: *attempt, run: *run, end });
                     }
                     RunnerReport::Lost { message, .. } => {
@@ -262,16 +262,15 @@ impl EventCollector {
     }
 }
 
-fn end_of(outcome: &RunOutcome, payloads: &HashMap<PayloadId, Bytes>) -> ReportedOutcome {
-    match outcome {
-        RunOutcome::Succeeded { payload, metrics } => {
-            let payload = payload.and_then(|payload| payloads.get(&payload.id).cloned());
-            ReportedOutcome::Succeeded { payload, metrics: metrics.clone() }
-        }
-        RunOutcome::Failed { kind, message } => {
-            ReportedOutcome::Failed { kind: *kind, message: Arc::clone(message) }
-        }
-    }
+/// Returns an outcome with its payload; without it if the payload is no longer held.
+fn with_bytes(
+    outcome: &rollway_core::RunOutcome,
+    payloads: &HashMap<PayloadId, Bytes>,
+) -> RunOutcome {
+    let rollway_core::RunOutput { payload, metrics } =
+        outcome.as_ref().map_err(RunFailure::clone)?;
+    let payload = payload.and_then(|payload| payloads.get(&payload.id).cloned());
+    Ok(RunOutput { payload, metrics: metrics.clone() })
 }
 
 fn noticed(notice: CoreEvent) -> RunEventKind {

@@ -21,7 +21,7 @@ use rollway_core::{
 use rollway_gateway::gateway::CallObserver;
 
 use super::call::CallEventAdapter;
-use crate::run_outcome::ReportedOutcome;
+use crate::run::RunOutcome;
 
 /// Something that was seen, and when.
 #[derive(Clone, Debug)]
@@ -85,7 +85,7 @@ pub enum RunEventKind {
         /// Which run.
         run: RunId,
         /// How. Payloads are shared, not copied.
-        end: ReportedOutcome,
+        end: RunOutcome,
     },
     /// A run failed, in whatever way, and will be tried again.
     RunRetried {

@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 
 use rollway_base::Secret;
 use rollway_core::{
-    AttemptCancelReason, AttemptId, BatchId, BatchType, Incarnation, RunId, RunRange, RunnerId,
-    TaskId,
+    AttemptCancelReason, AttemptId, BatchId, BatchType, Incarnation, RunRange, RunnerId, TaskId,
 };
 
-use crate::run_outcome::ReportedOutcome;
+use crate::run::RunnerReport;
 use crate::runner_status::RunnerStatusTable;
 use crate::task::Task;
 
@@ -37,7 +36,7 @@ pub trait RunnerBackend: Send + 'static {
     }
 
     /// What a runner said has reached the driver. Words of an earlier life come too.
-    fn on_report(&mut self, runner: RunnerId, life: Incarnation, said: &BackendReport) {
+    fn on_report(&mut self, runner: RunnerId, life: Incarnation, said: &RunnerReport) {
         let _ = (runner, life, said);
     }
 
@@ -64,7 +63,7 @@ impl RunnerBackend for Box<dyn RunnerBackend> {
         (**self).shut_down_workers()
     }
 
-    fn on_report(&mut self, runner: RunnerId, life: Incarnation, said: &BackendReport) {
+    fn on_report(&mut self, runner: RunnerId, life: Incarnation, said: &RunnerReport) {
         (**self).on_report(runner, life, said);
     }
 
@@ -119,36 +118,6 @@ pub struct ModelAccess {
     pub keys: Vec<Secret>,
 }
 
-/// What a runner says.
-#[derive(Clone, Debug)]
-pub enum BackendReport {
-    /// It is idle.
-    Ready {
-        /// The last attempt it was given; none: it has just started.
-        after: Option<AttemptId>,
-    },
-    /// It is alive.
-    Alive,
-    /// It cannot be started yet, for a reason that lies outside and that no time is counted for;
-    /// none: it can be, and time counts from now.
-    Waits(Option<Arc<str>>),
-    /// It could not be started.
-    StartFailed(Arc<str>),
-    /// It is no more.
-    Lost {
-        /// In the words of whoever noticed.
-        message: Arc<str>,
-        /// Whether what it was doing may be the reason.
-        suspect: bool,
-    },
-    /// It has begun an attempt.
-    Began(AttemptId),
-    /// A run ended.
-    Finished(AttemptId, RunId, ReportedOutcome),
-    /// The attempt is over and the runner is idle.
-    Ended(AttemptId),
-}
-
 /// Reports of one incarnation of a runner, on their way to the driver.
 #[derive(Debug)]
 pub(crate) struct RunnerMessage {
@@ -157,7 +126,7 @@ pub(crate) struct RunnerMessage {
     pub(crate) runner: RunnerId,
     pub(crate) life: Incarnation,
     /// In the order in which they were sent.
-    pub(crate) reports: Vec<BackendReport>,
+    pub(crate) reports: Vec<RunnerReport>,
 }
 
 /// The receiving end of runner messages. The driver implements it without a strong reference, so
@@ -199,21 +168,21 @@ impl Reporter {
 
     /// Says several things at once, in order. Waits while the engine is busy; if the engine is
     /// gone nobody listens any more, which is no error of the runner.
-    pub async fn send(&self, said: Vec<BackendReport>) {
+    pub async fn send(&self, said: Vec<RunnerReport>) {
         self.send_since(Instant::now(), said).await;
     }
 
     /// As [`say`](Self::say), for what has been on its way in this process since `at`.
-    pub(crate) async fn send_since(&self, at: Instant, said: Vec<BackendReport>) {
+    pub(crate) async fn send_since(&self, at: Instant, said: Vec<RunnerReport>) {
         self.inbox.send(self.message(at, said)).await;
     }
 
     /// As [`say`](Self::say), from a thread outside the runtime.
-    pub fn blocking_send(&self, said: Vec<BackendReport>) {
+    pub fn blocking_send(&self, said: Vec<RunnerReport>) {
         self.inbox.blocking_send(self.message(Instant::now(), said));
     }
 
-    const fn message(&self, at: Instant, reports: Vec<BackendReport>) -> RunnerMessage {
+    const fn message(&self, at: Instant, reports: Vec<RunnerReport>) -> RunnerMessage {
         RunnerMessage { at, runner: self.runner, life: self.life, reports }
     }
 }

@@ -13,13 +13,11 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use crate::run_outcome::ReportedOutcome;
+use crate::run::{RunFailure, RunOutcome, RunnerReport};
 use crate::runner_status::RunnerStatusTable;
 use crate::runner_status::{RUNNING, RunStages};
-use crate::workers::workflow::{
-    RunContext, RunError, RunModel, RunOutput, Workflow, WorkflowRegistry,
-};
-use crate::workers::{AttemptSpec, BackendReport, Reporter, RunnerBackend, RunnerCommand};
+use crate::workers::workflow::{RunContext, RunModel, Workflow, WorkflowRegistry};
+use crate::workers::{AttemptSpec, Reporter, RunnerBackend, RunnerCommand};
 
 /// How many commands a runner may leave unread before it counts as lost. It gets one attempt at a
 /// time, so that more than a few mean that nobody reads.
@@ -118,7 +116,7 @@ struct Runner {
 }
 
 /// Runs under way, each ending with its number.
-type Ends = FuturesUnordered<BoxFuture<'static, (RunId, ReportedOutcome)>>;
+type Ends = FuturesUnordered<BoxFuture<'static, (RunId, RunOutcome)>>;
 
 /// Why an attempt is not waited for any longer.
 enum Interrupted {
@@ -129,7 +127,7 @@ enum Interrupted {
 
 impl Runner {
     async fn run(mut self) {
-        self.reporter.send(vec![BackendReport::Ready { after: None }]).await;
+        self.reporter.send(vec![RunnerReport::Ready { after: None }]).await;
         loop {
             tokio::select! {
                 command = self.commands.recv() => match command {
@@ -138,14 +136,14 @@ impl Runner {
                     Some(RunnerCommand::Cancel { .. }) => {}
                     None => return,
                 },
-                _ = self.heartbeat.tick() => self.reporter.send(vec![BackendReport::Alive]).await,
+                _ = self.heartbeat.tick() => self.reporter.send(vec![RunnerReport::Heartbeat]).await,
             }
         }
     }
 
     async fn execute(&mut self, attempt: AttemptSpec) {
         let id = attempt.id;
-        let mut said = vec![BackendReport::Began(id)];
+        let mut said = vec![RunnerReport::AttemptBegan { attempt: id }];
         let Some(workflow) = self.registry.get(&attempt.task.workflow).cloned() else {
             self.unknown_workflow(&attempt, said).await;
             return;
@@ -168,7 +166,7 @@ impl Runner {
             match self.next_end(&mut ends, &mut said).await {
                 Ok((run, end)) => {
                     self.stages.end(run);
-                    said.push(BackendReport::Finished(id, run, end));
+                    said.push(RunnerReport::RunFinished { attempt: id, run, outcome: end });
                 }
                 Err(Interrupted::Cancelled) => break,
                 Err(Interrupted::Dismissed) => return,
@@ -176,11 +174,11 @@ impl Runner {
         }
         drop(ends);
         self.stages.clear();
-        said.push(BackendReport::Ended(id));
+        said.push(RunnerReport::AttemptEnded { attempt: id });
         self.reporter.send(said).await;
     }
 
-    async fn unknown_workflow(&self, attempt: &AttemptSpec, mut said: Vec<BackendReport>) {
+    async fn unknown_workflow(&self, attempt: &AttemptSpec, mut said: Vec<RunnerReport>) {
         let known: Vec<&str> = self.registry.names().collect();
         let message: Arc<str> = format!(
             "no workflow is registered as `{}`; there is {}",
@@ -191,9 +189,13 @@ impl Runner {
         let kind = FailureKind::Workflow;
         said.extend(attempt.runs.iter().map(|run| {
             let message = Arc::clone(&message);
-            BackendReport::Finished(attempt.id, run, ReportedOutcome::Failed { kind, message })
+            RunnerReport::RunFinished {
+                attempt: attempt.id,
+                run,
+                outcome: Err(RunFailure { kind, message }),
+            }
         }));
-        said.push(BackendReport::Ended(attempt.id));
+        said.push(RunnerReport::AttemptEnded { attempt: attempt.id });
         self.reporter.send(said).await;
     }
 
@@ -202,7 +204,7 @@ impl Runner {
         workflow: &Arc<dyn Workflow>,
         attempt: &AttemptSpec,
         run: RunId,
-    ) -> BoxFuture<'static, (RunId, ReportedOutcome)> {
+    ) -> BoxFuture<'static, (RunId, RunOutcome)> {
         let model = attempt.models.as_ref().and_then(|models| {
             let position = run.0.checked_sub(attempt.runs.first)?;
             let api_key = models.keys.get(position as usize)?.clone();
@@ -224,11 +226,11 @@ impl Runner {
         };
         match self.concurrency {
             Concurrency::Sequential | Concurrency::Asynchronous => {
-                whole.map(move |result| (run, end(result))).boxed()
+                whole.map(move |outcome| (run, outcome)).boxed()
             }
             Concurrency::MultiThreading => {
                 let task = AbortOnDrop(tokio::spawn(whole));
-                async move { (run, end(task.join().await)) }.boxed()
+                async move { (run, task.join().await) }.boxed()
             }
         }
     }
@@ -238,8 +240,8 @@ impl Runner {
     async fn next_end(
         &mut self,
         ends: &mut Ends,
-        said: &mut Vec<BackendReport>,
-    ) -> Result<(RunId, ReportedOutcome), Interrupted> {
+        said: &mut Vec<RunnerReport>,
+    ) -> Result<(RunId, RunOutcome), Interrupted> {
         if let Poll::Ready(Some(end)) = futures_util::poll!(ends.next()) {
             return Ok(end);
         }
@@ -258,19 +260,20 @@ impl Runner {
                         return Ok(end);
                     }
                 }
-                _ = self.heartbeat.tick() => self.reporter.send(vec![BackendReport::Alive]).await,
+                _ = self.heartbeat.tick() => self.reporter.send(vec![RunnerReport::Heartbeat]).await,
             }
         }
     }
 }
 
 /// A spawned run that ends when nobody waits for it any more.
-struct AbortOnDrop(JoinHandle<Result<RunOutput, RunError>>);
+struct AbortOnDrop(JoinHandle<RunOutcome>);
 
 impl AbortOnDrop {
-    async fn join(mut self) -> Result<RunOutput, RunError> {
+    async fn join(mut self) -> RunOutcome {
         let joined = (&mut self.0).await;
-        joined.unwrap_or_else(|error| Err(RunError::new(FailureKind::Workflow, error.to_string())))
+        joined
+            .unwrap_or_else(|error| Err(RunFailure::new(FailureKind::Workflow, error.to_string())))
     }
 }
 
@@ -280,20 +283,11 @@ impl Drop for AbortOnDrop {
     }
 }
 
-fn end(result: Result<RunOutput, RunError>) -> ReportedOutcome {
-    match result {
-        Ok(RunOutput { payload, metrics }) => ReportedOutcome::Succeeded { payload, metrics },
-        Err(RunError { kind, message }) => {
-            ReportedOutcome::Failed { kind, message: message.into() }
-        }
-    }
-}
-
-fn panicked(panic: &(dyn std::any::Any + Send)) -> RunError {
+fn panicked(panic: &(dyn std::any::Any + Send)) -> RunFailure {
     let words = panic
         .downcast_ref::<&str>()
         .map(|words| (*words).to_owned())
         .or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "no message".to_owned());
-    RunError::new(FailureKind::Workflow, format!("panicked: {words}"))
+    RunFailure::new(FailureKind::Workflow, format!("panicked: {words}"))
 }

@@ -17,8 +17,9 @@ use rollway_base::Secret;
 use rollway_core::{AttemptId, Incarnation, RunRange, RunnerId};
 use rollway_gateway::gateway::{CallInFlight, Gateway, GatewayHandle};
 
+use crate::run::RunnerReport;
 use crate::runner_status::RunnerStatusTable;
-use crate::workers::{BackendReport, ModelAccess, Reporter, RunnerBackend, RunnerCommand};
+use crate::workers::{ModelAccess, Reporter, RunnerBackend, RunnerCommand};
 
 /// Who hands out keys to the models.
 pub trait RunKeyIssuer: Send + 'static {
@@ -137,19 +138,20 @@ impl<W: RunnerBackend, K: RunKeyIssuer> RunnerBackend for WithModelAccess<W, K> 
         self.workers.shut_down_workers()
     }
 
-    fn on_report(&mut self, runner: RunnerId, life: Incarnation, said: &BackendReport) {
+    fn on_report(&mut self, runner: RunnerId, life: Incarnation, said: &RunnerReport) {
         match said {
-            BackendReport::Ended(id) | BackendReport::Ready { after: Some(id) } => {
+            RunnerReport::AttemptEnded { attempt: id }
+            | RunnerReport::Ready { after: Some(id) } => {
                 self.close_if(runner, |current, attempt| current == life && attempt == *id);
             }
-            BackendReport::Lost { .. } | BackendReport::StartFailed(_) => {
+            RunnerReport::Lost { .. } | RunnerReport::StartFailed { .. } => {
                 self.close_if(runner, |current, _| current == life);
             }
-            BackendReport::Ready { after: None }
-            | BackendReport::Alive
-            | BackendReport::Waits(_)
-            | BackendReport::Began(_)
-            | BackendReport::Finished(..) => {}
+            RunnerReport::Ready { after: None }
+            | RunnerReport::Heartbeat
+            | RunnerReport::Waits { .. }
+            | RunnerReport::AttemptBegan { .. }
+            | RunnerReport::RunFinished { .. } => {}
         }
         self.workers.on_report(runner, life, said);
     }

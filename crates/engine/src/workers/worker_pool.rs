@@ -50,8 +50,9 @@ pub use self::ray::{RayLauncher, RayLauncherOptions};
 use self::reports::ConnectionTable;
 use self::worker_process::WorkerProcess;
 use crate::process::fd_limit;
+use crate::run::RunnerReport;
 use crate::runner_status::RunnerStatusTable;
-use crate::workers::{BackendReport, Reporter, RunnerBackend, RunnerCommand};
+use crate::workers::{Reporter, RunnerBackend, RunnerCommand};
 
 /// How many workers may be connected.
 const CONNECTIONS: usize = 16_384;
@@ -134,14 +135,14 @@ struct WorkerPoolShared {
     definitions: Mutex<DefinitionIds>,
     states: RunnerStatusTable,
     /// What is said of runners by whoever cannot wait until it is heard, in order.
-    asides: mpsc::UnboundedSender<(Reporter, BackendReport)>,
+    asides: mpsc::UnboundedSender<(Reporter, RunnerReport)>,
     /// Has the socket.
     _folder: TempDir,
 }
 
 impl WorkerPoolShared {
     /// Says something of a runner, without waiting. Every life has a few of these at most.
-    fn aside(&self, reporter: &Reporter, said: BackendReport) {
+    fn aside(&self, reporter: &Reporter, said: RunnerReport) {
         let _ = self.asides.send((reporter.clone(), said));
     }
 
@@ -244,7 +245,7 @@ impl WorkerPool {
             WorkerServerOptions { limits, ..WorkerServerOptions::new(address, secret.clone()) };
         let server = WorkerServer::bind(listening).await.map_err(io::Error::other)?;
         let alive = CancellationToken::new();
-        let (asides, mut said) = mpsc::unbounded_channel::<(Reporter, BackendReport)>();
+        let (asides, mut said) = mpsc::unbounded_channel::<(Reporter, RunnerReport)>();
         tokio::spawn(async move {
             while let Some((reporter, said)) = said.recv().await {
                 reporter.send(vec![said]).await;

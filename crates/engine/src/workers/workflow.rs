@@ -6,11 +6,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use rollway_base::Secret;
-use rollway_core::metrics::Metrics;
-use rollway_core::{BatchId, FailureKind, RunId, TaskId};
+use rollway_core::{BatchId, RunId, TaskId};
 
+use crate::run::RunOutcome;
 use crate::runner_status::RunStages;
 use crate::task::Task;
 
@@ -45,41 +44,6 @@ pub struct RunModel {
     /// What the run shows there. Its calls are recorded as its own.
     pub api_key: Secret,
 }
-
-/// What a run yields.
-#[derive(Clone, Debug, Default)]
-pub struct RunOutput {
-    /// Its experiences, as opaque bytes; none in eval.
-    pub payload: Option<Bytes>,
-    /// Its metrics.
-    pub metrics: Metrics,
-}
-
-/// Why a run failed.
-#[derive(Clone, Debug)]
-pub struct RunError {
-    /// In what way; this decides whether it is tried again.
-    pub kind: FailureKind,
-    /// In words.
-    pub message: String,
-}
-
-impl RunError {
-    /// Returns an error of a kind.
-    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
-    }
-}
-
-/// An error that a workflow does not handle is its own.
-impl<E: std::error::Error> From<E> for RunError {
-    fn from(error: E) -> Self {
-        Self::new(FailureKind::Workflow, error.to_string())
-    }
-}
-
-/// How a run ends.
-pub type RunOutcome = Result<RunOutput, RunError>;
 
 /// A future that is a run.
 pub type RunFuture<'a> = Pin<Box<dyn Future<Output = RunOutcome> + Send + 'a>>;

@@ -16,7 +16,7 @@ use rollway_data::ledger::LedgerOptions;
 use rollway_data::{Sample, WriteBatch};
 use rollway_engine::{
     BatchDelivery, DeliveryResult, Error, LocalRunners, RestoreReport, RolloutCoordinator,
-    RunContext, RunError, RunOutcome, RunOutput, Sink, Task, WorkflowRegistry,
+    RunContext, RunFailure, RunOutcome, RunOutput, Sink, Task, WorkflowRegistry,
 };
 use rollway_experience::{Eid, Experience, ExperienceFields, IdPart, deserialize_many, serialize};
 
@@ -110,7 +110,7 @@ async fn work(context: RunContext) -> RunOutcome {
     let run = format!("{}/{}/{}", context.batch, context.task_id, context.run);
     let again = !EXECUTED.lock().unwrap().insert(run);
     if execution % 9 == 4 && !again {
-        return Err(RunError::new(FailureKind::Workflow, "not this time"));
+        return Err(RunFailure::new(FailureKind::Workflow, "not this time"));
     }
     let eid = Eid {
         batch: IdPart::from(&context.batch),

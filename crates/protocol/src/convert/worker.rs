@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use rollway_base::Secret;
-use rollway_core::{AttemptId, FailureKind, Incarnation, RunId, RunnerId};
+use rollway_core::{
+    AttemptId, FailureKind, Incarnation, RunFailure, RunId, RunOutcome, RunOutput, RunnerId,
+};
 
 use super::{compact, cut, text};
 use crate::field_error::InvalidField;
 use crate::message::{
-    Hello, LogLine, LogSource, MessageOutcome, RunnerHeartbeat, RunnerReport, StopCause,
-    VersionRange, WorkerLogLevel, WorkerMessage,
+    Hello, LogLine, LogSource, RunnerHeartbeat, StopCause, VersionRange, WorkerLogLevel,
+    WorkerMessage, WorkerReport,
 };
 use crate::proto::{self, run_finished, worker_message::Kind};
 
@@ -98,20 +101,19 @@ impl TryFrom<Kind> for WorkerMessage {
                 return Ok(Self::Goodbye { reason: text(&reason) });
             }
             Kind::Ready(proto::Ready { runner, life, after_attempt }) => {
-                (runner, life, RunnerReport::Ready { after: after_attempt.map(AttemptId) })
+                (runner, life, WorkerReport::Ready { after: after_attempt.map(AttemptId) })
             }
             Kind::AttemptBegan(proto::AttemptBegan { runner, life, attempt }) => {
-                (runner, life, RunnerReport::AttemptBegan { attempt: AttemptId(attempt) })
+                (runner, life, WorkerReport::AttemptBegan { attempt: AttemptId(attempt) })
             }
             Kind::RunFinished(proto::RunFinished { runner, life, attempt, run, outcome }) => {
-                let outcome = outcome
-                    .ok_or_else(|| InvalidField::missing("run_finished.outcome"))?
-                    .try_into()?;
+                let missing = || InvalidField::missing("run_finished.outcome");
+                let outcome = read_outcome(outcome.ok_or_else(missing)?)?;
                 let (attempt, run) = (AttemptId(attempt), RunId(run));
-                (runner, life, RunnerReport::RunFinished { attempt, run, outcome })
+                (runner, life, WorkerReport::RunFinished { attempt, run, outcome })
             }
             Kind::AttemptEnded(proto::AttemptEnded { runner, life, attempt }) => {
-                (runner, life, RunnerReport::AttemptEnded { attempt: AttemptId(attempt) })
+                (runner, life, WorkerReport::AttemptEnded { attempt: AttemptId(attempt) })
             }
             Kind::RunnerStopped(stopped) => {
                 let proto::RunnerStopped { runner, life, cause, message, suspect } = stopped;
@@ -127,7 +129,7 @@ impl TryFrom<Kind> for WorkerMessage {
                         return Err(InvalidField::unknown("runner_stopped.cause", cause));
                     }
                 };
-                (runner, life, RunnerReport::Stopped(cause))
+                (runner, life, WorkerReport::Stopped(cause))
             }
         };
         Ok(Self::Runner { runner: RunnerId(runner), life: Incarnation(life), report })
@@ -150,23 +152,23 @@ impl From<WorkerMessage> for proto::WorkerMessage {
     }
 }
 
-fn about(runner: RunnerId, life: Incarnation, report: RunnerReport) -> Kind {
+fn about(runner: RunnerId, life: Incarnation, report: WorkerReport) -> Kind {
     let (RunnerId(runner), Incarnation(life)) = (runner, life);
     match report {
-        RunnerReport::Ready { after } => {
+        WorkerReport::Ready { after } => {
             Kind::Ready(proto::Ready { runner, life, after_attempt: after.map(|after| after.0) })
         }
-        RunnerReport::AttemptBegan { attempt: AttemptId(attempt) } => {
+        WorkerReport::AttemptBegan { attempt: AttemptId(attempt) } => {
             Kind::AttemptBegan(proto::AttemptBegan { runner, life, attempt })
         }
-        RunnerReport::RunFinished { attempt: AttemptId(attempt), run: RunId(run), outcome } => {
+        WorkerReport::RunFinished { attempt: AttemptId(attempt), run: RunId(run), outcome } => {
             let outcome = Some(outcome.into());
             Kind::RunFinished(proto::RunFinished { runner, life, attempt, run, outcome })
         }
-        RunnerReport::AttemptEnded { attempt: AttemptId(attempt) } => {
+        WorkerReport::AttemptEnded { attempt: AttemptId(attempt) } => {
             Kind::AttemptEnded(proto::AttemptEnded { runner, life, attempt })
         }
-        RunnerReport::Stopped(cause) => {
+        WorkerReport::Stopped(cause) => {
             let (cause, message, suspect) = match cause {
                 StopCause::Requested => (proto::StopCause::Ordered, String::new(), false),
                 StopCause::StartFailed { message } => {
@@ -182,40 +184,36 @@ fn about(runner: RunnerId, life: Incarnation, report: RunnerReport) -> Kind {
     }
 }
 
-impl TryFrom<run_finished::Outcome> for MessageOutcome {
-    type Error = InvalidField;
-
-    fn try_from(outcome: run_finished::Outcome) -> Result<Self, InvalidField> {
-        Ok(match outcome {
-            run_finished::Outcome::Succeeded(proto::Succeeded { payload, metrics }) => {
-                let payload = payload.map(compact);
-                Self::Succeeded { payload, metrics: metrics.into_iter().collect() }
-            }
-            run_finished::Outcome::Failed(proto::Failed { kind, message }) => {
-                let kind = match proto::FailureKind::try_from(kind) {
-                    Ok(proto::FailureKind::Workflow) => FailureKind::Workflow,
-                    Ok(proto::FailureKind::Timeout) => FailureKind::Timeout,
-                    Ok(proto::FailureKind::RunnerLost) => FailureKind::RunnerLost,
-                    Ok(proto::FailureKind::ModelUnavailable) => FailureKind::ModelUnavailable,
-                    Ok(proto::FailureKind::InvalidOutput) => FailureKind::InvalidOutput,
-                    Ok(proto::FailureKind::Unspecified) | Err(_) => {
-                        return Err(InvalidField::unknown("run_finished.failed.kind", kind));
-                    }
-                };
-                Self::Failed { kind, message: text(&message) }
-            }
-        })
-    }
+fn read_outcome(outcome: run_finished::Outcome) -> Result<RunOutcome<Bytes>, InvalidField> {
+    Ok(match outcome {
+        run_finished::Outcome::Succeeded(proto::Succeeded { payload, metrics }) => {
+            let payload = payload.map(compact);
+            Ok(RunOutput { payload, metrics: metrics.into_iter().collect() })
+        }
+        run_finished::Outcome::Failed(proto::Failed { kind, message }) => {
+            let kind = match proto::FailureKind::try_from(kind) {
+                Ok(proto::FailureKind::Workflow) => FailureKind::Workflow,
+                Ok(proto::FailureKind::Timeout) => FailureKind::Timeout,
+                Ok(proto::FailureKind::RunnerLost) => FailureKind::RunnerLost,
+                Ok(proto::FailureKind::ModelUnavailable) => FailureKind::ModelUnavailable,
+                Ok(proto::FailureKind::InvalidOutput) => FailureKind::InvalidOutput,
+                Ok(proto::FailureKind::Unspecified) | Err(_) => {
+                    return Err(InvalidField::unknown("run_finished.failed.kind", kind));
+                }
+            };
+            Err(RunFailure { kind, message: text(&message) })
+        }
+    })
 }
 
-impl From<MessageOutcome> for run_finished::Outcome {
-    fn from(outcome: MessageOutcome) -> Self {
+impl From<RunOutcome<Bytes>> for run_finished::Outcome {
+    fn from(outcome: RunOutcome<Bytes>) -> Self {
         match outcome {
-            MessageOutcome::Succeeded { payload, metrics } => Self::Succeeded(proto::Succeeded {
+            Ok(RunOutput { payload, metrics }) => Self::Succeeded(proto::Succeeded {
                 payload,
                 metrics: metrics.iter().map(|(key, value)| (key.to_string(), value)).collect(),
             }),
-            MessageOutcome::Failed { kind, message } => {
+            Err(RunFailure { kind, message }) => {
                 let kind = match kind {
                     FailureKind::Workflow => proto::FailureKind::Workflow,
                     FailureKind::Timeout => proto::FailureKind::Timeout,

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::WorkerClientOptions;
 use crate::byte_budget::{self, ByteBudget};
 use crate::codec::{FrameBody, OutgoingFrame};
-use crate::message::{RunnerHeartbeat, RunnerReport, Welcome, WorkerMessage};
+use crate::message::{RunnerHeartbeat, Welcome, WorkerMessage, WorkerReport};
 use crate::proto::{self, worker_message::Kind};
 
 /// Why a message was not sent.
@@ -120,7 +120,7 @@ impl EngineSender {
         &self,
         runner: RunnerId,
         life: Incarnation,
-        report: RunnerReport,
+        report: WorkerReport,
     ) -> Result<(), WorkerSendError> {
         self.send(WorkerMessage::Runner { runner, life, report }).await
     }
@@ -158,18 +158,18 @@ impl EngineSender {
     fn note(&self, message: &WorkerMessage) {
         let WorkerMessage::Runner { runner, life, report } = message else { return };
         match report {
-            RunnerReport::Ready { .. } => self.note_attempt(*runner, *life, None),
-            RunnerReport::AttemptBegan { attempt } => {
+            WorkerReport::Ready { .. } => self.note_attempt(*runner, *life, None),
+            WorkerReport::AttemptBegan { attempt } => {
                 self.note_attempt(*runner, *life, Some(*attempt));
             }
-            RunnerReport::AttemptEnded { .. } => self.note_attempt(*runner, *life, None),
-            RunnerReport::Stopped(_) => {
+            WorkerReport::AttemptEnded { .. } => self.note_attempt(*runner, *life, None),
+            WorkerReport::Stopped(_) => {
                 let mut states = self.states();
                 if states.get(runner).is_some_and(|state| state.life == *life) {
                     states.remove(runner);
                 }
             }
-            RunnerReport::RunFinished { .. } => {}
+            WorkerReport::RunFinished { .. } => {}
         }
     }
 

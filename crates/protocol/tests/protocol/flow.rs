@@ -5,14 +5,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
-use rollway_core::{AttemptId, Incarnation, RunId, RunnerId};
+use rollway_core::{AttemptId, Incarnation, RunId, RunOutput, RunnerId};
 use rollway_protocol::worker_client::{self, ConnectedWorker};
 use rollway_protocol::worker_server::{
     WorkerConnection, WorkerServer, WorkerServerEvent, WorkerServerLimits,
 };
-use rollway_protocol::{
-    EngineMessage, MessageOutcome, RunnerHeartbeat, RunnerReport, WorkerMessage,
-};
+use rollway_protocol::{EngineMessage, RunnerHeartbeat, WorkerMessage, WorkerReport};
 
 use crate::common::*;
 
@@ -37,14 +35,14 @@ async fn joined(
 
 fn finished(number: u64, payload: Option<Bytes>) -> WorkerMessage {
     let metrics: Metrics = [("reward", 1.0)].into_iter().collect();
-    let outcome = MessageOutcome::Succeeded { payload, metrics };
-    let report = RunnerReport::RunFinished { attempt: AttemptId(number), run: RunId(0), outcome };
+    let outcome = Ok(RunOutput { payload, metrics });
+    let report = WorkerReport::RunFinished { attempt: AttemptId(number), run: RunId(0), outcome };
     WorkerMessage::Runner { runner: RunnerId(0), life: Incarnation(1), report }
 }
 
 fn number(message: &WorkerMessage) -> u64 {
     match message {
-        WorkerMessage::Runner { report: RunnerReport::RunFinished { attempt, .. }, .. } => {
+        WorkerMessage::Runner { report: WorkerReport::RunFinished { attempt, .. }, .. } => {
             attempt.0
         }
         other => panic!("{other:?}"),
@@ -144,8 +142,8 @@ async fn heartbeats_tell_what_was_said_and_set() {
     let mut server = loopback(WorkerServerLimits::default()).await;
     let (_connection, connected) = joined(&mut server, Some(Duration::from_millis(5))).await;
     let (runner, life) = (RunnerId(0), Incarnation(1));
-    let begin = RunnerReport::AttemptBegan { attempt: AttemptId(4) };
-    connected.sender.report(runner, life, RunnerReport::Ready { after: None }).await.unwrap();
+    let begin = WorkerReport::AttemptBegan { attempt: AttemptId(4) };
+    connected.sender.report(runner, life, WorkerReport::Ready { after: None }).await.unwrap();
     connected.sender.report(runner, life, begin).await.unwrap();
     let state: BTreeMap<String, String> = [("stage".to_owned(), "run".to_owned())].into();
     connected.sender.set_state(runner, state.clone());
@@ -154,7 +152,7 @@ async fn heartbeats_tell_what_was_said_and_set() {
         while message(&mut server).await != WorkerMessage::Heartbeat(vec![wanted.clone()]) {}
     })
     .await;
-    let ended = RunnerReport::AttemptEnded { attempt: AttemptId(4) };
+    let ended = WorkerReport::AttemptEnded { attempt: AttemptId(4) };
     connected.sender.report(runner, life, ended).await.unwrap();
     let idle = RunnerHeartbeat { attempt: None, ..wanted };
     soon("heartbeat", async {

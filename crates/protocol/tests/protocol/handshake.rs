@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use rollway_base::{Address, Secret};
 use rollway_core::metrics::Metrics;
-use rollway_core::{AttemptCancelReason, AttemptId, Incarnation, RunId, RunnerId};
+use rollway_core::{AttemptCancelReason, AttemptId, Incarnation, RunId, RunOutput, RunnerId};
 use rollway_protocol::worker_client::{self, ConnectedWorker, StreamEnd, WorkerConnectError};
 use rollway_protocol::worker_server::{
     BindError, ConnectionSendError, DisconnectReason, Peer, WorkerServer, WorkerServerLimits,
     WorkerServerOptions,
 };
 use rollway_protocol::{
-    ConnectRefusal, EngineMessage, Hello, LogLine, LogSource, MessageOutcome, RefusalCode,
-    RunnerReport, VersionRange, WorkerLogLevel, WorkerMessage, proto,
+    ConnectRefusal, EngineMessage, Hello, LogLine, LogSource, RefusalCode, VersionRange,
+    WorkerLogLevel, WorkerMessage, WorkerReport, proto,
 };
 
 use crate::common::{self, *};
@@ -64,12 +64,12 @@ async fn a_whole_life(address: Address) {
     }
 
     let metrics: Metrics = [("reward", 0.5), ("nan", f64::INFINITY)].into_iter().collect();
-    let outcome = MessageOutcome::Succeeded { payload: Some("experiences".into()), metrics };
+    let outcome = Ok(RunOutput { payload: Some("experiences".into()), metrics });
     let reports = [
-        RunnerReport::Ready { after: None },
-        RunnerReport::AttemptBegan { attempt },
-        RunnerReport::RunFinished { attempt, run: RunId(2), outcome },
-        RunnerReport::AttemptEnded { attempt },
+        WorkerReport::Ready { after: None },
+        WorkerReport::AttemptBegan { attempt },
+        WorkerReport::RunFinished { attempt, run: RunId(2), outcome },
+        WorkerReport::AttemptEnded { attempt },
     ];
     for report in &reports {
         sender.report(runner, life, report.clone()).await.unwrap();
@@ -238,11 +238,9 @@ async fn a_message_that_is_too_large_harms_nobody() {
     start.task = vec![0; 100_000].into();
     let error = connection.send(EngineMessage::StartAttempt(start)).unwrap_err();
     assert!(matches!(error, ConnectionSendError::TooLarge { limit: 100_000, .. }));
-    let outcome = MessageOutcome::Succeeded {
-        payload: Some(vec![0; 100_000].into()),
-        metrics: Metrics::default(),
-    };
-    let finished = RunnerReport::RunFinished { attempt: AttemptId(1), run: RunId(0), outcome };
+    let outcome =
+        Ok(RunOutput { payload: Some(vec![0; 100_000].into()), metrics: Metrics::default() });
+    let finished = WorkerReport::RunFinished { attempt: AttemptId(1), run: RunId(0), outcome };
     let error = connected.sender.report(RunnerId(0), Incarnation(1), finished).await.unwrap_err();
     assert!(matches!(error, worker_client::WorkerSendError::TooLarge { limit: 100_000, .. }));
 
@@ -253,7 +251,7 @@ async fn a_message_that_is_too_large_harms_nobody() {
     ));
     connected
         .sender
-        .report(RunnerId(0), Incarnation(1), RunnerReport::Ready { after: None })
+        .report(RunnerId(0), Incarnation(1), WorkerReport::Ready { after: None })
         .await
         .unwrap();
     assert!(matches!(message(&mut server).await, WorkerMessage::Runner { .. }));

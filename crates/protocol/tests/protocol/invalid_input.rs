@@ -9,7 +9,7 @@ use rollway_protocol::proto::{self, RefusalCode as Code, engine_message, worker_
 use rollway_protocol::worker_server::{
     ConnectionSendError, DisconnectReason, WorkerServer, WorkerServerLimits,
 };
-use rollway_protocol::{EngineMessage, RefusalCode, RunnerReport, WorkerMessage, worker_client};
+use rollway_protocol::{EngineMessage, RefusalCode, WorkerMessage, WorkerReport, worker_client};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -50,7 +50,7 @@ impl Scene {
     }
 
     async fn worker_is_well(&mut self) {
-        let report = RunnerReport::Ready { after: None };
+        let report = WorkerReport::Ready { after: None };
         let expected = WorkerMessage::Runner {
             runner: RunnerId(0),
             life: Incarnation(1),
@@ -152,7 +152,7 @@ async fn an_earlier_life_and_a_newer_message_are_no_breach() {
     let mut wrapped = vec![0x12, u8::try_from(newer.len()).unwrap()];
     wrapped.extend(newer);
     peer.send_bytes(wrapped).await;
-    let report = RunnerReport::Ready { after: None };
+    let report = WorkerReport::Ready { after: None };
     let expected = WorkerMessage::Runner { runner: RunnerId(7), life: Incarnation(2), report };
     assert_eq!(message(&mut scene.server).await, expected);
     assert_eq!(scene.server.unknown_messages(), 1);

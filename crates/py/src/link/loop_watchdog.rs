@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rollway_protocol::{EngineMessage, RunnerReport, StopCause, WorkerMessage};
+use rollway_protocol::{EngineMessage, StopCause, WorkerMessage, WorkerReport};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -60,7 +60,7 @@ pub(super) async fn evacuate(
         for state in states.into_iter().filter(|state| !is_culprit(state.runner.0)) {
             let (runner, life) = (state.runner, state.life);
             let message = "another runner keeps its worker from doing anything else".into();
-            let report = RunnerReport::Stopped(StopCause::Lost { message, suspect: false });
+            let report = WorkerReport::Stopped(StopCause::Lost { message, suspect: false });
             let _ = outbox.send(Some(WorkerMessage::Runner { runner, life, report })).await;
             // If the event loop ever comes round, what is left of them is cancelled.
             inbox.put([EngineMessage::StopRunner { runner, life }]);

@@ -5,7 +5,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use rollway_core::FailureKind;
 use rollway_core::metrics::{Metrics, run_metrics};
-use rollway_engine::{RunContext, RunError, RunModel, RunOutcome, RunOutput};
+use rollway_engine::{RunContext, RunFailure, RunModel, RunOutcome, RunOutput};
 use rollway_experience::{Experience, deserialize_many, serialize_many};
 use serde_json::{Map, Value};
 
@@ -22,10 +22,10 @@ pub(super) struct RunModelClient<'a> {
 }
 
 impl<'a> RunModelClient<'a> {
-    pub(super) fn new(client: &'a Client, context: &'a RunContext) -> Result<Self, RunError> {
+    pub(super) fn new(client: &'a Client, context: &'a RunContext) -> Result<Self, RunFailure> {
         let Some(model) = &context.model else {
             let words = "the run has no key to a model: it was started without a gateway";
-            return Err(RunError::new(FailureKind::Workflow, words));
+            return Err(RunFailure::new(FailureKind::Workflow, words));
         };
         Ok(Self { client, model, began: Instant::now() })
     }
@@ -36,14 +36,14 @@ impl<'a> RunModelClient<'a> {
         messages: &[Value],
         tools: Option<&Value>,
         arguments: &Map<String, Value>,
-    ) -> Result<String, RunError> {
+    ) -> Result<String, RunFailure> {
         let body = body(messages, tools, arguments);
         let url = format!("{}/chat/completions", self.model.base_url);
         let answer = self.call(&url, Some(body.to_string().into())).await?;
         let answer: Value = serde_json::from_slice(&answer.body)?;
         let Some(choice) = answer["choices"].get(0) else {
             let words = "the model answered without a single choice";
-            return Err(RunError::new(FailureKind::Workflow, words));
+            return Err(RunFailure::new(FailureKind::Workflow, words));
         };
         Ok(choice["message"]["content"].as_str().unwrap_or_default().to_owned())
     }
@@ -75,26 +75,27 @@ impl<'a> RunModelClient<'a> {
         }
         let payload = match (experiences.is_empty(), context.task.is_eval) {
             (_, true) => None,
-            (true, false) => return Err(RunError::new(FailureKind::InvalidOutput, NOTHING)),
+            (true, false) => return Err(RunFailure::new(FailureKind::InvalidOutput, NOTHING)),
             (false, false) => Some(serialize_many(&experiences).map_err(unwritable)?),
         };
         let metrics = run_metrics(&carried, self.began.elapsed().as_secs_f64());
         Ok(RunOutput { payload, metrics })
     }
 
-    async fn recorded(&self) -> Result<Vec<Experience>, RunError> {
+    async fn recorded(&self) -> Result<Vec<Experience>, RunFailure> {
         let base = &self.model.base_url;
         let root = base.strip_suffix("/v1").unwrap_or(base);
         let answer = self.call(&format!("{root}/rollway/v1/run/experiences?since=0"), None).await?;
         deserialize_many(answer.body).map_err(|error| {
             let words = format!("what the gateway has recorded cannot be read: {error}");
-            RunError::new(FailureKind::InvalidOutput, words)
+            RunFailure::new(FailureKind::InvalidOutput, words)
         })
     }
 
-    async fn call(&self, url: &str, body: Option<Bytes>) -> Result<Answer, RunError> {
+    async fn call(&self, url: &str, body: Option<Bytes>) -> Result<Answer, RunFailure> {
         let called = self.client.call(url, self.model.api_key.reveal(), body).await;
-        let answer = called.map_err(|words| RunError::new(FailureKind::ModelUnavailable, words))?;
+        let answer =
+            called.map_err(|words| RunFailure::new(FailureKind::ModelUnavailable, words))?;
         if answer.status == 200 { Ok(answer) } else { Err(refusal(&answer)) }
     }
 }
@@ -135,7 +136,7 @@ fn stamp(
 }
 
 /// Returns what the gateway said instead of an answer, as the failure of a run.
-fn refusal(answer: &Answer) -> RunError {
+fn refusal(answer: &Answer) -> RunFailure {
     let error = serde_json::from_slice::<Value>(&answer.body).unwrap_or_default();
     let words = match error["error"]["message"].as_str() {
         Some(words) => words.to_owned(),
@@ -150,10 +151,10 @@ fn refusal(answer: &Answer) -> RunError {
             (FailureKind::Workflow, format!("the model refused the call ({status}): {words}"))
         }
     };
-    RunError::new(kind, words)
+    RunFailure::new(kind, words)
 }
 
-fn unwritable(error: impl std::fmt::Display) -> RunError {
+fn unwritable(error: impl std::fmt::Display) -> RunFailure {
     let words = format!("the experiences cannot be written: {error}");
-    RunError::new(FailureKind::InvalidOutput, words)
+    RunFailure::new(FailureKind::InvalidOutput, words)
 }

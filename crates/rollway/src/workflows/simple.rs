@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rollway_config::Args;
 use rollway_core::FailureKind;
-use rollway_engine::{RunContext, RunError, RunFuture, RunOutcome, Workflow};
+use rollway_engine::{RunContext, RunFailure, RunFuture, RunOutcome, Workflow};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -51,7 +51,7 @@ impl SimpleWorkflow {
         let reward = self.reward(question.reward_fn.as_deref(), &question.reward_fn_args)?;
         if question.messages.is_empty() {
             let words = "the task asks nothing: its row has no prompt and no messages";
-            return Err(RunError::new(FailureKind::Workflow, words));
+            return Err(RunFailure::new(FailureKind::Workflow, words));
         }
         let ask = RunModelClient::new(&self.client, context)?;
         let Question { messages, tools, rollout_args, .. } = &question;
@@ -62,7 +62,7 @@ impl SimpleWorkflow {
     }
 
     /// Returns a reward function, made once.
-    fn reward(&self, name: Option<&str>, args: &Args) -> Result<Arc<RewardFn>, RunError> {
+    fn reward(&self, name: Option<&str>, args: &Args) -> Result<Arc<RewardFn>, RunFailure> {
         let name = name.ok_or_else(|| wrong("the task names no reward function".to_owned()))?;
         let key = format!("{name} {}", Value::Object(args.clone()));
         let mut rewards = self.rewards.lock();
@@ -78,6 +78,6 @@ impl SimpleWorkflow {
     }
 }
 
-fn wrong(words: String) -> RunError {
-    RunError::new(FailureKind::Workflow, words)
+fn wrong(words: String) -> RunFailure {
+    RunFailure::new(FailureKind::Workflow, words)
 }

@@ -11,7 +11,7 @@ use rollway::explorer::{
 };
 use rollway::synchronizer::{NewWeightsMessage, Synchronizer};
 use rollway::workflow_runtime::WorkflowRuntime;
-use rollway::{RunContext, RunError, RunOutput, WorkflowRegistry};
+use rollway::{RunContext, RunFailure, RunOutput, WorkflowRegistry};
 use rollway_core::FailureKind;
 use rollway_data::buffer::{Buffer as _, ReadRequest, SqliteBuffer, sql};
 use rollway_experience::{Eid, Experience, ExperienceFields, IdPart, serialize_many};
@@ -112,7 +112,7 @@ impl World {
                         tokio::time::sleep(Duration::from_millis(20)).await;
                         Ok(well(&context, n))
                     }
-                    Way::Badly => Err(RunError::new(FailureKind::Workflow, "not today")),
+                    Way::Badly => Err(RunFailure::new(FailureKind::Workflow, "not today")),
                     Way::Never => std::future::pending().await,
                 }
             }

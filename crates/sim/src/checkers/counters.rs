@@ -1,8 +1,8 @@
 //! The counters of the core count what happened, no more and no less.
 
 use rollway_core::{
-    Action, ByDropReason, Incarnation, Input, LedgerRecord, RecordedEnd, RunOutcome, RunnerId,
-    RunnerReport,
+    Action, ByDropReason, Incarnation, Input, LedgerRecord, RunEnd, RunFailure, RunOutput,
+    RunnerId, RunnerReport,
 };
 
 use super::{CheckContext, CheckVerdict, Checker, require};
@@ -46,7 +46,8 @@ impl Checker for CountersChecker {
                 self.batches_restored += u64::from(scene.believed);
             }
             Input::Restore(LedgerRecord::RunEnded { ending, .. }) if scene.believed => {
-                let payload = matches!(ending, RecordedEnd::Succeeded { payload: Some(_), .. });
+                let payload =
+                    matches!(ending, RunEnd::Succeeded(RunOutput { payload: Some(_), .. }));
                 self.runs_restored += 1;
                 self.payloads_restored += u64::from(payload);
             }
@@ -117,12 +118,10 @@ impl CountersChecker {
     ) {
         let long = |message: &str| message.len() > scene.book.config.limits.message_bytes as usize;
         match report {
-            RunnerReport::RunFinished {
-                outcome: RunOutcome::Succeeded { payload, .. }, ..
-            } => {
+            RunnerReport::RunFinished { outcome: Ok(RunOutput { payload, .. }), .. } => {
                 self.received += u64::from(payload.is_some());
             }
-            RunnerReport::RunFinished { outcome: RunOutcome::Failed { message, .. }, .. } => {
+            RunnerReport::RunFinished { outcome: Err(RunFailure { message, .. }), .. } => {
                 self.cut += u64::from(scene.believed && long(message));
             }
             RunnerReport::Lost { .. } => {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rollway_core::{
     Action, BatchId, BatchKey, BatchResult, BatchState, BatchType, CollectedResults, DropReason,
-    GroupPolicy, Payload, Refusal, RequestId, Response, TaskResult,
+    GroupPolicy, Payload, Refusal, RequestId, Response, RunOutput, TaskResult,
 };
 
 use super::{CheckContext, CheckVerdict, Checker, require};
@@ -161,11 +161,9 @@ fn may_drop(scene: &CheckContext<'_>, payload: Payload, reason: DropReason) -> C
 
 /// What came with a report that did not count, or was too large, is dropped at once.
 fn nothing_ignored(scene: &CheckContext<'_>, report: &rollway_core::RunnerReport) -> CheckVerdict {
-    use rollway_core::{RunOutcome, RunnerReport};
-    let RunnerReport::RunFinished {
-        outcome: RunOutcome::Succeeded { payload: Some(payload), .. },
-        ..
-    } = report
+    use rollway_core::RunnerReport;
+    let RunnerReport::RunFinished { outcome: Ok(RunOutput { payload: Some(payload), .. }), .. } =
+        report
     else {
         return Ok(());
     };

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use rollway_core::{
     Action, AttemptCancelReason, BatchResult, CancelReason, DropReason, Input, LeaseId,
-    LedgerRecord, RecordedEnd, Refusal, Request, RequestId, Response, RunOutcome, RunRange,
-    RunnerReport, RunnerState, Status,
+    LedgerRecord, Refusal, Request, RequestId, Response, RunEnd, RunRange, RunnerReport,
+    RunnerState, Status,
 };
 
 use super::PendingActions;
@@ -200,7 +200,7 @@ pub(super) fn late_kept(PendingActions { actions, .. }: PendingActions<'_>) {
 pub(super) fn good_run_again(PendingActions { memory, input, actions, .. }: PendingActions<'_>) {
     if let Input::Report { report: RunnerReport::RunFinished { attempt, run, outcome }, .. } = input
         && let Some((batch, task)) = memory.attempts.get(attempt)
-        && matches!(outcome, RunOutcome::Succeeded { .. })
+        && matches!(outcome, Ok(_))
     {
         memory.succeeded.insert((*batch, *task, run.0));
     }
@@ -254,7 +254,7 @@ pub(super) fn cancel_denied(PendingActions { actions, .. }: PendingActions<'_>) 
 }
 
 pub(super) fn cancel_unrecorded(PendingActions { actions, .. }: PendingActions<'_>) {
-    let requested = RecordedEnd::Cancelled { reason: CancelReason::Requested };
+    let requested = RunEnd::Cancelled(CancelReason::Requested);
     actions.retain(|action| match action {
         Action::AppendRecord(LedgerRecord::RunEnded { ending, .. }) => *ending != requested,
         _ => true,

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rollway_core::metrics::Metrics;
 use rollway_core::{
     AttemptId, BatchId, Core, DeliveryOutcome, FailureKind, Input, LedgerRecord, Request,
-    RequestId, RunId, RunOutcome, RunnerId, RunnerReport, RunnerState, RunnerView,
+    RequestId, RunFailure, RunId, RunOutcome, RunOutput, RunnerId, RunnerReport, RunnerState,
+    RunnerView,
 };
 
 use super::Memory;
@@ -202,8 +203,8 @@ fn current(core: &Core, runner: RunnerId) -> Option<AttemptId> {
 
 fn without_payload(outcome: &RunOutcome) -> RunOutcome {
     match outcome.clone() {
-        RunOutcome::Succeeded { metrics, .. } => RunOutcome::Succeeded { payload: None, metrics },
-        failed @ RunOutcome::Failed { .. } => failed,
+        Ok(RunOutput { metrics, .. }) => Ok(RunOutput { payload: None, metrics }),
+        failed @ Err(_) => failed,
     }
 }
 
@@ -243,7 +244,7 @@ pub(super) fn recorded_twice(_: &mut Memory, _: &Core, input: Input) -> Vec<Inpu
 pub(super) fn sibling_charged(_: &mut Memory, core: &Core, input: Input) -> Vec<Input> {
     let Some((view, sibling)) = beside(core, &input) else { return vec![input] };
     let RunnerState::Busy(attempt) = view.state else { return vec![input] };
-    let outcome = RunOutcome::Failed { kind: FailureKind::Workflow, message: "beside".into() };
+    let outcome = Err(RunFailure { kind: FailureKind::Workflow, message: "beside".into() });
     let report = RunnerReport::RunFinished { attempt, run: sibling, outcome };
     vec![Input::Report { runner: view.runner, life: view.life, report }, input]
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use rollway_core::{
     Action, AttemptCancelReason, AttemptId, BatchKey, BatchType, ByFailureKind, CancelReason,
     DeliveryOutcome, FailureKind, Incarnation, Input, LeaseId, Payload, Request, RequestId,
-    Response, RunId, RunOutcome, RunnerId, RunnerReport, TaskId, TaskSpec, Time,
+    Response, RunFailure, RunId, RunOutcome, RunOutput, RunnerId, RunnerReport, TaskId, TaskSpec,
+    Time,
 };
 
 use super::{
@@ -193,7 +194,7 @@ impl ReferenceModel {
 
     /// Notes a payload that came in, whatever becomes of it.
     fn receive(&mut self, attempt: AttemptId, run: RunId, outcome: &RunOutcome, believed: bool) {
-        let RunOutcome::Succeeded { payload: Some(payload), .. } = outcome else { return };
+        let Ok(RunOutput { payload: Some(payload), .. }) = outcome else { return };
         let origin =
             self.attempts.get(&attempt).map(|attempt| (attempt.batch, attempt.task, run.0));
         let accepted = believed && payload.bytes <= self.config.limits.payload_bytes_per_run;
@@ -227,10 +228,8 @@ impl ReferenceModel {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         attempt.outstanding.retain(|outstanding| *outstanding != run.0);
         attempt.sound &= match outcome {
-            RunOutcome::Succeeded { payload, .. } => {
-                payload.is_none_or(|payload| payload.bytes <= most)
-            }
-            RunOutcome::Failed { .. } => false,
+            Ok(RunOutput { payload, .. }) => payload.is_none_or(|payload| payload.bytes <= most),
+            Err(_) => false,
         };
         let (batch, task) = (attempt.batch, attempt.task);
         let whole = attempt.sound && attempt.begun && attempt.outstanding.is_empty();
@@ -241,16 +240,16 @@ impl ReferenceModel {
         let kills = self.task(batch, task).map_or(0, |task| task.kills);
         let Some(record) = self.run_mut(batch, task, run.0) else { return };
         match outcome {
-            RunOutcome::Succeeded { payload: Some(Payload { bytes, .. }), .. } if *bytes > most => {
+            Ok(RunOutput { payload: Some(Payload { bytes, .. }), .. }) if *bytes > most => {
                 record.fail(FailureKind::InvalidOutput, 0);
             }
-            RunOutcome::Succeeded { payload, .. } => {
+            Ok(RunOutput { payload, .. }) => {
                 let label = Self::label(id, run.0);
                 let payload = payload.map(|payload| payload.id);
                 record.state = RunState::Succeeded { label, payload };
                 self.succeeded += 1;
             }
-            RunOutcome::Failed { kind, .. } => {
+            Err(RunFailure { kind, .. }) => {
                 record.fail(*kind, kills);
             }
         }

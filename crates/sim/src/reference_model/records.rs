@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rollway_core::{BatchKey, CancelReason, LedgerRecord, RecordedEnd, Request};
+use rollway_core::{BatchKey, CancelReason, LedgerRecord, Request, RunEnd, RunFailure, RunOutput};
 
 use super::{ModelBatch, ModelPayload, PayloadState, ReferenceModel, RunState};
 use crate::ledger::SimLedger;
@@ -37,18 +37,17 @@ impl ReferenceModel {
                 let origin = (*batch, *task, run.0);
                 let Some(run) = self.run_mut(*batch, *task, run.0) else { return };
                 run.restored = true;
-                run.requested =
-                    matches!(ending, RecordedEnd::Cancelled { reason: CancelReason::Requested });
+                run.requested = matches!(ending, RunEnd::Cancelled(CancelReason::Requested));
                 run.state = match ending {
-                    RecordedEnd::Succeeded { payload, metrics } => RunState::Succeeded {
+                    RunEnd::Succeeded(RunOutput { payload, metrics }) => RunState::Succeeded {
                         label: metrics.get("label").unwrap_or(f64::NAN),
                         payload: payload.map(|payload| payload.id),
                     },
-                    RecordedEnd::Failed { kind, .. } => RunState::Failed(*kind),
-                    RecordedEnd::Cancelled { .. } => RunState::Cancelled,
+                    RunEnd::Failed(RunFailure { kind, .. }) => RunState::Failed(*kind),
+                    RunEnd::Cancelled(_) => RunState::Cancelled,
                 };
                 self.requested += u64::from(run.requested);
-                let RecordedEnd::Succeeded { payload, .. } = ending else { return };
+                let RunEnd::Succeeded(RunOutput { payload, .. }) = ending else { return };
                 self.succeeded += 1;
                 if let Some(payload) = payload {
                     let (bytes, origin) = (payload.bytes, Some(origin));

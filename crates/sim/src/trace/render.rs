@@ -4,7 +4,7 @@ use std::fmt;
 
 use rollway_core::{
     Action, AttemptCancelReason, BatchResult, CollectedResults, DeliveryOutcome, Input,
-    LedgerRecord, Payload, RecordedEnd, Refusal, Request, Response, RunOutcome, RunRange,
+    LedgerRecord, Payload, Refusal, Request, Response, RunEnd, RunFailure, RunOutput, RunRange,
     RunnerReport, TaskResult,
 };
 
@@ -202,12 +202,12 @@ fn about_report(f: &mut fmt::Formatter<'_>, report: &RunnerReport) -> fmt::Resul
         RunnerReport::RunFinished { attempt, run, outcome } => {
             write!(f, " {attempt} {run}")?;
             match outcome {
-                RunOutcome::Succeeded { payload: Some(payload), .. } => {
+                Ok(RunOutput { payload: Some(payload), .. }) => {
                     f.write_str(" ")?;
                     about_payload(f, payload)
                 }
-                RunOutcome::Succeeded { payload: None, .. } => f.write_str(" ok"),
-                RunOutcome::Failed { kind, message } => write!(f, " {kind} {message:?}"),
+                Ok(RunOutput { payload: None, .. }) => f.write_str(" ok"),
+                Err(RunFailure { kind, message }) => write!(f, " {kind} {message:?}"),
             }
         }
     }
@@ -268,13 +268,15 @@ fn about_record(f: &mut fmt::Formatter<'_>, record: &LedgerRecord) -> fmt::Resul
             write!(f, " {id} {kind} tasks={} min={min_wait_num:?}", tasks.len())
         }
         LedgerRecord::RunEnded { task, run, ending, .. } => match ending {
-            RecordedEnd::Succeeded { payload: Some(payload), .. } => {
+            RunEnd::Succeeded(RunOutput { payload: Some(payload), .. }) => {
                 write!(f, " {task} {run} ")?;
                 about_payload(f, payload)
             }
-            RecordedEnd::Succeeded { payload: None, .. } => write!(f, " {task} {run} ok"),
-            RecordedEnd::Failed { kind, message } => write!(f, " {task} {run} {kind} {message:?}"),
-            RecordedEnd::Cancelled { reason } => write!(f, " {task} {run} {reason}"),
+            RunEnd::Succeeded(RunOutput { payload: None, .. }) => write!(f, " {task} {run} ok"),
+            RunEnd::Failed(RunFailure { kind, message }) => {
+                write!(f, " {task} {run} {kind} {message:?}")
+            }
+            RunEnd::Cancelled(reason) => write!(f, " {task} {run} {reason}"),
         },
         LedgerRecord::Truncated { reason, keep, .. } => write!(f, " {reason} keep={keep}"),
         LedgerRecord::Aborting { reason, .. } => write!(f, " {reason:?}"),

@@ -4,7 +4,7 @@
 
 use rollway_core::{
     AttemptId, BatchKey, DeliveryOutcome, Incarnation, Input, LeaseId, LedgerRecord, Payload,
-    PayloadId, RequestId, RunId, RunOutcome, RunnerId, RunnerReport,
+    PayloadId, RequestId, RunId, RunOutput, RunnerId, RunnerReport,
 };
 
 use super::{SimWorld, WorldEvent};
@@ -79,7 +79,7 @@ impl SimWorld {
                 let id: PayloadId = self.next_payload();
                 let payload = self.dice.percent(70).then_some(Payload { id, bytes: 1 });
                 let metrics = rollway_core::metrics::Metrics::new();
-                let outcome = RunOutcome::Succeeded { payload, metrics };
+                let outcome = Ok(RunOutput { payload, metrics });
                 RunnerReport::RunFinished { attempt, run: RunId(self.dice.small(0, 9)), outcome }
             }
         }

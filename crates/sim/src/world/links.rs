@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rollway_core::{Incarnation, Input, RunOutcome, RunnerId, RunnerReport};
+use rollway_core::{Incarnation, Input, RunOutput, RunnerId, RunnerReport};
 
 use super::{RunnerOrder, SimWorld, WorldEvent};
 use crate::faults::Fault;
@@ -59,7 +59,7 @@ impl SimWorld {
         mut report: RunnerReport,
     ) {
         if let RunnerReport::RunFinished {
-            outcome: RunOutcome::Succeeded { payload: Some(payload), .. },
+            outcome: Ok(RunOutput { payload: Some(payload), .. }),
             ..
         } = &mut report
         {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    AttemptId, BatchKey, BatchType, FailureKind, Incarnation, Payload, PayloadId, RunId,
-    RunOutcome, RunnerId, RunnerReport, TaskId,
+    AttemptId, BatchKey, BatchType, FailureKind, Incarnation, Payload, PayloadId, RunFailure,
+    RunId, RunOutcome, RunOutput, RunnerId, RunnerReport, TaskId,
 };
 
 use super::{RunnerOrder, SimWorld, TaskBehaviour, WorldEvent};
@@ -224,11 +224,11 @@ impl SimWorld {
     ) -> RunOutcome {
         if let TaskBehaviour::Failing(kind) = self.character(batch, task) {
             self.faults.note(Fault::TaskFails);
-            return RunOutcome::Failed { kind, message: self.message("as always") };
+            return Err(RunFailure { kind, message: self.message("as always") });
         }
         if self.strikes(Fault::RunFails) {
             let kind = *self.dice.pick(FailureKind::ALL);
-            return RunOutcome::Failed { kind, message: self.message("bad luck") };
+            return Err(RunFailure { kind, message: self.message("bad luck") });
         }
         let most = self.book.config.limits.payload_bytes_per_run;
         let bytes = if self.strikes(Fault::TooLarge) {
@@ -247,7 +247,7 @@ impl SimWorld {
         for extra in 0..self.dice.below(3) {
             metrics.set(format!("more/{extra}"), extra as f64);
         }
-        RunOutcome::Succeeded { payload, metrics }
+        Ok(RunOutput { payload, metrics })
     }
 
     fn character(&mut self, batch: BatchKey, task: TaskId) -> TaskBehaviour {

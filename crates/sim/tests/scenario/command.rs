@@ -6,8 +6,8 @@ use std::time::Duration;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
     AttemptId, BatchId, BatchKey, BatchType, CancelReason, CoreConfig, DeliveryOutcome,
-    FailureKind, Incarnation, LeaseId, LedgerRecord, RecordedEnd, Request, RequestId, RunId,
-    RunnerId, RunnerReport, TaskId, TaskSpec, Time, UnresponsivePolicy, WorkflowId,
+    FailureKind, Incarnation, LeaseId, LedgerRecord, Request, RequestId, RunEnd, RunId, RunnerId,
+    RunnerReport, TaskId, TaskSpec, Time, UnresponsivePolicy, WorkflowId,
 };
 
 use super::tokens::{BadScript, CommandTokens};
@@ -351,7 +351,7 @@ fn record(words: &mut CommandTokens) -> Result<LedgerRecord, BadScript> {
         "cancelled" => {
             let (task, run) = (words.next("a task")?, words.next("a run")?);
             let (task, run) = (words.number('t', &task)?, words.number('r', &run)?);
-            let ending = RecordedEnd::Cancelled { reason: CancelReason::Stopped };
+            let ending = RunEnd::Cancelled(CancelReason::Stopped);
             LedgerRecord::RunEnded { batch, task: TaskId(task), run: RunId(run), ending }
         }
         "cut" => LedgerRecord::Truncated {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rollway_core::{CoreConfig, FailureKind, FailurePolicy, FailureRule, ScalingBounds};
+use rollway_core::{CoreConfig, FailureKind, FailurePolicy, ScalingBounds};
 
 use super::tokens::{BadScript, CommandTokens};
 
@@ -47,23 +47,13 @@ fn scaling(words: &mut CommandTokens) -> Result<Option<ScalingBounds>, BadScript
 
 fn failures(words: &mut CommandTokens, policy: &mut FailurePolicy) -> Result<(), BadScript> {
     for kind in FailureKind::ALL {
-        let rule = rule_mut(policy, *kind);
+        let rule = policy.rule_mut(*kind);
         words.set(&format!("{kind}_retries"), &mut rule.retries)?;
         words.set(&format!("{kind}_backoff"), &mut rule.backoff)?;
         words.set(&format!("{kind}_then"), &mut rule.then)?;
     }
     words.set("poison", &mut policy.poison_limit)?;
     words.set("groups", &mut policy.groups)
-}
-
-const fn rule_mut(policy: &mut FailurePolicy, kind: FailureKind) -> &mut FailureRule {
-    match kind {
-        FailureKind::Workflow => &mut policy.workflow,
-        FailureKind::Timeout => &mut policy.timeout,
-        FailureKind::RunnerLost => &mut policy.runner_lost,
-        FailureKind::ModelUnavailable => &mut policy.model_unavailable,
-        FailureKind::InvalidOutput => &mut policy.invalid_output,
-    }
 }
 
 fn batches(words: &mut CommandTokens, config: &mut CoreConfig) -> Result<(), BadScript> {

@@ -1,8 +1,8 @@
 //! Actions in words, one line each; results follow on lines of their own.
 
 use rollway_core::{
-    Action, AttemptCancelReason, CollectOutcome, CollectedResults, LedgerRecord, RecordedEnd,
-    Refusal, Response, RunRange, StopReport,
+    Action, AttemptCancelReason, CollectOutcome, CollectedResults, LedgerRecord, Refusal, Response,
+    RunEnd, RunFailure, RunOutput, RunRange, StopReport,
 };
 
 use super::labels::{self, ScenarioLabels, batch_id, seconds};
@@ -71,12 +71,12 @@ fn record(record: &LedgerRecord, names: &ScenarioLabels) -> String {
         }
         LedgerRecord::RunEnded { task, run, ending, .. } => {
             let ending = match ending {
-                RecordedEnd::Succeeded { payload: Some(payload), .. } => {
+                RunEnd::Succeeded(RunOutput { payload: Some(payload), .. }) => {
                     format!("ok {}", payload.id)
                 }
-                RecordedEnd::Succeeded { payload: None, .. } => "ok".to_owned(),
-                RecordedEnd::Failed { kind, message } => format!("{kind}: {message}"),
-                RecordedEnd::Cancelled { reason } => format!("cancelled {reason}"),
+                RunEnd::Succeeded(RunOutput { payload: None, .. }) => "ok".to_owned(),
+                RunEnd::Failed(RunFailure { kind, message }) => format!("{kind}: {message}"),
+                RunEnd::Cancelled(reason) => format!("cancelled {reason}"),
             };
             format!("{batch}/{task} {run} {ending}")
         }

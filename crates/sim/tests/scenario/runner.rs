@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rollway_core::{
     Action, AttemptId, BatchKey, BatchType, Core, CoreConfig, IgnoreReason, Incarnation, Input,
-    LedgerRecord, Payload, PayloadId, Request, RequestId, RunId, RunOutcome, RunnerId,
-    RunnerReport, RunnerState, Time,
+    LedgerRecord, Payload, PayloadId, Request, RequestId, RunFailure, RunId, RunOutcome, RunOutput,
+    RunnerId, RunnerReport, RunnerState, Time,
 };
 
 use super::command::{self, Brings, ReportAbout, ScenarioCommand, TimeMove, USUAL_BYTES, Yield};
@@ -207,7 +207,7 @@ impl ScenarioRunner {
             ReportAbout::Fail(runs, kind, message) => {
                 for run in named(runs) {
                     let message = message.clone();
-                    let outcome = RunOutcome::Failed { kind, message };
+                    let outcome = Err(RunFailure { kind, message });
                     self.finish((runner, life), attempt, run, outcome, given);
                 }
             }
@@ -224,10 +224,10 @@ impl ScenarioRunner {
         given: &mut Vec<String>,
     ) {
         for run in runs {
-            let outcome = RunOutcome::Succeeded {
+            let outcome = Ok(RunOutput {
                 payload: self.payload(attempt, &yields.payload),
                 metrics: yields.metrics.clone(),
-            };
+            });
             self.finish(from, attempt, *run, outcome, given);
         }
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use rollway_core::{
-    AttemptId, BatchKey, CancelReason, DropReason, FailureKind, Incarnation, RunEnd, RunId,
-    RunRange, RunnerId, Status, TaskId,
+    AttemptId, BatchKey, CancelReason, DropReason, FailureKind, Incarnation, RunEnd, RunFailure,
+    RunId, RunRange, RunnerId, Status, TaskId,
 };
 use rollway_engine::events::{CallEvent, CallEventKind};
 
@@ -195,11 +195,11 @@ impl State {
         let Some(batch) = self.keys.get(&key).copied() else { return };
         let Some(number) = self.row_of(batch, task.0, run.0) else { return };
         let (how, message) = match how {
-            RunEnd::Succeeded => (StoredRunEnd::Succeeded, None),
-            RunEnd::Failed { kind, message } => {
+            RunEnd::Succeeded(()) => (StoredRunEnd::Succeeded, None),
+            RunEnd::Failed(RunFailure { kind, message }) => {
                 (StoredRunEnd::Failed(*kind), Some(Arc::clone(message)))
             }
-            RunEnd::Cancelled { reason } => {
+            RunEnd::Cancelled(reason) => {
                 (StoredRunEnd::Cancelled(*reason), Some(format!("cancelled: {reason}").into()))
             }
         };

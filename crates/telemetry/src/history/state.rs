@@ -6,10 +6,10 @@ use std::time::UNIX_EPOCH;
 
 use bytes::Bytes;
 use rollway_core::{
-    AttemptId, BatchId, BatchKey, BatchState, BatchType, DropReason, Incarnation, RunEnd, RunId,
-    RunRange, RunnerId, Status, TaskId,
+    AttemptId, BatchId, BatchKey, BatchState, BatchType, DropReason, Incarnation, RunEnd,
+    RunFailure, RunId, RunOutput, RunRange, RunnerId, Status, TaskId,
 };
-use rollway_engine::ReportedOutcome;
+use rollway_engine::RunOutcome;
 use rollway_engine::events::{CallEvent, RunEvent, RunEventKind};
 use rustc_hash::FxHashMap;
 
@@ -144,14 +144,14 @@ impl Item {
 }
 
 impl Ended {
-    fn of(end: &ReportedOutcome) -> Self {
+    fn of(end: &RunOutcome) -> Self {
         match end {
-            ReportedOutcome::Succeeded { payload, metrics } => Self::Well {
+            Ok(RunOutput { payload, metrics }) => Self::Well {
                 reward: metrics.get("reward").unwrap_or(f64::NAN),
                 seconds: metrics.get(rollway_core::metrics::RUN_SECONDS).unwrap_or(f64::NAN),
                 payload: payload.clone().map(Box::new),
             },
-            ReportedOutcome::Failed { message, .. } => Self::Badly { message: Arc::clone(message) },
+            Err(RunFailure { message, .. }) => Self::Badly { message: Arc::clone(message) },
         }
     }
 }

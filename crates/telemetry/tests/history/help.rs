@@ -11,7 +11,7 @@ use rollway_core::metrics::Metrics;
 use rollway_core::{CoreConfig, FailureKind, FailurePolicy};
 use rollway_engine::events::RunObservers;
 use rollway_engine::{
-    BatchDelivery, DeliveryResult, LocalRunners, RolloutCoordinator, RunContext, RunError,
+    BatchDelivery, DeliveryResult, LocalRunners, RolloutCoordinator, RunContext, RunFailure,
     RunOutcome, RunOutput, RunnerBackend, Sink, Task, WorkflowRegistry,
 };
 use rollway_experience::{Array, Experience, ExperienceFields, serialize};
@@ -63,8 +63,8 @@ async fn whimsical(context: RunContext, is_first: bool) -> RunOutcome {
     Ok(RunOutput { payload: Some(experience(reward)), metrics })
 }
 
-fn failed(message: &str) -> RunError {
-    RunError::new(FailureKind::Workflow, message)
+fn failed(message: &str) -> RunFailure {
+    RunFailure::new(FailureKind::Workflow, message)
 }
 
 async fn well(_: RunContext) -> RunOutcome {

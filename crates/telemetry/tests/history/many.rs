@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    AttemptId, BatchKey, BatchState, BatchType, Incarnation, RunEnd, RunId, RunRange, RunnerId,
-    TaskId,
+    AttemptId, BatchKey, BatchState, BatchType, Incarnation, RunEnd, RunId, RunOutput, RunRange,
+    RunnerId, TaskId,
 };
-use rollway_engine::ReportedOutcome;
 use rollway_engine::events::{self, RunEvent, RunEventKind, RunObserver};
 use rollway_telemetry::history::RunHistory;
 use rollway_telemetry::recorded_job;
@@ -89,8 +88,8 @@ fn tell(history: &RunHistory, tasks: u32) {
         let (attempt, runner) = (AttemptId(task.into()), RunnerId(task % 8));
         let runs = RunRange { first: 0, count: 1 };
         let (life, timeout, task) = (Incarnation(1), Duration::from_secs(1), TaskId(task));
-        let end = ReportedOutcome::Succeeded { payload: None, metrics: Metrics::new() };
-        let (run, how) = (RunId(0), RunEnd::Succeeded);
+        let end = Ok(RunOutput { payload: None, metrics: Metrics::new() });
+        let (run, how) = (RunId(0), RunEnd::Succeeded(()));
         history.observe(&[
             what(RunEventKind::AttemptSent { attempt, key, task, runs, runner, life, timeout }),
             what(RunEventKind::AttemptBegan { attempt }),

@@ -25,8 +25,9 @@ use super::WorkerPoolShared;
 use super::launcher::ProcessExit;
 use super::reports::ConnectedProcess;
 use super::worker_process::WorkerProcess;
+use crate::run::RunnerReport;
 use crate::runner_status::LaunchState;
-use crate::workers::{BackendReport, Reporter};
+use crate::workers::Reporter;
 
 /// How long workers have to say goodbye when the job ends.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
@@ -56,7 +57,7 @@ impl ManualWorkers {
             return;
         }
         let why = format!("waits for a worker: rollway worker --connect {}", shared.address);
-        shared.aside(&reporter, BackendReport::Waits(Some(why.as_str().into())));
+        shared.aside(&reporter, RunnerReport::Waits { why: Some(why.as_str().into()) });
         let known = LaunchState { place: None, waits: Some(why) };
         shared.states.locate(reporter.runner(), reporter.incarnation(), &known);
         state.open.insert(reporter.runner(), reporter);
@@ -94,7 +95,7 @@ impl ManualWorkers {
             let reporter = first.remove();
             shared.take_seat(&reporter, &host);
             // From now on its time counts.
-            shared.aside(&reporter, BackendReport::Waits(None));
+            shared.aside(&reporter, RunnerReport::Waits { why: None });
             seated += 1;
         }
         host.welcome(shared, greeting);

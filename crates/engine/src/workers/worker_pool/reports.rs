@@ -8,17 +8,15 @@ use rollway_core::RunnerId;
 use rollway_protocol::worker_server::{
     ConnId, DisconnectReason, PendingHandshake, WorkerServer, WorkerServerEvent,
 };
-use rollway_protocol::{
-    ConnectRefusal, MessageOutcome, RefusalCode, RunnerReport, StopCause, WorkerMessage,
-};
+use rollway_protocol::{ConnectRefusal, RefusalCode, StopCause, WorkerMessage, WorkerReport};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::WorkerPoolShared;
 use super::log_relay;
 use super::worker_process::WorkerProcess;
-use crate::run_outcome::ReportedOutcome;
-use crate::workers::{BackendReport, Reporter};
+use crate::run::RunnerReport;
+use crate::workers::Reporter;
 
 /// How many messages of workers are taken in at once.
 const BATCH: usize = 1024;
@@ -48,7 +46,7 @@ pub(super) struct ConnectedProcess {
 }
 
 /// What one batch of messages says, by runner.
-type Words = HashMap<(ConnId, RunnerId), (Reporter, Vec<BackendReport>)>;
+type Words = HashMap<(ConnId, RunnerId), (Reporter, Vec<RunnerReport>)>;
 
 /// Passes on what workers say, each in the order in which it said it.
 pub(super) async fn listen(
@@ -131,7 +129,7 @@ fn translate(
     message: WorkerMessage,
     words: &mut Words,
 ) {
-    let mut say = |runner: RunnerId, reporter: Reporter, said: BackendReport| {
+    let mut say = |runner: RunnerId, reporter: Reporter, said: RunnerReport| {
         words.entry((conn, runner)).or_insert_with(|| (reporter, Vec::new())).1.push(said);
     };
     match message {
@@ -144,11 +142,12 @@ fn translate(
         }
         WorkerMessage::Heartbeat(states) => {
             for state in states {
-                if let Some(reporter) = host.heard(state.runner, state.life, &BackendReport::Alive)
+                if let Some(reporter) =
+                    host.heard(state.runner, state.life, &RunnerReport::Heartbeat)
                 {
                     let name = (state.runner, state.life);
                     shared.states.tell(name, state.attempt, state.state);
-                    say(state.runner, reporter, BackendReport::Alive);
+                    say(state.runner, reporter, RunnerReport::Heartbeat);
                 }
             }
         }
@@ -157,28 +156,21 @@ fn translate(
     }
 }
 
-fn report_of(report: RunnerReport) -> Option<BackendReport> {
+/// Returns a report as the core takes it; none for the end that the engine requested.
+fn report_of(report: WorkerReport) -> Option<RunnerReport> {
     Some(match report {
-        RunnerReport::Ready { after } => BackendReport::Ready { after },
-        RunnerReport::AttemptBegan { attempt } => BackendReport::Began(attempt),
-        RunnerReport::RunFinished { attempt, run, outcome } => {
-            let end = match outcome {
-                MessageOutcome::Succeeded { payload, metrics } => {
-                    ReportedOutcome::Succeeded { payload, metrics }
-                }
-                MessageOutcome::Failed { kind, message } => {
-                    ReportedOutcome::Failed { kind, message }
-                }
-            };
-            BackendReport::Finished(attempt, run, end)
+        WorkerReport::Ready { after } => RunnerReport::Ready { after },
+        WorkerReport::AttemptBegan { attempt } => RunnerReport::AttemptBegan { attempt },
+        WorkerReport::RunFinished { attempt, run, outcome } => {
+            RunnerReport::RunFinished { attempt, run, outcome }
         }
-        RunnerReport::AttemptEnded { attempt } => BackendReport::Ended(attempt),
-        RunnerReport::Stopped(StopCause::Requested) => return None,
-        RunnerReport::Stopped(StopCause::StartFailed { message }) => {
-            BackendReport::StartFailed(message)
+        WorkerReport::AttemptEnded { attempt } => RunnerReport::AttemptEnded { attempt },
+        WorkerReport::Stopped(StopCause::Requested) => return None,
+        WorkerReport::Stopped(StopCause::StartFailed { message }) => {
+            RunnerReport::StartFailed { message }
         }
-        RunnerReport::Stopped(StopCause::Lost { message, suspect }) => {
-            BackendReport::Lost { message, suspect }
+        WorkerReport::Stopped(StopCause::Lost { message, suspect }) => {
+            RunnerReport::Lost { message, suspect }
         }
     })
 }

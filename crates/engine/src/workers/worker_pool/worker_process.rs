@@ -15,9 +15,9 @@ use tokio_util::sync::CancellationToken;
 use super::WorkerPoolShared;
 use super::launcher::{LaunchStatus, Launcher, ProcessExit, Suspect};
 use super::reports::ExpectedWorker;
-use crate::run_outcome::ReportedOutcome;
+use crate::run::{RunFailure, RunnerReport};
 use crate::runner_status::LaunchState;
-use crate::workers::{AttemptSpec, BackendReport, Reporter, RunnerCommand};
+use crate::workers::{AttemptSpec, Reporter, RunnerCommand};
 
 /// How long the last words of a dead process may take to be read.
 const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -79,7 +79,7 @@ impl WorkerProcess {
             // If the worker is gone, that is about to be noticed.
             let _ = connection.send(EngineMessage::StartRunner { runner, life });
         } else if let Some(why) = seats.known.waits.as_deref() {
-            shared.aside(reporter, BackendReport::Waits(Some(why.into())));
+            shared.aside(reporter, RunnerReport::Waits { why: Some(why.into()) });
         }
         let seat = HostedRunner { reporter: reporter.clone(), stage: HostedState::Starting };
         seats.taken.insert(runner, seat);
@@ -136,7 +136,7 @@ impl WorkerProcess {
             let reporter = &seat.reporter;
             shared.states.locate(reporter.runner(), reporter.incarnation(), &seats.known);
             if waited {
-                shared.aside(&seat.reporter, BackendReport::Waits(None));
+                shared.aside(&seat.reporter, RunnerReport::Waits { why: None });
             }
         }
         let life =
@@ -160,15 +160,17 @@ impl WorkerProcess {
         &self,
         runner: RunnerId,
         life: Incarnation,
-        said: &BackendReport,
+        said: &RunnerReport,
     ) -> Option<Reporter> {
         let mut seats = self.seats.lock();
         let seat =
             seats.taken.get_mut(&runner).filter(|seat| seat.reporter.incarnation() == life)?;
         let reporter = seat.reporter.clone();
         match said {
-            BackendReport::Ready { .. } | BackendReport::Ended(_) => seat.stage = HostedState::Idle,
-            BackendReport::Lost { .. } | BackendReport::StartFailed(_) => {
+            RunnerReport::Ready { .. } | RunnerReport::AttemptEnded { .. } => {
+                seat.stage = HostedState::Idle
+            }
+            RunnerReport::Lost { .. } | RunnerReport::StartFailed { .. } => {
                 seats.taken.remove(&runner);
                 // Where one was lost the next should not begin.
                 seats.closed = true;
@@ -176,10 +178,10 @@ impl WorkerProcess {
                     self.end.cancel();
                 }
             }
-            BackendReport::Alive
-            | BackendReport::Waits(_)
-            | BackendReport::Began(_)
-            | BackendReport::Finished(..) => {}
+            RunnerReport::Heartbeat
+            | RunnerReport::Waits { .. }
+            | RunnerReport::AttemptBegan { .. }
+            | RunnerReport::RunFinished { .. } => {}
         }
         Some(reporter)
     }
@@ -191,7 +193,7 @@ impl WorkerProcess {
         runner: RunnerId,
         life: Incarnation,
         command: RunnerCommand,
-    ) -> Option<(Reporter, Vec<BackendReport>)> {
+    ) -> Option<(Reporter, Vec<RunnerReport>)> {
         let mut seats = self.seats.lock();
         let HostedRunners { taken, connection, .. } = &mut *seats;
         let connection = connection.as_ref()?;
@@ -221,12 +223,16 @@ impl WorkerProcess {
                 let kind = FailureKind::InvalidOutput;
                 let failed = runs.iter().map(|run| {
                     let message = Arc::clone(&message);
-                    BackendReport::Finished(id, run, ReportedOutcome::Failed { kind, message })
+                    RunnerReport::RunFinished {
+                        attempt: id,
+                        run,
+                        outcome: Err(RunFailure { kind, message }),
+                    }
                 });
-                let said = [BackendReport::Began(id)]
+                let said = [RunnerReport::AttemptBegan { attempt: id }]
                     .into_iter()
                     .chain(failed)
-                    .chain([BackendReport::Ended(id)]);
+                    .chain([RunnerReport::AttemptEnded { attempt: id }]);
                 Some((seat.reporter.clone(), said.collect()))
             }
         }
@@ -261,11 +267,11 @@ impl WorkerProcess {
                 Suspect::RunnerIndex(place) => busy == 1 || place == runner.0 % per_worker,
             };
             let said = match stage {
-                HostedState::Starting if !ordered => BackendReport::StartFailed(message),
+                HostedState::Starting if !ordered => RunnerReport::StartFailed { message },
                 HostedState::Starting | HostedState::Idle => {
-                    BackendReport::Lost { message, suspect: false }
+                    RunnerReport::Lost { message, suspect: false }
                 }
-                HostedState::Busy => BackendReport::Lost { message, suspect: blamed && !ordered },
+                HostedState::Busy => RunnerReport::Lost { message, suspect: blamed && !ordered },
             };
             shared.states.forget(runner, reporter.incarnation());
             reporter.send(vec![said]).await;
@@ -279,7 +285,7 @@ impl WorkerProcess {
             let reporter = &seat.reporter;
             shared.states.locate(reporter.runner(), reporter.incarnation(), &known);
             let why = known.waits.as_deref().map(Into::into);
-            shared.aside(&seat.reporter, BackendReport::Waits(why));
+            shared.aside(&seat.reporter, RunnerReport::Waits { why });
         }
         seats.known = known;
     }
