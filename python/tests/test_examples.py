@@ -137,16 +137,16 @@ def test_a_trainer_in_torch(tmp_path):
     paths = [] if importlib.util.find_spec("torch") else [str(STAND_IN)]
     run(
         *rollway("run", "examples/torch_trainer.yaml", f"checkpoint_root_dir={tmp_path}"),
-        "buffer.total_steps=12",
-        "explorer.eval_interval=12",
+        "buffer.total_steps=24",
+        "explorer.eval_interval=24",
         PYTHONPATH=os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]).strip(os.pathsep),
     )
     told = summary(tmp_path, "torch_trainer")
-    assert (told["steps"], told["tasks_failed"]) == (12, 0)
+    assert (told["steps"], told["tasks_failed"]) == (24, 0)
     assert told["last_eval"] > told["first_eval"] + 0.15
     lines = (tmp_path / "examples" / "torch_trainer" / "torch_trainer.jsonl").read_text()
     steps = [json.loads(line) for line in lines.splitlines()]
-    assert [step["step"] for step in steps] == list(range(1, 13))
+    assert [step["step"] for step in steps] == list(range(1, 25))
     # What torch makes of the recorded tokens is what the model in Rust said when it drew them.
     assert max(step["drift"] for step in steps) < 1e-3
 
