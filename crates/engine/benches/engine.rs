@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{BatchType, CoreConfig};
-use rollway_data::ledger;
 use rollway_engine::{
     BatchDelivery, CollectOptions, DeliveryResult, LocalRunners, RolloutCoordinator, RunContext,
     RunOutcome, RunOutput, Scheduler, Sink, Task, WorkflowRegistry,
 };
+use rollway_ledger as ledger;
 use tokio::sync::mpsc;
 
 async fn nothing(_: RunContext) -> RunOutcome {

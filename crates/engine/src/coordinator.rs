@@ -10,7 +10,7 @@ use rollway_core::{
     BatchId, BatchResult, BatchState, BatchType, BatchView, Core, CoreConfig, Counters, Request,
     Response, RunId, RunnerState, StopReport, TaskId, UnresponsivePolicy,
 };
-use rollway_data::ledger;
+use rollway_ledger as ledger;
 
 use crate::driver::DriverResponse;
 use crate::driver_handle::DriverHandle;

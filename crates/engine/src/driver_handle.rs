@@ -8,7 +8,7 @@ use std::time::Instant as Moment;
 use rollway_core::{
     BatchId, Core, CoreConfig, Input, Request, RequestId, Response, RunId, TaskId, Time,
 };
-use rollway_data::ledger::RecoveredLedger;
+use rollway_ledger::RecoveredLedger;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 

@@ -11,11 +11,11 @@ use rollway_core::{
     BatchId, BatchKey, BatchResult, BatchState, BatchType, LedgerRecord as Fact, Payload,
     PayloadId, RunEnd, RunOutput, TaskSpec,
 };
-use rollway_data::ledger::{
+use rollway_ledger::log::TornTail;
+use rollway_ledger::{
     BatchMark, Ledger, LedgerEntry, LedgerError, LedgerOptions, RecoveredBatch, RecoveredLedger,
     TaskEntry,
 };
-use rollway_data::log::TornTail;
 use tokio::sync::oneshot;
 
 use crate::error::Error;

@@ -25,7 +25,17 @@ const ARROWS: &[Arrows] = &[
     only("crates/config", &["rollway-base", "rollway-core"]),
     only("crates/tasksets", &["rollway-base", "rollway-core", "rollway-config"]),
     only("crates/sync", &["rollway-base", "rollway-core", "rollway-config"]),
-    Arrows { folder: "crates/data", to: To::Anything },
+    only("crates/ledger", &["rollway-base", "rollway-core"]),
+    only(
+        "crates/data",
+        &[
+            "rollway-base",
+            "rollway-core",
+            "rollway-experience",
+            "rollway-ledger",
+            "rollway-protocol",
+        ],
+    ),
     only(
         "crates/gateway",
         &["rollway-base", "rollway-core", "rollway-experience", "rollway-model-api"],
@@ -52,6 +62,7 @@ const ARROWS: &[Arrows] = &[
             "rollway-data",
             "rollway-experience",
             "rollway-gateway",
+            "rollway-ledger",
             "rollway-protocol",
         ],
     ),
@@ -68,7 +79,14 @@ const ARROWS: &[Arrows] = &[
     ),
     only(
         "crates/trace",
-        &["rollway-base", "rollway-config", "rollway-core", "rollway-engine", "rollway-telemetry"],
+        &[
+            "rollway-base",
+            "rollway-config",
+            "rollway-core",
+            "rollway-engine",
+            "rollway-gateway",
+            "rollway-telemetry",
+        ],
     ),
     only(
         "crates/dashboard",

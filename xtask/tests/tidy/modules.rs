@@ -8,10 +8,8 @@ use crate::tree::Tree;
 
 /// Crates with layers, from the lowest to the highest: a module uses modules of its own layer and
 /// of the layers before it. Every top-level module is in one layer.
-const LAYERS: &[(&str, &[&[&str]])] = &[(
-    "crates/data",
-    &[&["sample", "arrow", "log"], &["ledger", "buffer"], &["pipeline", "reader"]],
-)];
+const LAYERS: &[(&str, &[&[&str]])] =
+    &[("crates/data", &[&["sample", "arrow"], &["buffer"], &["pipeline", "reader"]])];
 
 /// Top-level modules of a crate and those that each of them uses.
 type Graph = BTreeMap<String, BTreeSet<String>>;

@@ -78,13 +78,13 @@ fn modules() -> Vec<Plant> {
         plant(
             "layers of modules",
             &[
-                ("crates/data/src/log/file.rs", "use crate::buffer::X;\nuse crate::arrow::Y;\n"),
+                ("crates/data/src/sample/file.rs", "use crate::buffer::X;\nuse crate::arrow::Y;\n"),
                 ("crates/data/src/arrow.rs", ""),
-                ("crates/data/src/buffer.rs", "use crate::log::X;\n"),
-                ("crates/data/src/other.rs", "use crate::log::X;\n"),
+                ("crates/data/src/buffer.rs", "use crate::sample::X;\n"),
+                ("crates/data/src/other.rs", "use crate::sample::X;\n"),
             ],
             &[
-                "crates/data/src: `log` uses `buffer` of a higher layer",
+                "crates/data/src: `sample` uses `buffer` of a higher layer",
                 "crates/data/src: `other` is in no layer",
             ],
         ),

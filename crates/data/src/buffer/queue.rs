@@ -35,7 +35,7 @@ pub use self::store::QueueUsage;
 use self::wait_queue::WaitQueue;
 use self::writer::QueueWriter;
 use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
-use crate::log::SegmentLog;
+use rollway_ledger::log::SegmentLog;
 
 /// A queue of experiences.
 ///

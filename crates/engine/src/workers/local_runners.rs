@@ -136,7 +136,9 @@ impl Runner {
                     Some(RunnerCommand::Cancel { .. }) => {}
                     None => return,
                 },
-                _ = self.heartbeat.tick() => self.reporter.send(vec![RunnerReport::Heartbeat]).await,
+                _ = self.heartbeat.tick() => {
+                    self.reporter.send(vec![RunnerReport::Heartbeat]).await;
+                }
             }
         }
     }
@@ -260,7 +262,9 @@ impl Runner {
                         return Ok(end);
                     }
                 }
-                _ = self.heartbeat.tick() => self.reporter.send(vec![RunnerReport::Heartbeat]).await,
+                _ = self.heartbeat.tick() => {
+                    self.reporter.send(vec![RunnerReport::Heartbeat]).await;
+                }
             }
         }
     }

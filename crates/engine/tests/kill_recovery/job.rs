@@ -12,13 +12,13 @@ use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{BatchType, CoreConfig, FailureKind, Refusal};
 use rollway_data::buffer::{Buffer, ExperienceWriter, PostgresBuffer, SqliteBuffer, sql};
-use rollway_data::ledger::LedgerOptions;
 use rollway_data::{Sample, WriteBatch};
 use rollway_engine::{
     BatchDelivery, DeliveryResult, Error, LocalRunners, RestoreReport, RolloutCoordinator,
     RunContext, RunFailure, RunOutcome, RunOutput, Sink, Task, WorkflowRegistry,
 };
 use rollway_experience::{Eid, Experience, ExperienceFields, IdPart, deserialize_many, serialize};
+use rollway_ledger::LedgerOptions;
 
 /// How many batches the job has.
 pub(crate) const BATCHES: i64 = 12;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollway_core::BatchType;
-use rollway_data::ledger;
 use rollway_engine::events::RunObservers;
 use rollway_engine::{LocalRunners, RolloutCoordinator};
+use rollway_ledger as ledger;
 use rollway_telemetry::history::RunHistory;
 use rollway_telemetry::recorded_job;
 use rollway_telemetry::view::{JobState, RunKey, RunState};

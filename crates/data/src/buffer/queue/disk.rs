@@ -15,7 +15,7 @@ use super::seen_ids::IdHash;
 use super::store::NewWriteBatch;
 use crate::Sample;
 use crate::buffer::{BufferError, Result};
-use crate::log::{self, FramePart, LogError, LogPosition, SegmentLog};
+use rollway_ledger::log::{self, FramePart, LogError, LogPosition, SegmentLog};
 
 type Logged<T> = std::result::Result<T, LogError>;
 

@@ -12,7 +12,7 @@ use super::store::{
 };
 use crate::Sample;
 use crate::buffer::Result;
-use crate::log::{LogPosition, SegmentLog};
+use rollway_ledger::log::{LogPosition, SegmentLog};
 
 /// The plain queue. A position is the number of a sample.
 #[derive(Debug)]

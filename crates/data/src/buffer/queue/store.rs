@@ -9,7 +9,7 @@ use super::options::SAMPLE_COST;
 use super::seen_ids::{IdHash, SeenIds};
 use crate::Sample;
 use crate::buffer::Result;
-use crate::log::SegmentLog;
+use rollway_ledger::log::SegmentLog;
 
 /// Which handle holds what was read and not acknowledged.
 pub(super) type ReaderId = u64;

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use rollway_data::log::{FramePart, LogOptions, SegmentLog};
+use rollway_ledger::log::{FramePart, LogOptions, SegmentLog};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 /// Names the folder to the process that has the limit.

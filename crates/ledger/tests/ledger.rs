@@ -12,7 +12,7 @@ use bytes::Bytes;
 use ledger_model::{Model, Step, apply, options, result, steps, task};
 use proptest::prelude::*;
 use rollway_core::{BatchId, BatchKey, BatchState, BatchType, RunEnd, RunId, RunOutput, TaskId};
-use rollway_data::ledger::{Ledger, LedgerEntry, LedgerError, LedgerOptions};
+use rollway_ledger::{Ledger, LedgerEntry, LedgerError, LedgerOptions};
 
 fn check(dir: &Path, model: &Model) -> Ledger {
     let (ledger, recovered) = Ledger::open(dir, options()).unwrap();
@@ -244,7 +244,7 @@ fn the_ledger_of_another_job_is_not_opened() {
 
 #[test]
 fn a_record_of_a_newer_program_is_named() {
-    use rollway_data::log::{self, FramePart, SegmentLog};
+    use rollway_ledger::log::{self, FramePart, SegmentLog};
     let dir = tempfile::tempdir().unwrap();
     let log = log::LogOptions::new("ledger", "job");
     let (log, _) = SegmentLog::open(dir.path(), log, &mut |_, _| {}).unwrap();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rollway_core::{BatchId, BatchKey, BatchType, RunEnd, RunId, RunOutput, TaskId};
-use rollway_data::ledger::{Ledger, LedgerEntry, LedgerOptions, TaskEntry};
+use rollway_ledger::{Ledger, LedgerEntry, LedgerOptions, TaskEntry};
 use rustix::time::{ClockId, clock_gettime};
 
 const TASKS: u32 = 1000;

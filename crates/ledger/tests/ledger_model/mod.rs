@@ -12,7 +12,7 @@ use rollway_core::{
     FailedRun, FailureKind, RunEnd, RunFailure, RunId, RunOutput, RunTally, Status, TaskId,
     TaskTally,
 };
-use rollway_data::ledger::{
+use rollway_ledger::{
     BatchMark, Ledger, LedgerEntry, LedgerOptions, RecoveredBatch, RecoveredLedger, TaskEntry,
 };
 
@@ -89,9 +89,13 @@ fn end() -> impl Strategy<Value = RunEnd<RunOutput<Bytes>>> {
     let payload = proptest::option::of(bytes.prop_map(Bytes::from));
     prop_oneof![
         4 => (payload, metrics)
-            .prop_map(|(payload, metrics): (_, Metrics)| RunEnd::Succeeded(RunOutput { payload, metrics })),
+            .prop_map(|(payload, metrics): (_, Metrics)| {
+                RunEnd::Succeeded(RunOutput { payload, metrics })
+            }),
         1 => (proptest::sample::select(FailureKind::ALL), ".{0,9}")
-            .prop_map(|(kind, message)| RunEnd::Failed(RunFailure { kind, message: message.into() })),
+            .prop_map(|(kind, message)| {
+                RunEnd::Failed(RunFailure { kind, message: message.into() })
+            }),
         1 => proptest::sample::select(CancelReason::ALL).prop_map(RunEnd::Cancelled),
     ]
 }

@@ -5,7 +5,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use rollway_data::log::{FramePart, LogOptions, SegmentLog};
+use rollway_ledger::log::{FramePart, LogOptions, SegmentLog};
 use rollway_testkit::child_test;
 
 /// Names the folder to the process that is killed.

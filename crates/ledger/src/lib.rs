@@ -1,4 +1,7 @@
-//! The ledger: what must survive the death of the coordinator at any moment.
+//! The ledger of a coordinator and the segment log below it.
+//!
+//! Owns the durable format of batches, runs and results. Knows nothing of buffers, pipelines and
+//! scheduling; blocks, and starts only its own threads.
 //!
 //! It remembers batches that were submitted, runs that have ended with what they yielded, batches
 //! that were finalized or aborted with their results, and the newest version of the model. A fact
@@ -19,6 +22,7 @@ mod codec;
 mod compact;
 mod error;
 mod live_records;
+pub mod log;
 mod record;
 mod recover;
 mod result;
@@ -38,7 +42,7 @@ pub use self::record::{BatchMark, LedgerEntry, TaskEntry};
 use self::record::{put_batch_ended, put_noted, put_run_ended, put_state, put_submitted};
 use self::recover::LedgerRecovery;
 pub use self::recover::{RecoveredBatch, RecoveredLedger};
-use crate::log::{self, DurableCallback, FramePart, LogError, SegmentLog};
+use crate::log::{DurableCallback, FramePart, LogError, SegmentLog};
 
 /// How a ledger is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]

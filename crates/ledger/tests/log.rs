@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use rollway_data::log::{FramePart, LogError, LogOptions, LogPosition, SegmentLog, TornTail};
+use rollway_ledger::log::{FramePart, LogError, LogOptions, LogPosition, SegmentLog, TornTail};
 
 type Opened = Result<(SegmentLog, Option<TornTail>, Vec<(LogPosition, Vec<u8>)>), LogError>;
 
