@@ -11,12 +11,15 @@ mod bias;
 mod job;
 mod overview;
 mod run;
+mod run_state;
 mod runner;
 mod timeline;
 
 use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
+
+pub use rollway_core::RunState;
 
 pub use self::bias::{BiasGroup, BiasReport, FieldBias, HistogramBin};
 pub use self::job::{JobInfo, JobState};
@@ -26,7 +29,7 @@ pub use self::overview::{
 };
 pub use self::run::{
     AttemptDetail, BatchRow, BatchRuns, CallDetail, ExperienceDetail, RunDetail, RunKey, RunPage,
-    RunQuery, RunRow, RunSort, RunState,
+    RunQuery, RunRow, RunSort,
 };
 pub use self::runner::RunnerRow;
 pub use self::timeline::{Timeline, TimelineLane, TimelineSpan};

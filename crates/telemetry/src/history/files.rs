@@ -61,6 +61,14 @@ impl Files {
             io::Error::other(format!("another process writes to {}: {error}", dir.display()))
         })?;
         let path = dir.join(EVENTS);
+        if other_format(&path)? {
+            let message = format!(
+                "{} is not a history of this version of Rollway: move {} away to start a new one",
+                path.display(),
+                dir.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
         let mut good = MAGIC.len() as u64;
         read(&path, &mut |_, frame| good += (FRAME + frame.len()) as u64)?;
         let mut events = OpenOptions::new().create(true).append(true).open(&path)?;
@@ -270,6 +278,18 @@ pub(super) fn trajectory(dir: &Path, part: u32, offset: u64, bytes: u32) -> io::
     let mut read = vec![0; bytes as usize];
     file.read_exact_at(&mut read, offset)?;
     Ok(read)
+}
+
+/// Returns whether a file begins with anything but [`MAGIC`]. A beginning that a crash has torn
+/// off is not another format.
+fn other_format(path: &Path) -> io::Result<bool> {
+    let mut start = Vec::new();
+    match File::open(path) {
+        Ok(file) => file.take(MAGIC.len() as u64).read_to_end(&mut start)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    Ok(!MAGIC.starts_with(&start))
 }
 
 /// Tells whether a folder has a history.

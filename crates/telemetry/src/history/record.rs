@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use rollway_core::{CancelReason, DropReason, FailureKind};
+use rollway_core::{CancelReason, DropReason, FailureKind, RunState};
 use serde::{Deserialize, Serialize};
 
 use super::codec::{Put, Take};
-use crate::view::{JobState, RunState, StatsSample};
+use crate::view::{JobState, StatsSample};
 
 /// Begins the record of a run.
 const RUN: u8 = 1;
@@ -57,22 +57,32 @@ impl StoredRunEnd {
         }
     }
 
-    fn bytes(self) -> (u8, u8) {
+    /// Writes the name of the state, and that of the failure kind or the cancel reason.
+    fn put(self, put: &mut Put) {
+        put.words(self.state().name());
         match self {
-            Self::Succeeded => (0, 0),
-            Self::Failed(kind) => (1, kind as u8),
-            Self::Cancelled(reason) => (2, reason as u8),
+            Self::Succeeded => {}
+            Self::Failed(kind) => put.words(kind.name()),
+            Self::Cancelled(reason) => put.words(reason.name()),
         }
     }
 
-    fn of(bytes: (u8, u8)) -> Option<Self> {
-        match bytes {
-            (0, _) => Some(Self::Succeeded),
-            (1, kind) => FailureKind::ALL.get(usize::from(kind)).copied().map(Self::Failed),
-            (2, why) => CancelReason::ALL.get(usize::from(why)).copied().map(Self::Cancelled),
-            _ => None,
+    fn take(take: &mut Take<'_>) -> Option<Self> {
+        match named(take, RunState::ALL, RunState::name)? {
+            RunState::Succeeded => Some(Self::Succeeded),
+            RunState::Failed => named(take, FailureKind::ALL, FailureKind::name).map(Self::Failed),
+            RunState::Cancelled => {
+                named(take, CancelReason::ALL, CancelReason::name).map(Self::Cancelled)
+            }
+            RunState::Pending | RunState::Running => None,
         }
     }
+}
+
+/// Reads a name and returns the value that has it.
+fn named<T: Copy>(take: &mut Take<'_>, all: &[T], name: fn(T) -> &'static str) -> Option<T> {
+    let found = take.words()?;
+    all.iter().copied().find(|known| name(*known) == found)
 }
 
 /// Where the experiences of a run are.
@@ -153,12 +163,10 @@ impl RunRecord {
     /// Appends it.
     pub(super) fn put(&self, put: &mut Put) {
         framed(put, RUN, |put| {
-            let (how, why) = self.how.bytes();
             put.number(self.batch.into());
             put.number(self.task.into());
             put.number(self.run.into());
-            put.byte(how);
-            put.byte(why);
+            self.how.put(put);
             put.maybe_float(self.begin);
             put.float(self.end);
             put.maybe(self.runner.map(u64::from));
@@ -187,7 +195,7 @@ impl RunRecord {
             batch: take.small()?,
             task: take.small()?,
             run: take.small()?,
-            how: StoredRunEnd::of((take.byte()?, take.byte()?))?,
+            how: StoredRunEnd::take(take)?,
             begin: take.maybe_float()?,
             end: take.float()?,
             runner: take.maybe()?.and_then(|runner| u32::try_from(runner).ok()),
@@ -228,7 +236,7 @@ impl AttemptRecord {
         put.float(self.given);
         put.maybe(later(self.given, self.began));
         put.maybe(later(self.given, self.ended));
-        put.byte(self.outcome as u8);
+        put.words(self.outcome.name());
         put.maybe_words(self.message.as_deref());
         put.number(self.calls.len() as u64);
         for call in &self.calls {
@@ -256,7 +264,7 @@ impl AttemptRecord {
             given,
             began: moment(given, take.maybe()?),
             ended: moment(given, take.maybe()?),
-            outcome: *Outcome::ALL.get(usize::from(take.byte()?))?,
+            outcome: named(take, &Outcome::ALL, Outcome::name)?,
             message: take.maybe_words()?,
             calls: Vec::new(),
         };
@@ -293,7 +301,7 @@ impl Record {
         framed(put, DROPPED, |put| {
             put.number(batch.into());
             put.number(task.into());
-            put.byte(reason as u8);
+            put.words(reason.name());
         });
     }
 
@@ -305,8 +313,8 @@ impl Record {
         match what {
             RUN => RunRecord::take(&mut take, is_whole).map(Box::new).map(Self::Run),
             DROPPED => {
-                let (batch, task, reason) = (take.small()?, take.small()?, take.byte()?);
-                let reason = *DropReason::ALL.get(usize::from(reason))?;
+                let (batch, task) = (take.small()?, take.small()?);
+                let reason = named(&mut take, DropReason::ALL, DropReason::name)?;
                 Some(Self::Dropped { batch, task, reason })
             }
             _ => None,

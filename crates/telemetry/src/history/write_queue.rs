@@ -10,7 +10,7 @@ use super::record::{Entry, JobNote, Trajectory};
 use super::row::RecordPosition;
 
 /// What every file begins with.
-pub(super) const MAGIC: &[u8; 8] = b"rwhist1\n";
+pub(super) const MAGIC: &[u8; 8] = b"rwhist2\n";
 
 /// Bytes before the bytes of a frame: their number and their checksum.
 pub(super) const FRAME: usize = 8;

@@ -1,10 +1,11 @@
 //! Batches, runs, and one run in detail.
 
+use rollway_core::RunState;
 use serde::ser::{Error as _, SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::UnixSeconds;
+use super::{UnixSeconds, run_state};
 
 /// A batch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -58,25 +59,6 @@ pub struct RunKey {
     pub run: u32,
 }
 
-/// Where a run is.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum RunState {
-    /// It waits for a runner.
-    #[default]
-    Pending,
-    /// A runner has it.
-    Running,
-    /// It ended well.
-    Succeeded,
-    /// It failed for good.
-    Failed,
-    /// It was cancelled.
-    Cancelled,
-}
-
 /// Which runs are asked for. What is absent does not matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -86,6 +68,7 @@ pub struct RunQuery {
     /// Of this task.
     pub task: Option<u32>,
     /// In this state.
+    #[serde(with = "run_state::option")]
     pub state: Option<RunState>,
     /// `train` or `eval`.
     pub kind: Option<String>,
@@ -150,6 +133,7 @@ pub struct RunRow {
     /// The workflow.
     pub workflow: String,
     /// Where it is.
+    #[serde(with = "run_state")]
     pub state: RunState,
     /// How often it was given to a runner.
     pub attempts: u32,

@@ -154,3 +154,15 @@ async fn goes_on(is_lost: bool) {
     history.close(JobState::Stopped, None);
     assert_eq!(all(&*recorded_job::open(folder.path()).unwrap()), before);
 }
+
+#[test]
+fn a_history_in_another_format_is_refused_and_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = options(folder.path());
+    std::fs::create_dir_all(&options.dir).unwrap();
+    let events = options.dir.join("events");
+    std::fs::write(&events, b"rwhist1\nrecords").unwrap();
+    let error = RunHistory::open(&options).unwrap_err().to_string();
+    assert!(error.contains("not a history of this version"), "{error}");
+    assert_eq!(std::fs::read(&events).unwrap(), b"rwhist1\nrecords");
+}
