@@ -54,7 +54,7 @@ impl BackgroundWriter {
         writer
     }
 
-    /// Waits until the queue is written, at most [`EXIT_FLUSH_TIMEOUT`].
+    /// Waits until the queue is written, at most `EXIT_FLUSH_TIMEOUT`.
     pub fn flush_at_exit(&self) {
         let is_pending = |state: &mut WriterState| state.is_writing || !state.queue.is_empty();
         drop(self.0.changed.wait_timeout_while(self.0.lock(), EXIT_FLUSH_TIMEOUT, is_pending));

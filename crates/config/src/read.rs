@@ -1,5 +1,5 @@
-//! From [`Node`]s to the values of known keys. The reader goes over everything that was written,
-//! so that all problems are found at once, and remembers where each key stands.
+//! From [`ConfigNode`]s to the values of known keys. The reader goes over everything that was
+//! written, so that all problems are found at once, and remembers where each key stands.
 
 use std::collections::BTreeMap;
 

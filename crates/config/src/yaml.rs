@@ -1,5 +1,5 @@
-//! From the text of a YAML file to [`Node`]s: anchors, merge keys and environment variables are
-//! resolved here, and what YAML leaves open (two equal keys, several documents) is a problem.
+//! From the text of a YAML file to [`ConfigNode`]s: anchors, merge keys and environment variables
+//! are resolved here, and what YAML leaves open (two equal keys, several documents) is a problem.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The explorer's loop as decisions: which step is begun, finalized, evaluated and when weights are
-//! exchanged. Whoever acts reports what happened as a [`Fact`] and gets [`Order`]s; start with
-//! [`Plan`].
+//! exchanged. Whoever acts reports what happened as a [`PlanInput`] and gets [`PlanAction`]s; start
+//! with [`Plan`].
 //!
 //! ```text
 //!            ┌────────────────────── one period ───────────────────────┐
@@ -25,28 +25,29 @@ pub use self::progress::PlanProgress;
 /// What happened. Orders are answered by facts; the others come of themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanInput {
-    /// A step's tasks were submitted. Answers [`Order::Begin`].
+    /// A step's tasks were submitted. Answers [`PlanAction::BeginStep`].
     Begun(u64),
-    /// There are no more tasks. Answers [`Order::Begin`] too, and may come of itself.
+    /// There are no more tasks. Answers [`PlanAction::BeginStep`] too, and may come of itself.
     Exhausted,
-    /// A step was finalized. Answers [`Order::Finalize`].
+    /// A step was finalized. Answers [`PlanAction::FinalizeStep`].
     Finalized {
         /// Which one.
         step: u64,
         /// How many experiences it delivered.
         delivered: u64,
     },
-    /// The evaluations of a step were submitted. Answers [`Order::Evaluate`].
+    /// The evaluations of a step were submitted. Answers [`PlanAction::Evaluate`].
     EvalBegun(u64),
-    /// The evaluations of a step were finished. Answers [`Order::FinishEval`].
+    /// The evaluations of a step were finished. Answers [`PlanAction::FinishEval`].
     EvalFinished(u64),
-    /// The exchange that was ordered is over. Answers [`Order::Sync`] and [`Order::Close`].
+    /// The exchange that was ordered is over. Answers [`PlanAction::Sync`] and
+    /// [`PlanAction::FinishTraining`].
     Synced(SyncResult),
-    /// Weights of this version were published. Of interest with [`Style::FullyAsync`] alone, where
-    /// an [`Order::Load`] follows as soon as no evaluation is under way.
+    /// Weights of this version were published. Of interest with [`PlanStyle::FullyAsync`] alone,
+    /// where an [`PlanAction::Load`] follows as soon as no evaluation is under way.
     Published(u64),
-    /// The servers have weights of this version. Answers [`Order::Load`], and comes of itself when
-    /// a restarted explorer could not put `Progress::version` back into its servers but only a
+    /// The servers have weights of this version. Answers [`PlanAction::Load`], and comes of itself
+    /// when a restarted explorer could not put `Progress::version` back into its servers but only a
     /// newer one. Without newer weights after all, tell the version that the servers have.
     Loaded(u64),
     /// Other explorers of the job have submitted so many experiences in all. They count for the
@@ -77,7 +78,8 @@ pub enum SyncResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlanAction {
     /// Draw the tasks of a step and submit them. After a crash it can be given for a step whose
-    /// tasks are submitted already, if [`Fact::Begun`] was not kept; so can [`Order::Evaluate`].
+    /// tasks are submitted already, if [`PlanInput::Begun`] was not kept; so can
+    /// [`PlanAction::Evaluate`].
     BeginStep(u64),
     /// Wait for a step and finalize it. Given for one step at a time, in order.
     FinalizeStep(u64),
@@ -88,8 +90,9 @@ pub enum PlanAction {
     /// Wait for the evaluations of a step.
     FinishEval(u64),
     /// Exchange weights after a step: wait for newer ones, with a deadline, and load them. With
-    /// [`Style::ExplorerDriven`] and [`Style::FullyAsync`] the trainer is asked to publish. With
-    /// the latter it is given only if the next step would be too stale and nothing is in flight.
+    /// [`PlanStyle::ExplorerDriven`] and [`PlanStyle::FullyAsync`] the trainer is asked to publish.
+    /// With the latter it is given only if the next step would be too stale and nothing is in
+    /// flight.
     Sync {
         /// The last finalized step.
         step: u64,
@@ -97,11 +100,11 @@ pub enum PlanAction {
         /// waited beyond.
         at_least: u64,
     },
-    /// Load the newest published weights, with [`Style::FullyAsync`]. No evaluation is under way,
-    /// and none is begun until [`Fact::Loaded`].
+    /// Load the newest published weights, with [`PlanStyle::FullyAsync`]. No evaluation is under
+    /// way, and none is begun until [`PlanInput::Loaded`].
     Load,
     /// All experiences are delivered: tell the trainer that no more come, wait for its last
-    /// weights, and load them. Answered by [`Fact::Synced`]; at once if the trainer is done.
+    /// weights, and load them. Answered by [`PlanInput::Synced`]; at once if the trainer is done.
     FinishTraining,
     /// Everything is done. It has no answer.
     End,

@@ -15,7 +15,7 @@
 //! are and whatever the buffer held before.
 //!
 //! Versions of weights never go backwards, and nothing here waits for ever: whatever is open has a
-//! deadline, and [`Board::next_deadline`] names the next one.
+//! deadline, and [`SyncCore::next_deadline`] names the next one.
 
 mod member;
 mod messages;
@@ -48,7 +48,7 @@ pub struct WeightWait {
     /// The version that it has.
     pub have: u64,
     /// Versions before this one are not enough while the trainer can still get there.
-    /// [`Want::LAST`]: only its last ones are, for which it must have ended.
+    /// [`WeightWait::LAST`]: only its last ones are, for which it must have ended.
     pub at_least: u64,
     /// Whether the trainer is asked to publish.
     pub demand: bool,
@@ -245,8 +245,8 @@ impl SyncCore {
         }
     }
 
-    /// Begins a wait. It is over when [`Board::outcomes`] has it: at once, if there is nothing to
-    /// wait for.
+    /// Begins a wait. It is over when [`SyncCore::outcomes`] has it: at once, if there is nothing
+    /// to wait for.
     pub fn wait(&mut self, now: Time, want: WeightWait) -> WaitId {
         self.last += 1;
         let ask = WaitId(self.last);
@@ -283,7 +283,7 @@ impl SyncCore {
         }
     }
 
-    /// When [`Board::tick`] has something to do, if nothing else happens.
+    /// When [`SyncCore::tick`] has something to do, if nothing else happens.
     pub fn next_deadline(&self) -> Option<Time> {
         let explorers = self.explorers.values().filter_map(|member| member.deadline(self.lease));
         let trainer = self.trainer.iter().filter_map(|it| it.seated.deadline(self.lease));

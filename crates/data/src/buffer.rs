@@ -1,8 +1,9 @@
 //! Buffers: where experiences wait for the trainer.
 //!
-//! A [`Buffer`] is opened from an address; its [`Writer`]s take [`Lot`]s, its [`Reader`]s return
-//! [`Sample`]s. What a writer has acknowledged is neither lost nor doubled by writing it again, and
-//! what a reader returns is kept until it is acknowledged where the storage can.
+//! A [`Buffer`] is opened from an address; its [`ExperienceWriter`]s take [`WriteBatch`]s, its
+//! [`ExperienceReader`]s return [`Sample`]s. What a writer has acknowledged is neither lost nor
+//! doubled by writing it again, and what a reader returns is kept until it is acknowledged where
+//! the storage can.
 
 mod address;
 mod error;

@@ -3,7 +3,7 @@
 //! A [`Pipeline`] decodes payloads, keeps them as they came if asked, runs its [`Operator`]s in
 //! order and writes what remains to the output, all under the key of the call. Every step can be
 //! repeated: what comes in is decoded anew for every call, and writers know what they have. What is
-//! made of a configuration comes from a [`Registry`]. `docs/pipeline.md` describes the
+//! made of a configuration comes from a [`OperatorRegistry`]. `docs/pipeline.md` describes the
 //! [`operators`] and tells how to write one.
 
 mod arguments;

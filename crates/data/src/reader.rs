@@ -1,9 +1,10 @@
 //! The trainer's side: readers of buffers in this process, in another and on another machine.
 //!
-//! [`open`] gives a reader for any address. [`serve`] offers a buffer to others, [`connect`] is
-//! their end of it: a [`Reader`](crate::buffer::Reader) like any other, which goes on after a cut
-//! of the connection and after a restart of the server. `group` decides who gets what when several
-//! read under one name, and when one of them is lost; [`read_until`] lets a read be given up.
+//! [`open()`] gives a reader for any address. [`serve`] offers a buffer to others, [`connect`] is
+//! their end of it: an [`ExperienceReader`](crate::buffer::ExperienceReader) like any other, which
+//! goes on after a cut of the connection and after a restart of the server. `group` decides who
+//! gets what when several read under one name, and when one of them is lost; [`read_until`] lets a
+//! read be given up.
 
 mod group;
 mod interruptible;

@@ -2,8 +2,9 @@
 //!
 //! Start with [`Scheduler`] (tasks in, results out) or [`RolloutCoordinator`] (batches with a life
 //! cycle, finalized into a [`Sink`]). Both drive one `rollway_core::Core` through `driver`, and get
-//! their runners from a [`Workers`]: [`Local`] for workflows in Rust, [`Children`] for workers in
-//! processes of their own, in any language. [`Gated`] gives the runs of either keys to the models.
+//! their runners from a [`RunnerBackend`]: [`LocalRunners`] for workflows in Rust, [`WorkerPool`]
+//! for workers in processes of their own, in any language. [`WithModelAccess`] gives the runs of
+//! either keys to the models.
 //!
 //! It has no scheduling rules, and knows nothing of its observers (telemetry, dashboard), of
 //! tasksets, trainers and jobs.

@@ -28,7 +28,8 @@ pub use self::model_versions::{ModelVersions, VersionRun};
 pub use self::payload::{PayloadError, deserialize, deserialize_many, serialize, serialize_many};
 pub use self::tensor::{Dtype, Tensor};
 
-/// One sample for the trainer: [`Fields`] that fit together, and how they are to be understood.
+/// One sample for the trainer: [`ExperienceFields`] that fit together, and how they are to be
+/// understood.
 ///
 /// The fields can be read and changed in place; a change that breaks a rule is noticed when the
 /// experience is serialized. Arrays and JSON of a decoded experience are slices of the payload, so

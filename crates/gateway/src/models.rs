@@ -126,7 +126,7 @@ impl Models {
         Ok(id)
     }
 
-    /// Waits for a place at the best server, for [`Options::max_wait`] at most.
+    /// Waits for a place at the best server, for [`RoutingOptions::max_wait`] at most.
     pub async fn pick(&self, wanted: RouteNeeds<'_>) -> Result<ServerPermit, CallError> {
         let inner = &self.inner;
         let want = RouteRequest { session: wanted.session, avoid: wanted.avoid.to_vec() };
@@ -162,10 +162,10 @@ impl Models {
     }
 
     /// Gives the servers of the trained model new weights, one after the other, so that at least
-    /// [`Options::min_running`] of them stay usable if there are more; calls wait while there are
-    /// fewer. Every server is asked afterwards which version it has. Goes on to the end even if
-    /// nobody waits for it. Updates come one after the other; one that waits is dropped if a newer
-    /// one is asked for.
+    /// [`RoutingOptions::min_running`] of them stay usable if there are more; calls wait while
+    /// there are fewer. Every server is asked afterwards which version it has. Goes on to the end
+    /// even if nobody waits for it. Updates come one after the other; one that waits is dropped if
+    /// a newer one is asked for.
     pub async fn update(&self, update: WeightUpdate) -> WeightUpdateReport {
         let version = update.version;
         let task = tokio::spawn(rolling_update::update(Arc::clone(&self.inner), update));

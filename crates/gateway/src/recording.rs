@@ -177,7 +177,7 @@ impl Recorder {
 
     /// A call was answered, wholly or until it was aborted. Whether the client was given all of a
     /// whole answer is to be told too, with [`delivered`](Self::delivered) or
-    /// [`undelivered`](Self::undelivered).
+    /// [`client_disconnected`](Self::client_disconnected).
     pub fn answered(
         &mut self,
         number: CallNumber,

@@ -4,7 +4,7 @@
 //! gives recorded choices a reward, each once, and queues them. A commit makes one step of all that
 //! is queued and hands it to a [`Committer`], each once. All of it survives `kill -9`.
 //!
-//! [`Serve`] is what a gateway is started with. `store.rs` has the thread that talks to the
+//! [`ServeMode`] is what a gateway is started with. `store.rs` has the thread that talks to the
 //! database, `tables.rs` and `file.rs` what is in it, `feedback.rs` and `commit.rs` the two
 //! requests, `routes.rs` their HTTP.
 

@@ -10,13 +10,12 @@
 //!
 //! # Bounds
 //!
-//! [`Options::bytes_max`] is enforced where work comes in: [`admits`](Ledger::admits) refuses a
-//! batch that would not fit.
-//! The end of a run is always taken. Its room was promised when its batch was taken in: runs that
-//! have ended hold their payloads in the coordinator's memory as well, and that has a budget of its
-//! own, so that the records of active batches weigh at most `bytes_max` and that budget. The disk
-//! holds at most twice that, what is removed being bounded by what is kept, and once more while the
-//! ledger is compacted.
+//! [`LedgerOptions::bytes_max`] is enforced where work comes in: [`admits`](Ledger::admits) refuses
+//! a batch that would not fit. The end of a run is always taken. Its room was promised when its
+//! batch was taken in: runs that have ended hold their payloads in the coordinator's memory as
+//! well, and that has a budget of its own, so that the records of active batches weigh at most
+//! `bytes_max` and that budget. The disk holds at most twice that, what is removed being bounded by
+//! what is kept, and once more while the ledger is compacted.
 
 mod codec;
 mod compact;
@@ -178,7 +177,7 @@ impl Ledger {
     }
 
     /// Has `then` called, from a thread of the ledger's own and in the order of calls, once
-    /// everything that was appended before is durable; see [`Log::commit`].
+    /// everything that was appended before is durable; see [`SegmentLog::commit`].
     pub fn commit(&self, then: DurableCallback) {
         self.inner.log.commit(then);
     }

@@ -1,16 +1,18 @@
 //! A segmented append-only log: the one durable mechanism of the data path.
 //!
 //! A log is a folder of segments, a segment is a header and frames, a frame is bytes with
-//! checksums. [`Log::append`] only puts a frame into memory; a thread of the log's own writes what
-//! has come together with one write and one sync ("group commit") and then tells everybody who
-//! asked with [`Log::commit`]. Frames are named by their offset in the log, which counts all frames
-//! ever appended and does not depend on the file that they end up in: so a frame that could not be
-//! written keeps its [`Position`] when it is written again to another segment.
+//! checksums. [`SegmentLog::append`] only puts a frame into memory; a thread of the log's own
+//! writes what has come together with one write and one sync ("group commit") and then tells
+//! everybody who asked with [`SegmentLog::commit`]. Frames are named by their offset in the log,
+//! which counts all frames ever appended and does not depend on the file that they end up in: so a
+//! frame that could not be written keeps its [`LogPosition`] when it is written again to another
+//! segment.
 //!
 //! `append` takes whatever it is given and never blocks. It is called by a loop that must not wait
 //! and that has nothing better to do with the end of a run than to keep it, in the same memory. The
-//! bound is enforced where something can be refused: [`Log::behind`] tells when
-//! [`Options::unsynced_bytes`] wait, and who brings new work then says no, or waits for a commit.
+//! bound is enforced where something can be refused: [`SegmentLog::behind`] tells when
+//! [`LogOptions::unsynced_bytes`] wait, and who brings new work then says no, or waits for a
+//! commit.
 
 mod error;
 mod folder;
@@ -57,7 +59,7 @@ pub struct LogOptions {
     pub segment_bytes: u64,
     /// A frame may have this many bytes.
     pub frame_bytes_max: u32,
-    /// The log is [`behind`](Log::behind) when this many bytes are not durable.
+    /// The log is [`behind`](SegmentLog::behind) when this many bytes are not durable.
     pub unsynced_bytes: u64,
 }
 

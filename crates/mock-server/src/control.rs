@@ -97,7 +97,7 @@ impl MockControl {
         self.state.lock().speed = Speed::new(first_token, tokens_per_second);
     }
 
-    /// Lets no choice have more than `tokens` tokens, until [`Inside::release`]. Answers that wait
+    /// Lets no choice have more than `tokens` tokens, until [`Self::release`]. Answers that wait
     /// for that are counted as frozen.
     pub fn hold(&self, tokens: u32) {
         self.state.gate.send_modify(|gate| gate.hold = Some(tokens));

@@ -1,8 +1,8 @@
 //! What a trainer and a buffer say to each other, and how.
 //!
-//! [`Server`] is the buffer's end, [`Link`] the trainer's. The schema is `proto/reader.proto`. What
-//! is read, acknowledged and kept is decided elsewhere; here messages arrive, from peers that know
-//! the secret, and large ones within a budget.
+//! [`ReaderListener`] is the buffer's end, [`ReaderLink`] the trainer's. The schema is
+//! `proto/reader.proto`. What is read, acknowledged and kept is decided elsewhere; here messages
+//! arrive, from peers that know the secret, and large ones within a budget.
 
 mod client;
 mod server;

@@ -109,8 +109,8 @@ pub async fn connect(
     connect_watched(address, hello, options).await.map(|(connected, _)| connected)
 }
 
-/// As [`connect`], for those who drive the runtime in a loop of their own: returns the socket too.
-/// The connection is open for as long as that is.
+/// As [`connect()`], for those who drive the runtime in a loop of their own: returns the socket
+/// too. The connection is open for as long as that is.
 pub async fn connect_watched(
     address: &Address,
     hello: Hello,

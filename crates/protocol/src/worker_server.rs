@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Whoever does not get as far as a valid hello is refused, counted and never seen by the engine.
-//! A worker that was announced by [`ServerEvent::Hello`] leaves with exactly one
-//! [`ServerEvent::Left`], behind everything that it said. What the messages mean is left to the
-//! engine; here it is only certain that they are valid and about runners of their sender.
+//! A worker that was announced by [`WorkerServerEvent::Hello`] leaves with exactly one
+//! [`WorkerServerEvent::Left`], behind everything that it said. What the messages mean is left to
+//! the engine; here it is only certain that they are valid and about runners of their sender.
 
 mod connection;
 pub(crate) mod listen;
@@ -136,7 +136,7 @@ pub enum DisconnectReason {
     },
     /// It was refused or disconnected.
     Refused(ConnectRefusal),
-    /// The engine dropped its [`Connection`].
+    /// The engine dropped its [`WorkerConnection`].
     Dropped,
 }
 

@@ -1,6 +1,6 @@
 //! The explorer: from tasks to delivered experiences, step after step, while weights change.
 //!
-//! `rollway_core::explore` decides, [`Explorer`] acts, watchers see every [`Event`].
+//! `rollway_core::explore` decides, [`Explorer`] acts, watchers see every [`JobEvent`].
 //!
 //! ```text
 //!  Plan ── orders ──► run_loop.rs ──► submit.rs    draw tasks, submit

@@ -1,7 +1,7 @@
 //! Mode `serve`: the gateway for agents elsewhere, with the pipeline and the buffer of the job
 //! behind it.
 //!
-//! [`Server`] joins the parts. `committer.rs` takes committed steps to the buffer, `weights.rs`
+//! [`ServeJob`] joins the parts. `committer.rs` takes committed steps to the buffer, `weights.rs`
 //! keeps the models up to date.
 
 mod committer;

@@ -1,6 +1,6 @@
 //! The trainer of a job: the embedded one, or a program that is started with it.
 //!
-//! [`Input`] says where experiences come from, [`Trainer`] is whoever learns from them.
+//! [`TrainerInput`] says where experiences come from, [`Trainer`] is whoever learns from them.
 //! `docs/run.md` says it for people.
 
 mod embedded;

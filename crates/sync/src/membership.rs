@@ -15,7 +15,8 @@ use super::synchronizer::Synchronizer;
 const HEARTBEATS_PER_TIMEOUT: u32 = 4;
 
 /// A seat of an explorer or of the trainer. It is kept for as long as this lives; whoever drops it
-/// before it has said [`Seat::done`] or [`Seat::failed`] has left without a word, and is missed.
+/// before it has said [`Membership::done`] or [`Membership::failed`] has left without a word, and
+/// is missed.
 #[derive(Debug)]
 pub struct Membership {
     shared: Arc<MembershipShared>,

@@ -46,7 +46,7 @@ pub struct WeightRequest {
     /// The version that it has.
     pub have: u64,
     /// Versions before this one are not enough while the trainer can still get there.
-    /// [`Want::LAST`]: only its last ones are, for which it must have ended.
+    /// [`WeightRequest::LAST`]: only its last ones are, for which it must have ended.
     pub at_least: u64,
     /// Whether the trainer is asked to publish (style `explorer_driven`).
     pub demand: bool,
@@ -83,8 +83,8 @@ pub enum TrainerProgress {
     Training,
     /// It waits for experiences for its next step.
     Idle {
-        /// [`Asked::ask`] as it was before it looked for experiences, of which there were too few.
-        /// That tells those who wait whether it knows of what they delivered.
+        /// [`WaitStatus::ask`] as it was before it looked for experiences, of which there were too
+        /// few. That tells those who wait whether it knows of what they delivered.
         seen: u64,
     },
     /// It is done.

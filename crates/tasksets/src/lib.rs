@@ -1,7 +1,8 @@
 //! Tasksets: rows of files, formats that turn rows into tasks, and selectors that order them.
 //!
-//! [`Opener`] opens the tasksets of a configuration. [`Tasks`] yields batches, takes the pass rates
-//! of tasks as feedback, and can be saved and restored. The user guide is `docs/tasksets.md`.
+//! [`TasksetOpener`] opens the tasksets of a configuration. [`TaskStream`] yields batches, takes
+//! the pass rates of tasks as feedback, and can be saved and restored. The user guide is
+//! `docs/tasksets.md`.
 //!
 //! Must not know how tasks are executed: no scheduler, no buffers, no async. Rows are read by index
 //! and never all at once, so that a taskset may be larger than memory. Reading blocks; asynchronous

@@ -56,7 +56,7 @@ impl<'a> TasksetOpener<'a> {
         Ok(TaskStream::new(sets, budget, configs[0].data_selector.seed))
     }
 
-    /// Opens the tasks to evaluate on: one [`Tasks`] for each set, in order.
+    /// Opens the tasks to evaluate on: one [`TaskStream`] for each set, in order.
     pub fn evals(&self) -> Result<Vec<TaskStream>> {
         let configs = self.buffer.explorer_input.eval_tasksets.iter().enumerate();
         let open = |(id, config)| {

@@ -6,8 +6,8 @@
 //! Drops (what did not fit) ───────┘
 //! ```
 //!
-//! [`Alarms`] feeds the watchdog and sleeps until there is news or time alone changes something.
-//! `docs/alarms.md` says it for people.
+//! [`AlarmObserver`] feeds the watchdog and sleeps until there is news or time alone changes
+//! something. `docs/alarms.md` says it for people.
 
 mod fairness;
 mod messages;

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Observers decide nothing and slow nothing down: queues are bounded, and what does not fit is
-//! counted in [`Drops`]. This crate knows nothing of the dashboard's pages, of explorers, trainers
-//! and jobs.
+//! counted in [`DropCounters`]. This crate knows nothing of the dashboard's pages, of explorers,
+//! trainers and jobs.
 
 pub mod alarms;
 mod dropped;

@@ -1,10 +1,10 @@
 //! A small decoder-only transformer for the CPU, so that the whole loop of reinforcement learning
 //! runs with nothing to download: it answers like any other model, and it learns.
 //!
-//! [`Weights`] are the parameters, read and written as safetensors. [`Generator`] continues
-//! prompts, many at once, with a cache of keys and values. [`Trainer`] makes one step of
-//! cross-entropy ([`Trainer::imitate`]) or of GRPO ([`Trainer::reinforce`]). [`Vocabulary`] makes
-//! tokens of texts. [`arithmetic`] is a model to begin with.
+//! [`ModelWeights`] are the parameters, read and written as safetensors. [`Generator`] continues
+//! prompts, many at once, with a cache of keys and values. [`ModelTrainer`] makes one step of
+//! cross-entropy ([`ModelTrainer::imitate`]) or of GRPO ([`ModelTrainer::reinforce`]).
+//! [`Vocabulary`] makes tokens of texts. [`arithmetic()`] is a model to begin with.
 //!
 //! Everything is deterministic: the same weights, prompt, temperature and seed give the same
 //! tokens, whatever else is generated at the same time; the same samples give the same step,

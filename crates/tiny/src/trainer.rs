@@ -1,8 +1,8 @@
 //! The trainer of the embedded model: GRPO on the experiences of a buffer.
 //!
-//! [`step`] is the whole of the learning, and does nothing else. [`TinyTrainer`] is what is around
-//! it: a thread that reads batches, makes steps, keeps its state so that a killed trainer goes on
-//! as if nothing had been, and puts weights into an [`Outlet`].
+//! [`step()`] is the whole of the learning, and does nothing else. [`TinyTrainer`] is what is
+//! around it: a thread that reads batches, makes steps, keeps its state so that a killed trainer
+//! goes on as if nothing had been, and puts weights into an [`SyncPublisher`].
 //!
 //! In what order things become durable is what keeps an experience from being trained twice or not
 //! at all: a step, then its state with the reader's position, then the acknowledgement of what was

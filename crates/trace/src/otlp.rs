@@ -43,7 +43,7 @@ pub(super) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Sends spans. Dropped, it sends what it has, for as long as [`FAREWELL`] lasts.
+/// Sends spans. Dropped, it sends what it has, for as long as [`SHUTDOWN_TIMEOUT`] lasts.
 #[derive(Debug)]
 pub(super) struct Exporter {
     sender: Option<Sender<Vec<Span>>>,

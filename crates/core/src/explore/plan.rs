@@ -120,7 +120,7 @@ impl Plan {
     }
 
     /// Returns how many experiences this explorer has submitted, with what steps in flight are
-    /// expected to yield: what the others should know, see [`Fact::Elsewhere`].
+    /// expected to yield: what the others should know, see [`PlanInput::OthersSubmitted`].
     pub fn submitted(&self) -> u64 {
         let PlanProgress { begun, beginning, finalized, delivered, .. } = self.progress;
         let steps = begun - finalized + u64::from(beginning.is_some());
@@ -128,8 +128,8 @@ impl Plan {
     }
 
     /// Returns the version that the trainer can be expected to publish with what this explorer has
-    /// delivered. With [`Order::Close`] it is what to wait for while other explorers go on; the
-    /// last one to close waits until the trainer is done.
+    /// delivered. With [`PlanAction::FinishTraining`] it is what to wait for while other explorers
+    /// go on; the last one to close waits until the trainer is done.
     pub fn expected(&self) -> u64 {
         self.pace.published(self.progress.delivered)
     }

@@ -23,10 +23,10 @@ pub struct PlanConfig {
     pub sync_interval: u64,
     /// Steps that the explorer may be ahead at the start.
     pub sync_offset: u64,
-    /// Steps in flight with [`Style::FullyAsync`].
+    /// Steps in flight with [`PlanStyle::FullyAsync`].
     pub max_inflight: u64,
     /// How many train steps old weights may be when a step's experiences are trained on, with
-    /// [`Style::FullyAsync`].
+    /// [`PlanStyle::FullyAsync`].
     pub max_staleness: Option<u64>,
     /// Experiences that a step is expected to yield.
     pub step_experiences: u64,

@@ -41,7 +41,8 @@ pub struct CoreConfig {
     pub delivery_timeout: Duration,
     /// The bounds of everything that is kept.
     pub limits: CoreLimits,
-    /// Whether what must survive a crash is ordered as [`Record`](crate::Action::Record)s.
+    /// Whether what must survive a crash is ordered as
+    /// [`AppendRecord`](crate::Action::AppendRecord)s.
     pub ledger: bool,
     /// Which core this is of all that follow one another on one ledger: each has attempts, lives
     /// and deliveries with numbers of its own, so that no late word can be taken for a new one.

@@ -13,7 +13,7 @@ use crate::scheduler::status::BatchType;
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Input {
-    /// Somebody asked for something and waits for an [`Answer`](crate::Answer).
+    /// Somebody asked for something and waits for an [`Response`](crate::Response).
     Requested {
         /// Under which number it is to be answered.
         request: RequestId,
@@ -41,8 +41,8 @@ pub enum Input {
         /// Whether they arrived.
         delivery: DeliveryOutcome,
     },
-    /// Something that was [recorded](crate::Action::Record) before a crash: told in the same order,
-    /// to a core that has not been asked to start. What contradicts the rest is ignored, and
+    /// Something that was [recorded](crate::Action::AppendRecord) before a crash: told in the same
+    /// order, to a core that has not been asked to start. What contradicts the rest is ignored, and
     /// counted; a payload that it names is not held. Of a batch that has ended nothing but that is
     /// told.
     Restore(LedgerRecord),

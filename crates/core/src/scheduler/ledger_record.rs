@@ -1,13 +1,13 @@
 //! What must survive the end of the process, and how a new core takes it up again.
 //!
-//! With [`Config::records`](crate::Config::records), whatever decides the future of a submitted
-//! batch is ordered as an [`Action::Record`], before the actions that rely on it. The caller
-//! appends records in order to a ledger that outlives it, and performs a
-//! [`Deliver`](Action::Deliver) or an [`Answer`](Action::Answer) only when everything recorded
+//! With [`CoreConfig::ledger`](crate::CoreConfig::ledger), whatever decides the future of a
+//! submitted batch is ordered as an [`Action::AppendRecord`], before the actions that rely on it.
+//! The caller appends records in order to a ledger that outlives it, and performs a
+//! [`Deliver`](Action::Deliver) or an [`Respond`](Action::Respond) only when everything recorded
 //! before it is safe; other actions need not wait. After a crash the records are told to a new core
-//! in the same order, as [`Input::Recorded`](crate::Input::Recorded), before it is asked to
+//! in the same order, as [`Input::Restore`](crate::Input::Restore), before it is asked to
 //! [`Start`](crate::Request::Start). Of a batch that has ended only the
-//! [`Ended`](Record::Ended) is told.
+//! [`Closed`](LedgerRecord::Closed) is told.
 //!
 //! A batch is cut, and everything in it has ended, before its results are handed to the sink: so
 //! that whatever the moment of a crash, what is delivered again is what was delivered before.

@@ -1,8 +1,8 @@
 //! Buffers of files: the data in files that other programs read, and beside them an index.
 //!
-//! A [`Store`] keeps the data of lots; [`Index`] remembers what was acknowledged, and only that is
-//! read. A lot is stored first and entered in the index then: whatever a writer that died left
-//! behind is in no index and gives way to the next. [`Files`] makes a buffer of the two.
+//! A [`FileStore`] keeps the data of lots; [`FileIndex`] remembers what was acknowledged, and only
+//! that is read. A lot is stored first and entered in the index then: whatever a writer that died
+//! left behind is in no index and gives way to the next. [`FileBuffer`] makes a buffer of the two.
 
 mod index;
 mod io;

@@ -1,8 +1,8 @@
 //! The queue: experiences on their way from the explorer to the trainer, in memory or in files.
 //!
-//! [`Queue::open`] makes one. Samples leave in the order in which they came, or by priority
-//! ([`Options::replay`]). A full queue lets writers wait, spills to disk or replaces; memory has a
-//! budget in bytes either way. What was read is kept until it is acknowledged.
+//! [`ExperienceQueue::open`] makes one. Samples leave in the order in which they came, or by
+//! priority ([`QueueOptions::replay`]). A full queue lets writers wait, spills to disk or replaces;
+//! memory has a budget in bytes either way. What was read is kept until it is acknowledged.
 //!
 //! `fifo` and `priority` are the two orders, data structures behind `store`; `writer` and `reader`
 //! wait and wake; `line` says who is next; `known` tells what has been here before.

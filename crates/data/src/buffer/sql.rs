@@ -7,8 +7,9 @@
 //! as a record and so that a reader can go back; who wants the room deletes rows. The keys of lots
 //! stay, so that a lot is known even when its rows are gone.
 //!
-//! Rows are read in one of two ways. As a **log** ([`Order::Fifo`] without `reuse`) every reader
-//! name has a cursor of its own: the id of the last row that it was given or passed over. As a
+//! Rows are read in one of two ways. As a **log** ([`ReadOrder::Fifo`] without `reuse`) every
+//! reader name has a cursor of its own: the id of the last row that it was given or passed over. As
+//! a
 //! **pool** (anything else) rows carry a count of their uses, which all readers share.
 
 mod queries;

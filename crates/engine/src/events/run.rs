@@ -78,7 +78,7 @@ pub enum RunEventKind {
         attempt: AttemptId,
     },
     /// A run of an attempt ended, and it was believed. What becomes of the run is told next:
-    /// [`RunOver`](Self::RunOver) or [`RunRetried`](Self::RunRetried).
+    /// [`RunEnded`](Self::RunEnded) or [`RunRetried`](Self::RunRetried).
     RunReported {
         /// The attempt.
         attempt: AttemptId,

@@ -172,12 +172,12 @@ impl Reporter {
         self.send_since(Instant::now(), said).await;
     }
 
-    /// As [`say`](Self::say), for what has been on its way in this process since `at`.
+    /// As [`send`](Self::send), for what has been on its way in this process since `at`.
     pub(crate) async fn send_since(&self, at: Instant, said: Vec<RunnerReport>) {
         self.inbox.send(self.message(at, said)).await;
     }
 
-    /// As [`say`](Self::say), from a thread outside the runtime.
+    /// As [`send`](Self::send), from a thread outside the runtime.
     pub fn blocking_send(&self, said: Vec<RunnerReport>) {
         self.inbox.blocking_send(self.message(Instant::now(), said));
     }

@@ -1,4 +1,4 @@
-//! Carries out updates, server by server, as [`super::roll`] says.
+//! Carries out updates, server by server, as [`super::rolling_plan`] says.
 
 use std::path::Path;
 use std::sync::Arc;

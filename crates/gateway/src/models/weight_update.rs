@@ -26,7 +26,7 @@ pub enum WeightSource {
     /// A directory that the servers can read.
     Path(PathBuf),
     /// The trainer sends them over a group that it and all servers are members of. All servers are
-    /// updated at the same time then, whatever [`super::Options::min_running`] says.
+    /// updated at the same time then, whatever [`super::RoutingOptions::min_running`] says.
     Group(TransferGroup),
 }
 

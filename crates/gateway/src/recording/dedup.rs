@@ -1,7 +1,7 @@
 //! Which call is which: what a client asks again is the call that it has asked before.
 //!
 //! A client may also ask the same several times at once, to get several samples. What it asks again
-//! and what it asks anew can have the same words; [`Calls::begin`] says how they are told apart.
+//! and what it asks anew can have the same words; [`CallLog::begin`] says how they are told apart.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem;

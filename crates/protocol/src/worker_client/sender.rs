@@ -24,7 +24,8 @@ use crate::proto::{self, worker_message::Kind};
 /// Why a message was not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkerSendError {
-    /// The engine is gone, or goodbye was said; the [`Receiver`](super::Receiver) knows more.
+    /// The engine is gone, or goodbye was said; the [`EngineReceiver`](super::EngineReceiver) knows
+    /// more.
     #[error("the connection to the engine is closed")]
     Closed,
     /// The message is larger than a message may be. The connection is well.

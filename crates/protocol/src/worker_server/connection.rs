@@ -157,7 +157,7 @@ struct Defined {
 /// Why a message was not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectionSendError {
-    /// The worker is gone or on its way out; [`Left`](super::ServerEvent::Left) tells why.
+    /// The worker is gone or on its way out; [`Left`](super::WorkerServerEvent::Left) tells why.
     #[error("the worker is gone")]
     Gone,
     /// The message is larger than a message may be. The worker is well.

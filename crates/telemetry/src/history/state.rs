@@ -26,7 +26,7 @@ pub(super) struct Item {
     pub(super) what: Event,
 }
 
-/// What a [`Seen`] comes down to.
+/// What a [`RunEvent`] comes down to.
 #[derive(Debug)]
 pub(super) enum Event {
     Given {

@@ -165,7 +165,8 @@ impl GenerationThread {
         self.say(GenerationCommand::Abort(names));
     }
 
-    /// Stops giving tokens; returns when that is so. What comes waits until [`Brain::resume`].
+    /// Stops giving tokens; returns when that is so. What comes waits until
+    /// [`GenerationThread::resume`].
     pub(super) async fn pause(&self, how: GenerationPause) {
         let (done, waits) = oneshot::channel();
         self.say(GenerationCommand::Pause(how, done));

@@ -11,8 +11,8 @@ use rand_distr::StandardNormal;
 use crate::buffer::{BufferError, Result};
 
 /// What memory one sample takes beside its payload and its id: its entry in the queue and among
-/// the known names. It counts in [`Options::bytes_max`], so that many small samples have a limit
-/// too.
+/// the known names. It counts in [`QueueOptions::bytes_max`], so that many small samples have a
+/// limit too.
 pub const SAMPLE_COST: usize = 192;
 
 /// How a queue behaves.
@@ -20,7 +20,7 @@ pub const SAMPLE_COST: usize = 192;
 pub struct QueueOptions {
     /// What errors call it.
     pub name: String,
-    /// How many lots may wait to be read; with [`WhenFull::Spill`] in memory, else in all.
+    /// How many lots may wait to be read; with [`QueueFullPolicy::Spill`] in memory, else in all.
     pub capacity: usize,
     /// How many bytes of samples are held in memory: payload, id and [`SAMPLE_COST`] of each. What
     /// was read and is not acknowledged counts, unless it is on disk as well. A payload that is a
@@ -29,7 +29,7 @@ pub struct QueueOptions {
     /// A folder in which everything is kept until it is acknowledged. Memory is then a cache. The
     /// folder belongs to one queue at a time.
     pub path: Option<PathBuf>,
-    /// How many bytes the files may take, those of `path` or those of [`WhenFull::Spill`].
+    /// How many bytes the files may take, those of `path` or those of [`QueueFullPolicy::Spill`].
     pub disk_bytes_max: u64,
     /// What happens to a lot for which there is no room. Not looked at with `replay`, which always
     /// replaces.
@@ -43,7 +43,7 @@ pub struct QueueOptions {
     /// What is in the queue is always known; of what has left, the last `known_max` are: writing
     /// one of these again has no effect. A name that was forgotten is new.
     pub known_max: usize,
-    /// What time it is for [`Replay::reuse_cooldown_time`].
+    /// What time it is for [`ReplayOptions::reuse_cooldown_time`].
     pub clock: Arc<dyn QueueClock>,
 }
 
@@ -101,7 +101,7 @@ pub enum QueueFullPolicy {
     /// It goes to disk, and memory stays within its budget.
     Spill {
         /// Where to; the folder `spill` in it is emptied when the queue is opened. Not looked at
-        /// with [`Options::path`], where everything is on disk already.
+        /// with [`QueueOptions::path`], where everything is on disk already.
         folder: PathBuf,
         /// How long to wait when the disk has reached its limit too.
         timeout: Duration,

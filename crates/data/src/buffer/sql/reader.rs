@@ -156,7 +156,7 @@ impl<D: SqlDatabase> ExperienceReader for SqlReader<D> {
     }
 
     /// Returns `id:` and the last id that was read or passed over, or `claim:` and the number of
-    /// the last claim; see [`Order`].
+    /// the last claim; see [`ReadOrder`].
     fn position(&self) -> String {
         format!("{}{}", self.way.prefix(), self.position)
     }

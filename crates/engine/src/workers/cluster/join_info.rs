@@ -44,7 +44,7 @@ impl JoinInfo {
     }
 }
 
-/// Returns the secret in a file: the text of it, or the secret of an [`Invitation`].
+/// Returns the secret in a file: the text of it, or the secret of an [`JoinInfo`].
 ///
 /// # Errors
 /// If it cannot be read, or is empty.

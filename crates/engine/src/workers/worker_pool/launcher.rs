@@ -102,7 +102,8 @@ impl LaunchStatus {
     }
 
     /// The process cannot be started yet, for a reason that lies outside: no machine has room for
-    /// it, nobody has come. Until [`is_at`](Self::is_at) no time is counted against its runners.
+    /// it, nobody has come. Until [`set_location`](Self::set_location) no time is counted against
+    /// its runners.
     pub fn set_waiting(&self, why: impl Into<String>) {
         let why = Some(why.into());
         self.0.send_if_modified(|known| {
