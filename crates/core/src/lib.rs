@@ -27,15 +27,14 @@ pub use crate::ids::{
     WorkflowId,
 };
 pub use crate::run::{
-    ByRunState, RunEnd, RunFailure, RunOutcome, RunOutput, RunState, RunnerReport,
+    ByRunState, Payload, RunEnd, RunFailure, RunOutcome, RunOutput, RunState, RunnerReport,
 };
 pub use crate::scheduler::{
     Action, AttemptCancelReason, BatchPolicy, BatchResult, BatchState, BatchType, BatchTypeTally,
     BatchView, ByDropReason, ByIgnoreReason, CollectOutcome, CollectedResults, Core, CoreConfig,
     CoreEvent, CoreLimits, Counters, Deadline, DeadlineReason, DeliveryOutcome, DropReason,
-    DynamicTimeout, FailedRun, IgnoreReason, Input, LedgerRecord, OverRollout, Payload, PoolLoad,
-    Refusal, Request, Response, RunRange, RunTally, RunnerState, RunnerView, Scaler, ScalingBounds,
-    Status, StopReport, Supervision, TaskCount, TaskResult, TaskSpec, TaskTally,
-    UnresponsivePolicy,
+    DynamicTimeout, FailedRun, IgnoreReason, Input, LedgerRecord, OverRollout, PoolLoad, Refusal,
+    Request, Response, RunRange, RunTally, RunnerState, RunnerView, Scaler, ScalingBounds, Status,
+    StopReport, Supervision, TaskCount, TaskResult, TaskSpec, TaskTally, UnresponsivePolicy,
 };
 pub use crate::time::Time;

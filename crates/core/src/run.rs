@@ -3,9 +3,17 @@
 use std::sync::Arc;
 
 use crate::failure::{CancelReason, FailureKind, names};
-use crate::ids::{AttemptId, RunId};
+use crate::ids::{AttemptId, PayloadId, RunId};
 use crate::metrics::Metrics;
-use crate::scheduler::Payload;
+
+/// The experiences of one run: opaque bytes that the caller holds under an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Payload {
+    /// Names it.
+    pub id: PayloadId,
+    /// How large it is.
+    pub bytes: u64,
+}
 
 /// Output of a run that succeeded.
 #[derive(Clone, Debug, PartialEq)]

@@ -55,7 +55,7 @@ pub use self::input::{DeliveryOutcome, Input, Request, TaskSpec, UnresponsivePol
 pub use self::ledger_record::LedgerRecord;
 pub use self::scaling::{PoolLoad, Scaler, ScalingBounds};
 pub use self::status::{
-    BatchResult, BatchState, BatchType, ByDropReason, DropReason, FailedRun, Payload, Status,
-    TaskResult, TaskTally,
+    BatchResult, BatchState, BatchType, ByDropReason, DropReason, FailedRun, Status, TaskResult,
+    TaskTally,
 };
 pub use self::view::{BatchView, Deadline, DeadlineReason, RunnerState, RunnerView};

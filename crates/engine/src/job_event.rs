@@ -106,8 +106,11 @@ pub struct Alarm {
 
 /// Sees events, one after the other. Must be quick: whatever takes long goes elsewhere.
 pub trait JobObserver: Debug + Send + Sync + 'static {
-    /// Something happened.
+    /// Receives one event, in order.
     fn on_event(&self, event: &JobEvent);
+
+    /// Flushes what is pending, within a deadline of its own; later events may be ignored. Blocks.
+    fn close(&self) {}
 }
 
 /// All who watch a job. Clones are the same.

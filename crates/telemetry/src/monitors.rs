@@ -72,7 +72,7 @@ pub async fn check(config: &Config) -> Vec<(String, String)> {
 /// written then.
 #[derive(Debug)]
 pub struct TensorboardMonitor {
-    sender: Option<SyncSender<MonitorMessage>>,
+    sender: parking_lot::Mutex<Option<SyncSender<MonitorMessage>>>,
     dropped: Arc<AtomicU64>,
     drops: DropCounters,
     over: parking_lot::Mutex<Receiver<()>>,
@@ -135,7 +135,7 @@ impl TensorboardMonitor {
         let (end, over) = channel();
         let dropped = Arc::new(AtomicU64::new(0));
         let monitor = Self {
-            sender: Some(sender),
+            sender: Some(sender).into(),
             dropped: Arc::clone(&dropped),
             drops: DropCounters::default(),
             over: over.into(),
@@ -150,8 +150,8 @@ impl TensorboardMonitor {
 
     fn tell(&self, step: u64, what: MonitorMessageKind) {
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        let sent =
-            self.sender.as_ref().map(|sender| sender.try_send(MonitorMessage { at, step, what }));
+        let message = MonitorMessage { at, step, what };
+        let sent = self.sender.lock().as_ref().map(|sender| sender.try_send(message));
         if let Some(Err(TrySendError::Full(_) | TrySendError::Disconnected(_))) = sent {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             self.drops.count(MonitorType::Tensorboard.name(), 1);
@@ -185,16 +185,20 @@ impl JobObserver for TensorboardMonitor {
             | JobEvent::Alarm(_) => {}
         }
     }
+
+    fn close(&self) {
+        drop(self.sender.lock().take());
+        // The wait is bounded: a disk that hangs must not keep the job from ending.
+        let over = self.over.lock();
+        if over.recv_timeout(SHUTDOWN_TIMEOUT) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            tracing::warn!("the last numbers of the monitor are not written: its disk hangs");
+        }
+    }
 }
 
 impl Drop for TensorboardMonitor {
     fn drop(&mut self) {
-        drop(self.sender.take());
-        // A disk that hangs keeps nobody from ending.
-        let over = self.over.get_mut();
-        if over.recv_timeout(SHUTDOWN_TIMEOUT) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-            tracing::warn!("the last numbers of the monitor are not written: its disk hangs");
-        }
+        self.close();
     }
 }
 

@@ -84,8 +84,8 @@ fn modules() -> Vec<Plant> {
                 ("crates/data/src/other.rs", "use crate::sample::X;\n"),
             ],
             &[
-                "crates/data/src: `sample` uses `buffer` of a higher layer",
                 "crates/data/src: `other` is in no layer",
+                "crates/data/src: `sample` uses `buffer` of a higher layer",
             ],
         ),
     ]

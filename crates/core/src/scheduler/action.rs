@@ -6,10 +6,9 @@ use std::time::Duration;
 use crate::batch_id::BatchId;
 use crate::failure::{CancelReason, FailureKind};
 use crate::ids::{AttemptId, BatchKey, Incarnation, LeaseId, RequestId, RunId, RunnerId, TaskId};
+use crate::run::Payload;
 use crate::scheduler::ledger_record::LedgerRecord;
-use crate::scheduler::status::{
-    BatchResult, BatchState, BatchType, DropReason, Payload, TaskResult,
-};
+use crate::scheduler::status::{BatchResult, BatchState, BatchType, DropReason, TaskResult};
 
 /// One order.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::Core;
 use crate::failure::{CancelReason, FailureKind, GroupPolicy, OnExhausted};
 use crate::ids::{BatchKey, RunId, RunnerId, TaskId};
+use crate::run::Payload;
 use crate::run::{RunEnd, RunFailure, RunOutput, RunnerReport};
 use crate::scheduler::action::{Action, AttemptCancelReason};
 use crate::scheduler::batch::PendingRetry;
@@ -15,7 +16,7 @@ use crate::scheduler::input::UnresponsivePolicy;
 use crate::scheduler::ledger_record::LedgerRecord;
 use crate::scheduler::lifecycle::CorePhase;
 use crate::scheduler::runner_slot::RunnerPhase;
-use crate::scheduler::status::{DropReason, Payload, Status, TaskTally};
+use crate::scheduler::status::{DropReason, Status, TaskTally};
 use crate::scheduler::task::{EndedTask, RunPhase, TaskPhase};
 use crate::scheduler::view::DeadlineReason;
 

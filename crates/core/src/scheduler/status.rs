@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use crate::batch_id::BatchId;
 use crate::failure::{ByCancelReason, ByFailureKind, FailureKind, names};
-use crate::ids::{BatchKey, PayloadId, RunId, TaskId};
+use crate::ids::{BatchKey, RunId, TaskId};
 use crate::metrics::Metrics;
+use crate::run::Payload;
 use crate::scheduler::counters::RunTally;
 
 /// Whether a batch is trained on.
@@ -85,15 +86,6 @@ names!(
         Stopped = "stopped",
     }
 );
-
-/// The experiences of one run: opaque bytes that the caller holds under an id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Payload {
-    /// Names it.
-    pub id: PayloadId,
-    /// How large it is.
-    pub bytes: u64,
-}
 
 /// How a task ended.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::failure::{CancelReason, FailureKind};
 use crate::ids::{AttemptId, LeaseId, WorkflowId};
 use crate::metrics::Metrics;
-use crate::scheduler::status::{FailedRun, Payload, Status};
+use crate::run::Payload;
+use crate::scheduler::status::{FailedRun, Status};
 
 /// A task. Small while it waits: a batch may have a million of them.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rollway_config::{Config, Mode};
 use rollway_dashboard::JobDashboard;
 use rollway_engine::events::{RunObserver, RunObservers};
-use rollway_engine::job_event::JobObservers;
+use rollway_engine::job_event::{JobObserver, JobObservers};
 use rollway_telemetry::DropCounters;
 use rollway_telemetry::alarms::AlarmObserver;
 use rollway_telemetry::history::RunHistory;
@@ -31,6 +31,7 @@ pub struct JobTelemetry {
     history: Option<Arc<RunHistory>>,
     shown: Option<JobDashboard>,
     tracer: Option<Arc<Tracer>>,
+    monitors: Vec<Arc<dyn JobObserver>>,
     _listening: Option<MetricsServer>,
 }
 
@@ -57,7 +58,7 @@ impl JobTelemetry {
         let meters = PrometheusExporter::new(config, drops.clone());
         let listening = serve(config, &meters).await?;
         let watchers = watchers.with(Arc::clone(&meters) as _);
-        let watchers = monitors.into_iter().fold(watchers, |all, monitor| all.with(monitor));
+        let watchers = monitors.iter().fold(watchers, |all, it| all.with(Arc::clone(it)));
         let history = RunHistory::of(config);
         let watchers = history.iter().fold(watchers, |all, it| all.with(Arc::clone(it) as _));
         let stop = stop.child_token();
@@ -82,7 +83,7 @@ impl JobTelemetry {
         let watchers = tracer.iter().fold(watchers, |all, it| all.with(Arc::clone(it) as _));
         observers.extend(tracer.iter().map(|it| Arc::clone(it) as _));
         let eyes = ObserverSet { watchers, observers: RunObservers::new(observers) };
-        Ok(Self { eyes, stop, alarms, history, shown, tracer, _listening: listening })
+        Ok(Self { eyes, stop, alarms, history, shown, tracer, monitors, _listening: listening })
     }
 
     /// Returns all who are to be told of steps and evaluations.
@@ -122,8 +123,11 @@ impl JobTelemetry {
         }
         // Pages are told how it ended before they are left alone.
         drop(self.shown);
-        // Whoever writes is done when nobody tells it anything any more.
         self.alarms.end().await;
+        // Observers may outlive the job in other tasks: monitors are closed, not only dropped.
+        let monitors = self.monitors;
+        let close = move || monitors.iter().for_each(|monitor| monitor.close());
+        let _ = tokio::task::spawn_blocking(close).await;
     }
 
     /// Writes the end down, in the summary as well.

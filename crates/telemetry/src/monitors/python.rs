@@ -40,7 +40,7 @@ const CHECK: &str = "from rollway.monitors import check; check(sys.argv[1])";
 #[derive(Debug)]
 pub(super) struct Outside {
     name: &'static str,
-    sender: Option<SyncSender<String>>,
+    sender: Mutex<Option<SyncSender<String>>>,
     drops: DropCounters,
     process: Arc<Mutex<Option<Child>>>,
     over: Mutex<Receiver<()>>,
@@ -100,7 +100,7 @@ impl Outside {
         let process = Arc::default();
         let outside = Self {
             name: start.name,
-            sender: Some(sender),
+            sender: Some(sender).into(),
             drops: drops.clone(),
             process: Arc::clone(&process),
             over: over.into(),
@@ -116,7 +116,7 @@ impl Outside {
     }
 
     fn tell(&self, line: &Value) {
-        let sent = self.sender.as_ref().map(|sender| sender.try_send(line.to_string()));
+        let sent = self.sender.lock().as_ref().map(|sender| sender.try_send(line.to_string()));
         if let Some(Err(_)) = sent {
             self.drops.count(self.name, 1);
         }
@@ -162,12 +162,10 @@ impl JobObserver for Outside {
         };
         self.tell(&line);
     }
-}
 
-impl Drop for Outside {
-    fn drop(&mut self) {
-        drop(self.sender.take());
-        let over = self.over.get_mut();
+    fn close(&self) {
+        drop(self.sender.lock().take());
+        let over = self.over.lock();
         if over.recv_timeout(SHUTDOWN_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!(
                 "the monitor {} did not send its last numbers within {} s, and is ended",
@@ -179,6 +177,11 @@ impl Drop for Outside {
     }
 }
 
+impl Drop for Outside {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
 /// Tells the process everything, until nobody says anything any more.
 fn work(
     start: Start,
@@ -353,7 +356,7 @@ mod tests {
         }
         assert!(drops.read()["wandb"] > 0, "the pipe is full, and then the queue is");
         // The end of a job would wait for its deadline and do this.
-        outside.sender = None;
+        *outside.sender.lock() = None;
         outside.kill();
     }
 }

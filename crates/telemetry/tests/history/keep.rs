@@ -159,10 +159,10 @@ async fn goes_on(is_lost: bool) {
 fn a_history_in_another_format_is_refused_and_kept() {
     let folder = tempfile::tempdir().unwrap();
     let options = options(folder.path());
-    std::fs::create_dir_all(&options.dir).unwrap();
+    fs::create_dir_all(&options.dir).unwrap();
     let events = options.dir.join("events");
-    std::fs::write(&events, b"rwhist1\nrecords").unwrap();
+    fs::write(&events, b"rwhist1\nrecords").unwrap();
     let error = RunHistory::open(&options).unwrap_err().to_string();
     assert!(error.contains("not a history of this version"), "{error}");
-    assert_eq!(std::fs::read(&events).unwrap(), b"rwhist1\nrecords");
+    assert_eq!(fs::read(&events).unwrap(), b"rwhist1\nrecords");
 }
