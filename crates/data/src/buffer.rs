@@ -2,8 +2,7 @@
 //!
 //! A [`Buffer`] is opened from an address; its [`ExperienceWriter`]s take [`WriteBatch`]s, its
 //! [`ExperienceReader`]s return [`Sample`]s. What a writer has acknowledged is neither lost nor
-//! doubled by writing it again, and what a reader returns is kept until it is acknowledged where
-//! the storage can.
+//! doubled by writing it again; what a reader returns is kept until acknowledged, where possible.
 
 mod address;
 mod error;

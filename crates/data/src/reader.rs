@@ -3,8 +3,7 @@
 //! [`open()`] gives a reader for any address. [`serve`] offers a buffer to others, [`connect`] is
 //! their end of it: an [`ExperienceReader`](crate::buffer::ExperienceReader) like any other, which
 //! goes on after a cut of the connection and after a restart of the server. `group` decides who
-//! gets what when several read under one name, and when one of them is lost; [`read_until`] lets a
-//! read be given up.
+//! gets what when several read under one name or one is lost; [`read_until`] can be interrupted.
 
 mod group;
 mod interruptible;

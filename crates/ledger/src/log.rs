@@ -5,14 +5,12 @@
 //! writes what has come together with one write and one sync ("group commit") and then tells
 //! everybody who asked with [`SegmentLog::commit`]. Frames are named by their offset in the log,
 //! which counts all frames ever appended and does not depend on the file that they end up in: so a
-//! frame that could not be written keeps its [`LogPosition`] when it is written again to another
-//! segment.
+//! frame that could not be written keeps its [`LogPosition`] in the next segment.
 //!
 //! `append` takes whatever it is given and never blocks. It is called by a loop that must not wait
 //! and that has nothing better to do with the end of a run than to keep it, in the same memory. The
 //! bound is enforced where something can be refused: [`SegmentLog::behind`] tells when
-//! [`LogOptions::unsynced_bytes`] wait, and who brings new work then says no, or waits for a
-//! commit.
+//! [`LogOptions::unsynced_bytes`] wait; the caller then refuses new work or waits for a commit.
 
 mod error;
 mod folder;

@@ -8,8 +8,7 @@
 //! stay, so that a lot is known even when its rows are gone.
 //!
 //! Rows are read in one of two ways. As a **log** ([`ReadOrder::Fifo`] without `reuse`) every
-//! reader name has a cursor of its own: the id of the last row that it was given or passed over. As
-//! a
+//! reader name has its own cursor: the id of the last row that it was given or passed over. As a
 //! **pool** (anything else) rows carry a count of their uses, which all readers share.
 
 mod queries;
