@@ -349,7 +349,7 @@ mod tests {
     fn a_process_that_hangs_holds_nobody_up() {
         let folder = tempfile::tempdir().unwrap();
         let drops = DropCounters::default();
-        let mut outside = Outside::start(shell("sleep 600", folder.path()), &drops).unwrap();
+        let outside = Outside::start(shell("sleep 600", folder.path()), &drops).unwrap();
         let many = "x".repeat(10_000);
         for _ in 0..QUEUE_CAPACITY + 100 {
             outside.tell(&json!(many));
