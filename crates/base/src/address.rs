@@ -57,7 +57,6 @@ impl FromStr for Address {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not an address, expected `unix:PATH` or `HOST:PORT`: `{text}`")]
 pub struct AddressError {
-    /// The text.
     pub text: String,
 }
 

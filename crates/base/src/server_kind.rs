@@ -47,7 +47,6 @@ impl fmt::Display for ServerKind {
     suggest::instead(name, ServerKind::ALL.into_iter().map(ServerKind::name))
 )]
 pub struct UnknownServerKind {
-    /// The name.
     pub name: String,
 }
 

@@ -171,7 +171,10 @@ impl ConformanceSession {
         let watching = async {
             while !done(&self.watch) {
                 if let Some(reason) = &self.watch.left {
-                    return Err(format!("the worker left before {what}: {}", words(reason)));
+                    return Err(format!(
+                        "the worker left before {what}: {}",
+                        disconnect_message(reason)
+                    ));
                 }
                 match self.stage.server.recv().await {
                     WorkerServerEvent::Message { message, .. } => self.watch.observe(message),
@@ -234,7 +237,7 @@ impl ConformanceSession {
     }
 }
 
-pub(super) fn words(reason: &DisconnectReason) -> String {
+pub(super) fn disconnect_message(reason: &DisconnectReason) -> String {
     match reason {
         DisconnectReason::Goodbye => "goodbye".to_owned(),
         DisconnectReason::Lost { message } => format!("lost, {message}"),

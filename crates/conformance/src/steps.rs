@@ -11,7 +11,7 @@ use rollway_protocol::worker_server::DisconnectReason;
 use rollway_protocol::{EngineMessage, VersionRange};
 
 use super::report::{Check, CheckResult, ConformanceReport};
-use super::session::{ConformanceSession, Stage, Twist, words};
+use super::session::{ConformanceSession, Stage, Twist, disconnect_message};
 use super::target::{ConformanceTarget, TargetEnd};
 use super::{ConformanceOptions, FAIL, SUCCEED, WAIT};
 
@@ -401,7 +401,9 @@ async fn goodbye(session: &mut ConformanceSession, options: &ConformanceOptions)
     session.in_grace("the worker left", |watch| watch.left.is_some()).await?;
     match &session.watch.left {
         Some(DisconnectReason::Goodbye) => {}
-        Some(reason) => return Err(format!("it left otherwise: {}", words(reason)).into()),
+        Some(reason) => {
+            return Err(format!("it left otherwise: {}", disconnect_message(reason)).into());
+        }
         None => {}
     }
     match session.stage.running.ended(options.patience).await {

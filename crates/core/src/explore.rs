@@ -31,7 +31,6 @@ pub enum PlanInput {
     Exhausted,
     /// A step was finalized. Answers [`PlanAction::FinalizeStep`].
     Finalized {
-        /// Which one.
         step: u64,
         /// How many experiences it delivered.
         delivered: u64,

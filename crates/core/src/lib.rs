@@ -5,7 +5,7 @@
 //! [`Action`]s. [`explore`] plans the loop of an explorer, [`sync`] decides about weights and
 //! members, [`metrics`] aggregates.
 
-#![warn(missing_docs, clippy::wildcard_enum_match_arm)]
+#![warn(clippy::wildcard_enum_match_arm)]
 
 mod batch_id;
 pub mod explore;

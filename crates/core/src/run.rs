@@ -20,7 +20,6 @@ pub struct Payload {
 pub struct RunOutput<P = Payload> {
     /// Experiences; none in eval.
     pub payload: Option<P>,
-    /// Metrics.
     pub metrics: Metrics,
 }
 
@@ -150,24 +149,11 @@ pub enum RunnerReport<P = Payload> {
         suspect: bool,
     },
     /// It has begun an attempt.
-    AttemptBegan {
-        /// Attempt.
-        attempt: AttemptId,
-    },
+    AttemptBegan { attempt: AttemptId },
     /// A run of an attempt ended.
-    RunFinished {
-        /// Attempt.
-        attempt: AttemptId,
-        /// Run.
-        run: RunId,
-        /// Outcome of the run.
-        outcome: RunOutcome<P>,
-    },
+    RunFinished { attempt: AttemptId, run: RunId, outcome: RunOutcome<P> },
     /// The attempt is over, also if it was cancelled, and the runner is idle.
-    AttemptEnded {
-        /// Attempt.
-        attempt: AttemptId,
-    },
+    AttemptEnded { attempt: AttemptId },
 }
 
 impl<P> RunnerReport<P> {

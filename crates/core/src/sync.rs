@@ -301,7 +301,7 @@ impl SyncCore {
     }
 
     /// What the trainer should know of those who wait.
-    pub fn asked(&self) -> WaitSummary {
+    pub fn wait_summary(&self) -> WaitSummary {
         let demands = self.waits.values().filter(|wait| wait.want.demand);
         // Nobody is helped by the version that they have.
         let wanted =
@@ -337,7 +337,7 @@ impl SyncCore {
             newest: self.newest,
             explorers: self.explorers.iter().map(explorer).collect(),
             trainer,
-            asked: self.asked(),
+            asked: self.wait_summary(),
         }
     }
 

@@ -94,7 +94,7 @@ fn outcome() -> impl Strategy<Value = RunOutcome> {
 
 /// A report about recent attempts: `back` counts from the latest one.
 #[derive(Clone, Debug)]
-enum Told {
+enum ArbitraryInput {
     Input(Input),
     Reported {
         runner: u32,
@@ -151,30 +151,32 @@ fn record() -> impl Strategy<Value = LedgerRecord> {
     ]
 }
 
-fn told() -> impl Strategy<Value = Told> {
+fn arbitrary_input() -> impl Strategy<Value = ArbitraryInput> {
     let delivery = prop_oneof![
         2 => Just(DeliveryOutcome::Acknowledged { metrics: Metrics::new() }),
         1 => Just(DeliveryOutcome::Failed { message: "disk full".into() }),
     ];
     prop_oneof![
         6 => (any::<u8>(), request()).prop_map(|(request, what)| {
-            Told::Input(Input::Requested { request: RequestId(u64::from(request)), what })
+            ArbitraryInput::Input(Input::Requested { request: RequestId(u64::from(request)), what })
         }),
         1 => any::<u8>().prop_map(|request| {
-            Told::Input(Input::RequestAbandoned { request: RequestId(u64::from(request)) })
+            let request = RequestId(u64::from(request));
+            ArbitraryInput::Input(Input::RequestAbandoned { request })
         }),
-        4 => Just(Told::Input(Input::TimePassed)),
+        4 => Just(ArbitraryInput::Input(Input::TimePassed)),
         12 => (0..6u32, 0..3u32, outcome()).prop_map(|(runner, run, outcome)| {
-            Told::Truth { runner, run, outcome }
+            ArbitraryInput::Truth { runner, run, outcome }
         }),
         4 => (0..6u32, 0..2u32, 0..3u64, 0..8u8, 0..5u32, outcome()).prop_map(
-            |(runner, life_back, attempt_back, what, run, outcome)| Told::Reported {
+            |(runner, life_back, attempt_back, what, run, outcome)| ArbitraryInput::Reported {
                 runner, life_back, attempt_back, what, run, outcome
             }
         ),
-        1 => record().prop_map(|record| Told::Input(Input::Restore(record))),
-        1 => (0..4usize, 0..20usize).prop_map(|(lost, twice)| Told::Crash { lost, twice }),
-        3 => (0..2u64, delivery).prop_map(|(lease_back, delivery)| Told::Delivered {
+        1 => record().prop_map(|record| ArbitraryInput::Input(Input::Restore(record))),
+        1 => (0..4usize, 0..20usize)
+            .prop_map(|(lost, twice)| ArbitraryInput::Crash { lost, twice }),
+        3 => (0..2u64, delivery).prop_map(|(lease_back, delivery)| ArbitraryInput::Delivered {
             lease_back, delivery
         }),
     ]
@@ -297,16 +299,16 @@ impl Memory {
         told
     }
 
-    fn input(&mut self, core: &Core, told: Told) -> Input {
+    fn input(&mut self, core: &Core, told: ArbitraryInput) -> Input {
         match told {
-            Told::Input(Input::Restore(record)) => Input::Restore(self.numbered(record)),
-            Told::Input(input) => input,
-            Told::Crash { .. } => Input::TimePassed,
-            Told::Delivered { lease_back, delivery } => {
+            ArbitraryInput::Input(Input::Restore(record)) => Input::Restore(self.numbered(record)),
+            ArbitraryInput::Input(input) => input,
+            ArbitraryInput::Crash { .. } => Input::TimePassed,
+            ArbitraryInput::Delivered { lease_back, delivery } => {
                 let lease = LeaseId(self.leases.saturating_sub(lease_back));
                 Input::DeliveryDone { lease, delivery }
             }
-            Told::Reported { runner, life_back, attempt_back, what, run, outcome } => {
+            ArbitraryInput::Reported { runner, life_back, attempt_back, what, run, outcome } => {
                 let runner = RunnerId(runner);
                 let life = core.runner(runner).map_or(0, |view| view.life.0);
                 let attempt = AttemptId(self.attempts.saturating_sub(attempt_back));
@@ -327,7 +329,7 @@ impl Memory {
                 };
                 Input::Report { runner, life: Incarnation(life.saturating_sub(life_back)), report }
             }
-            Told::Truth { runner, run, outcome } => {
+            ArbitraryInput::Truth { runner, run, outcome } => {
                 self.truth(core, RunnerId(runner), run, outcome)
             }
         }
@@ -380,7 +382,7 @@ proptest! {
     #[test]
     fn the_core_takes_anything(
         config in config(),
-        steps in prop::collection::vec((told(), 0..4u64), 1..250),
+        steps in prop::collection::vec((arbitrary_input(), 0..4u64), 1..250),
     ) {
         let mut config = config;
         let mut core = Core::new(config.clone());
@@ -394,7 +396,7 @@ proptest! {
         let mut noticed = 0;
         for (told, pause) in steps {
             now = now.after(Duration::from_secs(pause));
-            if let Told::Crash { lost, twice } = told {
+            if let ArbitraryInput::Crash { lost, twice } = told {
                 config.epoch += 1;
                 core = Core::new(config.clone());
                 actions.clear();

@@ -76,7 +76,6 @@ pub enum DashboardError {
     /// Nobody can listen there.
     #[error("the dashboard cannot listen at {address}: {source}; {}", remedy(source))]
     Listen {
-        /// Where.
         address: String,
         /// Why not.
         source: io::Error,

@@ -125,7 +125,7 @@ impl World {
         (head[9..12].parse().unwrap(), head.to_lowercase(), body.to_owned())
     }
 
-    fn asked(&self) -> Vec<String> {
+    fn requests(&self) -> Vec<String> {
         std::mem::take(&mut self.stage.asked.lock().unwrap())
     }
 }
@@ -158,7 +158,7 @@ async fn nobody_gets_anything_without_the_token() {
     assert_eq!(status, 401);
     assert!(body.contains("needs its token") && !head.contains("set-cookie"), "{head}");
     assert_eq!(world.ask("POST /api/runs/1/2/3/cancel", &["X-Rollway: 1"], "{}").await.0, 401);
-    assert_eq!(world.asked(), [""; 0]);
+    assert_eq!(world.requests(), [""; 0]);
 }
 
 #[tokio::test]
@@ -197,14 +197,14 @@ async fn other_sites_and_other_names_of_this_machine_are_turned_away() {
     ] {
         assert_eq!(world.ask(act, headers, "{}").await.0, 403, "{headers:?}");
     }
-    assert_eq!(world.asked(), [""; 0]);
+    assert_eq!(world.requests(), [""; 0]);
     let own = [BEARER, JSON, "X-Rollway: 1", &origin, "Sec-Fetch-Site: same-origin"];
     assert_eq!(world.ask(act, &own, "{}").await.0, 200);
-    assert_eq!(world.asked(), ["cancel a/b/2/3"]);
+    assert_eq!(world.requests(), ["cancel a/b/2/3"]);
     let abort = "POST /api/batches/7/abort";
     let (status, _, body) = world.ask(abort, &own, r#"{"keep_partial": true}"#).await;
     assert_eq!((status, body.contains("it is over")), (409, true), "{body}");
-    assert_eq!(world.asked(), ["abort 7 true"]);
+    assert_eq!(world.requests(), ["abort 7 true"]);
 }
 
 #[tokio::test]
@@ -212,7 +212,7 @@ async fn questions_are_bounded_and_mistakes_are_said() {
     let world = world().await;
     let line = "GET /api/runs?state=running&text=a%20b&sort=reward&desc=true&limit=99999";
     assert_eq!(world.ask(line, &[BEARER], "").await.0, 200);
-    let asked = world.asked().concat();
+    let asked = world.requests().concat();
     assert!(asked.contains("limit: 500") && asked.contains("\"a b\""), "{asked}");
     let (status, _, body) = world.ask("GET /api/runs?task=seven", &[BEARER], "").await;
     assert!(status == 400 && body.contains("error"), "{status} {body}");

@@ -41,7 +41,6 @@ pub struct WriteBatch {
     /// What it is called. The same lot written again, also after a crash, has the same key and no
     /// further effect.
     pub key: Arc<str>,
-    /// What is in it.
     pub samples: Vec<Sample>,
 }
 

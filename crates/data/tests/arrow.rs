@@ -138,7 +138,7 @@ fn experience() -> impl Strategy<Value = Experience> {
         (of(ints()), of(ints())),
         of(any::<u64>().prop_map(f64::from_bits)),
     );
-    (eid(), arrays, status(), of(versions()), words(), media()).prop_filter_map(
+    (eid(), arrays, status(), of(versions()), text_columns(), media()).prop_filter_map(
         "the rules of experiences",
         |(eid, arrays, truncate_status, model_versions, words, media)| {
             let ((tokens, prompt_length), floats, action_mask, answers, reward) = arrays;
@@ -201,9 +201,9 @@ fn versions() -> impl Strategy<Value = ModelVersions> {
         .prop_map(|runs| ModelVersions::from_runs(runs).unwrap())
 }
 
-type Words = (Json, BTreeMap<String, f64>, [Option<String>; 2], [Option<Json>; 4]);
+type TextColumns = (Json, BTreeMap<String, f64>, [Option<String>; 2], [Option<Json>; 4]);
 
-fn words() -> impl Strategy<Value = Words> {
+fn text_columns() -> impl Strategy<Value = TextColumns> {
     let json = || {
         of(prop_oneof![Just("[]"), Just("null"), Just("[ {\"é\": 1e3} ]")])
             .prop_map(|text| text.map(|text| Json::new(text).unwrap()))

@@ -105,7 +105,6 @@ pub(crate) struct Driver<W> {
     /// A batch that the core has just taken in: its answer has the tasks.
     submitted: Option<LedgerRecord>,
     inbox: mpsc::Receiver<DriverMessage>,
-    /// The inbox that runners report to.
     reports: Arc<dyn RunnerInbox>,
     returns: Arc<ReturnQueue>,
     origin: Instant,

@@ -27,29 +27,21 @@ pub enum JobEvent {
         done_steps: u64,
         /// Steps of the whole job; none: unknown (mode `train`).
         total_steps: Option<u64>,
-        /// Tasks of a step.
         tasks_per_step: u64,
-        /// Runners.
         runners: u32,
     },
-    /// A step was begun.
     StepBegun {
-        /// Which one.
         step: u64,
-        /// Its tasks.
         tasks: u64,
-        /// Their runs.
         runs: u64,
     },
     /// A step was finalized.
     StepDone {
-        /// Which one.
         step: u64,
         /// How its tasks ended.
         result: Arc<BatchResult>,
         /// Everything there is to log, under its final names.
         metrics: Metrics,
-        /// How long it was waited for.
         waited: Duration,
     },
     /// The evaluation of one set was finished.
@@ -58,7 +50,6 @@ pub enum JobEvent {
         step: u64,
         /// The version of the weights.
         version: u64,
-        /// The set.
         set: Arc<str>,
         /// The mean reward; none if no run succeeded.
         score: Option<f64>,
@@ -80,7 +71,6 @@ pub enum JobEvent {
     },
     /// The trainer made a step.
     Trained {
-        /// Which one.
         step: u64,
         /// Everything there is to log, under its final names (`trainer/…`).
         metrics: Metrics,

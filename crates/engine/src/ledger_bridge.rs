@@ -37,11 +37,9 @@ pub struct RestoreReport {
 /// A batch that goes on where it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoredBatch {
-    /// Its id.
     pub batch: BatchId,
     /// Whether it is trained on.
     pub kind: BatchType,
-    /// How many tasks it has.
     pub tasks: usize,
     /// How many of its runs had ended and are not run again.
     pub ended_runs: usize,

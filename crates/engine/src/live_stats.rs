@@ -66,9 +66,7 @@ pub struct StatsSample {
     pub runners: u32,
     /// Runners that execute something.
     pub busy: u32,
-    /// Tokens of all prompts.
     pub prompt_tokens: u64,
-    /// Tokens of all answers.
     pub answer_tokens: u64,
 }
 

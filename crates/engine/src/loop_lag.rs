@@ -23,7 +23,6 @@ pub struct LoopLag {
     pub max: Duration,
     /// 99th percentile, rounded up by a sixteenth at most.
     pub p99: Duration,
-    /// The longest turn.
     pub longest_turn: Duration,
     /// Number of messages.
     pub messages: u64,

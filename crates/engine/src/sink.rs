@@ -23,7 +23,6 @@ pub use self::pipeline::PipelineSink;
 /// The results of a batch on their way to the sink.
 #[derive(Clone, Debug)]
 pub struct BatchDelivery {
-    /// The batch.
     pub batch: BatchId,
     /// Which life of that id.
     pub key: BatchKey,
@@ -34,7 +33,6 @@ pub struct BatchDelivery {
 /// The result of one task.
 #[derive(Clone, Debug)]
 pub struct TaskPayloads {
-    /// Which task.
     pub task_id: TaskId,
     /// How it ended.
     pub status: Arc<Status>,
@@ -67,7 +65,6 @@ pub enum SinkError {
     /// A key has a value that cannot be.
     #[error("{key}: {message}")]
     Config {
-        /// Which key.
         key: String,
         /// What is wrong with it, and what to do.
         message: String,

@@ -12,7 +12,6 @@ use super::{Experience, FieldError, FieldProblem};
 /// The name of an experience.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Eid {
-    /// The batch.
     pub batch: IdPart,
     /// The task in the batch.
     pub task: IdPart,
@@ -62,9 +61,7 @@ impl fmt::Display for Eid {
 /// A batch or a task: a number or a text. The default is the empty text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum IdPart {
-    /// A number.
     Number(i64),
-    /// A text.
     Text(String),
 }
 
@@ -107,9 +104,7 @@ impl From<&BatchId> for IdPart {
 /// What the members of a group have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GroupBy {
-    /// The task.
     Task,
-    /// The run.
     Run,
     /// The task and the turn.
     Step,

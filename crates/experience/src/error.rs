@@ -18,7 +18,6 @@ pub struct FieldError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FieldProblem {
-    /// It has to be there.
     #[error("missing")]
     Missing,
     /// It has to be at least 1.
@@ -26,62 +25,28 @@ pub enum FieldProblem {
     NotPositive,
     /// It is an experience of another kind.
     #[error("{} where {} is expected", .found.name(), .expected.name())]
-    Kind {
-        /// What it is.
-        found: ExperienceKind,
-        /// What it has to be.
-        expected: ExperienceKind,
-    },
+    Kind { found: ExperienceKind, expected: ExperienceKind },
     /// There are too few tokens.
     #[error("{found} tokens, but there must be more than the {prompt} of the prompt")]
-    NoResponse {
-        /// How many there are.
-        found: usize,
-        /// How many the prompt has.
-        prompt: usize,
-    },
+    NoResponse { found: usize, prompt: usize },
     /// It has to have another length.
     #[error("length {found} where {expected} is expected")]
-    Length {
-        /// What it has.
-        found: u64,
-        /// What it has to have.
-        expected: u64,
-    },
+    Length { found: u64, expected: u64 },
     /// A number does not fit into the type of the field.
     #[error("{value} at position {index} does not fit into 32 bits")]
-    OutOfRange {
-        /// Where it is.
-        index: usize,
-        /// What it is.
-        value: i64,
-    },
+    OutOfRange { index: usize, value: i64 },
     /// It has elements of another type.
     #[error("elements of type {found} where {expected} is expected")]
-    Dtype {
-        /// What it has.
-        found: Dtype,
-        /// What it has to have.
-        expected: Dtype,
-    },
+    Dtype { found: Dtype, expected: Dtype },
     /// A truth value is neither 0 nor 1.
     #[error("neither 0 nor 1 at position {index}")]
-    NotBool {
-        /// Where it is.
-        index: usize,
-    },
+    NotBool { index: usize },
     /// It has another number of dimensions.
     #[error("{found} dimensions where {expected} is expected")]
-    Rank {
-        /// How many it has.
-        found: usize,
-        /// How many it has to have.
-        expected: usize,
-    },
+    Rank { found: usize, expected: usize },
     /// The shape and the data do not fit.
     #[error("{found} bytes of data where the shape needs {}", OrTooMany(*.expected))]
     DataBytes {
-        /// How many there are.
         found: usize,
         /// How many there have to be; absent if that is more than can be counted.
         expected: Option<usize>,
@@ -100,7 +65,6 @@ pub enum FieldProblem {
     /// There are more than there may be.
     #[error("{found}, but at most {limit} are allowed")]
     TooMany {
-        /// How many there are.
         found: usize,
         /// How many there may be.
         limit: usize,

@@ -3,8 +3,6 @@
 //! Start with [`Experience`]. `rules` validates its fields; [`payload`] encodes and decodes them.
 //! The schema of the metadata is `proto/experience.proto`, used by `payload` only.
 
-#![warn(missing_docs)]
-
 mod array;
 mod dpo;
 mod eid;
@@ -136,9 +134,7 @@ pub struct ExperienceFields {
     pub info: Json,
     /// Becomes part of the run's metrics.
     pub metrics: BTreeMap<String, f64>,
-    /// The prompt as text.
     pub prompt_text: Option<String>,
-    /// The response as text.
     pub response_text: Option<String>,
     /// The conversation.
     pub messages: Option<Json>,
@@ -219,7 +215,6 @@ impl ExperienceKind {
 pub enum TruncateStatus {
     /// The prompt: there is nothing to learn from.
     PromptTruncated,
-    /// The response.
     ResponseTruncated,
 }
 

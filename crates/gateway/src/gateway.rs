@@ -20,12 +20,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 pub enum StartError {
     /// The address cannot be listened at.
     #[error("cannot listen at {address}: {source}")]
-    Listen {
-        /// Which address.
-        address: String,
-        /// Why.
-        source: io::Error,
-    },
+    Listen { address: String, source: io::Error },
     /// No secret can be made up.
     #[error("the operating system has no random numbers: {0}")]
     Random(io::Error),

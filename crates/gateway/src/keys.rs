@@ -14,9 +14,7 @@ use subtle::ConstantTimeEq;
 /// of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RunRef {
-    /// The attempt.
     pub attempt: u64,
-    /// The run.
     pub run: u32,
 }
 
@@ -25,7 +23,6 @@ pub struct RunRef {
 pub enum Caller {
     /// Whoever started the gateway, or was given its key.
     Admin,
-    /// A run.
     Run(RunRef),
 }
 

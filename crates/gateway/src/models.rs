@@ -61,7 +61,6 @@ pub struct ServerSpec {
     /// Whether it is the model that is trained: the one that calls without a model's name reach,
     /// whose weights are updated, and whose answers are recorded. Others are judges and the like.
     pub trained: bool,
-    /// What kind of server it is.
     pub engine: ServerKind,
     /// Its root, without `/v1`.
     pub url: String,

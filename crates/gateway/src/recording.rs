@@ -16,7 +16,7 @@ use rollway_model_api::{ModelCall, ModelResponse, ResponseEnd};
 
 use self::dedup::{CallLog, CallMatch, Fingerprint};
 use self::merge_plan::MergePlan;
-use self::turn::{ReturnedTokens, told, turn_id};
+use self::turn::{ReturnedTokens, returned_tokens, turn_id};
 use self::turn_table::{TurnOrigin, TurnTable};
 
 pub use self::merge::{MergedTurns, merge};
@@ -37,7 +37,6 @@ pub struct Recorder {
 /// How much of a run is kept at most. Beyond it the run's recording has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecorderLimits {
-    /// Turns.
     pub max_turns: u32,
     /// Bytes, of tokens, messages and kept answers together.
     pub max_bytes: u64,
@@ -88,7 +87,6 @@ pub enum RecordError {
     /// There is more to keep than allowed.
     #[error("the run's recording takes more than {limit} {what}")]
     TooMuch {
-        /// Of what.
         what: &'static str,
         /// How many are allowed.
         limit: u64,
@@ -163,7 +161,7 @@ impl Recorder {
         attempted: &RetryHeaders,
     ) -> Result<CallDecision, RecordError> {
         self.check_going()?;
-        let said = self.store.said(call.body.get("messages"), call.body.get("tools"))?;
+        let said = self.store.add_content(call.body.get("messages"), call.body.get("tools"))?;
         let asked = self.calls.begin(fingerprint, attempted, said)?;
         self.enforce()?;
         Ok(match asked {
@@ -186,7 +184,7 @@ impl Recorder {
     ) -> Result<(), RecordError> {
         self.check_going()?;
         let CallNumber(number) = number;
-        let Some(said) = self.calls.said(number) else { return Ok(()) };
+        let Some(said) = self.calls.turn_content(number) else { return Ok(()) };
         let ModelResponse { id, model, prompt, choices, end } = answer;
         let is_aborted = end == ResponseEnd::Aborted;
         self.counts.aborted += u64::from(is_aborted);
@@ -197,7 +195,7 @@ impl Recorder {
             return Ok(());
         }
         let mut turns = Vec::new();
-        match told(prompt, choices, is_aborted) {
+        match returned_tokens(prompt, choices, is_aborted) {
             Some(ReturnedTokens { prompt, choices }) => {
                 for (index, choice) in choices {
                     let id = turn_id(&id, index);
@@ -240,7 +238,7 @@ impl Recorder {
 
     /// No server answered a call, or what it said was an error: nothing is recorded.
     pub fn upstream_failed(&mut self, number: CallNumber) {
-        if self.calls.said(number.0).is_some() {
+        if self.calls.turn_content(number.0).is_some() {
             self.forget(number.0);
         }
     }

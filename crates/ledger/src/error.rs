@@ -33,11 +33,9 @@ pub enum LedgerError {
          finalize or abort other batches first, or raise bytes_max"
     )]
     Full {
-        /// Which batch.
         batch: BatchId,
         /// How large its record is.
         bytes: u64,
-        /// How much is live.
         live: u64,
         /// How much may be.
         max: u64,
@@ -47,7 +45,6 @@ pub enum LedgerError {
         "batch {batch} has {bytes} bytes of tasks, and a record may have {max}; submit it in parts"
     )]
     TooLarge {
-        /// Which batch.
         batch: BatchId,
         /// How large its tasks are.
         bytes: u64,
@@ -60,49 +57,25 @@ pub enum LedgerError {
          again when the ledger has caught up"
     )]
     Behind {
-        /// Which batch.
         batch: BatchId,
         /// How much waits.
         bytes: u64,
     },
     /// The id belongs to a batch that has not ended.
     #[error("batch {batch} is in the ledger and has not ended")]
-    AlreadyActive {
-        /// Which batch.
-        batch: BatchId,
-    },
+    AlreadyActive { batch: BatchId },
     /// No batch of that key is active.
     #[error("batch {key} is not in the ledger, or has ended")]
-    NotActive {
-        /// Which batch.
-        key: BatchKey,
-    },
+    NotActive { key: BatchKey },
     /// The batch has no such run.
     #[error("batch {batch} has no run {run} of task {task}")]
-    NoSuchRun {
-        /// Which batch.
-        batch: BatchId,
-        /// Which task.
-        task: TaskId,
-        /// Which run.
-        run: RunId,
-    },
+    NoSuchRun { batch: BatchId, task: TaskId, run: RunId },
     /// A run ends once.
     #[error("run {run} of task {task} of batch {batch} has ended already")]
-    EndedTwice {
-        /// Which batch.
-        batch: BatchId,
-        /// Which task.
-        task: TaskId,
-        /// Which run.
-        run: RunId,
-    },
+    EndedTwice { batch: BatchId, task: TaskId, run: RunId },
     /// The result is not that of a batch that has ended.
     #[error("batch {batch} is neither finalized nor aborted")]
-    NotEnded {
-        /// Which batch.
-        batch: BatchId,
-    },
+    NotEnded { batch: BatchId },
     /// Versions do not go backwards.
     #[error("version {version} of the model is older than {newest}, which the ledger has seen")]
     Version {

@@ -29,23 +29,9 @@ pub enum LedgerEntry<'a> {
         tasks: &'a [TaskEntry],
     },
     /// A run came to its end: it is not tried again.
-    RunEnded {
-        /// Of which batch.
-        key: BatchKey,
-        /// Of which task.
-        task: TaskId,
-        /// Which run.
-        run: RunId,
-        /// How.
-        end: &'a RunEnd<RunOutput<Bytes>>,
-    },
+    RunEnded { key: BatchKey, task: TaskId, run: RunId, end: &'a RunEnd<RunOutput<Bytes>> },
     /// Something else happened to a batch.
-    Noted {
-        /// To which batch.
-        key: BatchKey,
-        /// What.
-        note: &'a BatchMark,
-    },
+    Noted { key: BatchKey, note: &'a BatchMark },
     /// A batch was finalized or aborted.
     BatchEnded(&'a BatchResult),
     /// The model has this version now.
@@ -72,7 +58,6 @@ pub struct TaskEntry {
 pub enum BatchMark {
     /// Runs that had not ended were cancelled.
     Cut {
-        /// Why.
         reason: CancelReason,
         /// Whether unfinished tasks keep the good runs that they had.
         keep: bool,

@@ -35,7 +35,6 @@ pub struct RecoveredLedger {
 pub struct RecoveredBatch {
     /// Its name.
     pub batch: BatchId,
-    /// Its key.
     pub key: BatchKey,
     /// Whether it is trained on.
     pub kind: BatchType,

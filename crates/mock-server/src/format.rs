@@ -46,7 +46,7 @@ pub(super) fn returned_prompt(generation: &Generation, prompt: usize) -> Value {
 }
 
 /// The text that steps tell.
-pub(super) fn told(steps: &[Step]) -> String {
+pub(super) fn token_text(steps: &[Step]) -> String {
     steps.iter().map(|step| step.told.as_str()).collect()
 }
 
@@ -186,7 +186,7 @@ pub(super) fn message(generation: &Generation, choice: usize, steps: &[Step]) ->
             });
             (Value::Null, json!([call]))
         }
-        None => (told(steps).into(), json!([])),
+        None => (token_text(steps).into(), json!([])),
     }
 }
 

@@ -102,7 +102,7 @@ impl Generation {
         request: MockRequest,
         fault: Option<MockFault>,
     ) -> Self {
-        let (number, abort) = state.take_in(&request);
+        let (number, abort) = state.admit(&request);
         let choices = (0..request.choices()).map(|index| Choice {
             script: request.script(state, index),
             limit: request.limit(state, index / request.n as usize),

@@ -72,7 +72,6 @@ pub struct MockCounts {
     pub failed: u64,
     /// Updates of the weights that took place.
     pub updates: u64,
-    /// Updates that failed.
     pub failed_updates: u64,
     /// Records that were dropped because there were too many.
     pub dropped_records: u64,
@@ -184,7 +183,7 @@ impl GenerationState {
     }
 
     /// Takes a request in: from now on it can be aborted, and is remembered.
-    pub(super) fn take_in(&self, request: &MockRequest) -> (u64, CancellationToken) {
+    pub(super) fn admit(&self, request: &MockRequest) -> (u64, CancellationToken) {
         let abort = CancellationToken::new();
         let mut inner = self.lock();
         inner.next += 1;

@@ -9,7 +9,6 @@ use serde_json::Value;
 /// A request for an answer.
 #[derive(Clone, Debug)]
 pub struct RecordedRequest {
-    /// Its number, from 1 on.
     pub number: u64,
     /// The id of the answer.
     pub id: String,
@@ -28,7 +27,6 @@ pub struct RecordedRequest {
 /// One choice of an answer as the model made it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RecordedChoice {
-    /// Its tokens.
     pub tokens: Vec<RecordedToken>,
     /// Why it ended.
     pub finish_reason: Option<&'static str>,
@@ -37,7 +35,6 @@ pub struct RecordedChoice {
 /// A token as the model made it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedToken {
-    /// Its id.
     pub id: i32,
     /// Its log-probability.
     pub logprob: f32,

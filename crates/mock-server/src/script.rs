@@ -14,7 +14,6 @@ pub enum CompletionLengths {
     Uniform(u32, u32),
     /// Mostly short, sometimes long: of that mean, and never above `max`.
     Geometric {
-        /// The mean.
         mean: f64,
         /// The longest.
         max: u32,
@@ -130,9 +129,9 @@ impl Script {
     /// Other tokens that might have come there, ever less likely.
     pub fn others(&self, version: u64, position: u32, count: u32) -> Vec<(i32, f32)> {
         let (said, logprob) = self.token(version, position);
-        let first = mix(mix(self.key, version), u64::from(position)) % u64::from(self.words());
-        (0..u64::from(self.words()))
-            .map(|step| self.word((first + step) % u64::from(self.words())))
+        let first = mix(mix(self.key, version), u64::from(position)) % u64::from(self.word_count());
+        (0..u64::from(self.word_count()))
+            .map(|step| self.word((first + step) % u64::from(self.word_count())))
             .filter(|id| *id != said)
             .take(count as usize)
             .enumerate()
@@ -144,12 +143,12 @@ impl Script {
         self.tokenizer.bytes(id)
     }
 
-    const fn words(&self) -> u32 {
-        self.tokenizer.words()
+    const fn word_count(&self) -> u32 {
+        self.tokenizer.word_count()
     }
 
     fn word(&self, hash: u64) -> i32 {
-        let index = u32::try_from(hash % u64::from(self.words())).unwrap_or(0);
+        let index = u32::try_from(hash % u64::from(self.word_count())).unwrap_or(0);
         FIRST_WORD.saturating_add_unsigned(index)
     }
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::faults::MockFault;
 use super::format::{
     Format, aligned, chat_logprobs, delta, ids, message, returned_finish, returned_ids,
-    returned_prompt, text_logprobs, told, usage,
+    returned_prompt, text_logprobs, token_text, usage,
 };
 use super::generation::{Finish, Generation, Step};
 use super::text::END;
@@ -272,7 +272,7 @@ impl Text {
         let (reason, matched) = finish.map(|finish| outward(finish, false)).unwrap_or_default();
         let mut choice = json!({
             "index": index,
-            "text": told(steps),
+            "text": token_text(steps),
             "logprobs": text_logprobs(generation, steps, offset),
             "finish_reason": reason,
             "matched_stop": matched,
@@ -319,7 +319,7 @@ impl Format for Text {
 /// One answer of `/generate`.
 fn native(generation: &Generation, choice: usize, steps: &[Step]) -> Value {
     let mut body = json!({
-        "text": told(steps),
+        "text": token_text(steps),
         "output_ids": returned_ids(generation, steps),
         "meta_info": meta_info(generation, choice, steps),
     });

@@ -55,7 +55,7 @@ impl Tokenizer {
     }
 
     /// How many words there are; their ids begin at [`FIRST_WORD`].
-    pub const fn words(self) -> u32 {
+    pub const fn word_count(self) -> u32 {
         self.words
     }
 

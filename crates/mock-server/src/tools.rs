@@ -69,7 +69,7 @@ fn value(state: &GenerationState, schema: &Value, hash: u64, depth: u32) -> Valu
         _ if depth > MAX_DEPTH => Value::Null,
         Some("string") => {
             let tokenizer = state.template.tokenizer;
-            let word = u32::try_from(hash % u64::from(tokenizer.words())).unwrap_or(0);
+            let word = u32::try_from(hash % u64::from(tokenizer.word_count())).unwrap_or(0);
             let word = tokenizer.decode(&[FIRST_WORD.saturating_add_unsigned(word)]);
             word.trim_start().into()
         }

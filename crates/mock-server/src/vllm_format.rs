@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::format::{
     Format, chat_logprobs, delta, message, reason, returned_finish, returned_ids, returned_prompt,
-    text_logprobs, told, usage,
+    text_logprobs, token_text, usage,
 };
 use super::generation::{Generation, Step};
 
@@ -159,7 +159,7 @@ impl Text {
         let finish = returned_finish(generation, steps);
         let mut choice = json!({
             "index": index,
-            "text": told(steps),
+            "text": token_text(steps),
             "logprobs": text_logprobs(generation, steps, offset),
             "finish_reason": finish.map(|finish| finish.reason),
         });

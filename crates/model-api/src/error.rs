@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct CallError {
-    /// What kind of error it is.
     pub kind: ErrorKind,
     /// What happened and what to do, for people.
     pub message: String,

@@ -14,7 +14,6 @@ pub struct ModelResponse {
     pub prompt: Option<Vec<i32>>,
     /// The choices, by their index.
     pub choices: Vec<ResponseChoice>,
-    /// How it ended.
     pub end: ResponseEnd,
 }
 

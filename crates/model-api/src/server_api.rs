@@ -43,7 +43,6 @@ pub fn server_api(kind: ServerKind) -> &'static dyn ServerApi {
 pub struct UpstreamBody {
     /// Path, below the server's root: `/v1/chat/completions`.
     pub path: &'static str,
-    /// The body.
     pub body: Value,
     /// Whether the response is a stream. A server that returns token ids in full responses only is
     /// sent a request for a full response even if the client requested a stream;

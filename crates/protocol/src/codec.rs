@@ -44,7 +44,6 @@ pub(crate) enum FrameBody<M> {
 /// A message that arrived.
 #[derive(Debug)]
 pub(crate) struct DecodedFrame<M> {
-    /// How many bytes it had.
     pub(crate) bytes: usize,
     /// What it says, if it says anything.
     pub(crate) message: Result<M, DecodeError>,

@@ -7,8 +7,6 @@
 //! The schema is `proto/worker.proto`, compiled into [`proto`]. All other modules use
 //! [`WorkerMessage`] and [`EngineMessage`], whose fields are validated on arrival.
 
-#![warn(missing_docs)]
-
 mod byte_budget;
 mod codec;
 mod convert;

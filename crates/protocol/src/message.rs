@@ -57,7 +57,6 @@ pub struct Hello {
     pub pid: Option<u32>,
     /// The name of its host.
     pub host: String,
-    /// The version of its package.
     pub package_version: String,
 }
 
@@ -108,20 +107,15 @@ impl fmt::Debug for Welcome {
 pub enum WorkerMessage {
     /// Something about a runner.
     Runner {
-        /// Which.
         runner: RunnerId,
-        /// Which life of it.
         life: Incarnation,
-        /// What.
         report: WorkerReport,
     },
     /// It is alive, and so are these.
     Heartbeat(Vec<RunnerHeartbeat>),
-    /// A line for the log.
     Log(LogLine),
     /// It leaves.
     Goodbye {
-        /// Why.
         reason: Arc<str>,
     },
 }
@@ -150,24 +144,11 @@ pub enum WorkerReport {
         after: Option<AttemptId>,
     },
     /// It has begun an attempt.
-    AttemptBegan {
-        /// Which.
-        attempt: AttemptId,
-    },
+    AttemptBegan { attempt: AttemptId },
     /// A run of an attempt ended.
-    RunFinished {
-        /// Which attempt.
-        attempt: AttemptId,
-        /// Which run.
-        run: RunId,
-        /// How.
-        outcome: RunOutcome<Bytes>,
-    },
+    RunFinished { attempt: AttemptId, run: RunId, outcome: RunOutcome<Bytes> },
     /// An attempt is over.
-    AttemptEnded {
-        /// Which.
-        attempt: AttemptId,
-    },
+    AttemptEnded { attempt: AttemptId },
     /// This life of it is over.
     Stopped(StopCause),
 }
@@ -194,9 +175,7 @@ pub enum StopCause {
 /// What a runner does at the moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunnerHeartbeat {
-    /// Which runner.
     pub runner: RunnerId,
-    /// Which life of it.
     pub life: Incarnation,
     /// The attempt it executes.
     pub attempt: Option<AttemptId>,
@@ -224,11 +203,8 @@ pub struct LogSource {
     pub logger: Option<Arc<str>>,
     /// The batch of the run that said it.
     pub batch: Option<Arc<str>>,
-    /// Its task.
     pub task: Option<u32>,
-    /// The run.
     pub run: Option<u32>,
-    /// The attempt.
     pub attempt: Option<u64>,
 }
 
@@ -252,25 +228,19 @@ pub enum EngineMessage {
     StartAttempt(StartAttempt),
     /// Give an attempt up and say so.
     CancelAttempt {
-        /// On which runner.
         runner: RunnerId,
-        /// In which life of it.
         life: Incarnation,
-        /// Which attempt.
         attempt: AttemptId,
-        /// Why.
         reason: AttemptCancelReason,
     },
     /// Begin a new life of a runner.
     StartRunner {
-        /// Which.
         runner: RunnerId,
         /// The life that begins.
         life: Incarnation,
     },
     /// End a life of a runner.
     StopRunner {
-        /// Which.
         runner: RunnerId,
         /// The life that ends.
         life: Incarnation,
@@ -285,9 +255,7 @@ pub enum EngineMessage {
 /// Runs of a task that a runner is to execute.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StartAttempt {
-    /// On which runner.
     pub runner: RunnerId,
-    /// In which life of it.
     pub life: Incarnation,
     /// Under which number.
     pub attempt: AttemptId,
@@ -295,7 +263,6 @@ pub struct StartAttempt {
     pub batch: BatchId,
     /// Whether it is trained on.
     pub kind: BatchType,
-    /// The task.
     pub task_id: TaskId,
     /// The runs; at least one.
     pub runs: RunRange,

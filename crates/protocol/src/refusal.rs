@@ -123,7 +123,6 @@ impl From<proto::RefusalCode> for RefusalCode {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {message}")]
 pub struct ConnectRefusal {
-    /// Why.
     pub code: RefusalCode,
     /// What happened.
     pub message: Arc<str>,

@@ -64,7 +64,6 @@ pub enum WorkerConnectError {
     /// Nobody listens there.
     #[error("cannot reach the engine at {address}: {message}")]
     Unreachable {
-        /// Where.
         address: Address,
         /// In the words of the system.
         message: Arc<str>,

@@ -109,19 +109,9 @@ pub enum WorkerServerEvent {
     /// A worker with the right secret wants to be taken in.
     Hello(PendingHandshake),
     /// A worker said something.
-    Message {
-        /// Which.
-        conn: ConnId,
-        /// What.
-        message: WorkerMessage,
-    },
+    Message { conn: ConnId, message: WorkerMessage },
     /// A worker is gone; nothing more is heard of it.
-    Left {
-        /// Which.
-        conn: ConnId,
-        /// Why.
-        reason: DisconnectReason,
-    },
+    Left { conn: ConnId, reason: DisconnectReason },
 }
 
 /// Why a worker is gone.

@@ -16,13 +16,13 @@ pub(crate) fn config_default() -> String {
 #[pyfunction]
 pub(crate) fn config_load(py: Python<'_>, path: &str) -> PyResult<(String, Vec<String>)> {
     let config = Config::load(path).map_err(|error| errors::config(py, &error))?;
-    Ok(told(&config))
+    Ok(warnings_of(&config))
 }
 
 /// Reads a dictionary; returns the configuration and its warnings.
 #[pyfunction]
 pub(crate) fn config_read(py: Python<'_>, json: &str) -> PyResult<(String, Vec<String>)> {
-    parse(py, json).map(|config| told(&config))
+    parse(py, json).map(|config| warnings_of(&config))
 }
 
 /// Checks a configuration with the rules between keys; returns its warnings.
@@ -39,7 +39,7 @@ pub(crate) fn parse(py: Python<'_>, json: &str) -> PyResult<Config> {
     Config::from_value(&value).map_err(|error| errors::config(py, &error))
 }
 
-fn told(config: &Config) -> (String, Vec<String>) {
+fn warnings_of(config: &Config) -> (String, Vec<String>) {
     let warnings = config.warnings().iter().map(ToString::to_string).collect();
     (config.to_value().to_string(), warnings)
 }

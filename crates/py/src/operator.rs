@@ -99,7 +99,7 @@ impl Operator for PyOperator {
     fn prepare(&mut self) -> Result<(), OperatorError> {
         attached(|py| self.adapter.call_method0(py, "prepare"))
             .map(drop)
-            .map_err(OperatorFailed::told)
+            .map_err(OperatorFailed::into_error)
     }
 
     fn process(&mut self, experiences: Vec<Experience>) -> Result<OperatorOutput, OperatorError> {
@@ -111,7 +111,8 @@ impl Operator for PyOperator {
                 answer.extract()?;
             Ok((payload, metrics::from_dict(&numbers)?, dropped, rates))
         };
-        let (payload, metrics, dropped, rates) = attached(call).map_err(OperatorFailed::told)?;
+        let (payload, metrics, dropped, rates) =
+            attached(call).map_err(OperatorFailed::into_error)?;
         let mut returned =
             deserialize_many(Bytes::from_owner(payload)).map_err(OperatorError::new)?;
         restore(&mut returned, experiences);
@@ -123,7 +124,7 @@ impl Operator for PyOperator {
 
     fn close(&mut self) {
         if let Err(error) = attached(|py| self.adapter.call_method0(py, "close")) {
-            tracing::error!(operator = self.name, error = error.words(), "did not close");
+            tracing::error!(operator = self.name, error = error.message(), "did not close");
         }
     }
 }
@@ -157,7 +158,7 @@ impl OperatorFailed {
     const ENDED: &'static str = "the interpreter has ended";
 
     /// Returns the error and, below it, where it came from.
-    fn words(&self) -> String {
+    fn message(&self) -> String {
         let Self::Raised(error) = self else { return Self::ENDED.to_owned() };
         let trace = Python::try_attach(|py| error.traceback(py).map(|trace| trace.format()));
         match trace.flatten() {
@@ -166,8 +167,8 @@ impl OperatorFailed {
         }
     }
 
-    fn told(self) -> OperatorError {
-        OperatorError::new(self.words())
+    fn into_error(self) -> OperatorError {
+        OperatorError::new(self.message())
     }
 }
 

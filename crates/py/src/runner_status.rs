@@ -22,7 +22,7 @@ pub(crate) fn pending(
 
 /// Returns every runner with its number.
 pub(crate) fn list(py: Python<'_>, runners: &[RunnerStatus]) -> PyResult<Vec<Row>> {
-    runners.iter().map(|one| Ok((one.runner.0, known(py, one)?, said(py, one)?))).collect()
+    runners.iter().map(|one| Ok((one.runner.0, known(py, one)?, status_dict(py, one)?))).collect()
 }
 
 /// What the engine knows.
@@ -63,7 +63,7 @@ fn known(py: Python<'_>, one: &RunnerStatus) -> PyResult<Py<PyDict>> {
 }
 
 /// What it says itself.
-fn said(py: Python<'_>, one: &RunnerStatus) -> PyResult<Py<PyDict>> {
+fn status_dict(py: Python<'_>, one: &RunnerStatus) -> PyResult<Py<PyDict>> {
     let dict = PyDict::new(py);
     for (key, value) in &one.said {
         dict.set_item(key, value)?;

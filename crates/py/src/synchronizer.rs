@@ -125,7 +125,7 @@ impl PySynchronizer {
     /// Returns the number of the last wait that began.
     fn last_wait(&self, py: Python<'_>) -> PyResult<PyPending> {
         let synchronizer = self.synchronizer.clone();
-        let asking = async move { synchronizer.asked(None, Duration::ZERO).await };
+        let asking = async move { synchronizer.wait_status(None, Duration::ZERO).await };
         pending(py, asking, |_, asked| Ok(asked.ask))
     }
 

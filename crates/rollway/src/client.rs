@@ -26,7 +26,6 @@ pub struct Answer {
     pub version: Option<u64>,
     /// How many turns of the run are recorded, if that was asked for.
     pub turns: Option<u64>,
-    /// The body.
     pub body: Bytes,
 }
 

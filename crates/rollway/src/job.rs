@@ -37,7 +37,6 @@ use crate::trainer::TrainerError;
 /// Why a job did not do what it should.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
-    /// It was not started.
     #[error("{}", in_words(.0))]
     NotStarted(Vec<PreflightError>),
     /// The explorer failed.
@@ -55,7 +54,6 @@ pub enum JobError {
          the same command goes on"
     )]
     Late {
-        /// Who.
         who: &'static str,
         /// How long it was waited for.
         seconds: f64,

@@ -34,7 +34,6 @@ pub enum TrainerError {
     /// The program cannot be started.
     #[error("the trainer `{program}` could not be started: {message}\nhint: see `trainer.command`")]
     NotStarted {
-        /// Which one.
         program: String,
         /// What the system says.
         message: String,
@@ -42,7 +41,6 @@ pub enum TrainerError {
     /// The program ended with an error.
     #[error("the trainer `{program}` ended with an error: {status}{last}")]
     Ended {
-        /// Which one.
         program: String,
         /// What it ended with.
         status: String,

@@ -22,7 +22,6 @@ pub struct Campaign {
 /// A seed that went wrong.
 #[derive(Debug)]
 pub struct SeedFailure {
-    /// Which.
     pub seed: u64,
     /// What was found; none: it panicked.
     pub violation: Option<Violation>,

@@ -44,7 +44,6 @@ pub type CheckVerdict = Result<(), String>;
 /// What a checker sees.
 #[derive(Debug)]
 pub struct CheckContext<'a> {
-    /// When.
     pub now: Time,
     /// What the core was told.
     pub input: &'a Input,
@@ -58,7 +57,6 @@ pub struct CheckContext<'a> {
     pub book: &'a mut ReferenceModel,
     /// The runners as they really are, before the actions are performed.
     pub processes: &'a Processes,
-    /// The sink.
     pub sink: &'a SimSink,
 }
 
@@ -106,9 +104,7 @@ pub trait Checker: fmt::Debug {
 pub struct Violation {
     /// Which checker found it.
     pub checker: &'static str,
-    /// When.
     pub at: Time,
-    /// What.
     pub what: String,
 }
 

@@ -54,7 +54,6 @@ faults! {
     /// A machine is cut off with every runner on it: nothing reaches them, not even their end, and
     /// what they said meanwhile arrives when it is over.
     NetworkCut = "network_cut",
-    /// A run fails.
     RunFails = "run_fails",
     /// A task fails whenever it is tried.
     TaskFails = "task_fails",
@@ -64,7 +63,6 @@ faults! {
     Unspoken = "unspoken",
     /// A report takes long.
     ReportLate = "report_late",
-    /// A report is lost.
     ReportLost = "report_lost",
     /// A report arrives twice.
     ReportTwice = "report_twice",

@@ -55,11 +55,9 @@ pub struct JobFaults {
 /// What came of a step.
 #[derive(Clone, Debug)]
 pub struct SimStepReport {
-    /// The step.
     pub step: u32,
     /// When it was finalized.
     pub at: Time,
-    /// Its result.
     pub result: Arc<BatchResult>,
 }
 

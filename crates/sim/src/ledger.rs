@@ -9,7 +9,6 @@ use rollway_core::{Action, BatchKey, LedgerRecord};
 #[derive(Debug, Default)]
 pub struct SimLedger {
     records: Vec<LedgerRecord>,
-    /// How many of them are safe.
     safe: usize,
     /// How many will be when what is being written is.
     writing: Option<usize>,
@@ -78,7 +77,7 @@ impl SimLedger {
     }
 
     /// Returns what a new core is told: of batches that have ended, only that.
-    pub fn told(&self) -> Vec<LedgerRecord> {
+    pub fn durable_records(&self) -> Vec<LedgerRecord> {
         let ended: BTreeSet<BatchKey> = self.ended().into_iter().collect();
         let needed = |record: &&LedgerRecord| {
             matches!(record, LedgerRecord::Closed(_)) || !ended.contains(&record.batch())

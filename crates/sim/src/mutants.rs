@@ -129,7 +129,6 @@ fn begin(config: &CoreConfig, bug: Option<Bug>) -> Core {
 /// What became of a planted bug.
 #[derive(Debug)]
 pub struct MutantResult {
-    /// Which.
     pub mutant: &'static Mutant,
     /// After how many seeds it was noticed, and in what words; none: it was not.
     pub caught: Option<(u64, String)>,

@@ -12,9 +12,7 @@ pub struct Processes(BTreeMap<(RunnerId, Incarnation), SimProcess>);
 /// One life of a runner.
 #[derive(Debug)]
 pub struct SimProcess {
-    /// How far it is.
     pub state: ProcessState,
-    /// What it is working on.
     pub work: Option<ProcessWork>,
     /// The latest attempt it has heard of.
     pub last: Option<AttemptId>,
@@ -35,18 +33,14 @@ pub enum ProcessState {
     Alive,
     /// It is dead, and nobody has said so.
     DiedUnseen,
-    /// It is dead.
     Dead,
 }
 
 /// What a process works on.
 #[derive(Debug)]
 pub struct ProcessWork {
-    /// The attempt.
     pub attempt: AttemptId,
-    /// The batch.
     pub batch: BatchKey,
-    /// The task.
     pub task: TaskId,
     /// The runs that have not ended.
     pub left: Vec<u32>,

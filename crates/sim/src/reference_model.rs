@@ -43,7 +43,6 @@ pub struct ReferenceModel {
     pub leases: BTreeMap<LeaseId, ModelLease>,
     /// Bytes of payloads that were accepted and are neither delivered nor dropped.
     pub held_bytes: u64,
-    /// How many those are.
     pub held: u64,
     /// Runs that were taken in.
     pub submitted: u64,
@@ -78,9 +77,7 @@ pub enum Pool {
 /// A request.
 #[derive(Clone, Debug)]
 pub struct ModelRequest {
-    /// What for.
     pub what: Request,
-    /// When.
     pub at: Time,
     /// What became of it.
     pub state: AskedState,
@@ -91,7 +88,6 @@ pub struct ModelRequest {
 pub enum AskedState {
     /// Nobody has said anything.
     Open,
-    /// It was answered.
     Answered,
     /// Its asker went away.
     Withdrawn,
@@ -148,7 +144,6 @@ impl ModelRequest {
 pub struct ModelBatch {
     /// The user's name of it.
     pub id: BatchId,
-    /// What kind.
     pub kind: BatchType,
     /// Whether it was submitted, rather than scheduled.
     pub submitted: bool,
@@ -186,7 +181,6 @@ pub struct ModelTask {
 /// A run.
 #[derive(Clone, Debug)]
 pub struct ModelRun {
-    /// Where it is.
     pub state: RunState,
     /// How many attempts it was part of.
     pub tries: u32,
@@ -257,13 +251,9 @@ impl ModelRun {
 /// An attempt.
 #[derive(Clone, Debug)]
 pub struct ModelAttempt {
-    /// Where.
     pub runner: RunnerId,
-    /// In which life of it.
     pub life: Incarnation,
-    /// For which batch.
     pub batch: BatchKey,
-    /// For which task.
     pub task: TaskId,
     /// The runs nobody has reported about.
     pub outstanding: Vec<u32>,
@@ -271,7 +261,6 @@ pub struct ModelAttempt {
     pub count: u32,
     /// Whether every run that was reported had succeeded.
     pub sound: bool,
-    /// How far it is.
     pub state: AttemptState,
     /// When it was ordered, or when the runner said that it had begun.
     pub since: Time,
@@ -295,7 +284,6 @@ pub enum AttemptState {
 /// The latest life of a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelSlot {
-    /// Which life.
     pub life: Incarnation,
     /// What it does.
     pub phase: Phase,
@@ -305,7 +293,6 @@ pub struct ModelSlot {
     pub fruitless: u32,
     /// Whether this life has finished an attempt.
     pub fruitful: bool,
-    /// When it ended.
     pub ended: Time,
     /// Since when it lives.
     pub since: Time,
@@ -332,7 +319,6 @@ pub enum Phase {
     Starting,
     /// It said that it is idle.
     Idle,
-    /// It was given an attempt.
     Given(AttemptId),
     /// It is dead, or was told to be.
     Over,
@@ -347,7 +333,6 @@ pub struct ModelPayload {
     pub origin: Option<(BatchKey, TaskId, u32)>,
     /// Whether its run was counted as succeeded with it.
     pub accepted: bool,
-    /// Where it is.
     pub place: PayloadState,
 }
 
@@ -367,11 +352,8 @@ pub enum PayloadState {
 /// A delivery.
 #[derive(Clone, Debug)]
 pub struct ModelLease {
-    /// Of which batch.
     pub batch: BatchKey,
-    /// Of which tasks.
     pub tasks: Vec<TaskId>,
-    /// Of which payloads.
     pub payloads: Vec<Payload>,
     /// Whether the sink gets them, rather than whoever asked.
     pub to_sink: bool,

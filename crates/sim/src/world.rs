@@ -74,39 +74,86 @@ pub struct SimWorld {
 #[derive(Clone, Debug)]
 pub(crate) enum WorldEvent {
     /// A report arrives at the core.
-    Report { runner: RunnerId, life: Incarnation, report: RunnerReport },
+    Report {
+        runner: RunnerId,
+        life: Incarnation,
+        report: RunnerReport,
+    },
     /// An order arrives at a runner.
-    Order { runner: RunnerId, life: Incarnation, order: RunnerOrder },
+    Order {
+        runner: RunnerId,
+        life: Incarnation,
+        order: RunnerOrder,
+    },
     /// A runner is up.
-    Started { runner: RunnerId, life: Incarnation },
+    Started {
+        runner: RunnerId,
+        life: Incarnation,
+    },
     /// A runner dies, if it is still at this attempt.
-    Crash { runner: RunnerId, life: Incarnation, attempt: Option<AttemptId>, suspect: bool },
+    Crash {
+        runner: RunnerId,
+        life: Incarnation,
+        attempt: Option<AttemptId>,
+        suspect: bool,
+    },
     /// A runner has been killed.
-    Killed { runner: RunnerId, life: Incarnation },
+    Killed {
+        runner: RunnerId,
+        life: Incarnation,
+    },
     /// A runner says that it is alive.
-    Heartbeat { runner: RunnerId, life: Incarnation },
+    Heartbeat {
+        runner: RunnerId,
+        life: Incarnation,
+    },
     /// A runner is no longer cut off.
-    Reconnect { runner: RunnerId, life: Incarnation },
+    Reconnect {
+        runner: RunnerId,
+        life: Incarnation,
+    },
     /// A run ends.
-    RunDone { runner: RunnerId, life: Incarnation, attempt: AttemptId, run: u32 },
-    /// A runner is done with an attempt.
-    AttemptDone { runner: RunnerId, life: Incarnation, attempt: AttemptId },
+    RunDone {
+        runner: RunnerId,
+        life: Incarnation,
+        attempt: AttemptId,
+        run: u32,
+    },
+    AttemptDone {
+        runner: RunnerId,
+        life: Incarnation,
+        attempt: AttemptId,
+    },
     /// The sink stores payloads, each with the run it comes from.
-    Store { payloads: Vec<(Origin, PayloadId)> },
+    Store {
+        payloads: Vec<(Origin, PayloadId)>,
+    },
     /// What was being written to the ledger is safe.
     Written,
     /// The coordinator is killed.
     CoordinatorCrash,
     /// The core hears of a delivery.
-    Delivered { lease: LeaseId, delivery: DeliveryOutcome },
+    Delivered {
+        lease: LeaseId,
+        delivery: DeliveryOutcome,
+    },
     /// A user does the next thing.
-    Wake { user: usize },
+    Wake {
+        user: usize,
+    },
     /// A user goes away.
-    Withdraw { request: RequestId },
+    Withdraw {
+        request: RequestId,
+    },
     /// A request is sent again.
-    AskAgain { request: RequestId },
+    AskAgain {
+        request: RequestId,
+    },
     /// Somebody asks anew for what was never answered.
-    AskAnew { user: usize, what: Request },
+    AskAnew {
+        user: usize,
+        what: Request,
+    },
     /// Something senseless is said.
     Mischief,
     /// Nothing goes wrong any more.

@@ -20,7 +20,6 @@ pub enum SyncError {
     /// A file of its own cannot be read or written.
     #[error("{}: {problem}", path.display())]
     File {
-        /// Which one.
         path: PathBuf,
         /// What is the matter.
         problem: String,

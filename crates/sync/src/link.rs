@@ -87,14 +87,14 @@ impl SyncLink {
         }
     }
 
-    pub(super) async fn asked(
+    pub(super) async fn wait_status(
         &self,
         since: Option<WaitStatus>,
         timeout: Duration,
     ) -> SyncReply<WaitStatus> {
         match self {
-            Self::Here(host) => host.hub().asked(since, timeout).await.ok_or_else(goes),
-            Self::There(remote) => remote.asked(since, timeout).await,
+            Self::Here(host) => host.hub().wait_status(since, timeout).await.ok_or_else(goes),
+            Self::There(remote) => remote.wait_status(since, timeout).await,
         }
     }
 

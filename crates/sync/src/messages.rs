@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 pub struct PublishedWeights {
     /// Their version: the trainer's step.
     pub version: u64,
-    /// Where they are.
     pub location: WeightLocation,
 }
 
@@ -87,7 +86,6 @@ pub enum TrainerProgress {
         /// few. That tells those who wait whether it knows of what they delivered.
         seen: u64,
     },
-    /// It is done.
     Done,
     /// It ended with an error.
     Failed(String),
@@ -113,7 +111,6 @@ pub struct SyncStatus {
     pub explorers: Vec<MemberStatus>,
     /// The trainer; none if none ever came.
     pub trainer: Option<MemberStatus>,
-    /// Who waits.
     pub asked: WaitStatus,
     /// Versions that explorers were told of and may be loading: they are not removed.
     pub loading: Vec<u64>,
@@ -122,7 +119,6 @@ pub struct SyncStatus {
 /// Somebody who came.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberStatus {
-    /// Their name.
     pub name: String,
     /// `here`, `waiting`, `training`, `idle`, `done`, `failed` or `lost`.
     pub state: String,

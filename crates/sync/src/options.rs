@@ -9,10 +9,10 @@ use rollway_config::{Config, SyncMethod};
 use super::weight_folder;
 
 /// How long a member who says nothing is believed to be there.
-const LEASE: Duration = Duration::from_secs(15);
+const MEMBER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How long a synchronizer that does not answer is looked for, by calls that do not say.
-const PATIENCE: Duration = Duration::from_secs(30);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How a synchronizer is hosted or found.
 #[derive(Clone, Debug)]
@@ -59,8 +59,8 @@ impl SynchronizerOptions {
             job: String::new(),
             address: None,
             method: SyncMethod::Checkpoint,
-            lease: LEASE,
-            patience: PATIENCE,
+            lease: MEMBER_TIMEOUT,
+            patience: LOOKUP_TIMEOUT,
             memory: weight_folder::memory(&job_dir),
             may_host: true,
             secret: None,

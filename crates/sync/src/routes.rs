@@ -177,7 +177,7 @@ fn router(shared: Arc<SyncServerShared>) -> Router {
         .route("/v1/trainer", post(trainer))
         .route("/v1/submitted", post(submitted))
         .route("/v1/wait", post(wait))
-        .route("/v1/asked", post(asked))
+        .route("/v1/asked", post(wait_status))
         .route("/v1/left", post(left))
         .route("/v1/publish", post(publish))
         .route("/v1/weights/{version}", put(weights))
@@ -294,9 +294,9 @@ async fn wait(State(shared): Shares, Json(call): Json<Wait>) -> Reply<Option<Wei
     }
 }
 
-async fn asked(State(shared): Shares, Json(call): Json<Since>) -> Reply<WaitStatus> {
+async fn wait_status(State(shared): Shares, Json(call): Json<Since>) -> Reply<WaitStatus> {
     let timeout = seconds(call.timeout).min(LONG_POLL_TIMEOUT);
-    shared.hub.asked(call.since, timeout).await.map(Json).ok_or_else(gone)
+    shared.hub.wait_status(call.since, timeout).await.map(Json).ok_or_else(gone)
 }
 
 async fn left(State(shared): Shares, Json(call): Json<Since>) -> Reply<bool> {

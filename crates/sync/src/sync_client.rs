@@ -179,7 +179,7 @@ impl SyncClient {
         self.ask(Method::POST, "/v1/wait", &call, LONG_POLL_TIMEOUT + SLACK).await
     }
 
-    pub(super) async fn asked(
+    pub(super) async fn wait_status(
         &self,
         since: Option<WaitStatus>,
         timeout: Duration,

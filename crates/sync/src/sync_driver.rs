@@ -199,13 +199,13 @@ impl SyncDriver {
     }
 
     /// Waits until those who wait are others than `since`, or time is up; none if the host goes.
-    pub(super) async fn asked(
+    pub(super) async fn wait_status(
         &self,
         since: Option<WaitStatus>,
         timeout: Duration,
     ) -> Option<WaitStatus> {
         let look = || {
-            let asked = WaitStatus::from(self.state().board.asked());
+            let asked = WaitStatus::from(self.state().board.wait_summary());
             (asked, since.is_none_or(|since| since != asked))
         };
         self.until(look, timeout).await

@@ -185,7 +185,7 @@ impl Synchronizer {
     }
 
     /// Waits until those who wait for weights are others than `since`, or time is up.
-    pub async fn asked(
+    pub async fn wait_status(
         &self,
         since: Option<WaitStatus>,
         timeout: Duration,
@@ -194,7 +194,8 @@ impl Synchronizer {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let patience = left.max(self.0.options.patience);
-            let asked = self.call(patience, |link| async move { link.asked(since, left).await });
+            let asked =
+                self.call(patience, |link| async move { link.wait_status(since, left).await });
             let asked = asked.await?;
             if since != Some(asked) || Instant::now() >= until {
                 return Ok(asked);
@@ -209,7 +210,7 @@ impl Synchronizer {
         let mut seen = None;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let Ok(asked) = self.asked(seen, left).await else { return false };
+            let Ok(asked) = self.wait_status(seen, left).await else { return false };
             if asked.wanted.is_some_and(|wanted| wanted <= since) {
                 return true;
             }

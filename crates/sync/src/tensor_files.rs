@@ -22,11 +22,9 @@ const MAX_NEAR: usize = 5;
 /// A tensor of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedTensor {
-    /// Its name.
     pub name: String,
     /// Its type, as safetensors names it: `F32`, `BF16`.
     pub dtype: String,
-    /// Its shape.
     pub shape: Vec<usize>,
     /// Its numbers, in row-major order and little endian.
     pub bytes: Vec<u8>,

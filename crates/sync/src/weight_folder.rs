@@ -22,7 +22,6 @@ const UNFINISHED: &str = ".tmp";
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {source}", path.display())]
 pub struct WeightFolderError {
-    /// Which one.
     pub path: PathBuf,
     /// What the operating system says.
     pub source: io::Error,

@@ -44,9 +44,7 @@ pub struct DatasetRow {
     pub messages: Vec<Value>,
     /// The tools that the model may call.
     pub tools: Option<Value>,
-    /// Images.
     pub images: Option<Value>,
-    /// Videos.
     pub videos: Option<Value>,
     /// The workflow: of the row, of the taskset or of the job.
     pub workflow: Option<Arc<str>>,
@@ -63,7 +61,6 @@ pub struct SelectedTask {
     pub index: u64,
     /// How often all tasksets had been gone through before.
     pub epoch: u64,
-    /// The row.
     pub task: DatasetRow,
 }
 

@@ -28,11 +28,9 @@ pub struct TasksetState {
 pub struct SetState {
     /// Its name, for people.
     pub name: String,
-    /// How many rows it had.
     pub rows: u64,
     /// A hash of what was in its files.
     pub fingerprint: String,
-    /// How far its selector is.
     pub selector: SelectorState,
 }
 
@@ -40,9 +38,7 @@ pub struct SetState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SelectorState {
-    /// Which selector it is.
     pub selector_type: SelectorType,
-    /// Its seed.
     pub seed: u64,
     /// The fields by which it goes.
     pub feature_keys: Vec<String>,

@@ -66,7 +66,6 @@ struct AlarmShared {
     ends: bool,
     /// Cancelled to end the job.
     stop: CancellationToken,
-    /// Why it was.
     tripped: OnceLock<String>,
 }
 
@@ -180,7 +179,7 @@ impl AlarmState {
             DurationEvent::Run { how } => {
                 dog.progress(now);
                 match how {
-                    Ran::Well => dog.well(),
+                    Ran::Well => dog.record_success(),
                     Ran::Badly { kind, message } => dog.badly(kind, message),
                     Ran::Cut => {}
                 }

@@ -58,7 +58,7 @@ const MANY: usize = 1 << 14;
 const QUEUE_BYTES: u64 = 64 << 20;
 
 /// Into how many payloads a second it is looked, to know how long an answer was.
-const LOOKS: f64 = 2_000.0;
+const MAX_QUERIES_PER_SECOND: f64 = 2_000.0;
 
 /// How a history is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,7 +152,7 @@ impl RunHistory {
         let files = Files::open(&options.dir)?;
         let mut state = State::load(&options.dir, options.max_runs)?;
         state.out.keep(options.max_trajectory_bytes);
-        state.looks = LOOKS;
+        state.looks = MAX_QUERIES_PER_SECOND;
         let shared = Arc::new(Shared {
             dir: options.dir.clone(),
             queue: Mutex::default(),
@@ -319,7 +319,8 @@ impl Shared {
         let mut state = lock(&self.state);
         self.catch_up(&mut state);
         let past = std::mem::replace(&mut *lock(&self.refilled), Instant::now()).elapsed();
-        state.looks = (state.looks + past.as_secs_f64() * LOOKS).min(LOOKS);
+        state.looks =
+            (state.looks + past.as_secs_f64() * MAX_QUERIES_PER_SECOND).min(MAX_QUERIES_PER_SECOND);
         let taken = state.out.take();
         lock(&self.queue).unwritten = false;
         drop(state);

@@ -115,7 +115,6 @@ pub struct EvalSummary {
     pub step: u64,
     /// The version of the weights.
     pub version: u64,
-    /// The set.
     pub set: String,
     /// The mean reward; none if no run succeeded.
     pub score: Option<f64>,

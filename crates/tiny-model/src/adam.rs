@@ -3,7 +3,6 @@
 /// How parameters move.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// The learning rate.
     pub learning_rate: f32,
     /// The longest gradient; a longer one is cut to it.
     pub max_norm: f32,

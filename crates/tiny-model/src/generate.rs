@@ -37,9 +37,7 @@ pub enum StopReason {
 /// One token that a step gave.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampled {
-    /// Whose it is.
     pub id: u64,
-    /// The token.
     pub token: u32,
     /// The logarithm of how likely it was, in the distribution that it was drawn from.
     pub logprob: f32,
@@ -79,7 +77,7 @@ struct CacheSlot {
 }
 
 impl CacheSlot {
-    fn said(&self) -> usize {
+    fn generated_count(&self) -> usize {
         self.tokens.len() - self.request.prompt.len()
     }
 
@@ -181,7 +179,8 @@ impl Generator {
         for (slot, row) in self.slots.iter_mut().zip(rows) {
             let (token, logprob) = draw(row, slot.request.temperature, &mut slot.chance);
             slot.tokens.push(token);
-            let full = slot.said() >= slot.request.max_tokens || slot.tokens.len() >= shape.context;
+            let full = slot.generated_count() >= slot.request.max_tokens
+                || slot.tokens.len() >= shape.context;
             let stop = if token == slot.request.end {
                 Some(StopReason::End)
             } else {

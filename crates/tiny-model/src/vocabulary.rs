@@ -10,7 +10,6 @@ pub struct Vocabulary {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the model does not know the character {character:?}: it knows {known:?}")]
 pub struct UnknownCharacter {
-    /// Which one.
     pub character: char,
     /// Those that it knows.
     pub known: String,

@@ -118,7 +118,6 @@ pub enum TinyTrainerError {
     /// A file of its own could not be read or written.
     #[error("{}: {problem}", path.display())]
     File {
-        /// Which one.
         path: PathBuf,
         /// What is the matter.
         problem: String,
@@ -132,11 +131,8 @@ pub enum TinyTrainerError {
     NoExperiences {
         /// The step that could not be made.
         step: u64,
-        /// How many were wanted.
         wanted: usize,
-        /// How many there were.
         got: usize,
-        /// How long was waited.
         waited: Duration,
     },
 }

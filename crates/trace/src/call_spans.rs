@@ -18,7 +18,6 @@ struct OpenCallSpan {
     call: CallEvent,
     model: Arc<str>,
     began: Nanos,
-    /// Where it was sent, and when.
     sent: Vec<(Nanos, Arc<str>)>,
 }
 

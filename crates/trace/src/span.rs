@@ -31,7 +31,6 @@ pub(super) struct Span {
 pub(super) enum SpanStatus {
     /// Nobody can say: given up, or not ended yet.
     Open,
-    /// Well.
     Well,
     /// Badly, and what happened.
     Badly(Arc<str>),

@@ -69,7 +69,7 @@ fn task_ended(millis: u64, task: u32) -> RunEvent {
 const TWO: RunRange = RunRange { first: 0, count: 2 };
 const SECOND: RunRange = RunRange { first: 1, count: 1 };
 
-fn well(reward: f64) -> RunOutcome {
+fn success(reward: f64) -> RunOutcome {
     let mut metrics = Metrics::new();
     metrics.set("reward", reward);
     Ok(RunOutput { payload: None, metrics })
@@ -100,7 +100,7 @@ fn a_run_that_lost_its_runner_has_two_attempts() {
     let all = [
         batch(1),
         given(10, 1, 0, TWO, 0),
-        run_ended(20, 1, 0, well(1.0)),
+        run_ended(20, 1, 0, success(1.0)),
         over(20, 0, 0, RunEnd::Succeeded(())),
         attempt_ended(50, 1, Some("killed")),
         given(60, 2, 0, SECOND, 1),
@@ -133,7 +133,7 @@ fn a_run_that_lost_its_runner_has_two_attempts() {
 
 #[test]
 fn what_had_not_ended_is_there_when_the_job_ends() {
-    let all = [batch(1), given(10, 1, 0, TWO, 0), run_ended(20, 1, 0, well(1.0))];
+    let all = [batch(1), given(10, 1, 0, TWO, 0), run_ended(20, 1, 0, success(1.0))];
     assert_eq!(spans(&all, false).len(), 1);
     let spans = spans(&all, true);
     let open: Vec<&str> = spans
@@ -273,7 +273,7 @@ fn a_history_is_drawn_afterwards() {
         seen(11, RunEventKind::AttemptBegan { attempt: AttemptId(1) }),
         call(12, rollway_engine::events::CallEventKind::Began { model: "m".into() }),
         call(14, ended),
-        run_ended(20, 1, 0, well(1.0)),
+        run_ended(20, 1, 0, success(1.0)),
         over(20, 0, 0, RunEnd::Succeeded(())),
         run_ended(30, 1, 1, Err(RunFailure { kind, message: "too long".into() })),
         over(30, 0, 1, failed),

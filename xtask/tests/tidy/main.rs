@@ -10,10 +10,10 @@ mod firewall;
 mod modules;
 mod names;
 mod plants;
+mod prose;
 mod sizes;
 mod source;
 mod tree;
-mod words;
 
 use std::path::Path;
 
@@ -35,9 +35,9 @@ const CHECKS: &[(&str, Check)] = &[
     ("heads of files", sizes::heads_of_files),
     ("vague names", names::no_vague_names),
     ("types defined twice", names::types_are_defined_once),
-    ("banned words", words::banned),
-    ("open ends", words::open_ends),
-    ("machine paths", words::machine_paths),
+    ("banned words", prose::banned),
+    ("open ends", prose::open_ends),
+    ("machine paths", prose::machine_paths),
     ("continuous integration", commands::continuous_integration),
     ("readme", commands::readme),
 ];

@@ -60,7 +60,7 @@ pub(crate) fn vague(tree: &Tree) -> BTreeMap<String, Vec<String>> {
         let stem = path.rsplit('/').next().unwrap_or_default().trim_end_matches(".rs");
         let defined = definitions(file, &["struct", "enum", "trait", "type", "const", "static"]);
         for name in [stem].into_iter().chain(defined) {
-            if words(name).any(|word| is_vague(folder, &word)) {
+            if name_words(name).any(|word| is_vague(folder, &word)) {
                 found.entry(folder.into()).or_default().push(format!("{path}: {name}"));
             }
         }
@@ -103,7 +103,7 @@ fn definitions<'a>(file: &'a File, keywords: &'a [&str]) -> impl Iterator<Item =
 }
 
 /// Returns the words of a name in `CamelCase`, `snake_case` or capitals, in small letters.
-fn words(name: &str) -> impl Iterator<Item = String> {
+fn name_words(name: &str) -> impl Iterator<Item = String> {
     let name = PROPER.iter().fold(name.to_owned(), |name, proper| name.replace(proper, "_"));
     let mut split = String::new();
     let mut before = '_';
@@ -125,6 +125,6 @@ fn names_are_split_into_words() {
         ("by_hand", "by hand"),
         ("HeartbeatTimeout", "heartbeat timeout"),
     ] {
-        assert_eq!(words(name).collect::<Vec<_>>().join(" "), expected);
+        assert_eq!(name_words(name).collect::<Vec<_>>().join(" "), expected);
     }
 }

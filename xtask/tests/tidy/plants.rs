@@ -12,7 +12,7 @@ pub(crate) struct Plant {
 }
 
 pub(crate) fn all() -> Vec<Plant> {
-    [arrows(), modules(), firewall(), sizes(), names(), words(), commands()]
+    [arrows(), modules(), firewall(), sizes(), names(), prose_plants(), commands()]
         .into_iter()
         .flatten()
         .collect()
@@ -204,7 +204,7 @@ fn sizes() -> Vec<Plant> {
     ]
 }
 
-fn words() -> Vec<Plant> {
+fn prose_plants() -> Vec<Plant> {
     vec![
         plant(
             "banned words",

@@ -21,7 +21,6 @@ pub struct PlanProgress {
     pub evals: Vec<u64>,
     /// The last step whose evaluations were submitted; none: not even those at the start.
     pub evaluated: Option<u64>,
-    /// The version that those are of.
     pub evaluated_version: u64,
     /// The last step after which weights were exchanged.
     pub synced: u64,

@@ -12,7 +12,6 @@ pub enum Stat {
     Max,
     /// The smallest value; NaN if there is one.
     Min,
-    /// The sum.
     Sum,
     /// The population standard deviation (divided by n, not n-1).
     ///

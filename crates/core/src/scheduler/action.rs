@@ -29,7 +29,6 @@ pub enum Action {
     },
     /// Have a runner execute runs of a task.
     StartAttempt {
-        /// Where.
         runner: RunnerId,
         /// In which life of the runner.
         life: Incarnation,
@@ -37,9 +36,7 @@ pub enum Action {
         attempt: AttemptId,
         /// The batch of the task.
         batch: BatchKey,
-        /// The task.
         task: TaskId,
-        /// The runs.
         runs: RunRange,
         /// How long it may last once it has begun. The core watches this itself; the runner is
         /// told so that it can do its own part.
@@ -49,47 +46,30 @@ pub enum Action {
     },
     /// Have a runner give up an attempt and say so.
     CancelAttempt {
-        /// Where.
         runner: RunnerId,
         /// In which life of the runner.
         life: Incarnation,
-        /// Which attempt.
         attempt: AttemptId,
-        /// Why.
         reason: AttemptCancelReason,
     },
     /// Forget a payload: nobody will ask for it any more.
-    DropPayload {
-        /// Which.
-        payload: Payload,
-        /// Why.
-        reason: DropReason,
-    },
+    DropPayload { payload: Payload, reason: DropReason },
     /// Hand results to the sink and report what becomes of them. The sink must take the same
     /// results of the same batch twice as once: a delivery whose outcome is unknown is repeated.
     Deliver {
         /// Under which number.
         lease: LeaseId,
-        /// Of which batch.
         batch: BatchKey,
         /// The results, by task id.
         results: Vec<TaskResult>,
     },
     /// Answer a request.
-    Respond {
-        /// Which.
-        request: RequestId,
-        /// The answer.
-        answer: Response,
-    },
+    Respond { request: RequestId, answer: Response },
     /// Append a fact to the ledger, if the configuration says that there is one. Deliveries and
     /// answers that are ordered after it wait until it is safe.
     AppendRecord(LedgerRecord),
     /// A batch has come to its end: its tasks are not needed any more.
-    DropTasks {
-        /// Which.
-        batch: BatchKey,
-    },
+    DropTasks { batch: BatchKey },
 }
 
 /// Why an attempt is cancelled.
@@ -106,9 +86,7 @@ pub enum AttemptCancelReason {
 /// The runs of an attempt: `count` of them, from `first` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunRange {
-    /// The first.
     pub first: u32,
-    /// How many.
     pub count: u32,
 }
 
@@ -138,7 +116,6 @@ pub enum Response {
     Collected(CollectedResults),
     /// The results were dropped, if there were any.
     Discarded,
-    /// The batch is finalized.
     Finalized(Arc<BatchResult>),
     /// The batch is aborted; none: there was nothing to abort.
     Aborted(Option<Arc<BatchResult>>),
@@ -148,7 +125,6 @@ pub enum Response {
     AllEnded,
     /// The runners are up, as far as they could be started.
     Started {
-        /// How many are ready.
         ready: u32,
         /// How many there should be.
         wanted: u32,
@@ -213,29 +189,18 @@ impl StopReport {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Refusal {
     /// The id is in use.
-    AlreadyActive {
-        /// Which.
-        batch: BatchId,
-    },
+    AlreadyActive { batch: BatchId },
     /// There is no submitted batch of that id.
-    NotRegistered {
-        /// Which.
-        batch: BatchId,
-    },
+    NotRegistered { batch: BatchId },
     /// The batch is of the other kind.
     WrongBatchType {
-        /// Which batch.
         batch: BatchId,
-        /// Its kind.
         kind: BatchType,
         /// The kind that was asked for.
         expected: BatchType,
     },
     /// The batch was submitted: it is finalized, not collected.
-    NotCollectable {
-        /// Which.
-        batch: BatchId,
-    },
+    NotCollectable { batch: BatchId },
     /// A task wants no runs.
     NoRuns {
         /// Its position in the request.
@@ -256,15 +221,12 @@ pub enum Refusal {
     Stopped,
     /// Time is up and too little has finished. Everything that has is kept.
     TimedOut {
-        /// Which batch.
         batch: BatchId,
         /// Where it stands: running while tasks are missing, finalizing while the sink is busy.
         state: BatchState,
         /// How many tasks have finished.
         finished: u64,
-        /// How many are needed.
         needed: u64,
-        /// How many there are.
         expected: u64,
         /// How many runners serve at the moment.
         serving: u32,
@@ -273,32 +235,26 @@ pub enum Refusal {
     /// a wait for everything that cleared what was left, or for lack of room. The batch can be
     /// aborted, keeping what it has.
     TasksCancelled {
-        /// Which batch.
         batch: BatchId,
         /// How many tasks have finished.
         finished: u64,
-        /// How many are needed.
         needed: u64,
-        /// How many there are.
         expected: u64,
     },
     /// Time is up for whoever waited for everything.
     WaitAllTimedOut {
         /// How many runs wait.
         pending: u64,
-        /// How many are running.
         running: u64,
     },
     /// The batch was aborted.
     Aborted {
-        /// Which batch.
         batch: BatchId,
         /// In the words of whoever aborted it.
         reason: Arc<str>,
     },
     /// A run failed in a way that fails the batch. It can be aborted, keeping what it has.
     BatchFailed {
-        /// Which batch.
         batch: BatchId,
         /// In what way.
         kind: FailureKind,
@@ -307,16 +263,13 @@ pub enum Refusal {
     },
     /// The sink did not take the results. They are kept; finalizing can be repeated.
     SinkFailed {
-        /// Which batch.
         batch: BatchId,
         /// In the words of whoever noticed.
         message: Arc<str>,
     },
     /// Too few tasks have a good run. The batch can be aborted, keeping what it has.
     TooFewSucceeded {
-        /// Which batch.
         batch: BatchId,
-        /// How many have.
         succeeded: u64,
         /// How many must.
         needed: u64,

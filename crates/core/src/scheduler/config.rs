@@ -177,7 +177,6 @@ pub struct CoreLimits {
     pub batches: u32,
     /// Tasks that have not ended, over all batches.
     pub open_tasks: u64,
-    /// Runs of one task.
     pub runs_per_task: u32,
     /// Requests that wait for something.
     pub waiters: u32,
@@ -187,7 +186,6 @@ pub struct CoreLimits {
     /// one goes on until it holds half of it itself: with what is under way, up to one and a half
     /// times this can be held.
     pub payload_bytes: u64,
-    /// Bytes of the payload of one run.
     pub payload_bytes_per_run: u64,
     /// Bytes of one error message; longer ones are cut.
     pub message_bytes: u32,

@@ -94,7 +94,6 @@ pub(crate) struct Pool {
     pub(crate) runners: Vec<RunnerSlot>,
     /// Idle runners, the longest idle one first.
     pub(crate) idle: BTreeSet<(u64, RunnerId)>,
-    /// Slots of retired runners.
     pub(crate) retired_slots: BTreeSet<RunnerId>,
     /// Number of runners that are alive.
     pub(crate) alive: u32,
@@ -124,7 +123,6 @@ pub(crate) struct Waiters {
 pub(crate) struct Progress {
     /// When a run last ended or an attempt last began.
     pub(crate) last: Time,
-    /// When a task last ended.
     pub(crate) last_task_end: Time,
 }
 

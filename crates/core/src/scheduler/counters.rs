@@ -59,9 +59,7 @@ impl TaskCount {
 /// Where the runs and tasks of one kind of batch are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchTypeTally {
-    /// Its runs.
     pub runs: RunTally,
-    /// Its tasks.
     pub tasks: TaskCount,
 }
 
@@ -110,7 +108,6 @@ pub struct Counters {
     pub attempts_ended: u64,
     /// Runs that were sent again, by the kind of failure.
     pub retries: ByFailureKind,
-    /// Reports that were ignored, by reason.
     pub ignored_reports: ByIgnoreReason,
     /// Batches that were taken up again after a crash.
     pub batches_restored: u64,
@@ -122,7 +119,6 @@ pub struct Counters {
     pub payloads_received: u64,
     /// Payloads whose delivery was acknowledged.
     pub payloads_delivered: u64,
-    /// Payloads that were dropped, by reason.
     pub payloads_dropped: ByDropReason,
     /// Payloads held now.
     pub payloads_held: u64,

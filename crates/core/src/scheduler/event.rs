@@ -15,11 +15,8 @@ use crate::scheduler::task::{CoreTask, RunPhase, TaskPhase};
 pub enum CoreEvent {
     /// A run failed and will be tried again.
     Retried {
-        /// Of which batch.
         batch: BatchKey,
-        /// Of which task.
         task: TaskId,
-        /// Which run.
         run: RunId,
         /// In what way it failed.
         kind: FailureKind,
@@ -27,30 +24,17 @@ pub enum CoreEvent {
         message: Arc<str>,
     },
     /// A run ended for good.
-    Over {
-        /// Of which batch.
-        batch: BatchKey,
-        /// Of which task.
-        task: TaskId,
-        /// Which run.
-        run: RunId,
-        /// How.
-        how: RunEnd,
-    },
+    Over { batch: BatchKey, task: TaskId, run: RunId, how: RunEnd },
     /// A task ended for good.
     Ended {
-        /// Of which batch.
         batch: BatchKey,
-        /// Which.
         task: TaskId,
-        /// How.
         status: Arc<Status>,
         /// Why what its good runs yielded is dropped, if it is.
         dropped: Option<DropReason>,
     },
     /// A submitted batch is in another state.
     Batch {
-        /// Which.
         batch: BatchKey,
         /// Where it stands.
         state: BatchState,

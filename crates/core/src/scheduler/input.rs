@@ -17,23 +17,12 @@ pub enum Input {
     Requested {
         /// Under which number it is to be answered.
         request: RequestId,
-        /// What for.
         what: Request,
     },
     /// Whoever asked went away; the request is not answered any more.
-    RequestAbandoned {
-        /// Which request.
-        request: RequestId,
-    },
+    RequestAbandoned { request: RequestId },
     /// A runner, or whoever watches it, reported something.
-    Report {
-        /// Which runner.
-        runner: RunnerId,
-        /// Which life of it.
-        life: Incarnation,
-        /// What.
-        report: RunnerReport,
-    },
+    Report { runner: RunnerId, life: Incarnation, report: RunnerReport },
     /// Results that were on their way out arrived, or did not.
     DeliveryDone {
         /// Which results.
@@ -57,7 +46,6 @@ pub enum Request {
     /// Add tasks to a batch of the scheduler, which comes into being with its first task and goes
     /// when its last result is taken.
     Schedule {
-        /// The batch.
         batch: BatchId,
         /// What kind of batch, if it is new.
         kind: BatchType,
@@ -78,20 +66,13 @@ pub enum Request {
         return_partial_tasks: bool,
     },
     /// Take the results that a batch of the scheduler has now.
-    Drain {
-        /// The batch.
-        batch: BatchId,
-    },
+    Drain { batch: BatchId },
     /// Drop the results that a batch of the scheduler has now.
-    Discard {
-        /// The batch.
-        batch: BatchId,
-    },
+    Discard { batch: BatchId },
     /// Register a batch and run its tasks.
     Submit {
         /// The batch; its id must not be in use.
         batch: BatchId,
-        /// What kind of batch.
         kind: BatchType,
         /// Its tasks; may be none.
         tasks: Vec<TaskSpec>,
@@ -100,7 +81,6 @@ pub enum Request {
     },
     /// Wait for a submitted batch, deliver its results to the sink and close it.
     Finalize {
-        /// The batch.
         batch: BatchId,
         /// What kind of batch the asker takes it for.
         kind: BatchType,
@@ -126,7 +106,6 @@ pub enum Request {
     CancelRun {
         /// The batch. An unknown or ended one has nothing to cancel.
         batch: BatchId,
-        /// The task.
         task: TaskId,
         /// The run. One that has ended stays as it is.
         run: RunId,

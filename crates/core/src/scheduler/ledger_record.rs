@@ -37,7 +37,6 @@ pub enum LedgerRecord {
         batch: BatchKey,
         /// The user's name of it.
         id: BatchId,
-        /// What kind.
         kind: BatchType,
         /// How many tasks are enough; none: all.
         min_wait_num: Option<u32>,
@@ -45,37 +44,22 @@ pub enum LedgerRecord {
         tasks: Vec<TaskSpec>,
     },
     /// One of its runs ended. What was late, repeated or otherwise not believed is not recorded.
-    RunEnded {
-        /// Of which batch.
-        batch: BatchKey,
-        /// Of which task.
-        task: TaskId,
-        /// Which run.
-        run: RunId,
-        /// How.
-        ending: RunEnd<RunOutput>,
-    },
+    RunEnded { batch: BatchKey, task: TaskId, run: RunId, ending: RunEnd<RunOutput> },
     /// Every run of it that had not ended was cancelled.
     Truncated {
-        /// Which batch.
         batch: BatchKey,
-        /// Why.
         reason: CancelReason,
         /// Whether unfinished tasks keep the good runs that they had.
         keep: bool,
     },
     /// It was given up; what is to be kept of it has not arrived yet.
     Aborting {
-        /// Which batch.
         batch: BatchKey,
         /// In the words of whoever gave it up.
         reason: Arc<str>,
     },
     /// Its results are about to be offered to the sink, which may take them unseen.
-    DeliveryStarted {
-        /// Which batch.
-        batch: BatchKey,
-    },
+    DeliveryStarted { batch: BatchKey },
     /// It was finalized or aborted: nothing else about it is needed any more.
     Closed(Arc<BatchResult>),
 }

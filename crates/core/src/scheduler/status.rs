@@ -94,9 +94,7 @@ pub struct Status {
     pub completed_runs: u32,
     /// Runs that were asked for.
     pub total_runs: u32,
-    /// Runs that failed, by kind.
     pub failed_runs: ByFailureKind,
-    /// Runs that were cancelled, by reason.
     pub cancelled_runs: ByCancelReason,
     /// The failed run with the lowest number.
     pub first_error: Option<FailedRun>,
@@ -129,7 +127,6 @@ impl Status {
 /// A run that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedRun {
-    /// Which run.
     pub run: RunId,
     /// In what way.
     pub kind: FailureKind,
@@ -146,7 +143,6 @@ impl fmt::Display for FailedRun {
 /// The result of one task: its status and the payloads of its good runs, in the order of runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskResult {
-    /// Which task.
     pub task: TaskId,
     /// How it ended.
     pub status: Arc<Status>,

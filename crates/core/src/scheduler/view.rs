@@ -55,7 +55,6 @@ impl RunnerState {
 /// A runner as it is now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunnerView {
-    /// Which.
     pub runner: RunnerId,
     /// Its current or last life.
     pub life: Incarnation,
@@ -84,11 +83,9 @@ pub struct BatchView {
     pub batch: BatchId,
     /// Which life of that name.
     pub key: BatchKey,
-    /// What kind of batch.
     pub kind: BatchType,
     /// Where it stands; none: it belongs to the scheduler and has no life cycle.
     pub state: Option<BatchState>,
-    /// Where its runs are.
     pub runs: RunTally,
     /// How its ended tasks ended.
     pub tasks: TaskTally,
@@ -105,9 +102,7 @@ pub struct BatchView {
 /// The earliest instant at which time alone may change something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
-    /// When.
     pub at: Time,
-    /// What for.
     pub why: DeadlineReason,
 }
 

@@ -21,7 +21,6 @@ pub struct MemberId(pub u64);
 /// Somebody was let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joined {
-    /// Their seat.
     pub seat: MemberId,
     /// Whether somebody had been there before: of explorers, of the same name.
     pub takes_over: bool,
@@ -49,7 +48,6 @@ pub enum JoinRefusal {
     Older {
         /// The version that somebody published.
         version: u64,
-        /// The newest one.
         newest: u64,
     },
 }
@@ -57,7 +55,6 @@ pub enum JoinRefusal {
 /// How somebody leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaveReason {
-    /// All is done.
     Done,
     /// With an error.
     Failed(String),
@@ -68,7 +65,6 @@ pub enum LeaveReason {
 /// What an explorer is at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExplorerPresence {
-    /// It is there.
     Present,
     /// It left when it was done.
     Done,
@@ -90,7 +86,6 @@ pub enum TrainerPresence {
         /// The last wait that it had heard of before it looked for experiences in vain.
         seen: WaitId,
     },
-    /// It is done.
     Done,
     /// It ended with an error.
     Failed(String),
@@ -107,16 +102,13 @@ pub struct SyncView {
     pub explorers: Vec<ExplorerMember>,
     /// The trainer; none if none ever came.
     pub trainer: Option<TrainerMember>,
-    /// Who waits.
     pub asked: WaitSummary,
 }
 
 /// An explorer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExplorerMember {
-    /// Its name.
     pub name: String,
-    /// What it is at.
     pub state: ExplorerPresence,
     /// How many waits of it are open.
     pub waiting: usize,
@@ -125,9 +117,7 @@ pub struct ExplorerMember {
 /// The trainer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrainerMember {
-    /// Its name.
     pub name: String,
-    /// What it is at.
     pub state: TrainerPresence,
 }
 

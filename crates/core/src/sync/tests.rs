@@ -59,23 +59,23 @@ fn a_wait_ends_with_weights_that_are_new_enough() {
 fn only_a_look_that_began_after_the_wait_says_that_there_is_nothing_new() {
     let mut board = board();
     let seat = trainer(&mut board, at(0));
-    let heard = board.asked().ask;
+    let heard = board.wait_summary().ask;
     // The trainer looks for experiences; meanwhile an explorer delivers some and waits.
     let ask = board.wait(at(1), want(0, 1));
     board.set_trainer_state(at(2), seat, TrainerPresence::Idle { seen: heard });
     assert_eq!(outcome(&mut board), None, "it may not have seen them");
     board.set_trainer_state(at(3), seat, TrainerPresence::Idle { seen: WaitId(ask.0 + 1) });
     assert_eq!(outcome(&mut board), None, "a number of another board");
-    board.set_trainer_state(at(4), seat, TrainerPresence::Idle { seen: board.asked().ask });
+    board.set_trainer_state(at(4), seat, TrainerPresence::Idle { seen: board.wait_summary().ask });
     assert_eq!(outcome(&mut board), Some(WaitOutcome::NothingNew));
     // With something newer, though not as new as was hoped for, it is that.
     board.published(4).unwrap();
     board.wait(at(5), want(2, 6));
-    board.set_trainer_state(at(5), seat, TrainerPresence::Idle { seen: board.asked().ask });
+    board.set_trainer_state(at(5), seat, TrainerPresence::Idle { seen: board.wait_summary().ask });
     assert_eq!(outcome(&mut board), Some(WaitOutcome::New(4)));
     // Whoever wants the last ones waits for the end.
     board.wait(at(6), want(4, WeightWait::LAST));
-    board.set_trainer_state(at(6), seat, TrainerPresence::Idle { seen: board.asked().ask });
+    board.set_trainer_state(at(6), seat, TrainerPresence::Idle { seen: board.wait_summary().ask });
     assert_eq!(outcome(&mut board), None);
     board.published(5).unwrap();
     board.set_trainer_state(at(7), seat, TrainerPresence::Done);
@@ -151,7 +151,7 @@ fn a_trainer_that_dies_is_missed_and_one_that_comes_again_takes_its_seat() {
 fn time_is_up_with_words_and_leaves_nothing_behind() {
     let mut board = board();
     board.wait(at(0), WeightWait { demand: true, ..want(3, 3) });
-    assert_eq!(board.asked().wanted, Some(4), "what it has does not help it");
+    assert_eq!(board.wait_summary().wanted, Some(4), "what it has does not help it");
     board.tick(at(60));
     match outcome(&mut board) {
         Some(WaitOutcome::TimedOut(words)) => {
@@ -159,8 +159,8 @@ fn time_is_up_with_words_and_leaves_nothing_behind() {
         }
         other => panic!("{other:?}"),
     }
-    let empty = WaitSummary { waiting: 0, wanted: None, ..board.asked() };
-    assert_eq!((board.asked(), board.next_deadline()), (empty, None));
+    let empty = WaitSummary { waiting: 0, wanted: None, ..board.wait_summary() };
+    assert_eq!((board.wait_summary(), board.next_deadline()), (empty, None));
     let ask = board.wait(at(61), WeightWait { demand: true, ..want(0, 1) });
     board.published(1).unwrap();
     board.abandon(ask);
@@ -168,7 +168,7 @@ fn time_is_up_with_words_and_leaves_nothing_behind() {
     trainer(&mut board, at(62));
     let ask = board.wait(at(62), WeightWait { demand: true, ..want(1, 2) });
     board.abandon(ask);
-    assert_eq!((board.asked().waiting, board.asked().wanted), (0, None));
+    assert_eq!((board.wait_summary().waiting, board.wait_summary().wanted), (0, None));
 }
 
 #[test]
@@ -268,7 +268,7 @@ impl World {
             }
             Step::Tell(what) => {
                 let Some(seat) = self.seat else { return };
-                let seen = WaitId(board.asked().ask.0 - u64::from(what / 2));
+                let seen = WaitId(board.wait_summary().ask.0 - u64::from(what / 2));
                 let is_idle = what > 0;
                 let idle = TrainerPresence::Idle { seen };
                 let state = if is_idle { idle } else { TrainerPresence::Training };
@@ -303,7 +303,7 @@ impl World {
                 }
             }
         }
-        let asked = self.board.asked();
+        let asked = self.board.wait_summary();
         assert_eq!(asked.waiting, self.open.len());
         assert_eq!(asked.wanted.is_some(), self.open.values().any(|(want, _)| want.demand));
         assert!(self.open.values().all(|(_, until)| *until > self.now));

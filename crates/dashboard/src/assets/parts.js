@@ -4,7 +4,7 @@ import { h, say, set } from "./dom.js";
 import { ago, exact, isNumber, runName, runPath, words } from "./format.js";
 
 /** What a state looks like: good, bad, busy, wait, cut. Never told by colour alone. */
-const LOOKS = {
+const STATE_STYLES = {
   succeeded: "good", finished: "good", finalized: "good", done: "good", trained: "good",
   idle: "wait", pending: "wait", waiting: "wait", queued: "wait", stopped: "cut", gone: "cut",
   running: "busy", busy: "busy", open: "busy", finalizing: "busy", starting: "busy",
@@ -13,7 +13,7 @@ const LOOKS = {
   aborting: "cut", dropped: "cut",
 };
 
-export const look = (state) => LOOKS[state] ?? "wait";
+export const look = (state) => STATE_STYLES[state] ?? "wait";
 
 export function badge(state) {
   const element = h("span", { class: "badge" });

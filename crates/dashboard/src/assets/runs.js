@@ -4,7 +4,7 @@ import { ask } from "./api.js";
 import { h, put, say, set } from "./dom.js";
 import { count, runPath, score, span, text } from "./format.js";
 import { badgeTo, pageHead, refresher, runLink, sinceTo, trouble } from "./parts.js";
-import { MOST, rowsOf, table } from "./table.js";
+import { MAX_ROWS, rowsOf, table } from "./table.js";
 
 export const watch = [];
 
@@ -145,7 +145,7 @@ export function open(root, { store, go, announce }) {
     say(total_, rowsOf(total, "run"));
     if (changed && filtered()) announce(`${count(total)} runs found`);
     grid.draw({
-      total: Math.min(total, MOST), sort: asked.sort, desc: asked.desc === "true",
+      total: Math.min(total, MAX_ROWS), sort: asked.sort, desc: asked.desc === "true",
       get: (at) => blocks.get(Math.floor(at / BLOCK))?.[at % BLOCK],
     });
   }

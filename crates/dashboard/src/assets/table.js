@@ -8,7 +8,7 @@ const ROW = 34;
 /** Rows beyond the edges that are drawn ahead of scrolling. */
 const AHEAD = 6;
 /** Browsers cannot draw taller elements; who looks for more has to filter. */
-export const MOST = 800_000;
+export const MAX_ROWS = 800_000;
 
 /**
  * Makes a table. `columns`: [{label, width, hide (1: not on
@@ -50,7 +50,7 @@ export function table({ label, columns, open, range, sorted, mark, empty }) {
   function paint() {
     const space = Math.max(ROW, element.clientHeight - ROW);
     const seen = Math.ceil(space / ROW);
-    const total = Math.min(state.total, MOST);
+    const total = Math.min(state.total, MAX_ROWS);
     const top = Math.floor(element.scrollTop / ROW);
     const first = Math.max(0, Math.min(top - AHEAD, total - seen - 2 * AHEAD));
     const many = Math.max(0, Math.min(total - first, seen + 2 * AHEAD));
@@ -88,7 +88,7 @@ export function table({ label, columns, open, range, sorted, mark, empty }) {
   }
 
   function move(to) {
-    const total = Math.min(state.total, MOST);
+    const total = Math.min(state.total, MAX_ROWS);
     if (total === 0) return;
     state.active = Math.max(0, Math.min(total - 1, to));
     const y = state.active * ROW;
@@ -145,5 +145,5 @@ function classes(column) {
 
 /** How many rows there are, in words. */
 export const rowsOf = (total, noun) =>
-  total > MOST ? `${count(total)} ${noun}s, the first ${count(MOST)} below` :
+  total > MAX_ROWS ? `${count(total)} ${noun}s, the first ${count(MAX_ROWS)} below` :
     `${count(total)} ${noun}${total === 1 ? "" : "s"}`;

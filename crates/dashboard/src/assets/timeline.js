@@ -13,7 +13,7 @@ const BAR = 20;
 const GAP = 4;
 const TOP = 26;
 /** More bars than these are not drawn at once: what is narrower than a pixel is drawn together. */
-const MOST = 1500;
+const MAX_DRAWN_SPANS = 1500;
 const NAMES = { steps: "Steps", evals: "Evals", syncs: "Syncs", training: "Training" };
 
 export function open(root, { store }) {
@@ -148,7 +148,7 @@ export function open(root, { store }) {
     for (const one of row) {
       const begin = Math.max(left, x(one.begin));
       const stop = Math.min(width, x(one.end ?? end()));
-      if (stop < left || begin > width || drawn.length > MOST) continue;
+      if (stop < left || begin > width || drawn.length > MAX_DRAWN_SPANS) continue;
       // What would not be seen apart is not drawn apart.
       if (stop - begin < 1 && begin - edge < 1) continue;
       edge = stop;

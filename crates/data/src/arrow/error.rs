@@ -8,34 +8,16 @@ use rollway_experience::FieldError;
 pub enum ColumnError {
     /// A column is not there.
     #[error("no column `{column}`; {expected} is expected")]
-    Missing {
-        /// Which.
-        column: &'static str,
-        /// What has to be in it.
-        expected: DataType,
-    },
+    Missing { column: &'static str, expected: DataType },
     /// A column holds something else.
     #[error("column `{column}` holds {found}; {expected} is expected")]
-    Type {
-        /// Which.
-        column: &'static str,
-        /// What is in it.
-        found: DataType,
-        /// What has to be in it.
-        expected: DataType,
-    },
+    Type { column: &'static str, found: DataType, expected: DataType },
     /// A value is absent where there has to be one.
     #[error("column `{column}` has {found} absent values inside where none may be absent")]
-    Null {
-        /// Which.
-        column: &'static str,
-        /// How many.
-        found: usize,
-    },
+    Null { column: &'static str, found: usize },
     /// A value is not one of an experience.
     #[error("row {row}: {error}")]
     Value {
-        /// The row, from 0.
         row: usize,
         /// The field and what is wrong with it.
         error: FieldError,
@@ -43,7 +25,6 @@ pub enum ColumnError {
     /// The columns of the name contradict each other.
     #[error("row {row}: column `uid` says `{found}`; the columns of its parts say `{expected}`")]
     Name {
-        /// The row, from 0.
         row: usize,
         /// What the column says.
         found: String,
@@ -52,10 +33,7 @@ pub enum ColumnError {
     },
     /// A batch is larger than columns can count.
     #[error("column `{column}` would have more than {} entries; convert fewer at once", i32::MAX)]
-    TooLarge {
-        /// Which.
-        column: &'static str,
-    },
+    TooLarge { column: &'static str },
     /// Arrow refused it.
     #[error(transparent)]
     Arrow(#[from] ArrowError),

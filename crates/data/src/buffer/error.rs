@@ -16,7 +16,6 @@ pub enum BufferError {
     /// There is no room; it may be tried again when there is.
     #[error("{storage} has no room: {message}")]
     Full {
-        /// Which storage.
         storage: String,
         /// Which limit.
         message: String,
@@ -24,7 +23,6 @@ pub enum BufferError {
     /// The storage holds something that is not what we wrote.
     #[error("{storage} is damaged: {message}")]
     Damaged {
-        /// Which storage.
         storage: String,
         /// What was found, where.
         message: String,
@@ -32,7 +30,6 @@ pub enum BufferError {
     /// The storage cannot do what was asked.
     #[error("{storage} cannot do this: {message}")]
     Unsupported {
-        /// Which storage.
         storage: String,
         /// What, and what to do instead.
         message: String,

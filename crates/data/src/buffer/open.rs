@@ -11,7 +11,6 @@ use super::{
 /// How a buffer is to be, whichever it is. What does not concern it is not looked at.
 #[derive(Clone, Debug, Default)]
 pub struct BufferOptions {
-    /// Of a queue.
     pub queue: queue::QueueOptions,
     /// Of a database.
     pub sql: sql::SqlOptions,

@@ -8,7 +8,6 @@ use rollway_base::suggest::nearest;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("operator `{operator}`: {key}: {problem}")]
 pub struct ArgumentError {
-    /// Which operator.
     pub operator: String,
     /// Which argument: `threshold`, `reward_shaping_configs[2].weight`.
     pub key: String,

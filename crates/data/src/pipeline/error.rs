@@ -20,7 +20,6 @@ pub enum PipelineError {
     Payload {
         /// Which one, counted from 0, empty ones included.
         position: usize,
-        /// How many there are.
         count: usize,
         /// What is wrong with it.
         source: PayloadError,
@@ -28,7 +27,6 @@ pub enum PipelineError {
     /// An operator did not get ready.
     #[error("operator `{operator}` does not get ready")]
     Prepare {
-        /// Which operator.
         operator: String,
         /// What it said.
         source: OperatorError,
@@ -36,7 +34,6 @@ pub enum PipelineError {
     /// An operator did not do its work.
     #[error("operator `{operator}` failed")]
     Operator {
-        /// Which operator.
         operator: String,
         /// What it said.
         source: OperatorError,
@@ -44,7 +41,6 @@ pub enum PipelineError {
     /// An operator panicked.
     #[error("operator `{operator}` panicked: {message}")]
     Panicked {
-        /// Which operator.
         operator: String,
         /// What it said.
         message: String,
@@ -52,7 +48,6 @@ pub enum PipelineError {
     /// An operator returned two experiences of one name, of which a buffer would lose one.
     #[error("operator `{operator}` returned {id} twice; derived experiences need ids of their own")]
     DuplicateId {
-        /// Which operator.
         operator: String,
         /// The name.
         id: String,
@@ -62,7 +57,6 @@ pub enum PipelineError {
         "operator `{operator}` gave reasons for {said} dropped experiences, but dropped {found}"
     )]
     Miscounted {
-        /// Which operator.
         operator: String,
         /// How many it gave reasons for.
         said: usize,

@@ -23,7 +23,6 @@ pub enum OperatorRegistryError {
     /// Nobody registered the name.
     #[error("unknown operator `{name}`; {remedy}")]
     Unknown {
-        /// The name.
         name: String,
         /// What may have been meant, or what there is.
         remedy: String,

@@ -42,7 +42,6 @@ impl PipelineReport {
 pub struct DroppedExperiences {
     /// The operator, as it is called in metrics, or `decode`.
     pub operator: String,
-    /// Why.
     pub reason: String,
     /// How many; not 0.
     pub count: usize,

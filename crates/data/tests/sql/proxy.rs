@@ -22,7 +22,6 @@ pub(crate) enum Plan {
     CutAfterCommit,
     /// Let the server's next answers vanish, and the connection stand.
     Silence,
-    /// Cut now.
     CutNow,
 }
 
@@ -47,7 +46,10 @@ impl Proxy {
                 client.set_nodelay(true).expect("a loopback socket");
                 server.set_nodelay(true).expect("a loopback socket");
                 list.lock().expect(WHOLE).push(client.try_clone().expect("a loopback socket"));
-                let way = Arc::new(Way { plan: Arc::clone(&shared), mute: AtomicBool::new(false) });
+                let way = Arc::new(ProxyDirection {
+                    plan: Arc::clone(&shared),
+                    mute: AtomicBool::new(false),
+                });
                 let ends = (
                     client.try_clone().expect("a loopback socket"),
                     server.try_clone().expect("a loopback socket"),
@@ -77,13 +79,13 @@ impl Proxy {
     }
 }
 
-struct Way {
+struct ProxyDirection {
     plan: Arc<Mutex<Plan>>,
     /// The server's answers end the connection, or vanish.
     mute: AtomicBool,
 }
 
-impl Way {
+impl ProxyDirection {
     fn forth(&self, mut client: TcpStream, mut server: TcpStream) {
         let mut buffer = vec![0; 1 << 16];
         while let Ok(count @ 1..) = client.read(&mut buffer) {

@@ -28,7 +28,6 @@ use crate::run::RunOutcome;
 pub struct RunEvent {
     /// When. All moments of one process come from one clock that does not go backwards.
     pub at: SystemTime,
-    /// What.
     pub what: RunEventKind,
 }
 
@@ -41,7 +40,6 @@ pub enum RunEventKind {
         batch: BatchId,
         /// Which life of that name.
         key: BatchKey,
-        /// What kind of batch.
         kind: BatchType,
         /// The first of the tasks; the others follow.
         first: TaskId,
@@ -50,50 +48,35 @@ pub enum RunEventKind {
     },
     /// A batch is in another state. One that is collected is finalized when nothing is left of it.
     BatchStateChanged {
-        /// Which.
         key: BatchKey,
         /// Where it stands.
         state: BatchState,
     },
     /// Runs of a task were given to a runner.
     AttemptSent {
-        /// The attempt.
         attempt: AttemptId,
-        /// Of which batch.
         key: BatchKey,
-        /// Of which task.
         task: TaskId,
-        /// Which runs.
         runs: RunRange,
-        /// To whom.
         runner: RunnerId,
-        /// In which life of it.
         life: Incarnation,
         /// How long it may last once it has begun.
         timeout: Duration,
     },
     /// A runner said that it has begun.
-    AttemptBegan {
-        /// The attempt.
-        attempt: AttemptId,
-    },
+    AttemptBegan { attempt: AttemptId },
     /// A run of an attempt ended, and it was believed. What becomes of the run is told next:
     /// [`RunEnded`](Self::RunEnded) or [`RunRetried`](Self::RunRetried).
     RunReported {
-        /// The attempt.
         attempt: AttemptId,
-        /// Which run.
         run: RunId,
         /// How. Payloads are shared, not copied.
         end: RunOutcome,
     },
     /// A run failed, in whatever way, and will be tried again.
     RunRetried {
-        /// Of which batch.
         key: BatchKey,
-        /// Of which task.
         task: TaskId,
-        /// Which run.
         run: RunId,
         /// In what way it failed.
         kind: FailureKind,
@@ -101,69 +84,40 @@ pub enum RunEventKind {
         message: Arc<str>,
     },
     /// A run ended for good: told once of every run, also of those that no runner ever had.
-    RunEnded {
-        /// Of which batch.
-        key: BatchKey,
-        /// Of which task.
-        task: TaskId,
-        /// Which run.
-        run: RunId,
-        /// How.
-        how: RunEnd,
-    },
+    RunEnded { key: BatchKey, task: TaskId, run: RunId, how: RunEnd },
     /// An attempt was told to give up.
-    AttemptCancelled {
-        /// The attempt.
-        attempt: AttemptId,
-        /// Why.
-        reason: AttemptCancelReason,
-    },
+    AttemptCancelled { attempt: AttemptId, reason: AttemptCancelReason },
     /// An attempt is over: ended, given up, or its runner is gone.
     AttemptEnded {
-        /// The attempt.
         attempt: AttemptId,
         /// Why its runner is gone, if it is.
         lost: Option<Arc<str>>,
     },
     /// A task ended for good.
     TaskEnded {
-        /// Of which batch.
         key: BatchKey,
-        /// Which.
         task: TaskId,
-        /// How.
         status: Arc<Status>,
         /// Why what its good runs yielded is dropped, if it is.
         dropped: Option<DropReason>,
     },
     /// The experiences of a run were dropped instead of delivered.
-    PayloadDropped {
-        /// How many bytes they had.
-        bytes: u64,
-        /// Why.
-        reason: DropReason,
-    },
+    PayloadDropped { bytes: u64, reason: DropReason },
     /// A runner is somewhere: on a machine, in a process. Told before it is given anything.
     RunnerLocated {
-        /// Which.
         runner: RunnerId,
-        /// In which life of it.
         life: Incarnation,
         /// Where, in words.
         place: Arc<str>,
     },
     /// A runner failed to start again and again, and rests.
     RunnerBroken {
-        /// Which.
         runner: RunnerId,
         /// Why it did not start.
         message: Arc<str>,
     },
     /// A runner that did not start before is there.
-    RunnerReady {
-        /// Which.
-        runner: RunnerId,
-    },
+    RunnerReady { runner: RunnerId },
     /// A model call of a run.
     Call(CallEvent),
 }
@@ -173,7 +127,6 @@ pub enum RunEventKind {
 pub struct CallEvent {
     /// The attempt that it belongs to.
     pub attempt: AttemptId,
-    /// The run.
     pub run: RunId,
     /// Its number, which no other call of this process has.
     pub call: u64,
@@ -190,11 +143,7 @@ pub enum CallEventKind {
         model: Arc<str>,
     },
     /// It was sent to a server.
-    Sent {
-        /// Which.
-        server: Arc<str>,
-    },
-    /// It ended.
+    Sent { server: Arc<str> },
     Ended {
         /// The HTTP status that the client saw.
         status: u16,

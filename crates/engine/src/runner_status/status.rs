@@ -26,7 +26,6 @@ const CANCEL_AFTER: Duration = Duration::from_secs(5);
 /// A runner, and what it does now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunnerStatus {
-    /// Which.
     pub runner: RunnerId,
     /// Its current or last life.
     pub life: Incarnation,
@@ -36,13 +35,11 @@ pub struct RunnerStatus {
     pub age: Duration,
     /// The batch it works for.
     pub batch: Option<BatchId>,
-    /// The task.
     pub task: Option<TaskId>,
     /// The runs that it was given and that have not ended.
     pub runs: Vec<RunId>,
     /// The run that `stage` is about.
     pub run: Option<RunId>,
-    /// The attempt.
     pub attempt: Option<AttemptId>,
     /// What it is at, in words. Of several runs, the one that has been at it for longest.
     pub stage: Option<String>,
@@ -144,7 +141,7 @@ fn one(core: &Core, states: &RunnerStatusTable, view: RunnerView, now: Time) -> 
         RunnerState::Busy(attempt) | RunnerState::Cancelling(attempt) => Some(attempt),
         _ => None,
     };
-    let mut said = states.said(view.runner, view.life, attempt);
+    let mut said = states.record_report(view.runner, view.life, attempt);
     let batch = view.work.and_then(|(key, ..)| core.batch_by_key(key)).map(|view| view.batch);
     let since = view.work.and_then(|(.., began)| began).unwrap_or(view.since);
     let (waits, message) = (said.get("waiting").cloned(), view.message);

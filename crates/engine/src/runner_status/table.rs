@@ -110,7 +110,7 @@ impl RunnerStatusTable {
 
     /// Returns what a life of a runner says about itself. What it was at is left out if that was
     /// in another attempt.
-    pub(crate) fn said(
+    pub(crate) fn record_report(
         &self,
         runner: RunnerId,
         life: Incarnation,

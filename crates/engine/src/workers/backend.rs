@@ -78,12 +78,7 @@ pub enum RunnerCommand {
     /// Execute an attempt.
     Start(Box<AttemptSpec>),
     /// Give the current attempt up and say so.
-    Cancel {
-        /// Which.
-        attempt: AttemptId,
-        /// Why.
-        reason: AttemptCancelReason,
-    },
+    Cancel { attempt: AttemptId, reason: AttemptCancelReason },
 }
 
 /// Runs of one task to be executed.
@@ -97,9 +92,7 @@ pub struct AttemptSpec {
     pub kind: BatchType,
     /// The task's id in the batch.
     pub task_id: TaskId,
-    /// The task.
     pub task: Arc<Task>,
-    /// The runs.
     pub runs: RunRange,
     /// How long it may last once it has begun.
     pub timeout: Duration,

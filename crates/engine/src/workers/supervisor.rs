@@ -45,15 +45,12 @@ const MARKS: usize = 65_536;
 /// What is started, and for whom.
 #[derive(Clone, Debug)]
 pub struct SupervisorOptions {
-    /// The way to the job.
     pub way: JobLocator,
     /// The program of a worker. It finds where to connect in its environment.
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,
-    /// How many processes there are.
     pub processes: u32,
-    /// How many runners each has.
     pub runners: u32,
     /// How long a job that is not there is waited for.
     pub patience: Duration,
@@ -67,15 +64,11 @@ pub enum SupervisorError {
     NobodyThere {
         /// Where, and what the system says.
         what: String,
-        /// For how long.
         waited: Duration,
     },
     /// The job does not take these workers in, now or later.
     #[error("the job at {address} does not take these workers in; see above why")]
-    Refused {
-        /// Where.
-        address: String,
-    },
+    Refused { address: String },
     /// What was given cannot be used.
     #[error("{0}")]
     Input(String),

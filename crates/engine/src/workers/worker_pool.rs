@@ -130,7 +130,6 @@ struct WorkerPoolShared {
     address: Address,
     secret: Secret,
     routes: Mutex<ConnectionTable>,
-    /// Where each runner is.
     seats: Mutex<HashMap<RunnerId, (Incarnation, Arc<WorkerProcess>)>>,
     definitions: Mutex<DefinitionIds>,
     states: RunnerStatusTable,

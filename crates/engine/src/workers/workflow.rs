@@ -16,11 +16,9 @@ use crate::task::Task;
 /// What a run has to work with.
 #[derive(Clone, Debug)]
 pub struct RunContext {
-    /// The batch.
     pub batch: BatchId,
     /// The task's id in the batch.
     pub task_id: TaskId,
-    /// The task.
     pub task: Arc<Task>,
     /// Which of the task's runs this is.
     pub run: RunId,

@@ -20,7 +20,6 @@ pub enum PayloadError {
     Version {
         /// The payload's major version.
         major: u16,
-        /// The one that is known.
         known: u16,
     },
     /// It asks for something that this version does not know.
@@ -41,7 +40,6 @@ pub enum PayloadError {
     Size {
         /// How many bytes there are.
         found: u64,
-        /// How many there have to be.
         expected: u64,
     },
     /// There is more of something than there may be.
@@ -49,7 +47,6 @@ pub enum PayloadError {
     Limit {
         /// What it is: `items`, `bytes of data` or `bytes of metadata`.
         what: &'static str,
-        /// How much there is.
         found: u64,
         /// How much there may be.
         limit: u64,
@@ -59,7 +56,6 @@ pub enum PayloadError {
     Items {
         /// How many were found or, if there is no room for what is promised, how many would fit.
         found: u64,
-        /// How many there have to be.
         expected: u64,
     },
     /// The items do not share out the data section.
@@ -67,7 +63,6 @@ pub enum PayloadError {
     DataUse {
         /// How many bytes they use.
         found: u64,
-        /// How many there are.
         expected: u64,
     },
     /// The metadata is not protobuf.
@@ -79,7 +74,6 @@ pub enum PayloadError {
     /// An item of the metadata is not as the schema says.
     #[error("item {item}: {error}")]
     Schema {
-        /// Which one, from 0.
         item: usize,
         /// What protobuf says.
         error: prost::DecodeError,
@@ -87,7 +81,6 @@ pub enum PayloadError {
     /// A field of an experience has no valid value.
     #[error("item {item}: {error}")]
     Field {
-        /// Which one, from 0.
         item: usize,
         /// Which field, and what is wrong.
         error: FieldError,

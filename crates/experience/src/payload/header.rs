@@ -23,7 +23,6 @@ pub struct PayloadHeader {
     pub items: u64,
     /// How many bytes the data section has.
     pub data_bytes: u64,
-    /// How many bytes the metadata has.
     pub metadata_bytes: u64,
     /// The CRC-32 of the data section.
     pub data_checksum: u32,

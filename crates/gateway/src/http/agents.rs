@@ -60,7 +60,6 @@ struct RememberedCalls {
 /// A call of somebody who belongs to no run.
 #[derive(Clone, Debug)]
 pub(super) struct AgentCall {
-    /// What it is routed by.
     pub(super) routing: u64,
     pub(super) session: Arc<RunSession>,
     name: Name,

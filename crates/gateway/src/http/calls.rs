@@ -231,7 +231,7 @@ async fn forward(
             let call = &question.call;
             let outcome = match heard {
                 Ok((parts, Ok(answer))) => {
-                    question.watched.heard(&answer, source.version);
+                    question.watched.on_response(&answer, source.version);
                     let kept = SavedResponse { stream: call.stream, parts: parts.clone() };
                     let kept = keeping.record(&question.app, call, answer, kept).await;
                     let given =

@@ -28,7 +28,6 @@ const MAX_HEAD_BYTES: usize = 64 << 10;
 /// A listener at work.
 #[derive(Debug)]
 pub(crate) struct HttpListener {
-    /// Where.
     pub(crate) address: SocketAddr,
     connections: TaskTracker,
     /// No further request is taken.

@@ -62,7 +62,7 @@ impl ObservedCall {
     }
 
     /// A server has answered.
-    pub(super) fn heard(&self, answer: &ModelResponse, version: Option<u64>) {
+    pub(super) fn on_response(&self, answer: &ModelResponse, version: Option<u64>) {
         self.note(|ended| {
             let count = |tokens: usize| u64::try_from(tokens).unwrap_or(u64::MAX);
             ended.prompt_tokens = answer.prompt.as_ref().map(|prompt| count(prompt.len()));

@@ -16,7 +16,6 @@ use crate::recording::{RecordError, Turn};
 /// Where an answer is kept.
 #[derive(Debug)]
 pub(super) enum RecordTarget {
-    /// With its run.
     Run(PendingCall),
     /// In the history of serve mode.
     Agent(AgentCall, PendingCall, Arc<dyn TurnStore>),

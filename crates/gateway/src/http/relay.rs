@@ -168,7 +168,7 @@ impl Relay {
         let app = &question.app;
         let outcome = match reader.finish(ResponseEnd::Complete) {
             Ok(answer) => {
-                question.watched.heard(&answer, version);
+                question.watched.on_response(&answer, version);
                 let kept = if keeping.keeps_answers() {
                     gathered.into_saved(&question.call, &answer)
                 } else {
@@ -212,7 +212,7 @@ impl Relay {
         if keeping.is_kept() && is_wanted {
             match reader.finish(ResponseEnd::Aborted) {
                 Ok(answer) => {
-                    question.watched.heard(&answer, version);
+                    question.watched.on_response(&answer, version);
                     let kept = SavedResponse { stream: true, parts: Vec::new() };
                     // What could not be kept was counted, and is an error of the run.
                     let _ = keeping.record(app, &question.call, answer, kept).await;

@@ -60,7 +60,6 @@ pub(super) struct UpstreamResponse {
 /// What a server says.
 #[derive(Debug)]
 pub(super) enum UpstreamReply {
-    /// All of it.
     Whole(Bytes),
     /// Events, as they come.
     Events(Response),
@@ -73,9 +72,7 @@ pub(super) enum UpstreamFailure {
     Ours(CallError),
     /// In the server's words, which are JSON.
     Theirs {
-        /// The status.
         status: u16,
-        /// The body.
         body: Bytes,
         /// After how many seconds another try makes sense.
         retry_after: Option<u32>,

@@ -121,7 +121,7 @@ pub(super) async fn halt(
 }
 
 /// Resumes a paused server.
-pub(super) async fn go_on(
+pub(super) async fn resume(
     server: &RegisteredServer,
     mode: PauseMode,
     timeout: Duration,

@@ -177,7 +177,7 @@ impl ModelsInner {
             unreachable!("every server on the board has a handle")
         };
         let version = table.board.seat(server).and_then(|seat| seat.version);
-        let told = handle.told();
+        let told = handle.info();
         let server_model = told.server_model.clone().unwrap_or_else(|| "".into());
         ServerPermit {
             inner: Arc::clone(self),
@@ -225,7 +225,7 @@ impl ModelsInner {
         handle.seen();
         let version = said.as_ref().and_then(|said| said.version);
         if let Some(said) = said {
-            let mut told = handle.told();
+            let mut told = handle.info();
             told.server_model = Some(said.model.name.into());
             // Later it says the same, whatever it was told to load since.
             if said.version == Some(0) {
@@ -291,17 +291,17 @@ impl Drop for ModelsInner {
 }
 
 impl ServerHandle {
-    pub(super) fn told(&self) -> MutexGuard<'_, ServerInfo> {
+    pub(super) fn info(&self) -> MutexGuard<'_, ServerInfo> {
         self.told.lock()
     }
 
     /// The server was heard of.
     pub(super) fn seen(&self) {
-        self.told().last_seen = Some(Instant::now());
+        self.info().last_seen = Some(Instant::now());
     }
 
     pub(super) fn view(&self, seat: &ServerSlot, now: Instant) -> ServerView {
-        let told = self.told();
+        let told = self.info();
         ServerView {
             id: self.server.id,
             engine: self.server.spec.engine,

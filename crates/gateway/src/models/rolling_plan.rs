@@ -23,7 +23,6 @@ pub(super) enum RollingStep {
     Begin(ServerId),
     /// Wait until a server is done, or can be used again.
     Wait,
-    /// All are done.
     Done,
 }
 

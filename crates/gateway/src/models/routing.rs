@@ -89,7 +89,6 @@ pub struct ServerCounts {
     pub went_well: u64,
     /// Requests that it failed.
     pub went_wrong: u64,
-    /// Checks that it failed.
     pub failed_checks: u64,
     /// Sessions that were sent elsewhere although this was their server.
     pub moved_away: u64,
@@ -136,7 +135,6 @@ struct RoutedModel {
 pub(super) enum RouteOutcome {
     /// It has a place at this server.
     Placed(ServerId),
-    /// It waits.
     Waits(WaiterId),
 }
 

@@ -39,7 +39,7 @@ pub(super) async fn replace(
     let id = handle.server.id;
     let seat = inner.with(|table| table.board.seat(id).map(|seat| (seat.in_flight, seat.version)));
     let (in_flight, version) = seat.unwrap_or_default();
-    let before = Before { version, path: handle.told().weights.clone() };
+    let before = Before { version, path: handle.info().weights.clone() };
     let mut aborted = 0;
     let outcome = match make_room(inner, handle, update.in_flight, &mut aborted).await {
         Ok(()) => exchange(inner, handle, update, index, &before, &mut aborted).await,
@@ -144,7 +144,7 @@ async fn exchange(
     };
     // A server that stays halted hangs every request it has. It must go on even if it is broken;
     // what it says then has no version.
-    match control::go_on(server, halt, update.timeout).await {
+    match control::resume(server, halt, update.timeout).await {
         Ok(()) => outcome,
         Err(error) if error.kind == FailureExtent::Gone => outcome,
         // It does not know how to halt, so that it does not know how to go on either.
@@ -275,7 +275,7 @@ fn finish(
 ) {
     let id = handle.server.id;
     if *outcome == ServerUpdateOutcome::Updated {
-        handle.told().weights = match &update.weights {
+        handle.info().weights = match &update.weights {
             WeightSource::Path(path) => Some(text(path)),
             WeightSource::Group(_) => None,
         };
@@ -315,7 +315,7 @@ fn finish(
 impl ServerHandle {
     /// Ends what is under way. What begins later is not concerned.
     pub(super) fn abort_all(&self) {
-        let ended = std::mem::replace(&mut self.told().abort, CancellationToken::new());
+        let ended = std::mem::replace(&mut self.info().abort, CancellationToken::new());
         ended.cancel();
     }
 }

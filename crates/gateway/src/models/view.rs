@@ -19,7 +19,6 @@ pub struct ModelView {
     pub trained: bool,
     /// How many calls wait for a server.
     pub waiting: usize,
-    /// Its servers.
     pub servers: Vec<ServerView>,
 }
 
@@ -28,7 +27,6 @@ pub struct ModelView {
 pub struct ServerView {
     /// Its name here.
     pub id: ServerId,
-    /// What kind of server it is.
     pub engine: ServerKind,
     /// Its root.
     pub url: String,

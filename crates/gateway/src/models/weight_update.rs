@@ -12,7 +12,6 @@ use super::ServerId;
 pub struct WeightUpdate {
     /// Their version. A server that has this version already is left alone.
     pub version: u64,
-    /// Where they are.
     pub weights: WeightSource,
     /// What happens to requests that are under way.
     pub in_flight: InFlightPolicy,
@@ -42,14 +41,12 @@ pub enum InFlightPolicy {
     },
     /// They stay, are halted meanwhile, and go on with the new weights.
     Keep,
-    /// They are aborted.
     Abort,
 }
 
 /// What came of an update.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightUpdateReport {
-    /// The version.
     pub version: u64,
     /// The newer version that made this one useless before it began.
     pub superseded_by: Option<u64>,

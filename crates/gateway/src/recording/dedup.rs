@@ -232,7 +232,7 @@ impl CallLog {
     }
 
     /// Returns what a call that is under way has said; none if there is no such call.
-    pub(super) fn said(&self, number: u64) -> Option<TurnContent> {
+    pub(super) fn turn_content(&self, number: u64) -> Option<TurnContent> {
         let known = self.calls.get(&number)?;
         (known.state == CallState::UnderWay).then_some(known.said)
     }

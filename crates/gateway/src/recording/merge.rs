@@ -41,7 +41,7 @@ pub fn merge<T: Borrow<Turn>>(
     let mut store = TurnTable::default();
     for turn in turns {
         let turn: &Turn = turn.borrow();
-        let said = store.said(turn.messages.as_ref(), turn.tools.as_ref())?;
+        let said = store.add_content(turn.messages.as_ref(), turn.tools.as_ref())?;
         let (id, aborted) = (turn.id.clone(), turn.aborted);
         let origin = TurnOrigin { id, model: &turn.model, aborted };
         let choice = ResponseChoice {

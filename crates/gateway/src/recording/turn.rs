@@ -48,7 +48,7 @@ impl Turn {
     pub fn of(call: &ModelCall, answer: ModelResponse) -> Result<Vec<Self>, RecordError> {
         let is_aborted = answer.end == ResponseEnd::Aborted;
         let ReturnedTokens { prompt, choices } =
-            match told(answer.prompt, answer.choices, is_aborted) {
+            match returned_tokens(answer.prompt, answer.choices, is_aborted) {
                 Some(told) => told,
                 None if is_aborted => return Ok(Vec::new()),
                 None => return Err(RecordError::NoTokens(answer.model)),
@@ -85,7 +85,7 @@ pub(super) struct ReturnedTokens {
 }
 
 /// Returns what is worth keeping of an answer; none if the tokens were not told.
-pub(super) fn told(
+pub(super) fn returned_tokens(
     prompt: Option<Vec<i32>>,
     choices: Vec<rollway_model_api::ResponseChoice>,
     is_aborted: bool,

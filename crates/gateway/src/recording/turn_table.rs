@@ -69,7 +69,7 @@ impl StoredTurn {
 
 impl TurnTable {
     /// Keeps what a call said.
-    pub(super) fn said(
+    pub(super) fn add_content(
         &mut self,
         messages: Option<&Value>,
         tools: Option<&Value>,

@@ -82,12 +82,7 @@ pub enum CommitError {
     Store(#[from] StoreError),
     /// The experiences were not taken.
     #[error("step {step} was not delivered, is kept, and comes again with the next commit: {why}")]
-    Undelivered {
-        /// Which step.
-        step: u64,
-        /// Why.
-        why: String,
-    },
+    Undelivered { step: u64, why: String },
 }
 
 /// Makes steps, one at a time.

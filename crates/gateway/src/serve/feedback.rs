@@ -18,7 +18,6 @@ pub struct Feedback {
     pub reward: f64,
     /// Which answers, or choices of them. No name stands there twice.
     pub msg_ids: Vec<String>,
-    /// The task.
     pub task: IdPart,
     /// The run of the task.
     pub run: u64,
@@ -38,7 +37,6 @@ pub struct FeedbackReceipt {
 /// What becomes of feedback.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FeedbackOutcome {
-    /// It was taken.
     Taken(FeedbackReceipt),
     /// So much waits for a commit that no more is taken.
     Full {

@@ -68,7 +68,6 @@ pub enum StoreError {
     Locked {
         /// Which file.
         path: String,
-        /// By whom.
         holder: String,
     },
     /// The file cannot be opened or used.
@@ -76,7 +75,6 @@ pub enum StoreError {
     Failed {
         /// Which file.
         path: String,
-        /// Why.
         message: String,
     },
     /// The thread has ended.
@@ -97,7 +95,6 @@ pub struct ServeStoreCounts {
     pub forgotten: u64,
     /// Choices that were removed before anybody gave feedback.
     pub expired: u64,
-    /// Rows that there are.
     pub rows: u64,
     /// Bytes of choices without feedback.
     pub bytes: u64,

@@ -135,13 +135,13 @@ impl Tables {
             _lock: lock,
         };
         tables.begin()?;
-        tables.take_up()?;
+        tables.restore()?;
         tables.commit()?;
         Ok(tables)
     }
 
     /// Makes the tables, or reads what there is.
-    fn take_up(&mut self) -> Result<(), StoreError> {
+    fn restore(&mut self) -> Result<(), StoreError> {
         let name = self.name.clone();
         self.totals = self.done(|c| {
             c.execute_batch(SCHEMA)?;

@@ -23,7 +23,6 @@ pub(crate) struct Fleet {
     pub(crate) models: Models,
     pub(crate) servers: Vec<MockServer>,
     kind: ServerKind,
-    /// Where the weights are.
     weights: TempDir,
 }
 

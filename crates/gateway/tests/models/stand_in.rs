@@ -15,19 +15,19 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 /// What a server was asked: method, path with query, and body.
-pub(crate) type Asked = (String, String, Value);
-type Answers = dyn Fn(&Asked) -> (u16, Value) + Send + Sync;
+pub(crate) type ReceivedRequest = (String, String, Value);
+type Answers = dyn Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync;
 
 #[derive(Clone)]
 struct Heart {
     answers: Arc<Answers>,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
 /// A server on loopback.
 pub(crate) struct StandIn {
     pub(crate) address: SocketAddr,
-    pub(crate) asked: Arc<Mutex<Vec<Asked>>>,
+    pub(crate) asked: Arc<Mutex<Vec<ReceivedRequest>>>,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
 }
@@ -35,7 +35,7 @@ pub(crate) struct StandIn {
 impl StandIn {
     /// Starts a server that answers as told.
     pub(crate) async fn start(
-        answers: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static,
+        answers: impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static,
     ) -> Self {
         Self::start_at("127.0.0.1:0".parse().unwrap(), answers).await
     }
@@ -43,7 +43,7 @@ impl StandIn {
     /// Starts a server at an address, as one that was restarted.
     pub(crate) async fn start_at(
         address: SocketAddr,
-        answers: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static,
+        answers: impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -86,7 +86,9 @@ async fn answer(State(heart): State<Heart>, request: Request) -> Response {
 }
 
 /// A server that is well, and whose model is called `name`.
-pub(crate) fn well(name: &'static str) -> impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static {
+pub(crate) fn healthy(
+    name: &'static str,
+) -> impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static {
     move |(_, path, _)| match path.as_str() {
         "/health" => (200, Value::Null),
         "/v1/models" => (200, json!({ "data": [{ "id": name }] })),

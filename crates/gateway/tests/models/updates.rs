@@ -10,7 +10,7 @@ use rollway_gateway::models::{
 };
 
 use crate::fleet::{DRAIN, Fleet, Stream, held_streams, outcomes, versions};
-use crate::stand_in::{StandIn, options, well};
+use crate::stand_in::{StandIn, healthy, options};
 
 const KINDS: [ServerKind; 2] = [ServerKind::Vllm, ServerKind::Sglang];
 
@@ -213,7 +213,7 @@ async fn whoever_comes_late_or_back_gets_the_weights_of_the_others() {
 
 #[tokio::test]
 async fn servers_that_keep_their_weights_say_so() {
-    let llama = StandIn::start(well("m")).await;
+    let llama = StandIn::start(healthy("m")).await;
     let mut fleet = Fleet::start(ServerKind::Vllm, 0, options()).await;
     fleet.models.add(llama.spec("trained", ServerKind::LlamaCpp)).unwrap();
     fleet.wait_for(|servers| servers[0].state == ServerState::Running).await;

@@ -9,11 +9,12 @@ use rollway_gateway::models::{
 use rollway_model_api::ErrorKind;
 
 use crate::fleet::Fleet;
-use crate::stand_in::{StandIn, models, options, spec, well};
+use crate::stand_in::{StandIn, healthy, models, options, spec};
 
 #[tokio::test]
 async fn a_call_gets_a_server_of_its_model() {
-    let (one, two) = (StandIn::start(well("weights")).await, StandIn::start(well("judge")).await);
+    let (one, two) =
+        (StandIn::start(healthy("weights")).await, StandIn::start(healthy("judge")).await);
     let models = models();
     models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
     let judge = models.add(two.spec("judge", ServerKind::Openai)).unwrap();
@@ -39,7 +40,7 @@ async fn without_models_that_is_what_is_said() {
 
 #[tokio::test]
 async fn places_are_limited_and_given_in_order() {
-    let one = StandIn::start(well("m")).await;
+    let one = StandIn::start(healthy("m")).await;
     let models = Models::new(RoutingOptions { max_in_flight: 1, ..options() });
     models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
     let first = models.pick(RouteNeeds::default()).await.unwrap();
@@ -64,7 +65,7 @@ async fn places_are_limited_and_given_in_order() {
 
 #[tokio::test]
 async fn whoever_gets_no_server_hears_why() {
-    let address = StandIn::start(well("m")).await.stop().await;
+    let address = StandIn::start(healthy("m")).await.stop().await;
     let models = Models::new(RoutingOptions { max_wait: Duration::from_millis(50), ..options() });
     models.add(spec(address, "trained", ServerKind::LlamaCpp)).unwrap();
     let error = models.pick(RouteNeeds::default()).await.unwrap_err();
@@ -76,7 +77,7 @@ async fn whoever_gets_no_server_hears_why() {
 
 #[tokio::test]
 async fn a_server_that_dies_is_left_out_until_it_is_back() {
-    let one = StandIn::start(well("m")).await;
+    let one = StandIn::start(healthy("m")).await;
     let models =
         Models::new(RoutingOptions { health_interval: Duration::from_secs(3600), ..options() });
     models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
@@ -93,7 +94,7 @@ async fn a_server_that_dies_is_left_out_until_it_is_back() {
     while !is_gone(&models.view()[0].servers[0].state) {
         tokio::task::yield_now().await;
     }
-    let _again = StandIn::start_at(address, well("m")).await;
+    let _again = StandIn::start_at(address, healthy("m")).await;
     lease.unreachable("connection refused");
     pick.await.unwrap();
 }
@@ -116,7 +117,7 @@ async fn a_server_that_says_it_is_ill_is_left_out_until_it_is_well() {
 
 #[tokio::test]
 async fn requests_that_fail_make_a_server_unusable_one_that_goes_well_forgives() {
-    let one = StandIn::start(well("m")).await;
+    let one = StandIn::start(healthy("m")).await;
     let hour = Duration::from_secs(3600);
     let max_wait = Duration::from_millis(20);
     let models = Models::new(RoutingOptions { health_interval: hour, max_wait, ..options() });
@@ -175,7 +176,7 @@ async fn sessions_stay_at_their_server_and_calls_avoid_who_failed_them() {
 
 #[tokio::test]
 async fn ten_thousand_who_wait_are_all_served() {
-    let one = StandIn::start(well("m")).await;
+    let one = StandIn::start(healthy("m")).await;
     let models = Models::new(RoutingOptions { max_in_flight: 16, ..options() });
     models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
     let calls = (0..10_000_u64).map(|session| {

@@ -11,7 +11,6 @@ pub enum LogError {
     Io {
         /// What was being done.
         doing: &'static str,
-        /// To what.
         path: PathBuf,
         /// The system's words.
         source: io::Error,
@@ -34,7 +33,6 @@ pub enum LogError {
     Foreign {
         /// Which file.
         path: PathBuf,
-        /// What it is.
         found: String,
     },
     /// A newer program wrote it.
@@ -86,7 +84,6 @@ pub enum LogError {
     Damaged {
         /// Which file.
         path: PathBuf,
-        /// Where.
         at: u64,
         /// What is wrong.
         found: String,

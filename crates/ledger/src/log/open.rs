@@ -91,7 +91,7 @@ pub(super) fn create(
     segment: Segment,
 ) -> Result<(File, u64), LogError> {
     let (new, path) = (dir.join(folder::SEGMENT_NEW), folder::segment(dir, segment.number));
-    let header = said(options, segment.number, segment.base).encode();
+    let header = expected_header(options, segment.number, segment.base).encode();
     let write = || {
         let mut file = File::create(&new)?;
         file.write_all(&header)?;
@@ -106,10 +106,10 @@ pub(super) fn create(
 
 /// Returns how long the headers of this log are.
 pub(super) fn header_bytes(options: &LogOptions) -> u64 {
-    said(options, 0, 0).encode().len() as u64
+    expected_header(options, 0, 0).encode().len() as u64
 }
 
-const fn said(options: &LogOptions, number: u64, base: u64) -> Header<'_> {
+const fn expected_header(options: &LogOptions, number: u64, base: u64) -> Header<'_> {
     Header { kind: options.kind, identity: options.identity.as_str(), number, base }
 }
 
@@ -121,5 +121,5 @@ fn header(dir: &Path, options: &LogOptions, number: u64) -> Result<u64, LogError
     let read =
         File::open(&path).and_then(|file| file.take(MAX_FRAME_HEAD_BYTES).read_to_end(&mut bytes));
     read.map_err(LogError::io("read", &path))?;
-    said(options, number, 0).check(&path, &bytes)
+    expected_header(options, number, 0).check(&path, &bytes)
 }

@@ -24,7 +24,7 @@ fn asking() -> Value {
 }
 
 /// The tokens of a choice in a record, with their log-probabilities.
-fn said(record: &RecordedRequest, choice: usize) -> (Vec<i32>, Vec<f32>) {
+fn recorded_choice(record: &RecordedRequest, choice: usize) -> (Vec<i32>, Vec<f32>) {
     let tokens = &record.choices[choice].tokens;
     tokens.iter().map(|token| (token.id, token.logprob)).unzip()
 }
@@ -43,7 +43,7 @@ async fn whole_and_streamed_answers_tell_what_the_model_said() {
     let mut made = 0;
     for index in 0..3 {
         let choice = &whole["choices"][index];
-        let (tokens, probs) = said(&records[0], index);
+        let (tokens, probs) = recorded_choice(&records[0], index);
         assert_eq!(ids(&choice["token_ids"]), tokens);
         assert_eq!(logprobs(choice), probs);
         assert_eq!(choice["finish_reason"], "stop");
@@ -63,7 +63,7 @@ async fn whole_and_streamed_answers_tell_what_the_model_said() {
     }
     assert_eq!(whole["usage"]["completion_tokens"], made);
     assert_eq!(events.last().unwrap()["usage"]["completion_tokens"], made);
-    assert_ne!(said(&records[0], 0), said(&records[0], 1), "choices differ");
+    assert_ne!(recorded_choice(&records[0], 0), recorded_choice(&records[0], 1), "choices differ");
 }
 
 #[tokio::test]
@@ -175,9 +175,9 @@ async fn completions_take_texts_and_ids_and_stop_where_told() {
     for (index, choice) in choices.iter().enumerate() {
         assert_eq!(choice["index"], index);
         assert_eq!(ids(&choice["prompt_token_ids"]), record.prompts[index / 2]);
-        assert_eq!(ids(&choice["token_ids"]), said(record, index).0);
+        assert_eq!(ids(&choice["token_ids"]), recorded_choice(record, index).0);
         let told = choice["logprobs"]["token_logprobs"].as_array().unwrap();
-        assert_eq!(told.len(), said(record, index).1.len());
+        assert_eq!(told.len(), recorded_choice(record, index).1.len());
     }
     let events = client.stream(TEXT, body).await;
     let text = |index: usize| -> String {
@@ -225,7 +225,7 @@ async fn weights_change_in_the_middle_of_a_kept_answer() {
     });
     let record = inside.record("chatcmpl-x").unwrap();
     let tokens = &record.choices[0].tokens;
-    assert_eq!(ids(&answer["choices"][0]["token_ids"]), said(&record, 0).0);
+    assert_eq!(ids(&answer["choices"][0]["token_ids"]), recorded_choice(&record, 0).0);
     for (at, token) in tokens.iter().enumerate() {
         assert_eq!(token.version, if at < 5 { 0 } else { 7 });
     }

@@ -10,7 +10,6 @@ use serde_json::Value;
 pub struct ControlStep {
     /// Path and query, below the server's root.
     pub path: &'static str,
-    /// Body.
     pub body: Value,
     /// Whether the server has changed already if it refuses this step, so that its state is
     /// unknown.

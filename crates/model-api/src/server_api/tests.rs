@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use rollway_base::ServerKind;
 use serde_json::{Value, json};
 
-use self::server::{Said, said};
+use self::server::{ScriptedResponse, scripted_response};
 
 use super::{ResponseParseError, ResponseParser, TokenSource, server_api};
 use crate::client_api::at_path;
@@ -41,7 +41,7 @@ fn reader(engine: ServerKind, call: &ModelCall) -> Box<dyn ResponseParser> {
 fn through(
     engine: ServerKind,
     call: &ModelCall,
-    said: &Said,
+    said: &ScriptedResponse,
     cuts: &[usize],
 ) -> (Vec<Value>, ModelResponse) {
     let outgoing = server_api(engine).upstream_body(call, "theirs", "request-1");
@@ -72,7 +72,7 @@ fn through(
 }
 
 /// What the server says to the client's own body, under the gateway's names.
-fn direct(engine: ServerKind, call: &ModelCall, said: &Said) -> Vec<Value> {
+fn direct(engine: ServerKind, call: &ModelCall, said: &ScriptedResponse) -> Vec<Value> {
     let mut answered = server::answer(engine, call.kind, &Value::Object(call.body.clone()), said);
     for part in &mut answered {
         part["id"] = ID.into();
@@ -84,7 +84,7 @@ fn direct(engine: ServerKind, call: &ModelCall, said: &Said) -> Vec<Value> {
 /// Checks an answer against what was said, and by whom its versions were told.
 fn check(
     answer: &ModelResponse,
-    said: &Said,
+    said: &ScriptedResponse,
     kind: CallKind,
     tells_version: impl Fn(usize) -> bool,
 ) {
@@ -135,7 +135,7 @@ proptest! {
     fn vllm_is_recorded_and_the_client_sees_only_what_it_asked_for(
         kind in kinds(),
         wanted in any::<[bool; 4]>(),
-        said in said(),
+        said in scripted_response(),
         cuts in prop::collection::vec(any::<usize>(), 0..20),
     ) {
         let call = wishes(kind, wanted, said.choices.len());
@@ -150,7 +150,7 @@ proptest! {
     fn sglang_is_recorded_and_the_client_sees_only_what_it_asked_for(
         kind in kinds(),
         [stream, ids, logprobs, usage] in any::<[bool; 4]>(),
-        said in said(),
+        said in scripted_response(),
         cuts in prop::collection::vec(any::<usize>(), 0..20),
     ) {
         // Chats do not bring `token_ids`, and streams of them not what we compare with.
@@ -166,7 +166,7 @@ proptest! {
     fn a_stream_made_from_a_whole_answer_says_the_same(
         usage in any::<bool>(),
         logprobs in any::<bool>(),
-        said in said(),
+        said in scripted_response(),
     ) {
         let call = wishes(CallKind::Chat, [true, false, logprobs, usage], said.choices.len());
         let (events, answer) = through(ServerKind::Sglang, &call, &said, &[]);
@@ -199,7 +199,7 @@ proptest! {
     fn plain_servers_are_asked_and_heard_word_by_word(
         kind in kinds(),
         wanted in any::<[bool; 4]>(),
-        said in said(),
+        said in scripted_response(),
     ) {
         let call = wishes(kind, wanted, said.choices.len());
         let outgoing = server_api(ServerKind::Openai).upstream_body(&call, "theirs", "request-1");
@@ -228,7 +228,7 @@ proptest! {
     #[test]
     fn whatever_is_left_of_an_aborted_stream_fits_together(
         engine in prop_oneof![Just(ServerKind::Vllm), Just(ServerKind::Sglang)],
-        said in said(),
+        said in scripted_response(),
         stop in any::<prop::sample::Index>(),
     ) {
         let call = wishes(CallKind::Completion, [true, false, false, false], said.choices.len());
@@ -257,7 +257,7 @@ proptest! {
         ]),
         kind in kinds(),
         stream in any::<bool>(),
-        said in said(),
+        said in scripted_response(),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         end in prop_oneof![Just(ResponseEnd::Complete), Just(ResponseEnd::Aborted)],
     ) {

@@ -314,9 +314,7 @@ pub struct TrainerDisconnected;
 /// A sample to be sent.
 #[derive(Clone, Debug)]
 pub struct SamplePart {
-    /// What it is.
     pub head: proto::Sample,
-    /// Its payload.
     pub payload: Bytes,
 }
 

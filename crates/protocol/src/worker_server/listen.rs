@@ -32,20 +32,13 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 pub enum BindError {
     /// Somebody else listens there.
     #[error("another process listens on {address}")]
-    InUse {
-        /// Where.
-        address: Address,
-    },
+    InUse { address: Address },
     /// There is a file that is no socket.
     #[error("there is a file in the way: {}", path.display())]
-    NotASocket {
-        /// Its path.
-        path: PathBuf,
-    },
+    NotASocket { path: PathBuf },
     /// The system does not let us.
     #[error("cannot listen on {address}")]
     Io {
-        /// Where.
         address: Address,
         /// In the words of the system.
         source: io::Error,

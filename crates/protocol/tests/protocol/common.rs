@@ -23,11 +23,11 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::{Status, Streaming};
 
 /// No test waits longer for anything.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Waits for what must happen.
 pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, future).await {
+    match tokio::time::timeout(TEST_TIMEOUT, future).await {
         Ok(value) => value,
         Err(_) => panic!("waited too long: {what}"),
     }

@@ -33,7 +33,7 @@ impl JobObserver for EventCallback {
         }
         let (function, event) = (Arc::clone(&self.0), event.clone());
         runtime::in_python(move |py| {
-            let called = told(py, &event).and_then(|dict| function.call1(py, (dict,)));
+            let called = event_dict(py, &event).and_then(|dict| function.call1(py, (dict,)));
             if let Err(error) = called {
                 // The job goes on whatever somebody who watches it does wrong.
                 error.write_unraisable(py, Some(function.bind(py)));
@@ -42,7 +42,7 @@ impl JobObserver for EventCallback {
     }
 }
 
-fn told<'py>(py: Python<'py>, event: &JobEvent) -> PyResult<Bound<'py, PyDict>> {
+fn event_dict<'py>(py: Python<'py>, event: &JobEvent) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     let name = match event {
         JobEvent::Began { mode, job_dir, done_steps, total_steps, tasks_per_step, runners } => {

@@ -21,7 +21,6 @@ pub(super) struct PreparedExplorer {
     pub(super) lookout: JobTelemetry,
     /// Stops it when an alarm wants that.
     _alarmed: AbortOnDropHandle<()>,
-    /// How the job ended, as far as it has.
     pub(super) ended: (JobState, Option<String>),
 }
 

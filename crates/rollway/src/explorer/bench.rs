@@ -22,11 +22,9 @@ use super::{ExplorerError, JobEvent, Result};
 pub struct BenchResult {
     /// The step: of mode `bench` the checkpoint, 0 for the weights before any training.
     pub step: u64,
-    /// The set.
     pub set: Arc<str>,
     /// The mean reward; none if no run succeeded.
     pub score: Option<f64>,
-    /// Its tasks.
     pub tasks: u64,
     /// Those without a good run.
     pub failed: u64,

@@ -51,9 +51,7 @@ pub enum ExplorerError {
     NoServer {
         /// What the model is called.
         model: String,
-        /// Its servers, and what each is at.
         servers: String,
-        /// How long they were waited for.
         waited: Duration,
     },
     /// No runner could be started.
@@ -71,7 +69,6 @@ pub enum ExplorerError {
     /// A batch came up short, and may not.
     #[error("step {step}: {what}\nhint: {hint}")]
     Short {
-        /// The step.
         step: u64,
         /// How many tasks it has and needs.
         what: String,
@@ -94,7 +91,6 @@ pub enum ExplorerError {
         step: u64,
         /// The version that was waited for.
         at_least: u64,
-        /// How long.
         waited: Duration,
         /// Who was there, and what they did.
         who: String,
@@ -105,9 +101,7 @@ pub enum ExplorerError {
          servers, and start the job again; they must be able to read {place}"
     )]
     Stale {
-        /// The version.
         version: u64,
-        /// Which servers, and why.
         servers: String,
         /// Where the weights are.
         place: String,
@@ -122,7 +116,6 @@ pub enum ExplorerError {
     LostWeights {
         /// The version that the job was at.
         version: u64,
-        /// What there is.
         found: String,
         /// Where checkpoints are.
         folder: PathBuf,

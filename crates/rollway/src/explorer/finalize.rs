@@ -27,7 +27,6 @@ pub(super) struct Finalized {
     pub(super) step: u64,
     /// How its tasks ended, those that were run again included.
     pub(super) result: Arc<BatchResult>,
-    /// How long it was waited for.
     pub(super) waited: Duration,
     /// How often tasks were run again.
     pub(super) reruns: u32,

@@ -215,14 +215,14 @@ impl ExplorerHandles {
     /// Tells everybody that this explorer is done.
     pub(super) async fn done(&self) {
         if let Some(seat) = self.seat.lock().await.take() {
-            said(seat.done().await);
+            log_sync_error(seat.done().await);
         }
     }
 
     /// Tells everybody that this explorer ends with an error.
     pub(super) async fn failed(&self, words: &str) {
         if let Some(seat) = self.seat.lock().await.take() {
-            said(seat.failed(words).await);
+            log_sync_error(seat.failed(words).await);
         }
     }
 }
@@ -262,7 +262,7 @@ impl ExplorerResources {
 }
 
 /// Nobody listens any more: who waits for this explorer finds out by itself.
-fn said(heard: std::result::Result<(), SyncError>) {
+fn log_sync_error(heard: std::result::Result<(), SyncError>) {
     if let Err(error) = heard {
         tracing::warn!(%error, "the synchronizer does not hear that this explorer ends");
     }

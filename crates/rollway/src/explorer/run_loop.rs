@@ -151,7 +151,7 @@ impl ExplorerLoop {
                 () = stop.cancelled() => {}
             }
         }
-        self.take_up(world).await?;
+        self.resume_batches(world).await?;
         let mut under_way = JoinSet::new();
         let mut watch = TrainerWatch::new(world, &self.pace, self.version());
         while !self.plan.is_over() {

@@ -67,7 +67,7 @@ impl ExplorerLoop {
     }
 
     /// Submits what an earlier process had in flight and no ledger knows.
-    pub(super) async fn take_up(&mut self, world: &ExplorerResources) -> Result<()> {
+    pub(super) async fn resume_batches(&mut self, world: &ExplorerResources) -> Result<()> {
         let size = world.config.buffer.batch_size;
         let least = world.config.explorer.over_rollout.min_wait_num(size);
         for (step, picks) in self.in_flight.clone() {

@@ -237,11 +237,11 @@ impl ExplorerHandles {
             if self.is_loaded(version) {
                 break;
             }
-            tracing::warn!(version, servers = words(&report), "weights are loaded again");
+            tracing::warn!(version, servers = report_message(&report), "weights are loaded again");
             report = self.models.update(update.clone()).await;
         }
         if !self.is_loaded(version) {
-            let servers = words(&report);
+            let servers = report_message(&report);
             let place = match &published.location {
                 WeightLocation::Folder(folder) => folder.display().to_string(),
                 WeightLocation::Group(group) => {
@@ -253,7 +253,7 @@ impl ExplorerHandles {
         if !report.is_complete() {
             let note = format!(
                 "weights of version {version}: {}; it is not used before it has them",
-                words(&report)
+                report_message(&report)
             );
             self.watchers.emit(&JobEvent::Info(note));
         }
@@ -371,7 +371,7 @@ fn identity(group: &TransferGroup) -> (String, u16, String) {
 }
 
 /// Says what became of each server.
-fn words(report: &WeightUpdateReport) -> String {
+fn report_message(report: &WeightUpdateReport) -> String {
     let word = |it: &ServerUpdateReport| match &it.outcome {
         ServerUpdateOutcome::Updated | ServerUpdateOutcome::AlreadyCurrent => {
             format!("{} has them", it.url)

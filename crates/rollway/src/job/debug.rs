@@ -45,18 +45,15 @@ pub struct DebugReport {
 /// Something that was done.
 #[derive(Clone, Debug)]
 pub struct DebugPhase {
-    /// What.
     pub name: &'static str,
     /// When, since the beginning.
     pub begin: Duration,
-    /// How long.
     pub took: Duration,
 }
 
 /// The calls of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DebugCalls {
-    /// How many.
     pub count: u64,
     /// How long they took together, in seconds.
     pub seconds: f64,

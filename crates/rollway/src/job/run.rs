@@ -177,7 +177,6 @@ struct Both {
     trained: Option<Result<TrainerSummary, TrainerError>>,
     is_alone: bool,
     is_stopped: bool,
-    /// Who is waited for, and for how long.
     waits_for: Option<(&'static str, Duration)>,
     deadline: Instant,
 }

@@ -93,7 +93,7 @@ impl TrainerProcess {
         };
         // Whatever it has started is of no use without it.
         self.signal(Signal::KILL);
-        self.words().await;
+        self.read_output().await;
         match status {
             Ok(status) if status.success() => Ok(()),
             status => Err(self.failed(status)),
@@ -109,7 +109,7 @@ impl TrainerProcess {
         }
         self.signal(Signal::KILL);
         let _ = timeout(KILL_TIMEOUT, self.child.wait()).await;
-        self.words().await;
+        self.read_output().await;
         Ok(())
     }
 
@@ -118,7 +118,7 @@ impl TrainerProcess {
         let _ = kill_process_group(self.group, signal);
     }
 
-    async fn words(&mut self) {
+    async fn read_output(&mut self) {
         for relay in &mut self.relays {
             let _ = timeout(FINAL_OUTPUT_TIMEOUT, relay).await;
         }

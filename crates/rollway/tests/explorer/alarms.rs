@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::world::Seen;
+use crate::world::EventLog;
 
 /// A server that is well and refuses every call.
 async fn refusing() -> String {
@@ -67,7 +67,7 @@ async fn a_model_that_refuses_everything_trips_the_breaker() {
     let config = config(folder.path().to_str().unwrap(), &refusing().await);
     // The second time goes on where the first was ended, and is ended like it.
     for times in 1..=2 {
-        let seen = Seen::default();
+        let seen = EventLog::default();
         let watchers = JobObservers::new(vec![Arc::new(seen.clone())]);
         let ended = Job::run(config.clone(), watchers, CancellationToken::new()).await;
         let error = ended.unwrap_err();

@@ -3,7 +3,7 @@
 use rollway::synchronizer::tensor_files::NamedTensor;
 use rollway_tiny_model::arithmetic;
 
-use crate::world::{Seen, Way, World};
+use crate::world::{EventLog, TestWorkflow, World};
 
 /// Leaves the checkpoint of a step.
 fn checkpoint(world: &World, step: u64) {
@@ -16,11 +16,12 @@ fn checkpoint(world: &World, step: u64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_checkpoint_is_evaluated_after_the_model_itself() {
-    let world = World::with(|_, n, _| if n == 1 { Way::Badly } else { Way::Well });
+    let world =
+        World::with(|_, n, _| if n == 1 { TestWorkflow::Badly } else { TestWorkflow::Well });
     for step in [0, 2, 10] {
         checkpoint(&world, step);
     }
-    let seen = Seen::default();
+    let seen = EventLog::default();
     let mut explorer = world.prepare(&["mode=bench"], &seen).await;
     let rows = explorer.benchmark().await.unwrap();
     let shown: Vec<_> = rows.iter().map(|row| (row.step, &*row.set, row.score)).collect();
@@ -29,7 +30,7 @@ async fn every_checkpoint_is_evaluated_after_the_model_itself() {
     assert!(rows.iter().all(|row| (row.tasks, row.failed) == (2, 1)));
     assert_eq!(rows[1].metrics.get("bench/held/ok_task_count"), Some(1.0));
     assert!(rows[1].metrics.get("time/bench").is_some());
-    assert_eq!(seen.words(), ["eval 0 v0", "eval 2 v2", "eval 10 v10"]);
+    assert_eq!(seen.messages(), ["eval 0 v0", "eval 2 v2", "eval 10 v10"]);
     let loaded = explorer.get_weight("head.weight").await;
     let start = arithmetic().0;
     let name = start.names().next().unwrap().to_owned();
@@ -45,7 +46,7 @@ async fn every_checkpoint_is_evaluated_after_the_model_itself() {
 async fn the_latest_checkpoint_can_be_evaluated_alone() {
     let world = World::new();
     let overrides = ["mode=bench", "explorer.bench_on_latest_checkpoint=true"];
-    let mut explorer = world.prepare(&overrides, &Seen::default()).await;
+    let mut explorer = world.prepare(&overrides, &EventLog::default()).await;
     let error = explorer.benchmark().await.unwrap_err().to_string();
     assert!(error.contains("there is no checkpoint") && error.contains("hint:"), "{error}");
     for step in [2, 10] {
@@ -59,13 +60,13 @@ async fn the_latest_checkpoint_can_be_evaluated_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn weights_can_be_evaluated_at_any_time() {
     let world = World::new();
-    let seen = Seen::default();
+    let seen = EventLog::default();
     let mut explorer = world.prepare(&[], &seen).await;
     for _ in 0..2 {
         let rows = explorer.eval().await.unwrap();
         assert_eq!((rows.len(), rows[0].score, rows[0].tasks), (1, Some(1.0), 2));
     }
-    assert_eq!(seen.words(), ["eval 0 v0", "eval 0 v0"]);
+    assert_eq!(seen.messages(), ["eval 0 v0", "eval 0 v0"]);
     // Tensor parallel servers are several members each, behind the trainer.
     let tensors = vec![rollway_core::sync::TensorSpec {
         name: "w".to_owned(),
@@ -84,15 +85,15 @@ async fn a_server_that_is_not_there_is_named() {
         "explorer.rollout_model={engine_type: vllm, base_url: 'http://127.0.0.1:9/v1'}",
         "synchronizer.sync_timeout=0.3",
     ];
-    let error = world.try_prepare(&overrides, &Seen::default()).await.unwrap_err().to_string();
+    let error = world.try_prepare(&overrides, &EventLog::default()).await.unwrap_err().to_string();
     assert!(error.contains("http://127.0.0.1:9"), "{error}");
     assert!(error.contains("explorer.rollout_model.base_url"), "{error}");
     let overrides = ["explorer.rollout_model={engine_type: vllm}"];
-    let error = world.try_prepare(&overrides, &Seen::default()).await.unwrap_err().to_string();
+    let error = world.try_prepare(&overrides, &EventLog::default()).await.unwrap_err().to_string();
     assert!(error.contains("no inference server is named"), "{error}");
     // The model for measurements is there at once.
     let mut explorer =
-        world.prepare(&["explorer.rollout_model.engine_type=echo"], &Seen::default()).await;
+        world.prepare(&["explorer.rollout_model.engine_type=echo"], &EventLog::default()).await;
     assert_eq!(explorer.eval().await.unwrap()[0].score, Some(1.0));
     explorer.shutdown().await.unwrap();
 }

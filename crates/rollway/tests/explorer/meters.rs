@@ -11,7 +11,7 @@ use rollway::explorer::{Explorer, ExplorerOptions, JobObservers};
 use rollway::prometheus::{ExpositionFormat, PrometheusExporter};
 use serde_json::Value;
 
-use crate::world::{Seen, Trainer, Way, World};
+use crate::world::{EventLog, TestWorkflow, Trainer, World};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -104,12 +104,12 @@ fn grows(before: &BTreeMap<String, Family>, after: &BTreeMap<String, Family>) {
 }
 
 /// Some runs take a while, some fail once and some for good.
-fn mixed(_: &str, n: u64, times: u32) -> Way {
+fn mixed(_: &str, n: u64, times: u32) -> TestWorkflow {
     match n {
-        7 => Way::Badly,
-        3 if times == 0 => Way::Badly,
-        n if n % 2 == 0 => Way::Slowly,
-        _ => Way::Well,
+        7 => TestWorkflow::Badly,
+        3 if times == 0 => TestWorkflow::Badly,
+        n if n % 2 == 0 => TestWorkflow::Slowly,
+        _ => TestWorkflow::Well,
     }
 }
 
@@ -120,7 +120,7 @@ async fn every_scrape_of_a_job_adds_up_and_is_documented() {
     let drops = DropCounters::default();
     drops.count("tensorboard", 2);
     let meters = PrometheusExporter::new(&config, drops);
-    let seen = Seen::default();
+    let seen = EventLog::default();
     let options = ExplorerOptions {
         fleet: Some(world.fleet()),
         watchers: JobObservers::new(vec![Arc::new(seen.clone()), Arc::clone(&meters) as _]),

@@ -9,11 +9,11 @@ use rollway::tiny::trainer::{self, FolderPublisher, SyncPublisher, TinyTrainer};
 use rollway::{BufferTarget, config::Config};
 use rollway_tiny_model::arithmetic;
 
-use crate::world::{Seen, Way, World};
+use crate::world::{EventLog, TestWorkflow, World};
 
 const STEPS: u64 = 3;
 
-async fn explorer(world: &World, config: &Config, seen: &Seen) -> ExploreSummary {
+async fn explorer(world: &World, config: &Config, seen: &EventLog) -> ExploreSummary {
     let watchers = JobObservers::new(vec![Arc::new(seen.clone())]);
     let options =
         ExplorerOptions { fleet: Some(world.fleet()), watchers, ..ExplorerOptions::default() };
@@ -46,7 +46,7 @@ async fn two_explorers_and_a_trainer_meet_in_every_style_and_by_every_method() {
     for style in ["fixed", "explorer_driven", "trainer_driven", "fully_async"] {
         for method in ["checkpoint", "memory"] {
             let world = World::new();
-            let slow = World { rule: Arc::new(|_, _, _| Way::Slowly), ..World::new() };
+            let slow = World { rule: Arc::new(|_, _, _| TestWorkflow::Slowly), ..World::new() };
             let config = |name: &str| {
                 world.config(&[
                     "mode=explore",
@@ -59,7 +59,7 @@ async fn two_explorers_and_a_trainer_meet_in_every_style_and_by_every_method() {
             };
             let (fast_config, slow_config) = (config("fast"), config("slow"));
             let trainer = train(&fast_config).await;
-            let (seen, other) = (Seen::default(), Seen::default());
+            let (seen, other) = (EventLog::default(), EventLog::default());
             let (fast, slow) = tokio::join!(
                 explorer(&world, &fast_config, &seen),
                 explorer(&slow, &slow_config, &other),

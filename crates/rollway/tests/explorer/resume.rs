@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rollway::explorer::ExplorerError;
 
-use crate::world::{Seen, Trainer, Way, World};
+use crate::world::{EventLog, TestWorkflow, Trainer, World};
 
 /// What a job that nobody disturbs delivers.
 fn undisturbed(overrides: &[&str]) -> BTreeMap<String, Vec<u64>> {
@@ -19,7 +19,7 @@ fn undisturbed(overrides: &[&str]) -> BTreeMap<String, Vec<u64>> {
 fn killed_at(world: &World, overrides: &[&str], word: &str) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let seen = Seen::default();
+        let seen = EventLog::default();
         let mut explorer = world.prepare(overrides, &seen).await;
         let trainer = Trainer::start(&explorer, &seen).await;
         tokio::select! {
@@ -73,7 +73,7 @@ fn without_a_ledger_what_was_in_flight_is_run_anew() {
 #[test]
 fn tasks_that_are_run_again_are_so_once_whenever_the_job_is_killed() {
     let unlucky = |batch: &str, n: u64, _: u32| {
-        if n == 7 && !batch.contains('/') { Way::Badly } else { Way::Well }
+        if n == 7 && !batch.contains('/') { TestWorkflow::Badly } else { TestWorkflow::Well }
     };
     let overrides = ["explorer.batch.train.on_missing_tasks=rerun"];
     let world = World::with(unlucky);
@@ -89,9 +89,11 @@ fn tasks_that_are_run_again_are_so_once_whenever_the_job_is_killed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_is_stopped_ends_soon_and_goes_on() {
     // The second step hangs until the job was stopped.
-    let world = World::with(|_, _, _| Way::Well);
-    let slow = World::with(|batch, _, _| if batch == "2" { Way::Never } else { Way::Well });
-    let seen = Seen::default();
+    let world = World::with(|_, _, _| TestWorkflow::Well);
+    let slow = World::with(
+        |batch, _, _| if batch == "2" { TestWorkflow::Never } else { TestWorkflow::Well },
+    );
+    let seen = EventLog::default();
     let mut explorer = slow.prepare(&["explorer.max_timeout=60"], &seen).await;
     let trainer = Trainer::start(&explorer, &seen).await;
     let stopper = explorer.stopper();
@@ -115,7 +117,7 @@ async fn a_job_that_is_stopped_ends_soon_and_goes_on() {
     // A job that is done stays so.
     let (explored, seen) = world.explore(&[]).await;
     assert_eq!((explored.steps, explored.counts.tasks_submitted), (4, 12));
-    assert!(!seen.words().iter().any(|word| word.starts_with("begin")), "{:?}", seen.words());
+    assert!(!seen.messages().iter().any(|word| word.starts_with("begin")), "{:?}", seen.messages());
     // And goes on if it is made longer.
     let (explored, _) = world.explore(&["buffer.total_steps=5"]).await;
     assert_eq!((explored.steps, explored.counts.tasks_submitted), (5, 15));
@@ -141,7 +143,7 @@ async fn a_state_that_is_not_right_is_an_error_and_never_a_new_beginning() {
         ("{}".to_owned(), "not the state of an explorer"),
     ] {
         std::fs::write(&path, &text).unwrap();
-        let error = world.try_prepare(&[], &Seen::default()).await.unwrap_err();
+        let error = world.try_prepare(&[], &EventLog::default()).await.unwrap_err();
         assert!(matches!(error, ExplorerError::State { .. }), "{error}");
         let said = error.to_string();
         assert!(said.contains(words) && said.contains("hint:"), "{said}");
@@ -149,7 +151,7 @@ async fn a_state_that_is_not_right_is_an_error_and_never_a_new_beginning() {
     }
     std::fs::write(&path, &whole).unwrap();
     // A new beginning is one by its name.
-    let seen = Seen::default();
+    let seen = EventLog::default();
     let mut explorer = world.prepare(&["continue_from_checkpoint=false"], &seen).await;
     assert!(explorer.config().name.starts_with("job_2"), "{}", explorer.config().name);
     explorer.shutdown().await.unwrap();

@@ -2,11 +2,11 @@
 
 use rollway::explorer::ExplorerError;
 
-use crate::world::{Seen, Trainer, Way, World};
+use crate::world::{EventLog, TestWorkflow, Trainer, World};
 
 /// Task 7 of step 1 to 4 never goes well in its own batch.
-fn unlucky(batch: &str, n: u64, _: u32) -> Way {
-    if n == 7 && !batch.contains('/') { Way::Badly } else { Way::Well }
+fn unlucky(batch: &str, n: u64, _: u32) -> TestWorkflow {
+    if n == 7 && !batch.contains('/') { TestWorkflow::Badly } else { TestWorkflow::Well }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -43,7 +43,7 @@ async fn what_failed_is_run_again_within_its_step() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_may_not_be_short_ends_with_the_counts_and_goes_on_when_it_may() {
     let world = World::with(unlucky);
-    let seen = Seen::default();
+    let seen = EventLog::default();
     let fail = ["explorer.batch.train.on_missing_tasks=fail"];
     let mut explorer = world.prepare(&fail, &seen).await;
     let trainer = Trainer::start(&explorer, &seen).await;
@@ -66,11 +66,9 @@ async fn a_job_that_may_not_be_short_ends_with_the_counts_and_goes_on_when_it_ma
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_over_rollout_stragglers_are_cut() {
-    let world = World::with(
-        |batch, n, _| {
-            if n == 7 && !batch.contains('/') { Way::Never } else { Way::Well }
-        },
-    );
+    let world = World::with(|batch, n, _| {
+        if n == 7 && !batch.contains('/') { TestWorkflow::Never } else { TestWorkflow::Well }
+    });
     let overrides = [
         "synchronizer.sync_style=explorer_driven",
         "explorer.over_rollout={ratio: 0.4, wait_after_min: 0.05}",
@@ -85,7 +83,7 @@ async fn with_over_rollout_stragglers_are_cut() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_that_hang_are_run_again_or_end_the_job() {
     let hangs = |batch: &str, n: u64, _: u32| {
-        if n == 7 && !batch.contains('/') { Way::Never } else { Way::Well }
+        if n == 7 && !batch.contains('/') { TestWorkflow::Never } else { TestWorkflow::Well }
     };
     let overrides = ["explorer.max_timeout=0.3", "explorer.batch.train.on_missing_tasks=rerun"];
     let world = World::with(hangs);

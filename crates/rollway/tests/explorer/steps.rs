@@ -10,7 +10,7 @@ async fn a_period_is_begun_evaluated_finalized_and_exchanged() {
     let (explored, seen) = world.explore(&["synchronizer.sync_interval=2"]).await;
     assert_eq!((explored.steps, explored.version, explored.stopped), (4, 4, false));
     let (start, words): (Vec<_>, Vec<_>) =
-        seen.words().into_iter().partition(|it| it == "eval 0 v0");
+        seen.messages().into_iter().partition(|it| it == "eval 0 v0");
     assert_eq!(start.len(), 1, "it is finished whenever it is");
     let expected = [
         "begin 1",
@@ -66,7 +66,7 @@ async fn the_model_that_is_trained_answers_and_its_version_is_told() {
         "buffer.explorer_input.taskset.format.response_key=n",
         "buffer.explorer_input.eval_tasksets=[]",
     ];
-    let seen = crate::world::Seen::default();
+    let seen = crate::world::EventLog::default();
     let config = world.config(&overrides);
     let options = rollway::explorer::ExplorerOptions {
         watchers: rollway::explorer::JobObservers::new(vec![std::sync::Arc::new(seen.clone())]),

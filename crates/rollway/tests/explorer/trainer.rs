@@ -2,13 +2,13 @@
 
 use rollway::explorer::ExplorerError;
 
-use crate::world::{Seen, Trainer, World, publish};
+use crate::world::{EventLog, Trainer, World, publish};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trainer_that_never_comes_ends_the_job_within_the_deadline() {
     for style in ["fixed", "explorer_driven", "trainer_driven"] {
         let world = World::new();
-        let seen = Seen::default();
+        let seen = EventLog::default();
         let style = format!("synchronizer.sync_style={style}");
         let overrides = [style.as_str(), "synchronizer.sync_timeout=0.3"];
         let mut explorer = world.prepare(&overrides, &seen).await;
@@ -25,7 +25,7 @@ async fn a_trainer_that_never_comes_ends_the_job_within_the_deadline() {
 async fn a_trainer_that_fails_ends_the_job_with_its_words() {
     for style in ["fixed", "fully_async"] {
         let world = World::new();
-        let seen = Seen::default();
+        let seen = EventLog::default();
         let style = format!("synchronizer.sync_style={style}");
         let mut explorer = world.prepare(&[&style], &seen).await;
         let synchronizer = explorer.synchronizer().unwrap().clone();
@@ -47,7 +47,7 @@ async fn a_trainer_that_fails_ends_the_job_with_its_words() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trainer_that_is_done_early_ends_the_job_well() {
     let world = World::new();
-    let seen = Seen::default();
+    let seen = EventLog::default();
     let mut explorer = world.prepare(&[], &seen).await;
     let trainer = Trainer::until(&explorer, &seen, 2).await;
     let explored = explorer.explore().await.unwrap();

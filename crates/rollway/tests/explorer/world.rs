@@ -21,10 +21,10 @@ use tempfile::TempDir;
 use tokio::sync::{Notify, mpsc};
 
 /// How a run goes: by its batch, its task and how often that batch ran the task before.
-pub(crate) type Rule = Arc<dyn Fn(&str, u64, u32) -> Way + Send + Sync>;
+pub(crate) type Rule = Arc<dyn Fn(&str, u64, u32) -> TestWorkflow + Send + Sync>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum TestWorkflow {
     Well,
     /// Takes a while.
     Slowly,
@@ -66,11 +66,13 @@ monitor: {monitor_type: none}
 
 impl World {
     pub(crate) fn new() -> Self {
-        Self::with(|_, _, _| Way::Well)
+        Self::with(|_, _, _| TestWorkflow::Well)
     }
 
     /// A job whose runs go like this.
-    pub(crate) fn with(rule: impl Fn(&str, u64, u32) -> Way + Send + Sync + 'static) -> Self {
+    pub(crate) fn with(
+        rule: impl Fn(&str, u64, u32) -> TestWorkflow + Send + Sync + 'static,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let rows = |count: u64| -> String {
             (0..count).map(|n| json!({ "n": n, "prompt": "1+1=" }).to_string() + "\n").collect()
@@ -107,13 +109,13 @@ impl World {
             let way = rule(&batch, n, times);
             async move {
                 match way {
-                    Way::Well => Ok(well(&context, n)),
-                    Way::Slowly => {
+                    TestWorkflow::Well => Ok(success(&context, n)),
+                    TestWorkflow::Slowly => {
                         tokio::time::sleep(Duration::from_millis(20)).await;
-                        Ok(well(&context, n))
+                        Ok(success(&context, n))
                     }
-                    Way::Badly => Err(RunFailure::new(FailureKind::Workflow, "not today")),
-                    Way::Never => std::future::pending().await,
+                    TestWorkflow::Badly => Err(RunFailure::new(FailureKind::Workflow, "not today")),
+                    TestWorkflow::Never => std::future::pending().await,
                 }
             }
         };
@@ -121,7 +123,7 @@ impl World {
     }
 
     /// Opens an explorer of the job.
-    pub(crate) async fn prepare(&self, overrides: &[&str], seen: &Seen) -> Explorer {
+    pub(crate) async fn prepare(&self, overrides: &[&str], seen: &EventLog) -> Explorer {
         let opened = self.try_prepare(overrides, seen).await;
         opened.unwrap_or_else(|error| panic!("{error}"))
     }
@@ -129,7 +131,7 @@ impl World {
     pub(crate) async fn try_prepare(
         &self,
         overrides: &[&str],
-        seen: &Seen,
+        seen: &EventLog,
     ) -> Result<Explorer, ExplorerError> {
         let watchers = JobObservers::new(vec![Arc::new(seen.clone())]);
         let options =
@@ -138,8 +140,8 @@ impl World {
     }
 
     /// Explores with a trainer that does its part, and closes.
-    pub(crate) async fn explore(&self, overrides: &[&str]) -> (ExploreSummary, Seen) {
-        let seen = Seen::default();
+    pub(crate) async fn explore(&self, overrides: &[&str]) -> (ExploreSummary, EventLog) {
+        let seen = EventLog::default();
         let mut explorer = Box::pin(self.prepare(overrides, &seen)).await;
         let trainer = Trainer::start(&explorer, &seen).await;
         let explored = explorer.explore().await.unwrap_or_else(|error| panic!("{error}"));
@@ -174,7 +176,7 @@ fn number(context: &RunContext) -> u64 {
 }
 
 /// Returns an experience that tells its task.
-fn well(context: &RunContext, n: u64) -> RunOutput {
+fn success(context: &RunContext, n: u64) -> RunOutput {
     static EXECUTIONS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let execution = EXECUTIONS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     // What is run again belongs to the same step.
@@ -202,7 +204,7 @@ fn well(context: &RunContext, n: u64) -> RunOutput {
 
 /// What was seen of a job.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen(Arc<SeenInner>);
+pub(crate) struct EventLog(Arc<SeenInner>);
 
 #[derive(Debug, Default)]
 struct SeenInner {
@@ -210,20 +212,20 @@ struct SeenInner {
     heard: Notify,
 }
 
-impl JobObserver for Seen {
+impl JobObserver for EventLog {
     fn on_event(&self, event: &JobEvent) {
         self.0.events.lock().unwrap().push(event.clone());
         self.0.heard.notify_waiters();
     }
 }
 
-impl Seen {
+impl EventLog {
     pub(crate) fn events(&self) -> MutexGuard<'_, Vec<JobEvent>> {
         self.0.events.lock().unwrap()
     }
 
     /// What happened, in few words.
-    pub(crate) fn words(&self) -> Vec<String> {
+    pub(crate) fn messages(&self) -> Vec<String> {
         let words = |event: &JobEvent| match event {
             JobEvent::StepBegun { step, .. } => Some(format!("begin {step}")),
             JobEvent::StepDone { step, .. } => Some(format!("done {step}")),
@@ -238,7 +240,7 @@ impl Seen {
     pub(crate) async fn until(&self, word: &str) {
         loop {
             let heard = self.0.heard.notified();
-            if self.words().iter().any(|it| it == word) {
+            if self.messages().iter().any(|it| it == word) {
                 return;
             }
             heard.await;
@@ -274,13 +276,13 @@ impl Seen {
 pub(crate) struct Trainer(tokio::task::JoinHandle<()>);
 
 impl Trainer {
-    pub(crate) async fn start(explorer: &Explorer, seen: &Seen) -> Self {
+    pub(crate) async fn start(explorer: &Explorer, seen: &EventLog) -> Self {
         let last = u64::from(explorer.config().buffer.total_steps.unwrap());
         Self::until(explorer, seen, last).await
     }
 
     /// It is done after a step.
-    pub(crate) async fn until(explorer: &Explorer, seen: &Seen, last: u64) -> Self {
+    pub(crate) async fn until(explorer: &Explorer, seen: &EventLog, last: u64) -> Self {
         let synchronizer = explorer.synchronizer().unwrap().clone();
         let seat = synchronizer.enter_trainer("trainer").await.unwrap();
         let first = explorer.version();

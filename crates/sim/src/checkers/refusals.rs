@@ -58,7 +58,6 @@ impl Checker for Refusals {
 struct Objections {
     /// It must be refused, for one of these.
     must: Vec<&'static str>,
-    /// It may be.
     may: Vec<&'static str>,
 }
 

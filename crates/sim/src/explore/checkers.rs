@@ -56,7 +56,6 @@ pub(crate) enum ExploreEvent<'a> {
 /// Where it is to be seen.
 #[derive(Debug)]
 pub(crate) struct ExploreContext<'a> {
-    /// When.
     pub(crate) now: Time,
     /// Which explorer it is about, if it is about one.
     pub(crate) at: usize,

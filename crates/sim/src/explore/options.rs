@@ -18,7 +18,6 @@ pub(crate) struct ExploreWorldOptions {
     pub(crate) explorers: Vec<Duration>,
     /// How many steps there are tasks for.
     pub(crate) tasks: u64,
-    /// The trainer.
     pub(crate) trainer: TrainerOptions,
     /// How long somebody who says nothing is believed to be there.
     pub(crate) lease: Duration,

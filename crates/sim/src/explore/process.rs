@@ -21,11 +21,9 @@ pub(crate) struct SimExplorer {
     pub(crate) process: Option<ExploreProcess>,
     /// How often it was started.
     pub(crate) lives: u64,
-    /// How it ended.
     pub(crate) end: Option<ProcessEnd>,
     /// Since when it is not running.
     pub(crate) down_since: Option<Time>,
-    /// What it has kept of where it is.
     pub(crate) kept: PlanProgress,
     /// Steps whose tasks were submitted, with the version that the servers had then.
     pub(crate) submitted: BTreeMap<u64, ExploreWork>,

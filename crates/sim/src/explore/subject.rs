@@ -9,7 +9,6 @@ use rollway_core::explore::{Plan, PlanAction, PlanConfig, PlanInput, PlanProgres
 pub(crate) enum ExploreBug {
     /// In how the explorer is told to proceed.
     Told(fn(&mut PlanConfig)),
-    /// In what is kept of where it is.
     Kept(fn(&mut PlanProgress)),
     /// In what it hears: nothing, something else, or more than happened.
     Hears(fn(&Plan, PlanInput) -> Vec<PlanInput>),

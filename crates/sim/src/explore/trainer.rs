@@ -9,7 +9,6 @@ use rollway_core::sync::{MemberId, WaitId};
 /// The trainer.
 #[derive(Debug, Default)]
 pub(crate) struct SimTrainer {
-    /// What it is at.
     pub(crate) state: SimTrainerState,
     /// How often it was started.
     pub(crate) lives: u64,
@@ -24,9 +23,7 @@ pub(crate) struct SimTrainer {
 /// An experience.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SimSample {
-    /// Which explorer it is from.
     pub(crate) explorer: usize,
-    /// Which step.
     pub(crate) step: u64,
     /// The version that the servers had when the step was begun.
     pub(crate) version: u64,
@@ -48,7 +45,6 @@ pub(crate) enum SimTrainerState {
     },
     /// It died.
     Dead {
-        /// When.
         since: Time,
         /// Whether it said so.
         loud: bool,

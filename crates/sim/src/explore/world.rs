@@ -56,24 +56,46 @@ pub(super) struct ExploreWorld {
 #[derive(Clone, Debug)]
 enum ExploreWorldEvent {
     /// An explorer is started.
-    Start { at: usize },
+    Start {
+        at: usize,
+    },
     /// An explorer carries out an order.
-    Act { at: usize, life: u64, order: PlanAction },
+    Act {
+        at: usize,
+        life: u64,
+        order: PlanAction,
+    },
     /// An explorer's servers have the weights that a wait came to.
-    Loads { at: usize, life: u64, came: Came },
+    Loads {
+        at: usize,
+        life: u64,
+        came: Came,
+    },
     /// An explorer's loop hears of something.
-    Heard { at: usize, life: u64, fact: PlanInput },
+    Heard {
+        at: usize,
+        life: u64,
+        fact: PlanInput,
+    },
     /// An explorer says that it is alive.
-    Beats { at: usize, life: u64 },
+    Beats {
+        at: usize,
+        life: u64,
+    },
     /// The trainer is started.
     TrainerComes,
     /// The trainer looks for experiences.
-    TrainerLooks { life: u64 },
+    TrainerLooks {
+        life: u64,
+    },
     /// The trainer has made a step.
-    TrainerSteps { life: u64 },
+    TrainerSteps {
+        life: u64,
+    },
     /// The trainer says that it is alive.
-    TrainerBeats { life: u64 },
-    /// The trainer dies.
+    TrainerBeats {
+        life: u64,
+    },
     TrainerDies,
     /// Everything should have come to an end.
     TooLate,

@@ -21,7 +21,7 @@ impl ReferenceModel {
     pub fn input(&mut self, now: Time, input: &Input, actions: &[Action], believed: bool) {
         match input {
             Input::Requested { request, what } if believed => {
-                self.asked(now, *request, what, actions);
+                self.on_request(now, *request, what, actions);
             }
             Input::RequestAbandoned { request } => {
                 if self.open.remove(request).is_some()
@@ -40,7 +40,7 @@ impl ReferenceModel {
         }
     }
 
-    fn asked(&mut self, now: Time, request: RequestId, what: &Request, actions: &[Action]) {
+    fn on_request(&mut self, now: Time, request: RequestId, what: &Request, actions: &[Action]) {
         let asked = ModelRequest { what: what.clone(), at: now, state: AskedState::Open };
         self.requests.insert(request, asked);
         self.open.insert(request, now);

@@ -63,7 +63,7 @@ impl SimWorld {
         self.book = self.book.begin_anew(&self.ledger);
         self.alarm = None;
         self.orphan_runners();
-        for record in self.ledger.told() {
+        for record in self.ledger.durable_records() {
             if self.strikes(Fault::RecordedTwice) {
                 self.step(Input::Restore(record.clone()));
             }

@@ -59,7 +59,7 @@ impl ScenarioLabels {
     }
 
     /// Returns the name of the batch that a request was about.
-    pub(super) fn asked(&self, request: RequestId) -> String {
+    pub(super) fn request_label(&self, request: RequestId) -> String {
         let asked = self.asked.get(&request);
         asked.map_or_else(String::new, |(id, _)| batch_id(id))
     }

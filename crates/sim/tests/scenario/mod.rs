@@ -49,7 +49,6 @@ pub(crate) struct ScenarioProblem {
     pub(crate) file: String,
     /// The line it is about, counted from one.
     pub(crate) line: usize,
-    /// What it is.
     pub(crate) what: ScenarioFault,
 }
 

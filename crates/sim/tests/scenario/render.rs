@@ -53,7 +53,7 @@ pub(super) fn action(action: &Action, names: &ScenarioLabels, lines: &mut Vec<St
         }
         Action::Respond { request, answer } => {
             let at = lines.len();
-            self::answer(answer, names, lines, &names.asked(*request));
+            self::answer(answer, names, lines, &names.request_label(*request));
             lines[at] = format!("{request}: {}", lines[at]);
         }
         Action::AppendRecord(record) => {

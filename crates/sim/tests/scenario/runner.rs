@@ -121,7 +121,7 @@ impl ScenarioRunner {
                 self.apply(Input::DeliveryDone { lease, delivery }, given);
             }
             ScenarioCommand::Crash(lost) => self.crash(lost, given),
-            ScenarioCommand::Recorded(record) => self.take_up(record, given),
+            ScenarioCommand::Recorded(record) => self.restore(record, given),
             ScenarioCommand::Move(to) => self.pass_time(words, &to, given)?,
             ScenarioCommand::Show(view) => views::show(&self.core, &self.names, &view, given),
         }
@@ -267,14 +267,14 @@ impl ScenarioRunner {
         self.ledger.crash(all.saturating_sub(lost));
         self.config.epoch += 1;
         self.core = Core::new(self.config.clone());
-        let told = self.ledger.told();
+        let told = self.ledger.durable_records();
         given.push(format!("told {} of {all} records", told.len()));
         for record in told {
-            self.take_up(record, given);
+            self.restore(record, given);
         }
     }
 
-    fn take_up(&mut self, record: LedgerRecord, given: &mut Vec<String>) {
+    fn restore(&mut self, record: LedgerRecord, given: &mut Vec<String>) {
         self.apply(Input::Restore(record), given);
         self.names.note_batches(&self.core);
     }

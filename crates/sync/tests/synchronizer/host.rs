@@ -47,10 +47,10 @@ async fn an_idle_trainer_that_has_looked_says_that_there_is_nothing_new() {
     let host = open(job.path(), CHECKPOINT).await;
     let trainer = open(job.path(), CHECKPOINT).await;
     let _seat = trainer.enter_trainer("trainer").await.unwrap();
-    let before = trainer.asked(None, Duration::ZERO).await.unwrap();
+    let before = trainer.wait_status(None, Duration::ZERO).await.unwrap();
     trainer.trainer_state(TrainerProgress::Idle { seen: before.ask }).await;
     let waiting = tokio::spawn(async move { host.wait(want(0, 1)).await });
-    let asked = trainer.asked(Some(before), LONG).await.unwrap();
+    let asked = trainer.wait_status(Some(before), LONG).await.unwrap();
     assert!(asked.ask > before.ask && asked.waiting == 1);
     trainer.trainer_state(TrainerProgress::Idle { seen: before.ask }).await;
     assert_eq!(trainer.view().await.asked.waiting, 1, "that look was before the wait");
@@ -70,7 +70,7 @@ async fn weights_that_were_just_published_are_seen_before_idle_is_believed() {
             async move { host.wait(want(version - 1, version + 5)).await }
         });
         until_waiting(&host, 1).await;
-        let seen = host.asked(None, Duration::ZERO).await.unwrap().ask;
+        let seen = host.wait_status(None, Duration::ZERO).await.unwrap().ask;
         publish(job.path(), version);
         host.trainer_state(TrainerProgress::Idle { seen }).await;
         assert_eq!(new(waiting.await.unwrap()).0, version);
@@ -90,9 +90,9 @@ async fn a_demand_is_heard_and_a_wait_that_is_given_up_leaves_nothing() {
     assert!(!host.demanded(3, Duration::ZERO).await, "it would not do");
     // The connection of whoever waits is closed.
     waiting.abort();
-    let mut seen = host.asked(None, Duration::ZERO).await.unwrap();
+    let mut seen = host.wait_status(None, Duration::ZERO).await.unwrap();
     while seen.waiting > 0 {
-        seen = host.asked(Some(seen), LONG).await.unwrap();
+        seen = host.wait_status(Some(seen), LONG).await.unwrap();
     }
     assert_eq!(seen.wanted, None);
     let waited =

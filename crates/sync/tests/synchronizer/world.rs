@@ -55,7 +55,7 @@ pub(crate) fn publish(job: &Path, version: u64) {
 pub(crate) async fn until_waiting(synchronizer: &Synchronizer, many: usize) {
     let mut seen = None;
     loop {
-        let asked = synchronizer.asked(seen, LONG).await.unwrap();
+        let asked = synchronizer.wait_status(seen, LONG).await.unwrap();
         if asked.waiting >= many {
             return;
         }

@@ -102,12 +102,13 @@ impl ArrowWalk<'_> {
             let read = parse(&header)?;
             match (read.header_type(), &schema) {
                 (MessageHeader::Schema, None) => {
-                    let found = read.header_as_schema().ok_or_else(|| words("no schema in it"))?;
+                    let found =
+                        read.header_as_schema().ok_or_else(|| column_fault("no schema in it"))?;
                     schema = Some(Arc::new(try_fb_to_schema(found)?));
                 }
                 (MessageHeader::RecordBatch, Some(schema)) => {
                     let batch = read.header_as_record_batch();
-                    let batch = batch.ok_or_else(|| words("no batch in it"))?;
+                    let batch = batch.ok_or_else(|| column_fault("no batch in it"))?;
                     end += rows(&batch)?;
                     count_nulls(schema, &batch, &mut nulls);
                     ends.push(end);
@@ -115,18 +116,22 @@ impl ArrowWalk<'_> {
                 }
                 (MessageHeader::DictionaryBatch, Some(schema)) => {
                     let found = read.header_as_dictionary_batch();
-                    let found = found.ok_or_else(|| words("no dictionary in it"))?;
+                    let found = found.ok_or_else(|| column_fault("no dictionary in it"))?;
                     if found.isDelta() || dictionaries.contains_key(&found.id()) {
-                        return Err(words("a dictionary changes on the way, which is not read"));
+                        return Err(column_fault(
+                            "a dictionary changes on the way, which is not read",
+                        ));
                     }
                     let body = Buffer::from_vec(self.part(message.body, message.end)?);
                     let version = read.version();
                     read_dictionary(&body, found, schema, &mut dictionaries, &version)?;
                 }
-                (other, _) => return Err(words(&format!("an unexpected message: {other:?}"))),
+                (other, _) => {
+                    return Err(column_fault(&format!("an unexpected message: {other:?}")));
+                }
             }
         }
-        let schema = schema.ok_or_else(|| words("it is no Arrow stream"))?;
+        let schema = schema.ok_or_else(|| column_fault("it is no Arrow stream"))?;
         Ok(Walked { schema, ends, nulls, layout: ArrowLayout::Stream { batches, dictionaries } })
     }
 
@@ -142,7 +147,7 @@ impl ArrowWalk<'_> {
             size = self.part(start, start + 4)?;
             start += 4;
         }
-        let size: [u8; 4] = size.try_into().map_err(|_| words("a length is cut off"))?;
+        let size: [u8; 4] = size.try_into().map_err(|_| column_fault("a length is cut off"))?;
         let size = u32::from_le_bytes(size);
         if size == 0 {
             return Ok(None);
@@ -150,15 +155,15 @@ impl ArrowWalk<'_> {
         let body = start + u64::from(size);
         let header = self.part(start, body)?;
         let length = u64::try_from(parse(&header)?.bodyLength());
-        let length = length.map_err(|_| words("a negative length"))?;
+        let length = length.map_err(|_| column_fault("a negative length"))?;
         let end = body.checked_add(length).filter(|end| *end <= self.len);
-        self.at = end.ok_or_else(|| words("it ends in the middle"))?;
+        self.at = end.ok_or_else(|| column_fault("it ends in the middle"))?;
         Ok(Some((IpcMessage { header: start, body, end: self.at }, header)))
     }
 
     fn part(&mut self, start: u64, end: u64) -> std::result::Result<Vec<u8>, ColumnFault> {
         if end > self.len {
-            return Err(words("it ends in the middle"));
+            return Err(column_fault("it ends in the middle"));
         }
         let mut bytes = vec![0; (end - start) as usize];
         self.file.seek(SeekFrom::Start(start))?;
@@ -173,8 +178,10 @@ fn rows(batch: &arrow_ipc::RecordBatch<'_>) -> std::result::Result<u64, ColumnFa
     let first = batch.nodes().filter(|nodes| !nodes.is_empty()).map(|nodes| nodes.get(0).length());
     match u64::try_from(batch.length()) {
         Ok(rows) if first == Some(batch.length()) || rows == 0 => Ok(rows),
-        Ok(rows) => Err(words(&format!("a batch of {rows} rows, which its columns do not have"))),
-        Err(_) => Err(words("a negative number of rows")),
+        Ok(rows) => {
+            Err(column_fault(&format!("a batch of {rows} rows, which its columns do not have")))
+        }
+        Err(_) => Err(column_fault("a negative number of rows")),
     }
 }
 
@@ -206,10 +213,10 @@ fn node_count(kind: &DataType) -> usize {
 }
 
 fn parse(header: &[u8]) -> std::result::Result<arrow_ipc::Message<'_>, ColumnFault> {
-    root_as_message(header).map_err(|error| words(&format!("a damaged message: {error}")))
+    root_as_message(header).map_err(|error| column_fault(&format!("a damaged message: {error}")))
 }
 
-fn words(text: &str) -> ColumnFault {
+fn column_fault(text: &str) -> ColumnFault {
     ColumnFault::Words(text.to_owned())
 }
 
@@ -228,7 +235,7 @@ impl Arrow {
                 };
                 let batch = survive(&path, || {
                     ready.set_index(number)?;
-                    Ok(ready.next().ok_or_else(|| words("it has fewer batches"))??)
+                    Ok(ready.next().ok_or_else(|| column_fault("it has fewer batches"))??)
                 })?;
                 *reader = Some(ready);
                 Ok(batch)
@@ -242,7 +249,7 @@ impl Arrow {
                     let read = parse(&header)?;
                     let version: MetadataVersion = read.version();
                     let batch = read.header_as_record_batch();
-                    let batch = batch.ok_or_else(|| words("no batch in it"))?;
+                    let batch = batch.ok_or_else(|| column_fault("no batch in it"))?;
                     Ok(read_record_batch(&body, batch, schema, dictionaries, None, &version)?)
                 })
             }

@@ -81,7 +81,7 @@ impl AlarmRules {
     }
 
     /// A run went well.
-    pub(super) fn well(&mut self) {
+    pub(super) fn record_success(&mut self) {
         let before = std::mem::take(&mut self.in_a_row);
         self.clear(FAILURES, || format!("a run went well again, after {before} failures in a row"));
     }

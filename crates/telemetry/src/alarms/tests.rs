@@ -57,7 +57,7 @@ fn failures_in_a_row_name_their_kind_and_an_example() {
     for _ in 0..2 {
         dog.badly(FailureKind::Workflow, "Traceback:\nValueError: no");
     }
-    dog.well();
+    dog.record_success();
     for _ in 0..2 {
         dog.badly(FailureKind::Workflow, "Traceback:\nValueError: no");
     }
@@ -70,8 +70,8 @@ fn failures_in_a_row_name_their_kind_and_an_example() {
     for part in ["3 runs", "model_unavailable", "nobody answers at http://a:1", "goes on"] {
         assert!(words.contains(part), "{words}");
     }
-    dog.well();
-    dog.well();
+    dog.record_success();
+    dog.record_success();
     assert_eq!(kinds(&dog.take()), [("consecutive_failures", false)]);
 }
 

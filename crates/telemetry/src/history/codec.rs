@@ -35,7 +35,7 @@ impl Put {
         }
     }
 
-    pub(super) fn words(&mut self, words: &str) {
+    pub(super) fn text(&mut self, words: &str) {
         self.number(words.len() as u64);
         self.0.extend_from_slice(words.as_bytes());
     }
@@ -43,7 +43,7 @@ impl Put {
     pub(super) fn maybe_words(&mut self, words: Option<&str>) {
         self.byte(u8::from(words.is_some()));
         if let Some(words) = words {
-            self.words(words);
+            self.text(words);
         }
     }
 }

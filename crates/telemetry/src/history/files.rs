@@ -96,7 +96,7 @@ impl Files {
                 part.iter().try_for_each(|(_, payload)| out.write_all(payload))?;
                 out.flush()
             });
-            if said(written).is_none() {
+            if logged(written).is_none() {
                 self.trajectories = None;
                 unwritten.trajectories += part.len() as u64;
             }
@@ -108,7 +108,7 @@ impl Files {
             let RecordPosition { segment, offset } = taken.frame;
             let file = at(&self.dir, RUNS, (segment, offset.into()), &mut self.runs);
             let framed = framed(&taken.runs);
-            if said(file.and_then(|file| file.write_all(&framed))).is_none() {
+            if logged(file.and_then(|file| file.write_all(&framed))).is_none() {
                 self.runs = None;
                 unwritten.records += 1;
             }
@@ -135,9 +135,9 @@ impl Files {
         if bytes.len() as u64 > room {
             return entries.len() as u64;
         }
-        if said(self.events.write_all(&bytes)).is_none() {
+        if logged(self.events.write_all(&bytes)).is_none() {
             // Nobody reads behind a frame that is torn: what was written of it is cut off.
-            said(self.events.set_len(self.events_bytes));
+            logged(self.events.set_len(self.events_bytes));
             return entries.len() as u64;
         }
         self.events_bytes += bytes.len() as u64;
@@ -145,7 +145,7 @@ impl Files {
     }
 }
 
-fn said<T>(result: io::Result<T>) -> Option<T> {
+fn logged<T>(result: io::Result<T>) -> Option<T> {
     result.map_err(|error| tracing::debug!(%error, "the history cannot be written")).ok()
 }
 

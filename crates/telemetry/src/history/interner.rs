@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// How many different words there may be.
-const MOST: usize = 200_000;
+const MAX_NAMES: usize = 200_000;
 
 /// How many bytes of a message are kept with a run; all of it is in its record.
 const LONGEST: usize = 300;
@@ -35,7 +35,7 @@ impl Names {
         if let Some(number) = self.numbers.get(words) {
             return *number;
         }
-        if self.list.len() >= MOST {
+        if self.list.len() >= MAX_NAMES {
             self.left_out += 1;
             return 1;
         }
@@ -47,7 +47,7 @@ impl Names {
     }
 
     /// Returns the words of a number; none of nothing.
-    pub(super) fn words(&self, number: u32) -> Option<&Arc<str>> {
+    pub(super) fn text(&self, number: u32) -> Option<&Arc<str>> {
         self.list.get(number as usize).filter(|_| number > 0)
     }
 

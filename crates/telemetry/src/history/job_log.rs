@@ -12,7 +12,7 @@ use crate::view::{
 };
 
 /// How many spans a lane has, and points a curve.
-const MOST: usize = 5_000;
+const MAX_ENTRIES: usize = 5_000;
 
 /// How many alarms and words are kept.
 const ALARMS: usize = 1_000;
@@ -187,11 +187,11 @@ impl Notes {
             + cut_front(&mut self.syncs)
             + cut_front(&mut self.trained);
         self.left_out += lost;
-        while self.steps.len() > MOST {
+        while self.steps.len() > MAX_ENTRIES {
             self.steps.pop_first();
             self.left_out += 1;
         }
-        while self.sets.len() > MOST {
+        while self.sets.len() > MAX_ENTRIES {
             self.sets.pop_first();
             self.left_out += 1;
         }
@@ -211,7 +211,7 @@ impl Notes {
 }
 
 fn cut_front<T>(list: &mut VecDeque<T>) -> u64 {
-    let lost = list.len().saturating_sub(MOST);
+    let lost = list.len().saturating_sub(MAX_ENTRIES);
     list.drain(..lost);
     lost as u64
 }

@@ -77,7 +77,7 @@ impl State {
     pub(super) fn shown(&self, row: &Row, now: f64) -> RunRow {
         let batch = self.batches.get(&row.batch);
         let task = batch.and_then(|batch| batch.tasks.get(row.task as usize));
-        let workflow = task.and_then(|task| self.workflows.words(task.workflow));
+        let workflow = task.and_then(|task| self.workflows.text(task.workflow));
         RunRow {
             batch: batch.map(|batch| batch.id.to_string()).unwrap_or_default(),
             task: row.task,
@@ -94,7 +94,7 @@ impl State {
             tokens: known(row.tokens).map(u64::from),
             turns: known(row.turns).map(u64::from),
             version: known(row.version).map(u64::from),
-            message: self.messages.words(row.message).map(ToString::to_string),
+            message: self.messages.text(row.message).map(ToString::to_string),
         }
     }
 

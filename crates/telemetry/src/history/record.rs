@@ -59,11 +59,11 @@ impl StoredRunEnd {
 
     /// Writes the name of the state, and that of the failure kind or the cancel reason.
     fn put(self, put: &mut Put) {
-        put.words(self.state().name());
+        put.text(self.state().name());
         match self {
             Self::Succeeded => {}
-            Self::Failed(kind) => put.words(kind.name()),
-            Self::Cancelled(reason) => put.words(reason.name()),
+            Self::Failed(kind) => put.text(kind.name()),
+            Self::Cancelled(reason) => put.text(reason.name()),
         }
     }
 
@@ -236,12 +236,12 @@ impl AttemptRecord {
         put.float(self.given);
         put.maybe(later(self.given, self.began));
         put.maybe(later(self.given, self.ended));
-        put.words(self.outcome.name());
+        put.text(self.outcome.name());
         put.maybe_words(self.message.as_deref());
         put.number(self.calls.len() as u64);
         for call in &self.calls {
             put.number(call.call);
-            put.words(&call.model);
+            put.text(&call.model);
             put.maybe_words(call.server.as_deref());
             put.float(call.began);
             put.maybe(later(call.began, call.sent));
@@ -301,7 +301,7 @@ impl Record {
         framed(put, DROPPED, |put| {
             put.number(batch.into());
             put.number(task.into());
-            put.words(reason.name());
+            put.text(reason.name());
         });
     }
 
@@ -344,9 +344,18 @@ pub(super) struct Entry {
 #[serde(tag = "what", rename_all = "snake_case")]
 pub(super) enum JobNote {
     /// A process of the job began.
-    Opened { name: String, project: String, mode: String, job_dir: String },
+    Opened {
+        name: String,
+        project: String,
+        mode: String,
+        job_dir: String,
+    },
     /// Its loop began.
-    Began { done_steps: u64, total_steps: Option<u64>, runners: u32 },
+    Began {
+        done_steps: u64,
+        total_steps: Option<u64>,
+        runners: u32,
+    },
     /// Tasks were taken in: of each workflow so many tasks with so many runs.
     Batch {
         number: u32,
@@ -357,29 +366,68 @@ pub(super) enum JobNote {
         tasks: Vec<(String, u32, u32)>,
     },
     /// A process goes on with a batch of an earlier one.
-    Adopted { number: u32 },
+    Adopted {
+        number: u32,
+    },
     /// A batch is in another state.
-    State { number: u32, state: String },
-    /// A step was begun.
-    StepBegun { step: u64, tasks: u64, runs: u64 },
+    State {
+        number: u32,
+        state: String,
+    },
+    StepBegun {
+        step: u64,
+        tasks: u64,
+        runs: u64,
+    },
     /// A step was finalized.
-    StepDone { step: u64, mean: Option<f64>, min: Option<f64>, max: Option<f64>, detail: String },
-    /// A set was evaluated.
-    Evaluated { step: u64, version: u64, set: String, score: Option<f64> },
+    StepDone {
+        step: u64,
+        mean: Option<f64>,
+        min: Option<f64>,
+        max: Option<f64>,
+        detail: String,
+    },
+    Evaluated {
+        step: u64,
+        version: u64,
+        set: String,
+        score: Option<f64>,
+    },
     /// Weights were exchanged.
-    Synced { step: u64, version: u64, waited: f64, loading: f64 },
+    Synced {
+        step: u64,
+        version: u64,
+        waited: f64,
+        loading: f64,
+    },
     /// The trainer made a step.
-    Trained { step: u64, seconds: Option<f64>, detail: String },
+    Trained {
+        step: u64,
+        seconds: Option<f64>,
+        detail: String,
+    },
     /// Something that a person should know.
-    Said { words: String },
-    /// An alarm.
-    Alarm { kind: String, words: String, raised: bool },
+    Said {
+        words: String,
+    },
+    Alarm {
+        kind: String,
+        words: String,
+        raised: bool,
+    },
     /// The numbers of a moment.
-    Beat { beat: StatsSample },
+    Beat {
+        beat: StatsSample,
+    },
     /// What was wasted and dropped so far.
-    Totals { totals: Totals },
+    Totals {
+        totals: Totals,
+    },
     /// The process ended in an orderly way.
-    Closed { outcome: JobState, error: Option<String> },
+    Closed {
+        outcome: JobState,
+        error: Option<String>,
+    },
 }
 
 /// What is counted beside the runs.

@@ -36,7 +36,6 @@ pub(super) struct Row {
     pub(super) end: f64,
     pub(super) seconds: f64,
     pub(super) reward: f64,
-    /// Where its record is.
     pub(super) place: RecordPosition,
 }
 

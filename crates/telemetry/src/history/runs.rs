@@ -241,7 +241,7 @@ impl State {
     ) -> RunRecord {
         let LiveRun { attempts, left_out, end } = live;
         // What was last wrong with it is worth knowing even if it ended well.
-        let message = message.or_else(|| self.messages.words(row.message).cloned());
+        let message = message.or_else(|| self.messages.text(row.message).cloned());
         let last = attempts.last();
         let took = last.and_then(|last| Some(last.ended? - last.began.unwrap_or(last.given)));
         let (mut tokens, mut turns, mut version) =

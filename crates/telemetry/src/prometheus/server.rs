@@ -26,7 +26,6 @@ pub struct MetricsServer {
 #[derive(Debug, thiserror::Error)]
 #[error("metrics cannot be served at {address}: {source}")]
 pub struct MetricsServerError {
-    /// Where.
     pub address: String,
     /// Why not.
     pub source: io::Error,

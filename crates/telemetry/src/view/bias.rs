@@ -23,7 +23,6 @@ pub type FieldBias = BTreeMap<String, BiasGroup>;
 pub struct BiasGroup {
     /// How many runs.
     pub count: u64,
-    /// The mean.
     pub mean: Option<f64>,
     /// A tenth of the runs have less.
     pub p10: Option<f64>,
@@ -43,6 +42,5 @@ pub struct HistogramBin {
     pub from: f64,
     /// up to here, and less.
     pub to: f64,
-    /// How many.
     pub count: u64,
 }

@@ -8,7 +8,6 @@ use super::UnixSeconds;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobInfo {
-    /// Its name.
     pub name: String,
     /// The project that it belongs to.
     pub project: String,
@@ -22,7 +21,6 @@ pub struct JobInfo {
     pub live: bool,
     /// When it was first started.
     pub started: Option<UnixSeconds>,
-    /// When it ended.
     pub ended: Option<UnixSeconds>,
     /// When this was said.
     pub now: UnixSeconds,

@@ -22,13 +22,10 @@ pub struct Overview {
     pub rewards: Vec<RewardPoint>,
     /// Scores of the evaluations.
     pub evals: Vec<EvalPoint>,
-    /// All runs.
     pub runs: RunCounts,
-    /// All tasks.
     pub tasks: TaskCounts,
     /// What was done in vain.
     pub waste: WasteReport,
-    /// The runners by what they are at.
     pub runners: RunnerCounts,
     /// Alarms that are raised, the newest first.
     pub alarms: Vec<AlarmRow>,
@@ -40,7 +37,6 @@ pub struct Overview {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StatsSample {
-    /// When.
     pub at: UnixSeconds,
     /// Runs that ended well.
     pub done: u64,
@@ -56,9 +52,7 @@ pub struct StatsSample {
     pub busy: u64,
     /// Runners that are up.
     pub runners: u64,
-    /// Tokens of all prompts.
     pub prompt_tokens: u64,
-    /// Tokens of all answers.
     pub answer_tokens: u64,
 }
 
@@ -66,11 +60,9 @@ pub struct StatsSample {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RewardPoint {
-    /// Which step.
     pub step: u64,
     /// When it was done.
     pub at: UnixSeconds,
-    /// The mean.
     pub mean: Option<f64>,
     /// The smallest.
     pub min: Option<f64>,
@@ -86,7 +78,6 @@ pub struct EvalPoint {
     pub step: u64,
     /// When it was done.
     pub at: UnixSeconds,
-    /// The set.
     pub set: String,
     /// The mean reward; none if no run succeeded.
     pub score: Option<f64>,
@@ -96,7 +87,6 @@ pub struct EvalPoint {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunCounts {
-    /// All of them.
     pub submitted: u64,
     /// Those that ended well.
     pub succeeded: u64,
@@ -114,7 +104,6 @@ pub struct RunCounts {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TaskCounts {
-    /// All of them.
     pub submitted: u64,
     /// Those with at least one good run.
     pub finished: u64,
@@ -179,7 +168,6 @@ impl RunnerCounts {
 pub struct AlarmRow {
     /// When it was raised, or was over.
     pub at: UnixSeconds,
-    /// Of which kind.
     pub kind: String,
     /// What is the matter, in words.
     pub words: String,

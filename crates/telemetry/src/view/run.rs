@@ -22,9 +22,7 @@ pub struct BatchRow {
     pub began: UnixSeconds,
     /// When it was over.
     pub ended: Option<UnixSeconds>,
-    /// Its tasks.
     pub tasks: u64,
-    /// Where its runs are.
     pub runs: BatchRuns,
     /// The mean reward of its good runs.
     pub reward: Option<f64>,
@@ -40,7 +38,6 @@ pub struct BatchRuns {
     pub succeeded: u64,
     /// Those that failed for good.
     pub failed: u64,
-    /// Those that were cancelled.
     pub cancelled: u64,
     /// Those under way.
     pub running: u64,
@@ -53,7 +50,6 @@ pub struct BatchRuns {
 pub struct RunKey {
     /// The name of its batch.
     pub batch: String,
-    /// Its task.
     pub task: u32,
     /// Its number among the runs of the task.
     pub run: u32,
@@ -63,18 +59,14 @@ pub struct RunKey {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunQuery {
-    /// Of this batch.
     pub batch: Option<String>,
-    /// Of this task.
     pub task: Option<u32>,
-    /// In this state.
     #[serde(with = "run_state::option")]
     pub state: Option<RunState>,
     /// `train` or `eval`.
     pub kind: Option<String>,
     /// With these words in `batch/task/run`, the workflow or the message.
     pub text: Option<String>,
-    /// By what they are sorted.
     pub sort: RunSort,
     /// Whether the largest comes first.
     pub desc: bool,
@@ -94,17 +86,14 @@ pub enum RunSort {
     Order,
     /// When the first attempt was given to a runner.
     Begin,
-    /// When they ended.
     End,
     /// How long they took.
     Seconds,
-    /// Their reward.
     Reward,
     /// Tokens of their answers.
     Tokens,
     /// How often they were tried.
     Attempts,
-    /// Where they are.
     State,
 }
 
@@ -124,15 +113,12 @@ pub struct RunPage {
 pub struct RunRow {
     /// The name of its batch.
     pub batch: String,
-    /// Its task.
     pub task: u32,
     /// Its number among the runs of the task.
     pub run: u32,
     /// `train` or `eval`.
     pub kind: String,
-    /// The workflow.
     pub workflow: String,
-    /// Where it is.
     #[serde(with = "run_state")]
     pub state: RunState,
     /// How often it was given to a runner.
@@ -141,11 +127,9 @@ pub struct RunRow {
     pub runner: Option<u32>,
     /// When it was first given to a runner.
     pub begin: Option<UnixSeconds>,
-    /// When it ended.
     pub end: Option<UnixSeconds>,
     /// How long its last attempt took, or has taken.
     pub seconds: Option<f64>,
-    /// Its reward.
     pub reward: Option<f64>,
     /// Tokens of its answers.
     pub tokens: Option<u64>,
@@ -161,7 +145,6 @@ pub struct RunRow {
 /// attempts, whose place the attempts themselves have.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunDetail {
-    /// The run.
     pub run: RunRow,
     /// Every attempt, in order.
     pub attempts: Vec<AttemptDetail>,
@@ -192,9 +175,7 @@ impl Serialize for RunDetail {
 pub struct AttemptDetail {
     /// Its number.
     pub attempt: u64,
-    /// The runner.
     pub runner: u32,
-    /// In which life of it.
     pub life: u32,
     /// Where that runner was.
     pub node: Option<String>,
@@ -218,7 +199,6 @@ pub struct AttemptDetail {
 pub struct CallDetail {
     /// Its number.
     pub call: u64,
-    /// The model.
     pub model: String,
     /// The server that answered, or was last asked.
     pub server: Option<String>,
@@ -226,13 +206,10 @@ pub struct CallDetail {
     pub began: UnixSeconds,
     /// When it was first sent to a server.
     pub sent: Option<UnixSeconds>,
-    /// When it ended.
     pub ended: Option<UnixSeconds>,
     /// The HTTP status that the client saw.
     pub status: Option<u16>,
-    /// Tokens of the prompt.
     pub prompt_tokens: Option<u64>,
-    /// Tokens of the answer.
     pub answer_tokens: Option<u64>,
     /// The version of the weights.
     pub version: Option<u64>,
@@ -244,11 +221,9 @@ pub struct CallDetail {
 pub struct ExperienceDetail {
     /// Its id.
     pub eid: Value,
-    /// Its reward.
     pub reward: Option<f64>,
     /// The messages, as the workflow kept them.
     pub messages: Value,
-    /// The prompt.
     pub prompt_text: Option<String>,
     /// The answer.
     pub response_text: Option<String>,
@@ -264,7 +239,6 @@ pub struct ExperienceDetail {
     pub prompt_length: u64,
     /// The version that made each token of the answer.
     pub versions: Option<Vec<Option<u64>>>,
-    /// Its metrics.
     pub metrics: Value,
     /// Whatever else the workflow kept.
     pub info: Value,

@@ -14,7 +14,6 @@ pub struct RunnerRow {
     pub life: u32,
     /// How it stands: `idle`, `busy`, `starting`, `cancelling`, `broken`, `gone`.
     pub state: String,
-    /// Where it is.
     pub node: Option<String>,
     /// What it is at, in words.
     pub stage: Option<String>,
@@ -28,7 +27,6 @@ pub struct RunnerRow {
     pub age: f64,
     /// The batch that it works for.
     pub batch: Option<String>,
-    /// The task.
     pub task: Option<u32>,
     /// The run; of several the first that has not ended.
     pub run: Option<u32>,

@@ -67,7 +67,7 @@ fn failed(message: &str) -> RunFailure {
     RunFailure::new(FailureKind::Workflow, message)
 }
 
-async fn well(_: RunContext) -> RunOutcome {
+async fn succeeds(_: RunContext) -> RunOutcome {
     Ok(RunOutput { payload: Some(experience(1.0)), metrics: Metrics::new() })
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn registry() -> WorkflowRegistry {
         let run = (context.batch.to_string(), context.task_id.0, context.run.0);
         whimsical(context, seen.lock().unwrap().insert(run))
     };
-    WorkflowRegistry::default().with("whimsical", whimsical).with("well", well)
+    WorkflowRegistry::default().with("whimsical", whimsical).with("well", succeeds)
 }
 
 pub(crate) fn options(dir: &Path) -> HistoryOptions {

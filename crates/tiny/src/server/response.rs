@@ -128,7 +128,7 @@ impl TinyResponse {
     async fn events(mut self) -> Response {
         let first = match self.next().await {
             NextChunk::Pieces(pieces) => {
-                self.begin().into_iter().chain(self.told(&pieces)).collect()
+                self.begin().into_iter().chain(self.piece_events(&pieces)).collect()
             }
             NextChunk::Refused => return refused().into_response(),
             NextChunk::Nothing => return stopped().into_response(),
@@ -142,7 +142,9 @@ impl TinyResponse {
                 return None;
             }
             let (events, is_over) = match answer.next().await {
-                NextChunk::Pieces(pieces) => (Ok(write(answer.told(&pieces), false)), false),
+                NextChunk::Pieces(pieces) => {
+                    (Ok(write(answer.piece_events(&pieces), false)), false)
+                }
                 NextChunk::Nothing if answer.is_over() => (Ok(write(answer.end(), true)), true),
                 NextChunk::Nothing | NextChunk::Refused => (Err(io::Error::other("stopped")), true),
             };
@@ -192,7 +194,7 @@ impl TinyResponse {
     }
 
     /// The events of pieces.
-    fn told(&self, pieces: &[StreamPiece]) -> Vec<Value> {
+    fn piece_events(&self, pieces: &[StreamPiece]) -> Vec<Value> {
         let event = |piece: &StreamPiece| {
             let one = std::slice::from_ref(piece);
             let mut choice = self.choice(piece.choice, one);

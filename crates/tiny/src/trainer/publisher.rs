@@ -45,7 +45,7 @@ pub trait WeightPublisher: Debug + Send + 'static {
     ) -> Result<(), TinyTrainerError>;
 
     /// What is known of those who wait.
-    fn asked(&mut self) -> WaitStatus {
+    fn wait_status(&mut self) -> WaitStatus {
         WaitStatus::default()
     }
 
@@ -144,7 +144,7 @@ impl Drop for Listening {
 async fn listen(synchronizer: Synchronizer, heard: watch::Sender<WaitStatus>) {
     let mut known = None;
     loop {
-        match synchronizer.asked(known, LONG_POLL_TIMEOUT).await {
+        match synchronizer.wait_status(known, LONG_POLL_TIMEOUT).await {
             Ok(asked) => {
                 known = Some(asked);
                 heard.send_replace(asked);
@@ -182,7 +182,7 @@ impl WeightPublisher for SyncPublisher {
         Ok(())
     }
 
-    fn asked(&mut self) -> WaitStatus {
+    fn wait_status(&mut self) -> WaitStatus {
         *self.asked.borrow_and_update()
     }
 

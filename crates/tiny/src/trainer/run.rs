@@ -264,7 +264,7 @@ impl<'a> TrainerRun<'a> {
         let mut ask = self.ask(waited);
         loop {
             // Known before the look: who waited by then has delivered what may be found.
-            let asked = self.outlet.asked();
+            let asked = self.outlet.wait_status();
             let slice = if asked.waiting > 0 { SHORT_SLICE } else { POLL_INTERVAL };
             let left = until.map_or(slice, |it| it.saturating_duration_since(Instant::now()));
             ask.count = wanted - samples.len();
@@ -345,7 +345,7 @@ impl<'a> TrainerRun<'a> {
 
     /// Tells whether somebody demands weights, and these would do.
     fn is_demanded(&mut self) -> bool {
-        self.options.on_demand && self.outlet.asked().wanted.is_some_and(|it| it <= self.step)
+        self.options.on_demand && self.outlet.wait_status().wanted.is_some_and(|it| it <= self.step)
     }
 
     fn put(&mut self, is_published: bool) -> Result<(), TinyTrainerError> {

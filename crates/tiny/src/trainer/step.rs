@@ -29,13 +29,10 @@ pub struct TrainStepMetrics {
     pub step: u64,
     /// What the model did.
     pub model: TrainStepReport,
-    /// How many experiences there were.
     pub experiences: u64,
-    /// How many of them were learned from.
     pub learned: u64,
     /// How many were not, by reason.
     pub skipped: BTreeMap<&'static str, u64>,
-    /// Of how many tasks they are.
     pub tasks: u64,
     /// The mean of their rewards.
     pub reward: Option<f64>,

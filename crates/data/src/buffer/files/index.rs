@@ -31,13 +31,11 @@ const TABLES: &str = "
 /// A lot in the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::buffer) struct IndexEntry {
-    /// Its number, from 1.
     pub(in crate::buffer) number: u64,
     /// Its file, if the store has several.
     pub(in crate::buffer) place: String,
     /// Where it begins in the file.
     pub(in crate::buffer) begin: u64,
-    /// How long it is.
     pub(in crate::buffer) bytes: u64,
     /// CRC-32 of its bytes.
     pub(in crate::buffer) checksum: u32,

@@ -94,10 +94,7 @@ impl QueueOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueFullPolicy {
     /// Its writer waits: for room, for the queue to close, or until time is up.
-    Wait {
-        /// How long.
-        timeout: Duration,
-    },
+    Wait { timeout: Duration },
     /// It goes to disk, and memory stays within its budget.
     Spill {
         /// Where to; the folder `spill` in it is emptied when the queue is opened. Not looked at

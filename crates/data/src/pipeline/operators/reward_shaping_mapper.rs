@@ -11,7 +11,6 @@ pub(super) const NAME: &str = "reward_shaping_mapper";
 /// Applies rules to every reward, in their order.
 #[derive(Clone, Debug)]
 pub struct RewardShapingMapper {
-    /// The rules.
     pub rules: Vec<ShapingRule>,
 }
 

@@ -20,7 +20,6 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The way to a job.
 #[derive(Clone, Debug)]
 pub enum JobLocator {
-    /// It is known.
     Known(JoinInfo),
     /// It is in a file that the job writes: `cluster.json` of its folder, where machines share it.
     File(PathBuf),

@@ -43,7 +43,6 @@ pub struct LaunchSpec {
     pub number: u64,
     /// How many runners it offers.
     pub runners: u32,
-    /// The program.
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,

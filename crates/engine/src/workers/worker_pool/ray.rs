@@ -53,7 +53,6 @@ pub struct RayLauncherOptions {
     pub program: PathBuf,
     /// Arguments with which it is a placer.
     pub args: Vec<String>,
-    /// Where, and with what.
     pub cluster: ClusterConfig,
     /// Ray's namespace.
     pub namespace: String,

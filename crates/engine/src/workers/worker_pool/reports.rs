@@ -46,7 +46,7 @@ pub(super) struct ConnectedProcess {
 }
 
 /// What one batch of messages says, by runner.
-type Words = HashMap<(ConnId, RunnerId), (Reporter, Vec<RunnerReport>)>;
+type PendingReports = HashMap<(ConnId, RunnerId), (Reporter, Vec<RunnerReport>)>;
 
 /// Passes on what workers say, each in the order in which it said it.
 pub(super) async fn listen(
@@ -70,7 +70,7 @@ pub(super) async fn listen(
 async fn attend(server: &mut WorkerServer, shared: &Arc<WorkerPoolShared>) {
     let mut events = Vec::with_capacity(BATCH);
     // What one runner says in a batch is passed on at once.
-    let mut words = Words::new();
+    let mut words = PendingReports::new();
     loop {
         server.recv_many(&mut events, BATCH).await;
         let came = server.came().unwrap_or_else(Instant::now);
@@ -127,7 +127,7 @@ fn translate(
     conn: ConnId,
     host: &WorkerProcess,
     message: WorkerMessage,
-    words: &mut Words,
+    words: &mut PendingReports,
 ) {
     let mut say = |runner: RunnerId, reporter: Reporter, said: RunnerReport| {
         words.entry((conn, runner)).or_insert_with(|| (reporter, Vec::new())).1.push(said);
@@ -135,7 +135,7 @@ fn translate(
     match message {
         WorkerMessage::Runner { runner, life, report } => {
             if let Some(said) = report_of(report)
-                && let Some(reporter) = host.heard(runner, life, &said)
+                && let Some(reporter) = host.on_report(runner, life, &said)
             {
                 say(runner, reporter, said);
             }
@@ -143,7 +143,7 @@ fn translate(
         WorkerMessage::Heartbeat(states) => {
             for state in states {
                 if let Some(reporter) =
-                    host.heard(state.runner, state.life, &RunnerReport::Heartbeat)
+                    host.on_report(state.runner, state.life, &RunnerReport::Heartbeat)
                 {
                     let name = (state.runner, state.life);
                     shared.states.tell(name, state.attempt, state.state);

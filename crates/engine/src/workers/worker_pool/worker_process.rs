@@ -156,7 +156,7 @@ impl WorkerProcess {
     }
 
     /// Notes what a runner says, and returns who speaks for it; none: that life is over.
-    pub(super) fn heard(
+    pub(super) fn on_report(
         &self,
         runner: RunnerId,
         life: Incarnation,

@@ -60,7 +60,7 @@ fn turns(steps: &[Step]) -> Vec<Turn> {
         let (prompt, messages) = match &step.to {
             Move::Begin(prompt) => (prompt.clone(), json!([{"role": "user", "content": call}])),
             Move::Continue(of, new) => match earlier(*of) {
-                Some(turn) => (said(turn, new), went_on(turn, call)),
+                Some(turn) => (completion_of(turn, new), went_on(turn, call)),
                 None => (vec![1], json!([])),
             },
             Move::Repeat(of) => match earlier(*of) {
@@ -69,7 +69,7 @@ fn turns(steps: &[Step]) -> Vec<Turn> {
             },
             Move::Drift(of, at, new) => match earlier(*of) {
                 Some(turn) => {
-                    let mut prompt = said(turn, new);
+                    let mut prompt = completion_of(turn, new);
                     if !turn.tokens.is_empty() {
                         prompt[turn.prompt.len() + at % turn.tokens.len()] = 7;
                     }
@@ -98,7 +98,7 @@ fn turns(steps: &[Step]) -> Vec<Turn> {
     turns
 }
 
-fn said(turn: &Turn, new: &[i32]) -> Vec<i32> {
+fn completion_of(turn: &Turn, new: &[i32]) -> Vec<i32> {
     [&turn.prompt, &turn.tokens, new].concat()
 }
 
@@ -127,13 +127,13 @@ fn plainly(turns: &[Turn]) -> Plain {
             continue;
         }
         let earlier = || turns[..number].iter().filter(|turn| !turn.tokens.is_empty());
-        let is_continued = |earlier: &Turn| turn.prompt.starts_with(&said(earlier, &[]));
+        let is_continued = |earlier: &Turn| turn.prompt.starts_with(&completion_of(earlier, &[]));
         let longest = earlier()
             .filter(|turn| is_continued(turn))
-            .map(|turn| said(turn, &[]))
+            .map(|turn| completion_of(turn, &[]))
             .max_by_key(Vec::len);
         let open = plain.threads.iter_mut().find(|thread| {
-            thread.last().is_some_and(|&last| Some(said(&turns[last], &[])) == longest)
+            thread.last().is_some_and(|&last| Some(completion_of(&turns[last], &[])) == longest)
         });
         if let Some(thread) = open {
             thread.push(number);
@@ -142,7 +142,7 @@ fn plainly(turns: &[Turn]) -> Plain {
         }
         let beyond = longest.as_ref().map_or(0, Vec::len);
         let entered = earlier().any(|earlier| {
-            let entry = said(earlier, &[])[..=earlier.prompt.len()].to_vec();
+            let entry = completion_of(earlier, &[])[..=earlier.prompt.len()].to_vec();
             entry.len() > beyond && turn.prompt.starts_with(&entry)
         });
         let list = |turn: &Turn| turn.messages.clone().unwrap().as_array().unwrap().clone();
@@ -169,7 +169,7 @@ fn check(experience: &Experience, turns: &[&Turn], step: usize) {
     let (first, last) = (turns[0], turns[turns.len() - 1]);
     experience.check().unwrap();
     experience.check_lengths().unwrap();
-    assert_eq!(experience.tokens.to_vec(), said(last, &[]));
+    assert_eq!(experience.tokens.to_vec(), completion_of(last, &[]));
     assert_eq!(experience.prompt_length, first.prompt.len());
     assert_eq!(experience.eid.step, step as u64);
     let response = experience.response_length();

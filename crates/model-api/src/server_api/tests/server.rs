@@ -9,7 +9,7 @@ use crate::model_call::CallKind;
 
 /// All that a server is going to say.
 #[derive(Clone, Debug)]
-pub(super) struct Said {
+pub(super) struct ScriptedResponse {
     pub(super) prompt: Vec<i32>,
     pub(super) choices: Vec<SaidChoice>,
 }
@@ -93,7 +93,7 @@ fn call(tool: usize, arguments: &str) -> Value {
 }
 
 /// Anything that a server may say.
-pub(super) fn said() -> impl Strategy<Value = Said> {
+pub(super) fn scripted_response() -> impl Strategy<Value = ScriptedResponse> {
     let text = || "[a-c \"\\\\\n€😀]{1,4}";
     let say = prop_oneof![
         2 => Just(Say::Nothing),
@@ -108,11 +108,11 @@ pub(super) fn said() -> impl Strategy<Value = Said> {
     let choice = (prop::collection::vec(piece, 1..6), reason, prop::option::of(0..8_usize))
         .prop_map(|(pieces, finish_reason, updated)| SaidChoice { pieces, finish_reason, updated });
     (prop::collection::vec(0..200_000, 1..6), prop::collection::vec(choice, 1..4))
-        .prop_map(|(prompt, choices)| Said { prompt, choices })
+        .prop_map(|(prompt, choices)| ScriptedResponse { prompt, choices })
 }
 
 /// What a body asks for.
-struct Asked {
+struct ScriptedRequest {
     kind: CallKind,
     ids: bool,
     logprobs: bool,
@@ -122,8 +122,13 @@ struct Asked {
 }
 
 /// Says it: the events of a stream, or the one body.
-pub(super) fn answer(engine: ServerKind, kind: CallKind, body: &Value, said: &Said) -> Vec<Value> {
-    let asked = Asked {
+pub(super) fn answer(
+    engine: ServerKind,
+    kind: CallKind,
+    body: &Value,
+    said: &ScriptedResponse,
+) -> Vec<Value> {
+    let asked = ScriptedRequest {
         kind,
         ids: body["return_token_ids"] == true,
         logprobs: body["logprobs"] == true || body["logprobs"].is_number(),
@@ -146,7 +151,7 @@ fn envelope(kind: CallKind, object: &str, choices: Value) -> Value {
     })
 }
 
-fn usage(said: &Said) -> Value {
+fn usage(said: &ScriptedResponse) -> Value {
     let tokens: usize = said.choices.iter().map(|choice| choice.tokens().len()).sum();
     let prompt = said.prompt.len();
     json!({
@@ -169,10 +174,11 @@ fn logprobs(kind: CallKind, tokens: &[(i32, f32)]) -> Value {
     }
 }
 
-type Pieces = fn(&Asked, &Said, usize, usize, &mut Map<String, Value>) -> Option<Value>;
+type Pieces =
+    fn(&ScriptedRequest, &ScriptedResponse, usize, usize, &mut Map<String, Value>) -> Option<Value>;
 
 /// Says the pieces of all choices in turn, and how many tokens they were.
-fn stream(asked: &Asked, said: &Said, piece: Pieces) -> Vec<Value> {
+fn stream(asked: &ScriptedRequest, said: &ScriptedResponse, piece: Pieces) -> Vec<Value> {
     let object = "chat.completion.chunk";
     let mut events = Vec::new();
     if asked.kind == CallKind::Chat {
@@ -233,8 +239,8 @@ fn delta_of(choice: &SaidChoice, number: usize) -> Value {
 }
 
 fn vllm_piece(
-    asked: &Asked,
-    said: &Said,
+    asked: &ScriptedRequest,
+    said: &ScriptedResponse,
     index: usize,
     number: usize,
     _: &mut Map<String, Value>,
@@ -268,8 +274,8 @@ fn vllm_piece(
 }
 
 fn sglang_piece(
-    asked: &Asked,
-    said: &Said,
+    asked: &ScriptedRequest,
+    said: &ScriptedResponse,
     index: usize,
     number: usize,
     more: &mut Map<String, Value>,
@@ -297,7 +303,7 @@ fn sglang_piece(
 }
 
 /// What the choices of all whole answers have.
-fn whole_choice(asked: &Asked, index: usize, choice: &SaidChoice) -> Value {
+fn whole_choice(asked: &ScriptedRequest, index: usize, choice: &SaidChoice) -> Value {
     let reply = choice.reply(asked.kind);
     let name = if asked.kind == CallKind::Chat { "message" } else { "text" };
     let tokens = choice.tokens();
@@ -307,7 +313,7 @@ fn whole_choice(asked: &Asked, index: usize, choice: &SaidChoice) -> Value {
     })
 }
 
-fn vllm_whole(asked: &Asked, said: &Said) -> Value {
+fn vllm_whole(asked: &ScriptedRequest, said: &ScriptedResponse) -> Value {
     let prompt = if asked.ids { json!(said.prompt) } else { Value::Null };
     let choices = said.choices.iter().enumerate().map(|(index, choice)| {
         let mut told = whole_choice(asked, index, choice);
@@ -331,7 +337,7 @@ fn vllm_whole(asked: &Asked, said: &Said) -> Value {
     whole
 }
 
-fn sglang_whole(asked: &Asked, said: &Said) -> Value {
+fn sglang_whole(asked: &ScriptedRequest, said: &ScriptedResponse) -> Value {
     let choices = said.choices.iter().enumerate().map(|(index, choice)| {
         let tokens = choice.tokens();
         let mut told = whole_choice(asked, index, choice);

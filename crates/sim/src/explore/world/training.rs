@@ -50,7 +50,7 @@ impl ExploreWorld {
     pub(super) fn rouse_trainer(&mut self) {
         let SimTrainerState::Up { idle: Some(seen), .. } = self.trainer.state else { return };
         let enough = self.trainer.buffer.len() as u64 >= self.options.pace.train_batch_size;
-        let asked = self.board.asked().ask != seen;
+        let asked = self.board.wait_summary().ask != seen;
         if !self.trainer.looks && (enough || asked || self.board.explorers_left()) {
             self.trainer.looks = true;
             self.later(ExploreWorldEvent::TrainerLooks { life: self.trainer.lives });
@@ -61,7 +61,7 @@ impl ExploreWorld {
         let Some(seat) = self.trainer.alive(life) else { return };
         self.trainer.looks = false;
         // What was asked before it looked: whoever asked had delivered before.
-        let seen = self.board.asked().ask;
+        let seen = self.board.wait_summary().ask;
         let size = self.options.pace.train_batch_size;
         if self.trainer.version >= self.options.trainer.steps_max {
             self.coverage.add("trainer", "at its goal", 1);
@@ -111,7 +111,7 @@ impl ExploreWorld {
     }
 
     fn publish_if_wanted(&mut self) {
-        if self.board.asked().wanted.is_some_and(|wanted| wanted <= self.trainer.version) {
+        if self.board.wait_summary().wanted.is_some_and(|wanted| wanted <= self.trainer.version) {
             self.publish();
         }
     }
