@@ -71,7 +71,7 @@ impl TaskWorkflows {
     }
 
     /// How many tasks there are.
-    pub fn len(&self) -> u64 {
+    pub fn task_count(&self) -> u64 {
         self.0.iter().map(|(_, tasks)| tasks.len() as u64).sum()
     }
 

@@ -183,7 +183,7 @@ impl PerfettoWriter {
         let track = self.tracks.lane(TrackGroup::Batches);
         let mut workflows = TaskWorkflows::default();
         workflows.add(tasks.first, &tasks.tasks);
-        let (name, tasks) = (id.to_string(), workflows.len());
+        let (name, tasks) = (id.to_string(), workflows.task_count());
         let args = format!("\"batch\":{},\"kind\":\"{kind}\",\"tasks\":{tasks}", text(&name));
         self.tracks.begin(at, track, &format!("batch {name}"), &args);
         let batch = BatchTrack { name, track, workflows };

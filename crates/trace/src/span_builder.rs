@@ -222,7 +222,7 @@ impl SpanBuilder {
         let mut attributes = vec![
             ("rollway.batch", AttributeValue::from(&batch.name)),
             ("rollway.batch.kind", batch.kind.to_string().into()),
-            ("rollway.tasks", batch.workflows.len().into()),
+            ("rollway.tasks", batch.workflows.task_count().into()),
         ];
         attributes.push(match state {
             Some(state) => ("rollway.outcome", state.to_string().into()),

@@ -2,7 +2,7 @@
 //! metrics and alarms.
 //!
 //! ```text
-//! driver ──► Seen (batches, attempts, runs, runners) ──┐
+//! driver ──► RunEvent (batches, attempts, runs, runners) ──┐
 //! gateway ─► Seen (model calls) ───────────────────────┴─► Observers: history, live state, trace,
 //!                                                           metrics, alarms
 //! ```

@@ -200,7 +200,7 @@ pub(super) fn late_kept(PendingActions { actions, .. }: PendingActions<'_>) {
 pub(super) fn good_run_again(PendingActions { memory, input, actions, .. }: PendingActions<'_>) {
     if let Input::Report { report: RunnerReport::RunFinished { attempt, run, outcome }, .. } = input
         && let Some((batch, task)) = memory.attempts.get(attempt)
-        && matches!(outcome, Ok(_))
+        && outcome.is_ok()
     {
         memory.succeeded.insert((*batch, *task, run.0));
     }
