@@ -8,8 +8,8 @@
 //!
 //! ```text
 //! YAML ─► nodes with spans ──┐
-//! dict ─► nodes ─────────────┼─► reader ─► Config ─► rules ─► Resolved ─► core
-//! key=value ─► nodes ────────┘   (shape: keys, types, bounds; foreign: keys of Trinity-RFT)
+//! dict ─► nodes ─────────────┼─► reader ─► Config ─► rules ─► ResolvedConfig ─► core
+//! key=value ─► nodes ────────┘   (key_schema: keys, types, bounds; trinity: keys of Trinity-RFT)
 //! ```
 
 mod alarms;

@@ -1,7 +1,7 @@
 //! The dashboard: pages that show a job, served by the job itself or by `rollway view`.
 //!
 //! ```text
-//! browser ─► auth (host, token, origin) ─► routes ─► Scene
+//! browser ─► auth (host, token, origin) ─► routes ─► JobView
 //!    ▲                                       └─► assets (embedded, no build step)
 //!    └── event_stream: what changed, put together, twice a second at most
 //! ```

@@ -1,9 +1,9 @@
 //! Runner backends: where runners live, and what reaches them.
 //!
 //! ```text
-//! driver ──► Workers (backend) ──┬─► Local: tasks of this process (local_runners)
-//!    ▲                           ├─► Children: worker processes (worker_pool), placed by cluster
-//!    └── Reporter ◄──────────────┴─► Gated: either, with keys to the models (model_access)
+//! driver ──► RunnerBackend ──┬─► LocalRunners: tasks of this process
+//!    ▲                       ├─► WorkerPool: worker processes, placed by `cluster`
+//!    └── Reporter ◄──────────┴─► WithModelAccess: either, with keys of the gateway
 //! ```
 //!
 //! `supervisor` is the other side of a cluster without a launcher: it keeps the workers of one

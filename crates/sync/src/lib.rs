@@ -8,13 +8,13 @@
 //! the others reach it over HTTP. Every wait has a deadline and a typed outcome.
 //!
 //! ```text
-//! Synchronizer ─► link ─┬─► host: Hub (decisions + clock), Store (weights), Watch (folder)
-//!  (any process)        └─► remote: HTTP ─► routes of the host
+//! Synchronizer ─► link ─┬─► host: SyncDriver (SyncCore + clock), WeightStore, FolderWatch
+//!  (any process)        └─► sync_client: HTTP ─► routes of the host
 //! ```
 //!
-//! `rollway_core::rendezvous` decides, `hub` waits, `find` chooses the host and replaces one that
-//! is gone, `folder` publishes files atomically, `watch` observes changes of a folder and
-//! `checkpoints` finds the newest weights in it.
+//! `rollway_core::sync` decides, `sync_driver` waits, `discovery` chooses the host and replaces one
+//! that is gone, `weight_folder` publishes files atomically, `folder_watch` observes changes of a
+//! folder and `checkpoints` finds the newest weights in it.
 
 mod address_file;
 mod checkpoints;

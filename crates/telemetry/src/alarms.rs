@@ -1,13 +1,13 @@
-//! Alarms: what a person should look into, said in words.
+//! Alarms: conditions that need attention, raised and cleared once each.
 //!
 //! ```text
-//! events::Seen (runs, runners) ──┐
-//! Event (steps, weights) ─────────┼─► Watchdog (decides, without a clock) ─► Event::Alarm
-//! Drops (what did not fit) ───────┘
+//! RunEvent (runs, runners) ───┐
+//! JobEvent (steps, weights) ──┼─► AlarmRules (decides, without a clock) ─► JobEvent::Alarm
+//! DropCounters ───────────────┘
 //! ```
 //!
-//! [`AlarmObserver`] feeds the watchdog and sleeps until there is news or time alone changes
-//! something. `docs/alarms.md` says it for people.
+//! [`AlarmObserver`] feeds the rules and sleeps until an event or a deadline of the rules.
+//! `docs/alarms.md` lists the alarms.
 
 mod fairness;
 mod messages;

@@ -1,15 +1,14 @@
-//! The numbers of a job for Prometheus: those of the engine and of its gateway, in one scrape.
+//! Metrics of a job for Prometheus: those of the engine and of its gateway, in one scrape.
 //!
 //! ```text
-//! events::Seen ─► track ─► durations ────┐
-//! Event ─► steps, weights, experiences ───┼─► Snapshot ─► one text
-//! the core, at the moment of the scrape ──┘     ▲
-//! the gateway's own registry ───────────────────┘
+//! RunEvent ─► in_flight ─► durations ───────┐
+//! JobEvent ─► steps, weights, experiences ──┼─► MetricsView ─► one text
+//! the core, at the moment of the scrape ────┘      ▲
+//! the gateway's own registry ──────────────────────┘
 //! ```
 //!
-//! What must add up (runs, tasks, payloads) is looked at in one moment between two turns of the
-//! driver, so that it adds up in every scrape. `docs/metrics.md` lists every metric; a test keeps
-//! it so.
+//! Counts that must add up (runs, tasks, payloads) are read in one moment between two turns of the
+//! driver. `docs/metrics.md` lists every metric; a test compares.
 
 mod durations;
 mod families;

@@ -3,8 +3,8 @@
 //! Owns span building, sampling and both exporters. Knows nothing of pages, explorers and jobs.
 //!
 //! ```text
-//! Seen ───► sampling ─┐                              ┌─► span_builder ─► otlp ─► collector
-//! Event ──────────────┴─► queue ─► thread ─► marks ──┴─► perfetto ─► trace.json
+//! RunEvent ─► sampling ─┐                                  ┌─► span_builder ─► otlp ─► collector
+//! JobEvent ─────────────┴─► queue ─► thread ─► TraceEvent ─┴─► perfetto ─► trace.json
 //! ```
 //!
 //! `sampling.rs` decides in the caller's thread which tasks are traced, `span_builder.rs` makes

@@ -1,14 +1,12 @@
-//! What can be seen of every run, as it happens: one stream for the dashboard, the history, traces,
-//! metrics and alarms.
+//! Run events: one stream for the dashboard, the history, traces, metrics and alarms.
 //!
 //! ```text
-//! driver ──► RunEvent (batches, attempts, runs, runners) ──┐
-//! gateway ─► Seen (model calls) ───────────────────────┴─► Observers: history, live state, trace,
-//!                                                           metrics, alarms
+//! driver ──► RunEvent (batches, attempts, runs, runners) ──┬─► RunObservers: history, live state,
+//! gateway ─► RunEvent (model calls) ───────────────────────┘   traces, metrics, alarms
 //! ```
 //!
-//! Whoever observes is told in batches and must be quick: it puts aside what it needs and does the
-//! rest in a thread of its own, with a bounded queue and a count of what did not fit.
+//! An observer receives events in batches, on the driver's thread: it copies what it needs and does
+//! the rest in a thread of its own, with a bounded queue and a count of dropped events.
 
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
