@@ -84,16 +84,16 @@ def test_the_official_parsers_read_both_formats_and_everything_adds_up(job):
         assert any(name.startswith("rollway_gateway_") for name in names)
         for kind in ("train", "eval"):
             parts = ["succeeded_total", "failed_total", "cancelled_total", "pending", "running"]
-            runs = sum(total(samples, f"rollway_runs_{part}", kind=kind) for part in parts)
-            assert total(samples, "rollway_runs_submitted_total", kind=kind) == runs
-            tasks = total(samples, "rollway_tasks_ended_total", kind=kind)
-            tasks += total(samples, "rollway_tasks_open", kind=kind)
-            assert total(samples, "rollway_tasks_submitted_total", kind=kind) == tasks
+            runs = sum(total(samples, f"rollway_runs_{part}", batch_type=kind) for part in parts)
+            assert total(samples, "rollway_runs_submitted_total", batch_type=kind) == runs
+            tasks = total(samples, "rollway_tasks_ended_total", batch_type=kind)
+            tasks += total(samples, "rollway_tasks_open", batch_type=kind)
+            assert total(samples, "rollway_tasks_submitted_total", batch_type=kind) == tasks
         gauges = {s.name for f in families if f.type in ("gauge", "info") for s in f.samples}
         grown = {key: samples.get(key, -1) >= v for key, v in earlier.items()}
         assert [key for key, ok in grown.items() if not ok and key[0] not in gauges] == []
         earlier = samples
-    assert total(samples, "rollway_runs_submitted_total", kind="train") > 0
+    assert total(samples, "rollway_runs_submitted_total", batch_type="train") > 0
     kind, text = scrape(job)
     assert kind.startswith("text/plain")
     families = list(classic(text))

@@ -132,25 +132,25 @@ impl GatewayMetrics {
         let help = "Calls from their first byte to the last of their answers, in seconds";
         to.register("call_seconds", help, self.seconds.clone());
         let help = "What of a call's time was the gateway's own, in seconds";
-        to.register("added_seconds", help, self.added_seconds.clone());
+        to.register("overhead_seconds", help, self.added_seconds.clone());
         to.register("in_flight", "Calls under way", self.in_flight.clone());
-        to.register("waiting", "Calls that wait for a server", self.waiting.clone());
-        to.register("sessions", "Runs that have called and are open", self.sessions.clone());
+        to.register("calls_waiting", "Calls that wait for a server", self.waiting.clone());
+        to.register("run_sessions", "Runs that have called and are open", self.sessions.clone());
         let counters = [
             ("turns", "Turns that were recorded", &self.turns),
-            ("retries", "Calls that were answered again, and not counted again", &self.retries),
-            ("aborted", "Answers that ended early and were recorded so", &self.aborted),
-            ("replaced", "Calls that a retry has replaced", &self.replaced),
-            ("untold", "Aborted calls of which no token was heard", &self.untold),
-            ("dropped", "Answers no longer kept for clients that ask again", &self.dropped),
-            ("empty", "Turns without a token", &self.empty),
-            ("continued", "Turns that continue an earlier one", &self.continued),
-            ("drift", "Turns that begin like an earlier one, but not with all of it", &self.drift),
-            ("branches", "Turns that branch off in the middle of an experience", &self.branches),
+            ("calls_deduplicated", "Calls that were answered again, and not counted again", &self.retries),
+            ("completions_aborted", "Answers that ended early and were recorded so", &self.aborted),
+            ("calls_replaced", "Calls that a retry has replaced", &self.replaced),
+            ("calls_without_tokens", "Aborted calls of which no token was heard", &self.untold),
+            ("saved_responses_dropped", "Answers no longer kept for clients that ask again", &self.dropped),
+            ("turns_empty", "Turns without a token", &self.empty),
+            ("turns_continued", "Turns that continue an earlier one", &self.continued),
+            ("turns_drifted", "Turns that begin like an earlier one, but not with all of it", &self.drift),
+            ("turns_branched", "Turns that branch off in the middle of an experience", &self.branches),
             ("recording_failures", "Answers that could not be recorded", &self.recording_failures),
-            ("resent", "Calls that were sent to another server", &self.resent),
-            ("broken", "Answers that broke off in the middle", &self.broken),
-            ("given_up", "Requests that were aborted in their servers", &self.given_up),
+            ("calls_rerouted", "Calls that were sent to another server", &self.resent),
+            ("streams_broken", "Answers that broke off in the middle", &self.broken),
+            ("upstream_aborted", "Requests that were aborted in their servers", &self.given_up),
         ];
         for (name, help, counter) in counters {
             to.register(name, help, counter.clone());

@@ -20,7 +20,7 @@ const GAUGES: [(&str, &str, Look); 3] = [
         u64::from(server.state == ServerState::Running)
     }),
     ("server_in_flight", "Requests under way at the server", |server| u64::from(server.in_flight)),
-    ("server_failures", "Requests in a row that the server failed", |server| {
+    ("server_consecutive_failures", "Requests in a row that the server failed", |server| {
         u64::from(server.failures)
     }),
 ];
@@ -28,11 +28,11 @@ const GAUGES: [(&str, &str, Look); 3] = [
 /// What only grows.
 const COUNTERS: [(&str, &str, Look); 8] = [
     ("server_requests", "Requests sent to the server", |server| server.counts.requests),
-    ("server_went_well", "Requests that went well", |server| server.counts.went_well),
-    ("server_went_wrong", "Requests that the server failed", |server| server.counts.went_wrong),
+    ("server_succeeded", "Requests that went well", |server| server.counts.went_well),
+    ("server_failed", "Requests that the server failed", |server| server.counts.went_wrong),
     ("server_failed_checks", "Checks that the server failed", |server| server.counts.failed_checks),
-    ("server_moved_away", "Sessions sent elsewhere for load", |server| server.counts.moved_away),
-    ("server_lost", "How often the server became unusable", |server| server.counts.lost),
+    ("server_sessions_moved", "Sessions sent elsewhere for load", |server| server.counts.moved_away),
+    ("server_unusable", "How often the server became unusable", |server| server.counts.lost),
     ("server_updates", "Updates of its weights", |server| server.counts.updates),
     ("server_failed_updates", "Updates that failed", |server| server.counts.failed_updates),
 ];
@@ -55,7 +55,7 @@ impl Collector for Servers {
         }
         let help = "The version of the server's weights, if it is known";
         let mut family =
-            encoder.encode_descriptor("server_version", help, None, MetricType::Gauge)?;
+            encoder.encode_descriptor("server_model_version", help, None, MetricType::Gauge)?;
         each(&models, |labels, server| {
             let Some(version) = server.version else { return Ok(()) };
             let version = i64::try_from(version).unwrap_or(i64::MAX);

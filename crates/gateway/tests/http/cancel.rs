@@ -45,7 +45,7 @@ async fn closing_an_attempt_aborts_its_calls_in_the_server_and_refuses_its_keys(
         assert_eq!(world.handle.experiences(closed.name, 0).unwrap().1, 0);
         assert_eq!(world.experiences(&other).len(), 1);
         assert_eq!(world.control().ended(RequestEnd::Complete).len(), 1);
-        assert_eq!(world.metric("given_up_total").await, 2.0);
+        assert_eq!(world.metric("upstream_aborted_total").await, 2.0);
     }
 }
 
@@ -67,6 +67,6 @@ async fn a_client_that_leaves_takes_its_request_along() {
         let experiences = world.experiences(&run);
         assert_eq!(experiences.len(), 1);
         assert!(experiences[0].response_length() <= 3);
-        assert_eq!(world.metric("aborted_total").await, 1.0);
+        assert_eq!(world.metric("completions_aborted_total").await, 1.0);
     }
 }

@@ -72,7 +72,7 @@ async fn a_stream_that_breaks_ends_with_an_error_and_is_recorded_as_aborted() {
     assert_eq!(experiences.len(), 1);
     let said = &world.control().records()[0].choices[0].tokens;
     assert!(experiences[0].response_length() <= said.len());
-    assert!(world.metric("broken_total").await >= 1.0);
+    assert!(world.metric("streams_broken_total").await >= 1.0);
 
     // The same again is another try of it, and takes its place.
     let response = run.chat(&streams("hello")).send().await.unwrap();

@@ -50,7 +50,7 @@ async fn a_call_that_fails_before_its_answer_is_sent_to_another_server() {
             assert_eq!(status, expected, "{fault:?}: {error}");
             answered(&run, &body).await;
             assert_eq!(world.experiences(&run).len(), 1, "{fault:?}");
-            assert_eq!(world.metric("resent_total").await, 1.0);
+            assert_eq!(world.metric("calls_rerouted_total").await, 1.0);
 
             world.servers[0].control().inject(fault, 1);
             let others = (2..6).map(|attempt| world.open(attempt));

@@ -34,7 +34,7 @@ async fn a_retry_gets_the_same_answer_and_is_no_second_sample() {
             }
             assert_eq!(world.experiences(&run).len(), 1);
             assert_eq!(world.control().counts().requests, 1);
-            assert_eq!(world.metric("retries_total").await, 1.0);
+            assert_eq!(world.metric("calls_deduplicated_total").await, 1.0);
         }
     }
 }
@@ -192,5 +192,5 @@ async fn clients_and_servers_that_fail_at_random_leave_every_sample_once() {
         }
     }
     assert!(complete > 50, "{complete}");
-    assert!(world.metric("retries_total").await + world.metric("replaced_total").await > 0.0);
+    assert!(world.metric("calls_deduplicated_total").await + world.metric("calls_replaced_total").await > 0.0);
 }

@@ -146,7 +146,7 @@ async fn keep(world: &World, kind: ServerKind) -> Vec<Run> {
     for answer in join_all(under_way).await {
         answer.unwrap();
     }
-    assert_eq!(world.metric("given_up_total").await, 0.0);
+    assert_eq!(world.metric("upstream_aborted_total").await, 0.0);
     runs
 }
 
@@ -210,7 +210,7 @@ async fn requests_that_are_drained_end_with_the_old_weights_and_later_ones_have_
             answer.unwrap();
         }
         assert_eq!(check(&world, &last)[0], 0);
-        assert_eq!(world.metric("given_up_total").await, 0.0);
+        assert_eq!(world.metric("upstream_aborted_total").await, 0.0);
         assert_eq!(world.metric("server_updates_total").await, 2.0);
     }
 }

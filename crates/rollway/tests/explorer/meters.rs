@@ -79,7 +79,7 @@ fn sum(families: &BTreeMap<String, Family>, name: &str, label: &str) -> f64 {
 
 /// What came in is somewhere, in every scrape.
 fn adds_up(families: &BTreeMap<String, Family>) {
-    for kind in ["kind=\"train\"", "kind=\"eval\""] {
+    for kind in ["batch_type=\"train\"", "batch_type=\"eval\""] {
         let of = |name: &str| sum(families, name, kind);
         let runs = of("rollway_runs_succeeded") + of("rollway_runs_failed");
         let runs = runs + of("rollway_runs_cancelled") + of("rollway_runs_pending");
@@ -162,7 +162,7 @@ async fn every_scrape_of_a_job_adds_up_and_is_documented() {
     assert!(retried > 0.0, "{retried}");
     let attempts = sum(&families, "rollway_attempts_ended", "");
     assert_eq!(sum(&families, "rollway_attempt_duration_seconds", "_count"), attempts);
-    assert_eq!(sum(&families, "rollway_observing_dropped", "tensorboard"), 2.0);
+    assert_eq!(sum(&families, "rollway_telemetry_dropped", "tensorboard"), 2.0);
     assert_eq!(sum(&families, "rollway_staleness_mean", ""), 0.0);
     assert!(sum(&families, "rollway_loop_lag_seconds", "_count") > 0.0);
     let classic = meters.render(ExpositionFormat::Text).await;

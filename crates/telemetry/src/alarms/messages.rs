@@ -79,7 +79,7 @@ pub(super) fn dropped(drops: &BTreeMap<&'static str, u64>) -> String {
     let drops: Vec<String> = drops.iter().map(|(who, count)| format!("{who}: {count}")).collect();
     format!(
         "what watches the job cannot keep up and drops what it is told ({}); the job itself is not \
-         affected\nhint: see its disk or its server; `rollway_observing_dropped_total` counts on",
+         affected\nhint: see its disk or its server; `rollway_telemetry_dropped_total` counts on",
         drops.join(", ")
     )
 }

@@ -104,7 +104,7 @@ impl MetricsView {
         page.counters("runs_failed", help, |put: Put<'_, u64>| {
             for (kind, name) in KINDS {
                 for failure in FailureKind::ALL {
-                    let labels = [("kind", name), ("failure", failure.name())];
+                    let labels = [("batch_type", name), ("failure_kind", failure.name())];
                     put(&labels, counters.of(kind).runs.failed[*failure])?;
                 }
             }
@@ -114,7 +114,7 @@ impl MetricsView {
         page.counters("runs_cancelled", help, |put: Put<'_, u64>| {
             for (kind, name) in KINDS {
                 for reason in CancelReason::ALL {
-                    let labels = [("kind", name), ("reason", reason.name())];
+                    let labels = [("batch_type", name), ("reason", reason.name())];
                     put(&labels, counters.of(kind).runs.cancelled[*reason])?;
                 }
             }
@@ -127,7 +127,7 @@ impl MetricsView {
         let help = "Runs that failed and were sent again, by the kind of failure";
         page.counters("runs_retried", help, |put: Put<'_, u64>| {
             let mut each = FailureKind::ALL.iter();
-            each.try_for_each(|it| put(&[("failure", it.name())], counters.retries[*it]))
+            each.try_for_each(|it| put(&[("failure_kind", it.name())], counters.retries[*it]))
         })?;
         let help = "Runs that had ended before a crash and were not run again";
         page.counter("runs_restored", help, counters.runs_restored)
@@ -150,7 +150,7 @@ impl MetricsView {
                     ("cancelled", ended.cancelled),
                 ];
                 for (outcome, count) in outcomes {
-                    put(&[("kind", name), ("outcome", outcome)], count)?;
+                    put(&[("batch_type", name), ("outcome", outcome)], count)?;
                 }
             }
             Ok(())
@@ -166,7 +166,7 @@ impl MetricsView {
                         it.kind == kind && it.state.unwrap_or(BatchState::Running) == state
                     };
                     let count = batches.iter().filter(is_it).count();
-                    put(&[("kind", name), ("state", word)], count as f64)?;
+                    put(&[("batch_type", name), ("state", word)], count as f64)?;
                 }
             }
             Ok(())
@@ -235,7 +235,7 @@ impl MetricsView {
         let help = "How long tasks waited for their first attempt";
         page.histograms("task_wait", help, by_workflow(&self.names, &self.waits))?;
         let help = "Times that a workflow was counted as `other`";
-        page.counter("workflows_other", help, self.names.others)
+        page.counter("workflow_labels_overflow", help, self.names.others)
     }
 
     fn inside(&self, page: &mut MetricsPage<'_>) -> Result {
@@ -249,8 +249,8 @@ impl MetricsView {
         let help = "The longest of its turns";
         page.seconds("loop_longest_turn", help, Some(self.whole.lag.longest_turn.as_secs_f64()))?;
         page.counter("inputs", "Facts and requests that were applied", counters.inputs)?;
-        let help = "Words of runners that were not believed, by reason";
-        page.counters("disbelieved", help, |put: Put<'_, u64>| {
+        let help = "Runner reports ignored, by reason";
+        page.counters("reports_ignored", help, |put: Put<'_, u64>| {
             let mut each = IgnoreReason::ALL.iter();
             each.try_for_each(|it| put(&[("reason", it.name())], counters.ignored_reports[*it]))
         })?;
@@ -259,7 +259,7 @@ impl MetricsView {
         let waiting = counters.requests.saturating_sub(answered);
         page.gauge("requests_waiting", help, Some(waiting as f64))?;
         let help = "Error messages that were cut to their limit";
-        page.counter("messages_cut", help, counters.messages_truncated)?;
+        page.counter("messages_truncated", help, counters.messages_truncated)?;
         let help = "Numbers of runs that were dropped because a run had too many";
         page.counter("run_metrics_dropped", help, counters.metrics_dropped)
     }
@@ -273,7 +273,7 @@ impl MetricsView {
         page.gauge("steps_planned", help, told.total_steps.map(|steps| steps as f64))?;
         page.counter("steps_finalized", "Steps that this process finalized", told.steps)?;
         let help = "How long finalizing steps waited for their runs";
-        page.seconds_counter("steps_waited", help, told.waited)?;
+        page.seconds_counter("step_wait", help, told.waited)?;
         let help = "The mean reward of the last step that has one";
         page.gauge("reward_mean", help, told.reward)?;
         page.counter("evaluations", "Sets that were evaluated", told.evals)?;
@@ -286,7 +286,7 @@ impl MetricsView {
         let help = "The version of the weights that the servers have, once they were exchanged";
         page.gauge("model_version", help, told.version.map(|version| version as f64))?;
         let help = "The newest version that anybody has told of";
-        page.gauge("newest_version", help, Some(told.newest() as f64))?;
+        page.gauge("newest_model_version", help, Some(told.newest() as f64))?;
         let help = "By how many versions the experiences of the last step lag behind the newest \
                     weights, on average";
         page.gauge("staleness_mean", help, told.staleness.map(|it| it.mean))?;
@@ -294,7 +294,7 @@ impl MetricsView {
         page.gauge("staleness_max", help, told.staleness.map(|it| it.max))?;
         page.counter("syncs", "How often the servers got newer weights", told.syncs)?;
         let help = "How long exchanges of weights waited for the trainer";
-        page.seconds_counter("sync_waited", help, told.sync_waited)?;
+        page.seconds_counter("sync_wait", help, told.sync_waited)?;
         let help = "How long servers took to load weights";
         page.seconds_counter("sync_loading", help, told.sync_loading)
     }
@@ -303,7 +303,7 @@ impl MetricsView {
         let told = &self.told;
         page.counter("experiences_stored", "Experiences that reached the buffer", told.stored)?;
         let help = "Experiences that the buffer had already";
-        page.counter("experiences_known", help, told.known)?;
+        page.counter("experiences_duplicate", help, told.known)?;
         let help = "Experiences that the pipeline or the buffer dropped, by operator and reason";
         page.counters("experiences_dropped", help, |put: Put<'_, u64>| {
             told.dropped.iter().try_for_each(|(why, count)| put(&[("reason", why)], *count))
@@ -330,8 +330,8 @@ impl MetricsView {
             alarms.iter().try_for_each(|(kind, (count, _))| put(&[("kind", kind)], *count))
         })?;
         let help = "What monitors, the history and traces had no room or time for";
-        page.counters("observing_dropped", help, |put: Put<'_, u64>| {
-            self.drops.iter().try_for_each(|(who, count)| put(&[("who", who)], *count))
+        page.counters("telemetry_dropped", help, |put: Put<'_, u64>| {
+            self.drops.iter().try_for_each(|(who, count)| put(&[("observer", who)], *count))
         })
     }
 }
@@ -341,7 +341,7 @@ fn by_kind<T: 'static>(
     look: fn(&BatchTypeTally) -> T,
 ) -> impl FnOnce(Put<'_, T>) -> Result + '_ {
     move |put: Put<'_, T>| {
-        KINDS.iter().try_for_each(|(kind, name)| put(&[("kind", name)], look(counters.of(*kind))))
+        KINDS.iter().try_for_each(|(kind, name)| put(&[("batch_type", name)], look(counters.of(*kind))))
     }
 }
 
@@ -352,7 +352,7 @@ fn by_workflow<'a>(
     move |put: Put<'_, Quantiles>| {
         spans.iter(names).try_for_each(|(workflow, kind, spread)| {
             let kind = if kind == BatchType::Train { "train" } else { "eval" };
-            put(&[("workflow", workflow), ("kind", kind)], spread)
+            put(&[("workflow", workflow), ("batch_type", kind)], spread)
         })
     }
 }
