@@ -138,15 +138,31 @@ impl GatewayMetrics {
         to.register("run_sessions", "Runs that have called and are open", self.sessions.clone());
         let counters = [
             ("turns", "Turns that were recorded", &self.turns),
-            ("calls_deduplicated", "Calls that were answered again, and not counted again", &self.retries),
+            (
+                "calls_deduplicated",
+                "Calls that were answered again, and not counted again",
+                &self.retries,
+            ),
             ("completions_aborted", "Answers that ended early and were recorded so", &self.aborted),
             ("calls_replaced", "Calls that a retry has replaced", &self.replaced),
             ("calls_without_tokens", "Aborted calls of which no token was heard", &self.untold),
-            ("saved_responses_dropped", "Answers no longer kept for clients that ask again", &self.dropped),
+            (
+                "saved_responses_dropped",
+                "Answers no longer kept for clients that ask again",
+                &self.dropped,
+            ),
             ("turns_empty", "Turns without a token", &self.empty),
             ("turns_continued", "Turns that continue an earlier one", &self.continued),
-            ("turns_drifted", "Turns that begin like an earlier one, but not with all of it", &self.drift),
-            ("turns_branched", "Turns that branch off in the middle of an experience", &self.branches),
+            (
+                "turns_drifted",
+                "Turns that begin like an earlier one, but not with all of it",
+                &self.drift,
+            ),
+            (
+                "turns_branched",
+                "Turns that branch off in the middle of an experience",
+                &self.branches,
+            ),
             ("recording_failures", "Answers that could not be recorded", &self.recording_failures),
             ("calls_rerouted", "Calls that were sent to another server", &self.resent),
             ("streams_broken", "Answers that broke off in the middle", &self.broken),

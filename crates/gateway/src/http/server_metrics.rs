@@ -31,7 +31,9 @@ const COUNTERS: [(&str, &str, Look); 8] = [
     ("server_succeeded", "Requests that went well", |server| server.counts.went_well),
     ("server_failed", "Requests that the server failed", |server| server.counts.went_wrong),
     ("server_failed_checks", "Checks that the server failed", |server| server.counts.failed_checks),
-    ("server_sessions_moved", "Sessions sent elsewhere for load", |server| server.counts.moved_away),
+    ("server_sessions_moved", "Sessions sent elsewhere for load", |server| {
+        server.counts.moved_away
+    }),
     ("server_unusable", "How often the server became unusable", |server| server.counts.lost),
     ("server_updates", "Updates of its weights", |server| server.counts.updates),
     ("server_failed_updates", "Updates that failed", |server| server.counts.failed_updates),

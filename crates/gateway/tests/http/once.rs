@@ -192,5 +192,8 @@ async fn clients_and_servers_that_fail_at_random_leave_every_sample_once() {
         }
     }
     assert!(complete > 50, "{complete}");
-    assert!(world.metric("calls_deduplicated_total").await + world.metric("calls_replaced_total").await > 0.0);
+    assert!(
+        world.metric("calls_deduplicated_total").await + world.metric("calls_replaced_total").await
+            > 0.0
+    );
 }

@@ -341,7 +341,9 @@ fn by_kind<T: 'static>(
     look: fn(&BatchTypeTally) -> T,
 ) -> impl FnOnce(Put<'_, T>) -> Result + '_ {
     move |put: Put<'_, T>| {
-        KINDS.iter().try_for_each(|(kind, name)| put(&[("batch_type", name)], look(counters.of(*kind))))
+        KINDS
+            .iter()
+            .try_for_each(|(kind, name)| put(&[("batch_type", name)], look(counters.of(*kind))))
     }
 }
 
