@@ -160,7 +160,8 @@ struct TerminalSession {
 
 impl TerminalSession {
     fn start(job: &Path) -> Self {
-        let command = format!("{} top '{}'", env!("CARGO_BIN_EXE_rollway"), job.display());
+        // Without `exec`, some shells stay the parent of the command and receive its signals.
+        let command = format!("exec {} top '{}'", env!("CARGO_BIN_EXE_rollway"), job.display());
         let mut child = Command::new("script")
             .args(["-qefc", &command, "/dev/null"])
             .envs([("TERM", "xterm"), ("COLUMNS", "100"), ("LINES", "16")])
