@@ -436,3 +436,36 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn new_batch_follows_a_restored_older_one() {
+    let mut core = Core::new(CoreConfig::default());
+    let mut actions = Vec::new();
+    let mut apply = |input| core.apply(Time::ZERO, input, &mut actions);
+    let requested = |request, what| Input::Requested { request: RequestId(request), what };
+    let schedule = |id| Request::Schedule {
+        batch: BatchId::from(id),
+        kind: BatchType::Train,
+        tasks: vec![TaskSpec { repeat_times: 1, workflow: WorkflowId(0) }],
+    };
+    for (request, id) in [(0, 0), (2, 1)] {
+        apply(requested(request, schedule(id)));
+        let cancel = Request::Collect {
+            batch: BatchId::from(id),
+            min_num: None,
+            timeout: Some(Duration::ZERO),
+            clear_timeout_tasks: true,
+            return_partial_tasks: false,
+        };
+        apply(requested(request + 1, cancel));
+    }
+    apply(Input::Restore(LedgerRecord::Submitted {
+        batch: BatchKey(0),
+        id: BatchId::from(2),
+        kind: BatchType::Train,
+        min_wait_num: None,
+        tasks: Vec::new(),
+    }));
+    apply(requested(4, schedule(3)));
+    core.check().unwrap();
+}

@@ -30,14 +30,15 @@ impl BatchTable {
         self.places.push_back(Some(Box::new(batch)));
     }
 
-    /// Puts a batch back in its place; tells whether that was free and near enough to the others.
-    pub(crate) fn insert(&mut self, batch: CoreBatch) -> bool {
+    /// Inserts a restored batch. `next` is the key of the next new batch: the table ends before
+    /// it, so that [`push`](Self::push) can follow. Returns `false` if the key is in use or too far
+    /// from the others.
+    pub(crate) fn insert(&mut self, batch: CoreBatch, next: u64) -> bool {
         let key = batch.key.0;
         if self.places.is_empty() {
             self.first = key;
         }
-        let last = self.first + self.places.len() as u64;
-        let (first, end) = (self.first.min(key), last.max(key.saturating_add(1)));
+        let (first, end) = (self.first.min(key), next.max(key.saturating_add(1)));
         if end - first > MAX_SPAN || self.get(&batch.key).is_some() {
             return false;
         }

@@ -176,10 +176,11 @@ impl Core {
     fn put_back(&mut self, batch: CoreBatch) -> Option<()> {
         let (id, key) = (batch.id.clone(), batch.key);
         let next = key.0.checked_add(1)?;
-        if !self.batches.insert(batch) {
+        let next = self.serials.batch.max(next);
+        if !self.batches.insert(batch, next) {
             return None;
         }
-        self.serials.batch = self.serials.batch.max(next);
+        self.serials.batch = next;
         // The name means the latest life that it was given to.
         let latest = self.ids.entry(id).or_insert(key);
         *latest = key.max(*latest);
