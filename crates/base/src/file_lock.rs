@@ -9,7 +9,15 @@ use std::path::Path;
 /// however it ends.
 #[derive(Debug)]
 pub struct FileLock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        // Closing the file is not enough: a process that another thread is just starting holds a
+        // copy of the descriptor, and with it the lock, until it executes its program.
+        let _ = self.file.unlock();
+    }
 }
 
 /// Reason why a file could not be locked.
@@ -46,7 +54,7 @@ impl FileLock {
         // The id only serves error messages: a full disk must not prevent the lock.
         let written = file.set_len(0).and_then(|()| file.rewind());
         let _ = written.and_then(|()| write!(file, "{}", std::process::id()));
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
 }
 
@@ -75,6 +83,17 @@ mod tests {
         assert_eq!(error.to_string(), format!("process {}", std::process::id()));
         drop(lock);
         FileLock::acquire(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn dropped_lock_is_free_although_a_copy_of_the_descriptor_is_open() {
+        let path = std::env::temp_dir().join(format!("rollway-copy-{}", std::process::id()));
+        let lock = FileLock::acquire(&path).unwrap();
+        let copy = lock.file.try_clone().unwrap();
+        drop(lock);
+        FileLock::acquire(&path).unwrap();
+        drop(copy);
         std::fs::remove_file(&path).unwrap();
     }
 }

@@ -1,11 +1,11 @@
 //! Reads lots in the order of the index, and remembers up to where they were acknowledged.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
+use rollway_base::{FileLock, FileLockError};
 
 use super::position::Position;
 use super::wake_file::WakeWatcher;
@@ -19,7 +19,7 @@ pub(super) struct Standing {
     ears: WakeWatcher,
     state: Mutex<FileReaderState>,
     // Locked as long as it is open.
-    _lock: File,
+    _lock: FileLock,
 }
 
 struct FileReaderState {
@@ -41,19 +41,17 @@ impl Standing {
     pub(super) fn open<S: FileStore>(store: &S, name: &str) -> Result<Self> {
         let (folder, storage) = (store.index(), store.name());
         let file = folder.join(format!("reader-{}.lock", safe_name(name)));
-        let lock = File::options().create(true).truncate(false).write(true).open(file);
-        let lock = lock.at(&storage)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(std::fs::TryLockError::WouldBlock) => {
+        let lock = match FileLock::acquire(&file) {
+            Ok(lock) => lock,
+            Err(FileLockError::Held { .. }) => {
                 let message = format!(
                     "another process or buffer reads it as `{name}`; read under another name, or \
                      wait until that one is gone"
                 );
                 return Err(BufferError::Unavailable { storage, message });
             }
-            Err(std::fs::TryLockError::Error(error)) => return Err(error).at(&storage),
-        }
+            Err(FileLockError::Io(error)) => return Err(error).at(&storage),
+        };
         let ears = WakeWatcher::open(&folder, &storage)?;
         let index = FileIndex::open(&folder, storage)?;
         let cursor = index.position(name)?;
