@@ -1,34 +1,20 @@
-//! `algorithm`: what the trainer does with experiences, as far as rollouts depend on it.
-
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+//! `algorithm`: settings of the algorithm that rollouts depend on.
 
 use super::Args;
 
-/// What the trainer does with experiences, as far as rollouts depend on it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct AlgorithmConfig {
-    /// Name of the algorithm. Decides which advantages the pipeline computes (`grpo`: those of runs
-    /// against the other runs of their task; others: none) and what the embedded trainer does.
-    pub algorithm_type: String,
-    /// Runs per task of a training batch: the size of a GRPO group.
-    #[schemars(range(min = 1))]
-    pub repeat_times: u32,
-    /// Which advantages are computed: an operator, which becomes the last of the pipeline unless it
-    /// is listed there. Absent: as the algorithm has it.
-    pub advantage_fn: Option<String>,
-    /// Arguments of `advantage_fn`.
-    pub advantage_fn_args: Args,
-}
-
-impl Default for AlgorithmConfig {
-    fn default() -> Self {
-        Self {
-            algorithm_type: "grpo".to_owned(),
-            repeat_times: 1,
-            advantage_fn: None,
-            advantage_fn_args: Args::new(),
-        }
+section! {
+    /// Settings of the algorithm that rollouts depend on.
+    pub struct AlgorithmConfig {
+        /// Name of the algorithm. Selects the advantages that the pipeline computes (`grpo`: within
+        /// the runs of a task; others: none) and the algorithm of the embedded trainer.
+        pub algorithm_type: String = "grpo".to_owned(),
+        /// Runs per task of a train batch: the size of a GRPO group.
+        #[schemars(range(min = 1))]
+        pub repeat_times: u32 = 1,
+        /// Operator that computes advantages. It becomes the last one of the pipeline unless it is
+        /// listed there. Absent: the operator of `algorithm_type`.
+        pub advantage_fn: Option<String>,
+        /// Arguments of `advantage_fn`.
+        pub advantage_fn_args: Args,
     }
 }

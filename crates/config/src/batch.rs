@@ -1,89 +1,63 @@
-//! `explorer.batch`: what becomes of a batch that is short when time is up.
+//! `explorer.batch`: acceptance of incomplete batches.
 
 use rollway_core::BatchPolicy;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
-/// What becomes of a batch that is short when time is up.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct BatchConfig {
-    /// Batches to train on.
-    pub train: TrainBatch,
-    /// Batches to evaluate.
-    pub eval: EvalBatch,
-}
+section! {
+    /// Acceptance of batches that are incomplete at their timeout.
+    pub struct BatchConfig {
+        pub train: TrainBatch,
+        pub eval: EvalBatch,
+    }
 
-/// What becomes of a train batch that is short when time is up.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct TrainBatch {
-    /// Percentage of tasks that must have finished for the batch to be taken as it is. Absent: the
-    /// batch is not taken, nothing is lost, and it can be waited for again.
-    #[schemars(range(max = 100))]
-    pub quorum_percent: Option<u8>,
-    /// Percentage of tasks with at least one good run below which the batch is refused.
-    #[schemars(range(max = 100))]
-    pub min_success_percent: u8,
-    /// What the explorer does with a batch of which tasks are missing or failed for good.
-    pub on_missing_tasks: WhenShort,
-    /// How often the missing tasks of a batch are run again with `on_missing_tasks: rerun`.
-    pub max_reruns: u32,
-}
+    /// Acceptance of train batches that are incomplete at their timeout.
+    pub struct TrainBatch {
+        /// Percentage of tasks that must have finished for an incomplete batch to be accepted.
+        /// Absent: it is not accepted; its results are kept, and the wait can be repeated.
+        #[schemars(range(max = 100))]
+        pub quorum_percent: Option<u8>,
+        /// Percentage of tasks with at least one successful run below which a batch is refused.
+        #[schemars(range(max = 100))]
+        pub min_success_percent: u8,
+        pub on_missing_tasks: WhenShort,
+        /// Maximum reruns of the missing tasks of a batch with `on_missing_tasks: rerun`.
+        pub max_reruns: u32 = 2,
+    }
 
-impl Default for TrainBatch {
-    fn default() -> Self {
-        Self {
-            quorum_percent: None,
-            min_success_percent: 0,
-            on_missing_tasks: WhenShort::default(),
-            max_reruns: 2,
-        }
+    /// Acceptance of eval batches that are incomplete at their timeout.
+    pub struct EvalBatch {
+        /// Percentage of tasks that must have finished for an incomplete batch to be accepted.
+        /// `null`: it is not accepted; its results are kept, and the wait can be repeated.
+        #[schemars(range(max = 100))]
+        pub quorum_percent: Option<u8> = Some(0),
+        /// Percentage of tasks with at least one successful run below which a batch is refused.
+        #[schemars(range(max = 100))]
+        pub min_success_percent: u8,
     }
 }
 
-/// What the explorer does with a batch of which tasks are missing or failed for good.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum WhenShort {
-    /// Goes on with what there is, as long as `quorum_percent` and `min_success_percent` allow it.
-    #[default]
-    Accept,
-    /// Ends the job with an error. What was finished is kept.
-    Fail,
-    /// Runs the missing tasks again, then goes on with what there is.
-    Rerun,
-}
-
-impl TrainBatch {
-    pub(super) fn to_core(&self) -> BatchPolicy {
-        let Self { quorum_percent, min_success_percent, .. } = *self;
-        BatchPolicy { quorum_percent, success_min_percent: min_success_percent }
+choices! {
+    /// Reaction of the explorer to tasks of a train batch that are missing or failed for good.
+    pub enum WhenShort {
+        /// Continues without them if `quorum_percent` and `min_success_percent` allow it.
+        #[default]
+        Accept,
+        /// Ends the job with an error. Finished runs are kept.
+        Fail,
+        /// Runs the missing tasks again, then continues with the finished ones.
+        Rerun,
     }
 }
 
-/// What becomes of an eval batch that is short when time is up.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct EvalBatch {
-    /// Percentage of tasks that must have finished for the batch to be taken as it is. `null`: the
-    /// batch is not taken, nothing is lost, and it can be waited for again.
-    #[schemars(range(max = 100))]
-    pub quorum_percent: Option<u8>,
-    /// Percentage of tasks with at least one good run below which the batch is refused.
-    #[schemars(range(max = 100))]
-    pub min_success_percent: u8,
-}
-
-impl EvalBatch {
-    pub(super) fn to_core(&self) -> BatchPolicy {
-        let Self { quorum_percent, min_success_percent } = *self;
-        BatchPolicy { quorum_percent, success_min_percent: min_success_percent }
-    }
-}
-
-impl Default for EvalBatch {
-    fn default() -> Self {
-        Self { quorum_percent: Some(0), min_success_percent: 0 }
+impl BatchConfig {
+    pub(super) fn to_core(&self) -> (BatchPolicy, BatchPolicy) {
+        let policy = |quorum_percent, success_min_percent| BatchPolicy {
+            quorum_percent,
+            success_min_percent,
+        };
+        let Self { train, eval } = self;
+        (
+            policy(train.quorum_percent, train.min_success_percent),
+            policy(eval.quorum_percent, eval.min_success_percent),
+        )
     }
 }

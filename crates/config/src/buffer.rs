@@ -1,218 +1,150 @@
-//! `buffer`: how much is read and trained at a time, where tasks come from and where experiences
-//! go.
-
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+//! `buffer`: batch sizes, tasksets and experience buffer.
 
 use super::Args;
 use super::seconds::ConfigSeconds;
 use super::taskset::Taskset;
 
-/// How much is read and trained at a time, where tasks come from and where experiences go.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct BufferConfig {
-    /// Tasks per explore step.
-    #[schemars(range(min = 1))]
-    pub batch_size: u32,
-    /// Experiences per train step. 0: `batch_size` × `algorithm.repeat_times`. Required in mode
-    /// `train`.
-    pub train_batch_size: u32,
-    /// How often the tasksets are gone through, unless `total_steps` is given.
-    #[schemars(range(min = 1))]
-    pub total_epochs: u32,
-    /// Explore steps after which the job ends. Absent: `total_epochs` decides.
-    #[schemars(range(min = 1))]
-    pub total_steps: Option<u32>,
-    /// Folder for files of buffers that name no path. Absent: `buffer` in the job's folder.
-    pub cache_dir: Option<String>,
-    /// Where tasks come from.
-    pub explorer_input: ExplorerInput,
-    /// Where the trainer reads.
-    pub trainer_input: TrainerInputConfig,
-}
+section! {
+    /// Batch sizes, tasksets and experience buffer.
+    pub struct BufferConfig {
+        /// Tasks per explore step.
+        #[schemars(range(min = 1))]
+        pub batch_size: u32 = 1,
+        /// Experiences per train step. 0: `batch_size` × `algorithm.repeat_times`. Required in mode
+        /// `train`.
+        pub train_batch_size: u32,
+        /// Passes over the tasksets, unless `total_steps` is given.
+        #[schemars(range(min = 1))]
+        pub total_epochs: u32 = 1,
+        /// Explore steps after which the job ends. Absent: `total_epochs` decides.
+        #[schemars(range(min = 1))]
+        pub total_steps: Option<u32>,
+        /// Folder for files of buffers without a path. Absent: `buffer` in the job's folder.
+        pub cache_dir: Option<String>,
+        pub explorer_input: ExplorerInput,
+        pub trainer_input: TrainerInputConfig,
+    }
 
-impl Default for BufferConfig {
-    fn default() -> Self {
-        Self {
-            batch_size: 1,
-            train_batch_size: 0,
-            total_epochs: 1,
-            total_steps: None,
-            cache_dir: None,
-            explorer_input: ExplorerInput::default(),
-            trainer_input: TrainerInputConfig::default(),
-        }
+    /// Tasksets of the explorer.
+    pub struct ExplorerInput {
+        /// The train taskset, if there is one. Give this or `tasksets`.
+        pub taskset: Option<Taskset>,
+        /// The train tasksets, if there are several.
+        pub tasksets: Vec<Taskset>,
+        /// The eval tasksets. An evaluation runs all tasks of each.
+        pub eval_tasksets: Vec<Taskset>,
+        /// Workflow of tasks that name none. A registered name or `package.module:name`.
+        pub default_workflow_type: Option<String>,
+        /// Workflow of eval tasks that name none. Absent: `default_workflow_type`.
+        pub default_eval_workflow_type: Option<String>,
+        /// Reward function of tasks that name none.
+        pub default_reward_fn_type: Option<String>,
+    }
+
+    /// Input of the trainer.
+    pub struct TrainerInputConfig {
+        pub experience_buffer: ExperienceBuffer,
+    }
+
+    /// Buffer between explorer and trainer.
+    pub struct ExperienceBuffer {
+        /// Name of the buffer for readers and in file names. A table in a database has this name
+        /// without a final `_buffer`.
+        pub name: String = "experience_buffer".to_owned(),
+        pub storage_type: StorageType,
+        /// Location of the storage. Queue: a folder. Database: `sqlite:///PATH` or
+        /// `postgresql://…`. File: a file that ends with `.jsonl`, or a folder of Parquet files
+        /// that ends with `.parquet` or `/`. Absent: `name` in `buffer.cache_dir`.
+        pub path: Option<String>,
+        /// Maximum write batches in a queue.
+        #[schemars(range(min = 1))]
+        pub capacity: u32 = 10_000,
+        /// Maximum bytes of experiences in the memory of a queue. Experiences that are also on disk
+        /// count until they are read.
+        #[schemars(range(min = 1))]
+        pub max_bytes: u64 = 1 << 30,
+        /// Maximum bytes of the files of a queue, or of a database. Absent: 64 GiB for a queue, no
+        /// limit for a database.
+        #[schemars(range(min = 1))]
+        pub max_disk_bytes: Option<u64>,
+        pub on_full: WhenFull,
+        /// Maximum time that a writer waits for a full queue; then the delivery fails, the batch is
+        /// kept and can be finalized again.
+        pub max_write_timeout: ConfigSeconds = ConfigSeconds::new(300),
+        /// Maximum time that a reader waits for experiences.
+        pub max_read_timeout: ConfigSeconds = ConfigSeconds::new(1800),
+        /// Maximum retries of a failed database access.
+        pub max_retry_times: u32 = 3,
+        /// Delay before a failed database access is retried.
+        pub max_retry_interval: ConfigSeconds = ConfigSeconds::new(1),
+        pub replay_buffer: ReplayBuffer,
+    }
+
+    /// Repeated use of experiences.
+    pub struct ReplayBuffer {
+        /// Reads experiences by priority. The queue is in memory only, and a full queue drops the
+        /// batch with the lowest priority. Off: every experience is read once, in order.
+        pub enable: bool,
+        pub priority_fn: PriorityFn,
+        /// Time before an experience can be read again. Absent: it is read once.
+        pub reuse_cooldown_time: Option<ConfigSeconds>,
+        /// Arguments of `priority_fn`: `decay`, and for `decay_limit_randomization` also `sigma`
+        /// and `use_count_limit`.
+        pub priority_fn_args: Args = Args::from_iter([("decay".to_owned(), 2.0.into())]),
     }
 }
 
-/// Where tasks come from.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct ExplorerInput {
-    /// The tasks to train on, when they are in one place. Give this or `tasksets`.
-    pub taskset: Option<Taskset>,
-    /// The tasks to train on, when they are in several places.
-    pub tasksets: Vec<Taskset>,
-    /// The tasks to evaluate on. Each set is evaluated whole.
-    pub eval_tasksets: Vec<Taskset>,
-    /// Workflow of tasks that name none. A registered name or `package.module:name`.
-    pub default_workflow_type: Option<String>,
-    /// Workflow of evaluation tasks that name none. Absent: `default_workflow_type`.
-    pub default_eval_workflow_type: Option<String>,
-    /// Reward function of tasks that name none.
-    pub default_reward_fn_type: Option<String>,
-}
-
 impl ExplorerInput {
-    /// Returns the tasksets to train on, however they were given.
+    /// Returns the train tasksets of `taskset` and `tasksets`.
     pub fn train_tasksets(&self) -> impl Iterator<Item = &Taskset> {
         self.taskset.iter().chain(&self.tasksets)
     }
 
-    /// Returns the workflow of tasks of a set whose rows name none.
+    /// Returns the workflow of tasks of a taskset that name none.
     pub fn workflow_of<'a>(&'a self, set: &'a Taskset, is_eval: bool) -> Option<&'a str> {
         let of_evals = self.default_eval_workflow_type.as_ref().filter(|_| is_eval);
         let of_set = set.default_workflow_type.as_ref();
         of_set.or(of_evals).or(self.default_workflow_type.as_ref()).map(String::as_str)
     }
 
-    /// Returns the reward function of tasks of a set whose rows name none.
+    /// Returns the reward function of tasks of a taskset that name none.
     pub fn reward_fn_of<'a>(&'a self, set: &'a Taskset) -> Option<&'a str> {
         let of_set = set.default_reward_fn_type.as_ref();
         of_set.or(self.default_reward_fn_type.as_ref()).map(String::as_str)
     }
 }
 
-/// Where the trainer reads.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct TrainerInputConfig {
-    /// The buffer between explorer and trainer.
-    pub experience_buffer: ExperienceBuffer,
-}
-
-/// The buffer between explorer and trainer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct ExperienceBuffer {
-    /// Name, under which others find the buffer and by which its files are called. Its table in a
-    /// database is called so too, without a `_buffer` at the end.
-    pub name: String,
-    /// Kind of storage.
-    pub storage_type: StorageType,
-    /// Where the storage is. Of a queue: the folder in which it is kept. Of a database:
-    /// `sqlite:///PATH` or `postgresql://…`. Of a file: a file that ends with `.jsonl`, or a folder
-    /// of Parquet files that ends with `.parquet` or `/`. Absent: called `name`, in
-    /// `buffer.cache_dir`.
-    pub path: Option<String>,
-    /// Batches of experiences that a queue holds before it is full.
-    #[schemars(range(min = 1))]
-    pub capacity: u32,
-    /// Bytes of experiences that a queue holds in memory before it is full. What a kept queue holds
-    /// on disk as well counts until it has been read.
-    #[schemars(range(min = 1))]
-    pub max_bytes: u64,
-    /// Bytes that the files of a queue, or a database, may take. Absent: 64 GiB for a queue; of a
-    /// database the disk is the limit.
-    #[schemars(range(min = 1))]
-    pub max_disk_bytes: Option<u64>,
-    /// What happens to a batch for which a queue has no room.
-    pub on_full: WhenFull,
-    /// How long a writer waits for room before it gives up; the batch is kept and can be finalized
-    /// again.
-    pub max_write_timeout: ConfigSeconds,
-    /// How long a reader waits for experiences before it gives up.
-    pub max_read_timeout: ConfigSeconds,
-    /// How often a failed access to a database is repeated.
-    pub max_retry_times: u32,
-    /// How long to wait before an access is repeated.
-    pub max_retry_interval: ConfigSeconds,
-    /// Whether and how experiences are used more than once.
-    pub replay_buffer: ReplayBuffer,
-}
-
-impl Default for ExperienceBuffer {
-    fn default() -> Self {
-        Self {
-            name: "experience_buffer".to_owned(),
-            storage_type: StorageType::default(),
-            path: None,
-            capacity: 10_000,
-            max_bytes: 1 << 30,
-            max_disk_bytes: None,
-            on_full: WhenFull::default(),
-            max_write_timeout: ConfigSeconds::new(300),
-            max_read_timeout: ConfigSeconds::new(1800),
-            max_retry_times: 3,
-            max_retry_interval: ConfigSeconds::new(1),
-            replay_buffer: ReplayBuffer::default(),
-        }
+choices! {
+    /// Kind of storage of an experience buffer.
+    pub enum StorageType {
+        /// A queue in the engine, backed by files, so that it survives a restart. Trainers in other
+        /// processes read it over the network.
+        #[default]
+        Queue,
+        /// A table in a database: SQLite or PostgreSQL.
+        Sql,
+        /// JSON lines, or a folder of Parquet files.
+        File,
     }
-}
 
-/// Kind of storage of an experience buffer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum StorageType {
-    /// A queue in the engine, kept in files so that it survives the engine; a trainer elsewhere
-    /// reads it over the network.
-    #[default]
-    Queue,
-    /// A table in a database: SQLite or PostgreSQL.
-    Sql,
-    /// JSON lines, or a folder of Parquet files.
-    File,
-}
-
-/// What happens to a batch for which a queue has no room.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum WhenFull {
-    /// Its writer waits.
-    #[default]
-    Wait,
-    /// It goes to disk, and memory stays within its bounds.
-    Spill,
-    /// It takes the place of the oldest that nobody has read, which is counted as dropped. The
-    /// queue is then in memory alone.
-    Replace,
-}
-
-/// Whether and how experiences are used more than once.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct ReplayBuffer {
-    /// Off: every experience is read once, in order. On: a queue is in memory alone, and when it is
-    /// full the least urgent batch gives way.
-    pub enable: bool,
-    /// What decides which experiences come first.
-    pub priority_fn: PriorityFn,
-    /// How long an experience rests before it can be read again. Absent: it is read once.
-    pub reuse_cooldown_time: Option<ConfigSeconds>,
-    /// Arguments of `priority_fn`: `decay`, and for `decay_limit_randomization` also `sigma` and
-    /// `use_count_limit`.
-    pub priority_fn_args: Args,
-}
-
-impl Default for ReplayBuffer {
-    fn default() -> Self {
-        Self {
-            enable: false,
-            priority_fn: PriorityFn::default(),
-            reuse_cooldown_time: None,
-            priority_fn_args: Args::from_iter([("decay".to_owned(), 2.0.into())]),
-        }
+    /// Handling of a write batch that does not fit into a queue.
+    pub enum WhenFull {
+        /// The writer waits.
+        #[default]
+        Wait,
+        /// The batch is written to disk only.
+        Spill,
+        /// The batch replaces the oldest unread one, which is counted as dropped. The queue is in
+        /// memory only.
+        Replace,
     }
-}
 
-/// What decides which experiences come first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum PriorityFn {
-    /// The newest model version first, less `decay` for each use.
-    #[default]
-    LinearDecay,
-    /// The same with noise, and with a limit on uses.
-    DecayLimitRandomization,
+    /// Priority of experiences.
+    pub enum PriorityFn {
+        /// The newest model version first, less `decay` for each use.
+        #[default]
+        LinearDecay,
+        /// The same with noise and a limit on uses.
+        DecayLimitRandomization,
+    }
 }

@@ -3,7 +3,7 @@
 
 use super::error::ConfigProblem;
 
-/// Replaces the variables in a text.
+/// Replaces the environment variables in a text.
 pub(super) fn substitute(
     text: &str,
     variable: impl Fn(&str) -> Option<String>,
@@ -14,7 +14,7 @@ pub(super) fn substitute(
         done.push_str(&rest[..start]);
         let inner = &rest[start + 2..];
         let Some(end) = inner.find('}') else {
-            // Not ours: a regular expression or a prompt may well hold these characters.
+            // Not a variable: regular expressions and prompts may contain `${`.
             done.push_str(&rest[start..]);
             return Ok(done);
         };
@@ -23,10 +23,11 @@ pub(super) fn substitute(
         let Some(call) = inner.strip_prefix("oc.env:").or_else(|| inner.strip_prefix("env:"))
         else {
             if is_reference(inner) {
-                let what = format!("`${{{inner}}}` refers to another key, which is not possible");
+                let message =
+                    format!("`${{{inner}}}` refers to another key, which is not supported");
                 let hint = "write the value out, or mark the other one `&name` and write `*name` \
                             here; environment variables are `${oc.env:NAME,default}`";
-                return Err(ConfigProblem::new("", what).hint(hint));
+                return Err(ConfigProblem::new("", message).hint(hint));
             }
             done.push_str(&format!("${{{inner}}}"));
             continue;
@@ -38,9 +39,9 @@ pub(super) fn substitute(
         match variable(name).or_else(|| default.map(str::to_owned)) {
             Some(value) => done.push_str(&value),
             None => {
-                let what = format!("the environment variable `{name}` is not set");
+                let message = format!("the environment variable `{name}` is not set");
                 let hint = format!("set it, or give a default: `${{oc.env:{name},value}}`");
-                return Err(ConfigProblem::new("", what).hint(hint));
+                return Err(ConfigProblem::new("", message).hint(hint));
             }
         }
     }
@@ -48,7 +49,7 @@ pub(super) fn substitute(
     Ok(done)
 }
 
-/// Tells whether the text inside of `${}` looks like the path of a key.
+/// Tells whether the text inside `${}` looks like the path of a key.
 fn is_reference(inner: &str) -> bool {
     inner.contains(['.', '_', ':'])
         && inner.chars().all(|c| c.is_ascii_alphanumeric() || "._:[]".contains(c))
@@ -60,7 +61,7 @@ mod tests {
 
     fn with_root(text: &str) -> Result<String, String> {
         let variable = |name: &str| (name == "ROOT").then(|| "/data".to_owned());
-        substitute(text, variable).map_err(|problem| problem.what)
+        substitute(text, variable).map_err(|problem| problem.message)
     }
 
     #[test]
@@ -76,7 +77,9 @@ mod tests {
         ] {
             assert_eq!(with_root(text).as_deref(), Ok(replaced), "{text}");
         }
-        assert!(with_root("${oc.env:OTHER}").is_err_and(|what| what.contains("`OTHER`")));
-        assert!(with_root("${buffer.batch_size}").is_err_and(|what| what.contains("another key")));
+        assert!(with_root("${oc.env:OTHER}").is_err_and(|message| message.contains("`OTHER`")));
+        assert!(
+            with_root("${buffer.batch_size}").is_err_and(|message| message.contains("another key"))
+        );
     }
 }

@@ -1,19 +1,18 @@
-//! What is said about a configuration that is wrong, and about one that is only unusual.
+//! Errors and warnings of a configuration, with source spans and hints.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// A configuration that cannot be used, with everything that is wrong with it.
+/// All problems of an invalid configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConfigError {
     problems: Vec<ConfigProblem>,
 }
 
 impl ConfigError {
-    /// Returns the error for these problems, in the order in which they stand in the file. What is
-    /// found later about a key that is wrong already is left out.
+    /// Sorts the problems by source span and keeps the first one of each key.
     pub fn new(found: Vec<ConfigProblem>) -> Self {
-        assert!(!found.is_empty(), "an error has a reason");
+        assert!(!found.is_empty(), "an error has at least one problem");
         let mut problems: Vec<ConfigProblem> = Vec::new();
         for problem in found {
             let is_same = |one: &ConfigProblem| !one.key.is_empty() && one.key == problem.key;
@@ -21,11 +20,11 @@ impl ConfigError {
                 problems.push(problem);
             }
         }
-        problems.sort_by_key(|problem| SourceSpan::order(problem.place.as_ref()));
+        problems.sort_by_key(|problem| SourceSpan::order(problem.span.as_ref()));
         Self { problems }
     }
 
-    /// Returns what is wrong; there is at least one problem.
+    /// Returns the problems, at least one.
     pub fn problems(&self) -> &[ConfigProblem] {
         &self.problems
     }
@@ -49,35 +48,31 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConfigProblem {
-    /// The key, such as `explorer.max_timeout`. Empty where the file as a whole is meant.
+    /// Key, such as `explorer.max_timeout`. Empty: the whole file.
     pub key: String,
-    /// The value, as far as there is one that can be shown.
     pub value: Option<String>,
-    /// Where it stands. None where it does not come from a file.
-    pub place: Option<SourceSpan>,
-    /// What is wrong.
-    pub what: String,
-    /// What to do.
+    /// `None`: not from a file.
+    pub span: Option<SourceSpan>,
+    pub message: String,
     pub hint: Option<String>,
 }
 
 impl ConfigProblem {
-    pub fn new(key: impl Into<String>, what: impl Into<String>) -> Self {
-        Self { key: key.into(), value: None, place: None, what: what.into(), hint: None }
+    pub fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { key: key.into(), value: None, span: None, message: message.into(), hint: None }
     }
 
-    pub fn at(mut self, place: Option<&SourceSpan>) -> Self {
-        self.place = place.cloned();
+    pub fn at(mut self, span: Option<&SourceSpan>) -> Self {
+        self.span = span.cloned();
         self
     }
 
-    /// Keeps the line to itself, because it may hold a secret.
+    /// Hides the source line, which may hold a secret.
     pub fn without_line(mut self) -> Self {
-        if let Some(place) = &mut self.place {
-            place.width = 0;
+        if let Some(span) = &mut self.span {
+            span.width = 0;
         }
         self
     }
@@ -95,7 +90,7 @@ impl ConfigProblem {
 
 impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        block(f, self.place.as_ref(), &self.key, &self.what)?;
+        block(f, self.span.as_ref(), &self.key, &self.message)?;
         match &self.hint {
             Some(hint) => write!(f, "\nhint: {hint}"),
             None => Ok(()),
@@ -103,64 +98,51 @@ impl fmt::Display for ConfigProblem {
     }
 }
 
-/// Something that is not wrong and may still surprise.
+/// A key that is ignored, corrected or risky.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConfigWarning {
-    /// The key, such as `synchronizer.sync_method`.
     pub key: String,
-    /// Where it stands. None where it does not come from a file.
-    pub place: Option<SourceSpan>,
-    /// What is unusual.
-    pub what: String,
-    /// What happens instead.
+    /// `None`: not from a file.
+    pub span: Option<SourceSpan>,
+    pub message: String,
+    /// Consequence, or what to do.
     pub note: String,
 }
 
 impl fmt::Display for ConfigWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        block(f, self.place.as_ref(), &self.key, &self.what)?;
+        block(f, self.span.as_ref(), &self.key, &self.message)?;
         write!(f, "\nnote: {}", self.note)
     }
 }
 
-/// A place in a file.
+/// Location of a key or value in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceSpan {
     pub source: Arc<SourceFile>,
+    /// Counted from 1.
     pub line: u32,
+    /// In characters, counted from 1.
     pub column: u32,
-    /// How many characters are meant. 0: the line is not to be shown.
+    /// Number of characters. 0: the line is not shown.
     pub width: u32,
 }
 
 impl SourceSpan {
-    /// Returns what to sort by: first things first, and last what has no place.
-    pub fn order(place: Option<&Self>) -> (u32, u32) {
-        place.map_or((u32::MAX, 0), |place| (place.line, place.column))
+    /// Returns the sort key; problems without a span come last.
+    pub fn order(span: Option<&Self>) -> (u32, u32) {
+        span.map_or((u32::MAX, 0), |span| (span.line, span.column))
     }
 
-    /// Returns the name of the file.
     pub fn file(&self) -> &str {
         &self.source.name
     }
 
-    /// Returns the line, counted from 1.
-    pub const fn line(&self) -> u32 {
-        self.line
-    }
-
-    /// Returns the column in characters, counted from 1.
-    pub const fn column(&self) -> u32 {
-        self.column
-    }
-
-    /// Returns the text of the line.
     pub fn text(&self) -> &str {
         self.source.text.lines().nth(self.line.saturating_sub(1) as usize).unwrap_or_default()
     }
 }
 
-/// A file as it was read.
 #[derive(PartialEq, Eq)]
 pub struct SourceFile {
     pub name: String,
@@ -175,31 +157,31 @@ impl fmt::Debug for SourceFile {
 
 fn block(
     f: &mut fmt::Formatter<'_>,
-    place: Option<&SourceSpan>,
+    span: Option<&SourceSpan>,
     key: &str,
-    what: &str,
+    message: &str,
 ) -> fmt::Result {
-    if let Some(place) = place {
-        write!(f, "{}:{}:{}: ", place.file(), place.line, place.column)?;
+    if let Some(span) = span {
+        write!(f, "{}:{}:{}: ", span.file(), span.line, span.column)?;
     }
     let colon = if key.is_empty() { "" } else { ": " };
-    write!(f, "{key}{colon}{what}")?;
-    place.map_or(Ok(()), |place| excerpt(f, place))
+    write!(f, "{key}{colon}{message}")?;
+    span.map_or(Ok(()), |span| excerpt(f, span))
 }
 
-/// Shows the line, with the place underlined.
-fn excerpt(f: &mut fmt::Formatter<'_>, place: &SourceSpan) -> fmt::Result {
+/// Writes the line with the span underlined.
+fn excerpt(f: &mut fmt::Formatter<'_>, span: &SourceSpan) -> fmt::Result {
     const MAX_SHOWN_CHARS: usize = 120;
-    let text = place.text();
-    let before = place.column.saturating_sub(1) as usize;
+    let text = span.text();
+    let before = span.column.saturating_sub(1) as usize;
     let width = text.chars().count();
-    if place.width == 0 || text.trim().is_empty() || width > MAX_SHOWN_CHARS || before > width {
+    if span.width == 0 || text.trim().is_empty() || width > MAX_SHOWN_CHARS || before > width {
         return Ok(());
     }
-    let number = place.line.to_string();
+    let number = span.line.to_string();
     let margin = " ".repeat(number.len());
-    // Tabs are shown as they are, so that the underline has to have them too.
+    // The underline repeats tabs, so that it is aligned with the line.
     let pad: String = text.chars().take(before).map(|c| if c == '\t' { c } else { ' ' }).collect();
-    let carets = "^".repeat((place.width as usize).clamp(1, (width - before).max(1)));
+    let carets = "^".repeat((span.width as usize).clamp(1, (width - before).max(1)));
     write!(f, "\n  {number} | {text}\n  {margin} | {pad}{carets}")
 }

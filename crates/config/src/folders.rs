@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::Config;
 
 impl Config {
-    /// Returns the folder that holds everything the job writes.
+    /// Returns the folder of all files of the job.
     pub fn job_dir(&self) -> PathBuf {
         let root = match self.checkpoint_root_dir.as_str() {
             "" => "checkpoints",
@@ -15,7 +15,7 @@ impl Config {
         std::path::absolute(&folder).unwrap_or(folder)
     }
 
-    /// Returns the folder for files of buffers that name no path.
+    /// Returns the folder for files of buffers without a path.
     pub fn cache_dir(&self) -> PathBuf {
         match self.buffer.cache_dir.as_deref().filter(|folder| !folder.is_empty()) {
             Some(folder) => std::path::absolute(folder).unwrap_or_else(|_| folder.into()),
@@ -23,7 +23,7 @@ impl Config {
         }
     }
 
-    /// Returns the name of the job, unique among jobs: prefix of the names of its write batches.
+    /// Returns the unique name of the job, which prefixes the names of its write batches.
     pub fn job(&self) -> String {
         let Self { project, group, name, .. } = self;
         if group.is_empty() {

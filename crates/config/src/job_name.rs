@@ -1,13 +1,12 @@
-//! What a job is called that may not go on where one of its name was.
+//! Name of a job that must not resume an earlier job of the same name.
 
 use jiff::Timestamp;
 
 use super::Config;
 
 impl Config {
-    /// Returns the configuration under which a job is run: with `continue_from_checkpoint: false`,
-    /// and a folder with something in it, the time is added to the name. Doing so twice is doing it
-    /// once.
+    /// Returns the configuration with the final name of the job: with `continue_from_checkpoint:
+    /// false` and a folder that is not empty, the time is added. Idempotent.
     #[must_use]
     pub fn named(&self) -> Self {
         let mut config = self.clone();
@@ -19,7 +18,7 @@ impl Config {
         let is_taken = |config: &Self| {
             std::fs::read_dir(config.job_dir()).is_ok_and(|mut entries| entries.next().is_some())
         };
-        // The second start within a second takes the next free one.
+        // A second start within the same second gets the next free name.
         for second in now.. {
             if !is_taken(&config) {
                 break;
@@ -40,23 +39,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_the_one_of_the_calendar() {
+    fn stamp_is_the_time_in_utc() {
         assert_eq!(stamp(951_827_696), "20000229-123456");
     }
 
     #[test]
-    fn only_a_job_that_may_not_go_on_gets_another_name() {
+    fn only_a_job_that_must_not_resume_gets_another_name() {
         let root = tempfile::tempdir().unwrap();
         let checkpoint_root_dir = root.path().display().to_string();
-        let going_on = Config { checkpoint_root_dir, ..Config::default() };
-        let anew = Config { continue_from_checkpoint: false, ..going_on.clone() };
-        assert_eq!(anew.named().name, "rft", "nobody was there");
-        std::fs::create_dir_all(anew.job_dir().join("ledger")).unwrap();
-        assert_eq!(going_on.named().name, "rft");
-        let named = anew.named();
+        let resumed = Config { checkpoint_root_dir, ..Config::default() };
+        let fresh = Config { continue_from_checkpoint: false, ..resumed.clone() };
+        assert_eq!(fresh.named().name, "rft", "the folder is empty");
+        std::fs::create_dir_all(fresh.job_dir().join("ledger")).unwrap();
+        assert_eq!(resumed.named().name, "rft");
+        let named = fresh.named();
         assert!(named.name.starts_with("rft_20"), "{}", named.name);
         std::fs::create_dir_all(named.job_dir().join("ledger")).unwrap();
         assert_eq!(named.named().name, named.name);
-        assert_ne!(anew.named().name, named.name);
+        assert_ne!(fresh.named().name, named.name);
     }
 }

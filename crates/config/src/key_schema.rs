@@ -1,5 +1,5 @@
-//! What the configuration may hold, read from its own JSON Schema: the types are the only place
-//! where keys, defaults and bounds are written down.
+//! Keys, types, defaults and bounds of the configuration, read from the JSON Schema that is derived
+//! from the types.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -9,15 +9,15 @@ use serde_json::{Map, Value};
 
 use super::seconds::ConfigSeconds;
 
-/// What a value may be.
+/// Type of a value.
 #[derive(Debug, PartialEq)]
 pub(super) enum KeySchema {
-    /// A closed set of keys.
+    /// A closed set of keys. `shorthand`: the key that a scalar in place of the section sets.
     Section {
         keys: BTreeMap<String, SchemaKey>,
         shorthand: Option<String>,
     },
-    /// Any keys, all with values of one shape.
+    /// Any keys, all with values of one type.
     Map(Box<Self>),
     List {
         item: Box<Self>,
@@ -31,7 +31,6 @@ pub(super) enum KeySchema {
     Any,
 }
 
-/// A key of a section.
 #[derive(Debug, PartialEq)]
 pub(super) struct SchemaKey {
     pub(super) shape: KeySchema,
@@ -40,14 +39,13 @@ pub(super) struct SchemaKey {
     pub(super) about: String,
 }
 
-/// One of several values.
 #[derive(Debug, PartialEq)]
 pub(super) struct ValueChoice {
     pub(super) name: String,
     pub(super) about: String,
 }
 
-/// What a number may be.
+/// Range of a number.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Bounds {
     pub(super) min: Option<f64>,
@@ -57,17 +55,17 @@ pub(super) struct Bounds {
     pub(super) seconds: bool,
 }
 
-/// The shape of a whole configuration.
+/// Schema of the whole configuration.
 pub(super) static SHAPE: LazyLock<KeySchema> = LazyLock::new(|| KeySchema::read(&SCHEMA).0);
 
-/// Every key of the configuration as a dotted path, those inside of lists without their number.
+/// All keys as dotted paths, without list indices.
 pub(super) static PATHS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let mut paths = Vec::new();
     SHAPE.collect_paths("", &mut paths);
     paths
 });
 
-/// The schema as it is derived from the types.
+/// The JSON Schema as derived from the types.
 pub(super) static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     let settings =
         SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
@@ -75,7 +73,7 @@ pub(super) static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
 });
 
 impl KeySchema {
-    /// Returns the shape that a schema describes, and whether there may be no value.
+    /// Converts a JSON Schema; the flag tells whether null is allowed.
     fn read(schema: &Value) -> (Self, bool) {
         let Some(object) = schema.as_object() else { return (Self::Any, true) };
         if let Some(alternatives) = list(object, "anyOf") {
@@ -141,7 +139,7 @@ impl KeySchema {
         }
     }
 
-    /// Returns what is expected, for people.
+    /// Describes the type in messages.
     pub(super) fn expected(&self) -> String {
         match self {
             Self::Section { .. } | Self::Map(_) => "keys and values below it".to_owned(),
@@ -186,15 +184,15 @@ impl Bounds {
             && self.below.is_none_or(|below| number < below)
     }
 
-    /// Returns what is allowed, for people; empty where everything is. Bounds that are only there
-    /// because numbers end somewhere are left out.
+    /// Describes the range in messages, without bounds that follow from the integer type. Empty:
+    /// no bounds.
     pub(super) fn described(&self) -> String {
         let technical = if self.seconds { ConfigSeconds::MAX } else { f64::from(u32::MAX) };
         let max = self.max.filter(|max| *max < technical);
         Self { max, ..*self }.described_all()
     }
 
-    /// Returns what is allowed, for people, with every bound.
+    /// Describes the range in messages, with all bounds.
     pub(super) fn described_all(&self) -> String {
         if let (None, Some(min), Some(max), None) = (self.above, self.min, self.max, self.below) {
             return format!("from {min} to {max}");
@@ -213,7 +211,7 @@ impl Bounds {
     }
 }
 
-/// Returns a dotted path.
+/// Joins a dotted path and a key.
 pub(super) fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }

@@ -1,30 +1,21 @@
-//! `ledger`: what survives the death of a job.
+//! `ledger`: durable record of batches and runs.
 
 use std::path::PathBuf;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use super::Config;
 
-/// What survives the death of a job.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct LedgerConfig {
-    /// Whether batches and finished runs are kept on disk before they are acknowledged, so that a
-    /// job that dies goes on where it was.
-    pub enable: bool,
-    /// Folder of the ledger. Absent: `ledger` in the job's folder; of an explorer with a name of
-    /// its own `<name>_ledger`, since several explorers of a job have one each.
-    pub path: Option<String>,
-    /// Bytes of unfinished batches that the ledger holds before another is refused.
-    #[schemars(range(min = 1))]
-    pub max_bytes: u64,
-}
-
-impl Default for LedgerConfig {
-    fn default() -> Self {
-        Self { enable: true, path: None, max_bytes: 64 << 30 }
+section! {
+    /// Durable record of batches and runs.
+    pub struct LedgerConfig {
+        /// Writes batches and finished runs to disk before they are acknowledged, so that a job
+        /// resumes after a crash.
+        pub enable: bool = true,
+        /// Folder of the ledger. Absent: `ledger` in the job's folder, or `<name>_ledger` if
+        /// `explorer.name` is set, because every explorer of a job has its own.
+        pub path: Option<String>,
+        /// Maximum bytes of unfinished batches in the ledger; further batches are refused.
+        #[schemars(range(min = 1))]
+        pub max_bytes: u64 = 64 << 30,
     }
 }
 

@@ -11,19 +11,19 @@ use super::node::ConfigNode;
 use super::read::{ConfigReader, Origins};
 use super::yaml;
 
-/// The longest file that is read.
+/// Maximum size of a configuration file.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// How a configuration was read.
+/// Origin of a configuration.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Loaded {
-    /// The folder of the file; none if it was no file.
+    /// Folder of the file. `None`: not read from a file.
     pub(super) folder: Option<PathBuf>,
     pub(super) warnings: Vec<ConfigWarning>,
     pub(super) origins: Origins,
 }
 
-/// Where a configuration comes from does not make it another one.
+/// Configurations of different origin are equal if their keys are.
 impl PartialEq for Loaded {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -40,32 +40,32 @@ impl Config {
         Ok(config)
     }
 
-    /// Returns the configuration as one that was read from a file in this folder.
+    /// Sets the folder that relative paths of a configuration file refer to.
     #[must_use]
     pub fn in_folder(mut self, folder: Option<PathBuf>) -> Self {
         self.loaded.folder = folder.or(self.loaded.folder);
         self
     }
 
-    /// Reads YAML. The name stands before the line in messages.
+    /// Reads YAML. Messages name the source `name` before the line.
     pub fn from_yaml(text: &str, name: &str) -> Result<Self, ConfigError> {
         let mut problems = Vec::new();
         let node = yaml::parse(name, text, &mut problems);
         Self::from_node(node, problems)
     }
 
-    /// Reads a dictionary, such as one that was made in Python.
+    /// Reads a dictionary, such as one from Python.
     pub fn from_value(value: &Value) -> Result<Self, ConfigError> {
         Self::from_node(Some(ConfigNode::from(value)), Vec::new())
     }
 
-    /// Returns the configuration with every key.
+    /// Returns all keys with their values.
     pub fn to_value(&self) -> Value {
         serde_json::to_value(self).expect("a configuration is plain data")
     }
 
-    /// Returns the configuration with `key=value` on top of it. Values are YAML; a mapping is added
-    /// to what there is, everything else replaces it.
+    /// Returns the configuration changed by `key=value`. Values are YAML; a mapping adds keys,
+    /// everything else replaces the value.
     pub fn with_overrides<T: AsRef<str>>(
         &self,
         overrides: impl IntoIterator<Item = T>,
@@ -73,9 +73,8 @@ impl Config {
         let mut problems = Vec::new();
         let mut all = ConfigNode::map(Vec::new());
         for text in overrides {
-            match parse_override(text.as_ref(), &mut problems) {
-                Some(node) => all.merge(node),
-                None => continue,
+            if let Some(node) = parse_override(text.as_ref(), &mut problems) {
+                all.merge(node);
             }
         }
         let mut reader = ConfigReader { problems, ..ConfigReader::default() };
@@ -87,7 +86,7 @@ impl Config {
         apply(&mut value, changes, &SHAPE);
         let mut loaded = self.loaded.clone();
         loaded.warnings.extend(reader.warnings);
-        // Items of a list that is replaced are not where they were.
+        // Source spans of the items of a replaced list are stale.
         let is_replaced =
             |old: &str| reader.origins.keys().any(|new| old.starts_with(&format!("{new}[")));
         loaded.origins.retain(|old, _| !is_replaced(old));
@@ -113,17 +112,19 @@ impl Config {
 
 fn read_file(path: &Path, name: &str) -> Result<String, ConfigError> {
     let failed = |error: std::io::Error| {
-        let what = match error.kind() {
-            std::io::ErrorKind::NotFound => "there is no such file".to_owned(),
+        let message = match error.kind() {
+            std::io::ErrorKind::NotFound => "file not found".to_owned(),
             std::io::ErrorKind::IsADirectory => "this is a folder".to_owned(),
             _ => error.to_string(),
         };
-        ConfigProblem::new(name, what).hint("give the path of a YAML file, from where you are")
+        let hint = "give the path of a YAML file, relative to the current folder";
+        ConfigProblem::new(name, message).hint(hint)
     };
     let length = std::fs::metadata(path).map_err(failed)?.len();
     if length > MAX_BYTES {
-        let what = format!("{length} bytes are too many for a configuration");
-        return Err(ConfigProblem::new(name, what).hint("is it the right file?").into());
+        let message = format!("{length} bytes, more than the limit of {MAX_BYTES} bytes");
+        let hint = "give the path of a configuration file";
+        return Err(ConfigProblem::new(name, message).hint(hint).into());
     }
     let bytes = std::fs::read(path).map_err(failed)?;
     String::from_utf8(bytes).map_err(|error| {
@@ -135,34 +136,32 @@ fn read_file(path: &Path, name: &str) -> Result<String, ConfigError> {
 }
 
 fn parse_override(text: &str, problems: &mut Vec<ConfigProblem>) -> Option<ConfigNode> {
-    let Some((key, value)) = text.split_once('=') else {
+    let mut refuse = |message: &str| {
         let hint = "write it like `explorer.max_timeout=60`";
-        problems.push(ConfigProblem::new("", format!("`{text}` is not `key=value`")).hint(hint));
-        return None;
+        problems.push(ConfigProblem::new("", format!("`{text}` {message}")).hint(hint));
+        None
     };
+    let Some((key, value)) = text.split_once('=') else { return refuse("is not `key=value`") };
     let key = key.trim();
     if key.split('.').any(str::is_empty) {
-        let hint = "write it like `explorer.max_timeout=60`";
-        problems
-            .push(ConfigProblem::new("", format!("`{text}` does not begin with a key")).hint(hint));
-        return None;
+        return refuse("does not begin with a key");
     }
     let before = problems.len();
     let mut node = yaml::parse(text, value, problems);
     for problem in &mut problems[before..] {
         problem.key = key.to_owned();
-        problem.place = None;
+        problem.span = None;
     }
     if value.trim().is_empty() {
         node = Some(ConfigNode::scalar("", true));
     }
     node.map(|mut node| {
-        node.forget_places();
+        node.clear_spans();
         ConfigNode::nest(key, node)
     })
 }
 
-/// Puts the changes into a configuration with every key.
+/// Applies changes to a configuration with all keys.
 fn apply(value: &mut Value, changes: Value, shape: &KeySchema) {
     match (shape, changes) {
         (KeySchema::Section { keys, .. }, Value::Object(changes)) => {
@@ -184,8 +183,7 @@ fn apply(value: &mut Value, changes: Value, shape: &KeySchema) {
     }
 }
 
-/// Returns the configuration that a tree of values describes. The reader has seen every value, so
-/// that only what the types know better can be refused.
+/// Deserializes a configuration. The reader has checked every value, so that an error is rare.
 fn typed(value: Value) -> Result<Config, ConfigError> {
     serde_json::from_value(value).map_err(|error| ConfigProblem::new("", error.to_string()).into())
 }

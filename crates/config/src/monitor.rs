@@ -1,4 +1,4 @@
-//! `monitor` and `log`: where numbers and words about a job go.
+//! `monitor` and `log`: metrics and log of a job.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,31 +6,25 @@ use serde_json::Value;
 
 use super::Args;
 
-/// Where the numbers about a job go.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct MonitorConfig {
-    /// Kinds of monitor: `tensorboard` (event files in the job's folder), `wandb`, `mlflow` and
-    /// `swanlab` (through their Python packages), or `none`. One needs no list.
-    #[schemars(extend("x-one-or-many" = true))]
-    pub monitor_type: Vec<MonitorType>,
-    /// Arguments of the monitor; of several, by their names: `{wandb: {…}, mlflow: {…}}`.
-    pub monitor_args: Args,
-    /// Whether evaluation metrics come with all their statistics.
-    pub detailed_stats: bool,
-    /// Where Prometheus finds the metrics of the job, as `host:port`; port 0 means any that is
-    /// free. Whoever reaches it may read them. Absent: only where the dashboard is.
-    pub prometheus: Option<String>,
-}
+section! {
+    /// Metrics of a job.
+    pub struct MonitorConfig {
+        /// Kinds of monitor: `tensorboard` (event files in the job's folder), `wandb`, `mlflow` and
+        /// `swanlab` (through their Python packages), or `none`. One needs no list.
+        #[schemars(extend("x-one-or-many" = true))]
+        pub monitor_type: Vec<MonitorType> = vec![MonitorType::Tensorboard],
+        /// Arguments of the monitor; of several, by their names: `{wandb: {…}, mlflow: {…}}`.
+        pub monitor_args: Args,
+        /// Writes all statistics of evaluation metrics.
+        pub detailed_stats: bool,
+        /// Address of the Prometheus endpoint, as `host:port`; port 0: any free one. It needs no
+        /// key. Absent: the metrics are served by the dashboard only.
+        pub prometheus: Option<String>,
+    }
 
-impl Default for MonitorConfig {
-    fn default() -> Self {
-        Self {
-            monitor_type: vec![MonitorType::Tensorboard],
-            monitor_args: Args::default(),
-            detailed_stats: false,
-            prometheus: None,
-        }
+    /// Log of a job.
+    pub struct Log {
+        pub level: LogLevel,
     }
 }
 
@@ -68,16 +62,15 @@ pub enum MonitorType {
     Mlflow,
     /// SwanLab, through the Python package `swanlab`.
     Swanlab,
-    /// Nothing; the numbers are in the log and the dashboard.
+    /// No monitor; metrics are in the log and on the dashboard.
     None,
 }
 
 impl MonitorType {
-    /// All of them.
     pub const ALL: [Self; 5] =
         [Self::Tensorboard, Self::Wandb, Self::Mlflow, Self::Swanlab, Self::None];
 
-    /// Returns the name that it has in a configuration.
+    /// Returns the name in a configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tensorboard => "tensorboard",
@@ -88,32 +81,25 @@ impl MonitorType {
         }
     }
 
-    /// Tells whether a Python package does the work.
+    /// Tells whether the monitor needs a Python package.
     pub const fn is_outside(self) -> bool {
         matches!(self, Self::Wandb | Self::Mlflow | Self::Swanlab)
     }
 }
-/// Where the words about a job go.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Log {
-    /// The least important lines that are written.
-    pub level: LogLevel,
-}
 
-/// How important a log line is.
+/// Minimum level of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum LogLevel {
-    /// Every single input; for work on Rollway itself.
+    /// Every input of the scheduler; for work on Rollway itself.
     Trace,
-    /// For developers of workflows.
+    /// Details for developers of workflows.
     Debug,
-    /// What an operator wants to know.
+    /// Events for operators.
     #[default]
     Info,
-    /// What an operator should look into.
+    /// Events that an operator should look into.
     Warning,
-    /// What went wrong.
+    /// Failures.
     Error,
 }

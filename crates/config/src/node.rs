@@ -1,15 +1,14 @@
-//! A configuration as it was written: keys, values and where each of them stands. What the values
-//! mean is decided by the reader, who knows which key wants what.
+//! A configuration as written: keys and values with their source spans. The reader interprets the
+//! values by the types of their keys.
 
 use serde_json::Value;
 
 use super::error::SourceSpan;
 
-/// A value and its place.
 #[derive(Clone, Debug)]
 pub(super) struct ConfigNode {
     pub(super) tree: Tree,
-    pub(super) place: Option<SourceSpan>,
+    pub(super) span: Option<SourceSpan>,
 }
 
 #[derive(Clone, Debug)]
@@ -22,11 +21,11 @@ pub(super) enum Tree {
 #[derive(Clone, Debug)]
 pub(super) struct NodeEntry {
     pub(super) key: String,
-    pub(super) place: Option<SourceSpan>,
+    pub(super) span: Option<SourceSpan>,
     pub(super) node: ConfigNode,
 }
 
-/// A single value: the text, and whether it stands without quotes and so may be more than text.
+/// A single value. `plain`: without quotes, so that it may be a number, a flag or null.
 #[derive(Clone, Debug)]
 pub(super) struct Scalar {
     pub(super) text: String,
@@ -35,54 +34,54 @@ pub(super) struct Scalar {
 
 impl ConfigNode {
     pub(super) fn scalar(text: impl Into<String>, plain: bool) -> Self {
-        Self { tree: Tree::Scalar(Scalar { text: text.into(), plain }), place: None }
+        Self { tree: Tree::Scalar(Scalar { text: text.into(), plain }), span: None }
     }
 
     pub(super) fn map(entries: Vec<NodeEntry>) -> Self {
-        Self { tree: Tree::Map(entries), place: None }
+        Self { tree: Tree::Map(entries), span: None }
     }
 
-    /// Returns the node that holds another under a dotted path.
+    /// Returns a node that contains `node` under a dotted path.
     pub(super) fn nest(path: &str, node: Self) -> Self {
         path.rsplit('.').fold(node, |inner, key| {
-            Self::map(vec![NodeEntry { key: key.to_owned(), place: None, node: inner }])
+            Self::map(vec![NodeEntry { key: key.to_owned(), span: None, node: inner }])
         })
     }
 
-    /// Adds what another node says; where both say something, the other one wins.
+    /// Merges the keys of another node; its values override.
     pub(super) fn merge(&mut self, other: Self) {
         match (&mut self.tree, other.tree) {
-            (Tree::Map(mine), Tree::Map(theirs)) => {
-                for entry in theirs {
-                    match mine.iter_mut().find(|one| one.key == entry.key) {
+            (Tree::Map(own), Tree::Map(others)) => {
+                for entry in others {
+                    match own.iter_mut().find(|one| one.key == entry.key) {
                         Some(one) => one.node.merge(entry.node),
-                        None => mine.push(entry),
+                        None => own.push(entry),
                     }
                 }
             }
-            (tree, theirs) => {
-                *tree = theirs;
-                self.place = other.place;
+            (tree, other_tree) => {
+                *tree = other_tree;
+                self.span = other.span;
             }
         }
     }
 
-    /// Takes away all places, for values that do not come from a file.
-    pub(super) fn forget_places(&mut self) {
-        self.place = None;
+    /// Removes all source spans, for values that do not come from a file.
+    pub(super) fn clear_spans(&mut self) {
+        self.span = None;
         match &mut self.tree {
             Tree::Scalar(_) => {}
-            Tree::List(nodes) => nodes.iter_mut().for_each(Self::forget_places),
+            Tree::List(nodes) => nodes.iter_mut().for_each(Self::clear_spans),
             Tree::Map(entries) => {
                 for entry in entries {
-                    entry.place = None;
-                    entry.node.forget_places();
+                    entry.span = None;
+                    entry.node.clear_spans();
                 }
             }
         }
     }
 
-    /// Returns the value in a few words, to be shown to people.
+    /// Returns a short description for messages.
     pub(super) fn shown(&self) -> String {
         match &self.tree {
             Tree::Scalar(scalar) => scalar.shown(),
@@ -100,14 +99,14 @@ impl From<&Value> for ConfigNode {
             Value::Number(number) => Self::scalar(number.to_string(), true),
             Value::String(text) => Self::scalar(text.as_str(), false),
             Value::Array(items) => {
-                Self { tree: Tree::List(items.iter().map(Self::from).collect()), place: None }
+                Self { tree: Tree::List(items.iter().map(Self::from).collect()), span: None }
             }
             Value::Object(entries) => Self::map(
                 entries
                     .iter()
                     .map(|(key, value)| NodeEntry {
                         key: key.clone(),
-                        place: None,
+                        span: None,
                         node: Self::from(value),
                     })
                     .collect(),
@@ -117,18 +116,16 @@ impl From<&Value> for ConfigNode {
 }
 
 impl Scalar {
-    /// Tells whether the scalar stands for "no value".
     pub(super) fn is_null(&self) -> bool {
         self.plain && matches!(self.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
     }
 
-    /// Tells whether the scalar is how Python spells "no value".
+    /// Tells whether the scalar is Python's spelling of null.
     pub(super) fn is_none(&self) -> bool {
         self.plain && matches!(self.text.as_str(), "None" | "none")
     }
 
-    /// Returns the truth value, in the spellings of YAML 1.2 and of the older YAML that PyYAML
-    /// reads.
+    /// Parses a boolean, in the spellings of YAML 1.2 and of YAML 1.1 (PyYAML).
     pub(super) fn flag(&self) -> Option<bool> {
         if !self.plain {
             return None;
@@ -163,7 +160,7 @@ impl Scalar {
         self.digits()?.parse().ok().filter(|number: &f64| number.is_finite())
     }
 
-    /// Returns what it is where nobody said what it should be.
+    /// Returns the value of a key without a declared type.
     pub(super) fn any(&self) -> Value {
         if self.is_null() {
             return Value::Null;
@@ -183,7 +180,7 @@ impl Scalar {
         }
     }
 
-    /// Returns the value, with quotes where they make a difference.
+    /// Returns the value for messages, quoted if it is text.
     pub(super) fn shown(&self) -> String {
         const MAX_SHOWN_CHARS: usize = 60;
         if self.is_null() {
@@ -196,7 +193,7 @@ impl Scalar {
         if self.plain { format!("`{}`", text.escape_debug()) } else { format!("{text:?}") }
     }
 
-    /// Returns the text if it may be a number, without the underscores between digits.
+    /// Returns the text without underscores if it may be a number.
     fn digits(&self) -> Option<String> {
         let unsigned = self.text.strip_prefix(['-', '+']).unwrap_or(&self.text);
         let first = unsigned.strip_prefix('.').unwrap_or(unsigned).chars().next();
@@ -214,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_read_in_every_usual_spelling() {
+    fn numbers_are_parsed_in_all_common_spellings() {
         for (text, number) in [
             ("32", 32),
             ("-1", -1),
@@ -237,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_declared_is_read_as_yaml_has_it() {
+    fn undeclared_values_follow_yaml() {
         assert_eq!(plain("1e-6").any(), Value::from(1e-6));
         assert_eq!(plain("5").any(), Value::from(5));
         assert_eq!(plain("5.0").any(), Value::from(5.0));

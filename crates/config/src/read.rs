@@ -1,5 +1,5 @@
-//! From [`ConfigNode`]s to the values of known keys. The reader goes over everything that was
-//! written, so that all problems are found at once, and remembers where each key stands.
+//! Conversion of [`ConfigNode`]s to values of known keys. The reader reports all problems at once
+//! and records the source span of each key.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,6 @@ use super::node::{ConfigNode, NodeEntry, Scalar, Tree};
 use super::trinity;
 use rollway_base::suggest::{is_misspelled, nearest};
 
-/// What was read.
 #[derive(Default)]
 pub(super) struct ConfigReader {
     pub(super) problems: Vec<ConfigProblem>,
@@ -19,17 +18,17 @@ pub(super) struct ConfigReader {
     pub(super) origins: Origins,
 }
 
-/// The keys that were written, with where they stand and what they say.
+/// Origins of the given keys.
 pub(super) type Origins = BTreeMap<String, Origin>;
 
-/// Where a key stands, and what it said when it was read; none for sections and lists.
+/// Source span and value of a key as it was read. No value: a section or a list.
 #[derive(Clone, Debug)]
 pub(super) struct Origin {
-    pub(super) place: Option<SourceSpan>,
+    pub(super) span: Option<SourceSpan>,
     pub(super) value: Option<Value>,
 }
 
-/// The way to a value: for people, and without the numbers of list items for lookups.
+/// Path of a key: as shown in messages, and without list indices for lookups.
 #[derive(Clone, Default)]
 struct Path {
     shown: String,
@@ -37,7 +36,7 @@ struct Path {
 }
 
 impl Path {
-    fn agent_key(&self, key: &str) -> Self {
+    fn key(&self, key: &str) -> Self {
         Self { shown: join(&self.shown, key), pattern: join(&self.pattern, key) }
     }
 
@@ -47,16 +46,17 @@ impl Path {
 }
 
 impl ConfigReader {
-    /// Reads a whole configuration. Where there are problems the value is incomplete.
+    /// Reads a configuration. The value is incomplete if there are problems.
     pub(super) fn root(&mut self, node: &ConfigNode) -> Value {
         let path = Path::default();
         match &node.tree {
             Tree::Scalar(scalar) if scalar.is_null() => Value::Object(Map::new()),
             Tree::Map(_) => self.value(node, &SHAPE, &path),
             Tree::Scalar(_) | Tree::List(_) => {
-                let what = format!("expected keys and values, got {}", node.shown());
+                let message = format!("expected keys and values, got {}", node.shown());
                 let hint = "a configuration begins with lines like `mode: explore`";
-                self.problems.push(ConfigProblem::new("", what).at(node.place.as_ref()).hint(hint));
+                self.problems
+                    .push(ConfigProblem::new("", message).at(node.span.as_ref()).hint(hint));
                 Value::Null
             }
         }
@@ -70,13 +70,13 @@ impl ConfigReader {
             (KeySchema::Section { shorthand: Some(key), .. }, Tree::Scalar(scalar))
                 if !scalar.is_null() =>
             {
-                let entry = NodeEntry { key: key.clone(), place: None, node: node.clone() };
+                let entry = NodeEntry { key: key.clone(), span: None, node: node.clone() };
                 self.value(&ConfigNode::map(vec![entry]), shape, path)
             }
             (KeySchema::Map(inner), Tree::Map(entries)) => entries
                 .iter()
                 .map(|entry| {
-                    let value = self.value(&entry.node, inner, &path.agent_key(&entry.key));
+                    let value = self.value(&entry.node, inner, &path.key(&entry.key));
                     (entry.key.clone(), value)
                 })
                 .collect::<Map<_, _>>()
@@ -112,7 +112,7 @@ impl ConfigReader {
     }
 
     fn item(&mut self, node: &ConfigNode, shape: &KeySchema, path: &Path) -> Value {
-        let origin = Origin { place: node.place.clone(), value: None };
+        let origin = Origin { span: node.span.clone(), value: None };
         self.origins.insert(path.shown.clone(), origin);
         self.value(node, shape, path)
     }
@@ -125,12 +125,12 @@ impl ConfigReader {
     ) -> Value {
         let mut section = Map::new();
         for entry in entries {
-            let path = path.agent_key(&entry.key);
+            let path = path.key(&entry.key);
             if let Some(key) = keys.get(&entry.key) {
                 let before = self.problems.len();
                 let value = self.keyed(entry, key, &path);
                 if self.problems.len() == before {
-                    self.remember(entry, &path, &value);
+                    self.record_origin(entry, &path, &value);
                     section.insert(entry.key.clone(), value);
                 }
             } else if let Some(warnings) = trinity::warnings(entry, &path.shown, &path.pattern) {
@@ -160,22 +160,23 @@ impl ConfigReader {
             KeySchema::Section { .. } | KeySchema::Map(_) | KeySchema::List { .. } | KeySchema::Any
         );
         if scalar.is_null() && is_single {
-            let what = format!("no value given; expected {}", key.shape.expected());
+            let message = format!("no value given; expected {}", key.shape.expected());
             let hint = format!("give one, or remove the key to have {}", shown(&key.default));
-            let problem = ConfigProblem::new(&path.shown, what).at(entry.place.as_ref()).hint(hint);
+            let problem =
+                ConfigProblem::new(&path.shown, message).at(entry.span.as_ref()).hint(hint);
             self.problems.push(problem);
             return Value::Null;
         }
         self.value(&entry.node, &key.shape, path)
     }
 
-    fn remember(&mut self, entry: &NodeEntry, path: &Path, value: &Value) {
+    fn record_origin(&mut self, entry: &NodeEntry, path: &Path, value: &Value) {
         let is_leaf = !value.is_object() && !value.is_array();
         let value = is_leaf.then(|| value.clone());
-        // Problems with a value point at the value, those with a section at its name.
-        let place = if is_leaf { &entry.node.place } else { &entry.place };
-        let place = place.clone().or_else(|| entry.place.clone());
-        self.origins.insert(path.shown.clone(), Origin { place, value });
+        // Messages about a value point at the value, those about a section at its name.
+        let span = if is_leaf { &entry.node.span } else { &entry.span };
+        let span = span.clone().or_else(|| entry.span.clone());
+        self.origins.insert(path.shown.clone(), Origin { span, value });
     }
 
     fn scalar(
@@ -226,8 +227,8 @@ impl ConfigReader {
             (None, Some(name)) => format!("did you mean `{name}`? The choices are {all}"),
             (None, None) => format!("the choices are {all}"),
         };
-        let what = format!("{} is not a choice", scalar.shown());
-        self.refuse(ConfigProblem::new(&path.shown, what).hint(hint), node)
+        let message = format!("{} is not a choice", scalar.shown());
+        self.refuse(ConfigProblem::new(&path.shown, message).hint(hint), node)
     }
 
     fn bounded(&mut self, number: f64, bounds: &Bounds, node: &ConfigNode, path: &Path) {
@@ -240,26 +241,26 @@ impl ConfigReader {
         } else {
             ("too small", bounds.described())
         };
-        let what = format!("{} is {side}", node.shown());
+        let message = format!("{} is {side}", node.shown());
         let unit = if bounds.seconds { "number of seconds" } else { "number" };
         let hint = format!("give a {unit}, {allowed}");
-        self.refuse(ConfigProblem::new(&path.shown, what).hint(hint), node);
+        self.refuse(ConfigProblem::new(&path.shown, message).hint(hint), node);
     }
 
     fn mismatch(&mut self, node: &ConfigNode, shape: &KeySchema, path: &Path) -> Value {
-        let what = format!("expected {}, got {}", shape.expected(), node.shown());
-        let mut problem = ConfigProblem::new(&path.shown, what);
+        let message = format!("expected {}, got {}", shape.expected(), node.shown());
+        let mut problem = ConfigProblem::new(&path.shown, message);
         problem.hint = remedy(node, shape, &path.shown);
         self.refuse(problem, node)
     }
 
     fn refuse(&mut self, problem: ConfigProblem, node: &ConfigNode) -> Value {
-        self.problems.push(problem.at(node.place.as_ref()).value(node.shown()));
+        self.problems.push(problem.at(node.span.as_ref()).value(node.shown()));
         Value::Null
     }
 }
 
-/// Returns what to write instead of a value of the wrong kind, where that can be guessed.
+/// Returns the hint for a value of the wrong type, if the intention can be guessed.
 fn remedy(node: &ConfigNode, shape: &KeySchema, path: &str) -> Option<String> {
     let Tree::Scalar(scalar) = &node.tree else {
         return match (shape, &node.tree) {
@@ -284,7 +285,7 @@ fn remedy(node: &ConfigNode, shape: &KeySchema, path: &str) -> Option<String> {
             } else if unquoted.number().is_some() {
                 "remove the quotes"
             } else {
-                "write the number in digits"
+                "write a number in digits"
             };
             Some(hint.to_owned())
         }
@@ -303,7 +304,7 @@ fn remedy(node: &ConfigNode, shape: &KeySchema, path: &str) -> Option<String> {
     }
 }
 
-/// Returns how many seconds something like `30m` or `1.5 h` is.
+/// Parses a duration like `30m` or `1.5 h` into seconds.
 fn seconds(text: &str) -> Option<f64> {
     let split = text.find(|c: char| c.is_ascii_alphabetic())?;
     let number: f64 = text[..split].trim().parse().ok()?;
@@ -321,13 +322,12 @@ fn seconds(text: &str) -> Option<f64> {
 fn unknown(entry: &NodeEntry, keys: &BTreeMap<String, SchemaKey>, path: &Path) -> ConfigProblem {
     let word = entry.key.as_str();
     let section = path.shown.strip_suffix(word).unwrap_or_default().trim_end_matches('.');
-    let what = "there is no such key".to_owned();
-    let problem = ConfigProblem::new(&path.shown, what).at(entry.place.as_ref());
+    let problem = ConfigProblem::new(&path.shown, "unknown key").at(entry.span.as_ref());
     if let Some(hint) = trinity::hint(&path.pattern) {
         return problem.without_line().hint(hint);
     }
     if let Some(name) = trinity::renamed(&path.pattern) {
-        return ConfigProblem { what: format!("the key is called `{name}`"), ..problem }
+        return ConfigProblem { message: format!("the key is called `{name}`"), ..problem }
             .hint(format!("write `{name}` instead of `{word}`"));
     }
     let here = nearest(word, keys.keys().map(String::as_str));
@@ -343,25 +343,25 @@ fn unknown(entry: &NodeEntry, keys: &BTreeMap<String, SchemaKey>, path: &Path) -
             format!("did you mean `{here}`? `{word}` {}", belongs(paths))
         }
         (Some(here), paths) => format!("it {}; or did you mean `{here}`?", belongs(paths)),
-        (None, []) => far(word, section, keys),
+        (None, []) => suggest_anywhere(word, section, keys),
         (None, paths) => format!("it {}", belongs(paths)),
     };
     problem.hint(hint)
 }
 
-/// Says where a key belongs that stands in the wrong place.
+/// Describes the section of a key that is in the wrong place.
 fn belongs(paths: &[&str]) -> String {
     match paths {
         [path] => match path.rsplit_once('.') {
             Some((section, _)) => format!("belongs under `{section}`, as `{path}`"),
-            None => "belongs to the top, without indentation".to_owned(),
+            None => "belongs to the top level, without indentation".to_owned(),
         },
         paths => format!("belongs elsewhere: `{}`", paths.join("` or `")),
     }
 }
 
-/// Returns the hint for a key that is neither here nor, in this spelling, anywhere else.
-fn far(word: &str, section: &str, keys: &BTreeMap<String, SchemaKey>) -> String {
+/// Returns the hint for a key that no section has.
+fn suggest_anywhere(word: &str, section: &str, keys: &BTreeMap<String, SchemaKey>) -> String {
     let last = |path: &'static String| path.rsplit('.').next().unwrap_or_default();
     let near = nearest(word, PATHS.iter().map(last));
     let near = near.and_then(|name| PATHS.iter().find(|path| last(path) == name));
@@ -369,15 +369,15 @@ fn far(word: &str, section: &str, keys: &BTreeMap<String, SchemaKey>) -> String 
         return format!("did you mean `{path}`?");
     }
     let names: Vec<&str> = keys.keys().map(String::as_str).collect();
-    let place = if section.is_empty() {
-        "at the top are".to_owned()
+    let section = if section.is_empty() {
+        "at the top level are".to_owned()
     } else {
         format!("of `{section}` are")
     };
-    format!("the keys {place} {}", names.join(", "))
+    format!("the keys {section} {}", names.join(", "))
 }
 
-/// Returns a value as it would be written.
+/// Formats a value as in a configuration file.
 pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::String(text) if text.is_empty() => "\"\"".to_owned(),

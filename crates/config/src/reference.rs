@@ -1,5 +1,4 @@
-//! The JSON Schema for editors, and the reference of all keys for people. Both come from the
-//! types.
+//! The JSON Schema for editors and the reference page of all keys, both derived from the types.
 
 use std::fmt::Write;
 
@@ -16,34 +15,34 @@ pub fn schema() -> Value {
     schema
 }
 
-/// Returns the reference of all keys as Markdown.
+/// Returns the reference page of all keys as Markdown.
 pub fn reference() -> String {
     let mut page = ReferencePage { text: HEAD.to_owned(), sections: Vec::new() };
     page.section("", &SHAPE);
-    page.foreign();
+    page.trinity();
     page.text
 }
 
 const HEAD: &str = "\
 # Configuration
 
-A job is described by a YAML file. Every key has a default; an unknown key is an error that says
-what was probably meant. `rollway check FILE` names everything that is wrong at once, with lines.
+A job is described by a YAML file. Every key has a default; an unknown key is an error with a
+suggestion. `rollway check FILE` reports all errors at once, with lines.
 
 - Durations are numbers of seconds.
-- `null` means that there is no value. A section without content is a section of defaults.
-- `${oc.env:NAME}` is the environment variable `NAME`; `${oc.env:NAME,value}` has a value for when
-  it is not set.
-- Anchors (`&name`, `*name`) and merge keys (`<<: *name`) work.
-- On the command line, `key=value` behind the file changes a key: `explorer.max_timeout=60`.
-- Editors complete and check files by the JSON Schema that `rollway schema` prints.
+- `null` means no value. A section without content has its defaults.
+- `${oc.env:NAME}` is the environment variable `NAME`; `${oc.env:NAME,value}` has a default for a
+  variable that is not set.
+- Anchors (`&name`, `*name`) and merge keys (`<<: *name`) are supported.
+- On the command line, `key=value` after the file changes a key: `explorer.max_timeout=60`.
+- `rollway schema` prints a JSON Schema, with which editors complete and check files.
 
 This page is generated from the types in `crates/config`.
 ";
 
 struct ReferencePage<'a> {
     text: String,
-    /// The sections that are described already, so that equal ones are described once.
+    /// Sections described so far; an equal section refers to the first one.
     sections: Vec<(String, &'a KeySchema)>,
 }
 
@@ -95,11 +94,11 @@ impl<'a> ReferencePage<'a> {
         let _ = writeln!(self.text, "| `{name}` | {kind} | {default} | {about} |");
     }
 
-    fn foreign(&mut self) {
+    fn trinity(&mut self) {
         self.text.push_str(
             "\n## Files for Trinity-RFT\n\n\
-             These values are other spellings of ours:\n\n\
-             | key | value | is taken as | |\n|---|---|---|---|\n",
+             These values of Trinity-RFT are translated:\n\n\
+             | key | value | becomes | note |\n|---|---|---|---|\n",
         );
         for spelling in SPELLINGS {
             let note = spelling.note.unwrap_or_default();
@@ -111,7 +110,7 @@ impl<'a> ReferencePage<'a> {
         }
         self.text.push_str(
             "\nThese keys are accepted with a warning and have no effect:\n\n\
-             | section | keys | what happens instead |\n|---|---|---|\n",
+             | section | keys | instead |\n|---|---|---|\n",
         );
         for unused in UNUSED {
             let code = |names: &[&str]| format!("`{}`", names.join("`, `"));
@@ -119,13 +118,13 @@ impl<'a> ReferencePage<'a> {
                 [""] => "the job".to_owned(),
                 sections => code(sections),
             };
-            let keys = code(unused.keys);
+            let keys = code(&unused.keys().collect::<Vec<_>>());
             let _ = writeln!(self.text, "| {sections} | {keys} | {} |", unused.note);
         }
     }
 }
 
-/// In which order keys are described: single values come first.
+/// Order of keys in a table: single values first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum KeyRank {
     Value,
@@ -162,7 +161,7 @@ fn kind(shape: &KeySchema) -> String {
 
 fn number(word: &str, bounds: &Bounds) -> String {
     let described = bounds.described();
-    // That counts and durations are not negative goes without saying.
+    // Counts and durations are never negative.
     if described.is_empty() || described == "at least 0" {
         word.to_owned()
     } else {
@@ -170,13 +169,13 @@ fn number(word: &str, bounds: &Bounds) -> String {
     }
 }
 
-/// Returns the name that a heading has in links.
+/// Returns the link target of a heading.
 fn anchor(path: &str) -> String {
     path.chars().filter(|c| c.is_alphanumeric() || matches!(c, '_' | '-')).collect()
 }
 
-/// Says in the words of JSON Schema what is said in ours: the short form of a section, and a
-/// single value where a list is expected.
+/// Translates our extensions to JSON Schema: the short form of a section, and a single value in
+/// place of a list.
 fn spell_out(schema: &mut Value) {
     match schema {
         Value::Array(items) => items.iter_mut().for_each(spell_out),

@@ -1,5 +1,4 @@
-//! What no single key can tell: rules between keys, and what is made of a configuration before it
-//! is run.
+//! Rules between keys, and completion of a configuration before it is run.
 
 mod cluster;
 mod monitors;
@@ -20,7 +19,7 @@ use super::synchronizer::SyncStyle;
 use super::taskset::{SelectorType, Taskset};
 use super::{Config, Mode, ResolvedConfig};
 
-/// Checks a configuration and makes of it what is run.
+/// Checks a configuration and completes it.
 pub(super) fn resolve(config: &Config) -> Result<ResolvedConfig, ConfigError> {
     let value = config.to_value();
     let mut reader = ConfigReader::default();
@@ -33,7 +32,7 @@ pub(super) fn resolve(config: &Config) -> Result<ResolvedConfig, ConfigError> {
         warnings: config.loaded.warnings.clone(),
     };
     for mut problem in reader.problems {
-        problem.place = check.place(&problem.key);
+        problem.span = check.span(&problem.key);
         check.problems.push(problem);
     }
     check.names();
@@ -50,7 +49,7 @@ pub(super) fn resolve(config: &Config) -> Result<ResolvedConfig, ConfigError> {
     check.simulation();
     check.cluster();
     check.monitors();
-    check.warnings.sort_by_key(|warning| SourceSpan::order(warning.place.as_ref()));
+    check.warnings.sort_by_key(|warning| SourceSpan::order(warning.span.as_ref()));
     if check.problems.is_empty() {
         Ok(ResolvedConfig { config: check.config, warnings: check.warnings })
     } else {
@@ -59,11 +58,10 @@ pub(super) fn resolve(config: &Config) -> Result<ResolvedConfig, ConfigError> {
 }
 
 struct Check<'a> {
-    /// What the user wants.
     given: &'a Config,
-    /// The same as a tree.
+    /// `given` as a tree.
     value: Value,
-    /// What will be run.
+    /// The completed configuration.
     config: Config,
     problems: Vec<ConfigProblem>,
     warnings: Vec<ConfigWarning>,
@@ -80,17 +78,16 @@ impl Check<'_> {
         ] {
             let empty = name.is_empty() && !may_be_empty;
             if empty || name.contains(['/', '\\', '\0']) || name == "." || name == ".." {
-                let what = format!("{name:?} cannot be the name of a folder");
-                let problem = self.problem(key, what, "choose a name without slashes");
-                self.problems.push(problem);
+                let message = format!("{name:?} cannot be the name of a folder");
+                self.wrong(key, message, "choose a name without slashes");
             }
         }
         if self.given.mode == Mode::Bench && !self.given.continue_from_checkpoint {
             self.config.continue_from_checkpoint = true;
             self.warn(
                 "continue_from_checkpoint",
-                "false makes no sense in mode `bench`",
-                "the checkpoints of the job are evaluated where they are",
+                "`false` has no effect in mode `bench`",
+                "the checkpoints in the job's folder are evaluated",
             );
         }
     }
@@ -109,18 +106,18 @@ impl Check<'_> {
                 "keep one of them; `tasksets` can hold both",
             );
         } else if trains && input.train_tasksets().next().is_none() {
-            let what = format!("missing; mode `{}` needs tasks", shown(&self.value["mode"]));
+            let message = format!("missing; mode `{}` needs tasks", shown(&self.value["mode"]));
             self.wrong(
                 "buffer.explorer_input.taskset",
-                what,
-                "say where they are: `buffer: {explorer_input: {taskset: {path: tasks.jsonl}}}`",
+                message,
+                "give their path: `buffer: {explorer_input: {taskset: {path: tasks.jsonl}}}`",
             );
         }
         if mode == Mode::Bench && input.eval_tasksets.is_empty() {
             self.wrong(
                 "buffer.explorer_input.eval_tasksets",
                 "missing; mode `bench` has nothing to evaluate",
-                "list the tasksets, each with its `path`",
+                "list the eval tasksets, each with its `path`",
             );
         }
         let repeat_times = self.given.algorithm.repeat_times;
@@ -152,9 +149,9 @@ impl Check<'_> {
             if let Some(name) = &taskset.name
                 && !names.insert(name.clone())
             {
-                let what = format!("`{name}` is the name of another one too");
-                let hint = "metrics are kept by name: choose different ones";
-                self.wrong(&format!("{key}.name"), what, hint);
+                let message = format!("`{name}` is also the name of another taskset");
+                let hint = "metrics are recorded by name: choose different names";
+                self.wrong(&format!("{key}.name"), message, hint);
             }
             ours.push(taskset);
         }
@@ -173,20 +170,20 @@ impl Check<'_> {
             ours.name = Some(name.to_owned());
         }
         if taskset.path.as_ref().is_none_or(String::is_empty) {
-            let hint = "say where the tasks are: `path: tasks.jsonl`";
+            let hint = "give the path of the tasks: `path: tasks.jsonl`";
             self.wrong(&format!("{key}.path"), "missing", hint);
         }
         if let Some(repeat_times) = repeat_times {
             if taskset.repeat_times != 1 && taskset.repeat_times != repeat_times {
                 self.warn(
                     &format!("{key}.repeat_times"),
-                    format!("{} does not count for tasks to train on", taskset.repeat_times),
-                    &format!("`algorithm.repeat_times` counts: {repeat_times}"),
+                    format!("{} has no effect on train tasks", taskset.repeat_times),
+                    &format!("`algorithm.repeat_times` is used: {repeat_times}"),
                 );
             }
             ours.repeat_times = repeat_times;
         }
-        let (least, most) = match taskset.data_selector.selector_type {
+        let (min, max) = match taskset.data_selector.selector_type {
             SelectorType::OfflineEasy2hard => (1, usize::MAX),
             SelectorType::DifficultyBased => (2, 2),
             SelectorType::Sequential | SelectorType::Shuffle | SelectorType::Random => {
@@ -194,10 +191,10 @@ impl Check<'_> {
             }
         };
         let features = taskset.data_selector.feature_keys.len();
-        if !(least..=most).contains(&features) {
-            let what = format!("{features} given, but the selector needs {least}");
-            let hint = "name the fields of a row that tell how hard a task is";
-            self.wrong(&format!("{key}.data_selector.feature_keys"), what, hint);
+        if !(min..=max).contains(&features) {
+            let message = format!("{features} given, but the selector needs {min}");
+            let hint = "name the fields of a row that hold the difficulty of a task";
+            self.wrong(&format!("{key}.data_selector.feature_keys"), message, hint);
         }
         ours
     }
@@ -208,27 +205,32 @@ impl Check<'_> {
             if self.given.mode == Mode::Train {
                 self.wrong(
                     "buffer.train_batch_size",
-                    "missing; mode `train` has no tasks to reckon it from",
-                    "say how many experiences a train step takes",
+                    "missing; mode `train` has no tasks to compute it from",
+                    "give the number of experiences of a train step",
                 );
             }
             let experiences = buffer.batch_size.saturating_mul(self.given.algorithm.repeat_times);
             self.config.buffer.train_batch_size = experiences;
         }
-        let ours = &buffer.trainer_input.experience_buffer;
+        let buffer = &buffer.trainer_input.experience_buffer;
         let key = "buffer.trainer_input.experience_buffer";
-        if let (StorageType::File, Some(path)) = (ours.storage_type, &ours.path)
+        if let (StorageType::File, Some(path)) = (buffer.storage_type, &buffer.path)
             && !is_file(path)
         {
-            let what = format!("`{path}` is neither a file of JSON lines nor of Parquet files");
-            self.wrong(&format!("{key}.path"), what, "let it end in .jsonl, .json, .parquet or /");
+            let message =
+                format!("`{path}` is neither a file of JSON lines nor a folder of Parquet files");
+            self.wrong(
+                &format!("{key}.path"),
+                message,
+                "let it end in .jsonl, .json, .parquet or /",
+            );
         }
         for (index, operator) in
             self.given.data_processor.experience_pipeline.operators.iter().enumerate()
         {
             if operator.name.is_empty() {
                 let key = format!("data_processor.experience_pipeline.operators[{index}].name");
-                self.wrong(&key, "missing", "say which operator it is, such as `reward_filter`");
+                self.wrong(&key, "missing", "name the operator, such as `reward_filter`");
             }
         }
         if let Some(path) = &self.given.data_processor.experience_pipeline.input_save_path
@@ -261,9 +263,8 @@ impl Check<'_> {
         if rolls_out && model.engine_type.is_server() && model.base_url.is_empty() {
             self.warn(
                 "explorer.rollout_model.base_url",
-                "no inference server is named, and Rollway does not start one",
-                "give the address, such as http://localhost:8000/v1, or hand the models over in \
-                 code",
+                "no inference server is given, and Rollway does not start one",
+                "give the address, such as http://localhost:8000/v1, or pass the models in code",
             );
         }
     }
@@ -271,18 +272,18 @@ impl Check<'_> {
     fn model(&mut self, key: &str, model: &ModelConfig) {
         for (index, url) in model.base_url.iter().enumerate() {
             if !url.starts_with("http://") && !url.starts_with("https://") {
-                let what = format!("`{url}` is not an address");
+                let message = format!("`{url}` is not an address");
                 let hint = format!("write http://{url} or https://{url}");
-                self.wrong(&format!("{key}.base_url[{index}]"), what, hint);
+                self.wrong(&format!("{key}.base_url[{index}]"), message, hint);
             }
         }
         if !model.base_url.is_empty()
             && model.engine_num != 1
             && model.engine_num != model.engines()
         {
-            let what = format!("{} is not the number of addresses", model.engine_num);
+            let message = format!("{} is not the number of addresses", model.engine_num);
             let note = format!("there are as many engines as addresses: {}", model.engines());
-            self.warn(&format!("{key}.engine_num"), what, &note);
+            self.warn(&format!("{key}.engine_num"), message, &note);
         }
     }
 
@@ -292,35 +293,34 @@ impl Check<'_> {
         let trains = matches!(self.given.mode, Mode::Both | Mode::Explore);
         if trains && self.given.synchronizer.sync_style == SyncStyle::Fixed {
             let hint = "set `synchronizer.sync_style` to explorer_driven or trainer_driven";
-            let what =
-                "cannot be used with `sync_style: fixed`, for which every batch has to be whole";
+            let reason = "cannot be used with `sync_style: fixed`, which needs complete batches";
             if over.ratio > 0.0 {
-                self.wrong("explorer.over_rollout.ratio", format!("{} {what}", over.ratio), hint);
+                self.wrong("explorer.over_rollout.ratio", format!("{} {reason}", over.ratio), hint);
             }
             if over.return_partial_tasks {
-                let what = format!("true {what}");
-                self.wrong("explorer.over_rollout.return_partial_tasks", what, hint);
+                let message = format!("true {reason}");
+                self.wrong("explorer.over_rollout.return_partial_tasks", message, hint);
             }
         }
         let repeat_times = self.given.algorithm.repeat_times;
-        let most = explorer.limits.runs_per_task;
-        if repeat_times > most {
-            let what =
-                format!("{repeat_times} is more than `explorer.limits.runs_per_task`: {most}");
-            self.wrong("algorithm.repeat_times", what, "lower it, or raise the limit");
+        let max = explorer.limits.runs_per_task;
+        if repeat_times > max {
+            let message =
+                format!("{repeat_times} is more than `explorer.limits.runs_per_task`: {max}");
+            self.wrong("algorithm.repeat_times", message, "lower it, or raise the limit");
         }
         let limits = &explorer.limits;
         if limits.payload_bytes_per_run > limits.payload_bytes {
-            let what = format!("{} is more than `payload_bytes`", limits.payload_bytes_per_run);
-            let hint = "one run has to fit into what all runs may hold";
-            self.wrong("explorer.limits.payload_bytes_per_run", what, hint);
+            let message = format!("{} is more than `payload_bytes`", limits.payload_bytes_per_run);
+            let hint = "lower it, or raise `payload_bytes`, the limit of all runs together";
+            self.wrong("explorer.limits.payload_bytes_per_run", message, hint);
         }
         let supervision = &explorer.supervision;
         if supervision.restart_backoff > supervision.max_restart_backoff {
-            let what =
+            let message =
                 format!("{} is less than `restart_backoff`", supervision.max_restart_backoff);
-            let hint = "the longest pause cannot be shorter than the first one";
-            self.wrong("explorer.supervision.max_restart_backoff", what, hint);
+            let hint = "set it to `restart_backoff` or more";
+            self.wrong("explorer.supervision.max_restart_backoff", message, hint);
         }
     }
 
@@ -330,14 +330,15 @@ impl Check<'_> {
             && matches!(self.given.mode, Mode::Both | Mode::Explore)
         {
             let engines = explorer.rollout_model.engines().max(1);
-            let most = self.given.buffer.batch_size.div_ceil(engines).max(1);
-            if explorer.runner_per_model > most {
-                self.config.explorer.runner_per_model = most;
+            let max = self.given.buffer.batch_size.div_ceil(engines).max(1);
+            if explorer.runner_per_model > max {
+                self.config.explorer.runner_per_model = max;
                 let given = explorer.runner_per_model;
                 if self.is_chosen("explorer.runner_per_model") {
-                    let what = format!("{given} is more than a batch can keep busy");
-                    let note = format!("{most} runners per model are used: batch size by engines");
-                    self.warn("explorer.runner_per_model", what, &note);
+                    let message = format!("{given} is more than a batch can keep busy");
+                    let note =
+                        format!("{max} runners per model are used: batch size divided by engines");
+                    self.warn("explorer.runner_per_model", message, &note);
                 }
             }
         }
@@ -379,42 +380,42 @@ impl Check<'_> {
         if self.given.mode == Mode::Serve && !is_local && !explorer.authentication {
             self.warn(
                 "explorer.authentication",
-                "false: whoever reaches this machine can use the model and write experiences",
+                "false: every client that reaches this machine can use the model and write experiences",
                 "set it to true, or listen on 127.0.0.1",
             );
         }
         if address.is_empty() || address.contains(['/', ' ']) {
-            let what = format!("{address:?} is not an address to listen on");
-            let hint = "write 127.0.0.1 for this machine only, 0.0.0.0 for everybody";
-            self.wrong("explorer.listen_address", what, hint);
+            let message = format!("{address:?} is not an address to listen on");
+            let hint = "write 127.0.0.1 for this machine only, 0.0.0.0 for all networks";
+            self.wrong("explorer.listen_address", message, hint);
         }
         if self.given.mode == Mode::Serve {
             self.served();
         }
     }
 
-    /// Checks what mode `serve` needs to record what agents do.
+    /// Checks the model and the database of mode `serve`.
     fn served(&mut self) {
         let explorer = &self.given.explorer;
         let model = &explorer.rollout_model;
         let kind = "explorer.rollout_model.engine_type";
         if model.engine_type == EngineType::Openai {
-            let what = "such a server tells no token ids, so that nothing could be trained on";
-            self.wrong(kind, what, "use vllm, sglang or llama_cpp");
+            let message = "`openai` servers return no token ids, which training needs";
+            self.wrong(kind, message, "use vllm, sglang or llama_cpp");
         } else if model.engine_type.is_server() && model.base_url.is_empty() {
-            let what = "missing; mode `serve` has no model to serve";
+            let message = "missing; mode `serve` has no model to serve";
             let hint = "give the address of the server, such as http://localhost:8000/v1";
-            self.wrong("explorer.rollout_model.base_url", what, hint);
+            self.wrong("explorer.rollout_model.base_url", message, hint);
         }
         if let Some(address) = &explorer.db_url
             && !address.starts_with("sqlite:///")
             && address.contains(':')
         {
-            // The address of a server may hold a password, so it is not repeated.
-            let what = "mode `serve` records in SQLite, on this machine";
-            let hint = "write sqlite:///PATH, or leave it out";
-            let problem = ConfigProblem::new("explorer.db_url", what)
-                .at(self.place("explorer.db_url").as_ref())
+            // The address of a server may contain a password, so it is not shown.
+            let message = "mode `serve` records in a SQLite database on this machine";
+            let hint = "write sqlite:///PATH, or remove the key";
+            let problem = ConfigProblem::new("explorer.db_url", message)
+                .at(self.span("explorer.db_url").as_ref())
                 .without_line()
                 .hint(hint);
             self.problems.push(problem);
@@ -425,53 +426,53 @@ impl Check<'_> {
         let faults = &self.given.simulation.faults;
         let sum = faults.raise + faults.hang + faults.crash + faults.model_unavailable;
         if sum > 100.0 {
-            let what = format!("the shares add up to {sum} percent");
-            self.wrong("simulation.faults", what, "keep them within 100 together");
+            let message = format!("the shares add up to {sum} percent");
+            self.wrong("simulation.faults", message, "lower them to at most 100 together");
         }
     }
 
-    fn wrong(&mut self, key: &str, what: impl Into<String>, hint: impl Into<String>) {
-        let problem = self.problem(key, what, hint);
+    fn wrong(&mut self, key: &str, message: impl Into<String>, hint: impl Into<String>) {
+        let problem = self.problem(key, message, hint);
         self.problems.push(problem);
     }
 
     fn problem(
         &self,
         key: &str,
-        what: impl Into<String>,
+        message: impl Into<String>,
         hint: impl Into<String>,
     ) -> ConfigProblem {
-        let place = self.place(key);
-        let problem = ConfigProblem::new(key, what).at(place.as_ref()).hint(hint);
+        let span = self.span(key);
+        let problem = ConfigProblem::new(key, message).at(span.as_ref()).hint(hint);
         match self.current(key) {
             Some(value) if !value.is_object() && !value.is_array() => problem.value(shown(value)),
             _ => problem,
         }
     }
 
-    fn warn(&mut self, key: &str, what: impl Into<String>, note: &str) {
-        let place = self.place(key);
-        let (key, what, note) = (key.to_owned(), what.into(), note.to_owned());
-        self.warnings.push(ConfigWarning { key, place, what, note });
+    fn warn(&mut self, key: &str, message: impl Into<String>, note: &str) {
+        let span = self.span(key);
+        let (key, message, note) = (key.to_owned(), message.into(), note.to_owned());
+        self.warnings.push(ConfigWarning { key, span, message, note });
     }
 
-    /// Tells whether somebody chose the value of a key. A default that nobody chose is changed
-    /// without a word.
+    /// Tells whether a value was given or differs from the default. Defaults are corrected without a
+    /// warning.
     fn is_chosen(&self, key: &str) -> bool {
         let default = Config::default().to_value();
         let default = default.pointer(&pointer(key));
         self.given.loaded.origins.contains_key(key) || self.current(key) != default
     }
 
-    /// Returns where a key stands, or the section in which it is missing; none where the value
-    /// has been changed since it was read.
-    fn place(&self, key: &str) -> Option<SourceSpan> {
+    /// Returns the span of a key, or of the section in which it is missing. `None`: the value has
+    /// been changed since it was read.
+    fn span(&self, key: &str) -> Option<SourceSpan> {
         let mut key = key;
         loop {
             if let Some(origin) = self.given.loaded.origins.get(key) {
                 let is_same = |read| self.current(key).is_some_and(|now| equal(read, now));
                 let is_same = origin.value.as_ref().is_none_or(is_same);
-                return if is_same { origin.place.clone() } else { None };
+                return if is_same { origin.span.clone() } else { None };
             }
             key = match key.strip_suffix(']') {
                 Some(_) => &key[..key.rfind('[')?],
@@ -490,7 +491,7 @@ fn pointer(key: &str) -> String {
     format!("/{}", key.replace(['.', '['], "/").replace(']', ""))
 }
 
-/// Tells whether two values are the same; 1 and 1.0 are.
+/// Compares values; 1 equals 1.0.
 fn equal(one: &Value, other: &Value) -> bool {
     match (one.as_f64(), other.as_f64()) {
         (Some(one), Some(other)) => one == other,

@@ -1,4 +1,4 @@
-//! Durations as they stand in configuration: plain numbers of seconds.
+//! Durations of the configuration: numbers of seconds.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,16 +8,14 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, Unexpected};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A duration that is written as a number of seconds. It is never negative and never endless, so
-/// that it can be used without a check.
+/// A duration that is written as a number of seconds, from 0 to [`MAX`](Self::MAX).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConfigSeconds(pub Duration);
 
 impl ConfigSeconds {
-    /// The longest duration that a file can name: about thirty years.
+    /// Maximum number of seconds: about thirty years.
     pub const MAX: f64 = 1e9;
 
-    /// Returns this many whole seconds.
     pub const fn new(seconds: u64) -> Self {
         Self(Duration::from_secs(seconds))
     }

@@ -7,12 +7,10 @@ use rollway_base::atomic_file::{FileError, load_or_create_secret};
 
 use super::{Config, ConfigProblem};
 
-/// Reasons why there is no agent key.
+/// Error: the agent key is not available.
 #[derive(Debug)]
 pub enum AgentKeyError {
-    /// The file of the key cannot be read or created.
     File(FileError),
-    /// The environment variable that the configuration names holds no key.
     Config(ConfigProblem),
 }
 
@@ -34,8 +32,8 @@ pub fn api_key(key: &str, variable: Option<&str>) -> Result<Option<Secret>, Conf
     let Some(variable) = variable.filter(|name| !name.is_empty()) else { return Ok(None) };
     let text = std::env::var(variable).unwrap_or_default();
     Secret::new(text.trim()).map(Some).map_err(|_| {
-        let what = format!("the environment variable {variable} is not set, or empty");
-        let hint = format!("export {variable} where the job is started, or leave the key out");
-        ConfigProblem::new(key, what).hint(hint)
+        let message = format!("the environment variable {variable} is not set or empty");
+        let hint = format!("export {variable} before the job is started, or remove the key");
+        ConfigProblem::new(key, message).hint(hint)
     })
 }

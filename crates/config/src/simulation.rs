@@ -1,42 +1,30 @@
-//! `simulation`: the made-up world of mode `simulate`.
-
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+//! `simulation`: work and faults of mode `simulate`.
 
 use super::seconds::ConfigSeconds;
 
-/// The made-up world of mode `simulate`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct SimulationConfig {
-    /// Decides everything that is random. The same seed gives the same run.
-    pub seed: u64,
-    /// What a run usually takes. A few take hundreds of times as long.
-    pub run_seconds: ConfigSeconds,
-    /// What goes wrong, and how often.
-    pub faults: SimulationFaults,
-}
-
-impl Default for SimulationConfig {
-    fn default() -> Self {
-        Self { seed: 0, run_seconds: ConfigSeconds::new(1), faults: SimulationFaults::default() }
+section! {
+    /// Work and faults of mode `simulate`.
+    pub struct SimulationConfig {
+        /// Seed of all random choices. The same seed gives the same run.
+        pub seed: u64,
+        /// Typical duration of a run. A few runs take hundreds of times as long.
+        pub run_seconds: ConfigSeconds = ConfigSeconds::new(1),
+        pub faults: SimulationFaults,
     }
-}
 
-/// What goes wrong, each as a share of all runs in percent.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct SimulationFaults {
-    /// The workflow raises. Percent of runs.
-    #[schemars(range(min = 0.0, max = 100.0))]
-    pub raise: f64,
-    /// The workflow never returns. Percent of runs.
-    #[schemars(range(min = 0.0, max = 100.0))]
-    pub hang: f64,
-    /// The runner dies. Percent of runs.
-    #[schemars(range(min = 0.0, max = 100.0))]
-    pub crash: f64,
-    /// No model answers. Percent of runs.
-    #[schemars(range(min = 0.0, max = 100.0))]
-    pub model_unavailable: f64,
+    /// Simulated faults, each as a percentage of runs.
+    pub struct SimulationFaults {
+        /// Percentage of runs whose workflow raises an exception.
+        #[schemars(range(min = 0.0, max = 100.0))]
+        pub raise: f64,
+        /// Percentage of runs whose workflow never returns.
+        #[schemars(range(min = 0.0, max = 100.0))]
+        pub hang: f64,
+        /// Percentage of runs whose runner dies.
+        #[schemars(range(min = 0.0, max = 100.0))]
+        pub crash: f64,
+        /// Percentage of runs without a reachable inference server.
+        #[schemars(range(min = 0.0, max = 100.0))]
+        pub model_unavailable: f64,
+    }
 }

@@ -1,17 +1,24 @@
-//! What files written for Trinity-RFT say that Rollway does otherwise: other spellings, and keys
-//! that are accepted, have no effect, and come with a word about what happens instead.
+//! Compatibility with files for Trinity-RFT: translated values, keys that are accepted with a
+//! warning and have no effect, and hints for removed or renamed keys.
 
 use super::error::ConfigWarning;
 use super::key_schema::PATHS;
 use super::node::{NodeEntry, Scalar, Tree};
 
 /// Keys that are accepted and have no effect.
-pub(super) struct UnusedKey {
-    /// The sections in which the keys stand; the empty one is the top.
+pub(super) struct UnusedKeys {
+    /// Sections of the keys; the empty one is the top level.
     pub(super) sections: &'static [&'static str],
-    pub(super) keys: &'static [&'static str],
-    /// What happens instead.
+    /// Names of the keys, separated by spaces.
+    keys: &'static str,
+    /// Explanation, or the key to use instead.
     pub(super) note: &'static str,
+}
+
+impl UnusedKeys {
+    pub(super) fn keys(&self) -> impl Iterator<Item = &'static str> {
+        self.keys.split_whitespace()
+    }
 }
 
 const MODELS: &[&str] = &["explorer.rollout_model", "explorer.auxiliary_models"];
@@ -26,229 +33,173 @@ const FORMATS: &[&str] = &[
     "buffer.explorer_input.eval_tasksets.format",
 ];
 
-pub(super) const UNUSED: &[UnusedKey] = &[
-    UnusedKey {
+pub(super) const UNUSED: &[UnusedKeys] = &[
+    UnusedKeys {
         sections: &["trainer"],
-        keys: &[
-            "actor_grad_clip",
-            "enable_preview",
-            "grad_clip",
-            "max_checkpoints_to_keep",
-            "max_token_len_per_gpu",
-            "save_hf_checkpoint",
-            "save_strategy",
-            "trainer_config",
-            "trainer_config_path",
-            "trainer_strategy",
-            "ulysses_sequence_parallel_size",
-            "use_dynamic_bsz",
-        ],
+        keys: "actor_grad_clip enable_preview grad_clip max_checkpoints_to_keep \
+               max_token_len_per_gpu save_hf_checkpoint save_strategy trainer_config \
+               trainer_config_path trainer_strategy ulysses_sequence_parallel_size \
+               use_dynamic_bsz",
         note: "the trainer is a program of its own and has its own configuration",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: &[""],
-        keys: &["model"],
+        keys: "model",
         note: "models are loaded by inference servers and by the trainer; \
-               `explorer.rollout_model` says which servers to talk to",
+               `explorer.rollout_model` names the servers",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: &[""],
-        keys: &["ray_namespace"],
+        keys: "ray_namespace",
         note: "the namespace is `cluster.namespace`",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: &[""],
-        keys: &["service"],
-        note: "services are not started; an operator of the pipeline can call one that runs",
+        keys: "service",
+        note: "services are not started; an operator of the pipeline can call a running one",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: &[""],
-        keys: &["stages"],
+        keys: "stages",
         note: "only this file is run; give every stage a file and run one after the other",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: &[""],
-        keys: &["global_config"],
+        keys: "global_config",
         note: "every key is given in its own section",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: &["cluster"],
-        keys: &["node_num", "gpu_per_node"],
-        note: "Ray and the inference servers know their own machines",
+        keys: "node_num gpu_per_node",
+        note: "Ray and the inference servers manage their own machines",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: MODELS,
-        keys: &[
-            "bundle_indices",
-            "chat_template",
-            "cuda_visible_devices",
-            "dtype",
-            "enable_auto_tool_choice",
-            "enable_chunked_prefill",
-            "enable_log_requests",
-            "enable_lora",
-            "enable_prefix_caching",
-            "enable_runtime_lora_updating",
-            "enable_thinking",
-            "enforce_eager",
-            "fully_sharded_loras",
-            "gpu_memory_utilization",
-            "lora_kwargs",
-            "lora_modules",
-            "max_cpu_loras",
-            "max_logprobs",
-            "max_model_len",
-            "reasoning_parser",
-            "rope_scaling",
-            "rope_theta",
-            "tool_call_parser",
-            "use_v1",
-        ],
+        keys: "bundle_indices chat_template cuda_visible_devices dtype enable_auto_tool_choice \
+               enable_chunked_prefill enable_log_requests enable_lora enable_prefix_caching \
+               enable_runtime_lora_updating enable_thinking enforce_eager fully_sharded_loras \
+               gpu_memory_utilization lora_kwargs lora_modules max_cpu_loras max_logprobs \
+               max_model_len reasoning_parser rope_scaling rope_theta tool_call_parser use_v1",
         note: "Rollway does not start inference servers: give it to the server when you start it",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: MODELS,
-        keys: &["ignore_eos", "logprobs", "min_response_tokens", "n", "repetition_penalty"],
+        keys: "ignore_eos logprobs min_response_tokens n repetition_penalty",
         note: "sampling options that not every server has go into `rollout_args` of the taskset",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: MODELS,
-        keys: &["enable_history", "enable_openai_api"],
+        keys: "enable_history enable_openai_api",
         note: "every model has an OpenAI API, and every call of the trained model is recorded",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: &["explorer"],
-        keys: &["runner_num"],
+        keys: "runner_num",
         note: "the number of runners is `explorer.runner_per_model` for each model",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: &["explorer"],
-        keys: &["api_port"],
+        keys: "api_port",
         note: "the port of mode `serve` is `explorer.proxy_port`",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: &["explorer"],
-        keys: &["runner_prepare_concurrency"],
+        keys: "runner_prepare_concurrency",
         note: "all workers are started at once",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: &["explorer"],
-        keys: &["runner_prepare_max_retries"],
-        note: "a runner that does not start is tried again for ever, with pauses; \
-               `explorer.supervision.max_start_failures` says when it is shown as broken",
+        keys: "runner_prepare_max_retries",
+        note: "a runner that does not start is retried without limit, with backoff; it counts as \
+               broken after `explorer.supervision.max_start_failures` failures",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: &["buffer"],
-        keys: &["max_retry_times", "max_retry_interval"],
-        note: "it belongs to `buffer.trainer_input.experience_buffer`",
+        keys: "max_retry_times max_retry_interval",
+        note: "set it in `buffer.trainer_input.experience_buffer`",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: &["buffer"],
-        keys: &["pad_token_id", "tokenizer_path"],
+        keys: "pad_token_id tokenizer_path",
         note: "experiences hold token ids without padding; tokenizers belong to the servers",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: &["buffer.explorer_input"],
-        keys: &["reply_prefix", "system_prompt"],
-        note: "the system prompt is `format.system_prompt` of each taskset; a prefix of the reply \
-               is the workflow's business",
+        keys: "reply_prefix system_prompt",
+        note: "the system prompt is `format.system_prompt` of each taskset; a prefix of the \
+               reply belongs to the workflow",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: TASKSETS,
-        keys: &["enable_progress_bar", "reply_prefix", "system_prompt", "wrap_in_ray"],
+        keys: "enable_progress_bar reply_prefix system_prompt wrap_in_ray",
         note: "the system prompt is `format.system_prompt`; the rest is not needed",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: TASKSETS,
-        keys: &["batch_size", "total_epochs", "total_steps"],
-        note: "the sizes of a job stand in `buffer` and hold for all tasksets",
+        keys: "batch_size total_epochs total_steps",
+        note: "the sizes of a job are set in `buffer`, for all tasksets",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: FORMATS,
-        keys: &[
-            "chat_template",
-            "chosen_key",
-            "enable_concatenated_multi_turn",
-            "label_key",
-            "prompt_type",
-            "rejected_key",
-        ],
-        note: "it concerns the trainer's own data; tasks need `prompt_key` or `messages_key`",
+        keys: "chat_template chosen_key enable_concatenated_multi_turn label_key prompt_type \
+               rejected_key",
+        note: "for data of the trainer; tasks need `prompt_key` or `messages_key`",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: &["buffer.trainer_input"],
-        keys: &["auxiliary_buffers", "sft_warmup_dataset", "sft_warmup_steps"],
-        note: "the trainer reads its other data by itself",
+        keys: "auxiliary_buffers sft_warmup_dataset sft_warmup_steps",
+        note: "the trainer reads other data itself",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: &["buffer.trainer_input.experience_buffer"],
-        keys: &["format", "schema_type", "tokenizer_path", "wrap_in_ray"],
+        keys: "format schema_type tokenizer_path wrap_in_ray",
         note: "experiences have one format, and every trainer can reach the buffer",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: &["data_processor"],
-        keys: &["task_pipeline"],
-        note: "tasks are taken as they stand in the taskset",
+        keys: "task_pipeline",
+        note: "tasks are not processed before they run",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: &["data_processor.experience_pipeline"],
-        keys: &["inputs", "output"],
+        keys: "inputs output",
         note: "experiences come from the workflows and go to \
                `buffer.trainer_input.experience_buffer`",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: &["algorithm"],
-        keys: &[
-            "compute_advantage_in_trainer",
-            "entropy_loss_fn",
-            "entropy_loss_fn_args",
-            "kl_loss_fn",
-            "kl_loss_fn_args",
-            "kl_penalty_fn",
-            "kl_penalty_fn_args",
-            "loss_agg_mode",
-            "optimizer",
-            "policy_loss_fn",
-            "policy_loss_fn_args",
-            "use_critic",
-        ],
+        keys: "compute_advantage_in_trainer entropy_loss_fn entropy_loss_fn_args kl_loss_fn \
+               kl_loss_fn_args kl_penalty_fn kl_penalty_fn_args loss_agg_mode optimizer \
+               policy_loss_fn policy_loss_fn_args use_critic",
         note: "losses and optimizers belong to the trainer",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: &["algorithm"],
-        keys: &["sample_strategy", "sample_strategy_args"],
+        keys: "sample_strategy sample_strategy_args",
         note: "the trainer reads experiences in the order of the buffer; \
                `synchronizer.max_staleness` bounds their staleness, and \
                `experience_buffer.replay_buffer` their reuse",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: &["synchronizer"],
-        keys: &["explorer_world_size", "ray_namespace", "wait_for_checkpoint"],
-        note: "Rollway finds it out by itself",
+        keys: "explorer_world_size ray_namespace wait_for_checkpoint",
+        note: "not needed",
     },
-    UnusedKey {
+    UnusedKeys {
         sections: &["monitor"],
-        keys: &["cache_dir", "enable_ray_timeline"],
+        keys: "cache_dir enable_ray_timeline",
         note: "monitor files are in the job's folder",
     },
-    UnusedKey {
-        sections: &["log"],
-        keys: &["save_dir"],
-        note: "log files are in the job's folder",
-    },
-    UnusedKey {
-        sections: &["log"],
-        keys: &["group_by_node"],
-        note: "logs are not split by machine",
-    },
+    UnusedKeys { sections: &["log"], keys: "save_dir", note: "log files are in the job's folder" },
+    UnusedKeys { sections: &["log"], keys: "group_by_node", note: "logs are not split by machine" },
 ];
 
-/// Another spelling of a value.
+/// Translation of a value.
 pub(super) struct ValueAlias {
     pub(super) key: &'static str,
     pub(super) from: &'static str,
     pub(super) to: &'static str,
-    /// What is different; none where the two mean the same.
+    /// Difference in meaning. `None`: the same meaning.
     pub(super) note: Option<&'static str>,
 }
 
@@ -265,7 +216,7 @@ pub(super) const SPELLINGS: &[ValueAlias] = &[
         key: "trainer.trainer_type",
         from: "verl",
         to: "command",
-        note: Some("the trainer is a program of its own: `trainer.command` starts it"),
+        note: Some("the trainer is a separate program: `trainer.command` starts it"),
     },
     same("explorer.rollout_model.engine_type", "vllm_async", "vllm"),
     same("explorer.rollout_model.engine_type", "external", "openai"),
@@ -278,41 +229,32 @@ pub(super) const SPELLINGS: &[ValueAlias] = &[
         from: "colocate",
         to: "both",
         note: Some(
-            "runs as `both`: who shares a GPU is up to the servers and the trainer; \
-             `synchronizer.sync_method: memory` is the way for weights on one machine",
+            "runs as `both`: servers and trainer decide about sharing a GPU; on one machine, use \
+             `synchronizer.sync_method: memory`",
         ),
     },
 ];
 
-/// Keys that are unknown for a reason, and what to do instead.
+/// Refused keys with their hints.
 const REFUSED: &[(&str, &str)] = &[
     (
         "explorer.limits.joined_runners",
         "`joined_runners` was removed, because every runner belongs to the pool; remove the key, \
          and limit the pool with `explorer.limits.runners`",
     ),
-    (
-        "explorer.rollout_model.api_key",
-        "secrets have no place in files: put it into an environment variable and name that, as in \
-         `api_key_env: MY_KEY`",
-    ),
-    (
-        "explorer.auxiliary_models.api_key",
-        "secrets have no place in files: put it into an environment variable and name that, as in \
-         `api_key_env: MY_KEY`",
-    ),
-    (
-        "explorer.limits.joined_runners",
-        "remove it: runners no longer join by themselves, and `runners` limits their number",
-    ),
+    ("explorer.rollout_model.api_key", API_KEY),
+    ("explorer.auxiliary_models.api_key", API_KEY),
     ("explorer.rollout_model.max_prompt_tokens", MAX_PROMPT_TOKENS),
     ("explorer.auxiliary_models.max_prompt_tokens", MAX_PROMPT_TOKENS),
 ];
 
+const API_KEY: &str = "files must not contain secrets: set an environment variable and name it, as \
+                       in `api_key_env: MY_KEY`";
+
 const MAX_PROMPT_TOKENS: &str = "prompts are not truncated: limit the context of the inference \
                                  server when you start it, or remove long prompts from the taskset";
 
-/// Values that are refused for a reason: key, value, and what to do instead.
+/// Refused values: key, value, hint.
 const REFUSED_VALUES: &[(&str, &str, &str)] = &[
     ("buffer.explorer_input.taskset.storage_type", "sql", EXPORT_TABLE),
     ("buffer.explorer_input.tasksets.storage_type", "sql", EXPORT_TABLE),
@@ -320,26 +262,25 @@ const REFUSED_VALUES: &[(&str, &str, &str)] = &[
 ];
 
 const EXPORT_TABLE: &str = "tasks are not read from databases: export the table as JSON lines or \
-                            Parquet, and leave `storage_type` out";
+                            Parquet, and remove `storage_type`";
 
-/// Returns what to say about a key that is accepted and has no effect; none where the key is
-/// simply unknown.
+/// Returns the warnings about a key without an effect. `None`: the key is unknown.
 pub(super) fn warnings(
     entry: &NodeEntry,
     shown: &str,
     pattern: &str,
 ) -> Option<Vec<ConfigWarning>> {
     let (section, key) = pattern.rsplit_once('.').unwrap_or(("", pattern));
-    let unused = UNUSED
-        .iter()
-        .find(|unused| unused.sections.contains(&section) && unused.keys.contains(&key))?;
+    let unused = UNUSED.iter().find(|unused| {
+        unused.sections.contains(&section) && unused.keys().any(|name| name == key)
+    })?;
     let mut warnings = vec![unused_warning(entry, shown, unused.note.to_owned())];
-    // Much of `model` has a place in `explorer.rollout_model`.
+    // Many keys of `model` exist in `explorer.rollout_model`.
     if let ("model", Tree::Map(entries)) = (pattern, &entry.node.tree) {
         for entry in entries {
             let there = format!("explorer.rollout_model.{}", entry.key);
             if PATHS.contains(&there) {
-                let note = format!("say it in `{there}`");
+                let note = format!("set `{there}`");
                 warnings.push(unused_warning(entry, &format!("{shown}.{}", entry.key), note));
             }
         }
@@ -347,7 +288,7 @@ pub(super) fn warnings(
     Some(warnings)
 }
 
-/// Returns what a value of another spelling is here, and what to say about it.
+/// Translates a value, with a warning if the meaning differs.
 pub(super) fn replaced(
     scalar: &Scalar,
     entry: &NodeEntry,
@@ -359,14 +300,14 @@ pub(super) fn replaced(
     })?;
     let warning = spelling.note.map(|note| ConfigWarning {
         key: shown.to_owned(),
-        place: entry.node.place.clone(),
-        what: format!("`{}` is taken as `{}`", spelling.from, spelling.to),
+        span: entry.node.span.clone(),
+        message: format!("`{}` is read as `{}`", spelling.from, spelling.to),
         note: note.to_owned(),
     });
     Some((spelling.to, warning))
 }
 
-/// Former keys and their names today.
+/// Former keys and their current names.
 const RENAMED: &[(&str, &str)] = &[
     ("buffer.trainer_input.experience_buffer.when_full", "on_full"),
     ("cluster.idle_time", "idle_timeout"),
@@ -387,28 +328,28 @@ const RENAMED: &[(&str, &str)] = &[
     ("explorer.supervision.start_failures_max", "max_start_failures"),
 ];
 
-/// Returns the name that a former key has today.
+/// Returns the current name of a former key.
 pub(super) fn renamed(pattern: &str) -> Option<&'static str> {
     RENAMED.iter().find(|(key, _)| *key == pattern).map(|(_, name)| *name)
 }
 
-/// Returns what to do instead of a key that is refused for a reason.
+/// Returns the hint for a refused key.
 pub(super) fn hint(pattern: &str) -> Option<&'static str> {
     REFUSED.iter().find(|(key, _)| *key == pattern).map(|(_, hint)| *hint)
 }
 
-/// Returns what to do instead of a value that is refused for a reason.
+/// Returns the hint for a refused value.
 pub(super) fn value_hint(pattern: &str, text: &str) -> Option<&'static str> {
-    let is_it =
+    let is_refused =
         |(key, value, _): &&(&str, &str, &str)| *key == pattern && value.eq_ignore_ascii_case(text);
-    REFUSED_VALUES.iter().find(is_it).map(|(_, _, hint)| *hint)
+    REFUSED_VALUES.iter().find(is_refused).map(|(_, _, hint)| *hint)
 }
 
 fn unused_warning(entry: &NodeEntry, shown: &str, note: String) -> ConfigWarning {
     ConfigWarning {
         key: shown.to_owned(),
-        place: entry.place.clone(),
-        what: "not used by Rollway".to_owned(),
+        span: entry.span.clone(),
+        message: "not used by Rollway".to_owned(),
         note,
     }
 }
@@ -417,14 +358,13 @@ fn unused_warning(entry: &NodeEntry, shown: &str, note: String) -> ConfigWarning
 mod tests {
     use super::*;
 
-    /// A key cannot be both; and what is pointed at exists.
     #[test]
-    fn the_tables_agree_with_the_types() {
+    fn tables_name_existing_sections_and_keys() {
         for unused in UNUSED {
             for section in unused.sections {
                 let section_exists = section.is_empty() || PATHS.iter().any(|path| path == section);
                 assert!(section_exists, "{section}");
-                for key in unused.keys {
+                for key in unused.keys() {
                     let path = super::super::key_schema::join(section, key);
                     assert!(!PATHS.contains(&path), "{path} is a key");
                 }

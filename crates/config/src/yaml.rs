@@ -1,5 +1,5 @@
-//! From the text of a YAML file to [`ConfigNode`]s: anchors, merge keys and environment variables
-//! are resolved here, and what YAML leaves open (two equal keys, several documents) is a problem.
+//! YAML parser for [`ConfigNode`]s. Resolves anchors, merge keys and environment variables; refuses
+//! duplicate keys, several documents and unknown tags.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use super::environment;
 use super::error::{ConfigProblem, SourceFile, SourceSpan};
 use super::node::{ConfigNode, NodeEntry, Scalar, Tree};
 
-/// How many values a file may have, those that anchors repeat included.
+/// Maximum number of values in a file, including those that anchors repeat.
 const MAX_NODES: usize = 100_000;
 
-/// How deep values may be nested.
+/// Maximum depth of nested values.
 const MAX_DEPTH: usize = 64;
 
-/// Reads a text. Problems are added to the list; without a node there is at least one.
+/// Parses a text and adds problems to the list. `None`: there is at least one problem.
 pub(super) fn parse(
     name: &str,
     text: &str,
@@ -45,16 +45,16 @@ pub(super) fn parse(
     }
 }
 
-/// A problem after which nothing more can be read.
+/// A problem that ends parsing.
 struct Stop(ConfigProblem);
 
 struct Loader<'a> {
     parser: Parser<'a, granit_parser::StrInput<'a>>,
     source: Arc<SourceFile>,
-    /// Nodes that have a name, and how many values each of them has.
+    /// Nodes with an anchor, and the number of values in each.
     anchors: BTreeMap<usize, (ConfigNode, usize)>,
     nodes: usize,
-    /// The keys that lead to where the loader is.
+    /// Keys that lead to the current node.
     path: Vec<String>,
     problems: &'a mut Vec<ConfigProblem>,
 }
@@ -63,58 +63,58 @@ impl<'a> Loader<'a> {
     fn document(&mut self) -> Result<ConfigNode, Stop> {
         let mut document = None;
         loop {
-            let (event, span) = self.next()?;
+            let (event, range) = self.next()?;
             match event {
                 Event::StreamEnd => break,
                 Event::StreamStart | Event::DocumentEnd => {}
                 Event::DocumentStart(..) if document.is_some() => {
-                    let place = self.place(span);
+                    let span = self.span(range);
                     let problem = ConfigProblem::new("", "a second document begins here");
                     let hint = "a configuration is one document: remove the `---` in the middle";
-                    return Err(Stop(problem.at(Some(&place)).hint(hint)));
+                    return Err(Stop(problem.at(Some(&span)).hint(hint)));
                 }
                 Event::DocumentStart(..) => document = Some(self.node()?),
-                _ => return Err(self.unexpected(span)),
+                _ => return Err(self.unexpected(range)),
             }
         }
-        // An empty file is a configuration that says nothing.
+        // An empty file has all defaults.
         Ok(document.unwrap_or_else(|| ConfigNode::map(Vec::new())))
     }
 
     fn node(&mut self) -> Result<ConfigNode, Stop> {
-        let (event, span) = self.next()?;
-        self.node_of(event, span)
+        let (event, range) = self.next()?;
+        self.node_of(event, range)
     }
 
-    fn node_of(&mut self, event: Event<'a>, span: Span) -> Result<ConfigNode, Stop> {
+    fn node_of(&mut self, event: Event<'a>, range: Span) -> Result<ConfigNode, Stop> {
         let before = self.nodes;
-        self.count(1, span)?;
-        let place = Some(self.place(span));
+        self.count(1, range)?;
+        let span = Some(self.span(range));
         let (anchor, tree) = match event {
             Event::Alias(id) => {
                 let Some((node, size)) = self.anchors.get(&id).cloned() else {
-                    let what = "this value contains itself";
-                    return Err(Stop(ConfigProblem::new("", what).at(place.as_ref())));
+                    let message = "this value contains itself";
+                    return Err(Stop(ConfigProblem::new("", message).at(span.as_ref())));
                 };
-                self.count(size, span)?;
+                self.count(size, range)?;
                 return Ok(node);
             }
             Event::Scalar(text, style, anchor, tag) => {
-                let plain = style == ScalarStyle::Plain && self.is_plain(tag.as_deref(), span);
-                let text = self.substituted(&text, place.as_ref());
+                let plain = style == ScalarStyle::Plain && self.is_plain(tag.as_deref(), range);
+                let text = self.substituted(&text, span.as_ref());
                 (anchor, Tree::Scalar(Scalar { text, plain }))
             }
             Event::SequenceStart(_, anchor, tag) => {
-                self.is_plain(tag.as_deref(), span);
+                self.is_plain(tag.as_deref(), range);
                 (anchor, Tree::List(self.list()?))
             }
             Event::MappingStart(_, anchor, tag) => {
-                self.is_plain(tag.as_deref(), span);
+                self.is_plain(tag.as_deref(), range);
                 (anchor, Tree::Map(self.entries()?))
             }
-            _ => return Err(self.unexpected(span)),
+            _ => return Err(self.unexpected(range)),
         };
-        let node = ConfigNode { tree, place };
+        let node = ConfigNode { tree, span };
         if anchor != 0 {
             self.anchors.insert(anchor, (node.clone(), self.nodes - before));
         }
@@ -124,11 +124,11 @@ impl<'a> Loader<'a> {
     fn list(&mut self) -> Result<Vec<ConfigNode>, Stop> {
         let mut items = Vec::new();
         loop {
-            let (event, span) = self.next()?;
+            let (event, range) = self.next()?;
             if event == Event::SequenceEnd {
                 return Ok(items);
             }
-            items.push(self.node_of(event, span)?);
+            items.push(self.node_of(event, range)?);
         }
     }
 
@@ -136,18 +136,18 @@ impl<'a> Loader<'a> {
         let mut entries: Vec<NodeEntry> = Vec::new();
         let mut merged = Vec::new();
         loop {
-            let (event, span) = self.next()?;
+            let (event, range) = self.next()?;
             if event == Event::MappingEnd {
                 break;
             }
             let is_merge =
                 matches!(&event, Event::Scalar(text, ScalarStyle::Plain, ..) if text == "<<");
-            let place = Some(self.place(span));
-            let key = self.node_of(event, span)?;
+            let span = Some(self.span(range));
+            let key = self.node_of(event, range)?;
             let Tree::Scalar(Scalar { text: key, .. }) = key.tree else {
                 let problem =
-                    ConfigProblem::new("", "a key has to be a word, not a list or a mapping");
-                self.problems.push(problem.at(place.as_ref()));
+                    ConfigProblem::new("", "a key must be a word, not a list or a mapping");
+                self.problems.push(problem.at(span.as_ref()));
                 self.node()?;
                 continue;
             };
@@ -156,14 +156,14 @@ impl<'a> Loader<'a> {
             let path = self.path.join(".");
             self.path.pop();
             if is_merge {
-                self.merge(node, place.as_ref(), &mut merged);
+                self.merge(node, span.as_ref(), &mut merged);
             } else if let Some(first) = entries.iter().find(|entry| entry.key == key) {
-                let line = first.place.as_ref().map_or(0, |place| place.line);
+                let line = first.span.as_ref().map_or(0, |span| span.line);
                 let problem =
                     ConfigProblem::new(path, format!("given twice, first in line {line}"));
-                self.problems.push(problem.at(place.as_ref()).hint("keep one of them"));
+                self.problems.push(problem.at(span.as_ref()).hint("keep one of them"));
             } else {
-                entries.push(NodeEntry { key, place, node });
+                entries.push(NodeEntry { key, span, node });
             }
         }
         for entry in merged {
@@ -174,40 +174,40 @@ impl<'a> Loader<'a> {
         Ok(entries)
     }
 
-    /// Collects what `<<` brings: the keys of one mapping or of several.
-    fn merge(&mut self, node: ConfigNode, place: Option<&SourceSpan>, merged: &mut Vec<NodeEntry>) {
+    /// Collects the keys of the mappings that `<<` merges.
+    fn merge(&mut self, node: ConfigNode, span: Option<&SourceSpan>, merged: &mut Vec<NodeEntry>) {
         match node.tree {
             Tree::Map(entries) => merged.extend(entries),
             Tree::List(nodes) if nodes.iter().all(|node| matches!(node.tree, Tree::Map(_))) => {
-                nodes.into_iter().for_each(|node| self.merge(node, place, merged));
+                nodes.into_iter().for_each(|node| self.merge(node, span, merged));
             }
             Tree::List(_) | Tree::Scalar(_) => {
-                let problem = ConfigProblem::new("<<", "there are no keys to merge in this value");
+                let problem = ConfigProblem::new("<<", "this value has no keys to merge");
                 let hint = "`<<: *name` takes over the keys of a mapping that is marked `&name`";
-                self.problems.push(problem.at(place).hint(hint));
+                self.problems.push(problem.at(span).hint(hint));
             }
         }
     }
 
-    /// Tells whether a scalar may be more than text; a tag that nobody knows is a problem.
-    fn is_plain(&mut self, tag: Option<&Tag>, span: Span) -> bool {
+    /// Tells whether a scalar may be other than text; an unknown tag is a problem.
+    fn is_plain(&mut self, tag: Option<&Tag>, range: Span) -> bool {
         let Some(tag) = tag else { return true };
         if tag.is_yaml_core_schema_tag("str") {
             return false;
         }
         if tag.core_suffix().is_none() {
-            let place = self.place(span);
-            let problem = ConfigProblem::new("", format!("the tag `{tag}` means nothing here"));
-            self.problems.push(problem.at(Some(&place)).hint("remove it"));
+            let span = self.span(range);
+            let problem = ConfigProblem::new("", format!("unknown tag `{tag}`"));
+            self.problems.push(problem.at(Some(&span)).hint("remove it"));
         }
         true
     }
 
-    fn substituted(&mut self, text: &str, place: Option<&SourceSpan>) -> String {
+    fn substituted(&mut self, text: &str, span: Option<&SourceSpan>) -> String {
         match environment::substitute(text, |name| std::env::var(name).ok()) {
             Ok(text) => text,
             Err(mut problem) => {
-                problem.place = place.cloned();
+                problem.span = span.cloned();
                 problem.key = self.path.join(".");
                 self.problems.push(problem);
                 String::new()
@@ -215,13 +215,13 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn count(&mut self, nodes: usize, span: Span) -> Result<(), Stop> {
+    fn count(&mut self, nodes: usize, range: Span) -> Result<(), Stop> {
         self.nodes = self.nodes.saturating_add(nodes);
         if self.nodes <= MAX_NODES {
             return Ok(());
         }
-        let what = format!("more than {MAX_NODES} values, those that anchors repeat included");
-        Err(Stop(ConfigProblem::new("", what).at(Some(&self.place(span)))))
+        let message = format!("more than {MAX_NODES} values, including those that anchors repeat");
+        Err(Stop(ConfigProblem::new("", message).at(Some(&self.span(range)))))
     }
 
     fn next(&mut self) -> Result<(Event<'a>, Span), Stop> {
@@ -232,18 +232,18 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Says in our words what the parser does not like.
+    /// Converts an error of the parser.
     fn syntax(&self, error: &ScanError) -> ConfigProblem {
         let mark = error.marker();
-        let place = SourceSpan {
+        let span = SourceSpan {
             source: Arc::clone(&self.source),
             line: mark.line() as u32,
             column: mark.col() as u32 + 1,
             width: 1,
         };
-        let (what, hint) = match error.kind() {
-            ErrorKind::MappingValueNotAllowed => return self.stray_colon(place),
-            ErrorKind::InvalidQuotedScalarIndent => return self.open_quote(place),
+        let (message, hint) = match error.kind() {
+            ErrorKind::MappingValueNotAllowed => return self.stray_colon(span),
+            ErrorKind::InvalidQuotedScalarIndent => return self.open_quote(span),
             ErrorKind::TabInBlockIndentation => {
                 ("a tab in the indentation".to_owned(), "indent with spaces")
             }
@@ -259,69 +259,74 @@ impl<'a> Loader<'a> {
                 "put the value in quotes",
             ),
             ErrorKind::UnknownAnchor => (
-                "no value before this one has that name".to_owned(),
+                "no earlier value has this anchor".to_owned(),
                 "`*name` repeats a value that is marked `&name`; if the star is meant, put the \
                  value in quotes",
             ),
             _ => {
-                let what = format!("this is not YAML: {}", error.info());
-                let hint = "look at the indentation, quotes and brackets of this line and the one \
-                            before";
-                (what, hint)
+                let message = format!("this is not YAML: {}", error.info());
+                let hint = "check indentation, quotes and brackets of this line and the one before";
+                (message, hint)
             }
         };
-        ConfigProblem::new("", what).at(Some(&place)).hint(hint)
+        ConfigProblem::new("", message).at(Some(&span)).hint(hint)
     }
 
-    /// Explains a colon where none can be: mostly the line before is to blame.
-    fn stray_colon(&self, mut place: SourceSpan) -> ConfigProblem {
-        let this = place.text().to_owned();
+    /// Explains an unexpected colon; the cause is often the line before.
+    fn stray_colon(&self, mut span: SourceSpan) -> ConfigProblem {
+        let this = span.text().to_owned();
         let indent = |line: &str| line.len() - line.trim_start().len();
-        if let Some((line, number)) = self.last_before(&place, |line| !line.trim().is_empty()) {
+        if let Some((line, number)) = self.last_before(&span, |line| !line.trim().is_empty()) {
             let begins = |c: char| c.is_alphanumeric();
             let glued = line.find(':').filter(|at| line[at + 1..].starts_with(begins));
             if let (Some(at), None) = (glued, line.find(": ")) {
-                place.line = number;
-                place.column = line[..at].chars().count() as u32 + 1;
-                let what = "there has to be a space after this `:`";
-                return ConfigProblem::new("", what).at(Some(&place)).hint("write `key: value`");
+                span.line = number;
+                span.column = line[..at].chars().count() as u32 + 1;
+                let message = "a space is missing after this `:`";
+                return ConfigProblem::new("", message).at(Some(&span)).hint("write `key: value`");
             }
             let has_value = !line.split(" #").next().unwrap_or_default().trim_end().ends_with(':');
             if has_value && indent(&this) > indent(line) {
-                place.column = indent(&this) as u32 + 1;
-                let what = "indented more than the line before, which has a value already";
+                span.column = indent(&this) as u32 + 1;
+                let message = "indented more than the line before, which already has a value";
                 let hint = "give keys of one section the same indentation";
-                return ConfigProblem::new("", what).at(Some(&place)).hint(hint);
+                return ConfigProblem::new("", message).at(Some(&span)).hint(hint);
             }
         }
         let hint = "one key to a line; put a value that contains `: ` in quotes";
-        ConfigProblem::new("", "this `:` cannot stand here").at(Some(&place)).hint(hint)
+        ConfigProblem::new("", "unexpected `:`").at(Some(&span)).hint(hint)
     }
 
-    /// Explains a quote that is not closed where its value has to end.
-    fn open_quote(&self, mut place: SourceSpan) -> ConfigProblem {
+    /// Explains a quote that is not closed on its line.
+    fn open_quote(&self, mut span: SourceSpan) -> ConfigProblem {
         let is_quote = |c: char| matches!(c, '"' | '\'');
-        if let Some((line, number)) = self.last_before(&place, |line| line.contains(is_quote)) {
-            place.line = number;
-            place.column = line.chars().take_while(|c| !is_quote(*c)).count() as u32 + 1;
+        if let Some((line, number)) = self.last_before(&span, |line| line.contains(is_quote)) {
+            span.line = number;
+            span.column = line.chars().take_while(|c| !is_quote(*c)).count() as u32 + 1;
         }
-        let problem = ConfigProblem::new("", "this quote is never closed").at(Some(&place));
+        let problem = ConfigProblem::new("", "this quote is never closed").at(Some(&span));
         problem.hint("close it on the same line")
     }
 
-    /// Returns the last line before a place that is as asked for, and its number.
-    fn last_before(&self, place: &SourceSpan, is_it: impl Fn(&str) -> bool) -> Option<(&str, u32)> {
+    /// Returns the last line before a span that satisfies a condition, and its number.
+    fn last_before(
+        &self,
+        span: &SourceSpan,
+        condition: impl Fn(&str) -> bool,
+    ) -> Option<(&str, u32)> {
         let lines = self.source.text.lines().zip(1..);
-        lines.take_while(|(_, number)| *number < place.line).filter(|(line, _)| is_it(line)).last()
+        lines
+            .take_while(|(_, number)| *number < span.line)
+            .filter(|(line, _)| condition(line))
+            .last()
     }
 
-    /// Stops where the parser yields what cannot follow.
-    fn unexpected(&self, span: Span) -> Stop {
-        Stop(ConfigProblem::new("", "this is not YAML").at(Some(&self.place(span))))
+    fn unexpected(&self, range: Span) -> Stop {
+        Stop(ConfigProblem::new("", "this is not YAML").at(Some(&self.span(range))))
     }
 
-    fn place(&self, span: Span) -> SourceSpan {
-        let (start, end) = (span.start, span.end);
+    fn span(&self, range: Span) -> SourceSpan {
+        let (start, end) = (range.start, range.end);
         let width =
             if start.line() == end.line() { end.col().saturating_sub(start.col()) } else { 1 };
         SourceSpan {

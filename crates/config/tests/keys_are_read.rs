@@ -1,8 +1,8 @@
-//! Every key of the schema has an effect: its field is read outside of the configuration crate, or
-//! by a conversion of the configuration that other crates use.
+//! Every key of the schema has an effect: other crates, or a conversion that they use, read its
+//! field.
 //!
-//! The test compares names of fields: a key without an effect is not found if a field elsewhere has
-//! its name. `storage_type` of tasksets is such a key: `file` is its only choice.
+//! The test compares names of fields, so that a field of the same name elsewhere hides a key without
+//! an effect. `storage_type` of tasksets is such a key: `file` is its only choice.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use rollway_config::schema;
 use serde_json::Value;
 
-/// Files of the configuration crate that parse, check or describe keys. A key that is read here
-/// alone has no effect.
-const NO_EFFECT: &[&str] = &["error", "foreign", "load", "read", "reference", "rules", "shape"];
+/// Files of the configuration crate that parse, check or describe keys, without an effect.
+const NO_EFFECT: &[&str] =
+    &["error", "key_schema", "load", "node", "read", "reference", "rules", "trinity", "yaml"];
 
 #[test]
 fn every_key_is_read() {
@@ -46,13 +46,12 @@ fn every_key_is_read() {
     assert!(
         unread.is_empty(),
         "keys without an effect: {}\nread them, or move them to the table of unused keys in \
-         crates/config/src/foreign.rs",
+         crates/config/src/trinity.rs",
         unread.join(", ")
     );
 }
 
-/// Adds the fields that a file reads: `.name` that is no call, and in conversions to the core
-/// (`let Self { name, .. }`) the names that are taken apart.
+/// Adds the fields that a file reads: `.name` without a call, and names in `let Self { name, .. }`.
 fn read_fields(text: &str, is_config: bool, fields: &mut BTreeSet<String>) {
     let code = text.split("#[cfg(test)]").next().unwrap_or_default();
     for part in code.split('.').skip(1) {
@@ -70,7 +69,7 @@ fn read_fields(text: &str, is_config: bool, fields: &mut BTreeSet<String>) {
     }
 }
 
-/// Returns the identifier that a text begins with.
+/// Returns the identifier at the start of a text.
 fn word(text: &str) -> &str {
     let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     &text[..end.unwrap_or(text.len())]

@@ -1,4 +1,4 @@
-//! What must fit together for workers on other machines.
+//! Rules of `cluster.listen` and of keys for workers on other machines.
 
 use super::super::cluster::{ClusterBackend, ClusterConfig};
 use super::Check;
@@ -9,10 +9,9 @@ impl Check<'_> {
         if let Some(listen) = &cluster.listen
             && ClusterConfig::host_and_port(listen).is_none()
         {
-            let what = format!("{listen:?} is not where anybody could be reached");
-            let hint =
-                "write a host, or host:port, such as 10.0.0.5:7000; a bare port is 0.0.0.0:7000";
-            self.wrong("cluster.listen", what, hint);
+            let message = format!("{listen:?} is not a host or host:port");
+            let hint = "write an address such as 10.0.0.5:7000; for a bare port write 0.0.0.0:7000";
+            self.wrong("cluster.listen", message, hint);
         }
         if cluster.backend == ClusterBackend::Local {
             for (key, is_set) in [
@@ -21,8 +20,12 @@ impl Check<'_> {
                 ("cluster.secret_file", cluster.secret_file.is_some()),
             ] {
                 if is_set {
-                    let what = "has no effect: workers are processes on this machine";
-                    self.warn(key, what, "set `cluster.backend` to ray or manual, or leave it out");
+                    let message = "has no effect: workers are processes on this machine";
+                    self.warn(
+                        key,
+                        message,
+                        "set `cluster.backend` to ray or manual, or remove the key",
+                    );
                 }
             }
         }

@@ -11,7 +11,7 @@ impl Check<'_> {
             self.wrong(
                 "monitor.monitor_type",
                 "`none` is given together with others",
-                "leave `none` out, or the others",
+                "remove `none` or the others",
             );
         }
         let mut sorted = types.clone();
@@ -24,15 +24,15 @@ impl Check<'_> {
         if types.len() > 1 && !monitor.monitor_args.is_empty() && !monitor.is_by_name() {
             self.wrong(
                 "monitor.monitor_args",
-                "it is not said which of the monitors these are for",
+                "the arguments name no monitor, and there are several",
                 "give them by name: `monitor_args: {wandb: {…}, mlflow: {…}}`",
             );
         }
         if let Some(address) = &monitor.prometheus
             && address.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err())
         {
-            let what = format!("`{address}` is no address of the form host:port");
-            self.wrong("monitor.prometheus", what, "give it like `127.0.0.1:9464`");
+            let message = format!("`{address}` is not an address of the form host:port");
+            self.wrong("monitor.prometheus", message, "write an address such as `127.0.0.1:9464`");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Rules about who trains, and how trainer and explorer of a job find each other.
+//! Rules of the trainer, its buffer and its synchronizer.
 
 use super::Check;
 use crate::{EngineType, Mode, StorageType, SyncMethod, SyncStyle, TrainerType};
@@ -15,22 +15,22 @@ impl Check<'_> {
             self.trainer();
             self.trainers_name();
         } else if !self.given.trainer.command.is_empty() && mode != Mode::Simulate {
-            let what = "no trainer is started in this mode";
-            self.warn(COMMAND, what, "start it yourself, or set `mode: both`");
+            let message = "no trainer is started in this mode";
+            self.warn(COMMAND, message, "start the trainer yourself, or set `mode: both`");
         }
-        self.buffer_elsewhere();
+        self.remote_buffer();
         self.staleness();
         self.address();
     }
 
-    /// Decides who trains.
+    /// Determines the kind of trainer.
     fn trainer(&mut self) {
         let trainer = &self.given.trainer;
         let engine = self.given.explorer.rollout_model.engine_type;
         let has_command = !trainer.command.is_empty();
         let type_is_chosen = self.is_chosen(TYPE);
-        // Somebody who says nothing about the type has said it by naming a program, or a model
-        // that the embedded trainer cannot train.
+        // Without a type, a program or a model that the embedded trainer cannot train implies
+        // `command`.
         let is_foreign = match self.given.mode {
             Mode::Train => engine != EngineType::Tiny && self.is_chosen(MODEL),
             _ => engine != EngineType::Tiny,
@@ -41,66 +41,64 @@ impl Check<'_> {
             }
         } else if trainer.trainer_type == TrainerType::Tiny && has_command {
             let note = "the embedded trainer is used; `trainer_type: command` starts the program";
-            self.warn(COMMAND, "does not count with `trainer_type: tiny`", note);
+            self.warn(COMMAND, "has no effect with `trainer_type: tiny`", note);
         }
         match self.config.trainer.trainer_type {
             TrainerType::Tiny if is_foreign => {
-                let what = "the embedded trainer trains the embedded model only";
+                let message = "the embedded trainer can train the embedded model only";
                 let hint = "set `explorer.rollout_model.engine_type: tiny`, or `trainer_type: \
                             command` and the program in `trainer.command`";
-                self.wrong(TYPE, what, hint);
+                self.wrong(TYPE, message, hint);
             }
             TrainerType::Command if trainer.command.first().is_some_and(String::is_empty) => {
                 let hint = "name the program first, then its arguments: `command: [python, \
                             train.py]`";
                 self.wrong(COMMAND, "the program has no name", hint);
             }
-            TrainerType::Command if !has_command => self.nobody_trains(),
+            TrainerType::Command if !has_command => self.missing_command(),
             TrainerType::Tiny | TrainerType::Command => {}
         }
         if engine == EngineType::Tiny || engine == EngineType::Echo {
-            self.no_nccl("nccl is for models on GPUs, and this one has none");
+            self.no_nccl("nccl needs a model on GPUs, and this one has none");
         }
     }
 
-    /// There is no program to start.
-    fn nobody_trains(&mut self) {
+    fn missing_command(&mut self) {
         let hint = "name a program, such as `command: [python, train.py]`";
         if self.given.mode == Mode::Train {
             self.wrong(COMMAND, "missing; mode `train` has nothing to do", hint);
         } else {
             let wait = self.given.synchronizer.sync_timeout;
             let note = format!(
-                "the job waits {wait} s (`synchronizer.sync_timeout`) for one that you start; \
-                 {hint}, to have it started"
+                "the job waits {wait} s (`synchronizer.sync_timeout`) for a trainer that you start; \
+                 {hint}, to start one with the job"
             );
-            self.warn(COMMAND, "no trainer is named", &note);
+            self.warn(COMMAND, "no trainer is configured", &note);
         }
     }
 
-    /// Exchanges weights by checkpoint where nccl cannot be.
-    pub(super) fn no_nccl(&mut self, why: &str) {
+    /// Replaces `nccl` by `checkpoint`.
+    pub(super) fn no_nccl(&mut self, reason: &str) {
         if self.config.synchronizer.sync_method != SyncMethod::Nccl {
             return;
         }
         self.config.synchronizer.sync_method = SyncMethod::Checkpoint;
         if self.is_chosen(METHOD) {
-            self.warn(METHOD, why, "weights are exchanged by checkpoint");
+            self.warn(METHOD, reason, "weights are synchronized by checkpoint");
         }
     }
 
-    /// Files of both are called by their names.
     fn trainers_name(&mut self) {
         let name = &self.given.trainer.name;
         if self.given.mode == Mode::Both && *name == self.given.explorer.name {
-            let what = format!("`{name}` is the name of the explorer too");
-            let hint = "their files are called by their names: choose another";
-            self.wrong("trainer.name", what, hint);
+            let message = format!("`{name}` is also the name of the explorer");
+            let hint = "their files are named after them: choose another name";
+            self.wrong("trainer.name", message, hint);
         }
     }
 
-    /// A buffer of another process can be read, and not written.
-    fn buffer_elsewhere(&mut self) {
+    /// A buffer of another process can be read but not written.
+    fn remote_buffer(&mut self) {
         let ours = &self.given.buffer.trainer_input.experience_buffer;
         let Some(path) = ours.path.as_deref().filter(|path| path.starts_with("rollway")) else {
             return;
@@ -110,11 +108,15 @@ impl Check<'_> {
         }
         let key = "buffer.trainer_input.experience_buffer.path";
         if self.given.mode != Mode::Train {
-            let what = format!("`{path}` is the buffer of another process, which writes it");
-            self.wrong(key, what, "leave it out; only mode `train` reads where others write");
+            let message = format!("`{path}` is the buffer of another process, which writes it");
+            self.wrong(
+                key,
+                message,
+                "remove the key; only mode `train` can read the buffer of another process",
+            );
         } else if ours.storage_type != StorageType::Queue {
-            let hint = "set `storage_type: queue`, or leave it out";
-            self.wrong(key, format!("`{path}` does not go with the `storage_type`"), hint);
+            let hint = "set `storage_type: queue`, or remove it";
+            self.wrong(key, format!("`{path}` needs `storage_type: queue`"), hint);
         }
     }
 
@@ -125,8 +127,8 @@ impl Check<'_> {
             self.config.synchronizer.max_staleness = None;
             self.warn(
                 "synchronizer.max_staleness",
-                "only counts with `sync_style: fully_async`",
-                "with this style `sync_interval` and `sync_offset` bound it",
+                "has an effect only with `sync_style: fully_async`",
+                "with this style `sync_interval` and `sync_offset` bound the staleness",
             );
         }
     }
@@ -136,9 +138,9 @@ impl Check<'_> {
         let rest = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
         let port = rest.rsplit_once(':').filter(|(host, _)| !host.is_empty());
         if port.is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
-            let what = format!("`{address}` is not an address");
-            let hint = "write HOST:PORT to listen there, http://HOST:PORT to join, or leave it out";
-            self.wrong("synchronizer.address", what, hint);
+            let message = format!("`{address}` is not an address");
+            let hint = "write HOST:PORT to listen, http://HOST:PORT to join, or remove the key";
+            self.wrong("synchronizer.address", message, hint);
         }
     }
 }
