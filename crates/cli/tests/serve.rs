@@ -331,10 +331,10 @@ buffer: {{trainer_input: {{experience_buffer: {{storage_type: sql}}}}}}
     assert!(reply.contains("ROLLWAY_NO_SUCH_KEY is not set"), "{reply}");
     let (code, reply) = run("explorer.rollout_model.engine_type=openai");
     assert_eq!(code, Some(2), "{reply}");
-    assert!(reply.contains("tells no token ids"), "{reply}");
+    assert!(reply.contains("return no token ids"), "{reply}");
     let (code, reply) = run("explorer.db_url=postgresql://me:secret@host/db");
     assert_eq!(code, Some(2), "{reply}");
-    assert!(reply.contains("records in SQLite") && !reply.contains("secret"), "{reply}");
+    assert!(reply.contains("records in a SQLite") && !reply.contains("secret"), "{reply}");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (code, reply) =
         run(&format!("explorer.proxy_port={}", listener.local_addr().unwrap().port()));

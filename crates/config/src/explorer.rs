@@ -124,6 +124,16 @@ section! {
     }
 }
 
+impl ExplorerConfig {
+    /// Returns the auxiliary models with their names; the default is the index.
+    pub fn named_auxiliary_models(&self) -> impl Iterator<Item = (String, &ModelConfig)> {
+        let name = |(index, model): (usize, &ModelConfig)| {
+            model.name.clone().unwrap_or_else(|| index.to_string())
+        };
+        self.auxiliary_models.iter().enumerate().map(move |it| (name(it), it.1))
+    }
+}
+
 impl OverRolloutConfig {
     /// Returns the number of finished tasks that is enough for a batch of this size. `None`: all.
     pub fn min_wait_num(&self, batch_size: u32) -> Option<u32> {

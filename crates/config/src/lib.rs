@@ -171,3 +171,9 @@ choices! {
         Simulate,
     }
 }
+
+/// Returns the name of a choice in a configuration.
+fn choice_name(choice: impl serde::Serialize) -> String {
+    let name = serde_json::to_value(choice).unwrap_or_default();
+    name.as_str().unwrap_or_default().to_owned()
+}

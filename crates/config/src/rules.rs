@@ -106,7 +106,7 @@ impl Check<'_> {
                 "keep one of them; `tasksets` can hold both",
             );
         } else if trains && input.train_tasksets().next().is_none() {
-            let message = format!("missing; mode `{}` needs tasks", shown(&self.value["mode"]));
+            let message = format!("missing; mode `{}` needs tasks", mode.name());
             self.wrong(
                 "buffer.explorer_input.taskset",
                 message,
@@ -432,22 +432,11 @@ impl Check<'_> {
     }
 
     fn wrong(&mut self, key: &str, message: impl Into<String>, hint: impl Into<String>) {
-        let problem = self.problem(key, message, hint);
-        self.problems.push(problem);
-    }
-
-    fn problem(
-        &self,
-        key: &str,
-        message: impl Into<String>,
-        hint: impl Into<String>,
-    ) -> ConfigProblem {
         let span = self.span(key);
-        let problem = ConfigProblem::new(key, message).at(span.as_ref()).hint(hint);
-        match self.current(key) {
-            Some(value) if !value.is_object() && !value.is_array() => problem.value(shown(value)),
-            _ => problem,
-        }
+        let mut problem = ConfigProblem::new(key, message).at(span.as_ref()).hint(hint);
+        let current = self.current(key).filter(|value| !value.is_object() && !value.is_array());
+        problem.value = current.map(shown);
+        self.problems.push(problem);
     }
 
     fn warn(&mut self, key: &str, message: impl Into<String>, note: &str) {

@@ -35,5 +35,12 @@ macro_rules! choices {
         #[serde(rename_all = "snake_case")]
         $(#[$meta])*
         pub enum $name { $($choices)* }
+
+        impl $name {
+            /// Returns the name in a configuration.
+            pub fn name(self) -> String {
+                crate::choice_name(self)
+            }
+        }
     )*};
 }

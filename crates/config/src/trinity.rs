@@ -15,6 +15,14 @@ pub(super) struct UnusedKeys {
     pub(super) note: &'static str,
 }
 
+const fn unused(
+    sections: &'static [&'static str],
+    keys: &'static str,
+    note: &'static str,
+) -> UnusedKeys {
+    UnusedKeys { sections, keys, note }
+}
+
 impl UnusedKeys {
     pub(super) fn keys(&self) -> impl Iterator<Item = &'static str> {
         self.keys.split_whitespace()
@@ -34,162 +42,135 @@ const FORMATS: &[&str] = &[
 ];
 
 pub(super) const UNUSED: &[UnusedKeys] = &[
-    UnusedKeys {
-        sections: &["trainer"],
-        keys: "actor_grad_clip enable_preview grad_clip max_checkpoints_to_keep \
-               max_token_len_per_gpu save_hf_checkpoint save_strategy trainer_config \
-               trainer_config_path trainer_strategy ulysses_sequence_parallel_size \
-               use_dynamic_bsz",
-        note: "the trainer is a program of its own and has its own configuration",
-    },
-    UnusedKeys {
-        sections: &[""],
-        keys: "model",
-        note: "models are loaded by inference servers and by the trainer; \
-               `explorer.rollout_model` names the servers",
-    },
-    UnusedKeys {
-        sections: &[""],
-        keys: "ray_namespace",
-        note: "the namespace is `cluster.namespace`",
-    },
-    UnusedKeys {
-        sections: &[""],
-        keys: "service",
-        note: "services are not started; an operator of the pipeline can call a running one",
-    },
-    UnusedKeys {
-        sections: &[""],
-        keys: "stages",
-        note: "only this file is run; give every stage a file and run one after the other",
-    },
-    UnusedKeys {
-        sections: &[""],
-        keys: "global_config",
-        note: "every key is given in its own section",
-    },
-    UnusedKeys {
-        sections: &["cluster"],
-        keys: "node_num gpu_per_node",
-        note: "Ray and the inference servers manage their own machines",
-    },
-    UnusedKeys {
-        sections: MODELS,
-        keys: "bundle_indices chat_template cuda_visible_devices dtype enable_auto_tool_choice \
-               enable_chunked_prefill enable_log_requests enable_lora enable_prefix_caching \
-               enable_runtime_lora_updating enable_thinking enforce_eager fully_sharded_loras \
-               gpu_memory_utilization lora_kwargs lora_modules max_cpu_loras max_logprobs \
-               max_model_len reasoning_parser rope_scaling rope_theta tool_call_parser use_v1",
-        note: "Rollway does not start inference servers: give it to the server when you start it",
-    },
-    UnusedKeys {
-        sections: MODELS,
-        keys: "ignore_eos logprobs min_response_tokens n repetition_penalty",
-        note: "sampling options that not every server has go into `rollout_args` of the taskset",
-    },
-    UnusedKeys {
-        sections: MODELS,
-        keys: "enable_history enable_openai_api",
-        note: "every model has an OpenAI API, and every call of the trained model is recorded",
-    },
-    UnusedKeys {
-        sections: &["explorer"],
-        keys: "runner_num",
-        note: "the number of runners is `explorer.runner_per_model` for each model",
-    },
-    UnusedKeys {
-        sections: &["explorer"],
-        keys: "api_port",
-        note: "the port of mode `serve` is `explorer.proxy_port`",
-    },
-    UnusedKeys {
-        sections: &["explorer"],
-        keys: "runner_prepare_concurrency",
-        note: "all workers are started at once",
-    },
-    UnusedKeys {
-        sections: &["explorer"],
-        keys: "runner_prepare_max_retries",
-        note: "a runner that does not start is retried without limit, with backoff; it counts as \
-               broken after `explorer.supervision.max_start_failures` failures",
-    },
-    UnusedKeys {
-        sections: &["buffer"],
-        keys: "max_retry_times max_retry_interval",
-        note: "set it in `buffer.trainer_input.experience_buffer`",
-    },
-    UnusedKeys {
-        sections: &["buffer"],
-        keys: "pad_token_id tokenizer_path",
-        note: "experiences hold token ids without padding; tokenizers belong to the servers",
-    },
-    UnusedKeys {
-        sections: &["buffer.explorer_input"],
-        keys: "reply_prefix system_prompt",
-        note: "the system prompt is `format.system_prompt` of each taskset; a prefix of the \
-               reply belongs to the workflow",
-    },
-    UnusedKeys {
-        sections: TASKSETS,
-        keys: "enable_progress_bar reply_prefix system_prompt wrap_in_ray",
-        note: "the system prompt is `format.system_prompt`; the rest is not needed",
-    },
-    UnusedKeys {
-        sections: TASKSETS,
-        keys: "batch_size total_epochs total_steps",
-        note: "the sizes of a job are set in `buffer`, for all tasksets",
-    },
-    UnusedKeys {
-        sections: FORMATS,
-        keys: "chat_template chosen_key enable_concatenated_multi_turn label_key prompt_type \
-               rejected_key",
-        note: "for data of the trainer; tasks need `prompt_key` or `messages_key`",
-    },
-    UnusedKeys {
-        sections: &["buffer.trainer_input"],
-        keys: "auxiliary_buffers sft_warmup_dataset sft_warmup_steps",
-        note: "the trainer reads other data itself",
-    },
-    UnusedKeys {
-        sections: &["buffer.trainer_input.experience_buffer"],
-        keys: "format schema_type tokenizer_path wrap_in_ray",
-        note: "experiences have one format, and every trainer can reach the buffer",
-    },
-    UnusedKeys {
-        sections: &["data_processor"],
-        keys: "task_pipeline",
-        note: "tasks are not processed before they run",
-    },
-    UnusedKeys {
-        sections: &["data_processor.experience_pipeline"],
-        keys: "inputs output",
-        note: "experiences come from the workflows and go to \
-               `buffer.trainer_input.experience_buffer`",
-    },
-    UnusedKeys {
-        sections: &["algorithm"],
-        keys: "compute_advantage_in_trainer entropy_loss_fn entropy_loss_fn_args kl_loss_fn \
-               kl_loss_fn_args kl_penalty_fn kl_penalty_fn_args loss_agg_mode optimizer \
-               policy_loss_fn policy_loss_fn_args use_critic",
-        note: "losses and optimizers belong to the trainer",
-    },
-    UnusedKeys {
-        sections: &["algorithm"],
-        keys: "sample_strategy sample_strategy_args",
-        note: "the trainer reads experiences in the order of the buffer; \
-               `synchronizer.max_staleness` bounds their staleness, and \
-               `experience_buffer.replay_buffer` their reuse",
-    },
-    UnusedKeys {
-        sections: &["synchronizer"],
-        keys: "explorer_world_size ray_namespace wait_for_checkpoint",
-        note: "not needed",
-    },
-    UnusedKeys {
-        sections: &["monitor"],
-        keys: "cache_dir enable_ray_timeline",
-        note: "monitor files are in the job's folder",
-    },
+    unused(
+        &["trainer"],
+        "actor_grad_clip enable_preview grad_clip max_checkpoints_to_keep max_token_len_per_gpu \
+         save_hf_checkpoint save_strategy trainer_config trainer_config_path trainer_strategy \
+         ulysses_sequence_parallel_size use_dynamic_bsz",
+        "the trainer is a program of its own and has its own configuration",
+    ),
+    unused(
+        &[""],
+        "model",
+        "models are loaded by inference servers and by the trainer; `explorer.rollout_model` names \
+         the servers",
+    ),
+    unused(&[""], "ray_namespace", "the namespace is `cluster.namespace`"),
+    unused(
+        &[""],
+        "service",
+        "services are not started; an operator of the pipeline can call a running one",
+    ),
+    unused(
+        &[""],
+        "stages",
+        "only this file is run; give every stage a file and run one after the other",
+    ),
+    unused(&[""], "global_config", "every key is given in its own section"),
+    unused(
+        &["cluster"],
+        "node_num gpu_per_node",
+        "Ray and the inference servers manage their own machines",
+    ),
+    unused(
+        MODELS,
+        "bundle_indices chat_template cuda_visible_devices dtype enable_auto_tool_choice \
+         enable_chunked_prefill enable_log_requests enable_lora enable_prefix_caching \
+         enable_runtime_lora_updating enable_thinking enforce_eager fully_sharded_loras \
+         gpu_memory_utilization lora_kwargs lora_modules max_cpu_loras max_logprobs max_model_len \
+         reasoning_parser rope_scaling rope_theta tool_call_parser use_v1",
+        "Rollway does not start inference servers: give it to the server when you start it",
+    ),
+    unused(
+        MODELS,
+        "ignore_eos logprobs min_response_tokens n repetition_penalty",
+        "sampling options that not every server has go into `rollout_args` of the taskset",
+    ),
+    unused(
+        MODELS,
+        "enable_history enable_openai_api",
+        "every model has an OpenAI API, and every call of the trained model is recorded",
+    ),
+    unused(
+        &["explorer"],
+        "runner_num",
+        "the number of runners is `explorer.runner_per_model` for each model",
+    ),
+    unused(&["explorer"], "api_port", "the port of mode `serve` is `explorer.proxy_port`"),
+    unused(&["explorer"], "runner_prepare_concurrency", "all workers are started at once"),
+    unused(
+        &["explorer"],
+        "runner_prepare_max_retries",
+        "a runner that does not start is retried without limit, with backoff; it counts as broken \
+         after `explorer.supervision.max_start_failures` failures",
+    ),
+    unused(
+        &["buffer"],
+        "max_retry_times max_retry_interval",
+        "set it in `buffer.trainer_input.experience_buffer`",
+    ),
+    unused(
+        &["buffer"],
+        "pad_token_id tokenizer_path",
+        "experiences hold token ids without padding; tokenizers belong to the servers",
+    ),
+    unused(
+        &["buffer.explorer_input"],
+        "reply_prefix system_prompt",
+        "the system prompt is `format.system_prompt` of each taskset; a prefix of the reply \
+         belongs to the workflow",
+    ),
+    unused(
+        TASKSETS,
+        "enable_progress_bar reply_prefix system_prompt wrap_in_ray",
+        "the system prompt is `format.system_prompt`; the rest is not needed",
+    ),
+    unused(
+        TASKSETS,
+        "batch_size total_epochs total_steps",
+        "the sizes of a job are set in `buffer`, for all tasksets",
+    ),
+    unused(
+        FORMATS,
+        "chat_template chosen_key enable_concatenated_multi_turn label_key prompt_type \
+         rejected_key",
+        "for data of the trainer; tasks need `prompt_key` or `messages_key`",
+    ),
+    unused(
+        &["buffer.trainer_input"],
+        "auxiliary_buffers sft_warmup_dataset sft_warmup_steps",
+        "the trainer reads other data itself",
+    ),
+    unused(
+        &["buffer.trainer_input.experience_buffer"],
+        "format schema_type tokenizer_path wrap_in_ray",
+        "experiences have one format, and every trainer can reach the buffer",
+    ),
+    unused(&["data_processor"], "task_pipeline", "tasks are not processed before they run"),
+    unused(
+        &["data_processor.experience_pipeline"],
+        "inputs output",
+        "experiences come from the workflows and go to `buffer.trainer_input.experience_buffer`",
+    ),
+    unused(
+        &["algorithm"],
+        "compute_advantage_in_trainer entropy_loss_fn entropy_loss_fn_args kl_loss_fn \
+         kl_loss_fn_args kl_penalty_fn kl_penalty_fn_args loss_agg_mode optimizer policy_loss_fn \
+         policy_loss_fn_args use_critic",
+        "losses and optimizers belong to the trainer",
+    ),
+    unused(
+        &["algorithm"],
+        "sample_strategy sample_strategy_args",
+        "the trainer reads experiences in the order of the buffer; `synchronizer.max_staleness` \
+         bounds their staleness, and `experience_buffer.replay_buffer` their reuse",
+    ),
+    unused(
+        &["synchronizer"],
+        "explorer_world_size ray_namespace wait_for_checkpoint",
+        "not needed",
+    ),
+    unused(&["monitor"], "cache_dir enable_ray_timeline", "monitor files are in the job's folder"),
     UnusedKeys { sections: &["log"], keys: "save_dir", note: "log files are in the job's folder" },
     UnusedKeys { sections: &["log"], keys: "group_by_node", note: "logs are not split by machine" },
 ];

@@ -38,15 +38,12 @@ pub(super) fn parse(
     };
     match loader.document() {
         Ok(node) => Some(node),
-        Err(Stop(problem)) => {
+        Err(problem) => {
             problems.push(problem);
             None
         }
     }
 }
-
-/// A problem that ends parsing.
-struct Stop(ConfigProblem);
 
 struct Loader<'a> {
     parser: Parser<'a, granit_parser::StrInput<'a>>,
@@ -60,7 +57,7 @@ struct Loader<'a> {
 }
 
 impl<'a> Loader<'a> {
-    fn document(&mut self) -> Result<ConfigNode, Stop> {
+    fn document(&mut self) -> Result<ConfigNode, ConfigProblem> {
         let mut document = None;
         loop {
             let (event, range) = self.next()?;
@@ -71,7 +68,7 @@ impl<'a> Loader<'a> {
                     let span = self.span(range);
                     let problem = ConfigProblem::new("", "a second document begins here");
                     let hint = "a configuration is one document: remove the `---` in the middle";
-                    return Err(Stop(problem.at(Some(&span)).hint(hint)));
+                    return Err(problem.at(Some(&span)).hint(hint));
                 }
                 Event::DocumentStart(..) => document = Some(self.node()?),
                 _ => return Err(self.unexpected(range)),
@@ -81,12 +78,12 @@ impl<'a> Loader<'a> {
         Ok(document.unwrap_or_else(|| ConfigNode::map(Vec::new())))
     }
 
-    fn node(&mut self) -> Result<ConfigNode, Stop> {
+    fn node(&mut self) -> Result<ConfigNode, ConfigProblem> {
         let (event, range) = self.next()?;
         self.node_of(event, range)
     }
 
-    fn node_of(&mut self, event: Event<'a>, range: Span) -> Result<ConfigNode, Stop> {
+    fn node_of(&mut self, event: Event<'a>, range: Span) -> Result<ConfigNode, ConfigProblem> {
         let before = self.nodes;
         self.count(1, range)?;
         let span = Some(self.span(range));
@@ -94,7 +91,7 @@ impl<'a> Loader<'a> {
             Event::Alias(id) => {
                 let Some((node, size)) = self.anchors.get(&id).cloned() else {
                     let message = "this value contains itself";
-                    return Err(Stop(ConfigProblem::new("", message).at(span.as_ref())));
+                    return Err(ConfigProblem::new("", message).at(span.as_ref()));
                 };
                 self.count(size, range)?;
                 return Ok(node);
@@ -121,7 +118,7 @@ impl<'a> Loader<'a> {
         Ok(node)
     }
 
-    fn list(&mut self) -> Result<Vec<ConfigNode>, Stop> {
+    fn list(&mut self) -> Result<Vec<ConfigNode>, ConfigProblem> {
         let mut items = Vec::new();
         loop {
             let (event, range) = self.next()?;
@@ -132,7 +129,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn entries(&mut self) -> Result<Vec<NodeEntry>, Stop> {
+    fn entries(&mut self) -> Result<Vec<NodeEntry>, ConfigProblem> {
         let mut entries: Vec<NodeEntry> = Vec::new();
         let mut merged = Vec::new();
         loop {
@@ -215,20 +212,20 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn count(&mut self, nodes: usize, range: Span) -> Result<(), Stop> {
+    fn count(&mut self, nodes: usize, range: Span) -> Result<(), ConfigProblem> {
         self.nodes = self.nodes.saturating_add(nodes);
         if self.nodes <= MAX_NODES {
             return Ok(());
         }
         let message = format!("more than {MAX_NODES} values, including those that anchors repeat");
-        Err(Stop(ConfigProblem::new("", message).at(Some(&self.span(range)))))
+        Err(ConfigProblem::new("", message).at(Some(&self.span(range))))
     }
 
-    fn next(&mut self) -> Result<(Event<'a>, Span), Stop> {
+    fn next(&mut self) -> Result<(Event<'a>, Span), ConfigProblem> {
         match self.parser.next() {
             Some(Ok(next)) => Ok(next),
-            Some(Err(error)) => Err(Stop(self.syntax(&error))),
-            None => Err(Stop(ConfigProblem::new("", "the file ends too early"))),
+            Some(Err(error)) => Err(self.syntax(&error)),
+            None => Err(ConfigProblem::new("", "the file ends too early")),
         }
     }
 
@@ -321,8 +318,8 @@ impl<'a> Loader<'a> {
             .last()
     }
 
-    fn unexpected(&self, range: Span) -> Stop {
-        Stop(ConfigProblem::new("", "this is not YAML").at(Some(&self.span(range))))
+    fn unexpected(&self, range: Span) -> ConfigProblem {
+        ConfigProblem::new("", "this is not YAML").at(Some(&self.span(range)))
     }
 
     fn span(&self, range: Span) -> SourceSpan {

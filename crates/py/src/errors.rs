@@ -125,8 +125,10 @@ pub(crate) fn explorer(py: Python<'_>, error: &ExplorerError) -> PyErr {
         ExplorerError::Engine(error) => return engine(py, error),
         ExplorerError::Tasks(_) => "taskset",
         ExplorerError::Pipeline(_) | ExplorerError::Sink(_) => "pipeline_failed",
-        ExplorerError::Fleet(error) if error.kind == WorkflowSetupErrorKind::Cluster => "cluster",
-        ExplorerError::Fleet(error) => {
+        ExplorerError::Workflow(error) if error.kind == WorkflowSetupErrorKind::Cluster => {
+            "cluster"
+        }
+        ExplorerError::Workflow(error) => {
             if let Err(error) = data.set_item("kind", error.kind.code()) {
                 return error;
             }

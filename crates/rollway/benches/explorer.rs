@@ -1,6 +1,5 @@
-//! How much of its time the explorer's loop spends in workflows: 64 runners, 100 ms a run, and a
-//! trainer that publishes at once, so that whatever is missing is the loop's own. Figures of one
-//! run.
+//! Share of runner time spent in workflows: 64 runners, 100 ms per run, and a trainer that publishes
+//! at once, so that the rest is overhead of the explorer. Figures of one run.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -38,7 +37,7 @@ synchronizer: {sync_method: memory, sync_timeout: 60}
 monitor: {monitor_type: none}
 ";
 
-/// Hears when the loop begins, and when steps are done.
+/// Records the start of the loop and the end of steps.
 #[derive(Debug)]
 struct Clock {
     began: Mutex<Option<Instant>>,
@@ -74,7 +73,7 @@ fn main() {
     }
 }
 
-/// Returns the share of the runners' time, how many runs there were, and how long it took.
+/// Returns the share of runner time in runs, the number of runs, and the duration in seconds.
 async fn explore(style: &str, interval: u64) -> (f64, u64, f64) {
     let folder = tempfile::tempdir().expect("there is a folder");
     let spent = Arc::new(AtomicU64::new(0));
@@ -83,7 +82,7 @@ async fn explore(style: &str, interval: u64) -> (f64, u64, f64) {
     let clock = Arc::new(Clock { began: Mutex::default(), done, last: Mutex::default() });
     let watcher: Arc<dyn JobObserver> = Arc::<Clock>::clone(&clock);
     let options = ExplorerOptions {
-        fleet: Some(fleet(Arc::clone(&spent), Arc::clone(&runs))),
+        runtime: Some(runtime(Arc::clone(&spent), Arc::clone(&runs))),
         watchers: JobObservers::new(vec![watcher]),
         ..ExplorerOptions::default()
     };
@@ -94,7 +93,8 @@ async fn explore(style: &str, interval: u64) -> (f64, u64, f64) {
     explorer.explore().await.expect("it explores");
     training.abort();
     explorer.shutdown().await.expect("it closes");
-    let instant = |of: &Mutex<Option<Instant>>| of.lock().expect("no panic").expect("it was heard");
+    let instant =
+        |of: &Mutex<Option<Instant>>| of.lock().expect("no panic").expect("the event was recorded");
     let seconds = (instant(&clock.last) - instant(&clock.began)).as_secs_f64();
     let spent = spent.load(Ordering::Relaxed) as f64 / 1e9;
     let share = spent / (f64::from(RUNNERS) * seconds);
@@ -114,7 +114,7 @@ fn config(folder: &Path, style: &str, interval: u64) -> Config {
     config.resolve().expect("the keys go together").config
 }
 
-fn fleet(spent: Arc<AtomicU64>, runs: Arc<AtomicU64>) -> WorkflowRuntime {
+fn runtime(spent: Arc<AtomicU64>, runs: Arc<AtomicU64>) -> WorkflowRuntime {
     let work = move |context: RunContext| {
         let (spent, runs) = (Arc::clone(&spent), Arc::clone(&runs));
         async move {
@@ -146,14 +146,14 @@ fn fleet(spent: Arc<AtomicU64>, runs: Arc<AtomicU64>) -> WorkflowRuntime {
     WorkflowRuntime::rust(WorkflowRegistry::default().with("work", work))
 }
 
-/// Publishes the same weights again and again, as soon as a period is done.
+/// Publishes the same weights after every sync interval.
 async fn train(
     synchronizer: Synchronizer,
     mut finished: mpsc::UnboundedReceiver<u64>,
     interval: u64,
     last: u64,
 ) {
-    let seat = synchronizer.enter_trainer("trainer").await.expect("there is a seat");
+    let membership = synchronizer.enter_trainer("trainer").await.expect("the trainer can join");
     let weights: bytes::Bytes = arithmetic().0.to_bytes().into();
     while let Some(step) = finished.recv().await {
         if step.is_multiple_of(interval) {
@@ -165,5 +165,5 @@ async fn train(
             break;
         }
     }
-    let _ = seat.done().await;
+    let _ = membership.done().await;
 }

@@ -1,9 +1,8 @@
-//! One batch of a job by hand, for tests from Python: `flows CONFIG` chooses runners, checks what
-//! they are to run, and runs the first batch and all sets to evaluate on. Models are embedded
-//! (`tiny`) or simulated (`echo`). It prints one line of JSON: how tasks ended, and what their
-//! experiences are. If something is wrong before, it says so and ends with 1.
+//! Runs one batch of a job, for Python tests: `flows CONFIG` checks the workflows and runs the first
+//! train batch and all eval tasksets with embedded models (`tiny`, `echo`). Prints statuses and
+//! experiences as one line of JSON; exits with 1 on an error.
 
-#![expect(clippy::print_stdout, reason = "it talks to whoever started it")]
+#![expect(clippy::print_stdout, reason = "the output is for the calling test")]
 
 use std::env;
 use std::error::Error;
@@ -27,17 +26,17 @@ type Failure = Box<dyn Error>;
 #[tokio::main]
 async fn main() -> Result<(), String> {
     let path = env::args().nth(1).ok_or("usage: flows CONFIG")?;
-    let told = batch(&path).await.map_err(|error| error.to_string())?;
-    println!("{told}");
+    let reply = batch(&path).await.map_err(|error| error.to_string())?;
+    println!("{reply}");
     Ok(())
 }
 
 async fn batch(path: &str) -> Result<Value, Failure> {
     let config = Config::load(path)?.resolve()?.config;
-    let fleet = WorkflowRuntime::from_config(&config)?;
-    fleet.check(&config).await?;
+    let runtime = WorkflowRuntime::from_config(&config)?;
+    runtime.check(&config).await?;
     let opener = TasksetOpener::new(&config.buffer);
-    let opener = if fleet.needs_prompts() { opener } else { opener.without_prompts() };
+    let opener = if runtime.needs_prompts() { opener } else { opener.without_prompts() };
     let train = opener.train()?.next_batch(config.buffer.batch_size)?.unwrap_or_default();
     let mut evals = Vec::new();
     for set in &mut opener.evals()? {
@@ -64,22 +63,22 @@ async fn batch(path: &str) -> Result<Value, Failure> {
         });
     }
     let gateway = Gateway::start(options, servers).await?;
-    let workers = fleet.start_backend(&config, &gateway).await?;
+    let workers = runtime.start_backend(&config, &gateway).await?;
     let scheduler = Scheduler::new(config.to_core(config.explorer.runner_per_model), workers);
     scheduler.start().await?;
-    let mut told = Map::new();
-    for (name, kind, drawn) in
+    let mut reply = Map::new();
+    for (name, kind, selected) in
         [("train", BatchType::Train, train), ("eval", BatchType::Eval, evals)]
     {
         let tasks =
-            drawn.iter().map(|one| fleet.encode_task(one)).collect::<Result<Vec<_>, _>>()?;
+            selected.iter().map(|one| runtime.encode_task(one)).collect::<Result<Vec<_>, _>>()?;
         if !tasks.is_empty() {
             scheduler.schedule(tasks, name).await?;
-            told.insert(name.to_owned(), ended(&scheduler, name, kind).await?);
+            reply.insert(name.to_owned(), ended(&scheduler, name, kind).await?);
         }
     }
     scheduler.stop(Duration::from_secs(5)).await?;
-    Ok(told.into())
+    Ok(reply.into())
 }
 
 async fn ended(scheduler: &Scheduler, batch: &str, kind: BatchType) -> Result<Value, Failure> {

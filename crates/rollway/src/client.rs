@@ -13,44 +13,38 @@ const MAX_RESPONSE_BYTES: usize = 1 << 30;
 /// Maximum time to connect: both servers are on this machine or near it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A client of gateways.
 #[derive(Clone, Debug)]
 pub struct Client(reqwest::Client);
 
-/// What came back.
+/// Response of the gateway or the dashboard.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// The status code of HTTP.
     pub status: u16,
-    /// The version of the model that answered, if the gateway knows one.
+    /// Version of the model that generated the completion, if known.
     pub version: Option<u64>,
-    /// How many turns of the run are recorded, if that was asked for.
+    /// Recorded turns of the run, if requested.
     pub turns: Option<u64>,
     pub body: Bytes,
 }
 
 impl Default for Client {
-    /// Returns a client without connections.
     fn default() -> Self {
         let connections =
             rollway_gateway::models::http_client("http://", HeaderMap::new(), CONNECT_TIMEOUT);
-        Self(connections.expect("a client without certificates needs nothing that can be missing"))
+        Self(connections.expect("a client without certificates can always be built"))
     }
 }
 
 impl Client {
-    /// Posts a body to an address, or gets the address if there is none, with a key.
+    /// Sends POST with a body, or GET without one, and a bearer key.
     ///
     /// # Errors
-    /// In words, if there is no whole answer. Every status is an answer.
+    /// A message, if there is no complete response. Every HTTP status is a response.
     pub async fn call(&self, url: &str, key: &str, body: Option<Bytes>) -> Result<Answer, String> {
         self.send(url, key, body, false).await
     }
 
-    /// Posts a body to an address of a dashboard, which does something about it.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call).
+    /// Like [`call`](Self::call), for requests to the dashboard that change something.
     pub async fn act(&self, url: &str, key: &str, body: Bytes) -> Result<Answer, String> {
         self.send(url, key, Some(body), true).await
     }
@@ -60,10 +54,10 @@ impl Client {
         url: &str,
         key: &str,
         body: Option<Bytes>,
-        acts: bool,
+        changes: bool,
     ) -> Result<Answer, String> {
         let method = if body.is_some() { Method::POST } else { Method::GET };
-        let wrong = |error: &dyn std::fmt::Display| format!("{url} cannot be asked: {error}");
+        let wrong = |error: &dyn std::fmt::Display| format!("invalid request to {url}: {error}");
         let key = HeaderValue::from_str(&format!("Bearer {key}"));
         let mut key = key.map_err(|error| wrong(&error))?;
         key.set_sensitive(true);
@@ -72,23 +66,24 @@ impl Client {
             .request(method, url)
             .header(AUTHORIZATION, key)
             .header(CONTENT_TYPE, "application/json");
-        if acts {
+        if changes {
             // Pages of other sites cannot send this header.
             request = request.header("x-rollway", "1");
         }
-        let failed = |what: &str, error: reqwest::Error| {
-            format!("{url} {what}: {}", rollway_base::error_chain(&error.without_url()))
+        let failed = |event: &str, error: reqwest::Error| {
+            format!("{event} {url}: {}", rollway_base::error_chain(&error.without_url()))
         };
         let request = request.body(body.unwrap_or_default()).build();
-        let request = request.map_err(|error| failed("cannot be asked", error))?;
+        let request = request.map_err(|error| failed("invalid request to", error))?;
         let response = self.0.execute(request).await;
-        let response = response.map_err(|error| failed("does not answer", error))?;
+        let response = response.map_err(|error| failed("no response from", error))?;
         let status = response.status().as_u16();
         let version = number(response.headers(), "x-rollway-model-version");
         let turns = number(response.headers(), "x-rollway-turns");
-        let body = read(response).await.map_err(|error| failed("broke off", error))?;
+        let body =
+            read(response).await.map_err(|error| failed("incomplete response from", error))?;
         let body = body.ok_or_else(|| {
-            format!("{url} broke off: its response has more than {MAX_RESPONSE_BYTES} bytes")
+            format!("response from {url} is larger than {MAX_RESPONSE_BYTES} bytes")
         })?;
         Ok(Answer { status, version, turns, body })
     }

@@ -1,17 +1,16 @@
-//! The explorer: from tasks to delivered experiences, step after step, while weights change.
+//! The explorer: turns tasks into delivered experiences, step by step, while weights change.
 //!
-//! `rollway_core::explore` decides, [`Explorer`] acts, watchers see every [`JobEvent`].
+//! `rollway_core::explore` decides, [`Explorer`] acts, observers receive every [`JobEvent`].
 //!
 //! ```text
-//!  Plan ── orders ──► run_loop.rs ──► submit.rs    draw tasks, submit
-//!   ▲                    │        ├─► finalize.rs  wait, deliver, run what is missing again
-//!   └──── facts ─────────┤        ├─► evals.rs     submit and finish evaluations
+//!  Plan ── actions ─► run_loop.rs ──► submit.rs    select tasks, submit
+//!   ▲                    │        ├─► finalize.rs  wait, deliver, rerun missing tasks
+//!   └──── inputs ────────┤        ├─► evals.rs     submit and finish evaluations
 //!                        │        └─► weights.rs   wait for weights, load them
-//!                        └─► checkpoint.rs         what a restart needs, after every fact
+//!                        └─► checkpoint.rs         state for a restart, after every input
 //! ```
 //!
-//! `resources.rs` opens everything that this takes, and closes it again. `docs/explorer.md`
-//! describes the loop.
+//! `resources.rs` opens and closes the parts.
 
 mod bench;
 mod checkpoint;
@@ -43,6 +42,7 @@ use rollway_sync::tensor_files::NamedTensor;
 use tokio_util::sync::CancellationToken;
 
 pub use self::bench::BenchResult;
+pub(crate) use self::bench::checkpoints_of;
 pub use self::checkpoint::{EvalScores, JobCounts};
 pub(crate) use self::embedded::EmbeddedServers;
 pub use self::error::ExplorerError;
@@ -54,46 +54,41 @@ use crate::workflow_runtime::WorkflowRuntime;
 
 type Result<T> = std::result::Result<T, ExplorerError>;
 
-/// What an explorer is given besides its configuration.
+/// Options of an explorer besides its configuration.
 #[derive(Clone, Debug, Default)]
 pub struct ExplorerOptions {
-    /// The runners; none: those that fit what the configuration names.
-    pub fleet: Option<WorkflowRuntime>,
-    /// Who sees what happens.
+    /// `None`: the runtime of the configured workflows.
+    pub runtime: Option<WorkflowRuntime>,
     pub watchers: JobObservers,
-    /// Who sees what happens to every run.
     pub observers: RunObservers,
-    /// Where it meets the trainer; none: the synchronizer of the configuration is hosted or joined.
+    /// `None`: the synchronizer of the configuration is hosted or joined.
     pub synchronizer: Option<Synchronizer>,
-    /// The operators that the pipeline may name; none: those that come with it.
+    /// Operators of the pipeline. `None`: the built-in ones.
     pub operators: Option<Arc<OperatorRegistry>>,
 }
 
-/// What an explorer did, all processes of its job together.
+/// Result of an explorer, over all processes of its job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExploreSummary {
-    /// Steps that are finalized.
+    /// Finalized steps.
     pub steps: u64,
-    /// The version of the weights that the servers have.
+    /// Version of the weights in the servers.
     pub version: u64,
-    /// Whether it was stopped before everything was done: the same command goes on.
+    /// Stopped before all steps were done; the same command resumes the job.
     pub stopped: bool,
-    /// What it did, in numbers.
     pub counts: JobCounts,
 }
 
-/// Ends an explorer from elsewhere. Clones are the same.
+/// Stops an explorer. Cheap to clone; clones share state.
 #[derive(Clone, Debug, Default)]
 pub struct StopHandle(CancellationToken);
 
 impl StopHandle {
-    /// Has the explorer end soon and cleanly: nothing new is begun, nothing is waited for, and the
-    /// same command goes on where it was.
+    /// Ends the explorer soon and cleanly; the same command resumes the job.
     pub fn stop(&self) {
         self.0.cancel();
     }
 
-    /// Tells whether somebody has.
     pub fn is_stopped(&self) -> bool {
         self.0.is_cancelled()
     }
@@ -101,141 +96,135 @@ impl StopHandle {
 
 /// Explores the tasks of a job.
 ///
-/// [`prepare`](Self::prepare) opens everything, [`explore`](Self::explore) does the work of modes
-/// `explore` and `both`, [`benchmark`](Self::benchmark) that of mode `bench`, and
-/// [`shutdown`](Self::shutdown) closes everything. Dropped without a shutdown it leaves what a
-/// killed process leaves: the next one goes on from there.
+/// [`prepare`](Self::prepare) opens all parts, [`explore`](Self::explore) runs modes `explore` and
+/// `both`, [`benchmark`](Self::benchmark) mode `bench`, and [`shutdown`](Self::shutdown) closes all
+/// parts. Dropping it without a shutdown leaves the state of a killed process, which can be resumed.
 #[derive(Debug)]
 pub struct Explorer {
-    world: ExplorerResources,
+    resources: ExplorerResources,
     state: ExplorerLoop,
     stop: StopHandle,
-    pulse: LiveStats,
+    stats: LiveStats,
 }
 
 impl Explorer {
-    /// Opens everything that a resolved configuration names: tasks, the embedded model, the
-    /// gateway, the buffer, the ledger, the runners, the way to the trainer. Goes on where an
-    /// earlier process of the job was. Needs a tokio runtime with threads.
+    /// Opens the parts of a resolved configuration: tasks, embedded model, gateway, buffer, ledger,
+    /// runners, synchronizer. Resumes an earlier process of the job. Needs a multi-threaded tokio
+    /// runtime.
     ///
     /// # Errors
-    /// Whatever cannot be opened; what was opened before it is closed again.
+    /// The first part that cannot be opened; those before it are closed again.
     pub async fn prepare(config: &Config, options: ExplorerOptions) -> Result<Self> {
         let stop = StopHandle::default();
-        let (world, state) = resources::open(&config.named(), options).await?;
-        let gateway = world.gateway.as_ref().map(Gateway::handle);
-        let pulse = LiveStats::new(world.coordinator.clone(), gateway, world.sink.clone());
-        world.watchers.emit(&JobEvent::Ready(pulse.clone()));
-        Ok(Self { world, state, stop, pulse })
+        let (resources, state) = resources::open(&config.named(), options).await?;
+        let gateway = resources.parts.gateway.as_ref().map(Gateway::handle);
+        let stats = LiveStats::new(resources.coordinator.clone(), gateway, resources.sink.clone());
+        resources.watchers.emit(&JobEvent::Ready(stats.clone()));
+        Ok(Self { resources, state, stop, stats })
     }
 
-    /// The configuration of the job, under the name that it has.
+    /// Returns the configuration with the final name of the job.
     pub fn config(&self) -> &Config {
-        &self.world.config
+        &self.resources.config
     }
 
-    /// Explores until all steps are done, somebody stops it, or something fails.
+    /// Explores until all steps are done, the explorer is stopped, or a part fails.
     ///
     /// # Errors
-    /// Whatever ends the job, with what to do about it. What was done is kept.
+    /// The reason for the end of the job. Finished work is kept.
     pub async fn explore(&mut self) -> Result<ExploreSummary> {
-        let mode = self.world.config.mode;
+        let mode = self.resources.config.mode;
         if !matches!(mode, Mode::Explore | Mode::Both) {
-            let what = format!("mode {mode:?} does not explore: use `explore` or `both`");
-            return Err(ExplorerError::NotNow(what));
+            let message =
+                format!("mode {mode:?} does not explore: set `mode` to `explore` or `both`");
+            return Err(ExplorerError::NotNow(message));
         }
-        let explored = self.state.explore(&self.world, &self.stop.0).await;
+        let explored = self.state.explore(&self.resources, &self.stop.0).await;
         match &explored {
             Ok(explored) if explored.stopped => {}
-            Ok(_) => self.world.done().await,
-            Err(error) => self.world.failed(&error.to_string()).await,
+            Ok(_) => self.resources.done().await,
+            Err(error) => self.resources.failed(&error.to_string()).await,
         }
         explored
     }
 
-    /// Evaluates the weights that the servers have on every eval set, under the step that the job
-    /// is at.
+    /// Evaluates the current weights on every eval taskset, as part of the current step.
     pub async fn eval(&mut self) -> Result<Vec<BenchResult>> {
-        self.state.eval_now(&self.world).await
+        self.state.eval_now(&self.resources).await
     }
 
-    /// Evaluates checkpoints of the job: the latest, or each of them, and before them the weights
-    /// that the servers start with if `explorer.eval_on_startup` is set.
+    /// Evaluates the latest checkpoint or all of them; with `explorer.eval_on_startup` also the
+    /// initial weights of the servers.
     pub async fn benchmark(&mut self) -> Result<Vec<BenchResult>> {
-        self.state.benchmark(&self.world, &self.stop.0).await
+        self.state.benchmark(&self.resources, &self.stop.0).await
     }
 
-    /// Takes newer weights if the trainer has any, or is about to. Returns the version that the
-    /// servers have then.
+    /// Waits for newer weights of the trainer and loads them. Returns the version in the servers.
     pub async fn sync_weight(&mut self) -> Result<u64> {
-        self.state.sync_now(&self.world).await
+        self.state.sync_now(&self.resources).await
     }
 
-    /// Keeps where the explorer is. It does so by itself after everything that happens.
+    /// Saves the checkpoint of the explorer, which is also saved after every input of the plan.
     pub async fn save_checkpoint(&mut self) -> Result<()> {
         self.state.save().await
     }
 
-    /// Notes the group over which a trainer sends weights (`sync_method: nccl`): the trainer is
-    /// its first member, and every server as many of the next as its model has GPUs. Servers join
-    /// with the first update. Returns how many members there are.
+    /// Sets the transfer group of `sync_method: nccl`: rank 0 is the trainer, each server has as many
+    /// ranks as GPUs. Servers join with the first update. Returns the world size.
     pub async fn setup_weight_sync_group(
         &mut self,
         master_address: &str,
         master_port: u16,
         tensors: Vec<TensorSpec>,
     ) -> Result<u32> {
-        self.world.set_up_group(master_address, master_port, tensors)
+        self.resources.set_up_group(master_address, master_port, tensors)
     }
 
-    /// Returns a weight of the model by its name, from where the servers loaded it.
+    /// Returns a tensor of the model by its name, from the weights that the servers loaded.
     pub async fn get_weight(&self, name: &str) -> Result<NamedTensor> {
-        self.world.weight(name).await
+        self.resources.weight(name).await
     }
 
-    /// Ends what is in flight and closes everything, within a deadline. What was in flight goes on
-    /// when the job is started again. A second time there is nothing to do.
+    /// Closes all parts within a deadline. Batches in flight are resumed by the next start. A second
+    /// call does nothing.
     pub async fn shutdown(&mut self) -> Result<()> {
         self.stop.stop();
-        self.pulse.freeze().await;
-        self.world.close().await
+        self.stats.freeze().await;
+        self.resources.close().await
     }
 
-    /// Returns what ends the explorer from elsewhere.
     pub fn stopper(&self) -> StopHandle {
         self.stop.clone()
     }
 
-    /// Returns live numbers.
     pub fn live_stats(&self) -> LiveStats {
-        self.pulse.clone()
+        self.stats.clone()
     }
 
-    /// Returns the buffer that experiences go to, for a trainer in this process; none in mode
-    /// `bench`.
+    /// Returns the experience buffer, for a trainer in this process. `None`: mode `bench`.
     pub fn buffer(&self) -> Option<Arc<dyn Buffer>> {
-        self.world.sink.as_ref()?.buffer()
+        self.resources.sink.as_ref()?.buffer()
     }
 
-    /// The version of the weights that the servers have.
+    /// Returns the version of the weights in the servers.
     pub fn version(&self) -> u64 {
         self.state.version()
     }
 
-    /// Where it meets the trainer; none in mode `bench`.
+    /// Returns the synchronizer. `None`: mode `bench`.
     pub fn synchronizer(&self) -> Option<&Synchronizer> {
-        self.world.synchronizer.as_ref()
+        self.resources.synchronizer.as_ref()
     }
 
-    /// Where trainers elsewhere read the queue of this process, and the file with what they show;
-    /// none if the buffer can be opened by anybody, or the trainer is in this process.
+    /// Returns the address of the reader server and the file with its secret. `None`: the buffer can
+    /// be opened directly, or the trainer is in this process.
     pub fn reader(&self) -> Option<(String, &std::path::Path)> {
-        self.world.offered()
+        self.resources.reader_server()
     }
 }
 
 impl Drop for Explorer {
     fn drop(&mut self) {
-        self.pulse.detach();
+        self.stats.detach();
     }
 }

@@ -1,4 +1,4 @@
-//! What the gateway is told of a configuration.
+//! Conversion of a configuration to the options of the gateway.
 
 use std::time::Duration;
 
@@ -12,30 +12,27 @@ use rollway_gateway::models::{self, ServerSpec};
 use rollway_gateway::recording;
 use serde_json::{Map, Value};
 
-/// What a trained model is called that has neither a name nor a path.
+/// Name of a trained model without a name and a path.
 const TRAINED: &str = "policy";
 
-/// Returns how the gateway of a checked configuration behaves, and the servers behind it. The
-/// gateway of mode `serve` listens where the configuration says; any other on the loopback, or
-/// where workers on other machines reach it. Its key is new and random.
-///
-/// Models without a server (handed over in code, embedded) are left out.
+/// Returns the options of the gateway and its servers. Mode `serve` listens on the configured
+/// address; other modes on the loopback address, or on one that workers on other machines can reach.
+/// The admin key is random. Models without a server (passed in code, embedded) are left out.
 pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), ConfigError> {
     let explorer = &config.explorer;
     let serves = config.mode == Mode::Serve;
     let admin_key = Secret::random().map_err(|error| {
         ConfigError::from(ConfigProblem::new(
             "",
-            format!("the system has no random numbers: {error}"),
+            format!("the system provides no random numbers: {error}"),
         ))
     })?;
-    // Nobody outlives what waits for it: agents elsewhere wait like the trainer does, a run is over
-    // when its attempt is.
+    // A call must not outlive its caller: agents wait like the trainer, a run ends with its attempt.
     let call_timeout: Duration = match serves {
         true => config.synchronizer.sync_timeout.into(),
         false => explorer.max_timeout.into(),
     };
-    let usual = GatewayLimits::default();
+    let defaults = GatewayLimits::default();
     // Workers on other machines call the models too.
     let site = AdvertisedAddress::of(config).filter(|_| !serves);
     let options = GatewayOptions {
@@ -48,8 +45,8 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
         admin_key,
         limits: GatewayLimits {
             call_timeout,
-            idle_timeout: usual.idle_timeout.min(call_timeout),
-            ..usual
+            idle_timeout: defaults.idle_timeout.min(call_timeout),
+            ..defaults
         },
         record: recording::RecorderLimits::default(),
         models: models::RoutingOptions {
@@ -63,34 +60,30 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
     Ok((options, servers(config)?))
 }
 
-/// Returns what the trained model is called.
 pub fn trained_model(config: &Config) -> String {
     let model = &config.explorer.rollout_model;
     let chosen = |name: &Option<String>| name.clone().filter(|name| !name.is_empty());
     chosen(&model.name).or_else(|| chosen(&model.model_path)).unwrap_or_else(|| TRAINED.to_owned())
 }
 
-/// Returns the servers of all models.
 fn servers(config: &Config) -> Result<Vec<ServerSpec>, ConfigError> {
     let mut problems = Vec::new();
-    let rollout = &config.explorer.rollout_model;
-    let mut servers = of_model("explorer.rollout_model", rollout, &mut problems);
-    for server in &mut servers {
-        server.model = trained_model(config);
-        server.trained = true;
-    }
-    for (index, model) in config.explorer.auxiliary_models.iter().enumerate() {
+    let (key, rollout) = ("explorer.rollout_model", &config.explorer.rollout_model);
+    let mut servers = servers_of(key, &trained_model(config), rollout, &mut problems);
+    servers.iter_mut().for_each(|server| server.trained = true);
+    for (index, (name, model)) in config.explorer.named_auxiliary_models().enumerate() {
         let key = format!("explorer.auxiliary_models[{index}]");
-        for mut server in of_model(&key, model, &mut problems) {
-            server.model = model.name.clone().unwrap_or_else(|| index.to_string());
-            servers.push(server);
-        }
+        servers.extend(servers_of(&key, &name, model, &mut problems));
     }
     if problems.is_empty() { Ok(servers) } else { Err(ConfigError::new(problems)) }
 }
 
-/// Returns the servers of one model, without its name.
-fn of_model(key: &str, model: &ModelConfig, problems: &mut Vec<ConfigProblem>) -> Vec<ServerSpec> {
+fn servers_of(
+    key: &str,
+    name: &str,
+    model: &ModelConfig,
+    problems: &mut Vec<ConfigProblem>,
+) -> Vec<ServerSpec> {
     let Some(engine) = model.engine_type.server_kind() else { return Vec::new() };
     let api_key = match api_key(&format!("{key}.api_key_env"), model.api_key_env.as_deref()) {
         Ok(api_key) => api_key,
@@ -101,7 +94,7 @@ fn of_model(key: &str, model: &ModelConfig, problems: &mut Vec<ConfigProblem>) -
     };
     let server_model = model.model_path.clone().filter(|path| !path.is_empty());
     let server = |url: &String| ServerSpec {
-        model: String::new(),
+        model: name.to_owned(),
         trained: false,
         engine,
         url: root(url).to_owned(),
@@ -111,8 +104,8 @@ fn of_model(key: &str, model: &ModelConfig, problems: &mut Vec<ConfigProblem>) -
     model.base_url.iter().map(server).collect()
 }
 
-/// Returns the arguments of every call of the trained model. Those that replace what a client says
-/// are about how tokens are drawn; how many it wants stays its own business.
+/// Returns the sampling arguments of calls of the trained model. `forced`: they override those of
+/// clients, except for the number of tokens.
 fn sampling(model: &ModelConfig, forced: bool) -> Map<String, Value> {
     let mut sampling = Map::new();
     let mut set = |name: &str, value: Option<Value>| {
@@ -128,7 +121,7 @@ fn sampling(model: &ModelConfig, forced: bool) -> Map<String, Value> {
     sampling
 }
 
-/// Returns an address without `/v1`, which every path has itself.
+/// Returns an address without `/v1`, which is part of every path.
 fn root(url: &str) -> &str {
     let url = url.trim_end_matches('/');
     url.strip_suffix("/v1").unwrap_or(url).trim_end_matches('/')
@@ -146,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_names_servers_and_how_they_are_asked() {
+    fn options_and_servers_follow_the_configuration() {
         let (options, servers) = read(
             "mode: serve
 explorer:
@@ -186,7 +179,7 @@ synchronizer: {sync_timeout: 60}",
     }
 
     #[test]
-    fn a_key_that_is_not_there_is_named() {
+    fn missing_api_key_variable_is_named() {
         let error = read(
             "explorer: {rollout_model: {base_url: http://a:1, api_key_env: ROLLWAY_NO_SUCH_KEY}}",
         )

@@ -1,12 +1,11 @@
 //! One job of modes `both`, `explore`, `bench` or `train`, from its configuration to its summary.
 //!
 //! ```text
-//! preflight ─► lock ─► parts in order ─► the loop ─► an orderly end ─► summary.json
+//! preflight ─► lock ─► telemetry ─► explorer, trainer ─► shutdown ─► summary.json
 //! ```
 //!
-//! `preflight.rs` says what is wrong before anything long is started, `lock.rs` keeps two processes
-//! apart, `run.rs` starts, watches and ends explorer and trainer, `telemetry.rs` opens the
-//! observers. `docs/run.md` describes a job.
+//! `preflight.rs` checks before anything expensive starts, `lock.rs` excludes a second process,
+//! `run.rs` starts, watches and ends explorer and trainer, `telemetry.rs` opens the observers.
 
 mod debug;
 mod lock;
@@ -34,47 +33,33 @@ pub use self::telemetry::JobTelemetry;
 use crate::explorer::ExplorerError;
 use crate::trainer::TrainerError;
 
-/// Why a job did not do what it should.
+/// Failure of a job.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
-    #[error("{}", in_words(.0))]
+    #[error("{}", render(.0))]
     NotStarted(Vec<PreflightError>),
-    /// The explorer failed.
     #[error(transparent)]
     Explorer(#[from] ExplorerError),
-    /// The trainer failed.
     #[error(transparent)]
     Trainer(#[from] TrainerError),
-    /// An alarm ended it.
     #[error("{0}")]
     Alarm(String),
-    /// Somebody did not end when told to.
     #[error(
-        "{who} did not end within {seconds} s\nhint: everything that was acknowledged is kept; \
-         the same command goes on"
+        "{component} did not end within {seconds} s\nhint: everything that was acknowledged is \
+         kept; the same command resumes the job"
     )]
-    Late {
-        who: &'static str,
-        /// How long it was waited for.
-        seconds: f64,
-    },
-    /// The end could not be written down.
+    Late { component: &'static str, seconds: f64 },
     #[error("{}: {message}", path.display())]
-    Summary {
-        /// The file.
-        path: PathBuf,
-        /// What is the matter.
-        message: String,
-    },
+    Summary { path: PathBuf, message: String },
 }
 
 impl JobError {
-    /// Tells whether the input is at fault, and nothing was started.
+    /// Tells whether the input is invalid, so that nothing was started.
     pub const fn is_input(&self) -> bool {
         let found_later = matches!(
             self,
             Self::Explorer(
-                ExplorerError::Config(_) | ExplorerError::Sink(_) | ExplorerError::Fleet(_)
+                ExplorerError::Config(_) | ExplorerError::Sink(_) | ExplorerError::Workflow(_)
             )
         );
         found_later || matches!(self, Self::NotStarted(_))
@@ -82,18 +67,16 @@ impl JobError {
 }
 
 impl From<PreflightError> for JobError {
-    fn from(trouble: PreflightError) -> Self {
-        Self::NotStarted(vec![trouble])
+    fn from(error: PreflightError) -> Self {
+        Self::NotStarted(vec![error])
     }
 }
 
-/// A job.
 #[derive(Debug)]
 pub struct Job;
 
 impl Job {
-    /// Returns the summary of a job that has done already what its configuration asks for; none if
-    /// there is anything left to do.
+    /// Returns the summary of a job that has reached its goal. `None`: there is work left.
     pub fn finished(config: &Config) -> Result<Option<Summary>, JobError> {
         if config.mode == Mode::Bench {
             return Ok(None);
@@ -105,11 +88,11 @@ impl Job {
         Ok(known.filter(is_over))
     }
 
-    /// Runs the job of a resolved configuration to its end, or until it is told to stop: then it
-    /// ends within a deadline, and the same command goes on.
+    /// Runs the job of a resolved configuration to its end, or until `stop`: then it ends within a
+    /// deadline, and the same command resumes it.
     ///
     /// # Errors
-    /// The first thing that went wrong. What was done is kept, and is in the summary as well.
+    /// The first failure. Finished work is kept; the summary is written in any case.
     pub async fn run(
         config: Config,
         watchers: JobObservers,
@@ -119,21 +102,21 @@ impl Job {
         if let Some(summary) = Self::finished(&config)? {
             return Ok(summary);
         }
-        let troubles = preflight::check_all(&config).await;
-        if !troubles.is_empty() {
-            return Err(JobError::NotStarted(troubles));
+        let errors = preflight::check_all(&config).await;
+        if !errors.is_empty() {
+            return Err(JobError::NotStarted(errors));
         }
         let _locks = locks(&config)?;
         let people = watchers.clone();
         let recorder = SummaryWriter::open(&config).map_err(PreflightError::from)?;
         let watchers = watchers.with(Arc::clone(&recorder) as _);
-        let lookout = JobTelemetry::open(&config, watchers, &people, &stop).await?;
-        let ended = run::run(&config, lookout.eyes.clone(), &lookout.stop).await;
-        lookout.conclude(&recorder, ended).await
+        let telemetry = JobTelemetry::open(&config, watchers, &people, &stop).await?;
+        let ended = run::run(&config, telemetry.observers.clone(), &telemetry.stop).await;
+        telemetry.conclude(&recorder, ended).await
     }
 }
 
-/// Takes the lock of everybody who works in this process.
+/// Locks the names of all members in this process.
 fn locks(config: &Config) -> Result<Vec<FileLock>, PreflightError> {
     let (explorer, trainer) = (&*config.explorer.name, &*config.trainer.name);
     let names = match config.mode {
@@ -146,7 +129,7 @@ fn locks(config: &Config) -> Result<Vec<FileLock>, PreflightError> {
     names.into_iter().map(|name| lock::acquire(&job, name)).collect()
 }
 
-fn in_words(troubles: &[PreflightError]) -> String {
-    let words: Vec<String> = troubles.iter().map(PreflightError::to_string).collect();
-    words.join("\n\n")
+fn render(errors: &[PreflightError]) -> String {
+    let messages: Vec<String> = errors.iter().map(PreflightError::to_string).collect();
+    messages.join("\n\n")
 }

@@ -1,9 +1,8 @@
-//! Rollway for Rust programs: jobs, explorers, trainers and mode `serve`, put together from the
-//! crates below.
+//! Rollway for Rust programs: jobs, explorers, trainers and mode `serve`.
 //!
-//! Start with [`job::Job`] for what a configuration describes, with [`explorer::Explorer`] to lead
-//! the loop, or with [`Scheduler`] and [`RolloutCoordinator`] for tasks and batches alone. The rest
-//! of the public interface is re-exported here. Rules and protocols belong to the crates below.
+//! Start with [`job::Job`] to run a configuration, with [`explorer::Explorer`] to control the loop,
+//! or with [`Scheduler`] and [`RolloutCoordinator`] for tasks and batches alone. Rules and protocols
+//! belong to the crates below, whose public interface is re-exported here.
 
 mod client;
 pub mod explorer;

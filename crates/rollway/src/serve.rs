@@ -1,8 +1,7 @@
-//! Mode `serve`: the gateway for agents elsewhere, with the pipeline and the buffer of the job
-//! behind it.
+//! Mode `serve`: the gateway for agents, with the pipeline and the buffer of the job.
 //!
-//! [`ServeJob`] joins the parts. `committer.rs` takes committed steps to the buffer, `weights.rs`
-//! keeps the models up to date.
+//! [`ServeJob`] joins the parts. `committer.rs` delivers committed steps to the buffer, `weights.rs`
+//! updates the models.
 
 mod committer;
 mod weights;
@@ -28,40 +27,32 @@ use tokio::task::JoinSet;
 use self::committer::PipelineCommitter;
 use crate::explorer::{EmbeddedServers, ExplorerError, models, newest};
 
-/// How long calls under way have to end when the server is stopped.
+/// Maximum time for calls in flight to end at a shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// After how long a model that nobody can use yet is worth a word.
+/// Delay before a warning about a model without usable servers.
 const SERVER_WARNING_DELAY: Duration = Duration::from_secs(5);
 
-/// Why there is no server.
+/// Failure to start or stop mode `serve`.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeJobError {
-    /// The configuration cannot be served.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// There is no pipeline or no buffer.
     #[error(transparent)]
     Sink(#[from] SinkError),
-    /// The pipeline or the buffer does not open.
     #[error("the experience pipeline does not open: {0}")]
     Pipeline(String),
-    /// The history does not open.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The embedded model or the gateway does not start.
     #[error("{0}")]
     Gateway(String),
-    /// A file that tells agents where the server is cannot be written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The buffer cannot be offered to trainers elsewhere.
     #[error(transparent)]
     Offer(#[from] JobReaderServerError),
 }
 
 impl ServeJobError {
-    /// Returns why a model did not start.
     fn of(error: ExplorerError) -> Self {
         match error {
             ExplorerError::Config(error) => Self::Config(error),
@@ -70,7 +61,6 @@ impl ServeJobError {
     }
 }
 
-/// A job in mode `serve`.
 #[derive(Debug)]
 pub struct ServeJob {
     gateway: Gateway,
@@ -80,12 +70,12 @@ pub struct ServeJob {
     url: String,
     url_file: PathBuf,
     key_file: Option<PathBuf>,
-    offered: Option<JobReaderServer>,
+    reader_server: Option<JobReaderServer>,
     tasks: JoinSet<()>,
 }
 
 impl ServeJob {
-    /// Starts to serve a checked configuration. Models need not be well yet.
+    /// Starts a checked configuration. Models need not be healthy yet.
     pub async fn start(
         config: &Config,
         weights: Arc<dyn WeightFinder>,
@@ -103,77 +93,78 @@ impl ServeJob {
         let serve = ServeMode::open(history(config), Arc::new(committer)).await?;
         let history = Arc::new(serve.clone());
         let started = Gateway::start_with(options, servers, Some(history)).await;
-        let gateway = started.map_err(|error| ServeJobError::Gateway(in_words(&error)))?;
+        let gateway = started.map_err(|error| ServeJobError::Gateway(render(&error)))?;
         gateway.handle().add_metrics(PrometheusExporter::new(config, DropCounters::default()));
         let url = advertised_url(gateway.url());
         let url_file = job.join(format!("{}_server_url.txt", config.explorer.name));
         atomic_file::write_line(&url_file, &url, false)?;
-        let offered = JobReaderServer::of(config, &sink).await?;
+        let reader_server = JobReaderServer::of(config, &sink).await?;
         let mut tasks = JoinSet::new();
         let interval = config.explorer.service_status_check_interval.into();
         let models = gateway.handle().models().clone();
         tasks.spawn(resume(serve.clone()));
         tasks.spawn(warn(models.clone()));
-        let patience = config.synchronizer.sync_timeout.into();
-        tasks.spawn(weights::follow(models, weights, interval, patience));
-        Ok(Self { gateway, embedded, serve, sink, url, url_file, key_file, offered, tasks })
+        let wait_timeout = config.synchronizer.sync_timeout.into();
+        tasks.spawn(weights::follow(models, weights, interval, wait_timeout));
+        Ok(Self { gateway, embedded, serve, sink, url, url_file, key_file, reader_server, tasks })
     }
 
-    /// Where agents find it, without `/v1`.
+    /// Returns the address for agents, without `/v1`.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The file that says so.
+    /// Returns the file with the address.
     pub fn url_file(&self) -> &Path {
         &self.url_file
     }
 
-    /// The file with the key that agents show; none if they need none, or know it already.
+    /// Returns the file with the agent key. `None`: no key is needed, or the environment has it.
     pub fn key_file(&self) -> Option<&Path> {
         self.key_file.as_deref()
     }
 
-    /// Where trainers elsewhere read, and the file with the secret for it; none if the buffer can
-    /// be read without the help of this process.
+    /// Returns the address of the reader server and the file with its secret. `None`: the buffer can
+    /// be opened directly.
     pub fn reader(&self) -> Option<(String, &Path)> {
-        self.offered.as_ref().map(|offered| (offered.url(), offered.secret_file()))
+        self.reader_server
+            .as_ref()
+            .map(|reader_server| (reader_server.url(), reader_server.secret_file()))
     }
 
-    /// What was recorded and committed, in numbers.
     pub fn counts(&self) -> serve::ServeStoreCounts {
         self.serve.counts()
     }
 
-    /// Stops: takes no more calls, waits for those under way, and closes everything. What waits for
-    /// a commit stays for the next start.
+    /// Refuses new calls, waits for those in flight, and closes all parts. Choices that wait for a
+    /// commit are kept for the next start.
     pub async fn stop(mut self) -> Result<(), ServeJobError> {
         self.gateway.stop(SHUTDOWN_TIMEOUT).await;
         self.embedded.stop().await;
         self.tasks.shutdown().await;
-        // Who reads it should not look for a server that is gone.
+        // Clients must not find the address of a stopped server.
         let _ = std::fs::remove_file(&self.url_file);
         drop(self.serve);
         let closed = self.sink.close().await.map_err(ServeJobError::Pipeline);
-        if let Some(offered) = self.offered {
-            offered.withdraw().await;
+        if let Some(reader_server) = self.reader_server {
+            reader_server.withdraw().await;
         }
         closed
     }
 }
 
-/// Finishes the step that a commit had begun when the last process ended.
+/// Finishes a commit that was interrupted by the end of the last process.
 async fn resume(serve: ServeMode) {
     match serve.resume().await {
         Ok(done) if done.steps > 0 => {
-            tracing::info!(step = done.step, done.experiences, "a step that was begun is done");
+            tracing::info!(step = done.step, done.experiences, "interrupted commit finished");
         }
         Ok(_) => {}
-        Err(error) => tracing::error!(%error, "a step that was begun is not done"),
+        Err(error) => tracing::error!(%error, "interrupted commit failed"),
     }
 }
 
-/// Says so if nobody can use the trained model after a while.
+/// Warns if the trained model has no usable server after a while.
 async fn warn(models: Models) {
     tokio::time::sleep(SERVER_WARNING_DELAY).await;
     for model in models.view() {
@@ -182,12 +173,12 @@ async fn warn(models: Models) {
             let state = |server: &ServerView| format!("{}: {:?}", server.url, server.state);
             let servers: Vec<String> = model.servers.iter().map(state).collect();
             let (model, servers) = (model.name, servers.join(", "));
-            tracing::warn!(model, servers, "no server can be used yet; waiting for one");
+            tracing::warn!(model, servers, "no usable server yet, waiting");
         }
     }
 }
 
-/// Returns what is kept, and where.
+/// Returns the options of the turn store.
 fn history(config: &Config) -> serve::ServeStoreOptions {
     let bounds = &config.explorer.serve_retention;
     let chosen = config.explorer.db_url.as_deref().filter(|address| !address.is_empty());
@@ -205,8 +196,8 @@ fn history(config: &Config) -> serve::ServeStoreOptions {
     }
 }
 
-/// Says what to do about an address that is taken.
-fn in_words(error: &StartError) -> String {
+/// Adds a hint if the address is in use.
+fn render(error: &StartError) -> String {
     match error {
         StartError::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
             format!(

@@ -1,7 +1,6 @@
-//! The trainer of a job: the embedded one, or a program that is started with it.
+//! The trainer of a job: the embedded one, or a program that is started with the job.
 //!
-//! [`TrainerInput`] says where experiences come from, [`Trainer`] is whoever learns from them.
-//! `docs/run.md` says it for people.
+//! [`TrainerInput`] is the source of experiences, [`Trainer`] the running trainer.
 
 mod embedded;
 mod input;
@@ -19,58 +18,48 @@ use tokio_util::sync::CancellationToken;
 pub use self::input::TrainerInput;
 use self::program::{TrainerCommand, TrainerProcess};
 
-/// Why a trainer did not start, or ended before it was done.
+/// Failure of a trainer.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainerError {
-    /// The embedded trainer failed.
     #[error(transparent)]
     Embedded(#[from] TinyError),
-    /// There is nothing to read experiences from.
     #[error("the trainer cannot read experiences: {0}")]
     Input(String),
-    /// No program is named.
-    #[error("no trainer is named\nhint: set `trainer.command`")]
+    #[error("no trainer is configured\nhint: set `trainer.command`")]
     NoCommand,
-    /// The program cannot be started.
-    #[error("the trainer `{program}` could not be started: {message}\nhint: see `trainer.command`")]
-    NotStarted {
-        program: String,
-        /// What the system says.
-        message: String,
-    },
-    /// The program ended with an error.
+    #[error(
+        "the trainer `{program}` could not be started: {message}\nhint: check `trainer.command`"
+    )]
+    NotStarted { program: String, message: String },
     #[error("the trainer `{program}` ended with an error: {status}{last}")]
     Ended {
         program: String,
-        /// What it ended with.
         status: String,
-        /// Its last lines, each behind a line break and a mark; empty if it said nothing.
+        /// The last lines of its output, each after a line break and a mark.
         last: String,
     },
-    /// It panicked.
-    #[error("the trainer broke: {0}")]
+    #[error("the trainer panicked: {0}")]
     Broken(String),
 }
 
-/// What a trainer did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrainerSummary {
-    /// The last step, where the trainer tells.
+    /// The last train step. `None`: unknown.
     pub steps: Option<u64>,
 }
 
-/// A trainer that runs. Dropped, it is told to stop, and a program is killed.
+/// A running trainer. Dropping it stops the embedded trainer and kills a program.
 #[derive(Debug)]
 pub struct Trainer {
     stop: CancellationToken,
     grace: Duration,
-    /// None: somebody else's, which nobody here can wait for.
+    /// `None`: started from outside, or ended.
     running: Option<JoinHandle<Result<TrainerSummary, TrainerError>>>,
 }
 
 impl Trainer {
-    /// Starts the trainer of a resolved configuration. If it names none, one that somebody else
-    /// starts is expected.
+    /// Starts the trainer of a resolved configuration. Without a command, a trainer that is started
+    /// from outside is expected.
     pub async fn start(
         config: &Config,
         input: TrainerInput,
@@ -88,18 +77,18 @@ impl Trainer {
             TrainerType::Command if config.trainer.command.is_empty() => {
                 let wait = config.synchronizer.sync_timeout;
                 tracing::warn!(
-                    "no trainer is named (trainer.command): one that you start is waited for, \
-                     {wait} s at most"
+                    "no trainer is configured (trainer.command): waiting up to {wait} s for one \
+                     that you start"
                 );
                 None
             }
             TrainerType::Command => {
-                let order = TrainerCommand {
+                let command = TrainerCommand {
                     command: config.trainer.command.clone(),
                     env: input.environment(config, synchronizer),
                     grace,
                 };
-                let program = TrainerProcess::start(order)?;
+                let program = TrainerProcess::start(command)?;
                 let name = config.trainer.name.clone();
                 Some(tokio::spawn(watch(program, name, stop.clone(), synchronizer.clone())))
             }
@@ -107,13 +96,12 @@ impl Trainer {
         Ok(Self { stop, grace, running })
     }
 
-    /// Tells whether it is somebody else's.
+    /// Tells whether the trainer is started from outside.
     pub const fn is_elsewhere(&self) -> bool {
         self.running.is_none()
     }
 
-    /// Waits for its end. Never returns if it is somebody else's, or was waited for already. A call
-    /// that is given up loses nothing.
+    /// Waits for the end. Never returns for a trainer from outside, or a second time. Cancel-safe.
     pub async fn ended(&mut self) -> Result<TrainerSummary, TrainerError> {
         let Some(running) = &mut self.running else { return std::future::pending().await };
         let ended = running.await;
@@ -121,12 +109,12 @@ impl Trainer {
         ended.unwrap_or_else(|error| Err(TrainerError::Broken(error.to_string())))
     }
 
-    /// Tells it to end soon and cleanly. A program that does not is killed when its time is up.
+    /// Ends the trainer cleanly. A program is killed after the grace period.
     pub fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// How long it may take to end when it is told to.
+    /// Returns the maximum time to end after a stop.
     pub const fn grace(&self) -> Duration {
         self.grace
     }
@@ -142,7 +130,7 @@ impl Drop for Trainer {
     }
 }
 
-/// Leads a program to its end, and speaks for it then: those who wait for its weights get to know
+/// Waits for the end of a program and reports it to the synchronizer, so that waits for weights end
 /// at once.
 async fn watch(
     program: TrainerProcess,
@@ -152,13 +140,13 @@ async fn watch(
 ) -> Result<TrainerSummary, TrainerError> {
     let ended = program.run(stop.clone()).await;
     if !stop.is_cancelled() {
-        let told = match (synchronizer.enter_trainer(&name).await, &ended) {
-            (Ok(seat), Ok(())) => seat.done().await,
-            (Ok(seat), Err(error)) => seat.failed(&error.to_string()).await,
+        let reported = match (synchronizer.enter_trainer(&name).await, &ended) {
+            (Ok(membership), Ok(())) => membership.done().await,
+            (Ok(membership), Err(error)) => membership.failed(&error.to_string()).await,
             (Err(error), _) => Err(error),
         };
-        if let Err(error) = told {
-            tracing::warn!(%error, "nobody could be told that the trainer has ended");
+        if let Err(error) = reported {
+            tracing::warn!(%error, "synchronizer unreachable; the end of the trainer was not reported");
         }
     }
     ended.map(|()| TrainerSummary::default())

@@ -1,11 +1,6 @@
-//! Where the runners of a job come from: this process for workflows in Rust, child processes for
-//! those in Python.
+//! Runners of a job: tasks of this process if all workflows are built into Rust, else Python workers.
 //!
-//! ```text
-//! choose ──► every name is built into Rust ──► Local: tasks of this runtime ──┐
-//!      └───► anything else ──────────────────► Children: workers in Python ───┴─► Gated ─► Workers
-//! check ───► everything is named, spelt as it is called, and can be imported
-//! ```
+//! `from_config` chooses, `check` verifies that all names exist and can be imported.
 
 mod error;
 mod python_check;
@@ -35,59 +30,58 @@ use crate::workflows::{self, RewardFn};
 
 type Result<T> = std::result::Result<T, WorkflowSetupError>;
 
-/// Where runners come from, and how tasks are told to them.
+/// Source of runners, and encoding of their tasks.
 #[derive(Clone, Debug)]
 pub struct WorkflowRuntime {
     runners: RuntimeKind,
-    /// Workflows that do not go by name alone.
+    /// Workflows that workers cannot find by name.
     definitions: BTreeMap<String, Arc<WorkflowDefinition>>,
-    /// What all others are.
+    /// Definition of all other workflows.
     by_name: Arc<WorkflowDefinition>,
     needs_prompts: bool,
 }
 
 #[derive(Clone, Debug)]
 enum RuntimeKind {
-    /// Tasks of this runtime.
+    /// Tasks of this process.
     Rust(WorkflowRegistry),
-    /// Workers in Python, set up as a configuration says.
+    /// Python workers of the configuration.
     Python(WorkerPoolOptions),
-    /// Processes that somebody else has described.
-    Children(WorkerPoolOptions),
+    /// Worker processes with options of the caller.
+    Custom(WorkerPoolOptions),
 }
 
 impl WorkflowRuntime {
-    /// Returns runners for what a configuration names: in this process if every workflow and
-    /// reward function is built into Rust, else workers in Python, which have those and all others.
-    /// Nobody knows yet what rows name that name their own; that is for Python too.
+    /// Returns the runtime of a configuration: this process if all workflows and reward functions
+    /// are built into Rust, else Python workers, also if rows may name their own.
     pub fn from_config(config: &Config) -> Result<Self> {
         let sets = referenced::sets(config);
-        // Workers elsewhere have the built-in ones in Python.
-        let is_here = config.cluster.backend == ClusterBackend::Local;
-        if is_here && sets.iter().all(is_built_in) {
+        // Workers on other machines use the Python package.
+        let is_local = config.cluster.backend == ClusterBackend::Local;
+        if is_local && sets.iter().all(is_built_in) {
             return Ok(Self::rust(workflows::builtin()));
         }
-        let asks = |set: &ReferencedWorkflow<'_>| {
+        let is_builtin = |set: &ReferencedWorkflow<'_>| {
             !set.rows_name_workflows
                 && set.workflow.is_some_and(|name| workflows::PYTHON_NAMES.contains(&name))
         };
-        let needs_prompts = sets.iter().all(asks);
+        let needs_prompts = sets.iter().all(is_builtin);
         Ok(Self {
             needs_prompts,
             ..Self::new(RuntimeKind::Python(python_command::options(config)?))
         })
     }
 
-    /// Returns runners in this process that have these workflows.
+    /// Returns a runtime for these workflows in this process.
     pub fn rust(registry: WorkflowRegistry) -> Self {
         let needs_prompts = registry.names().all(|name| workflows::NAMES.contains(&name));
         Self { needs_prompts, ..Self::new(RuntimeKind::Rust(registry)) }
     }
 
-    /// Returns runners in processes that are started like this. What they need to know of models is
-    /// in these options, but for the gateway and [`define`](Self::define).
+    /// Returns a runtime of worker processes with these options, which include the setup of models
+    /// but not the address of the gateway.
     pub fn processes(options: WorkerPoolOptions) -> Self {
-        Self::new(RuntimeKind::Children(options))
+        Self::new(RuntimeKind::Custom(options))
     }
 
     fn new(runners: RuntimeKind) -> Self {
@@ -95,8 +89,8 @@ impl WorkflowRuntime {
         Self { runners, definitions, by_name, needs_prompts: false }
     }
 
-    /// Adds a workflow that workers cannot find by its name. Its tasks are told as
-    /// [`TASK_ENCODING`] says, whatever the definition says.
+    /// Adds a workflow that workers cannot find by its name. The encoding of its tasks is always
+    /// [`TASK_ENCODING`].
     #[must_use]
     pub fn define(mut self, workflow: impl Into<String>, definition: WorkflowDefinition) -> Self {
         let definition = WorkflowDefinition { task_encoding: TASK_ENCODING.into(), ..definition };
@@ -104,15 +98,13 @@ impl WorkflowRuntime {
         self
     }
 
-    /// Tells whether rows have to have a question: workflows that come with Rollway ask it, others
-    /// may read the row themselves.
+    /// Tells whether rows need a prompt: built-in workflows do, others may read the row themselves.
     pub fn needs_prompts(&self) -> bool {
         self.needs_prompts
     }
 
-    /// Checks before anything long is started that every workflow and reward function that a
-    /// configuration names can be had: those in Python by a process of their own, which imports
-    /// them and ends.
+    /// Checks that all configured workflows and reward functions exist; a short-lived process
+    /// imports those in Python.
     pub async fn check(&self, config: &Config) -> Result<()> {
         let sets = referenced::sets(config);
         for set in &sets {
@@ -128,23 +120,25 @@ impl WorkflowRuntime {
             RuntimeKind::Python(options) => {
                 python_check::spelling(&sets)?;
                 let timeout = config.explorer.supervision.start_timeout.into();
-                let asked = python_check::ask(options, &sets, timeout).await;
-                match asked {
-                    // What they need is where they are.
+                let checked = python_check::ask(options, &sets, timeout).await;
+                match checked {
+                    // Manual workers may have packages that this machine lacks.
                     Err(error) if config.cluster.backend == ClusterBackend::Manual => {
-                        tracing::warn!("not known here, and expected where workers are: {error}");
+                        tracing::warn!(
+                            "not found on this machine; the workers must have it: {error}"
+                        );
                         Ok(())
                     }
-                    asked => asked,
+                    checked => checked,
                 }
             }
-            // Whoever described them knows what they have.
-            RuntimeKind::Children(_) => Ok(()),
+            // The caller is responsible for their workflows.
+            RuntimeKind::Custom(_) => Ok(()),
         }
     }
 
-    /// Returns the runners, with keys to the models behind a gateway. None is started yet. Needs a
-    /// tokio runtime.
+    /// Returns the runner backend with keys of the gateway; no runner is started yet. Needs a tokio
+    /// runtime.
     pub async fn start_backend(
         &self,
         config: &Config,
@@ -157,7 +151,7 @@ impl WorkflowRuntime {
                 let local = LocalRunners::new(registry.clone()).concurrency(concurrency(mode));
                 return Ok(Box::new(WithModelAccess::new(local, keys)));
             }
-            RuntimeKind::Python(options) | RuntimeKind::Children(options) => options,
+            RuntimeKind::Python(options) | RuntimeKind::Custom(options) => options,
         };
         let mut options = options.clone();
         options.env.push((env::GATEWAY_URL.to_owned(), format!("{}/v1", gateway.url())));
@@ -167,10 +161,9 @@ impl WorkflowRuntime {
         Ok(Box::new(WithModelAccess::new(children, keys)))
     }
 
-    /// Returns a task as runners take it.
-    pub fn encode_task(&self, drawn: &SelectedTask) -> Result<Task> {
-        let Some(workflow) = &drawn.task.workflow else {
-            let row = format!("row {} of taskset `{}`", drawn.index, drawn.source.name);
+    pub fn encode_task(&self, selected: &SelectedTask) -> Result<Task> {
+        let Some(workflow) = &selected.task.workflow else {
+            let row = format!("row {} of taskset `{}`", selected.index, selected.source.name);
             return Err(no_workflow(&row));
         };
         let (definition, body) = match &self.runners {
@@ -178,23 +171,24 @@ impl WorkflowRuntime {
                 if registry.get(workflow).is_none() {
                     return Err(unknown_workflow(workflow, registry));
                 }
-                (None, task_encoding::for_rust(drawn))
+                (None, task_encoding::for_rust(selected))
             }
-            RuntimeKind::Python(_) | RuntimeKind::Children(_) => {
+            RuntimeKind::Python(_) | RuntimeKind::Custom(_) => {
                 let definition = self.definitions.get(&**workflow).unwrap_or(&self.by_name);
-                (Some(Arc::clone(definition)), task_encoding::for_workers(drawn))
+                (Some(Arc::clone(definition)), task_encoding::for_workers(selected))
             }
         };
         Ok(Task {
             workflow: Arc::clone(workflow),
             definition,
-            repeat_times: drawn.source.repeat_times,
-            is_eval: drawn.source.is_eval,
+            repeat_times: selected.source.repeat_times,
+            is_eval: selected.source.is_eval,
             body,
         })
     }
 }
-/// Tells whether the tasks of a set need nothing but what Rust has.
+
+/// Tells whether a taskset needs only workflows and reward functions in Rust.
 fn is_built_in(set: &ReferencedWorkflow<'_>) -> bool {
     !set.rows_name_workflows
         && !set.rows_name_rewards
@@ -202,14 +196,14 @@ fn is_built_in(set: &ReferencedWorkflow<'_>) -> bool {
         && set.reward_fn.is_none_or(|name| RewardFn::NAMES.contains(&name))
 }
 
-/// Refuses to leave out what a task would be another without.
+/// Refuses images and videos for built-in workflows, which send only text.
 fn check_media(set: &ReferencedWorkflow<'_>) -> Result<()> {
     match set.workflow.filter(|name| workflows::PYTHON_NAMES.contains(name)) {
         Some(name) if set.has_media => {
-            let what = format!("{}: `{name}` asks with text, not with images or videos", set.place);
-            let hint = "write a workflow that shows them to the model, and name it \
+            let message = format!("{}: `{name}` supports text, not images or videos", set.place);
+            let hint = "write a workflow that sends them to the model, and name it \
                         `package.module:name`";
-            Err(WorkflowSetupError::new(WorkflowSetupErrorKind::Arguments, what, hint))
+            Err(WorkflowSetupError::new(WorkflowSetupErrorKind::Arguments, message, hint))
         }
         _ => Ok(()),
     }
@@ -221,18 +215,18 @@ fn check_rust(registry: &WorkflowRegistry, set: &ReferencedWorkflow<'_>) -> Resu
     {
         return Err(unknown_workflow(workflow, registry));
     }
-    // What others do with a reward function is their own business.
+    // Other workflows need no reward function.
     if set.workflow.is_none_or(|name| !workflows::NAMES.contains(&name)) {
         return Ok(());
     }
     let Some(name) = set.reward_fn else {
-        let what = format!("{}: there is no reward function to judge answers by", set.place);
+        let message = format!("{}: no reward function is configured", set.place);
         let hint = "name one with `default_reward_fn_type`, such as `exact_match`";
-        return Err(WorkflowSetupError::new(WorkflowSetupErrorKind::Missing, what, hint));
+        return Err(WorkflowSetupError::new(WorkflowSetupErrorKind::Missing, message, hint));
     };
     RewardFn::named(name, set.reward_fn_args).map(drop).map_err(|error| {
         let mut error = WorkflowSetupError::from(error);
-        error.what = format!("{}: {}", set.place, error.what);
+        error.message = format!("{}: {}", set.place, error.message);
         error
     })
 }
@@ -242,7 +236,7 @@ fn no_workflow(place: &str) -> WorkflowSetupError {
                 or `package.module:name`";
     WorkflowSetupError::new(
         WorkflowSetupErrorKind::Missing,
-        format!("{place}: no workflow is named"),
+        format!("{place}: no workflow is configured"),
         hint,
     )
 }
@@ -252,7 +246,7 @@ fn unknown_workflow(name: &str, registry: &WorkflowRegistry) -> WorkflowSetupErr
     let hint = instead(name, names.iter().copied());
     WorkflowSetupError::new(
         WorkflowSetupErrorKind::Unknown,
-        format!("no workflow is called `{name}`"),
+        format!("unknown workflow `{name}`"),
         hint,
     )
 }

@@ -34,7 +34,7 @@ fn every_input_error_has_its_message_and_code_2() {
         (&[&address], &[&address["synchronizer.address=".len()..], "another port"]),
         (
             &["trainer.command=[no-such-program]"],
-            &["no program `no-such-program`", "give its whole path"],
+            &["program `no-such-program` not found", "give its full path"],
         ),
         (&["mode=bench"], &["no checkpoints", "train first"]),
     ];
@@ -69,5 +69,5 @@ fn check_reports_all_errors_without_creating_files() {
     assert_eq!(checked.code, Some(2));
     assert!(checked.stderr.contains("nowhere.jsonl"), "{}", checked.stderr);
     assert!(checked.stderr.contains("exact"), "all at once: {}", checked.stderr);
-    assert!(!workspace.job().exists(), "nothing is made");
+    assert!(!workspace.job().exists(), "no file is created");
 }

@@ -14,7 +14,7 @@ fn ctrl_c_stops_gracefully_and_the_same_command_resumes() {
     // A second process in the same folder is refused.
     let second = workspace.run("run", &KEYS);
     assert_eq!(second.code, Some(2), "{}", second.stderr);
-    assert!(second.stderr.contains("is running already (process "), "{}", second.stderr);
+    assert!(second.stderr.contains("is already running (process "), "{}", second.stderr);
     running.signal("INT");
     let (code, events) = running.finish();
     assert_eq!(code, Some(130));

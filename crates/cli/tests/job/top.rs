@@ -73,9 +73,10 @@ fn job() -> Value {
 }
 
 fn overview() -> Value {
-    let beat = |at: f64, done: u64| json!({ "at": at, "done": done, "answer_tokens": done * 100 });
+    let sample =
+        |at: f64, done: u64| json!({ "at": at, "done": done, "answer_tokens": done * 100 });
     json!({
-        "beats": [beat(1100.0, 100), beat(1120.0, 140)],
+        "beats": [sample(1100.0, 100), sample(1120.0, 140)],
         "runs": {
             "submitted": 200, "succeeded": 140, "failed": {"timeout": 3}, "cancelled": {},
             "pending": 56, "running": 1,
@@ -147,7 +148,7 @@ fn job_without_a_dashboard_is_an_input_error() {
     let ran = rollway().arg("top").arg(job.path()).output().unwrap();
     let stderr = String::from_utf8(ran.stderr).unwrap();
     assert_eq!(ran.status.code(), Some(2), "{stderr}");
-    assert!(stderr.contains("does not answer") && stderr.contains("rollway view"), "{stderr}");
+    assert!(stderr.contains("no response from") && stderr.contains("rollway view"), "{stderr}");
 }
 
 /// The command in a terminal that `script` creates, with its screen as `vt100` sees it.
@@ -183,12 +184,14 @@ impl TerminalSession {
     }
 
     /// Waits until the screen satisfies a condition.
-    fn wait_until(&mut self, what: &str, condition: impl Fn(&vt100::Screen) -> bool) {
+    fn wait_until(&mut self, condition_name: &str, condition: impl Fn(&vt100::Screen) -> bool) {
         let deadline = Instant::now() + TIMEOUT;
         while !condition(self.parser.screen()) {
             match self.bytes.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(bytes) => self.parser.process(&bytes),
-                Err(_) => panic!("not shown: {what}\n{}", self.parser.screen().contents()),
+                Err(_) => {
+                    panic!("not shown: {condition_name}\n{}", self.parser.screen().contents())
+                }
             }
         }
     }
@@ -294,7 +297,7 @@ fn running_job_is_shown_until_the_user_quits() {
     terminal.press("q");
     terminal.wait_for_exit();
 
-    // The job goes on, and after its end `rollway top` is an error.
+    // The job continues, and after its end `rollway top` is an error.
     assert!(!running.is_finished());
     signal(id, "INT");
     assert_eq!(running.join().unwrap().0, Some(130));

@@ -33,10 +33,10 @@ fn request(address: &str, path: &str) -> Value {
          Connection: close\r\n\r\n"
     )
     .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    let (head, body) = response.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{response}");
     serde_json::from_str(body).unwrap()
 }
 
@@ -50,9 +50,9 @@ fn dashboard_of_a_job_is_live_and_later_recorded() {
             break address.to_owned();
         }
     };
-    let card = workspace.job().join("dashboard.json");
-    assert_eq!(std::fs::metadata(&card).unwrap().permissions().mode() & 0o777, 0o600);
-    assert!(address.starts_with(read(&card)["url"].as_str().unwrap()));
+    let address_file = workspace.job().join("dashboard.json");
+    assert_eq!(std::fs::metadata(&address_file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(address.starts_with(read(&address_file)["url"].as_str().unwrap()));
     running.wait_for("step_done");
     let job = request(&address, "job");
     assert_eq!((&job["state"], &job["live"]), (&"running".into(), &true.into()), "{job:#}");
@@ -63,7 +63,7 @@ fn dashboard_of_a_job_is_live_and_later_recorded() {
 
     running.signal("INT");
     assert_eq!(running.finish().0, Some(130));
-    assert!(!card.exists());
+    assert!(!address_file.exists());
     let (mut shown, address) = view(&workspace.job());
     let job = request(&address, "job");
     assert_eq!((&job["state"], &job["live"]), (&"stopped".into(), &false.into()), "{job:#}");

@@ -68,7 +68,6 @@ impl Workspace {
         command
     }
 
-    /// Runs a command to its end.
     pub(crate) fn run(&self, name: &str, keys: &[&str]) -> CommandOutput {
         let output = self.command(name, keys).output().unwrap();
         CommandOutput {
@@ -119,7 +118,6 @@ impl RunningJob {
         (self.child.id(), thread::spawn(move || self.finish()))
     }
 
-    /// Sends a signal, by its name.
     pub(crate) fn signal(&self, name: &str) {
         signal(self.child.id(), name);
     }

@@ -36,7 +36,7 @@ impl PreparedExplorer {
         let people = JobObservers::new(vec![Arc::new(Logged)]);
         let lookout = JobTelemetry::open(config, watchers, &people, stop).await?;
         let options = ExplorerOptions {
-            fleet: Some(fleet),
+            runtime: Some(fleet),
             watchers: lookout.watchers(),
             observers: lookout.observers(),
             operators: Some(operators),

@@ -1,23 +1,22 @@
-//! Where an explorer is, in a file that survives it: `<job>/<explorer>_meta.json`.
+//! Checkpoint of an explorer: `<job>/<explorer>_meta.json`.
 //!
-//! # What becomes durable in which order
+//! # Order of durable writes
 //!
-//! `L` is the ledger, `B` the buffer, `S` this file. A process may die between any two of them.
+//! `L` is the ledger, `B` the buffer, `S` this file. A process may die between any two writes.
 //! Every line ends with `S`; if it was not written, the next process finds and does:
 //!
-//! - begin a step: `S` intent, draw, `L` batch. *A batch that was about to be begun*: draws, since
-//!   the state before gives the same tasks, and submits nothing. *None*: draws and submits.
-//! - finalize a step: `B`, `L` result. *The result*: takes it, and reckons from it what selectors
-//!   learn. *The batch, offered*: delivers it again, and `B` knows the lot.
-//! - run tasks again: `L` result, `L` batch `n/again_1`, `L` its result, and so on. *Some of them*:
-//!   goes through the same numbers, and submits what is missing.
-//! - submit evaluations: `S` intent, `L` a batch for each set. *Some*: submits the others.
-//! - finish evaluations: `L` a result for each set. *Some*: takes those, and tells all of them.
-//! - exchange weights: servers, `L` version. *Servers that are ahead*: gives them back what `S`
-//!   says, or goes on with what they have.
+//! - begin a step: `S` intent, selection, `L` batch. *The batch*: selects the same tasks from the
+//!   saved state, and submits nothing. *No batch*: selects and submits.
+//! - finalize a step: `B`, `L` result. *The result*: uses it, also for the feedback of selectors.
+//!   *The batch in delivery*: delivers it again; `B` recognizes the write batch.
+//! - rerun tasks: `L` result, `L` batch `n/again_1`, `L` its result, and so on. *Some of them*:
+//!   repeats the same numbers, and submits the missing batches.
+//! - submit evaluations: `S` intent, `L` a batch per taskset. *Some*: submits the others.
+//! - finish evaluations: `L` a result per taskset. *Some*: uses these, and reports all.
+//! - sync weights: servers, `L` version. *Servers with newer weights*: loads the version of `S`, or
+//!   continues with theirs.
 //!
-//! Without a ledger, or where it is gone, the tasks of steps in flight are drawn again by the rows
-//! in `S`, and run from the beginning.
+//! Without a ledger the tasks of steps in flight are selected again by the rows in `S`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -33,14 +32,11 @@ use serde_json::Value;
 
 use super::ExplorerError;
 
-/// What the file says that it is.
 const FORMAT: &str = "rollway explorer";
-/// The version that is written and read.
 const VERSION: u32 = 1;
-/// The longest file that is read: a taskset may have learned something about four billion rows.
+/// Maximum size of the file: a taskset may have feedback on four billion rows.
 const MAX_BYTES: u64 = 1 << 38;
 
-/// Where an explorer is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ExplorerCheckpoint {
@@ -62,53 +58,47 @@ pub(super) struct ExplorerCheckpoint {
     model_version: u64,
     last: Option<u64>,
     closed: Option<u64>,
-    /// The steps that the job was to have.
+    /// Total steps of the job when the checkpoint was written.
     pub(super) total_steps: u64,
-    /// The tasks of steps in flight: taskset, row, epoch.
+    /// Tasks of the steps in flight: taskset, row, epoch.
     in_flight: BTreeMap<u64, Vec<(usize, u64, u64)>>,
     pub(super) tasks: TasksetState,
     pub(super) counts: JobCounts,
 }
 
-/// What a job did, by all its processes.
+/// Counts of a job, over all its processes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobCounts {
-    /// Tasks to train on that were submitted.
     pub tasks_submitted: u64,
-    /// Tasks of finalized steps that have a good run.
+    /// Tasks of finalized steps with a successful run.
     pub tasks_finished: u64,
-    /// Tasks of finalized steps that have none.
+    /// Tasks of finalized steps without a successful run.
     pub tasks_failed: u64,
-    /// Experiences that are in the buffer.
     pub experiences_delivered: u64,
-    /// The mean rewards of the first evaluation, by set.
     pub first_eval: Option<EvalScores>,
-    /// The mean rewards of the last one.
     pub last_eval: Option<EvalScores>,
-    /// How long the job has been at it.
+    /// Time of exploring.
     pub seconds: f64,
 }
 
-/// The mean rewards of an evaluation.
+/// Mean rewards of an evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EvalScores {
-    /// The step that it belongs to.
     pub step: u64,
-    /// By set; none if no run succeeded.
+    /// By taskset. `None`: no run succeeded.
     pub by_set: BTreeMap<String, Option<f64>>,
 }
 
 impl EvalScores {
-    /// Returns the mean over all sets that have one.
+    /// Returns the mean over all tasksets with a score.
     pub fn mean(&self) -> Option<f64> {
         let known: Vec<f64> = self.by_set.values().filter_map(|score| *score).collect();
         (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
     }
 }
 
-/// The file of an explorer.
 #[derive(Clone, Debug)]
 pub(super) struct CheckpointFile {
     path: PathBuf,
@@ -123,7 +113,7 @@ impl CheckpointFile {
         Self { path, job: config.job(), explorer }
     }
 
-    /// Returns where the explorer was; none if it never was. Blocks.
+    /// Reads the checkpoint. `None`: there is none. Blocks.
     pub(super) fn load(&self) -> Result<Option<ExplorerCheckpoint>, ExplorerError> {
         let bytes = match read(&self.path) {
             Ok(bytes) => bytes,
@@ -132,52 +122,53 @@ impl CheckpointFile {
                 return Err(self.wrong(error.to_string(), "make it readable for this process"));
             }
         };
-        let anew = "put a whole copy back, or begin a new job with \
-                    `continue_from_checkpoint: false`";
+        let hint = "restore a backup, or begin a new job with `continue_from_checkpoint: false`";
         let value: Value = serde_json::from_slice(&bytes)
-            .map_err(|error| self.wrong(format!("it is damaged: {error}"), anew))?;
-        self.is_ours(&value)?;
+            .map_err(|error| self.wrong(format!("the file is damaged: {error}"), hint))?;
+        self.check_owner(&value)?;
         let saved: ExplorerCheckpoint = serde_json::from_value(value)
-            .map_err(|error| self.wrong(format!("it is damaged: {error}"), anew))?;
-        if let Some(what) = saved.contradiction() {
-            return Err(self.wrong(format!("it is damaged: {what}"), anew));
+            .map_err(|error| self.wrong(format!("the file is damaged: {error}"), hint))?;
+        if let Some(message) = saved.contradiction() {
+            return Err(self.wrong(format!("the file is damaged: {message}"), hint));
         }
         Ok(Some(saved))
     }
 
-    /// Refuses files of others and of other versions.
-    fn is_ours(&self, value: &Value) -> Result<(), ExplorerError> {
+    /// Refuses files of other programs, versions, jobs and explorers.
+    fn check_owner(&self, value: &Value) -> Result<(), ExplorerError> {
         let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default();
         if text("format") != FORMAT {
-            let what = if value.get("latest_iteration").is_some() {
-                "it was written by Trinity-RFT, whose position among the tasks means nothing here"
+            let message = if value.get("latest_iteration").is_some() {
+                "the file was written by Trinity-RFT, whose task positions cannot be used"
             } else {
-                "it is not the state of an explorer"
+                "the file is not the checkpoint of an explorer"
             };
             let hint = "move it away, or begin a new job with `continue_from_checkpoint: false`";
-            return Err(self.wrong(what.to_owned(), hint));
+            return Err(self.wrong(message.to_owned(), hint));
         }
         let version = value.get("version").and_then(Value::as_u64);
         if version != Some(VERSION.into()) {
             let version = version.map_or_else(|| "no".to_owned(), |version| version.to_string());
-            let what = format!("it has version {version}, but {VERSION} is read");
-            return Err(self.wrong(what, "use the release of Rollway that wrote it"));
+            let message =
+                format!("the file has version {version}, but this release reads version {VERSION}");
+            return Err(self.wrong(message, "use the release of Rollway that wrote it"));
         }
-        for (key, ours) in [("job", &self.job), ("explorer", &self.explorer)] {
-            if text(key) != ours {
-                let what = format!("it belongs to the {key} {:?}, not to {ours:?}", text(key));
+        for (key, expected) in [("job", &self.job), ("explorer", &self.explorer)] {
+            if text(key) != expected {
+                let message =
+                    format!("the file belongs to the {key} {:?}, not to {expected:?}", text(key));
                 let hint = "move it away, or give this job another `name`";
-                return Err(self.wrong(what, hint));
+                return Err(self.wrong(message, hint));
             }
         }
         Ok(())
     }
 
-    fn wrong(&self, what: String, hint: &str) -> ExplorerError {
-        ExplorerError::State { path: self.path.clone(), what, hint: hint.to_owned() }
+    fn wrong(&self, message: String, hint: &str) -> ExplorerError {
+        ExplorerError::State { path: self.path.clone(), message, hint: hint.to_owned() }
     }
 
-    /// Replaces what was saved before. When this returns, it survives anything.
+    /// Replaces the checkpoint durably.
     pub(super) async fn save(&self, saved: ExplorerCheckpoint) -> Result<(), ExplorerError> {
         let path = self.path.clone();
         let put = move || {
@@ -187,11 +178,10 @@ impl CheckpointFile {
         };
         let put = tokio::task::spawn_blocking(put).await;
         put.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|error| {
-            self.wrong(error.to_string(), "make room, or make the folder writable")
+            self.wrong(error.to_string(), "free disk space, or make the folder writable")
         })
     }
 
-    /// Returns what is to be saved.
     pub(super) fn saved(
         &self,
         progress: &PlanProgress,
@@ -201,7 +191,8 @@ impl CheckpointFile {
         total_steps: u64,
     ) -> ExplorerCheckpoint {
         let row = |pick: &TaskRef| (pick.taskset_id, pick.index, pick.epoch);
-        let rows = |(step, picks): (&u64, &Vec<TaskRef>)| (*step, picks.iter().map(row).collect());
+        let rows =
+            |(step, task_refs): (&u64, &Vec<TaskRef>)| (*step, task_refs.iter().map(row).collect());
         ExplorerCheckpoint {
             format: FORMAT.to_owned(),
             version: VERSION,
@@ -249,29 +240,32 @@ impl ExplorerCheckpoint {
         }
     }
 
-    /// Returns the tasks of steps in flight.
     pub(super) fn in_flight(&self) -> BTreeMap<u64, Vec<TaskRef>> {
         let pick = |&(taskset_id, index, epoch): &_| TaskRef { taskset_id, index, epoch };
-        let picks = |(step, rows): (&u64, &Vec<_>)| (*step, rows.iter().map(pick).collect());
-        self.in_flight.iter().map(picks).collect()
+        let task_refs = |(step, rows): (&u64, &Vec<_>)| (*step, rows.iter().map(pick).collect());
+        self.in_flight.iter().map(task_refs).collect()
     }
 
-    /// Says what cannot be, if anything.
+    /// Describes the first contradiction between the fields.
     fn contradiction(&self) -> Option<&'static str> {
         let seconds = Duration::try_from_secs_f64(self.counts.seconds);
         let known = self.counts.tasks_finished + self.counts.tasks_failed;
         match () {
             () if self.finalized > self.begun => Some("more steps are finalized than begun"),
-            () if self.synced > self.finalized => Some("weights came after a step in flight"),
-            () if !self.in_flight.keys().copied().eq(self.finalized + 1..=self.begun) => {
-                Some("the steps in flight are not those that were begun and not finalized")
+            () if self.synced > self.finalized => {
+                Some("a weight sync is recorded after a step in flight")
             }
-            () if self.tasks.steps != self.begun => Some("its tasks are not those of its steps"),
+            () if !self.in_flight.keys().copied().eq(self.finalized + 1..=self.begun) => {
+                Some("the steps in flight do not match the begun and finalized steps")
+            }
+            () if self.tasks.steps != self.begun => {
+                Some("the taskset state does not match the begun steps")
+            }
             () if !self.evals.is_sorted() || self.evals.last() > self.evaluated.as_ref() => {
-                Some("its evaluations are out of order")
+                Some("the evaluations are out of order")
             }
             () if known > self.counts.tasks_submitted || seconds.is_err() => {
-                Some("its counts do not add up")
+                Some("the counts do not add up")
             }
             () => None,
         }
@@ -281,7 +275,9 @@ impl ExplorerCheckpoint {
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let length = std::fs::metadata(path)?.len();
     if length > MAX_BYTES {
-        return Err(io::Error::other(format!("{length} bytes are too many for a state")));
+        return Err(io::Error::other(format!(
+            "{length} bytes, more than the limit of {MAX_BYTES} bytes"
+        )));
     }
     std::fs::read(path)
 }

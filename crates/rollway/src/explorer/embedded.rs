@@ -1,5 +1,4 @@
-//! Models that need no server elsewhere: `engine_type: tiny` and `echo`. Each is a server in this
-//! process, which the gateway cannot tell from another.
+//! Embedded models (`engine_type: tiny` and `echo`): inference servers in this process.
 
 use std::path::PathBuf;
 
@@ -14,19 +13,18 @@ use rollway_tiny_model::ModelWeights;
 use super::{ExplorerError, Result};
 use crate::gateway_options::trained_model;
 
-/// Servers in this process. They end when they are dropped.
+/// Servers in this process. Dropping it ends them.
 #[derive(Debug, Default)]
 pub(crate) struct EmbeddedServers {
     tiny: Vec<TinyServer>,
     echo: Vec<MockServer>,
 }
 
-/// Weights to begin with, and their version.
+/// Version and folder of the initial weights. `None`: the built-in ones.
 pub(crate) type InitialWeights = Option<(u64, PathBuf)>;
 
 impl EmbeddedServers {
-    /// Starts the servers of all models that are embedded, the trained one with these weights, and
-    /// returns how the gateway reaches them.
+    /// Starts the servers of all embedded models, the trained one with these weights.
     pub(super) fn start(
         config: &Config,
         start: &InitialWeights,
@@ -35,8 +33,7 @@ impl EmbeddedServers {
         let trained = trained_model(config);
         embedded.model(&config.explorer.rollout_model, &trained, start, &mut specs)?;
         specs.iter_mut().for_each(|spec| spec.trained = true);
-        for (index, model) in config.explorer.auxiliary_models.iter().enumerate() {
-            let name = model.name.clone().unwrap_or_else(|| index.to_string());
+        for (name, model) in config.explorer.named_auxiliary_models() {
             embedded.model(model, &name, &None, &mut specs)?;
         }
         Ok((embedded, specs))
@@ -76,7 +73,6 @@ impl EmbeddedServers {
         Ok(())
     }
 
-    /// Ends them, and waits for that.
     pub(crate) async fn stop(self) {
         for server in self.tiny {
             server.stop().await;
@@ -87,7 +83,6 @@ impl EmbeddedServers {
     }
 }
 
-/// Returns how a server of the tiny model is started.
 fn tiny(model: &ModelConfig, name: &str, start: &InitialWeights) -> Result<TinyServerOptions> {
     let mut options = TinyServerOptions {
         model: name.to_owned(),
@@ -97,7 +92,7 @@ fn tiny(model: &ModelConfig, name: &str, start: &InitialWeights) -> Result<TinyS
     if let Some((version, folder)) = start {
         let path = folder.join(MODEL);
         let weights = ModelWeights::load(&path).map_err(|error| {
-            let hint = "hint: put the whole checkpoint back, or remove it and the later ones";
+            let hint = "hint: restore the checkpoint, or remove it and the later ones";
             ExplorerError::Weights(format!("{}: {error}\n{hint}", path.display()))
         })?;
         (options.version, options.weights) = (*version, std::sync::Arc::new(weights));

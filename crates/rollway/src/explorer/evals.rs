@@ -1,4 +1,4 @@
-//! Evaluations: every set is one batch `<step>/<set>` with all its tasks.
+//! Evaluations: every taskset is one batch `<step>/<taskset>` with all its tasks.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,10 +9,10 @@ use rollway_core::{BatchId, BatchResult, BatchType};
 use super::bench::BenchResult;
 use super::checkpoint::EvalScores;
 use super::resources::{ExplorerHandles, ExplorerResources};
-use super::run_loop::ExplorerLoop;
+use super::run_loop::{ExplorerLoop, SharedTasks};
 use super::{JobEvent, Result, step_metrics};
 
-/// Evaluations of a step that are finished.
+/// Finished evaluations of a step.
 #[derive(Debug)]
 pub(super) struct Finished {
     pub(super) step: u64,
@@ -20,14 +20,13 @@ pub(super) struct Finished {
     pub(super) seconds: f64,
 }
 
-/// Returns the name of the batch of a set.
 pub(super) fn batch(step: u64, set: &str) -> BatchId {
     format!("{step}/{set}").as_str().into()
 }
 
 /// Waits for the evaluations of a step.
 pub(super) async fn finish(
-    hands: ExplorerHandles,
+    handles: ExplorerHandles,
     step: u64,
     sets: Vec<Arc<str>>,
     since: Instant,
@@ -35,65 +34,80 @@ pub(super) async fn finish(
     let mut finished = Vec::with_capacity(sets.len());
     for set in sets {
         let id = batch(step, &set);
-        let result = match hands.known.result(&id) {
+        let result = match handles.restored.result(&id) {
             Some(result) => Arc::clone(result),
-            None => hands.coordinator.finalize_eval_batch(id, None).await?,
+            None => handles.coordinator.finalize_eval_batch(id, None).await?,
         };
         finished.push((set, result));
     }
     Ok(Finished { step, sets: finished, seconds: since.elapsed().as_secs_f64() })
 }
 
+impl ExplorerHandles {
+    /// Submits all tasks of a taskset as an eval batch.
+    pub(super) async fn submit_eval(&self, id: BatchId, tasks: &SharedTasks) -> Result<()> {
+        let all = tasks.with(|tasks| tasks.all().collect::<std::result::Result<Vec<_>, _>>());
+        self.submit(id, &all.await??, BatchType::Eval, None).await
+    }
+}
+
 impl ExplorerLoop {
     /// Submits the evaluations of a step.
-    pub(super) async fn evaluate(&mut self, world: &ExplorerResources, step: u64) -> Result<()> {
-        self.submit_evals(world, step).await?;
+    pub(super) async fn evaluate(
+        &mut self,
+        resources: &ExplorerResources,
+        step: u64,
+    ) -> Result<()> {
+        self.submit_evals(resources, step).await?;
         self.evals_since.insert(step, Instant::now());
         self.plan.apply(PlanInput::EvalBegun(step));
         Ok(())
     }
 
-    /// Submits what is not under way yet.
-    pub(super) async fn submit_evals(&self, world: &ExplorerResources, step: u64) -> Result<()> {
+    /// Submits the evaluations that are not in flight.
+    pub(super) async fn submit_evals(
+        &self,
+        resources: &ExplorerResources,
+        step: u64,
+    ) -> Result<()> {
         for (set, tasks) in &self.sets.evals {
             let id = batch(step, set);
-            if world.known.tasks(&id).is_some()
-                || world.coordinator.batch_state(id.clone()).await?.is_some()
+            if resources.restored.tasks(&id).is_some()
+                || resources.coordinator.batch_state(id.clone()).await?.is_some()
             {
                 continue;
             }
-            let all = tasks.with(|tasks| tasks.all().collect::<std::result::Result<Vec<_>, _>>());
-            world.submit(id, &all.await??, BatchType::Eval, None).await?;
+            resources.submit_eval(id, tasks).await?;
         }
         Ok(())
     }
 
     pub(super) async fn eval_finished(
         &mut self,
-        world: &ExplorerResources,
+        resources: &ExplorerResources,
         finished: Finished,
     ) -> Result<()> {
-        let rows = self.rows(world, &finished, "eval");
+        let rows = self.rows(resources, &finished, "eval");
         let by_set = rows.iter().map(|row| (row.set.to_string(), row.score)).collect();
         let scores = EvalScores { step: finished.step, by_set };
         self.counts.first_eval.get_or_insert_with(|| scores.clone());
         self.counts.last_eval = Some(scores);
         self.plan.apply(PlanInput::EvalFinished(finished.step));
         self.keep().await?;
-        self.tell(world, &finished, &rows);
+        self.emit_evaluated(resources, &finished, &rows);
         Ok(())
     }
 
-    /// Returns what evaluations came to, set by set.
+    /// Returns the results by taskset.
     pub(super) fn rows(
         &self,
-        world: &ExplorerResources,
+        resources: &ExplorerResources,
         finished: &Finished,
-        word: &str,
+        prefix: &str,
     ) -> Vec<BenchResult> {
         let row = |(set, result): &(Arc<str>, Arc<BatchResult>)| {
-            let mut metrics = step_metrics::eval(result, &world.config, word);
-            metrics.set(format!("time/{word}"), finished.seconds);
+            let mut metrics = step_metrics::eval(result, &resources.config, prefix);
+            metrics.set(format!("time/{prefix}"), finished.seconds);
             let tasks = result.tasks.total();
             BenchResult {
                 step: finished.step,
@@ -107,15 +121,14 @@ impl ExplorerLoop {
         finished.sets.iter().map(row).collect()
     }
 
-    /// Tells everybody what evaluations came to.
-    pub(super) fn tell(
+    pub(super) fn emit_evaluated(
         &self,
-        world: &ExplorerResources,
+        resources: &ExplorerResources,
         finished: &Finished,
         rows: &[BenchResult],
     ) {
         for (row, (_, result)) in rows.iter().zip(&finished.sets) {
-            world.watchers.emit(&JobEvent::Evaluated {
+            resources.watchers.emit(&JobEvent::Evaluated {
                 step: row.step,
                 version: self.version(),
                 set: Arc::clone(&row.set),

@@ -1,8 +1,6 @@
-//! Finalizes steps: waits for the batch, has it delivered, and decides what becomes of one that
-//! came up short.
+//! End of a step: waits for the batch, delivers it, and handles missing tasks.
 //!
-//! Everything here is reckoned from results that the ledger keeps, so that a process that dies in
-//! the middle is followed by one that goes through the same numbers.
+//! All decisions depend only on results in the ledger, so that a restarted process repeats them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,95 +16,94 @@ use super::step_metrics::StepResult;
 use super::submit::batch;
 use super::{ExplorerError, Result};
 
-/// How often a batch is waited for whose results are on their way to the buffer.
-const DELIVERIES: u32 = 3;
+/// Maximum waits for a batch in delivery.
+const MAX_DELIVERY_WAITS: u32 = 3;
 
-/// A step that is finalized.
 #[derive(Debug)]
 pub(super) struct Finalized {
     pub(super) step: u64,
-    /// How its tasks ended, those that were run again included.
+    /// Result including reruns.
     pub(super) result: Arc<BatchResult>,
     pub(super) waited: Duration,
-    /// How often tasks were run again.
     pub(super) reruns: u32,
-    /// Whether an earlier process had delivered all of it.
+    /// All of it was delivered by an earlier process.
     pub(super) from_ledger: bool,
 }
 
-/// Waits for a step and has it delivered.
+/// Waits for a step and delivers it.
 pub(super) async fn finalize(
-    hands: ExplorerHandles,
+    handles: ExplorerHandles,
     step: u64,
-    picks: Vec<TaskRef>,
+    task_refs: Vec<TaskRef>,
     tasks: SharedTasks,
 ) -> Result<Finalized> {
     let began = Instant::now();
-    let policy = &hands.config.explorer.batch.train;
-    let (result, mut from_ledger) = hands.close_batch(step, &batch(step)).await?;
-    let mut whole = StepResult::new(result);
-    let least = hands.config.explorer.over_rollout.min_wait_num(picks.len() as u32);
-    let needed = least.map_or(picks.len() as u64, u64::from);
+    let policy = &handles.config.explorer.batch.train;
+    let (result, mut from_ledger) = handles.close_batch(step, &batch(step)).await?;
+    let mut step_result = StepResult::new(result);
+    let min_tasks = handles.config.explorer.over_rollout.min_wait_num(task_refs.len() as u32);
+    let needed = min_tasks.map_or(task_refs.len() as u64, u64::from);
     let mut reruns = 0;
     while policy.on_missing_tasks == WhenShort::Rerun
-        && whole.good() < needed
+        && step_result.good() < needed
         && reruns < policy.max_reruns
     {
         reruns += 1;
-        let missing = whole.missing(picks.len());
+        let missing = step_result.missing(task_refs.len());
         let again = BatchId::from(format!("{step}/again_{reruns}").as_str());
-        if hands.known.tasks(&again).is_none()
-            && hands.coordinator.batch_state(again.clone()).await?.is_none()
+        if handles.restored.tasks(&again).is_none()
+            && handles.coordinator.batch_state(again.clone()).await?.is_none()
         {
-            let rows = missing.iter().filter_map(|id| picks.get(id.0 as usize).copied());
+            let rows = missing.iter().filter_map(|id| task_refs.get(id.0 as usize).copied());
             let rows: Vec<TaskRef> = rows.collect();
-            let drawn = tasks.with(move |tasks| tasks.draw_again(&rows)).await??;
-            hands.submit(again.clone(), &drawn, BatchType::Train, None).await?;
+            let selected = tasks.with(move |tasks| tasks.draw_again(&rows)).await??;
+            handles.submit(again.clone(), &selected, BatchType::Train, None).await?;
         }
-        let (result, known) = hands.close_batch(step, &again).await?;
+        let (result, known) = handles.close_batch(step, &again).await?;
         from_ledger &= known;
-        whole.add(&missing, &result);
+        step_result.add(&missing, &result);
     }
-    let good = whole.good();
+    let good = step_result.good();
     if policy.on_missing_tasks == WhenShort::Fail && good < needed {
-        let what = format!("{good} of {} tasks have a good run, {needed} needed", picks.len());
-        let hint = "`explorer.batch.train.on_missing_tasks: accept` goes on with what there is, \
-                    `rerun` runs the missing tasks again; what was finished is kept";
-        return Err(ExplorerError::Short { step, what, hint });
+        let message =
+            format!("{good} of {} tasks have a successful run, {needed} needed", task_refs.len());
+        let hint = "`explorer.batch.train.on_missing_tasks: accept` continues without the missing \
+                    tasks, `rerun` runs them again; finished runs are kept";
+        return Err(ExplorerError::Short { step, message, hint });
     }
-    let (result, waited) = (Arc::new(whole.finish()), began.elapsed());
+    let (result, waited) = (Arc::new(step_result.finish()), began.elapsed());
     Ok(Finalized { step, result, waited, reruns, from_ledger })
 }
 
 impl ExplorerHandles {
-    /// Waits for a train batch and has it delivered, or what there is of it. Tells whether an
-    /// earlier process had done so.
+    /// Waits for a train batch and delivers it. The flag tells whether an earlier process had
+    /// delivered it.
     async fn close_batch(&self, step: u64, id: &BatchId) -> Result<(Arc<BatchResult>, bool)> {
-        if let Some(result) = self.known.result(id) {
+        if let Some(result) = self.restored.result(id) {
             return Ok((Arc::clone(result), true));
         }
         let mut delivering = 0;
         let refusal = loop {
             match self.coordinator.finalize_train_batch(id.clone(), None).await {
                 Ok(result) => return Ok((result, false)),
-                // It has a deadline of its own, after which the batch waits again.
+                // A delivery has its own timeout, after which it is repeated.
                 Err(Error::Refused(Refusal::TimedOut {
                     state: BatchState::Finalizing, ..
-                })) if delivering < DELIVERIES => delivering += 1,
+                })) if delivering < MAX_DELIVERY_WAITS => delivering += 1,
                 Err(Error::Refused(refusal)) if is_short(&refusal) => break refusal,
                 Err(error) => return Err(error.into()),
             }
         };
-        let what = Error::Refused(refusal).to_string();
+        let message = Error::Refused(refusal).to_string();
         if self.config.explorer.batch.train.on_missing_tasks == WhenShort::Rerun {
-            let aborted = self.coordinator.abort_batch(id.clone(), &what, true).await?;
+            let aborted = self.coordinator.abort_batch(id.clone(), &message, true).await?;
             if let Some(result) = aborted {
                 return Ok((result, false));
             }
         }
-        let hint = "see why tasks take so long or fail; `explorer.batch.train.quorum_percent` says \
+        let hint = "see reason tasks take so long or fail; `explorer.batch.train.quorum_percent` says \
                     how many are enough, `on_missing_tasks: rerun` runs the missing ones again";
-        Err(ExplorerError::Short { step, what, hint })
+        Err(ExplorerError::Short { step, message, hint })
     }
 }
 

@@ -11,7 +11,7 @@ use rollway_gateway::models::ServerSpec;
 use super::Result;
 use super::embedded::{EmbeddedServers, InitialWeights};
 
-/// Embedded models, and the gateway to these and all others.
+/// Embedded models, and the gateway for all models.
 #[derive(Debug)]
 pub(crate) struct ModelStack {
     embedded: EmbeddedServers,
@@ -32,45 +32,41 @@ impl ModelStack {
             let key = "explorer.rollout_model.base_url";
             let hint = "give the address, such as http://localhost:8000/v1, or set \
                         `explorer.rollout_model.engine_type` to tiny";
-            return Err(ConfigProblem::new(key, "no inference server is named").hint(hint).into());
+            return Err(ConfigProblem::new(key, "no inference server is given").hint(hint).into());
         }
         let key = options.admin_key.clone();
         let gateway = Gateway::start(options, servers).await?;
         Ok(Self { embedded, gateway, key })
     }
 
-    /// The gateway.
     pub(crate) const fn gateway(&self) -> &Gateway {
         &self.gateway
     }
 
-    /// What whoever may know everything shows to the gateway.
+    /// Returns the admin key of the gateway.
     pub(crate) const fn key(&self) -> &Secret {
         &self.key
     }
 
-    /// Takes it apart.
     pub(super) fn into_parts(self) -> (EmbeddedServers, Gateway) {
         (self.embedded, self.gateway)
     }
 
-    /// Ends everything.
     pub(crate) async fn stop(self) {
         self.gateway.stop(Duration::ZERO).await;
         self.embedded.stop().await;
     }
 }
 
-/// Starts the embedded models, the trained one with these weights. Returns how the gateway of a
-/// configuration behaves, what was started, and the servers of all models.
+/// Starts the embedded models, the trained one with these weights. Returns the options of the
+/// gateway, the embedded servers, and the servers of all models.
 pub(crate) fn models(
     config: &Config,
     start: &InitialWeights,
 ) -> Result<(GatewayOptions, EmbeddedServers, Vec<ServerSpec>)> {
     let (mut options, mut servers) = crate::gateway_options::options(config)?;
     if config.explorer.rollout_model.engine_type == EngineType::Tiny {
-        // It is the server's own: the same for every request, it would make every run of a task
-        // the same.
+        // The server uses the seed; in every request it would make all runs of a task equal.
         options.sampling.remove("seed");
     }
     let (embedded, own) = EmbeddedServers::start(config, start)?;

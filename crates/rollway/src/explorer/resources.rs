@@ -1,13 +1,13 @@
-//! Opens everything that an explorer works with, and closes it again.
+//! Opens and closes the parts of an explorer.
 
 use std::ops::Deref;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use rollway_config::{Config, Mode, TrainerType};
 use rollway_data::pipeline::OperatorRegistry;
-use rollway_engine::events::RunObservers;
 use rollway_engine::{JobReaderServer, PipelineSink, RestoreReport, RolloutCoordinator, Sink};
 use rollway_gateway::gateway::Gateway;
 use rollway_gateway::models::{Models, RouteNeeds, ServerView};
@@ -25,101 +25,97 @@ use super::{ExplorerError, ExplorerOptions, JobObservers, Result};
 use crate::gateway_options::trained_model;
 use crate::workflow_runtime::WorkflowRuntime;
 
-/// How long a server of the trained model may take to be there.
+/// Maximum wait for a usable server of the trained model.
 const SERVER_START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long attempts and deliveries under way have to end when an explorer is shut down. Not long:
-/// what is cut is run, or delivered, when the job goes on.
+/// Maximum time for attempts and deliveries to end at a shutdown. Short, because the next start
+/// repeats them.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What orders are carried out with. Clones are the same.
+/// Handles for the actions of the plan. Cheap to clone; clones share state.
 #[derive(Clone, Debug)]
 pub(super) struct ExplorerHandles {
     pub(super) config: Arc<Config>,
-    pub(super) fleet: WorkflowRuntime,
+    pub(super) runtime: WorkflowRuntime,
     pub(super) watchers: JobObservers,
     pub(super) coordinator: RolloutCoordinator,
-    pub(super) known: Arc<RestoredBatches>,
+    pub(super) restored: Arc<RestoredBatches>,
     pub(super) sink: Option<Arc<PipelineSink>>,
     pub(super) models: Models,
     pub(super) synchronizer: Option<Synchronizer>,
-    seat: Arc<AsyncMutex<Option<Membership>>>,
+    membership: Arc<AsyncMutex<Option<Membership>>>,
     loaded: Arc<Mutex<LoadedWeights>>,
     pub(super) runners: u32,
 }
 
-/// Everything that is open.
 #[derive(Debug)]
 pub(super) struct ExplorerResources {
-    hands: ExplorerHandles,
-    pub(super) gateway: Option<Gateway>,
-    embedded: Option<EmbeddedServers>,
-    offer: Option<JobReaderServer>,
-    is_open: bool,
+    handles: ExplorerHandles,
+    pub(super) parts: OpenParts,
 }
 
 impl Deref for ExplorerResources {
     type Target = ExplorerHandles;
 
     fn deref(&self) -> &ExplorerHandles {
-        &self.hands
+        &self.handles
     }
 }
 
-/// What is open so far.
+/// Parts that have to be closed.
 #[derive(Debug, Default)]
-struct ResourceBuilder {
+pub(super) struct OpenParts {
     embedded: Option<EmbeddedServers>,
-    gateway: Option<Gateway>,
+    pub(super) gateway: Option<Gateway>,
     sink: Option<Arc<PipelineSink>>,
     coordinator: Option<RolloutCoordinator>,
-    offer: Option<JobReaderServer>,
+    reader_server: Option<JobReaderServer>,
 }
 
-/// Opens everything. What was opened is closed again if the rest cannot be.
+/// Opens all parts, or closes those that are open if one cannot be opened.
 pub(super) async fn open(
     config: &Config,
     options: ExplorerOptions,
 ) -> Result<(ExplorerResources, ExplorerLoop)> {
-    let mut opened = ResourceBuilder::default();
-    let (hands, mut state) = match opened.all(config, options).await {
+    let mut parts = OpenParts::default();
+    let (handles, mut state) = match parts.open(config, options).await {
         Ok(open) => open,
         Err(error) => {
-            opened.close().await;
+            // The first error is the cause.
+            let _ = parts.close().await;
             return Err(error);
         }
     };
-    let ResourceBuilder { embedded, gateway, offer, .. } = opened;
-    let mut world = ExplorerResources { hands, gateway, embedded, offer, is_open: true };
-    match state.bring_up(&world).await {
-        // What is still missing is waited for when it is needed: the trainer comes later.
-        Ok(_) => Ok((world, state)),
+    let mut resources = ExplorerResources { handles, parts };
+    match state.bring_up(&resources).await {
+        // Missing weights are waited for when they are needed: the trainer starts later.
+        Ok(_) => Ok((resources, state)),
         Err(error) => {
-            world.failed(&error.to_string()).await;
-            // The first error is the one to tell.
-            let _ = world.close().await;
+            resources.failed(&error.to_string()).await;
+            let _ = resources.close().await;
             Err(error)
         }
     }
 }
 
-impl ResourceBuilder {
-    async fn all(
+impl OpenParts {
+    async fn open(
         &mut self,
         config: &Config,
         options: ExplorerOptions,
     ) -> Result<(ExplorerHandles, ExplorerLoop)> {
         let config = Arc::new(config.clone());
         let explores = config.mode != Mode::Bench;
-        let fleet = options.fleet.map_or_else(|| WorkflowRuntime::from_config(&config), Ok)?;
+        let runtime = options.runtime.map_or_else(|| WorkflowRuntime::from_config(&config), Ok)?;
         let place = explores.then(|| CheckpointFile::of(&config));
-        let (sets, saved) = read(Arc::clone(&config), place.clone(), fleet.needs_prompts()).await?;
+        let (sets, saved) =
+            read(Arc::clone(&config), place.clone(), runtime.needs_prompts()).await?;
         let version = saved.as_ref().map(|saved| saved.progress().version);
         let start = if explores { weights::start(&config.job_dir(), version)? } else { None };
-        self.serve(&config, &start, &options.observers).await?;
-        let Some(gateway) = &self.gateway else {
-            return Err(ExplorerError::NotNow("there is no gateway".to_owned()));
-        };
+        let stack = ModelStack::start(&config, &start, &options.observers).await?;
+        let (embedded, gateway) = stack.into_parts();
+        self.embedded = Some(embedded);
+        let gateway = &*self.gateway.insert(gateway);
         let models = gateway.handle().models().clone();
         wait_for_server(&config, &models).await?;
         let synchronizer = match options.synchronizer {
@@ -131,7 +127,7 @@ impl ResourceBuilder {
             self.sink = Some(Arc::clone(&sink));
             sink.prepare().await.map_err(ExplorerError::Pipeline)?;
         }
-        let workers = fleet.start_backend(&config, gateway).await?;
+        let workers = runtime.start_backend(&config, gateway).await?;
         let runners = config.explorer.rollout_model.engines() * config.explorer.runner_per_model;
         let core = config.to_core(runners);
         let sink = self.sink.clone().map(|sink| sink as Arc<dyn Sink>);
@@ -147,106 +143,43 @@ impl ResourceBuilder {
         if let (0, wanted) = coordinator.prepare().await? {
             return Err(ExplorerError::NoRunner { wanted });
         }
-        let seat = match &synchronizer {
+        let membership = match &synchronizer {
             Some(synchronizer) => Some(synchronizer.enter_explorer(&config.explorer.name).await?),
             None => None,
         };
-        // The embedded trainer reads it where it is.
-        let is_read_elsewhere =
+        // The embedded trainer reads the buffer in this process.
+        let is_read_remotely =
             config.mode == Mode::Explore || config.trainer.trainer_type == TrainerType::Command;
-        if let Some(sink) = self.sink.as_ref().filter(|_| is_read_elsewhere) {
-            self.offer = JobReaderServer::of(&config, sink).await?;
+        if let Some(sink) = self.sink.as_ref().filter(|_| is_read_remotely) {
+            self.reader_server = JobReaderServer::of(&config, sink).await?;
         }
-        let hands = ExplorerHandles {
+        let handles = ExplorerHandles {
             watchers: options.watchers,
-            known: Arc::new(RestoredBatches::new(restored)),
+            restored: Arc::new(RestoredBatches::new(restored)),
             sink: self.sink.clone(),
-            seat: Arc::new(AsyncMutex::new(seat)),
+            membership: Arc::new(AsyncMutex::new(membership)),
             loaded: Arc::new(Mutex::new(LoadedWeights::new(start))),
             config,
-            fleet,
+            runtime,
             coordinator,
             models,
             synchronizer,
             runners,
         };
-        let state = ExplorerLoop::new(&hands.config, place, sets, saved);
-        Ok((hands, state))
+        let state = ExplorerLoop::new(&handles.config, place, sets, saved);
+        Ok((handles, state))
     }
 
-    /// Starts the embedded models and the gateway.
-    async fn serve(
-        &mut self,
-        config: &Config,
-        start: &super::embedded::InitialWeights,
-        observers: &RunObservers,
-    ) -> Result<()> {
-        let served = ModelStack::start(config, start, observers).await?;
-        let (embedded, gateway) = served.into_parts();
-        self.embedded = Some(embedded);
-        self.gateway = Some(gateway);
-        Ok(())
-    }
-
-    async fn close(&mut self) {
-        if let Some(coordinator) = self.coordinator.take() {
-            let _ = coordinator.shutdown(SHUTDOWN_TIMEOUT).await;
+    /// Closes the parts in the order of their dependencies. Returns the first error.
+    async fn close(&mut self) -> Result<()> {
+        let stopped = match self.coordinator.take() {
+            Some(coordinator) => coordinator.shutdown(SHUTDOWN_TIMEOUT).await.map(drop),
+            None => Ok(()),
+        };
+        if let Some(reader_server) = self.reader_server.take() {
+            reader_server.withdraw().await;
         }
-        if let Some(offer) = self.offer.take() {
-            offer.withdraw().await;
-        }
-        if let Some(sink) = self.sink.take() {
-            let _ = sink.close().await;
-        }
-        if let Some(gateway) = self.gateway.take() {
-            gateway.stop(Duration::ZERO).await;
-        }
-        if let Some(embedded) = self.embedded.take() {
-            embedded.stop().await;
-        }
-    }
-}
-
-impl ExplorerHandles {
-    pub(super) fn loaded(&self) -> MutexGuard<'_, LoadedWeights> {
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Tells everybody that this explorer is done.
-    pub(super) async fn done(&self) {
-        if let Some(seat) = self.seat.lock().await.take() {
-            log_sync_error(seat.done().await);
-        }
-    }
-
-    /// Tells everybody that this explorer ends with an error.
-    pub(super) async fn failed(&self, words: &str) {
-        if let Some(seat) = self.seat.lock().await.take() {
-            log_sync_error(seat.failed(words).await);
-        }
-    }
-}
-
-impl ExplorerResources {
-    pub(super) fn hands(&self) -> ExplorerHandles {
-        self.hands.clone()
-    }
-
-    pub(super) fn offered(&self) -> Option<(String, &Path)> {
-        self.offer.as_ref().map(|offer| (offer.url(), offer.secret_file()))
-    }
-
-    /// Closes everything, in the order in which the parts need each other.
-    pub(super) async fn close(&mut self) -> Result<()> {
-        if !std::mem::take(&mut self.is_open) {
-            return Ok(());
-        }
-        self.failed("it was stopped, and goes on when it is started again").await;
-        let stopped = self.coordinator.shutdown(SHUTDOWN_TIMEOUT).await.map(drop);
-        if let Some(offer) = self.offer.take() {
-            offer.withdraw().await;
-        }
-        let closed = match &self.sink {
+        let closed = match self.sink.take() {
             Some(sink) => sink.close().await.map_err(ExplorerError::Pipeline),
             None => Ok(()),
         };
@@ -261,14 +194,56 @@ impl ExplorerResources {
     }
 }
 
-/// Nobody listens any more: who waits for this explorer finds out by itself.
-fn log_sync_error(heard: std::result::Result<(), SyncError>) {
-    if let Err(error) = heard {
-        tracing::warn!(%error, "the synchronizer does not hear that this explorer ends");
+impl ExplorerHandles {
+    pub(super) fn loaded(&self) -> MutexGuard<'_, LoadedWeights> {
+        self.loaded.lock()
+    }
+
+    /// Leaves the synchronizer: all steps are done.
+    pub(super) async fn done(&self) {
+        if let Some(membership) = self.membership.lock().await.take() {
+            log_sync_error(membership.done().await);
+        }
+    }
+
+    /// Leaves the synchronizer with an error.
+    pub(super) async fn failed(&self, message: &str) {
+        if let Some(membership) = self.membership.lock().await.take() {
+            log_sync_error(membership.failed(message).await);
+        }
     }
 }
 
-/// Makes the sink of a configuration. Operators may be anybody's code, and take their time.
+impl ExplorerResources {
+    pub(super) fn handles(&self) -> ExplorerHandles {
+        self.handles.clone()
+    }
+
+    pub(super) fn reader_server(&self) -> Option<(String, &Path)> {
+        self.parts
+            .reader_server
+            .as_ref()
+            .map(|reader_server| (reader_server.url(), reader_server.secret_file()))
+    }
+
+    /// Closes all parts. A second call does nothing.
+    pub(super) async fn close(&mut self) -> Result<()> {
+        if self.parts.coordinator.is_none() {
+            return Ok(());
+        }
+        self.failed("stopped; resumes when it is started again").await;
+        self.parts.close().await
+    }
+}
+
+/// Logs that the synchronizer is gone; its members notice the end of this explorer by themselves.
+fn log_sync_error(reported: std::result::Result<(), SyncError>) {
+    if let Err(error) = reported {
+        tracing::warn!(%error, "synchronizer unreachable; the end of this explorer was not reported");
+    }
+}
+
+/// Creates the sink, on a thread for blocking calls: operators may be user code.
 async fn pipeline(
     config: Arc<Config>,
     operators: Option<Arc<OperatorRegistry>>,
@@ -282,7 +257,7 @@ async fn pipeline(
     Ok(Arc::new(made?))
 }
 
-/// Opens the tasks, and has them go on where they were.
+/// Opens the tasksets and restores their state.
 async fn read(
     config: Arc<Config>,
     place: Option<CheckpointFile>,
@@ -304,7 +279,6 @@ async fn read(
     read.unwrap_or_else(|error| Err(ExplorerError::NotNow(error.to_string())))
 }
 
-/// Waits until a server of the trained model can be used.
 async fn wait_for_server(config: &Config, models: &Models) -> Result<()> {
     let waited = SERVER_START_TIMEOUT.min(config.synchronizer.sync_timeout.into());
     if let Ok(Ok(_)) = tokio::time::timeout(waited, models.pick(RouteNeeds::default())).await {

@@ -1,10 +1,11 @@
-//! The loop: takes orders from the plan, has them carried out, tells it what happened, and keeps
-//! where it is after everything that did.
+//! The loop: performs the actions of the plan, applies their results as inputs, and saves the
+//! checkpoint after each.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rollway_config::{Config, SyncStyle};
 use rollway_core::BatchResult;
 use rollway_core::explore::{
@@ -21,7 +22,7 @@ use super::resources::ExplorerResources;
 use super::trainer_watch::{TrainerEvent, TrainerWatch};
 use super::{ExploreSummary, ExplorerError, JobEvent, Result, evals, step_metrics, weights};
 
-/// Tasks that more than one order may need. Reading blocks, so a thread of its own is given to it.
+/// Tasks shared by several actions. Reading blocks, so it runs on threads for blocking calls.
 #[derive(Clone, Debug)]
 pub(super) struct SharedTasks(Arc<Mutex<TaskStream>>);
 
@@ -30,24 +31,23 @@ impl SharedTasks {
         Self(Arc::new(Mutex::new(tasks)))
     }
 
-    /// Does something with the tasks.
+    /// Calls a function with the tasks.
     pub(super) async fn with<T: Send + 'static>(
         &self,
         act: impl FnOnce(&mut TaskStream) -> T + Send + 'static,
     ) -> Result<T> {
         let tasks = Arc::clone(&self.0);
-        let act = move || act(&mut tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        let act = move || act(&mut tasks.lock());
         let done = tokio::task::spawn_blocking(act).await;
-        done.map_err(|error| ExplorerError::NotNow(format!("the tasks cannot be read: {error}")))
+        done.map_err(|error| ExplorerError::NotNow(format!("reading tasks failed: {error}")))
     }
 }
 
-/// The tasks of a job.
 #[derive(Debug)]
 pub(super) struct JobTasksets {
-    /// To train on, and how many steps they make; none in mode `bench`.
+    /// Train tasks and their number of steps. `None`: mode `bench`.
     train: Option<(SharedTasks, u64)>,
-    /// To evaluate on, by name.
+    /// Eval tasks by name of the taskset.
     pub(super) evals: Vec<(Arc<str>, SharedTasks)>,
 }
 
@@ -65,55 +65,55 @@ impl JobTasksets {
     }
 }
 
-/// Where an explorer is.
+/// State of an explorer.
 #[derive(Debug)]
 pub(super) struct ExplorerLoop {
     pub(super) plan: Plan,
-    pace: PlanConfig,
-    place: Option<CheckpointFile>,
+    plan_config: PlanConfig,
+    file: Option<CheckpointFile>,
     pub(super) sets: JobTasksets,
-    /// The tasks of steps that are begun and not finalized.
+    /// Tasks of the steps that are begun and not finalized.
     pub(super) in_flight: BTreeMap<u64, Vec<TaskRef>>,
-    /// What was kept last.
+    /// Progress in the last saved checkpoint.
     kept: Option<PlanProgress>,
     pub(super) counts: JobCounts,
-    /// The version that the servers had when a step was begun in this process.
+    /// Version in the servers at the begin of each step of this process.
     pub(super) begun_with: BTreeMap<u64, u64>,
-    /// Since when the evaluations of a step are under way in this process.
+    /// Start of the evaluations of each step of this process.
     pub(super) evals_since: BTreeMap<u64, Instant>,
-    /// Since when this process explores.
+    /// Start of exploring in this process.
     since: Option<Instant>,
-    /// Since when there have been no other weights.
+    /// Time of the last weight sync.
     period_since: Instant,
 }
 
-/// An order that is carried out.
+/// Result of an action.
 enum StepDone {
     Finalized(Finalized),
     EvalFinished(Finished),
-    Synced { step: u64, exchange: SyncResult, waited: Duration, loading: Duration },
+    Synced { step: u64, outcome: SyncResult, waited: Duration, loading: Duration },
     Loaded { version: u64, loading: Duration },
 }
 
 impl ExplorerLoop {
     pub(super) fn new(
         config: &Config,
-        place: Option<CheckpointFile>,
+        file: Option<CheckpointFile>,
         sets: JobTasksets,
         saved: Option<ExplorerCheckpoint>,
     ) -> Self {
         let total_steps = sets.train.as_ref().map_or(0, |(_, steps)| *steps);
-        let pace = pace(config, !sets.evals.is_empty(), total_steps);
+        let plan_config = plan_config(config, !sets.evals.is_empty(), total_steps);
         let mut progress = saved.as_ref().map(ExplorerCheckpoint::progress).unwrap_or_default();
         if saved.as_ref().is_some_and(|saved| saved.total_steps < total_steps) {
-            // Somebody has made the job longer.
+            // The job has been extended.
             (progress.last, progress.closed) = (None, None);
         }
         let in_flight = saved.as_ref().map(ExplorerCheckpoint::in_flight).unwrap_or_default();
         Self {
-            plan: Plan::new(pace.clone(), progress),
-            pace,
-            place,
+            plan: Plan::new(plan_config.clone(), progress),
+            plan_config,
+            file,
             sets,
             in_flight,
             kept: None,
@@ -129,58 +129,57 @@ impl ExplorerLoop {
         self.plan.progress().version
     }
 
-    /// Returns the tasks to train on.
     pub(super) fn train(&self) -> Result<SharedTasks> {
-        let none = || ExplorerError::NotNow("mode `bench` has no tasks to train on".to_owned());
+        let none = || ExplorerError::NotNow("mode `bench` has no train tasks".to_owned());
         self.sets.train.as_ref().map(|(tasks, _)| tasks.clone()).ok_or_else(none)
     }
 
-    /// Explores until everything is done or somebody stops it.
+    /// Explores until all steps are done or the explorer is stopped.
     pub(super) async fn explore(
         &mut self,
-        world: &ExplorerResources,
+        resources: &ExplorerResources,
         stop: &CancellationToken,
     ) -> Result<ExploreSummary> {
         self.since.get_or_insert_with(Instant::now);
         self.period_since = Instant::now();
-        self.tell_began(world);
-        // A job that is done needs no weights.
+        self.emit_began(resources);
+        // A finished job needs no weights.
         if self.plan.clone().orders() != [PlanAction::End] {
             tokio::select! {
-                recovered = self.recover_weights(world) => recovered?,
+                recovered = self.recover_weights(resources) => recovered?,
                 () = stop.cancelled() => {}
             }
         }
-        self.resume_batches(world).await?;
-        let mut under_way = JoinSet::new();
-        let mut watch = TrainerWatch::new(world, &self.pace, self.version());
+        self.resume_batches(resources).await?;
+        let mut actions = JoinSet::new();
+        let mut watch = TrainerWatch::new(resources, &self.plan_config, self.version());
         while !self.plan.is_over() {
             if stop.is_cancelled() {
                 self.plan.apply(PlanInput::Stopped);
                 continue;
             }
-            let orders = self.plan.orders();
-            // What is about to be submitted is ordered again after a crash.
+            let next = self.plan.orders();
+            // After a crash the plan repeats actions that were not completed.
             self.keep().await?;
-            for order in &orders {
-                self.carry_out(world, *order, &mut under_way).await?;
+            for action in &next {
+                self.perform(resources, *action, &mut actions).await?;
             }
-            if !orders.is_empty() {
+            if !next.is_empty() {
                 continue;
             }
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
-                Some(done) = under_way.join_next() => {
-                    let broken = |error| format!("an order broke off: {error}");
+                Some(done) = actions.join_next() => {
+                    let broken = |error| format!("an action of the explorer panicked: {error}");
                     let done = done.map_err(|error| ExplorerError::NotNow(broken(error)))??;
-                    self.done(world, done).await?;
+                    self.done(resources, done).await?;
                     watch.poke(self.version());
                 }
-                Some(seen) = watch.next() => self.seen(seen)?,
+                Some(event) = watch.next() => self.trainer_event(event)?,
                 else => {
-                    let what = "the explorer has nothing to do and is not done".to_owned();
-                    return Err(ExplorerError::NotNow(what));
+                    let message = "the explorer has no action left, but its plan is not finished".to_owned();
+                    return Err(ExplorerError::NotNow(message));
                 }
             }
         }
@@ -194,58 +193,62 @@ impl ExplorerLoop {
         ExploreSummary { steps, version, stopped, counts: self.counts_now() }
     }
 
-    fn tell_began(&self, world: &ExplorerResources) {
+    fn emit_began(&self, resources: &ExplorerResources) {
         let total = self.plan.last_step();
-        world.watchers.emit(&JobEvent::Began {
-            mode: world.config.mode,
-            job_dir: world.config.job_dir(),
+        resources.watchers.emit(&JobEvent::Began {
+            mode: resources.config.mode,
+            job_dir: resources.config.job_dir(),
             done_steps: self.plan.progress().finalized,
             total_steps: Some(total),
-            tasks_per_step: world.config.buffer.batch_size.into(),
-            runners: world.runners,
+            tasks_per_step: resources.config.buffer.batch_size.into(),
+            runners: resources.runners,
         });
     }
 
-    async fn carry_out(
+    async fn perform(
         &mut self,
-        world: &ExplorerResources,
-        order: PlanAction,
-        under_way: &mut JoinSet<Result<StepDone>>,
+        resources: &ExplorerResources,
+        action: PlanAction,
+        actions: &mut JoinSet<Result<StepDone>>,
     ) -> Result<()> {
-        let (hands, have) = (world.hands(), self.version());
-        match order {
-            PlanAction::BeginStep(step) => self.begin(world, step).await?,
-            PlanAction::Evaluate(step) => self.evaluate(world, step).await?,
+        let (handles, have) = (resources.handles(), self.version());
+        match action {
+            PlanAction::BeginStep(step) => self.begin(resources, step).await?,
+            PlanAction::Evaluate(step) => self.evaluate(resources, step).await?,
             PlanAction::FinalizeStep(step) => {
-                let (tasks, picks) = (self.train()?, self.in_flight.get(&step).cloned());
-                let picks = picks.unwrap_or_default();
-                under_way.spawn(async move {
-                    finalize::finalize(hands, step, picks, tasks).await.map(StepDone::Finalized)
+                let (tasks, task_refs) = (self.train()?, self.in_flight.get(&step).cloned());
+                let task_refs = task_refs.unwrap_or_default();
+                actions.spawn(async move {
+                    finalize::finalize(handles, step, task_refs, tasks)
+                        .await
+                        .map(StepDone::Finalized)
                 });
             }
             PlanAction::FinishEval(step) => {
                 let sets = self.sets.evals.iter().map(|(name, _)| Arc::clone(name)).collect();
                 let since = self.evals_since.remove(&step).unwrap_or_else(Instant::now);
-                under_way.spawn(async move {
-                    evals::finish(hands, step, sets, since).await.map(StepDone::EvalFinished)
+                actions.spawn(async move {
+                    evals::finish(handles, step, sets, since).await.map(StepDone::EvalFinished)
                 });
             }
             PlanAction::Sync { step, at_least } => {
-                let demand =
-                    matches!(self.pace.style, PlanStyle::ExplorerDriven | PlanStyle::FullyAsync);
-                under_way.spawn(async move {
-                    let asked = weights::SyncRequest { step, have, at_least, demand };
-                    synced(step, weights::sync(&hands, &asked).await)
+                let demand = matches!(
+                    self.plan_config.style,
+                    PlanStyle::ExplorerDriven | PlanStyle::FullyAsync
+                );
+                actions.spawn(async move {
+                    let request = weights::SyncRequest { step, have, at_least, demand };
+                    synced(step, weights::sync(&handles, &request).await)
                 });
             }
             PlanAction::FinishTraining => {
                 let step = self.plan.progress().finalized;
-                under_way
-                    .spawn(async move { synced(step, weights::close(&hands, step, have).await) });
+                actions
+                    .spawn(async move { synced(step, weights::close(&handles, step, have).await) });
             }
             PlanAction::Load => {
-                under_way.spawn(async move {
-                    let (version, loading) = weights::load_newest(&hands, have).await?;
+                actions.spawn(async move {
+                    let (version, loading) = weights::load_newest(&handles, have).await?;
                     Ok(StepDone::Loaded { version, loading })
                 });
             }
@@ -254,52 +257,58 @@ impl ExplorerLoop {
         Ok(())
     }
 
-    async fn done(&mut self, world: &ExplorerResources, done: StepDone) -> Result<()> {
+    async fn done(&mut self, resources: &ExplorerResources, done: StepDone) -> Result<()> {
         match done {
-            StepDone::Finalized(finalized) => self.finalized(world, finalized).await?,
-            StepDone::EvalFinished(finished) => self.eval_finished(world, finished).await?,
-            StepDone::Synced { step, exchange, waited, loading } => {
-                self.plan.apply(PlanInput::Synced(exchange));
+            StepDone::Finalized(finalized) => self.finalized(resources, finalized).await?,
+            StepDone::EvalFinished(finished) => self.eval_finished(resources, finished).await?,
+            StepDone::Synced { step, outcome, waited, loading } => {
+                self.plan.apply(PlanInput::Synced(outcome));
                 self.period_since = Instant::now();
                 let version = self.version();
                 self.keep().await?;
-                world.watchers.emit(&JobEvent::Synced { step, version, waited, loading });
+                resources.watchers.emit(&JobEvent::Synced { step, version, waited, loading });
             }
             StepDone::Loaded { version, loading } => {
                 self.plan.apply(PlanInput::Loaded(version));
                 self.keep().await?;
                 let (step, waited) = (self.plan.progress().finalized, Duration::ZERO);
                 let version = self.version();
-                world.watchers.emit(&JobEvent::Synced { step, version, waited, loading });
+                resources.watchers.emit(&JobEvent::Synced { step, version, waited, loading });
             }
         }
         Ok(())
     }
 
-    /// What the trainer did without being asked.
-    fn seen(&mut self, seen: TrainerEvent) -> Result<()> {
-        match seen {
+    fn trainer_event(&mut self, event: TrainerEvent) -> Result<()> {
+        match event {
             TrainerEvent::Published(version) => self.plan.apply(PlanInput::Published(version)),
             TrainerEvent::TrainerDone => self.plan.apply(PlanInput::TrainerDone),
-            TrainerEvent::TrainerFailed(why) => return Err(ExplorerError::TrainerFailed(why)),
+            TrainerEvent::TrainerFailed(reason) => {
+                return Err(ExplorerError::TrainerFailed(reason));
+            }
         }
         Ok(())
     }
 
-    async fn finalized(&mut self, world: &ExplorerResources, finalized: Finalized) -> Result<()> {
+    async fn finalized(
+        &mut self,
+        resources: &ExplorerResources,
+        finalized: Finalized,
+    ) -> Result<()> {
         let Finalized { step, result, waited, reruns, from_ledger } = finalized;
-        let picks = self.in_flight.remove(&step).unwrap_or_default();
-        self.learn(world, &result, &picks, from_ledger).await?;
+        let task_refs = self.in_flight.remove(&step).unwrap_or_default();
+        self.feed_back(resources, &result, &task_refs, from_ledger).await?;
         let delivered = step_metrics::experiences(&result);
         let good = result.tasks.ok + result.tasks.partial;
         self.counts.tasks_finished += good;
         self.counts.tasks_failed += result.tasks.total() - good;
         self.counts.experiences_delivered += delivered;
-        let ends_period =
-            self.pace.has_periods() && step == self.pace.sync_after(self.plan.progress().synced);
+        let ends_period = self.plan_config.has_periods()
+            && step == self.plan_config.sync_after(self.plan.progress().synced);
         self.plan.apply(PlanInput::Finalized { step, delivered });
         self.keep().await?;
-        let mut metrics = step_metrics::step(&result, &world.config, self.begun_with.remove(&step));
+        let mut metrics =
+            step_metrics::step(&result, &resources.config, self.begun_with.remove(&step));
         metrics.set("explorer/time/wait_explore_step", waited.as_secs_f64());
         if ends_period {
             let period = self.period_since.elapsed().as_secs_f64();
@@ -308,32 +317,33 @@ impl ExplorerLoop {
         if reruns > 0 {
             metrics.set("rollout/rerun_count", f64::from(reruns));
         }
-        world.watchers.emit(&JobEvent::StepDone { step, result, metrics, waited });
+        resources.watchers.emit(&JobEvent::StepDone { step, result, metrics, waited });
         Ok(())
     }
 
-    /// Tells the selectors how tasks went.
-    async fn learn(
+    /// Passes the pass rates of tasks to the selectors.
+    async fn feed_back(
         &mut self,
-        world: &ExplorerResources,
+        resources: &ExplorerResources,
         result: &BatchResult,
-        picks: &[TaskRef],
+        task_refs: &[TaskRef],
         from_ledger: bool,
     ) -> Result<()> {
-        let mut rates = world.sink.as_ref().map(|sink| sink.take_feedback()).unwrap_or_default();
-        if from_ledger && rates.is_empty() && step_metrics::has_pass_rates(&world.config) {
-            // The process that delivered them took it along.
-            rates.push(step_metrics::pass_rates(result, picks));
+        let mut rates =
+            resources.sink.as_ref().map(|sink| sink.take_feedback()).unwrap_or_default();
+        if from_ledger && rates.is_empty() && step_metrics::has_pass_rates(&resources.config) {
+            // The earlier process that delivered them had the feedback.
+            rates.push(step_metrics::pass_rates(result, task_refs));
         }
         if rates.is_empty() {
             return Ok(());
         }
-        let learn = move |tasks: &mut TaskStream| {
+        let feed_back = move |tasks: &mut TaskStream| {
             for rates in &rates {
                 tasks.feedback(rates);
             }
         };
-        self.train()?.with(learn).await
+        self.train()?.with(feed_back).await
     }
 
     fn counts_now(&self) -> JobCounts {
@@ -342,7 +352,7 @@ impl ExplorerLoop {
         counts
     }
 
-    /// Keeps where the explorer is, if that is elsewhere than when it was kept last.
+    /// Saves the checkpoint if the plan has progressed.
     pub(super) async fn keep(&mut self) -> Result<()> {
         if self.kept.as_ref() == Some(self.plan.progress()) {
             return Ok(());
@@ -352,20 +362,19 @@ impl ExplorerLoop {
         Ok(())
     }
 
-    /// Keeps where the explorer is.
+    /// Saves the checkpoint.
     pub(super) async fn save(&self) -> Result<()> {
-        let (Some(place), Some((tasks, _))) = (&self.place, &self.sets.train) else {
+        let (Some(file), Some((tasks, _))) = (&self.file, &self.sets.train) else {
             return Ok(());
         };
         let tasks = tasks.with(|tasks| tasks.state()).await?;
         let progress = self.plan.progress();
-        let total = self.pace.total_steps;
-        place.save(place.saved(progress, &self.in_flight, tasks, self.counts_now(), total)).await
+        let total = self.plan_config.total_steps;
+        file.save(file.saved(progress, &self.in_flight, tasks, self.counts_now(), total)).await
     }
 }
 
-/// Returns how an explorer proceeds.
-fn pace(config: &Config, evaluates: bool, total_steps: u64) -> PlanConfig {
+fn plan_config(config: &Config, evaluates: bool, total_steps: u64) -> PlanConfig {
     let (explorer, sync) = (&config.explorer, &config.synchronizer);
     let runs = u64::from(config.algorithm.repeat_times);
     PlanConfig {
@@ -389,5 +398,5 @@ fn pace(config: &Config, evaluates: bool, total_steps: u64) -> PlanConfig {
 }
 
 fn synced(step: u64, done: Result<(SyncResult, Duration, Duration)>) -> Result<StepDone> {
-    done.map(|(exchange, waited, loading)| StepDone::Synced { step, exchange, waited, loading })
+    done.map(|(outcome, waited, loading)| StepDone::Synced { step, outcome, waited, loading })
 }

@@ -1,4 +1,4 @@
-//! Results in numbers, under the names that they are logged by.
+//! Metrics of steps and evaluations, under their logged names.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use rollway_core::metrics::{EVAL_STATS, EvalDetail, Metrics, PassRate, PassRates
 use rollway_core::{BatchResult, Status, TaskId};
 use rollway_tasksets::TaskRef;
 
-/// What runs call their reward.
+/// Metric of a run's reward.
 const REWARD: &str = "reward";
 
-/// The operator that tells selectors how tasks went.
+/// Operator that computes pass rates for selectors.
 const PASS_RATES: &str = "pass_rate_calculator";
 
-/// The result of a step, and of the tasks of it that were run again.
+/// Result of a step, including its reruns.
 #[derive(Debug)]
 pub(super) struct StepResult {
     result: BatchResult,
@@ -27,18 +27,18 @@ impl StepResult {
         Self { result: Arc::unwrap_or_clone(result), statuses }
     }
 
-    /// Returns how many tasks have a good run.
+    /// Returns the number of tasks with a successful run.
     pub(super) const fn good(&self) -> u64 {
         self.result.tasks.ok + self.result.tasks.partial
     }
 
-    /// Returns the tasks that have none, of so many.
+    /// Returns the tasks without a successful run.
     pub(super) fn missing(&self, tasks: usize) -> Vec<TaskId> {
         let is_good = |id: &TaskId| self.statuses.get(id).is_some_and(|it| it.completed_runs > 0);
         (0..tasks as u32).map(TaskId).filter(|id| !is_good(id)).collect()
     }
 
-    /// Adds what came of running these tasks again.
+    /// Adds the result of a rerun of these tasks.
     pub(super) fn add(&mut self, again: &[TaskId], result: &BatchResult) {
         let ours = &mut self.result;
         for (place, id) in again.iter().enumerate() {
@@ -61,7 +61,7 @@ impl StepResult {
         ours.dropped.add(&result.dropped);
         ours.uncertain += result.uncertain;
         for (key, value) in result.sink_metrics.iter() {
-            // Counts and times add up; of what is a mean the first batch, which is larger, counts.
+            // Counts and times are added; of means that of the first, larger batch is kept.
             let adds_up = key.ends_with("count") || key.contains("/filtered/");
             let before = ours.sink_metrics.get(key);
             if adds_up || key.starts_with("time/") || before.is_none() {
@@ -75,52 +75,52 @@ impl StepResult {
     }
 }
 
-/// Returns how many experiences of a result are in the buffer.
+/// Returns the number of experiences of a result in the buffer.
 pub(super) fn experiences(result: &BatchResult) -> u64 {
     let count = |name: &str| {
         let key = format!("experience_pipeline/{name}");
         result.sink_metrics.get(&key).unwrap_or(0.0)
     };
-    // Those that it knew already came in the same lot, before somebody could say so.
+    // Known ones were written by an earlier, unacknowledged delivery of the same write batch.
     (count("stored_count") + count("known_count")) as u64
 }
 
-/// Returns the numbers of a step. `version` is what the servers had when it was begun, for
-/// experiences that do not say which one they are of.
+/// Returns the metrics of a step. `version`: that of the servers at its begin, for experiences
+/// without a version.
 pub(super) fn step(result: &BatchResult, config: &Config, version: Option<u64>) -> Metrics {
     let mut metrics = result.metrics(detail(config));
-    let mut told = false;
+    let mut is_known = false;
     for stat in ["mean", "min", "max"] {
         let of = metrics.get(&format!("experience_pipeline/model_version/{stat}"));
         if let Some(value) = of {
             metrics.set(format!("rollout/model_version/{stat}"), value);
-            told = true;
+            is_known = true;
         }
     }
-    let mean = metrics.get("rollout/model_version/mean").filter(|_| told);
+    let mean = metrics.get("rollout/model_version/mean").filter(|_| is_known);
     if let Some(version) = mean.or_else(|| version.map(|version| version as f64)) {
         metrics.set("rollout/model_version", version);
     }
     metrics
 }
 
-/// Returns the numbers of the evaluation of a set, under `eval/` or another word.
-pub(super) fn eval(result: &BatchResult, config: &Config, word: &str) -> Metrics {
+/// Returns the metrics of an evaluation, with a prefix in place of `eval`.
+pub(super) fn eval(result: &BatchResult, config: &Config, prefix: &str) -> Metrics {
     let metrics = result.metrics(detail(config));
     let rename = |(key, value): (&Arc<str>, f64)| match key.strip_prefix("eval/") {
-        Some(rest) => (Arc::from(format!("{word}/{rest}")), value),
+        Some(rest) => (Arc::from(format!("{prefix}/{rest}")), value),
         None => (Arc::clone(key), value),
     };
     metrics.iter().map(rename).collect()
 }
 
-/// Returns the mean reward over tasks; none if no run has one.
+/// Returns the mean reward over tasks. `None`: no run has a reward.
 pub(super) fn score(result: &BatchResult) -> Option<f64> {
     let tasks: Vec<f64> = result.statuses.iter().filter_map(|(_, it)| reward(it)).collect();
     (!tasks.is_empty()).then(|| tasks.iter().sum::<f64>() / tasks.len() as f64)
 }
 
-/// Returns the mean reward of a task's runs.
+/// Returns the mean reward of the runs of a task.
 fn reward(status: &Status) -> Option<f64> {
     let runs: Vec<f64> = status.run_metrics.iter().filter_map(|run| run.get(REWARD)).collect();
     (!runs.is_empty()).then(|| runs.iter().sum::<f64>() / runs.len() as f64)
@@ -130,16 +130,16 @@ fn detail(config: &Config) -> EvalDetail<'static> {
     if config.monitor.detailed_stats { EvalDetail::Stats(&EVAL_STATS) } else { EvalDetail::Mean }
 }
 
-/// Tells whether a job's pipeline says how tasks went.
+/// Tells whether the pipeline computes pass rates.
 pub(super) fn has_pass_rates(config: &Config) -> bool {
     let operators = &config.data_processor.experience_pipeline.operators;
     operators.iter().any(|operator| operator.name == PASS_RATES)
 }
 
-/// Returns how tasks went, as the pipeline would say it.
-pub(super) fn pass_rates(result: &BatchResult, picks: &[TaskRef]) -> PassRates {
+/// Returns the pass rates as the pipeline computes them.
+pub(super) fn pass_rates(result: &BatchResult, task_refs: &[TaskRef]) -> PassRates {
     let rate = |(id, status): &(TaskId, Arc<Status>)| {
-        let pick = picks.get(id.0 as usize)?;
+        let pick = task_refs.get(id.0 as usize)?;
         let count = status.run_metrics.len();
         let taskset_id = pick.taskset_id as u64;
         Some(PassRate { taskset_id, index: pick.index, value: reward(status)?, count })

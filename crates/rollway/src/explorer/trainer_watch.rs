@@ -1,4 +1,4 @@
-//! Sees what the trainer does without being asked, with `fully_async`.
+//! Follows the trainer with `sync_style: fully_async`.
 
 use rollway_core::explore::PlanConfig;
 use rollway_sync::{Synchronizer, WeightRequest, WeightWaitResult};
@@ -7,7 +7,6 @@ use tokio::task::JoinHandle;
 
 use super::resources::{ExplorerHandles, ExplorerResources};
 
-/// What the trainer did without being asked.
 #[derive(Debug)]
 pub(super) enum TrainerEvent {
     Published(u64),
@@ -15,32 +14,32 @@ pub(super) enum TrainerEvent {
     TrainerFailed(String),
 }
 
-/// Sees what the trainer publishes, with `fully_async`; nothing otherwise.
+/// Receives events of the trainer with `fully_async`; none with other styles.
 #[derive(Debug)]
 pub(super) struct TrainerWatch {
     task: Option<JoinHandle<()>>,
-    seen: mpsc::Receiver<TrainerEvent>,
-    /// The version that the servers have; told after everything that may be news for the trainer.
+    events: mpsc::Receiver<TrainerEvent>,
+    /// Version in the servers, sent after every event that may let the trainer make progress.
     have: watch::Sender<u64>,
 }
 
 impl TrainerWatch {
-    pub(super) fn new(world: &ExplorerResources, pace: &PlanConfig, have: u64) -> Self {
-        let (tell, seen) = mpsc::channel(1);
+    pub(super) fn new(resources: &ExplorerResources, plan_config: &PlanConfig, have: u64) -> Self {
+        let (sender, events) = mpsc::channel(1);
         let (have, has) = watch::channel(have);
-        let synchronizer = world.synchronizer.clone().filter(|_| !pace.has_periods());
-        let task = synchronizer
-            .map(|synchronizer| tokio::spawn(follow(world.hands(), synchronizer, tell, has)));
-        Self { task, seen, have }
+        let synchronizer = resources.synchronizer.clone().filter(|_| !plan_config.has_periods());
+        let task = synchronizer.map(|synchronizer| {
+            tokio::spawn(follow(resources.handles(), synchronizer, sender, has))
+        });
+        Self { task, events, have }
     }
 
-    /// Returns what was seen next; none if nothing will be.
+    /// Returns the next event. `None`: there are no more.
     pub(super) async fn next(&mut self) -> Option<TrainerEvent> {
-        self.seen.recv().await
+        self.events.recv().await
     }
 
-    /// Something has happened: the servers may have other weights, and a trainer that waited for
-    /// experiences may have some.
+    /// Wakes the watch: the servers may have other weights, and the trainer new experiences.
     pub(super) fn poke(&self, have: u64) {
         self.have.send_replace(have);
     }
@@ -55,47 +54,43 @@ impl Drop for TrainerWatch {
 }
 
 async fn follow(
-    hands: ExplorerHandles,
+    handles: ExplorerHandles,
     synchronizer: Synchronizer,
-    tell: mpsc::Sender<TrainerEvent>,
+    sender: mpsc::Sender<TrainerEvent>,
     mut has: watch::Receiver<u64>,
 ) {
     loop {
         let want = WeightRequest {
-            explorer: hands.config.explorer.name.clone(),
+            explorer: handles.config.explorer.name.clone(),
             have: *has.borrow_and_update(),
             at_least: 0,
             demand: false,
-            timeout: hands.config.synchronizer.sync_timeout.into(),
+            timeout: handles.config.synchronizer.sync_timeout.into(),
         };
-        let seen = match synchronizer.wait(want).await {
-            WeightWaitResult::New(published) => vec![TrainerEvent::Published(published.version)],
-            // Whoever needs weights waits for them with a deadline; here nobody does. A trainer
-            // that waits for experiences has nothing before it gets some.
-            WeightWaitResult::NothingNew | WeightWaitResult::TimedOut(_) => Vec::new(),
+        let continues = match synchronizer.wait(want).await {
+            WeightWaitResult::New(published) => {
+                let version = published.version;
+                // Weights are not requested again before they are loaded.
+                sender.send(TrainerEvent::Published(version)).await.is_ok()
+                    && has.wait_for(|have| *have >= version).await.is_ok()
+            }
+            // No deadline applies here: the trainer may be waiting for experiences.
+            WeightWaitResult::NothingNew | WeightWaitResult::TimedOut(_) => {
+                has.changed().await.is_ok()
+            }
             WeightWaitResult::TrainerDone(published) => {
-                let published = published.map(|it| TrainerEvent::Published(it.version));
-                published.into_iter().chain([TrainerEvent::TrainerDone]).collect()
+                if let Some(published) = published {
+                    let _ = sender.send(TrainerEvent::Published(published.version)).await;
+                }
+                let _ = sender.send(TrainerEvent::TrainerDone).await;
+                false
             }
-            WeightWaitResult::TrainerFailed(why) => vec![TrainerEvent::TrainerFailed(why)],
-        };
-        let published = match seen.last() {
-            Some(TrainerEvent::Published(version)) => Some(*version),
-            Some(TrainerEvent::TrainerDone | TrainerEvent::TrainerFailed(_)) => None,
-            None => Some(0),
-        };
-        for seen in seen {
-            if tell.send(seen).await.is_err() {
-                return;
+            WeightWaitResult::TrainerFailed(reason) => {
+                let _ = sender.send(TrainerEvent::TrainerFailed(reason)).await;
+                false
             }
-        }
-        // They are not asked for again before they are loaded.
-        let goes_on = match published {
-            Some(0) => has.changed().await.is_ok(),
-            Some(version) => has.wait_for(|have| *have >= version).await.is_ok(),
-            None => false,
         };
-        if !goes_on {
+        if !continues {
             return;
         }
     }

@@ -1,5 +1,5 @@
-//! Weights: waits for them, loads them into the servers, and never lets a server serve old ones
-//! without a word.
+//! Weight sync of the explorer: waits for weights, loads them into the servers, and reports servers
+//! that keep old ones.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,20 +21,19 @@ use super::resources::{ExplorerHandles, ExplorerResources};
 use super::run_loop::ExplorerLoop;
 use super::{ExplorerError, JobEvent, Result};
 
-/// How often servers are asked to load weights before they are given up.
+/// Maximum attempts to load weights into the servers.
 const MAX_LOAD_ATTEMPTS: u32 = 3;
 
-/// The name of the group over which weights are sent.
+/// Name of the transfer group.
 const GROUP: &str = "rollway";
 
-/// Where the weights of the servers are from.
+/// Source of the weights in the servers.
 #[derive(Debug, Default)]
 pub(super) struct LoadedWeights {
-    /// The folder; none: those that the servers started with, or sent over a group.
+    /// `None`: the initial weights of the servers, or weights of a transfer group.
     folder: Option<PathBuf>,
-    /// The group that was set up.
     group: Option<TransferGroup>,
-    /// The group that the servers have joined.
+    /// Identity of the group that the servers have joined.
     joined: Option<(String, u16, String)>,
 }
 
@@ -44,7 +43,6 @@ impl LoadedWeights {
     }
 }
 
-/// What is wanted of an exchange.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SyncRequest {
     pub(super) step: u64,
@@ -53,12 +51,12 @@ pub(super) struct SyncRequest {
     pub(super) demand: bool,
 }
 
-/// What came of an exchange, how long it was waited for, and how long the servers took.
-type Exchanged = Result<(SyncResult, Duration, Duration)>;
+/// Result of a weight sync, the time waited for it, and the time of loading.
+type SyncOutcome = Result<(SyncResult, Duration, Duration)>;
 
-/// Returns the folder of a version of a job, as servers load it; none if it is not there.
+/// Returns the folder of a version of the weights, if it exists.
 pub(super) fn checkpoint(job_dir: &Path, version: u64) -> Option<PathBuf> {
-    // What was pushed is as good as what was kept.
+    // Weights pushed through memory are in their own folder.
     in_folder(job_dir, version).or_else(|| in_folder(&weight_folder::memory(job_dir), version))
 }
 
@@ -66,8 +64,7 @@ fn in_folder(root: &Path, version: u64) -> Option<PathBuf> {
     Some(weight_folder::weights(root, version)).filter(|path| path.is_dir())
 }
 
-/// Returns the weights that an embedded model starts with: those that the job was at, or else the
-/// newest.
+/// Returns the initial weights of an embedded model: those of the resumed job, or else the newest.
 pub(super) fn start(job_dir: &Path, version: Option<u64>) -> Result<InitialWeights> {
     if version == Some(0) {
         return Ok(None);
@@ -81,78 +78,54 @@ pub(super) fn start(job_dir: &Path, version: Option<u64>) -> Result<InitialWeigh
     Ok(newest.filter(|it| *it > 0).and_then(|it| Some((it, checkpoint(job_dir, it)?))))
 }
 
-/// Returns the newest weights of a job, for an embedded model to start with.
+/// Returns the newest weights of a job as initial weights of an embedded model.
 pub(crate) fn newest(job_dir: &Path) -> Result<InitialWeights> {
     start(job_dir, None)
 }
 
 /// Waits for weights and loads them.
-pub(super) async fn sync(hands: &ExplorerHandles, asked: &SyncRequest) -> Exchanged {
-    let (waited, took) = hands.wait(asked).await?;
-    match waited {
-        WeightWaitResult::New(published) => {
-            let (version, loading) = hands.load_or_newer(published).await?;
-            Ok((SyncResult::Version(version), took, loading))
-        }
-        WeightWaitResult::NothingNew => Ok((SyncResult::NothingNew, took, Duration::ZERO)),
-        WeightWaitResult::TrainerDone(published) => hands.last(published, asked.have, took).await,
-        WeightWaitResult::TrainerFailed(why) => Err(ExplorerError::TrainerFailed(why)),
-        WeightWaitResult::TimedOut(who) => {
-            let SyncRequest { step, at_least, .. } = *asked;
-            Err(ExplorerError::NoWeights { step, at_least, waited: took, who })
-        }
-    }
+pub(super) async fn sync(handles: &ExplorerHandles, request: &SyncRequest) -> SyncOutcome {
+    let (waited, took) = handles.wait(request).await?;
+    handles.load_waited(waited, request, took).await
 }
 
-/// Tells the trainer that no more comes, waits for its last weights, and loads them.
-pub(super) async fn close(hands: &ExplorerHandles, step: u64, have: u64) -> Exchanged {
-    if let Some(sink) = &hands.sink {
+/// Closes the buffer, waits for the last weights of the trainer, and loads them.
+pub(super) async fn close(handles: &ExplorerHandles, step: u64, have: u64) -> SyncOutcome {
+    if let Some(sink) = &handles.sink {
         sink.close().await.map_err(ExplorerError::Pipeline)?;
     }
-    // No version is enough but the last.
-    let asked = SyncRequest { step, have, at_least: u64::MAX, demand: true };
+    // Only the last version is enough.
+    let request = SyncRequest { step, have, at_least: u64::MAX, demand: true };
     let (began, mut newest) = (Instant::now(), have);
     loop {
-        let (waited, _) = hands.wait(&asked).await?;
-        let took = began.elapsed();
-        match waited {
-            WeightWaitResult::New(published) => {
-                let (version, loading) = hands.load_or_newer(published).await?;
-                return Ok((SyncResult::Version(version), took, loading));
-            }
-            WeightWaitResult::NothingNew => {
-                return Ok((SyncResult::NothingNew, took, Duration::ZERO));
-            }
-            WeightWaitResult::TrainerDone(published) => {
-                return hands.last(published, have, took).await;
-            }
-            WeightWaitResult::TrainerFailed(why) => return Err(ExplorerError::TrainerFailed(why)),
-            // A trainer that goes on, or that others still feed, is not late.
-            WeightWaitResult::TimedOut(_) if hands.is_going_on(&mut newest).await => {}
-            WeightWaitResult::TimedOut(who) => {
-                let at_least = have + 1;
-                return Err(ExplorerError::NoWeights { step, at_least, waited: took, who });
-            }
+        let (waited, _) = handles.wait(&request).await?;
+        // The trainer may still make progress, or other explorers may still feed it.
+        if matches!(waited, WeightWaitResult::TimedOut(_))
+            && handles.is_progressing(&mut newest).await
+        {
+            continue;
         }
+        let request = SyncRequest { at_least: have + 1, ..request };
+        return handles.load_waited(waited, &request, began.elapsed()).await;
     }
 }
 
-/// Loads the newest weights. Returns the version that the servers have then.
-pub(super) async fn load_newest(hands: &ExplorerHandles, have: u64) -> Result<(u64, Duration)> {
-    let newest = match &hands.synchronizer {
+/// Loads the newest weights. Returns the version in the servers.
+pub(super) async fn load_newest(handles: &ExplorerHandles, have: u64) -> Result<(u64, Duration)> {
+    let newest = match &handles.synchronizer {
         Some(synchronizer) => synchronizer.newest().await,
         None => None,
     };
     if newest.is_none_or(|newest| newest.version <= have) {
         return Ok((have, Duration::ZERO));
     }
-    // Whoever has waited for weights is known to load them: they are not removed meanwhile.
-    let asked = SyncRequest { step: 0, have, at_least: 0, demand: false };
-    match hands.wait(&asked).await?.0 {
+    // The wait protects the weights from being removed before they are loaded.
+    let request = SyncRequest { step: 0, have, at_least: 0, demand: false };
+    match handles.wait(&request).await?.0 {
         WeightWaitResult::New(newest) | WeightWaitResult::TrainerDone(Some(newest)) => {
-            hands.load_or_newer(newest).await
+            handles.load_or_newer(newest).await
         }
-        WeightWaitResult::TrainerFailed(why) => Err(ExplorerError::TrainerFailed(why)),
+        WeightWaitResult::TrainerFailed(reason) => Err(ExplorerError::TrainerFailed(reason)),
         WeightWaitResult::NothingNew
         | WeightWaitResult::TrainerDone(None)
         | WeightWaitResult::TimedOut(_) => Ok((have, Duration::ZERO)),
@@ -160,36 +133,52 @@ pub(super) async fn load_newest(hands: &ExplorerHandles, have: u64) -> Result<(u
 }
 
 impl ExplorerHandles {
-    async fn wait(&self, asked: &SyncRequest) -> Result<(WeightWaitResult, Duration)> {
+    async fn wait(&self, request: &SyncRequest) -> Result<(WeightWaitResult, Duration)> {
         let Some(synchronizer) = &self.synchronizer else {
-            let what = "mode `bench` has no trainer to wait for".to_owned();
-            return Err(ExplorerError::NotNow(what));
+            let message = "mode `bench` has no trainer".to_owned();
+            return Err(ExplorerError::NotNow(message));
         };
         let began = Instant::now();
         let want = WeightRequest {
             explorer: self.config.explorer.name.clone(),
-            have: asked.have,
-            at_least: asked.at_least,
-            demand: asked.demand,
+            have: request.have,
+            at_least: request.at_least,
+            demand: request.demand,
             timeout: self.config.synchronizer.sync_timeout.into(),
         };
         let waited = synchronizer.wait(want).await;
         Ok((waited, began.elapsed()))
     }
 
-    /// Takes the last weights of a trainer that is done.
-    async fn last(&self, last: Option<PublishedWeights>, have: u64, waited: Duration) -> Exchanged {
-        match last.filter(|last| last.version > have) {
-            Some(last) => {
-                let (version, loading) = self.load_or_newer(last).await?;
-                Ok((SyncResult::TrainerDone(version), waited, loading))
+    /// Loads the weights that a wait ended with.
+    async fn load_waited(
+        &self,
+        waited: WeightWaitResult,
+        &SyncRequest { step, have, at_least, .. }: &SyncRequest,
+        took: Duration,
+    ) -> SyncOutcome {
+        match waited {
+            WeightWaitResult::New(published) => {
+                let (version, loading) = self.load_or_newer(published).await?;
+                Ok((SyncResult::Version(version), took, loading))
             }
-            None => Ok((SyncResult::TrainerDone(have), waited, Duration::ZERO)),
+            WeightWaitResult::NothingNew => Ok((SyncResult::NothingNew, took, Duration::ZERO)),
+            WeightWaitResult::TrainerDone(last) => {
+                let (version, loading) = match last.filter(|last| last.version > have) {
+                    Some(last) => self.load_or_newer(last).await?,
+                    None => (have, Duration::ZERO),
+                };
+                Ok((SyncResult::TrainerDone(version), took, loading))
+            }
+            WeightWaitResult::TrainerFailed(reason) => Err(ExplorerError::TrainerFailed(reason)),
+            WeightWaitResult::TimedOut(state) => {
+                Err(ExplorerError::NoWeights { step, at_least, waited: took, state })
+            }
         }
     }
 
-    /// Tells whether the trainer has published something since, or another explorer is at work.
-    async fn is_going_on(&self, newest: &mut u64) -> bool {
+    /// Tells whether the trainer has published since, or another explorer is active.
+    async fn is_progressing(&self, newest: &mut u64) -> bool {
         let Some(synchronizer) = &self.synchronizer else { return false };
         let view = synchronizer.view().await;
         let (own, version) = (&self.config.explorer.name, view.newest.map(|it| it.version));
@@ -198,8 +187,8 @@ impl ExplorerHandles {
         is_newer || view.explorers.iter().any(|it| it.name != *own && it.state == "here")
     }
 
-    /// Gives all servers weights, or newer ones if those are gone before they are loaded: a trainer
-    /// keeps the last few only. Returns which, and how long it took.
+    /// Loads weights, or newer ones if their folder is removed meanwhile: the trainer keeps only the
+    /// last few. Returns the version and the duration.
     async fn load_or_newer(&self, mut published: PublishedWeights) -> Result<(u64, Duration)> {
         let began = Instant::now();
         loop {
@@ -219,8 +208,8 @@ impl ExplorerHandles {
         }
     }
 
-    /// Gives all servers weights, and notes their version. What does not work is tried again;
-    /// servers that are not there are brought up to them by the gateway before they are used.
+    /// Loads weights into all servers with retries, and records the version. The gateway updates
+    /// unreachable servers before it uses them.
     pub(super) async fn load(&self, published: &PublishedWeights) -> Result<Duration> {
         let began = Instant::now();
         let timeout: Duration = self.config.synchronizer.sync_timeout.into();
@@ -229,7 +218,7 @@ impl ExplorerHandles {
             WeightLocation::Folder(folder) => WeightSource::Path(folder.clone()),
             WeightLocation::Group(group) => WeightSource::Group(self.group(group)),
         };
-        // What is under way was asked of the old weights, and is finished by them.
+        // Calls in flight are finished with the old weights.
         let in_flight = InFlightPolicy::Drain { timeout, then_abort: false };
         let update = WeightUpdate { version, weights, in_flight, timeout };
         let mut report = self.models.update(update.clone()).await;
@@ -237,54 +226,58 @@ impl ExplorerHandles {
             if self.is_loaded(version) {
                 break;
             }
-            tracing::warn!(version, servers = report_message(&report), "weights are loaded again");
+            tracing::warn!(
+                version,
+                servers = report_message(&report),
+                "loading weights failed, retrying"
+            );
             report = self.models.update(update.clone()).await;
         }
         if !self.is_loaded(version) {
             let servers = report_message(&report);
-            let place = match &published.location {
+            let location = match &published.location {
                 WeightLocation::Folder(folder) => folder.display().to_string(),
                 WeightLocation::Group(group) => {
                     format!("{}:{}", group.master_address, group.master_port)
                 }
             };
-            return Err(ExplorerError::Stale { version, servers, place });
+            return Err(ExplorerError::Stale { version, servers, location });
         }
         if !report.is_complete() {
             let note = format!(
-                "weights of version {version}: {}; it is not used before it has them",
+                "weights of version {version}: {}; the gateway does not use it before it has them",
                 report_message(&report)
             );
             self.watchers.emit(&JobEvent::Info(note));
         }
-        self.remember(&update.weights);
-        if self.known.is_news(version) {
+        self.set_loaded(&update.weights);
+        if self.restored.advance_version(version) {
             self.coordinator.note_version(version).await?;
         }
         Ok(began.elapsed())
     }
 
-    /// Tells whether every server that can be used has a version, and there is one.
+    /// Tells whether there are usable servers and all of them have a version.
     fn is_loaded(&self, version: u64) -> bool {
         let usable = self.usable();
         !usable.is_empty() && usable.iter().all(|server| server.version == Some(version))
     }
 
-    /// Returns the servers of the trained model that can be used.
+    /// Returns the usable servers of the trained model.
     fn usable(&self) -> Vec<ServerView> {
         let models = self.models.view().into_iter().filter(|model| model.trained);
         let servers = models.flat_map(|model| model.servers);
         servers.filter(|server| server.state == ServerState::Running).collect()
     }
 
-    /// Returns the version that all servers have; none if they differ or do not tell.
+    /// Returns the version of all servers. `None`: they differ, or do not report it.
     pub(super) fn served_version(&self) -> Option<u64> {
         let usable = self.usable();
         let first = usable.first()?.version;
         usable.iter().all(|server| server.version == first).then_some(first).flatten()
     }
 
-    /// Returns a group as the servers are told it.
+    /// Completes a group from `set_up_group`, and requests a join if the servers have not joined it.
     fn group(&self, group: &TransferGroup) -> TransferGroup {
         let loaded = self.loaded();
         let own = loaded.group.clone().filter(|_| group.tensors.is_empty());
@@ -293,7 +286,7 @@ impl ExplorerHandles {
         group
     }
 
-    fn remember(&self, weights: &WeightSource) {
+    fn set_loaded(&self, weights: &WeightSource) {
         let mut loaded = self.loaded();
         match weights {
             WeightSource::Path(folder) => loaded.folder = Some(folder.clone()),
@@ -304,7 +297,7 @@ impl ExplorerHandles {
         }
     }
 
-    /// Returns a weight by its name, from where the servers have it.
+    /// Returns a tensor by its name, from the weights that the servers loaded.
     pub(super) async fn weight(&self, name: &str) -> Result<NamedTensor> {
         let model = &self.config.explorer.rollout_model;
         let given = || model.model_path.as_ref().map(PathBuf::from).filter(|path| path.is_dir());
@@ -312,9 +305,9 @@ impl ExplorerHandles {
             if model.engine_type == EngineType::Tiny {
                 return built_in(name);
             }
-            let what = "nobody here knows where the servers have their weights from\nhint: set \
+            let message = "the folder of the servers' weights is unknown\nhint: set \
                         `explorer.rollout_model.model_path` to the folder of the model";
-            return Err(ExplorerError::NotNow(what.to_owned()));
+            return Err(ExplorerError::NotNow(message.to_owned()));
         };
         let name = name.to_owned();
         let read = tokio::task::spawn_blocking(move || read(&folder, &name)).await;
@@ -332,9 +325,9 @@ impl ExplorerHandles {
         let ranks_per_server = model.tensor_parallel_size;
         let world_size = 1 + model.engines() * ranks_per_server;
         if tensors.is_empty() {
-            let what = "a group without tensors sends nothing: name them, in the order in which \
-                        the trainer sends them";
-            return Err(ExplorerError::NotNow(what.to_owned()));
+            let message = "the transfer group has no tensors: name them in the order in which the \
+                        trainer sends them";
+            return Err(ExplorerError::NotNow(message.to_owned()));
         }
         self.loaded().group = Some(TransferGroup {
             master_address: master_address.to_owned(),
@@ -350,13 +343,13 @@ impl ExplorerHandles {
     }
 }
 
-/// Returns a weight of the model that comes with the program.
+/// Returns a tensor of the initial weights of the embedded model.
 fn built_in(name: &str) -> Result<NamedTensor> {
     let (weights, _) = rollway_tiny_model::arithmetic();
     let Some((shape, numbers)) = weights.tensor(name) else {
         let names: Vec<&str> = weights.names().collect();
-        let what = format!("the tiny model has no tensor {name:?}: it has {}", names.join(", "));
-        return Err(ExplorerError::Weights(what));
+        let message = format!("the tiny model has no tensor {name:?}: it has {}", names.join(", "));
+        return Err(ExplorerError::Weights(message));
     };
     Ok(NamedTensor {
         name: name.to_owned(),
@@ -370,29 +363,31 @@ fn identity(group: &TransferGroup) -> (String, u16, String) {
     (group.master_address.clone(), group.master_port, group.name.clone())
 }
 
-/// Says what became of each server.
+/// Describes the result of each server.
 fn report_message(report: &WeightUpdateReport) -> String {
-    let word = |it: &ServerUpdateReport| match &it.outcome {
+    let server = |it: &ServerUpdateReport| match &it.outcome {
         ServerUpdateOutcome::Updated | ServerUpdateOutcome::AlreadyCurrent => {
             format!("{} has them", it.url)
         }
-        ServerUpdateOutcome::RolledBack(why) => format!("{} keeps its old ones: {why}", it.url),
-        ServerUpdateOutcome::Broken(why) => format!("{} failed: {why}", it.url),
-        ServerUpdateOutcome::Skipped(why) => format!("{} was left out: {why}", it.url),
+        ServerUpdateOutcome::RolledBack(reason) => {
+            format!("{} keeps its old weights: {reason}", it.url)
+        }
+        ServerUpdateOutcome::Broken(reason) => format!("{} failed: {reason}", it.url),
+        ServerUpdateOutcome::Skipped(reason) => format!("{} was skipped: {reason}", it.url),
     };
-    let servers: Vec<String> = report.servers.iter().map(word).collect();
-    if servers.is_empty() { "no server could be asked".to_owned() } else { servers.join("; ") }
+    let servers: Vec<String> = report.servers.iter().map(server).collect();
+    if servers.is_empty() { "no server is reachable".to_owned() } else { servers.join("; ") }
 }
 
 impl ExplorerLoop {
-    /// Gives the servers the weights that the job is at, before anything is asked of them. Tells
-    /// whether they have them: if nobody has them now, the trainer may once it is there.
-    pub(super) async fn bring_up(&mut self, world: &ExplorerHandles) -> Result<bool> {
-        let Some(synchronizer) = &world.synchronizer else { return Ok(true) };
+    /// Loads the weights of a resumed job before the first call. Returns whether the servers have
+    /// them; otherwise the trainer may publish them later.
+    pub(super) async fn bring_up(&mut self, resources: &ExplorerHandles) -> Result<bool> {
+        let Some(synchronizer) = &resources.synchronizer else { return Ok(true) };
         let progress = self.plan.progress();
-        let (want, job_dir) = (progress.version, world.config.job_dir());
+        let (want, job_dir) = (progress.version, resources.config.job_dir());
         let is_new = progress.begun == 0 && progress.evaluated.is_none();
-        let (have, newest) = (world.served_version(), synchronizer.newest().await);
+        let (have, newest) = (resources.served_version(), synchronizer.newest().await);
         let is_there = have == Some(want) || (want == 0 && have.is_none());
         let exact = || {
             let location = WeightLocation::Folder(checkpoint(&job_dir, want).filter(|_| want > 0)?);
@@ -407,54 +402,54 @@ impl ExplorerLoop {
         let Some(target) = target else { return Ok(is_there || is_new) };
         let mut version = target.version;
         if have != Some(version) {
-            (version, _) = world.load_or_newer(target).await?;
+            (version, _) = resources.load_or_newer(target).await?;
         }
         self.plan.apply(PlanInput::Loaded(version));
         self.keep().await?;
         Ok(true)
     }
 
-    /// Waits for the weights that the job is at, which only the trainer can have.
-    pub(super) async fn recover_weights(&mut self, world: &ExplorerHandles) -> Result<()> {
-        if self.bring_up(world).await? {
+    /// Waits for the weights of the resumed job if only the trainer can have them.
+    pub(super) async fn recover_weights(&mut self, resources: &ExplorerHandles) -> Result<()> {
+        if self.bring_up(resources).await? {
             return Ok(());
         }
         let (step, version) = (self.plan.progress().finalized, self.version());
         let note = format!(
-            "the servers do not have version {version} of the weights, with which the job goes \
-             on: waiting for the trainer to publish it, or a later one"
+            "the servers do not have version {version} of the weights, which the job needs to \
+             resume: waiting for the trainer to publish it or a later one"
         );
-        world.watchers.emit(&JobEvent::Info(note));
-        let asked = SyncRequest { step, have: version - 1, at_least: version, demand: true };
-        let (exchange, ..) = sync(world, &asked).await?;
-        match exchange {
+        resources.watchers.emit(&JobEvent::Info(note));
+        let request = SyncRequest { step, have: version - 1, at_least: version, demand: true };
+        let (outcome, ..) = sync(resources, &request).await?;
+        match outcome {
             SyncResult::Version(found) | SyncResult::TrainerDone(found) if found >= version => {
                 self.plan.apply(PlanInput::Loaded(found));
                 self.keep().await
             }
             SyncResult::Version(_) | SyncResult::TrainerDone(_) | SyncResult::NothingNew => {
-                let found = match world.served_version() {
+                let found = match resources.served_version() {
                     Some(have) => format!("the servers have version {have}"),
-                    None => "nobody knows which version the servers have".to_owned(),
+                    None => "the servers do not report a common version".to_owned(),
                 };
-                let folder = world.config.job_dir();
+                let folder = resources.config.job_dir();
                 Err(ExplorerError::LostWeights { version, found, folder })
             }
         }
     }
 
-    pub(super) async fn sync_now(&mut self, world: &ExplorerResources) -> Result<u64> {
+    pub(super) async fn sync_now(&mut self, resources: &ExplorerResources) -> Result<u64> {
         let progress = self.plan.progress();
         let (step, have) = (progress.finalized, progress.version);
-        let demand = world.config.synchronizer.sync_style == SyncStyle::ExplorerDriven;
-        let asked = SyncRequest { step, have, at_least: 0, demand };
-        let (exchange, waited, loading) = sync(world, &asked).await?;
-        if let SyncResult::Version(version) | SyncResult::TrainerDone(version) = exchange {
+        let demand = resources.config.synchronizer.sync_style == SyncStyle::ExplorerDriven;
+        let request = SyncRequest { step, have, at_least: 0, demand };
+        let (outcome, waited, loading) = sync(resources, &request).await?;
+        if let SyncResult::Version(version) | SyncResult::TrainerDone(version) = outcome {
             self.plan.apply(PlanInput::Loaded(version));
             self.keep().await?;
         }
         let version = self.version();
-        world.watchers.emit(&JobEvent::Synced { step, version, waited, loading });
+        resources.watchers.emit(&JobEvent::Synced { step, version, waited, loading });
         Ok(version)
     }
 }

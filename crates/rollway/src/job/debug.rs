@@ -1,4 +1,4 @@
-//! One task of a job, run once, with everything that can be seen of it.
+//! `rollway debug`: runs one task of a job once and profiles it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,87 +22,83 @@ use crate::client::Client;
 use crate::explorer::{ExplorerError, ModelStack};
 use crate::workflow_runtime::WorkflowRuntime;
 
-/// How long a runner may take to end.
+/// Maximum time for the runner to end.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What came of one task.
+/// Result of one task.
 #[derive(Debug)]
 pub struct DebugReport {
-    /// The task, as it was read.
     pub task: Value,
-    /// How it ended.
     pub status: Arc<Status>,
-    /// What it yielded.
     pub experiences: Vec<Experience>,
-    /// What was done, and how long it took, in order.
     pub phases: Vec<DebugPhase>,
-    /// What the gateway says about the calls of the model: seconds in all, its own share, calls.
     pub calls: DebugCalls,
-    /// Where the rest is.
+    /// Folder of `experiences.jsonl` and `profile.json`.
     pub folder: PathBuf,
 }
 
-/// Something that was done.
 #[derive(Clone, Debug)]
 pub struct DebugPhase {
     pub name: &'static str,
-    /// When, since the beginning.
+    /// Time since the start.
     pub begin: Duration,
     pub took: Duration,
 }
 
-/// The calls of a model.
+/// Model calls as measured by the gateway.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DebugCalls {
     pub count: u64,
-    /// How long they took together, in seconds.
+    /// Total duration.
     pub seconds: f64,
-    /// How much of that was the gateway's own.
+    /// Part of the duration spent in the gateway.
     pub gateway_seconds: f64,
 }
 
-/// Runs the first task of a resolved configuration once, without a second try. Nothing of the job
-/// is touched but its folder `debug`.
+/// Runs the first task of a resolved configuration once, without retries. Of the job only its folder
+/// `debug` is changed.
 ///
 /// # Errors
-/// If there is nothing to run, or nothing to run it with. That the task failed is no error.
+/// If the task could not be run. A failed run is no error.
 pub async fn debug(config: &Config) -> Result<DebugReport, JobError> {
     let mut config = config.clone();
     config.explorer.runner_per_worker = 1;
-    // One task is run here, whoever is to run the others.
+    // The task runs on this machine, also if the job uses a cluster.
     config.cluster.backend = ClusterBackend::Local;
     config.explorer.max_retry_times = 0;
     let mut clock = Clock::new();
-    let troubles = preflight::before_debug(&config).await;
-    if !troubles.is_empty() {
-        return Err(JobError::NotStarted(troubles));
+    let errors = preflight::before_debug(&config).await;
+    if !errors.is_empty() {
+        return Err(JobError::NotStarted(errors));
     }
     clock.lap("look at everything");
-    let fleet = WorkflowRuntime::from_config(&config).map_err(PreflightError::from)?;
-    let drawn = first(&config, fleet.needs_prompts()).await?;
+    let runtime = WorkflowRuntime::from_config(&config).map_err(PreflightError::from)?;
+    let selected = first(&config, runtime.needs_prompts()).await?;
     clock.lap("read the task");
     let served = ModelStack::start(&config, &None, &RunObservers::default()).await?;
     clock.lap("start the gateway");
-    let ran = run(&config, &fleet, &served, &drawn, &mut clock).await;
+    let ran = run(&config, &runtime, &served, &selected, &mut clock).await;
     let calls = calls(&served).await;
     served.stop().await;
     clock.lap("close");
     let (status, experiences) = ran?;
     let folder = config.job_dir().join("debug");
     let debugged = DebugReport {
-        task: Value::Object(drawn.fields()),
+        task: Value::Object(selected.fields()),
         status,
         experiences,
         phases: clock.phases,
         calls,
         folder,
     };
-    write(&debugged)
-        .map_err(|message| JobError::Summary { path: debugged.folder.clone(), message })?;
+    write(&debugged).map_err(|error| JobError::Summary {
+        path: debugged.folder.clone(),
+        message: error.to_string(),
+    })?;
     Ok(debugged)
 }
 
-/// Reads the first task to train on, or else to evaluate on.
+/// Reads the first train task, or else the first eval task.
 async fn first(config: &Config, needs_prompts: bool) -> Result<SelectedTask, PreflightError> {
     let buffer = config.buffer.clone();
     let read = move || {
@@ -116,29 +112,29 @@ async fn first(config: &Config, needs_prompts: bool) -> Result<SelectedTask, Pre
     };
     let read = tokio::task::spawn_blocking(read).await;
     let read = read.map_err(|error| PreflightError::new(format!("tasksets: {error}"), ""))?;
-    let drawn =
+    let selected =
         read.map_err(|error: rollway_tasksets::TasksetError| PreflightError::from(error))?;
-    drawn.ok_or_else(|| {
+    selected.ok_or_else(|| {
         PreflightError::new(
             "there is no task",
-            "say where tasks are: `buffer.explorer_input.taskset`",
+            "give their path in `buffer.explorer_input.taskset`",
         )
     })
 }
 
-/// Runs a task on the one runner there is.
+/// Runs a task on a single runner.
 async fn run(
     config: &Config,
-    fleet: &WorkflowRuntime,
+    runtime: &WorkflowRuntime,
     served: &ModelStack,
-    drawn: &SelectedTask,
+    selected: &SelectedTask,
     clock: &mut Clock,
 ) -> Result<(Arc<Status>, Vec<Experience>), JobError> {
     let failed = |error: rollway_engine::Error| JobError::Explorer(ExplorerError::Engine(error));
-    let fleet_failed = |error| JobError::Explorer(ExplorerError::Fleet(error));
-    let mut task = fleet.encode_task(drawn).map_err(fleet_failed)?;
+    let fleet_failed = |error| JobError::Explorer(ExplorerError::Workflow(error));
+    let mut task = runtime.encode_task(selected).map_err(fleet_failed)?;
     (task.repeat_times, task.is_eval) = (1, false);
-    let workers = fleet.start_backend(config, served.gateway()).await.map_err(fleet_failed)?;
+    let workers = runtime.start_backend(config, served.gateway()).await.map_err(fleet_failed)?;
     let scheduler = Scheduler::new(config.to_core(1), workers);
     if let (0, wanted) = scheduler.start().await.map_err(failed)? {
         return Err(ExplorerError::NoRunner { wanted }.into());
@@ -156,15 +152,15 @@ async fn run(
     for payload in collected.payloads {
         let decoded = payload::deserialize_many(payload);
         let decoded = decoded.map_err(|error| {
-            let what = format!("what the workflow returned cannot be read: {error}");
-            JobError::Explorer(ExplorerError::Pipeline(what))
+            let message = format!("the experiences of the workflow cannot be read: {error}");
+            JobError::Explorer(ExplorerError::Pipeline(message))
         })?;
         experiences.extend(decoded);
     }
     Ok((status.unwrap_or_default(), experiences))
 }
 
-/// Asks the gateway how long calls took.
+/// Reads the call durations from the metrics of the gateway.
 async fn calls(served: &ModelStack) -> DebugCalls {
     let url = format!("{}/metrics", served.gateway().url());
     let Ok(answer) = Client::default().call(&url, served.key().reveal(), None).await else {
@@ -182,7 +178,7 @@ async fn calls(served: &ModelStack) -> DebugCalls {
     }
 }
 
-/// Measures what follows what.
+/// Stopwatch of consecutive phases.
 struct Clock {
     begin: Instant,
     last: Duration,
@@ -194,7 +190,7 @@ impl Clock {
         Self { begin: Instant::now(), last: Duration::ZERO, phases: Vec::new() }
     }
 
-    /// Says what was done since the last time.
+    /// Ends a phase.
     fn lap(&mut self, name: &'static str) {
         let now = self.begin.elapsed();
         self.phases.push(DebugPhase { name, begin: self.last, took: now - self.last });
@@ -203,26 +199,22 @@ impl Clock {
 }
 
 /// Writes experiences and profile.
-fn write(debugged: &DebugReport) -> Result<(), String> {
+fn write(debugged: &DebugReport) -> Result<(), Box<dyn std::error::Error>> {
     let folder = &debugged.folder;
-    let words = |error: &dyn std::fmt::Display| error.to_string();
-    // What an earlier call has left.
+    // Files of an earlier call.
     match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(words(&error)),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
     }
-    fs::create_dir_all(folder).map_err(|error| words(&error))?;
-    let samples: Result<Vec<Sample>, _> = debugged.experiences.iter().map(Sample::new).collect();
-    let lot = WriteBatch { key: "debug".into(), samples: samples.map_err(|error| words(&error))? };
-    let buffer =
-        JsonlBuffer::open(folder.join("experiences.jsonl")).map_err(|error| words(&error))?;
-    let mut writer = buffer.writer("debug").map_err(|error| words(&error))?;
-    writer.write(&lot).map_err(|error| words(&error))?;
-    writer.close().map_err(|error| words(&error))?;
-    profile(&folder.join("profile.json"), debugged).map_err(|error| words(&error))
+    fs::create_dir_all(folder)?;
+    let samples = debugged.experiences.iter().map(Sample::new).collect::<Result<_, _>>()?;
+    let mut writer = JsonlBuffer::open(folder.join("experiences.jsonl"))?.writer("debug")?;
+    writer.write(&WriteBatch { key: "debug".into(), samples })?;
+    writer.close()?;
+    Ok(profile(&folder.join("profile.json"), debugged)?)
 }
 
-/// Writes the profile as tracing tools read it: times in microseconds.
+/// Writes the profile in the Chrome trace format, with times in microseconds.
 fn profile(path: &Path, debugged: &DebugReport) -> std::io::Result<()> {
     let micros = |time: Duration| time.as_nanos() as f64 / 1000.0;
     let event = |phase: &DebugPhase| {

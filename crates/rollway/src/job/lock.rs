@@ -9,9 +9,9 @@ use rollway_base::{FileLock, FileLockError};
 /// Locks the name of a member in a folder.
 pub(super) fn acquire(folder: &Path, name: &str) -> Result<FileLock, PreflightError> {
     let path = folder.join(format!("{name}.lock"));
-    let hint = "see that the folder can be written to, or set `checkpoint_root_dir`";
+    let hint = "make the folder writable, or set `checkpoint_root_dir`";
     fs::create_dir_all(folder).map_err(|error| {
-        PreflightError::new(format!("{} cannot be made: {error}", folder.display()), hint)
+        PreflightError::new(format!("{} cannot be created: {error}", folder.display()), hint)
     })?;
     FileLock::acquire(&path).map_err(|error| match error {
         FileLockError::Io(error) => {
@@ -23,9 +23,10 @@ pub(super) fn acquire(folder: &Path, name: &str) -> Result<FileLock, PreflightEr
 
 fn running(folder: &Path, name: &str, pid: Option<u32>) -> PreflightError {
     let process = pid.map_or_else(String::new, |pid| format!(" (process {pid})"));
-    let what = format!("`{name}` of the job in {} is running already{process}", folder.display());
+    let message =
+        format!("`{name}` of the job in {} is already running{process}", folder.display());
     PreflightError::new(
-        what,
+        message,
         "wait for it or end it; another job needs another `name`, another explorer of the same \
          job another `explorer.name`",
     )
@@ -36,11 +37,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_taken_until_it_is_let_go() {
+    fn name_is_locked_until_the_lock_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let lock = acquire(folder.path(), "explorer").unwrap();
-        let trouble = acquire(folder.path(), "explorer").unwrap_err();
-        assert!(trouble.what.contains(&std::process::id().to_string()), "{trouble}");
+        let error = acquire(folder.path(), "explorer").unwrap_err();
+        assert!(error.message.contains(&std::process::id().to_string()), "{error}");
         let other = acquire(folder.path(), "other").unwrap();
         drop((lock, other));
         acquire(folder.path(), "explorer").unwrap();

@@ -1,4 +1,4 @@
-//! What keeps a job from being started: what it is, and what to do about it.
+//! Error of the preflight: what is wrong, and what to do.
 
 use std::fmt;
 
@@ -7,24 +7,23 @@ use rollway_telemetry::summary::SummaryError;
 
 use crate::workflow_runtime::WorkflowSetupError;
 
-/// Something that has to be put right before the job can be started.
+/// Reason why a job cannot be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreflightError {
-    /// What is the matter.
-    pub what: String,
-    /// What to do about it.
+    pub message: String,
+    /// Remedy. Empty: the message has it.
     pub hint: String,
 }
 
 impl PreflightError {
-    pub(crate) fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { what: what.into(), hint: hint.into() }
+    pub(crate) fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: hint.into() }
     }
 }
 
 impl fmt::Display for PreflightError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)?;
+        f.write_str(&self.message)?;
         if !self.hint.is_empty() {
             write!(f, "\nhint: {}", self.hint)?;
         }
@@ -40,7 +39,7 @@ impl From<TasksetError> for PreflightError {
 
 impl From<WorkflowSetupError> for PreflightError {
     fn from(error: WorkflowSetupError) -> Self {
-        Self::new(error.what, error.hint)
+        Self::new(error.message, error.hint)
     }
 }
 

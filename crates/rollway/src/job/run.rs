@@ -1,4 +1,4 @@
-//! The parts of a job: started in order, watched together, ended in order.
+//! Start, supervision and shutdown of explorer and trainer.
 
 use std::future::Future;
 use std::time::Duration;
@@ -16,14 +16,12 @@ use super::preflight_error::PreflightError;
 use crate::explorer::{EvalScores, ExploreSummary, Explorer, ExplorerError, ExplorerOptions};
 use crate::trainer::{Trainer, TrainerError, TrainerInput, TrainerSummary};
 
-/// How long an explorer that was told to stop, or that has nothing left to do, may take to close
-/// everything.
+/// Maximum time for an explorer to close after a stop or its last step.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long the last words of whoever fails because of another are waited for.
+/// Maximum wait for the error of the component that caused another one to fail.
 const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a job came to.
 #[derive(Debug, Default)]
 pub(super) struct JobOutcome {
     pub(super) explored: Option<ExploreSummary>,
@@ -32,7 +30,7 @@ pub(super) struct JobOutcome {
 }
 
 impl JobOutcome {
-    /// Takes over the counts that explorer and trainer keep themselves.
+    /// Copies the counts of explorer and trainer into the summary.
     pub(super) fn update(&self, summary: &mut Summary) {
         if let Some(steps) = self.trained.and_then(|trained| trained.steps) {
             summary.trained_steps = steps;
@@ -55,7 +53,6 @@ impl JobOutcome {
     }
 }
 
-/// All who see what happens.
 #[derive(Clone, Debug)]
 pub(super) struct ObserverSet {
     pub(super) watchers: JobObservers,
@@ -65,13 +62,13 @@ pub(super) struct ObserverSet {
 /// Runs a job to its end.
 pub(super) async fn run(
     config: &Config,
-    eyes: ObserverSet,
+    observers: ObserverSet,
     stop: &CancellationToken,
 ) -> Result<JobOutcome, JobError> {
     match config.mode {
-        Mode::Train => train(config, eyes.watchers, stop).await,
-        Mode::Bench => Box::pin(bench(config, eyes, stop)).await,
-        _ => Box::pin(explore(config, eyes, stop)).await,
+        Mode::Train => train(config, observers.watchers, stop).await,
+        Mode::Bench => Box::pin(bench(config, observers, stop)).await,
+        _ => Box::pin(explore(config, observers, stop)).await,
     }
 }
 
@@ -92,13 +89,13 @@ async fn explore(
     let Some(explorer) = unless(stop, prepare).await else { return Ok(stopped()) };
     let mut explorer = explorer?;
     let ended = match trainer(config, &explorer, &synchronizer, watchers).await {
-        Ok(trainer) => together(&mut explorer, trainer, config, stop).await,
+        Ok(trainer) => run_both(&mut explorer, trainer, config, stop).await,
         Err(error) => Err(error.into()),
     };
     close(&mut explorer, ended).await
 }
 
-/// Hosts or joins the synchronizer. Without it nothing has been started.
+/// Hosts or joins the synchronizer.
 async fn open(config: &Config) -> Result<Synchronizer, JobError> {
     let opened = Synchronizer::open(config).await;
     opened.map_err(|error| JobError::NotStarted(vec![PreflightError::new(error.to_string(), "")]))
@@ -119,8 +116,8 @@ async fn trainer(
     Ok(Some(trainer).filter(|trainer| !trainer.is_elsewhere()))
 }
 
-/// Explorer and trainer until both have ended. Whoever fails first takes the other along.
-async fn together(
+/// Runs explorer and trainer until both have ended; a failure of one ends the other.
+async fn run_both(
     explorer: &mut Explorer,
     mut trainer: Option<Trainer>,
     config: &Config,
@@ -135,7 +132,7 @@ async fn together(
         tokio::select! {
             explored = &mut exploring, if both.explored.is_none() => {
                 let explored = both.explored.insert(explored);
-                let patience = match explored {
+                let wait_timeout = match explored {
                     Ok(explored) if !explored.stopped => config.synchronizer.sync_timeout.into(),
                     Err(ExplorerError::TrainerFailed(_)) => ROOT_CAUSE_TIMEOUT,
                     _ => {
@@ -143,7 +140,7 @@ async fn together(
                         grace + ROOT_CAUSE_TIMEOUT
                     }
                 };
-                both.wait("the trainer", patience);
+                both.wait("the trainer", wait_timeout);
             }
             trained = ended(&mut trainer), if both.trained.is_none() => {
                 if trained.is_err() {
@@ -171,7 +168,7 @@ async fn ended(trainer: &mut Option<Trainer>) -> Result<TrainerSummary, TrainerE
     }
 }
 
-/// How explorer and trainer stand.
+/// State of explorer and trainer.
 struct Both {
     explored: Option<Result<ExploreSummary, ExplorerError>>,
     trained: Option<Result<TrainerSummary, TrainerError>>,
@@ -193,11 +190,11 @@ impl Both {
         }
     }
 
-    /// Waits no longer than this. Whoever is waited for already does not get more.
-    fn wait(&mut self, who: &'static str, patience: Duration) {
-        let deadline = Instant::now() + patience;
+    /// Limits the wait; an earlier deadline remains.
+    fn wait(&mut self, component: &'static str, wait_timeout: Duration) {
+        let deadline = Instant::now() + wait_timeout;
         if self.waits_for.is_none() || deadline < self.deadline {
-            self.waits_for = Some((who, patience));
+            self.waits_for = Some((component, wait_timeout));
             self.deadline = deadline;
         }
     }
@@ -206,16 +203,16 @@ impl Both {
         self.explored.is_some() && (self.trained.is_some() || self.is_alone)
     }
 
-    /// What it came to: the first thing that went wrong, if anything did.
+    /// Returns the outcome, or the first failure.
     fn ended(self) -> Result<JobOutcome, JobError> {
         let is_over = self.are_over();
-        // An explorer that fails because the trainer did has less to say than the trainer.
+        // The error of the trainer is the cause of the explorer's.
         if let Some(Err(error)) = self.trained {
             return Err(error.into());
         }
         let explored = self.explored.transpose()?;
-        if let (false, Some((who, patience))) = (is_over, self.waits_for) {
-            return Err(JobError::Late { who, seconds: patience.as_secs_f64() });
+        if let (false, Some((component, wait_timeout))) = (is_over, self.waits_for) {
+            return Err(JobError::Late { component, seconds: wait_timeout.as_secs_f64() });
         }
         let stopped = self.is_stopped || explored.as_ref().is_some_and(|it| it.stopped);
         let trained = self.trained.and_then(Result::ok);
@@ -274,8 +271,8 @@ async fn train(
         trained = trainer.ended() => trained?,
         () = stop.cancelled() => {
             trainer.stop();
-            let patience = trainer.grace() + ROOT_CAUSE_TIMEOUT;
-            match timeout(patience, trainer.ended()).await {
+            let wait_timeout = trainer.grace() + ROOT_CAUSE_TIMEOUT;
+            match timeout(wait_timeout, trainer.ended()).await {
                 Ok(trained) => trained?,
                 Err(_) => return Err(late("the trainer")),
             }
@@ -283,14 +280,14 @@ async fn train(
     };
     let stopped = stop.is_cancelled();
     if !stopped {
-        // Explorers may still have to learn of the last weights, and ask here.
-        let patience = config.trainer.grace.into();
-        let _ = unless(stop, synchronizer.explorers_left(patience)).await;
+        // Explorers may still have to fetch the last weights from this synchronizer.
+        let wait_timeout = config.trainer.grace.into();
+        let _ = unless(stop, synchronizer.explorers_left(wait_timeout)).await;
     }
     Ok(JobOutcome { trained: Some(trained), stopped, explored: None })
 }
 
-/// Closes an explorer, whatever came before. What went wrong first is what counts.
+/// Closes an explorer after any outcome. Returns the first error.
 async fn close(
     explorer: &mut Explorer,
     ended: Result<JobOutcome, JobError>,
@@ -302,14 +299,14 @@ async fn close(
     match (ended, closed) {
         (Ok(ended), Ok(())) => Ok(ended),
         (Err(first), Err(second)) => {
-            tracing::warn!(error = %second, "and then the explorer did not close");
+            tracing::warn!(error = %second, "explorer shutdown failed");
             Err(first)
         }
         (Err(error), Ok(())) | (Ok(_), Err(error)) => Err(error),
     }
 }
 
-/// Waits for something unless somebody stops the job; none then.
+/// Waits for a future. `None`: the job was stopped.
 async fn unless<T>(stop: &CancellationToken, future: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;
@@ -322,6 +319,6 @@ fn stopped() -> JobOutcome {
     JobOutcome { stopped: true, ..JobOutcome::default() }
 }
 
-fn late(who: &'static str) -> JobError {
-    JobError::Late { who, seconds: SHUTDOWN_TIMEOUT.as_secs_f64() }
+fn late(component: &'static str) -> JobError {
+    JobError::Late { component, seconds: SHUTDOWN_TIMEOUT.as_secs_f64() }
 }

@@ -1,7 +1,6 @@
-//! Everybody who looks at a job: monitors, metrics, alarms, history and dashboard. Opened before
-//! anything is begun, closed after everything has ended.
+//! Observers of a job: monitors, metrics, alarms, history, traces and dashboard. Opened before the
+//! explorer, closed after it.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use rollway_config::{Config, Mode};
@@ -21,11 +20,11 @@ use tokio_util::sync::CancellationToken;
 use super::run::{JobOutcome, ObserverSet};
 use super::{JobError, PreflightError};
 
-/// Everybody who looks at a job.
+/// Observers of a job.
 #[derive(Debug)]
 pub struct JobTelemetry {
-    pub(super) eyes: ObserverSet,
-    /// Cancelled when the job is to end: somebody wants that, or an alarm.
+    pub(super) observers: ObserverSet,
+    /// Cancelled by the caller's stop or by an alarm.
     pub(super) stop: CancellationToken,
     alarms: Arc<AlarmObserver>,
     history: Option<Arc<RunHistory>>,
@@ -36,12 +35,12 @@ pub struct JobTelemetry {
 }
 
 impl JobTelemetry {
-    /// Opens everything that looks, beside those who do already. Where the dashboard is, with its
-    /// token, is for `people`: it is not written down.
+    /// Opens all configured observers in addition to `watchers`. Only `people` get the address of
+    /// the dashboard with its token, so that the token is not recorded.
     ///
     /// # Errors
-    /// If something that was asked for cannot be had. History and dashboard only tell: a job goes
-    /// on without them.
+    /// If a monitor, the metrics endpoint or the tracer cannot be opened. A job runs without history
+    /// and dashboard if these fail.
     pub async fn open(
         config: &Config,
         watchers: JobObservers,
@@ -50,10 +49,9 @@ impl JobTelemetry {
     ) -> Result<Self, JobError> {
         let drops = DropCounters::default();
         let monitors = monitors::open(config, &drops).map_err(|error| {
-            let what = format!("the monitor's files cannot be written: {error}");
-            let hint = "see that the job's folder can be written to, or set `monitor: \
-                        {monitor_type: none}`";
-            PreflightError::new(what, hint)
+            let message = format!("the files of the monitor cannot be written: {error}");
+            let hint = "make the job's folder writable, or set `monitor: {monitor_type: none}`";
+            PreflightError::new(message, hint)
         })?;
         let meters = PrometheusExporter::new(config, drops.clone());
         let listening = serve(config, &meters).await?;
@@ -70,7 +68,7 @@ impl JobTelemetry {
             }
             None => None,
         };
-        // Nobody is told what nobody could ask for.
+        // The metrics observer is registered only if an endpoint serves it.
         let mut observers: Vec<Arc<dyn RunObserver>> = Vec::new();
         if listening.is_some() || shown.is_some() {
             observers.push(meters);
@@ -82,46 +80,53 @@ impl JobTelemetry {
         let tracer = tracer(config)?;
         let watchers = tracer.iter().fold(watchers, |all, it| all.with(Arc::clone(it) as _));
         observers.extend(tracer.iter().map(|it| Arc::clone(it) as _));
-        let eyes = ObserverSet { watchers, observers: RunObservers::new(observers) };
-        Ok(Self { eyes, stop, alarms, history, shown, tracer, monitors, _listening: listening })
+        let observers = ObserverSet { watchers, observers: RunObservers::new(observers) };
+        Ok(Self {
+            observers,
+            stop,
+            alarms,
+            history,
+            shown,
+            tracer,
+            monitors,
+            _listening: listening,
+        })
     }
 
-    /// Returns all who are to be told of steps and evaluations.
     pub fn watchers(&self) -> JobObservers {
-        self.eyes.watchers.clone()
+        self.observers.watchers.clone()
     }
 
-    /// Returns all who are to be told of runs and calls.
     pub fn observers(&self) -> RunObservers {
-        self.eyes.observers.clone()
+        self.observers.observers.clone()
     }
 
-    /// Returns what is cancelled when the job is to end: somebody wants that, or an alarm.
+    /// Returns the token that the caller's stop or an alarm cancels.
     pub fn stop(&self) -> CancellationToken {
         self.stop.clone()
     }
 
-    /// Returns where the dashboard is, with the token that opens it; none: there is no dashboard.
+    /// Returns the address of the dashboard with its token. `None`: there is no dashboard.
     pub fn dashboard(&self) -> Option<String> {
         self.shown.as_ref().map(JobDashboard::address)
     }
 
-    /// Returns the words of the alarm that ended the job; none did.
+    /// Returns the message of the alarm that ended the job, if one did.
     pub fn alarm(&self) -> Option<&str> {
         self.alarms.tripped()
     }
 
-    /// Writes down how the job ended, and with which error.
+    /// Records the end of the job and closes all observers.
     pub async fn close(self, ended: JobState, error: Option<String>) {
         if let Some(tracer) = self.tracer {
             // Waits, within a deadline, until the last spans are written and sent.
             let _ = tokio::task::spawn_blocking(move || tracer.close()).await;
         }
         if let Some(history) = self.history {
-            // It ends whatever becomes of the writing.
+            // The job ends even if this fails.
             let _ = tokio::task::spawn_blocking(move || history.close(ended, error)).await;
         }
-        // Pages are told how it ended before they are left alone.
+        // Pages have received the end of the job by now.
         drop(self.shown);
         self.alarms.end().await;
         // Observers may outlive the job in other tasks: monitors are closed, not only dropped.
@@ -130,14 +135,14 @@ impl JobTelemetry {
         let _ = tokio::task::spawn_blocking(close).await;
     }
 
-    /// Writes the end down, in the summary as well.
+    /// Writes the summary and closes all observers.
     pub(super) async fn conclude(
         self,
         recorder: &SummaryWriter,
         ended: Result<JobOutcome, JobError>,
     ) -> Result<Summary, JobError> {
         let ended = match self.alarm() {
-            Some(words) => Err(JobError::Alarm(words.to_owned())),
+            Some(message) => Err(JobError::Alarm(message.to_owned())),
             None => ended,
         };
         let concluded = conclude(recorder, ended);
@@ -151,7 +156,7 @@ impl JobTelemetry {
     }
 }
 
-/// Serves the metrics of a job where its configuration says.
+/// Starts the Prometheus endpoint of the configuration.
 async fn serve(
     config: &Config,
     meters: &Arc<PrometheusExporter>,
@@ -159,25 +164,23 @@ async fn serve(
     let Some(address) = &config.monitor.prometheus else { return Ok(None) };
     let started = MetricsServer::start(address, Arc::clone(meters)).await;
     let listen = started.map_err(|error| {
-        let hint = "set `monitor.prometheus` to an address of this machine with a free port; port \
-                    0 means any";
+        let hint = "set `monitor.prometheus` to an address of this machine with a free port, or to \
+                    port 0";
         PreflightError::new(error.to_string(), hint)
     })?;
-    tracing::info!("metrics for Prometheus are at http://{}/metrics", listen.address());
+    tracing::info!("Prometheus metrics are at http://{}/metrics", listen.address());
     Ok(Some(listen))
 }
 
-/// Opens the traces that a configuration asks for. Mode `train` has none: it shares the folder, and
-/// so the trace file, with an explorer.
+/// Opens the tracer. Mode `train` has none, because it shares the trace file with an explorer.
 fn tracer(config: &Config) -> Result<Option<Arc<Tracer>>, PreflightError> {
     if config.mode == Mode::Train {
         return Ok(None);
     }
     Tracer::open(config).map_err(|error| {
-        let what = format!("the job cannot be traced: {error}");
-        let hint = "see that the job's folder can be written to and what `trace` and the variables \
-                    `OTEL_…` say";
-        PreflightError::new(what, hint)
+        let message = format!("the tracer cannot be opened: {error}");
+        let hint = "make the job's folder writable, and check `trace` and the variables `OTEL_…`";
+        PreflightError::new(message, hint)
     })
 }
 
@@ -195,9 +198,8 @@ fn conclude(
     }
     let written = recorder.close(state, error);
     ended?;
-    written.map_err(|error| unwritten(recorder.path(), &error))
-}
-
-fn unwritten(path: &Path, error: &std::io::Error) -> JobError {
-    JobError::Summary { path: path.to_owned(), message: error.to_string() }
+    written.map_err(|error| JobError::Summary {
+        path: recorder.path().to_owned(),
+        message: error.to_string(),
+    })
 }

@@ -1,4 +1,4 @@
-//! Steps on their way into the pipeline.
+//! Delivery of committed steps to the pipeline.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use rollway_engine::PipelineSink;
 use rollway_gateway::serve::{CommitDelivery, CommitStep, Committer};
 
-/// Hands committed steps to the pipeline and the buffer.
+/// Delivers committed steps to the pipeline and the buffer.
 #[derive(Debug)]
 pub(super) struct PipelineCommitter {
     sink: Arc<PipelineSink>,

@@ -1,4 +1,4 @@
-//! Updates of the models to new weights.
+//! Weight updates of mode `serve`.
 
 use std::io;
 use std::sync::Arc;
@@ -8,11 +8,8 @@ use rollway_gateway::models::{InFlightPolicy, Models, WeightSource, WeightUpdate
 use rollway_sync::folder_watch::FolderWatch;
 use rollway_sync::{NewestWeights, WeightFinder};
 
-/// Brings new weights to the models, one server after the other, for as long as it is let: when
-/// their folder changes, and after every `interval`.
-///
-/// What did not work is tried again the next time: a server that keeps its old weights is asked
-/// once more, one that has the new ones is left alone.
+/// Loads new weights into the models, one server after the other, when their folder changes and
+/// after every `interval`. Servers with old weights are retried the next time.
 pub(super) async fn follow(
     models: Models,
     source: Arc<dyn WeightFinder>,
@@ -21,19 +18,19 @@ pub(super) async fn follow(
 ) {
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut said = String::new();
+    let mut last_failure = String::new();
     let watch = watch(&source).await;
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
             () = changed(watch.as_ref()) => {}
         }
-        let asked = Arc::clone(&source);
-        let newest = tokio::task::spawn_blocking(move || asked.newest()).await;
+        let finder = Arc::clone(&source);
+        let newest = tokio::task::spawn_blocking(move || finder.newest()).await;
         let newest = match newest.unwrap_or_else(|error| Err(io::Error::other(error))) {
             Ok(newest) => newest,
             Err(error) => {
-                tracing::warn!(%error, "cannot look for new weights; trying again");
+                tracing::warn!(%error, "looking for new weights failed, retrying");
                 continue;
             }
         };
@@ -47,21 +44,21 @@ pub(super) async fn follow(
         let report = models.update(update).await;
         if report.is_complete() {
             tracing::info!(version, "all servers have the new weights");
-            said.clear();
+            last_failure.clear();
             continue;
         }
-        // A server that cannot be updated is not worth the same words every time.
-        let words: Vec<String> =
+        // The same failure is logged once.
+        let message: Vec<String> =
             report.servers.iter().map(|it| format!("{}: {:?}", it.url, it.outcome)).collect();
-        let words = words.join(", ");
-        if words != said {
-            tracing::warn!(version, servers = words, "not all servers have the new weights");
-            said = words;
+        let message = message.join(", ");
+        if message != last_failure {
+            tracing::warn!(version, servers = message, "not all servers have the new weights");
+            last_failure = message;
         }
     }
 }
 
-/// Watches the folder of a source, on a thread that may wait for disks.
+/// Watches the folder of a source; opening it blocks.
 async fn watch(source: &Arc<dyn WeightFinder>) -> Option<FolderWatch> {
     let folder = source.folder()?.to_owned();
     tokio::task::spawn_blocking(move || FolderWatch::new(&folder)).await.ok()

@@ -1,4 +1,4 @@
-//! The embedded trainer as part of a job: its options, and what it tells.
+//! The embedded trainer of a job: options and metrics.
 
 use rollway_config::{Config, SyncStyle};
 use rollway_core::metrics::Metrics;
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{TrainerError, TrainerSummary};
 
-/// Starts the embedded trainer of a configuration. It goes on where it was.
+/// Starts the embedded trainer, which resumes from its last checkpoint.
 pub(super) async fn start(
     config: &Config,
     reader: Box<dyn ExperienceReader>,
@@ -32,7 +32,7 @@ pub(super) async fn start(
     Ok(TinyTrainer::start_with(options, weights, reader, outlet, watch)?)
 }
 
-/// Waits for its end, and ends it when it is told to.
+/// Waits for the end of the trainer, and stops it on request.
 pub(super) async fn run(
     trainer: TinyTrainer,
     stop: CancellationToken,
@@ -50,7 +50,6 @@ pub(super) async fn run(
     Ok(TrainerSummary { steps: Some(summary.steps) })
 }
 
-/// Returns how the trainer works.
 fn options(config: &Config) -> TinyTrainerOptions {
     let trainer = &config.trainer;
     let mut options = TinyTrainerOptions::new(config.job_dir());
@@ -63,12 +62,11 @@ fn options(config: &Config) -> TinyTrainerOptions {
     options.publish_interval = config.synchronizer.sync_interval.into();
     options.on_demand = config.synchronizer.sync_style == SyncStyle::ExplorerDriven;
     options.full_interval = (trainer.save_interval > 0).then(|| trainer.save_interval.into());
-    let ours = &config.buffer.trainer_input.experience_buffer;
-    options.read_timeout = ours.max_read_timeout.into();
+    let buffer = &config.buffer.trainer_input.experience_buffer;
+    options.read_timeout = buffer.max_read_timeout.into();
     options
 }
 
-/// Returns what there is to log about a step.
 fn metrics(report: &TrainStepMetrics) -> Metrics {
     let model = &report.model;
     let mut metrics = Metrics::new();
@@ -90,7 +88,7 @@ fn metrics(report: &TrainStepMetrics) -> Metrics {
         metrics.set("trainer/reward", reward);
     }
     if let Some(oldest) = report.oldest_version {
-        // Steps are made with the weights of the step before.
+        // A step uses the weights of the step before.
         let age = report.step.saturating_sub(1).saturating_sub(oldest);
         metrics.set("trainer/staleness", age as f64);
     }

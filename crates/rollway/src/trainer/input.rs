@@ -1,11 +1,11 @@
-//! Where a trainer's experiences come from.
+//! Source of a trainer's experiences.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::sync::Arc;
 
 use rollway_base::Secret;
-use rollway_config::{Config, SyncMethod, SyncStyle};
+use rollway_config::Config;
 use rollway_data::buffer::{Buffer, BufferAddress, ExperienceReader};
 use rollway_data::reader::{self, ReaderTarget, SECRET};
 use rollway_engine::BufferTarget;
@@ -14,19 +14,19 @@ use rollway_sync::Synchronizer;
 use super::TrainerError;
 use crate::explorer::Explorer;
 
-/// Where a trainer's experiences come from.
+/// Source of a trainer's experiences.
 pub enum TrainerInput {
-    /// A buffer of this process, and how others reach it: its address, and for a queue the secret.
+    /// A buffer of this process, its address for other processes, and for a queue the secret.
     Local(Arc<dyn Buffer>, String, Option<Secret>),
-    /// A buffer that is opened when it is needed.
+    /// Address of a buffer that is opened on demand.
     Remote(String, Option<Secret>),
 }
 
 impl fmt::Debug for TrainerInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Local(_, address, _) => f.debug_tuple("Here").field(address).finish(),
-            Self::Remote(address, _) => f.debug_tuple("There").field(address).finish(),
+            Self::Local(_, address, _) => f.debug_tuple("Local").field(address).finish(),
+            Self::Remote(address, _) => f.debug_tuple("Remote").field(address).finish(),
         }
     }
 }
@@ -50,16 +50,16 @@ impl TrainerInput {
         Ok(Self::Local(buffer, address, secret))
     }
 
-    /// Returns the buffer that a configuration of mode `train` names.
+    /// Returns the buffer of mode `train`.
     pub fn alone(config: &Config) -> Result<Self, TrainerError> {
-        let ours = &config.buffer.trainer_input.experience_buffer;
-        match ours.path.as_deref().map(str::parse::<ReaderTarget>) {
+        let buffer = &config.buffer.trainer_input.experience_buffer;
+        match buffer.path.as_deref().map(str::parse::<ReaderTarget>) {
             Some(Ok(target @ ReaderTarget::Remote(_))) => {
                 let secret = std::env::var(SECRET).unwrap_or_default();
                 let secret = Secret::new(secret.trim()).map_err(|_| {
                     TrainerError::Input(format!(
-                        "{target} needs a secret\nhint: put what is in the job's \
-                         `…_reader_secret.txt` into the environment variable {SECRET}"
+                        "{target} needs a secret\nhint: set the environment variable {SECRET} to the \
+                         content of the job's `…_reader_secret.txt`"
                     ))
                 })?;
                 Ok(Self::Remote(target.to_string(), Some(secret)))
@@ -89,24 +89,15 @@ impl TrainerInput {
         opened.map_err(|error| TrainerError::Input(error.to_string()))
     }
 
-    /// Returns what a program is told.
+    /// Returns the environment variables of a trainer program.
     pub(super) fn environment(
         &self,
         config: &Config,
         synchronizer: &Synchronizer,
     ) -> Vec<(&'static str, OsString)> {
         let (Self::Local(_, address, secret) | Self::Remote(address, secret)) = self;
-        let method = match config.synchronizer.sync_method {
-            SyncMethod::Nccl => "nccl",
-            SyncMethod::Checkpoint => "checkpoint",
-            SyncMethod::Memory => "memory",
-        };
-        let style = match config.synchronizer.sync_style {
-            SyncStyle::Fixed => "fixed",
-            SyncStyle::ExplorerDriven => "explorer_driven",
-            SyncStyle::TrainerDriven => "trainer_driven",
-            SyncStyle::FullyAsync => "fully_async",
-        };
+        let (method, style) =
+            (config.synchronizer.sync_method.name(), config.synchronizer.sync_style.name());
         let mut variables: Vec<(&'static str, OsString)> = vec![
             ("ROLLWAY_JOB_DIR", config.job_dir().into()),
             ("ROLLWAY_TRAINER_NAME", config.trainer.name.clone().into()),
@@ -128,18 +119,18 @@ impl TrainerInput {
     }
 }
 
-/// Returns the address of the buffer that a configuration names, as other processes say it.
+/// Returns the address of the configured buffer for other processes.
 fn address(config: &Config) -> Result<String, TrainerError> {
     let place = BufferTarget::of_experiences(config);
     let place = place.map_err(|error| TrainerError::Input(error.to_string()))?;
-    // What is relative here may not be elsewhere.
+    // Other processes may have another working directory.
     let absolute =
         |path: &std::path::Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     Ok(match place.address() {
         BufferAddress::Sqlite(path) => BufferAddress::Sqlite(absolute(path)).to_string(),
         BufferAddress::JsonLines(path) => BufferAddress::JsonLines(absolute(path)).to_string(),
         BufferAddress::Parquet(path) => BufferAddress::Parquet(absolute(path)).to_string(),
-        // Shown, it is without the password that is needed to connect.
+        // `Display` hides the password.
         BufferAddress::Postgres(url) => url.clone(),
         BufferAddress::Queue(_) => place.address().to_string(),
     })

@@ -1,8 +1,7 @@
-//! A trainer that is a program: started with the job, watched, and gone with it.
+//! A trainer program: started, watched and ended with the job.
 //!
-//! It has a process group of its own, so that everything it starts can be ended with it. A guard,
-//! a shell that waits for the end of its input, ends the group when this process is killed: the
-//! input is a pipe whose other end is here.
+//! It has its own process group, so that its child processes end with it. A guard, a shell that
+//! waits for the end of a pipe from this process, ends the group if this process is killed.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -22,25 +21,24 @@ use tokio_util::sync::CancellationToken;
 
 use super::TrainerError;
 
-/// How many of its last lines are shown when it has failed.
+/// Lines of output that are shown after a failure.
 const LAST_LINES: usize = 20;
 
-/// How long its last words may take to be read: somebody may have inherited its output.
+/// Maximum time to read the last output: child processes may keep the pipe open.
 const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a group that was killed may take to be gone.
+/// Maximum time for a killed group to end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What to start.
 #[derive(Clone, Debug)]
 pub(super) struct TrainerCommand {
     pub(super) command: Vec<String>,
     pub(super) env: Vec<(&'static str, OsString)>,
-    /// How long it may take to end when it is told to.
+    /// Maximum time to end after SIGTERM.
     pub(super) grace: Duration,
 }
 
-/// A program that runs. Dropping it kills its group.
+/// A running program. Dropping it kills its group.
 #[derive(Debug)]
 pub(super) struct TrainerProcess {
     name: String,
@@ -53,19 +51,19 @@ pub(super) struct TrainerProcess {
 }
 
 impl TrainerProcess {
-    /// Starts a program. What it prints goes to the log.
-    pub(super) fn start(order: TrainerCommand) -> Result<Self, TrainerError> {
-        let (name, args) = order.command.split_first().ok_or(TrainerError::NoCommand)?;
+    /// Starts a program. Its output goes to the log.
+    pub(super) fn start(command: TrainerCommand) -> Result<Self, TrainerError> {
+        let (name, args) = command.command.split_first().ok_or(TrainerError::NoCommand)?;
         let failed = |error: io::Error| TrainerError::NotStarted {
             program: name.clone(),
             message: error.to_string(),
         };
-        // First, so that there is no moment at which nobody would end the program.
-        let guard = Guard::start(order.grace).map_err(failed)?;
+        // The guard starts first, so that the program is never without it.
+        let guard = Guard::start(command.grace).map_err(failed)?;
         let group = guard.group;
         let mut child = Command::new(name)
             .args(args)
-            .envs(order.env)
+            .envs(command.env)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -80,18 +78,18 @@ impl TrainerProcess {
             stderr.map(|output| relay(output, "stderr", &last)),
         ];
         let relays = relays.into_iter().flatten().collect();
-        let (name, grace) = (name.clone(), order.grace);
+        let (name, grace) = (name.clone(), command.grace);
         Ok(Self { name, child, group, grace, last, relays, _guard: guard })
     }
 
-    /// Waits until it has ended, and ends it when it is told to.
+    /// Waits for the end of the program, and ends it on request.
     pub(super) async fn run(mut self, stop: CancellationToken) -> Result<(), TrainerError> {
         let status = tokio::select! {
             biased;
             status = self.child.wait() => status,
             () = stop.cancelled() => return self.end().await,
         };
-        // Whatever it has started is of no use without it.
+        // Ends child processes.
         self.signal(Signal::KILL);
         self.read_output().await;
         match status {
@@ -100,12 +98,12 @@ impl TrainerProcess {
         }
     }
 
-    /// Asks it to end, and makes it end if it does not.
+    /// Sends SIGTERM, and SIGKILL after the grace period.
     async fn end(mut self) -> Result<(), TrainerError> {
         self.signal(Signal::TERM);
         if timeout(self.grace, self.child.wait()).await.is_err() {
             let (program, grace) = (&self.name, self.grace.as_secs_f64());
-            tracing::warn!(%program, grace, "the trainer did not end when it was told to; killed");
+            tracing::warn!(%program, grace, "trainer did not end within its grace period, killed");
         }
         self.signal(Signal::KILL);
         let _ = timeout(KILL_TIMEOUT, self.child.wait()).await;
@@ -114,7 +112,7 @@ impl TrainerProcess {
     }
 
     fn signal(&self, signal: Signal) {
-        // A group without members cannot be told anything.
+        // Fails if the group is empty.
         let _ = kill_process_group(self.group, signal);
     }
 
@@ -137,13 +135,13 @@ impl TrainerProcess {
 
 impl Drop for TrainerProcess {
     fn drop(&mut self) {
-        // The number is nobody else's: the guard, whose number it is, is never waited for before.
+        // The group id cannot be reused: the guard, whose pid it is, has not been waited for.
         self.signal(Signal::KILL);
         self.relays.iter().for_each(JoinHandle::abort);
     }
 }
 
-/// Puts what it prints into the log, and remembers the last of it.
+/// Logs the output of the program and keeps the last lines.
 fn relay(
     output: impl AsyncRead + Unpin + Send + 'static,
     stream: &'static str,
@@ -163,8 +161,7 @@ fn relay(
     })
 }
 
-/// The first of a group of processes: ends all others, and itself, when this process is gone,
-/// however it went.
+/// Leader of the process group: ends the group when this process ends, in any way.
 #[derive(Debug)]
 struct Guard {
     group: Pid,
@@ -181,7 +178,7 @@ impl Guard {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // Ctrl-C at a terminal is for this process, which knows what to do about it.
+            // Ctrl-C at a terminal must reach only this process.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()?;

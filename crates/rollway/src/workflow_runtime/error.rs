@@ -1,39 +1,34 @@
-//! What is said about workflows that cannot be run.
+//! Error of workflows that cannot be run.
 
 use std::fmt;
 
 use crate::workflows::WorkflowArgumentError;
 
-/// Why there are no runners, or no task for them: what, and the remedy.
+/// Reason why runners or their tasks cannot be set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkflowSetupError {
-    /// What sort of thing is wrong.
     pub kind: WorkflowSetupErrorKind,
-    /// What is wrong.
-    pub what: String,
-    /// What can be done about it.
+    pub message: String,
     pub hint: String,
 }
 
-/// What sort of thing is wrong with workflows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WorkflowSetupErrorKind {
-    /// Tasks name no workflow, or no reward function where the workflow needs one.
+    /// Tasks name no workflow, or not the reward function that it needs.
     Missing,
-    /// There is no workflow or reward function of that name.
+    /// Unknown name of a workflow or reward function.
     Unknown,
-    /// The arguments of a reward function make no sense.
+    /// Invalid arguments of a reward function.
     Arguments,
-    /// There is no Python, or it cannot be started.
+    /// Python is missing or cannot be started.
     NoPython,
-    /// Python lacks the package, or has another version of it.
+    /// The Python package is missing or has another version.
     NoPackage,
-    /// A module could not be imported, or what it has there is no workflow.
+    /// A module cannot be imported, or the name in it is not a workflow.
     Import,
-    /// The operating system refused.
     Io,
-    /// There is no place for workers: no cluster, or nothing to be reached at.
+    /// The cluster, or an address for its workers, is missing.
     Cluster,
 }
 
@@ -56,10 +51,10 @@ impl WorkflowSetupErrorKind {
 impl WorkflowSetupError {
     pub(crate) fn new(
         kind: WorkflowSetupErrorKind,
-        what: impl Into<String>,
+        message: impl Into<String>,
         hint: impl Into<String>,
     ) -> Self {
-        Self { kind, what: what.into(), hint: hint.into() }
+        Self { kind, message: message.into(), hint: hint.into() }
     }
 }
 
@@ -68,11 +63,11 @@ impl std::error::Error for WorkflowSetupError {}
 impl From<WorkflowArgumentError> for WorkflowSetupError {
     fn from(error: WorkflowArgumentError) -> Self {
         match error {
-            WorkflowArgumentError::UnknownReward { what, hint } => {
-                Self::new(WorkflowSetupErrorKind::Unknown, what, hint)
+            WorkflowArgumentError::UnknownReward { message, hint } => {
+                Self::new(WorkflowSetupErrorKind::Unknown, message, hint)
             }
-            WorkflowArgumentError::InvalidArguments { what, hint } => {
-                Self::new(WorkflowSetupErrorKind::Arguments, what, hint)
+            WorkflowArgumentError::InvalidArguments { message, hint } => {
+                Self::new(WorkflowSetupErrorKind::Arguments, message, hint)
             }
         }
     }
@@ -80,6 +75,6 @@ impl From<WorkflowArgumentError> for WorkflowSetupError {
 
 impl fmt::Display for WorkflowSetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; {}", self.what, self.hint)
+        write!(f, "{}; {}", self.message, self.hint)
     }
 }

@@ -1,4 +1,4 @@
-//! Whether Python has what a configuration names, asked of a process that is thrown away.
+//! Check of Python workflows by a short-lived process that imports them.
 
 use std::io;
 use std::path::Path;
@@ -17,37 +17,35 @@ use super::referenced::ReferencedWorkflow;
 use super::{Result, WorkflowSetupError, WorkflowSetupErrorKind as Kind};
 use crate::workflows::{PYTHON_NAMES, PYTHON_REWARDS};
 
-/// Says which Python it is even if that lacks the package. Answers go to a file, because modules
-/// may print what they like.
+/// Reports the interpreter even if the package is missing. The reply goes to a file, because
+/// modules may print.
 const SCRIPT: &str = "\
 import json
-def tell(said):
+def reply(fields):
     with open(sys.argv[1], 'w') as file:
-        json.dump({'python': sys.executable, 'release': sys.version.split()[0], **said}, file)
+        json.dump({'python': sys.executable, 'release': sys.version.split()[0], **fields}, file)
 try:
     from rollway.worker.workflow_check import main
 except ModuleNotFoundError as error:
     if error.name not in ('rollway', 'rollway.worker.workflow_check'):
         raise
-    tell({'missing': True})
+    reply({'missing': True})
 else:
-    tell(main(json.load(sys.stdin)))
+    reply(main(json.load(sys.stdin)))
 ";
 
-/// How much of what Python complains about is kept, in bytes, and shown, in lines: the end says
-/// most.
-const MAX_WORDS: usize = 16 * 1024;
+/// Limits of Python's error output: bytes kept, lines shown.
+const MAX_OUTPUT_BYTES: usize = 16 * 1024;
 const MAX_LINES: usize = 12;
 
-/// What the process found out.
 #[derive(Debug, Deserialize)]
 struct CheckReply {
     python: String,
     release: String,
-    /// There is no package.
+    /// The package is missing.
     #[serde(default)]
     missing: bool,
-    /// The version of the package.
+    /// Version of the package.
     #[serde(default)]
     version: String,
     #[serde(default)]
@@ -57,43 +55,43 @@ struct CheckReply {
 #[derive(Debug, Deserialize)]
 struct FoundWorkflow {
     kind: String,
-    what: String,
+    #[serde(rename = "what")]
+    message: String,
     hint: String,
 }
 
-/// Refuses a name that nothing can be behind, without starting anything: it is not built in, and no
-/// module is imported that could register it.
+/// Refuses unknown names without starting Python, if no module is named that could register them.
 pub(super) fn spelling(sets: &[ReferencedWorkflow<'_>]) -> Result<()> {
     let named = || sets.iter().flat_map(|set| [set.workflow, set.reward_fn]).flatten();
     if named().any(|name| name.contains(':')) {
         return Ok(());
     }
     for set in sets {
-        let asked = [
+        let names = [
             ("workflow", set.workflow, PYTHON_NAMES),
             ("reward function", set.reward_fn, PYTHON_REWARDS),
         ];
-        for (what, name, known) in asked {
+        for (kind, name, known) in names {
             if let Some(name) = name.filter(|name| !known.contains(name)) {
-                let what = format!("{}: no {what} is called `{name}`", set.place);
+                let message = format!("{}: unknown {kind} `{name}`", set.place);
                 let hint = instead(name, known.iter().copied());
-                let hint = format!("{hint} (your own are called `package.module:name`)");
-                return Err(WorkflowSetupError::new(Kind::Unknown, what, hint));
+                let hint = format!("{hint} (write your own as `package.module:name`)");
+                return Err(WorkflowSetupError::new(Kind::Unknown, message, hint));
             }
         }
     }
     Ok(())
 }
 
-/// Has Python import everything that is named.
+/// Imports all named workflows and reward functions in Python.
 pub(super) async fn ask(
     options: &WorkerPoolOptions,
     sets: &[ReferencedWorkflow<'_>],
     timeout: Duration,
 ) -> Result<()> {
     let folder = tempfile::Builder::new().prefix("rollway-").tempdir().map_err(failed)?;
-    let file = folder.path().join("answer");
-    let questions = sets.iter().map(|set| {
+    let file = folder.path().join("reply");
+    let requests = sets.iter().map(|set| {
         json!({
             "place": set.place,
             "workflow": set.workflow,
@@ -103,30 +101,30 @@ pub(super) async fn ask(
             "rows_name_rewards": set.rows_name_rewards,
         })
     });
-    let questions = json!({ "sets": questions.collect::<Vec<_>>() }).to_string();
-    let ended = tokio::time::timeout(timeout, run(options, &file, questions)).await;
-    let (status, words) = match ended {
+    let request = json!({ "sets": requests.collect::<Vec<_>>() }).to_string();
+    let ended = tokio::time::timeout(timeout, run(options, &file, request)).await;
+    let (status, message) = match ended {
         Ok(Ok(ended)) => ended,
         Ok(Err(error)) => return Err(no_python(options, &error)),
         Err(_) => {
-            let what = format!("importing the workflows took longer than {timeout:?}");
-            let hint = "see what their modules do when they are imported, or raise \
+            let message = format!("importing the workflows took longer than {timeout:?}");
+            let hint = "check what their modules do at import, or raise \
                         `explorer.supervision.start_timeout`";
-            return Err(WorkflowSetupError::new(Kind::Import, what, hint));
+            return Err(WorkflowSetupError::new(Kind::Import, message, hint));
         }
     };
-    let answer = std::fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
-    match answer {
-        Some(answer) => judge(answer),
-        None => Err(broken(options, status, &words)),
+    let reply = std::fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
+    match reply {
+        Some(reply) => judge(reply),
+        None => Err(check_failed(options, status, &message)),
     }
 }
 
-/// Returns how the process ended, and the last of its words.
+/// Returns the exit status of the process and the end of its error output.
 async fn run(
     options: &WorkerPoolOptions,
     file: &Path,
-    questions: String,
+    request: String,
 ) -> io::Result<(ExitStatus, Vec<u8>)> {
     let mut child = Command::new(&options.program)
         .args(python::arguments(SCRIPT))
@@ -138,39 +136,39 @@ async fn run(
         .kill_on_drop(true)
         .spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A process that has ended already says itself why.
-        let _ = stdin.write_all(questions.as_bytes()).await;
+        // A process that has ended reports its own error.
+        let _ = stdin.write_all(request.as_bytes()).await;
     }
-    let mut words = Vec::new();
+    let mut message = Vec::new();
     if let Some(mut stderr) = child.stderr.take() {
-        while stderr.read_buf(&mut words).await? > 0 {
-            let excess = words.len().saturating_sub(MAX_WORDS);
-            words.drain(..excess);
+        while stderr.read_buf(&mut message).await? > 0 {
+            let excess = message.len().saturating_sub(MAX_OUTPUT_BYTES);
+            message.drain(..excess);
         }
     }
-    Ok((child.wait().await?, words))
+    Ok((child.wait().await?, message))
 }
 
-fn judge(answer: CheckReply) -> Result<()> {
-    let CheckReply { python, release, missing, version, problems } = answer;
-    let ours = env!("CARGO_PKG_VERSION");
-    let elsewhere = format!("or name another Python with `explorer.python` or {PYTHON}");
+fn judge(reply: CheckReply) -> Result<()> {
+    let CheckReply { python, release, missing, version, problems } = reply;
+    let expected = env!("CARGO_PKG_VERSION");
+    let other = format!("or set another Python with `explorer.python` or {PYTHON}");
     if missing {
-        let what = format!("{python} (Python {release}) has no package `rollway`");
-        let hint = format!("install it: `{python} -m pip install rollway=={ours}`, {elsewhere}");
-        return Err(WorkflowSetupError::new(Kind::NoPackage, what, hint));
+        let message = format!("{python} (Python {release}) has no package `rollway`");
+        let hint = format!("install it: `{python} -m pip install rollway=={expected}`, {other}");
+        return Err(WorkflowSetupError::new(Kind::NoPackage, message, hint));
     }
-    if version != ours {
-        let what = format!("{python} has `rollway` {version}, and this is {ours}");
+    if version != expected {
+        let message = format!("{python} has `rollway` {version}, but this release is {expected}");
         let hint =
-            format!("install the same: `{python} -m pip install rollway=={ours}`, {elsewhere}");
-        return Err(WorkflowSetupError::new(Kind::NoPackage, what, hint));
+            format!("install the same: `{python} -m pip install rollway=={expected}`, {other}");
+        return Err(WorkflowSetupError::new(Kind::NoPackage, message, hint));
     }
     let mut problems = problems.into_iter();
     let Some(first) = problems.next() else { return Ok(()) };
-    let mut error = WorkflowSetupError::new(first.kind(), first.what, first.hint);
+    let mut error = WorkflowSetupError::new(first.kind(), first.message, first.hint);
     for other in problems {
-        error.hint = format!("{}\n{}; {}", error.hint, other.what, other.hint);
+        error.hint = format!("{}\n{}; {}", error.hint, other.message, other.hint);
     }
     Err(error)
 }
@@ -189,28 +187,32 @@ impl FoundWorkflow {
 
 fn no_python(options: &WorkerPoolOptions, error: &io::Error) -> WorkflowSetupError {
     let program = options.program.display();
-    let what = match error.kind() {
-        io::ErrorKind::NotFound => format!("there is no Python called `{program}`"),
-        _ => format!("Python cannot be started as `{program}`: {error}"),
+    let message = match error.kind() {
+        io::ErrorKind::NotFound => format!("Python interpreter `{program}` not found"),
+        _ => format!("Python interpreter `{program}` cannot be started: {error}"),
     };
     let hint = format!(
         "workflows that are not built into Rust need Python 3.10 or later with the package \
-         `rollway`: name it with `explorer.python` or {PYTHON}"
+         `rollway`: set `explorer.python` or {PYTHON}"
     );
-    WorkflowSetupError::new(Kind::NoPython, what, hint)
+    WorkflowSetupError::new(Kind::NoPython, message, hint)
 }
 
-fn broken(options: &WorkerPoolOptions, status: ExitStatus, words: &[u8]) -> WorkflowSetupError {
-    let text = String::from_utf8_lossy(words);
+fn check_failed(
+    options: &WorkerPoolOptions,
+    status: ExitStatus,
+    message: &[u8],
+) -> WorkflowSetupError {
+    let text = String::from_utf8_lossy(message);
     let lines: Vec<&str> = text.trim_end().lines().collect();
     let last = lines[lines.len().saturating_sub(MAX_LINES)..].join("\n");
     let program = options.program.display();
-    let what = format!("`{program}` did not say what it has ({status}):\n{last}");
-    let hint = format!("\nsee that `{program} -c 'import rollway'` works");
-    WorkflowSetupError::new(Kind::NoPackage, what, hint)
+    let message = format!("the check of workflows by `{program}` failed ({status}):\n{last}");
+    let hint = format!("\ncheck that `{program} -c 'import rollway'` works");
+    WorkflowSetupError::new(Kind::NoPackage, message, hint)
 }
 
 fn failed(error: io::Error) -> WorkflowSetupError {
-    let what = format!("there is no folder for temporary files: {error}");
-    WorkflowSetupError::new(Kind::Io, what, "see that TMPDIR can be written to")
+    let message = format!("no temporary folder can be created: {error}");
+    WorkflowSetupError::new(Kind::Io, message, "set TMPDIR to a writable folder")
 }

@@ -1,5 +1,4 @@
-//! How workers in Python are started for a configuration: which program, and what it is told about
-//! models. Nothing of it is code: a worker finds everything by name.
+//! Start command and setup of Python workers. The setup is data only: workers find code by name.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,13 +15,11 @@ use super::referenced::sets;
 use super::{Result, WorkflowSetupError, WorkflowSetupErrorKind};
 use crate::gateway_options::trained_model;
 
-/// Runs a worker.
 const WORKER: &str = "from rollway.worker.process import main; main()";
 
-/// How often a worker says that it is alive.
+/// Heartbeat interval of workers.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// Returns how workers are started.
 pub(super) fn options(config: &Config) -> Result<WorkerPoolOptions> {
     let explorer = &config.explorer;
     let variables = explorer.env_vars.iter().map(|(name, value)| (name.clone(), value.clone()));
@@ -38,19 +35,16 @@ pub(super) fn options(config: &Config) -> Result<WorkerPoolOptions> {
     })
 }
 
-/// Returns how a worker is started with a Python: the program and its arguments.
+/// Returns the program and the arguments of a worker.
 pub fn worker_command(python: PathBuf) -> (PathBuf, Vec<String>) {
     (python, python::arguments(WORKER))
 }
 
-/// Returns what a worker is told: the models behind the gateway, how runs are executed, and where
-/// modules are looked for first.
+/// Returns the setup of a worker: models of the gateway, execution mode, module search path.
 fn setup(config: &Config) -> Result<Value> {
     let explorer = &config.explorer;
-    let auxiliary = explorer.auxiliary_models.iter().enumerate().map(|(index, model)| {
-        let name = model.name.clone().unwrap_or_else(|| index.to_string());
-        json!([served(&name, model)])
-    });
+    let auxiliary =
+        explorer.named_auxiliary_models().map(|(name, model)| json!([served(&name, model)]));
     Ok(json!({
         "models": [served(&trained_model(config), &explorer.rollout_model)],
         "auxiliary": auxiliary.collect::<Vec<_>>(),
@@ -60,7 +54,7 @@ fn setup(config: &Config) -> Result<Value> {
     }))
 }
 
-/// Returns the modules that a configuration names, which may register what it calls by bare names.
+/// Returns the modules that a configuration names; they may register names without a module.
 fn modules(config: &Config) -> BTreeSet<&str> {
     let sets = sets(config);
     let names = sets.iter().flat_map(|set| [set.workflow, set.reward_fn]).flatten();
@@ -73,14 +67,14 @@ fn served(name: &str, model: &ModelConfig) -> Value {
     json!({ "name": name, "engine": kind.name() })
 }
 
-/// Returns where modules are looked for before anywhere else: beside the configuration, and where
-/// the job was started.
+/// Returns the first folders of the module search path: that of the configuration, and the working
+/// directory.
 fn folders(config: &Config) -> Result<Vec<String>> {
     let failed = |error: std::io::Error| {
-        let what = format!("the working directory cannot be told: {error}");
+        let message = format!("the working directory is unknown: {error}");
         WorkflowSetupError::new(
             WorkflowSetupErrorKind::Io,
-            what,
+            message,
             "start the job in a folder that exists",
         )
     };
@@ -92,6 +86,6 @@ fn folders(config: &Config) -> Result<Vec<String>> {
 }
 
 fn shown(path: &Path) -> String {
-    // Without a slash at the end, which joining nothing leaves.
+    // Removes the final slash of a join with an empty path.
     path.components().collect::<PathBuf>().to_string_lossy().into_owned()
 }

@@ -1,25 +1,22 @@
-//! Which workflows and reward functions a configuration names, and where.
+//! Workflows and reward functions that a configuration names.
 
 use rollway_config::{Args, Config, Taskset};
 
-/// What the tasks of one set are run with, unless a row says otherwise.
+/// Workflow and reward function of a taskset, unless a row names others.
 #[derive(Clone, Debug)]
 pub(super) struct ReferencedWorkflow<'a> {
-    /// Where the set stands in the configuration.
+    /// Key of the taskset in the configuration.
     pub(super) place: String,
     pub(super) workflow: Option<&'a str>,
     pub(super) workflow_args: &'a Args,
     pub(super) reward_fn: Option<&'a str>,
     pub(super) reward_fn_args: &'a Args,
-    /// Whether there is more to ask than text.
+    /// Prompts contain images or videos.
     pub(super) has_media: bool,
-    /// Whether rows may name workflows of their own.
     pub(super) rows_name_workflows: bool,
-    /// Whether rows may name reward functions of their own.
     pub(super) rows_name_rewards: bool,
 }
 
-/// Returns what every taskset of a configuration is run with.
 pub(super) fn sets(config: &Config) -> Vec<ReferencedWorkflow<'_>> {
     let input = &config.buffer.explorer_input;
     let named = |place: String, set, is_eval| named(config, place, set, is_eval);

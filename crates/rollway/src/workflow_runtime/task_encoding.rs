@@ -1,29 +1,28 @@
-//! What runners are told of a task.
+//! Encoding of tasks for runners.
 
 use bytes::Bytes;
 use rollway_engine::WorkflowDefinition;
 use rollway_tasksets::SelectedTask;
 use serde_json::{Map, Value};
 
-/// How the bodies of tasks are written for workers: the fields of a task in Python, as JSON.
+/// Encoding of tasks for workers: the fields of a Python task as JSON.
 pub const TASK_ENCODING: &str = "fields";
 
-/// Returns a workflow that goes by its name alone.
+/// Returns the definition of a workflow that workers find by its name.
 pub(super) fn by_name() -> WorkflowDefinition {
     let (encoding, task_encoding) = ("name".into(), TASK_ENCODING.into());
     WorkflowDefinition { encoding, task_encoding, body: Bytes::new() }
 }
 
-/// Returns a task for workers. They make messages of the row themselves, as workflows that are
-/// called from Python do.
-pub(super) fn for_workers(drawn: &SelectedTask) -> Bytes {
-    written(drawn.fields())
+/// Encodes a task for workers, which build the messages from the row.
+pub(super) fn for_workers(selected: &SelectedTask) -> Bytes {
+    written(selected.fields())
 }
 
-/// Returns a task for workflows in Rust: the same with what was made of the row.
-pub(super) fn for_rust(drawn: &SelectedTask) -> Bytes {
-    let mut fields = drawn.fields();
-    let row = &drawn.task;
+/// Encodes a task for workflows in Rust, with messages, response and tools of the row.
+pub(super) fn for_rust(selected: &SelectedTask) -> Bytes {
+    let mut fields = selected.fields();
+    let row = &selected.task;
     fields.insert("messages".to_owned(), row.messages.clone().into());
     for (name, value) in [("response", &row.response), ("tools", &row.tools)] {
         if let Some(value) = value {

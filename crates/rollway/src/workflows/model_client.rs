@@ -1,4 +1,4 @@
-//! What a run asks of the model, and what was recorded of it.
+//! Model calls of a run, and the turns recorded of it.
 
 use std::time::Instant;
 
@@ -11,10 +11,9 @@ use serde_json::{Map, Value};
 
 use crate::client::{Answer, Client};
 
-/// What a run yields nothing without.
-const NOTHING: &str = "the workflow returned a reward, but no turn of the model was recorded";
+const NO_TURNS: &str = "the workflow returned a reward, but no turn of the model was recorded";
 
-/// The model as one run asks it, and the run's time.
+/// Client of the trained model for one run.
 pub(super) struct RunModelClient<'a> {
     client: &'a Client,
     model: &'a RunModel,
@@ -24,13 +23,13 @@ pub(super) struct RunModelClient<'a> {
 impl<'a> RunModelClient<'a> {
     pub(super) fn new(client: &'a Client, context: &'a RunContext) -> Result<Self, RunFailure> {
         let Some(model) = &context.model else {
-            let words = "the run has no key to a model: it was started without a gateway";
-            return Err(RunFailure::new(FailureKind::Workflow, words));
+            let message = "the run has no key to a model: it was started without a gateway";
+            return Err(RunFailure::new(FailureKind::Workflow, message));
         };
         Ok(Self { client, model, began: Instant::now() })
     }
 
-    /// Says messages to the model that is trained; returns what it answers.
+    /// Sends messages to the trained model and returns the completion.
     pub(super) async fn chat(
         &self,
         messages: &[Value],
@@ -42,13 +41,13 @@ impl<'a> RunModelClient<'a> {
         let answer = self.call(&url, Some(body.to_string().into())).await?;
         let answer: Value = serde_json::from_slice(&answer.body)?;
         let Some(choice) = answer["choices"].get(0) else {
-            let words = "the model answered without a single choice";
-            return Err(RunFailure::new(FailureKind::Workflow, words));
+            let message = "the response of the model has no choices";
+            return Err(RunFailure::new(FailureKind::Workflow, message));
         };
         Ok(choice["message"]["content"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// Ends the run with a reward: what was recorded of it becomes its experiences.
+    /// Ends the run with a reward: its recorded turns become experiences.
     pub(super) async fn rewarded(
         &self,
         context: &RunContext,
@@ -57,7 +56,7 @@ impl<'a> RunModelClient<'a> {
     ) -> RunOutcome {
         context.stage("encoding");
         let mut experiences = match context.task.is_eval {
-            // Nobody is trained by an eval.
+            // Eval runs yield no experiences.
             true => Vec::new(),
             false => self.recorded().await?,
         };
@@ -75,7 +74,7 @@ impl<'a> RunModelClient<'a> {
         }
         let payload = match (experiences.is_empty(), context.task.is_eval) {
             (_, true) => None,
-            (true, false) => return Err(RunFailure::new(FailureKind::InvalidOutput, NOTHING)),
+            (true, false) => return Err(RunFailure::new(FailureKind::InvalidOutput, NO_TURNS)),
             (false, false) => Some(serialize_many(&experiences).map_err(unwritable)?),
         };
         let metrics = run_metrics(&carried, self.began.elapsed().as_secs_f64());
@@ -87,25 +86,24 @@ impl<'a> RunModelClient<'a> {
         let root = base.strip_suffix("/v1").unwrap_or(base);
         let answer = self.call(&format!("{root}/rollway/v1/run/experiences?since=0"), None).await?;
         deserialize_many(answer.body).map_err(|error| {
-            let words = format!("what the gateway has recorded cannot be read: {error}");
-            RunFailure::new(FailureKind::InvalidOutput, words)
+            let message = format!("the recorded turns cannot be read: {error}");
+            RunFailure::new(FailureKind::InvalidOutput, message)
         })
     }
 
     async fn call(&self, url: &str, body: Option<Bytes>) -> Result<Answer, RunFailure> {
         let called = self.client.call(url, self.model.api_key.reveal(), body).await;
         let answer =
-            called.map_err(|words| RunFailure::new(FailureKind::ModelUnavailable, words))?;
+            called.map_err(|message| RunFailure::new(FailureKind::ModelUnavailable, message))?;
         if answer.status == 200 { Ok(answer) } else { Err(refusal(&answer)) }
     }
 }
 
-/// Returns the body of a call. Arguments that are null are left to the server, and a run has one
-/// sample of every call.
+/// Returns the request body. Null arguments are left out; every call has one choice.
 fn body(messages: &[Value], tools: Option<&Value>, arguments: &Map<String, Value>) -> Value {
-    let said = arguments.iter().filter(|(_, value)| !value.is_null());
-    let mut body: Map<_, _> = said.map(|(name, value)| (name.clone(), value.clone())).collect();
-    // A number of alternatives, as other engines have it.
+    let given = arguments.iter().filter(|(_, value)| !value.is_null());
+    let mut body: Map<_, _> = given.map(|(name, value)| (name.clone(), value.clone())).collect();
+    // Some engines give the number of alternatives.
     if let Some(alternatives) = body.get("logprobs").and_then(Value::as_u64) {
         body.insert("logprobs".to_owned(), true.into());
         if alternatives > 0 {
@@ -120,7 +118,7 @@ fn body(messages: &[Value], tools: Option<&Value>, arguments: &Map<String, Value
     Value::Object(body)
 }
 
-/// Writes on an experience which run it is of.
+/// Sets batch, task and run of an experience.
 fn stamp(
     experience: &mut Experience,
     context: &RunContext,
@@ -135,26 +133,26 @@ fn stamp(
     experience.info.insert(entries.map(|(name, value)| (name.to_owned(), value)))
 }
 
-/// Returns what the gateway said instead of an answer, as the failure of a run.
+/// Converts an error response of the gateway.
 fn refusal(answer: &Answer) -> RunFailure {
     let error = serde_json::from_slice::<Value>(&answer.body).unwrap_or_default();
-    let words = match error["error"]["message"].as_str() {
-        Some(words) => words.to_owned(),
+    let message = match error["error"]["message"].as_str() {
+        Some(message) => message.to_owned(),
         None => String::from_utf8_lossy(&answer.body).chars().take(1000).collect(),
     };
-    let (kind, words) = match answer.status {
+    let (kind, message) = match answer.status {
         429 | 502 | 503 | 504 => {
-            (FailureKind::ModelUnavailable, format!("the model does not answer: {words}"))
+            (FailureKind::ModelUnavailable, format!("the model is unavailable: {message}"))
         }
-        409 => (FailureKind::InvalidOutput, words),
+        409 => (FailureKind::InvalidOutput, message),
         status => {
-            (FailureKind::Workflow, format!("the model refused the call ({status}): {words}"))
+            (FailureKind::Workflow, format!("the model refused the call ({status}): {message}"))
         }
     };
-    RunFailure::new(kind, words)
+    RunFailure::new(kind, message)
 }
 
 fn unwritable(error: impl std::fmt::Display) -> RunFailure {
-    let words = format!("the experiences cannot be written: {error}");
-    RunFailure::new(FailureKind::InvalidOutput, words)
+    let message = format!("the experiences cannot be encoded: {error}");
+    RunFailure::new(FailureKind::InvalidOutput, message)
 }

@@ -1,8 +1,7 @@
-//! Reward functions in Rust: how good an answer is.
+//! Built-in reward functions.
 //!
-//! `exact_match` and `contains` go by text, with what surrounds it taken away. Their arguments say
-//! which part of the answer counts: `take: last_number`, or the last match of a `pattern`, of which
-//! the first group if it has one. `ignore_case` does what it says.
+//! `exact_match` and `contains` compare trimmed text. Their arguments select a part of the answer:
+//! `take: last_number`, or the last match of a `pattern` (its first group if it has one).
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -13,28 +12,16 @@ use rollway_config::Args;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// How large a pattern may become when it is compiled, in bytes.
+/// Maximum size of a compiled pattern in bytes.
 const PATTERN_BYTES: usize = 1 << 20;
 
-/// A configuration names a reward function that does not exist, or arguments that it cannot use.
+/// Unknown reward function or invalid arguments.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkflowArgumentError {
-    /// No reward function has the name.
-    #[error("{what}; {hint}")]
-    UnknownReward {
-        /// Description, with the name.
-        what: String,
-        /// Remedy.
-        hint: String,
-    },
-    /// The arguments are not those of the function.
-    #[error("{what}; {hint}")]
-    InvalidArguments {
-        /// Description, with the cause.
-        what: String,
-        /// Remedy.
-        hint: String,
-    },
+    #[error("{message}; {hint}")]
+    UnknownReward { message: String, hint: String },
+    #[error("{message}; {hint}")]
+    InvalidArguments { message: String, hint: String },
 }
 
 /// A reward function with its arguments.
@@ -51,7 +38,7 @@ enum RewardRule {
     Contains,
 }
 
-/// Which part of an answer counts.
+/// Part of the answer that is compared.
 #[derive(Clone, Debug)]
 enum RewardPart {
     All,
@@ -76,7 +63,6 @@ enum AnswerExtraction {
 }
 
 impl RewardFn {
-    /// The reward functions in Rust.
     pub const NAMES: &[&str] = &["exact_match", "contains"];
 
     /// Returns the reward function of a name.
@@ -85,16 +71,16 @@ impl RewardFn {
             "exact_match" => RewardRule::Exact,
             "contains" => RewardRule::Contains,
             _ => {
-                let what = format!("no reward function is called `{name}`");
+                let message = format!("unknown reward function `{name}`");
                 let hint = instead(name, Self::NAMES.iter().copied());
-                return Err(WorkflowArgumentError::UnknownReward { what, hint });
+                return Err(WorkflowArgumentError::UnknownReward { message, hint });
             }
         };
         let wrong = |error: &dyn fmt::Display| {
-            let what = format!("the arguments of `{name}` cannot be used: {error}");
+            let message = format!("invalid arguments of `{name}`: {error}");
             let hint = "`reward_fn_args` may have `take: all` or `take: last_number`, \
                         `pattern: REGEX` and `ignore_case: true`";
-            WorkflowArgumentError::InvalidArguments { what, hint: hint.to_owned() }
+            WorkflowArgumentError::InvalidArguments { message, hint: hint.to_owned() }
         };
         let arguments = Arguments::deserialize(Value::Object(args.clone()));
         let Arguments { take, pattern, ignore_case } = arguments.map_err(|error| wrong(&error))?;
@@ -115,22 +101,22 @@ impl RewardFn {
         Ok(Self { rule, part, ignore_case })
     }
 
-    /// Returns how good an answer is: 1 or 0.
+    /// Returns the reward of an answer: 1 or 0.
     ///
     /// # Errors
-    /// In words, if the task does not tell what was expected.
+    /// A message, if the task has no expected answer.
     pub fn of(&self, answer: &str, expected: Option<&Value>) -> Result<f64, String> {
         let expected = match expected {
             Some(Value::String(text)) => text.clone(),
             Some(value) if !value.is_null() => value.to_string(),
             _ => {
-                return Err("the row does not tell the expected answer: name the field that has \
-                             it with `format.response_key`"
+                return Err("the row has no expected answer: set `format.response_key` to the \
+                             field that has it"
                     .to_owned());
             }
         };
         let Some(answer) = self.part.of(answer) else { return Ok(0.0) };
-        // What is expected may have words around its number too.
+        // The expected answer may have text around its number too.
         let expected = match self.part {
             RewardPart::LastNumber => last_number(&expected).unwrap_or(expected),
             RewardPart::All | RewardPart::LastMatch(_) => expected,
@@ -150,7 +136,7 @@ impl RewardFn {
 }
 
 impl RewardPart {
-    /// Returns the part of an answer that counts; none if it has no such part.
+    /// Returns the part of an answer. `None`: the answer has no such part.
     fn of(&self, answer: &str) -> Option<String> {
         match self {
             Self::All => Some(answer.to_owned()),
@@ -163,14 +149,14 @@ impl RewardPart {
     }
 }
 
-/// What looks like a number, without its sign.
+/// A number without its sign.
 static NUMBER: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+").ok());
 
-/// Returns the last number in a text, as it would be written without commas and idle zeros.
+/// Returns the last number in a text, without commas and superfluous zeros.
 fn last_number(text: &str) -> Option<String> {
     let found = NUMBER.as_ref()?.find_iter(text).last()?;
-    // A minus after something that can be subtracted from is no sign.
+    // A minus after an operand is a subtraction.
     let mut before = text[..found.start()].chars().rev();
     let is_negative = before.next().is_some_and(|sign| matches!(sign, '-' | '\u{2212}'))
         && !before.next().is_some_and(|one| one.is_alphanumeric() || one == ')');
@@ -190,13 +176,13 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn judged(name: &str, args: Value, answer: &str, expected: Value) -> f64 {
+    fn reward_of(name: &str, args: Value, answer: &str, expected: Value) -> f64 {
         let Value::Object(args) = args else { panic!("arguments are an object") };
         RewardFn::named(name, &args).unwrap().of(answer, Some(&expected)).unwrap()
     }
 
     #[test]
-    fn an_answer_is_judged_by_the_part_that_counts() {
+    fn answer_is_compared_by_its_selected_part() {
         for (name, args, answer, expected, reward) in [
             ("exact_match", json!({}), " 042\n", json!("042"), 1.0),
             ("exact_match", json!({}), "42", json!(42), 1.0),
@@ -225,15 +211,15 @@ mod tests {
             ("exact_match", json!({ "take": "last_number" }), "so: 5-3", json!("-3"), 0.0),
             ("exact_match", json!({ "take": "last_number" }), "-0.0", json!(0), 1.0),
         ] {
-            assert_eq!(judged(name, args.clone(), answer, expected), reward, "{args} {answer}");
+            assert_eq!(reward_of(name, args.clone(), answer, expected), reward, "{args} {answer}");
         }
     }
 
     #[test]
-    fn what_cannot_be_judged_is_said() {
+    fn invalid_names_arguments_and_rows_are_refused() {
         let none = Args::new();
-        let words = RewardFn::named("exactmatch", &none).unwrap_err().to_string();
-        assert!(words.contains("did you mean `exact_match`?"), "{words}");
+        let message = RewardFn::named("exactmatch", &none).unwrap_err().to_string();
+        assert!(message.contains("did you mean `exact_match`?"), "{message}");
         for args in [
             json!({ "patern": "x" }),
             json!({ "pattern": "(" }),

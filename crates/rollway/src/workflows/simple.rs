@@ -1,4 +1,4 @@
-//! `simple_workflow`: asks the question of the row once, and has the answer judged.
+//! `simple_workflow`: one model call per run, rewarded by a reward function.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use super::model_client::RunModelClient;
 use super::reward::RewardFn;
 use crate::client::Client;
 
-/// How many reward functions are kept ready.
+/// Maximum number of cached reward functions.
 const MAX_REWARDS: usize = 64;
 
-/// The workflow. Its runs share connections.
+/// The workflow. Runs share connections.
 #[derive(Debug, Default)]
 pub(super) struct SimpleWorkflow {
     client: Client,
     rewards: Mutex<HashMap<String, Arc<RewardFn>>>,
 }
 
-/// As much of a task as it needs.
+/// Fields of a task that the workflow uses.
 #[derive(Debug, Deserialize)]
-struct Question {
+struct TaskFields {
     #[serde(default)]
     messages: Vec<Value>,
     response: Option<Value>,
@@ -41,27 +41,27 @@ struct Question {
 
 impl Workflow for SimpleWorkflow {
     fn run(&self, context: RunContext) -> RunFuture<'_> {
-        Box::pin(async move { self.ask(&context).await })
+        Box::pin(async move { self.execute(&context).await })
     }
 }
 
 impl SimpleWorkflow {
-    async fn ask(&self, context: &RunContext) -> RunOutcome {
-        let question: Question = serde_json::from_slice(&context.task.body)?;
-        let reward = self.reward(question.reward_fn.as_deref(), &question.reward_fn_args)?;
-        if question.messages.is_empty() {
-            let words = "the task asks nothing: its row has no prompt and no messages";
-            return Err(RunFailure::new(FailureKind::Workflow, words));
+    async fn execute(&self, context: &RunContext) -> RunOutcome {
+        let fields: TaskFields = serde_json::from_slice(&context.task.body)?;
+        let reward = self.reward(fields.reward_fn.as_deref(), &fields.reward_fn_args)?;
+        if fields.messages.is_empty() {
+            let message = "the task has no prompt: its row has no prompt and no messages";
+            return Err(RunFailure::new(FailureKind::Workflow, message));
         }
-        let ask = RunModelClient::new(&self.client, context)?;
-        let Question { messages, tools, rollout_args, .. } = &question;
-        let text = ask.chat(messages, tools.as_ref(), rollout_args).await?;
+        let model = RunModelClient::new(&self.client, context)?;
+        let TaskFields { messages, tools, rollout_args, .. } = &fields;
+        let text = model.chat(messages, tools.as_ref(), rollout_args).await?;
         context.stage("rewarding");
-        let reward = reward.of(&text, question.response.as_ref()).map_err(wrong)?;
-        ask.rewarded(context, question.index.as_ref(), reward).await
+        let reward = reward.of(&text, fields.response.as_ref()).map_err(wrong)?;
+        model.rewarded(context, fields.index.as_ref(), reward).await
     }
 
-    /// Returns a reward function, made once.
+    /// Returns a reward function from the cache.
     fn reward(&self, name: Option<&str>, args: &Args) -> Result<Arc<RewardFn>, RunFailure> {
         let name = name.ok_or_else(|| wrong("the task names no reward function".to_owned()))?;
         let key = format!("{name} {}", Value::Object(args.clone()));
@@ -78,6 +78,6 @@ impl SimpleWorkflow {
     }
 }
 
-fn wrong(words: String) -> RunFailure {
-    RunFailure::new(FailureKind::Workflow, words)
+fn wrong(message: String) -> RunFailure {
+    RunFailure::new(FailureKind::Workflow, message)
 }

@@ -1,5 +1,4 @@
-//! A job whose model refuses everything is ended by an alarm, in words, and goes on when started
-//! again.
+//! An alarm ends a job whose model refuses every call; the same command resumes it.
 
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::world::EventLog;
 
-/// A server that is well and refuses every call.
+/// Starts a healthy server that refuses every call.
 async fn refusing() -> String {
     let models = json!({ "object": "list", "data": [{ "id": "m", "object": "model" }] });
     let refuse = || async {
@@ -60,21 +59,21 @@ monitor: {{monitor_type: none}}
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_model_that_refuses_everything_trips_the_breaker() {
+async fn refused_calls_end_the_job_with_an_alarm() {
     let folder = tempfile::tempdir().unwrap();
     let row = json!({ "question": "1+1=", "answer": "2" }).to_string() + "\n";
     std::fs::write(folder.path().join("tasks.jsonl"), row.repeat(200)).unwrap();
     let config = config(folder.path().to_str().unwrap(), &refusing().await);
-    // The second time goes on where the first was ended, and is ended like it.
+    // The second run resumes the job and ends the same way.
     for times in 1..=2 {
         let seen = EventLog::default();
         let watchers = JobObservers::new(vec![Arc::new(seen.clone())]);
         let ended = Job::run(config.clone(), watchers, CancellationToken::new()).await;
         let error = ended.unwrap_err();
         assert!(matches!(error, JobError::Alarm(_)) && !error.is_input(), "{error:?}");
-        let words = error.to_string();
+        let message = error.to_string();
         for part in ["20 runs failed in a row", "workflow", "the licence has run out", "goes on"] {
-            assert!(words.contains(part), "{words}");
+            assert!(message.contains(part), "{message}");
         }
         let events = seen.events();
         let alarms: Vec<&Alarm> = events
@@ -88,6 +87,6 @@ async fn a_model_that_refuses_everything_trips_the_breaker() {
         let summary: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
         assert_eq!(summary["state"], json!(SummaryState::Failed));
         assert_eq!(summary["alarms"], json!({ "consecutive_failures": times }));
-        assert_eq!(summary["error"].as_str(), Some(&*words));
+        assert_eq!(summary["error"].as_str(), Some(&*message));
     }
 }

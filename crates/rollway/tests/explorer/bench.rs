@@ -1,11 +1,11 @@
-//! Evaluates checkpoints, and weights as they are.
+//! Evaluation of checkpoints and of the current weights.
 
 use rollway::synchronizer::tensor_files::NamedTensor;
 use rollway_tiny_model::arithmetic;
 
-use crate::world::{EventLog, TestWorkflow, World};
+use crate::world::{EventLog, TestRun, World};
 
-/// Leaves the checkpoint of a step.
+/// Writes the checkpoint of a step.
 fn checkpoint(world: &World, step: u64) {
     let folder = world.job_dir().join(format!("global_step_{step}"));
     std::fs::create_dir_all(&folder).unwrap();
@@ -15,9 +15,8 @@ fn checkpoint(world: &World, step: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_checkpoint_is_evaluated_after_the_model_itself() {
-    let world =
-        World::with(|_, n, _| if n == 1 { TestWorkflow::Badly } else { TestWorkflow::Well });
+async fn initial_model_and_every_checkpoint_are_evaluated() {
+    let world = World::with(|_, n, _| if n == 1 { TestRun::Fails } else { TestRun::Succeeds });
     for step in [0, 2, 10] {
         checkpoint(&world, step);
     }
@@ -43,7 +42,7 @@ async fn every_checkpoint_is_evaluated_after_the_model_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_latest_checkpoint_can_be_evaluated_alone() {
+async fn latest_checkpoint_is_evaluated_alone() {
     let world = World::new();
     let overrides = ["mode=bench", "explorer.bench_on_latest_checkpoint=true"];
     let mut explorer = world.prepare(&overrides, &EventLog::default()).await;
@@ -67,7 +66,7 @@ async fn weights_can_be_evaluated_at_any_time() {
         assert_eq!((rows.len(), rows[0].score, rows[0].tasks), (1, Some(1.0), 2));
     }
     assert_eq!(seen.messages(), ["eval 0 v0", "eval 0 v0"]);
-    // Tensor parallel servers are several members each, behind the trainer.
+    // Rank 0 is the trainer; each GPU of a server is a further rank.
     let tensors = vec![rollway_core::sync::TensorSpec {
         name: "w".to_owned(),
         dtype: "float32".to_owned(),
@@ -79,7 +78,7 @@ async fn weights_can_be_evaluated_at_any_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_not_there_is_named() {
+async fn unreachable_server_is_named() {
     let world = World::new();
     let overrides = [
         "explorer.rollout_model={engine_type: vllm, base_url: 'http://127.0.0.1:9/v1'}",
@@ -90,8 +89,8 @@ async fn a_server_that_is_not_there_is_named() {
     assert!(error.contains("explorer.rollout_model.base_url"), "{error}");
     let overrides = ["explorer.rollout_model={engine_type: vllm}"];
     let error = world.try_prepare(&overrides, &EventLog::default()).await.unwrap_err().to_string();
-    assert!(error.contains("no inference server is named"), "{error}");
-    // The model for measurements is there at once.
+    assert!(error.contains("no inference server is given"), "{error}");
+    // The echo model needs no server.
     let mut explorer =
         world.prepare(&["explorer.rollout_model.engine_type=echo"], &EventLog::default()).await;
     assert_eq!(explorer.eval().await.unwrap()[0].score, Some(1.0));

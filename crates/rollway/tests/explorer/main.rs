@@ -1,6 +1,6 @@
-//! The explorer, with the embedded model, workflows in Rust, and a trainer that does as it is told.
+//! The explorer with the embedded model, workflows in Rust and a scripted trainer.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod alarms;
 mod bench;

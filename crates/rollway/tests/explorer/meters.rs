@@ -1,5 +1,5 @@
-//! What Prometheus is told of a job while it runs, what the documentation says about it, and what
-//! the dashboard for Grafana asks for.
+//! Prometheus metrics of a running job, their documentation, and the queries of the Grafana
+//! dashboard.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,22 +11,21 @@ use rollway::explorer::{Explorer, ExplorerOptions, JobObservers};
 use rollway::prometheus::{ExpositionFormat, PrometheusExporter};
 use serde_json::Value;
 
-use crate::world::{EventLog, TestWorkflow, Trainer, World};
+use crate::world::{EventLog, TestRun, Trainer, World};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// A family of metrics.
 #[derive(Debug, Default)]
 struct Family {
     kind: String,
     help: String,
-    /// By name and labels.
+    /// Values by name and labels.
     samples: BTreeMap<String, f64>,
 }
 
-/// Reads a scrape, and finds everything that no scrape may be.
+/// Parses and validates a scrape.
 fn read(text: &str) -> BTreeMap<String, Family> {
-    assert!(text.ends_with("\n# EOF\n"), "it has an end");
+    assert!(text.ends_with("\n# EOF\n"), "the scrape ends with EOF");
     let mut families: BTreeMap<String, Family> = BTreeMap::new();
     let mut current = String::new();
     for line in text.lines().filter(|line| *line != "# EOF") {
@@ -36,7 +35,7 @@ fn read(text: &str) -> BTreeMap<String, Family> {
                 let family = Family { help: help.to_owned(), ..Family::default() };
                 assert!(
                     families.insert(name.to_owned(), family).is_none(),
-                    "{name} is there twice"
+                    "duplicate family {name}"
                 );
                 current = name.to_owned();
             }
@@ -59,7 +58,10 @@ fn read(text: &str) -> BTreeMap<String, Family> {
                 };
                 assert!(suffixes.contains(&suffix), "{line}");
                 let value: f64 = value.parse().unwrap();
-                assert!(family.samples.insert(name.to_owned(), value).is_none(), "{line} is twice");
+                assert!(
+                    family.samples.insert(name.to_owned(), value).is_none(),
+                    "duplicate sample {line}"
+                );
             }
         }
     }
@@ -71,14 +73,14 @@ fn read(text: &str) -> BTreeMap<String, Family> {
     families
 }
 
-/// The sum over all samples of a family with a label.
+/// Returns the sum of all samples of a family with a label.
 fn sum(families: &BTreeMap<String, Family>, name: &str, label: &str) -> f64 {
     let family = families.get(name).unwrap_or_else(|| panic!("there is no {name}"));
     family.samples.iter().filter(|(key, _)| key.contains(label)).map(|(_, value)| value).sum()
 }
 
-/// What came in is somewhere, in every scrape.
-fn adds_up(families: &BTreeMap<String, Family>) {
+/// Checks that submitted work equals ended and open work.
+fn assert_balanced(families: &BTreeMap<String, Family>) {
     for kind in ["batch_type=\"train\"", "batch_type=\"eval\""] {
         let of = |name: &str| sum(families, name, kind);
         let runs = of("rollway_runs_succeeded") + of("rollway_runs_failed");
@@ -88,13 +90,13 @@ fn adds_up(families: &BTreeMap<String, Family>) {
         assert_eq!(of("rollway_tasks_submitted"), tasks, "{kind}");
     }
     let of = |name: &str| sum(families, name, "");
-    let came = of("rollway_payloads_received") + of("rollway_payloads_restored");
-    let went = of("rollway_payloads_delivered") + of("rollway_payloads_dropped");
-    assert_eq!(came, went + of("rollway_payloads_held"));
+    let received = of("rollway_payloads_received") + of("rollway_payloads_restored");
+    let gone = of("rollway_payloads_delivered") + of("rollway_payloads_dropped");
+    assert_eq!(received, gone + of("rollway_payloads_held"));
 }
 
-/// What only grows does.
-fn grows(before: &BTreeMap<String, Family>, after: &BTreeMap<String, Family>) {
+/// Checks that counters do not decrease.
+fn assert_monotonic(before: &BTreeMap<String, Family>, after: &BTreeMap<String, Family>) {
     for (name, family) in after.iter().filter(|(_, family)| family.kind != "gauge") {
         for (sample, value) in &family.samples {
             let earlier = before.get(name).and_then(|it| it.samples.get(sample));
@@ -103,18 +105,18 @@ fn grows(before: &BTreeMap<String, Family>, after: &BTreeMap<String, Family>) {
     }
 }
 
-/// Some runs take a while, some fail once and some for good.
-fn mixed(_: &str, n: u64, times: u32) -> TestWorkflow {
+/// Some runs are delayed, some fail once and some always.
+fn mixed(_: &str, n: u64, times: u32) -> TestRun {
     match n {
-        7 => TestWorkflow::Badly,
-        3 if times == 0 => TestWorkflow::Badly,
-        n if n % 2 == 0 => TestWorkflow::Slowly,
-        _ => TestWorkflow::Well,
+        7 => TestRun::Fails,
+        3 if times == 0 => TestRun::Fails,
+        n if n % 2 == 0 => TestRun::Delayed,
+        _ => TestRun::Succeeds,
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_scrape_of_a_job_adds_up_and_is_documented() {
+async fn every_scrape_is_balanced_and_documented() {
     let world = World::with(mixed);
     let config = world.config(&["explorer.max_retry_times=1"]);
     let drops = DropCounters::default();
@@ -122,7 +124,7 @@ async fn every_scrape_of_a_job_adds_up_and_is_documented() {
     let meters = PrometheusExporter::new(&config, drops);
     let seen = EventLog::default();
     let options = ExplorerOptions {
-        fleet: Some(world.fleet()),
+        runtime: Some(world.runtime()),
         watchers: JobObservers::new(vec![Arc::new(seen.clone()), Arc::clone(&meters) as _]),
         observers: RunObservers::new(vec![Arc::clone(&meters) as _]),
         ..ExplorerOptions::default()
@@ -134,11 +136,11 @@ async fn every_scrape_of_a_job_adds_up_and_is_documented() {
         async move {
             let mut last = read(&meters.render(ExpositionFormat::OpenMetrics).await);
             let mut scrapes = 1;
-            // Until all steps are done: the last look is at what there is then.
+            // The last scrape is after the last step.
             while sum(&last, "rollway_step", "rollway_step") < 4.0 {
                 let next = read(&meters.render(ExpositionFormat::OpenMetrics).await);
-                adds_up(&next);
-                grows(&last, &next);
+                assert_balanced(&next);
+                assert_monotonic(&last, &next);
                 last = next;
                 scrapes += 1;
                 tokio::task::yield_now().await;
@@ -154,8 +156,8 @@ async fn every_scrape_of_a_job_adds_up_and_is_documented() {
     drop(explorer);
     let text = meters.render(ExpositionFormat::OpenMetrics).await;
     let families = read(&text);
-    grows(&last, &families);
-    adds_up(&families);
+    assert_monotonic(&last, &families);
+    assert_balanced(&families);
     assert_eq!(sum(&families, "rollway_runs_submitted", "train"), 24.0);
     assert_eq!(sum(&families, "rollway_tasks_submitted", "train"), 12.0);
     let retried = sum(&families, "rollway_runs_retried", "workflow");
@@ -168,12 +170,12 @@ async fn every_scrape_of_a_job_adds_up_and_is_documented() {
     let classic = meters.render(ExpositionFormat::Text).await;
     assert!(classic.contains("# TYPE rollway_runs_submitted_total counter\n"), "{classic}");
     assert!(!classic.contains("# EOF") && !classic.contains("# UNIT"), "{classic}");
-    documented(&families);
-    drawn(&families);
+    assert_documented(&families);
+    assert_dashboard(&families);
 }
 
-/// `docs/metrics.md` has a line for every metric.
-fn documented(families: &BTreeMap<String, Family>) {
+/// Checks that `docs/metrics.md` has a line for every metric.
+fn assert_documented(families: &BTreeMap<String, Family>) {
     let mut table = String::from("| metric | type | is |\n|---|---|---|\n");
     for (name, family) in families {
         let suffix = match &*family.kind {
@@ -199,8 +201,8 @@ fn documented(families: &BTreeMap<String, Family>) {
     );
 }
 
-/// The dashboard for Grafana asks only for what there is, and its panels do not overlap.
-fn drawn(families: &BTreeMap<String, Family>) {
+/// Checks that the Grafana dashboard queries existing metrics, and that its panels do not overlap.
+fn assert_dashboard(families: &BTreeMap<String, Family>) {
     let mut known = BTreeSet::new();
     for (name, family) in families {
         match &*family.kind {
@@ -215,16 +217,16 @@ fn drawn(families: &BTreeMap<String, Family>) {
     let text = std::fs::read_to_string(format!("{ROOT}/docs/grafana/rollway.json")).unwrap();
     let board: Value = serde_json::from_str(&text).unwrap();
     let panels = board["panels"].as_array().unwrap();
-    let (mut ids, mut cells, mut rows, mut asked) =
+    let (mut ids, mut cells, mut rows, mut queried) =
         (BTreeSet::new(), BTreeSet::new(), Vec::new(), BTreeSet::new());
     for panel in panels {
         let title = panel["title"].as_str().unwrap();
-        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{title} has the id of another");
-        let place = |key: &str| panel["gridPos"][key].as_u64().unwrap();
-        assert!(place("x") + place("w") <= 24, "{title} is too wide");
-        for x in place("x")..place("x") + place("w") {
-            for y in place("y")..place("y") + place("h") {
-                assert!(cells.insert((x, y)), "{title} lies on another");
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{title} has a duplicate id");
+        let grid = |key: &str| panel["gridPos"][key].as_u64().unwrap();
+        assert!(grid("x") + grid("w") <= 24, "{title} is too wide");
+        for x in grid("x")..grid("x") + grid("w") {
+            for y in grid("y")..grid("y") + grid("h") {
+                assert!(cells.insert((x, y)), "{title} overlaps another panel");
             }
         }
         if panel["type"] == "row" {
@@ -233,20 +235,20 @@ fn drawn(families: &BTreeMap<String, Family>) {
         }
         assert_eq!(panel["datasource"]["uid"], "${datasource}", "{title}");
         let targets = panel["targets"].as_array().unwrap();
-        assert!(!targets.is_empty(), "{title} asks for nothing");
+        assert!(!targets.is_empty(), "{title} has no query");
         for target in targets {
             let query = target["expr"].as_str().unwrap();
             let words = query.split(|it: char| !it.is_alphanumeric() && it != '_');
             let named: Vec<&str> = words.filter(|word| word.starts_with("rollway_")).collect();
             assert!(!named.is_empty(), "{title}: {query}");
             for name in named {
-                assert!(known.contains(name), "{title} asks for {name}, which there is not");
-                asked.insert(name.to_owned());
+                assert!(known.contains(name), "{title} queries the unknown metric {name}");
+                queried.insert(name.to_owned());
             }
         }
     }
     assert_eq!(rows, ["health", "throughput", "rollouts", "models", "staleness", "waste"]);
-    assert!(asked.len() > 20, "{asked:?}");
+    assert!(queried.len() > 20, "{queried:?}");
     let variables = board["templating"]["list"].as_array().unwrap();
     assert!(variables.iter().any(|it| it["type"] == "datasource" && it["name"] == "datasource"));
 }

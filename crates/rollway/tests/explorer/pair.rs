@@ -3,21 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollway::explorer::{ExploreSummary, Explorer, ExplorerOptions, JobObservers};
+use rollway::explorer::ExploreSummary;
 use rollway::synchronizer::Synchronizer;
 use rollway::tiny::trainer::{self, FolderPublisher, SyncPublisher, TinyTrainer};
 use rollway::{BufferTarget, config::Config};
 use rollway_tiny_model::arithmetic;
 
-use crate::world::{EventLog, TestWorkflow, World};
+use crate::world::{EventLog, TestRun, World};
 
 const STEPS: u64 = 3;
 
 async fn explorer(world: &World, config: &Config, seen: &EventLog) -> ExploreSummary {
-    let watchers = JobObservers::new(vec![Arc::new(seen.clone())]);
-    let options =
-        ExplorerOptions { fleet: Some(world.fleet()), watchers, ..ExplorerOptions::default() };
-    let opened = Explorer::prepare(config, options).await;
+    let opened = Box::pin(world.open(config, seen)).await;
     let mut explorer = opened.unwrap_or_else(|error| panic!("{error}"));
     let explored = explorer.explore().await.unwrap_or_else(|error| panic!("{error}"));
     explorer.shutdown().await.unwrap();
@@ -35,18 +32,18 @@ async fn train(config: &Config) -> TinyTrainer {
     let synchronizer = Synchronizer::open(config).await.unwrap();
     let folder = FolderPublisher::new(config.job_dir(), options.max_passing);
     let outlet = SyncPublisher::enter(&synchronizer, "trainer", folder).await.unwrap();
-    let place = BufferTarget::of_experiences(config).unwrap();
-    let reader = tokio::task::spawn_blocking(move || place.open().unwrap().reader("trainer"));
+    let buffer = BufferTarget::of_experiences(config).unwrap();
+    let reader = tokio::task::spawn_blocking(move || buffer.open().unwrap().reader("trainer"));
     let reader = reader.await.unwrap().unwrap();
     TinyTrainer::start_with(options, arithmetic().0, reader, Box::new(outlet), |_| {}).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_explorers_and_a_trainer_meet_in_every_style_and_by_every_method() {
+async fn two_explorers_share_a_trainer_in_every_style_and_method() {
     for style in ["fixed", "explorer_driven", "trainer_driven", "fully_async"] {
         for method in ["checkpoint", "memory"] {
             let world = World::new();
-            let slow = World { rule: Arc::new(|_, _, _| TestWorkflow::Slowly), ..World::new() };
+            let slow = World { rule: Arc::new(|_, _, _| TestRun::Delayed), ..World::new() };
             let config = |name: &str| {
                 world.config(&[
                     "mode=explore",

@@ -1,105 +1,99 @@
-//! Stopped, killed, and started again.
+//! Resume after a stop and after a kill.
 
 use std::collections::BTreeMap;
 
-use rollway::explorer::ExplorerError;
+use rollway::explorer::{ExploreSummary, ExplorerError};
 
-use crate::world::{EventLog, TestWorkflow, Trainer, World};
+use crate::world::{EventLog, TestRun, Trainer, World, except_task_7};
 
-/// What a job that nobody disturbs delivers.
-fn undisturbed(overrides: &[&str]) -> BTreeMap<String, Vec<u64>> {
-    let world = World::new();
+/// Explores to the end. The runtime waits until the ledger is closed.
+fn explore(world: &World, overrides: &[&str]) -> ExploreSummary {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(world.explore(overrides));
+    runtime.block_on(world.explore(overrides)).0
+}
+
+/// Returns the experiences of an uninterrupted job.
+fn uninterrupted(overrides: &[&str]) -> BTreeMap<String, Vec<u64>> {
+    let world = World::new();
+    explore(&world, overrides);
     world.delivered()
 }
 
-/// Explores until something was said, and then ends like a process that is killed: nothing is
-/// closed, nobody is told.
-fn killed_at(world: &World, overrides: &[&str], word: &str) {
+/// Explores until an event, and ends like a killed process: nothing is closed.
+fn kill_at(world: &World, overrides: &[&str], event: &str) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let seen = EventLog::default();
         let mut explorer = world.prepare(overrides, &seen).await;
         let trainer = Trainer::start(&explorer, &seen).await;
         tokio::select! {
-            explored = explorer.explore() => panic!("{word} was never said: {explored:?}"),
-            () = seen.until(word) => {}
+            explored = explorer.explore() => panic!("no event {event}: {explored:?}"),
+            () = seen.until(event) => {}
         }
         drop((explorer, trainer));
     });
-    // It waits until the ledger is let go.
-    drop(runtime);
 }
 
 #[test]
-fn a_job_that_is_killed_goes_on_with_the_same_tasks_each_delivered_once() {
-    for (style, exchanged) in [("fixed", "sync 1 v1"), ("fully_async", "done 2")] {
+fn killed_job_resumes_with_the_same_tasks_delivered_once() {
+    for (style, synced) in [("fixed", "sync 1 v1"), ("fully_async", "done 2")] {
         let style = format!("synchronizer.sync_style={style}");
-        let expected = undisturbed(&[&style]);
-        for words in [
+        let expected = uninterrupted(&[&style]);
+        for events in [
             &["begin 1"][..],
             &["begin 2", "done 2", "begin 3"],
             &["done 1", "done 3"],
-            &["eval 0 v0", exchanged, "done 4"],
+            &["eval 0 v0", synced, "done 4"],
         ] {
             let world = World::new();
-            for word in words {
-                killed_at(&world, &[&style], word);
+            for event in events {
+                kill_at(&world, &[&style], event);
             }
-            let runtime = tokio::runtime::Runtime::new().unwrap();
-            let (explored, _) = runtime.block_on(world.explore(&[&style]));
-            drop(runtime);
-            assert_eq!((explored.steps, explored.version), (4, 4), "{words:?}");
-            assert_eq!(explored.counts.tasks_submitted, 12, "{words:?}");
-            assert_eq!(explored.counts.experiences_delivered, 24, "{words:?}");
-            assert_eq!(world.delivered(), expected, "{words:?}");
+            let explored = explore(&world, &[&style]);
+            assert_eq!((explored.steps, explored.version), (4, 4), "{events:?}");
+            assert_eq!(explored.counts.tasks_submitted, 12, "{events:?}");
+            assert_eq!(explored.counts.experiences_delivered, 24, "{events:?}");
+            assert_eq!(world.delivered(), expected, "{events:?}");
         }
     }
 }
 
 #[test]
-fn without_a_ledger_what_was_in_flight_is_run_anew() {
+fn tasks_in_flight_are_run_again_without_a_ledger() {
     let overrides = ["ledger.enable=false"];
-    let expected = undisturbed(&overrides);
+    let expected = uninterrupted(&overrides);
     let world = World::new();
-    killed_at(&world, &overrides, "begin 2");
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let (explored, _) = runtime.block_on(world.explore(&overrides));
+    kill_at(&world, &overrides, "begin 2");
+    let explored = explore(&world, &overrides);
     assert_eq!(explored.counts.tasks_submitted, 12);
     assert_eq!(world.delivered(), expected);
 }
 
 #[test]
-fn tasks_that_are_run_again_are_so_once_whenever_the_job_is_killed() {
-    let unlucky = |batch: &str, n: u64, _: u32| {
-        if n == 7 && !batch.contains('/') { TestWorkflow::Badly } else { TestWorkflow::Well }
-    };
+fn tasks_are_rerun_once_after_any_kill() {
     let overrides = ["explorer.batch.train.on_missing_tasks=rerun"];
-    let world = World::with(unlucky);
+    let world = World::with(except_task_7(TestRun::Fails));
     for word in ["begin 1", "begin 2", "begin 3", "begin 4"] {
-        killed_at(&world, &overrides, word);
+        kill_at(&world, &overrides, word);
     }
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let (explored, _) = runtime.block_on(world.explore(&overrides));
+    let explored = explore(&world, &overrides);
     assert_eq!((explored.counts.tasks_finished, explored.counts.tasks_failed), (12, 0));
     assert!(world.delivered().values().all(|tasks| tasks.len() == 6), "{:?}", world.delivered());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_is_stopped_ends_soon_and_goes_on() {
-    // The second step hangs until the job was stopped.
-    let world = World::with(|_, _, _| TestWorkflow::Well);
-    let slow = World::with(
-        |batch, _, _| if batch == "2" { TestWorkflow::Never } else { TestWorkflow::Well },
-    );
+async fn stopped_job_ends_soon_and_resumes() {
+    // The second step hangs until the job is stopped.
+    let world = World::new();
+    let slow =
+        World::with(|batch, _, _| if batch == "2" { TestRun::Hangs } else { TestRun::Succeeds });
     let seen = EventLog::default();
     let mut explorer = slow.prepare(&["explorer.max_timeout=60"], &seen).await;
     let trainer = Trainer::start(&explorer, &seen).await;
     let stopper = explorer.stopper();
-    let heard = seen.clone();
+    let events = seen.clone();
     tokio::spawn(async move {
-        heard.until("begin 2").await;
+        events.until("begin 2").await;
         stopper.stop();
     });
     let explored = explorer.explore().await.unwrap();
@@ -107,24 +101,24 @@ async fn a_job_that_is_stopped_ends_soon_and_goes_on() {
     assert_eq!((explored.steps, explored.stopped), (1, true));
     explorer.shutdown().await.unwrap();
     drop(explorer);
-    // The same folder, and tasks that end.
+    // The same folder with tasks that end.
     let world = World { folder: slow.folder, ..world };
     let (explored, _) = world.explore(&[]).await;
     assert_eq!((explored.steps, explored.stopped), (4, false));
     assert_eq!(explored.counts.tasks_submitted, 12);
     let delivered = world.delivered();
     assert!(delivered.values().all(|tasks| tasks.len() == 6), "{delivered:?}");
-    // A job that is done stays so.
+    // A finished job does nothing.
     let (explored, seen) = world.explore(&[]).await;
     assert_eq!((explored.steps, explored.counts.tasks_submitted), (4, 12));
     assert!(!seen.messages().iter().any(|word| word.starts_with("begin")), "{:?}", seen.messages());
-    // And goes on if it is made longer.
+    // An extended job continues.
     let (explored, _) = world.explore(&["buffer.total_steps=5"]).await;
     assert_eq!((explored.steps, explored.counts.tasks_submitted), (5, 15));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_state_that_is_not_right_is_an_error_and_never_a_new_beginning() {
+async fn invalid_checkpoint_is_an_error() {
     let world = World::new();
     world.explore(&["buffer.total_steps=1"]).await;
     let path = world.job_dir().join("explorer_meta.json");
@@ -133,24 +127,27 @@ async fn a_state_that_is_not_right_is_an_error_and_never_a_new_beginning() {
         assert!(whole.contains(from), "{whole}");
         whole.replace(from, to)
     };
-    for (text, words) in [
-        (whole[..whole.len() / 2].to_owned(), "it is damaged"),
-        (String::new(), "it is damaged"),
-        (changed("\"version\":1", "\"version\":9"), "it has version 9, but 1 is read"),
-        (changed("\"begun\":1", "\"begun\":3"), "it is damaged"),
+    for (content, message) in [
+        (whole[..whole.len() / 2].to_owned(), "the file is damaged"),
+        (String::new(), "the file is damaged"),
+        (
+            changed("\"version\":1", "\"version\":9"),
+            "the file has version 9, but this release reads version 1",
+        ),
+        (changed("\"begun\":1", "\"begun\":3"), "the file is damaged"),
         (changed("Rollway/job", "Rollway/other"), "belongs to the job \"Rollway/other\""),
         (r#"{"latest_iteration": 7, "taskset_states": []}"#.to_owned(), "Trinity-RFT"),
-        ("{}".to_owned(), "not the state of an explorer"),
+        ("{}".to_owned(), "not the checkpoint of an explorer"),
     ] {
-        std::fs::write(&path, &text).unwrap();
+        std::fs::write(&path, &content).unwrap();
         let error = world.try_prepare(&[], &EventLog::default()).await.unwrap_err();
         assert!(matches!(error, ExplorerError::State { .. }), "{error}");
-        let said = error.to_string();
-        assert!(said.contains(words) && said.contains("hint:"), "{said}");
-        assert!(said.contains("explorer_meta.json"), "{said}");
+        let text = error.to_string();
+        assert!(text.contains(message) && text.contains("hint:"), "{text}");
+        assert!(text.contains("explorer_meta.json"), "{text}");
     }
     std::fs::write(&path, &whole).unwrap();
-    // A new beginning is one by its name.
+    // A new job gets another name.
     let seen = EventLog::default();
     let mut explorer = world.prepare(&["continue_from_checkpoint=false"], &seen).await;
     assert!(explorer.config().name.starts_with("job_2"), "{}", explorer.config().name);

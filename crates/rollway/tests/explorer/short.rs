@@ -1,28 +1,23 @@
-//! Batches that come up short.
+//! Batches with missing tasks.
 
 use rollway::explorer::ExplorerError;
 
-use crate::world::{EventLog, TestWorkflow, Trainer, World};
-
-/// Task 7 of step 1 to 4 never goes well in its own batch.
-fn unlucky(batch: &str, n: u64, _: u32) -> TestWorkflow {
-    if n == 7 && !batch.contains('/') { TestWorkflow::Badly } else { TestWorkflow::Well }
-}
+use crate::world::{EventLog, TestRun, Trainer, World, except_task_7};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_failed_is_accepted_unless_somebody_says_otherwise() {
-    let world = World::with(unlucky);
+async fn failed_tasks_are_accepted_by_default() {
+    let world = World::with(except_task_7(TestRun::Fails));
     let (explored, _) = world.explore(&[]).await;
     let counts = &explored.counts;
-    // Ten tasks in an epoch: the seventh is among the first ten, and may be among the two after.
+    // Ten tasks are an epoch: task 7 is among the first ten, and may be among the other two.
     assert!((1..=2).contains(&counts.tasks_failed), "{counts:?}");
     assert_eq!(counts.tasks_finished + counts.tasks_failed, 12);
     assert_eq!(counts.experiences_delivered, 2 * counts.tasks_finished);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_failed_is_run_again_within_its_step() {
-    let world = World::with(unlucky);
+async fn failed_tasks_are_rerun_within_their_step() {
+    let world = World::with(except_task_7(TestRun::Fails));
     let (explored, seen) = world.explore(&["explorer.batch.train.on_missing_tasks=rerun"]).await;
     let counts = &explored.counts;
     assert_eq!((counts.tasks_finished, counts.tasks_failed), (12, 0));
@@ -35,14 +30,14 @@ async fn what_failed_is_run_again_within_its_step() {
         again.iter().all(|(batch, tasks)| { batch.ends_with("/again_1") && **tasks == [7, 7] })
     );
     let step: u64 = again[0].0.split('/').next().unwrap().parse().unwrap();
-    assert_eq!(seen.number(step, "rollout/rerun_count"), Some(1.0));
-    assert_eq!(seen.number(step, "rollout/finished_task_count"), Some(3.0));
-    assert_eq!(seen.number(step, "experience_pipeline/experience_count"), Some(6.0));
+    assert_eq!(seen.metric(step, "rollout/rerun_count"), Some(1.0));
+    assert_eq!(seen.metric(step, "rollout/finished_task_count"), Some(3.0));
+    assert_eq!(seen.metric(step, "experience_pipeline/experience_count"), Some(6.0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_may_not_be_short_ends_with_the_counts_and_goes_on_when_it_may() {
-    let world = World::with(unlucky);
+async fn job_ends_with_missing_tasks_and_resumes_with_reruns() {
+    let world = World::with(except_task_7(TestRun::Fails));
     let seen = EventLog::default();
     let fail = ["explorer.batch.train.on_missing_tasks=fail"];
     let mut explorer = world.prepare(&fail, &seen).await;
@@ -50,11 +45,11 @@ async fn a_job_that_may_not_be_short_ends_with_the_counts_and_goes_on_when_it_ma
     let error = explorer.explore().await.unwrap_err();
     drop(trainer);
     let ExplorerError::Short { step, .. } = &error else { panic!("{error}") };
-    assert!(error.to_string().contains("2 of 3 tasks have a good run, 3 needed"), "{error}");
+    assert!(error.to_string().contains("2 of 3 tasks have a successful run, 3 needed"), "{error}");
     let step = *step;
     explorer.shutdown().await.unwrap();
     drop(explorer);
-    // What was finished is kept, and only the rest is run again.
+    // Finished runs are kept; only the missing tasks are run again.
     let (explored, _) = world.explore(&["explorer.batch.train.on_missing_tasks=rerun"]).await;
     assert_eq!((explored.steps, explored.counts.tasks_failed), (4, 0));
     let ran = world.ran.lock().unwrap();
@@ -65,10 +60,8 @@ async fn a_job_that_may_not_be_short_ends_with_the_counts_and_goes_on_when_it_ma
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_over_rollout_stragglers_are_cut() {
-    let world = World::with(|batch, n, _| {
-        if n == 7 && !batch.contains('/') { TestWorkflow::Never } else { TestWorkflow::Well }
-    });
+async fn over_rollout_truncates_slow_tasks() {
+    let world = World::with(except_task_7(TestRun::Hangs));
     let overrides = [
         "synchronizer.sync_style=explorer_driven",
         "explorer.over_rollout={ratio: 0.4, wait_after_min: 0.05}",
@@ -81,12 +74,9 @@ async fn with_over_rollout_stragglers_are_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_that_hang_are_run_again_or_end_the_job() {
-    let hangs = |batch: &str, n: u64, _: u32| {
-        if n == 7 && !batch.contains('/') { TestWorkflow::Never } else { TestWorkflow::Well }
-    };
+async fn hanging_tasks_are_rerun() {
     let overrides = ["explorer.max_timeout=0.3", "explorer.batch.train.on_missing_tasks=rerun"];
-    let world = World::with(hangs);
+    let world = World::with(except_task_7(TestRun::Hangs));
     let (explored, _) = world.explore(&overrides).await;
     assert_eq!((explored.counts.tasks_finished, explored.counts.tasks_failed), (12, 0));
     assert!(world.delivered().values().all(|tasks| tasks.len() == 6));

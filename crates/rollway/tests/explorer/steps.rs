@@ -1,17 +1,19 @@
-//! Steps, evaluations and exchanges, in the order of the style.
+//! Order of steps, evaluations and weight syncs by style.
 
-use rollway::explorer::JobEvent;
+use std::sync::Arc;
 
-use crate::world::World;
+use rollway::explorer::{Explorer, ExplorerOptions, JobEvent, JobObservers};
+
+use crate::world::{EventLog, Trainer, World};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_period_is_begun_evaluated_finalized_and_exchanged() {
+async fn fixed_style_syncs_after_every_interval() {
     let world = World::new();
     let (explored, seen) = world.explore(&["synchronizer.sync_interval=2"]).await;
     assert_eq!((explored.steps, explored.version, explored.stopped), (4, 4, false));
-    let (start, words): (Vec<_>, Vec<_>) =
+    let (start, events): (Vec<_>, Vec<_>) =
         seen.messages().into_iter().partition(|it| it == "eval 0 v0");
-    assert_eq!(start.len(), 1, "it is finished whenever it is");
+    assert_eq!(start.len(), 1, "its end is not ordered");
     let expected = [
         "begin 1",
         "begin 2",
@@ -26,25 +28,25 @@ async fn a_period_is_begun_evaluated_finalized_and_exchanged() {
         "sync 4 v4",
         "eval 4 v4",
     ];
-    assert_eq!(words, expected);
+    assert_eq!(events, expected);
     let counts = &explored.counts;
     assert_eq!((counts.tasks_submitted, counts.tasks_finished, counts.tasks_failed), (12, 12, 0));
     assert_eq!(counts.experiences_delivered, 24);
     assert_eq!(counts.first_eval.as_ref().map(|it| (it.step, it.mean())), Some((0, Some(1.0))));
     assert_eq!(counts.last_eval.as_ref().map(|it| (it.step, it.mean())), Some((4, Some(1.0))));
     assert!(counts.seconds > 0.0);
-    // Every task was run twice, in the order of the selector, and is in the buffer as often.
+    // Every task was run twice, and its experiences are in the buffer.
     let mut ran = world.ran.lock().unwrap().clone();
     ran.retain(|batch, _| !batch.contains('/'));
     ran.values_mut().for_each(|tasks| tasks.sort_unstable());
     assert_eq!(ran.len(), 4);
     assert_eq!(world.delivered(), ran);
-    assert_eq!(seen.number(1, "rollout/model_version"), Some(0.0));
-    assert_eq!(seen.number(3, "rollout/model_version"), Some(2.0));
-    assert_eq!(seen.number(3, "rollout/finished_task_count"), Some(3.0));
-    assert!(seen.number(3, "explorer/time/wait_explore_step").is_some());
-    assert!(seen.number(3, "explorer/time/sync_interval").is_none());
-    assert!(seen.number(4, "explorer/time/sync_interval").is_some());
+    assert_eq!(seen.metric(1, "rollout/model_version"), Some(0.0));
+    assert_eq!(seen.metric(3, "rollout/model_version"), Some(2.0));
+    assert_eq!(seen.metric(3, "rollout/finished_task_count"), Some(3.0));
+    assert!(seen.metric(3, "explorer/time/wait_explore_step").is_some());
+    assert!(seen.metric(3, "explorer/time/sync_interval").is_none());
+    assert!(seen.metric(4, "explorer/time/sync_interval").is_some());
     let events = seen.events();
     let eval = events.iter().find_map(|event| match event {
         JobEvent::Evaluated { metrics, step: 2, .. } => Some(metrics),
@@ -55,8 +57,8 @@ async fn a_period_is_begun_evaluated_finalized_and_exchanged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_model_that_is_trained_answers_and_its_version_is_told() {
-    // The workflow that comes with Rollway asks the embedded model through the gateway.
+async fn experiences_have_the_version_of_the_trained_model() {
+    // The built-in workflow calls the embedded model through the gateway.
     let world = World::new();
     let overrides = [
         "buffer.explorer_input.default_workflow_type=simple_workflow",
@@ -66,36 +68,33 @@ async fn the_model_that_is_trained_answers_and_its_version_is_told() {
         "buffer.explorer_input.taskset.format.response_key=n",
         "buffer.explorer_input.eval_tasksets=[]",
     ];
-    let seen = crate::world::EventLog::default();
-    let config = world.config(&overrides);
-    let options = rollway::explorer::ExplorerOptions {
-        watchers: rollway::explorer::JobObservers::new(vec![std::sync::Arc::new(seen.clone())]),
-        ..Default::default()
-    };
-    let mut explorer = rollway::explorer::Explorer::prepare(&config, options).await.unwrap();
-    let trainer = crate::world::Trainer::start(&explorer, &seen).await;
-    let pulse = explorer.live_stats();
+    let seen = EventLog::default();
+    let watchers = JobObservers::new(vec![Arc::new(seen.clone())]);
+    let options = ExplorerOptions { watchers, ..ExplorerOptions::default() };
+    let mut explorer = Explorer::prepare(&world.config(&overrides), options).await.unwrap();
+    let trainer = Trainer::start(&explorer, &seen).await;
+    let stats = explorer.live_stats();
     let explored = explorer.explore().await.unwrap_or_else(|error| panic!("{error}"));
     drop(trainer);
     assert_eq!((explored.steps, explored.version), (2, 2));
     for (step, version) in [(1, 0.0), (2, 1.0)] {
         for stat in ["", "/min", "/max", "/mean"] {
             let key = format!("rollout/model_version{stat}");
-            assert_eq!(seen.number(step, &key), Some(version), "{step} {key}");
+            assert_eq!(seen.metric(step, &key), Some(version), "{step} {key}");
         }
     }
-    let beat = pulse.sample().await;
-    assert_eq!((beat.done, beat.pending, beat.running, beat.failed), (12, 0, 0, 0));
-    assert_eq!((beat.runners, beat.busy), (4, 0));
-    assert!(beat.prompt_tokens > 12 && beat.answer_tokens > 12, "{beat:?}");
+    let sample = stats.sample().await;
+    assert_eq!((sample.done, sample.pending, sample.running, sample.failed), (12, 0, 0, 0));
+    assert_eq!((sample.runners, sample.busy), (4, 0));
+    assert!(sample.prompt_tokens > 12 && sample.answer_tokens > 12, "{sample:?}");
     explorer.shutdown().await.unwrap();
-    assert_eq!(pulse.sample().await.done, 12, "the last numbers stay");
-    // A second time there is nothing to do.
+    assert_eq!(stats.sample().await.done, 12, "the last sample is kept");
+    // A second shutdown does nothing.
     explorer.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_fully_async_a_window_is_in_flight_and_weights_come_of_themselves() {
+async fn fully_async_bounds_batches_in_flight_and_staleness() {
     let world = World::new();
     let overrides = [
         "synchronizer.sync_style=fully_async",
@@ -110,7 +109,7 @@ async fn with_fully_async_a_window_is_in_flight_and_weights_come_of_themselves()
     for event in seen.events().iter() {
         match event {
             JobEvent::StepBegun { step, .. } => {
-                assert!(step - done <= 2, "more than the window");
+                assert!(step - done <= 2, "more than max_inflight_batches");
                 assert!(step - 1 - version <= 1, "step {step} is too stale with v{version}");
             }
             JobEvent::StepDone { step, .. } => done = *step,

@@ -1,6 +1,6 @@
-//! Workflows that come with the engine, and where the runners of a job come from.
+//! Built-in workflows and workflow runtimes.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod world;
 
@@ -13,22 +13,22 @@ use rollway_core::metrics::Metrics;
 use rollway_experience::{Experience, deserialize_many};
 use serde_json::{Value, json};
 
-use crate::world::{World, drawn, failed, run};
+use crate::world::{World, failed, run, selected};
 
 const SIMPLE: &str = "default_workflow_type: simple_workflow, default_reward_fn_type: exact_match,";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_without_python_asks_judges_and_labels() {
+async fn rust_workflow_calls_rewards_and_labels() {
     let world = World::new();
     for mode in ["sequential", "asynchronous", "multi-threading"] {
         let config = world.config(SIMPLE, &format!("concurrent_mode: {mode},"));
-        let fleet = WorkflowRuntime::from_config(&config).unwrap();
-        fleet.check(&config).await.unwrap();
-        assert!(fleet.needs_prompts());
+        let runtime = WorkflowRuntime::from_config(&config).unwrap();
+        runtime.check(&config).await.unwrap();
+        assert!(runtime.needs_prompts());
         let gateway = world.gateway(&config, ServerKind::Vllm).await;
-        let (train, _) = drawn(&config);
-        let tasks = train.iter().map(|one| fleet.encode_task(one).unwrap()).collect();
-        let collected = run(&fleet, &config, &gateway, tasks).await;
+        let (train, _) = selected(&config);
+        let tasks = train.iter().map(|one| runtime.encode_task(one).unwrap()).collect();
+        let collected = run(&runtime, &config, &gateway, tasks).await;
         let mut runs = BTreeSet::new();
         let mut rewards = [0.0; 2];
         for payload in &collected.payloads {
@@ -38,9 +38,9 @@ async fn a_job_without_python_asks_judges_and_labels() {
             let row: usize = one.eid.task.to_string().parse().unwrap();
             assert_eq!(one.eid.batch.to_string(), "7");
             runs.insert((row, one.eid.run));
-            let said = one.response_text.as_deref().unwrap();
-            let is_right = said.trim() == train[row].task.response.as_ref().unwrap();
-            assert_eq!(one.reward, Some(f64::from(u8::from(is_right))), "{said}");
+            let text = one.response_text.as_deref().unwrap();
+            let is_right = text.trim() == train[row].task.response.as_ref().unwrap();
+            assert_eq!(one.reward, Some(f64::from(u8::from(is_right))), "{text}");
             rewards[row] += one.reward.unwrap();
             assert_eq!(one.info.get("task_index"), Some(train[row].task_index()));
             assert_eq!(one.info.get("use_count"), Some(json!(0)));
@@ -59,23 +59,23 @@ async fn a_job_without_python_asks_judges_and_labels() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_eval_yields_rewards_and_no_payloads() {
+async fn eval_yields_rewards_and_no_payloads() {
     let world = World::new();
     let input = "default_workflow_type: simple_workflow, default_reward_fn_type: contains,";
     let config = world.config(input, "");
-    let fleet = WorkflowRuntime::from_config(&config).unwrap();
+    let runtime = WorkflowRuntime::from_config(&config).unwrap();
     let gateway = world.gateway(&config, ServerKind::Vllm).await;
-    let (_, evals) = drawn(&config);
+    let (_, evals) = selected(&config);
     let tasks = evals.iter().map(|one| {
         let mut one = one.clone();
-        // Whatever it says, it is made of digits.
+        // The completion consists of digits.
         let is_first = one.index == 0;
         one.task.response = Some(if is_first { json!("") } else { json!("no digit") });
-        fleet.encode_task(&one).unwrap()
+        runtime.encode_task(&one).unwrap()
     });
     let tasks: Vec<_> = tasks.collect();
     assert!(tasks.iter().all(|task| task.is_eval && task.repeat_times == 2));
-    let collected = run(&fleet, &config, &gateway, tasks).await;
+    let collected = run(&runtime, &config, &gateway, tasks).await;
     assert!(collected.payloads.is_empty());
     for ((_, status), reward) in collected.statuses.iter().zip([1.0, 0.0]) {
         assert!(status.ok(), "{:?}", status.message());
@@ -85,49 +85,50 @@ async fn an_eval_yields_rewards_and_no_payloads() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_machinery_does_wrong_is_no_reward() {
+async fn server_failures_fail_the_run_without_a_reward() {
     let world = World::new();
     let config = world.config(SIMPLE, "");
-    let fleet = WorkflowRuntime::from_config(&config).unwrap();
-    let (train, _) = drawn(&config);
-    let tasks: Vec<_> = train.iter().map(|one| fleet.encode_task(one).unwrap()).collect();
+    let runtime = WorkflowRuntime::from_config(&config).unwrap();
+    let (train, _) = selected(&config);
+    let tasks: Vec<_> = train.iter().map(|one| runtime.encode_task(one).unwrap()).collect();
 
-    // A server that tells no token ids: its answers cannot be recorded.
+    // A server without token ids cannot be recorded.
     let gateway = world.gateway(&config, ServerKind::Openai).await;
-    let collected = run(&fleet, &config, &gateway, tasks.clone()).await;
+    let collected = run(&runtime, &config, &gateway, tasks.clone()).await;
     assert!(collected.payloads.is_empty());
     assert_eq!(failed(&collected, FailureKind::InvalidOutput), 6, "{:?}", collected.statuses);
 
-    // No server at all, and no retries of what that costs.
+    // No server, and no retries.
     let config = world.config(SIMPLE, "failures: {model_unavailable: {retries: 0}},");
     let gateway = world.gateway(&config, ServerKind::Vllm).await;
     world.server.stop().await;
-    let collected = run(&fleet, &config, &gateway, tasks).await;
+    let collected = run(&runtime, &config, &gateway, tasks).await;
     assert!(collected.payloads.is_empty());
     assert_eq!(failed(&collected, FailureKind::ModelUnavailable), 6, "{:?}", collected.statuses);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_nobody_expects_fails_the_run() {
+async fn row_without_expected_answer_or_prompt_fails_the_run() {
     let world = World::new();
     let config = world.config(SIMPLE, "");
-    let fleet = WorkflowRuntime::from_config(&config).unwrap();
+    let runtime = WorkflowRuntime::from_config(&config).unwrap();
     let gateway = world.gateway(&config, ServerKind::Vllm).await;
-    let (mut train, _) = drawn(&config);
+    let (mut train, _) = selected(&config);
     train[0].task.response = None;
     train[1].task.messages.clear();
-    let tasks = train.iter().map(|one| fleet.encode_task(one).unwrap()).collect();
-    let collected = run(&fleet, &config, &gateway, tasks).await;
+    let tasks = train.iter().map(|one| runtime.encode_task(one).unwrap()).collect();
+    let collected = run(&runtime, &config, &gateway, tasks).await;
     assert_eq!(failed(&collected, FailureKind::Workflow), 6);
-    let words: Vec<_> = collected.statuses.iter().map(|(_, one)| one.message().unwrap()).collect();
-    assert!(words[0].contains("format.response_key"), "{words:?}");
-    assert!(words[1].contains("the task asks nothing"), "{words:?}");
+    let message: Vec<_> =
+        collected.statuses.iter().map(|(_, one)| one.message().unwrap()).collect();
+    assert!(message[0].contains("format.response_key"), "{message:?}");
+    assert!(message[1].contains("the task has no prompt"), "{message:?}");
 }
 
 #[tokio::test]
-async fn a_name_that_nothing_is_behind_is_said_before_anything_starts() {
+async fn unknown_names_are_refused_before_start() {
     let world = World::new();
-    for (input, explorer, kind, words) in [
+    for (input, explorer, kind, message) in [
         ("", "", WorkflowSetupErrorKind::Missing, "default_workflow_type"),
         (
             "default_workflow_type: simple_workflow,",
@@ -161,25 +162,25 @@ async fn a_name_that_nothing_is_behind_is_said_before_anything_starts() {
         ),
     ] {
         let config = world.config(input, explorer);
-        let fleet = WorkflowRuntime::from_config(&config).unwrap();
-        let error = fleet.check(&config).await.unwrap_err();
+        let runtime = WorkflowRuntime::from_config(&config).unwrap();
+        let error = runtime.check(&config).await.unwrap_err();
         assert_eq!(error.kind, kind, "{error}");
-        assert!(error.to_string().contains(words), "{error}");
+        assert!(error.to_string().contains(message), "{error}");
     }
-    // What only a row names.
+    // Names in rows.
     let config = world.config(SIMPLE, "");
-    let fleet = WorkflowRuntime::from_config(&config).unwrap();
-    let (mut train, _) = drawn(&config);
+    let runtime = WorkflowRuntime::from_config(&config).unwrap();
+    let (mut train, _) = selected(&config);
     train[0].task.workflow = Some("simpel_workflow".into());
     train[1].task.workflow = None;
-    let unknown = fleet.encode_task(&train[0]).unwrap_err().to_string();
+    let unknown = runtime.encode_task(&train[0]).unwrap_err().to_string();
     assert!(unknown.contains("did you mean `simple_workflow`?"), "{unknown}");
-    let missing = fleet.encode_task(&train[1]).unwrap_err().to_string();
+    let missing = runtime.encode_task(&train[1]).unwrap_err().to_string();
     assert!(missing.contains("default_workflow_type"), "{missing}");
 }
 
 #[tokio::test]
-async fn what_a_set_asks_for_is_checked() {
+async fn arguments_and_media_of_tasksets_are_checked() {
     let world = World::new();
     let mut config = world.config(SIMPLE, "");
     let set = config.buffer.explorer_input.taskset.as_mut().unwrap();
@@ -187,30 +188,30 @@ async fn what_a_set_asks_for_is_checked() {
     let given = config.clone();
     let error = WorkflowRuntime::from_config(&config).unwrap().check(&config).await.unwrap_err();
     assert_eq!(error.kind, WorkflowSetupErrorKind::Arguments);
-    let words = error.to_string();
-    assert!(words.contains("buffer.explorer_input.taskset"), "{words}");
-    // And what a workflow would leave out.
+    let message = error.to_string();
+    assert!(message.contains("buffer.explorer_input.taskset"), "{message}");
+    // Images, which the workflow would leave out.
     let mut config = given;
     let set = config.buffer.explorer_input.taskset.as_mut().unwrap();
     set.format.image_key = Some("level".to_owned());
     let error = WorkflowRuntime::from_config(&config).unwrap().check(&config).await.unwrap_err();
-    assert!(error.to_string().contains("not with images"), "{error}");
+    assert!(error.to_string().contains("not images"), "{error}");
 }
 
 #[tokio::test]
-async fn tasks_for_workers_say_everything_that_a_task_has() {
+async fn tasks_for_workers_have_all_fields() {
     let world = World::new();
     let input = "default_workflow_type: my.package:solve, default_reward_fn_type: exact_match,";
     let config = world.config(input, "");
-    let fleet = WorkflowRuntime::from_config(&config).unwrap();
-    assert!(!fleet.needs_prompts());
-    let (train, _) = drawn(&config);
-    let task = fleet.encode_task(&train[1]).unwrap();
+    let runtime = WorkflowRuntime::from_config(&config).unwrap();
+    assert!(!runtime.needs_prompts());
+    let (train, _) = selected(&config);
+    let task = runtime.encode_task(&train[1]).unwrap();
     assert_eq!((&*task.workflow, task.repeat_times, task.is_eval), ("my.package:solve", 3, false));
     let definition = task.definition.unwrap();
     assert_eq!((&*definition.encoding, &*definition.task_encoding), ("name", TASK_ENCODING));
-    let told: Value = serde_json::from_slice(&task.body).unwrap();
-    assert_eq!(told, Value::Object(train[1].fields()));
-    assert_eq!(told["raw_task"]["level"], 2);
-    assert_eq!(told["reward_fn"], "exact_match");
+    let reply: Value = serde_json::from_slice(&task.body).unwrap();
+    assert_eq!(reply, Value::Object(train[1].fields()));
+    assert_eq!(reply["raw_task"]["level"], 2);
+    assert_eq!(reply["reward_fn"], "exact_match");
 }

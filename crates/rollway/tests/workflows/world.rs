@@ -1,4 +1,4 @@
-//! The embedded model behind a gateway, and jobs that ask it.
+//! The embedded model behind a gateway, and configurations that use it.
 
 use std::time::Duration;
 
@@ -13,7 +13,6 @@ use rollway_gateway::gateway::Gateway;
 use rollway_gateway::models::ServerSpec;
 use tempfile::TempDir;
 
-/// Sums with their answers.
 pub(crate) const ROWS: &str = r#"{"question": "12+34=", "answer": "046", "level": 1}
 {"question": "50+07=", "answer": "057", "level": 2}
 "#;
@@ -51,7 +50,7 @@ explorer: {{{explorer} rollout_model: {{engine_type: tiny}}, max_timeout: 20, ma
         config.resolve().unwrap_or_else(|error| panic!("{error}")).config
     }
 
-    /// Returns a gateway before the model.
+    /// Starts a gateway for the model.
     pub(crate) async fn gateway(&self, config: &Config, engine: ServerKind) -> Gateway {
         let (mut options, mut servers) = gateway_options::options(config).unwrap();
         options.models.health_interval = Duration::from_millis(50);
@@ -68,22 +67,21 @@ explorer: {{{explorer} rollout_model: {{engine_type: tiny}}, max_timeout: 20, ma
     }
 }
 
-/// Returns what a configuration has to train on, and to evaluate on.
-pub(crate) fn drawn(config: &Config) -> (Vec<SelectedTask>, Vec<SelectedTask>) {
+/// Returns the first train batch and all eval tasks.
+pub(crate) fn selected(config: &Config) -> (Vec<SelectedTask>, Vec<SelectedTask>) {
     let opener = TasksetOpener::new(&config.buffer);
     let train = opener.train().unwrap().next_batch(config.buffer.batch_size).unwrap().unwrap();
     let mut evals = opener.evals().unwrap();
     (train, evals[0].all().collect::<Result<_, _>>().unwrap())
 }
 
-/// Runs tasks to their end.
 pub(crate) async fn run(
-    fleet: &WorkflowRuntime,
+    runtime: &WorkflowRuntime,
     config: &Config,
     gateway: &Gateway,
     tasks: Vec<Task>,
 ) -> BatchResults {
-    let workers = fleet.start_backend(config, gateway).await.unwrap();
+    let workers = runtime.start_backend(config, gateway).await.unwrap();
     let scheduler = Scheduler::new(config.to_core(2), workers);
     scheduler.start().await.unwrap();
     scheduler.schedule(tasks, 7).await.unwrap();
@@ -92,7 +90,7 @@ pub(crate) async fn run(
     collected
 }
 
-/// Returns how many runs failed in a way.
+/// Returns the number of runs that failed for a reason.
 pub(crate) fn failed(collected: &BatchResults, kind: FailureKind) -> u64 {
     collected.statuses.iter().map(|(_, status)| status.failed_runs[kind]).sum()
 }
