@@ -14,7 +14,6 @@ pub(crate) struct BenchTable(Mutex<Scores>);
 struct Scores {
     /// Evaluation sets in order of arrival.
     sets: Vec<String>,
-    /// Scores by checkpoint and set.
     rows: BTreeMap<u64, BTreeMap<String, Option<f64>>>,
 }
 

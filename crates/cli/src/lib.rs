@@ -1,5 +1,5 @@
-//! Presentation of a job: log lines, the progress view and `rollway top`. A library of its own, so
-//! that examples and tests can use it without the command.
+//! Presentation of a job: log lines, the progress view and `rollway top`. A library, so that tests
+//! can use it without the command.
 
 pub mod background_writer;
 pub mod log;

@@ -30,9 +30,7 @@ pub enum LogFormat {
 /// Size of a terminal in character cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TerminalSize {
-    /// Cells of a row.
     pub columns: usize,
-    /// Number of rows.
     pub rows: usize,
 }
 
@@ -41,9 +39,7 @@ pub struct TerminalSize {
 pub enum OutputKind {
     /// A terminal with a view that is drawn in place.
     Live,
-    /// Lines of text.
     Plain,
-    /// Lines with one JSON object each.
     Json,
 }
 
@@ -115,12 +111,10 @@ impl Output {
         Self(Arc::new(Shared { kind, colors, size, state }))
     }
 
-    /// Returns the form of this output.
     pub fn kind(&self) -> OutputKind {
         self.0.kind
     }
 
-    /// Returns the current size of the terminal.
     pub fn size(&self) -> TerminalSize {
         (self.0.size)()
     }

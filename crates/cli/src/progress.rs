@@ -36,17 +36,14 @@ const FRAME_INTERVAL: Duration = Duration::from_millis(125);
 const PLAIN_COLUMNS: usize = 100;
 
 /// Identity of a job, as the view shows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobTitle {
     pub name: String,
     pub mode: Mode,
-    /// Name of the trained model.
     pub model: String,
-    /// Folder of the job.
     pub job_dir: PathBuf,
     /// Folder of the TensorBoard files, if they are written.
     pub curves: Option<PathBuf>,
-    /// Configuration file of the job.
     pub source: Option<PathBuf>,
 }
 
@@ -67,7 +64,6 @@ impl JobTitle {
 /// Outcome of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgressEnd {
-    /// All steps are done.
     Done,
     /// Stopped on request; the same command resumes it.
     Stopped,
@@ -90,7 +86,6 @@ struct ViewState {
 }
 
 impl ProgressView {
-    /// Starts showing a job.
     pub fn start(title: JobTitle, output: &Output) -> Arc<Self> {
         let state = ViewState { model: ProgressModel::new(title), is_over: false };
         let view = Arc::new_cyclic(|this| Self {
@@ -109,7 +104,6 @@ impl ProgressView {
         view
     }
 
-    /// Applies a sample of the live statistics.
     pub fn on_sample(&self, sample: StatsSample) {
         let mut state = self.lock();
         state.model.on_sample(sample, self.started.elapsed());
@@ -145,13 +139,13 @@ impl ProgressView {
     }
 
     /// Samples the live statistics periodically.
-    fn poll_stats(&self, pulse: &LiveStats) {
+    fn poll_stats(&self, stats: &LiveStats) {
         // Without a runtime there is no explorer.
         let Ok(runtime) = Handle::try_current() else { return };
-        let (view, pulse) = (self.this.clone(), pulse.clone());
+        let (view, stats) = (self.this.clone(), stats.clone());
         runtime.spawn(async move {
             loop {
-                let sample = pulse.sample().await;
+                let sample = stats.sample().await;
                 // A weak reference: the task does not keep the view alive.
                 match view.upgrade() {
                     Some(view) if !view.lock().is_over => view.on_sample(sample),
@@ -169,8 +163,8 @@ impl ProgressView {
 
 impl JobObserver for ProgressView {
     fn on_event(&self, event: &JobEvent) {
-        if let JobEvent::Ready(pulse) = event {
-            self.poll_stats(pulse);
+        if let JobEvent::Ready(stats) = event {
+            self.poll_stats(stats);
         }
         let mut state = self.lock();
         let now = self.started.elapsed();

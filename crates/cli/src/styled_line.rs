@@ -9,15 +9,11 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use unicode_width::UnicodeWidthChar;
 
-/// Style of a piece of text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TextStyle {
-    /// Normal text.
     #[default]
     Plain,
-    /// Emphasized.
     Bold,
-    /// De-emphasized.
     Faint,
     /// Success.
     Green,
@@ -25,37 +21,23 @@ pub enum TextStyle {
     Yellow,
     /// Failure.
     Red,
-    /// First accent.
     Cyan,
-    /// Second accent.
     Magenta,
 }
 
 impl TextStyle {
-    const fn code(self) -> &'static str {
-        match self {
-            Self::Plain => "0",
-            Self::Bold => "1",
-            Self::Faint => "2",
-            Self::Red => "31",
-            Self::Green => "32",
-            Self::Yellow => "33",
-            Self::Magenta => "35",
-            Self::Cyan => "36",
-        }
-    }
-
-    fn to_ratatui(self) -> Style {
+    /// Returns the code of the ANSI escape sequence and the style of `ratatui`.
+    fn encodings(self) -> (&'static str, Style) {
         let style = Style::new();
         match self {
-            Self::Plain => style,
-            Self::Bold => style.bold(),
-            Self::Faint => style.dim(),
-            Self::Red => style.red(),
-            Self::Green => style.green(),
-            Self::Yellow => style.yellow(),
-            Self::Magenta => style.magenta(),
-            Self::Cyan => style.cyan(),
+            Self::Plain => ("0", style),
+            Self::Bold => ("1", style.bold()),
+            Self::Faint => ("2", style.dim()),
+            Self::Red => ("31", style.red()),
+            Self::Green => ("32", style.green()),
+            Self::Yellow => ("33", style.yellow()),
+            Self::Magenta => ("35", style.magenta()),
+            Self::Cyan => ("36", style.cyan()),
         }
     }
 }
@@ -65,19 +47,16 @@ impl TextStyle {
 pub struct StyledLine(Vec<(String, TextStyle)>);
 
 impl StyledLine {
-    /// Returns an empty line.
     pub const fn new() -> Self {
         Self(Vec::new())
     }
 
-    /// Appends a piece of text.
     #[must_use]
     pub fn with(mut self, text: impl AsRef<str>, style: TextStyle) -> Self {
         self.push(text, style);
         self
     }
 
-    /// Appends a piece of plain text.
     #[must_use]
     pub fn text(self, text: impl AsRef<str>) -> Self {
         self.with(text, TextStyle::Plain)
@@ -93,7 +72,6 @@ impl StyledLine {
         }
     }
 
-    /// Appends the pieces of another line.
     pub fn append(&mut self, other: Self) {
         for (text, style) in other.0 {
             self.push(text, style);
@@ -147,20 +125,18 @@ impl StyledLine {
         for (text, style) in &self.0 {
             // Writing to a string cannot fail.
             let _ = if colors && *style != TextStyle::Plain {
-                write!(encoded, "\x1b[{}m{text}\x1b[0m", style.code())
+                write!(encoded, "\x1b[{}m{text}\x1b[0m", style.encodings().0)
             } else {
                 write!(encoded, "{text}")
             };
         }
         encoded
     }
-}
 
-impl StyledLine {
     /// Returns the line for `ratatui`, with its styles or without.
     pub fn to_ratatui(&self, colors: bool) -> Line<'static> {
         let span = |(text, style): &(String, TextStyle)| match colors {
-            true => Span::styled(text.clone(), style.to_ratatui()),
+            true => Span::styled(text.clone(), style.encodings().1),
             false => Span::raw(text.clone()),
         };
         self.0.iter().map(span).collect()

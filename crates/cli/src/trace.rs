@@ -9,7 +9,6 @@ use rollway::{recorded_job, trace};
 
 use crate::CliError;
 
-/// Default of `--max-bytes`.
 const MAX_TRACE_BYTES: u64 = 2 << 30;
 
 #[derive(Debug, Args)]
@@ -24,16 +23,15 @@ pub(crate) struct TraceArgs {
     max_bytes: u64,
 }
 
-/// Writes the trace file.
 pub(crate) fn trace(args: &TraceArgs) -> Result<(), CliError> {
     let TraceArgs { job_dir, output, max_bytes } = args;
     if !job_dir.is_dir() {
         let job = job_dir.display();
         return Err(CliError::Input(format!("no such folder: {job}; pass the folder of a job")));
     }
-    let scene = recorded_job::open(job_dir).map_err(|error| CliError::Input(error.to_string()))?;
+    let view = recorded_job::open(job_dir).map_err(|error| CliError::Input(error.to_string()))?;
     let path = output.clone().unwrap_or_else(|| job_dir.join("trace-from-history.json"));
-    let (runs, untraced) = trace::write_trace(&*scene, &path, *max_bytes).map_err(|error| {
+    let (runs, untraced) = trace::write_trace(&*view, &path, *max_bytes).map_err(|error| {
         CliError::Job(format!("cannot write {}: {error}; choose another --output", path.display()))
     })?;
     println!("{}: {runs} runs; open it at https://ui.perfetto.dev", path.display());

@@ -37,15 +37,19 @@ pub(crate) fn view(args: &ViewArgs) -> Result<(), CliError> {
     }
     let runtime = runtime()?;
     runtime.block_on(async {
-        if let Some(card) = running_dashboard(job).await {
-            println!("{}", card.address());
+        if let Some(dashboard) = running_dashboard(job).await {
+            println!("{}", dashboard.address());
             eprintln!("the job is running; this is its live dashboard");
-            open(args, &card.address());
+            open(args, &dashboard.address());
             return Ok(());
         }
-        let scene = recorded_job::open(job).map_err(|error| CliError::Input(error.to_string()))?;
-        let options =
-            DashboardOptions { listen: args.listen.clone(), token: None, scene, metrics: None };
+        let view = recorded_job::open(job).map_err(|error| CliError::Input(error.to_string()))?;
+        let options = DashboardOptions {
+            listen: args.listen.clone(),
+            token: None,
+            scene: view,
+            metrics: None,
+        };
         let dashboard = Dashboard::open(options).await?;
         let mut signals = Signals::new()?;
         println!("{}", dashboard.address());
@@ -58,8 +62,8 @@ pub(crate) fn view(args: &ViewArgs) -> Result<(), CliError> {
 
 /// Returns the address of the job's own dashboard, if it responds.
 async fn running_dashboard(job: &Path) -> Option<DashboardAddress> {
-    let card = DashboardAddress::read(job).ok().flatten()?;
-    card.is_served().await.then_some(card)
+    let dashboard = DashboardAddress::read(job).ok().flatten()?;
+    dashboard.is_served().await.then_some(dashboard)
 }
 
 /// Opens an address in a browser if requested. A failure is only a warning.

@@ -4,8 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test and names the line")]
 
-mod terminal;
-
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -23,8 +22,6 @@ use rollway_core::{
     BatchId, BatchKey, BatchResult, BatchState, BatchType, ByDropReason, FailureKind, RunTally,
     TaskTally,
 };
-
-use self::terminal::Terminal;
 
 fn model(name: &str, total: u64) -> ProgressModel {
     let mut model = ProgressModel::new(JobTitle {
@@ -111,7 +108,7 @@ fn play(model: &mut ProgressModel, steps: u64, sets: &[&str], failed: u64) {
             }
         }
     }
-    let beat = StatsSample {
+    let sample = StatsSample {
         pending: 40,
         running: 16,
         done: (steps + sets.len() as u64) * 80 + 1020,
@@ -125,7 +122,7 @@ fn play(model: &mut ProgressModel, steps: u64, sets: &[&str], failed: u64) {
     for tenths in 0..20 {
         let answer_tokens = 1_000_000 + 2450 * tenths;
         let now = now + Duration::from_millis(100 * tenths);
-        model.on_sample(StatsSample { answer_tokens, ..beat }, now);
+        model.on_sample(StatsSample { answer_tokens, ..sample }, now);
     }
 }
 
@@ -143,7 +140,7 @@ fn gallery() -> String {
     play(&mut half, 30, &["held_out"], 1);
     let mut whole = model("first", 60);
     play(&mut whole, 60, &["held_out"], 1);
-    let long = "a-job-with-a-name-that-is-much-longer-than-anybody-would-want-to-read-it";
+    let long = "a-job-with-a-name-that-is-much-longer-than-any-reader-would-want-to-read";
     let mut many = model(long, 10_000);
     play(&mut many, 7321, &["held_out", "harder", "other", "words", "more"], 0);
     let mut bare = model("仕事", 8);
@@ -157,9 +154,9 @@ fn gallery() -> String {
         ("nothing to evaluate on, no live numbers", &bare),
     ];
     let mut text = String::new();
-    for (what, model) in screens {
+    for (title, model) in screens {
         for (columns, rows) in [(100, 30), (80, 24), (60, 20), (30, 6)] {
-            text += &format!("{what}, {columns} × {rows}\n");
+            text += &format!("{title}, {columns} × {rows}\n");
             text += &(shown(&draw(model, TerminalSize { columns, rows })) + "\n");
         }
     }
@@ -204,7 +201,7 @@ fn remaining_time_follows_the_pace_of_the_last_steps() {
     for number in 1..=50 {
         let begun = JobEvent::StepBegun { step: number, tasks: 10, runs: 80 };
         model.on_event(&begun, Duration::from_secs(now));
-        // A long beginning and one slow step are no reason to expect more of them.
+        // A slow start and one slow step do not dominate the estimate.
         now += if number == 40 { 90 } else { 4 };
         model.on_event(&step(number, 0.5, 0), Duration::from_secs(now));
     }
@@ -215,7 +212,7 @@ fn remaining_time_follows_the_pace_of_the_last_steps() {
     assert!(model.time_left().unwrap().as_secs() < left, "time passes between steps");
     model.advance_clock(Duration::from_secs(now + 10_000));
     let stuck = model.time_left().unwrap().as_secs();
-    assert!(stuck >= left * 48 / 50, "what is stuck makes nothing else faster: {stuck}");
+    assert!(stuck >= left * 48 / 50, "a stuck step does not speed up the others: {stuck}");
 }
 
 #[test]
@@ -271,11 +268,46 @@ fn json_events_have_stable_names() {
     assert_eq!((&ended["outcome"], &ended["tasks_failed"]), (&"done".into(), &2.into()));
 }
 
+/// A terminal of 24 columns and 12 rows, with the rows that have scrolled away.
+#[derive(Clone)]
+struct SharedTerminal(Arc<Mutex<vt100::Parser>>);
+
+impl SharedTerminal {
+    /// Returns all rows down to the cursor, without trailing spaces.
+    fn rows(&self) -> Vec<String> {
+        let mut parser = self.0.lock().unwrap();
+        let screen = parser.screen_mut();
+        screen.set_scrollback(usize::MAX);
+        let mut rows = Vec::new();
+        for offset in (1..=screen.scrollback()).rev() {
+            screen.set_scrollback(offset);
+            rows.extend(screen.rows(0, 24).next());
+        }
+        screen.set_scrollback(0);
+        let visible = usize::from(screen.cursor_position().0) + 1;
+        rows.extend(screen.rows(0, 24).take(visible));
+        rows.iter().map(|row| row.trim_end().to_owned()).collect()
+    }
+}
+
+impl io::Write for SharedTerminal {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // The driver of a terminal adds the carriage return.
+        let text = std::str::from_utf8(bytes).unwrap().replace('\n', "\r\n");
+        self.0.lock().unwrap().process(text.as_bytes());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 #[test]
 fn lines_scroll_above_the_view_and_old_frames_are_erased() {
-    let terminal = Arc::new(Mutex::new(Terminal::new(24, 12)));
+    let terminal = SharedTerminal(Arc::new(Mutex::new(vt100::Parser::new(12, 24, 1000))));
     let size = || TerminalSize { columns: 24, rows: 12 };
-    let writer = terminal::Writer(Arc::clone(&terminal));
+    let writer = terminal.clone();
     let output = Output::new(OutputKind::Live, true, Box::new(writer), Box::new(size));
     let line = |text: &str| StyledLine::new().with(text, TextStyle::Green);
     output.print(&[line("before")]);
@@ -286,14 +318,13 @@ fn lines_scroll_above_the_view_and_old_frames_are_erased() {
         if frame % 3 == 0 {
             output.print(&[line(&format!("line {frame}")), line(&"long ".repeat(8))]);
         }
-        let terminal = terminal.lock().unwrap();
-        let (logged, view) = terminal.rows.split_at(terminal.rows.len() - height - 1);
+        let shown = terminal.rows();
+        let (logged, view) = shown.split_at(shown.len() - height - 1);
         let expected = (0..height).map(|row| format!("frame {frame} row {row}"));
-        assert_eq!(view[..height], expected.collect::<Vec<_>>(), "{:#?}", terminal.rows);
-        assert!(logged.iter().all(|row| !row.starts_with("frame")), "{:#?}", terminal.rows);
+        assert_eq!(view[..height], expected.collect::<Vec<_>>(), "{shown:#?}");
+        assert!(logged.iter().all(|row| !row.starts_with("frame")), "{shown:#?}");
     }
     output.end(&[line("the end")]);
-    let terminal = terminal.lock().unwrap();
     let mut expected = vec!["before".to_owned()];
     for frame in (0..30).step_by(3) {
         let logged = format!("line {frame}");
@@ -304,8 +335,7 @@ fn lines_scroll_above_the_view_and_old_frames_are_erased() {
         ]);
     }
     expected.extend(["the end".to_owned(), String::new()]);
-    let rows: Vec<&str> = terminal.rows.iter().map(|row| row.trim_end()).collect();
-    let expected: Vec<&str> = expected.iter().map(|row| row.trim_end()).collect();
+    let rows = terminal.rows();
     assert_eq!(rows, expected);
     assert!(rows.iter().all(|row| width(row) <= 24));
 }

@@ -54,7 +54,6 @@ pub fn draw(model: &ProgressModel, size: TerminalSize) -> Vec<StyledLine> {
     lines.into_iter().map(|(_, line)| line.fit(size.columns.saturating_sub(1))).collect()
 }
 
-/// Returns a line that starts with a label.
 pub(super) fn label(text: &str) -> StyledLine {
     let mut line = StyledLine::new().with(format!("   {text}"), TextStyle::Faint);
     line.pad(LABEL_COLUMNS);
@@ -67,8 +66,8 @@ fn header(model: &ProgressModel, width: usize) -> StyledLine {
     let spinner = SPINNER[(model.now.as_millis() / 125 % 10) as usize];
     let title = &model.title;
     let phase = match model.has_started {
-        true => format::mode(title.mode),
-        false => "getting ready",
+        true => title.mode.name(),
+        false => "getting ready".to_owned(),
     };
     let clock = format::clock(model.now);
     let room = width.saturating_sub(clock.len() + 2);
@@ -86,7 +85,6 @@ fn header(model: &ProgressModel, width: usize) -> StyledLine {
     line.with(clock, TextStyle::Faint)
 }
 
-/// Returns the progress in steps.
 fn steps(model: &ProgressModel, width: usize) -> Option<StyledLine> {
     let is_known = |total: &u64| *total > 0 && model.title.mode != Mode::Bench;
     let total = model.total_steps.filter(is_known)?;
@@ -109,7 +107,6 @@ fn steps(model: &ProgressModel, width: usize) -> Option<StyledLine> {
     Some(line)
 }
 
-/// Returns the raised alarms.
 fn alarms(model: &ProgressModel) -> Option<StyledLine> {
     let kinds: Vec<String> = model.alarms.keys().map(|kind| kind.replace('_', " ")).collect();
     (!kinds.is_empty()).then(|| label("alarms").with(kinds.join(" · "), TextStyle::Red))
@@ -237,7 +234,6 @@ fn curves(model: &ProgressModel, width: usize) -> Vec<Ranked> {
     lines
 }
 
-/// Returns a line that starts with a curve.
 pub(super) fn curve(
     model: &ProgressModel,
     name: &str,

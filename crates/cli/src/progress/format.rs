@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use rollway::config::Mode;
 use rollway_base::human;
 
 /// Returns an estimated duration, rounded by its size: `40 s`, `3 min`, `2 h 5 min`.
@@ -73,18 +72,6 @@ pub fn score(value: f64) -> String {
 
 const fn sign(value: f64) -> &'static str {
     if value < 0.0 { "-" } else { "" }
-}
-
-/// Returns the name of a mode, as in the configuration.
-pub const fn mode(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Both => "both",
-        Mode::Explore => "explore",
-        Mode::Train => "train",
-        Mode::Bench => "bench",
-        Mode::Serve => "serve",
-        Mode::Simulate => "simulate",
-    }
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use rollway_core::BatchResult;
 use rollway_core::metrics::Metrics;
 use serde_json::{Map, Value, json};
 
+use super::ProgressEnd;
 use super::model::ProgressModel;
 use super::summary::FinalSummary;
-use super::{ProgressEnd, format};
 use crate::log_line::timestamp;
 
 /// Returns the object of an event.
@@ -18,7 +18,7 @@ pub fn event(event: &JobEvent, time: SystemTime) -> Value {
         JobEvent::Began { mode, job_dir, done_steps, total_steps, tasks_per_step, runners } => {
             json!({
                 "event": "began",
-                "mode": format::mode(*mode),
+                "mode": mode.name(),
                 "job_dir": job_dir,
                 "done_steps": done_steps,
                 "total_steps": total_steps,

@@ -25,33 +25,26 @@ const TOKEN_RATE_WINDOW: Duration = Duration::from_secs(10);
 const MAX_PACE_MARKS: usize = 64;
 
 /// Accumulated state of a job.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ProgressModel {
-    /// Identity of the job.
     pub title: JobTitle,
     /// Time since the view started.
     pub now: Duration,
-    /// Whether the explorer loop has started.
     pub has_started: bool,
     /// Last finalized step.
     pub done_steps: u64,
     /// Steps of the whole job, if known.
     pub total_steps: Option<u64>,
-    /// Number of runners.
     pub runners: u64,
     /// Tasks and runs of each step in flight.
     pub in_flight: BTreeMap<u64, (u64, u64)>,
-    /// Mean rewards of steps.
     pub rewards: Series,
     /// Scores by evaluation set.
     pub evals: BTreeMap<Arc<str>, Series>,
-    /// Model version of the servers.
     pub version: Option<u64>,
     /// Last weight sync: time waiting for the trainer, time loading.
     pub last_sync: Option<(Duration, Duration)>,
-    /// Last step of the trainer.
     pub train_step: Option<u64>,
-    /// Last sample of the live statistics.
     pub sample: Option<StatsSample>,
     /// Messages of raised alarms, by kind.
     pub alarms: BTreeMap<&'static str, String>,
@@ -61,36 +54,14 @@ pub struct ProgressModel {
     settled: RunTally,
     /// Times at which steps were finalized.
     pace_marks: VecDeque<(Duration, u64)>,
-    /// Recent token counts.
     tokens: VecDeque<(Duration, u64)>,
 }
 
 impl ProgressModel {
-    /// Returns the state before the first event.
     pub fn new(title: JobTitle) -> Self {
-        Self {
-            title,
-            now: Duration::ZERO,
-            has_started: false,
-            done_steps: 0,
-            total_steps: None,
-            runners: 0,
-            in_flight: BTreeMap::new(),
-            rewards: Series::default(),
-            evals: BTreeMap::new(),
-            version: None,
-            last_sync: None,
-            train_step: None,
-            sample: None,
-            alarms: BTreeMap::new(),
-            settled: RunTally::default(),
-            summary: FinalSummary::default(),
-            pace_marks: VecDeque::new(),
-            tokens: VecDeque::new(),
-        }
+        Self { title, ..Self::default() }
     }
 
-    /// Applies an event.
     pub fn on_event(&mut self, event: &JobEvent, now: Duration) {
         self.advance_clock(now);
         match event {
@@ -160,7 +131,6 @@ impl ProgressModel {
         }
     }
 
-    /// Applies a sample of the live statistics.
     pub fn on_sample(&mut self, sample: StatsSample, now: Duration) {
         self.advance_clock(now);
         self.sample = Some(sample);
@@ -174,7 +144,6 @@ impl ProgressModel {
         }
     }
 
-    /// Sets the current time.
     pub fn advance_clock(&mut self, now: Duration) {
         self.now = now;
         self.summary.seconds = now.as_secs_f64();

@@ -11,7 +11,7 @@ use super::model::{ProgressModel, REWARD_METRIC};
 pub fn event(model: &ProgressModel, event: &JobEvent) -> Option<String> {
     match event {
         JobEvent::Began { mode, job_dir, done_steps, total_steps, tasks_per_step, runners } => {
-            let mut line = format!("{}: mode {}", model.title.name, format::mode(*mode));
+            let mut line = format!("{}: mode {}", model.title.name, mode.name());
             if let Some(total) = total_steps {
                 line += &format!(", {}", format::counted(*total, "step"));
             }

@@ -6,7 +6,6 @@ const MERGED_POINTS: usize = 512;
 /// Number of values on each side of a trend.
 const TREND_VALUES: usize = 8;
 
-/// Bars by height.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Values by step. Neighbours in a long series are merged into their mean.
@@ -48,17 +47,14 @@ impl Series {
         }
     }
 
-    /// Returns whether there is no value yet.
     pub const fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
-    /// Returns the first step and its value.
     pub const fn first(&self) -> Option<(u64, f64)> {
         self.first
     }
 
-    /// Returns the last step and its value.
     pub fn last(&self) -> Option<(u64, f64)> {
         self.recent.last().copied()
     }

@@ -19,37 +19,29 @@ use crate::styled_line::{StyledLine, TextStyle};
 /// Totals of a job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FinalSummary {
-    /// Finalized steps.
     pub steps: u64,
-    /// Steps of the trainer.
     pub trained: u64,
     /// Tasks of these steps and of evaluations.
     pub tasks: u64,
-    /// Tasks without a successful run.
     pub failed: u64,
     /// Tasks that were cancelled because enough others finished, or for lack of time.
     pub cancelled: u64,
     /// Runs that failed for good, by kind.
     pub failures: BTreeMap<String, u64>,
-    /// Delivered experiences.
     pub experiences: u64,
     /// First and last step and score of each evaluation set.
     pub scores: BTreeMap<Arc<str>, [(u64, f64); 2]>,
-    /// Generated tokens.
     pub tokens: u64,
-    /// Duration of the job.
     pub seconds: f64,
 }
 
 impl FinalSummary {
-    /// Adds a finalized step.
     pub fn add_step(&mut self, result: &BatchResult, experiences: u64) {
         self.steps += 1;
         self.experiences += experiences;
         self.add_batch(result);
     }
 
-    /// Adds the tasks of a batch.
     pub fn add_batch(&mut self, result: &BatchResult) {
         self.tasks += result.tasks.total();
         self.failed += result.tasks.failed;
@@ -59,7 +51,6 @@ impl FinalSummary {
         }
     }
 
-    /// Adds a score.
     pub fn add_score(&mut self, set: &Arc<str>, step: u64, score: f64) {
         let both = [(step, score); 2];
         self.scores.entry(Arc::clone(set)).or_insert(both)[1] = (step, score);
@@ -91,7 +82,6 @@ impl From<&Summary> for FinalSummary {
     }
 }
 
-/// Returns the lines of the summary.
 pub fn block(
     model: &ProgressModel,
     summary: &FinalSummary,
@@ -158,7 +148,6 @@ fn work(summary: &FinalSummary) -> Vec<StyledLine> {
     lines
 }
 
-/// Returns the curves of rewards and scores.
 fn curves(model: &ProgressModel, summary: &FinalSummary, width: usize) -> Vec<StyledLine> {
     let mut lines = Vec::new();
     if let (Some(first), Some(last)) = (model.rewards.first(), model.rewards.last()) {
@@ -189,7 +178,6 @@ fn change(first: (u64, f64), last: (u64, f64)) -> StyledLine {
         .with(format!("  {arrow} {}", format::score(change.abs())), style)
 }
 
-/// Returns the arrow of a change and its style.
 pub fn arrow(change: f64) -> (char, TextStyle) {
     match change {
         change if change >= 0.0005 => ('▲', TextStyle::Green),

@@ -16,11 +16,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// State of a job at one time.
 #[derive(Clone, Debug, Default)]
 pub struct TopSnapshot {
-    /// Identity and progress of the job.
     pub job: JobInfo,
-    /// Its counters and alarms.
     pub overview: Overview,
-    /// Its runners.
     pub runners: Vec<RunnerRow>,
 }
 
@@ -28,45 +25,34 @@ pub struct TopSnapshot {
 #[derive(Clone, Debug)]
 pub struct TopClient {
     client: Client,
-    card: DashboardAddress,
+    address: DashboardAddress,
 }
 
 impl TopClient {
     /// Reads the address of a job's dashboard from the job's folder.
-    ///
-    /// # Errors
-    /// A message, if the folder names no dashboard.
     pub fn open(job: &Path) -> Result<Self, String> {
         let shown = job.display();
         if !job.is_dir() {
             return Err(format!("no such folder: {shown}; pass the folder of a job"));
         }
-        let card = DashboardAddress::read(job).map_err(|error| {
+        let address = DashboardAddress::read(job).map_err(|error| {
             format!("cannot read the dashboard address in {shown}: {error}; check permissions")
         })?;
-        let card = card.ok_or_else(|| {
+        let address = address.ok_or_else(|| {
             format!(
                 "{shown} has no dashboard.json: the job has ended, has not started yet, or runs \
                  with `dashboard.enable=false`; open an ended job with `rollway view {shown}`"
             )
         })?;
-        Ok(Self { client: Client::default(), card })
+        Ok(Self { client: Client::default(), address })
     }
 
-    /// Requests a snapshot.
-    ///
-    /// # Errors
-    /// A message, if one of its requests fails.
     pub async fn snapshot(&self) -> Result<TopSnapshot, String> {
         let (job, overview, runners) =
             tokio::try_join!(self.get("job"), self.get("overview"), self.get("runners"))?;
         Ok(TopSnapshot { job, overview, runners })
     }
 
-    /// Cancels a run.
-    ///
-    /// # Errors
-    /// A message, if the request fails.
     pub async fn cancel(&self, batch: &str, task: u32, run: u32) -> Result<ActionResult, String> {
         let path = format!("runs/{}/{task}/{run}/cancel", percent_encode(batch));
         self.request(&path, true).await
@@ -77,7 +63,7 @@ impl TopClient {
     }
 
     async fn request<T: DeserializeOwned>(&self, path: &str, is_post: bool) -> Result<T, String> {
-        let DashboardAddress { url, token, .. } = &self.card;
+        let DashboardAddress { url, token, .. } = &self.address;
         let endpoint = format!("{url}/api/{path}");
         let response = async {
             match is_post {

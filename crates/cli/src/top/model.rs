@@ -7,57 +7,45 @@ use rollway::view::RunnerRow;
 
 use super::client::TopSnapshot;
 
-/// Order of the runners.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RunnerSort {
     /// Stuck runners first, otherwise as the job sorts them.
     #[default]
     Stuck,
-    /// By runner id.
-    Number,
     /// By time in the current state, longest first.
     Age,
     /// By batch, task and run.
     Work,
-    /// By stage.
     Stage,
+    Number,
 }
 
 impl RunnerSort {
+    /// Names in the footer, in the order of the enum, which is also the order of the key `s`.
+    const NAMES: [(Self, &str); 5] = [
+        (Self::Stuck, "stuck first"),
+        (Self::Age, "by age"),
+        (Self::Work, "by work"),
+        (Self::Stage, "by stage"),
+        (Self::Number, "by number"),
+    ];
+
     const fn next(self) -> Self {
-        match self {
-            Self::Stuck => Self::Age,
-            Self::Age => Self::Work,
-            Self::Work => Self::Stage,
-            Self::Stage => Self::Number,
-            Self::Number => Self::Stuck,
-        }
+        Self::NAMES[(self as usize + 1) % Self::NAMES.len()].0
     }
 
-    /// Returns the name that the footer shows.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Stuck => "stuck first",
-            Self::Number => "by number",
-            Self::Age => "by age",
-            Self::Work => "by work",
-            Self::Stage => "by stage",
-        }
+        Self::NAMES[self as usize].1
     }
 }
 
-/// Run to cancel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CancelTarget {
-    /// Batch id.
     pub batch: String,
-    /// Index of the task.
     pub task: u32,
-    /// Index of the run.
     pub run: u32,
 }
 
-/// Meaning of the keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum InputMode {
     /// Keys move the cursor and give commands.
@@ -74,34 +62,25 @@ pub enum InputMode {
 /// Action that a key requests from the event loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TopAction {
-    /// Draw only.
     None,
-    /// Quit.
     Quit,
-    /// Cancel a run.
     Cancel(CancelTarget),
 }
 
-/// State of the view.
 #[derive(Clone, Debug, Default)]
 pub struct TopModel {
-    /// Last snapshot of the job.
     pub snapshot: TopSnapshot,
     /// Error of the last request. `None`: the snapshot is current.
     pub error: Option<String>,
     /// Result of the last action.
     pub notice: Option<String>,
-    /// Meaning of the keys.
     pub mode: InputMode,
     /// Text that shown runners contain.
     pub filter: String,
-    /// Order of the runners.
     pub sort: RunnerSort,
     /// Runner under the cursor; the cursor follows it when rows move.
     pub cursor: Option<u32>,
-    /// Index of the first visible row.
     pub first_row: usize,
-    /// Number of visible rows.
     pub page_rows: usize,
 }
 
@@ -139,19 +118,16 @@ impl TopModel {
         rows
     }
 
-    /// Returns the index of the cursor among the rows.
     pub fn cursor_index(&self, rows: &[&RunnerRow]) -> usize {
         let index = self.cursor.and_then(|cursor| rows.iter().position(|row| row.runner == cursor));
         index.unwrap_or(0)
     }
 
-    /// Sets the number of visible rows.
     pub fn resize(&mut self, page_rows: usize) {
         self.page_rows = page_rows.max(1);
         self.scroll_to_cursor();
     }
 
-    /// Handles a key press.
     pub fn on_key(&mut self, key: KeyEvent) -> TopAction {
         let code = match key.code {
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {

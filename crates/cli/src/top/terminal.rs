@@ -23,9 +23,6 @@ pub struct RawTerminal {
 
 impl RawTerminal {
     /// Enters raw mode and the alternate screen, and installs a panic hook that leaves both.
-    ///
-    /// # Errors
-    /// If standard input or output is not a terminal.
     pub fn enter() -> io::Result<Self> {
         let area = current_area();
         // The size is read by `size_of`, which knows `COLUMNS` and `LINES`, hence fixed.
@@ -37,9 +34,6 @@ impl RawTerminal {
     }
 
     /// Draws a frame at the current size of the terminal.
-    ///
-    /// # Errors
-    /// If standard output cannot be written.
     pub fn draw(&mut self, model: &mut TopModel) -> io::Result<()> {
         let area = current_area();
         execute!(stdout(), BeginSynchronizedUpdate)?;
@@ -86,9 +80,6 @@ fn is_dumb() -> bool {
 }
 
 /// Writes text to standard output and flushes it.
-///
-/// # Errors
-/// If standard output cannot be written.
 pub fn print(text: &str) -> io::Result<()> {
     let mut out = stdout().lock();
     out.write_all(text.as_bytes())?;
