@@ -154,7 +154,7 @@ pub struct ResolvedConfig {
 }
 
 choices! {
-    /// Task of the job.
+    /// Mode of operation.
     pub enum Mode {
         /// Explores and trains.
         #[default]
@@ -165,7 +165,7 @@ choices! {
         Train,
         /// Evaluates checkpoints.
         Bench,
-        /// Serves models to agents elsewhere and records their calls.
+        /// Serves models to external agents and records their calls.
         Serve,
         /// Runs the scheduler in virtual time with simulated work and faults.
         Simulate,

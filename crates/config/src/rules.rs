@@ -124,8 +124,8 @@ impl Check<'_> {
         let input = &self.given.buffer.explorer_input;
         if let Some(taskset) = &input.taskset {
             let key = "buffer.explorer_input.taskset".to_owned();
-            let ours = self.taskset(&key, taskset, "taskset_0", Some(repeat_times));
-            self.config.buffer.explorer_input.taskset = Some(ours);
+            let resolved = self.taskset(&key, taskset, "taskset_0", Some(repeat_times));
+            self.config.buffer.explorer_input.taskset = Some(resolved);
         }
         let list = |name: &str| format!("buffer.explorer_input.{name}");
         self.config.buffer.explorer_input.tasksets =
@@ -142,7 +142,7 @@ impl Check<'_> {
         repeat_times: Option<u32>,
     ) -> Vec<Taskset> {
         let mut names = BTreeSet::new();
-        let mut ours = Vec::new();
+        let mut resolved = Vec::new();
         for (index, taskset) in tasksets.iter().enumerate() {
             let key = format!("{key}[{index}]");
             let taskset = self.taskset(&key, taskset, &format!("{prefix}_{index}"), repeat_times);
@@ -153,9 +153,9 @@ impl Check<'_> {
                 let hint = "metrics are recorded by name: choose different names";
                 self.wrong(&format!("{key}.name"), message, hint);
             }
-            ours.push(taskset);
+            resolved.push(taskset);
         }
-        ours
+        resolved
     }
 
     fn taskset(
@@ -165,9 +165,9 @@ impl Check<'_> {
         name: &str,
         repeat_times: Option<u32>,
     ) -> Taskset {
-        let mut ours = taskset.clone();
-        if ours.name.as_ref().is_none_or(String::is_empty) {
-            ours.name = Some(name.to_owned());
+        let mut resolved = taskset.clone();
+        if resolved.name.as_ref().is_none_or(String::is_empty) {
+            resolved.name = Some(name.to_owned());
         }
         if taskset.path.as_ref().is_none_or(String::is_empty) {
             let hint = "give the path of the tasks: `path: tasks.jsonl`";
@@ -181,7 +181,7 @@ impl Check<'_> {
                     &format!("`algorithm.repeat_times` is used: {repeat_times}"),
                 );
             }
-            ours.repeat_times = repeat_times;
+            resolved.repeat_times = repeat_times;
         }
         let (min, max) = match taskset.data_selector.selector_type {
             SelectorType::OfflineEasy2hard => (1, usize::MAX),
@@ -196,7 +196,7 @@ impl Check<'_> {
             let hint = "name the fields of a row that hold the difficulty of a task";
             self.wrong(&format!("{key}.data_selector.feature_keys"), message, hint);
         }
-        ours
+        resolved
     }
 
     fn buffers(&mut self) {

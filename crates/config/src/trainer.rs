@@ -19,7 +19,7 @@ section! {
         /// Learning rate of the embedded trainer. Absent: the default of the embedded model.
         #[schemars(extend("exclusiveMinimum" = 0))]
         pub learning_rate: Option<f64>,
-        /// Maximum time for the trainer to end after it was asked to stop.
+        /// Maximum time for the trainer to end after a stop request.
         pub grace: ConfigSeconds = ConfigSeconds::new(30),
     }
 }

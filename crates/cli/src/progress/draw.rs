@@ -151,11 +151,11 @@ fn runs(model: &ProgressModel, width: usize) -> StyledLine {
         (waiting, "waiting", TextStyle::Plain),
     ];
     // Failures are shown only if there are any.
-    let is_shown = |(count, what, _): &(u64, &str, TextStyle)| *count > 0 || *what != "failed";
+    let is_shown = |(count, name, _): &(u64, &str, TextStyle)| *count > 0 || *name != "failed";
     let mut texts = list(counts.into_iter().filter(is_shown));
     if line.width() + texts.width() > width {
         // The line of the runners shows the number of running runs, too.
-        texts = list(counts.into_iter().filter(is_shown).filter(|(_, what, _)| *what != "running"));
+        texts = list(counts.into_iter().filter(is_shown).filter(|(_, name, _)| *name != "running"));
     }
     line.append(texts);
     line
@@ -164,10 +164,10 @@ fn runs(model: &ProgressModel, width: usize) -> StyledLine {
 /// Returns counts with their labels.
 fn list(counts: impl Iterator<Item = (u64, &'static str, TextStyle)>) -> StyledLine {
     let mut line = StyledLine::new();
-    for (at, (count, what, style)) in counts.enumerate() {
+    for (at, (count, name, style)) in counts.enumerate() {
         line.push(if at > 0 { " · " } else { "" }, TextStyle::Faint);
         line.push(format::count(count), if count == 0 { TextStyle::Plain } else { style });
-        line.push(format!(" {what}"), TextStyle::Plain);
+        line.push(format!(" {name}"), TextStyle::Plain);
     }
     line
 }

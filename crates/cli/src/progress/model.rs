@@ -173,9 +173,9 @@ impl ProgressModel {
         let seconds = last.0.saturating_sub(from.0).as_secs_f64() / steps as f64;
         let left = total.saturating_sub(self.done_steps);
         // Time since the last step counts, but a step that hangs does not speed up the others.
-        let least = left.saturating_sub((self.in_flight.len() as u64).max(1)) as f64 * seconds;
+        let min_left = left.saturating_sub((self.in_flight.len() as u64).max(1)) as f64 * seconds;
         let since = self.now.saturating_sub(last.0).as_secs_f64();
-        Duration::try_from_secs_f64((left as f64 * seconds - since).max(least)).ok()
+        Duration::try_from_secs_f64((left as f64 * seconds - since).max(min_left)).ok()
     }
 
     /// Returns the first and last step of all curves.

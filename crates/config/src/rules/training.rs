@@ -99,13 +99,10 @@ impl Check<'_> {
 
     /// A buffer of another process can be read but not written.
     fn remote_buffer(&mut self) {
-        let ours = &self.given.buffer.trainer_input.experience_buffer;
-        let Some(path) = ours.path.as_deref().filter(|path| path.starts_with("rollway")) else {
-            return;
-        };
-        if !path.starts_with("rollway://") && !path.starts_with("rollway+unix:") {
-            return;
-        }
+        let buffer = &self.given.buffer.trainer_input.experience_buffer;
+        let is_remote =
+            |path: &&str| path.starts_with("rollway://") || path.starts_with("rollway+unix:");
+        let Some(path) = buffer.path.as_deref().filter(is_remote) else { return };
         let key = "buffer.trainer_input.experience_buffer.path";
         if self.given.mode != Mode::Train {
             let message = format!("`{path}` is the buffer of another process, which writes it");
@@ -114,7 +111,7 @@ impl Check<'_> {
                 message,
                 "remove the key; only mode `train` can read the buffer of another process",
             );
-        } else if ours.storage_type != StorageType::Queue {
+        } else if buffer.storage_type != StorageType::Queue {
             let hint = "set `storage_type: queue`, or remove it";
             self.wrong(key, format!("`{path}` needs `storage_type: queue`"), hint);
         }

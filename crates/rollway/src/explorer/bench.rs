@@ -16,7 +16,7 @@ use super::evals::{Finished, batch};
 use super::resources::ExplorerResources;
 use super::run_loop::ExplorerLoop;
 use super::weights::checkpoint;
-use super::{ExplorerError, JobEvent, Result};
+use super::{ExplorerError, Result};
 
 /// Result of the evaluation of one taskset.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,7 +108,8 @@ impl ExplorerLoop {
         if from_start {
             steps.retain(|step| *step > 0);
         }
-        self.emit_bench_began(resources, steps.len() + usize::from(from_start));
+        let checkpoints = steps.len() + usize::from(from_start);
+        resources.emit_began(0, checkpoints as u64, 0);
         if from_start {
             rows.extend(self.evaluate_now(resources, 0, "bench").await?);
         }
@@ -123,17 +124,6 @@ impl ExplorerLoop {
             rows.extend(self.evaluate_now(resources, step, "bench").await?);
         }
         Ok(rows)
-    }
-
-    fn emit_bench_began(&self, resources: &ExplorerResources, checkpoints: usize) {
-        resources.watchers.emit(&JobEvent::Began {
-            mode: resources.config.mode,
-            job_dir: resources.config.job_dir(),
-            done_steps: 0,
-            total_steps: Some(checkpoints as u64),
-            tasks_per_step: 0,
-            runners: resources.runners,
-        });
     }
 }
 

@@ -21,7 +21,7 @@ use super::model_stack::ModelStack;
 use super::restored::RestoredBatches;
 use super::run_loop::{ExplorerLoop, JobTasksets};
 use super::weights::{self, LoadedWeights};
-use super::{ExplorerError, ExplorerOptions, JobObservers, Result};
+use super::{ExplorerError, ExplorerOptions, JobEvent, JobObservers, Result};
 use crate::gateway_options::trained_model;
 use crate::workflow_runtime::WorkflowRuntime;
 
@@ -197,6 +197,17 @@ impl OpenParts {
 impl ExplorerHandles {
     pub(super) fn loaded(&self) -> MutexGuard<'_, LoadedWeights> {
         self.loaded.lock()
+    }
+
+    pub(super) fn emit_began(&self, done_steps: u64, total_steps: u64, tasks_per_step: u32) {
+        self.watchers.emit(&JobEvent::Began {
+            mode: self.config.mode,
+            job_dir: self.config.job_dir(),
+            done_steps,
+            total_steps: Some(total_steps),
+            tasks_per_step: tasks_per_step.into(),
+            runners: self.runners,
+        });
     }
 
     /// Leaves the synchronizer: all steps are done.

@@ -142,7 +142,8 @@ impl ExplorerLoop {
     ) -> Result<ExploreSummary> {
         self.since.get_or_insert_with(Instant::now);
         self.period_since = Instant::now();
-        self.emit_began(resources);
+        let (done, total) = (self.plan.progress().finalized, self.plan.last_step());
+        resources.emit_began(done, total, resources.config.buffer.batch_size);
         // A finished job needs no weights.
         if self.plan.clone().orders() != [PlanAction::End] {
             tokio::select! {
@@ -191,18 +192,6 @@ impl ExplorerLoop {
         let progress = self.plan.progress();
         let (steps, version) = (progress.finalized, progress.version);
         ExploreSummary { steps, version, stopped, counts: self.counts_now() }
-    }
-
-    fn emit_began(&self, resources: &ExplorerResources) {
-        let total = self.plan.last_step();
-        resources.watchers.emit(&JobEvent::Began {
-            mode: resources.config.mode,
-            job_dir: resources.config.job_dir(),
-            done_steps: self.plan.progress().finalized,
-            total_steps: Some(total),
-            tasks_per_step: resources.config.buffer.batch_size.into(),
-            runners: resources.runners,
-        });
     }
 
     async fn perform(

@@ -40,32 +40,32 @@ impl StepResult {
 
     /// Adds the result of a rerun of these tasks.
     pub(super) fn add(&mut self, again: &[TaskId], result: &BatchResult) {
-        let ours = &mut self.result;
+        let total = &mut self.result;
         for (place, id) in again.iter().enumerate() {
             let found = result.statuses.iter().find(|(at, _)| at.0 as usize == place);
             let Some((_, status)) = found.filter(|(_, status)| status.completed_runs > 0) else {
                 continue;
             };
             match self.statuses.insert(*id, Arc::clone(status)) {
-                Some(_) => ours.tasks.failed = ours.tasks.failed.saturating_sub(1),
-                None => ours.tasks.cancelled = ours.tasks.cancelled.saturating_sub(1),
+                Some(_) => total.tasks.failed = total.tasks.failed.saturating_sub(1),
+                None => total.tasks.cancelled = total.tasks.cancelled.saturating_sub(1),
             }
             if status.ok() {
-                ours.tasks.ok += 1;
+                total.tasks.ok += 1;
             } else {
-                ours.tasks.partial += 1;
+                total.tasks.partial += 1;
             }
         }
-        ours.runs.add(&result.runs);
-        ours.delivered += result.delivered;
-        ours.dropped.add(&result.dropped);
-        ours.uncertain += result.uncertain;
+        total.runs.add(&result.runs);
+        total.delivered += result.delivered;
+        total.dropped.add(&result.dropped);
+        total.uncertain += result.uncertain;
         for (key, value) in result.sink_metrics.iter() {
             // Counts and times are added; of means that of the first, larger batch is kept.
             let adds_up = key.ends_with("count") || key.contains("/filtered/");
-            let before = ours.sink_metrics.get(key);
+            let before = total.sink_metrics.get(key);
             if adds_up || key.starts_with("time/") || before.is_none() {
-                ours.sink_metrics.set(Arc::clone(key), before.unwrap_or(0.0) + value);
+                total.sink_metrics.set(Arc::clone(key), before.unwrap_or(0.0) + value);
             }
         }
     }

@@ -124,7 +124,7 @@ async fn run_both(
     stop: &CancellationToken,
 ) -> Result<JobOutcome, JobError> {
     let stopper = explorer.stopper();
-    let mut both = Both::new(trainer.is_none());
+    let mut both = Both { is_alone: trainer.is_none(), ..Both::default() };
     let exploring = explorer.explore();
     tokio::pin!(exploring);
     let grace = trainer.as_ref().map_or(Duration::ZERO, Trainer::grace);
@@ -155,7 +155,7 @@ async fn run_both(
                 trainer.iter().for_each(Trainer::stop);
                 both.wait("the job", SHUTDOWN_TIMEOUT.max(grace + ROOT_CAUSE_TIMEOUT));
             }
-            () = sleep_until(both.deadline), if both.waits_for.is_some() => break,
+            () = sleep_until(both.deadline()), if both.waits_for.is_some() => break,
         }
     }
     both.ended()
@@ -169,34 +169,27 @@ async fn ended(trainer: &mut Option<Trainer>) -> Result<TrainerSummary, TrainerE
 }
 
 /// State of explorer and trainer.
+#[derive(Default)]
 struct Both {
     explored: Option<Result<ExploreSummary, ExplorerError>>,
     trained: Option<Result<TrainerSummary, TrainerError>>,
     is_alone: bool,
     is_stopped: bool,
-    waits_for: Option<(&'static str, Duration)>,
-    deadline: Instant,
+    /// Component that the job waits for, the timeout and the deadline.
+    waits_for: Option<(&'static str, Duration, Instant)>,
 }
 
 impl Both {
-    fn new(is_alone: bool) -> Self {
-        Self {
-            explored: None,
-            trained: None,
-            is_alone,
-            is_stopped: false,
-            waits_for: None,
-            deadline: Instant::now(),
-        }
-    }
-
     /// Limits the wait; an earlier deadline remains.
     fn wait(&mut self, component: &'static str, wait_timeout: Duration) {
         let deadline = Instant::now() + wait_timeout;
-        if self.waits_for.is_none() || deadline < self.deadline {
-            self.waits_for = Some((component, wait_timeout));
-            self.deadline = deadline;
+        if self.waits_for.is_none_or(|(.., earlier)| deadline < earlier) {
+            self.waits_for = Some((component, wait_timeout, deadline));
         }
+    }
+
+    fn deadline(&self) -> Instant {
+        self.waits_for.map_or_else(Instant::now, |(.., deadline)| deadline)
     }
 
     const fn are_over(&self) -> bool {
@@ -211,7 +204,7 @@ impl Both {
             return Err(error.into());
         }
         let explored = self.explored.transpose()?;
-        if let (false, Some((component, wait_timeout))) = (is_over, self.waits_for) {
+        if let (false, Some((component, wait_timeout, _))) = (is_over, self.waits_for) {
             return Err(JobError::Late { component, seconds: wait_timeout.as_secs_f64() });
         }
         let stopped = self.is_stopped || explored.as_ref().is_some_and(|it| it.stopped);
