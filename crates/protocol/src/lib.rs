@@ -16,6 +16,7 @@ mod message;
 pub mod reader;
 mod refusal;
 mod status_message;
+mod stream_service;
 pub mod worker_client;
 pub mod worker_server;
 

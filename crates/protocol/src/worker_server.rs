@@ -20,8 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rollway_base::Address;
-use rollway_base::Secret;
+use rollway_base::{Address, Secret};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_util::sync::DropGuard;
 
@@ -31,7 +30,9 @@ pub use listen::{BindError, Peer};
 use crate::byte_budget::ByteBudget;
 use crate::message::{VersionRange, WorkerMessage};
 use crate::refusal::{ConnectRefusal, RefusalCode};
+use crate::stream_service;
 use listen::{ConnectionGate, WorkerListener};
+use session::WorkerService;
 
 /// Where and for whom to listen.
 #[derive(Clone, Debug)]
@@ -169,7 +170,9 @@ impl WorkerServer {
             next_conn: AtomicU64::new(0),
             unknown: AtomicU64::new(0),
         });
-        session::serve(listener, Arc::clone(&shared));
+        let gate = Arc::clone(&shared.gate);
+        let service = WorkerService(Arc::clone(&shared));
+        stream_service::serve(service, listener, gate, shared.limits.keepalive);
         Ok(Self { address, events, shared, came: None, _alive: alive })
     }
 
@@ -244,10 +247,6 @@ struct WorkerServerShared {
 }
 
 impl WorkerServerShared {
-    fn count(&self, code: RefusalCode) {
-        self.gate.count(code);
-    }
-
     /// Hands an event to the engine, when there is room for it. `bytes` is its size as it
     /// travelled.
     async fn emit(&self, event: WorkerServerEvent, bytes: usize) {

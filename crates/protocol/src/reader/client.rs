@@ -5,8 +5,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_core::Stream;
-use rollway_base::Address;
-use rollway_base::Secret;
+use rollway_base::{Address, Secret};
 use tokio::sync::mpsc;
 use tonic::client::Grpc;
 use tonic::{Request, Status, Streaming};
@@ -53,7 +52,7 @@ impl ReaderLink {
         timeout: Duration,
         message_bytes: usize,
     ) -> Result<(Self, proto::Welcome), ReaderConnectError> {
-        let unreachable = |words: String| ReaderConnectError::Unreachable(words);
+        let unreachable = |message: String| ReaderConnectError::Unreachable(message);
         let options = worker_client::WorkerClientOptions {
             timeout,
             ..worker_client::WorkerClientOptions::default()
@@ -93,7 +92,7 @@ impl ReaderLink {
                     Err(ReaderConnectError::Refused(ConnectRefusal::new(code, message)))
                 }
                 Ok(_) => Err(unreachable("it does not say welcome".to_owned())),
-                Err(ReaderDisconnected(words)) => Err(unreachable(words)),
+                Err(ReaderDisconnected(message)) => Err(unreachable(message)),
             }
         };
         let late = |_| unreachable(format!("no answer within {timeout:?}"));

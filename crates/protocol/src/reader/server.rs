@@ -1,9 +1,7 @@
 //! The buffer's end: who may read, and how answers leave.
 
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,26 +9,23 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use futures_core::Stream;
 use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
-use rollway_base::Address;
-use rollway_base::Secret;
+use rollway_base::{Address, Secret};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tonic::server::{Grpc, StreamingService};
-use tonic::{Request, Response, Status, Streaming, body};
-use tower_service::Service;
+use tonic::Status;
 
 use super::proto::{self, buffer_message, trainer_message};
 use super::{CONNECT_PATH, VERSION};
 use crate::byte_budget::ByteBudget;
-use crate::codec::{DecodedFrame, FrameBody, OutgoingFrame, ProtoCodec};
+use crate::codec::{DecodedFrame, FrameBody, OutgoingFrame};
 use crate::refusal::{ConnectRefusal, RefusalCode};
 use crate::status_message::status_message;
+use crate::stream_service::{self, StreamHandler};
 use crate::worker_server::BindError;
 use crate::worker_server::listen::{ConnectionGate, ConnectionSocket, WorkerListener};
 
-type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-type Messages = Streaming<DecodedFrame<proto::TrainerMessage>>;
+type Messages = stream_service::Messages<proto::TrainerMessage>;
 
 /// Messages that wait for one trainer.
 const OUTGOING: usize = 4;
@@ -109,7 +104,6 @@ impl ReaderListener {
         secret: Secret,
         limits: &ReaderLimits,
     ) -> Result<(Self, ReaderConnections), BindError> {
-        const WINDOW: u32 = 4 * 1024 * 1024;
         let listener = WorkerListener::bind(address).await?;
         let address = listener.address().clone();
         let gate = Arc::new(ConnectionGate::new(limits.connections, limits.hello_timeout));
@@ -121,18 +115,8 @@ impl ReaderListener {
             room: Arc::new(ByteBudget::new(limits.in_flight_bytes)),
             limits: limits.clone(),
         });
-        let incoming = listener.incoming(Arc::clone(&gate));
-        let builder = tonic::transport::Server::builder()
-            .max_concurrent_streams(2)
-            .initial_stream_window_size(WINDOW)
-            .initial_connection_window_size(2 * WINDOW)
-            .http2_keepalive_interval(Some(limits.keepalive))
-            .http2_keepalive_timeout(Some(limits.keepalive));
-        tokio::spawn(async move {
-            if let Err(error) = builder.serve_with_incoming(ReaderService(shared), incoming).await {
-                tracing::error!(%error, "no more trainers are accepted");
-            }
-        });
+        let service = ReaderService(shared);
+        stream_service::serve(service, listener, Arc::clone(&gate), limits.keepalive);
         let alive = gate.stop.clone().drop_guard();
         Ok((Self { address, gate, _alive: alive }, ReaderConnections(arrivals)))
     }
@@ -160,57 +144,23 @@ struct ReaderServerShared {
 #[derive(Clone, Debug)]
 struct ReaderService(Arc<ReaderServerShared>);
 
-impl Service<http::Request<body::Body>> for ReaderService {
-    type Response = http::Response<body::Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<Result<Self::Response, Infallible>>;
+impl StreamHandler for ReaderService {
+    const PATH: &'static str = CONNECT_PATH;
+    type Incoming = proto::TrainerMessage;
+    type Outgoing = proto::BufferMessage;
+    type Replies = OutStream;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
+    fn max_message_bytes(&self) -> usize {
+        self.0.limits.message_bytes
     }
 
-    fn call(&mut self, request: http::Request<body::Body>) -> Self::Future {
-        let connect = ReaderConnect(Arc::clone(&self.0));
-        Box::pin(async move {
-            if request.uri().path() != CONNECT_PATH {
-                let status = Status::unimplemented(format!("the only call is {CONNECT_PATH}"));
-                return Ok(status.into_http());
-            }
-            let most = connect.0.limits.message_bytes;
-            let mut grpc = Grpc::new(ProtoCodec::new()).max_decoding_message_size(most);
-            Ok(grpc.streaming(connect, request).await)
-        })
+    fn open(self, socket: Arc<ConnectionSocket>, messages: Messages) -> OutStream {
+        let (outgoing, queue) = mpsc::channel(OUTGOING);
+        let room = Arc::clone(&self.0.room);
+        let replies = ReplySender { outgoing, room, runtime: Handle::current() };
+        tokio::spawn(run(self.0, socket, messages, replies));
+        OutStream(queue)
     }
-}
-
-struct ReaderConnect(Arc<ReaderServerShared>);
-
-impl StreamingService<DecodedFrame<proto::TrainerMessage>> for ReaderConnect {
-    type Response = OutgoingFrame<proto::BufferMessage>;
-    type ResponseStream = OutStream;
-    type Future = BoxFuture<Result<Response<OutStream>, Status>>;
-
-    fn call(&mut self, request: Request<Messages>) -> Self::Future {
-        let opened = open(Arc::clone(&self.0), request);
-        Box::pin(std::future::ready(opened))
-    }
-}
-
-fn open(
-    shared: Arc<ReaderServerShared>,
-    request: Request<Messages>,
-) -> Result<Response<OutStream>, Status> {
-    let Some(socket) = request.extensions().get::<Arc<ConnectionSocket>>().cloned() else {
-        return Err(Status::internal("a stream without a socket"));
-    };
-    if socket.taken.swap(true, Ordering::Relaxed) {
-        return Err(Status::failed_precondition("a connection has one stream"));
-    }
-    let (outgoing, messages) = mpsc::channel(OUTGOING);
-    let room = Arc::clone(&shared.room);
-    let replies = ReplySender { outgoing, room, runtime: Handle::current() };
-    tokio::spawn(run(shared, socket, request.into_inner(), replies));
-    Ok(Response::new(OutStream(messages)))
 }
 
 /// Looks after one stream, from its hello to its end.
@@ -252,17 +202,17 @@ async fn greet(
     messages: &mut Messages,
 ) -> Result<proto::Hello, ConnectRefusal> {
     if socket.surplus {
-        let words = format!("there are {} connections already", shared.limits.connections);
-        return Err(ConnectRefusal::new(RefusalCode::TooManyConnections, words));
+        let message = format!("there are {} connections already", shared.limits.connections);
+        return Err(ConnectRefusal::new(RefusalCode::TooManyConnections, message));
     }
     let timeout = shared.limits.hello_timeout;
     let Ok(first) = tokio::time::timeout(timeout, next(messages)).await else {
-        let words = format!("no hello within {timeout:?}");
-        return Err(ConnectRefusal::new(RefusalCode::HelloTimeout, words));
+        let message = format!("no hello within {timeout:?}");
+        return Err(ConnectRefusal::new(RefusalCode::HelloTimeout, message));
     };
     let trainer_message::Kind::Hello(mut hello) = first? else {
-        let words = "the first message has to be a hello";
-        return Err(ConnectRefusal::new(RefusalCode::HelloExpected, words));
+        let message = "the first message has to be a hello";
+        return Err(ConnectRefusal::new(RefusalCode::HelloExpected, message));
     };
     let secret = std::mem::take(&mut hello.secret);
     if Secret::new(secret).as_ref() != Ok(&shared.secret) {
@@ -270,12 +220,12 @@ async fn greet(
     }
     if !(hello.min_version..=hello.max_version).contains(&VERSION) {
         let (from, to) = (hello.min_version, hello.max_version);
-        let words = format!("the buffer speaks version {VERSION}, the trainer {from} to {to}");
-        return Err(ConnectRefusal::new(RefusalCode::Version, words));
+        let message = format!("the buffer speaks version {VERSION}, the trainer {from} to {to}");
+        return Err(ConnectRefusal::new(RefusalCode::Version, message));
     }
     if hello.name.is_empty() || hello.session.is_empty() {
-        let words = "a hello needs a name and a session";
-        return Err(ConnectRefusal::new(RefusalCode::InvalidMessage, words));
+        let message = "a hello needs a name and a session";
+        return Err(ConnectRefusal::new(RefusalCode::InvalidMessage, message));
     }
     Ok(hello)
 }
@@ -283,7 +233,7 @@ async fn greet(
 /// Waits for the next message; those that this version does not know are passed over.
 async fn next(messages: &mut Messages) -> Result<trainer_message::Kind, ConnectRefusal> {
     loop {
-        let invalid = |words: String| ConnectRefusal::new(RefusalCode::InvalidMessage, words);
+        let invalid = |message: String| ConnectRefusal::new(RefusalCode::InvalidMessage, message);
         let message = messages.message().await;
         let message = message.map_err(|status| invalid(status_message(&status)))?;
         let Some(DecodedFrame { message, .. }) = message else {
@@ -296,7 +246,7 @@ async fn next(messages: &mut Messages) -> Result<trainer_message::Kind, ConnectR
 }
 
 /// What goes out.
-struct OutStream(mpsc::Receiver<OutgoingFrame<proto::BufferMessage>>);
+pub(super) struct OutStream(mpsc::Receiver<OutgoingFrame<proto::BufferMessage>>);
 
 impl Stream for OutStream {
     type Item = Result<OutgoingFrame<proto::BufferMessage>, Status>;

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_core::Stream;
+use parking_lot::Mutex;
 use prost::Message as _;
 use rollway_core::{AttemptId, Incarnation, RunnerId};
 use tokio::runtime::Handle;
@@ -134,14 +135,14 @@ impl EngineSender {
     /// Sets what the next heartbeats say about a runner. That it is alive, and which attempt it
     /// executes, is known from what was sent; a runner that never was ready is not mentioned.
     pub fn set_state(&self, runner: RunnerId, state: BTreeMap<String, String>) {
-        if let Some(entry) = self.states().get_mut(&runner) {
+        if let Some(entry) = self.0.states.lock().get_mut(&runner) {
             entry.state = state;
         }
     }
 
     /// Returns what a heartbeat would say now.
     pub fn heartbeat(&self) -> WorkerMessage {
-        WorkerMessage::Heartbeat(self.states().values().cloned().collect())
+        WorkerMessage::Heartbeat(self.0.states.lock().values().cloned().collect())
     }
 
     /// Returns what tells whether goodbye was said.
@@ -165,7 +166,7 @@ impl EngineSender {
             }
             WorkerReport::AttemptEnded { .. } => self.note_attempt(*runner, *life, None),
             WorkerReport::Stopped(_) => {
-                let mut states = self.states();
+                let mut states = self.0.states.lock();
                 if states.get(runner).is_some_and(|state| state.life == *life) {
                     states.remove(runner);
                 }
@@ -175,17 +176,13 @@ impl EngineSender {
     }
 
     fn note_attempt(&self, runner: RunnerId, life: Incarnation, attempt: Option<AttemptId>) {
-        let mut states = self.states();
+        let mut states = self.0.states.lock();
         let fresh = || RunnerHeartbeat { runner, life, attempt, state: BTreeMap::new() };
         let entry = states.entry(runner).or_insert_with(fresh);
         if entry.life != life {
             *entry = fresh();
         }
         entry.attempt = attempt;
-    }
-
-    fn states(&self) -> MutexGuard<'_, BTreeMap<RunnerId, RunnerHeartbeat>> {
-        self.0.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prost::Message as _;
 use rollway_core::{Incarnation, RunnerId};
 use tokio::sync::{mpsc, oneshot};
@@ -34,8 +35,8 @@ pub struct PendingHandshake {
     pub(super) link: Arc<ConnectionShared>,
     pub(super) hello: Hello,
     pub(super) protocol: u32,
-    /// None once it was answered.
-    pub(super) answer: Option<HandshakeReply>,
+    /// `None` once it was sent.
+    pub(super) reply: Option<HandshakeReply>,
 }
 
 /// The way to the worker, and the session that waits for the engine's word.
@@ -88,8 +89,8 @@ impl PendingHandshake {
             max_definitions: u32::try_from(limits.definitions).unwrap_or(u32::MAX),
             env,
         };
-        let Some(HandshakeReply { outgoing, welcomed }) = self.answer.take() else {
-            unreachable!("an answer takes the greeting with it")
+        let Some(HandshakeReply { outgoing, welcomed }) = self.reply.take() else {
+            unreachable!("a reply consumes the handshake")
         };
         for (runner, life) in runners {
             self.link.grant(*runner, *life);
@@ -107,13 +108,13 @@ impl PendingHandshake {
     /// Refuses the worker.
     pub fn refuse(mut self, refusal: ConnectRefusal) {
         self.link.end(DisconnectReason::Refused(refusal));
-        self.answer = None;
+        self.reply = None;
     }
 }
 
 impl Drop for PendingHandshake {
     fn drop(&mut self) {
-        if self.answer.is_some() {
+        if self.reply.is_some() {
             let refusal =
                 ConnectRefusal::new(RefusalCode::NotWanted, "the engine has no use for it");
             self.link.end(DisconnectReason::Refused(refusal));
@@ -185,7 +186,7 @@ impl WorkerConnection {
     /// sent is disconnected when too much of it has piled up. The definition of an attempt is sent
     /// along if the worker does not have it.
     pub fn send(&self, message: EngineMessage) -> Result<(), ConnectionSendError> {
-        let mut outbox = lock(&self.0.outbox);
+        let mut outbox = self.0.outbox.lock();
         match &message {
             EngineMessage::StartAttempt(start) => self.define(&mut outbox, &start.definition)?,
             EngineMessage::StartRunner { runner, life } => self.0.link.grant(*runner, *life),
@@ -198,7 +199,7 @@ impl WorkerConnection {
 
     /// Sends arbitrary bytes in place of a message, for tests of workers.
     pub fn send_raw(&self, bytes: bytes::Bytes) -> Result<(), ConnectionSendError> {
-        self.push(&lock(&self.0.outbox), FrameBody::Raw(bytes))
+        self.push(&self.0.outbox.lock(), FrameBody::Raw(bytes))
     }
 
     fn define(
@@ -246,11 +247,10 @@ impl WorkerConnection {
         })
     }
 
-    fn too_slow(&self, what: &str) -> ConnectionSendError {
-        let message = format!("too many {what} wait to be read");
-        self.0
-            .link
-            .end(DisconnectReason::Refused(ConnectRefusal::new(RefusalCode::SlowReader, message)));
+    fn too_slow(&self, unit: &str) -> ConnectionSendError {
+        let message = format!("too many {unit} wait to be read");
+        let refusal = ConnectRefusal::new(RefusalCode::SlowReader, message);
+        self.0.link.end(DisconnectReason::Refused(refusal));
         ConnectionSendError::Gone
     }
 }
@@ -266,7 +266,7 @@ pub(super) struct ConnectionShared {
     reason: OnceLock<DisconnectReason>,
     ended: CancellationToken,
     /// Tells the outgoing stream to stop, and what to say before.
-    last_word: Mutex<Option<oneshot::Sender<Option<ConnectRefusal>>>>,
+    last_message: Mutex<Option<oneshot::Sender<Option<ConnectRefusal>>>>,
 }
 
 impl ConnectionShared {
@@ -274,7 +274,7 @@ impl ConnectionShared {
         id: ConnId,
         socket: Arc<ConnectionSocket>,
         shared: Arc<WorkerServerShared>,
-        last_word: oneshot::Sender<Option<ConnectRefusal>>,
+        last_message: oneshot::Sender<Option<ConnectRefusal>>,
     ) -> Self {
         Self {
             id,
@@ -283,7 +283,7 @@ impl ConnectionShared {
             lives: Mutex::default(),
             reason: OnceLock::new(),
             ended: CancellationToken::new(),
-            last_word: Mutex::new(Some(last_word)),
+            last_message: Mutex::new(Some(last_message)),
         }
     }
 
@@ -292,12 +292,12 @@ impl ConnectionShared {
         if self.reason.set(reason.clone()).is_err() {
             return;
         }
-        let last_word = match reason {
+        let last_message = match reason {
             // What was sent before is still delivered.
             DisconnectReason::Dropped => None,
             DisconnectReason::Goodbye | DisconnectReason::Lost { .. } => Some(None),
             DisconnectReason::Refused(refusal) => {
-                self.shared.count(refusal.code);
+                self.shared.gate.count(refusal.code);
                 tracing::debug!(conn = %self.id, peer = %self.socket.peer, %refusal, "refused");
                 if refusal.code == RefusalCode::SlowReader {
                     // It would not read this either.
@@ -306,10 +306,10 @@ impl ConnectionShared {
                 Some(Some(refusal))
             }
         };
-        if let Some(last_word) = last_word
-            && let Some(stream) = lock(&self.last_word).take()
+        if let Some(last_message) = last_message
+            && let Some(stream) = self.last_message.lock().take()
         {
-            let _ = stream.send(last_word);
+            let _ = stream.send(last_message);
         }
         self.ended.cancel();
     }
@@ -325,7 +325,7 @@ impl ConnectionShared {
     }
 
     fn grant(&self, runner: RunnerId, life: Incarnation) {
-        let mut lives = lock(&self.lives);
+        let mut lives = self.lives.lock();
         let newest = lives.entry(runner).or_insert(life);
         *newest = life.max(*newest);
     }
@@ -333,11 +333,6 @@ impl ConnectionShared {
     /// Tells whether the worker may speak of a life of a runner. It may of an earlier one: its
     /// words and the engine's may cross.
     pub(super) fn granted(&self, runner: RunnerId, life: Incarnation) -> bool {
-        lock(&self.lives).get(&runner).is_some_and(|newest| life <= *newest)
+        self.lives.lock().get(&runner).is_some_and(|newest| life <= *newest)
     }
-}
-
-/// Locks what no panic can leave half-done.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -16,6 +16,7 @@ use rollway_base::Address;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::mpsc;
+use tokio_util::either::Either;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
@@ -147,17 +148,17 @@ impl WorkerListener {
         &self.address
     }
 
-    async fn accept(&self) -> io::Result<(Wire, Peer)> {
+    async fn accept(&self) -> io::Result<(PeerStream, Peer)> {
         match &self.kind {
             Kind::Unix { listener, .. } => {
                 let (stream, _) = listener.accept().await?;
                 let pid = stream.peer_cred().ok().and_then(|cred| cred.pid());
-                Ok((Wire::Unix(stream), Peer::Unix { pid }))
+                Ok((Either::Left(stream), Peer::Unix { pid }))
             }
             Kind::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok((Wire::Tcp(stream), Peer::Tcp(peer)))
+                Ok((Either::Right(stream), Peer::Tcp(peer)))
             }
         }
     }
@@ -271,7 +272,7 @@ impl ConnectionSocket {
     }
 }
 
-fn admit(stream: Wire, peer: Peer, gate: &Arc<ConnectionGate>) -> Option<PeerIo> {
+fn admit(stream: PeerStream, peer: Peer, gate: &Arc<ConnectionGate>) -> Option<PeerIo> {
     let open = gate.open.fetch_add(1, Ordering::Relaxed);
     let surplus = open >= gate.connections;
     let socket = Arc::new(ConnectionSocket {
@@ -304,15 +305,11 @@ fn admit(stream: Wire, peer: Peer, gate: &Arc<ConnectionGate>) -> Option<PeerIo>
     Some(io)
 }
 
-#[derive(Debug)]
-enum Wire {
-    Unix(UnixStream),
-    Tcp(TcpStream),
-}
+type PeerStream = Either<UnixStream, TcpStream>;
 
-/// A connection that can be cut from outside.
+/// A connection that can be closed from outside.
 pub(crate) struct PeerIo {
-    stream: Wire,
+    stream: PeerStream,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
     socket: Arc<ConnectionSocket>,
     gate: Arc<ConnectionGate>,
@@ -345,21 +342,6 @@ impl Connected for PeerIo {
     }
 }
 
-macro_rules! either {
-    ($io:expr, $stream:ident => $call:expr) => {
-        match &mut $io.stream {
-            Wire::Unix(stream) => {
-                let $stream = Pin::new(stream);
-                $call
-            }
-            Wire::Tcp(stream) => {
-                let $stream = Pin::new(stream);
-                $call
-            }
-        }
-    };
-}
-
 impl AsyncRead for PeerIo {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -369,7 +351,7 @@ impl AsyncRead for PeerIo {
         if let Poll::Ready(cut) = self.poll_cut(cx) {
             return Poll::Ready(Err(cut));
         }
-        either!(self, stream => stream.poll_read(cx, buffer))
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }
 
@@ -382,15 +364,15 @@ impl AsyncWrite for PeerIo {
         if let Poll::Ready(cut) = self.poll_cut(cx) {
             return Poll::Ready(Err(cut));
         }
-        either!(self, stream => stream.poll_write(cx, bytes))
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        either!(self, stream => stream.poll_flush(cx))
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        either!(self, stream => stream.poll_shutdown(cx))
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 
     fn poll_write_vectored(
@@ -401,10 +383,10 @@ impl AsyncWrite for PeerIo {
         if let Poll::Ready(cut) = self.poll_cut(cx) {
             return Poll::Ready(Err(cut));
         }
-        either!(self, stream => stream.poll_write_vectored(cx, slices))
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        true
+        self.stream.is_write_vectored()
     }
 }
