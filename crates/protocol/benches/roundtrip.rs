@@ -1,5 +1,5 @@
-//! How many round trips a stream carries: an order with a task of 1 kB to the worker, a result
-//! with a payload of 1 kB back, over a Unix socket, with Rust at both ends. No worker is faster.
+//! Round trips of one stream: a 1 kB task to the worker and a 1 kB payload back, over a Unix
+//! socket, with Rust at both ends.
 //!
 //! `cargo bench -p rollway-protocol`
 
@@ -25,7 +25,7 @@ const TIME: Duration = Duration::from_secs(2);
 const RUNNERS: u32 = 1024;
 
 fn main() {
-    // `cargo test --benches` only wants to know that it runs.
+    // `cargo test --benches` only checks that it runs.
     let time = if std::env::args().any(|a| a == "--bench") { TIME } else { Duration::ZERO };
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -34,7 +34,7 @@ fn main() {
     let engine = runtime().expect("a runtime");
     let options = WorkerServerOptions::new(address.clone(), secret.clone());
     let mut server = engine.block_on(WorkerServer::bind(options)).expect("a free socket");
-    // A thread of its own, as the worker is a process of its own.
+    // The worker is a process of its own in production.
     let worker = std::thread::spawn(move || {
         runtime().expect("a runtime").block_on(echo(&address, Hello::new(secret, "", RUNNERS)));
     });
@@ -53,7 +53,7 @@ fn main() {
     worker.join().expect("the worker ends");
 }
 
-/// Answers every order at once.
+/// Responds to every command immediately.
 async fn echo(address: &Address, hello: Hello) {
     let options = worker_client::WorkerClientOptions::default();
     let connected = worker_client::connect(address, hello, options).await.expect("a connection");
@@ -150,13 +150,12 @@ async fn measure(
     );
 }
 
-/// Returns the CPU time of both ends: on a busy machine a better measure than the wall's.
+/// Returns the CPU time of both ends, which depends less on other load than wall time.
 fn cpu_seconds() -> f64 {
     const TICKS_PER_SECOND: f64 = 100.0;
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name of the process stands in brackets and may contain spaces.
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-    // User and system time are the 14th and 15th field, the 12th and 13th behind the name.
+    // User and system time are the 12th and 13th field behind the process name.
     let ticks: f64 = fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
     ticks / TICKS_PER_SECOND
 }

@@ -28,7 +28,7 @@ pub use message::{
 };
 pub use refusal::{ConnectRefusal, RefusalCode};
 
-/// The messages as they travel, generated from the schema.
+/// Wire messages, generated from the schema.
 #[allow(
     missing_docs,
     unreachable_pub,

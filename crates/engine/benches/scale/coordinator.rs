@@ -1,11 +1,11 @@
-//! The process of the coordinator.
+//! Process of the coordinator.
 
 use std::io::Write;
-use std::pin::Pin;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::future::BoxFuture;
 use rollway_base::Address;
 use rollway_core::{CoreConfig, Status};
 use rollway_engine::{
@@ -16,15 +16,14 @@ use rollway_engine::{
 use super::WORKERS;
 use super::usage::Usage;
 
-/// How long idle workers are watched.
+/// Duration of the idle measurement.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Has one other process make all workers: it is started with the first, and told of each.
+/// Launches all workers in one other process, which receives a token for each.
 #[derive(Debug, Default)]
 struct Elsewhere(Mutex<Option<(Child, ChildStdin)>>);
 
 impl Elsewhere {
-    /// Returns the id of the process.
     fn process(&self) -> Option<u32> {
         let process = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         process.as_ref().map(|(child, _)| child.id())
@@ -49,11 +48,11 @@ impl Launcher for Elsewhere {
     }
 }
 
-/// A worker that only its connection tells of.
+/// A worker without a process handle.
 struct Nameless;
 
 impl LaunchedProcess for Nameless {
-    fn ended(&mut self) -> Pin<Box<dyn Future<Output = ProcessExit> + Send + '_>> {
+    fn ended(&mut self) -> BoxFuture<'_, ProcessExit> {
         Box::pin(std::future::pending())
     }
 }
@@ -108,7 +107,7 @@ impl Bench {
         );
     }
 
-    /// Lets workers do nothing but say that they are alive.
+    /// Measures idle workers, which only send heartbeats.
     async fn idle(&self) {
         let (before, lag) = (Usage::of(None), self.scheduler.lag());
         tokio::time::sleep(IDLE).await;

@@ -1,4 +1,4 @@
-//! One runner as it is now, put together from everybody who knows something about it.
+//! Status of one runner, combined from core, heartbeats and gateway.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,67 +11,61 @@ use rollway_core::{
 
 use super::RunnerStatusTable;
 
-/// How long a run may be at one thing before it counts as stuck, if others are not.
+/// Minimum time in one stage before a run counts as stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(30);
 
-/// How many times as long as usual a run that is stuck has been at one thing.
+/// Multiple of the typical duration after which a run counts as stuck.
 const STUCK_FACTOR: u32 = 3;
 
-/// What takes less is as good as nothing: nobody hears of it.
+/// Lower bound of typical durations for sorting.
 const MIN_TYPICAL: Duration = Duration::from_secs(1);
 
-/// How long a cancel may take before a runner counts as stuck.
+/// Duration of a cancel after which a runner counts as stuck.
 const CANCEL_AFTER: Duration = Duration::from_secs(5);
 
-/// A runner, and what it does now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunnerStatus {
     pub runner: RunnerId,
-    /// Its current or last life.
+    /// Current or last incarnation.
     pub life: Incarnation,
-    /// Where it stands.
     pub state: RunnerState,
-    /// Since how long it has stood there.
+    /// Time since the attempt began, or else in the current state.
     pub age: Duration,
-    /// The batch it works for.
     pub batch: Option<BatchId>,
     pub task: Option<TaskId>,
-    /// The runs that it was given and that have not ended.
+    /// Runs of the attempt that have not ended.
     pub runs: Vec<RunId>,
-    /// The run that `stage` is about.
+    /// Run that `stage` belongs to.
     pub run: Option<RunId>,
     pub attempt: Option<AttemptId>,
-    /// What it is at, in words. Of several runs, the one that has been at it for longest.
+    /// Current stage: that of the run which has been longest in its stage.
     pub stage: Option<String>,
-    /// Since how long.
+    /// Time in the stage.
     pub stage_for: Option<Duration>,
-    /// How long attempts like its own have taken lately; none: none has succeeded yet.
+    /// Typical duration of such attempts. `None`: none has succeeded yet.
     pub typical_duration: Option<Duration>,
-    /// Where in the user's code that is, if it has lasted a while: `file:line function`.
+    /// Code location (`file:line function`) of a stage that lasts long.
     pub code_location: Option<String>,
-    /// The model that it waits for.
+    /// Model of the oldest model call.
     pub model: Option<String>,
-    /// The server that it waits for.
+    /// Server of the oldest model call.
     pub server: Option<String>,
-    /// How many model calls it has under way.
+    /// Number of model calls in flight.
     pub calls: u32,
-    /// Since how long it has said nothing.
+    /// Time since the last report.
     pub since_report: Duration,
-    /// The machine or process it is in.
+    /// Host and process id.
     pub node: Option<String>,
-    /// Why it was last lost or could not be started, or is not started yet.
+    /// Reason of the last loss or failed start, or for waiting.
     pub message: Option<Arc<str>>,
-    /// Whether it has been at one thing for much longer than others, or than it may be.
+    /// In one stage much longer than typical, or than half of the timeout.
     pub stuck: bool,
-    /// What else it says about itself.
+    /// Other labels of its heartbeats.
     pub said: BTreeMap<String, String>,
 }
 
-/// Returns every runner: those that are stuck first, then those that have been at one thing for
-/// longest, measured by what their attempts usually take.
-///
-/// So a run that hangs stands before all that only take long, from when it has been at it for a
-/// moment, and long before it can be called stuck.
+/// Returns the status of every runner: stuck ones first, then by time in the current stage relative
+/// to the typical duration, so that hanging runs come before long ones.
 pub(crate) fn all(core: &Core, states: &RunnerStatusTable, now: Time) -> Vec<RunnerStatus> {
     let mut timeouts = BTreeMap::new();
     let mut all: Vec<RunnerStatus> = core
@@ -90,7 +84,7 @@ pub(crate) fn all(core: &Core, states: &RunnerStatusTable, now: Time) -> Vec<Run
     all
 }
 
-/// Returns the time that half of these do not exceed.
+/// Returns the median.
 fn half_of(times: impl Iterator<Item = Duration>) -> Duration {
     let mut times: Vec<Duration> = times.collect();
     times.sort_unstable();
@@ -98,7 +92,7 @@ fn half_of(times: impl Iterator<Item = Duration>) -> Duration {
 }
 
 fn sort(all: &mut [RunnerStatus]) {
-    // Of work that nobody has seen end yet as much is expected as of the rest.
+    // Workflows without a typical duration are compared with the median of the others.
     let rest = half_of(all.iter().filter_map(|status| status.typical_duration));
     all.sort_by_key(|status| {
         let rank = match status.state {
@@ -119,8 +113,8 @@ fn busy(status: &RunnerStatus) -> bool {
     matches!(status.state, RunnerState::Busy(_))
 }
 
-/// Tells whether nobody would expect it to be at this for so long: it usually takes much less, or
-/// if that is not known, others take less; or it has had half of its time.
+/// Tells whether a runner is in its stage much longer than typical (or, if unknown, than `half`),
+/// or for half of its timeout.
 fn stuck(status: &RunnerStatus, half: Duration, timeout: Option<Duration>) -> bool {
     match status.state {
         RunnerState::Cancelling(_) => status.age >= CANCEL_AFTER,
@@ -171,7 +165,7 @@ fn one(core: &Core, states: &RunnerStatusTable, view: RunnerView, now: Time) -> 
     if let Some(attempt) = attempt {
         add_calls(&mut status, states, attempt);
         if status.stage.is_none() {
-            // Nothing was heard of this attempt yet.
+            // No heartbeat of this attempt yet.
             let stage = if view.work.is_some_and(|(.., began)| began.is_some()) {
                 super::RUNNING
             } else {
@@ -189,8 +183,7 @@ fn one(core: &Core, states: &RunnerStatusTable, view: RunnerView, now: Time) -> 
     status
 }
 
-/// Says which model a run waits for, if the gateway has a call of it and the run itself says
-/// nothing of the kind.
+/// Adds the model calls of a run; they set its stage unless the workflow has set one.
 fn add_calls(status: &mut RunnerStatus, states: &RunnerStatusTable, attempt: AttemptId) {
     let calls = states.calls(attempt);
     status.calls = calls.len() as u32;
@@ -206,7 +199,7 @@ fn add_calls(status: &mut RunnerStatus, states: &RunnerStatusTable, attempt: Att
     }
 }
 
-/// Returns how long ago a moment was, which is given in seconds since 1970.
+/// Returns the age of a time in seconds since 1970.
 fn ago(since: &str) -> Option<Duration> {
     let since = Duration::try_from_secs_f64(since.parse().ok()?).ok()?;
     let since = UNIX_EPOCH.checked_add(since)?;

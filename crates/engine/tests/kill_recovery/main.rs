@@ -1,5 +1,4 @@
-//! A job that is killed at arbitrary moments and started again: nothing is lost, nothing is
-//! doubled, and the counts add up, whatever the moment was.
+//! A job that is killed at arbitrary times and restarted loses and duplicates nothing.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -18,10 +17,10 @@ use self::job::{BATCHES, Plan};
 
 const CHILD: &str = "ROLLWAY_TEST_SURVIVE_CHILD";
 
-/// How often each kind of sink sees its job die.
+/// Kills per kind of buffer.
 const KILLS: u32 = 100;
 
-/// Moments that differ from run to run of the test, and are the same for the same seed.
+/// Seeded pseudo-random times.
 struct Moments(u64);
 
 impl Moments {
@@ -44,7 +43,7 @@ fn a_killed_job_with_postgresql_loses_and_doubles_nothing() {
     survive(|job| format!("{}#job{job}", server.address("postgres")));
 }
 
-/// Kills jobs until there were enough kills; each goes on until it is done, and is then looked at.
+/// Kills jobs until there were enough kills; each is resumed until it is done, then checked.
 fn survive(address: impl Fn(u32) -> String) {
     let mut moments = Moments(0x5eed);
     let (mut kills, mut job) = (0, 0);
@@ -56,8 +55,8 @@ fn survive(address: impl Fn(u32) -> String) {
         let said = loop {
             lives += 1;
             assert!(lives < 400, "the job never comes to its end");
-            // The first moments of a life are the most interesting, and a life must get somewhere.
-            // On a slow machine it needs longer and longer.
+            // Mostly short lifetimes; every fourth is longer, and more on slow machines, to make
+            // progress.
             let most = if lives % 4 == 0 { 600 } else { 90 } * (1 + lives / 20);
             let moment = Duration::from_millis(moments.next(most));
             let said = live(folder.path(), &address, &promised, moment);
@@ -72,7 +71,7 @@ fn survive(address: impl Fn(u32) -> String) {
     }
 }
 
-/// What the job has acknowledged in any of its lives.
+/// Acknowledgements of all processes of a job.
 #[derive(Debug, Default)]
 struct Promised {
     submitted: BTreeSet<i64>,
@@ -80,9 +79,9 @@ struct Promised {
 }
 
 impl Promised {
-    /// Takes in what a life said, which must not contradict an earlier one.
+    /// Parses the output of a process, which must not contradict earlier ones.
     fn hear(&mut self, said: &str) {
-        // A killed process may have been in the middle of a line.
+        // The last line of a killed process may be incomplete.
         let whole = said.rsplit_once('\n').map_or("", |(whole, _)| whole);
         for line in whole.lines() {
             let Some((_, words)) = line.split_once("batch ") else { continue };
@@ -100,12 +99,11 @@ impl Promised {
     }
 }
 
-/// Starts the job, which goes on where it was, and kills it after a while. Returns what it said.
+/// Starts or resumes the job and kills it after a while; returns its output.
 fn live(folder: &Path, address: &str, promised: &Promised, moment: Duration) -> String {
     let submitted: Vec<_> = promised.submitted.iter().map(i64::to_string).collect();
     let given = format!("{} {address} {}", folder.display(), submitted.join(","));
     let mut child = child_test("child", CHILD, given).spawn().unwrap();
-    // The moment of a kill is a moment, and not an event.
     std::thread::sleep(moment);
     child.kill().unwrap();
     let output = child.wait_with_output().unwrap();
@@ -114,7 +112,7 @@ fn live(folder: &Path, address: &str, promised: &Promised, moment: Duration) -> 
     said
 }
 
-/// Not a test of its own: what the child does.
+/// Entry point of the child process.
 #[test]
 fn child() {
     if let Ok(given) = env::var(CHILD) {
@@ -125,7 +123,7 @@ fn child() {
     }
 }
 
-/// Compares what the buffer holds with what the job said about its batches.
+/// Compares the content of the buffer with the acknowledgements.
 fn check(address: &str, said: &str) {
     let buffer = job::buffer(address);
     let mut reader = buffer.reader("check").unwrap();

@@ -1,4 +1,4 @@
-//! The buffer's end: who may read, and how answers leave.
+//! The buffer's end: authenticates trainers and sends responses within a byte budget.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,28 +27,27 @@ use crate::worker_server::listen::{ConnectionGate, ConnectionSocket, WorkerListe
 
 type Messages = stream_service::Messages<proto::TrainerMessage>;
 
-/// Messages that wait for one trainer.
+/// Length of a trainer's send queue.
 const OUTGOING: usize = 4;
 
-/// Requests of one trainer that wait; there should be one at a time.
+/// Queued requests of one trainer, which sends one at a time.
 const REQUESTS: usize = 4;
 
-/// How long somebody who is refused or leaves may take to close.
+/// Time for a refused or leaving trainer to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How much of anything there may be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReaderLimits {
-    /// Connections at a time. Sixteen more are told that there are too many; the rest is dropped.
+    /// Maximum number of connections. Sixteen more are refused with a reason, others closed at
+    /// once.
     pub connections: usize,
-    /// The time from a connection to a hello.
+    /// Limit from the connection to the hello.
     pub hello_timeout: Duration,
-    /// The largest message that is accepted, in bytes. Requests are small.
+    /// Maximum size of a request, in bytes.
     pub message_bytes: usize,
-    /// Bytes of answers that wait to be sent, for all trainers together.
+    /// Bytes of queued responses, for all trainers together.
     pub in_flight_bytes: usize,
-    /// How often a silent connection is probed. One that does not answer in the same time again is
-    /// taken for lost.
+    /// Interval of probes of a silent connection, and time limit of their responses.
     pub keepalive: Duration,
 }
 
@@ -65,7 +64,7 @@ impl Default for ReaderLimits {
     }
 }
 
-/// Listens for trainers. Dropping it disconnects all of them.
+/// Listener for trainers. Dropping it disconnects all of them.
 #[derive(Debug)]
 pub struct ReaderListener {
     address: Address,
@@ -73,32 +72,28 @@ pub struct ReaderListener {
     _alive: DropGuard,
 }
 
-/// Trainers as they come, until the server is dropped.
+/// Authenticated trainers, until the listener is dropped.
 #[derive(Debug)]
 pub struct ReaderConnections(mpsc::Receiver<ReaderConnection>);
 
 impl ReaderConnections {
-    /// Waits for the next trainer.
     pub async fn next(&mut self) -> Option<ReaderConnection> {
         self.0.recv().await
     }
 }
 
-/// A trainer with the right secret, and the ways to and from it.
+/// An authenticated trainer.
 #[derive(Debug)]
 pub struct ReaderConnection {
-    /// Who it says it is.
     pub hello: proto::Hello,
-    /// What it asks for.
     pub requests: mpsc::Receiver<trainer_message::Kind>,
-    /// The way to it.
     pub replies: ReplySender,
-    /// Cancelled when it is gone, or is to go.
+    /// Cancelled when the trainer disconnects.
     pub gone: CancellationToken,
 }
 
 impl ReaderListener {
-    /// Begins to listen. Needs a tokio runtime.
+    /// Binds the address and starts listening. Needs a tokio runtime.
     pub async fn bind(
         address: &Address,
         secret: Secret,
@@ -121,12 +116,12 @@ impl ReaderListener {
         Ok((Self { address, gate, _alive: alive }, ReaderConnections(arrivals)))
     }
 
-    /// Returns where it listens: the port, if the system chose it.
+    /// Returns the bound address, with the port that the system chose.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Returns how many were refused, by reason, without the zeros.
+    /// Returns the nonzero numbers of refused trainers by reason.
     pub fn refused(&self) -> Vec<(RefusalCode, u64)> {
         self.gate.refused()
     }
@@ -163,7 +158,7 @@ impl StreamHandler for ReaderService {
     }
 }
 
-/// Looks after one stream, from its hello to its end.
+/// Serves one stream, from its hello to its end.
 async fn run(
     shared: Arc<ReaderServerShared>,
     socket: Arc<ConnectionSocket>,
@@ -195,7 +190,7 @@ async fn run(
     socket.cut();
 }
 
-/// Goes as far as a valid hello.
+/// Receives and checks the hello.
 async fn greet(
     shared: &ReaderServerShared,
     socket: &ConnectionSocket,
@@ -230,7 +225,7 @@ async fn greet(
     Ok(hello)
 }
 
-/// Waits for the next message; those that this version does not know are passed over.
+/// Waits for the next message; skips unknown ones.
 async fn next(messages: &mut Messages) -> Result<trainer_message::Kind, ConnectRefusal> {
     loop {
         let invalid = |message: String| ConnectRefusal::new(RefusalCode::InvalidMessage, message);
@@ -245,7 +240,6 @@ async fn next(messages: &mut Messages) -> Result<trainer_message::Kind, ConnectR
     }
 }
 
-/// What goes out.
 pub(super) struct OutStream(mpsc::Receiver<OutgoingFrame<proto::BufferMessage>>);
 
 impl Stream for OutStream {
@@ -256,19 +250,17 @@ impl Stream for OutStream {
     }
 }
 
-/// The trainer is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the trainer is gone")]
 pub struct TrainerDisconnected;
 
-/// A sample to be sent.
 #[derive(Clone, Debug)]
 pub struct SamplePart {
     pub head: proto::Sample,
     pub payload: Bytes,
 }
 
-/// The way to a trainer. Its calls block, and wait while the trainer is behind.
+/// Sends responses to a trainer. Its methods block while the trainer does not read.
 #[derive(Debug)]
 pub struct ReplySender {
     outgoing: mpsc::Sender<OutgoingFrame<proto::BufferMessage>>,
@@ -277,13 +269,12 @@ pub struct ReplySender {
 }
 
 impl ReplySender {
-    /// Sends a message as it is.
     pub fn send(&self, kind: buffer_message::Kind) -> Result<(), TrainerDisconnected> {
         let message = proto::BufferMessage { kind: Some(kind) };
         self.outgoing.blocking_send(message.into()).map_err(|_| TrainerDisconnected)
     }
 
-    /// Sends samples as one message. Payloads are copied only to where they leave.
+    /// Sends samples as one message; payloads are copied only into the send buffer.
     pub fn samples(&self, parts: Vec<SamplePart>) -> Result<(), TrainerDisconnected> {
         let parts = samples_message(parts);
         let bytes = parts.iter().map(Bytes::len).sum();
@@ -297,7 +288,6 @@ impl ReplySender {
         })
     }
 
-    /// Says why the stream ends.
     pub fn refuse(&self, refusal: &ConnectRefusal) {
         self.runtime.block_on(self.refuse_async(refusal));
     }
@@ -305,12 +295,12 @@ impl ReplySender {
     async fn refuse_async(&self, refusal: &ConnectRefusal) {
         let (code, message) = (refusal.code.name().to_owned(), refusal.message.to_string());
         let kind = buffer_message::Kind::Refused(proto::Refused { code, message });
-        // Who is gone needs no refusal.
+        // Fails only if the trainer has disconnected.
         let _ = self.outgoing.send(proto::BufferMessage { kind: Some(kind) }.into()).await;
     }
 }
 
-/// Writes a `BufferMessage` with `Samples` by hand, around payloads that stay where they are.
+/// Encodes a `BufferMessage` with `Samples` around payloads that are not copied.
 fn samples_message(parts: Vec<SamplePart>) -> Vec<Bytes> {
     const KIND: u32 = 2;
     const PAYLOADS: u32 = 2;
