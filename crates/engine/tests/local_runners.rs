@@ -135,7 +135,7 @@ async fn an_unknown_workflow_is_named() {
     scheduler.schedule(tasks("awnser", 1, 1), 1).await.unwrap();
     let got = scheduler.get_statuses(1, CollectOptions::default()).await.unwrap();
     let message = got[0].1.message().unwrap();
-    assert!(message.contains("`awnser`; there is answer, hang"), "{message}");
+    assert!(message.contains("`awnser`; there is answer, faulty"), "{message}");
 }
 
 #[tokio::test(start_paused = true)]

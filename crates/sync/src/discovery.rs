@@ -1,8 +1,7 @@
-//! Who hosts the synchronizer, and where it is.
+//! Finds or becomes the host of the synchronizer.
 //!
-//! Without an address the first process that gets the lock in the job's folder hosts it: a lock of
-//! the operating system, which ends with its process. It says where it is in `synchronizer.json`.
-//! Others read that; when the host is gone, whoever gets the lock next takes its place.
+//! Without an address, the process that holds the lock in the job folder hosts it and writes its
+//! address to `synchronizer.json`. The lock ends with the process; its next holder takes over.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -24,31 +23,28 @@ use super::options::SynchronizerOptions;
 use super::sync_client::SyncClient;
 use rollway_base::net::advertised_url;
 
-/// The variable with a secret that processes on machines without the job's folder share.
+/// Environment variable with the secret, for processes without access to the job folder.
 pub const SECRET: &str = "ROLLWAY_SYNCHRONIZER_SECRET";
 
-/// How long to wait between two looks for a host, at first and at most.
+/// First and longest pause between two attempts.
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 const MAX_PAUSE: Duration = Duration::from_millis(300);
 
-/// How long somebody at the address of the synchronizer has to show that they know the secret: it
-/// is in a file that may just be written.
+/// Time for a peer at the address to accept the secret, whose file may just be written.
 const AUTH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How many connections may wait to be accepted.
+/// Listen backlog.
 const BACKLOG: u32 = 1024;
 
-/// Why there is no host yet.
 enum Not {
-    /// There may be one soon.
+    /// There may be a host later.
     Yet(String),
-    /// Somebody is there who may be ours, or not.
+    /// An unknown peer has the address.
     Sure(String),
-    /// There will be none.
     Ever(SyncError),
 }
 
-/// Finds the synchronizer or hosts it. `gone` says why the one before is none.
+/// Finds or hosts the synchronizer. `gone`: the reason why the last host is not used.
 pub(super) async fn find(
     options: &SynchronizerOptions,
     gone: Option<&str>,
@@ -117,7 +113,7 @@ async fn attempt(options: &SynchronizerOptions, takes_over: bool) -> Result<Sync
     }
 }
 
-/// Returns the secret that somebody shared, or that is known from the card.
+/// Returns the secret of the environment or the address file.
 fn secret(card: Option<&SyncAddressFile>) -> Result<Option<Secret>, SyncError> {
     let shared = std::env::var(SECRET).ok().filter(|text| !text.is_empty());
     let text = shared.or_else(|| card.map(|card| card.secret.clone()));
@@ -125,7 +121,7 @@ fn secret(card: Option<&SyncAddressFile>) -> Result<Option<Secret>, SyncError> {
     text.map(|text| Secret::new(text).map_err(|error| wrong(&error))).transpose()
 }
 
-/// Returns the lock on hosting, if nobody has it.
+/// `None`: another process holds the lock.
 fn lock(job_dir: &Path) -> Result<Option<File>, SyncError> {
     let path = job_dir.join("synchronizer.lock");
     let open = || {
@@ -153,12 +149,12 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Tells whether somebody else may listen there, on this machine or another.
+/// Tells whether another process or machine may have the address.
 fn is_elsewhere(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable)
 }
 
-/// Hosts it, and says where.
+/// Hosts the synchronizer and writes its address.
 fn host(
     options: &SynchronizerOptions,
     (listener, lock): (TcpListener, Option<File>),
@@ -187,7 +183,6 @@ fn host(
     Ok(SyncLink::Here(Arc::new(host)))
 }
 
-/// Joins the synchronizer at an address.
 async fn join(
     options: &SynchronizerOptions,
     url: &str,
@@ -217,7 +212,7 @@ async fn join(
     }
 }
 
-/// Joins whoever has the address that this process should listen at, if it is the synchronizer.
+/// Joins the peer that has the address of this process, if it is the synchronizer.
 async fn taken(
     options: &SynchronizerOptions,
     address: &str,

@@ -1,5 +1,3 @@
-//! The way to the synchronizer: in this process, or over HTTP to another.
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +10,7 @@ use super::messages::{
 };
 use super::sync_client::SyncClient;
 
-/// The way to the synchronizer.
+/// Access to the synchronizer, in this process or over HTTP.
 #[derive(Clone, Debug)]
 pub(super) enum SyncLink {
     Here(Arc<SyncServer>),
@@ -35,10 +33,10 @@ impl SyncLink {
         }
     }
 
-    /// Returns the number of a seat, and how long it is believed to be taken.
+    /// Returns the member id and its heartbeat timeout.
     pub(super) async fn enter(&self, role: MemberRole, name: &str) -> SyncReply<(u64, Duration)> {
         match self {
-            Self::Here(host) => host.enter(role, name).map_err(SyncLinkError::Refused),
+            Self::Here(host) => host.store().enter(role, name).map_err(SyncLinkError::Refused),
             Self::There(remote) => remote.enter(role, name).await,
         }
     }
@@ -53,7 +51,7 @@ impl SyncLink {
     pub(super) async fn leave(&self, seat: u64, how: LeaveReason) -> SyncReply<()> {
         match self {
             Self::Here(host) => {
-                host.leave(seat, &how).await;
+                host.store().leave(seat, &how).await;
                 Ok(())
             }
             Self::There(remote) => remote.leave(seat, how).await,
@@ -62,12 +60,12 @@ impl SyncLink {
 
     pub(super) async fn trainer(&self, seat: u64, state: TrainerProgress) -> SyncReply<bool> {
         match self {
-            Self::Here(host) => Ok(host.trainer(seat, state).await),
+            Self::Here(host) => Ok(host.store().trainer(seat, state).await),
             Self::There(remote) => remote.trainer(seat, state).await,
         }
     }
 
-    /// Says how many experiences an explorer has submitted; returns how many the others have.
+    /// Reports an explorer's submitted experiences; returns those of the others.
     pub(super) async fn submitted(&self, explorer: &str, experiences: u64) -> SyncReply<u64> {
         match self {
             Self::Here(host) => Ok(host.hub().submitted(explorer, experiences)),
@@ -75,7 +73,7 @@ impl SyncLink {
         }
     }
 
-    /// Waits; none if it is to be asked again.
+    /// `None`: the request must be repeated.
     pub(super) async fn wait(
         &self,
         want: WeightRequest,
@@ -108,7 +106,7 @@ impl SyncLink {
     pub(super) async fn publish(&self, version: u64, weights: NewWeightsMessage) -> SyncReply<()> {
         match self {
             Self::Here(host) => {
-                host.publish(version, weights).await.map_err(SyncLinkError::Refused)
+                host.store().publish(version, weights).await.map_err(SyncLinkError::Refused)
             }
             Self::There(remote) => remote.publish(version, weights).await,
         }

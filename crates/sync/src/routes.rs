@@ -1,4 +1,4 @@
-//! The HTTP calls of the synchronizer. All but `/health` need the job's secret.
+//! The HTTP API of the synchronizer. All paths but `/health` need the job's secret.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -26,30 +26,29 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::SyncError;
 use super::messages::{
-    NewWeightsMessage, TrainerProgress, WaitStatus, WeightLocation, WeightRequest, WeightWaitResult,
+    NewWeightsMessage, TrainerProgress, WaitStatus, WeightLocation, WeightRequest,
+    WeightWaitResult, seconds,
 };
 use super::options::SynchronizerOptions;
 use super::store::WeightStore;
 use super::sync_driver::SyncDriver;
 use super::weight_folder::MODEL;
 
-/// How long one call waits: whoever waits longer asks again, so that either side notices that the
-/// other is gone.
+/// Maximum duration of a request; longer waits repeat it, so that both sides detect a lost peer.
 pub(super) const LONG_POLL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The longest message that is no weights: a group may have many tensors.
+/// Maximum size of a request without weights.
 const MAX_MESSAGE: usize = 16 << 20;
 
-/// The largest weights that are taken: half a tebibyte.
+/// Maximum size of weights: half a tebibyte.
 const MAX_WEIGHTS: u64 = 512 << 30;
 
-/// How long the next piece of weights may take.
+/// Timeout of the next chunk of weights.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
-/// How many pieces of weights wait to be written.
+/// Chunks queued for writing.
 const PIECES: usize = 16;
 
-/// What all calls work with.
 #[derive(Debug)]
 pub(super) struct SyncServerShared {
     hub: Arc<SyncDriver>,
@@ -58,7 +57,6 @@ pub(super) struct SyncServerShared {
     about: JobIdentity,
 }
 
-/// Which job a synchronizer is of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct JobIdentity {
     pub(super) job: String,
@@ -74,7 +72,7 @@ pub(super) struct Enter {
 #[derive(Serialize, Deserialize)]
 pub(super) struct JoinReply {
     pub(super) seat: u64,
-    /// Seconds within which the next beat has to come.
+    /// Heartbeat timeout in seconds.
     pub(super) lease: f64,
 }
 
@@ -106,14 +104,9 @@ pub(super) struct Submitted {
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct Wait {
-    pub(super) explorer: String,
-    pub(super) have: u64,
-    pub(super) at_least: u64,
-    #[serde(default)]
-    pub(super) demand: bool,
-    /// Seconds that are left.
-    pub(super) timeout: f64,
-    /// Seconds that were waited before.
+    #[serde(flatten)]
+    pub(super) want: WeightRequest,
+    /// Seconds waited before.
     #[serde(default)]
     pub(super) waited: f64,
 }
@@ -131,7 +124,6 @@ pub(super) struct Publish {
     pub(super) location: WeightLocation,
 }
 
-/// What is said instead of an answer.
 #[derive(Serialize, Deserialize)]
 pub(super) struct SyncErrorBody {
     pub(super) error: String,
@@ -154,7 +146,6 @@ impl SyncServerShared {
     }
 }
 
-/// Serves in the background until it is over.
 pub(super) fn serve(listener: TcpListener, shared: Arc<SyncServerShared>, over: CancellationToken) {
     let listener = listener.tap_io(|stream| {
         let _ = stream.set_nodelay(true);
@@ -162,7 +153,7 @@ pub(super) fn serve(listener: TcpListener, shared: Arc<SyncServerShared>, over: 
     let serving =
         axum::serve(listener, router(shared)).with_graceful_shutdown(over.cancelled_owned());
     tokio::spawn(async move {
-        // It never fails: what goes wrong with a connection is seen at its other end.
+        // Errors of connections are handled by the peers.
         let _ = serving.await;
     });
 }
@@ -187,7 +178,7 @@ fn router(shared: Arc<SyncServerShared>) -> Router {
         .with_state(shared)
 }
 
-/// Lets nobody in without the secret, and nobody at all when the host goes.
+/// Authenticates requests, and refuses them once the host ends.
 async fn guard(State(shared): Shares, request: Request, next: Next) -> Response {
     let given = request.headers().get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
     let given = given.and_then(|it| it.strip_prefix("Bearer ")).map(Secret::new);
@@ -219,10 +210,6 @@ fn refused(error: &SyncError) -> Response {
         }
     };
     refusal(status, kind, &error.to_string())
-}
-
-fn seconds(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }
 
 async fn about(State(shared): Shares) -> Json<JobIdentity> {
@@ -277,16 +264,9 @@ async fn submitted(State(shared): Shares, Json(call): Json<Submitted>) -> Json<u
     Json(shared.hub.submitted(&call.explorer, call.experiences))
 }
 
-/// Answers nothing if it is to be asked again.
+/// `null`: the request must be repeated.
 async fn wait(State(shared): Shares, Json(call): Json<Wait>) -> Reply<Option<WeightWaitResult>> {
-    let want = WeightRequest {
-        explorer: call.explorer,
-        have: call.have,
-        at_least: call.at_least,
-        demand: call.demand,
-        timeout: seconds(call.timeout),
-    };
-    let waiting = shared.hub.wait(want, seconds(call.waited));
+    let waiting = shared.hub.wait(call.want, seconds(call.waited));
     match tokio::time::timeout(LONG_POLL_TIMEOUT, waiting).await {
         Err(_) => Ok(Json(None)),
         Ok(Some(waited)) => Ok(Json(Some(waited))),
@@ -313,7 +293,7 @@ async fn publish(State(shared): Shares, Json(call): Json<Publish>) -> Reply<()> 
     published.map(Json).map_err(|error| refused(&error))
 }
 
-/// Takes the content of a safetensors file, piece by piece.
+/// Receives the content of a safetensors file.
 async fn weights(State(shared): Shares, Path(version): Path<u64>, body: Body) -> Reply<()> {
     let store = &shared.store;
     let taken = async {
@@ -322,7 +302,7 @@ async fn weights(State(shared): Shares, Path(version): Path<u64>, body: Body) ->
         let draft = match store.begin(version).await {
             Ok(draft) => draft,
             Err(error) => {
-                // Whoever still sends does not listen: they are heard out.
+                // The client does not read the response before it has sent everything.
                 receive(&mut body, None).await?;
                 return Err(error);
             }
@@ -348,7 +328,7 @@ async fn write(body: &mut BodyDataStream, path: PathBuf) -> Result<(), SyncError
     written.map_err(|error| SyncError::file(&path, &error))
 }
 
-/// Receives all pieces, and hands them on for as long as somebody takes them.
+/// Receives all chunks; passes them on while the receiver is open.
 async fn receive(
     body: &mut BodyDataStream,
     mut pieces: Option<mpsc::Sender<Bytes>>,

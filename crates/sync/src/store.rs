@@ -1,4 +1,4 @@
-//! The weights that a host keeps, and their publication.
+//! Weights of a host, and their publication.
 
 use parking_lot::Mutex;
 use std::fs;
@@ -20,24 +20,22 @@ use super::sync_driver::SyncDriver;
 use super::tensor_files;
 use super::weight_folder::{self, MODEL, WeightDraft};
 
-/// How many weights that do not stay for good are kept: servers may still read the last but one.
+/// Temporary weights kept: servers may still load the last but one.
 const PASSING: usize = 2;
 
-/// The weights that are kept, and the hub that tells of them.
 #[derive(Debug)]
 pub(super) struct WeightStore {
     hub: Arc<SyncDriver>,
     method: SyncMethod,
     lease: Duration,
-    /// Where weights are: the job's folder, or one in memory.
+    /// Job folder, or a folder in memory.
     folder: PathBuf,
     checkpoints: CheckpointFolder,
-    /// Held by the one who publishes.
+    /// Held while publishing.
     publishing: tokio::sync::Mutex<()>,
-    /// What other processes of the job are told, and where.
     card: Mutex<SyncAddressFile>,
     path: PathBuf,
-    /// What was said about weights that could not be used, so that it is said once.
+    /// Last logged error.
     said: Mutex<String>,
 }
 
@@ -78,7 +76,7 @@ impl WeightStore {
     }
 
     pub(super) async fn leave(self: &Arc<Self>, seat: u64, how: &LeaveReason) {
-        // Who waits gets the last weights, not only the end.
+        // Waits get the last weights before the end.
         self.look_apart().await;
         self.hub.leave(seat, how);
         let store = Arc::clone(self);
@@ -88,7 +86,7 @@ impl WeightStore {
         }
     }
 
-    /// Writes down who has left, for whoever hosts the synchronizer next.
+    /// Saves the members that have left, for the next host.
     fn keep_members(&self) -> Result<(), SyncError> {
         let view = self.hub.view();
         let has_left = |member: &MemberStatus| matches!(member.state.as_str(), "done" | "failed");
@@ -100,24 +98,24 @@ impl WeightStore {
 
     pub(super) async fn trainer(self: &Arc<Self>, seat: u64, state: TrainerProgress) -> bool {
         if state != TrainerProgress::Training {
-            // What it published is known before it is believed that there is nothing new.
+            // Published weights are found before waits end with `NothingNew`.
             self.look_apart().await;
         }
         self.hub.trainer(seat, state)
     }
 
-    /// Looks for new weights on a thread that may wait for disks.
+    /// Runs [`look`](Self::look) on a blocking thread.
     pub(super) async fn look_apart(self: &Arc<Self>) -> bool {
         let store = Arc::clone(self);
         tokio::task::spawn_blocking(move || store.look()).await.unwrap_or(false)
     }
 
-    /// Looks for new weights in the folder, if that is their way. False: they cannot be read yet.
+    /// Publishes new weights of the folder. `false`: they cannot be read yet.
     pub(super) fn look(&self) -> bool {
         if self.method == SyncMethod::Nccl {
             return true;
         }
-        // Before the folder: what is published meanwhile is newer than what is found, and no fault.
+        // Read before the folder: weights published meanwhile are newer and no error.
         let known = self.hub.newest().map(|newest| newest.version);
         let found = self.checkpoints.newest().map_err(|error| error.to_string());
         let told = found.and_then(|newest| match newest {
@@ -144,7 +142,6 @@ impl WeightStore {
         is_well
     }
 
-    /// Tells everybody of weights.
     fn tell(&self, published: PublishedWeights) -> Result<(), SyncError> {
         let version = published.version;
         if self.hub.published(published).map_err(refused)? {
@@ -184,7 +181,7 @@ impl WeightStore {
         self.tell(PublishedWeights { version, location })
     }
 
-    /// Refuses versions that go backwards before anything is written.
+    /// Refuses older versions before anything is written.
     pub(super) fn is_next(&self, version: u64) -> Result<(), SyncError> {
         match self.hub.newest() {
             Some(newest) if version < newest.version => {
@@ -194,14 +191,14 @@ impl WeightStore {
         }
     }
 
-    /// Begins to take weights that come in pieces.
+    /// Begins to receive weights in chunks.
     pub(super) async fn begin(&self, version: u64) -> Result<WeightDraft, SyncError> {
         self.is_next(version)?;
         let folder = self.folder.clone();
         apart(move || WeightDraft::begin(&folder, version).map_err(|error| full(&error))).await
     }
 
-    /// Checks weights that were written, makes them the newest, and tells everybody.
+    /// Checks and publishes received weights.
     pub(super) async fn finish(&self, draft: WeightDraft, version: u64) -> Result<(), SyncError> {
         let folder = self.folder.clone();
         let place = apart(move || {
@@ -216,15 +213,13 @@ impl WeightStore {
             .await
     }
 
-    /// Removes weights that were kept in memory, if the job is over.
+    /// Removes weights in memory if the job is done.
     pub(super) fn forget(&self) {
         if self.method == SyncMethod::Memory && self.hub.is_done() {
-            // What cannot be removed is removed by whoever cleans the memory's file system.
             let _ = fs::remove_dir_all(&self.folder);
         }
     }
 
-    /// Waits for its turn to publish.
     pub(super) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.publishing.lock().await
     }

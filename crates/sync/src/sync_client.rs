@@ -1,6 +1,5 @@
-//! The synchronizer in another process, over HTTP.
+//! HTTP client of a synchronizer in another process.
 
-use std::path::Path;
 use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -22,16 +21,14 @@ use super::routes::{
     SyncErrorBody, TrainerStateRequest, Wait,
 };
 
-/// How long it may take to be connected.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long an answer may take, beyond what is waited for.
+/// Time for a response beyond the requested wait.
 const SLACK: Duration = Duration::from_secs(20);
 
-/// How long weights may take to be pushed: an hour, for the largest on a slow network.
+/// Timeout of a push: an hour.
 const PUSH: Duration = Duration::from_secs(3600);
 
-/// The synchronizer in another process.
 #[derive(Debug)]
 pub(super) struct SyncClient {
     url: String,
@@ -40,13 +37,15 @@ pub(super) struct SyncClient {
 }
 
 impl SyncClient {
-    /// Joins the synchronizer at an address, if there is one.
+    /// Connects to a synchronizer and reads its identity.
     pub(super) async fn join(url: &str, secret: &Secret) -> SyncReply<Self> {
         let url = url.trim_end_matches('/').to_owned();
-        let refused = |why: String| SyncLinkError::Refused(SyncError::Address(why));
+        let refused = |message: String| SyncLinkError::Refused(SyncError::Address(message));
         let mut headers = HeaderMap::new();
-        let mut bearer = HeaderValue::from_str(&format!("Bearer {}", secret.reveal()))
-            .map_err(|_| refused("the secret has letters that no header can carry".to_owned()))?;
+        let mut bearer =
+            HeaderValue::from_str(&format!("Bearer {}", secret.reveal())).map_err(|_| {
+                refused("the secret has characters that an HTTP header cannot contain".to_owned())
+            })?;
         bearer.set_sensitive(true);
         headers.insert(AUTHORIZATION, bearer);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -91,38 +90,28 @@ impl SyncClient {
     ) -> SyncReply<T> {
         let url = format!("{}{path}", self.url);
         let gone = |error: reqwest::Error| {
-            SyncLinkError::Gone(format!(
-                "no synchronizer answers at {}: {}",
-                self.url,
-                rollway_base::error_chain(&error)
-            ))
+            let cause = rollway_base::error_chain(&error);
+            SyncLinkError::Gone(format!("no synchronizer answers at {}: {cause}", self.url))
         };
         let sent = self.client.request(method, url).timeout(timeout).body(body).send();
         let answer = sent.await.map_err(gone)?;
         let status = answer.status();
         let bytes = answer.bytes().await.map_err(gone)?;
         if status.is_success() {
-            let strange = |error| {
-                SyncLinkError::Gone(format!(
-                    "{} does not speak like a synchronizer: {error}",
-                    self.url
-                ))
-            };
-            return serde_json::from_slice(&bytes).map_err(strange);
+            return serde_json::from_slice(&bytes).map_err(|error| {
+                SyncLinkError::Gone(format!("{}: not a synchronizer's response: {error}", self.url))
+            });
         }
-        let said: Option<SyncErrorBody> = serde_json::from_slice(&bytes).ok();
-        Err(match (status, said) {
-            (StatusCode::SERVICE_UNAVAILABLE | StatusCode::UNAUTHORIZED, Some(said)) => {
-                SyncLinkError::Gone(format!("{}: {}", self.url, said.error))
+        let Ok(body) = serde_json::from_slice::<SyncErrorBody>(&bytes) else {
+            let message = format!("{} is no synchronizer: status {status} for {path}", self.url);
+            return Err(SyncLinkError::Gone(message));
+        };
+        Err(match status {
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::UNAUTHORIZED => {
+                SyncLinkError::Gone(format!("{}: {}", self.url, body.error))
             }
-            (_, Some(said)) if said.kind == "weights" => {
-                SyncLinkError::Refused(SyncError::Weights(said.error))
-            }
-            (_, Some(said)) => SyncLinkError::Refused(SyncError::Refused(said.error)),
-            (_, None) => SyncLinkError::Gone(format!(
-                "{} is no synchronizer: it answers {status} to {path}",
-                self.url
-            )),
+            _ if body.kind == "weights" => SyncLinkError::Refused(SyncError::Weights(body.error)),
+            _ => SyncLinkError::Refused(SyncError::Refused(body.error)),
         })
     }
 
@@ -168,14 +157,7 @@ impl SyncClient {
         want: WeightRequest,
         waited: Duration,
     ) -> SyncReply<Option<WeightWaitResult>> {
-        let call = Wait {
-            explorer: want.explorer,
-            have: want.have,
-            at_least: want.at_least,
-            demand: want.demand,
-            timeout: want.timeout.as_secs_f64(),
-            waited: waited.as_secs_f64(),
-        };
+        let call = Wait { want, waited: waited.as_secs_f64() };
         self.ask(Method::POST, "/v1/wait", &call, LONG_POLL_TIMEOUT + SLACK).await
     }
 
@@ -199,7 +181,10 @@ impl SyncClient {
                 let path = format!("/v1/weights/{version}");
                 return self.send(Method::PUT, &path, Body::from(bytes), PUSH).await;
             }
-            NewWeightsMessage::Folder(path) => WeightLocation::Folder(whole(&path)),
+            // The host may have another working directory.
+            NewWeightsMessage::Folder(path) => {
+                WeightLocation::Folder(std::path::absolute(&path).unwrap_or(path))
+            }
             NewWeightsMessage::Group(group) => WeightLocation::Group(group),
         };
         self.post("/v1/publish", &Publish { version, location }).await
@@ -208,9 +193,4 @@ impl SyncClient {
     pub(super) async fn view(&self) -> SyncReply<SyncStatus> {
         self.ask(Method::GET, "/v1/view", &(), SLACK).await
     }
-}
-
-/// Another process may have another folder of work.
-fn whole(path: &Path) -> std::path::PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

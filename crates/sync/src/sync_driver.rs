@@ -1,5 +1,4 @@
-//! The synchronizer itself, in the process that hosts it: the board with a clock, and with
-//! somebody who waits for what it says.
+//! Drives the synchronizer core with a clock and answers its waits.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -22,14 +21,13 @@ use super::messages::{
     WeightWaitResult,
 };
 
-/// The board with a clock. Everybody in this process shares it.
 #[derive(Debug)]
 pub(super) struct SyncDriver {
     origin: Instant,
     state: Mutex<SyncDriverState>,
-    /// Says that something is different from what it was.
+    /// Counts changes.
     changed: watch::Sender<u64>,
-    /// The host goes, and everybody looks for another.
+    /// Cancelled when this process stops hosting.
     over: CancellationToken,
 }
 
@@ -38,11 +36,10 @@ struct SyncDriverState {
     board: SyncCore,
     newest: Option<PublishedWeights>,
     answers: BTreeMap<WaitId, SyncWaiter>,
-    /// The version that an explorer was told of last and may be loading.
+    /// Last version sent to each explorer, which may be loading it.
     loading: BTreeMap<String, u64>,
 }
 
-/// Somebody who waits.
 #[derive(Debug)]
 struct SyncWaiter {
     explorer: String,
@@ -50,7 +47,7 @@ struct SyncWaiter {
 }
 
 impl SyncDriver {
-    /// Returns a hub, and keeps its time until it is over.
+    /// Starts a driver and its timer.
     pub(super) fn start(lease: Duration, first: u64, over: CancellationToken) -> Arc<Self> {
         let board = SyncCore::new(lease, first);
         let state = Mutex::new(SyncDriverState {
@@ -65,7 +62,7 @@ impl SyncDriver {
         hub
     }
 
-    /// Lets the board see deadlines as they come.
+    /// Applies deadlines.
     async fn keep_time(self: Arc<Self>) {
         let mut changed = self.changed.subscribe();
         loop {
@@ -94,12 +91,12 @@ impl SyncDriver {
     }
 
     fn instant(&self, at: Time) -> Instant {
-        // A deadline that is not reached before the end of time is looked at in a day.
+        // A deadline that cannot be represented is checked again in a day.
         let far = self.origin + self.origin.elapsed() + Duration::from_secs(86_400);
         self.origin.checked_add(at.since(Time::ZERO)).map_or(far, |at| at.min(far))
     }
 
-    /// Changes the board, and answers those whose wait is over.
+    /// Changes the core and answers ended waits.
     fn change<T>(&self, act: impl FnOnce(&mut SyncCore, Time) -> T) -> T {
         let mut state = self.state();
         let done = act(&mut state.board, self.now());
@@ -113,7 +110,7 @@ impl SyncDriver {
         self.change(|board, now| board.join(now, role, name))
     }
 
-    /// Remembers who had left when another process hosted the synchronizer.
+    /// Restores members that left under an earlier host.
     pub(super) fn remember(&self, explorers: &[MemberStatus], trainer: Option<&MemberStatus>) {
         let explorers = explorers.iter().map(|member| (MemberRole::Explorer, member));
         for (role, member) in explorers.chain(trainer.map(|member| (MemberRole::Trainer, member))) {
@@ -132,7 +129,7 @@ impl SyncDriver {
         self.change(|board, now| board.leave(now, MemberId(seat), how));
     }
 
-    /// Hears from the trainer what it is at; false if it is not the trainer.
+    /// Sets the trainer's progress. `false`: not the trainer.
     pub(super) fn trainer(&self, seat: u64, state: TrainerProgress) -> bool {
         let state = match state {
             TrainerProgress::Training => board::TrainerPresence::Training,
@@ -143,17 +140,17 @@ impl SyncDriver {
         self.change(|board, now| board.set_trainer_state(now, MemberId(seat), state))
     }
 
-    /// Hears how many experiences an explorer has submitted, and says how many the others have.
+    /// Reports an explorer's submitted experiences; returns those of the others.
     pub(super) fn submitted(&self, explorer: &str, experiences: u64) -> u64 {
         self.state().board.submitted(explorer, experiences)
     }
 
-    /// Tells everybody of weights; false if they are known.
+    /// Publishes weights. `false`: the version is known.
     pub(super) fn published(&self, published: PublishedWeights) -> Result<bool, JoinRefusal> {
         let mut state = self.state();
         let SyncDriverState { board, newest, .. } = &mut *state;
         if newest.as_ref().is_some_and(|newest| newest.version == published.version) {
-            // The same again, perhaps elsewhere.
+            // The same version, perhaps at another location.
             *newest = Some(published);
             return Ok(false);
         }
@@ -169,7 +166,7 @@ impl SyncDriver {
         self.state().newest.clone()
     }
 
-    /// Waits as an explorer; none if the host goes.
+    /// Waits for weights. `None`: the host ends.
     pub(super) async fn wait(
         self: &Arc<Self>,
         want: WeightRequest,
@@ -190,7 +187,7 @@ impl SyncDriver {
             ask
         };
         self.changed.send_modify(|count| *count = count.wrapping_add(1));
-        // Whoever stops waiting leaves nothing behind.
+        // A dropped wait is withdrawn.
         let _given_up = AbandonedWait(self, ask);
         tokio::select! {
             () = self.over.cancelled() => None,
@@ -198,7 +195,7 @@ impl SyncDriver {
         }
     }
 
-    /// Waits until those who wait are others than `since`, or time is up; none if the host goes.
+    /// Waits until the open waits differ from `since`, or for the timeout. `None`: the host ends.
     pub(super) async fn wait_status(
         &self,
         since: Option<WaitStatus>,
@@ -211,7 +208,7 @@ impl SyncDriver {
         self.until(look, timeout).await
     }
 
-    /// Waits until all explorers that ever came have left, or time is up; none if the host goes.
+    /// Waits until all explorers have left, or for the timeout. `None`: the host ends.
     pub(super) async fn explorers_left(&self, timeout: Duration) -> Option<bool> {
         let look = || {
             let has_left = self.state().board.explorers_left();
@@ -254,7 +251,7 @@ impl SyncDriver {
         loading.values().copied().collect()
     }
 
-    /// Says whether the trainer is done and all explorers have left.
+    /// Tells whether the trainer is done and all explorers have left.
     pub(super) fn is_done(&self) -> bool {
         let state = self.state();
         let trainer = state.board.view().trainer;
@@ -262,14 +259,13 @@ impl SyncDriver {
         is_done && state.board.explorers_left()
     }
 
-    /// Says whether the host goes, so that nobody relies on what is said here.
     pub(super) fn is_over(&self) -> bool {
         self.over.is_cancelled()
     }
 }
 
 impl SyncDriverState {
-    /// Tells those whose wait is over what came of it.
+    /// Answers ended waits.
     fn answer(&mut self) {
         for (ask, outcome) in self.board.outcomes() {
             let Some(SyncWaiter { explorer, answer }) = self.answers.remove(&ask) else { continue };
@@ -290,13 +286,13 @@ impl SyncDriverState {
             {
                 self.loading.insert(explorer, told.version);
             }
-            // Who has given up does not listen.
+            // Fails only if the wait was dropped.
             let _ = answer.send(waited);
         }
     }
 }
 
-/// Withdraws a wait when it is dropped.
+/// Withdraws a wait when dropped.
 struct AbandonedWait<'a>(&'a SyncDriver, WaitId);
 
 impl Drop for AbandonedWait<'_> {

@@ -1,5 +1,5 @@
-//! The synchronizer as explorers and trainers use it: requests to the host, which is found again,
-//! or replaced by this process, when it is gone.
+//! The synchronizer for explorers and trainers: sends requests to the host, and finds or becomes
+//! another host when it is gone.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use super::messages::{
 use super::options::SynchronizerOptions;
 use super::{address_file, discovery};
 
-/// The synchronizer of a job, hosted by this process or another. Clones are the same.
+/// The synchronizer of a job, hosted by this process or another. Cheap to clone; clones share
+/// state.
 #[derive(Clone, Debug)]
 pub struct Synchronizer(Arc<SynchronizerShared>);
 
@@ -27,19 +28,19 @@ struct SynchronizerShared {
     options: SynchronizerOptions,
     file: PathBuf,
     link: Mutex<SyncLink>,
-    /// Held by the one who looks for another host.
+    /// Held while looking for another host.
     looking: tokio::sync::Mutex<()>,
-    /// The seat of the trainer, if it is in this process.
+    /// Member id of the trainer, if it is in this process.
     trainer: Mutex<Option<u64>>,
 }
 
 impl Synchronizer {
-    /// Hosts the synchronizer of a job, or joins it.
+    /// Hosts or joins the synchronizer of a job.
     pub async fn open(config: &Config) -> Result<Self, SyncError> {
         Self::open_with(SynchronizerOptions::of(config)).await
     }
 
-    /// Hosts or joins one that other options describe.
+    /// Same as [`open`](Self::open), with other options.
     pub async fn open_with(options: SynchronizerOptions) -> Result<Self, SyncError> {
         let until = Instant::now() + options.patience;
         let link = discovery::find(&options, None, until).await?;
@@ -49,17 +50,15 @@ impl Synchronizer {
         Ok(Self(Arc::new(SynchronizerShared { options, file, link, looking, trainer })))
     }
 
-    /// Its address.
     pub fn url(&self) -> String {
         self.link().url().to_owned()
     }
 
-    /// The file that tells other processes of the job its address and its secret.
+    /// Returns the path of `synchronizer.json`.
     pub fn file(&self) -> &Path {
         &self.0.file
     }
 
-    /// The way that weights take.
     pub fn method(&self) -> SyncMethod {
         match self.link() {
             SyncLink::Here(_) => self.0.options.method,
@@ -67,17 +66,14 @@ impl Synchronizer {
         }
     }
 
-    /// Whether this process hosts it.
     pub fn is_host(&self) -> bool {
         matches!(self.link(), SyncLink::Here(_))
     }
 
-    /// Returns how long a host that does not answer is looked for.
     pub(super) fn patience(&self) -> Duration {
         self.0.options.patience
     }
 
-    /// Sets the seat of the trainer of this process.
     pub(super) fn set_trainer(&self, seat: u64) {
         *self.0.trainer.lock() = Some(seat);
     }
@@ -86,7 +82,8 @@ impl Synchronizer {
         self.0.link.lock().clone()
     }
 
-    /// Asks whoever hosts it. If the host is gone, another is found, or this process becomes it.
+    /// Sends a request to the host. If the host is gone, finds or becomes another one and repeats
+    /// it.
     pub(super) async fn call<T, F>(
         &self,
         timeout: Duration,
@@ -109,7 +106,7 @@ impl Synchronizer {
         }
     }
 
-    /// Finds another host than the one that is gone, or becomes it.
+    /// Replaces a host that is gone.
     async fn relink(&self, gone: &SyncLink, why: &str, until: Instant) -> Result<(), SyncError> {
         let _looking = self.0.looking.lock().await;
         if !self.link().is_same(gone) {
@@ -121,8 +118,7 @@ impl Synchronizer {
         Ok(())
     }
 
-    /// Waits for weights, as an explorer that has delivered its experiences. A wait that is given
-    /// up leaves nothing behind.
+    /// Waits for weights. Dropping the future withdraws the wait.
     pub async fn wait(&self, want: WeightRequest) -> WeightWaitResult {
         let began = Instant::now();
         loop {
@@ -135,15 +131,14 @@ impl Synchronizer {
             });
             match asked.await {
                 Ok(Some(waited)) => return waited,
-                // It asks again, so that a host that is gone is noticed.
+                // The request is repeated, so that a lost host is detected.
                 Ok(None) => {}
                 Err(error) => return WeightWaitResult::TimedOut(error.to_string()),
             }
         }
     }
 
-    /// Says how many experiences an explorer has submitted in all; returns how many the others
-    /// have, as far as is known.
+    /// Reports the total of an explorer's submitted experiences; returns that of the others.
     pub async fn submitted(&self, explorer: &str, experiences: u64) -> u64 {
         let asked = self.call(self.0.options.patience, |link| async move {
             link.submitted(explorer, experiences).await
@@ -154,13 +149,12 @@ impl Synchronizer {
         })
     }
 
-    /// The newest weights; none if there are none, or nobody knows.
+    /// `None`: there are none, or the host is unreachable.
     pub async fn newest(&self) -> Option<PublishedWeights> {
         self.view().await.newest
     }
 
-    /// Publishes weights: they are checked, kept if they are bytes, and everybody is told. The
-    /// same version again has no further effect.
+    /// Publishes weights: checks them, stores bytes and ends waits. Idempotent for a version.
     pub async fn publish(&self, version: u64, weights: NewWeightsMessage) -> Result<(), SyncError> {
         self.call(self.0.options.patience, |link| {
             let weights = weights.clone();
@@ -169,7 +163,7 @@ impl Synchronizer {
         .await
     }
 
-    /// Tells what the trainer in this process is at. It has a seat.
+    /// Sets the progress of the trainer in this process, which has joined.
     pub async fn trainer_state(&self, state: TrainerProgress) {
         let seat = *self.0.trainer.lock();
         let Some(seat) = seat else { return };
@@ -184,7 +178,7 @@ impl Synchronizer {
         }
     }
 
-    /// Waits until those who wait for weights are others than `since`, or time is up.
+    /// Waits until the open waits differ from `since`, or for the timeout.
     pub async fn wait_status(
         &self,
         since: Option<WaitStatus>,
@@ -203,8 +197,7 @@ impl Synchronizer {
         }
     }
 
-    /// Waits until somebody demands weights that those of version `since` would satisfy: the
-    /// trainer's step. False: time is up.
+    /// Waits for a demand that version `since` satisfies. `false`: timeout.
     pub async fn demanded(&self, since: u64, timeout: Duration) -> bool {
         let until = Instant::now() + timeout;
         let mut seen = None;
@@ -221,7 +214,7 @@ impl Synchronizer {
         }
     }
 
-    /// Waits until all explorers that ever came have left for good. False: time is up.
+    /// Waits until all explorers that have ever joined have left. `false`: timeout.
     pub async fn explorers_left(&self, timeout: Duration) -> bool {
         let until = Instant::now() + timeout;
         loop {
@@ -236,7 +229,7 @@ impl Synchronizer {
         }
     }
 
-    /// Everybody, and what they are at; empty if nobody answers.
+    /// Returns members and newest weights; empty if the host is unreachable.
     pub async fn view(&self) -> SyncStatus {
         let asked = self.call(self.0.options.patience, |link| async move { link.view().await });
         asked.await.unwrap_or_default()
