@@ -25,9 +25,9 @@ pub struct CollectOptions {
     pub min_num: Option<u32>,
     /// Maximum wait. `None`: while the batch makes progress.
     pub timeout: Option<Duration>,
-    /// Whether unfinished tasks are cancelled at the end of the wait.
+    /// Cancel unfinished tasks at the end of the wait.
     pub clear_timeout_tasks: bool,
-    /// Whether cancelled tasks return the runs that they finished.
+    /// Return the finished runs of cancelled tasks.
     pub return_partial_tasks: bool,
 }
 

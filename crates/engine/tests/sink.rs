@@ -64,7 +64,7 @@ fn read(config: &Config) -> Vec<Experience> {
 
 /// Returns the numbers of stored and of duplicate experiences.
 fn counts(metrics: &Metrics) -> (f64, f64) {
-    let count = |name: &str| metrics.get(&format!("experience_pipeline/{name}")).unwrap();
+    let count = |name: &str| metrics.get(&format!("experience_pipeline/{name}")).expect("a count");
     (count("stored_count"), count("known_count"))
 }
 

@@ -31,7 +31,7 @@ async fn until(condition: impl AsyncFn() -> bool) {
 }
 
 async fn states(scheduler: &Scheduler) -> Vec<&'static str> {
-    let runners = scheduler.runners().await.unwrap();
+    let runners = scheduler.runners().await.expect("the engine runs");
     runners.iter().map(|runner| runner.state.name()).collect()
 }
 

@@ -35,7 +35,7 @@ pub struct WorkerClientOptions {
     pub message_bytes: usize,
     /// Interval of probes of a silent connection, and time limit of their responses.
     pub keepalive: Duration,
-    /// Whether heartbeats are sent automatically.
+    /// Send heartbeats automatically.
     pub heartbeats: bool,
 }
 

@@ -36,15 +36,15 @@ const AUTH_TIMEOUT: Duration = Duration::from_secs(3);
 /// Listen backlog.
 const BACKLOG: u32 = 1024;
 
-enum Not {
+enum NotFound {
     /// There may be a host later.
     Yet(String),
     /// An unknown peer has the address.
-    Sure(String),
-    Ever(SyncError),
+    Unknown(String),
+    Fatal(SyncError),
 }
 
-/// Finds or hosts the synchronizer. `gone`: the reason why the last host is not used.
+/// Finds or hosts the synchronizer. `gone`: the reason reason the last host is not used.
 pub(super) async fn find(
     options: &SynchronizerOptions,
     gone: Option<&str>,
@@ -53,57 +53,66 @@ pub(super) async fn find(
     let began = Instant::now();
     let mut pause = RETRY_DELAY;
     loop {
-        let words = match attempt(options, gone.is_some()).await {
+        let message = match attempt(options, gone.is_some()).await {
             Ok(link) => return Ok(link),
-            Err(Not::Ever(error)) => return Err(error),
-            Err(Not::Sure(words)) if began.elapsed() >= AUTH_TIMEOUT => {
-                return Err(SyncError::Address(words));
+            Err(NotFound::Fatal(error)) => return Err(error),
+            Err(NotFound::Unknown(message)) if began.elapsed() >= AUTH_TIMEOUT => {
+                return Err(SyncError::Address(message));
             }
-            Err(Not::Yet(words) | Not::Sure(words)) => words,
+            Err(NotFound::Yet(message) | NotFound::Unknown(message)) => message,
         };
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            let words = gone.map_or_else(|| words.clone(), |gone| format!("{gone}; then {words}"));
-            return Err(SyncError::Unreachable(words));
+            let message =
+                gone.map_or_else(|| message.clone(), |gone| format!("{gone}; then {message}"));
+            return Err(SyncError::Unreachable(message));
         }
         tokio::time::sleep(pause.min(left)).await;
         pause = (pause * 2).min(MAX_PAUSE);
     }
 }
 
-async fn attempt(options: &SynchronizerOptions, takes_over: bool) -> Result<SyncLink, Not> {
+async fn attempt(options: &SynchronizerOptions, takes_over: bool) -> Result<SyncLink, NotFound> {
     let path = file(&options.job_dir);
-    let card = SyncAddressFile::read(&path).map_err(Not::Ever)?;
+    let address_file = SyncAddressFile::read(&path).map_err(NotFound::Fatal)?;
     let known = match &options.secret {
         Some(secret) => Some(secret.clone()),
-        None => secret(card.as_ref()).map_err(Not::Ever)?,
+        None => secret(address_file.as_ref()).map_err(NotFound::Fatal)?,
     };
     match options.address.as_deref() {
         Some(url) if url.contains("://") => join(options, url, known.as_ref()).await,
         Some(address) if options.may_host => match listen(address).await {
-            Ok(listener) => host(options, (listener, None), known, card.filter(|_| takes_over)),
+            Ok(listener) => {
+                host(options, (listener, None), known, address_file.filter(|_| takes_over))
+            }
             Err(error) if is_elsewhere(&error) => taken(options, address, known.as_ref()).await,
-            Err(error) => Err(Not::Ever(SyncError::Address(format!(
+            Err(error) => Err(NotFound::Fatal(SyncError::Address(format!(
                 "`synchronizer.address`: cannot listen at {address}: {error}; it is `host:port` \
                  of this machine, or `http://host:port` of a synchronizer that runs already"
             )))),
         },
         Some(address) => join(options, &format!("http://{address}"), known.as_ref()).await,
         None => {
-            let lock =
-                if options.may_host { lock(&options.job_dir).map_err(Not::Ever)? } else { None };
-            match (lock, card) {
-                (Some(lock), card) => {
+            let lock = if options.may_host {
+                lock(&options.job_dir).map_err(NotFound::Fatal)?
+            } else {
+                None
+            };
+            match (lock, address_file) {
+                (Some(lock), address_file) => {
                     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
                     let listener = bind(address).map_err(|error| {
-                        let words = format!("no port of this machine can be listened at: {error}");
-                        Not::Ever(SyncError::Address(words))
+                        let message =
+                            format!("no port of this machine can be listened at: {error}");
+                        NotFound::Fatal(SyncError::Address(message))
                     })?;
-                    let left = card.filter(|_| takes_over);
+                    let left = address_file.filter(|_| takes_over);
                     host(options, (listener, Some(lock)), known, left)
                 }
-                (None, Some(card)) => join(options, &card.url, known.as_ref()).await,
-                (None, None) => Err(Not::Yet(format!(
+                (None, Some(address_file)) => {
+                    join(options, &address_file.url, known.as_ref()).await
+                }
+                (None, None) => Err(NotFound::Yet(format!(
                     "no synchronizer of this job has left its address in {}: see whether the job \
                      is running",
                     path.display()
@@ -114,9 +123,9 @@ async fn attempt(options: &SynchronizerOptions, takes_over: bool) -> Result<Sync
 }
 
 /// Returns the secret of the environment or the address file.
-fn secret(card: Option<&SyncAddressFile>) -> Result<Option<Secret>, SyncError> {
+fn secret(address_file: Option<&SyncAddressFile>) -> Result<Option<Secret>, SyncError> {
     let shared = std::env::var(SECRET).ok().filter(|text| !text.is_empty());
-    let text = shared.or_else(|| card.map(|card| card.secret.clone()));
+    let text = shared.or_else(|| address_file.map(|address_file| address_file.secret.clone()));
     let wrong = |error: &dyn std::fmt::Display| SyncError::Refused(error.to_string());
     text.map(|text| Secret::new(text).map_err(|error| wrong(&error))).transpose()
 }
@@ -160,16 +169,17 @@ fn host(
     (listener, lock): (TcpListener, Option<File>),
     known: Option<Secret>,
     left: Option<SyncAddressFile>,
-) -> Result<SyncLink, Not> {
-    let fail = |error: io::Error| Not::Ever(SyncError::Address(error.to_string()));
+) -> Result<SyncLink, NotFound> {
+    let fail = |error: io::Error| NotFound::Fatal(SyncError::Address(error.to_string()));
     let secret = known.map_or_else(Secret::random, Ok).map_err(fail)?;
     let address = listener.local_addr().map_err(fail)?;
     let url = advertised_url(&format!("http://{address}"));
     let path = file(&options.job_dir);
     fs::create_dir_all(&options.job_dir)
-        .map_err(|error| Not::Ever(SyncError::file(&options.job_dir, &error)))?;
-    let (explorers, trainer) = left.map(|card| (card.explorers, card.trainer)).unwrap_or_default();
-    let card = SyncAddressFile {
+        .map_err(|error| NotFound::Fatal(SyncError::file(&options.job_dir, &error)))?;
+    let (explorers, trainer) =
+        left.map(|address_file| (address_file.explorers, address_file.trainer)).unwrap_or_default();
+    let address_file = SyncAddressFile {
         url,
         secret: secret.reveal().to_owned(),
         job: options.job.clone(),
@@ -177,9 +187,9 @@ fn host(
         explorers,
         trainer,
     };
-    card.write(&path).map_err(Not::Ever)?;
-    let host =
-        SyncServer::start(options, listener, (card, path), secret, lock).map_err(Not::Ever)?;
+    address_file.write(&path).map_err(NotFound::Fatal)?;
+    let host = SyncServer::start(options, listener, (address_file, path), secret, lock)
+        .map_err(NotFound::Fatal)?;
     Ok(SyncLink::Here(Arc::new(host)))
 }
 
@@ -187,10 +197,10 @@ async fn join(
     options: &SynchronizerOptions,
     url: &str,
     secret: Option<&Secret>,
-) -> Result<SyncLink, Not> {
+) -> Result<SyncLink, NotFound> {
     let Some(secret) = secret else {
-        return Err(Not::Yet(format!(
-            "nobody knows the secret of the synchronizer at {url}: it is in {}, or give it in the \
+        return Err(NotFound::Yet(format!(
+            "the secret of the synchronizer at {url} is missing: it is in {}, or give it in the \
              variable {SECRET}",
             file(&options.job_dir).display()
         )));
@@ -199,7 +209,7 @@ async fn join(
         Ok(remote) => {
             let about = remote.about();
             if !options.job.is_empty() && !about.job.is_empty() && about.job != options.job {
-                return Err(Not::Ever(SyncError::Address(format!(
+                return Err(NotFound::Fatal(SyncError::Address(format!(
                     "the synchronizer at {url} is that of job {:?}, not of {:?}: set \
                      `synchronizer.address` to another port",
                     about.job, options.job
@@ -207,8 +217,8 @@ async fn join(
             }
             Ok(SyncLink::There(Arc::new(remote)))
         }
-        Err(SyncLinkError::Gone(why)) => Err(Not::Yet(why)),
-        Err(SyncLinkError::Refused(error)) => Err(Not::Ever(error)),
+        Err(SyncLinkError::Gone(reason)) => Err(NotFound::Yet(reason)),
+        Err(SyncLinkError::Refused(error)) => Err(NotFound::Fatal(error)),
     }
 }
 
@@ -217,13 +227,13 @@ async fn taken(
     options: &SynchronizerOptions,
     address: &str,
     secret: Option<&Secret>,
-) -> Result<SyncLink, Not> {
+) -> Result<SyncLink, NotFound> {
     let joined = join(options, &format!("http://{address}"), secret).await;
     joined.map_err(|not| match not {
-        Not::Yet(why) => Not::Sure(format!(
+        NotFound::Yet(reason) => NotFound::Unknown(format!(
             "`synchronizer.address`: {address} cannot be listened at, and no synchronizer of \
              this job answers there: set it to another port, or leave it out for any that is \
-             free ({why})"
+             free ({reason})"
         )),
         not => not,
     })

@@ -20,7 +20,7 @@ use super::sync_driver::SyncDriver;
 /// Dropping it stops hosting.
 #[derive(Debug)]
 pub(super) struct SyncServer {
-    hub: Arc<SyncDriver>,
+    driver: Arc<SyncDriver>,
     url: String,
     store: Arc<WeightStore>,
     over: CancellationToken,
@@ -32,32 +32,33 @@ impl SyncServer {
     pub(super) fn start(
         options: &SynchronizerOptions,
         listener: TcpListener,
-        (card, path): (SyncAddressFile, PathBuf),
+        (address_file, path): (SyncAddressFile, PathBuf),
         secret: Secret,
         lock: Option<File>,
     ) -> Result<Self, SyncError> {
         let over = CancellationToken::new();
-        let hub = SyncDriver::start(options.lease, first(), over.clone());
-        let url = card.url.clone();
-        hub.remember(&card.explorers, card.trainer.as_ref());
-        let store = Arc::new(WeightStore::open(options, Arc::clone(&hub), (card, path))?);
+        let driver = SyncDriver::start(options.lease, first(), over.clone());
+        let url = address_file.url.clone();
+        driver.remember(&address_file.explorers, address_file.trainer.as_ref());
+        let store =
+            Arc::new(WeightStore::open(options, Arc::clone(&driver), (address_file, path))?);
         store.look();
         if options.method == SyncMethod::Checkpoint {
             tokio::spawn(watch(Arc::clone(&store), over.clone()));
         }
         let shared =
-            routes::SyncServerShared::new(Arc::clone(&hub), Arc::clone(&store), secret, options);
+            routes::SyncServerShared::new(Arc::clone(&driver), Arc::clone(&store), secret, options);
         routes::serve(listener, shared, over.clone());
         tracing::info!(url, job = options.job, "hosting the synchronizer");
-        Ok(Self { hub, url, store, over, lock })
+        Ok(Self { driver, url, store, over, lock })
     }
 
     pub(super) fn url(&self) -> &str {
         &self.url
     }
 
-    pub(super) const fn hub(&self) -> &Arc<SyncDriver> {
-        &self.hub
+    pub(super) const fn driver(&self) -> &Arc<SyncDriver> {
+        &self.driver
     }
 
     pub(super) const fn store(&self) -> &Arc<WeightStore> {

@@ -43,7 +43,7 @@ impl SyncLink {
 
     pub(super) async fn beat(&self, seat: u64) -> SyncReply<HeartbeatReply> {
         match self {
-            Self::Here(host) => Ok(host.hub().beat(seat)),
+            Self::Here(host) => Ok(host.driver().beat(seat)),
             Self::There(remote) => remote.beat(seat).await,
         }
     }
@@ -68,7 +68,7 @@ impl SyncLink {
     /// Reports an explorer's submitted experiences; returns those of the others.
     pub(super) async fn submitted(&self, explorer: &str, experiences: u64) -> SyncReply<u64> {
         match self {
-            Self::Here(host) => Ok(host.hub().submitted(explorer, experiences)),
+            Self::Here(host) => Ok(host.driver().submitted(explorer, experiences)),
             Self::There(remote) => remote.submitted(explorer, experiences).await,
         }
     }
@@ -80,7 +80,7 @@ impl SyncLink {
         waited: Duration,
     ) -> SyncReply<Option<WeightWaitResult>> {
         match self {
-            Self::Here(host) => host.hub().wait(want, waited).await.map(Some).ok_or_else(goes),
+            Self::Here(host) => host.driver().wait(want, waited).await.map(Some).ok_or_else(goes),
             Self::There(remote) => remote.wait(want, waited).await,
         }
     }
@@ -91,14 +91,14 @@ impl SyncLink {
         timeout: Duration,
     ) -> SyncReply<WaitStatus> {
         match self {
-            Self::Here(host) => host.hub().wait_status(since, timeout).await.ok_or_else(goes),
+            Self::Here(host) => host.driver().wait_status(since, timeout).await.ok_or_else(goes),
             Self::There(remote) => remote.wait_status(since, timeout).await,
         }
     }
 
     pub(super) async fn explorers_left(&self, timeout: Duration) -> SyncReply<bool> {
         match self {
-            Self::Here(host) => host.hub().explorers_left(timeout).await.ok_or_else(goes),
+            Self::Here(host) => host.driver().explorers_left(timeout).await.ok_or_else(goes),
             Self::There(remote) => remote.explorers_left(timeout).await,
         }
     }
@@ -114,7 +114,7 @@ impl SyncLink {
 
     pub(super) async fn view(&self) -> SyncReply<SyncStatus> {
         match self {
-            Self::Here(host) => Ok(host.hub().view()),
+            Self::Here(host) => Ok(host.driver().view()),
             Self::There(remote) => remote.view().await,
         }
     }

@@ -44,7 +44,7 @@ pub struct WeightRequest {
     /// Minimum version while the trainer can still reach it. [`WeightRequest::LAST`]: the trainer's
     /// last weights.
     pub at_least: u64,
-    /// Whether the trainer is asked to publish (style `explorer_driven`).
+    /// Ask the trainer to publish (style `explorer_driven`).
     #[serde(default)]
     pub demand: bool,
     /// Seconds in JSON.

@@ -51,7 +51,7 @@ const PIECES: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct SyncServerShared {
-    hub: Arc<SyncDriver>,
+    driver: Arc<SyncDriver>,
     store: Arc<WeightStore>,
     secret: Secret,
     about: JobIdentity,
@@ -136,13 +136,13 @@ type Reply<T> = Result<Json<T>, Response>;
 
 impl SyncServerShared {
     pub(super) fn new(
-        hub: Arc<SyncDriver>,
+        driver: Arc<SyncDriver>,
         store: Arc<WeightStore>,
         secret: Secret,
         options: &SynchronizerOptions,
     ) -> Arc<Self> {
         let about = JobIdentity { job: options.job.clone(), method: options.method };
-        Arc::new(Self { hub, store, secret, about })
+        Arc::new(Self { driver, store, secret, about })
     }
 }
 
@@ -183,17 +183,17 @@ async fn guard(State(shared): Shares, request: Request, next: Next) -> Response 
     let given = request.headers().get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
     let given = given.and_then(|it| it.strip_prefix("Bearer ")).map(Secret::new);
     if !matches!(given, Some(Ok(given)) if given == shared.secret) {
-        let words = "this synchronizer wants the secret in the job's synchronizer.json";
-        return refusal(StatusCode::UNAUTHORIZED, "refused", words);
+        let message = "this synchronizer wants the secret in the job's synchronizer.json";
+        return refusal(StatusCode::UNAUTHORIZED, "refused", message);
     }
-    if shared.hub.is_over() {
+    if shared.driver.is_over() {
         return gone();
     }
     next.run(request).await
 }
 
-fn refusal(status: StatusCode, kind: &str, words: &str) -> Response {
-    let body = SyncErrorBody { error: words.to_owned(), kind: kind.to_owned() };
+fn refusal(status: StatusCode, kind: &str, message: &str) -> Response {
+    let body = SyncErrorBody { error: message.to_owned(), kind: kind.to_owned() };
     (status, Json(body)).into_response()
 }
 
@@ -217,7 +217,7 @@ async fn about(State(shared): Shares) -> Json<JobIdentity> {
 }
 
 async fn view(State(shared): Shares) -> Response {
-    Json(shared.hub.view()).into_response()
+    Json(shared.driver.view()).into_response()
 }
 
 async fn enter(State(shared): Shares, Json(call): Json<Enter>) -> Reply<JoinReply> {
@@ -225,8 +225,8 @@ async fn enter(State(shared): Shares, Json(call): Json<Enter>) -> Reply<JoinRepl
         "explorer" => MemberRole::Explorer,
         "trainer" => MemberRole::Trainer,
         other => {
-            let words = format!("role {other:?} is neither \"explorer\" nor \"trainer\"");
-            return Err(refusal(StatusCode::BAD_REQUEST, "refused", &words));
+            let message = format!("role {other:?} is neither \"explorer\" nor \"trainer\"");
+            return Err(refusal(StatusCode::BAD_REQUEST, "refused", &message));
         }
     };
     let entered = shared.store.enter(role, &call.name);
@@ -235,7 +235,7 @@ async fn enter(State(shared): Shares, Json(call): Json<Enter>) -> Reply<JoinRepl
 }
 
 async fn beat(State(shared): Shares, Json(call): Json<MemberRef>) -> Json<&'static str> {
-    Json(match shared.hub.beat(call.seat) {
+    Json(match shared.driver.beat(call.seat) {
         HeartbeatReply::Known => "known",
         HeartbeatReply::Replaced => "replaced",
         HeartbeatReply::Unknown => "unknown",
@@ -248,8 +248,8 @@ async fn leave(State(shared): Shares, Json(call): Json<Leave>) -> Reply<()> {
         "failed" => LeaveReason::Failed(call.message),
         "silent" => LeaveReason::TimedOut,
         other => {
-            let words = format!("{other:?} is none of \"done\", \"failed\", \"silent\"");
-            return Err(refusal(StatusCode::BAD_REQUEST, "refused", &words));
+            let message = format!("{other:?} is none of \"done\", \"failed\", \"silent\"");
+            return Err(refusal(StatusCode::BAD_REQUEST, "refused", &message));
         }
     };
     shared.store.leave(call.seat, &how).await;
@@ -261,12 +261,12 @@ async fn trainer(State(shared): Shares, Json(call): Json<TrainerStateRequest>) -
 }
 
 async fn submitted(State(shared): Shares, Json(call): Json<Submitted>) -> Json<u64> {
-    Json(shared.hub.submitted(&call.explorer, call.experiences))
+    Json(shared.driver.submitted(&call.explorer, call.experiences))
 }
 
 /// `null`: the request must be repeated.
 async fn wait(State(shared): Shares, Json(call): Json<Wait>) -> Reply<Option<WeightWaitResult>> {
-    let waiting = shared.hub.wait(call.want, seconds(call.waited));
+    let waiting = shared.driver.wait(call.want, seconds(call.waited));
     match tokio::time::timeout(LONG_POLL_TIMEOUT, waiting).await {
         Err(_) => Ok(Json(None)),
         Ok(Some(waited)) => Ok(Json(Some(waited))),
@@ -276,12 +276,12 @@ async fn wait(State(shared): Shares, Json(call): Json<Wait>) -> Reply<Option<Wei
 
 async fn wait_status(State(shared): Shares, Json(call): Json<Since>) -> Reply<WaitStatus> {
     let timeout = seconds(call.timeout).min(LONG_POLL_TIMEOUT);
-    shared.hub.wait_status(call.since, timeout).await.map(Json).ok_or_else(gone)
+    shared.driver.wait_status(call.since, timeout).await.map(Json).ok_or_else(gone)
 }
 
 async fn left(State(shared): Shares, Json(call): Json<Since>) -> Reply<bool> {
     let timeout = seconds(call.timeout).min(LONG_POLL_TIMEOUT);
-    shared.hub.explorers_left(timeout).await.map(Json).ok_or_else(gone)
+    shared.driver.explorers_left(timeout).await.map(Json).ok_or_else(gone)
 }
 
 async fn publish(State(shared): Shares, Json(call): Json<Publish>) -> Reply<()> {
@@ -334,7 +334,8 @@ async fn receive(
     mut pieces: Option<mpsc::Sender<Bytes>>,
 ) -> Result<(), SyncError> {
     let mut size = 0u64;
-    let torn = |why: String| SyncError::Weights(format!("the weights did not come whole: {why}"));
+    let torn =
+        |reason: String| SyncError::Weights(format!("the weights did not come whole: {reason}"));
     loop {
         let next = tokio::time::timeout(MAX_PAUSE, body.next()).await;
         let next = next.map_err(|_| torn(format!("nothing came for {MAX_PAUSE:?}")))?;

@@ -25,7 +25,7 @@ const PASSING: usize = 2;
 
 #[derive(Debug)]
 pub(super) struct WeightStore {
-    hub: Arc<SyncDriver>,
+    driver: Arc<SyncDriver>,
     method: SyncMethod,
     lease: Duration,
     /// Job folder, or a folder in memory.
@@ -33,17 +33,17 @@ pub(super) struct WeightStore {
     checkpoints: CheckpointFolder,
     /// Held while publishing.
     publishing: tokio::sync::Mutex<()>,
-    card: Mutex<SyncAddressFile>,
+    address_file: Mutex<SyncAddressFile>,
     path: PathBuf,
     /// Last logged error.
-    said: Mutex<String>,
+    logged: Mutex<String>,
 }
 
 impl WeightStore {
     pub(super) fn open(
         options: &SynchronizerOptions,
-        hub: Arc<SyncDriver>,
-        (card, path): (SyncAddressFile, PathBuf),
+        driver: Arc<SyncDriver>,
+        (address_file, path): (SyncAddressFile, PathBuf),
     ) -> Result<Self, SyncError> {
         let folder = match options.method {
             SyncMethod::Checkpoint | SyncMethod::Nccl => options.job_dir.clone(),
@@ -54,15 +54,15 @@ impl WeightStore {
             }
         };
         Ok(Self {
-            hub,
+            driver,
             method: options.method,
             lease: options.lease,
             checkpoints: CheckpointFolder::new(&folder),
             folder,
             publishing: tokio::sync::Mutex::new(()),
-            card: Mutex::new(card),
+            address_file: Mutex::new(address_file),
             path,
-            said: Mutex::new(String::new()),
+            logged: Mutex::new(String::new()),
         })
     }
 
@@ -71,14 +71,14 @@ impl WeightStore {
     }
 
     pub(super) fn enter(&self, role: MemberRole, name: &str) -> Result<(u64, Duration), SyncError> {
-        let entered = self.hub.enter(role, name).map_err(refused)?;
+        let entered = self.driver.enter(role, name).map_err(refused)?;
         Ok((entered.seat.0, self.lease))
     }
 
     pub(super) async fn leave(self: &Arc<Self>, seat: u64, how: &LeaveReason) {
         // Waits get the last weights before the end.
         self.look_apart().await;
-        self.hub.leave(seat, how);
+        self.driver.leave(seat, how);
         let store = Arc::clone(self);
         let kept = apart(move || store.keep_members()).await;
         if let Err(error) = kept {
@@ -88,12 +88,12 @@ impl WeightStore {
 
     /// Saves the members that have left, for the next host.
     fn keep_members(&self) -> Result<(), SyncError> {
-        let view = self.hub.view();
+        let view = self.driver.view();
         let has_left = |member: &MemberStatus| matches!(member.state.as_str(), "done" | "failed");
-        let mut card = self.card.lock();
-        card.explorers = view.explorers.into_iter().filter(has_left).collect();
-        card.trainer = view.trainer.filter(has_left);
-        card.write(&self.path)
+        let mut address_file = self.address_file.lock();
+        address_file.explorers = view.explorers.into_iter().filter(has_left).collect();
+        address_file.trainer = view.trainer.filter(has_left);
+        address_file.write(&self.path)
     }
 
     pub(super) async fn trainer(self: &Arc<Self>, seat: u64, state: TrainerProgress) -> bool {
@@ -101,7 +101,7 @@ impl WeightStore {
             // Published weights are found before waits end with `NothingNew`.
             self.look_apart().await;
         }
-        self.hub.trainer(seat, state)
+        self.driver.trainer(seat, state)
     }
 
     /// Runs [`look`](Self::look) on a blocking thread.
@@ -116,7 +116,7 @@ impl WeightStore {
             return true;
         }
         // Read before the folder: weights published meanwhile are newer and no error.
-        let known = self.hub.newest().map(|newest| newest.version);
+        let known = self.driver.newest().map(|newest| newest.version);
         let found = self.checkpoints.newest().map_err(|error| error.to_string());
         let told = found.and_then(|newest| match newest {
             Some(newest) if known.is_some_and(|known| newest.version < known) => {
@@ -125,26 +125,27 @@ impl WeightStore {
             Some(newest) if known != Some(newest.version) => {
                 tensor_files::check(&newest.path).map_err(|error| error.to_string())?;
                 let location = WeightLocation::Folder(newest.path);
-                let _ = self.hub.published(PublishedWeights { version: newest.version, location });
+                let _ =
+                    self.driver.published(PublishedWeights { version: newest.version, location });
                 Ok(())
             }
             _ => Ok(()),
         });
-        let words = told.err().unwrap_or_default();
-        let is_well = words.is_empty();
-        let mut said = self.said.lock();
-        if words != *said {
+        let message = told.err().unwrap_or_default();
+        let is_well = message.is_empty();
+        let mut logged = self.logged.lock();
+        if message != *logged {
             if !is_well {
-                tracing::warn!(error = words, "weights cannot be used yet; looking again");
+                tracing::warn!(error = message, "weights cannot be used yet; looking again");
             }
-            *said = words;
+            *logged = message;
         }
         is_well
     }
 
     fn tell(&self, published: PublishedWeights) -> Result<(), SyncError> {
         let version = published.version;
-        if self.hub.published(published).map_err(refused)? {
+        if self.driver.published(published).map_err(refused)? {
             tracing::debug!(version, "new weights");
         }
         Ok(())
@@ -183,7 +184,7 @@ impl WeightStore {
 
     /// Refuses older versions before anything is written.
     pub(super) fn is_next(&self, version: u64) -> Result<(), SyncError> {
-        match self.hub.newest() {
+        match self.driver.newest() {
             Some(newest) if version < newest.version => {
                 Err(refused(JoinRefusal::Older { version, newest: newest.version }))
             }
@@ -208,14 +209,14 @@ impl WeightStore {
             Ok(place)
         });
         self.tell(PublishedWeights { version, location: WeightLocation::Folder(place.await?) })?;
-        let (folder, in_use) = (self.folder.clone(), self.hub.loading());
+        let (folder, in_use) = (self.folder.clone(), self.driver.loading());
         apart(move || weight_folder::tidy(&folder, PASSING, &in_use).map_err(|error| full(&error)))
             .await
     }
 
     /// Removes weights in memory if the job is done.
     pub(super) fn forget(&self) {
-        if self.method == SyncMethod::Memory && self.hub.is_done() {
+        if self.method == SyncMethod::Memory && self.driver.is_done() {
             let _ = fs::remove_dir_all(&self.folder);
         }
     }

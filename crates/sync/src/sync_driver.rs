@@ -9,7 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 use rollway_core::Time;
 use rollway_core::sync::ExplorerPresence::{Lost, Present};
 use rollway_core::sync::{
-    self as board, HeartbeatReply, JoinRefusal, Joined, LeaveReason, MemberId, MemberRole,
+    self as core_sync, HeartbeatReply, JoinRefusal, Joined, LeaveReason, MemberId, MemberRole,
     SyncCore, WaitId, WaitOutcome,
 };
 use tokio::sync::{oneshot, watch};
@@ -33,7 +33,7 @@ pub(super) struct SyncDriver {
 
 #[derive(Debug)]
 struct SyncDriverState {
-    board: SyncCore,
+    core: SyncCore,
     newest: Option<PublishedWeights>,
     answers: BTreeMap<WaitId, SyncWaiter>,
     /// Last version sent to each explorer, which may be loading it.
@@ -49,17 +49,17 @@ struct SyncWaiter {
 impl SyncDriver {
     /// Starts a driver and its timer.
     pub(super) fn start(lease: Duration, first: u64, over: CancellationToken) -> Arc<Self> {
-        let board = SyncCore::new(lease, first);
+        let core = SyncCore::new(lease, first);
         let state = Mutex::new(SyncDriverState {
-            board,
+            core,
             newest: None,
             answers: BTreeMap::new(),
             loading: BTreeMap::new(),
         });
         let (changed, _) = watch::channel(0);
-        let hub = Arc::new(Self { origin: Instant::now(), state, changed, over });
-        tokio::spawn(Arc::clone(&hub).keep_time());
-        hub
+        let driver = Arc::new(Self { origin: Instant::now(), state, changed, over });
+        tokio::spawn(Arc::clone(&driver).keep_time());
+        driver
     }
 
     /// Applies deadlines.
@@ -67,7 +67,7 @@ impl SyncDriver {
         let mut changed = self.changed.subscribe();
         loop {
             changed.mark_unchanged();
-            let next = self.state().board.next_deadline();
+            let next = self.state().core.next_deadline();
             let due = async {
                 match next {
                     Some(at) => tokio::time::sleep_until(self.instant(at)).await,
@@ -77,17 +77,13 @@ impl SyncDriver {
             tokio::select! {
                 () = self.over.cancelled() => return,
                 _ = changed.changed() => {}
-                () = due => self.change(|board, now| board.tick(now)),
+                () = due => self.change(|core, now| core.tick(now)),
             }
         }
     }
 
     fn state(&self) -> MutexGuard<'_, SyncDriverState> {
         self.state.lock()
-    }
-
-    fn now(&self) -> Time {
-        Time::ZERO.after(self.origin.elapsed())
     }
 
     fn instant(&self, at: Time) -> Instant {
@@ -98,8 +94,12 @@ impl SyncDriver {
 
     /// Changes the core and answers ended waits.
     fn change<T>(&self, act: impl FnOnce(&mut SyncCore, Time) -> T) -> T {
+        self.change_state(|state, now| act(&mut state.core, now))
+    }
+
+    fn change_state<T>(&self, act: impl FnOnce(&mut SyncDriverState, Time) -> T) -> T {
         let mut state = self.state();
-        let done = act(&mut state.board, self.now());
+        let done = act(&mut state, Time::ZERO.after(self.origin.elapsed()));
         state.answer();
         drop(state);
         self.changed.send_modify(|count| *count = count.wrapping_add(1));
@@ -107,7 +107,7 @@ impl SyncDriver {
     }
 
     pub(super) fn enter(&self, role: MemberRole, name: &str) -> Result<Joined, JoinRefusal> {
-        self.change(|board, now| board.join(now, role, name))
+        self.change(|core, now| core.join(now, role, name))
     }
 
     /// Restores members that left under an earlier host.
@@ -122,44 +122,42 @@ impl SyncDriver {
     }
 
     pub(super) fn beat(&self, seat: u64) -> HeartbeatReply {
-        self.change(|board, now| board.heartbeat(now, MemberId(seat)))
+        self.change(|core, now| core.heartbeat(now, MemberId(seat)))
     }
 
     pub(super) fn leave(&self, seat: u64, how: &LeaveReason) {
-        self.change(|board, now| board.leave(now, MemberId(seat), how));
+        self.change(|core, now| core.leave(now, MemberId(seat), how));
     }
 
     /// Sets the trainer's progress. `false`: not the trainer.
     pub(super) fn trainer(&self, seat: u64, state: TrainerProgress) -> bool {
         let state = match state {
-            TrainerProgress::Training => board::TrainerPresence::Training,
-            TrainerProgress::Idle { seen } => board::TrainerPresence::Idle { seen: WaitId(seen) },
-            TrainerProgress::Done => board::TrainerPresence::Done,
-            TrainerProgress::Failed(why) => board::TrainerPresence::Failed(why),
+            TrainerProgress::Training => core_sync::TrainerPresence::Training,
+            TrainerProgress::Idle { seen } => {
+                core_sync::TrainerPresence::Idle { seen: WaitId(seen) }
+            }
+            TrainerProgress::Done => core_sync::TrainerPresence::Done,
+            TrainerProgress::Failed(reason) => core_sync::TrainerPresence::Failed(reason),
         };
-        self.change(|board, now| board.set_trainer_state(now, MemberId(seat), state))
+        self.change(|core, now| core.set_trainer_state(now, MemberId(seat), state))
     }
 
     /// Reports an explorer's submitted experiences; returns those of the others.
     pub(super) fn submitted(&self, explorer: &str, experiences: u64) -> u64 {
-        self.state().board.submitted(explorer, experiences)
+        self.state().core.submitted(explorer, experiences)
     }
 
     /// Publishes weights. `false`: the version is known.
     pub(super) fn published(&self, published: PublishedWeights) -> Result<bool, JoinRefusal> {
-        let mut state = self.state();
-        let SyncDriverState { board, newest, .. } = &mut *state;
-        if newest.as_ref().is_some_and(|newest| newest.version == published.version) {
-            // The same version, perhaps at another location.
+        self.change_state(|SyncDriverState { core, newest, .. }, _| {
+            // The same version may have another location.
+            let is_new = newest.as_ref().is_none_or(|newest| newest.version != published.version);
+            if is_new {
+                core.published(published.version)?;
+            }
             *newest = Some(published);
-            return Ok(false);
-        }
-        board.published(published.version)?;
-        *newest = Some(published);
-        state.answer();
-        drop(state);
-        self.changed.send_modify(|count| *count = count.wrapping_add(1));
-        Ok(true)
+            Ok(is_new)
+        })
     }
 
     pub(super) fn newest(&self) -> Option<PublishedWeights> {
@@ -173,22 +171,18 @@ impl SyncDriver {
         waited: Duration,
     ) -> Option<WeightWaitResult> {
         let WeightRequest { explorer, have, at_least, demand, timeout } = want;
-        let want = board::WeightWait { explorer, have, at_least, demand, timeout, waited };
+        let want = core_sync::WeightWait { explorer, have, at_least, demand, timeout, waited };
         let (answer, answered) = oneshot::channel();
-        let ask = {
-            let mut state = self.state();
+        let ask = self.change_state(|state, now| {
             let explorer = want.explorer.clone();
             if state.loading.get(&explorer).is_some_and(|version| *version <= want.have) {
                 state.loading.remove(&explorer);
             }
-            let ask = state.board.wait(self.now(), want);
+            let ask = state.core.wait(now, want);
             state.answers.insert(ask, SyncWaiter { explorer, answer });
-            state.answer();
             ask
-        };
-        self.changed.send_modify(|count| *count = count.wrapping_add(1));
-        // A dropped wait is withdrawn.
-        let _given_up = AbandonedWait(self, ask);
+        });
+        let _withdraw = AbandonedWait(self, ask);
         tokio::select! {
             () = self.over.cancelled() => None,
             waited = answered => waited.ok(),
@@ -202,7 +196,7 @@ impl SyncDriver {
         timeout: Duration,
     ) -> Option<WaitStatus> {
         let look = || {
-            let asked = WaitStatus::from(self.state().board.wait_summary());
+            let asked = WaitStatus::from(self.state().core.wait_summary());
             (asked, since.is_none_or(|since| since != asked))
         };
         self.until(look, timeout).await
@@ -211,7 +205,7 @@ impl SyncDriver {
     /// Waits until all explorers have left, or for the timeout. `None`: the host ends.
     pub(super) async fn explorers_left(&self, timeout: Duration) -> Option<bool> {
         let look = || {
-            let has_left = self.state().board.explorers_left();
+            let has_left = self.state().core.explorers_left();
             (has_left, has_left)
         };
         self.until(look, timeout).await
@@ -238,14 +232,14 @@ impl SyncDriver {
     pub(super) fn view(&self) -> SyncStatus {
         let loading = self.loading();
         let state = self.state();
-        SyncStatus { loading, ..SyncStatus::new(state.board.view(), state.newest.clone()) }
+        SyncStatus { loading, ..SyncStatus::new(state.core.view(), state.newest.clone()) }
     }
 
     /// Returns the versions that explorers may be loading.
     pub(super) fn loading(&self) -> Vec<u64> {
-        let SyncDriverState { board, loading, .. } = &mut *self.state();
+        let SyncDriverState { core, loading, .. } = &mut *self.state();
         let is_there = |name: &String| {
-            board.explorer(name).is_some_and(|state| matches!(state, Present | Lost))
+            core.explorer(name).is_some_and(|state| matches!(state, Present | Lost))
         };
         loading.retain(|name, _| is_there(name));
         loading.values().copied().collect()
@@ -254,9 +248,9 @@ impl SyncDriver {
     /// Tells whether the trainer is done and all explorers have left.
     pub(super) fn is_done(&self) -> bool {
         let state = self.state();
-        let trainer = state.board.view().trainer;
-        let is_done = trainer.is_some_and(|it| it.state == board::TrainerPresence::Done);
-        is_done && state.board.explorers_left()
+        let trainer = state.core.view().trainer;
+        let is_done = trainer.is_some_and(|it| it.state == core_sync::TrainerPresence::Done);
+        is_done && state.core.explorers_left()
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -267,7 +261,7 @@ impl SyncDriver {
 impl SyncDriverState {
     /// Answers ended waits.
     fn answer(&mut self) {
-        for (ask, outcome) in self.board.outcomes() {
+        for (ask, outcome) in self.core.outcomes() {
             let Some(SyncWaiter { explorer, answer }) = self.answers.remove(&ask) else { continue };
             let newest = self.newest.clone();
             let waited = match outcome {
@@ -278,11 +272,11 @@ impl SyncDriverState {
                 WaitOutcome::TrainerDone(newer) => {
                     WeightWaitResult::TrainerDone(newest.filter(|_| newer.is_some()))
                 }
-                WaitOutcome::TrainerFailed(why) => WeightWaitResult::TrainerFailed(why),
-                WaitOutcome::TimedOut(why) => WeightWaitResult::TimedOut(why),
+                WaitOutcome::TrainerFailed(reason) => WeightWaitResult::TrainerFailed(reason),
+                WaitOutcome::TimedOut(reason) => WeightWaitResult::TimedOut(reason),
             };
             if let WeightWaitResult::New(told) | WeightWaitResult::TrainerDone(Some(told)) = &waited
-                && self.board.explorer(&explorer).is_some()
+                && self.core.explorer(&explorer).is_some()
             {
                 self.loading.insert(explorer, told.version);
             }
@@ -297,10 +291,9 @@ struct AbandonedWait<'a>(&'a SyncDriver, WaitId);
 
 impl Drop for AbandonedWait<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.state();
-        state.answers.remove(&self.1);
-        state.board.abandon(self.1);
-        drop(state);
-        self.0.changed.send_modify(|count| *count = count.wrapping_add(1));
+        self.0.change_state(|state, _| {
+            state.answers.remove(&self.1);
+            state.core.abandon(self.1);
+        });
     }
 }

@@ -144,7 +144,7 @@ impl Synchronizer {
             link.submitted(explorer, experiences).await
         });
         asked.await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "nobody knows what other explorers have submitted");
+            tracing::warn!(%error, "synchronizer unreachable, submissions of other explorers are unknown");
             0
         })
     }

@@ -36,13 +36,9 @@ pub enum TensorReadError {
     /// The file is incomplete or not a safetensors file.
     #[error("{}: {problem}", path.display())]
     Content { path: PathBuf, problem: String },
+    /// There is no such tensor; `near` are similar names.
     #[error("{} has no tensor {name:?}{}", path.display(), listed(near))]
-    Unknown {
-        path: PathBuf,
-        name: String,
-        /// Similar names.
-        near: Vec<String>,
-    },
+    Unknown { path: PathBuf, name: String, near: Vec<String> },
 }
 
 fn listed(names: &[String]) -> String {
@@ -192,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_is_found_by_its_name_in_one_file_and_in_several() {
+    fn a_tensor_is_found_by_name_in_one_or_several_files() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         fs::write(root.join("a.safetensors"), file(&["wte", "layers.0.up"])).unwrap();
@@ -210,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_file_is_not_taken_for_weights() {
+    fn incomplete_files_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         assert!(check(root).unwrap_err().to_string().contains("no model.safetensors"));

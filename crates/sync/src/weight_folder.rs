@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use rollway_base::atomic_file::write_atomic;
+use rollway_base::atomic_file;
 use sha2::{Digest as _, Sha256};
 
 /// File with the last published version.
@@ -95,8 +95,7 @@ impl WeightDraft {
     /// Moves the draft to the directory of its version, durably. [`announce`] publishes it.
     pub fn finish(self, is_full: bool) -> Result<PathBuf> {
         if is_full {
-            let mark = self.beside.join(FULL);
-            write_atomic(&mark, b"", 0o644).map_err(failed(&mark))?;
+            write_atomic(&self.beside.join(FULL), b"")?;
         }
         for entry in fs::read_dir(&self.beside).map_err(failed(&self.beside))? {
             let path = entry.map_err(failed(&self.beside))?.path();
@@ -113,8 +112,7 @@ impl WeightDraft {
 
 /// Publishes a version as the newest.
 pub fn announce(folder: &Path, version: u64) -> Result<()> {
-    let path = folder.join(LATEST);
-    write_atomic(&path, format!("{version}\n").as_bytes(), 0o644).map_err(failed(&path))
+    write_atomic(&folder.join(LATEST), format!("{version}\n").as_bytes())
 }
 
 /// Writes weights atomically; returns their directory.
@@ -185,4 +183,9 @@ fn remove(folder: &Path) -> Result<()> {
 /// Makes a file, or the entries of a folder, durable.
 pub fn sync(path: &Path) -> Result<()> {
     File::open(path).and_then(|file| file.sync_all()).map_err(failed(path))
+}
+
+/// Replaces a file atomically and durably.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
+    atomic_file::write_atomic(path, bytes, 0o644).map_err(failed(path))
 }

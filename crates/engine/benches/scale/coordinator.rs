@@ -90,7 +90,7 @@ impl Bench {
     async fn connect(&self) {
         let (before, start) = (Usage::of(None), Instant::now());
         let started = self.scheduler.start().await.expect("a pool starts");
-        assert_eq!(started, (self.workers, self.workers), "not everybody came");
+        assert_eq!(started, (self.workers, self.workers), "some workers did not connect");
         let took = start.elapsed();
         let after = Usage::of(None);
         let there = Usage::of(self.elsewhere.process());
@@ -112,7 +112,7 @@ impl Bench {
         let (before, lag) = (Usage::of(None), self.scheduler.lag());
         tokio::time::sleep(IDLE).await;
         let share = (Usage::of(None).cpu - before.cpu) / IDLE.as_secs_f64();
-        println!("  idle, with their signs of life: {:.1} % of a core", share * 100.0);
+        println!("  idle, with heartbeats: {:.1} % of a core", share * 100.0);
         show(&self.scheduler.lag().since(&lag));
     }
 

@@ -75,7 +75,7 @@ pub(crate) fn all(core: &Core, states: &RunnerStatusTable, now: Time) -> Vec<Run
             one(core, states, view, now)
         })
         .collect();
-    let half = half_of(all.iter().filter(|status| busy(status)).filter_map(|it| it.stage_for));
+    let half = median(all.iter().filter(|status| busy(status)).filter_map(|it| it.stage_for));
     for status in &mut all {
         let timeout = timeouts.get(&status.runner).copied().flatten();
         status.stuck = stuck(status, half, timeout);
@@ -84,8 +84,7 @@ pub(crate) fn all(core: &Core, states: &RunnerStatusTable, now: Time) -> Vec<Run
     all
 }
 
-/// Returns the median.
-fn half_of(times: impl Iterator<Item = Duration>) -> Duration {
+fn median(times: impl Iterator<Item = Duration>) -> Duration {
     let mut times: Vec<Duration> = times.collect();
     times.sort_unstable();
     times.get(times.len() / 2).copied().unwrap_or_default()
@@ -93,7 +92,7 @@ fn half_of(times: impl Iterator<Item = Duration>) -> Duration {
 
 fn sort(all: &mut [RunnerStatus]) {
     // Workflows without a typical duration are compared with the median of the others.
-    let rest = half_of(all.iter().filter_map(|status| status.typical_duration));
+    let rest = median(all.iter().filter_map(|status| status.typical_duration));
     all.sort_by_key(|status| {
         let rank = match status.state {
             RunnerState::Busy(_) | RunnerState::Cancelling(_) => 0,
@@ -103,8 +102,8 @@ fn sort(all: &mut [RunnerStatus]) {
             RunnerState::Idle => 4,
         };
         let lasts = status.stage_for.unwrap_or(status.age);
-        let usual = status.typical_duration.unwrap_or(rest).max(MIN_TYPICAL);
-        let times = status.attempt.map(|_| lasts.as_nanos() * 1000 / usual.as_nanos());
+        let typical = status.typical_duration.unwrap_or(rest).max(MIN_TYPICAL);
+        let times = status.attempt.map(|_| lasts.as_nanos() * 1000 / typical.as_nanos());
         (!status.stuck, rank, Reverse(times), Reverse(lasts), status.runner)
     });
 }
@@ -121,8 +120,8 @@ fn stuck(status: &RunnerStatus, half: Duration, timeout: Option<Duration>) -> bo
         RunnerState::Busy(_) => {
             let stage_for = status.stage_for.unwrap_or(status.age);
             let late = timeout.is_some_and(|timeout| stage_for >= timeout / 2);
-            let usual = status.typical_duration.unwrap_or(half);
-            stage_for >= STUCK_AFTER && (late || stage_for >= usual * STUCK_FACTOR)
+            let typical = status.typical_duration.unwrap_or(half);
+            stage_for >= STUCK_AFTER && (late || stage_for >= typical * STUCK_FACTOR)
         }
         RunnerState::Starting | RunnerState::Idle | RunnerState::Broken | RunnerState::Stopped => {
             false
@@ -135,10 +134,10 @@ fn one(core: &Core, states: &RunnerStatusTable, view: RunnerView, now: Time) -> 
         RunnerState::Busy(attempt) | RunnerState::Cancelling(attempt) => Some(attempt),
         _ => None,
     };
-    let mut said = states.record_report(view.runner, view.life, attempt);
+    let mut labels = states.labels(view.runner, view.life, attempt);
     let batch = view.work.and_then(|(key, ..)| core.batch_by_key(key)).map(|view| view.batch);
     let since = view.work.and_then(|(.., began)| began).unwrap_or(view.since);
-    let (waits, message) = (said.get("waiting").cloned(), view.message);
+    let waits = labels.get("waiting").map(|reason| Arc::from(reason.as_str()));
     let mut status = RunnerStatus {
         runner: view.runner,
         life: view.life,
@@ -146,21 +145,21 @@ fn one(core: &Core, states: &RunnerStatusTable, view: RunnerView, now: Time) -> 
         age: now.since(since),
         batch,
         task: view.work.map(|(_, task, _)| task),
-        run: said.remove("run").and_then(|run| run.parse().ok()).map(RunId),
+        run: labels.remove("run").and_then(|run| run.parse().ok()).map(RunId),
         runs: view.runs,
         attempt,
-        stage: said.remove("stage"),
-        stage_for: said.remove("stage_since").and_then(|since| ago(&since)),
+        stage: labels.remove("stage"),
+        stage_for: labels.remove("stage_since").and_then(|since| ago(&since)),
         typical_duration: view.typical_duration,
-        code_location: said.remove("place"),
+        code_location: labels.remove("place"),
         model: None,
         server: None,
         calls: 0,
         since_report: now.since(view.last_report),
-        node: said.remove("node"),
-        message: waits.map(Arc::from).or(message),
+        node: labels.remove("node"),
+        message: waits.or(view.message),
         stuck: false,
-        said,
+        said: labels,
     };
     if let Some(attempt) = attempt {
         add_calls(&mut status, states, attempt);
@@ -191,8 +190,8 @@ fn add_calls(status: &mut RunnerStatus, states: &RunnerStatusTable, attempt: Att
     let name = oldest.model.as_deref().unwrap_or_default();
     status.model = Some(name.to_owned());
     status.server = oldest.server.as_deref().map(str::to_owned);
-    let says = status.stage.as_deref().unwrap_or(super::RUNNING);
-    if says == super::RUNNING {
+    let stage = status.stage.as_deref().unwrap_or(super::RUNNING);
+    if stage == super::RUNNING {
         status.stage = Some(format!("waiting for model {name}").trim_end().to_owned());
         status.stage_for = Some(oldest.since.elapsed());
         status.run = Some(RunId(oldest.run));

@@ -68,7 +68,7 @@ impl BufferTarget {
             None => BufferAddress::Sqlite(config.cache_dir().join(format!("{INPUT_NAME}.db"))),
         };
         if let BufferAddress::Queue(_) = address {
-            let message = "nobody reads it, and a queue would be full one day; name a file";
+            let message = "a queue without a reader fills up; name a file";
             return Err(SinkError::config(INPUT, message));
         }
         let sql = sql::SqlOptions { table: INPUT_NAME.to_owned(), ..database(ours) };

@@ -265,10 +265,6 @@ impl WorkerPool {
         &self.shared.secret
     }
 
-    pub fn states(&self) -> RunnerStatusTable {
-        self.shared.states.clone()
-    }
-
     /// Adds a runner to the process of its neighbours, or to a new one.
     fn host(&mut self, launcher: Arc<dyn Launcher>, reporter: &Reporter) {
         let place = reporter.runner().0 / self.shared.options.runners_per_worker.max(1);

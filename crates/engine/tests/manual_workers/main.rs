@@ -15,16 +15,13 @@ use proxy::Proxy;
 use rollway_base::{Address, Secret};
 use rollway_core::{CollectOutcome, CoreConfig, RunnerView, Supervision};
 use rollway_engine::events::{RunEvent, RunEventKind, RunObserver, RunObservers};
-use rollway_engine::{
-    CollectOptions, RunnerStatusTable, Scheduler, Task, WorkerPool, WorkerPoolOptions,
-};
+use rollway_engine::{CollectOptions, Scheduler, Task, WorkerPool, WorkerPoolOptions};
 use rollway_protocol::env;
 use tokio::process::{Child, Command};
 
 /// A scheduler that waits for workers.
 struct Job {
     scheduler: Scheduler,
-    states: RunnerStatusTable,
     address: String,
     secret: Secret,
 }
@@ -36,7 +33,7 @@ async fn job(runners: u32) -> Job {
         ..WorkerPoolOptions::new("never started")
     };
     let pool = WorkerPool::manual(options).await.unwrap();
-    let (states, secret) = (pool.states(), pool.secret().clone());
+    let secret = pool.secret().clone();
     let address = pool.address().to_string();
     let supervision = Supervision {
         restart_backoff: Duration::from_millis(20),
@@ -44,7 +41,7 @@ async fn job(runners: u32) -> Job {
         ..Supervision::default()
     };
     let config = CoreConfig { runners, supervision, ..CoreConfig::default() };
-    Job { scheduler: Scheduler::new(config, pool), states, address, secret }
+    Job { scheduler: Scheduler::new(config, pool), address, secret }
 }
 
 impl Job {
@@ -105,7 +102,8 @@ async fn a_job_starts_with_the_first_worker_and_accepts_later_ones() {
     let message = format!("waits for a worker: rollway worker --connect {}", job.address);
     let waits = |runner: &RunnerView| runner.message.as_deref() == Some(&*message);
     job.until("all wait", |runners| runners.len() == 3 && runners.iter().all(waits)).await;
-    assert!(job.states.get().values().all(|state| state["waiting"] == message));
+    let states = job.scheduler.runner_states().await.unwrap();
+    assert!(states.iter().all(|status| status.said["waiting"] == message));
     assert!(!starting.is_finished());
 
     // The first worker has fewer slots than runners: one keeps waiting, the job starts.
@@ -113,19 +111,22 @@ async fn a_job_starts_with_the_first_worker_and_accepts_later_ones() {
     assert_eq!(starting.await.unwrap(), Ok((2, 3)));
     job.answers(1, 20).await;
     let pid = format!("pid {}", first.id().unwrap());
-    let at = |pid: &str| job.states.get().values().filter(|s| s["node"].ends_with(pid)).count();
+    let at = async |pid: &str| {
+        let states = job.scheduler.runner_states().await.unwrap();
+        states.iter().flat_map(|status| &status.node).filter(|node| node.ends_with(pid)).count()
+    };
     job.until("the third waits", |runners| waits(&runners[2])).await;
 
     // The second worker keeps free slots.
     let mut second = job.worker(4);
     job.until_idle(3).await;
-    assert_eq!(at(&pid), 2);
+    assert_eq!(at(&pid).await, 2);
     job.answers(2, 20).await;
 
     // The runners of the first move to the second.
     first.kill().await.unwrap();
     job.until_idle(3).await;
-    assert_eq!(at(&format!("pid {}", second.id().unwrap())), 3);
+    assert_eq!(at(&format!("pid {}", second.id().unwrap())).await, 3);
     job.answers(3, 20).await;
 
     // After a stop, workers are asked to leave.

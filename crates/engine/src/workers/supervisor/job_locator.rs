@@ -57,7 +57,7 @@ impl JobLocator {
         tell: &(dyn Fn(&str) + Sync),
     ) -> Result<JoinInfo, SupervisorError> {
         let since = Instant::now();
-        let mut said = None;
+        let mut reported = None;
         loop {
             let what = match self.try_open().await {
                 Ok(invitation) => return Ok(invitation),
@@ -67,9 +67,9 @@ impl JobLocator {
             if waited >= patience {
                 return Err(SupervisorError::NobodyThere { what, waited: patience });
             }
-            if said.as_ref() != Some(&what) {
+            if reported.as_ref() != Some(&what) {
                 tell(&format!("{what}; waits up to {patience:?}"));
-                said = Some(what);
+                reported = Some(what);
             }
             sleep(RETRY_DELAY.min(patience.saturating_sub(waited))).await;
         }
@@ -83,8 +83,8 @@ impl JobLocator {
         let address = &invitation.address;
         match timeout(TRY, TcpStream::connect(address)).await {
             Ok(Ok(_)) => Ok(invitation),
-            Ok(Err(error)) => Err(format!("nobody answers at {address}: {error}")),
-            Err(_) => Err(format!("nobody answers at {address} within {TRY:?}")),
+            Ok(Err(error)) => Err(format!("no connection to {address}: {error}")),
+            Err(_) => Err(format!("no response from {address} within {TRY:?}")),
         }
     }
 }

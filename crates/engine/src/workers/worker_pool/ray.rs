@@ -161,7 +161,8 @@ enum RayEvent {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum RayFault {
-    Nobody,
+    #[serde(rename = "nobody")]
+    None,
     Worker,
 }
 
@@ -391,7 +392,7 @@ impl RayShared {
             RayEvent::Ended { id, how, blame } => {
                 if let Some(worker) = state.workers.remove(&id) {
                     let suspect = match blame {
-                        RayFault::Nobody => Suspect::None,
+                        RayFault::None => Suspect::None,
                         RayFault::Worker => Suspect::SoleAttempt,
                     };
                     let (started, message) = (worker.is_placed, how);

@@ -109,7 +109,7 @@ fn accept(shared: &Arc<WorkerPoolShared>, handshake: PendingHandshake) {
     let Some(expected) = connections.expected.remove(token) else {
         let reason = match token.as_str() {
             "" => "this job starts its workers itself: none may join by hand",
-            _ => "nobody waits for a worker with this token",
+            _ => "no worker with this token is expected",
         };
         return handshake.refuse(ConnectRefusal::new(RefusalCode::NotWanted, reason));
     };
@@ -145,7 +145,7 @@ fn translate(
                     process.on_report(state.runner, state.life, &RunnerReport::Heartbeat)
                 {
                     let name = (state.runner, state.life);
-                    shared.states.tell(name, state.attempt, state.state);
+                    shared.states.set_labels(name, state.attempt, state.state);
                     push(state.runner, reporter, RunnerReport::Heartbeat);
                 }
             }
