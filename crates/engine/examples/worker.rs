@@ -84,7 +84,7 @@ async fn serve() -> Result<(), Failure> {
             }
             EngineMessage::StartRunner { .. } => {}
             EngineMessage::Shutdown { .. } => {
-                sender.goodbye("as told").await?;
+                sender.goodbye("shutdown").await?;
                 // The engine closes the stream after the goodbye.
                 let _ = receiver.recv().await;
                 return Ok(());

@@ -40,9 +40,9 @@ fn main() {
     });
     engine.block_on(async {
         let connection = loop {
-            if let WorkerServerEvent::Hello(greeting) = server.recv().await {
+            if let WorkerServerEvent::Hello(handshake) = server.recv().await {
                 let runners: Vec<_> = (0..RUNNERS).map(|n| (RunnerId(n), Incarnation(1))).collect();
-                break greeting.welcome(&runners, Duration::from_secs(5));
+                break handshake.welcome(&runners, Duration::from_secs(5));
             }
         };
         for (in_flight, bytes) in [(1, 1024), (64, 1024), (1024, 1024), (64, 65_536)] {
@@ -58,10 +58,10 @@ async fn echo(address: &Address, hello: Hello) {
     let options = worker_client::WorkerClientOptions::default();
     let connected = worker_client::connect(address, hello, options).await.expect("a connection");
     let ConnectedWorker { sender, mut receiver, .. } = connected;
-    let mut orders = Vec::new();
-    while receiver.recv_many(&mut orders, 256).await.is_ok() {
-        for order in orders.drain(..) {
-            if let EngineMessage::StartAttempt(start) = order {
+    let mut commands = Vec::new();
+    while receiver.recv_many(&mut commands, 256).await.is_ok() {
+        for command in commands.drain(..) {
+            if let EngineMessage::StartAttempt(start) = command {
                 let metrics: Metrics = [("reward", 1.0)].into_iter().collect();
                 let outcome = Ok(RunOutput { payload: Some(start.task), metrics });
                 let report =
@@ -90,7 +90,7 @@ async fn measure(
         task_encoding: "json".into(),
         body: Bytes::new(),
     });
-    let order = |runner: u32, attempt: u64| {
+    let command = |runner: u32, attempt: u64| {
         EngineMessage::StartAttempt(StartAttempt {
             runner: RunnerId(runner),
             life: Incarnation(1),
@@ -112,7 +112,7 @@ async fn measure(
     let (begin, cpu) = (Instant::now(), cpu_seconds());
     for (runner, at) in sent_at.iter_mut().enumerate() {
         *at = Instant::now();
-        connection.send(order(runner as u32, 0)).expect("the worker reads");
+        connection.send(command(runner as u32, 0)).expect("the worker reads");
     }
     let mut attempt = 0;
     let mut flying = in_flight;
@@ -133,7 +133,7 @@ async fn measure(
             if now - begin < time {
                 attempt += 1;
                 *at = now;
-                connection.send(order(runner.0, attempt)).expect("the worker reads");
+                connection.send(command(runner.0, attempt)).expect("the worker reads");
             } else {
                 flying -= 1;
             }

@@ -144,14 +144,16 @@ impl MembershipShared {
                 Ok(HeartbeatReply::Known) => {}
                 Ok(HeartbeatReply::Replaced) => {
                     self.is_replaced.store(true, Ordering::Relaxed);
-                    tracing::warn!(name = self.name, "another process of this name took the seat");
+                    tracing::warn!(name = self.name, "another process of this name has joined");
                     return;
                 }
                 Ok(HeartbeatReply::Unknown) => match self.enter().await {
-                    Ok(_) => tracing::info!(name = self.name, "the seat is taken again"),
-                    Err(error) => tracing::warn!(%error, name = self.name, "no seat; trying again"),
+                    Ok(_) => tracing::info!(name = self.name, "membership renewed"),
+                    Err(error) => tracing::warn!(%error, name = self.name, "join failed, retrying"),
                 },
-                Err(error) => tracing::warn!(%error, name = self.name, "cannot be heard"),
+                Err(error) => {
+                    tracing::warn!(%error, name = self.name, "heartbeat failed, retrying")
+                }
             }
         }
     }

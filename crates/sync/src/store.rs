@@ -118,7 +118,7 @@ impl WeightStore {
         // Read before the folder: weights published meanwhile are newer and no error.
         let known = self.driver.newest().map(|newest| newest.version);
         let found = self.checkpoints.newest().map_err(|error| error.to_string());
-        let told = found.and_then(|newest| match newest {
+        let result = found.and_then(|newest| match newest {
             Some(newest) if known.is_some_and(|known| newest.version < known) => {
                 self.is_next(newest.version).map_err(|error| error.to_string())
             }
@@ -131,7 +131,7 @@ impl WeightStore {
             }
             _ => Ok(()),
         });
-        let message = told.err().unwrap_or_default();
+        let message = result.err().unwrap_or_default();
         let is_well = message.is_empty();
         let mut logged = self.logged.lock();
         if message != *logged {

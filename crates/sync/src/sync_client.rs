@@ -137,7 +137,7 @@ impl SyncClient {
     pub(super) async fn leave(&self, seat: u64, how: LeaveReason) -> SyncReply<()> {
         let (how, message) = match how {
             LeaveReason::Done => ("done", String::new()),
-            LeaveReason::Failed(why) => ("failed", why),
+            LeaveReason::Failed(error) => ("failed", error),
             LeaveReason::TimedOut => ("silent", String::new()),
         };
         self.post("/v1/leave", &Leave { seat, how: how.to_owned(), message }).await

@@ -196,8 +196,8 @@ impl SyncDriver {
         timeout: Duration,
     ) -> Option<WaitStatus> {
         let look = || {
-            let asked = WaitStatus::from(self.state().core.wait_summary());
-            (asked, since.is_none_or(|since| since != asked))
+            let waits = WaitStatus::from(self.state().core.wait_summary());
+            (waits, since.is_none_or(|since| since != waits))
         };
         self.until(look, timeout).await
     }
@@ -275,10 +275,10 @@ impl SyncDriverState {
                 WaitOutcome::TrainerFailed(reason) => WeightWaitResult::TrainerFailed(reason),
                 WaitOutcome::TimedOut(reason) => WeightWaitResult::TimedOut(reason),
             };
-            if let WeightWaitResult::New(told) | WeightWaitResult::TrainerDone(Some(told)) = &waited
+            if let WeightWaitResult::New(sent) | WeightWaitResult::TrainerDone(Some(sent)) = &waited
                 && self.core.explorer(&explorer).is_some()
             {
-                self.loading.insert(explorer, told.version);
+                self.loading.insert(explorer, sent.version);
             }
             // Fails only if the wait was dropped.
             let _ = answer.send(waited);

@@ -98,22 +98,22 @@ impl Synchronizer {
             match ask(link.clone()).await {
                 Ok(answer) => return Ok(answer),
                 Err(SyncLinkError::Refused(error)) => return Err(error),
-                Err(SyncLinkError::Gone(why)) => {
-                    tracing::debug!(url = link.url(), why, "the synchronizer is gone");
-                    self.relink(&link, &why, until).await?;
+                Err(SyncLinkError::Gone(reason)) => {
+                    tracing::debug!(url = link.url(), reason, "synchronizer lost");
+                    self.relink(&link, &reason, until).await?;
                 }
             }
         }
     }
 
     /// Replaces a host that is gone.
-    async fn relink(&self, gone: &SyncLink, why: &str, until: Instant) -> Result<(), SyncError> {
+    async fn relink(&self, gone: &SyncLink, reason: &str, until: Instant) -> Result<(), SyncError> {
         let _looking = self.0.looking.lock().await;
         if !self.link().is_same(gone) {
             return Ok(());
         }
-        let found = discovery::find(&self.0.options, Some(why), until).await?;
-        tracing::info!(url = found.url(), from = gone.url(), "another hosts the synchronizer now");
+        let found = discovery::find(&self.0.options, Some(reason), until).await?;
+        tracing::info!(url = found.url(), from = gone.url(), "synchronizer has another host");
         *self.0.link.lock() = found;
         Ok(())
     }
@@ -125,11 +125,11 @@ impl Synchronizer {
             let waited = began.elapsed();
             let left =
                 WeightRequest { timeout: want.timeout.saturating_sub(waited), ..want.clone() };
-            let asked = self.call(left.timeout, |link| {
+            let response = self.call(left.timeout, |link| {
                 let left = left.clone();
                 async move { link.wait(left, waited).await }
             });
-            match asked.await {
+            match response.await {
                 Ok(Some(waited)) => return waited,
                 // The request is repeated, so that a lost host is detected.
                 Ok(None) => {}
@@ -140,10 +140,10 @@ impl Synchronizer {
 
     /// Reports the total of an explorer's submitted experiences; returns that of the others.
     pub async fn submitted(&self, explorer: &str, experiences: u64) -> u64 {
-        let asked = self.call(self.0.options.patience, |link| async move {
+        let response = self.call(self.0.options.patience, |link| async move {
             link.submitted(explorer, experiences).await
         });
-        asked.await.unwrap_or_else(|error| {
+        response.await.unwrap_or_else(|error| {
             tracing::warn!(%error, "synchronizer unreachable, submissions of other explorers are unknown");
             0
         })
@@ -167,14 +167,14 @@ impl Synchronizer {
     pub async fn trainer_state(&self, state: TrainerProgress) {
         let seat = *self.0.trainer.lock();
         let Some(seat) = seat else { return };
-        let told = self.call(self.0.options.patience, |link| {
+        let response = self.call(self.0.options.patience, |link| {
             let state = state.clone();
             async move { link.trainer(seat, state).await }
         });
-        match told.await {
+        match response.await {
             Ok(true) => {}
-            Ok(false) => tracing::debug!("the trainer's seat is not known; its next beat enters"),
-            Err(error) => tracing::warn!(%error, "cannot tell what the trainer is at"),
+            Ok(false) => tracing::debug!("trainer is not a member, its next heartbeat joins"),
+            Err(error) => tracing::warn!(%error, "trainer progress not sent"),
         }
     }
 
@@ -188,11 +188,11 @@ impl Synchronizer {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let patience = left.max(self.0.options.patience);
-            let asked =
+            let response =
                 self.call(patience, |link| async move { link.wait_status(since, left).await });
-            let asked = asked.await?;
-            if since != Some(asked) || Instant::now() >= until {
-                return Ok(asked);
+            let response = response.await?;
+            if since != Some(response) || Instant::now() >= until {
+                return Ok(response);
             }
         }
     }
@@ -203,14 +203,14 @@ impl Synchronizer {
         let mut seen = None;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let Ok(asked) = self.wait_status(seen, left).await else { return false };
-            if asked.wanted.is_some_and(|wanted| wanted <= since) {
+            let Ok(response) = self.wait_status(seen, left).await else { return false };
+            if response.wanted.is_some_and(|wanted| wanted <= since) {
                 return true;
             }
             if Instant::now() >= until {
                 return false;
             }
-            seen = Some(asked);
+            seen = Some(response);
         }
     }
 
@@ -220,8 +220,9 @@ impl Synchronizer {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let patience = left.max(self.0.options.patience);
-            let asked = self.call(patience, |link| async move { link.explorers_left(left).await });
-            match asked.await {
+            let response =
+                self.call(patience, |link| async move { link.explorers_left(left).await });
+            match response.await {
                 Ok(true) => return true,
                 Ok(false) if Instant::now() < until => {}
                 Ok(false) | Err(_) => return false,
@@ -231,8 +232,8 @@ impl Synchronizer {
 
     /// Returns members and newest weights; empty if the host is unreachable.
     pub async fn view(&self) -> SyncStatus {
-        let asked = self.call(self.0.options.patience, |link| async move { link.view().await });
-        asked.await.unwrap_or_default()
+        let response = self.call(self.0.options.patience, |link| async move { link.view().await });
+        response.await.unwrap_or_default()
     }
 }
 

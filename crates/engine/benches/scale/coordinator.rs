@@ -31,19 +31,19 @@ impl Elsewhere {
 }
 
 impl Launcher for Elsewhere {
-    fn launch(&self, ticket: LaunchSpec) -> Box<dyn LaunchedProcess> {
+    fn launch(&self, spec: LaunchSpec) -> Box<dyn LaunchedProcess> {
         let mut process = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, input) = process.get_or_insert_with(|| {
-            let mut child = Command::new(&ticket.program)
+            let mut child = Command::new(&spec.program)
                 .args([WORKERS])
-                .envs(ticket.env)
+                .envs(spec.env)
                 .stdin(Stdio::piped())
                 .spawn()
                 .expect("a program can be started again");
             let input = child.stdin.take().expect("a pipe");
             (child, input)
         });
-        writeln!(input, "{}", ticket.token).expect("the workers are there");
+        writeln!(input, "{}", spec.token).expect("the workers are there");
         Box::new(Nameless)
     }
 }
@@ -59,8 +59,8 @@ impl LaunchedProcess for Nameless {
 
 #[tokio::main]
 pub(crate) async fn main() {
-    let words: Vec<String> = std::env::args().collect();
-    let number = |at: usize| words[at].parse::<u32>().expect("a number");
+    let args: Vec<String> = std::env::args().collect();
+    let number = |at: usize| args[at].parse::<u32>().expect("a number");
     let (workers, tasks) = (number(2), number(3));
     let options = WorkerPoolOptions {
         address: Some(Address::Tcp("127.0.0.1:0".to_owned())),

@@ -17,8 +17,8 @@ const COORDINATOR: &str = "--coordinator";
 const WORKERS: &str = "--workers";
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().collect();
-    let role = |name: &str| words.iter().any(|word| word == name);
+    let args: Vec<String> = std::env::args().collect();
+    let role = |name: &str| args.iter().any(|arg| arg == name);
     if role(COORDINATOR) {
         coordinator::main();
     } else if role(WORKERS) {

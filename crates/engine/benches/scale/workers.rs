@@ -50,8 +50,8 @@ async fn serve(connected: ConnectedWorker) -> Result<(), WorkerSendError> {
     for (runner, life) in welcome.runners {
         sender.report(runner, life, WorkerReport::Ready { after: None }).await?;
     }
-    while let Ok(order) = receiver.recv().await {
-        match order {
+    while let Ok(command) = receiver.recv().await {
+        match command {
             EngineMessage::StartAttempt(start) => {
                 let waits = wait(&start);
                 if waits.is_zero() {
@@ -65,7 +65,7 @@ async fn serve(connected: ConnectedWorker) -> Result<(), WorkerSendError> {
                 });
             }
             EngineMessage::Shutdown { .. } => {
-                sender.goodbye("as told").await?;
+                sender.goodbye("shutdown").await?;
                 return Ok(());
             }
             EngineMessage::CancelAttempt { .. }

@@ -100,8 +100,8 @@ impl RunnerStatusTable {
     ) -> Labels {
         let states = self.states.lock();
         let mut labels = BTreeMap::new();
-        if let Some((_, current, told)) = states.heartbeats.get(&runner).filter(|it| it.0 == life) {
-            labels = told.clone();
+        if let Some((_, current, last)) = states.heartbeats.get(&runner).filter(|it| it.0 == life) {
+            labels = last.clone();
             if *current != attempt {
                 ATTEMPT_LABELS.iter().for_each(|name| drop(labels.remove(*name)));
             }

@@ -92,18 +92,18 @@ pub async fn run(
 ) -> Result<(), SupervisorError> {
     let folder = tempfile::Builder::new().prefix("rollway-").tempdir();
     let folder = folder.map_err(|error| SupervisorError::Io(error.to_string()))?;
-    let station = Arc::new(Supervisor { options, folder, tell, stop: stop.child_token() });
+    let supervisor = Arc::new(Supervisor { options, folder, tell, stop: stop.child_token() });
     let mut slots = JoinSet::new();
-    for slot in 0..station.options.processes {
-        let station = Arc::clone(&station);
-        slots.spawn(async move { station.keep(slot).await });
+    for slot in 0..supervisor.options.processes {
+        let supervisor = Arc::clone(&supervisor);
+        slots.spawn(async move { supervisor.keep(slot).await });
     }
     let mut ended = Ok(());
     while let Some(slot) = slots.join_next().await {
         let slot = slot.unwrap_or_else(|error| Err(SupervisorError::Io(error.to_string())));
         if let Err(error) = slot {
             // The others would fail as well.
-            station.stop.cancel();
+            supervisor.stop.cancel();
             ended = ended.and(Err(error));
         }
     }
@@ -123,23 +123,23 @@ impl Supervisor {
     async fn keep(&self, slot: u32) -> Result<(), SupervisorError> {
         let mut pause = PAUSES.0;
         loop {
-            let tell = |words: &str| {
+            let tell = |message: &str| {
                 if slot == 0 {
-                    (self.tell)(words);
+                    (self.tell)(message);
                 }
             };
-            let invited = tokio::select! {
+            let join_info = tokio::select! {
                 () = self.stop.cancelled() => return Ok(()),
-                invited = self.options.way.open(self.options.patience, &tell) => invited?,
+                join_info = self.options.way.open(self.options.patience, &tell) => join_info?,
             };
             let since = Instant::now();
-            let status = self.execute(slot, &invited).await?;
+            let status = self.execute(slot, &join_info).await?;
             if self.stop.is_cancelled() || status.success() {
                 (self.tell)(&format!("worker {slot} left"));
                 return Ok(());
             }
             if status.code() == Some(REFUSED) {
-                return Err(SupervisorError::Refused { address: invited.address });
+                return Err(SupervisorError::Refused { address: join_info.address });
             }
             if since.elapsed() >= HEALTHY_AFTER {
                 pause = PAUSES.0;
@@ -154,13 +154,17 @@ impl Supervisor {
     }
 
     /// Runs a process to its end; on `stop`, terminates it.
-    async fn execute(&self, slot: u32, invited: &JoinInfo) -> Result<ExitStatus, SupervisorError> {
+    async fn execute(
+        &self,
+        slot: u32,
+        join_info: &JoinInfo,
+    ) -> Result<ExitStatus, SupervisorError> {
         let failed = |error: io::Error| SupervisorError::Io(error.to_string());
         let marks = self.folder.path().join(format!("marks-{slot}"));
         std::fs::write(&marks, vec![0; MARKS]).map_err(failed)?;
-        let mut child = self.spawn(invited, &marks)?;
-        let words = format!("worker {slot} starts, with {} runners", self.options.runners);
-        (self.tell)(&words);
+        let mut child = self.spawn(join_info, &marks)?;
+        let message = format!("worker {slot} starts, with {} runners", self.options.runners);
+        (self.tell)(&message);
         tokio::select! {
             status = child.wait() => return status.map_err(failed),
             () = self.stop.cancelled() => {}
@@ -179,12 +183,12 @@ impl Supervisor {
         }
     }
 
-    fn spawn(&self, invited: &JoinInfo, marks: &Path) -> Result<Child, SupervisorError> {
+    fn spawn(&self, join_info: &JoinInfo, marks: &Path) -> Result<Child, SupervisorError> {
         let program = &self.options.program;
         Command::new(program)
             .args(&self.options.args)
-            .env(env::ADDRESS, &invited.address)
-            .env(env::SECRET, invited.secret.reveal())
+            .env(env::ADDRESS, &join_info.address)
+            .env(env::SECRET, join_info.secret.reveal())
             .env(env::RUNNERS, self.options.runners.to_string())
             .env(env::EXECUTION_MARKS, marks)
             .env_remove(env::TOKEN)

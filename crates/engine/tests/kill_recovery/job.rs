@@ -72,12 +72,12 @@ pub(crate) fn buffer(address: &str) -> Arc<dyn Buffer> {
 struct BufferSink(Arc<Mutex<Box<dyn ExperienceWriter>>>);
 
 impl Sink for BufferSink {
-    fn deliver(&self, parcel: BatchDelivery) -> BoxFuture<'_, DeliveryResult> {
+    fn deliver(&self, delivery: BatchDelivery) -> BoxFuture<'_, DeliveryResult> {
         let writer = Arc::clone(&self.0);
         Box::pin(async move {
             let write = move || {
-                let key = format!("{}#{}", parcel.batch, parcel.key).into();
-                let payloads = parcel.results.into_iter().flat_map(|result| result.payloads);
+                let key = format!("{}#{}", delivery.batch, delivery.key).into();
+                let payloads = delivery.results.into_iter().flat_map(|result| result.payloads);
                 let experiences = payloads.flat_map(|payload| deserialize_many(payload).unwrap());
                 let samples = experiences.map(|one| Sample::new(&one).unwrap()).collect();
                 let written = writer.lock().unwrap().write(&WriteBatch { key, samples });
@@ -161,7 +161,7 @@ pub(crate) fn run(folder: &Path, address: &str, known: Vec<i64>) {
         }
         let counters = coordinator.counters().await.unwrap();
         assert!(counters.balanced(), "{counters:?}");
-        say(format_args!("job done"));
+        print(format_args!("job done"));
     });
 }
 
@@ -173,7 +173,7 @@ async fn submit(coordinator: &RolloutCoordinator, batch: i64) {
     let kind = if plan == Plan::Eval { BatchType::Eval } else { BatchType::Train };
     let enough = (plan == Plan::Enough).then_some(4);
     match coordinator.submit_batch(batch, tasks(plan), kind, enough).await {
-        Ok(()) => say(format_args!("batch {batch} submitted")),
+        Ok(()) => print(format_args!("batch {batch} submitted")),
         Err(Error::Refused(Refusal::AlreadyActive { .. })) => {}
         Err(error) => panic!("{error}"),
     }
@@ -191,11 +191,11 @@ async fn end(coordinator: &RolloutCoordinator, restored: &RestoreReport, batch: 
     let result = result.unwrap();
     assert!(result.runs.balanced(), "{result:?}");
     assert_eq!(result.uncertain, 0);
-    say(format_args!("batch {batch} delivered {}", result.delivered));
+    print(format_args!("batch {batch} delivered {}", result.delivered));
 }
 
-fn say(words: std::fmt::Arguments<'_>) {
+fn print(line: std::fmt::Arguments<'_>) {
     let mut out = std::io::stdout();
-    writeln!(out, "{words}").unwrap();
+    writeln!(out, "{line}").unwrap();
     out.flush().unwrap();
 }

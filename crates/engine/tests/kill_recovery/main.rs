@@ -50,44 +50,44 @@ fn survive(address: impl Fn(u32) -> String) {
     while kills < KILLS {
         let folder = tempfile::tempdir().unwrap();
         let address = address(job);
-        let mut lives = 0;
-        let mut promised = Promised::default();
-        let said = loop {
-            lives += 1;
-            assert!(lives < 400, "the job never comes to its end");
+        let mut processes = 0;
+        let mut acknowledged = Acknowledged::default();
+        let printed = loop {
+            processes += 1;
+            assert!(processes < 400, "the job never comes to its end");
             // Mostly short lifetimes; every fourth is longer, and more on slow machines, to make
             // progress.
-            let most = if lives % 4 == 0 { 600 } else { 90 } * (1 + lives / 20);
+            let most = if processes % 4 == 0 { 600 } else { 90 } * (1 + processes / 20);
             let moment = Duration::from_millis(moments.next(most));
-            let said = live(folder.path(), &address, &promised, moment);
-            promised.hear(&said);
-            if said.contains("job done") {
-                break said;
+            let printed = run_and_kill(folder.path(), &address, &acknowledged, moment);
+            acknowledged.record(&printed);
+            if printed.contains("job done") {
+                break printed;
             }
             kills += 1;
         };
-        check(&address, &said);
+        check(&address, &printed);
         job += 1;
     }
 }
 
 /// Acknowledgements of all processes of a job.
 #[derive(Debug, Default)]
-struct Promised {
+struct Acknowledged {
     submitted: BTreeSet<i64>,
     delivered: BTreeMap<i64, u64>,
 }
 
-impl Promised {
+impl Acknowledged {
     /// Parses the output of a process, which must not contradict earlier ones.
-    fn hear(&mut self, said: &str) {
+    fn record(&mut self, printed: &str) {
         // The last line of a killed process may be incomplete.
-        let whole = said.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let whole = printed.rsplit_once('\n').map_or("", |(whole, _)| whole);
         for line in whole.lines() {
-            let Some((_, words)) = line.split_once("batch ") else { continue };
-            let (batch, what) = words.split_once(' ').unwrap();
+            let Some((_, rest)) = line.split_once("batch ") else { continue };
+            let (batch, event) = rest.split_once(' ').unwrap();
             let batch = batch.parse().unwrap();
-            match what.split_once(' ') {
+            match event.split_once(' ') {
                 None => drop(self.submitted.insert(batch)),
                 Some((_, count)) => {
                     let count: u64 = count.trim().parse().unwrap();
@@ -100,16 +100,21 @@ impl Promised {
 }
 
 /// Starts or resumes the job and kills it after a while; returns its output.
-fn live(folder: &Path, address: &str, promised: &Promised, moment: Duration) -> String {
-    let submitted: Vec<_> = promised.submitted.iter().map(i64::to_string).collect();
+fn run_and_kill(
+    folder: &Path,
+    address: &str,
+    acknowledged: &Acknowledged,
+    moment: Duration,
+) -> String {
+    let submitted: Vec<_> = acknowledged.submitted.iter().map(i64::to_string).collect();
     let given = format!("{} {address} {}", folder.display(), submitted.join(","));
     let mut child = child_test("child", CHILD, given).spawn().unwrap();
     std::thread::sleep(moment);
     child.kill().unwrap();
     let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.code().is_none_or(|code| code == 0), "it ended by itself: {said}");
-    said
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.code().is_none_or(|code| code == 0), "it ended by itself: {printed}");
+    printed
 }
 
 /// Entry point of the child process.
@@ -124,7 +129,7 @@ fn child() {
 }
 
 /// Compares the content of the buffer with the acknowledgements.
-fn check(address: &str, said: &str) {
+fn check(address: &str, printed: &str) {
     let buffer = job::buffer(address);
     let mut reader = buffer.reader("check").unwrap();
     let ask =
@@ -143,11 +148,11 @@ fn check(address: &str, said: &str) {
     for number in 1..=BATCHES {
         let plan = Plan::of(number);
         let found = runs.get(&number.to_string()).map_or(0, BTreeSet::len) as u64;
-        let delivered = said
+        let delivered = printed
             .lines()
             .find_map(|line| line.split_once(&format!("batch {number} delivered ")))
             .map(|(_, count)| count)
-            .unwrap_or_else(|| panic!("nothing was said about batch {number}: {said}"));
+            .unwrap_or_else(|| panic!("no output about batch {number}: {printed}"));
         let delivered: u64 = delivered.trim().parse().unwrap();
         assert_eq!(found, delivered, "batch {number} ({plan:?})");
         match plan {

@@ -60,7 +60,7 @@ impl JobLocator {
         let mut reported = None;
         loop {
             let what = match self.try_open().await {
-                Ok(invitation) => return Ok(invitation),
+                Ok(join_info) => return Ok(join_info),
                 Err(what) => what,
             };
             let waited = since.elapsed();
@@ -76,13 +76,13 @@ impl JobLocator {
     }
 
     async fn try_open(&self) -> Result<JoinInfo, String> {
-        let invitation = match self {
-            Self::Known(invitation) => invitation.clone(),
+        let join_info = match self {
+            Self::Known(join_info) => join_info.clone(),
             Self::File(path) => JoinInfo::read(path).map_err(|error| error.to_string())?,
         };
-        let address = &invitation.address;
+        let address = &join_info.address;
         match timeout(TRY, TcpStream::connect(address)).await {
-            Ok(Ok(_)) => Ok(invitation),
+            Ok(Ok(_)) => Ok(join_info),
             Ok(Err(error)) => Err(format!("no connection to {address}: {error}")),
             Err(_) => Err(format!("no response from {address} within {TRY:?}")),
         }

@@ -151,7 +151,7 @@ fn translate(
             }
         }
         WorkerMessage::Log(line) => log_relay::sent(&line),
-        WorkerMessage::Goodbye { reason } => tracing::debug!(%reason, "worker says goodbye"),
+        WorkerMessage::Goodbye { reason } => tracing::debug!(%reason, "worker disconnecting"),
     }
 }
 
