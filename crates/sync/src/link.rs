@@ -1,3 +1,5 @@
+//! Requests to the synchronizer, in this process or over HTTP.
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -6,7 +8,12 @@ use rollway_core::sync::{HeartbeatReply, LeaveReason, MemberRole};
 use super::error::{SyncLinkError, SyncReply};
 use super::host::SyncServer;
 use super::messages::{
-    NewWeightsMessage, SyncStatus, TrainerProgress, WaitStatus, WeightRequest, WeightWaitResult,
+    NewWeightsMessage, SyncStatus, TrainerProgress, WaitStatus, WeightLocation, WeightRequest,
+    WeightWaitResult,
+};
+use super::routes::{
+    Enter, JoinReply, LONG_POLL_TIMEOUT, Leave, MemberRef, Publish, Since, Submitted,
+    TrainerStateRequest, Wait,
 };
 use super::sync_client::SyncClient;
 
@@ -21,7 +28,7 @@ impl SyncLink {
     pub(super) fn url(&self) -> &str {
         match self {
             Self::Here(host) => host.url(),
-            Self::There(remote) => remote.url(),
+            Self::There(client) => client.url(),
         }
     }
 
@@ -37,14 +44,29 @@ impl SyncLink {
     pub(super) async fn enter(&self, role: MemberRole, name: &str) -> SyncReply<(u64, Duration)> {
         match self {
             Self::Here(host) => host.store().enter(role, name).map_err(SyncLinkError::Refused),
-            Self::There(remote) => remote.enter(role, name).await,
+            Self::There(client) => {
+                let role = match role {
+                    MemberRole::Explorer => "explorer",
+                    MemberRole::Trainer => "trainer",
+                };
+                let call = Enter { role: role.to_owned(), name: name.to_owned() };
+                let JoinReply { seat, lease } = client.post("/v1/enter", &call).await?;
+                Ok((seat, Duration::try_from_secs_f64(lease).unwrap_or(LONG_POLL_TIMEOUT)))
+            }
         }
     }
 
     pub(super) async fn beat(&self, seat: u64) -> SyncReply<HeartbeatReply> {
         match self {
             Self::Here(host) => Ok(host.driver().beat(seat)),
-            Self::There(remote) => remote.beat(seat).await,
+            Self::There(client) => {
+                let reply: String = client.post("/v1/beat", &MemberRef { seat }).await?;
+                Ok(match reply.as_str() {
+                    "known" => HeartbeatReply::Known,
+                    "replaced" => HeartbeatReply::Replaced,
+                    _ => HeartbeatReply::Unknown,
+                })
+            }
         }
     }
 
@@ -54,14 +76,23 @@ impl SyncLink {
                 host.store().leave(seat, &how).await;
                 Ok(())
             }
-            Self::There(remote) => remote.leave(seat, how).await,
+            Self::There(client) => {
+                let (how, message) = match how {
+                    LeaveReason::Done => ("done", String::new()),
+                    LeaveReason::Failed(error) => ("failed", error),
+                    LeaveReason::TimedOut => ("silent", String::new()),
+                };
+                client.post("/v1/leave", &Leave { seat, how: how.to_owned(), message }).await
+            }
         }
     }
 
     pub(super) async fn trainer(&self, seat: u64, state: TrainerProgress) -> SyncReply<bool> {
         match self {
             Self::Here(host) => Ok(host.store().trainer(seat, state).await),
-            Self::There(remote) => remote.trainer(seat, state).await,
+            Self::There(client) => {
+                client.post("/v1/trainer", &TrainerStateRequest { seat, state }).await
+            }
         }
     }
 
@@ -69,7 +100,10 @@ impl SyncLink {
     pub(super) async fn submitted(&self, explorer: &str, experiences: u64) -> SyncReply<u64> {
         match self {
             Self::Here(host) => Ok(host.driver().submitted(explorer, experiences)),
-            Self::There(remote) => remote.submitted(explorer, experiences).await,
+            Self::There(client) => {
+                let call = Submitted { explorer: explorer.to_owned(), experiences };
+                client.post("/v1/submitted", &call).await
+            }
         }
     }
 
@@ -81,7 +115,10 @@ impl SyncLink {
     ) -> SyncReply<Option<WeightWaitResult>> {
         match self {
             Self::Here(host) => host.driver().wait(want, waited).await.map(Some).ok_or_else(goes),
-            Self::There(remote) => remote.wait(want, waited).await,
+            Self::There(client) => {
+                let call = Wait { want, waited: waited.as_secs_f64() };
+                client.long_poll("/v1/wait", &call).await
+            }
         }
     }
 
@@ -92,14 +129,20 @@ impl SyncLink {
     ) -> SyncReply<WaitStatus> {
         match self {
             Self::Here(host) => host.driver().wait_status(since, timeout).await.ok_or_else(goes),
-            Self::There(remote) => remote.wait_status(since, timeout).await,
+            Self::There(client) => {
+                let call = Since { since, timeout: timeout.as_secs_f64() };
+                client.long_poll("/v1/asked", &call).await
+            }
         }
     }
 
     pub(super) async fn explorers_left(&self, timeout: Duration) -> SyncReply<bool> {
         match self {
             Self::Here(host) => host.driver().explorers_left(timeout).await.ok_or_else(goes),
-            Self::There(remote) => remote.explorers_left(timeout).await,
+            Self::There(client) => {
+                let call = Since { since: None, timeout: timeout.as_secs_f64() };
+                client.long_poll("/v1/left", &call).await
+            }
         }
     }
 
@@ -108,14 +151,24 @@ impl SyncLink {
             Self::Here(host) => {
                 host.store().publish(version, weights).await.map_err(SyncLinkError::Refused)
             }
-            Self::There(remote) => remote.publish(version, weights).await,
+            Self::There(client) => {
+                let location = match weights {
+                    NewWeightsMessage::Bytes(bytes) => return client.push(version, bytes).await,
+                    // The host may have another working directory.
+                    NewWeightsMessage::Folder(path) => {
+                        WeightLocation::Folder(std::path::absolute(&path).unwrap_or(path))
+                    }
+                    NewWeightsMessage::Group(group) => WeightLocation::Group(group),
+                };
+                client.post("/v1/publish", &Publish { version, location }).await
+            }
         }
     }
 
     pub(super) async fn view(&self) -> SyncReply<SyncStatus> {
         match self {
             Self::Here(host) => Ok(host.driver().view()),
-            Self::There(remote) => remote.view().await,
+            Self::There(client) => client.view().await,
         }
     }
 }

@@ -2,24 +2,18 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Body, Client, Method, StatusCode};
 use rollway_base::Secret;
 use rollway_config::SyncMethod;
-use rollway_core::sync::{HeartbeatReply, LeaveReason, MemberRole};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::client::http_client;
 use super::error::{SyncError, SyncLinkError, SyncReply};
-use super::messages::{
-    NewWeightsMessage, SyncStatus, TrainerProgress, WaitStatus, WeightLocation, WeightRequest,
-    WeightWaitResult,
-};
-use super::routes::{
-    Enter, JobIdentity, JoinReply, LONG_POLL_TIMEOUT, Leave, MemberRef, Publish, Since, Submitted,
-    SyncErrorBody, TrainerStateRequest, Wait,
-};
+use super::messages::SyncStatus;
+use super::routes::{JobIdentity, LONG_POLL_TIMEOUT, SyncErrorBody};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -65,7 +59,11 @@ impl SyncClient {
         &self.about
     }
 
-    async fn post<T: DeserializeOwned>(&self, path: &str, call: &impl Serialize) -> SyncReply<T> {
+    pub(super) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        call: &impl Serialize,
+    ) -> SyncReply<T> {
         self.ask(Method::POST, path, call, SLACK).await
     }
 
@@ -115,79 +113,19 @@ impl SyncClient {
         })
     }
 
-    pub(super) async fn enter(&self, role: MemberRole, name: &str) -> SyncReply<(u64, Duration)> {
-        let role = match role {
-            MemberRole::Explorer => "explorer",
-            MemberRole::Trainer => "trainer",
-        };
-        let call = Enter { role: role.to_owned(), name: name.to_owned() };
-        let entered: JoinReply = self.post("/v1/enter", &call).await?;
-        Ok((entered.seat, Duration::try_from_secs_f64(entered.lease).unwrap_or(LONG_POLL_TIMEOUT)))
-    }
-
-    pub(super) async fn beat(&self, seat: u64) -> SyncReply<HeartbeatReply> {
-        let beat: String = self.post("/v1/beat", &MemberRef { seat }).await?;
-        Ok(match beat.as_str() {
-            "known" => HeartbeatReply::Known,
-            "replaced" => HeartbeatReply::Replaced,
-            _ => HeartbeatReply::Unknown,
-        })
-    }
-
-    pub(super) async fn leave(&self, seat: u64, how: LeaveReason) -> SyncReply<()> {
-        let (how, message) = match how {
-            LeaveReason::Done => ("done", String::new()),
-            LeaveReason::Failed(error) => ("failed", error),
-            LeaveReason::TimedOut => ("silent", String::new()),
-        };
-        self.post("/v1/leave", &Leave { seat, how: how.to_owned(), message }).await
-    }
-
-    pub(super) async fn trainer(&self, seat: u64, state: TrainerProgress) -> SyncReply<bool> {
-        self.post("/v1/trainer", &TrainerStateRequest { seat, state }).await
-    }
-
-    pub(super) async fn submitted(&self, explorer: &str, experiences: u64) -> SyncReply<u64> {
-        let call = Submitted { explorer: explorer.to_owned(), experiences };
-        self.post("/v1/submitted", &call).await
-    }
-
-    pub(super) async fn wait(
+    /// Sends a request that the host may answer after [`LONG_POLL_TIMEOUT`].
+    pub(super) async fn long_poll<T: DeserializeOwned>(
         &self,
-        want: WeightRequest,
-        waited: Duration,
-    ) -> SyncReply<Option<WeightWaitResult>> {
-        let call = Wait { want, waited: waited.as_secs_f64() };
-        self.ask(Method::POST, "/v1/wait", &call, LONG_POLL_TIMEOUT + SLACK).await
+        path: &str,
+        call: &impl Serialize,
+    ) -> SyncReply<T> {
+        self.ask(Method::POST, path, call, LONG_POLL_TIMEOUT + SLACK).await
     }
 
-    pub(super) async fn wait_status(
-        &self,
-        since: Option<WaitStatus>,
-        timeout: Duration,
-    ) -> SyncReply<WaitStatus> {
-        let call = Since { since, timeout: timeout.as_secs_f64() };
-        self.ask(Method::POST, "/v1/asked", &call, LONG_POLL_TIMEOUT + SLACK).await
-    }
-
-    pub(super) async fn explorers_left(&self, timeout: Duration) -> SyncReply<bool> {
-        let call = Since { since: None, timeout: timeout.as_secs_f64() };
-        self.ask(Method::POST, "/v1/left", &call, LONG_POLL_TIMEOUT + SLACK).await
-    }
-
-    pub(super) async fn publish(&self, version: u64, weights: NewWeightsMessage) -> SyncReply<()> {
-        let location = match weights {
-            NewWeightsMessage::Bytes(bytes) => {
-                let path = format!("/v1/weights/{version}");
-                return self.send(Method::PUT, &path, Body::from(bytes), PUSH).await;
-            }
-            // The host may have another working directory.
-            NewWeightsMessage::Folder(path) => {
-                WeightLocation::Folder(std::path::absolute(&path).unwrap_or(path))
-            }
-            NewWeightsMessage::Group(group) => WeightLocation::Group(group),
-        };
-        self.post("/v1/publish", &Publish { version, location }).await
+    /// Uploads weights.
+    pub(super) async fn push(&self, version: u64, bytes: Bytes) -> SyncReply<()> {
+        let path = format!("/v1/weights/{version}");
+        self.send(Method::PUT, &path, Body::from(bytes), PUSH).await
     }
 
     pub(super) async fn view(&self) -> SyncReply<SyncStatus> {

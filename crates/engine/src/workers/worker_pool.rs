@@ -142,8 +142,8 @@ impl WorkerPoolShared {
     }
 
     fn assign(&self, reporter: &Reporter, process: &Arc<WorkerProcess>) {
-        let seat = (reporter.incarnation(), Arc::clone(process));
-        self.assigned.lock().insert(reporter.runner(), seat);
+        let entry = (reporter.incarnation(), Arc::clone(process));
+        self.assigned.lock().insert(reporter.runner(), entry);
     }
 
     /// Returns the process of an incarnation.

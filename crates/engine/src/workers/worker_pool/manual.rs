@@ -104,7 +104,7 @@ impl ManualWorkers {
         let (left, gone) = oneshot::channel();
         let (running, shared) = (Arc::clone(&process), Arc::clone(shared));
         self.tracker.spawn(async move {
-            let ended = async { gone.await.map_or_else(|_| lost(), |reason| described(&reason)) };
+            let ended = async { described(&gone.await.unwrap_or(DisconnectReason::Dropped)) };
             Arc::clone(&running).live(&shared, ended).await;
             if let Some(manual) = shared.manual() {
                 manual.state.lock().processes.retain(|process| !Arc::ptr_eq(process, &running));
@@ -127,10 +127,6 @@ impl ManualWorkers {
     }
 }
 
-fn lost() -> ProcessExit {
-    ProcessExit::unattributed("its worker is gone")
-}
-
 fn described(reason: &DisconnectReason) -> ProcessExit {
     ProcessExit::unattributed(match reason {
         DisconnectReason::Goodbye => "its worker left".to_owned(),
@@ -138,6 +134,6 @@ fn described(reason: &DisconnectReason) -> ProcessExit {
             format!("the connection to its worker was lost: {message}")
         }
         DisconnectReason::Refused(refusal) => format!("its worker was refused: {refusal}"),
-        DisconnectReason::Dropped => "its worker was sent away".to_owned(),
+        DisconnectReason::Dropped => "its worker was disconnected".to_owned(),
     })
 }
