@@ -84,7 +84,9 @@ impl JobLocator {
         match timeout(TRY, TcpStream::connect(address)).await {
             Ok(Ok(_)) => Ok(join_info),
             Ok(Err(error)) => Err(format!("no connection to {address}: {error}")),
-            Err(_) => Err(format!("no response from {address} within {TRY:?}")),
+            Err(_) => Err(format!(
+                "no response from {address} within {TRY:?}; check that the job runs and the port is open"
+            )),
         }
     }
 }
