@@ -1,13 +1,12 @@
-//! How fast the engine passes tasks through runners in its own process. Figures of one run; the
-//! bare channel beside them is the limit of anything that hands work to another task and back.
+//! Throughput and latency of the engine with local runners, compared with a bare channel.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use rollway_core::metrics::Metrics;
 use rollway_core::{BatchType, CoreConfig};
 use rollway_engine::{
@@ -40,7 +39,7 @@ fn median(mut values: Vec<Duration>) -> Duration {
     values[values.len() / 2]
 }
 
-/// Messages per second from one task to another and back, with `width` under way.
+/// Round trips per second between two tasks, with `width` in flight.
 async fn bare_channel(messages: u64, width: usize) -> f64 {
     let (to, mut from) = mpsc::channel::<u64>(width);
     let (back, mut answers) = mpsc::channel::<u64>(width);
@@ -93,23 +92,20 @@ async fn latency() {
     println!("one task on an idle pool, schedule to result: p50 {:?}, p99 {:?}", at(50), at(99));
 }
 
-/// Takes everything and keeps nothing.
+/// Discards everything.
 struct Nowhere;
 
 impl Sink for Nowhere {
-    fn deliver(
-        &self,
-        _: BatchDelivery,
-    ) -> Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>> {
+    fn deliver(&self, _: BatchDelivery) -> BoxFuture<'_, DeliveryResult> {
         Box::pin(std::future::ready(Ok(Metrics::new())))
     }
 
-    fn process(&self, _: Vec<Bytes>) -> Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>> {
+    fn process(&self, _: Vec<Bytes>) -> BoxFuture<'_, DeliveryResult> {
         Box::pin(std::future::ready(Ok(Metrics::new())))
     }
 }
 
-/// Batches per coordinator, with and without a ledger, in turns so that both see the same machine.
+/// Throughput of a coordinator with and without a ledger, measured alternately.
 async fn ledger_cost() {
     const TASKS: usize = 100_000;
     const ROUNDS: i64 = 7;

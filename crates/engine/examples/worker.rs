@@ -1,5 +1,5 @@
-//! A worker in Rust, which knows a workflow that behaves, and some that do not.
-//! The tests of the engine start it as a child process; it is also a short example of a worker.
+//! Example of a worker in Rust. The engine's tests run it: it has one correct workflow and several
+//! faulty ones.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -16,10 +16,10 @@ use rollway_protocol::worker_client::{
 use rollway_protocol::{EngineMessage, Hello, StartAttempt, StopCause, WorkerReport, env};
 use tokio::task::JoinHandle;
 
-/// How often a silent connection is probed, in milliseconds, if not as usual.
+/// Keepalive interval in milliseconds.
 const KEEPALIVE: &str = "ROLLWAY_EXAMPLE_KEEPALIVE_MS";
 
-/// The number of a runner of which nothing is ever heard.
+/// Number of a runner that never reports.
 const MUTE: &str = "ROLLWAY_EXAMPLE_MUTE";
 
 type Failure = Box<dyn std::error::Error>;
@@ -40,7 +40,7 @@ async fn serve() -> Result<(), Failure> {
     let variable = |name| std::env::var(name).map_err(|_| format!("{name} is not set"));
     let number = |name, default| std::env::var(name).map_or(Ok(default), |text| text.parse());
     let secret = Secret::new(variable(env::SECRET)?)?;
-    // Whoever starts it by hand gives it no token.
+    // Manual workers have no token.
     let token = std::env::var(env::TOKEN).unwrap_or_default();
     let hello = Hello::new(secret, token, u32::try_from(number(env::RUNNERS, 1)?)?);
     let keepalive = Duration::from_millis(number(KEEPALIVE, 10_000)?);
@@ -59,7 +59,7 @@ async fn serve() -> Result<(), Failure> {
         match receiver.recv().await? {
             EngineMessage::StartAttempt(start) => {
                 let (runner, attempt) = (start.runner, start.attempt);
-                // If nobody listens any more, the next receive ends the worker.
+                // If the connection is lost, the next receive ends the worker.
                 let task = tokio::spawn(execute(start, sender.clone()).map(drop));
                 current.insert(runner, (attempt, task));
             }
@@ -84,8 +84,8 @@ async fn serve() -> Result<(), Failure> {
             }
             EngineMessage::StartRunner { .. } => {}
             EngineMessage::Shutdown { .. } => {
-                sender.goodbye("as told").await?;
-                // The engine ends the stream when it has heard it.
+                sender.goodbye("shutdown").await?;
+                // The engine closes the stream after the goodbye.
                 let _ = receiver.recv().await;
                 return Ok(());
             }
@@ -114,7 +114,7 @@ async fn execute_run(start: &StartAttempt, run: RunId) -> RunOutcome<Bytes> {
         "exit" => std::process::exit(3),
         "hang" => std::future::pending().await,
         "wait" => {
-            // Until there is a file of this name.
+            // Until the file named by the task exists.
             let path = String::from_utf8_lossy(&start.task).into_owned();
             while !std::path::Path::new(&path).exists() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -122,7 +122,7 @@ async fn execute_run(start: &StartAttempt, run: RunId) -> RunOutcome<Bytes> {
             Ok(RunOutput { payload: Some("waited".into()), metrics: Metrics::new() })
         }
         "deaf" => {
-            // Let it be heard that the attempt has begun; then nobody gets a word in.
+            // Lets the begin be sent before the event loop blocks.
             tokio::time::sleep(Duration::from_millis(50)).await;
             loop {
                 std::thread::park();

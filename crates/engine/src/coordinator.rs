@@ -1,4 +1,4 @@
-//! The coordinator: batches with a life cycle, finalized into a sink.
+//! The coordinator: batches with a lifecycle, finalized into a sink.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,6 @@ use rollway_core::{
 };
 use rollway_ledger as ledger;
 
-use crate::driver::DriverResponse;
 use crate::driver_handle::DriverHandle;
 use crate::error::{Error, Result};
 use crate::events::RunObservers;
@@ -23,7 +22,7 @@ use crate::sink::Sink;
 use crate::task::Task;
 use crate::workers::RunnerBackend;
 
-/// Owns batches from submit to finalize. Clones share one pool and one sink.
+/// Owns batches from submit to finalize. Cheap to clone; clones share one pool and one sink.
 #[derive(Clone)]
 pub struct RolloutCoordinator {
     handle: DriverHandle,
@@ -36,22 +35,18 @@ impl std::fmt::Debug for RolloutCoordinator {
     }
 }
 
-/// The core at one moment.
+/// State of the core at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct CoreSnapshot {
     pub counters: Counters,
     pub runners: Vec<RunnerState>,
-    /// Those that are not closed.
+    /// Batches that are not closed.
     pub batches: Vec<BatchView>,
 }
 
-fn is_open(batch: &BatchView) -> bool {
-    !matches!(batch.state, Some(BatchState::Finalized | BatchState::Aborted))
-}
-
 impl RolloutCoordinator {
-    /// Returns a coordinator that does nothing until it is prepared. Without a sink it can only
-    /// evaluate. Must be called in a tokio runtime, which it lives in.
+    /// Returns a coordinator, idle until [`prepare`](Self::prepare). Without a sink it can only
+    /// evaluate. Needs a tokio runtime.
     pub fn new(
         config: CoreConfig,
         workers: impl RunnerBackend,
@@ -60,13 +55,12 @@ impl RolloutCoordinator {
         Self { handle: DriverHandle::spawn(config, workers, sink.clone()), sink }
     }
 
-    /// Returns a coordinator with a ledger in a folder: whatever it acknowledges survives the death
-    /// of the process at any moment. If there is a ledger already, its batches go on where they
-    /// were once the coordinator is prepared, and only runs that had not ended are run again.
+    /// Returns a coordinator with a ledger in a folder: everything that it acknowledges survives a
+    /// crash. Batches of an existing ledger resume after [`prepare`](Self::prepare); only runs that
+    /// had not ended are repeated.
     ///
     /// # Errors
-    /// If the ledger cannot be opened: it is in use, of another job, damaged or newer than this
-    /// program.
+    /// If the ledger is in use, of another job, damaged or of a newer version.
     pub async fn with_ledger(
         config: CoreConfig,
         workers: impl RunnerBackend,
@@ -77,45 +71,37 @@ impl RolloutCoordinator {
         let folder = folder.to_owned();
         let opening = tokio::task::spawn_blocking(move || LedgerBridge::open(&folder, options));
         let opened = opening.await.map_err(|_| Error::Closed)?;
-        let (durable, recovered) = opened.map_err(|error| Error::Ledger(error.to_string()))?;
+        let (ledger, recovered) = opened.map_err(|error| Error::Ledger(error.to_string()))?;
         let (handle, restored) =
-            DriverHandle::restore(config, workers, sink.clone(), durable, recovered)?;
+            DriverHandle::restore(config, workers, sink.clone(), ledger, recovered)?;
         Ok((Self { handle, sink }, restored))
     }
 
-    /// Has these see everything that happens, beginning with what there is. To be said before
-    /// anything is asked.
+    /// Passes all events to the observers. Must be called before any request.
     #[must_use]
     pub fn with_observers(self, observers: RunObservers) -> Self {
         self.handle.observe(observers);
         self
     }
 
-    /// Notes the version of the model in the ledger, if there is one: it never goes backwards.
+    /// Records the model version in the ledger, if there is one. It must not decrease.
     pub async fn note_version(&self, version: u64) -> Result<()> {
         self.handle.note_version(version).await
     }
 
-    /// Starts the runners and waits until each is ready or has failed to start; returns how many
-    /// are ready and how many there should be.
+    /// Starts the runners and waits until each is ready or has failed to start; returns the numbers
+    /// of ready and of wanted runners.
     pub async fn prepare(&self) -> Result<(u32, u32)> {
-        match self.ask(Request::Start).await?.answer {
-            Response::Started { ready, wanted } => Ok((ready, wanted)),
-            other => unreachable!("a start is answered by a start: {other:?}"),
-        }
+        self.handle.start().await
     }
 
-    /// Stops; attempts and deliveries under way get `timeout` to end. Batches that are not
-    /// finalized by then are aborted, and the report says what that leaves behind. In a ledger they
-    /// stay as they are, and go on when it is opened again; it is closed with the answer.
+    /// Stops; current attempts and deliveries get `timeout` to end. Batches that are not finalized
+    /// by then are aborted; in a ledger, which is closed, they stay and can be resumed.
     pub async fn shutdown(&self, timeout: Duration) -> Result<StopReport> {
-        match self.ask(Request::Stop { timeout }).await?.answer {
-            Response::Stopped(report) => Ok(report),
-            other => unreachable!("a stop is answered by a stop: {other:?}"),
-        }
+        self.handle.stop(timeout).await
     }
 
-    /// Registers a batch and runs its tasks. A refused batch leaves nothing behind.
+    /// Registers a batch and runs its tasks. A refused batch changes nothing.
     pub async fn submit_batch(
         &self,
         batch: impl Into<BatchId>,
@@ -123,13 +109,13 @@ impl RolloutCoordinator {
         kind: BatchType,
         min_wait_num: Option<u32>,
     ) -> Result<()> {
-        let what = Request::Submit { batch: batch.into(), kind, tasks: Vec::new(), min_wait_num };
-        let tasks = tasks.into_iter().map(Arc::new).collect();
-        self.handle.ask(what, tasks).await.map(|_| ())
+        let request =
+            Request::Submit { batch: batch.into(), kind, tasks: Vec::new(), min_wait_num };
+        self.handle.request_with(request, tasks).await.map(drop)
     }
 
-    /// Waits for a train batch, stores its experiences and closes it. After a failure nothing is
-    /// lost and it may be called again; after a success it returns the same result again.
+    /// Waits for a train batch, stores its experiences and closes it. May be repeated after a
+    /// failure; after a success it returns the same result again.
     pub async fn finalize_train_batch(
         &self,
         batch: impl Into<BatchId>,
@@ -138,8 +124,7 @@ impl RolloutCoordinator {
         self.finalize(batch.into(), BatchType::Train, timeout).await
     }
 
-    /// Waits for an eval batch and closes it. A batch that is short when time is up is closed as it
-    /// is, and its result says what is missing.
+    /// Waits for an eval batch and closes it. At the timeout it is closed incomplete.
     pub async fn finalize_eval_batch(
         &self,
         batch: impl Into<BatchId>,
@@ -154,34 +139,33 @@ impl RolloutCoordinator {
         kind: BatchType,
         timeout: Option<Duration>,
     ) -> Result<Arc<BatchResult>> {
-        match self.ask(Request::Finalize { batch, kind, timeout }).await?.answer {
+        match self.handle.request(Request::Finalize { batch, kind, timeout }).await?.response {
             Response::Finalized(result) => Ok(result),
-            other => unreachable!("finalizing is answered by a result: {other:?}"),
+            other => unreachable!("response to a finalize: {other:?}"),
         }
     }
 
-    /// Gives a batch up, storing what it has finished if asked to. None: there was nothing to
-    /// abort.
+    /// Aborts a batch; finished results are stored if `keep_partial_results`. `None`: there was
+    /// nothing to abort.
     pub async fn abort_batch(
         &self,
         batch: impl Into<BatchId>,
         reason: &str,
         keep_partial_results: bool,
     ) -> Result<Option<Arc<BatchResult>>> {
-        let what = Request::Abort {
+        let request = Request::Abort {
             batch: batch.into(),
             reason: reason.into(),
             keep_partial_results,
             unresponsive: UnresponsivePolicy::Replace,
         };
-        match self.ask(what).await?.answer {
+        match self.handle.request(request).await?.response {
             Response::Aborted(result) => Ok(result),
-            other => unreachable!("an abort is answered by an abort: {other:?}"),
+            other => unreachable!("response to an abort: {other:?}"),
         }
     }
 
-    /// Cancels one run; tells whether there was one to cancel. Its task goes on without it, what
-    /// others have finished stays, and runs that its runner was given with it are run again.
+    /// Cancels one run; tells whether it was active. Other runs of its attempt are repeated.
     pub async fn cancel_run(
         &self,
         batch: impl Into<BatchId>,
@@ -201,47 +185,43 @@ impl RolloutCoordinator {
         sink.process(payloads).await.map_err(Error::Pipeline)
     }
 
-    /// Returns where a batch stands; none: it is not registered, or forgotten.
+    /// Returns the state of a batch. `None`: it is not registered, or no longer remembered.
     pub async fn batch_state(&self, batch: impl Into<BatchId>) -> Result<Option<BatchState>> {
         let batch = batch.into();
-        self.handle.look(move |core| core.batch(&batch).and_then(|view| view.state)).await
+        self.handle.inspect(move |core| core.batch(&batch).and_then(|view| view.state)).await
     }
 
-    /// Returns every runner with what it does now: those that are stuck first, then those that are
-    /// longest at it.
+    /// Returns the status of every runner: stuck ones first, then by time in the current stage.
     pub async fn runner_states(&self) -> Result<Vec<RunnerStatus>> {
         self.handle.runners().await
     }
 
     /// Returns the conservation counters.
     pub async fn counters(&self) -> Result<Counters> {
-        self.handle.look(|core| *core.counters()).await
+        self.handle.inspect(|core| *core.counters()).await
     }
 
-    /// Returns everything that metrics show, as it is at one moment.
+    /// Returns a consistent snapshot for metrics.
     pub async fn snapshot(&self) -> Result<CoreSnapshot> {
-        let look = |core: &Core| CoreSnapshot {
+        let is_open = |batch: &BatchView| {
+            !matches!(batch.state, Some(BatchState::Finalized | BatchState::Aborted))
+        };
+        let inspect = move |core: &Core| CoreSnapshot {
             counters: *core.counters(),
             runners: core.runners().map(|runner| runner.state).collect(),
             batches: core.batches().filter(is_open).collect(),
         };
-        self.handle.look(look).await
+        self.handle.inspect(inspect).await
     }
 
-    /// Returns the conservation counters, and what every runner is at.
+    /// Returns the conservation counters and the state of every runner.
     pub async fn counters_and_states(&self) -> Result<(Counters, Vec<RunnerState>)> {
-        let look =
-            |core: &Core| (*core.counters(), core.runners().map(|runner| runner.state).collect());
-        self.handle.look(look).await
+        let states = |core: &Core| core.runners().map(|runner| runner.state).collect();
+        self.handle.inspect(move |core| (*core.counters(), states(core))).await
     }
 
-    /// Returns how late the driver is: how long messages wait until they are applied. Asks nobody,
-    /// so that it tells the truth of a driver that is stuck too.
+    /// Returns the loop lag of the driver, even of one that is stuck.
     pub fn lag(&self) -> LoopLag {
         self.handle.lag()
-    }
-
-    async fn ask(&self, what: Request) -> Result<DriverResponse> {
-        self.handle.ask(what, Vec::new()).await
     }
 }

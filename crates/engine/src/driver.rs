@@ -1,11 +1,9 @@
-//! The one owner of the core: takes in what happens, in batches, and performs what is ordered.
+//! The sole owner of a core: applies inputs in batches and performs the actions that result.
 //!
-//! Requests come from cheap handles. The driver decides nothing and waits for nothing: what takes
-//! time (sinks, runners) is spawned or queued.
+//! Decides nothing and never blocks: slow work (sinks, runners) is spawned or queued.
 
 mod event_collector;
 mod inbox;
-mod returns;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,17 +12,17 @@ use std::time::Instant as Moment;
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    Action, AttemptId, BatchId, BatchKey, BatchResult, BatchType, Core, DeliveryOutcome,
-    IgnoreReason, Incarnation, Input, LeaseId, LedgerRecord, Payload, PayloadId, Request,
-    RequestId, Response, RunId, RunnerId, TaskId, TaskResult, TaskSpec, Time, WorkflowId,
+    Action, BatchId, BatchKey, BatchResult, BatchType, Core, DeliveryOutcome, IgnoreReason,
+    Incarnation, Input, LeaseId, LedgerRecord, Payload, PayloadId, Request, RequestId, Response,
+    RunnerId, TaskId, TaskResult, TaskSpec, Time, WorkflowId,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use self::event_collector::EventCollector;
+pub(crate) use self::inbox::ReturnQueue;
 use self::inbox::WeakInbox;
-pub(crate) use self::returns::ReturnQueue;
 use crate::error::{Error, Result};
 use crate::events::RunObservers;
 use crate::ledger_bridge::{LedgerBridge, RestoredCoreBatch};
@@ -36,40 +34,44 @@ use crate::workers::{
     AttemptSpec, Reporter, RunnerBackend, RunnerCommand, RunnerInbox, RunnerMessage,
 };
 
-/// How many messages are taken in before the orders they led to are performed.
+/// Maximum number of messages per turn.
 const BATCH: usize = 1024;
 
-/// What the driver is told.
+type ReplySender = oneshot::Sender<Result<DriverResponse>>;
+
+/// Outcome of syncing the ledger, or its error message.
+type Synced = std::result::Result<(), Arc<str>>;
+
+/// Messages to the driver task.
 pub(crate) enum DriverMessage {
-    /// Somebody asks; `tasks` belong to a request that brings work.
+    /// `tasks`: those of a request that adds work.
     Request {
         at: Moment,
-        request: RequestId,
-        what: Request,
+        id: RequestId,
+        request: Request,
         tasks: Vec<Arc<Task>>,
-        reply: oneshot::Sender<Result<DriverResponse>>,
+        reply: ReplySender,
     },
-    /// Reports of a runner.
     Runner(RunnerMessage),
-    /// Somebody wants to look.
+    /// Runs a read-only closure on the core between two turns.
     Inspect(Box<dyn FnOnce(&Core) + Send>),
-    /// Somebody wants to see everything from now on.
     AddObservers(RunObservers),
-    /// The model has another version.
-    SetModelVersion { version: u64, reply: oneshot::Sender<Result<()>> },
+    SetModelVersion {
+        version: u64,
+        reply: oneshot::Sender<Result<()>>,
+    },
 }
 
-/// An answer, with the bytes that belong to it.
+/// A response of the core, with the bytes that belong to it.
 #[derive(Debug)]
 pub(crate) struct DriverResponse {
-    pub(crate) answer: Response,
-    /// For results that were collected: the payloads, in order. Returned unless it is taken.
+    pub(crate) response: Response,
+    /// Payloads of collected results, in order.
     pub(crate) payloads: Vec<Vec<Bytes>>,
     pub(crate) lease: Option<LeaseGuard>,
 }
 
-/// Collected results that somebody is about to receive. Dropped without being taken, they can be
-/// collected again.
+/// Lease of collected results. Dropped without [`take`](Self::take), they can be collected again.
 #[derive(Debug)]
 pub(crate) struct LeaseGuard {
     lease: Option<LeaseId>,
@@ -77,7 +79,7 @@ pub(crate) struct LeaseGuard {
 }
 
 impl LeaseGuard {
-    /// The results have arrived.
+    /// Acknowledges the results.
     pub(crate) fn take(mut self) {
         if let Some(lease) = self.lease.take() {
             self.returns
@@ -89,7 +91,7 @@ impl LeaseGuard {
 impl Drop for LeaseGuard {
     fn drop(&mut self) {
         if let Some(lease) = self.lease.take() {
-            let message = "whoever collected was gone".into();
+            let message = "the collecting request was dropped".into();
             self.returns.delivered(lease, DeliveryOutcome::Failed { message });
         }
     }
@@ -99,27 +101,25 @@ pub(crate) struct Driver<W> {
     core: Core,
     workers: W,
     sink: Option<Arc<dyn Sink>>,
-    durable: Option<LedgerBridge>,
-    /// Whether there was a ledger that has been closed.
-    over: bool,
-    /// A batch that the core has just taken in: its answer has the tasks.
+    ledger: Option<LedgerBridge>,
+    /// A stop has closed the ledger.
+    ledger_closed: bool,
+    /// Record of an accepted batch, written with its tasks when the response is sent.
     submitted: Option<LedgerRecord>,
     inbox: mpsc::Receiver<DriverMessage>,
     reports: Arc<dyn RunnerInbox>,
     returns: Arc<ReturnQueue>,
     origin: Instant,
     actions: Vec<Action>,
-    replies: HashMap<RequestId, oneshot::Sender<Result<DriverResponse>>>,
+    replies: HashMap<RequestId, ReplySender>,
     arriving: HashMap<RequestId, Vec<Arc<Task>>>,
     tasks: BTreeMap<BatchKey, (BatchId, BatchType, Vec<Arc<Task>>)>,
-    payloads: HashMap<PayloadId, Bytes>,
-    next_payload: u64,
+    payloads: PayloadStore,
     workflows: HashMap<Arc<str>, WorkflowId>,
     runners: HashMap<RunnerId, Incarnation>,
-    /// None: nobody observes.
-    watch: Option<Box<EventCollector>>,
+    events: Option<Box<EventCollector>>,
     lag: LoopLagMeter,
-    /// When what is applied in this turn arrived.
+    /// Arrival times of the messages of this turn.
     arrived: Vec<Moment>,
 }
 
@@ -128,7 +128,7 @@ impl<W: RunnerBackend> Driver<W> {
         core: Core,
         workers: W,
         sink: Option<Arc<dyn Sink>>,
-        durable: Option<LedgerBridge>,
+        ledger: Option<LedgerBridge>,
         (sender, inbox): (mpsc::WeakSender<DriverMessage>, mpsc::Receiver<DriverMessage>),
         returns: Arc<ReturnQueue>,
     ) -> Self {
@@ -136,8 +136,8 @@ impl<W: RunnerBackend> Driver<W> {
             core,
             workers,
             sink,
-            durable,
-            over: false,
+            ledger,
+            ledger_closed: false,
             submitted: None,
             inbox,
             reports: Arc::new(WeakInbox(sender)),
@@ -147,54 +147,45 @@ impl<W: RunnerBackend> Driver<W> {
             replies: HashMap::new(),
             arriving: HashMap::new(),
             tasks: BTreeMap::new(),
-            payloads: HashMap::new(),
-            next_payload: 0,
+            payloads: PayloadStore::default(),
             workflows: HashMap::new(),
             runners: HashMap::new(),
-            watch: None,
+            events: None,
             lag: LoopLagMeter::default(),
             arrived: Vec::with_capacity(BATCH),
         }
     }
 
-    /// Returns the instant that the core calls zero.
+    /// Returns the instant of the core's time zero.
     pub(crate) const fn origin(&self) -> Instant {
         self.origin
     }
 
-    /// Returns how late this driver is, for as long as it lasts.
     pub(crate) fn lag(&self) -> LoopLagMeter {
         self.lag.clone()
     }
 
-    /// Takes up what a ledger holds.
+    /// Restores the records of a ledger into the core.
     ///
     /// # Errors
-    /// If the core finds that it contradicts itself.
+    /// If records contradict each other.
     pub(crate) fn restore(
         &mut self,
-        survivors: Vec<RestoredCoreBatch>,
+        batches: Vec<RestoredCoreBatch>,
         results: Vec<Arc<BatchResult>>,
     ) -> std::result::Result<(), String> {
         for result in results {
             self.apply(Time::ZERO, Input::Restore(LedgerRecord::Closed(result)));
         }
-        for survivor in survivors {
-            let (key, id) = (survivor.batch.key, survivor.batch.batch.clone());
-            let (kind, tasks) = (survivor.batch.kind, survivor.tasks.clone());
+        for restored in batches {
+            let (key, id) = (restored.batch.key, restored.batch.batch.clone());
+            let (kind, tasks) = (restored.batch.kind, restored.tasks.clone());
             let specs = self.specs(&tasks);
             self.tasks.insert(key, (id, kind, tasks));
-            let (mut payloads, mut next) = (std::mem::take(&mut self.payloads), self.next_payload);
-            let mut facts = Vec::new();
-            facts.extend(survivor.restore_inputs(specs, |bytes| {
-                let payload = Payload { id: PayloadId(next), bytes: bytes.len() as u64 };
-                next += 1;
-                payloads.insert(payload.id, bytes);
-                payload
-            }));
-            (self.payloads, self.next_payload) = (payloads, next);
-            for fact in facts {
-                self.apply(Time::ZERO, Input::Restore(fact));
+            let payloads = &mut self.payloads;
+            let records: Vec<_> = restored.records(specs, |bytes| payloads.insert(bytes)).collect();
+            for record in records {
+                self.apply(Time::ZERO, Input::Restore(record));
             }
         }
         match self.core.counters().ignored_reports[IgnoreReason::Contradiction] {
@@ -203,7 +194,7 @@ impl<W: RunnerBackend> Driver<W> {
         }
     }
 
-    /// Drives the core until every handle is gone; then no runner is left behind.
+    /// Drives the core until every handle is dropped, then stops all runners.
     pub(crate) async fn run(mut self) {
         let mut messages = Vec::with_capacity(BATCH);
         loop {
@@ -228,19 +219,19 @@ impl<W: RunnerBackend> Driver<W> {
             let began = Moment::now();
             self.lag.begin(began);
             let now = Time::ZERO.after(self.origin.elapsed());
-            self.watch.iter_mut().for_each(|watch| watch.turn());
+            self.events.iter_mut().for_each(|events| events.begin_turn());
             self.take_returns(now);
             for message in messages.drain(..) {
                 self.take(now, message);
             }
-            // Facts come before time: a result that has arrived is not beaten by its deadline.
+            // After the messages: a result that has arrived wins over its deadline.
             if self.core.next_deadline().is_some_and(|deadline| deadline.at <= now) {
                 self.apply(now, Input::TimePassed);
             }
-            // Before anybody can act on it: who sees a call has seen its attempt.
-            self.watch.iter_mut().for_each(|watch| watch.tell());
+            // Emitted before the actions: observers see an attempt before its model calls.
+            self.events.iter_mut().for_each(|events| events.emit());
             self.perform(now);
-            self.watch.iter_mut().for_each(|watch| watch.tell());
+            self.events.iter_mut().for_each(|events| events.emit());
             self.lag.end(began, Moment::now(), &mut self.arrived);
         }
         for (runner, life) in std::mem::take(&mut self.runners) {
@@ -249,26 +240,26 @@ impl<W: RunnerBackend> Driver<W> {
     }
 
     fn apply(&mut self, now: Time, input: Input) {
-        let Some(watch) = &mut self.watch else {
+        let Some(events) = &mut self.events else {
             return self.core.apply(now, input, &mut self.actions);
         };
         let from = self.actions.len();
-        let before = watch.before(&self.core, &input, &self.payloads);
+        let before = events.before(&self.core, &input, &self.payloads.bytes);
         self.core.apply(now, input, &mut self.actions);
-        watch.after(before, &mut self.core, &self.actions[from..], &self.arriving);
+        events.after(before, &mut self.core, &self.actions[from..], &self.arriving);
     }
 
-    /// Has everything told from now on, beginning with what there is.
+    /// Starts collecting events, beginning with the current batches.
     fn observe(&mut self, observers: RunObservers) {
         if observers.is_empty() {
             return;
         }
         self.core.enable_events();
-        let watch = self.watch.insert(Box::new(EventCollector::new(observers)));
+        let events = self.events.insert(Box::new(EventCollector::new(observers)));
         for (key, (id, kind, tasks)) in &self.tasks {
-            watch.began(id.clone(), *key, *kind, TaskId(0), tasks);
+            events.batch_began(id.clone(), *key, *kind, TaskId(0), tasks);
         }
-        watch.noticed(&mut self.core);
+        events.drain_core(&mut self.core);
     }
 
     fn take_returns(&mut self, now: Time) {
@@ -282,62 +273,72 @@ impl<W: RunnerBackend> Driver<W> {
 
     fn take(&mut self, now: Time, message: DriverMessage) {
         match message {
-            DriverMessage::Request { at, request, mut what, tasks, reply } => {
+            DriverMessage::Request { at, id, request, tasks, reply } => {
                 self.arrived.push(at);
-                if let (Some(durable), Request::Submit { batch, .. }) = (&self.durable, &what)
-                    && let Err(error) = durable.admits(batch, &tasks)
-                {
-                    let _ = reply.send(Err(Error::Ledger(error.to_string())));
+                if let Err(error) = self.check_ledger(&request, &tasks) {
+                    let _ = reply.send(Err(Error::Ledger(error)));
                     return;
                 }
-                if let (Some(durable), Request::Stop { .. }) = (&mut self.durable, &what) {
-                    durable.stop();
-                }
-                if self.over && matches!(what, Request::Start | Request::Submit { .. }) {
-                    let message = "it was closed by a shutdown; make another coordinator";
-                    let _ = reply.send(Err(Error::Ledger(message.into())));
-                    return;
-                }
-                self.fill_tasks(&mut what, &tasks);
+                let what = self.with_specs(request, &tasks);
                 if !tasks.is_empty() {
-                    self.arriving.insert(request, tasks);
+                    self.arriving.insert(id, tasks);
                 }
-                self.replies.insert(request, reply);
-                self.apply(now, Input::Requested { request, what });
+                self.replies.insert(id, reply);
+                self.apply(now, Input::Requested { request: id, what });
             }
             DriverMessage::Runner(RunnerMessage { at, runner, life, reports }) => {
                 self.arrived.push(at);
-                for said in reports {
-                    if let RunnerReport::RunFinished {
-                        attempt: AttemptId(attempt),
-                        run: RunId(run),
-                        outcome: end,
-                    } = &said
-                        && let Err(RunFailure { kind, message }) = end
+                for report in reports {
+                    if let RunnerReport::RunFinished { attempt, run, outcome: Err(failure) } =
+                        &report
                     {
-                        let (runner, failure) = (runner.0, kind.name());
-                        tracing::debug!(attempt, run, runner, failure, "a run failed: {message}");
+                        let (RunFailure { kind, message }, runner) = (failure, runner.0);
+                        let (attempt, run, failure) = (attempt.0, run.0, kind.name());
+                        tracing::debug!(attempt, run, runner, failure, "run failed: {message}");
                     }
-                    self.workers.on_report(runner, life, &said);
-                    let report = self.store_payload(said);
+                    self.workers.on_report(runner, life, &report);
+                    let report = report.map_payload(|bytes| self.payloads.insert(bytes));
                     self.apply(now, Input::Report { runner, life, report });
                 }
             }
-            DriverMessage::Inspect(look) => look(&self.core),
+            DriverMessage::Inspect(inspect) => inspect(&self.core),
             DriverMessage::AddObservers(observers) => self.observe(observers),
-            DriverMessage::SetModelVersion { version, reply } => match &self.durable {
-                Some(durable) => durable.version(version, reply),
+            DriverMessage::SetModelVersion { version, reply } => match &self.ledger {
+                Some(ledger) => ledger.version(version, reply),
                 None => drop(reply.send(Ok(()))),
             },
         }
     }
 
-    /// Tells the core what it needs to know of the tasks that come with a request.
-    fn fill_tasks(&mut self, what: &mut Request, tasks: &[Arc<Task>]) {
-        if let Request::Schedule { tasks: specs, .. } | Request::Submit { tasks: specs, .. } = what
+    /// Checks that the ledger can take a request, and prepares it for a stop.
+    fn check_ledger(
+        &mut self,
+        request: &Request,
+        tasks: &[Arc<Task>],
+    ) -> std::result::Result<(), String> {
+        match (request, &mut self.ledger) {
+            (Request::Start | Request::Submit { .. }, _) if self.ledger_closed => {
+                Err("it was closed by a shutdown; make another coordinator".to_owned())
+            }
+            (Request::Submit { batch, .. }, Some(ledger)) => {
+                ledger.admits(batch, tasks).map_err(|error| error.to_string())
+            }
+            (Request::Stop { .. }, Some(ledger)) => {
+                ledger.stop();
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds the specifications of the tasks that come with a request.
+    fn with_specs(&mut self, mut request: Request, tasks: &[Arc<Task>]) -> Request {
+        if let Request::Schedule { tasks: specs, .. } | Request::Submit { tasks: specs, .. } =
+            &mut request
         {
             *specs = self.specs(tasks);
         }
+        request
     }
 
     fn specs(&mut self, tasks: &[Arc<Task>]) -> Vec<TaskSpec> {
@@ -352,19 +353,8 @@ impl<W: RunnerBackend> Driver<W> {
         specs.collect()
     }
 
-    /// Stores the payload of a report and returns the report with the payload's id.
-    fn store_payload(&mut self, report: RunnerReport) -> rollway_core::RunnerReport {
-        report.map_payload(|bytes| {
-            let id = PayloadId(self.next_payload);
-            self.next_payload += 1;
-            let payload = Payload { id, bytes: bytes.len() as u64 };
-            self.payloads.insert(id, bytes);
-            payload
-        })
-    }
-
-    /// Performs what was ordered, in order. That a runner cannot be told is reported to the core,
-    /// which may order more.
+    /// Performs actions in order. A runner that takes no commands is reported to the core as lost,
+    /// which may add actions.
     fn perform(&mut self, now: Time) {
         while !self.actions.is_empty() {
             let mut broken = Vec::new();
@@ -381,7 +371,7 @@ impl<W: RunnerBackend> Driver<W> {
         }
     }
 
-    /// Returns the runner that could not be told, if there is one.
+    /// Returns the runner that did not take a command, if there is one.
     fn perform_one(&mut self, action: Action) -> Option<(RunnerId, Incarnation)> {
         match action {
             Action::StartRunner { runner, life } => self.start_runner(runner, life),
@@ -402,7 +392,7 @@ impl<W: RunnerBackend> Driver<W> {
                 let (id, kind, tasks) = self.tasks.get(&batch)?;
                 tracing::debug!(
                     batch = %id, task = task.0, run = runs.first, runs = runs.count,
-                    attempt = attempt.0, runner = runner.0, "an attempt is given to a runner"
+                    attempt = attempt.0, runner = runner.0, "attempt sent to a runner"
                 );
                 let attempt = AttemptSpec {
                     id: attempt,
@@ -422,17 +412,16 @@ impl<W: RunnerBackend> Driver<W> {
             }
             Action::DropPayload { payload, reason } => {
                 tracing::trace!(payload = payload.id.0, %reason, "payload dropped");
-                self.payloads.remove(&payload.id);
+                self.payloads.bytes.remove(&payload.id);
             }
             Action::Deliver { lease, batch, results } => self.deliver(lease, batch, results),
-            Action::Respond { request, answer } => self.answer(request, answer),
-            // No ledger is kept here, and the core is not asked for records.
+            Action::Respond { request, answer } => self.respond(request, answer),
             Action::AppendRecord(record @ LedgerRecord::Submitted { .. }) => {
                 self.submitted = Some(record)
             }
             Action::AppendRecord(record) => {
-                if let Some(durable) = &self.durable {
-                    durable.append_record(record, &self.payloads);
+                if let Some(ledger) = &self.ledger {
+                    ledger.append_record(record, &self.payloads.bytes);
                 }
             }
             Action::DropTasks { batch } => {
@@ -454,15 +443,15 @@ impl<W: RunnerBackend> Driver<W> {
         life: Incarnation,
         command: RunnerCommand,
     ) -> Option<(RunnerId, Incarnation)> {
-        let heard = self.workers.send(runner, life, command);
-        (!heard).then_some((runner, life))
+        let sent = self.workers.send(runner, life, command);
+        (!sent).then_some((runner, life))
     }
 
-    fn answer(&mut self, request: RequestId, answer: Response) {
+    fn respond(&mut self, request: RequestId, response: Response) {
         let tasks = self.arriving.remove(&request);
         let mut lease = None;
         let mut payloads = Vec::new();
-        match &answer {
+        match &response {
             Response::Scheduled { batch: Some(key), .. } | Response::Submitted { batch: key } => {
                 if let (Some(tasks), Some(view)) = (tasks, self.core.batch_by_key(*key)) {
                     let entry = self.tasks.entry(*key);
@@ -478,59 +467,56 @@ impl<W: RunnerBackend> Driver<W> {
             _ => {}
         }
         if let Some(submitted) = self.submitted.take()
-            && let Some(durable) = &self.durable
+            && let Some(ledger) = &self.ledger
         {
             let tasks = self.tasks.get(&submitted.batch()).map_or(&[][..], |(_, _, tasks)| tasks);
-            durable.submitted(&submitted, tasks);
+            ledger.submitted(&submitted, tasks);
         }
-        // Whoever asked may be gone: then the guard gives results back.
+        // If the request was dropped, the guard returns the results.
         if let Some(reply) = self.replies.remove(&request) {
-            let words = DriverResponse { answer, payloads, lease };
-            if let Response::Stopped(_) = words.answer {
-                return self.stopped(reply, words);
+            let response = DriverResponse { response, payloads, lease };
+            if let Response::Stopped(_) = response.response {
+                return self.stopped(reply, response);
             }
-            self.once_safe(move |safe| {
-                let _ = reply.send(safe.map(|()| words).map_err(unsafe_yet));
+            self.once_synced(move |synced| {
+                let _ = reply.send(synced.map(|()| response).map_err(not_synced));
             });
         }
     }
 
-    /// Answers a stop: when the ledger is closed, and workers that came by themselves are gone.
-    fn stopped(&mut self, reply: oneshot::Sender<Result<DriverResponse>>, words: DriverResponse) {
-        let (farewell, runtime) = (self.workers.shut_down_workers(), Handle::current());
-        let tell = move |safe: std::result::Result<(), Arc<str>>| {
-            let answer = safe.map(|()| words).map_err(unsafe_yet);
-            match farewell {
-                Some(farewell) => drop(runtime.spawn(async move {
-                    farewell.await;
-                    let _ = reply.send(answer);
+    /// Responds to a stop once the ledger is closed and manual workers have disconnected.
+    fn stopped(&mut self, reply: ReplySender, response: DriverResponse) {
+        let (workers_gone, runtime) = (self.workers.shut_down_workers(), Handle::current());
+        let respond = move |synced: Synced| {
+            let response = synced.map(|()| response).map_err(not_synced);
+            match workers_gone {
+                Some(workers_gone) => drop(runtime.spawn(async move {
+                    workers_gone.await;
+                    let _ = reply.send(response);
                 })),
-                None => drop(reply.send(answer)),
+                None => drop(reply.send(response)),
             }
         };
-        match self.durable.take() {
-            Some(durable) => {
-                self.over = true;
-                durable.close(tell);
+        match self.ledger.take() {
+            Some(ledger) => {
+                self.ledger_closed = true;
+                ledger.close(respond);
             }
-            None => tell(Ok(())),
+            None => respond(Ok(())),
         }
     }
 
-    /// Does what others will rely on: not before it is safe in the ledger, if there is one.
-    fn once_safe(&self, then: impl FnOnce(std::result::Result<(), Arc<str>>) + Send + 'static) {
-        match &self.durable {
-            Some(durable) => durable.when_durable(then),
+    /// Calls `then` once every earlier record is synced; immediately without a ledger.
+    fn once_synced(&self, then: impl FnOnce(Synced) + Send + 'static) {
+        match &self.ledger {
+            Some(ledger) => ledger.when_durable(then),
             None => then(Ok(())),
         }
     }
 
     fn bytes_of(&self, result: &TaskResult) -> Vec<Bytes> {
-        result
-            .payloads
-            .iter()
-            .filter_map(|payload| self.payloads.get(&payload.id).cloned())
-            .collect()
+        let payloads = result.payloads.iter();
+        payloads.filter_map(|payload| self.payloads.bytes.get(&payload.id).cloned()).collect()
     }
 
     fn deliver(&mut self, lease: LeaseId, key: BatchKey, results: Vec<TaskResult>) {
@@ -545,26 +531,42 @@ impl<W: RunnerBackend> Driver<W> {
             status: Arc::clone(&result.status),
             payloads: self.bytes_of(result),
         });
-        let parcel = BatchDelivery { batch, key, results: results.collect() };
+        let delivery = BatchDelivery { batch, key, results: results.collect() };
         let runtime = Handle::current();
-        self.once_safe(move |safe| {
-            if let Err(message) = safe {
+        self.once_synced(move |synced| {
+            if let Err(message) = synced {
                 return returns.delivered(lease, DeliveryOutcome::Failed { message });
             }
             runtime.spawn(async move {
-                // A sink that panics has not acknowledged anything.
-                let stored = tokio::spawn(async move { sink.deliver(parcel).await }).await;
-                let delivery = match stored {
+                // In a task of its own: a panic of the sink is a failed delivery.
+                let stored = tokio::spawn(async move { sink.deliver(delivery).await }).await;
+                let outcome = match stored {
                     Ok(Ok(metrics)) => DeliveryOutcome::Acknowledged { metrics },
                     Ok(Err(message)) => DeliveryOutcome::Failed { message: message.into() },
                     Err(error) => DeliveryOutcome::Failed { message: error.to_string().into() },
                 };
-                returns.delivered(lease, delivery);
+                returns.delivered(lease, outcome);
             });
         });
     }
 }
 
-fn unsafe_yet(message: Arc<str>) -> Error {
+/// Payloads that the core knows by number.
+#[derive(Default)]
+struct PayloadStore {
+    bytes: HashMap<PayloadId, Bytes>,
+    next: u64,
+}
+
+impl PayloadStore {
+    fn insert(&mut self, bytes: Bytes) -> Payload {
+        let payload = Payload { id: PayloadId(self.next), bytes: bytes.len() as u64 };
+        self.next += 1;
+        self.bytes.insert(payload.id, bytes);
+        payload
+    }
+}
+
+fn not_synced(message: Arc<str>) -> Error {
     Error::Ledger(format!("{message}; nothing is lost, ask again"))
 }

@@ -1,12 +1,12 @@
-//! What everybody but the driver holds: a cheap way to ask.
+//! Handle of a driver: sends requests and inspects the core.
 
 use std::result::Result as StdResult;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant as Moment;
+use std::time::{Duration, Instant as Moment};
 
 use rollway_core::{
-    BatchId, Core, CoreConfig, Input, Request, RequestId, Response, RunId, TaskId, Time,
+    BatchId, Core, CoreConfig, Input, Request, RequestId, Response, RunId, StopReport, TaskId, Time,
 };
 use rollway_ledger::RecoveredLedger;
 use tokio::sync::{mpsc, oneshot};
@@ -22,24 +22,23 @@ use crate::sink::Sink;
 use crate::task::Task;
 use crate::workers::RunnerBackend;
 
-/// How many messages may wait for the driver before senders wait too.
+/// Length of the driver's inbox; senders wait while it is full.
 const INBOX: usize = 16 * 1024;
 
-/// A handle on a running driver.
+/// Handle of a running driver. Cheap to clone; the driver ends with the last clone.
 #[derive(Clone, Debug)]
 pub(crate) struct DriverHandle {
     inbox: mpsc::Sender<DriverMessage>,
     returns: Arc<ReturnQueue>,
     requests: Arc<AtomicU64>,
-    /// What runners say about themselves.
     states: RunnerStatusTable,
-    /// The instant that the core calls zero.
+    /// Instant of the core's time zero.
     origin: Instant,
     lag: LoopLagMeter,
 }
 
 impl DriverHandle {
-    /// Starts a driver in the current runtime. It ends when the last handle is dropped.
+    /// Starts a driver in the current runtime.
     pub(crate) fn spawn<W: RunnerBackend>(
         config: CoreConfig,
         workers: W,
@@ -50,23 +49,23 @@ impl DriverHandle {
         handle
     }
 
-    /// Starts a driver that goes on where a ledger says that another ended.
+    /// Starts a driver with the state of a ledger.
     pub(crate) fn restore<W: RunnerBackend>(
         config: CoreConfig,
         workers: W,
         sink: Option<Arc<dyn Sink>>,
-        durable: LedgerBridge,
+        ledger: LedgerBridge,
         recovered: RecoveredLedger,
     ) -> Result<(Self, RestoreReport)> {
         let RecoveredLedger { batches, results, version, epoch, torn } = recovered;
         let config = CoreConfig { ledger: true, epoch: epoch as u16, ..config };
-        let (handle, mut driver) = Self::new(config, workers, sink, Some(durable));
-        let survivors =
+        let (handle, mut driver) = Self::new(config, workers, sink, Some(ledger));
+        let restored =
             batches.into_iter().map(RestoredCoreBatch::new).collect::<StdResult<Vec<_>, _>>();
-        let survivors = survivors.map_err(Error::Ledger)?;
+        let restored = restored.map_err(Error::Ledger)?;
         let results: Vec<_> = results.into_iter().map(|(_, result)| result).collect();
-        let batches = survivors.iter().map(RestoredCoreBatch::summary).collect();
-        driver.restore(survivors, results.clone()).map_err(Error::Ledger)?;
+        let batches = restored.iter().map(RestoredCoreBatch::summary).collect();
+        driver.restore(restored, results.clone()).map_err(Error::Ledger)?;
         tokio::spawn(driver.run());
         Ok((handle, RestoreReport { batches, results, version, torn }))
     }
@@ -75,40 +74,66 @@ impl DriverHandle {
         config: CoreConfig,
         workers: W,
         sink: Option<Arc<dyn Sink>>,
-        durable: Option<LedgerBridge>,
+        ledger: Option<LedgerBridge>,
     ) -> (Self, Driver<W>) {
         let (inbox, receiver) = mpsc::channel(INBOX);
         let returns = Arc::<ReturnQueue>::default();
         let channel = (inbox.downgrade(), receiver);
         let core = Core::new(config);
         let states = workers.states();
-        let driver = Driver::new(core, workers, sink, durable, channel, Arc::clone(&returns));
+        let driver = Driver::new(core, workers, sink, ledger, channel, Arc::clone(&returns));
         let (origin, lag) = (driver.origin(), driver.lag());
         (Self { inbox, returns, requests: Arc::default(), states, origin, lag }, driver)
     }
 
-    /// Returns how late the driver is. Asks nobody.
+    /// Returns the loop lag, even of a driver that is stuck.
     pub(crate) fn lag(&self) -> LoopLag {
         self.lag.read()
     }
 
-    /// Asks and waits for the answer. Dropping the future withdraws the request.
-    pub(crate) async fn ask(&self, what: Request, tasks: Vec<Arc<Task>>) -> Result<DriverResponse> {
-        let request = RequestId(self.requests.fetch_add(1, Ordering::Relaxed));
-        let (reply, answer) = oneshot::channel();
-        let message = DriverMessage::Request { at: Moment::now(), request, what, tasks, reply };
+    /// Sends a request and waits for its response. Dropping the future withdraws the request.
+    pub(crate) async fn request(&self, request: Request) -> Result<DriverResponse> {
+        self.request_with(request, Vec::new()).await
+    }
+
+    /// Same as [`request`](Self::request), with the tasks that the request adds.
+    pub(crate) async fn request_with(
+        &self,
+        request: Request,
+        tasks: Vec<Task>,
+    ) -> Result<DriverResponse> {
+        let id = RequestId(self.requests.fetch_add(1, Ordering::Relaxed));
+        let (reply, response) = oneshot::channel();
+        let tasks = tasks.into_iter().map(Arc::new).collect();
+        let message = DriverMessage::Request { at: Moment::now(), id, request, tasks, reply };
         self.inbox.send(message).await.map_err(|_| Error::Closed)?;
-        let mut guard = Withdraw { request: Some(request), returns: &self.returns };
-        let reply = answer.await.map_err(|_| Error::Closed)?;
+        let mut guard = Withdraw { request: Some(id), returns: &self.returns };
+        let response = response.await.map_err(|_| Error::Closed)?;
         guard.request = None;
-        let reply = reply?;
-        match reply.answer {
+        let response = response?;
+        match response.response {
             Response::Refused(refusal) => Err(refusal.into()),
-            _ => Ok(reply),
+            _ => Ok(response),
         }
     }
 
-    /// Cancels one run, and says in the log who wanted that and why.
+    /// Starts the runners and waits until each is ready or has failed to start; returns the numbers
+    /// of ready and of wanted runners.
+    pub(crate) async fn start(&self) -> Result<(u32, u32)> {
+        match self.request(Request::Start).await?.response {
+            Response::Started { ready, wanted } => Ok((ready, wanted)),
+            other => unreachable!("response to a start: {other:?}"),
+        }
+    }
+
+    pub(crate) async fn stop(&self, timeout: Duration) -> Result<StopReport> {
+        match self.request(Request::Stop { timeout }).await?.response {
+            Response::Stopped(report) => Ok(report),
+            other => unreachable!("response to a stop: {other:?}"),
+        }
+    }
+
+    /// Cancels one run and logs the reason.
     pub(crate) async fn cancel_run(
         &self,
         batch: BatchId,
@@ -116,54 +141,54 @@ impl DriverHandle {
         run: RunId,
         reason: &str,
     ) -> Result<bool> {
-        let what = Request::CancelRun { batch: batch.clone(), task, run };
-        match self.ask(what, Vec::new()).await?.answer {
+        let request = Request::CancelRun { batch: batch.clone(), task, run };
+        match self.request(request).await?.response {
             Response::RunCancelled(cancelled) => {
-                tracing::info!(%batch, %task, %run, cancelled, reason, "run to be cancelled");
+                tracing::info!(%batch, %task, %run, cancelled, reason, "run cancelled on request");
                 Ok(cancelled)
             }
-            other => unreachable!("a cancel is answered by a cancel: {other:?}"),
+            other => unreachable!("response to a cancel: {other:?}"),
         }
     }
 
-    /// Returns every runner with what it does now, those that are stuck first.
+    /// Returns the status of every runner, stuck ones first.
     pub(crate) async fn runners(&self) -> Result<Vec<RunnerStatus>> {
         let (states, origin) = (self.states.clone(), self.origin);
-        self.look(move |core| runner_status::all(core, &states, Time::ZERO.after(origin.elapsed())))
-            .await
+        let now = move || Time::ZERO.after(origin.elapsed());
+        self.inspect(move |core| runner_status::all(core, &states, now())).await
     }
 
-    /// Looks at the core, between two batches of inputs.
-    pub(crate) async fn look<T: Send + 'static>(
+    /// Runs a read-only closure on the core between two turns.
+    pub(crate) async fn inspect<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&Core) -> T + Send + 'static,
+        inspect: impl FnOnce(&Core) -> T + Send + 'static,
     ) -> Result<T> {
-        let (send, seen) = oneshot::channel();
-        let look = Box::new(move |core: &Core| {
-            let _ = send.send(look(core));
+        let (send, result) = oneshot::channel();
+        let inspect = Box::new(move |core: &Core| {
+            let _ = send.send(inspect(core));
         });
-        self.inbox.send(DriverMessage::Inspect(look)).await.map_err(|_| Error::Closed)?;
-        seen.await.map_err(|_| Error::Closed)
+        self.inbox.send(DriverMessage::Inspect(inspect)).await.map_err(|_| Error::Closed)?;
+        result.await.map_err(|_| Error::Closed)
     }
 
     pub(crate) async fn note_version(&self, version: u64) -> Result<()> {
-        let (reply, noted) = oneshot::channel();
+        let (reply, synced) = oneshot::channel();
         let message = DriverMessage::SetModelVersion { version, reply };
         self.inbox.send(message).await.map_err(|_| Error::Closed)?;
-        noted.await.map_err(|_| Error::Closed)?
+        synced.await.map_err(|_| Error::Closed)?
     }
 
-    /// Has everything that happens from now on told, beginning with what there is.
+    /// Passes all events to the observers, beginning with the current batches.
     pub(crate) fn observe(&self, observers: RunObservers) {
         if !observers.is_empty() {
-            // Said before anything else, so that there is room.
+            // Called before any request, so that the inbox has room.
             self.states.observed(&observers);
             let _ = self.inbox.try_send(DriverMessage::AddObservers(observers));
         }
     }
 }
 
-/// Withdraws a request whose asker goes away before it is answered.
+/// Withdraws a request that is dropped before its response.
 struct Withdraw<'a> {
     request: Option<RequestId>,
     returns: &'a ReturnQueue,

@@ -1,28 +1,38 @@
-//! What can go wrong for a caller, in words and as data.
+//! Errors of the engine, with stable codes and messages.
 
 use std::fmt;
 
 use rollway_core::{BatchState, Refusal};
 
-/// Why a request of the engine was not granted.
-#[derive(Clone, Debug, PartialEq)]
+/// Error of a request to the engine.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// The scheduler understood the request and said no. Nothing was changed by it.
+    /// The core refused the request, which changed nothing.
+    #[error("{}", RefusalMessage(.0))]
     Refused(Refusal),
-    /// The engine is gone: it was dropped, or its runtime was shut down.
+    /// The engine was dropped, or its runtime was shut down.
+    #[error("the engine is gone")]
     Closed,
-    /// There is no sink for experiences: a scheduler on its own, or a job that only evaluates.
+    /// There is no sink: a scheduler on its own, or a job that only evaluates.
+    #[error("the experience pipeline is not initialized")]
     NoPipeline,
-    /// The sink could not take experiences that were handed to it directly.
+    /// The sink did not take experiences that were passed to it directly.
+    #[error("the experience pipeline failed: {0}")]
     Pipeline(String),
-    /// The ledger is not to be read, has no room, or cannot be written.
+    /// The ledger cannot be read or written, or is full.
+    #[error("the ledger failed: {0}")]
     Ledger(String),
 }
 
-/// What callers get.
+/// Result of a request to the engine.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
+    /// Tells whether a wait timed out.
+    pub const fn timed_out(&self) -> bool {
+        matches!(self, Self::Refused(Refusal::TimedOut { .. } | Refusal::WaitAllTimedOut { .. }))
+    }
+
     /// Returns a stable name for logs, metrics and other languages.
     pub const fn code(&self) -> &'static str {
         match self {
@@ -57,66 +67,63 @@ impl From<Refusal> for Error {
     }
 }
 
-impl std::error::Error for Error {}
+/// Message of a refusal, with the remedy.
+struct RefusalMessage<'a>(&'a Refusal);
 
-impl fmt::Display for Error {
+impl fmt::Display for RefusalMessage<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(refusal) => write_refusal(refusal, f),
-            Self::Closed => f.write_str("the engine is gone"),
-            Self::NoPipeline => f.write_str("the experience pipeline is not initialized"),
-            Self::Pipeline(words) => write!(f, "the experience pipeline failed: {words}"),
-            Self::Ledger(words) => write!(f, "the ledger failed: {words}"),
-        }
-    }
-}
-
-fn write_refusal(refusal: &Refusal, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    match refusal {
-        Refusal::AlreadyActive { batch } => write!(f, "batch {batch} is already active"),
-        Refusal::NotRegistered { batch } => write!(f, "batch {batch} is not registered"),
-        Refusal::WrongBatchType { batch, kind, expected } => {
-            write!(f, "batch {batch} is {kind}, expected {expected}")
-        }
-        Refusal::NotCollectable { batch } => {
-            write!(f, "batch {batch} was submitted: finalize it instead of collecting")
-        }
-        Refusal::NoRuns { task } => {
-            write!(f, "task {task} has repeat_times 0; at least 1 is needed")
-        }
-        Refusal::Limit { limit, value, max } => {
-            write!(f, "{value} exceeds explorer.limits.{limit}, which is {max}")
-        }
-        Refusal::NotStarted => f.write_str("not started: prepare() must be called first"),
-        Refusal::Stopped => f.write_str("stopped"),
-        Refusal::TimedOut { batch, state, finished, needed, expected, serving } => {
-            write!(f, "timeout waiting for batch {batch}: ")?;
-            if *state == BatchState::Finalizing {
-                return f.write_str("its results are on their way to the sink");
+        match self.0 {
+            Refusal::AlreadyActive { batch } => write!(f, "batch {batch} is already active"),
+            Refusal::NotRegistered { batch } => write!(f, "batch {batch} is not registered"),
+            Refusal::WrongBatchType { batch, kind, expected } => {
+                write!(f, "batch {batch} is {kind}, expected {expected}")
             }
-            write!(f, "{finished} of {expected} tasks finished, {needed} needed")?;
-            match serving {
-                0 => f.write_str("; no runner is up"),
-                _ => f.write_str("; nothing is lost, it can be finalized again"),
+            Refusal::NotCollectable { batch } => {
+                write!(f, "batch {batch} was submitted: finalize it instead of collecting")
             }
-        }
-        Refusal::TasksCancelled { batch, finished, needed, expected } => {
-            write!(f, "batch {batch} was cut short: {finished} of {expected} tasks finished, ")?;
-            write!(f, "{needed} needed; abort it to keep what it has")
-        }
-        Refusal::WaitAllTimedOut { pending, running } => {
-            write!(f, "timeout waiting for all tasks: {pending} runs pending, {running} running")
-        }
-        Refusal::Aborted { batch, reason } => write!(f, "batch {batch} was aborted: {reason}"),
-        Refusal::BatchFailed { batch, kind, message } => {
-            write!(f, "batch {batch} failed: {kind}: {message}")
-        }
-        Refusal::SinkFailed { batch, message } => {
-            write!(f, "the results of batch {batch} could not be stored: {message}")?;
-            f.write_str("; they are kept, finalize again")
-        }
-        Refusal::TooFewSucceeded { batch, succeeded, needed } => {
-            write!(f, "batch {batch}: {succeeded} tasks have a good run, {needed} needed")
+            Refusal::NoRuns { task } => {
+                write!(f, "task {task} has repeat_times 0; at least 1 is needed")
+            }
+            Refusal::Limit { limit, value, max } => {
+                write!(f, "{value} exceeds explorer.limits.{limit}, which is {max}")
+            }
+            Refusal::NotStarted => f.write_str("not started: prepare() must be called first"),
+            Refusal::Stopped => f.write_str("stopped"),
+            Refusal::TimedOut { batch, state, finished, needed, expected, serving } => {
+                write!(f, "timeout waiting for batch {batch}: ")?;
+                if *state == BatchState::Finalizing {
+                    return f.write_str("its results are on their way to the sink");
+                }
+                write!(f, "{finished} of {expected} tasks finished, {needed} needed")?;
+                match serving {
+                    0 => f.write_str("; no runner is up"),
+                    _ => f.write_str("; nothing is lost, it can be finalized again"),
+                }
+            }
+            Refusal::TasksCancelled { batch, finished, needed, expected } => {
+                write!(
+                    f,
+                    "batch {batch} was cut short: {finished} of {expected} tasks finished, "
+                )?;
+                write!(f, "{needed} needed; abort it to keep what it has")
+            }
+            Refusal::WaitAllTimedOut { pending, running } => {
+                write!(
+                    f,
+                    "timeout waiting for all tasks: {pending} runs pending, {running} running"
+                )
+            }
+            Refusal::Aborted { batch, reason } => write!(f, "batch {batch} was aborted: {reason}"),
+            Refusal::BatchFailed { batch, kind, message } => {
+                write!(f, "batch {batch} failed: {kind}: {message}")
+            }
+            Refusal::SinkFailed { batch, message } => {
+                write!(f, "the results of batch {batch} could not be stored: {message}")?;
+                f.write_str("; they are kept, finalize again")
+            }
+            Refusal::TooFewSucceeded { batch, succeeded, needed } => {
+                write!(f, "batch {batch}: {succeeded} tasks have a good run, {needed} needed")
+            }
         }
     }
 }

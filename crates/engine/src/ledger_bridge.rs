@@ -1,5 +1,5 @@
-//! The ledger's place in the engine. What the core wants recorded is written together with the
-//! bytes that it knows only by number, and what may not leave before that is safe waits here.
+//! Writes the core's records, with the bytes that it knows by number, to the ledger, and delays
+//! actions until the records before them are synced.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use rollway_config::Config;
 use rollway_core::{
-    BatchId, BatchKey, BatchResult, BatchState, BatchType, LedgerRecord as Fact, Payload,
-    PayloadId, RunEnd, RunOutput, TaskSpec,
+    BatchId, BatchKey, BatchResult, BatchState, BatchType, LedgerRecord, Payload, PayloadId,
+    RunEnd, RunOutput, TaskSpec,
 };
 use rollway_ledger::log::TornTail;
 use rollway_ledger::{
@@ -21,27 +21,26 @@ use tokio::sync::oneshot;
 use crate::error::Error;
 use crate::task::{Task, WorkflowDefinition};
 
-/// What a coordinator took up again when it was started on its ledger.
+/// State that a coordinator restored from its ledger.
 #[derive(Clone, Debug, Default)]
 pub struct RestoreReport {
-    /// The batches that had not ended, in the order of submission.
+    /// Open batches, in the order of submission.
     pub batches: Vec<RestoredBatch>,
-    /// The results of the last batches that had, in the order of their ends.
+    /// Results of the last closed batches, in the order of their ends.
     pub results: Vec<Arc<BatchResult>>,
-    /// The newest version of the model that was noted.
+    /// Newest recorded model version.
     pub version: u64,
-    /// What a crash had left half-written; nobody was ever told that it was safe.
+    /// Incomplete record at the end of the log, never acknowledged.
     pub torn: Option<TornTail>,
 }
 
-/// A batch that goes on where it was.
+/// A resumed batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoredBatch {
     pub batch: BatchId,
-    /// Whether it is trained on.
     pub kind: BatchType,
     pub tasks: usize,
-    /// How many of its runs had ended and are not run again.
+    /// Number of runs that are not repeated.
     pub ended_runs: usize,
 }
 
@@ -52,21 +51,20 @@ pub fn ledger_options(config: &Config) -> Option<(PathBuf, LedgerOptions)> {
     Some((config.ledger_dir()?, options))
 }
 
-/// A batch from the ledger, as the driver takes it up.
+/// A batch of the ledger with its decoded tasks.
 #[derive(Debug)]
 pub(crate) struct RestoredCoreBatch {
     pub(crate) batch: RecoveredBatch,
     pub(crate) tasks: Vec<Arc<Task>>,
 }
 
-/// A ledger in use.
+/// An open ledger.
 #[derive(Debug)]
 pub(crate) struct LedgerBridge {
     ledger: Ledger,
-    /// A stop cancels and aborts what is unfinished in memory; the ledger keeps it for the next
-    /// start.
+    /// A stop cancels unfinished batches in memory only: the ledger keeps them for a resume.
     stopping: bool,
-    /// Why a record is missing. From then on nothing is called safe.
+    /// Error of a failed write: from then on nothing is reported as synced.
     broken: OnceLock<Arc<str>>,
 }
 
@@ -80,29 +78,29 @@ impl LedgerBridge {
         Ok((Self { ledger, stopping: false, broken: OnceLock::new() }, recovered))
     }
 
-    /// Tells whether there is room for a batch.
+    /// Checks that the ledger has space for a batch.
     pub(crate) fn admits(&self, batch: &BatchId, tasks: &[Arc<Task>]) -> Result<(), LedgerError> {
-        // Whatever else a task takes is less than this.
-        const AROUND: usize = 64;
-        let own = |task: &Arc<Task>| task.body.len() + task.workflow.len() + AROUND;
+        // Upper bound of the other fields of a record.
+        const OVERHEAD: usize = 64;
+        let own = |task: &Arc<Task>| task.body.len() + task.workflow.len() + OVERHEAD;
         let mut bytes: usize = tasks.iter().map(own).sum();
         let mut last = None;
         for definition in tasks.iter().filter_map(|task| task.definition.as_ref()) {
             if last.replace(Arc::as_ptr(definition)) != Some(Arc::as_ptr(definition)) {
-                bytes += definition.body.len() + AROUND;
+                bytes += definition.body.len() + OVERHEAD;
             }
         }
         self.ledger.admits(batch, bytes as u64)
     }
 
-    /// From now on, what is given up is given up for this life of the process only.
+    /// Ignores cancellations and aborts from now on.
     pub(crate) fn stop(&mut self) {
         self.stopping = true;
     }
 
-    /// Writes that a batch was submitted.
-    pub(crate) fn submitted(&self, fact: &Fact, tasks: &[Arc<Task>]) {
-        let Fact::Submitted { batch, id, kind, min_wait_num, .. } = fact else { return };
+    /// Records the submission of a batch.
+    pub(crate) fn submitted(&self, record: &LedgerRecord, tasks: &[Arc<Task>]) {
+        let LedgerRecord::Submitted { batch, id, kind, min_wait_num, .. } = record else { return };
         let tasks = task_records(tasks);
         self.append(LedgerEntry::Submitted {
             key: *batch,
@@ -113,13 +111,13 @@ impl LedgerBridge {
         });
     }
 
-    /// Writes what happened to a batch later on.
-    pub(crate) fn append_record(&self, fact: Fact, payloads: &HashMap<PayloadId, Bytes>) {
-        let key = fact.batch();
-        match fact {
-            // It comes with its tasks: see `submitted`.
-            Fact::Submitted { .. } => {}
-            Fact::RunEnded { task, run, ending, .. } => {
+    /// Writes any other record.
+    pub(crate) fn append_record(&self, record: LedgerRecord, payloads: &HashMap<PayloadId, Bytes>) {
+        let key = record.batch();
+        match record {
+            // Written with its tasks by `submitted`.
+            LedgerRecord::Submitted { .. } => {}
+            LedgerRecord::RunEnded { task, run, ending, .. } => {
                 if self.stopping && matches!(ending, RunEnd::Cancelled(_)) {
                     return;
                 }
@@ -129,39 +127,40 @@ impl LedgerBridge {
                 });
                 self.append(LedgerEntry::RunEnded { key, task, run, end: &end });
             }
-            Fact::Truncated { .. } | Fact::Aborting { .. } if self.stopping => {}
-            Fact::Truncated { reason, keep, .. } => {
+            LedgerRecord::Truncated { .. } | LedgerRecord::Aborting { .. } if self.stopping => {}
+            LedgerRecord::Truncated { reason, keep, .. } => {
                 self.note(key, &BatchMark::Cut { reason, keep })
             }
-            Fact::Aborting { reason, .. } => self.note(key, &BatchMark::GivenUp(reason)),
-            Fact::DeliveryStarted { .. } => self.note(key, &BatchMark::Offered),
-            Fact::Closed(result) if self.stopping && result.state == BatchState::Aborted => {}
-            Fact::Closed(result) => self.append(LedgerEntry::BatchEnded(&result)),
+            LedgerRecord::Aborting { reason, .. } => self.note(key, &BatchMark::GivenUp(reason)),
+            LedgerRecord::DeliveryStarted { .. } => self.note(key, &BatchMark::Offered),
+            LedgerRecord::Closed(result)
+                if self.stopping && result.state == BatchState::Aborted => {}
+            LedgerRecord::Closed(result) => self.append(LedgerEntry::BatchEnded(&result)),
         }
     }
 
-    /// Writes the version of the model, and answers when that is safe.
+    /// Records the model version and replies once it is synced.
     pub(crate) fn version(&self, version: u64, reply: oneshot::Sender<crate::Result<()>>) {
         if let Err(error) = self.ledger.append(LedgerEntry::Version(version)) {
             let _ = reply.send(Err(Error::Ledger(error.to_string())));
             return;
         }
-        self.when_durable(move |safe| {
-            let _ = reply.send(safe.map_err(|error| Error::Ledger(error.to_string())));
+        self.when_durable(move |synced| {
+            let _ = reply.send(synced.map_err(|error| Error::Ledger(error.to_string())));
         });
     }
 
-    /// Closes the ledger, so that somebody else can open it, and says so.
+    /// Syncs and closes the ledger in the background, then calls `then`.
     pub(crate) fn close(self, then: impl FnOnce(Result<(), Arc<str>>) + Send + 'static) {
         tokio::task::spawn_blocking(move || {
-            let safe = self.ledger.sync().map_err(|error| error.to_string().into());
+            let synced = self.ledger.sync().map_err(|error| error.to_string().into());
             drop(self);
-            then(safe);
+            then(synced);
         });
     }
 
-    /// Calls `then` once everything that was written before is safe, or with what is in the way:
-    /// at once, or from another thread, which it must not keep waiting.
+    /// Calls `then` once all earlier records are synced, or with the error: immediately, or on the
+    /// ledger's thread, which it must not block.
     pub(crate) fn when_durable(&self, then: impl FnOnce(Result<(), Arc<str>>) + Send + 'static) {
         if let Some(message) = self.broken.get() {
             return then(Err(Arc::clone(message)));
@@ -179,10 +178,10 @@ impl LedgerBridge {
     }
 
     fn append(&self, record: LedgerEntry<'_>) {
-        // The core does not contradict itself, and batches that are too large are not let in.
+        // Not expected: batches that do not fit are refused before.
         if let Err(error) = self.ledger.append(record) {
             let message = format!("a record is missing, start again: {error}");
-            tracing::error!(message, "the ledger does not take a record");
+            tracing::error!(message, "ledger write failed");
             let _ = self.broken.set(message.into());
         }
     }
@@ -205,29 +204,28 @@ impl RestoredCoreBatch {
         }
     }
 
-    /// Returns what the core has to be told, in order. `keep` puts the bytes of a payload aside and
-    /// returns their number.
-    pub(crate) fn restore_inputs(
+    /// Returns the records of the batch in order. `store` keeps the bytes of a payload.
+    pub(crate) fn records(
         self,
         tasks: Vec<TaskSpec>,
-        mut keep: impl FnMut(Bytes) -> Payload,
-    ) -> impl Iterator<Item = Fact> {
+        mut store: impl FnMut(Bytes) -> Payload,
+    ) -> impl Iterator<Item = LedgerRecord> {
         let RecoveredBatch { key, batch: id, kind, min_wait_num, ended, notes, .. } = self.batch;
-        let submitted = Fact::Submitted { batch: key, id, kind, min_wait_num, tasks };
+        let submitted = LedgerRecord::Submitted { batch: key, id, kind, min_wait_num, tasks };
         let ended = ended.into_iter().map(move |(task, run, end)| {
-            let ending = end.map(|output| output.map_payload(&mut keep));
-            Fact::RunEnded { batch: key, task, run, ending }
+            let ending = end.map(|output| output.map_payload(&mut store));
+            LedgerRecord::RunEnded { batch: key, task, run, ending }
         });
         let notes = notes.into_iter().map(move |note| match note {
-            BatchMark::Cut { reason, keep } => Fact::Truncated { batch: key, reason, keep },
-            BatchMark::Offered => Fact::DeliveryStarted { batch: key },
-            BatchMark::GivenUp(reason) => Fact::Aborting { batch: key, reason },
+            BatchMark::Cut { reason, keep } => LedgerRecord::Truncated { batch: key, reason, keep },
+            BatchMark::Offered => LedgerRecord::DeliveryStarted { batch: key },
+            BatchMark::GivenUp(reason) => LedgerRecord::Aborting { batch: key, reason },
         });
         [submitted].into_iter().chain(ended).chain(notes)
     }
 }
 
-/// Returns tasks as the ledger keeps them; a workflow that neighbours have in common is kept once.
+/// Encodes tasks; consecutive tasks share the bytes of an equal workflow definition.
 fn task_records(tasks: &[Arc<Task>]) -> Vec<TaskEntry> {
     let mut last: Option<(&WorkflowDefinition, Bytes)> = None;
     let mut records = Vec::with_capacity(tasks.len());
@@ -250,7 +248,7 @@ fn task_records(tasks: &[Arc<Task>]) -> Vec<TaskEntry> {
     records
 }
 
-/// Returns the tasks of a batch; none: a workflow cannot be read.
+/// Decodes the tasks of a batch. `None`: a workflow definition is invalid.
 fn tasks(records: &[TaskEntry], kind: BatchType) -> Option<Vec<Arc<Task>>> {
     let mut last: Option<(&Bytes, Arc<WorkflowDefinition>)> = None;
     let mut tasks = Vec::with_capacity(records.len());
@@ -277,7 +275,7 @@ fn tasks(records: &[TaskEntry], kind: BatchType) -> Option<Vec<Arc<Task>>> {
     Some(tasks)
 }
 
-/// Returns a workflow as bytes: two texts behind their lengths, and the body.
+/// Encodes a definition: two texts with their lengths, then the body.
 fn pack(definition: &WorkflowDefinition) -> Bytes {
     let mut bytes = BytesMut::new();
     for text in [&definition.encoding, &definition.task_encoding] {
@@ -305,17 +303,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_safe_once_a_record_is_missing() -> Result<(), Box<dyn std::error::Error>> {
+    fn nothing_is_synced_after_a_failed_write() -> Result<(), Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
-        let (durable, _) = LedgerBridge::open(folder.path(), LedgerOptions::new("job"))?;
-        durable.when_durable(|safe| assert_eq!(safe, Ok(())));
+        let (ledger, _) = LedgerBridge::open(folder.path(), LedgerOptions::new("job"))?;
+        ledger.when_durable(|synced| assert_eq!(synced, Ok(())));
         let ending =
             RunEnd::Failed(RunFailure { kind: FailureKind::Workflow, message: "x".into() });
         let (batch, task, run) = (BatchKey(7), TaskId(0), RunId(0));
-        durable.append_record(Fact::RunEnded { batch, task, run, ending }, &HashMap::new());
-        let (send, safe) = std::sync::mpsc::channel();
-        durable.when_durable(move |done| send.send(done).unwrap_or_default());
-        assert!(safe.recv()?.is_err_and(|message| message.contains("a record is missing")));
+        ledger.append_record(LedgerRecord::RunEnded { batch, task, run, ending }, &HashMap::new());
+        let (send, synced) = std::sync::mpsc::channel();
+        ledger.when_durable(move |done| send.send(done).unwrap_or_default());
+        assert!(synced.recv()?.is_err_and(|message| message.contains("a record is missing")));
         Ok(())
     }
 }

@@ -1,8 +1,9 @@
-//! Live numbers of an explorer, for whoever draws them several times a second.
+//! Live statistics of an explorer, cheap enough to read several times a second.
 
 use std::fmt::{self, Debug};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rollway_core::{BatchId, Counters, RunId, RunnerState, TaskId};
 use rollway_data::buffer::QueueUsage;
 use rollway_gateway::gateway::GatewayHandle;
@@ -12,16 +13,16 @@ use crate::loop_lag::LoopLag;
 use crate::runner_status::RunnerStatus;
 use crate::sink::PipelineSink;
 
-/// Live numbers. Clones are the same; they outlive the explorer, and stand still then.
+/// Live statistics. Cheap to clone; clones share state. They outlive the explorer with its last values.
 #[derive(Clone, Debug)]
 pub struct LiveStats(Arc<Mutex<Inner>>);
 
 #[derive(Debug)]
 struct Inner {
-    /// None once the explorer is gone: a pulse keeps nothing alive.
+    /// `None` once the explorer has ended.
     source: Option<StatsSource>,
     last: StatsSample,
-    whole: Arc<MetricsSnapshot>,
+    metrics: Arc<MetricsSnapshot>,
 }
 
 #[derive(Clone)]
@@ -31,13 +32,13 @@ struct StatsSource {
     sink: Option<Arc<PipelineSink>>,
 }
 
-/// Everything that metrics show of an explorer at one moment.
+/// Snapshot of an explorer for metrics.
 #[derive(Clone, Debug, Default)]
 pub struct MetricsSnapshot {
     pub glance: CoreSnapshot,
     pub lag: LoopLag,
     pub buffer: Option<QueueUsage>,
-    /// Metrics of the gateway, as OpenMetrics without the line that ends them.
+    /// Metrics of the gateway, as OpenMetrics without the end marker.
     pub gateway: String,
 }
 
@@ -47,61 +48,54 @@ impl Debug for StatsSource {
     }
 }
 
-/// The numbers of a moment, since the process was started.
+/// Counts since the start of the process, and current numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatsSample {
-    /// Runs that wait for a runner.
     pub pending: u64,
-    /// Runs under way.
     pub running: u64,
-    /// Runs that ended well.
+    /// Succeeded runs.
     pub done: u64,
-    /// Runs that failed for good.
+    /// Runs that failed after all retries.
     pub failed: u64,
-    /// Runs that were cancelled.
     pub cancelled: u64,
-    /// Runs that were tried again.
     pub retried: u64,
-    /// Runners that are up.
     pub runners: u32,
-    /// Runners that execute something.
     pub busy: u32,
     pub prompt_tokens: u64,
     pub answer_tokens: u64,
 }
 
 impl LiveStats {
-    /// Returns live statistics of a coordinator; without a gateway they stay empty.
+    /// Returns statistics of a coordinator; without a gateway they stay empty.
     pub fn new(
         coordinator: RolloutCoordinator,
         gateway: Option<GatewayHandle>,
         sink: Option<Arc<PipelineSink>>,
     ) -> Self {
         let source = gateway.map(|gateway| StatsSource { coordinator, gateway, sink });
-        let (last, whole) = (StatsSample::default(), Arc::default());
-        Self(Arc::new(Mutex::new(Inner { source, last, whole })))
+        let (last, metrics) = (StatsSample::default(), Arc::default());
+        Self(Arc::new(Mutex::new(Inner { source, last, metrics })))
     }
 
-    /// Returns the numbers of now; of an explorer that is gone, those of its end.
+    /// Returns the current values, or the last ones of an explorer that has ended.
     pub async fn sample(&self) -> StatsSample {
-        let Some(StatsSource { coordinator, gateway, .. }) = self.lock().source.clone() else {
-            return self.lock().last;
+        let Some(StatsSource { coordinator, gateway, .. }) = self.0.lock().source.clone() else {
+            return self.0.lock().last;
         };
         let Ok((counters, states)) = coordinator.counters_and_states().await else {
-            return self.lock().last;
+            return self.0.lock().last;
         };
         let tokens = gateway.tokens();
-        let beat = StatsSample {
+        let sample = StatsSample {
             prompt_tokens: tokens.prompt,
             answer_tokens: tokens.answer,
             ..StatsSample::of(&counters, &states)
         };
-        self.lock().last = beat;
-        beat
+        self.0.lock().last = sample;
+        sample
     }
 
-    /// Returns every runner with what it does now, those that are stuck first; of an explorer that
-    /// is gone, none.
+    /// Returns the status of every runner, stuck ones first. Empty once the explorer has ended.
     pub async fn runners(&self) -> Vec<RunnerStatus> {
         match self.coordinator() {
             Some(coordinator) => coordinator.runner_states().await.unwrap_or_default(),
@@ -109,59 +103,55 @@ impl LiveStats {
         }
     }
 
-    /// Cancels one run; tells whether there was one to cancel.
-    pub async fn cancel_run(&self, batch: BatchId, task: TaskId, run: RunId, why: &str) -> bool {
+    /// Cancels one run; tells whether it was active.
+    pub async fn cancel_run(&self, batch: BatchId, task: TaskId, run: RunId, reason: &str) -> bool {
         match self.coordinator() {
             Some(coordinator) => {
-                coordinator.cancel_run(batch, task, run, why).await.unwrap_or(false)
+                coordinator.cancel_run(batch, task, run, reason).await.unwrap_or(false)
             }
             None => false,
         }
     }
 
-    /// Tells whether there is an explorer behind these numbers.
+    /// Tells whether the explorer still runs.
     pub fn is_live(&self) -> bool {
-        self.lock().source.is_some()
+        self.0.lock().source.is_some()
     }
 
-    /// Returns what runs are asked of; none: the explorer is gone.
+    /// `None`: the explorer has ended.
     pub fn coordinator(&self) -> Option<RolloutCoordinator> {
-        self.lock().source.as_ref().map(|source| source.coordinator.clone())
+        self.0.lock().source.as_ref().map(|source| source.coordinator.clone())
     }
 
-    /// Returns everything that metrics show; of an explorer that is gone, as it was at its end.
+    /// Returns a snapshot for metrics, or the last one of an explorer that has ended.
     pub async fn metrics(&self) -> Arc<MetricsSnapshot> {
-        let Some(StatsSource { coordinator, gateway, sink }) = self.lock().source.clone() else {
-            return Arc::clone(&self.lock().whole);
+        let Some(StatsSource { coordinator, gateway, sink }) = self.0.lock().source.clone() else {
+            return Arc::clone(&self.0.lock().metrics);
         };
         let Ok(glance) = coordinator.snapshot().await else {
-            return Arc::clone(&self.lock().whole);
+            return Arc::clone(&self.0.lock().metrics);
         };
-        let whole = Arc::new(MetricsSnapshot {
+        let metrics = Arc::new(MetricsSnapshot {
             glance,
             lag: coordinator.lag(),
             buffer: sink.and_then(|sink| sink.buffer()?.usage()),
             gateway: gateway.metrics(),
         });
-        self.lock().whole = Arc::clone(&whole);
-        whole
+        self.0.lock().metrics = Arc::clone(&metrics);
+        metrics
     }
 
-    /// Lets go of the explorer, whose end these numbers are then.
+    /// Takes a last sample and releases the explorer.
     pub async fn freeze(&self) {
         self.metrics().await;
         self.sample().await;
         self.detach();
     }
 
-    /// Releases the coordinator without a last sample.
+    /// Releases the explorer without a last sample.
     pub fn detach(&self) {
-        let source = self.lock().source.take();
+        let source = self.0.lock().source.take();
         drop(source);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
-/// Largest lag that the histogram tells apart from a larger one, in microseconds: an hour.
+/// Largest lag of the histogram in microseconds: an hour.
 const MAX_MICROS: u64 = 3_600_000_000;
 
 /// Significant digits of the histogram: a lag is rounded by a sixteenth at most.
@@ -17,16 +17,14 @@ const DIGITS: u8 = 1;
 /// Lag of the driver since it was started.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoopLag {
-    /// Of the oldest message of the last turn; while a turn lasts longer than that, the turn.
+    /// Of the oldest message of the last turn, or of a current turn that lasts longer.
     pub last: Duration,
     /// Maximum of all messages.
     pub max: Duration,
     /// 99th percentile, rounded up by a sixteenth at most.
     pub p99: Duration,
     pub longest_turn: Duration,
-    /// Number of messages.
     pub messages: u64,
-    /// Number of turns.
     pub turns: u64,
     /// Sum over all messages.
     pub sum: Duration,
@@ -36,39 +34,45 @@ pub struct LoopLag {
 
 impl Default for LoopLag {
     fn default() -> Self {
-        Totals::default().lag(Duration::ZERO)
+        let histogram = Histogram::new_with_bounds(1, MAX_MICROS, DIGITS);
+        Self {
+            last: Duration::ZERO,
+            max: Duration::ZERO,
+            p99: Duration::ZERO,
+            longest_turn: Duration::ZERO,
+            messages: 0,
+            turns: 0,
+            sum: Duration::ZERO,
+            histogram: histogram.expect("the bounds and the precision are valid"),
+        }
     }
 }
 
 impl LoopLag {
-    /// Returns the lag since `earlier`. The longest times are known only with the precision of the
-    /// histogram.
+    /// Returns the lag since `earlier`. The longest times have the precision of the histogram.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let mut histogram = self.histogram.clone();
-        histogram.subtract(&earlier.histogram).expect("counts never become less");
-        let mut lag = Self {
-            last: self.last,
-            max: micros(histogram.max()).min(self.max),
-            p99: Duration::ZERO,
-            longest_turn: self.longest_turn,
-            messages: histogram.len(),
-            turns: self.turns - earlier.turns,
-            sum: self.sum.saturating_sub(earlier.sum),
-            histogram,
-        };
-        lag.p99 = lag.within(0.99);
-        lag
+        let mut lag = self.clone();
+        lag.histogram.subtract(&earlier.histogram).expect("counts never become less");
+        lag.max = Duration::from_micros(lag.histogram.max()).min(self.max);
+        lag.turns -= earlier.turns;
+        lag.sum = self.sum.saturating_sub(earlier.sum);
+        lag.summarized()
     }
 
     /// Returns the time within which a share of all messages was applied.
     pub fn within(&self, share: f64) -> Duration {
-        micros(self.histogram.value_at_quantile(share)).min(self.max)
+        Duration::from_micros(self.histogram.value_at_quantile(share)).min(self.max)
     }
 
     /// Returns the number of messages with a lag below a power of two of microseconds.
     pub fn below(&self, micros: u64) -> u64 {
         self.histogram.count_between(0, micros - 1)
+    }
+
+    /// Sets the values that follow from the histogram.
+    fn summarized(self) -> Self {
+        Self { messages: self.histogram.len(), p99: self.within(0.99), ..self }
     }
 }
 
@@ -81,49 +85,8 @@ struct LagMeterState {
     origin: Instant,
     /// Nanoseconds from the origin to the begin of the current turn; zero between turns.
     turn: AtomicU64,
-    totals: Mutex<Totals>,
-}
-
-#[derive(Debug)]
-struct Totals {
-    last: Duration,
-    max: Duration,
-    longest_turn: Duration,
-    turns: u64,
-    sum: Duration,
-    histogram: Histogram<u64>,
-}
-
-impl Default for Totals {
-    fn default() -> Self {
-        let histogram = Histogram::new_with_bounds(1, MAX_MICROS, DIGITS);
-        Self {
-            last: Duration::ZERO,
-            max: Duration::ZERO,
-            longest_turn: Duration::ZERO,
-            turns: 0,
-            sum: Duration::ZERO,
-            histogram: histogram.expect("the bounds and the precision are valid"),
-        }
-    }
-}
-
-impl Totals {
-    /// Returns the totals while a turn has lasted for `current`.
-    fn lag(&self, current: Duration) -> LoopLag {
-        let mut lag = LoopLag {
-            last: self.last.max(current),
-            max: self.max.max(current),
-            p99: Duration::ZERO,
-            longest_turn: self.longest_turn.max(current),
-            messages: self.histogram.len(),
-            turns: self.turns,
-            sum: self.sum,
-            histogram: self.histogram.clone(),
-        };
-        lag.p99 = lag.within(0.99);
-        lag
-    }
+    /// Not summarized.
+    totals: Mutex<LoopLag>,
 }
 
 impl Default for LoopLagMeter {
@@ -143,7 +106,7 @@ impl LoopLagMeter {
         self.0.turn.store(since, Ordering::Relaxed);
     }
 
-    /// Records the end of a turn and when the messages arrived that it applied.
+    /// Records the end of a turn and the arrival times of the messages that it applied.
     pub(crate) fn end(&self, began: Instant, now: Instant, arrived: &mut Vec<Instant>) {
         let mut totals = self.0.totals.lock();
         let mut oldest = Duration::ZERO;
@@ -160,14 +123,17 @@ impl LoopLagMeter {
         self.0.turn.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the lag up to now.
+    /// Returns the lag up to now; a turn that still lasts counts with its duration so far.
     pub(crate) fn read(&self) -> LoopLag {
-        let totals = self.0.totals.lock();
+        let mut lag = self.0.totals.lock().clone();
         let current = match self.0.turn.load(Ordering::Relaxed) {
-            0 => 0,
-            since => nanos(self.0.origin.elapsed()).saturating_sub(since),
+            0 => Duration::ZERO,
+            since => self.0.origin.elapsed().saturating_sub(Duration::from_nanos(since)),
         };
-        totals.lag(Duration::from_nanos(current))
+        lag.last = lag.last.max(current);
+        lag.max = lag.max.max(current);
+        lag.longest_turn = lag.longest_turn.max(current);
+        lag.summarized()
     }
 }
 
@@ -175,16 +141,12 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-const fn micros(count: u64) -> Duration {
-    Duration::from_micros(count)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn one_late_message_of_a_hundred_is_the_maximum_and_not_the_p99() {
+    fn one_late_message_of_a_hundred_sets_the_maximum_but_not_the_p99() {
         let meter = LoopLagMeter::default();
         let began = meter.0.origin;
         let now = began + Duration::from_secs(1);

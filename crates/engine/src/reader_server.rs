@@ -1,4 +1,4 @@
-//! A queue that belongs to this process, offered to trainers elsewhere.
+//! Serves the queue of this process to trainers in other processes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,18 +11,15 @@ use rollway_data::reader::{self, ReaderServer};
 
 use crate::sink::PipelineSink;
 
-/// Why a buffer cannot be offered to trainers elsewhere.
 #[derive(Debug, thiserror::Error)]
 pub enum JobReaderServerError {
-    /// Nobody can be let in.
     #[error("the buffer cannot be offered: {0}")]
     Reader(String),
-    /// A file that tells trainers where it is cannot be written.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
-/// A queue that trainers elsewhere read. It ends when it is dropped.
+/// Server of a job's queue. Dropping it stops the server.
 #[derive(Debug)]
 pub struct JobReaderServer {
     served: ReaderServer,
@@ -30,8 +27,8 @@ pub struct JobReaderServer {
 }
 
 impl JobReaderServer {
-    /// Offers the queue of a job, and leaves in the job's folder where it is and what to show; none
-    /// for buffers that anybody can open.
+    /// Serves the queue of a job and writes its URL and secret to the job folder. `None`: trainers
+    /// open the buffer directly.
     pub async fn of(
         config: &Config,
         sink: &PipelineSink,
@@ -53,17 +50,15 @@ impl JobReaderServer {
         Ok(Some(Self { served, secret_file }))
     }
 
-    /// Where it is.
     pub fn url(&self) -> String {
         self.served.url()
     }
 
-    /// The file with what trainers show.
     pub fn secret_file(&self) -> &Path {
         &self.secret_file
     }
 
-    /// Ends it, and waits for its threads.
+    /// Stops the server and waits for its threads.
     pub async fn withdraw(self) {
         let _ = tokio::task::spawn_blocking(move || drop(self)).await;
     }

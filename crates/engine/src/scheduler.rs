@@ -11,23 +11,23 @@ use rollway_core::{
 
 use crate::driver::DriverResponse;
 use crate::driver_handle::DriverHandle;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::events::RunObservers;
 use crate::loop_lag::LoopLag;
 use crate::runner_status::RunnerStatus;
 use crate::task::Task;
 use crate::workers::RunnerBackend;
 
-/// How long to wait for results, and what to do with what is missing then.
+/// Options of a wait for results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectOptions {
-    /// How many tasks are enough; none: all.
+    /// Number of tasks that suffice. `None`: all.
     pub min_num: Option<u32>,
-    /// How long to wait; none: as long as anything moves.
+    /// Maximum wait. `None`: while the batch makes progress.
     pub timeout: Option<Duration>,
-    /// Whether what is unfinished in the end is cancelled.
+    /// Cancel unfinished tasks at the end of the wait.
     pub clear_timeout_tasks: bool,
-    /// Whether tasks that are cancelled so yield the runs they finished.
+    /// Return the finished runs of cancelled tasks.
     pub return_partial_tasks: bool,
 }
 
@@ -45,118 +45,109 @@ impl Default for CollectOptions {
 /// Results of a batch.
 #[derive(Clone, Debug)]
 pub struct BatchResults {
-    /// Why now.
     pub outcome: CollectOutcome,
-    /// How many tasks were expected.
+    /// Number of expected tasks.
     pub expected: u64,
-    /// How the tasks ended, by task id.
+    /// Sorted by task id.
     pub statuses: Vec<(TaskId, Arc<Status>)>,
-    /// The experiences of the good runs, by task and run.
+    /// Payloads of successful runs, sorted by task and run.
     pub payloads: Vec<Bytes>,
 }
 
-/// Runs tasks on a pool of runners. Clones share one pool, which ends with the last of them.
+/// Runs tasks on a pool of runners. Cheap to clone; the pool ends with the last clone.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     handle: DriverHandle,
 }
 
 impl Scheduler {
-    /// Returns a scheduler that does nothing until it is started. Must be called in a tokio
-    /// runtime, which it lives in.
+    /// Returns a scheduler, idle until [`start`](Self::start). Needs a tokio runtime.
     pub fn new(config: CoreConfig, workers: impl RunnerBackend) -> Self {
         Self { handle: DriverHandle::spawn(config, workers, None) }
     }
 
-    /// Has these see everything that happens, beginning with what there is. To be said before
-    /// anything is asked.
+    /// Passes all events to the observers. Must be called before any request.
     #[must_use]
     pub fn observed(self, observers: RunObservers) -> Self {
         self.handle.observe(observers);
         self
     }
 
-    /// Starts the runners and waits until each is ready or has failed to start; returns how many
-    /// are ready and how many there should be.
+    /// Starts the runners and waits until each is ready or has failed to start; returns the numbers
+    /// of ready and of wanted runners.
     pub async fn start(&self) -> Result<(u32, u32)> {
-        match self.ask(Request::Start).await?.answer {
-            Response::Started { ready, wanted } => Ok((ready, wanted)),
-            other => unreachable!("a start is answered by a start: {other:?}"),
-        }
+        self.handle.start().await
     }
 
-    /// Stops: nothing new is begun, whoever waits is told, and attempts under way get `timeout` to
-    /// end. Says what was left behind. Results can still be collected.
+    /// Stops: no attempt is started, waits end, current attempts get `timeout` to end. Results can
+    /// still be collected.
     pub async fn stop(&self, timeout: Duration) -> Result<StopReport> {
-        match self.ask(Request::Stop { timeout }).await?.answer {
-            Response::Stopped(report) => Ok(report),
-            other => unreachable!("a stop is answered by a stop: {other:?}"),
-        }
+        self.handle.stop(timeout).await
     }
 
-    /// Adds tasks to a batch. It is an eval batch if its first task is for eval.
+    /// Adds tasks to a batch, whose type is that of its first task.
     pub async fn schedule(&self, tasks: Vec<Task>, batch: impl Into<BatchId>) -> Result<()> {
         let eval = tasks.first().is_some_and(|task| task.is_eval);
         let kind = if eval { BatchType::Eval } else { BatchType::Train };
-        let what = Request::Schedule { batch: batch.into(), kind, tasks: Vec::new() };
-        let tasks = tasks.into_iter().map(Arc::new).collect();
-        self.handle.ask(what, tasks).await.map(|_| ())
+        let request = Request::Schedule { batch: batch.into(), kind, tasks: Vec::new() };
+        self.handle.request_with(request, tasks).await.map(drop)
     }
 
-    /// Waits for a batch and takes its results. If the future is dropped, nothing is taken.
+    /// Waits for a batch and takes its results. Cancel-safe.
     pub async fn get_payload_results(
         &self,
         batch: impl Into<BatchId>,
-        how: CollectOptions,
+        options: CollectOptions,
     ) -> Result<BatchResults> {
-        let CollectOptions { min_num, timeout, clear_timeout_tasks, return_partial_tasks } = how;
-        let batch = batch.into();
-        let what =
-            Request::Collect { batch, min_num, timeout, clear_timeout_tasks, return_partial_tasks };
-        Ok(receive(self.ask(what).await?))
+        let request = Request::Collect {
+            batch: batch.into(),
+            min_num: options.min_num,
+            timeout: options.timeout,
+            clear_timeout_tasks: options.clear_timeout_tasks,
+            return_partial_tasks: options.return_partial_tasks,
+        };
+        Ok(receive(self.handle.request(request).await?))
     }
 
-    /// Waits for a batch, takes its results and returns only how the tasks ended.
+    /// Same as [`get_payload_results`](Self::get_payload_results), without payloads.
     pub async fn get_statuses(
         &self,
         batch: impl Into<BatchId>,
-        how: CollectOptions,
+        options: CollectOptions,
     ) -> Result<Vec<(TaskId, Arc<Status>)>> {
-        Ok(self.get_payload_results(batch, how).await?.statuses)
+        Ok(self.get_payload_results(batch, options).await?.statuses)
     }
 
-    /// Takes the results that a batch has now.
+    /// Takes the current results of a batch.
     pub async fn drain_batch_payload_results(
         &self,
         batch: impl Into<BatchId>,
     ) -> Result<BatchResults> {
-        Ok(receive(self.ask(Request::Drain { batch: batch.into() }).await?))
+        Ok(receive(self.handle.request(Request::Drain { batch: batch.into() }).await?))
     }
 
-    /// Drops the results that a batch has now.
+    /// Drops the current results of a batch.
     pub async fn discard_completed_results(&self, batch: impl Into<BatchId>) -> Result<()> {
-        self.ask(Request::Discard { batch: batch.into() }).await.map(|_| ())
+        self.handle.request(Request::Discard { batch: batch.into() }).await.map(drop)
     }
 
-    /// Gives a batch up. Whoever waits for it is told at once; results that it has stay until they
-    /// are taken.
+    /// Aborts a batch: waits for it end immediately, its results stay until they are taken.
     pub async fn abort_batch(
         &self,
         batch: impl Into<BatchId>,
         return_partial_tasks: bool,
         unresponsive: UnresponsivePolicy,
     ) -> Result<()> {
-        let what = Request::Abort {
+        let request = Request::Abort {
             batch: batch.into(),
             reason: "aborted".into(),
             keep_partial_results: return_partial_tasks,
             unresponsive,
         };
-        self.ask(what).await.map(|_| ())
+        self.handle.request(request).await.map(drop)
     }
 
-    /// Cancels one run; tells whether there was one to cancel. Its task goes on without it, what
-    /// others have finished stays, and runs that its runner was given with it are run again.
+    /// Cancels one run; tells whether it was active. Other runs of its attempt are repeated.
     pub async fn cancel_run(
         &self,
         batch: impl Into<BatchId>,
@@ -167,65 +158,61 @@ impl Scheduler {
         self.handle.cancel_run(batch.into(), task, run, reason).await
     }
 
-    /// Tells whether a batch has unfinished tasks or results that were not taken.
+    /// Tells whether a batch has unfinished tasks or untaken results.
     pub async fn has_step(&self, batch: impl Into<BatchId>) -> Result<bool> {
         let batch = batch.into();
-        self.handle.look(move |core| core.has_step(&batch)).await
+        self.handle.inspect(move |core| core.has_step(&batch)).await
     }
 
-    /// Waits until no task is unfinished, for as long as tasks keep ending. Results stay.
+    /// Waits until all tasks have ended, while tasks keep ending. Results stay.
     pub async fn wait_all(&self, timeout: Option<Duration>, clear: bool) -> Result<()> {
-        self.ask(Request::WaitAll { timeout, clear_timeout_tasks: clear }).await.map(|_| ())
+        self.handle
+            .request(Request::WaitAll { timeout, clear_timeout_tasks: clear })
+            .await
+            .map(drop)
     }
 
-    /// Returns how long a train attempt may last at the moment.
+    /// Returns the current timeout of a train attempt.
     pub async fn dynamic_timeout(&self, timeout: Option<Duration>) -> Result<Duration> {
-        self.handle.look(move |core| core.dynamic_timeout(timeout)).await
+        self.handle.inspect(move |core| core.dynamic_timeout(timeout)).await
     }
 
-    /// Returns every runner as it is now.
     pub async fn runners(&self) -> Result<Vec<RunnerView>> {
-        self.handle.look(|core| core.runners().collect()).await
+        self.handle.inspect(|core| core.runners().collect()).await
     }
 
-    /// Returns a batch; none: it has nothing left, or never was.
+    /// Returns a batch. `None`: it has nothing left, or never existed.
     pub async fn batch(&self, batch: impl Into<BatchId>) -> Result<Option<BatchView>> {
         let batch = batch.into();
-        self.handle.look(move |core| core.batch(&batch)).await
+        self.handle.inspect(move |core| core.batch(&batch)).await
     }
 
-    /// Returns every batch that is active or remembered.
+    /// Returns all active and remembered batches.
     pub async fn batches(&self) -> Result<Vec<BatchView>> {
-        self.handle.look(|core| core.batches().collect()).await
+        self.handle.inspect(|core| core.batches().collect()).await
     }
 
-    /// Returns every runner with what it does now: those that are stuck first, then those that are
-    /// longest at it.
+    /// Returns the status of every runner: stuck ones first, then by time in the current stage.
     pub async fn runner_states(&self) -> Result<Vec<RunnerStatus>> {
         self.handle.runners().await
     }
 
     /// Returns the conservation counters.
     pub async fn counters(&self) -> Result<Counters> {
-        self.handle.look(|core| *core.counters()).await
+        self.handle.inspect(|core| *core.counters()).await
     }
 
-    /// Returns how late the driver is: how long messages wait until they are applied. Asks nobody,
-    /// so that it tells the truth of a driver that is stuck too.
+    /// Returns the loop lag of the driver, even of one that is stuck.
     pub fn lag(&self) -> LoopLag {
         self.handle.lag()
     }
-
-    async fn ask(&self, what: Request) -> Result<DriverResponse> {
-        self.handle.ask(what, Vec::new()).await
-    }
 }
 
-/// Takes results over: from here on they are the caller's.
-fn receive(reply: DriverResponse) -> BatchResults {
-    let DriverResponse { answer, payloads, lease } = reply;
-    let Response::Collected(collected) = answer else {
-        unreachable!("collecting is answered by results: {answer:?}")
+/// Acknowledges collected results and returns them.
+fn receive(response: DriverResponse) -> BatchResults {
+    let DriverResponse { response, payloads, lease } = response;
+    let Response::Collected(collected) = response else {
+        unreachable!("response to a collect: {response:?}")
     };
     if let Some(lease) = lease {
         lease.take();
@@ -233,19 +220,7 @@ fn receive(reply: DriverResponse) -> BatchResults {
     BatchResults {
         outcome: collected.outcome,
         expected: collected.expected,
-        statuses: collected
-            .results
-            .into_iter()
-            .map(|result| (result.task, result.status))
-            .collect(),
+        statuses: collected.results.into_iter().map(|it| (it.task, it.status)).collect(),
         payloads: payloads.into_iter().flatten().collect(),
-    }
-}
-
-impl Error {
-    /// Tells whether time was up.
-    pub const fn timed_out(&self) -> bool {
-        use rollway_core::Refusal;
-        matches!(self, Self::Refused(Refusal::TimedOut { .. } | Refusal::WaitAllTimedOut { .. }))
     }
 }

@@ -1,4 +1,4 @@
-//! Runner backends: where runners live, and what reaches them.
+//! Runner backends: execution of attempts in this process and in worker processes.
 //!
 //! ```text
 //! driver ──► RunnerBackend ──┬─► LocalRunners: tasks of this process
@@ -6,8 +6,8 @@
 //!    └── Reporter ◄──────────┴─► WithModelAccess: either, with keys of the gateway
 //! ```
 //!
-//! `supervisor` is the other side of a cluster without a launcher: it keeps the workers of one
-//! machine running. `workflow` is what runners of this process execute.
+//! `supervisor` keeps manual workers of one machine running. `workflow` is the interface of
+//! workflows in Rust.
 
 mod backend;
 pub mod cluster;

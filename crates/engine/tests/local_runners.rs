@@ -1,10 +1,12 @@
-//! The scheduler and the coordinator with runners in this process, on a paused clock: waiting costs
-//! nothing and every timeout is exact.
+//! Scheduler and coordinator with local runners on a paused clock: every timeout is exact.
+
+mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
     BatchState, BatchType, CancelReason, CollectOutcome, CoreConfig, FailureKind, Refusal, RunId,
@@ -12,11 +14,11 @@ use rollway_core::{
 };
 use rollway_engine::{
     BatchDelivery, CollectOptions, Concurrency, DeliveryResult, LocalRunners, RolloutCoordinator,
-    RunContext, RunFailure, RunOutcome, RunOutput, Scheduler, Sink, Task, WorkflowRegistry,
+    RunContext, RunFailure, RunOutcome, RunOutput, Scheduler, Sink, WorkflowRegistry,
 };
 use tokio::time::{Instant, sleep, timeout};
 
-const SECOND: Duration = Duration::from_secs(1);
+use common::{SECOND, local_config, tasks};
 
 async fn answer(context: RunContext) -> RunOutcome {
     let payload = format!("{}/{}/{}", context.batch, context.task_id.0, context.run.0);
@@ -33,7 +35,7 @@ async fn hang(_: RunContext) -> RunOutcome {
     std::future::pending().await
 }
 
-async fn whimsical(context: RunContext) -> RunOutcome {
+async fn faulty(context: RunContext) -> RunOutcome {
     match (context.task_id.0 + context.run.0) % 5 {
         0 => Err(RunFailure::new(FailureKind::Workflow, "not today")),
         1 => panic!("lost my temper"),
@@ -48,32 +50,18 @@ fn registry() -> WorkflowRegistry {
         .with("answer", answer)
         .with("sleepy", sleepy)
         .with("hang", hang)
-        .with("whimsical", whimsical)
+        .with("faulty", faulty)
 }
 
-fn config() -> CoreConfig {
-    let max_timeout = Duration::from_secs(10);
-    CoreConfig {
-        runners: 4,
-        max_timeout,
-        default_timeout: 3 * max_timeout,
-        ..CoreConfig::default()
-    }
-}
-
-fn tasks(workflow: &str, count: usize, runs: u32) -> Vec<Task> {
-    vec![Task::new(workflow, "").repeat(runs); count]
-}
-
-async fn scheduler(config: CoreConfig) -> Scheduler {
-    let scheduler = Scheduler::new(config, LocalRunners::new(registry()));
+async fn scheduler() -> Scheduler {
+    let scheduler = Scheduler::new(local_config(), LocalRunners::new(registry()));
     assert_eq!(scheduler.start().await, Ok((4, 4)));
     scheduler
 }
 
 #[tokio::test(start_paused = true)]
 async fn results_come_by_task_and_run() {
-    let scheduler = scheduler(config()).await;
+    let scheduler = scheduler().await;
     scheduler.schedule(tasks("answer", 3, 2), 7).await.unwrap();
     let got = scheduler.get_payload_results(7, CollectOptions::default()).await.unwrap();
     assert_eq!(got.outcome, CollectOutcome::Complete);
@@ -85,14 +73,14 @@ async fn results_come_by_task_and_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_the_workflow_does_the_batch_ends() {
+async fn a_batch_ends_whatever_its_runs_do() {
     for concurrency in
         [Concurrency::Sequential, Concurrency::Asynchronous, Concurrency::MultiThreading]
     {
         let local = LocalRunners::new(registry()).concurrency(concurrency);
-        let scheduler = Scheduler::new(config(), local);
+        let scheduler = Scheduler::new(local_config(), local);
         scheduler.start().await.unwrap();
-        scheduler.schedule(tasks("whimsical", 20, 3), 1).await.unwrap();
+        scheduler.schedule(tasks("faulty", 20, 3), 1).await.unwrap();
         let got = scheduler.get_payload_results(1, CollectOptions::default()).await.unwrap();
         assert_eq!(got.statuses.len(), 20);
         for (task, status) in &got.statuses {
@@ -112,8 +100,8 @@ async fn whatever_the_workflow_does_the_batch_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_collector_that_goes_away_takes_nothing_with_it() {
-    let scheduler = scheduler(config()).await;
+async fn a_dropped_collect_takes_nothing() {
+    let scheduler = scheduler().await;
     scheduler.schedule(tasks("sleepy", 2, 1), 1).await.unwrap();
     let early = scheduler.get_payload_results(1, CollectOptions::default());
     assert!(timeout(SECOND / 2, early).await.is_err());
@@ -124,17 +112,17 @@ async fn a_collector_that_goes_away_takes_nothing_with_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_timeout_is_exact_and_zero_is_zero() {
-    let scheduler = scheduler(config()).await;
+    let scheduler = scheduler().await;
     scheduler.schedule(tasks("hang", 1, 1), 1).await.unwrap();
     let began = Instant::now();
-    let none = CollectOptions {
+    let zero = CollectOptions {
         timeout: Some(Duration::ZERO),
         clear_timeout_tasks: false,
         ..CollectOptions::default()
     };
-    let got = scheduler.get_payload_results(1, none).await.unwrap();
+    let got = scheduler.get_payload_results(1, zero).await.unwrap();
     assert_eq!((got.outcome, began.elapsed()), (CollectOutcome::TimedOut, Duration::ZERO));
-    let some = CollectOptions { timeout: Some(3 * SECOND), ..none };
+    let some = CollectOptions { timeout: Some(3 * SECOND), ..zero };
     scheduler.get_payload_results(1, some).await.unwrap();
     assert!(began.elapsed() - 3 * SECOND < Duration::from_millis(5), "{:?}", began.elapsed());
     scheduler.abort_batch(1, false, UnresponsivePolicy::Replace).await.unwrap();
@@ -143,16 +131,16 @@ async fn a_timeout_is_exact_and_zero_is_zero() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unknown_workflow_is_named() {
-    let scheduler = scheduler(config()).await;
+    let scheduler = scheduler().await;
     scheduler.schedule(tasks("awnser", 1, 1), 1).await.unwrap();
     let got = scheduler.get_statuses(1, CollectOptions::default()).await.unwrap();
     let message = got[0].1.message().unwrap();
-    assert!(message.contains("`awnser`; there is answer, hang"), "{message}");
+    assert!(message.contains("`awnser`; there is answer, faulty"), "{message}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn stop_has_a_deadline_and_says_what_it_left() {
-    let scheduler = scheduler(config()).await;
+async fn stop_has_a_deadline_and_reports_unfinished_runs() {
+    let scheduler = scheduler().await;
     scheduler.schedule(tasks("hang", 6, 1), 1).await.unwrap();
     let waiting = tokio::spawn({
         let scheduler = scheduler.clone();
@@ -170,7 +158,7 @@ async fn stop_has_a_deadline_and_says_what_it_left() {
     assert_eq!(scheduler.get_statuses(2, CollectOptions::default()).await.unwrap().len(), 1);
 }
 
-/// Fails as often as it is told to, and counts what it has.
+/// Fails a number of times, then counts payloads.
 #[derive(Default)]
 struct Store {
     failures: AtomicU32,
@@ -178,11 +166,8 @@ struct Store {
 }
 
 impl Sink for Store {
-    fn deliver(
-        &self,
-        parcel: BatchDelivery,
-    ) -> std::pin::Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>> {
-        let count = parcel.results.iter().map(|result| result.payloads.len() as u32).sum();
+    fn deliver(&self, delivery: BatchDelivery) -> BoxFuture<'_, DeliveryResult> {
+        let count = delivery.results.iter().map(|result| result.payloads.len() as u32).sum();
         Box::pin(async move {
             match self.failures.load(Ordering::Relaxed) {
                 0 => {
@@ -201,20 +186,17 @@ impl Sink for Store {
         })
     }
 
-    fn process(
-        &self,
-        _: Vec<bytes::Bytes>,
-    ) -> std::pin::Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>> {
+    fn process(&self, _: Vec<bytes::Bytes>) -> BoxFuture<'_, DeliveryResult> {
         Box::pin(async { Ok(Metrics::new()) })
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sink_that_fails_costs_nothing_but_another_call() {
+async fn finalize_can_be_repeated_after_a_sink_failure() {
     let store = Arc::new(Store::default());
     store.failures.store(2, Ordering::Relaxed);
     let coordinator = RolloutCoordinator::new(
-        config(),
+        local_config(),
         LocalRunners::new(registry()),
         Some(Arc::clone(&store) as _),
     );
@@ -222,10 +204,10 @@ async fn a_sink_that_fails_costs_nothing_but_another_call() {
     assert_eq!(early.unwrap_err(), Refusal::NotStarted.into());
     coordinator.prepare().await.unwrap();
     coordinator.submit_batch(1, tasks("answer", 4, 2), BatchType::Train, None).await.unwrap();
-    for words in ["disk full", "panicked"] {
+    for message in ["disk full", "panicked"] {
         let error = coordinator.finalize_train_batch(1, None).await.unwrap_err();
         assert_eq!(error.code(), "sink_failed");
-        assert!(error.to_string().contains(words), "{error}");
+        assert!(error.to_string().contains(message), "{error}");
         assert_eq!(coordinator.batch_state(1).await, Ok(Some(BatchState::Running)));
     }
     let result = coordinator.finalize_train_batch(1, None).await.unwrap();
@@ -257,7 +239,7 @@ async fn dropping_the_last_handle_ends_the_runners() {
         }
     };
     let scheduler = Scheduler::new(
-        config(),
+        local_config(),
         LocalRunners::new(WorkflowRegistry::default().with("w", workflow)),
     );
     scheduler.start().await.unwrap();
@@ -268,7 +250,7 @@ async fn dropping_the_last_handle_ends_the_runners() {
     assert_eq!(dropped.load(Ordering::Relaxed), 4);
 }
 
-async fn says(context: RunContext) -> RunOutcome {
+async fn staged(context: RunContext) -> RunOutcome {
     if context.run.0 == 1 {
         context.stage("compiling the tests");
         return hang(context).await;
@@ -279,10 +261,10 @@ async fn says(context: RunContext) -> RunOutcome {
 #[tokio::test(start_paused = true)]
 async fn a_run_that_hangs_is_shown_with_its_stage_and_cancelled_alone() {
     let local =
-        LocalRunners::new(registry().with("says", says)).concurrency(Concurrency::Asynchronous);
-    let scheduler = Scheduler::new(CoreConfig { runners: 2, ..config() }, local);
+        LocalRunners::new(registry().with("staged", staged)).concurrency(Concurrency::Asynchronous);
+    let scheduler = Scheduler::new(CoreConfig { runners: 2, ..local_config() }, local);
     scheduler.start().await.unwrap();
-    scheduler.schedule(tasks("says", 1, 3), 1).await.unwrap();
+    scheduler.schedule(tasks("staged", 1, 3), 1).await.unwrap();
     sleep(2 * SECOND).await;
     let states = scheduler.runner_states().await.unwrap();
     let first = &states[0];
@@ -297,7 +279,6 @@ async fn a_run_that_hangs_is_shown_with_its_stage_and_cancelled_alone() {
     let got = scheduler.get_payload_results(1, CollectOptions::default()).await.unwrap();
     assert_eq!(got.payloads.len(), 2, "what the others yielded stays");
     assert_eq!(got.statuses[0].1.cancelled_runs[CancelReason::Requested], 1);
-    // In which case its runner is free again, and says nothing about the past.
     sleep(SECOND).await;
     let states = scheduler.runner_states().await.unwrap();
     assert!(states.iter().all(|one| one.state.name() == "idle" && one.stage.is_none()));

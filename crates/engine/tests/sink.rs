@@ -1,4 +1,4 @@
-//! The sink of a job: from parcels to the buffers that a configuration names.
+//! The sink of a job, with all kinds of buffers.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rollway_config::Config;
+use rollway_core::metrics::Metrics;
 use rollway_core::{BatchKey, TaskId};
 use rollway_data::buffer::{ReadEnd, ReadRequest};
 use rollway_data::pipeline::{Operator, OperatorError, OperatorOutput, OperatorRegistry};
@@ -27,7 +28,7 @@ fn experience(task: i64, run: u64, reward: f64) -> Experience {
 }
 
 /// Two tasks of two runs each.
-fn parcel(key: u64) -> BatchDelivery {
+fn delivery(key: u64) -> BatchDelivery {
     let results = [0, 1].map(|task| TaskPayloads {
         task_id: TaskId(task),
         status: Arc::default(),
@@ -50,9 +51,9 @@ fn sink(config: &Config) -> PipelineSink {
     PipelineSink::new(config, &OperatorRegistry::built_in()).expect("a sink")
 }
 
-/// Reads everything that a configuration's buffer has.
+/// Reads all samples of a configuration's buffer.
 fn read(config: &Config) -> Vec<Experience> {
-    let buffer = BufferTarget::of_experiences(config).expect("a place").open().expect("it opens");
+    let buffer = BufferTarget::of_experiences(config).expect("a target").open().expect("it opens");
     let mut reader = buffer.reader("test").expect("a reader");
     let ask =
         ReadRequest { count: 100, timeout: Duration::ZERO, min_model_version: 0, keep: false };
@@ -61,13 +62,19 @@ fn read(config: &Config) -> Vec<Experience> {
     taken.samples.iter().map(|sample| sample.decode().expect("it decodes")).collect()
 }
 
+/// Returns the numbers of stored and of duplicate experiences.
+fn counts(metrics: &Metrics) -> (f64, f64) {
+    let count = |name: &str| metrics.get(&format!("experience_pipeline/{name}")).expect("a count");
+    (count("stored_count"), count("known_count"))
+}
+
 fn storage(storage_type: &str, path: Option<&str>) -> Value {
     let ours = json!({ "storage_type": storage_type, "path": path });
     json!({ "buffer": { "trainer_input": { "experience_buffer": ours } } })
 }
 
 #[tokio::test]
-async fn a_parcel_that_comes_twice_is_stored_once_wherever_it_goes() {
+async fn a_repeated_delivery_is_stored_once_in_every_kind_of_buffer() {
     let folder = tempfile::tempdir().unwrap();
     let parquet = folder.path().join("out.parquet").display().to_string();
     for (name, keys) in [
@@ -79,65 +86,61 @@ async fn a_parcel_that_comes_twice_is_stored_once_wherever_it_goes() {
         let mut config = config(folder.path(), keys);
         config.name = name.to_owned();
         let sink = sink(&config);
-        let first = sink.deliver(parcel(0)).await.unwrap();
-        assert_eq!(first.get("experience_pipeline/stored_count"), Some(4.0), "{name}");
-        let again = sink.deliver(parcel(0)).await.unwrap();
-        assert_eq!(again.get("experience_pipeline/known_count"), Some(4.0), "{name}");
-        assert_eq!(again.get("experience_pipeline/stored_count"), Some(0.0), "{name}");
-        // It is the experiences that count, not what the parcel is called.
-        let renamed = sink.deliver(parcel(1)).await.unwrap();
-        assert_eq!(renamed.get("experience_pipeline/stored_count"), Some(0.0), "{name}");
+        let counts = counts(&sink.deliver(delivery(0)).await.unwrap());
+        assert_eq!(counts, (4.0, 0.0), "{name}");
+        let again = self::counts(&sink.deliver(delivery(0)).await.unwrap());
+        assert_eq!(again, (0.0, 4.0), "{name}");
+        // Experiences are deduplicated, not deliveries.
+        let renamed = self::counts(&sink.deliver(delivery(1)).await.unwrap());
+        assert_eq!(renamed.0, 0.0, "{name}");
         sink.close().await.unwrap();
         let stored = read(&config);
         assert_eq!(stored.len(), 4, "{name}");
-        // The algorithm's advantages were worked out last.
+        // The advantages of the algorithm are computed last.
         assert!(stored.iter().all(|one| one.advantages.is_some()), "{name}");
-        assert!(sink.deliver(parcel(2)).await.unwrap_err().contains("closed"), "{name}");
+        assert!(sink.deliver(delivery(2)).await.unwrap_err().contains("closed"), "{name}");
     }
 }
 
 #[tokio::test]
-async fn a_job_that_dies_finds_its_queue_again() {
+async fn a_restarted_job_recovers_its_queue() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path(), json!({}));
     let dead = sink(&config);
-    dead.deliver(parcel(0)).await.unwrap();
+    dead.deliver(delivery(0)).await.unwrap();
     drop(dead);
     let next = sink(&config);
-    let metrics = next.deliver(parcel(0)).await.unwrap();
-    assert_eq!(metrics.get("experience_pipeline/known_count"), Some(4.0));
-    // The same names of batches with other experiences are other lots.
+    assert_eq!(counts(&next.deliver(delivery(0)).await.unwrap()), (0.0, 4.0));
+    // Another content under the same batch id is another delivery.
     let other = serialize(&experience(5, 0, 1.0)).unwrap();
-    let metrics = next.process(vec![other.clone()]).await.unwrap();
-    assert_eq!(metrics.get("experience_pipeline/stored_count"), Some(1.0));
-    let metrics = next.process(vec![other]).await.unwrap();
-    assert_eq!(metrics.get("experience_pipeline/stored_count"), Some(0.0));
+    assert_eq!(counts(&next.process(vec![other.clone()]).await.unwrap()).0, 1.0);
+    assert_eq!(counts(&next.process(vec![other]).await.unwrap()).0, 0.0);
     next.close().await.unwrap();
     assert_eq!(read(&config).len(), 5);
-    // The inputs were kept as they came.
+    // The unprocessed experiences were stored.
     assert!(config.cache_dir().join("explorer_output.db").exists());
 }
 
 #[tokio::test]
-async fn selectors_learn_from_every_parcel_once() {
+async fn selectors_get_the_feedback_of_every_delivery_once() {
     let folder = tempfile::tempdir().unwrap();
     let operators = json!([{ "name": "pass_rate_calculator" }]);
     let keys = json!({ "data_processor": { "experience_pipeline": { "operators": operators } } });
     let sink = sink(&config(folder.path(), keys));
-    sink.deliver(parcel(0)).await.unwrap();
-    sink.deliver(parcel(0)).await.unwrap();
+    sink.deliver(delivery(0)).await.unwrap();
+    sink.deliver(delivery(0)).await.unwrap();
     let feedback = sink.take_feedback();
     assert_eq!(feedback.len(), 1);
     assert_eq!(feedback[0].by_taskset()[&0], (vec![0, 1], vec![0.5, 0.5]));
     assert!(sink.take_feedback().is_empty());
 }
 
-/// Fails the first time; remembers in which threads it was.
-struct Moody(Arc<AtomicUsize>, Arc<Mutex<Vec<String>>>);
+/// Fails first, then panics, then succeeds; records its threads.
+struct Flaky(Arc<AtomicUsize>, Arc<Mutex<Vec<String>>>);
 
-impl Operator for Moody {
+impl Operator for Flaky {
     fn name(&self) -> &str {
-        "moody"
+        "flaky"
     }
 
     fn process(&mut self, experiences: Vec<Experience>) -> Result<OperatorOutput, OperatorError> {
@@ -152,31 +155,31 @@ impl Operator for Moody {
 }
 
 #[tokio::test]
-async fn what_fails_once_loses_nothing() {
+async fn a_failed_delivery_can_be_repeated() {
     let folder = tempfile::tempdir().unwrap();
     let keys = json!({ "data_processor": {
-        "experience_pipeline": { "operators": [{ "name": "moody" }], "save_input": false },
+        "experience_pipeline": { "operators": [{ "name": "flaky" }], "save_input": false },
     } });
     let config = config(folder.path(), keys);
     let (calls, threads) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
     let mut registry = OperatorRegistry::built_in();
     let seen = Arc::clone(&threads);
     registry
-        .register("moody", move |_| Ok(Box::new(Moody(Arc::clone(&calls), Arc::clone(&seen)))))
+        .register("flaky", move |_| Ok(Box::new(Flaky(Arc::clone(&calls), Arc::clone(&seen)))))
         .unwrap();
     let sink = PipelineSink::new(&config, &registry).unwrap();
-    let error = sink.deliver(parcel(0)).await.unwrap_err();
-    assert_eq!(error, "operator `moody` failed: not today");
-    let error = sink.deliver(parcel(0)).await.unwrap_err();
-    assert_eq!(error, "operator `moody` panicked: lost my temper");
-    sink.deliver(parcel(0)).await.unwrap();
+    let error = sink.deliver(delivery(0)).await.unwrap_err();
+    assert_eq!(error, "operator `flaky` failed: not today");
+    let error = sink.deliver(delivery(0)).await.unwrap_err();
+    assert_eq!(error, "operator `flaky` panicked: lost my temper");
+    sink.deliver(delivery(0)).await.unwrap();
     sink.close().await.unwrap();
     assert_eq!(read(&config).len(), 4);
     assert_eq!(*threads.lock().unwrap(), ["rollway-pipeline"; 3]);
 }
 
 #[tokio::test]
-async fn what_does_not_open_is_tried_again() {
+async fn a_failed_open_is_retried() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing");
     let path = format!("sqlite:///{}/out.db", missing.display());
@@ -184,9 +187,9 @@ async fn what_does_not_open_is_tried_again() {
     let sink = sink(&config);
     let error = sink.prepare().await.unwrap_err();
     assert!(error.contains("there is no folder") && error.contains("missing"), "{error}");
-    assert!(sink.deliver(parcel(0)).await.is_err());
+    assert!(sink.deliver(delivery(0)).await.is_err());
     std::fs::create_dir(&missing).unwrap();
-    sink.deliver(parcel(0)).await.unwrap();
+    sink.deliver(delivery(0)).await.unwrap();
     sink.close().await.unwrap();
     assert_eq!(read(&config).len(), 4);
 }
@@ -196,21 +199,21 @@ async fn a_batch_without_experiences_does_not_touch_the_pipeline() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("missing/out.db").display().to_string();
     let sink = sink(&config(folder.path(), storage("sql", Some(&format!("sqlite:///{path}")))));
-    let parcel = BatchDelivery { results: Vec::new(), ..parcel(0) };
-    assert!(sink.deliver(parcel).await.unwrap().is_empty());
-    // Rubbish is named, and nothing of it is stored.
+    let delivery = BatchDelivery { results: Vec::new(), ..delivery(0) };
+    assert!(sink.deliver(delivery).await.unwrap().is_empty());
+    // An invalid payload is named, and nothing is stored.
     let sound = serialize(&experience(0, 0, 1.0)).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path(), json!({}));
     let sink = self::sink(&config);
-    let error = sink.process(vec![sound, Bytes::from_static(b"rubbish")]).await.unwrap_err();
+    let error = sink.process(vec![sound, Bytes::from_static(b"invalid")]).await.unwrap_err();
     assert!(error.starts_with("payload 1 of 2 cannot be read: "), "{error}");
     sink.close().await.unwrap();
     assert!(read(&config).is_empty());
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_its_key() {
+fn invalid_configurations_are_refused_with_their_key() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |keys: Value| match PipelineSink::new(
         &config(folder.path(), keys),
@@ -219,27 +222,30 @@ fn what_cannot_be_is_refused_with_its_key() {
         Err(SinkError::Config { key, message }) => (key, message),
         other => panic!("{other:?}"),
     };
-    let buffer = "buffer.trainer_input.experience_buffer";
-    let (key, message) = refused(storage("queue", Some("sqlite:///out.db")));
-    assert_eq!(key, format!("{buffer}.path"));
-    assert!(message.contains("leave it out"), "{message}");
-    let (key, message) = refused(storage("sql", Some("mysql://me:secret@host/db")));
-    assert_eq!(key, format!("{buffer}.path"));
-    assert!(message.contains("postgresql://") && !message.contains("secret"), "{message}");
-    let (key, message) = refused(storage("sql", Some("out.jsonl")));
-    assert_eq!(key, format!("{buffer}.path"));
-    assert!(message.contains("storage_type"), "{message}");
-    let (key, message) = refused(json!({ "algorithm": { "advantage_fn": "grop" } }));
-    assert_eq!(key, "algorithm.advantage_fn");
-    assert!(message.contains("did you mean `grpo`?"), "{message}");
+    let path = "buffer.trainer_input.experience_buffer.path";
     let operators = json!([{ "name": "reward_filter", "args": { "treshold": 1 } }]);
-    let keys = json!({ "data_processor": { "experience_pipeline": { "operators": operators } } });
-    let (key, message) = refused(keys);
-    assert_eq!(key, "data_processor.experience_pipeline.operators[0]");
-    assert!(message.contains("threshold"), "{message}");
+    let operators =
+        json!({ "data_processor": { "experience_pipeline": { "operators": operators } } });
     let replay = json!({ "enable": true, "priority_fn_args": { "decay": -1 } });
-    let keys = json!({ "replay_buffer": replay });
-    let keys = json!({ "buffer": { "trainer_input": { "experience_buffer": keys } } });
-    let (key, _) = refused(keys);
-    assert_eq!(key, format!("{buffer}.replay_buffer.priority_fn_args.decay"));
+    let replay = json!({ "experience_buffer": { "replay_buffer": replay } });
+    for (keys, expected_key, expected) in [
+        (storage("queue", Some("sqlite:///out.db")), path, "leave it out"),
+        (storage("sql", Some("mysql://me:secret@host/db")), path, "postgresql://"),
+        (storage("sql", Some("out.jsonl")), path, "storage_type"),
+        (
+            json!({ "algorithm": { "advantage_fn": "grop" } }),
+            "algorithm.advantage_fn",
+            "did you mean `grpo`?",
+        ),
+        (operators, "data_processor.experience_pipeline.operators[0]", "threshold"),
+        (
+            json!({ "buffer": { "trainer_input": replay } }),
+            "buffer.trainer_input.experience_buffer.replay_buffer.priority_fn_args.decay",
+            "",
+        ),
+    ] {
+        let (key, message) = refused(keys);
+        assert_eq!(key, expected_key);
+        assert!(message.contains(expected) && !message.contains("secret"), "{message}");
+    }
 }

@@ -1,5 +1,5 @@
-//! How many round trips a stream carries: an order with a task of 1 kB to the worker, a result
-//! with a payload of 1 kB back, over a Unix socket, with Rust at both ends. No worker is faster.
+//! Round trips of one stream: a 1 kB task to the worker and a 1 kB payload back, over a Unix
+//! socket, with Rust at both ends.
 //!
 //! `cargo bench -p rollway-protocol`
 
@@ -25,7 +25,7 @@ const TIME: Duration = Duration::from_secs(2);
 const RUNNERS: u32 = 1024;
 
 fn main() {
-    // `cargo test --benches` only wants to know that it runs.
+    // `cargo test --benches` only checks that it runs.
     let time = if std::env::args().any(|a| a == "--bench") { TIME } else { Duration::ZERO };
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -34,15 +34,15 @@ fn main() {
     let engine = runtime().expect("a runtime");
     let options = WorkerServerOptions::new(address.clone(), secret.clone());
     let mut server = engine.block_on(WorkerServer::bind(options)).expect("a free socket");
-    // A thread of its own, as the worker is a process of its own.
+    // The worker is a process of its own in production.
     let worker = std::thread::spawn(move || {
         runtime().expect("a runtime").block_on(echo(&address, Hello::new(secret, "", RUNNERS)));
     });
     engine.block_on(async {
         let connection = loop {
-            if let WorkerServerEvent::Hello(greeting) = server.recv().await {
+            if let WorkerServerEvent::Hello(handshake) = server.recv().await {
                 let runners: Vec<_> = (0..RUNNERS).map(|n| (RunnerId(n), Incarnation(1))).collect();
-                break greeting.welcome(&runners, Duration::from_secs(5));
+                break handshake.welcome(&runners, Duration::from_secs(5));
             }
         };
         for (in_flight, bytes) in [(1, 1024), (64, 1024), (1024, 1024), (64, 65_536)] {
@@ -53,15 +53,15 @@ fn main() {
     worker.join().expect("the worker ends");
 }
 
-/// Answers every order at once.
+/// Responds to every command immediately.
 async fn echo(address: &Address, hello: Hello) {
     let options = worker_client::WorkerClientOptions::default();
     let connected = worker_client::connect(address, hello, options).await.expect("a connection");
     let ConnectedWorker { sender, mut receiver, .. } = connected;
-    let mut orders = Vec::new();
-    while receiver.recv_many(&mut orders, 256).await.is_ok() {
-        for order in orders.drain(..) {
-            if let EngineMessage::StartAttempt(start) = order {
+    let mut commands = Vec::new();
+    while receiver.recv_many(&mut commands, 256).await.is_ok() {
+        for command in commands.drain(..) {
+            if let EngineMessage::StartAttempt(start) = command {
                 let metrics: Metrics = [("reward", 1.0)].into_iter().collect();
                 let outcome = Ok(RunOutput { payload: Some(start.task), metrics });
                 let report =
@@ -90,7 +90,7 @@ async fn measure(
         task_encoding: "json".into(),
         body: Bytes::new(),
     });
-    let order = |runner: u32, attempt: u64| {
+    let command = |runner: u32, attempt: u64| {
         EngineMessage::StartAttempt(StartAttempt {
             runner: RunnerId(runner),
             life: Incarnation(1),
@@ -112,7 +112,7 @@ async fn measure(
     let (begin, cpu) = (Instant::now(), cpu_seconds());
     for (runner, at) in sent_at.iter_mut().enumerate() {
         *at = Instant::now();
-        connection.send(order(runner as u32, 0)).expect("the worker reads");
+        connection.send(command(runner as u32, 0)).expect("the worker reads");
     }
     let mut attempt = 0;
     let mut flying = in_flight;
@@ -133,7 +133,7 @@ async fn measure(
             if now - begin < time {
                 attempt += 1;
                 *at = now;
-                connection.send(order(runner.0, attempt)).expect("the worker reads");
+                connection.send(command(runner.0, attempt)).expect("the worker reads");
             } else {
                 flying -= 1;
             }
@@ -150,13 +150,12 @@ async fn measure(
     );
 }
 
-/// Returns the CPU time of both ends: on a busy machine a better measure than the wall's.
+/// Returns the CPU time of both ends, which depends less on other load than wall time.
 fn cpu_seconds() -> f64 {
     const TICKS_PER_SECOND: f64 = 100.0;
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name of the process stands in brackets and may contain spaces.
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-    // User and system time are the 14th and 15th field, the 12th and 13th behind the name.
+    // User and system time are the 12th and 13th field behind the process name.
     let ticks: f64 = fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
     ticks / TICKS_PER_SECOND
 }

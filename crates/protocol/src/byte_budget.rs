@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
-/// Messages up to this size are limited by their number alone.
+/// Larger messages count against a byte budget, smaller ones only against the queue length.
 pub(crate) const SMALL_MESSAGE_BYTES: usize = 16 * 1024;
 
 /// A budget of bytes, counted in KiB.
@@ -20,7 +20,7 @@ impl ByteBudget {
         Self { free: Arc::new(Semaphore::new(all as usize)), all }
     }
 
-    /// Waits for room for a message. One that is larger than the whole budget gets all of it.
+    /// Waits for budget. A message larger than the whole budget takes all of it.
     pub(crate) async fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         if bytes <= SMALL_MESSAGE_BYTES {
             return None;
@@ -29,22 +29,18 @@ impl ByteBudget {
         Arc::clone(&self.free).acquire_many_owned(kib(bytes).min(self.all)).await.ok()
     }
 
-    /// Takes room for a message if there is some.
+    /// Takes budget if enough is free.
     pub(crate) fn try_take(
         &self,
         bytes: usize,
-    ) -> Result<Option<OwnedSemaphorePermit>, BudgetExceeded> {
+    ) -> Result<Option<OwnedSemaphorePermit>, TryAcquireError> {
         if bytes <= SMALL_MESSAGE_BYTES {
             return Ok(None);
         }
         let wanted = kib(bytes).min(self.all);
-        Arc::clone(&self.free).try_acquire_many_owned(wanted).map(Some).map_err(|_| BudgetExceeded)
+        Arc::clone(&self.free).try_acquire_many_owned(wanted).map(Some)
     }
 }
-
-/// There is no room.
-#[derive(Debug)]
-pub(crate) struct BudgetExceeded;
 
 fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).clamp(1, u32::MAX >> 4)

@@ -1,8 +1,7 @@
-//! How messages become bytes, and where the service is found.
+//! Message codec and path of the service.
 //!
-//! Our own codec instead of a generated service: a message that cannot be decoded is an item of
-//! the stream and not the end of it, so that its sender can be told what was wrong, and the
-//! conformance kit can send bytes that this version has no types for.
+//! Not a generated service: an undecodable message is an item of the stream, so that its sender
+//! gets a reason, and the conformance kit can send arbitrary bytes.
 
 use std::marker::PhantomData;
 
@@ -12,15 +11,13 @@ use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
-/// The path of the one call that there is.
 pub(crate) const CONNECT_PATH: &str = "/rollway.worker.v1.Worker/Connect";
 
-/// A message on its way out.
+/// An outgoing message.
 #[derive(Debug)]
 pub(crate) struct OutgoingFrame<M> {
-    /// What is sent.
     pub(crate) body: FrameBody<M>,
-    /// Room taken in a byte budget; given back when the message is encoded.
+    /// Share of a byte budget, released when the message is encoded.
     pub(crate) room: Option<OwnedSemaphorePermit>,
 }
 
@@ -30,22 +27,19 @@ impl<M> From<M> for OutgoingFrame<M> {
     }
 }
 
-/// What is sent.
 #[derive(Debug)]
 pub(crate) enum FrameBody<M> {
-    /// A message of the schema.
     Message(M),
-    /// Bytes that pass for one.
+    /// Encoded bytes, possibly invalid.
     Raw(Bytes),
-    /// Bytes in parts that together are one: large parts are copied once, to where they leave.
+    /// Concatenated encoded bytes: large parts are copied once, into the send buffer.
     Parts(Vec<Bytes>),
 }
 
-/// A message that arrived.
+/// A received message.
 #[derive(Debug)]
 pub(crate) struct DecodedFrame<M> {
     pub(crate) bytes: usize,
-    /// What it says, if it says anything.
     pub(crate) message: Result<M, DecodeError>,
 }
 
@@ -108,7 +102,7 @@ impl<E, D: Message + Default> Decoder for ProtoCodec<E, D> {
         use bytes::Buf as _;
         let bytes = buffer.remaining();
         let message = D::decode(&mut *buffer);
-        // What an undecodable message leaves behind would be taken for the next one.
+        // The rest of an undecodable message would be read as the next one.
         buffer.advance(buffer.remaining());
         Ok(Some(DecodedFrame { bytes, message }))
     }

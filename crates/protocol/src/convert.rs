@@ -1,4 +1,22 @@
-//! From the messages of the schema to ours and back. Whatever has no valid value ends here.
+//! Conversions between protobuf messages and validated messages. Invalid fields are refused here.
+
+/// Defines the exhaustive conversions between an enum and its protobuf counterpart. Decoding
+/// returns `None` for a value that is unspecified or unknown to this version.
+macro_rules! proto_enum {
+    ($proto:ident as $ours:ty: $decode:ident, $encode:ident; $($theirs:ident = [$($value:tt)+],)+) => {
+        fn $decode(value: i32) -> Option<$ours> {
+            Some(match proto::$proto::try_from(value) {
+                $(Ok(proto::$proto::$theirs) => $($value)+,)+
+                Ok(proto::$proto::Unspecified) | Err(_) => return None,
+            })
+        }
+
+        fn $encode(value: $ours) -> i32 {
+            let value = match value { $($($value)+ => proto::$proto::$theirs,)+ };
+            value.into()
+        }
+    };
+}
 
 mod engine;
 mod worker;
@@ -10,18 +28,18 @@ use bytes::Bytes;
 
 pub(crate) use engine::DefinitionCache;
 
-/// Texts for people are cut here: a peer that sends megabytes of them only wastes its own time.
+/// Maximum length of texts for people, in bytes; the rest is cut off.
 const MAX_TEXT: usize = 16 * 1024;
 
-/// Payloads up to this size are copied out of the buffer that they arrived in, so that a small
-/// payload that is kept does not keep the whole buffer.
+/// Payloads up to this size are copied out of their receive buffer, so that a small payload does
+/// not keep the whole buffer alive.
 const MAX_COPIED: usize = 16 * 1024;
 
 fn text(text: &str) -> Arc<str> {
-    cut(text).into()
+    truncate(text).into()
 }
 
-fn cut(text: &str) -> &str {
+fn truncate(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_TEXT)]
 }
 
@@ -51,22 +69,22 @@ mod tests {
     use crate::proto;
 
     #[test]
-    fn texts_are_cut_between_characters() {
+    fn texts_are_truncated_between_characters() {
         let long = "ä".repeat(MAX_TEXT);
-        assert!(cut(&long).len() <= MAX_TEXT && long.starts_with(cut(&long)));
+        assert!(truncate(&long).len() <= MAX_TEXT && long.starts_with(truncate(&long)));
         let odd = format!("x{long}");
-        assert_eq!(cut(&odd).len(), MAX_TEXT - 1);
+        assert_eq!(truncate(&odd).len(), MAX_TEXT - 1);
     }
 
     #[test]
-    fn times_are_rounded_up() {
+    fn durations_are_rounded_up_to_milliseconds() {
         assert_eq!(to_ms(Duration::from_nanos(1)), 1);
         assert_eq!(to_ms(Duration::from_millis(5)), 5);
         assert_eq!(to_ms(Duration::MAX), u64::MAX);
     }
 
-    /// Takes bytes for a message of either side. All that matters is that it returns.
-    fn swallow(bytes: &[u8], definitions: &mut DefinitionCache) {
+    /// Decodes bytes as a message of either side; must not panic.
+    fn decode_any(bytes: &[u8], definitions: &mut DefinitionCache) {
         if let Ok(message) = proto::WorkerMessage::decode(bytes)
             && let Some(kind) = message.kind
         {
@@ -126,13 +144,9 @@ mod tests {
             attempt: attempt.map(AttemptId),
             state,
         });
-        const LEVELS: [WorkerLogLevel; 4] = [
-            WorkerLogLevel::Debug,
-            WorkerLogLevel::Info,
-            WorkerLogLevel::Warning,
-            WorkerLogLevel::Error,
-        ];
-        let log = (any::<Option<u32>>(), proptest::sample::select(&LEVELS), ".*");
+        use WorkerLogLevel::{Debug, Error, Info, Warning};
+        let levels = proptest::sample::select(&[Debug, Info, Warning, Error]);
+        let log = (any::<Option<u32>>(), levels, ".*");
         prop_oneof![
             (any::<u32>(), any::<u32>(), report()).prop_map(|(runner, life, report)| {
                 WorkerMessage::Runner { runner: RunnerId(runner), life: Incarnation(life), report }
@@ -155,7 +169,7 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes in vec(any::<u8>(), 0..200)) {
-            swallow(&bytes, &mut DefinitionCache::default());
+            decode_any(&bytes, &mut DefinitionCache::default());
         }
 
         /// Nearly valid bytes get further than arbitrary ones.
@@ -171,11 +185,11 @@ mod tests {
                     bytes[at] = byte;
                 }
             }
-            swallow(&bytes, &mut DefinitionCache::default());
+            decode_any(&bytes, &mut DefinitionCache::default());
         }
 
         #[test]
-        fn what_a_worker_says_arrives_as_it_was_said(message in message()) {
+        fn worker_messages_survive_a_round_trip(message in message()) {
             let bytes = proto::WorkerMessage::from(message.clone()).encode_to_vec();
             let kind = proto::WorkerMessage::decode(&*bytes).unwrap().kind.unwrap();
             prop_assert_eq!(WorkerMessage::try_from(kind), Ok(message));

@@ -1,4 +1,4 @@
-//! What is wrong with a message that could be decoded but must not travel further.
+//! Errors of messages that were decoded and are not valid.
 
 use std::borrow::Cow;
 
@@ -6,9 +6,8 @@ use std::borrow::Cow;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct InvalidField {
-    /// Which field: `run_finished.outcome`.
+    /// Path of the field: `run_finished.outcome`.
     pub field: &'static str,
-    /// What is wrong with it.
     pub problem: Cow<'static, str>,
 }
 

@@ -16,6 +16,7 @@ mod message;
 pub mod reader;
 mod refusal;
 mod status_message;
+mod stream_service;
 pub mod worker_client;
 pub mod worker_server;
 
@@ -27,7 +28,7 @@ pub use message::{
 };
 pub use refusal::{ConnectRefusal, RefusalCode};
 
-/// The messages as they travel, generated from the schema.
+/// Wire messages, generated from the schema.
 #[allow(
     missing_docs,
     unreachable_pub,

@@ -1,4 +1,4 @@
-//! What is said, in types that hold valid values only. How they travel is [`crate::proto`]'s.
+//! Messages of the worker protocol as validated types; [`crate::proto`] has their wire format.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,27 +6,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rollway_base::Secret;
 use rollway_core::{
     AttemptCancelReason, AttemptId, BatchId, BatchType, Incarnation, RunFailure, RunId, RunOutcome,
     RunOutput, RunRange, RunnerId, TaskId,
 };
 
-use rollway_base::Secret;
-
-/// A range of versions of the protocol.
+/// Range of protocol versions, both ends inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionRange {
-    /// The oldest; at least 1.
+    /// At least 1.
     pub min: u32,
-    /// The newest; not older than the oldest.
     pub max: u32,
 }
 
 impl VersionRange {
-    /// What this code speaks.
+    /// Versions that this code implements.
     pub const SUPPORTED: Self = Self { min: 1, max: 1 };
 
-    /// Returns the newest version that both have.
+    /// Returns the newest version in both ranges.
     pub fn common(self, other: Self) -> Option<u32> {
         let newest = self.max.min(other.max);
         (newest >= self.min.max(other.min)).then_some(newest)
@@ -40,28 +38,24 @@ impl fmt::Display for VersionRange {
     }
 }
 
-/// Who a worker is.
+/// First message of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The versions of the protocol that it speaks.
     pub versions: VersionRange,
-    /// The engine's secret.
     pub secret: Secret,
-    /// What it was given by whoever started it; empty if it joins by hand.
+    /// Token from the launcher. Empty: a manual worker.
     pub token: String,
-    /// How many attempts it can execute at once; at least one.
+    /// Number of runners offered, at least one.
     pub runners: u32,
-    /// The language it is written in.
+    /// Programming language of the worker.
     pub language: String,
-    /// Its process on its host.
     pub pid: Option<u32>,
-    /// The name of its host.
     pub host: String,
     pub package_version: String,
 }
 
 impl Hello {
-    /// Returns the hello of this process. The name of the host is left to whoever needs it.
+    /// Returns the hello of this process, with an empty host name.
     pub fn new(secret: Secret, token: impl Into<String>, runners: u32) -> Self {
         Self {
             versions: VersionRange::SUPPORTED,
@@ -76,20 +70,18 @@ impl Hello {
     }
 }
 
-/// What a worker has to know when it is taken in.
+/// Response of the engine to a hello that it accepts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Welcome {
-    /// The version of the protocol that is spoken.
+    /// Negotiated protocol version.
     pub protocol: u32,
-    /// The runners that it hosts.
+    /// Runners that the worker hosts.
     pub runners: Vec<(RunnerId, Incarnation)>,
-    /// How often a heartbeat is expected.
     pub heartbeat_interval: Duration,
-    /// The largest message, in bytes.
     pub max_message_bytes: u64,
-    /// How many definitions a worker has to keep.
+    /// Number of workflow definitions that the worker caches.
     pub max_definitions: u32,
-    /// What it would have found in its environment if the engine had started it; may hold secrets.
+    /// Environment for a manual worker; may contain secrets.
     pub env: BTreeMap<String, String>,
 }
 
@@ -102,198 +94,166 @@ impl fmt::Debug for Welcome {
     }
 }
 
-/// What a worker says after its hello.
+/// Message of a worker after its hello.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WorkerMessage {
-    /// Something about a runner.
-    Runner {
-        runner: RunnerId,
-        life: Incarnation,
-        report: WorkerReport,
-    },
-    /// It is alive, and so are these.
+    Runner { runner: RunnerId, life: Incarnation, report: WorkerReport },
     Heartbeat(Vec<RunnerHeartbeat>),
     Log(LogLine),
-    /// It leaves.
-    Goodbye {
-        reason: Arc<str>,
-    },
+    Goodbye { reason: Arc<str> },
 }
 
 impl WorkerMessage {
-    /// Returns how many bytes the one part has that may be large.
+    /// Returns the size of the only part that may be large.
     pub(crate) fn payload_len(&self) -> usize {
-        match self {
-            Self::Runner { report: WorkerReport::RunFinished { outcome, .. }, .. } => match outcome
-            {
-                Ok(RunOutput { payload, .. }) => payload.as_ref().map_or(0, Bytes::len),
-                Err(RunFailure { message, .. }) => message.len(),
-            },
-            _ => 0,
+        let Self::Runner { report: WorkerReport::RunFinished { outcome, .. }, .. } = self else {
+            return 0;
+        };
+        match outcome {
+            Ok(RunOutput { payload, .. }) => payload.as_ref().map_or(0, Bytes::len),
+            Err(RunFailure { message, .. }) => message.len(),
         }
     }
 }
 
-/// Report of a worker about one of its runners: those of the core that a runner itself can make,
-/// and the end of the runner.
+/// Report of a worker about one of its runners: the subset of the core's reports that a worker can
+/// make.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WorkerReport {
-    /// It is idle.
+    /// The runner is idle; `after` is the last attempt that it received.
     Ready {
-        /// The last attempt that it was given.
         after: Option<AttemptId>,
     },
-    /// It has begun an attempt.
-    AttemptBegan { attempt: AttemptId },
-    /// A run of an attempt ended.
-    RunFinished { attempt: AttemptId, run: RunId, outcome: RunOutcome<Bytes> },
-    /// An attempt is over.
-    AttemptEnded { attempt: AttemptId },
-    /// This life of it is over.
+    AttemptBegan {
+        attempt: AttemptId,
+    },
+    RunFinished {
+        attempt: AttemptId,
+        run: RunId,
+        outcome: RunOutcome<Bytes>,
+    },
+    AttemptEnded {
+        attempt: AttemptId,
+    },
+    /// This incarnation of the runner ended.
     Stopped(StopCause),
 }
 
-/// Why a life of a runner is over.
+/// Reason for the end of a runner's incarnation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StopCause {
-    /// The engine wanted it so.
+    /// The engine stopped it.
     Requested,
-    /// It could not be started.
     StartFailed {
-        /// In the words of whoever noticed.
         message: Arc<str>,
     },
-    /// It died.
+    /// It died; `suspect`: its attempt may be the cause.
     Lost {
-        /// In the words of whoever noticed.
         message: Arc<str>,
-        /// Whether what it was doing may be the reason.
         suspect: bool,
     },
 }
 
-/// What a runner does at the moment.
+/// Current state of a runner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunnerHeartbeat {
     pub runner: RunnerId,
     pub life: Incarnation,
-    /// The attempt it executes.
     pub attempt: Option<AttemptId>,
-    /// For people: `workflow_id`, `model_version`, `begin_time`, `stage` and the like.
+    /// Labels for people: `workflow_id`, `model_version`, `begin_time`, `stage` and the like.
     pub state: BTreeMap<String, String>,
 }
 
-/// A line for the log.
+/// Line for the job's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
-    /// Which runner it comes from.
     pub runner: Option<RunnerId>,
-    /// How important it is.
     pub level: WorkerLogLevel,
-    /// The text.
     pub line: Arc<str>,
-    /// Where in the worker it comes from.
     pub source: LogSource,
 }
 
-/// Where in a worker a line of the log comes from, as far as that is known.
+/// Origin of a log line, as far as known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogSource {
-    /// The name of the logger.
     pub logger: Option<Arc<str>>,
-    /// The batch of the run that said it.
     pub batch: Option<Arc<str>>,
     pub task: Option<u32>,
     pub run: Option<u32>,
     pub attempt: Option<u64>,
 }
 
-/// How important a line of the log is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WorkerLogLevel {
-    /// For developers.
     Debug,
-    /// For operators.
     Info,
-    /// Something is odd.
     Warning,
-    /// Something is wrong.
     Error,
 }
 
-/// What the engine says after its welcome.
+/// Message of the engine after its welcome.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EngineMessage {
-    /// Execute runs of a task.
     StartAttempt(StartAttempt),
-    /// Give an attempt up and say so.
+    /// Stop an attempt and report its end.
     CancelAttempt {
         runner: RunnerId,
         life: Incarnation,
         attempt: AttemptId,
         reason: AttemptCancelReason,
     },
-    /// Begin a new life of a runner.
+    /// Start an incarnation of a runner.
     StartRunner {
         runner: RunnerId,
-        /// The life that begins.
         life: Incarnation,
     },
-    /// End a life of a runner.
+    /// End an incarnation of a runner.
     StopRunner {
         runner: RunnerId,
-        /// The life that ends.
         life: Incarnation,
     },
-    /// Finish and say goodbye.
+    /// Finish within `deadline` and send a goodbye.
     Shutdown {
-        /// In which time.
         deadline: Duration,
     },
 }
 
-/// Runs of a task that a runner is to execute.
+/// Order to execute runs of a task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StartAttempt {
     pub runner: RunnerId,
     pub life: Incarnation,
-    /// Under which number.
     pub attempt: AttemptId,
-    /// The batch of the task.
     pub batch: BatchId,
-    /// Whether it is trained on.
     pub kind: BatchType,
     pub task_id: TaskId,
-    /// The runs; at least one.
+    /// At least one run.
     pub runs: RunRange,
-    /// The task itself, encoded as the definition says.
+    /// The task, encoded as `definition.task_encoding` says.
     pub task: Bytes,
-    /// The workflow. It travels once per worker, however often it is used.
+    /// Sent once per worker, however often it is used.
     pub definition: Arc<WorkflowDefinition>,
-    /// How long the attempt may last; travels in whole milliseconds, rounded up.
+    /// Sent in whole milliseconds, rounded up.
     pub timeout: Duration,
-    /// How many runners died under suspicion of this task.
+    /// Number of runners lost under suspicion of this task.
     pub kills: u32,
-    /// What each of the runs shows to the model gateway, in order; empty if there is none.
+    /// Gateway key of each run, in order. Empty: there is no gateway.
     pub model_keys: Vec<Secret>,
 }
 
-/// Names a workflow on a stream.
+/// Number of a workflow definition. A changed workflow gets a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DefinitionId(pub u64);
 
-/// A workflow as it travels to a worker.
+/// Workflow as it is sent to a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkflowDefinition {
-    /// Names it. One id is one workflow for ever: a changed workflow gets a new one.
     pub id: DefinitionId,
-    /// The name of the workflow.
     pub name: Arc<str>,
-    /// What the body is: `name`, `cloudpickle` or the like.
+    /// Encoding of the body: `name`, `cloudpickle` or the like.
     pub encoding: Arc<str>,
-    /// What the tasks of this workflow are: `json`, `pickle` or the like.
+    /// Encoding of the workflow's tasks: `json`, `pickle` or the like.
     pub task_encoding: Arc<str>,
-    /// The workflow.
     pub body: Bytes,
 }
 
@@ -302,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_meet_at_the_newest_common_one() {
+    fn newest_common_version_is_negotiated() {
         let range = |min, max| VersionRange { min, max };
         assert_eq!(range(1, 3).common(range(2, 5)), Some(3));
         assert_eq!(range(4, 4).common(range(1, 9)), Some(4));

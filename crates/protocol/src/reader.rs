@@ -1,8 +1,6 @@
-//! What a trainer and a buffer say to each other, and how.
-//!
-//! [`ReaderListener`] is the buffer's end, [`ReaderLink`] the trainer's. The schema is
-//! `proto/reader.proto`. What is read, acknowledged and kept is decided elsewhere; here messages
-//! arrive, from peers that know the secret, and large ones within a budget.
+//! The reader protocol: [`ReaderListener`] is the buffer's end, [`ReaderLink`] the trainer's.
+//! Authenticates peers and limits memory; `rollway_data` decides what is served. The schema is
+//! `proto/reader.proto`.
 
 mod client;
 mod server;
@@ -13,13 +11,12 @@ pub use self::server::{
     TrainerDisconnected,
 };
 
-/// The path of the one call that there is.
 const CONNECT_PATH: &str = "/rollway.reader.v1.Reader/Connect";
 
-/// The one version of the protocol that there is.
+/// Protocol version.
 const VERSION: u32 = 1;
 
-/// The messages as they travel, generated from the schema.
+/// Wire messages, generated from the schema.
 #[allow(
     missing_docs,
     unreachable_pub,

@@ -1,4 +1,4 @@
-//! Why a worker is refused, for the worker, for the counters and for gRPC.
+//! Reasons for refusing or disconnecting a peer: on the wire, in counters and as gRPC status.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,63 +9,82 @@ use crate::proto;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $code:ident = $name:literal, $grpc:ident;)+) => {
-        /// Why a worker is refused or disconnected.
+        /// Reason why a peer is refused or disconnected.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum RefusalCode { $($(#[$doc])* $code,)+ }
+        pub enum RefusalCode {
+            /// A reason without a code of its own: the message describes it.
+            Other,
+            $($(#[$doc])* $code,)+
+            /// The peer connected and never opened a stream. Counted, never sent.
+            NoStream,
+        }
 
         impl RefusalCode {
-            /// All of them.
-            pub const ALL: &'static [Self] = &[$(Self::$code,)+];
+            pub const ALL: &'static [Self] = &[Self::Other, $(Self::$code,)+ Self::NoStream];
 
             /// Returns the name used in logs and metrics.
             pub const fn name(self) -> &'static str {
-                match self { $(Self::$code => $name,)+ }
+                match self {
+                    Self::Other => "other",
+                    $(Self::$code => $name,)+
+                    Self::NoStream => "no_stream",
+                }
             }
 
-            /// Returns the code that gRPC libraries show to whoever does not know ours.
+            /// Returns the status code for gRPC libraries that do not know this protocol.
             const fn grpc(self) -> Code {
-                match self { $(Self::$code => Code::$grpc,)+ }
+                match self {
+                    Self::Other | Self::NoStream => Code::Unknown,
+                    $(Self::$code => Code::$grpc,)+
+                }
+            }
+        }
+
+        impl From<RefusalCode> for proto::RefusalCode {
+            fn from(code: RefusalCode) -> Self {
+                match code {
+                    RefusalCode::Other | RefusalCode::NoStream => Self::Unspecified,
+                    $(RefusalCode::$code => Self::$code,)+
+                }
+            }
+        }
+
+        impl From<proto::RefusalCode> for RefusalCode {
+            fn from(code: proto::RefusalCode) -> Self {
+                match code {
+                    proto::RefusalCode::Unspecified => Self::Other,
+                    $(proto::RefusalCode::$code => Self::$code,)+
+                }
             }
         }
     };
 }
 
 codes! {
-    /// For a reason that only the message tells.
-    Other = "other", Unknown;
     /// The first message was not a hello.
     HelloExpected = "hello_expected", FailedPrecondition;
-    /// There was no hello in time.
     HelloTimeout = "hello_timeout", DeadlineExceeded;
-    /// The secret is wrong.
     BadSecret = "bad_secret", Unauthenticated;
-    /// No version of the protocol is spoken by both.
+    /// The peers have no protocol version in common.
     Version = "version", FailedPrecondition;
-    /// A message could not be decoded, or a field of it has no valid value.
+    /// A message could not be decoded, or one of its fields is invalid.
     InvalidMessage = "invalid_message", InvalidArgument;
-    /// A message is larger than allowed.
     MessageTooLarge = "message_too_large", OutOfRange;
-    /// A message is valid, but not now.
+    /// A message is valid, but not in this state.
     UnexpectedMessage = "unexpected_message", FailedPrecondition;
-    /// A message names a runner, or a life of one, that the worker was not given.
+    /// A message names a runner, or an incarnation of one, that the worker does not host.
     UnknownRunner = "unknown_runner", InvalidArgument;
-    /// A message came after a goodbye.
     AfterGoodbye = "after_goodbye", FailedPrecondition;
-    /// The engine has as many connections as it may.
     TooManyConnections = "too_many_connections", ResourceExhausted;
-    /// The worker did not read what it was sent.
+    /// Too much is queued for a worker that does not read.
     SlowReader = "slow_reader", ResourceExhausted;
-    /// The engine does not want this worker.
+    /// The engine does not need this worker.
     NotWanted = "not_wanted", PermissionDenied;
-    /// The engine is shutting down.
     ShuttingDown = "shutting_down", Unavailable;
-    /// Somebody connected and never opened a stream: no worker, or none that speaks gRPC. Nobody
-    /// is told this; it is only counted.
-    NoStream = "no_stream", Unknown;
 }
 
 impl RefusalCode {
-    /// Tells whether the same worker would be refused again, whenever it tries.
+    /// Tells whether another attempt of the same worker would be refused as well.
     pub const fn is_final(self) -> bool {
         matches!(self, Self::BadSecret | Self::Version | Self::NotWanted)
     }
@@ -77,64 +96,19 @@ impl fmt::Display for RefusalCode {
     }
 }
 
-impl From<RefusalCode> for proto::RefusalCode {
-    fn from(code: RefusalCode) -> Self {
-        match code {
-            RefusalCode::Other | RefusalCode::NoStream => Self::Unspecified,
-            RefusalCode::HelloExpected => Self::HelloExpected,
-            RefusalCode::HelloTimeout => Self::HelloTimeout,
-            RefusalCode::BadSecret => Self::BadSecret,
-            RefusalCode::Version => Self::Version,
-            RefusalCode::InvalidMessage => Self::InvalidMessage,
-            RefusalCode::MessageTooLarge => Self::MessageTooLarge,
-            RefusalCode::UnexpectedMessage => Self::UnexpectedMessage,
-            RefusalCode::UnknownRunner => Self::UnknownRunner,
-            RefusalCode::AfterGoodbye => Self::AfterGoodbye,
-            RefusalCode::TooManyConnections => Self::TooManyConnections,
-            RefusalCode::SlowReader => Self::SlowReader,
-            RefusalCode::NotWanted => Self::NotWanted,
-            RefusalCode::ShuttingDown => Self::ShuttingDown,
-        }
-    }
-}
-
-impl From<proto::RefusalCode> for RefusalCode {
-    fn from(code: proto::RefusalCode) -> Self {
-        match code {
-            proto::RefusalCode::Unspecified => Self::Other,
-            proto::RefusalCode::HelloExpected => Self::HelloExpected,
-            proto::RefusalCode::HelloTimeout => Self::HelloTimeout,
-            proto::RefusalCode::BadSecret => Self::BadSecret,
-            proto::RefusalCode::Version => Self::Version,
-            proto::RefusalCode::InvalidMessage => Self::InvalidMessage,
-            proto::RefusalCode::MessageTooLarge => Self::MessageTooLarge,
-            proto::RefusalCode::UnexpectedMessage => Self::UnexpectedMessage,
-            proto::RefusalCode::UnknownRunner => Self::UnknownRunner,
-            proto::RefusalCode::AfterGoodbye => Self::AfterGoodbye,
-            proto::RefusalCode::TooManyConnections => Self::TooManyConnections,
-            proto::RefusalCode::SlowReader => Self::SlowReader,
-            proto::RefusalCode::NotWanted => Self::NotWanted,
-            proto::RefusalCode::ShuttingDown => Self::ShuttingDown,
-        }
-    }
-}
-
-/// A refusal, in a code for programs and in words for people.
+/// Refusal of a connection: a code for programs, a message for people.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {message}")]
 pub struct ConnectRefusal {
     pub code: RefusalCode,
-    /// What happened.
     pub message: Arc<str>,
 }
 
 impl ConnectRefusal {
-    /// Returns a refusal.
     pub fn new(code: RefusalCode, message: impl Into<Arc<str>>) -> Self {
         Self { code, message: message.into() }
     }
 
-    /// Returns what a gRPC library shows of it.
     pub(crate) fn status(&self) -> Status {
         Status::new(self.code.grpc(), self.to_string())
     }
@@ -149,9 +123,7 @@ impl From<ConnectRefusal> for proto::Refused {
 
 impl From<proto::Refused> for ConnectRefusal {
     fn from(refused: proto::Refused) -> Self {
-        let proto::Refused { code, message } = refused;
-        let code = proto::RefusalCode::try_from(code).unwrap_or_default().into();
-        Self::new(code, message)
+        Self::new(refused.code().into(), refused.message)
     }
 }
 
@@ -160,12 +132,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_survive_the_journey_and_new_ones_are_other() {
+    fn codes_survive_a_round_trip_and_unknown_ones_become_other() {
         for code in RefusalCode::ALL.iter().copied().filter(|c| *c != RefusalCode::NoStream) {
-            let refusal = ConnectRefusal::new(code, "why");
+            let refusal = ConnectRefusal::new(code, "reason");
             assert_eq!(ConnectRefusal::from(proto::Refused::from(refusal.clone())), refusal);
         }
-        let newer = proto::Refused { code: 4711, message: "why".into() };
-        assert_eq!(ConnectRefusal::from(newer), ConnectRefusal::new(RefusalCode::Other, "why"));
+        let newer = proto::Refused { code: 4711, message: "reason".into() };
+        assert_eq!(ConnectRefusal::from(newer), ConnectRefusal::new(RefusalCode::Other, "reason"));
     }
 }

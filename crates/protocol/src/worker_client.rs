@@ -1,7 +1,4 @@
-//! The worker's end: one stream to the engine, heartbeats included.
-//!
-//! What to do with the engine's orders, and whether to try again when the engine is gone, is left
-//! to the caller.
+//! The worker's end: one stream to the engine, with heartbeats. Reconnecting is up to the caller.
 
 mod connect;
 mod receiver;
@@ -26,21 +23,19 @@ use crate::proto::{self, engine_message::Kind, worker_message};
 use crate::refusal::ConnectRefusal;
 use crate::status_message::status_message;
 
-/// How to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerClientOptions {
-    /// How long to wait for a connection, and again for the engine's answer to the hello.
+    /// Limit of connecting, and again of the handshake.
     pub timeout: Duration,
-    /// Messages that wait for the engine. Beyond, senders have to wait.
+    /// Length of the send queue; senders wait while it is full.
     pub outgoing: usize,
-    /// Bytes of large messages that wait for the engine, like `outgoing`.
+    /// Bytes of large messages in the send queue; senders wait while it is full.
     pub outgoing_bytes: usize,
-    /// The largest message that is accepted from the engine, in bytes.
+    /// Maximum size of a message from the engine, in bytes.
     pub message_bytes: usize,
-    /// How often a silent connection is probed. One that does not answer in the same time again is
-    /// taken for lost.
+    /// Interval of probes of a silent connection, and time limit of their responses.
     pub keepalive: Duration,
-    /// Whether heartbeats are sent without the caller's doing.
+    /// Send heartbeats automatically.
     pub heartbeats: bool,
 }
 
@@ -58,48 +53,31 @@ impl Default for WorkerClientOptions {
     }
 }
 
-/// Why there is no connection.
+/// Error of connecting to the engine.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerConnectError {
-    /// Nobody listens there.
     #[error("cannot reach the engine at {address}: {message}")]
-    Unreachable {
-        address: Address,
-        /// In the words of the system.
-        message: Arc<str>,
-    },
-    /// The engine does not want this worker.
+    Unreachable { address: Address, message: Arc<str> },
     #[error("the engine refused this worker: {0}")]
     Refused(ConnectRefusal),
-    /// The connection broke before the engine had answered.
     #[error("the connection to the engine was lost: {message}")]
-    Lost {
-        /// In the words of whoever noticed.
-        message: Arc<str>,
-    },
-    /// The engine did not answer in time.
+    Lost { message: Arc<str> },
     #[error("the engine did not answer within {timeout:?}")]
-    TimedOut {
-        /// The time it had.
-        timeout: Duration,
-    },
-    /// What answers is no engine, or a broken one.
+    TimedOut { timeout: Duration },
+    /// The first message of the peer is not a valid welcome.
     #[error("the engine's answer is not valid: {0}")]
     Invalid(InvalidField),
 }
 
-/// A worker that was taken in.
+/// An established connection.
 #[derive(Debug)]
 pub struct ConnectedWorker {
-    /// What the engine said.
     pub welcome: Welcome,
-    /// The way to the engine.
     pub sender: EngineSender,
-    /// The way from the engine.
     pub receiver: EngineReceiver,
 }
 
-/// Connects and says hello. Returns when the engine has taken the worker in.
+/// Connects and completes the handshake.
 pub async fn connect(
     address: &Address,
     hello: Hello,
@@ -108,8 +86,8 @@ pub async fn connect(
     connect_watched(address, hello, options).await.map(|(connected, _)| connected)
 }
 
-/// As [`connect()`], for those who drive the runtime in a loop of their own: returns the socket
-/// too. The connection is open for as long as that is.
+/// Same as [`connect()`], for callers that drive the runtime themselves: also returns the socket,
+/// which keeps the connection open.
 pub async fn connect_watched(
     address: &Address,
     hello: Hello,
@@ -169,7 +147,7 @@ pub(crate) fn endpoint(
         .keep_alive_while_idle(true))
 }
 
-/// Takes the engine's first message for what it must be.
+/// Checks the engine's first message.
 fn welcome(
     first: Option<DecodedFrame<proto::EngineMessage>>,
     offered: u32,

@@ -1,16 +1,15 @@
-//! The engine's end: who may talk to the engine, and what arrives in what order.
+//! The engine's end: authenticates workers and delivers their messages in order.
 //!
 //! ```text
 //!            hello                 welcome                 goodbye
 //! accepted ─────────► Hello event ─────────► Message… ──────────────────► Left event
 //!     │                   │                     │                             ▲
-//!     └─ refused, counted └─ refuse, drop ──────┴─ rubbish, slow, lost, drop ─┘
+//!     └─ refused, counted └─ refuse, drop ──────┴─ invalid, slow, lost, drop ─┘
 //! ```
 //!
-//! Whoever does not get as far as a valid hello is refused, counted and never seen by the engine.
-//! A worker that was announced by [`WorkerServerEvent::Hello`] leaves with exactly one
-//! [`WorkerServerEvent::Left`], behind everything that it said. What the messages mean is left to
-//! the engine; here it is only certain that they are valid and about runners of their sender.
+//! A peer without a valid hello is refused, counted and never seen by the engine. After
+//! [`WorkerServerEvent::Hello`] a worker gets exactly one [`WorkerServerEvent::Left`], behind all
+//! its messages, which are valid and about its own runners.
 
 mod connection;
 pub(crate) mod listen;
@@ -20,8 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rollway_base::Address;
-use rollway_base::Secret;
+use rollway_base::{Address, Secret};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_util::sync::DropGuard;
 
@@ -31,24 +29,21 @@ pub use listen::{BindError, Peer};
 use crate::byte_budget::ByteBudget;
 use crate::message::{VersionRange, WorkerMessage};
 use crate::refusal::{ConnectRefusal, RefusalCode};
+use crate::stream_service;
 use listen::{ConnectionGate, WorkerListener};
+use session::WorkerService;
 
-/// Where and for whom to listen.
 #[derive(Clone, Debug)]
 pub struct WorkerServerOptions {
-    /// Where. A socket in the file system is for this user only; a TCP address other than the
-    /// loopback is protected by nothing but the secret, which travels in the clear.
+    /// A Unix socket is accessible to this user only. A TCP address other than loopback is
+    /// protected only by the secret, which is sent unencrypted.
     pub address: Address,
-    /// What a worker has to know.
     pub secret: Secret,
-    /// The versions of the protocol that are spoken.
     pub versions: VersionRange,
-    /// What is accepted.
     pub limits: WorkerServerLimits,
 }
 
 impl WorkerServerOptions {
-    /// Returns the usual options.
     pub fn new(address: Address, secret: Secret) -> Self {
         Self {
             address,
@@ -59,29 +54,28 @@ impl WorkerServerOptions {
     }
 }
 
-/// How much of anything there may be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerServerLimits {
-    /// Connections at a time. Sixteen more are told that there are too many; the rest is dropped.
+    /// Maximum number of connections. Sixteen more are refused with a reason, others closed at
+    /// once.
     pub connections: usize,
-    /// The time from a connection to a hello.
+    /// Limit from the connection to the hello.
     pub hello_timeout: Duration,
-    /// The time that a refused or leaving worker has to read the last message and close.
+    /// Time for a refused or leaving worker to read the last message and close.
     pub linger: Duration,
-    /// The largest message in either direction, in bytes.
+    /// Maximum size of a message in either direction, in bytes.
     pub message_bytes: usize,
-    /// Events that wait for the engine. When they are that many, workers have to wait.
+    /// Length of the event queue; workers wait while it is full.
     pub events: usize,
-    /// Bytes of large messages that wait for the engine.
+    /// Bytes of large messages in the event queue.
     pub event_bytes: usize,
-    /// Messages that wait for one worker. One that lets them grow beyond is disconnected.
+    /// Length of a worker's send queue; a worker that exceeds it is disconnected.
     pub outgoing: usize,
-    /// Bytes that wait for one worker, like `outgoing`.
+    /// Bytes in a worker's send queue, like `outgoing`.
     pub outgoing_bytes: usize,
-    /// Definitions that a worker has to keep.
+    /// Workflow definitions that a worker caches.
     pub definitions: usize,
-    /// How often a silent connection is probed. One that does not answer in the same time again is
-    /// taken for lost.
+    /// Interval of probes of a silent connection, and time limit of their responses.
     pub keepalive: Duration,
 }
 
@@ -103,55 +97,55 @@ impl Default for WorkerServerLimits {
     }
 }
 
-/// Something that the engine has to know.
 #[derive(Debug)]
 pub enum WorkerServerEvent {
-    /// A worker with the right secret wants to be taken in.
+    /// An authenticated worker waits for the engine's decision.
     Hello(PendingHandshake),
-    /// A worker said something.
-    Message { conn: ConnId, message: WorkerMessage },
-    /// A worker is gone; nothing more is heard of it.
-    Left { conn: ConnId, reason: DisconnectReason },
+    Message {
+        conn: ConnId,
+        message: WorkerMessage,
+    },
+    /// A worker disconnected; its last event.
+    Left {
+        conn: ConnId,
+        reason: DisconnectReason,
+    },
 }
 
-/// Why a worker is gone.
+/// Reason for the end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DisconnectReason {
-    /// It said goodbye.
     Goodbye,
-    /// Its stream ended or broke without a goodbye.
+    /// The stream ended or broke without a goodbye.
     Lost {
-        /// In the words of whoever noticed.
         message: Arc<str>,
     },
-    /// It was refused or disconnected.
     Refused(ConnectRefusal),
     /// The engine dropped its [`WorkerConnection`].
     Dropped,
 }
 
-/// Listens for workers. Dropping it disconnects all of them.
+/// Listener for workers. Dropping it disconnects all of them.
 #[derive(Debug)]
 pub struct WorkerServer {
     address: Address,
     events: mpsc::Receiver<Queued>,
     shared: Arc<WorkerServerShared>,
-    /// When the first of the events came that were last received.
+    /// Arrival of the first of the last received events.
     came: Option<Instant>,
     _alive: DropGuard,
 }
 
-/// An event on its way to the engine.
 #[derive(Debug)]
 struct Queued {
     event: WorkerServerEvent,
     came: Instant,
-    /// Room in the budget for large messages; given back when the engine has the event.
+    /// Share of the byte budget, released when the engine receives the event.
     _room: Option<OwnedSemaphorePermit>,
 }
 
 impl WorkerServer {
-    /// Begins to listen. Needs a tokio runtime.
+    /// Binds the address and starts listening. Needs a tokio runtime.
     pub async fn bind(options: WorkerServerOptions) -> Result<Self, BindError> {
         let WorkerServerOptions { address, secret, versions, limits } = options;
         let listener = WorkerListener::bind(&address).await?;
@@ -169,16 +163,18 @@ impl WorkerServer {
             next_conn: AtomicU64::new(0),
             unknown: AtomicU64::new(0),
         });
-        session::serve(listener, Arc::clone(&shared));
+        let gate = Arc::clone(&shared.gate);
+        let service = WorkerService(Arc::clone(&shared));
+        stream_service::serve(service, listener, gate, shared.limits.keepalive);
         Ok(Self { address, events, shared, came: None, _alive: alive })
     }
 
-    /// Returns where it listens: the port, if the system chose it.
+    /// Returns the bound address, with the port that the system chose.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Waits for the next event. Can be given up at any time without losing one.
+    /// Waits for the next event. Cancel-safe.
     pub async fn recv(&mut self) -> WorkerServerEvent {
         match self.events.recv().await {
             Some(queued) => {
@@ -190,8 +186,7 @@ impl WorkerServer {
         }
     }
 
-    /// Waits for events and appends up to `limit` of them. Can be given up at any time without
-    /// losing one.
+    /// Waits for events and appends up to `limit` of them. Cancel-safe.
     pub async fn recv_many(&mut self, events: &mut Vec<WorkerServerEvent>, limit: usize) -> usize {
         if limit == 0 {
             return 0;
@@ -200,7 +195,7 @@ impl WorkerServer {
         1 + self.try_recv_many(events, limit - 1)
     }
 
-    /// Appends up to `limit` events that are there already.
+    /// Appends up to `limit` queued events.
     pub fn try_recv_many(&mut self, events: &mut Vec<WorkerServerEvent>, limit: usize) -> usize {
         let queued = std::iter::from_fn(|| self.events.try_recv().ok()).take(limit);
         let before = events.len();
@@ -208,29 +203,28 @@ impl WorkerServer {
         events.len() - before
     }
 
-    /// Returns when the first of the events came in that were last waited for. The others came
-    /// later.
+    /// Returns the arrival of the first of the last received events.
     pub const fn came(&self) -> Option<Instant> {
         self.came
     }
 
-    /// Returns how many peers were refused or disconnected, by reason, without the zeros.
+    /// Returns the nonzero numbers of refused or disconnected peers by reason.
     pub fn refused(&self) -> Vec<(RefusalCode, u64)> {
         self.shared.gate.refused()
     }
 
-    /// Returns how many messages were ignored because this version does not know them.
+    /// Returns the number of ignored messages of unknown kinds.
     pub fn unknown_messages(&self) -> u64 {
         self.shared.unknown.load(Ordering::Relaxed)
     }
 
-    /// Returns how many sockets are open, whoever they belong to.
+    /// Returns the number of open sockets.
     pub fn open(&self) -> usize {
         self.shared.gate.open()
     }
 }
 
-/// What all connections have in common.
+/// State shared by all connections.
 #[derive(Debug)]
 struct WorkerServerShared {
     secret: Secret,
@@ -244,16 +238,11 @@ struct WorkerServerShared {
 }
 
 impl WorkerServerShared {
-    fn count(&self, code: RefusalCode) {
-        self.gate.count(code);
-    }
-
-    /// Hands an event to the engine, when there is room for it. `bytes` is its size as it
-    /// travelled.
+    /// Queues an event for the engine; waits for budget. `bytes`: its encoded size.
     async fn emit(&self, event: WorkerServerEvent, bytes: usize) {
         let came = Instant::now();
         let room = self.event_room.take(bytes).await;
-        // An engine that is gone needs no events.
+        // Fails only if the engine was dropped.
         let _ = self.events.send(Queued { event, came, _room: room }).await;
     }
 }

@@ -10,21 +10,20 @@ use serde::{Deserialize, Serialize};
 use super::error::SyncError;
 use super::messages::MemberStatus;
 
-/// What the processes of a job tell each other in `synchronizer.json`.
+/// Content of `synchronizer.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct SyncAddressFile {
     pub(super) url: String,
     pub(super) secret: String,
     pub(super) job: String,
     pub(super) method: SyncMethod,
-    /// Who has left, for whoever hosts it next.
+    /// Members that have left, for the next host.
     #[serde(default)]
     pub(super) explorers: Vec<MemberStatus>,
     #[serde(default)]
     pub(super) trainer: Option<MemberStatus>,
 }
 
-/// Returns the file that tells where the synchronizer of a job is.
 pub(super) fn file(job_dir: &Path) -> PathBuf {
     job_dir.join("synchronizer.json")
 }
@@ -32,14 +31,14 @@ pub(super) fn file(job_dir: &Path) -> PathBuf {
 impl SyncAddressFile {
     pub(super) fn read(path: &Path) -> Result<Option<Self>, SyncError> {
         match fs::read(path) {
-            // It is written whole; what is no card is replaced by the next host.
+            // Written atomically; other content is replaced by the next host.
             Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(SyncError::file(path, &error)),
         }
     }
 
-    /// Writes it, for its owner only, and whole or not at all.
+    /// Writes the file atomically, readable by its owner only.
     pub(super) fn write(&self, path: &Path) -> Result<(), SyncError> {
         let write = || {
             let mut bytes = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;

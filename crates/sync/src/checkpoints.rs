@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use super::weight_folder::{LATEST, weights};
+use super::weight_folder::{LATEST, latest, weights};
 
 /// The newest weights of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,20 +42,14 @@ impl CheckpointFolder {
 
 impl WeightFinder for CheckpointFolder {
     fn newest(&self) -> io::Result<Option<NewestWeights>> {
-        let named = self.folder.join(LATEST);
-        let text = match fs::read_to_string(&named) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            read => read?,
-        };
-        let version = text.trim().parse().map_err(|_| {
-            let message = format!("{}: {text:?} is no number", named.display());
-            io::Error::new(io::ErrorKind::InvalidData, message)
-        })?;
+        let named = latest(&self.folder);
+        let named = named.map_err(|error| io::Error::new(error.source.kind(), error))?;
+        let Some(version) = named else { return Ok(None) };
         let path = weights(&self.folder, version);
-        if is_folder(&path)? {
+        if path.try_exists()? && fs::metadata(&path)?.is_dir() {
             return Ok(Some(NewestWeights { version, path }));
         }
-        let message = format!("{} names {}, which is no folder", named.display(), path.display());
+        let message = format!("{LATEST} names {}, which is no folder", path.display());
         Err(io::Error::new(io::ErrorKind::NotFound, message))
     }
 
@@ -64,19 +58,12 @@ impl WeightFinder for CheckpointFolder {
     }
 }
 
-fn is_folder(path: &Path) -> io::Result<bool> {
-    match fs::metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        data => Ok(data?.is_dir()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_checkpoint_that_is_named_is_the_newest() {
+    fn the_named_checkpoint_is_the_newest() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         let source = CheckpointFolder::new(root);

@@ -11,7 +11,7 @@ pub(super) fn http_client(
     headers: HeaderMap,
     connect_timeout: Duration,
 ) -> reqwest::Result<Client> {
-    // Fails if the process has a provider already, which serves as well.
+    // Fails if the process has a provider already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = Client::builder()
         .default_headers(headers)
@@ -21,7 +21,7 @@ pub(super) fn http_client(
         .connect_timeout(connect_timeout)
         .tcp_nodelay(true);
     if url.starts_with("http://") {
-        // Without TLS no certificates are loaded: the machine may have none.
+        // Loads no certificates: the machine may have none.
         builder = builder.tls_certs_only([]);
     }
     builder.build()

@@ -1,8 +1,7 @@
-//! Who hosts the synchronizer, and where it is.
+//! Finds or becomes the host of the synchronizer.
 //!
-//! Without an address the first process that gets the lock in the job's folder hosts it: a lock of
-//! the operating system, which ends with its process. It says where it is in `synchronizer.json`.
-//! Others read that; when the host is gone, whoever gets the lock next takes its place.
+//! Without an address, the process that holds the lock in the job folder hosts it and writes its
+//! address to `synchronizer.json`. The lock ends with the process; its next holder takes over.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -24,31 +23,28 @@ use super::options::SynchronizerOptions;
 use super::sync_client::SyncClient;
 use rollway_base::net::advertised_url;
 
-/// The variable with a secret that processes on machines without the job's folder share.
+/// Environment variable with the secret, for processes without access to the job folder.
 pub const SECRET: &str = "ROLLWAY_SYNCHRONIZER_SECRET";
 
-/// How long to wait between two looks for a host, at first and at most.
+/// First and longest pause between two attempts.
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 const MAX_PAUSE: Duration = Duration::from_millis(300);
 
-/// How long somebody at the address of the synchronizer has to show that they know the secret: it
-/// is in a file that may just be written.
+/// Time for a peer at the address to accept the secret, whose file may just be written.
 const AUTH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How many connections may wait to be accepted.
+/// Listen backlog.
 const BACKLOG: u32 = 1024;
 
-/// Why there is no host yet.
-enum Not {
-    /// There may be one soon.
+enum NotFound {
+    /// There may be a host later.
     Yet(String),
-    /// Somebody is there who may be ours, or not.
-    Sure(String),
-    /// There will be none.
-    Ever(SyncError),
+    /// An unknown peer has the address.
+    Unknown(String),
+    Fatal(SyncError),
 }
 
-/// Finds the synchronizer or hosts it. `gone` says why the one before is none.
+/// Finds or hosts the synchronizer. `gone`: the reason reason the last host is not used.
 pub(super) async fn find(
     options: &SynchronizerOptions,
     gone: Option<&str>,
@@ -57,57 +53,66 @@ pub(super) async fn find(
     let began = Instant::now();
     let mut pause = RETRY_DELAY;
     loop {
-        let words = match attempt(options, gone.is_some()).await {
+        let message = match attempt(options, gone.is_some()).await {
             Ok(link) => return Ok(link),
-            Err(Not::Ever(error)) => return Err(error),
-            Err(Not::Sure(words)) if began.elapsed() >= AUTH_TIMEOUT => {
-                return Err(SyncError::Address(words));
+            Err(NotFound::Fatal(error)) => return Err(error),
+            Err(NotFound::Unknown(message)) if began.elapsed() >= AUTH_TIMEOUT => {
+                return Err(SyncError::Address(message));
             }
-            Err(Not::Yet(words) | Not::Sure(words)) => words,
+            Err(NotFound::Yet(message) | NotFound::Unknown(message)) => message,
         };
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            let words = gone.map_or_else(|| words.clone(), |gone| format!("{gone}; then {words}"));
-            return Err(SyncError::Unreachable(words));
+            let message =
+                gone.map_or_else(|| message.clone(), |gone| format!("{gone}; then {message}"));
+            return Err(SyncError::Unreachable(message));
         }
         tokio::time::sleep(pause.min(left)).await;
         pause = (pause * 2).min(MAX_PAUSE);
     }
 }
 
-async fn attempt(options: &SynchronizerOptions, takes_over: bool) -> Result<SyncLink, Not> {
+async fn attempt(options: &SynchronizerOptions, takes_over: bool) -> Result<SyncLink, NotFound> {
     let path = file(&options.job_dir);
-    let card = SyncAddressFile::read(&path).map_err(Not::Ever)?;
+    let address_file = SyncAddressFile::read(&path).map_err(NotFound::Fatal)?;
     let known = match &options.secret {
         Some(secret) => Some(secret.clone()),
-        None => secret(card.as_ref()).map_err(Not::Ever)?,
+        None => secret(address_file.as_ref()).map_err(NotFound::Fatal)?,
     };
     match options.address.as_deref() {
         Some(url) if url.contains("://") => join(options, url, known.as_ref()).await,
         Some(address) if options.may_host => match listen(address).await {
-            Ok(listener) => host(options, (listener, None), known, card.filter(|_| takes_over)),
+            Ok(listener) => {
+                host(options, (listener, None), known, address_file.filter(|_| takes_over))
+            }
             Err(error) if is_elsewhere(&error) => taken(options, address, known.as_ref()).await,
-            Err(error) => Err(Not::Ever(SyncError::Address(format!(
+            Err(error) => Err(NotFound::Fatal(SyncError::Address(format!(
                 "`synchronizer.address`: cannot listen at {address}: {error}; it is `host:port` \
                  of this machine, or `http://host:port` of a synchronizer that runs already"
             )))),
         },
         Some(address) => join(options, &format!("http://{address}"), known.as_ref()).await,
         None => {
-            let lock =
-                if options.may_host { lock(&options.job_dir).map_err(Not::Ever)? } else { None };
-            match (lock, card) {
-                (Some(lock), card) => {
+            let lock = if options.may_host {
+                lock(&options.job_dir).map_err(NotFound::Fatal)?
+            } else {
+                None
+            };
+            match (lock, address_file) {
+                (Some(lock), address_file) => {
                     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
                     let listener = bind(address).map_err(|error| {
-                        let words = format!("no port of this machine can be listened at: {error}");
-                        Not::Ever(SyncError::Address(words))
+                        let message =
+                            format!("no port of this machine can be listened at: {error}");
+                        NotFound::Fatal(SyncError::Address(message))
                     })?;
-                    let left = card.filter(|_| takes_over);
+                    let left = address_file.filter(|_| takes_over);
                     host(options, (listener, Some(lock)), known, left)
                 }
-                (None, Some(card)) => join(options, &card.url, known.as_ref()).await,
-                (None, None) => Err(Not::Yet(format!(
+                (None, Some(address_file)) => {
+                    join(options, &address_file.url, known.as_ref()).await
+                }
+                (None, None) => Err(NotFound::Yet(format!(
                     "no synchronizer of this job has left its address in {}: see whether the job \
                      is running",
                     path.display()
@@ -117,15 +122,15 @@ async fn attempt(options: &SynchronizerOptions, takes_over: bool) -> Result<Sync
     }
 }
 
-/// Returns the secret that somebody shared, or that is known from the card.
-fn secret(card: Option<&SyncAddressFile>) -> Result<Option<Secret>, SyncError> {
+/// Returns the secret of the environment or the address file.
+fn secret(address_file: Option<&SyncAddressFile>) -> Result<Option<Secret>, SyncError> {
     let shared = std::env::var(SECRET).ok().filter(|text| !text.is_empty());
-    let text = shared.or_else(|| card.map(|card| card.secret.clone()));
+    let text = shared.or_else(|| address_file.map(|address_file| address_file.secret.clone()));
     let wrong = |error: &dyn std::fmt::Display| SyncError::Refused(error.to_string());
     text.map(|text| Secret::new(text).map_err(|error| wrong(&error))).transpose()
 }
 
-/// Returns the lock on hosting, if nobody has it.
+/// `None`: another process holds the lock.
 fn lock(job_dir: &Path) -> Result<Option<File>, SyncError> {
     let path = job_dir.join("synchronizer.lock");
     let open = || {
@@ -153,27 +158,28 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Tells whether somebody else may listen there, on this machine or another.
+/// Tells whether another process or machine may have the address.
 fn is_elsewhere(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable)
 }
 
-/// Hosts it, and says where.
+/// Hosts the synchronizer and writes its address.
 fn host(
     options: &SynchronizerOptions,
     (listener, lock): (TcpListener, Option<File>),
     known: Option<Secret>,
     left: Option<SyncAddressFile>,
-) -> Result<SyncLink, Not> {
-    let fail = |error: io::Error| Not::Ever(SyncError::Address(error.to_string()));
+) -> Result<SyncLink, NotFound> {
+    let fail = |error: io::Error| NotFound::Fatal(SyncError::Address(error.to_string()));
     let secret = known.map_or_else(Secret::random, Ok).map_err(fail)?;
     let address = listener.local_addr().map_err(fail)?;
     let url = advertised_url(&format!("http://{address}"));
     let path = file(&options.job_dir);
     fs::create_dir_all(&options.job_dir)
-        .map_err(|error| Not::Ever(SyncError::file(&options.job_dir, &error)))?;
-    let (explorers, trainer) = left.map(|card| (card.explorers, card.trainer)).unwrap_or_default();
-    let card = SyncAddressFile {
+        .map_err(|error| NotFound::Fatal(SyncError::file(&options.job_dir, &error)))?;
+    let (explorers, trainer) =
+        left.map(|address_file| (address_file.explorers, address_file.trainer)).unwrap_or_default();
+    let address_file = SyncAddressFile {
         url,
         secret: secret.reveal().to_owned(),
         job: options.job.clone(),
@@ -181,21 +187,20 @@ fn host(
         explorers,
         trainer,
     };
-    card.write(&path).map_err(Not::Ever)?;
-    let host =
-        SyncServer::start(options, listener, (card, path), secret, lock).map_err(Not::Ever)?;
+    address_file.write(&path).map_err(NotFound::Fatal)?;
+    let host = SyncServer::start(options, listener, (address_file, path), secret, lock)
+        .map_err(NotFound::Fatal)?;
     Ok(SyncLink::Here(Arc::new(host)))
 }
 
-/// Joins the synchronizer at an address.
 async fn join(
     options: &SynchronizerOptions,
     url: &str,
     secret: Option<&Secret>,
-) -> Result<SyncLink, Not> {
+) -> Result<SyncLink, NotFound> {
     let Some(secret) = secret else {
-        return Err(Not::Yet(format!(
-            "nobody knows the secret of the synchronizer at {url}: it is in {}, or give it in the \
+        return Err(NotFound::Yet(format!(
+            "the secret of the synchronizer at {url} is missing: it is in {}, or give it in the \
              variable {SECRET}",
             file(&options.job_dir).display()
         )));
@@ -204,7 +209,7 @@ async fn join(
         Ok(remote) => {
             let about = remote.about();
             if !options.job.is_empty() && !about.job.is_empty() && about.job != options.job {
-                return Err(Not::Ever(SyncError::Address(format!(
+                return Err(NotFound::Fatal(SyncError::Address(format!(
                     "the synchronizer at {url} is that of job {:?}, not of {:?}: set \
                      `synchronizer.address` to another port",
                     about.job, options.job
@@ -212,23 +217,23 @@ async fn join(
             }
             Ok(SyncLink::There(Arc::new(remote)))
         }
-        Err(SyncLinkError::Gone(why)) => Err(Not::Yet(why)),
-        Err(SyncLinkError::Refused(error)) => Err(Not::Ever(error)),
+        Err(SyncLinkError::Gone(reason)) => Err(NotFound::Yet(reason)),
+        Err(SyncLinkError::Refused(error)) => Err(NotFound::Fatal(error)),
     }
 }
 
-/// Joins whoever has the address that this process should listen at, if it is the synchronizer.
+/// Joins the peer that has the address of this process, if it is the synchronizer.
 async fn taken(
     options: &SynchronizerOptions,
     address: &str,
     secret: Option<&Secret>,
-) -> Result<SyncLink, Not> {
+) -> Result<SyncLink, NotFound> {
     let joined = join(options, &format!("http://{address}"), secret).await;
     joined.map_err(|not| match not {
-        Not::Yet(why) => Not::Sure(format!(
+        NotFound::Yet(reason) => NotFound::Unknown(format!(
             "`synchronizer.address`: {address} cannot be listened at, and no synchronizer of \
              this job answers there: set it to another port, or leave it out for any that is \
-             free ({why})"
+             free ({reason})"
         )),
         not => not,
     })

@@ -2,28 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
-/// Why the synchronizer could not be used.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SyncError {
-    /// Its address is none, or is taken.
+    /// The address is invalid or in use.
     #[error("{0}")]
     Address(String),
-    /// It does not answer.
     #[error("{0}")]
     Unreachable(String),
-    /// It said no.
     #[error("{0}")]
     Refused(String),
-    /// Weights that cannot be used.
     #[error("{0}")]
     Weights(String),
-    /// A file of its own cannot be read or written.
     #[error("{}: {problem}", path.display())]
-    File {
-        path: PathBuf,
-        /// What is the matter.
-        problem: String,
-    },
+    File { path: PathBuf, problem: String },
 }
 
 impl SyncError {
@@ -32,12 +23,11 @@ impl SyncError {
     }
 }
 
-/// Why an answer is none.
+/// Error of one request to the host.
 #[derive(Clone, Debug)]
 pub(super) enum SyncLinkError {
-    /// The host is gone, or goes; in words.
+    /// The host is gone or ends.
     Gone(String),
-    /// It said no.
     Refused(SyncError),
 }
 

@@ -1,4 +1,4 @@
-//! Sees new weights come into a folder, by events of the file system.
+//! Watches a folder for new weights by file system events.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,14 +12,12 @@ use tokio::sync::Notify;
 
 use super::weight_folder::{LATEST, version};
 
-/// After how long a folder is looked at though nothing was heard: a network file system tells
-/// nothing of what other machines do.
+/// Interval of rescans: a network file system reports no changes of other machines.
 pub const RESCAN: Duration = Duration::from_secs(30);
 
-/// The same, for a folder that cannot be watched, and for weights that cannot be read yet.
+/// Interval of rescans without events, and while weights cannot be read.
 pub const RETRY: Duration = Duration::from_secs(1);
 
-/// Hears of changes to the weights in a folder.
 #[derive(Debug)]
 pub struct FolderWatch {
     folder: PathBuf,
@@ -28,10 +26,10 @@ pub struct FolderWatch {
 }
 
 impl FolderWatch {
-    /// Watches a folder, which is made if it is not there.
+    /// Watches a folder; creates it if needed.
     pub fn new(folder: &Path) -> Self {
         let bell = Arc::new(Notify::new());
-        // If it cannot be made, it cannot be watched, which is said.
+        // A failure shows as a failure to watch.
         let _ = fs::create_dir_all(folder);
         let watcher = watcher(folder, Arc::clone(&bell));
         if let Err(error) = &watcher {
@@ -41,16 +39,13 @@ impl FolderWatch {
         Self { folder: folder.into(), watcher: watcher.ok(), bell }
     }
 
-    /// Waits until something about weights has changed since it was asked last, or it is time to
-    /// look anyway.
+    /// Waits for a change since the last call, or for the next rescan.
     pub async fn changed(&self, retry: bool) {
         let is_blind = self.watcher.is_none() || retry;
         let anyway = if is_blind { RETRY } else { RESCAN };
-        // Time passed is as good a reason to look as a change.
         let _ = tokio::time::timeout(anyway, self.bell.notified()).await;
     }
 
-    /// Which folder it watches.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -58,7 +53,7 @@ impl FolderWatch {
 
 fn watcher(folder: &Path, bell: Arc<Notify>) -> notify::Result<RecommendedWatcher> {
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        // After an error, such as a queue that ran over, nobody knows what was missed.
+        // After an error, such as a queue overflow, events may be missing.
         if event.map_or(true, |event| is_telling(&event)) {
             bell.notify_one();
         }
@@ -67,8 +62,7 @@ fn watcher(folder: &Path, bell: Arc<Notify>) -> notify::Result<RecommendedWatche
     Ok(watcher)
 }
 
-/// Tells whether an event may be about weights: the folder is that of the job, which also holds
-/// files that change all the time.
+/// Tells whether an event may concern weights: the job folder has other files that change often.
 fn is_telling(event: &notify::Event) -> bool {
     let is_written = event.kind == EventKind::Access(AccessKind::Close(AccessMode::Write));
     if event.kind.is_access() && !is_written {

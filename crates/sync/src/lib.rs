@@ -1,11 +1,8 @@
-//! The synchronizer of a job: membership of explorers and trainer, the newest weights, and waits
-//! for newer ones. Also the folders that weights are published in, and their discovery.
+//! The synchronizer of a job: membership of explorers and trainer, newest weights, waits for newer
+//! ones, and the folders of weights.
 //!
-//! Must not know how weights are loaded into inference servers, nor how experiences are made: no
-//! gateway, no buffers, no scheduler.
-//!
-//! One process of a job hosts the synchronizer (`synchronizer.address`, or the first that starts);
-//! the others reach it over HTTP. Every wait has a deadline and a typed outcome.
+//! Knows neither inference servers nor experiences. One process hosts it (`synchronizer.address`,
+//! or the first to start), the others use HTTP. Every wait has a deadline and a typed outcome.
 //!
 //! ```text
 //! Synchronizer ─► link ─┬─► host: SyncDriver (SyncCore + clock), WeightStore, FolderWatch

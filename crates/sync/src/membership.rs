@@ -1,4 +1,4 @@
-//! A seat at the synchronizer: it is kept by a beat, and left with a word.
+//! Membership at the synchronizer, kept by heartbeats.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,12 +11,11 @@ use tokio::task::JoinHandle;
 use super::error::SyncError;
 use super::synchronizer::Synchronizer;
 
-/// How many beats there are in a lease, so that one or two that are late do no harm.
+/// Heartbeats per timeout, so that one or two may be late.
 const HEARTBEATS_PER_TIMEOUT: u32 = 4;
 
-/// A seat of an explorer or of the trainer. It is kept for as long as this lives; whoever drops it
-/// before it has said [`Membership::done`] or [`Membership::failed`] has left without a word, and
-/// is missed.
+/// Membership of an explorer or the trainer. Dropping it without [`Membership::done`] or
+/// [`Membership::failed`] counts as lost.
 #[derive(Debug)]
 pub struct Membership {
     shared: Arc<MembershipShared>,
@@ -35,12 +34,12 @@ struct MembershipShared {
 }
 
 impl Synchronizer {
-    /// Takes the seat of an explorer. Who has the same name was started again, and takes it over.
+    /// Joins as an explorer; replaces a member of the same name.
     pub async fn enter_explorer(&self, name: &str) -> Result<Membership, SyncError> {
         Membership::take(self, MemberRole::Explorer, name).await
     }
 
-    /// Takes the seat of the trainer, of which there is one.
+    /// Joins as the only trainer.
     pub async fn enter_trainer(&self, name: &str) -> Result<Membership, SyncError> {
         Membership::take(self, MemberRole::Trainer, name).await
     }
@@ -64,22 +63,21 @@ impl Membership {
         Ok(Self { shared, beats, runtime: Handle::current(), has_left: false })
     }
 
-    /// The name that it was taken under.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// Whether another process of the same name has taken it.
+    /// Tells whether another process of the same name has joined.
     pub fn is_replaced(&self) -> bool {
         self.shared.is_replaced.load(Ordering::Relaxed)
     }
 
-    /// Leaves: all is done.
+    /// Leaves after success.
     pub async fn done(self) -> Result<(), SyncError> {
         self.leave(LeaveReason::Done).await
     }
 
-    /// Leaves with an error, which those who wait get to know.
+    /// Leaves with an error, which ends waits.
     pub async fn failed(self, message: &str) -> Result<(), SyncError> {
         self.leave(LeaveReason::Failed(message.to_owned())).await
     }
@@ -99,7 +97,7 @@ impl Drop for Membership {
             return;
         }
         let shared = Arc::clone(&self.shared);
-        // If the runtime ends before that is said, the lease runs out.
+        // If the runtime ends first, the heartbeat timeout applies.
         self.runtime.spawn(async move {
             let _ = shared.leave(LeaveReason::TimedOut).await;
         });
@@ -115,8 +113,8 @@ impl MembershipShared {
         let (seat, lease) = entered.await?;
         self.seat.store(seat, Ordering::Relaxed);
         if self.role == MemberRole::Trainer {
-            // What it is at is not told again: a number of one host means nothing to another, and
-            // a trainer that makes a step will say when it is idle.
+            // Its progress is not repeated: wait ids differ between hosts, and the trainer will
+            // report idle.
             synchronizer.set_trainer(seat);
         }
         Ok(lease)
@@ -133,7 +131,6 @@ impl MembershipShared {
         left.await
     }
 
-    /// Says again and again that it is there.
     async fn beat(self: Arc<Self>, lease: Duration) {
         let mut ticks =
             tokio::time::interval((lease / HEARTBEATS_PER_TIMEOUT).max(Duration::from_millis(1)));
@@ -147,14 +144,16 @@ impl MembershipShared {
                 Ok(HeartbeatReply::Known) => {}
                 Ok(HeartbeatReply::Replaced) => {
                     self.is_replaced.store(true, Ordering::Relaxed);
-                    tracing::warn!(name = self.name, "another process of this name took the seat");
+                    tracing::warn!(name = self.name, "another process of this name has joined");
                     return;
                 }
                 Ok(HeartbeatReply::Unknown) => match self.enter().await {
-                    Ok(_) => tracing::info!(name = self.name, "the seat is taken again"),
-                    Err(error) => tracing::warn!(%error, name = self.name, "no seat; trying again"),
+                    Ok(_) => tracing::info!(name = self.name, "membership renewed"),
+                    Err(error) => tracing::warn!(%error, name = self.name, "join failed, retrying"),
                 },
-                Err(error) => tracing::warn!(%error, name = self.name, "cannot be heard"),
+                Err(error) => {
+                    tracing::warn!(%error, name = self.name, "heartbeat failed, retrying")
+                }
             }
         }
     }

@@ -1,150 +1,150 @@
-//! What explorers, trainers and the synchronizer say to each other. The same types are the JSON of
-//! the HTTP calls.
+//! Messages between explorers, trainers and the synchronizer; most are the JSON of the HTTP API.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rollway_core::sync::{self as board, TensorSpec, TransferGroup};
+use rollway_core::sync::{
+    self as core_sync, ExplorerPresence, TensorSpec, TrainerPresence, TransferGroup,
+};
 use serde::{Deserialize, Serialize};
 
-/// Weights that were published.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishedWeights {
-    /// Their version: the trainer's step.
+    /// Train step.
     pub version: u64,
     pub location: WeightLocation,
 }
 
-/// Where published weights are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WeightLocation {
-    /// In a folder with `model.safetensors` or the like, as servers see it.
+    /// Folder with safetensors, as servers see it.
     Folder(PathBuf),
-    /// At the trainer, which sends them over a group that all servers are members of.
+    /// At the trainer, which sends them over a group of all servers.
     Group(#[serde(with = "TransferGroupJson")] TransferGroup),
 }
 
-/// Weights that are to be published.
+/// Weights to publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NewWeightsMessage {
-    /// They are in a folder, complete.
     Folder(PathBuf),
-    /// The content of a safetensors file, to be kept by the synchronizer.
+    /// Content of a safetensors file, stored by the synchronizer.
     Bytes(Bytes),
-    /// The trainer sends them over a group when servers are ready.
+    /// Sent over a group by the trainer when servers are ready.
     Group(TransferGroup),
 }
 
-/// What an explorer waits for. It has delivered what it wants the trainer to have learned from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Wait of an explorer that has delivered its experiences.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WeightRequest {
-    /// Its name.
     pub explorer: String,
-    /// The version that it has.
+    /// Version of the explorer.
     pub have: u64,
-    /// Versions before this one are not enough while the trainer can still get there.
-    /// [`WeightRequest::LAST`]: only its last ones are, for which it must have ended.
+    /// Minimum version while the trainer can still reach it. [`WeightRequest::LAST`]: the trainer's
+    /// last weights.
     pub at_least: u64,
-    /// Whether the trainer is asked to publish (style `explorer_driven`).
+    /// Ask the trainer to publish (style `explorer_driven`).
+    #[serde(default)]
     pub demand: bool,
-    /// How long it waits.
+    /// Seconds in JSON.
+    #[serde(with = "seconds_json")]
     pub timeout: Duration,
 }
 
 impl WeightRequest {
-    /// Asks for the last weights of a trainer, whatever it is at meanwhile.
-    pub const LAST: u64 = board::WeightWait::LAST;
+    /// Requests the last weights of a trainer.
+    pub const LAST: u64 = core_sync::WeightWait::LAST;
 }
 
-/// What came of waiting.
+/// Outcome of a wait.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WeightWaitResult {
-    /// Newer weights.
     New(PublishedWeights),
-    /// The trainer has no newer ones and waits for experiences itself.
+    /// The trainer has no newer weights and waits for experiences.
     NothingNew,
-    /// The trainer is done. These were its last weights, if they are newer.
+    /// The trainer is done; its last weights, if newer.
     TrainerDone(Option<PublishedWeights>),
-    /// The trainer ended with an error, or stopped answering.
+    /// The trainer failed or its heartbeats stopped.
     TrainerFailed(String),
-    /// Nothing happened in time; in words: who was there and what they did.
+    /// Timeout, with a description of the members.
     TimedOut(String),
 }
 
-/// What a trainer is at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrainerProgress {
-    /// It makes a step.
     Training,
-    /// It waits for experiences for its next step.
+    /// The trainer waits for experiences.
     Idle {
-        /// [`WaitStatus::ask`] as it was before it looked for experiences, of which there were too
-        /// few. That tells those who wait whether it knows of what they delivered.
+        /// [`WaitStatus::ask`] before it looked for experiences: waits up to this id are answered.
         seen: u64,
     },
     Done,
-    /// It ended with an error.
     Failed(String),
 }
 
-/// What a trainer should know of those who wait.
+/// Open waits, for the trainer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitStatus {
-    /// The number of the last wait that began.
+    /// Id of the last wait.
     pub ask: u64,
-    /// How many waits are open.
+    /// Number of open waits.
     pub waiting: usize,
-    /// The smallest version that would satisfy one who demands weights; none if nobody does.
+    /// Smallest version that satisfies a demand. `None`: no demand.
     pub wanted: Option<u64>,
 }
 
-/// Everybody, and what they are at.
+/// Members and newest weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncStatus {
-    /// The newest weights; none if there are none.
     pub newest: Option<PublishedWeights>,
-    /// Explorers that ever came.
+    /// All explorers that have ever joined.
     pub explorers: Vec<MemberStatus>,
-    /// The trainer; none if none ever came.
+    /// `None`: no trainer has joined.
     pub trainer: Option<MemberStatus>,
     pub asked: WaitStatus,
-    /// Versions that explorers were told of and may be loading: they are not removed.
+    /// Versions that explorers may be loading; they are kept.
     pub loading: Vec<u64>,
 }
 
-/// Somebody who came.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberStatus {
     pub name: String,
     /// `here`, `waiting`, `training`, `idle`, `done`, `failed` or `lost`.
     pub state: String,
-    /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl SyncStatus {
-    pub(super) fn new(view: board::SyncView, newest: Option<PublishedWeights>) -> Self {
-        let explorer = |it: board::ExplorerMember| match it.state {
-            board::ExplorerPresence::Present if it.waiting > 0 => {
-                MemberStatus::new(it.name, "waiting")
-            }
-            board::ExplorerPresence::Present => MemberStatus::new(it.name, "here"),
-            board::ExplorerPresence::Done => MemberStatus::new(it.name, "done"),
-            board::ExplorerPresence::Lost => MemberStatus::new(it.name, "lost"),
-            board::ExplorerPresence::Failed(why) => MemberStatus::failed(it.name, why),
+    pub(super) fn new(view: core_sync::SyncView, newest: Option<PublishedWeights>) -> Self {
+        let status = |name, (state, error): (&str, Option<String>)| MemberStatus {
+            name,
+            state: state.to_owned(),
+            error,
         };
-        let trainer = |it: board::TrainerMember| match it.state {
-            board::TrainerPresence::Here => MemberStatus::new(it.name, "here"),
-            board::TrainerPresence::Training => MemberStatus::new(it.name, "training"),
-            board::TrainerPresence::Idle { .. } => MemberStatus::new(it.name, "idle"),
-            board::TrainerPresence::Done => MemberStatus::new(it.name, "done"),
-            board::TrainerPresence::Lost => MemberStatus::new(it.name, "lost"),
-            board::TrainerPresence::Failed(why) => MemberStatus::failed(it.name, why),
+        let explorer = |it: core_sync::ExplorerMember| {
+            let state = match it.state {
+                ExplorerPresence::Present if it.waiting > 0 => ("waiting", None),
+                ExplorerPresence::Present => ("here", None),
+                ExplorerPresence::Done => ("done", None),
+                ExplorerPresence::Lost => ("lost", None),
+                ExplorerPresence::Failed(error) => ("failed", Some(error)),
+            };
+            status(it.name, state)
+        };
+        let trainer = |it: core_sync::TrainerMember| {
+            let state = match it.state {
+                TrainerPresence::Here => ("here", None),
+                TrainerPresence::Training => ("training", None),
+                TrainerPresence::Idle { .. } => ("idle", None),
+                TrainerPresence::Done => ("done", None),
+                TrainerPresence::Lost => ("lost", None),
+                TrainerPresence::Failed(error) => ("failed", Some(error)),
+            };
+            status(it.name, state)
         };
         Self {
             newest,
@@ -156,23 +156,12 @@ impl SyncStatus {
     }
 }
 
-impl MemberStatus {
-    fn new(name: String, state: &str) -> Self {
-        Self { name, state: state.to_owned(), error: None }
-    }
-
-    fn failed(name: String, why: String) -> Self {
-        Self { name, state: "failed".to_owned(), error: Some(why) }
+impl From<core_sync::WaitSummary> for WaitStatus {
+    fn from(waits: core_sync::WaitSummary) -> Self {
+        Self { ask: waits.ask.0, waiting: waits.waiting, wanted: waits.wanted }
     }
 }
 
-impl From<board::WaitSummary> for WaitStatus {
-    fn from(asked: board::WaitSummary) -> Self {
-        Self { ask: asked.ask.0, waiting: asked.waiting, wanted: asked.wanted }
-    }
-}
-
-/// How a group is written.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "TransferGroup")]
 pub(super) struct TransferGroupJson {
@@ -187,7 +176,6 @@ pub(super) struct TransferGroupJson {
     tensors: Vec<TensorSpec>,
 }
 
-/// How a tensor that is sent is written.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "TensorSpec")]
 struct TensorText {
@@ -203,19 +191,38 @@ mod tensors {
     use super::TensorText;
 
     #[derive(Serialize)]
-    struct GrantedWait<'a>(#[serde(with = "TensorText")] &'a TensorSpec);
+    struct TensorRef<'a>(#[serde(with = "TensorText")] &'a TensorSpec);
 
     #[derive(Deserialize)]
-    struct TakenWeights(#[serde(with = "TensorText")] TensorSpec);
+    struct TensorOwned(#[serde(with = "TensorText")] TensorSpec);
 
     pub(super) fn serialize<S: Serializer>(all: &[TensorSpec], to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(all.iter().map(GrantedWait))
+        to.collect_seq(all.iter().map(TensorRef))
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Vec<TensorSpec>, D::Error> {
-        let taken = Vec::<TakenWeights>::deserialize(from)?;
-        Ok(taken.into_iter().map(|it| it.0).collect())
+        let tensors = Vec::<TensorOwned>::deserialize(from)?;
+        Ok(tensors.into_iter().map(|it| it.0).collect())
+    }
+}
+
+/// Converts seconds of a request; out-of-range values are clamped.
+pub(super) fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
+}
+
+mod seconds_json {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(time.as_secs_f64())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        f64::deserialize(from).map(super::seconds)
     }
 }

@@ -8,37 +8,33 @@ use rollway_config::{Config, SyncMethod};
 
 use super::weight_folder;
 
-/// How long a member who says nothing is believed to be there.
+/// Default heartbeat timeout of members.
 const MEMBER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long a synchronizer that does not answer is looked for, by calls that do not say.
+/// Default time to look for an unreachable synchronizer.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How a synchronizer is hosted or found.
 #[derive(Clone, Debug)]
 pub struct SynchronizerOptions {
-    /// The job's folder.
     pub job_dir: PathBuf,
-    /// The job's name, so that nobody joins another's.
+    /// Job name, checked when joining.
     pub job: String,
     /// `synchronizer.address`.
     pub address: Option<String>,
-    /// The way that weights take.
     pub method: SyncMethod,
-    /// How long a member who says nothing is believed to be there.
+    /// Heartbeat timeout of members.
     pub lease: Duration,
-    /// How long a synchronizer that does not answer is looked for.
+    /// Time to look for an unreachable synchronizer.
     pub patience: Duration,
-    /// Where pushed weights are kept with method `memory`.
+    /// Folder of pushed weights with method `memory`.
     pub memory: PathBuf,
-    /// Whether this process may host it.
     pub may_host: bool,
-    /// Its secret, for a process that cannot read it in the job's folder.
+    /// Secret for a process without access to the job folder.
     pub secret: Option<Secret>,
 }
 
 impl SynchronizerOptions {
-    /// Returns what a checked configuration says.
+    /// Returns the options of a validated configuration.
     pub fn of(config: &Config) -> Self {
         let parts = [&config.project, &config.group, &config.name];
         let job: Vec<&str> =
@@ -52,7 +48,7 @@ impl SynchronizerOptions {
         }
     }
 
-    /// Returns the usual options for the folder of a job.
+    /// Returns the default options for a job folder.
     pub fn new(job_dir: impl Into<PathBuf>) -> Self {
         let job_dir = job_dir.into();
         Self {

@@ -1,4 +1,4 @@
-//! The HTTP calls of the synchronizer. All but `/health` need the job's secret.
+//! The HTTP API of the synchronizer. All paths but `/health` need the job's secret.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -26,39 +26,37 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::SyncError;
 use super::messages::{
-    NewWeightsMessage, TrainerProgress, WaitStatus, WeightLocation, WeightRequest, WeightWaitResult,
+    NewWeightsMessage, TrainerProgress, WaitStatus, WeightLocation, WeightRequest,
+    WeightWaitResult, seconds,
 };
 use super::options::SynchronizerOptions;
 use super::store::WeightStore;
 use super::sync_driver::SyncDriver;
 use super::weight_folder::MODEL;
 
-/// How long one call waits: whoever waits longer asks again, so that either side notices that the
-/// other is gone.
+/// Maximum duration of a request; longer waits repeat it, so that both sides detect a lost peer.
 pub(super) const LONG_POLL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The longest message that is no weights: a group may have many tensors.
+/// Maximum size of a request without weights.
 const MAX_MESSAGE: usize = 16 << 20;
 
-/// The largest weights that are taken: half a tebibyte.
+/// Maximum size of weights: half a tebibyte.
 const MAX_WEIGHTS: u64 = 512 << 30;
 
-/// How long the next piece of weights may take.
+/// Timeout of the next chunk of weights.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
-/// How many pieces of weights wait to be written.
+/// Chunks queued for writing.
 const PIECES: usize = 16;
 
-/// What all calls work with.
 #[derive(Debug)]
 pub(super) struct SyncServerShared {
-    hub: Arc<SyncDriver>,
+    driver: Arc<SyncDriver>,
     store: Arc<WeightStore>,
     secret: Secret,
     about: JobIdentity,
 }
 
-/// Which job a synchronizer is of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct JobIdentity {
     pub(super) job: String,
@@ -74,7 +72,7 @@ pub(super) struct Enter {
 #[derive(Serialize, Deserialize)]
 pub(super) struct JoinReply {
     pub(super) seat: u64,
-    /// Seconds within which the next beat has to come.
+    /// Heartbeat timeout in seconds.
     pub(super) lease: f64,
 }
 
@@ -106,14 +104,9 @@ pub(super) struct Submitted {
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct Wait {
-    pub(super) explorer: String,
-    pub(super) have: u64,
-    pub(super) at_least: u64,
-    #[serde(default)]
-    pub(super) demand: bool,
-    /// Seconds that are left.
-    pub(super) timeout: f64,
-    /// Seconds that were waited before.
+    #[serde(flatten)]
+    pub(super) want: WeightRequest,
+    /// Seconds waited before.
     #[serde(default)]
     pub(super) waited: f64,
 }
@@ -131,7 +124,6 @@ pub(super) struct Publish {
     pub(super) location: WeightLocation,
 }
 
-/// What is said instead of an answer.
 #[derive(Serialize, Deserialize)]
 pub(super) struct SyncErrorBody {
     pub(super) error: String,
@@ -144,17 +136,16 @@ type Reply<T> = Result<Json<T>, Response>;
 
 impl SyncServerShared {
     pub(super) fn new(
-        hub: Arc<SyncDriver>,
+        driver: Arc<SyncDriver>,
         store: Arc<WeightStore>,
         secret: Secret,
         options: &SynchronizerOptions,
     ) -> Arc<Self> {
         let about = JobIdentity { job: options.job.clone(), method: options.method };
-        Arc::new(Self { hub, store, secret, about })
+        Arc::new(Self { driver, store, secret, about })
     }
 }
 
-/// Serves in the background until it is over.
 pub(super) fn serve(listener: TcpListener, shared: Arc<SyncServerShared>, over: CancellationToken) {
     let listener = listener.tap_io(|stream| {
         let _ = stream.set_nodelay(true);
@@ -162,7 +153,7 @@ pub(super) fn serve(listener: TcpListener, shared: Arc<SyncServerShared>, over: 
     let serving =
         axum::serve(listener, router(shared)).with_graceful_shutdown(over.cancelled_owned());
     tokio::spawn(async move {
-        // It never fails: what goes wrong with a connection is seen at its other end.
+        // Errors of connections are handled by the peers.
         let _ = serving.await;
     });
 }
@@ -187,22 +178,22 @@ fn router(shared: Arc<SyncServerShared>) -> Router {
         .with_state(shared)
 }
 
-/// Lets nobody in without the secret, and nobody at all when the host goes.
+/// Authenticates requests, and refuses them once the host ends.
 async fn guard(State(shared): Shares, request: Request, next: Next) -> Response {
     let given = request.headers().get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
     let given = given.and_then(|it| it.strip_prefix("Bearer ")).map(Secret::new);
     if !matches!(given, Some(Ok(given)) if given == shared.secret) {
-        let words = "this synchronizer wants the secret in the job's synchronizer.json";
-        return refusal(StatusCode::UNAUTHORIZED, "refused", words);
+        let message = "this synchronizer wants the secret in the job's synchronizer.json";
+        return refusal(StatusCode::UNAUTHORIZED, "refused", message);
     }
-    if shared.hub.is_over() {
+    if shared.driver.is_over() {
         return gone();
     }
     next.run(request).await
 }
 
-fn refusal(status: StatusCode, kind: &str, words: &str) -> Response {
-    let body = SyncErrorBody { error: words.to_owned(), kind: kind.to_owned() };
+fn refusal(status: StatusCode, kind: &str, message: &str) -> Response {
+    let body = SyncErrorBody { error: message.to_owned(), kind: kind.to_owned() };
     (status, Json(body)).into_response()
 }
 
@@ -221,16 +212,12 @@ fn refused(error: &SyncError) -> Response {
     refusal(status, kind, &error.to_string())
 }
 
-fn seconds(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
-}
-
 async fn about(State(shared): Shares) -> Json<JobIdentity> {
     Json(shared.about.clone())
 }
 
 async fn view(State(shared): Shares) -> Response {
-    Json(shared.hub.view()).into_response()
+    Json(shared.driver.view()).into_response()
 }
 
 async fn enter(State(shared): Shares, Json(call): Json<Enter>) -> Reply<JoinReply> {
@@ -238,8 +225,8 @@ async fn enter(State(shared): Shares, Json(call): Json<Enter>) -> Reply<JoinRepl
         "explorer" => MemberRole::Explorer,
         "trainer" => MemberRole::Trainer,
         other => {
-            let words = format!("role {other:?} is neither \"explorer\" nor \"trainer\"");
-            return Err(refusal(StatusCode::BAD_REQUEST, "refused", &words));
+            let message = format!("role {other:?} is neither \"explorer\" nor \"trainer\"");
+            return Err(refusal(StatusCode::BAD_REQUEST, "refused", &message));
         }
     };
     let entered = shared.store.enter(role, &call.name);
@@ -248,7 +235,7 @@ async fn enter(State(shared): Shares, Json(call): Json<Enter>) -> Reply<JoinRepl
 }
 
 async fn beat(State(shared): Shares, Json(call): Json<MemberRef>) -> Json<&'static str> {
-    Json(match shared.hub.beat(call.seat) {
+    Json(match shared.driver.beat(call.seat) {
         HeartbeatReply::Known => "known",
         HeartbeatReply::Replaced => "replaced",
         HeartbeatReply::Unknown => "unknown",
@@ -261,8 +248,8 @@ async fn leave(State(shared): Shares, Json(call): Json<Leave>) -> Reply<()> {
         "failed" => LeaveReason::Failed(call.message),
         "silent" => LeaveReason::TimedOut,
         other => {
-            let words = format!("{other:?} is none of \"done\", \"failed\", \"silent\"");
-            return Err(refusal(StatusCode::BAD_REQUEST, "refused", &words));
+            let message = format!("{other:?} is none of \"done\", \"failed\", \"silent\"");
+            return Err(refusal(StatusCode::BAD_REQUEST, "refused", &message));
         }
     };
     shared.store.leave(call.seat, &how).await;
@@ -274,19 +261,12 @@ async fn trainer(State(shared): Shares, Json(call): Json<TrainerStateRequest>) -
 }
 
 async fn submitted(State(shared): Shares, Json(call): Json<Submitted>) -> Json<u64> {
-    Json(shared.hub.submitted(&call.explorer, call.experiences))
+    Json(shared.driver.submitted(&call.explorer, call.experiences))
 }
 
-/// Answers nothing if it is to be asked again.
+/// `null`: the request must be repeated.
 async fn wait(State(shared): Shares, Json(call): Json<Wait>) -> Reply<Option<WeightWaitResult>> {
-    let want = WeightRequest {
-        explorer: call.explorer,
-        have: call.have,
-        at_least: call.at_least,
-        demand: call.demand,
-        timeout: seconds(call.timeout),
-    };
-    let waiting = shared.hub.wait(want, seconds(call.waited));
+    let waiting = shared.driver.wait(call.want, seconds(call.waited));
     match tokio::time::timeout(LONG_POLL_TIMEOUT, waiting).await {
         Err(_) => Ok(Json(None)),
         Ok(Some(waited)) => Ok(Json(Some(waited))),
@@ -296,12 +276,12 @@ async fn wait(State(shared): Shares, Json(call): Json<Wait>) -> Reply<Option<Wei
 
 async fn wait_status(State(shared): Shares, Json(call): Json<Since>) -> Reply<WaitStatus> {
     let timeout = seconds(call.timeout).min(LONG_POLL_TIMEOUT);
-    shared.hub.wait_status(call.since, timeout).await.map(Json).ok_or_else(gone)
+    shared.driver.wait_status(call.since, timeout).await.map(Json).ok_or_else(gone)
 }
 
 async fn left(State(shared): Shares, Json(call): Json<Since>) -> Reply<bool> {
     let timeout = seconds(call.timeout).min(LONG_POLL_TIMEOUT);
-    shared.hub.explorers_left(timeout).await.map(Json).ok_or_else(gone)
+    shared.driver.explorers_left(timeout).await.map(Json).ok_or_else(gone)
 }
 
 async fn publish(State(shared): Shares, Json(call): Json<Publish>) -> Reply<()> {
@@ -313,7 +293,7 @@ async fn publish(State(shared): Shares, Json(call): Json<Publish>) -> Reply<()> 
     published.map(Json).map_err(|error| refused(&error))
 }
 
-/// Takes the content of a safetensors file, piece by piece.
+/// Receives the content of a safetensors file.
 async fn weights(State(shared): Shares, Path(version): Path<u64>, body: Body) -> Reply<()> {
     let store = &shared.store;
     let taken = async {
@@ -322,7 +302,7 @@ async fn weights(State(shared): Shares, Path(version): Path<u64>, body: Body) ->
         let draft = match store.begin(version).await {
             Ok(draft) => draft,
             Err(error) => {
-                // Whoever still sends does not listen: they are heard out.
+                // The client does not read the response before it has sent everything.
                 receive(&mut body, None).await?;
                 return Err(error);
             }
@@ -348,13 +328,14 @@ async fn write(body: &mut BodyDataStream, path: PathBuf) -> Result<(), SyncError
     written.map_err(|error| SyncError::file(&path, &error))
 }
 
-/// Receives all pieces, and hands them on for as long as somebody takes them.
+/// Receives all chunks; passes them on while the receiver is open.
 async fn receive(
     body: &mut BodyDataStream,
     mut pieces: Option<mpsc::Sender<Bytes>>,
 ) -> Result<(), SyncError> {
     let mut size = 0u64;
-    let torn = |why: String| SyncError::Weights(format!("the weights did not come whole: {why}"));
+    let torn =
+        |reason: String| SyncError::Weights(format!("the weights did not come whole: {reason}"));
     loop {
         let next = tokio::time::timeout(MAX_PAUSE, body.next()).await;
         let next = next.map_err(|_| torn(format!("nothing came for {MAX_PAUSE:?}")))?;

@@ -1,4 +1,4 @@
-//! The weights that a host keeps, and their publication.
+//! Weights of a host, and their publication.
 
 use parking_lot::Mutex;
 use std::fs;
@@ -20,32 +20,30 @@ use super::sync_driver::SyncDriver;
 use super::tensor_files;
 use super::weight_folder::{self, MODEL, WeightDraft};
 
-/// How many weights that do not stay for good are kept: servers may still read the last but one.
+/// Temporary weights kept: servers may still load the last but one.
 const PASSING: usize = 2;
 
-/// The weights that are kept, and the hub that tells of them.
 #[derive(Debug)]
 pub(super) struct WeightStore {
-    hub: Arc<SyncDriver>,
+    driver: Arc<SyncDriver>,
     method: SyncMethod,
     lease: Duration,
-    /// Where weights are: the job's folder, or one in memory.
+    /// Job folder, or a folder in memory.
     folder: PathBuf,
     checkpoints: CheckpointFolder,
-    /// Held by the one who publishes.
+    /// Held while publishing.
     publishing: tokio::sync::Mutex<()>,
-    /// What other processes of the job are told, and where.
-    card: Mutex<SyncAddressFile>,
+    address_file: Mutex<SyncAddressFile>,
     path: PathBuf,
-    /// What was said about weights that could not be used, so that it is said once.
-    said: Mutex<String>,
+    /// Last logged error.
+    logged: Mutex<String>,
 }
 
 impl WeightStore {
     pub(super) fn open(
         options: &SynchronizerOptions,
-        hub: Arc<SyncDriver>,
-        (card, path): (SyncAddressFile, PathBuf),
+        driver: Arc<SyncDriver>,
+        (address_file, path): (SyncAddressFile, PathBuf),
     ) -> Result<Self, SyncError> {
         let folder = match options.method {
             SyncMethod::Checkpoint | SyncMethod::Nccl => options.job_dir.clone(),
@@ -56,15 +54,15 @@ impl WeightStore {
             }
         };
         Ok(Self {
-            hub,
+            driver,
             method: options.method,
             lease: options.lease,
             checkpoints: CheckpointFolder::new(&folder),
             folder,
             publishing: tokio::sync::Mutex::new(()),
-            card: Mutex::new(card),
+            address_file: Mutex::new(address_file),
             path,
-            said: Mutex::new(String::new()),
+            logged: Mutex::new(String::new()),
         })
     }
 
@@ -73,14 +71,14 @@ impl WeightStore {
     }
 
     pub(super) fn enter(&self, role: MemberRole, name: &str) -> Result<(u64, Duration), SyncError> {
-        let entered = self.hub.enter(role, name).map_err(refused)?;
+        let entered = self.driver.enter(role, name).map_err(refused)?;
         Ok((entered.seat.0, self.lease))
     }
 
     pub(super) async fn leave(self: &Arc<Self>, seat: u64, how: &LeaveReason) {
-        // Who waits gets the last weights, not only the end.
+        // Waits get the last weights before the end.
         self.look_apart().await;
-        self.hub.leave(seat, how);
+        self.driver.leave(seat, how);
         let store = Arc::clone(self);
         let kept = apart(move || store.keep_members()).await;
         if let Err(error) = kept {
@@ -88,66 +86,66 @@ impl WeightStore {
         }
     }
 
-    /// Writes down who has left, for whoever hosts the synchronizer next.
+    /// Saves the members that have left, for the next host.
     fn keep_members(&self) -> Result<(), SyncError> {
-        let view = self.hub.view();
+        let view = self.driver.view();
         let has_left = |member: &MemberStatus| matches!(member.state.as_str(), "done" | "failed");
-        let mut card = self.card.lock();
-        card.explorers = view.explorers.into_iter().filter(has_left).collect();
-        card.trainer = view.trainer.filter(has_left);
-        card.write(&self.path)
+        let mut address_file = self.address_file.lock();
+        address_file.explorers = view.explorers.into_iter().filter(has_left).collect();
+        address_file.trainer = view.trainer.filter(has_left);
+        address_file.write(&self.path)
     }
 
     pub(super) async fn trainer(self: &Arc<Self>, seat: u64, state: TrainerProgress) -> bool {
         if state != TrainerProgress::Training {
-            // What it published is known before it is believed that there is nothing new.
+            // Published weights are found before waits end with `NothingNew`.
             self.look_apart().await;
         }
-        self.hub.trainer(seat, state)
+        self.driver.trainer(seat, state)
     }
 
-    /// Looks for new weights on a thread that may wait for disks.
+    /// Runs [`look`](Self::look) on a blocking thread.
     pub(super) async fn look_apart(self: &Arc<Self>) -> bool {
         let store = Arc::clone(self);
         tokio::task::spawn_blocking(move || store.look()).await.unwrap_or(false)
     }
 
-    /// Looks for new weights in the folder, if that is their way. False: they cannot be read yet.
+    /// Publishes new weights of the folder. `false`: they cannot be read yet.
     pub(super) fn look(&self) -> bool {
         if self.method == SyncMethod::Nccl {
             return true;
         }
-        // Before the folder: what is published meanwhile is newer than what is found, and no fault.
-        let known = self.hub.newest().map(|newest| newest.version);
+        // Read before the folder: weights published meanwhile are newer and no error.
+        let known = self.driver.newest().map(|newest| newest.version);
         let found = self.checkpoints.newest().map_err(|error| error.to_string());
-        let told = found.and_then(|newest| match newest {
+        let result = found.and_then(|newest| match newest {
             Some(newest) if known.is_some_and(|known| newest.version < known) => {
                 self.is_next(newest.version).map_err(|error| error.to_string())
             }
             Some(newest) if known != Some(newest.version) => {
                 tensor_files::check(&newest.path).map_err(|error| error.to_string())?;
                 let location = WeightLocation::Folder(newest.path);
-                let _ = self.hub.published(PublishedWeights { version: newest.version, location });
+                let _ =
+                    self.driver.published(PublishedWeights { version: newest.version, location });
                 Ok(())
             }
             _ => Ok(()),
         });
-        let words = told.err().unwrap_or_default();
-        let is_well = words.is_empty();
-        let mut said = self.said.lock();
-        if words != *said {
+        let message = result.err().unwrap_or_default();
+        let is_well = message.is_empty();
+        let mut logged = self.logged.lock();
+        if message != *logged {
             if !is_well {
-                tracing::warn!(error = words, "weights cannot be used yet; looking again");
+                tracing::warn!(error = message, "weights cannot be used yet; looking again");
             }
-            *said = words;
+            *logged = message;
         }
         is_well
     }
 
-    /// Tells everybody of weights.
     fn tell(&self, published: PublishedWeights) -> Result<(), SyncError> {
         let version = published.version;
-        if self.hub.published(published).map_err(refused)? {
+        if self.driver.published(published).map_err(refused)? {
             tracing::debug!(version, "new weights");
         }
         Ok(())
@@ -184,9 +182,9 @@ impl WeightStore {
         self.tell(PublishedWeights { version, location })
     }
 
-    /// Refuses versions that go backwards before anything is written.
+    /// Refuses older versions before anything is written.
     pub(super) fn is_next(&self, version: u64) -> Result<(), SyncError> {
-        match self.hub.newest() {
+        match self.driver.newest() {
             Some(newest) if version < newest.version => {
                 Err(refused(JoinRefusal::Older { version, newest: newest.version }))
             }
@@ -194,14 +192,14 @@ impl WeightStore {
         }
     }
 
-    /// Begins to take weights that come in pieces.
+    /// Begins to receive weights in chunks.
     pub(super) async fn begin(&self, version: u64) -> Result<WeightDraft, SyncError> {
         self.is_next(version)?;
         let folder = self.folder.clone();
         apart(move || WeightDraft::begin(&folder, version).map_err(|error| full(&error))).await
     }
 
-    /// Checks weights that were written, makes them the newest, and tells everybody.
+    /// Checks and publishes received weights.
     pub(super) async fn finish(&self, draft: WeightDraft, version: u64) -> Result<(), SyncError> {
         let folder = self.folder.clone();
         let place = apart(move || {
@@ -211,20 +209,18 @@ impl WeightStore {
             Ok(place)
         });
         self.tell(PublishedWeights { version, location: WeightLocation::Folder(place.await?) })?;
-        let (folder, in_use) = (self.folder.clone(), self.hub.loading());
+        let (folder, in_use) = (self.folder.clone(), self.driver.loading());
         apart(move || weight_folder::tidy(&folder, PASSING, &in_use).map_err(|error| full(&error)))
             .await
     }
 
-    /// Removes weights that were kept in memory, if the job is over.
+    /// Removes weights in memory if the job is done.
     pub(super) fn forget(&self) {
-        if self.method == SyncMethod::Memory && self.hub.is_done() {
-            // What cannot be removed is removed by whoever cleans the memory's file system.
+        if self.method == SyncMethod::Memory && self.driver.is_done() {
             let _ = fs::remove_dir_all(&self.folder);
         }
     }
 
-    /// Waits for its turn to publish.
     pub(super) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.publishing.lock().await
     }

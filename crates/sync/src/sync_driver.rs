@@ -1,5 +1,4 @@
-//! The synchronizer itself, in the process that hosts it: the board with a clock, and with
-//! somebody who waits for what it says.
+//! Drives the synchronizer core with a clock and answers its waits.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -10,7 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 use rollway_core::Time;
 use rollway_core::sync::ExplorerPresence::{Lost, Present};
 use rollway_core::sync::{
-    self as board, HeartbeatReply, JoinRefusal, Joined, LeaveReason, MemberId, MemberRole,
+    self as core_sync, HeartbeatReply, JoinRefusal, Joined, LeaveReason, MemberId, MemberRole,
     SyncCore, WaitId, WaitOutcome,
 };
 use tokio::sync::{oneshot, watch};
@@ -22,27 +21,25 @@ use super::messages::{
     WeightWaitResult,
 };
 
-/// The board with a clock. Everybody in this process shares it.
 #[derive(Debug)]
 pub(super) struct SyncDriver {
     origin: Instant,
     state: Mutex<SyncDriverState>,
-    /// Says that something is different from what it was.
+    /// Counts changes.
     changed: watch::Sender<u64>,
-    /// The host goes, and everybody looks for another.
+    /// Cancelled when this process stops hosting.
     over: CancellationToken,
 }
 
 #[derive(Debug)]
 struct SyncDriverState {
-    board: SyncCore,
+    core: SyncCore,
     newest: Option<PublishedWeights>,
     answers: BTreeMap<WaitId, SyncWaiter>,
-    /// The version that an explorer was told of last and may be loading.
+    /// Last version sent to each explorer, which may be loading it.
     loading: BTreeMap<String, u64>,
 }
 
-/// Somebody who waits.
 #[derive(Debug)]
 struct SyncWaiter {
     explorer: String,
@@ -50,27 +47,27 @@ struct SyncWaiter {
 }
 
 impl SyncDriver {
-    /// Returns a hub, and keeps its time until it is over.
+    /// Starts a driver and its timer.
     pub(super) fn start(lease: Duration, first: u64, over: CancellationToken) -> Arc<Self> {
-        let board = SyncCore::new(lease, first);
+        let core = SyncCore::new(lease, first);
         let state = Mutex::new(SyncDriverState {
-            board,
+            core,
             newest: None,
             answers: BTreeMap::new(),
             loading: BTreeMap::new(),
         });
         let (changed, _) = watch::channel(0);
-        let hub = Arc::new(Self { origin: Instant::now(), state, changed, over });
-        tokio::spawn(Arc::clone(&hub).keep_time());
-        hub
+        let driver = Arc::new(Self { origin: Instant::now(), state, changed, over });
+        tokio::spawn(Arc::clone(&driver).keep_time());
+        driver
     }
 
-    /// Lets the board see deadlines as they come.
+    /// Applies deadlines.
     async fn keep_time(self: Arc<Self>) {
         let mut changed = self.changed.subscribe();
         loop {
             changed.mark_unchanged();
-            let next = self.state().board.next_deadline();
+            let next = self.state().core.next_deadline();
             let due = async {
                 match next {
                     Some(at) => tokio::time::sleep_until(self.instant(at)).await,
@@ -80,7 +77,7 @@ impl SyncDriver {
             tokio::select! {
                 () = self.over.cancelled() => return,
                 _ = changed.changed() => {}
-                () = due => self.change(|board, now| board.tick(now)),
+                () = due => self.change(|core, now| core.tick(now)),
             }
         }
     }
@@ -89,20 +86,20 @@ impl SyncDriver {
         self.state.lock()
     }
 
-    fn now(&self) -> Time {
-        Time::ZERO.after(self.origin.elapsed())
-    }
-
     fn instant(&self, at: Time) -> Instant {
-        // A deadline that is not reached before the end of time is looked at in a day.
+        // A deadline that cannot be represented is checked again in a day.
         let far = self.origin + self.origin.elapsed() + Duration::from_secs(86_400);
         self.origin.checked_add(at.since(Time::ZERO)).map_or(far, |at| at.min(far))
     }
 
-    /// Changes the board, and answers those whose wait is over.
+    /// Changes the core and answers ended waits.
     fn change<T>(&self, act: impl FnOnce(&mut SyncCore, Time) -> T) -> T {
+        self.change_state(|state, now| act(&mut state.core, now))
+    }
+
+    fn change_state<T>(&self, act: impl FnOnce(&mut SyncDriverState, Time) -> T) -> T {
         let mut state = self.state();
-        let done = act(&mut state.board, self.now());
+        let done = act(&mut state, Time::ZERO.after(self.origin.elapsed()));
         state.answer();
         drop(state);
         self.changed.send_modify(|count| *count = count.wrapping_add(1));
@@ -110,10 +107,10 @@ impl SyncDriver {
     }
 
     pub(super) fn enter(&self, role: MemberRole, name: &str) -> Result<Joined, JoinRefusal> {
-        self.change(|board, now| board.join(now, role, name))
+        self.change(|core, now| core.join(now, role, name))
     }
 
-    /// Remembers who had left when another process hosted the synchronizer.
+    /// Restores members that left under an earlier host.
     pub(super) fn remember(&self, explorers: &[MemberStatus], trainer: Option<&MemberStatus>) {
         let explorers = explorers.iter().map(|member| (MemberRole::Explorer, member));
         for (role, member) in explorers.chain(trainer.map(|member| (MemberRole::Trainer, member))) {
@@ -125,96 +122,90 @@ impl SyncDriver {
     }
 
     pub(super) fn beat(&self, seat: u64) -> HeartbeatReply {
-        self.change(|board, now| board.heartbeat(now, MemberId(seat)))
+        self.change(|core, now| core.heartbeat(now, MemberId(seat)))
     }
 
     pub(super) fn leave(&self, seat: u64, how: &LeaveReason) {
-        self.change(|board, now| board.leave(now, MemberId(seat), how));
+        self.change(|core, now| core.leave(now, MemberId(seat), how));
     }
 
-    /// Hears from the trainer what it is at; false if it is not the trainer.
+    /// Sets the trainer's progress. `false`: not the trainer.
     pub(super) fn trainer(&self, seat: u64, state: TrainerProgress) -> bool {
         let state = match state {
-            TrainerProgress::Training => board::TrainerPresence::Training,
-            TrainerProgress::Idle { seen } => board::TrainerPresence::Idle { seen: WaitId(seen) },
-            TrainerProgress::Done => board::TrainerPresence::Done,
-            TrainerProgress::Failed(why) => board::TrainerPresence::Failed(why),
+            TrainerProgress::Training => core_sync::TrainerPresence::Training,
+            TrainerProgress::Idle { seen } => {
+                core_sync::TrainerPresence::Idle { seen: WaitId(seen) }
+            }
+            TrainerProgress::Done => core_sync::TrainerPresence::Done,
+            TrainerProgress::Failed(reason) => core_sync::TrainerPresence::Failed(reason),
         };
-        self.change(|board, now| board.set_trainer_state(now, MemberId(seat), state))
+        self.change(|core, now| core.set_trainer_state(now, MemberId(seat), state))
     }
 
-    /// Hears how many experiences an explorer has submitted, and says how many the others have.
+    /// Reports an explorer's submitted experiences; returns those of the others.
     pub(super) fn submitted(&self, explorer: &str, experiences: u64) -> u64 {
-        self.state().board.submitted(explorer, experiences)
+        self.state().core.submitted(explorer, experiences)
     }
 
-    /// Tells everybody of weights; false if they are known.
+    /// Publishes weights. `false`: the version is known.
     pub(super) fn published(&self, published: PublishedWeights) -> Result<bool, JoinRefusal> {
-        let mut state = self.state();
-        let SyncDriverState { board, newest, .. } = &mut *state;
-        if newest.as_ref().is_some_and(|newest| newest.version == published.version) {
-            // The same again, perhaps elsewhere.
+        self.change_state(|SyncDriverState { core, newest, .. }, _| {
+            // The same version may have another location.
+            let is_new = newest.as_ref().is_none_or(|newest| newest.version != published.version);
+            if is_new {
+                core.published(published.version)?;
+            }
             *newest = Some(published);
-            return Ok(false);
-        }
-        board.published(published.version)?;
-        *newest = Some(published);
-        state.answer();
-        drop(state);
-        self.changed.send_modify(|count| *count = count.wrapping_add(1));
-        Ok(true)
+            Ok(is_new)
+        })
     }
 
     pub(super) fn newest(&self) -> Option<PublishedWeights> {
         self.state().newest.clone()
     }
 
-    /// Waits as an explorer; none if the host goes.
+    /// Waits for weights. `None`: the host ends.
     pub(super) async fn wait(
         self: &Arc<Self>,
         want: WeightRequest,
         waited: Duration,
     ) -> Option<WeightWaitResult> {
         let WeightRequest { explorer, have, at_least, demand, timeout } = want;
-        let want = board::WeightWait { explorer, have, at_least, demand, timeout, waited };
+        let want = core_sync::WeightWait { explorer, have, at_least, demand, timeout, waited };
         let (answer, answered) = oneshot::channel();
-        let ask = {
-            let mut state = self.state();
+        let ask = self.change_state(|state, now| {
             let explorer = want.explorer.clone();
             if state.loading.get(&explorer).is_some_and(|version| *version <= want.have) {
                 state.loading.remove(&explorer);
             }
-            let ask = state.board.wait(self.now(), want);
+            let ask = state.core.wait(now, want);
             state.answers.insert(ask, SyncWaiter { explorer, answer });
-            state.answer();
             ask
-        };
-        self.changed.send_modify(|count| *count = count.wrapping_add(1));
-        // Whoever stops waiting leaves nothing behind.
-        let _given_up = AbandonedWait(self, ask);
+        });
+        let _withdraw = AbandonedWait(self, ask);
         tokio::select! {
             () = self.over.cancelled() => None,
             waited = answered => waited.ok(),
         }
     }
 
-    /// Waits until those who wait are others than `since`, or time is up; none if the host goes.
+    /// Waits until the open waits differ from `since`, or for the timeout. `None`: the host ends.
     pub(super) async fn wait_status(
         &self,
         since: Option<WaitStatus>,
         timeout: Duration,
     ) -> Option<WaitStatus> {
         let look = || {
-            let asked = WaitStatus::from(self.state().board.wait_summary());
-            (asked, since.is_none_or(|since| since != asked))
+            let waits = WaitStatus::from(self.state().core.wait_summary());
+            (waits, since.is_none_or(|since| since != waits))
         };
         self.until(look, timeout).await
     }
 
-    /// Waits until all explorers that ever came have left, or time is up; none if the host goes.
+    /// Waits until all explorers have left, or for the timeout. `None`: the host ends.
     pub(super) async fn explorers_left(&self, timeout: Duration) -> Option<bool> {
         let look = || {
-            let has_left = self.state().board.explorers_left();
+            let has_left = self.state().core.explorers_left();
             (has_left, has_left)
         };
         self.until(look, timeout).await
@@ -241,37 +232,36 @@ impl SyncDriver {
     pub(super) fn view(&self) -> SyncStatus {
         let loading = self.loading();
         let state = self.state();
-        SyncStatus { loading, ..SyncStatus::new(state.board.view(), state.newest.clone()) }
+        SyncStatus { loading, ..SyncStatus::new(state.core.view(), state.newest.clone()) }
     }
 
     /// Returns the versions that explorers may be loading.
     pub(super) fn loading(&self) -> Vec<u64> {
-        let SyncDriverState { board, loading, .. } = &mut *self.state();
+        let SyncDriverState { core, loading, .. } = &mut *self.state();
         let is_there = |name: &String| {
-            board.explorer(name).is_some_and(|state| matches!(state, Present | Lost))
+            core.explorer(name).is_some_and(|state| matches!(state, Present | Lost))
         };
         loading.retain(|name, _| is_there(name));
         loading.values().copied().collect()
     }
 
-    /// Says whether the trainer is done and all explorers have left.
+    /// Tells whether the trainer is done and all explorers have left.
     pub(super) fn is_done(&self) -> bool {
         let state = self.state();
-        let trainer = state.board.view().trainer;
-        let is_done = trainer.is_some_and(|it| it.state == board::TrainerPresence::Done);
-        is_done && state.board.explorers_left()
+        let trainer = state.core.view().trainer;
+        let is_done = trainer.is_some_and(|it| it.state == core_sync::TrainerPresence::Done);
+        is_done && state.core.explorers_left()
     }
 
-    /// Says whether the host goes, so that nobody relies on what is said here.
     pub(super) fn is_over(&self) -> bool {
         self.over.is_cancelled()
     }
 }
 
 impl SyncDriverState {
-    /// Tells those whose wait is over what came of it.
+    /// Answers ended waits.
     fn answer(&mut self) {
-        for (ask, outcome) in self.board.outcomes() {
+        for (ask, outcome) in self.core.outcomes() {
             let Some(SyncWaiter { explorer, answer }) = self.answers.remove(&ask) else { continue };
             let newest = self.newest.clone();
             let waited = match outcome {
@@ -282,29 +272,28 @@ impl SyncDriverState {
                 WaitOutcome::TrainerDone(newer) => {
                     WeightWaitResult::TrainerDone(newest.filter(|_| newer.is_some()))
                 }
-                WaitOutcome::TrainerFailed(why) => WeightWaitResult::TrainerFailed(why),
-                WaitOutcome::TimedOut(why) => WeightWaitResult::TimedOut(why),
+                WaitOutcome::TrainerFailed(reason) => WeightWaitResult::TrainerFailed(reason),
+                WaitOutcome::TimedOut(reason) => WeightWaitResult::TimedOut(reason),
             };
-            if let WeightWaitResult::New(told) | WeightWaitResult::TrainerDone(Some(told)) = &waited
-                && self.board.explorer(&explorer).is_some()
+            if let WeightWaitResult::New(sent) | WeightWaitResult::TrainerDone(Some(sent)) = &waited
+                && self.core.explorer(&explorer).is_some()
             {
-                self.loading.insert(explorer, told.version);
+                self.loading.insert(explorer, sent.version);
             }
-            // Who has given up does not listen.
+            // Fails only if the wait was dropped.
             let _ = answer.send(waited);
         }
     }
 }
 
-/// Withdraws a wait when it is dropped.
+/// Withdraws a wait when dropped.
 struct AbandonedWait<'a>(&'a SyncDriver, WaitId);
 
 impl Drop for AbandonedWait<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.state();
-        state.answers.remove(&self.1);
-        state.board.abandon(self.1);
-        drop(state);
-        self.0.changed.send_modify(|count| *count = count.wrapping_add(1));
+        self.0.change_state(|state, _| {
+            state.answers.remove(&self.1);
+            state.core.abandon(self.1);
+        });
     }
 }

@@ -1,5 +1,5 @@
-//! The synchronizer as explorers and trainers use it: requests to the host, which is found again,
-//! or replaced by this process, when it is gone.
+//! The synchronizer for explorers and trainers: sends requests to the host, and finds or becomes
+//! another host when it is gone.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use super::messages::{
 use super::options::SynchronizerOptions;
 use super::{address_file, discovery};
 
-/// The synchronizer of a job, hosted by this process or another. Clones are the same.
+/// The synchronizer of a job, hosted by this process or another. Cheap to clone; clones share
+/// state.
 #[derive(Clone, Debug)]
 pub struct Synchronizer(Arc<SynchronizerShared>);
 
@@ -27,19 +28,19 @@ struct SynchronizerShared {
     options: SynchronizerOptions,
     file: PathBuf,
     link: Mutex<SyncLink>,
-    /// Held by the one who looks for another host.
+    /// Held while looking for another host.
     looking: tokio::sync::Mutex<()>,
-    /// The seat of the trainer, if it is in this process.
+    /// Member id of the trainer, if it is in this process.
     trainer: Mutex<Option<u64>>,
 }
 
 impl Synchronizer {
-    /// Hosts the synchronizer of a job, or joins it.
+    /// Hosts or joins the synchronizer of a job.
     pub async fn open(config: &Config) -> Result<Self, SyncError> {
         Self::open_with(SynchronizerOptions::of(config)).await
     }
 
-    /// Hosts or joins one that other options describe.
+    /// Same as [`open`](Self::open), with other options.
     pub async fn open_with(options: SynchronizerOptions) -> Result<Self, SyncError> {
         let until = Instant::now() + options.patience;
         let link = discovery::find(&options, None, until).await?;
@@ -49,17 +50,15 @@ impl Synchronizer {
         Ok(Self(Arc::new(SynchronizerShared { options, file, link, looking, trainer })))
     }
 
-    /// Its address.
     pub fn url(&self) -> String {
         self.link().url().to_owned()
     }
 
-    /// The file that tells other processes of the job its address and its secret.
+    /// Returns the path of `synchronizer.json`.
     pub fn file(&self) -> &Path {
         &self.0.file
     }
 
-    /// The way that weights take.
     pub fn method(&self) -> SyncMethod {
         match self.link() {
             SyncLink::Here(_) => self.0.options.method,
@@ -67,17 +66,14 @@ impl Synchronizer {
         }
     }
 
-    /// Whether this process hosts it.
     pub fn is_host(&self) -> bool {
         matches!(self.link(), SyncLink::Here(_))
     }
 
-    /// Returns how long a host that does not answer is looked for.
     pub(super) fn patience(&self) -> Duration {
         self.0.options.patience
     }
 
-    /// Sets the seat of the trainer of this process.
     pub(super) fn set_trainer(&self, seat: u64) {
         *self.0.trainer.lock() = Some(seat);
     }
@@ -86,7 +82,8 @@ impl Synchronizer {
         self.0.link.lock().clone()
     }
 
-    /// Asks whoever hosts it. If the host is gone, another is found, or this process becomes it.
+    /// Sends a request to the host. If the host is gone, finds or becomes another one and repeats
+    /// it.
     pub(super) async fn call<T, F>(
         &self,
         timeout: Duration,
@@ -101,66 +98,63 @@ impl Synchronizer {
             match ask(link.clone()).await {
                 Ok(answer) => return Ok(answer),
                 Err(SyncLinkError::Refused(error)) => return Err(error),
-                Err(SyncLinkError::Gone(why)) => {
-                    tracing::debug!(url = link.url(), why, "the synchronizer is gone");
-                    self.relink(&link, &why, until).await?;
+                Err(SyncLinkError::Gone(reason)) => {
+                    tracing::debug!(url = link.url(), reason, "synchronizer lost");
+                    self.relink(&link, &reason, until).await?;
                 }
             }
         }
     }
 
-    /// Finds another host than the one that is gone, or becomes it.
-    async fn relink(&self, gone: &SyncLink, why: &str, until: Instant) -> Result<(), SyncError> {
+    /// Replaces a host that is gone.
+    async fn relink(&self, gone: &SyncLink, reason: &str, until: Instant) -> Result<(), SyncError> {
         let _looking = self.0.looking.lock().await;
         if !self.link().is_same(gone) {
             return Ok(());
         }
-        let found = discovery::find(&self.0.options, Some(why), until).await?;
-        tracing::info!(url = found.url(), from = gone.url(), "another hosts the synchronizer now");
+        let found = discovery::find(&self.0.options, Some(reason), until).await?;
+        tracing::info!(url = found.url(), from = gone.url(), "synchronizer has another host");
         *self.0.link.lock() = found;
         Ok(())
     }
 
-    /// Waits for weights, as an explorer that has delivered its experiences. A wait that is given
-    /// up leaves nothing behind.
+    /// Waits for weights. Dropping the future withdraws the wait.
     pub async fn wait(&self, want: WeightRequest) -> WeightWaitResult {
         let began = Instant::now();
         loop {
             let waited = began.elapsed();
             let left =
                 WeightRequest { timeout: want.timeout.saturating_sub(waited), ..want.clone() };
-            let asked = self.call(left.timeout, |link| {
+            let response = self.call(left.timeout, |link| {
                 let left = left.clone();
                 async move { link.wait(left, waited).await }
             });
-            match asked.await {
+            match response.await {
                 Ok(Some(waited)) => return waited,
-                // It asks again, so that a host that is gone is noticed.
+                // The request is repeated, so that a lost host is detected.
                 Ok(None) => {}
                 Err(error) => return WeightWaitResult::TimedOut(error.to_string()),
             }
         }
     }
 
-    /// Says how many experiences an explorer has submitted in all; returns how many the others
-    /// have, as far as is known.
+    /// Reports the total of an explorer's submitted experiences; returns that of the others.
     pub async fn submitted(&self, explorer: &str, experiences: u64) -> u64 {
-        let asked = self.call(self.0.options.patience, |link| async move {
+        let response = self.call(self.0.options.patience, |link| async move {
             link.submitted(explorer, experiences).await
         });
-        asked.await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "nobody knows what other explorers have submitted");
+        response.await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "synchronizer unreachable, submissions of other explorers are unknown");
             0
         })
     }
 
-    /// The newest weights; none if there are none, or nobody knows.
+    /// `None`: there are none, or the host is unreachable.
     pub async fn newest(&self) -> Option<PublishedWeights> {
         self.view().await.newest
     }
 
-    /// Publishes weights: they are checked, kept if they are bytes, and everybody is told. The
-    /// same version again has no further effect.
+    /// Publishes weights: checks them, stores bytes and ends waits. Idempotent for a version.
     pub async fn publish(&self, version: u64, weights: NewWeightsMessage) -> Result<(), SyncError> {
         self.call(self.0.options.patience, |link| {
             let weights = weights.clone();
@@ -169,22 +163,22 @@ impl Synchronizer {
         .await
     }
 
-    /// Tells what the trainer in this process is at. It has a seat.
+    /// Sets the progress of the trainer in this process, which has joined.
     pub async fn trainer_state(&self, state: TrainerProgress) {
         let seat = *self.0.trainer.lock();
         let Some(seat) = seat else { return };
-        let told = self.call(self.0.options.patience, |link| {
+        let response = self.call(self.0.options.patience, |link| {
             let state = state.clone();
             async move { link.trainer(seat, state).await }
         });
-        match told.await {
+        match response.await {
             Ok(true) => {}
-            Ok(false) => tracing::debug!("the trainer's seat is not known; its next beat enters"),
-            Err(error) => tracing::warn!(%error, "cannot tell what the trainer is at"),
+            Ok(false) => tracing::debug!("trainer is not a member, its next heartbeat joins"),
+            Err(error) => tracing::warn!(%error, "trainer progress not sent"),
         }
     }
 
-    /// Waits until those who wait for weights are others than `since`, or time is up.
+    /// Waits until the open waits differ from `since`, or for the timeout.
     pub async fn wait_status(
         &self,
         since: Option<WaitStatus>,
@@ -194,41 +188,41 @@ impl Synchronizer {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let patience = left.max(self.0.options.patience);
-            let asked =
+            let response =
                 self.call(patience, |link| async move { link.wait_status(since, left).await });
-            let asked = asked.await?;
-            if since != Some(asked) || Instant::now() >= until {
-                return Ok(asked);
+            let response = response.await?;
+            if since != Some(response) || Instant::now() >= until {
+                return Ok(response);
             }
         }
     }
 
-    /// Waits until somebody demands weights that those of version `since` would satisfy: the
-    /// trainer's step. False: time is up.
+    /// Waits for a demand that version `since` satisfies. `false`: timeout.
     pub async fn demanded(&self, since: u64, timeout: Duration) -> bool {
         let until = Instant::now() + timeout;
         let mut seen = None;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let Ok(asked) = self.wait_status(seen, left).await else { return false };
-            if asked.wanted.is_some_and(|wanted| wanted <= since) {
+            let Ok(response) = self.wait_status(seen, left).await else { return false };
+            if response.wanted.is_some_and(|wanted| wanted <= since) {
                 return true;
             }
             if Instant::now() >= until {
                 return false;
             }
-            seen = Some(asked);
+            seen = Some(response);
         }
     }
 
-    /// Waits until all explorers that ever came have left for good. False: time is up.
+    /// Waits until all explorers that have ever joined have left. `false`: timeout.
     pub async fn explorers_left(&self, timeout: Duration) -> bool {
         let until = Instant::now() + timeout;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let patience = left.max(self.0.options.patience);
-            let asked = self.call(patience, |link| async move { link.explorers_left(left).await });
-            match asked.await {
+            let response =
+                self.call(patience, |link| async move { link.explorers_left(left).await });
+            match response.await {
                 Ok(true) => return true,
                 Ok(false) if Instant::now() < until => {}
                 Ok(false) | Err(_) => return false,
@@ -236,10 +230,10 @@ impl Synchronizer {
         }
     }
 
-    /// Everybody, and what they are at; empty if nobody answers.
+    /// Returns members and newest weights; empty if the host is unreachable.
     pub async fn view(&self) -> SyncStatus {
-        let asked = self.call(self.0.options.patience, |link| async move { link.view().await });
-        asked.await.unwrap_or_default()
+        let response = self.call(self.0.options.patience, |link| async move { link.view().await });
+        response.await.unwrap_or_default()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Safetensors in a folder: whether they can be read, and one tensor by its name.
+//! Validates and reads safetensors files.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -10,55 +10,35 @@ use serde::Deserialize;
 
 use super::weight_folder::MODEL;
 
-/// The file that says in which file a tensor is, if there are several.
+/// Index of weights in several files.
 const INDEX: &str = "model.safetensors.index.json";
 
-/// The largest head of a file that is read.
+/// Maximum size of a header.
 const MAX_HEAD: u64 = 100_000_000;
 
-/// How many names are told to somebody who asked for another.
+/// Maximum number of suggested names.
 const MAX_NEAR: usize = 5;
 
-/// A tensor of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedTensor {
     pub name: String,
-    /// Its type, as safetensors names it: `F32`, `BF16`.
+    /// Safetensors type: `F32`, `BF16`.
     pub dtype: String,
     pub shape: Vec<usize>,
-    /// Its numbers, in row-major order and little endian.
+    /// Row-major, little endian.
     pub bytes: Vec<u8>,
 }
 
-/// Why weights or a tensor cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TensorReadError {
-    /// The operating system says no.
     #[error("{}: {source}", path.display())]
-    Io {
-        /// Which file.
-        path: PathBuf,
-        /// What it says.
-        source: io::Error,
-    },
-    /// The file is torn, or something else.
+    Io { path: PathBuf, source: io::Error },
+    /// The file is incomplete or not a safetensors file.
     #[error("{}: {problem}", path.display())]
-    Content {
-        /// Which file.
-        path: PathBuf,
-        /// What is the matter.
-        problem: String,
-    },
-    /// There is no such tensor.
+    Content { path: PathBuf, problem: String },
+    /// There is no such tensor; `near` are similar names.
     #[error("{} has no tensor {name:?}{}", path.display(), listed(near))]
-    Unknown {
-        /// Where it was looked for.
-        path: PathBuf,
-        /// What was asked for.
-        name: String,
-        /// Names that are alike.
-        near: Vec<String>,
-    },
+    Unknown { path: PathBuf, name: String, near: Vec<String> },
 }
 
 fn listed(names: &[String]) -> String {
@@ -69,10 +49,9 @@ fn listed(names: &[String]) -> String {
     format!("; near are {}", names.join(", "))
 }
 
-/// The head of a safetensors file.
 struct TensorFileHead {
     path: PathBuf,
-    /// Where the numbers begin.
+    /// Offset of the data.
     data: u64,
     meta: Metadata,
 }
@@ -82,13 +61,12 @@ struct TensorIndex {
     weight_map: BTreeMap<String, String>,
 }
 
-/// Checks that a folder has safetensors that are complete, as far as their heads and sizes tell.
-/// A path to a file is that file.
+/// Checks headers and sizes of the safetensors in a folder, or of one file.
 pub fn check(path: &Path) -> Result<(), TensorReadError> {
     heads(path).map(drop)
 }
 
-/// Reads one tensor by its name, from a folder or a file. Blocks.
+/// Reads one tensor from a folder or a file. Blocks.
 pub fn read(path: &Path, name: &str) -> Result<NamedTensor, TensorReadError> {
     let heads = heads(path)?;
     let found = heads.iter().find_map(|head| Some((head, head.meta.info(name)?)));
@@ -111,7 +89,7 @@ fn numbers(head: &TensorFileHead, info: &TensorInfo) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The names that are most alike, best first.
+/// Returns the most similar names, best first.
 fn alike(name: &str, mut names: Vec<String>) -> Vec<String> {
     let distance = |other: &String| strsim::jaro_winkler(name, other);
     names.sort_by(|a, b| distance(b).total_cmp(&distance(a)).then_with(|| a.cmp(b)));
@@ -119,7 +97,7 @@ fn alike(name: &str, mut names: Vec<String>) -> Vec<String> {
     names
 }
 
-/// Reads the heads of all files of the weights in a folder.
+/// Reads the headers of all files.
 fn heads(path: &Path) -> Result<Vec<TensorFileHead>, TensorReadError> {
     files(path)?.into_iter().map(head).collect()
 }
@@ -194,7 +172,7 @@ fn content(path: &Path, problem: String) -> TensorReadError {
 mod tests {
     use super::*;
 
-    /// A file with tensors of two floats each.
+    /// Returns a file with tensors of two floats each.
     fn file(names: &[&str]) -> Vec<u8> {
         let entries = names.iter().enumerate().map(|(at, name)| {
             let (begin, end) = (8 * at, 8 * at + 8);
@@ -210,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_is_found_by_its_name_in_one_file_and_in_several() {
+    fn a_tensor_is_found_by_name_in_one_or_several_files() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         fs::write(root.join("a.safetensors"), file(&["wte", "layers.0.up"])).unwrap();
@@ -228,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_file_is_not_taken_for_weights() {
+    fn incomplete_files_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         assert!(check(root).unwrap_err().to_string().contains("no model.safetensors"));

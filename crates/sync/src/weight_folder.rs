@@ -1,58 +1,56 @@
-//! Weights in a folder: `global_step_<n>` with safetensors, there whole or not at all, and the
-//! number of the last complete ones in `latest_state_dict_iteration.txt`.
+//! Folder of weights: `global_step_<n>` with safetensors, published atomically, and the last
+//! version in `latest_state_dict_iteration.txt`.
 
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use rollway_base::atomic_file;
 use sha2::{Digest as _, Sha256};
 
-/// The file with the number of the last published weights.
+/// File with the last published version.
 pub const LATEST: &str = "latest_state_dict_iteration.txt";
-/// The file with the weights in the directory of a version.
+/// File with the weights of a version.
 pub const MODEL: &str = "model.safetensors";
-/// The file that says that a directory stays for good.
+/// Marks weights that are kept permanently.
 pub const FULL: &str = ".full_checkpoint";
 
 const PREFIX: &str = "global_step_";
 const UNFINISHED: &str = ".tmp";
 
-/// What went wrong with which file.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {source}", path.display())]
 pub struct WeightFolderError {
     pub path: PathBuf,
-    /// What the operating system says.
     pub source: io::Error,
 }
 
 type Result<T> = std::result::Result<T, WeightFolderError>;
 
-/// Names the file that something went wrong with.
+/// Returns a conversion of errors of a file.
 pub fn failed(path: &Path) -> impl Fn(io::Error) -> WeightFolderError {
     move |source| WeightFolderError { path: path.to_owned(), source }
 }
 
-/// Returns the directory of the weights of a version.
 pub fn directory(folder: &Path, version: u64) -> PathBuf {
     folder.join(format!("{PREFIX}{version}"))
 }
 
-/// Returns where in the directory of a version the weights are that servers load: trainers keep
-/// them beside their own state, or alone.
+/// Returns the folder of a version that servers load: trainers keep weights beside their own state,
+/// or alone.
 pub fn weights(folder: &Path, version: u64) -> PathBuf {
     let step = directory(folder, version);
     let inner = ["actor/huggingface", "actor"].map(|name| step.join(name));
     inner.into_iter().find(|path| path.is_dir()).unwrap_or(step)
 }
 
-/// Returns the version that a directory's name tells.
+/// Parses the name of a version's directory.
 pub fn version(name: &str) -> Option<u64> {
     name.strip_prefix(PREFIX)?.parse().ok()
 }
 
-/// Returns the version of the last published weights; none if there are none.
+/// Returns the last published version. `None`: there is none.
 pub fn latest(folder: &Path) -> Result<Option<u64>> {
     let path = folder.join(LATEST);
     match fs::read_to_string(&path) {
@@ -65,7 +63,7 @@ pub fn latest(folder: &Path) -> Result<Option<u64>> {
     }
 }
 
-/// Weights that are being written. Nobody sees them before they are finished.
+/// Unpublished weights.
 #[derive(Debug)]
 pub struct WeightDraft {
     folder: PathBuf,
@@ -82,20 +80,19 @@ impl WeightDraft {
         Ok(draft)
     }
 
-    /// Goes on with one that was begun.
+    /// Continues an existing draft.
     pub fn resume(folder: &Path, version: u64) -> Self {
         let mut beside = directory(folder, version).into_os_string();
         beside.push(UNFINISHED);
         Self { folder: folder.into(), version, beside: beside.into() }
     }
 
-    /// The directory to write to.
+    /// Returns the directory to write to.
     pub fn path(&self) -> &Path {
         &self.beside
     }
 
-    /// Makes what was written the directory of its version, durably, and returns that. It is not
-    /// the latest before [`announce`] says so.
+    /// Moves the draft to the directory of its version, durably. [`announce`] publishes it.
     pub fn finish(self, is_full: bool) -> Result<PathBuf> {
         if is_full {
             write_atomic(&self.beside.join(FULL), b"")?;
@@ -113,16 +110,16 @@ impl WeightDraft {
     }
 }
 
-/// Says that the weights of a version are complete and the newest.
+/// Publishes a version as the newest.
 pub fn announce(folder: &Path, version: u64) -> Result<()> {
     write_atomic(&folder.join(LATEST), format!("{version}\n").as_bytes())
 }
 
-/// Writes weights, whole or not at all, and returns where they are.
+/// Writes weights atomically; returns their directory.
 pub fn write(folder: &Path, version: u64, bytes: &[u8], is_full: bool) -> Result<PathBuf> {
     fs::create_dir_all(folder).map_err(failed(folder))?;
     let place = directory(folder, version);
-    // Somebody who died right here has left the same.
+    // A process that died here has left the same content.
     let is_there = fs::read(place.join(MODEL)).is_ok_and(|there| there == bytes)
         && (place.join(FULL).exists() || !is_full);
     if is_there {
@@ -134,8 +131,7 @@ pub fn write(folder: &Path, version: u64, bytes: &[u8], is_full: bool) -> Result
     draft.finish(is_full)
 }
 
-/// Removes weights that do not stay for good, but for the last few and those that somebody may be
-/// loading, and what was never finished.
+/// Removes temporary weights but for the last few and those in use, and old drafts.
 pub fn tidy(folder: &Path, max_passing: usize, in_use: &[u64]) -> Result<()> {
     let mut passing = Vec::new();
     let mut unfinished = Vec::new();
@@ -153,7 +149,7 @@ pub fn tidy(folder: &Path, max_passing: usize, in_use: &[u64]) -> Result<()> {
     for version in passing[..over].iter().filter(|version| !in_use.contains(version)) {
         remove(&directory(folder, *version))?;
     }
-    // What is newer may be being written.
+    // Newer drafts may be in progress.
     let last = passing.last().copied().unwrap_or(0);
     for (_, path) in unfinished.iter().filter(|(version, _)| *version < last) {
         remove(path)?;
@@ -161,8 +157,7 @@ pub fn tidy(folder: &Path, max_passing: usize, in_use: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// Returns where weights that are pushed for the job of a folder are kept: in memory, where there
-/// is a file system for it, and under a name that no other job has.
+/// Returns the folder of pushed weights: unique to the job, in memory where possible.
 pub fn memory(job_dir: &Path) -> PathBuf {
     let shared = Path::new("/dev/shm");
     let root = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
@@ -172,7 +167,7 @@ pub fn memory(job_dir: &Path) -> PathBuf {
     root.join(format!("rollway-{name}"))
 }
 
-/// Makes a folder that is only for its owner.
+/// Creates a folder that only its owner can access.
 pub(super) fn private(folder: &Path) -> Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true).mode(0o700).create(folder).map_err(failed(folder))
@@ -185,18 +180,12 @@ fn remove(folder: &Path) -> Result<()> {
     }
 }
 
-/// Makes a file, or what was created, renamed or removed in a folder, durable.
+/// Makes a file, or the entries of a folder, durable.
 pub fn sync(path: &Path) -> Result<()> {
     File::open(path).and_then(|file| file.sync_all()).map_err(failed(path))
 }
 
-/// Replaces a file. Whoever reads sees the earlier content, or the whole new one.
+/// Replaces a file atomically and durably.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
-    let beside = path.with_extension("tmp");
-    let written = File::create(&beside).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()
-    });
-    written.and_then(|()| fs::rename(&beside, path)).map_err(failed(path))?;
-    path.parent().map_or(Ok(()), sync)
+    atomic_file::write_atomic(path, bytes, 0o644).map_err(failed(path))
 }

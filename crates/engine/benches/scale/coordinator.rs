@@ -1,11 +1,11 @@
-//! The process of the coordinator.
+//! Process of the coordinator.
 
 use std::io::Write;
-use std::pin::Pin;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::future::BoxFuture;
 use rollway_base::Address;
 use rollway_core::{CoreConfig, Status};
 use rollway_engine::{
@@ -16,15 +16,14 @@ use rollway_engine::{
 use super::WORKERS;
 use super::usage::Usage;
 
-/// How long idle workers are watched.
+/// Duration of the idle measurement.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Has one other process make all workers: it is started with the first, and told of each.
+/// Launches all workers in one other process, which receives a token for each.
 #[derive(Debug, Default)]
 struct Elsewhere(Mutex<Option<(Child, ChildStdin)>>);
 
 impl Elsewhere {
-    /// Returns the id of the process.
     fn process(&self) -> Option<u32> {
         let process = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         process.as_ref().map(|(child, _)| child.id())
@@ -32,36 +31,36 @@ impl Elsewhere {
 }
 
 impl Launcher for Elsewhere {
-    fn launch(&self, ticket: LaunchSpec) -> Box<dyn LaunchedProcess> {
+    fn launch(&self, spec: LaunchSpec) -> Box<dyn LaunchedProcess> {
         let mut process = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, input) = process.get_or_insert_with(|| {
-            let mut child = Command::new(&ticket.program)
+            let mut child = Command::new(&spec.program)
                 .args([WORKERS])
-                .envs(ticket.env)
+                .envs(spec.env)
                 .stdin(Stdio::piped())
                 .spawn()
                 .expect("a program can be started again");
             let input = child.stdin.take().expect("a pipe");
             (child, input)
         });
-        writeln!(input, "{}", ticket.token).expect("the workers are there");
+        writeln!(input, "{}", spec.token).expect("the workers are there");
         Box::new(Nameless)
     }
 }
 
-/// A worker that only its connection tells of.
+/// A worker without a process handle.
 struct Nameless;
 
 impl LaunchedProcess for Nameless {
-    fn ended(&mut self) -> Pin<Box<dyn Future<Output = ProcessExit> + Send + '_>> {
+    fn ended(&mut self) -> BoxFuture<'_, ProcessExit> {
         Box::pin(std::future::pending())
     }
 }
 
 #[tokio::main]
 pub(crate) async fn main() {
-    let words: Vec<String> = std::env::args().collect();
-    let number = |at: usize| words[at].parse::<u32>().expect("a number");
+    let args: Vec<String> = std::env::args().collect();
+    let number = |at: usize| args[at].parse::<u32>().expect("a number");
     let (workers, tasks) = (number(2), number(3));
     let options = WorkerPoolOptions {
         address: Some(Address::Tcp("127.0.0.1:0".to_owned())),
@@ -91,7 +90,7 @@ impl Bench {
     async fn connect(&self) {
         let (before, start) = (Usage::of(None), Instant::now());
         let started = self.scheduler.start().await.expect("a pool starts");
-        assert_eq!(started, (self.workers, self.workers), "not everybody came");
+        assert_eq!(started, (self.workers, self.workers), "some workers did not connect");
         let took = start.elapsed();
         let after = Usage::of(None);
         let there = Usage::of(self.elsewhere.process());
@@ -108,12 +107,12 @@ impl Bench {
         );
     }
 
-    /// Lets workers do nothing but say that they are alive.
+    /// Measures idle workers, which only send heartbeats.
     async fn idle(&self) {
         let (before, lag) = (Usage::of(None), self.scheduler.lag());
         tokio::time::sleep(IDLE).await;
         let share = (Usage::of(None).cpu - before.cpu) / IDLE.as_secs_f64();
-        println!("  idle, with their signs of life: {:.1} % of a core", share * 100.0);
+        println!("  idle, with heartbeats: {:.1} % of a core", share * 100.0);
         show(&self.scheduler.lag().since(&lag));
     }
 

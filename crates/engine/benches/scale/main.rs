@@ -1,10 +1,8 @@
-//! What one coordinator carries: thousands of workers with a connection each, in another process,
-//! and a hundred thousand tasks through them. The workers are of the kind that does nothing, or
-//! waits for a moment, so that what is measured is the way to them and back.
+//! Scale of one coordinator: thousands of workers with a connection each, 100,000 short tasks.
 //!
-//! `cargo xtask bench scale`; `ROLLWAY_SCALE_WORKERS` (such as `250,1000,2000`) and
-//! `ROLLWAY_SCALE_TASKS` say how many. Three processes take part: this one, which only starts the
-//! others anew for every number of workers, the coordinator, and the workers.
+//! `cargo xtask bench scale`; `ROLLWAY_SCALE_WORKERS` (`250,1000,2000`) and `ROLLWAY_SCALE_TASKS`
+//! set the numbers. This process starts a coordinator for each number of workers, which starts a
+//! process for the workers.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -14,19 +12,19 @@ mod workers;
 
 use std::process::{Command, ExitCode};
 
-/// Words that say which of the processes this is.
+/// Arguments that select the process.
 const COORDINATOR: &str = "--coordinator";
 const WORKERS: &str = "--workers";
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().collect();
-    let role = |name: &str| words.iter().any(|word| word == name);
+    let args: Vec<String> = std::env::args().collect();
+    let role = |name: &str| args.iter().any(|arg| arg == name);
     if role(COORDINATOR) {
         coordinator::main();
     } else if role(WORKERS) {
         workers::main();
     } else {
-        // `cargo test --benches` only wants to know that it runs.
+        // `cargo test --benches` only checks that it runs.
         return lead(role("--bench"));
     }
     ExitCode::SUCCESS

@@ -1,24 +1,23 @@
-//! What processes use, as the system tells it.
+//! Resource usage of processes.
 
 use std::fs;
 
-/// Time on the processor and memory of a process.
 #[derive(Clone, Copy)]
 pub(crate) struct Usage {
-    /// Seconds on the processor, of all threads.
+    /// CPU seconds of all threads.
     pub(crate) cpu: f64,
     /// Resident bytes.
     pub(crate) resident: f64,
 }
 
 impl Usage {
-    /// Reads it of a process by its id, or of this one.
+    /// Reads the usage of a process. `None`: of this one.
     pub(crate) fn of(process: Option<u32>) -> Self {
         const TICKS_PER_SECOND: f64 = 100.0;
         let name = process.map_or_else(|| "self".to_owned(), |id| id.to_string());
         let read = |file: &str| fs::read_to_string(format!("/proc/{name}/{file}"));
         let stat = read("stat").unwrap_or_default();
-        // The name of the process stands in brackets and may contain spaces.
+        // The process name is in parentheses and may contain spaces.
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         let fields = fields.skip(11).take(2);
         let ticks: f64 = fields.filter_map(|field| field.parse::<f64>().ok()).sum();
@@ -29,7 +28,7 @@ impl Usage {
     }
 }
 
-/// Returns the load of the machine in words.
+/// Returns the load average and the number of cores.
 pub(crate) fn load() -> String {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -1,4 +1,4 @@
-//! The process of the workers: a connection for every line of its input, which is a token.
+//! Process of the workers: opens a connection for every token in its input.
 
 use std::io::BufRead;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use rollway_protocol::worker_client::{
 use rollway_protocol::{EngineMessage, Hello, StartAttempt, WorkerReport, env};
 use tokio::sync::{Semaphore, mpsc};
 
-/// How many connect at once: a machine has a bounded queue of those who want to.
+/// Concurrent connection attempts, below the listen backlog.
 const AT_ONCE: usize = 64;
 
 static CONNECTING: Semaphore = Semaphore::const_new(AT_ONCE);
@@ -28,7 +28,7 @@ pub(crate) async fn main() {
             let _ = tokens.send(line);
         }
     });
-    // Ends with its input: the coordinator is gone.
+    // The input ends with the coordinator.
     while let Some(token) = lines.recv().await {
         let hello = Hello::new(secret.clone(), token, 1);
         let address = address.clone();
@@ -37,7 +37,7 @@ pub(crate) async fn main() {
                 let _permit = CONNECTING.acquire().await;
                 connect(&address, hello, WorkerClientOptions::default()).await
             };
-            // Whoever is not wanted any more is not needed here either.
+            // A refused worker is not needed.
             if let Ok(connected) = connected {
                 let _ = serve(connected).await;
             }
@@ -50,8 +50,8 @@ async fn serve(connected: ConnectedWorker) -> Result<(), WorkerSendError> {
     for (runner, life) in welcome.runners {
         sender.report(runner, life, WorkerReport::Ready { after: None }).await?;
     }
-    while let Ok(order) = receiver.recv().await {
-        match order {
+    while let Ok(command) = receiver.recv().await {
+        match command {
             EngineMessage::StartAttempt(start) => {
                 let waits = wait(&start);
                 if waits.is_zero() {
@@ -65,7 +65,7 @@ async fn serve(connected: ConnectedWorker) -> Result<(), WorkerSendError> {
                 });
             }
             EngineMessage::Shutdown { .. } => {
-                sender.goodbye("as told").await?;
+                sender.goodbye("shutdown").await?;
                 return Ok(());
             }
             EngineMessage::CancelAttempt { .. }
@@ -76,11 +76,10 @@ async fn serve(connected: ConnectedWorker) -> Result<(), WorkerSendError> {
     Ok(())
 }
 
-/// Returns how long a task takes: up to as many milliseconds as it says, by chance.
+/// Returns a pseudo-random duration up to the milliseconds in the task.
 fn wait(start: &StartAttempt) -> Duration {
     let most: u64 =
         std::str::from_utf8(&start.task).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
-    // Scattered, and the same in every run.
     let chance = start.attempt.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
     Duration::from_micros(most * 1000 * chance / u64::from(u32::MAX))
 }

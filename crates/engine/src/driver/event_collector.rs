@@ -1,5 +1,4 @@
-//! What the driver tells those who observe. Collected while a turn lasts, told once at its end, and
-//! in the order in which the core decided it.
+//! Events of the driver: collected during a turn and emitted at its end, in the core's order.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,39 +14,38 @@ use crate::events::{self, RunEvent, RunEventKind, RunObservers};
 use crate::run::{RunFailure, RunOutcome, RunOutput};
 use crate::task::Task;
 
-/// How many things are remembered room for between two turns.
+/// Capacity that is kept between two turns.
 const EVENT_CAPACITY: usize = 8 * 1024;
 
-/// Collects what is seen, for others.
 #[derive(Debug)]
 pub(super) struct EventCollector {
     observers: RunObservers,
-    seen: Vec<RunEvent>,
+    pending: Vec<RunEvent>,
     at: SystemTime,
-    /// What each runner was given and has not ended, by the runner's number.
+    /// Current attempt of each runner, by the runner's number.
     working: Vec<Option<AttemptId>>,
-    /// Batches that are collected, and have no states.
+    /// Batches of the scheduler, which have no states.
     collected: HashSet<BatchKey>,
-    /// Runners that do not start.
     broken: HashSet<RunnerId>,
 }
 
-/// What to look at after the core has taken an input in.
+/// Observations before an input is applied, to be completed afterwards.
 #[derive(Debug, Default)]
 pub(super) struct PreApply {
-    /// How many things were seen, and disbelieved, before what is seen only if it is believed.
-    told: Option<(usize, u64)>,
-    /// A runner that may have another state.
+    /// Numbers of pending events and ignored reports: the event of an ignored report is removed.
+    tentative: Option<(usize, u64)>,
+    /// Runner whose state may change.
     runner: Option<RunnerId>,
     lost: Option<Arc<str>>,
-    brings: Option<RequestId>,
+    /// Request that may add tasks.
+    request: Option<RequestId>,
 }
 
 impl EventCollector {
     pub(super) fn new(observers: RunObservers) -> Self {
         Self {
             observers,
-            seen: Vec::new(),
+            pending: Vec::new(),
             at: events::now(),
             working: Vec::new(),
             collected: HashSet::new(),
@@ -55,25 +53,22 @@ impl EventCollector {
         }
     }
 
-    /// A turn begins.
-    pub(super) fn turn(&mut self) {
+    pub(super) fn begin_turn(&mut self) {
         self.at = events::now();
     }
 
-    /// Tells what was seen in this turn.
-    pub(super) fn tell(&mut self) {
-        self.observers.emit(&self.seen);
-        self.seen.clear();
-        // Nothing large stays behind after an unusual turn.
-        self.seen.shrink_to(EVENT_CAPACITY);
+    /// Passes the pending events to the observers.
+    pub(super) fn emit(&mut self) {
+        self.observers.emit(&self.pending);
+        self.pending.clear();
+        self.pending.shrink_to(EVENT_CAPACITY);
     }
 
-    fn saw(&mut self, what: RunEventKind) {
-        self.seen.push(RunEvent { at: self.at, what });
+    fn push(&mut self, what: RunEventKind) {
+        self.pending.push(RunEvent { at: self.at, what });
     }
 
-    /// Tasks were taken in.
-    pub(super) fn began(
+    pub(super) fn batch_began(
         &mut self,
         batch: BatchId,
         key: BatchKey,
@@ -82,10 +77,10 @@ impl EventCollector {
         tasks: &[Arc<Task>],
     ) {
         let tasks = tasks.iter().map(|task| (Arc::clone(&task.workflow), task.repeat_times));
-        self.saw(RunEventKind::BatchBegan { batch, key, kind, first, tasks: tasks.collect() });
+        self.push(RunEventKind::BatchBegan { batch, key, kind, first, tasks: tasks.collect() });
     }
 
-    /// Looks at an input before the core takes it in.
+    /// Inspects an input before it is applied.
     pub(super) fn before(
         &mut self,
         core: &Core,
@@ -95,18 +90,18 @@ impl EventCollector {
         let mut before = PreApply::default();
         match input {
             Input::Report { runner, report, .. } => {
-                let told = || Some((self.seen.len(), core.counters().ignored_reports.total()));
+                let tentative =
+                    || Some((self.pending.len(), core.counters().ignored_reports.total()));
                 match report {
-                    // These leave a runner with what it was given.
                     RunnerReport::Heartbeat | RunnerReport::Waits { .. } => {}
                     RunnerReport::AttemptBegan { attempt } => {
-                        before.told = told();
-                        self.saw(RunEventKind::AttemptBegan { attempt: *attempt });
+                        before.tentative = tentative();
+                        self.push(RunEventKind::AttemptBegan { attempt: *attempt });
                     }
                     RunnerReport::RunFinished { attempt, run, outcome } => {
-                        before.told = told();
+                        before.tentative = tentative();
                         let end = with_bytes(outcome, payloads);
-                        self.saw(RunEventKind::RunReported { attempt: *attempt, run: *run, end });
+                        self.push(RunEventKind::RunReported { attempt: *attempt, run: *run, end });
                     }
                     RunnerReport::Lost { message, .. } => {
                         before.runner = Some(*runner);
@@ -121,14 +116,14 @@ impl EventCollector {
                 request,
                 what: Request::Schedule { .. } | Request::Submit { .. },
             } => {
-                before.brings = Some(*request);
+                before.request = Some(*request);
             }
             _ => {}
         }
         before
     }
 
-    /// Looks at what the core made of it.
+    /// Collects the effects of an applied input.
     pub(super) fn after(
         &mut self,
         before: PreApply,
@@ -136,44 +131,44 @@ impl EventCollector {
         actions: &[Action],
         arriving: &HashMap<RequestId, Vec<Arc<Task>>>,
     ) {
-        let PreApply { told, runner, lost, brings } = before;
-        if let Some((seen, disbelieved)) = told
-            && core.counters().ignored_reports.total() != disbelieved
+        let PreApply { tentative, runner, lost, request } = before;
+        if let Some((count, ignored)) = tentative
+            && core.counters().ignored_reports.total() != ignored
         {
-            self.seen.truncate(seen);
+            self.pending.truncate(count);
         }
-        if let Some(request) = brings {
-            self.brought(request, core, actions, arriving);
+        if let Some(request) = request {
+            self.tasks_added(request, core, actions, arriving);
         }
-        self.noticed(core);
+        self.drain_core(core);
         if let Some(runner) = runner {
-            self.settle(runner, core, lost);
-            self.mend(runner, core);
+            self.check_attempt(runner, core, lost);
+            self.check_runner(runner, core);
         }
         for action in actions {
-            self.ordered(action, core);
+            self.on_action(action, core);
         }
     }
 
-    /// Tells what the core has noticed.
-    pub(super) fn noticed(&mut self, core: &mut Core) {
-        let (seen, at) = (&mut self.seen, self.at);
-        seen.extend(core.drain_events().map(|notice| RunEvent { at, what: noticed(notice) }));
+    /// Collects the events of the core.
+    pub(super) fn drain_core(&mut self, core: &mut Core) {
+        let events = core.drain_events().map(|event| RunEvent { at: self.at, what: kind(event) });
+        self.pending.extend(events);
     }
 
-    /// Tells of the tasks that a request brought, if they were taken in.
-    fn brought(
+    /// Collects the tasks that a request added, if it was accepted.
+    fn tasks_added(
         &mut self,
         request: RequestId,
         core: &Core,
         actions: &[Action],
         arriving: &HashMap<RequestId, Vec<Arc<Task>>>,
     ) {
-        let answer = actions.iter().find_map(|action| match action {
-            Action::Respond { request: asked, answer } if *asked == request => Some(answer),
+        let response = actions.iter().find_map(|action| match action {
+            Action::Respond { request: id, answer } if *id == request => Some(answer),
             _ => None,
         });
-        let (key, first) = match answer {
+        let (key, first) = match response {
             Some(Response::Scheduled { batch: Some(key), first }) => {
                 self.collected.insert(*key);
                 (*key, *first)
@@ -183,19 +178,19 @@ impl EventCollector {
         };
         if let Some(view) = core.batch_by_key(key) {
             let tasks = arriving.get(&request).map_or(&[][..], Vec::as_slice);
-            self.began(view.batch, key, view.kind, first, tasks);
+            self.batch_began(view.batch, key, view.kind, first, tasks);
         }
     }
 
-    fn ordered(&mut self, action: &Action, core: &Core) {
+    fn on_action(&mut self, action: &Action, core: &Core) {
         match action {
             Action::StartAttempt { runner, life, attempt, batch, task, runs, timeout, .. } => {
-                let place = runner.0 as usize;
-                if place >= self.working.len() {
-                    self.working.resize(place + 1, None);
+                let index = runner.0 as usize;
+                if index >= self.working.len() {
+                    self.working.resize(index + 1, None);
                 }
-                self.working[place] = Some(*attempt);
-                self.saw(RunEventKind::AttemptSent {
+                self.working[index] = Some(*attempt);
+                self.push(RunEventKind::AttemptSent {
                     attempt: *attempt,
                     key: *batch,
                     task: *task,
@@ -204,18 +199,18 @@ impl EventCollector {
                     life: *life,
                     timeout: *timeout,
                 });
-                self.settle(*runner, core, None);
+                self.check_attempt(*runner, core, None);
             }
             Action::CancelAttempt { attempt, reason, .. } => {
-                self.saw(RunEventKind::AttemptCancelled { attempt: *attempt, reason: *reason });
+                self.push(RunEventKind::AttemptCancelled { attempt: *attempt, reason: *reason });
             }
-            Action::StopRunner { runner, .. } => self.settle(*runner, core, None),
+            Action::StopRunner { runner, .. } => self.check_attempt(*runner, core, None),
             Action::DropPayload { payload, reason } => {
-                self.saw(RunEventKind::PayloadDropped { bytes: payload.bytes, reason: *reason });
+                self.push(RunEventKind::PayloadDropped { bytes: payload.bytes, reason: *reason });
             }
             Action::DropTasks { batch } => {
                 if self.collected.remove(batch) {
-                    self.saw(RunEventKind::BatchStateChanged {
+                    self.push(RunEventKind::BatchStateChanged {
                         key: *batch,
                         state: BatchState::Finalized,
                     });
@@ -228,25 +223,25 @@ impl EventCollector {
         }
     }
 
-    /// Tells whether a runner has begun to rest because it does not start, or is there again.
-    fn mend(&mut self, runner: RunnerId, core: &Core) {
+    /// Collects a change of a runner to broken or back to ready.
+    fn check_runner(&mut self, runner: RunnerId, core: &Core) {
         match core.runner_state(runner) {
             Some(RunnerState::Broken) if self.broken.insert(runner) => {
                 let message = core.runner(runner).and_then(|view| view.message);
                 let message = message.unwrap_or_else(|| "no message".into());
-                self.saw(RunEventKind::RunnerBroken { runner, message });
+                self.push(RunEventKind::RunnerBroken { runner, message });
             }
             Some(RunnerState::Idle) if !self.broken.is_empty() && self.broken.remove(&runner) => {
-                self.saw(RunEventKind::RunnerReady { runner });
+                self.push(RunEventKind::RunnerReady { runner });
             }
             _ => {}
         }
     }
 
-    /// Tells that what a runner was at is over, if it is.
-    fn settle(&mut self, runner: RunnerId, core: &Core, lost: Option<Arc<str>>) {
-        let place = runner.0 as usize;
-        let Some(attempt) = self.working.get(place).copied().flatten() else { return };
+    /// Collects the end of a runner's attempt, if it ended.
+    fn check_attempt(&mut self, runner: RunnerId, core: &Core, lost: Option<Arc<str>>) {
+        let index = runner.0 as usize;
+        let Some(attempt) = self.working.get(index).copied().flatten() else { return };
         let current = match core.runner_state(runner) {
             Some(RunnerState::Busy(current) | RunnerState::Cancelling(current)) => Some(current),
             _ => None,
@@ -254,11 +249,11 @@ impl EventCollector {
         if current == Some(attempt) {
             return;
         }
-        self.working[place] = None;
+        self.working[index] = None;
         let is_there = current.is_some() || core.runner_state(runner) == Some(RunnerState::Idle);
-        let words = || core.runner(runner).and_then(|view| view.message);
-        let lost = lost.or_else(|| if is_there { None } else { words() });
-        self.saw(RunEventKind::AttemptEnded { attempt, lost });
+        let message = || core.runner(runner).and_then(|view| view.message);
+        let lost = lost.or_else(|| if is_there { None } else { message() });
+        self.push(RunEventKind::AttemptEnded { attempt, lost });
     }
 }
 
@@ -273,8 +268,8 @@ fn with_bytes(
     Ok(RunOutput { payload, metrics: metrics.clone() })
 }
 
-fn noticed(notice: CoreEvent) -> RunEventKind {
-    match notice {
+fn kind(event: CoreEvent) -> RunEventKind {
+    match event {
         CoreEvent::Retried { batch, task, run, kind, message } => {
             RunEventKind::RunRetried { key: batch, task, run, kind, message }
         }

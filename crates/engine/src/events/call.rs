@@ -1,4 +1,4 @@
-//! The gateway's calls, told to those who observe.
+//! Model-call events of the gateway, as run events.
 
 use std::sync::Arc;
 
@@ -8,7 +8,6 @@ use rollway_gateway::keys::RunRef;
 
 use super::{CallEvent, CallEventKind, RunEvent, RunEventKind, RunObservers, now};
 
-/// Translates.
 #[derive(Debug)]
 pub(super) struct CallEventAdapter(pub(super) RunObservers);
 

@@ -21,36 +21,30 @@ use rollway_gateway::gateway::CallObserver;
 use super::call::CallEventAdapter;
 use crate::run::RunOutcome;
 
-/// Something that was seen, and when.
 #[derive(Clone, Debug)]
 pub struct RunEvent {
-    /// When. All moments of one process come from one clock that does not go backwards.
+    /// From a clock of this process that never goes backwards.
     pub at: SystemTime,
     pub what: RunEventKind,
 }
 
-/// What was seen.
 #[derive(Clone, Debug)]
 pub enum RunEventKind {
-    /// Tasks of a batch were taken in. A batch that is collected may get more of them later.
+    /// Tasks were accepted. Batches of the scheduler may get more tasks later.
     BatchBegan {
-        /// Its name.
         batch: BatchId,
-        /// Which life of that name.
         key: BatchKey,
         kind: BatchType,
-        /// The first of the tasks; the others follow.
+        /// Id of the first task; the others follow.
         first: TaskId,
-        /// The tasks: workflow, runs.
+        /// Workflow and number of runs of each task.
         tasks: Arc<[(Arc<str>, u32)]>,
     },
-    /// A batch is in another state. One that is collected is finalized when nothing is left of it.
+    /// A batch of the scheduler is finalized when nothing is left of it.
     BatchStateChanged {
         key: BatchKey,
-        /// Where it stands.
         state: BatchState,
     },
-    /// Runs of a task were given to a runner.
     AttemptSent {
         attempt: AttemptId,
         key: BatchKey,
@@ -58,149 +52,149 @@ pub enum RunEventKind {
         runs: RunRange,
         runner: RunnerId,
         life: Incarnation,
-        /// How long it may last once it has begun.
+        /// Limit from the begin of the attempt.
         timeout: Duration,
     },
-    /// A runner said that it has begun.
-    AttemptBegan { attempt: AttemptId },
-    /// A run of an attempt ended, and it was believed. What becomes of the run is told next:
-    /// [`RunEnded`](Self::RunEnded) or [`RunRetried`](Self::RunRetried).
+    AttemptBegan {
+        attempt: AttemptId,
+    },
+    /// An accepted report of a run. [`RunEnded`](Self::RunEnded) or
+    /// [`RunRetried`](Self::RunRetried) follows.
     RunReported {
         attempt: AttemptId,
         run: RunId,
-        /// How. Payloads are shared, not copied.
+        /// Payloads are shared, not copied.
         end: RunOutcome,
     },
-    /// A run failed, in whatever way, and will be tried again.
+    /// A run failed and will be retried.
     RunRetried {
         key: BatchKey,
         task: TaskId,
         run: RunId,
-        /// In what way it failed.
         kind: FailureKind,
-        /// In the words of whoever noticed.
         message: Arc<str>,
     },
-    /// A run ended for good: told once of every run, also of those that no runner ever had.
-    RunEnded { key: BatchKey, task: TaskId, run: RunId, how: RunEnd },
-    /// An attempt was told to give up.
-    AttemptCancelled { attempt: AttemptId, reason: AttemptCancelReason },
-    /// An attempt is over: ended, given up, or its runner is gone.
+    /// Emitted exactly once for every run, also for runs that never started.
+    RunEnded {
+        key: BatchKey,
+        task: TaskId,
+        run: RunId,
+        how: RunEnd,
+    },
+    /// A cancel was sent to the runner.
+    AttemptCancelled {
+        attempt: AttemptId,
+        reason: AttemptCancelReason,
+    },
+    /// An attempt ended, was cancelled, or lost its runner.
     AttemptEnded {
         attempt: AttemptId,
-        /// Why its runner is gone, if it is.
+        /// Message of the loss of its runner.
         lost: Option<Arc<str>>,
     },
-    /// A task ended for good.
     TaskEnded {
         key: BatchKey,
         task: TaskId,
         status: Arc<Status>,
-        /// Why what its good runs yielded is dropped, if it is.
+        /// Reason for dropping the payloads of its successful runs.
         dropped: Option<DropReason>,
     },
-    /// The experiences of a run were dropped instead of delivered.
-    PayloadDropped { bytes: u64, reason: DropReason },
-    /// A runner is somewhere: on a machine, in a process. Told before it is given anything.
+    /// The payload of a run was dropped instead of delivered.
+    PayloadDropped {
+        bytes: u64,
+        reason: DropReason,
+    },
+    /// Location of a runner; emitted before its first attempt.
     RunnerLocated {
         runner: RunnerId,
         life: Incarnation,
-        /// Where, in words.
+        /// Host and process id.
         place: Arc<str>,
     },
-    /// A runner failed to start again and again, and rests.
+    /// A runner failed to start repeatedly; the next start is delayed.
     RunnerBroken {
         runner: RunnerId,
-        /// Why it did not start.
         message: Arc<str>,
     },
-    /// A runner that did not start before is there.
-    RunnerReady { runner: RunnerId },
-    /// A model call of a run.
+    /// A broken runner has started.
+    RunnerReady {
+        runner: RunnerId,
+    },
     Call(CallEvent),
 }
 
-/// A model call of a run, at one of its moments.
+/// State change of a model call.
 #[derive(Clone, Debug)]
 pub struct CallEvent {
-    /// The attempt that it belongs to.
     pub attempt: AttemptId,
     pub run: RunId,
-    /// Its number, which no other call of this process has.
+    /// Unique number of the call within this process.
     pub call: u64,
-    /// What has become of it.
     pub moment: CallEventKind,
 }
 
-/// A moment of a model call.
 #[derive(Clone, Debug)]
 pub enum CallEventKind {
-    /// It came in.
     Began {
-        /// The model that it asks for; empty: the trained one, by no name.
+        /// Requested model. Empty: the trained model.
         model: Arc<str>,
     },
-    /// It was sent to a server.
-    Sent { server: Arc<str> },
+    Sent {
+        server: Arc<str>,
+    },
     Ended {
-        /// The HTTP status that the client saw.
+        /// HTTP status of the response to the client.
         status: u16,
-        /// Tokens of the prompt, if they are known.
         prompt_tokens: Option<u64>,
-        /// Tokens of the answer, if they are known.
         answer_tokens: Option<u64>,
-        /// The version of the weights, if it is known.
+        /// Model version.
         version: Option<u64>,
     },
 }
 
-/// Returns the time of a clock that does not go backwards while this process lives.
+/// Returns the time of a clock that never goes backwards in this process.
 pub fn now() -> SystemTime {
     static ORIGIN: OnceLock<(SystemTime, Instant)> = OnceLock::new();
     let (wall, origin) = ORIGIN.get_or_init(|| (SystemTime::now(), Instant::now()));
     *wall + origin.elapsed()
 }
 
-/// Sees what happens to runs.
+/// Receives run events.
 pub trait RunObserver: Debug + Send + Sync + 'static {
-    /// These things happened, in this order.
+    /// Receives events in order.
     fn observe(&self, seen: &[RunEvent]);
 
-    /// Returns the header `traceparent` that a model call carries to its server, if this observer
-    /// traces it.
+    /// Returns the `traceparent` header of a model call, if this observer traces it.
     fn traceparent(&self, attempt: AttemptId, run: RunId, call: u64) -> Option<String> {
         let _ = (attempt, run, call);
         None
     }
 }
 
-/// All who observe. Clones are the same; without any, nothing is even collected.
+/// Observers of runs. Cheap to clone. Without observers, no events are collected.
 #[derive(Clone, Debug, Default)]
 pub struct RunObservers(pub(super) Arc<Vec<Arc<dyn RunObserver>>>);
 
 impl RunObservers {
-    /// Returns these observers.
     pub fn new(observers: Vec<Arc<dyn RunObserver>>) -> Self {
         Self(Arc::new(observers))
     }
 
-    /// Returns these and one more.
+    /// Returns these observers and one more.
     #[must_use]
     pub fn and(&self, observer: Arc<dyn RunObserver>) -> Self {
         Self::new(self.0.iter().cloned().chain([observer]).collect())
     }
 
-    /// Tells whether nobody observes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns what a gateway tells of its calls; none if nobody observes.
+    /// Returns an observer of model calls. `None`: there are no observers.
     pub fn of_calls(&self) -> Option<Arc<dyn CallObserver>> {
         (!self.is_empty()).then(|| Arc::new(CallEventAdapter(self.clone())) as _)
     }
 
-    /// Tells everybody.
     pub fn emit(&self, seen: &[RunEvent]) {
         if !seen.is_empty() {
             self.0.iter().for_each(|observer| observer.observe(seen));

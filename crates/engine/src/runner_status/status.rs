@@ -1,4 +1,4 @@
-//! One runner as it is now, put together from everybody who knows something about it.
+//! Status of one runner, combined from core, heartbeats and gateway.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,67 +11,61 @@ use rollway_core::{
 
 use super::RunnerStatusTable;
 
-/// How long a run may be at one thing before it counts as stuck, if others are not.
+/// Minimum time in one stage before a run counts as stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(30);
 
-/// How many times as long as usual a run that is stuck has been at one thing.
+/// Multiple of the typical duration after which a run counts as stuck.
 const STUCK_FACTOR: u32 = 3;
 
-/// What takes less is as good as nothing: nobody hears of it.
+/// Lower bound of typical durations for sorting.
 const MIN_TYPICAL: Duration = Duration::from_secs(1);
 
-/// How long a cancel may take before a runner counts as stuck.
+/// Duration of a cancel after which a runner counts as stuck.
 const CANCEL_AFTER: Duration = Duration::from_secs(5);
 
-/// A runner, and what it does now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunnerStatus {
     pub runner: RunnerId,
-    /// Its current or last life.
+    /// Current or last incarnation.
     pub life: Incarnation,
-    /// Where it stands.
     pub state: RunnerState,
-    /// Since how long it has stood there.
+    /// Time since the attempt began, or else in the current state.
     pub age: Duration,
-    /// The batch it works for.
     pub batch: Option<BatchId>,
     pub task: Option<TaskId>,
-    /// The runs that it was given and that have not ended.
+    /// Runs of the attempt that have not ended.
     pub runs: Vec<RunId>,
-    /// The run that `stage` is about.
+    /// Run that `stage` belongs to.
     pub run: Option<RunId>,
     pub attempt: Option<AttemptId>,
-    /// What it is at, in words. Of several runs, the one that has been at it for longest.
+    /// Current stage: that of the run which has been longest in its stage.
     pub stage: Option<String>,
-    /// Since how long.
+    /// Time in the stage.
     pub stage_for: Option<Duration>,
-    /// How long attempts like its own have taken lately; none: none has succeeded yet.
+    /// Typical duration of such attempts. `None`: none has succeeded yet.
     pub typical_duration: Option<Duration>,
-    /// Where in the user's code that is, if it has lasted a while: `file:line function`.
+    /// Code location (`file:line function`) of a stage that lasts long.
     pub code_location: Option<String>,
-    /// The model that it waits for.
+    /// Model of the oldest model call.
     pub model: Option<String>,
-    /// The server that it waits for.
+    /// Server of the oldest model call.
     pub server: Option<String>,
-    /// How many model calls it has under way.
+    /// Number of model calls in flight.
     pub calls: u32,
-    /// Since how long it has said nothing.
+    /// Time since the last report.
     pub since_report: Duration,
-    /// The machine or process it is in.
+    /// Host and process id.
     pub node: Option<String>,
-    /// Why it was last lost or could not be started, or is not started yet.
+    /// Reason of the last loss or failed start, or for waiting.
     pub message: Option<Arc<str>>,
-    /// Whether it has been at one thing for much longer than others, or than it may be.
+    /// In one stage much longer than typical, or than half of the timeout.
     pub stuck: bool,
-    /// What else it says about itself.
+    /// Other labels of its heartbeats.
     pub said: BTreeMap<String, String>,
 }
 
-/// Returns every runner: those that are stuck first, then those that have been at one thing for
-/// longest, measured by what their attempts usually take.
-///
-/// So a run that hangs stands before all that only take long, from when it has been at it for a
-/// moment, and long before it can be called stuck.
+/// Returns the status of every runner: stuck ones first, then by time in the current stage relative
+/// to the typical duration, so that hanging runs come before long ones.
 pub(crate) fn all(core: &Core, states: &RunnerStatusTable, now: Time) -> Vec<RunnerStatus> {
     let mut timeouts = BTreeMap::new();
     let mut all: Vec<RunnerStatus> = core
@@ -81,7 +75,7 @@ pub(crate) fn all(core: &Core, states: &RunnerStatusTable, now: Time) -> Vec<Run
             one(core, states, view, now)
         })
         .collect();
-    let half = half_of(all.iter().filter(|status| busy(status)).filter_map(|it| it.stage_for));
+    let half = median(all.iter().filter(|status| busy(status)).filter_map(|it| it.stage_for));
     for status in &mut all {
         let timeout = timeouts.get(&status.runner).copied().flatten();
         status.stuck = stuck(status, half, timeout);
@@ -90,16 +84,15 @@ pub(crate) fn all(core: &Core, states: &RunnerStatusTable, now: Time) -> Vec<Run
     all
 }
 
-/// Returns the time that half of these do not exceed.
-fn half_of(times: impl Iterator<Item = Duration>) -> Duration {
+fn median(times: impl Iterator<Item = Duration>) -> Duration {
     let mut times: Vec<Duration> = times.collect();
     times.sort_unstable();
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
 fn sort(all: &mut [RunnerStatus]) {
-    // Of work that nobody has seen end yet as much is expected as of the rest.
-    let rest = half_of(all.iter().filter_map(|status| status.typical_duration));
+    // Workflows without a typical duration are compared with the median of the others.
+    let rest = median(all.iter().filter_map(|status| status.typical_duration));
     all.sort_by_key(|status| {
         let rank = match status.state {
             RunnerState::Busy(_) | RunnerState::Cancelling(_) => 0,
@@ -109,8 +102,8 @@ fn sort(all: &mut [RunnerStatus]) {
             RunnerState::Idle => 4,
         };
         let lasts = status.stage_for.unwrap_or(status.age);
-        let usual = status.typical_duration.unwrap_or(rest).max(MIN_TYPICAL);
-        let times = status.attempt.map(|_| lasts.as_nanos() * 1000 / usual.as_nanos());
+        let typical = status.typical_duration.unwrap_or(rest).max(MIN_TYPICAL);
+        let times = status.attempt.map(|_| lasts.as_nanos() * 1000 / typical.as_nanos());
         (!status.stuck, rank, Reverse(times), Reverse(lasts), status.runner)
     });
 }
@@ -119,16 +112,16 @@ fn busy(status: &RunnerStatus) -> bool {
     matches!(status.state, RunnerState::Busy(_))
 }
 
-/// Tells whether nobody would expect it to be at this for so long: it usually takes much less, or
-/// if that is not known, others take less; or it has had half of its time.
+/// Tells whether a runner is in its stage much longer than typical (or, if unknown, than `half`),
+/// or for half of its timeout.
 fn stuck(status: &RunnerStatus, half: Duration, timeout: Option<Duration>) -> bool {
     match status.state {
         RunnerState::Cancelling(_) => status.age >= CANCEL_AFTER,
         RunnerState::Busy(_) => {
             let stage_for = status.stage_for.unwrap_or(status.age);
             let late = timeout.is_some_and(|timeout| stage_for >= timeout / 2);
-            let usual = status.typical_duration.unwrap_or(half);
-            stage_for >= STUCK_AFTER && (late || stage_for >= usual * STUCK_FACTOR)
+            let typical = status.typical_duration.unwrap_or(half);
+            stage_for >= STUCK_AFTER && (late || stage_for >= typical * STUCK_FACTOR)
         }
         RunnerState::Starting | RunnerState::Idle | RunnerState::Broken | RunnerState::Stopped => {
             false
@@ -141,10 +134,10 @@ fn one(core: &Core, states: &RunnerStatusTable, view: RunnerView, now: Time) -> 
         RunnerState::Busy(attempt) | RunnerState::Cancelling(attempt) => Some(attempt),
         _ => None,
     };
-    let mut said = states.record_report(view.runner, view.life, attempt);
+    let mut labels = states.labels(view.runner, view.life, attempt);
     let batch = view.work.and_then(|(key, ..)| core.batch_by_key(key)).map(|view| view.batch);
     let since = view.work.and_then(|(.., began)| began).unwrap_or(view.since);
-    let (waits, message) = (said.get("waiting").cloned(), view.message);
+    let waits = labels.get("waiting").map(|reason| Arc::from(reason.as_str()));
     let mut status = RunnerStatus {
         runner: view.runner,
         life: view.life,
@@ -152,26 +145,26 @@ fn one(core: &Core, states: &RunnerStatusTable, view: RunnerView, now: Time) -> 
         age: now.since(since),
         batch,
         task: view.work.map(|(_, task, _)| task),
-        run: said.remove("run").and_then(|run| run.parse().ok()).map(RunId),
+        run: labels.remove("run").and_then(|run| run.parse().ok()).map(RunId),
         runs: view.runs,
         attempt,
-        stage: said.remove("stage"),
-        stage_for: said.remove("stage_since").and_then(|since| ago(&since)),
+        stage: labels.remove("stage"),
+        stage_for: labels.remove("stage_since").and_then(|since| ago(&since)),
         typical_duration: view.typical_duration,
-        code_location: said.remove("place"),
+        code_location: labels.remove("place"),
         model: None,
         server: None,
         calls: 0,
         since_report: now.since(view.last_report),
-        node: said.remove("node"),
-        message: waits.map(Arc::from).or(message),
+        node: labels.remove("node"),
+        message: waits.or(view.message),
         stuck: false,
-        said,
+        said: labels,
     };
     if let Some(attempt) = attempt {
         add_calls(&mut status, states, attempt);
         if status.stage.is_none() {
-            // Nothing was heard of this attempt yet.
+            // No heartbeat of this attempt yet.
             let stage = if view.work.is_some_and(|(.., began)| began.is_some()) {
                 super::RUNNING
             } else {
@@ -189,8 +182,7 @@ fn one(core: &Core, states: &RunnerStatusTable, view: RunnerView, now: Time) -> 
     status
 }
 
-/// Says which model a run waits for, if the gateway has a call of it and the run itself says
-/// nothing of the kind.
+/// Adds the model calls of a run; they set its stage unless the workflow has set one.
 fn add_calls(status: &mut RunnerStatus, states: &RunnerStatusTable, attempt: AttemptId) {
     let calls = states.calls(attempt);
     status.calls = calls.len() as u32;
@@ -198,15 +190,15 @@ fn add_calls(status: &mut RunnerStatus, states: &RunnerStatusTable, attempt: Att
     let name = oldest.model.as_deref().unwrap_or_default();
     status.model = Some(name.to_owned());
     status.server = oldest.server.as_deref().map(str::to_owned);
-    let says = status.stage.as_deref().unwrap_or(super::RUNNING);
-    if says == super::RUNNING {
+    let stage = status.stage.as_deref().unwrap_or(super::RUNNING);
+    if stage == super::RUNNING {
         status.stage = Some(format!("waiting for model {name}").trim_end().to_owned());
         status.stage_for = Some(oldest.since.elapsed());
         status.run = Some(RunId(oldest.run));
     }
 }
 
-/// Returns how long ago a moment was, which is given in seconds since 1970.
+/// Returns the age of a time in seconds since 1970.
 fn ago(since: &str) -> Option<Duration> {
     let since = Duration::try_from_secs_f64(since.parse().ok()?).ok()?;
     let since = UNIX_EPOCH.checked_add(since)?;

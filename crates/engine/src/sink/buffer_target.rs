@@ -1,4 +1,4 @@
-//! Where experiences go, as the configuration says it.
+//! Buffers of a configuration.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use super::SinkError;
 const BUFFER: &str = "buffer.trainer_input.experience_buffer";
 const INPUT: &str = "data_processor.experience_pipeline.input_save_path";
 
-/// The name of the store of experiences as they came.
+/// Name of the store of unprocessed experiences.
 const INPUT_NAME: &str = "explorer_output";
 
-/// A buffer that a configuration names: what it is and how it is to be.
+/// Address and options of a buffer.
 #[derive(Clone, Debug)]
 pub struct BufferTarget {
     address: BufferAddress,
     options: buffer::BufferOptions,
-    /// Made when the buffer is opened: nobody chose it.
+    /// Default folder, created when the buffer is opened.
     folder: Option<PathBuf>,
 }
 
@@ -55,7 +55,7 @@ impl BufferTarget {
         Ok(Self { address, options, folder: path.is_none().then(|| config.cache_dir()) })
     }
 
-    /// Returns the store of experiences as they came; none if they are not to be kept.
+    /// Returns the store of unprocessed experiences. `None`: they are not kept.
     pub fn of_input(config: &Config) -> Result<Option<Self>, SinkError> {
         let pipeline = &config.data_processor.experience_pipeline;
         if !pipeline.save_input {
@@ -68,7 +68,7 @@ impl BufferTarget {
             None => BufferAddress::Sqlite(config.cache_dir().join(format!("{INPUT_NAME}.db"))),
         };
         if let BufferAddress::Queue(_) = address {
-            let message = "nobody reads it, and a queue would be full one day; name a file";
+            let message = "a queue without a reader fills up; name a file";
             return Err(SinkError::config(INPUT, message));
         }
         let sql = sql::SqlOptions { table: INPUT_NAME.to_owned(), ..database(ours) };
@@ -77,12 +77,11 @@ impl BufferTarget {
         Ok(Some(Self { address, options, folder }))
     }
 
-    /// Returns its address.
     pub fn address(&self) -> &BufferAddress {
         &self.address
     }
 
-    /// Opens it; makes it if there is none. Blocks.
+    /// Opens or creates the buffer. Blocks.
     pub fn open(&self) -> Result<Arc<dyn Buffer>, BufferError> {
         if let Some(folder) = &self.folder {
             std::fs::create_dir_all(folder).map_err(|error| BufferError::Unavailable {
@@ -100,7 +99,7 @@ fn parse(key: &str, path: &str) -> Result<BufferAddress, SinkError> {
 }
 
 fn database(ours: &ExperienceBuffer) -> sql::SqlOptions {
-    // What was used least comes first, and of that the newest; without reuse, all in order.
+    // With reuse: least used first, then newest first.
     let reuse = ours.replay_buffer.enable;
     sql::SqlOptions {
         table: table(&ours.name),

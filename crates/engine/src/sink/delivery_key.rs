@@ -1,9 +1,7 @@
-//! What lots are called.
+//! Idempotency keys of deliveries.
 //!
-//! The key of a batch alone would not do: a job that begins anew, without its ledger, counts its
-//! batches from the beginning, and its experiences would be taken for those that the buffer has. So
-//! the content is part of the key. The same parcel has the same; and where a batch comes again with
-//! more in it, the buffer knows each experience by its own name.
+//! The content is part of the key: a job restarted without its ledger counts its batches from the
+//! beginning, and its experiences must not be taken for those of an earlier process.
 
 use std::fmt::Write;
 
@@ -11,23 +9,20 @@ use bytes::Bytes;
 use rollway_core::{BatchId, BatchKey};
 use sha2::{Digest, Sha256};
 
-/// Returns the key of the results of a batch.
 pub(super) fn of_batch(job: &str, batch: &BatchId, key: BatchKey, payloads: &[Bytes]) -> String {
     format!("{job}/{batch}/{}/{}", key.0, digest(payloads))
 }
 
-/// Returns the key of experiences that belong to no batch.
 pub(super) fn of_payloads(job: &str, payloads: &[Bytes]) -> String {
     format!("{job}//{}", digest(payloads))
 }
 
-/// Returns the key of a step of mode `serve`, whose own key is made once and kept with what is in
-/// the step.
+/// Returns the key of a step of mode `serve`.
 pub(super) fn of_step(job: &str, key: &str) -> String {
     format!("{job}/serve/{key}")
 }
 
-/// Returns 128 bits of a hash over all payloads, told apart by their lengths.
+/// Returns 128 bits of a hash over all payloads and their lengths.
 fn digest(payloads: &[Bytes]) -> String {
     let mut hash = Sha256::new();
     for payload in payloads {

@@ -1,4 +1,4 @@
-//! The operators of a pipeline, as the configuration names them.
+//! Pipeline operators of a configuration.
 
 use rollway_config::{AlgorithmConfig, Config};
 use rollway_data::pipeline::{Operator, OperatorRegistry};
@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::SinkError;
 
-/// Returns what a configuration does to experiences: its operators, and last the advantages of its
-/// algorithm, unless they are listed.
+/// Returns the listed operators, and last the advantage operator of the algorithm unless it is
+/// listed.
 pub(super) fn operators(
     config: &Config,
     registry: &OperatorRegistry,
@@ -32,8 +32,7 @@ pub(super) fn operators(
     Ok(operators)
 }
 
-/// Returns the operator that works out the advantages. Algorithms that are not named here leave
-/// that to the trainer, or need none.
+/// Returns the advantage operator. `None`: the trainer computes advantages, or none are needed.
 fn advantages(algorithm: &AlgorithmConfig) -> Option<&str> {
     let chosen = algorithm.advantage_fn.as_deref().filter(|name| !name.is_empty());
     chosen.or_else(|| (algorithm.algorithm_type == "grpo").then_some("grpo"))

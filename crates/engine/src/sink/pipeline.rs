@@ -1,56 +1,52 @@
-//! The sink of a job: the experience pipeline, and the buffer behind it.
-//!
-//! The pipeline blocks, on disks, servers and users' code, so that it has a thread of its own. That
-//! takes one call after another, in the order in which they came.
+//! The sink of a job: experience pipeline and buffer. The pipeline blocks on disks, servers and
+//! user code, so it has its own thread, which processes calls in order.
 
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use bytes::Bytes;
-use parking_lot::{Mutex, MutexGuard};
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use rollway_base::error_chain;
 use rollway_config::Config;
 use rollway_core::metrics::{Metrics, PassRates};
 use rollway_core::{BatchId, BatchKey};
-use rollway_data::buffer::{Buffer, BufferError, ExperienceWriter};
+use rollway_data::buffer::{Buffer, BufferError};
 use rollway_data::pipeline::{Operator, OperatorRegistry, Pipeline};
 use tokio::sync::{mpsc, oneshot};
 
 use super::buffer_target::BufferTarget;
 use super::{BatchDelivery, DeliveryResult, Sink, SinkError, delivery_key, operators};
+use crate::process::panic_message;
 
-/// How many calls wait for the thread before the next one waits for room among them.
+/// Length of the call queue; callers wait while it is full.
 const QUEUE_CAPACITY: usize = 64;
 
-/// How many pass rates are kept for somebody to take.
+/// Maximum number of kept pass rates.
 const MAX_RATES: usize = 1 << 20;
 
-/// Sends experiences through the operators of a configuration and into its buffer.
+/// Passes experiences through the operators of a configuration to its buffer.
 ///
-/// Nothing is opened before [`prepare`](Self::prepare) or the first call, whichever comes first;
-/// what does not open is tried again with the next. Dropping the sink closes it.
+/// Opens everything at [`prepare`](Self::prepare) or the first call; a failed open is retried by
+/// the next call. Dropping the sink closes it.
 pub struct PipelineSink {
     calls: mpsc::Sender<Call>,
     shared: Arc<PipelineShared>,
 }
 
-/// What the thread shares with those who call.
 #[derive(Default)]
 struct PipelineShared {
-    /// Kept beyond the end of the pipeline, for those who read what is left.
+    /// Kept after the pipeline is closed, for readers of the remaining samples.
     buffer: OnceLock<Arc<dyn Buffer>>,
     feedback: Mutex<SelectorFeedback>,
 }
 
-/// Something for the thread to do, and who wants to know.
 struct Call {
-    what: SinkCallKind,
+    kind: SinkCallKind,
     reply: oneshot::Sender<DeliveryResult>,
 }
 
@@ -63,8 +59,7 @@ enum SinkCallKind {
 }
 
 impl PipelineSink {
-    /// Makes a sink. Everything in the configuration that cannot be is refused here; nothing is
-    /// opened yet.
+    /// Validates the configuration and starts the thread; opens nothing yet.
     pub fn new(config: &Config, registry: &OperatorRegistry) -> Result<Self, SinkError> {
         let shared = Arc::new(PipelineShared::default());
         let work = SinkThread {
@@ -84,63 +79,55 @@ impl PipelineSink {
         Ok(Self { calls, shared })
     }
 
-    /// Opens the buffer and gets the operators ready. Does nothing if they are.
+    /// Opens the buffer and prepares the operators. Idempotent.
     pub async fn prepare(&self) -> Result<(), String> {
-        self.ask(SinkCallKind::Prepare).await.map(drop)
+        self.call(SinkCallKind::Prepare).await.map(drop)
     }
 
-    /// Closes the operators, and the buffer as far as this writer goes: when all writers have
-    /// closed, readers come to the end of data. What was asked for before is done first.
+    /// Closes the operators and this writer, after all earlier calls. Readers reach the end of data
+    /// once all writers are closed.
     pub async fn close(&self) -> Result<(), String> {
-        self.ask(SinkCallKind::Close).await.map(drop)
+        self.call(SinkCallKind::Close).await.map(drop)
     }
 
-    /// Returns the buffer, once it is open.
+    /// `None` until the buffer is open.
     pub fn buffer(&self) -> Option<Arc<dyn Buffer>> {
         self.shared.buffer.get().cloned()
     }
 
-    /// Returns what the selectors of tasks should learn since the last time: one entry for every
-    /// call that brought something, in order. Not kept for long: of what nobody takes, the oldest
-    /// goes first.
+    /// Returns the feedback for task selectors since the last call, one entry per delivery.
+    /// Bounded: the oldest entries are dropped first.
     pub fn take_feedback(&self) -> Vec<PassRates> {
-        self.shared.feedback().take()
+        self.shared.feedback.lock().take()
     }
 
-    /// Stores the experiences of a step of mode `serve`. The key names it among the steps of all
-    /// jobs: the same one again has no further effect.
+    /// Stores the experiences of a step of mode `serve`. Idempotent for a key.
     pub async fn step(&self, key: String, payloads: Vec<Bytes>) -> DeliveryResult {
-        self.ask(SinkCallKind::Step { key, payloads }).await
+        self.call(SinkCallKind::Step { key, payloads }).await
     }
 
-    async fn ask(&self, what: SinkCallKind) -> DeliveryResult {
+    async fn call(&self, kind: SinkCallKind) -> DeliveryResult {
         let gone = || "the thread of the experience pipeline is gone".to_owned();
-        let (reply, answer) = oneshot::channel();
-        self.calls.send(Call { what, reply }).await.map_err(|_| gone())?;
-        answer.await.unwrap_or_else(|_| Err(gone()))
+        let (reply, response) = oneshot::channel();
+        self.calls.send(Call { kind, reply }).await.map_err(|_| gone())?;
+        response.await.unwrap_or_else(|_| Err(gone()))
     }
 }
 
 impl Sink for PipelineSink {
-    fn deliver(
-        &self,
-        parcel: BatchDelivery,
-    ) -> Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>> {
-        let BatchDelivery { batch, key, results } = parcel;
+    fn deliver(&self, delivery: BatchDelivery) -> BoxFuture<'_, DeliveryResult> {
+        let BatchDelivery { batch, key, results } = delivery;
         let payloads: Vec<Bytes> = results.into_iter().flat_map(|result| result.payloads).collect();
         Box::pin(async move {
             if payloads.is_empty() {
                 return Ok(Metrics::new());
             }
-            self.ask(SinkCallKind::Deliver { batch, key, payloads }).await
+            self.call(SinkCallKind::Deliver { batch, key, payloads }).await
         })
     }
 
-    fn process(
-        &self,
-        payloads: Vec<Bytes>,
-    ) -> Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>> {
-        Box::pin(self.ask(SinkCallKind::Process { payloads }))
+    fn process(&self, payloads: Vec<Bytes>) -> BoxFuture<'_, DeliveryResult> {
+        Box::pin(self.call(SinkCallKind::Process { payloads }))
     }
 }
 
@@ -151,19 +138,12 @@ impl fmt::Debug for PipelineSink {
     }
 }
 
-impl PipelineShared {
-    fn feedback(&self) -> MutexGuard<'_, SelectorFeedback> {
-        self.feedback.lock()
-    }
-}
-
-/// What the thread has.
 struct SinkThread {
     job: String,
     writer: String,
     input: Option<BufferTarget>,
     output: BufferTarget,
-    /// Until there is a pipeline.
+    /// Moved into the pipeline when it is opened.
     operators: Vec<Box<dyn Operator>>,
     pipeline: Option<Pipeline>,
     shared: Arc<PipelineShared>,
@@ -171,16 +151,14 @@ struct SinkThread {
 
 impl SinkThread {
     fn run(mut self, mut inbox: mpsc::Receiver<Call>) {
-        while let Some(Call { what, reply }) = inbox.blocking_recv() {
-            // Who has stopped waiting was told nothing, and asks again.
+        while let Some(Call { kind, reply }) = inbox.blocking_recv() {
+            // The caller has dropped the request and will retry.
             if reply.is_closed() {
                 continue;
             }
-            let done = catch_unwind(AssertUnwindSafe(|| self.perform(what)));
+            let done = catch_unwind(AssertUnwindSafe(|| self.perform(kind)));
             let panicked = |panic: Box<dyn Any + Send>| {
-                let words = panic.downcast_ref::<&str>().copied();
-                let words = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-                Err(format!("the pipeline panicked: {}", words.unwrap_or("no message")))
+                Err(format!("the pipeline panicked: {}", panic_message(panic.as_ref())))
             };
             let _ = reply.send(done.unwrap_or_else(panicked));
         }
@@ -189,8 +167,8 @@ impl SinkThread {
         }
     }
 
-    fn perform(&mut self, what: SinkCallKind) -> DeliveryResult {
-        match what {
+    fn perform(&mut self, kind: SinkCallKind) -> DeliveryResult {
+        match kind {
             SinkCallKind::Prepare => self.prepared().map(|_| Metrics::new()),
             SinkCallKind::Deliver { batch, key, payloads } => {
                 let key = delivery_key::of_batch(&self.job, &batch, key, &payloads);
@@ -220,7 +198,7 @@ impl SinkThread {
         for (reason, displaced) in report.displaced {
             count(&format!("displaced/{reason}"), displaced);
         }
-        self.shared.feedback().add(key, report.selector);
+        self.shared.feedback.lock().add(key, report.selector);
         Ok(metrics)
     }
 
@@ -230,25 +208,18 @@ impl SinkThread {
             None => self.open().map_err(|error| error_chain(&error))?,
         };
         let pipeline = self.pipeline.insert(pipeline);
-        // Of a closed one it is the call itself that says so.
-        match pipeline.prepare() {
-            Ok(()) => Ok(pipeline),
-            Err(error) => Err(error_chain(&error)),
-        }
+        pipeline.prepare().map_err(|error| error_chain(&error))?;
+        Ok(pipeline)
     }
 
     fn open(&mut self) -> Result<Pipeline, BufferError> {
         let input = match &self.input {
-            Some(place) => Some(place.open()?.writer(&self.writer)?),
+            Some(target) => Some(target.open()?.writer(&self.writer)?),
             None => None,
         };
-        let output = self.writer_of_output()?;
-        Ok(Pipeline::new(std::mem::take(&mut self.operators), input, output))
-    }
-
-    fn writer_of_output(&self) -> Result<Box<dyn ExperienceWriter>, BufferError> {
         let buffer = self.output.open()?;
-        self.shared.buffer.get_or_init(|| buffer).writer(&self.writer)
+        let output = self.shared.buffer.get_or_init(|| buffer).writer(&self.writer)?;
+        Ok(Pipeline::new(std::mem::take(&mut self.operators), input, output))
     }
 
     fn close(&mut self) -> Result<(), String> {
@@ -259,7 +230,7 @@ impl SinkThread {
     }
 }
 
-/// Pass rates for the selectors of tasks, by the key of the call that brought them.
+/// Pass rates for task selectors, by delivery key.
 #[derive(Default)]
 struct SelectorFeedback {
     calls: VecDeque<(String, PassRates)>,
@@ -268,7 +239,7 @@ struct SelectorFeedback {
 
 impl SelectorFeedback {
     fn add(&mut self, key: &str, metric: PassRates) {
-        // A parcel that came twice went as well as it did the first time.
+        // A repeated delivery has the same rates.
         if metric.is_empty()
             || self.calls.iter().rev().take(QUEUE_CAPACITY).any(|(known, _)| known == key)
         {
@@ -281,7 +252,7 @@ impl SelectorFeedback {
             && let Some((key, metric)) = self.calls.pop_front()
         {
             self.rates -= metric.len();
-            tracing::warn!(key, rates = metric.len(), "nobody took the feedback for selectors");
+            tracing::warn!(key, rates = metric.len(), "selector feedback dropped");
         }
     }
 

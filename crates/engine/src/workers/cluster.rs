@@ -1,11 +1,5 @@
-//! Where workers come from if they are not processes of this machine: where they reach the job,
-//! what they show there, and who starts them.
-//!
-//! ```text
-//! cluster.backend: local ───► child processes, over a Unix socket
-//!                  ray ─────► Ray actors, which `children::ray` has placed, over TCP
-//!                  manual ──► whoever comes with the secret, over TCP; the way is in a file
-//! ```
+//! Worker pools of the cluster backends: `local` child processes over a Unix socket, `ray` actors
+//! and `manual` workers over TCP.
 
 mod advertised;
 mod join_info;
@@ -24,11 +18,10 @@ use crate::workers::worker_pool::{
     Launcher, RayLauncher, RayLauncherOptions, WorkerPool, WorkerPoolOptions,
 };
 
-/// Returns the runners of a configuration in processes that are started like this, wherever its
-/// `cluster` says. None is started yet. Needs a tokio runtime.
+/// Returns the worker pool of a configuration; starts no worker. Needs a tokio runtime.
 ///
 /// # Errors
-/// If nothing can be listened on, there is no secret, or Ray cannot be used.
+/// If the address cannot be bound, the secret cannot be read, or Ray is not available.
 pub async fn worker_pool(
     config: &Config,
     options: WorkerPoolOptions,
@@ -63,27 +56,26 @@ async fn listen(
     options.host = Some(site.host);
     options.secret = match &config.cluster.secret_file {
         Some(file) => Some(secret_in(file.as_ref())?),
-        // That of a job that ended without a word, so that its workers can join this one.
+        // The secret of a crashed job is reused, so that its workers can reconnect.
         None => JoinInfo::read(&file).ok().map(|left| left.secret),
     };
     if let Some(launcher) = launcher {
         return WorkerPool::with_launcher(options, launcher).await;
     }
-    let mut children = WorkerPool::by_hand(options).await?;
-    let address = children.address().to_string();
-    let card =
-        JoinInfo { address, secret: children.load_or_create_secret().clone() }.post(&file)?;
+    let mut pool = WorkerPool::manual(options).await?;
+    let address = pool.address().to_string();
+    let address_file = JoinInfo { address, secret: pool.secret().clone() }.post(&file)?;
     tracing::info!(
         "workers are started by hand: rollway worker --connect {}, or on another machine: rollway \
          worker --connect {} --secret-file FILE",
         file.display(),
-        children.address()
+        pool.address()
     );
-    children.keep(card);
-    Ok(children)
+    pool.keep(address_file);
+    Ok(pool)
 }
 
-/// Returns where workers find the way to the job.
+/// Returns the path of the join information for manual workers.
 fn file(config: &Config) -> PathBuf {
     config.job_dir().join("cluster.json")
 }

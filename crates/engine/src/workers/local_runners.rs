@@ -1,4 +1,4 @@
-//! Runners in this process, for workflows in Rust. Each is a task of the runtime.
+//! Runners in this process, for workflows in Rust. Each is a tokio task.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -10,32 +10,31 @@ use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use rollway_core::{FailureKind, Incarnation, RunId, RunnerId};
 use tokio::sync::mpsc;
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::{AbortHandle, JoinError};
 use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio_util::task::AbortOnDropHandle;
 
+use crate::process::panic_message;
 use crate::run::{RunFailure, RunOutcome, RunnerReport};
-use crate::runner_status::RunnerStatusTable;
-use crate::runner_status::{RUNNING, RunStages};
+use crate::runner_status::{RUNNING, RunStages, RunnerStatusTable};
 use crate::workers::workflow::{RunContext, RunModel, Workflow, WorkflowRegistry};
 use crate::workers::{AttemptSpec, Reporter, RunnerBackend, RunnerCommand};
 
-/// How many commands a runner may leave unread before it counts as lost. It gets one attempt at a
-/// time, so that more than a few mean that nobody reads.
+/// Unread commands after which a runner counts as lost.
 const MAX_COMMANDS_UNREAD: usize = 8;
 
-/// How the runs of one attempt are executed.
+/// Execution of the runs of one attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Concurrency {
-    /// One after another.
     #[default]
     Sequential,
-    /// All at once, taking turns on one thread.
+    /// Concurrently on one thread.
     Asynchronous,
-    /// All at once, on the threads of the runtime.
+    /// Concurrently on the threads of the runtime.
     MultiThreading,
 }
 
-/// Runners that are tasks of the current runtime.
+/// Runners as tasks of the current runtime.
 #[derive(Debug)]
 pub struct LocalRunners {
     registry: Arc<WorkflowRegistry>,
@@ -45,7 +44,6 @@ pub struct LocalRunners {
     states: RunnerStatusTable,
 }
 
-/// A runner that was started.
 #[derive(Debug)]
 struct RunningAttempt {
     life: Incarnation,
@@ -54,7 +52,6 @@ struct RunningAttempt {
 }
 
 impl LocalRunners {
-    /// Returns runners that know these workflows.
     pub fn new(registry: WorkflowRegistry) -> Self {
         Self {
             registry: Arc::new(registry),
@@ -65,7 +62,6 @@ impl LocalRunners {
         }
     }
 
-    /// Sets how the runs of one attempt are executed.
     #[must_use]
     pub fn concurrency(self, concurrency: Concurrency) -> Self {
         Self { concurrency, ..self }
@@ -93,7 +89,7 @@ impl RunnerBackend for LocalRunners {
     }
 
     fn stop(&mut self, runner: RunnerId, life: Incarnation) {
-        // A run that never yields to the runtime cannot be stopped; nothing it says counts.
+        // A run that never yields cannot be stopped; its reports are ignored.
         if self.running.get(&runner).is_some_and(|running| running.life == life)
             && let Some(running) = self.running.remove(&runner)
         {
@@ -115,13 +111,12 @@ struct Runner {
     stages: RunStages,
 }
 
-/// Runs under way, each ending with its number.
+/// Runs in progress.
 type Ends = FuturesUnordered<BoxFuture<'static, (RunId, RunOutcome)>>;
 
-/// Why an attempt is not waited for any longer.
 enum Interrupted {
     Cancelled,
-    /// The engine has let go of the runner.
+    /// The runner was stopped.
     Dismissed,
 }
 
@@ -132,7 +127,7 @@ impl Runner {
             tokio::select! {
                 command = self.commands.recv() => match command {
                     Some(RunnerCommand::Start(attempt)) => self.execute(*attempt).await,
-                    // It crossed the end of its attempt on the way.
+                    // The attempt ended before the cancel arrived.
                     Some(RunnerCommand::Cancel { .. }) => {}
                     None => return,
                 },
@@ -145,17 +140,17 @@ impl Runner {
 
     async fn execute(&mut self, attempt: AttemptSpec) {
         let id = attempt.id;
-        let mut said = vec![RunnerReport::AttemptBegan { attempt: id }];
         let Some(workflow) = self.registry.get(&attempt.task.workflow).cloned() else {
-            self.unknown_workflow(&attempt, said).await;
+            self.reporter
+                .send(attempt.failed(FailureKind::Workflow, &self.unknown(&attempt)))
+                .await;
             return;
         };
+        let mut reports = vec![RunnerReport::AttemptBegan { attempt: id }];
         let mut waiting = attempt.runs.iter();
         let mut ends = Ends::new();
-        let width = match self.concurrency {
-            Concurrency::Sequential => 1,
-            Concurrency::Asynchronous | Concurrency::MultiThreading => usize::MAX,
-        };
+        let is_sequential = self.concurrency == Concurrency::Sequential;
+        let width = if is_sequential { 1 } else { usize::MAX };
         loop {
             while ends.len() < width
                 && let Some(run) = waiting.next()
@@ -165,10 +160,10 @@ impl Runner {
             if ends.is_empty() {
                 break;
             }
-            match self.next_end(&mut ends, &mut said).await {
-                Ok((run, end)) => {
+            match self.next_end(&mut ends, &mut reports).await {
+                Ok((run, outcome)) => {
                     self.stages.end(run);
-                    said.push(RunnerReport::RunFinished { attempt: id, run, outcome: end });
+                    reports.push(RunnerReport::RunFinished { attempt: id, run, outcome });
                 }
                 Err(Interrupted::Cancelled) => break,
                 Err(Interrupted::Dismissed) => return,
@@ -176,29 +171,17 @@ impl Runner {
         }
         drop(ends);
         self.stages.clear();
-        said.push(RunnerReport::AttemptEnded { attempt: id });
-        self.reporter.send(said).await;
+        reports.push(RunnerReport::AttemptEnded { attempt: id });
+        self.reporter.send(reports).await;
     }
 
-    async fn unknown_workflow(&self, attempt: &AttemptSpec, mut said: Vec<RunnerReport>) {
-        let known: Vec<&str> = self.registry.names().collect();
-        let message: Arc<str> = format!(
-            "no workflow is registered as `{}`; there is {}",
-            attempt.task.workflow,
-            if known.is_empty() { "none".to_owned() } else { known.join(", ") }
-        )
-        .into();
-        let kind = FailureKind::Workflow;
-        said.extend(attempt.runs.iter().map(|run| {
-            let message = Arc::clone(&message);
-            RunnerReport::RunFinished {
-                attempt: attempt.id,
-                run,
-                outcome: Err(RunFailure { kind, message }),
-            }
-        }));
-        said.push(RunnerReport::AttemptEnded { attempt: attempt.id });
-        self.reporter.send(said).await;
+    fn unknown(&self, attempt: &AttemptSpec) -> String {
+        let mut known: Vec<&str> = self.registry.names().collect();
+        if known.is_empty() {
+            known.push("none");
+        }
+        let (name, known) = (&attempt.task.workflow, known.join(", "));
+        format!("no workflow is registered as `{name}`; there is {known}")
     }
 
     fn begin(
@@ -222,32 +205,38 @@ impl Runner {
         };
         context.stage(RUNNING);
         let workflow = Arc::clone(workflow);
-        let whole = async move {
+        let execution = async move {
             let caught = AssertUnwindSafe(workflow.run(context)).catch_unwind().await;
-            caught.unwrap_or_else(|panic| Err(panicked(panic.as_ref())))
+            caught.unwrap_or_else(|panic| {
+                let message = format!("panicked: {}", panic_message(panic.as_ref()));
+                Err(RunFailure::new(FailureKind::Workflow, message))
+            })
         };
         match self.concurrency {
             Concurrency::Sequential | Concurrency::Asynchronous => {
-                whole.map(move |outcome| (run, outcome)).boxed()
+                execution.map(move |outcome| (run, outcome)).boxed()
             }
             Concurrency::MultiThreading => {
-                let task = AbortOnDrop(tokio::spawn(whole));
-                async move { (run, task.join().await) }.boxed()
+                let task = AbortOnDropHandle::new(tokio::spawn(execution));
+                let aborted = |error: JoinError| {
+                    Err(RunFailure::new(FailureKind::Workflow, error.to_string()))
+                };
+                task.map(move |joined| (run, joined.unwrap_or_else(aborted))).boxed()
             }
         }
     }
 
-    /// Waits for the next run to end. What was to be said is said before waiting, so that a run
-    /// that ends at once costs one message and a long one is seen to have begun.
+    /// Waits for the next run to end. Pending reports are sent before waiting, so that a run that
+    /// ends immediately costs one message and a long one is shown as begun.
     async fn next_end(
         &mut self,
         ends: &mut Ends,
-        said: &mut Vec<RunnerReport>,
+        reports: &mut Vec<RunnerReport>,
     ) -> Result<(RunId, RunOutcome), Interrupted> {
         if let Poll::Ready(Some(end)) = futures_util::poll!(ends.next()) {
             return Ok(end);
         }
-        self.reporter.send(std::mem::take(said)).await;
+        self.reporter.send(std::mem::take(reports)).await;
         loop {
             tokio::select! {
                 biased;
@@ -268,30 +257,4 @@ impl Runner {
             }
         }
     }
-}
-
-/// A spawned run that ends when nobody waits for it any more.
-struct AbortOnDrop(JoinHandle<RunOutcome>);
-
-impl AbortOnDrop {
-    async fn join(mut self) -> RunOutcome {
-        let joined = (&mut self.0).await;
-        joined
-            .unwrap_or_else(|error| Err(RunFailure::new(FailureKind::Workflow, error.to_string())))
-    }
-}
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-fn panicked(panic: &(dyn std::any::Any + Send)) -> RunFailure {
-    let words = panic
-        .downcast_ref::<&str>()
-        .map(|words| (*words).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no message".to_owned());
-    RunFailure::new(FailureKind::Workflow, format!("panicked: {words}"))
 }

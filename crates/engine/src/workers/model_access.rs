@@ -1,18 +1,16 @@
-//! Runners whose runs may call the models: a key for every run, from the moment its attempt is
-//! given to a runner until it is over, whatever becomes of the runner.
+//! Gives every run a gateway key from the start of its attempt to its end.
 //!
 //! ```text
-//! Start ──► open ──► Cancel, Ended, Ready after it, Lost, StartFailed, stop, the end ──► close
+//! Start ──► open ──► Cancel, Ended, Ready after it, Lost, StartFailed, stop, drop ──► close
 //! ```
 //!
-//! Whichever comes first closes; nothing closes twice, and words about another attempt or of
-//! another life close nothing.
+//! Each attempt is closed once; reports about other attempts or incarnations close nothing.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use rollway_base::Secret;
 use rollway_core::{AttemptId, Incarnation, RunRange, RunnerId};
 use rollway_gateway::gateway::{CallInFlight, Gateway, GatewayHandle};
@@ -21,28 +19,28 @@ use crate::run::RunnerReport;
 use crate::runner_status::RunnerStatusTable;
 use crate::workers::{ModelAccess, Reporter, RunnerBackend, RunnerCommand};
 
-/// Who hands out keys to the models.
+/// Issues gateway keys for runs.
 pub trait RunKeyIssuer: Send + 'static {
-    /// Where the models are, with `/v1`.
+    /// Returns the base URL of the gateway, with `/v1`.
     fn base_url(&self) -> Arc<str>;
 
-    /// Lets the runs of an attempt in. Returns the key of each, in order. Must not block.
+    /// Opens an attempt and returns the key of each run, in order. Must not block.
     fn open(&mut self, attempt: AttemptId, runs: RunRange) -> Vec<Secret>;
 
-    /// Refuses the keys of an attempt from now on, and aborts what its runs have under way. Called
-    /// once for every attempt that was opened. Must not block.
+    /// Revokes the keys of an attempt and aborts its model calls. Called once per opened attempt.
+    /// Must not block.
     fn close(&mut self, attempt: AttemptId);
 
-    /// Returns what finds the calls that an attempt has under way, if anybody knows.
+    /// Returns a lookup of the model calls in flight, if available.
     fn under_way(&self) -> Option<CallLookupFn> {
         None
     }
 }
 
-/// Finds the calls that an attempt has under way, the oldest first.
+/// Returns the model calls of an attempt in flight, oldest first.
 pub type CallLookupFn = Box<dyn Fn(AttemptId) -> Vec<CallInFlight> + Send + Sync>;
 
-/// Keys to a gateway.
+/// Issues keys of a gateway.
 #[derive(Clone, Debug)]
 pub struct GatewayRunKeys {
     handle: GatewayHandle,
@@ -50,7 +48,6 @@ pub struct GatewayRunKeys {
 }
 
 impl GatewayRunKeys {
-    /// Returns what opens and closes a gateway for attempts.
     pub fn new(gateway: &Gateway) -> Self {
         let base_url = format!("{}/v1", gateway.url()).into();
         Self { handle: gateway.handle(), base_url }
@@ -77,22 +74,21 @@ impl RunKeyIssuer for GatewayRunKeys {
     }
 }
 
-/// Runners from elsewhere, with keys to the models for what they execute.
+/// Adds gateway keys to the attempts of another backend.
 pub struct WithModelAccess<W, K: RunKeyIssuer = GatewayRunKeys> {
     workers: W,
     keys: K,
-    /// What each runner executes. It gets one attempt at a time.
+    /// Current attempt of each runner.
     open: HashMap<RunnerId, (Incarnation, AttemptId)>,
 }
 
 impl<W: RunnerBackend, K: RunKeyIssuer> WithModelAccess<W, K> {
-    /// Returns these runners with these keys.
     pub fn new(workers: W, keys: K) -> Self {
         Self { workers, keys, open: HashMap::new() }
     }
 
-    fn close_if(&mut self, runner: RunnerId, is_it: impl FnOnce(Incarnation, AttemptId) -> bool) {
-        if self.open.get(&runner).is_some_and(|(life, attempt)| is_it(*life, *attempt))
+    fn close_if(&mut self, runner: RunnerId, matches: impl FnOnce(Incarnation, AttemptId) -> bool) {
+        if self.open.get(&runner).is_some_and(|(life, attempt)| matches(*life, *attempt))
             && let Some((_, attempt)) = self.open.remove(&runner)
         {
             self.keys.close(attempt);
@@ -102,7 +98,7 @@ impl<W: RunnerBackend, K: RunKeyIssuer> WithModelAccess<W, K> {
 
 impl<W: RunnerBackend, K: RunKeyIssuer> RunnerBackend for WithModelAccess<W, K> {
     fn start(&mut self, reporter: Reporter) {
-        // Whatever an earlier life was at is over.
+        // The attempt of an earlier incarnation has ended.
         self.close_if(reporter.runner(), |_, _| true);
         self.workers.start(reporter);
     }
@@ -115,14 +111,14 @@ impl<W: RunnerBackend, K: RunKeyIssuer> RunnerBackend for WithModelAccess<W, K> 
                 let keys = self.keys.open(id, attempt.runs);
                 self.open.insert(runner, (life, id));
                 attempt.models = Some(ModelAccess { base_url: self.keys.base_url(), keys });
-                let heard = self.workers.send(runner, life, RunnerCommand::Start(attempt));
-                if !heard {
+                let sent = self.workers.send(runner, life, RunnerCommand::Start(attempt));
+                if !sent {
                     self.close_if(runner, |_, _| true);
                 }
-                heard
+                sent
             }
             RunnerCommand::Cancel { attempt: id, .. } => {
-                // Before the runner hears of it: what waits for a model need not wait any longer.
+                // Before the cancel is sent: pending model calls end immediately.
                 self.close_if(runner, |_, attempt| attempt == id);
                 self.workers.send(runner, life, command)
             }
@@ -134,12 +130,12 @@ impl<W: RunnerBackend, K: RunKeyIssuer> RunnerBackend for WithModelAccess<W, K> 
         self.workers.stop(runner, life);
     }
 
-    fn shut_down_workers(&mut self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+    fn shut_down_workers(&mut self) -> Option<BoxFuture<'static, ()>> {
         self.workers.shut_down_workers()
     }
 
-    fn on_report(&mut self, runner: RunnerId, life: Incarnation, said: &RunnerReport) {
-        match said {
+    fn on_report(&mut self, runner: RunnerId, life: Incarnation, report: &RunnerReport) {
+        match report {
             RunnerReport::AttemptEnded { attempt: id }
             | RunnerReport::Ready { after: Some(id) } => {
                 self.close_if(runner, |current, attempt| current == life && attempt == *id);
@@ -153,7 +149,7 @@ impl<W: RunnerBackend, K: RunKeyIssuer> RunnerBackend for WithModelAccess<W, K> 
             | RunnerReport::AttemptBegan { .. }
             | RunnerReport::RunFinished { .. } => {}
         }
-        self.workers.on_report(runner, life, said);
+        self.workers.on_report(runner, life, report);
     }
 
     fn states(&self) -> RunnerStatusTable {
@@ -175,7 +171,7 @@ impl<W, K: RunKeyIssuer> Drop for WithModelAccess<W, K> {
 
 impl<W: fmt::Debug, K: RunKeyIssuer> fmt::Debug for WithModelAccess<W, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("Gated");
-        shown.field("workers", &self.workers).field("open", &self.open).finish_non_exhaustive()
+        let mut debug = f.debug_struct("WithModelAccess");
+        debug.field("workers", &self.workers).field("open", &self.open).finish_non_exhaustive()
     }
 }

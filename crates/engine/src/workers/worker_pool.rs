@@ -1,19 +1,16 @@
-//! Runners in child processes. A few runners share a process; what a run does to its process is
-//! known, so that a process that dies is blamed on the run that killed it, and its neighbours are
-//! started again elsewhere without a charge.
+//! Runners in worker processes; a few runners share a process. When a process dies, execution marks
+//! identify the suspect run; the other runs are retried without being charged.
 //!
 //! ```text
-//!  StartRunner ──► a seat in a host ──► hello with its token ──► welcome ──► Ready … Ended …
+//!  StartRunner ──► slot in a process ──► hello with its token ──► welcome ──► Ready … Ended …
 //!                    │ exits before its hello                │ exits, or its stream ends
 //!                    ▼                                       ▼
-//!               StartFailed                                Lost, after everything that it said
+//!               StartFailed                                Lost, after all its reports
 //! ```
 //!
-//! A runner that does not give up an attempt can only be stopped with its whole process; one that
-//! is idle, or has not begun, leaves its seat.
+//! A runner that ignores a cancel is stopped with its whole process; an idle one leaves its slot.
 
 mod definition_ids;
-mod execution_marks;
 mod launcher;
 mod local_process;
 mod log_relay;
@@ -25,10 +22,10 @@ mod worker_process;
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rollway_base::address_file::AddressFile;
 use rollway_base::net::host_port;
@@ -49,43 +46,38 @@ use self::manual::ManualWorkers;
 pub use self::ray::{RayLauncher, RayLauncherOptions};
 use self::reports::ConnectionTable;
 use self::worker_process::WorkerProcess;
-use crate::process::fd_limit;
+use crate::process::raise_fd_limit;
 use crate::run::RunnerReport;
 use crate::runner_status::RunnerStatusTable;
 use crate::workers::{Reporter, RunnerBackend, RunnerCommand};
 
-/// How many workers may be connected.
+/// Maximum number of connected workers.
 const CONNECTIONS: usize = 16_384;
 
-/// How workers are started.
 #[derive(Clone, Debug)]
 pub struct WorkerPoolOptions {
-    /// The program. It finds where to connect in its environment (`rollway_protocol::env`).
+    /// Worker program; reads the connection from its environment (`rollway_protocol::env`).
     pub program: PathBuf,
-    /// Its arguments.
     pub args: Vec<String>,
-    /// Variables of its environment, on top of this process's own.
+    /// Additional environment.
     pub env: Vec<(String, String)>,
-    /// Where the engine listens for them; none: a Unix socket of its own.
+    /// Address to bind. `None`: a private Unix socket.
     pub address: Option<Address>,
-    /// What they call the machine of the engine, if that is not what it listens on.
+    /// Host name of the engine for workers, if it differs from the bound one.
     pub host: Option<String>,
-    /// What they have to know; none: a new secret.
+    /// `None`: a new secret.
     pub secret: Option<Secret>,
-    /// How often a silent connection is probed; one that does not answer in the same time again is
-    /// taken for lost.
+    /// Interval of probes of a silent connection, and time limit of their responses.
     pub keepalive: Duration,
-    /// How often a worker says that it is alive.
+    /// Heartbeat interval.
     pub heartbeat: Duration,
-    /// How many runners share a process.
     pub runners_per_worker: u32,
-    /// The arguments with which the program places workers on Ray; none: those of a Python that has
-    /// the package installed.
+    /// Arguments that start the Ray placer. `None`: those for an installed Python package.
     pub placer: Option<Vec<String>>,
 }
 
 impl WorkerPoolOptions {
-    /// Returns options for a program without arguments, one process for every runner.
+    /// Returns options for a program without arguments, one runner per process.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
@@ -102,25 +94,21 @@ impl WorkerPoolOptions {
     }
 }
 
-/// Runners in child processes.
 #[derive(Debug)]
 pub struct WorkerPool {
     shared: Arc<WorkerPoolShared>,
-    /// The process that takes newcomers, by place: runners next to each other share one.
-    hosts: HashMap<u32, Arc<WorkerProcess>>,
-    next_host: u64,
-    /// Tells workers the way for as long as this lives.
-    card: Option<AddressFile>,
+    /// Process for new runners, by runner number divided by `runners_per_worker`.
+    processes: HashMap<u32, Arc<WorkerProcess>>,
+    next_process: u64,
+    /// Kept until the pool is dropped.
+    address_file: Option<AddressFile>,
     _alive: DropGuard,
 }
 
-/// Where workers come from.
 #[derive(Debug)]
 enum WorkerSource {
-    /// They are started, here or elsewhere.
     Launcher(Arc<dyn Launcher>),
-    /// They come by themselves.
-    ByHand(ManualWorkers),
+    Manual(ManualWorkers),
 }
 
 #[derive(Debug)]
@@ -129,87 +117,83 @@ struct WorkerPoolShared {
     source: WorkerSource,
     address: Address,
     secret: Secret,
-    routes: Mutex<ConnectionTable>,
-    seats: Mutex<HashMap<RunnerId, (Incarnation, Arc<WorkerProcess>)>>,
+    connections: Mutex<ConnectionTable>,
+    assigned: Mutex<HashMap<RunnerId, (Incarnation, Arc<WorkerProcess>)>>,
     definitions: Mutex<DefinitionIds>,
     states: RunnerStatusTable,
-    /// What is said of runners by whoever cannot wait until it is heard, in order.
-    asides: mpsc::UnboundedSender<(Reporter, RunnerReport)>,
-    /// Has the socket.
+    /// Reports from places that cannot wait, in order.
+    reports: mpsc::UnboundedSender<(Reporter, RunnerReport)>,
+    /// Contains the socket.
     _folder: TempDir,
 }
 
 impl WorkerPoolShared {
-    /// Says something of a runner, without waiting. Every life has a few of these at most.
-    fn aside(&self, reporter: &Reporter, said: RunnerReport) {
-        let _ = self.asides.send((reporter.clone(), said));
+    /// Sends a report without waiting. Bounded: few per incarnation.
+    fn report(&self, reporter: &Reporter, report: RunnerReport) {
+        let _ = self.reports.send((reporter.clone(), report));
     }
 
-    /// Returns who waits for workers that nobody here starts; none: all are started here.
-    fn by_hand(&self) -> Option<&ManualWorkers> {
+    /// `None`: workers are started by a launcher.
+    fn manual(&self) -> Option<&ManualWorkers> {
         match &self.source {
-            WorkerSource::ByHand(by_hand) => Some(by_hand),
+            WorkerSource::Manual(manual) => Some(manual),
             WorkerSource::Launcher(_) => None,
         }
     }
 
-    fn take_seat(&self, reporter: &Reporter, host: &Arc<WorkerProcess>) {
-        let seat = (reporter.incarnation(), Arc::clone(host));
-        self.seats.lock().insert(reporter.runner(), seat);
+    fn assign(&self, reporter: &Reporter, process: &Arc<WorkerProcess>) {
+        let entry = (reporter.incarnation(), Arc::clone(process));
+        self.assigned.lock().insert(reporter.runner(), entry);
     }
 
-    /// Returns where a life of a runner is.
-    fn seat_of(&self, runner: RunnerId, life: Incarnation) -> Option<Arc<WorkerProcess>> {
-        let seats = self.seats.lock();
-        let (_, host) = seats.get(&runner).filter(|(current, _)| *current == life)?;
-        Some(Arc::clone(host))
+    /// Returns the process of an incarnation.
+    fn process_of(&self, runner: RunnerId, life: Incarnation) -> Option<Arc<WorkerProcess>> {
+        let assigned = self.assigned.lock();
+        let (_, process) = assigned.get(&runner).filter(|(current, _)| *current == life)?;
+        Some(Arc::clone(process))
     }
 
-    /// Takes the seat of a life of a runner away; returns where it was.
-    fn leave_seat(&self, runner: RunnerId, life: Incarnation) -> Option<Arc<WorkerProcess>> {
-        let host = self.seat_of(runner, life)?;
-        self.seats.lock().remove(&runner);
-        Some(host)
+    /// Removes an incarnation; returns its process.
+    fn unassign(&self, runner: RunnerId, life: Incarnation) -> Option<Arc<WorkerProcess>> {
+        let process = self.process_of(runner, life)?;
+        self.assigned.lock().remove(&runner);
+        Some(process)
     }
 
-    /// Returns what a process is started with.
-    fn ticket(&self, number: u64, token: &str, whereabouts: LaunchStatus) -> LaunchSpec {
+    /// Returns the start parameters of a process.
+    fn launch_spec(&self, number: u64, token: &str, status: LaunchStatus) -> LaunchSpec {
         let options = &self.options;
         let runners = options.runners_per_worker.max(1);
-        let told = [
+        let worker_env = [
             (env::ADDRESS, self.address.to_string()),
             (env::SECRET, self.secret.reveal().to_owned()),
             (env::TOKEN, token.to_owned()),
             (env::RUNNERS, runners.to_string()),
         ];
-        let told = told.map(|(name, value)| (name.to_owned(), value));
+        let worker_env = worker_env.map(|(name, value)| (name.to_owned(), value));
         LaunchSpec {
             token: token.to_owned(),
             number,
             runners,
             program: options.program.clone(),
             args: options.args.clone(),
-            env: options.env.iter().cloned().chain(told).collect(),
-            whereabouts,
+            env: options.env.iter().cloned().chain(worker_env).collect(),
+            status,
         }
     }
 }
 
 impl WorkerPool {
-    /// Begins to listen for workers, which are to be child processes; none is started yet. Needs a
-    /// tokio runtime.
+    /// Starts listening for workers as child processes; starts none. Needs a tokio runtime.
     ///
     /// # Errors
-    /// If there is no secret or no folder to be had, or nothing can be listened on.
+    /// If the address cannot be bound, or no secret or folder can be created.
     pub async fn new(options: WorkerPoolOptions) -> io::Result<Self> {
         Self::with_launcher(options, Arc::new(LocalLauncher::new()?)).await
     }
 
-    /// As [`new`](Self::new), with processes from elsewhere. For those on other machines the
-    /// options have to name an address that they reach.
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new).
+    /// Same as [`new`](Self::new), with another launcher. Workers on other machines need a TCP
+    /// address in the options.
     pub async fn with_launcher(
         options: WorkerPoolOptions,
         launcher: Arc<dyn Launcher>,
@@ -217,13 +201,9 @@ impl WorkerPool {
         Self::listen(options, WorkerSource::Launcher(launcher)).await
     }
 
-    /// As [`new`](Self::new), but nobody is started: workers that know the secret come by
-    /// themselves and take the runners that wait for one.
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new).
-    pub async fn by_hand(options: WorkerPoolOptions) -> io::Result<Self> {
-        Self::listen(options, WorkerSource::ByHand(ManualWorkers::default())).await
+    /// Same as [`new`](Self::new), for manual workers.
+    pub async fn manual(options: WorkerPoolOptions) -> io::Result<Self> {
+        Self::listen(options, WorkerSource::Manual(ManualWorkers::default())).await
     }
 
     async fn listen(options: WorkerPoolOptions, source: WorkerSource) -> io::Result<Self> {
@@ -231,7 +211,7 @@ impl WorkerPool {
             Some(secret) => secret.clone(),
             None => Secret::random()?,
         };
-        fd_limit::raise();
+        raise_fd_limit();
         let folder = tempfile::Builder::new().prefix("rollway-").tempdir()?;
         let socket = || Address::Unix(folder.path().join("workers"));
         let address = options.address.clone().unwrap_or_else(socket);
@@ -244,10 +224,10 @@ impl WorkerPool {
             WorkerServerOptions { limits, ..WorkerServerOptions::new(address, secret.clone()) };
         let server = WorkerServer::bind(listening).await.map_err(io::Error::other)?;
         let alive = CancellationToken::new();
-        let (asides, mut said) = mpsc::unbounded_channel::<(Reporter, RunnerReport)>();
+        let (reports, mut report) = mpsc::unbounded_channel::<(Reporter, RunnerReport)>();
         tokio::spawn(async move {
-            while let Some((reporter, said)) = said.recv().await {
-                reporter.send(vec![said]).await;
+            while let Some((reporter, report)) = report.recv().await {
+                reporter.send(vec![report]).await;
             }
         });
         let shared = Arc::new(WorkerPoolShared {
@@ -255,62 +235,55 @@ impl WorkerPool {
             options,
             source,
             secret,
-            routes: Mutex::default(),
-            seats: Mutex::default(),
+            connections: Mutex::default(),
+            assigned: Mutex::default(),
             definitions: Mutex::default(),
             states: RunnerStatusTable::default(),
-            asides,
+            reports,
             _folder: folder,
         });
         tokio::spawn(reports::listen(server, Arc::clone(&shared), alive.clone()));
         Ok(Self {
             shared,
-            hosts: HashMap::new(),
-            next_host: 0,
-            card: None,
+            processes: HashMap::new(),
+            next_process: 0,
+            address_file: None,
             _alive: alive.drop_guard(),
         })
     }
 
-    /// Keeps what tells workers the way.
-    pub(crate) fn keep(&mut self, card: AddressFile) {
-        self.card = Some(card);
+    pub(crate) fn keep(&mut self, address_file: AddressFile) {
+        self.address_file = Some(address_file);
     }
 
-    /// Returns where workers reach the engine.
+    /// Returns the address for workers.
     pub fn address(&self) -> &Address {
         &self.shared.address
     }
 
-    /// Returns what workers have to know.
-    pub fn load_or_create_secret(&self) -> &Secret {
+    pub fn secret(&self) -> &Secret {
         &self.shared.secret
     }
 
-    /// Returns what runners say about themselves.
-    pub fn states(&self) -> RunnerStatusTable {
-        self.shared.states.clone()
-    }
-
-    /// Finds a seat for a runner: in the process of its neighbours, or in a new one.
-    fn seat(&mut self, launcher: Arc<dyn Launcher>, reporter: &Reporter) {
+    /// Adds a runner to the process of its neighbours, or to a new one.
+    fn host(&mut self, launcher: Arc<dyn Launcher>, reporter: &Reporter) {
         let place = reporter.runner().0 / self.shared.options.runners_per_worker.max(1);
-        if let Some(host) = self.hosts.get(&place)
-            && host.seat(&self.shared, reporter)
+        if let Some(process) = self.processes.get(&place)
+            && process.add(&self.shared, reporter)
         {
-            return self.shared.take_seat(reporter, host);
+            return self.shared.assign(reporter, process);
         }
-        let host = Arc::new(WorkerProcess::new(self.next_host));
-        self.next_host += 1;
-        // Nobody can have closed it yet.
-        let _ = host.seat(&self.shared, reporter);
-        let (lived, shared) = (Arc::clone(&host), Arc::clone(&self.shared));
+        let process = Arc::new(WorkerProcess::new(self.next_process));
+        self.next_process += 1;
+        // A new process accepts its first runner.
+        let _ = process.add(&self.shared, reporter);
+        let (running, shared) = (Arc::clone(&process), Arc::clone(&self.shared));
         tokio::spawn(async move {
-            let ends = Arc::clone(&lived).launched(&shared, &*launcher);
-            lived.live(&shared, ends).await;
+            let ends = Arc::clone(&running).launched(&shared, &*launcher);
+            running.live(&shared, ends).await;
         });
-        self.shared.take_seat(reporter, &host);
-        self.hosts.insert(place, host);
+        self.shared.assign(reporter, &process);
+        self.processes.insert(place, process);
     }
 }
 
@@ -321,46 +294,46 @@ impl RunnerBackend for WorkerPool {
 
     fn start(&mut self, reporter: Reporter) {
         match &self.shared.source {
-            WorkerSource::ByHand(by_hand) => by_hand.seat(&self.shared, reporter),
-            WorkerSource::Launcher(launcher) => self.seat(Arc::clone(launcher), &reporter),
+            WorkerSource::Manual(manual) => manual.add(&self.shared, reporter),
+            WorkerSource::Launcher(launcher) => self.host(Arc::clone(launcher), &reporter),
         }
     }
 
     fn send(&mut self, runner: RunnerId, life: Incarnation, command: RunnerCommand) -> bool {
-        if let Some(host) = self.shared.seat_of(runner, life)
-            && let Some((reporter, failed)) = host.send(&self.shared, runner, life, command)
+        if let Some(process) = self.shared.process_of(runner, life)
+            && let Some((reporter, failed)) = process.send(&self.shared, runner, life, command)
         {
             tokio::spawn(async move { reporter.send(failed).await });
         }
-        // A process that does not listen is noticed by itself.
+        // The end of a dead process is reported separately.
         true
     }
 
     fn stop(&mut self, runner: RunnerId, life: Incarnation) {
-        if let Some(by_hand) = self.shared.by_hand() {
-            by_hand.leave(&self.shared, runner, life);
-        } else if let Some(host) = self.shared.leave_seat(runner, life) {
-            host.leave(runner, life);
+        if let Some(manual) = self.shared.manual() {
+            manual.leave(&self.shared, runner, life);
+        } else if let Some(process) = self.shared.unassign(runner, life) {
+            process.leave(runner, life);
         }
     }
 
-    fn shut_down_workers(&mut self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
-        self.shared.by_hand().map(ManualWorkers::dismiss)
+    fn shut_down_workers(&mut self) -> Option<BoxFuture<'static, ()>> {
+        self.shared.manual().map(ManualWorkers::shut_down)
     }
 }
 
 impl Drop for WorkerPool {
     fn drop(&mut self) {
-        // Those that came by themselves are told to go, by whoever listens to them.
-        if self.shared.by_hand().is_none() {
-            for (_, host) in self.shared.seats.lock().values() {
-                host.end();
+        // Manual workers are shut down by `reports::listen`.
+        if self.shared.manual().is_none() {
+            for (_, process) in self.shared.assigned.lock().values() {
+                process.end();
             }
         }
     }
 }
 
-/// Returns an address with the name that others have for this machine.
+/// Returns an address with the host name for other machines.
 fn reached(address: &Address, host: Option<&str>) -> Address {
     match (address, host) {
         (Address::Tcp(at), Some(host)) => {

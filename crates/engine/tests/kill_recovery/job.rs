@@ -1,14 +1,14 @@
-//! The job that dies: batches of every kind, several in flight, finalized in order.
+//! The job that is killed: batches of every kind, several in flight, finalized in order.
 
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use rollway_core::metrics::Metrics;
 use rollway_core::{BatchType, CoreConfig, FailureKind, Refusal};
 use rollway_data::buffer::{Buffer, ExperienceWriter, PostgresBuffer, SqliteBuffer, sql};
@@ -20,31 +20,29 @@ use rollway_engine::{
 use rollway_experience::{Eid, Experience, ExperienceFields, IdPart, deserialize_many, serialize};
 use rollway_ledger::LedgerOptions;
 
-/// How many batches the job has.
 pub(crate) const BATCHES: i64 = 12;
 
 const TASKS: u32 = 6;
 const REPEAT: u32 = 2;
 
-/// How many runs a batch has.
+/// Runs per batch.
 pub(crate) const RUNS: u64 = (TASKS * REPEAT) as u64;
 
-/// How many of them a batch has at least that is accepted before it is complete.
+/// Minimum number of runs of a truncated batch.
 pub(crate) const ENOUGH: u64 = (4 * REPEAT) as u64;
 
-/// How many batches are in flight.
+/// Batches in flight.
 const WINDOW: i64 = 3;
 
-/// What is done with a batch.
+/// Handling of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
-    /// It is finalized when it is complete.
+    /// Finalized when complete.
     Whole,
-    /// It is finalized when four of its six tasks are done; one never is.
+    /// Finalized when four of its six tasks are done; one never ends.
     Enough,
-    /// It is aborted, and what it has is kept.
+    /// Aborted, finished results kept.
     Abort,
-    /// It is evaluated.
     Eval,
 }
 
@@ -59,7 +57,7 @@ impl Plan {
     }
 }
 
-/// Opens the buffer: an address, and for PostgreSQL a table behind `#`.
+/// Opens the buffer: an address, with a table behind `#` for PostgreSQL.
 pub(crate) fn buffer(address: &str) -> Arc<dyn Buffer> {
     match address.split_once('#') {
         Some((address, table)) => {
@@ -70,19 +68,16 @@ pub(crate) fn buffer(address: &str) -> Arc<dyn Buffer> {
     }
 }
 
-/// Takes parcels as lots.
+/// Writes deliveries as write batches.
 struct BufferSink(Arc<Mutex<Box<dyn ExperienceWriter>>>);
 
 impl Sink for BufferSink {
-    fn deliver(
-        &self,
-        parcel: BatchDelivery,
-    ) -> Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>> {
+    fn deliver(&self, delivery: BatchDelivery) -> BoxFuture<'_, DeliveryResult> {
         let writer = Arc::clone(&self.0);
         Box::pin(async move {
             let write = move || {
-                let key = format!("{}#{}", parcel.batch, parcel.key).into();
-                let payloads = parcel.results.into_iter().flat_map(|result| result.payloads);
+                let key = format!("{}#{}", delivery.batch, delivery.key).into();
+                let payloads = delivery.results.into_iter().flat_map(|result| result.payloads);
                 let experiences = payloads.flat_map(|payload| deserialize_many(payload).unwrap());
                 let samples = experiences.map(|one| Sample::new(&one).unwrap()).collect();
                 let written = writer.lock().unwrap().write(&WriteBatch { key, samples });
@@ -92,12 +87,12 @@ impl Sink for BufferSink {
         })
     }
 
-    fn process(&self, _: Vec<Bytes>) -> Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>> {
+    fn process(&self, _: Vec<Bytes>) -> BoxFuture<'_, DeliveryResult> {
         Box::pin(std::future::ready(Ok(Metrics::new())))
     }
 }
 
-/// Takes a while, fails now and then, though never twice, and calls its experience differently in
+/// Takes a while, fails now and then but never twice, and gives its experience a new suffix in
 /// every execution.
 async fn work(context: RunContext) -> RunOutcome {
     static EXECUTIONS: AtomicU32 = AtomicU32::new(0);
@@ -130,10 +125,10 @@ fn tasks(plan: Plan) -> Vec<Task> {
     (0..TASKS).map(|task| Task::new("work", body(task)).repeat(REPEAT)).collect()
 }
 
-/// Does the job, or what is left of it. `known` are batches whose submission was acknowledged.
+/// Runs or resumes the job. `known`: batches whose submission was acknowledged.
 pub(crate) fn run(folder: &Path, address: &str, known: Vec<i64>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    // Buffers block: they are opened outside of the runtime.
+    // Buffers block: opened outside of the runtime.
     let writer = buffer(address).writer("job").unwrap();
     let sink = Arc::new(BufferSink(Arc::new(Mutex::new(writer))));
     let sink = &sink;
@@ -155,7 +150,6 @@ pub(crate) fn run(folder: &Path, address: &str, known: Vec<i64>) {
         coordinator.prepare().await.unwrap();
         let version = restored.version + 1;
         coordinator.note_version(version).await.unwrap();
-        // Versions do not go backwards.
         coordinator.note_version(version - 1).await.unwrap_err();
         for batch in 1..=BATCHES + WINDOW {
             if batch <= BATCHES {
@@ -167,7 +161,7 @@ pub(crate) fn run(folder: &Path, address: &str, known: Vec<i64>) {
         }
         let counters = coordinator.counters().await.unwrap();
         assert!(counters.balanced(), "{counters:?}");
-        say(format_args!("job done"));
+        print(format_args!("job done"));
     });
 }
 
@@ -179,7 +173,7 @@ async fn submit(coordinator: &RolloutCoordinator, batch: i64) {
     let kind = if plan == Plan::Eval { BatchType::Eval } else { BatchType::Train };
     let enough = (plan == Plan::Enough).then_some(4);
     match coordinator.submit_batch(batch, tasks(plan), kind, enough).await {
-        Ok(()) => say(format_args!("batch {batch} submitted")),
+        Ok(()) => print(format_args!("batch {batch} submitted")),
         Err(Error::Refused(Refusal::AlreadyActive { .. })) => {}
         Err(error) => panic!("{error}"),
     }
@@ -197,11 +191,11 @@ async fn end(coordinator: &RolloutCoordinator, restored: &RestoreReport, batch: 
     let result = result.unwrap();
     assert!(result.runs.balanced(), "{result:?}");
     assert_eq!(result.uncertain, 0);
-    say(format_args!("batch {batch} delivered {}", result.delivered));
+    print(format_args!("batch {batch} delivered {}", result.delivered));
 }
 
-fn say(words: std::fmt::Arguments<'_>) {
+fn print(line: std::fmt::Arguments<'_>) {
     let mut out = std::io::stdout();
-    writeln!(out, "{words}").unwrap();
+    writeln!(out, "{line}").unwrap();
     out.flush().unwrap();
 }

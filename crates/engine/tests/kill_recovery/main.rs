@@ -1,5 +1,4 @@
-//! A job that is killed at arbitrary moments and started again: nothing is lost, nothing is
-//! doubled, and the counts add up, whatever the moment was.
+//! A job that is killed at arbitrary times and restarted loses and duplicates nothing.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -18,10 +17,10 @@ use self::job::{BATCHES, Plan};
 
 const CHILD: &str = "ROLLWAY_TEST_SURVIVE_CHILD";
 
-/// How often each kind of sink sees its job die.
+/// Kills per kind of buffer.
 const KILLS: u32 = 100;
 
-/// Moments that differ from run to run of the test, and are the same for the same seed.
+/// Seeded pseudo-random times.
 struct Moments(u64);
 
 impl Moments {
@@ -44,51 +43,51 @@ fn a_killed_job_with_postgresql_loses_and_doubles_nothing() {
     survive(|job| format!("{}#job{job}", server.address("postgres")));
 }
 
-/// Kills jobs until there were enough kills; each goes on until it is done, and is then looked at.
+/// Kills jobs until there were enough kills; each is resumed until it is done, then checked.
 fn survive(address: impl Fn(u32) -> String) {
     let mut moments = Moments(0x5eed);
     let (mut kills, mut job) = (0, 0);
     while kills < KILLS {
         let folder = tempfile::tempdir().unwrap();
         let address = address(job);
-        let mut lives = 0;
-        let mut promised = Promised::default();
-        let said = loop {
-            lives += 1;
-            assert!(lives < 400, "the job never comes to its end");
-            // The first moments of a life are the most interesting, and a life must get somewhere.
-            // On a slow machine it needs longer and longer.
-            let most = if lives % 4 == 0 { 600 } else { 90 } * (1 + lives / 20);
+        let mut processes = 0;
+        let mut acknowledged = Acknowledged::default();
+        let printed = loop {
+            processes += 1;
+            assert!(processes < 400, "the job never comes to its end");
+            // Mostly short lifetimes; every fourth is longer, and more on slow machines, to make
+            // progress.
+            let most = if processes % 4 == 0 { 600 } else { 90 } * (1 + processes / 20);
             let moment = Duration::from_millis(moments.next(most));
-            let said = live(folder.path(), &address, &promised, moment);
-            promised.hear(&said);
-            if said.contains("job done") {
-                break said;
+            let printed = run_and_kill(folder.path(), &address, &acknowledged, moment);
+            acknowledged.record(&printed);
+            if printed.contains("job done") {
+                break printed;
             }
             kills += 1;
         };
-        check(&address, &said);
+        check(&address, &printed);
         job += 1;
     }
 }
 
-/// What the job has acknowledged in any of its lives.
+/// Acknowledgements of all processes of a job.
 #[derive(Debug, Default)]
-struct Promised {
+struct Acknowledged {
     submitted: BTreeSet<i64>,
     delivered: BTreeMap<i64, u64>,
 }
 
-impl Promised {
-    /// Takes in what a life said, which must not contradict an earlier one.
-    fn hear(&mut self, said: &str) {
-        // A killed process may have been in the middle of a line.
-        let whole = said.rsplit_once('\n').map_or("", |(whole, _)| whole);
+impl Acknowledged {
+    /// Parses the output of a process, which must not contradict earlier ones.
+    fn record(&mut self, printed: &str) {
+        // The last line of a killed process may be incomplete.
+        let whole = printed.rsplit_once('\n').map_or("", |(whole, _)| whole);
         for line in whole.lines() {
-            let Some((_, words)) = line.split_once("batch ") else { continue };
-            let (batch, what) = words.split_once(' ').unwrap();
+            let Some((_, rest)) = line.split_once("batch ") else { continue };
+            let (batch, event) = rest.split_once(' ').unwrap();
             let batch = batch.parse().unwrap();
-            match what.split_once(' ') {
+            match event.split_once(' ') {
                 None => drop(self.submitted.insert(batch)),
                 Some((_, count)) => {
                     let count: u64 = count.trim().parse().unwrap();
@@ -100,21 +99,25 @@ impl Promised {
     }
 }
 
-/// Starts the job, which goes on where it was, and kills it after a while. Returns what it said.
-fn live(folder: &Path, address: &str, promised: &Promised, moment: Duration) -> String {
-    let submitted: Vec<_> = promised.submitted.iter().map(i64::to_string).collect();
+/// Starts or resumes the job and kills it after a while; returns its output.
+fn run_and_kill(
+    folder: &Path,
+    address: &str,
+    acknowledged: &Acknowledged,
+    moment: Duration,
+) -> String {
+    let submitted: Vec<_> = acknowledged.submitted.iter().map(i64::to_string).collect();
     let given = format!("{} {address} {}", folder.display(), submitted.join(","));
     let mut child = child_test("child", CHILD, given).spawn().unwrap();
-    // The moment of a kill is a moment, and not an event.
     std::thread::sleep(moment);
     child.kill().unwrap();
     let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.code().is_none_or(|code| code == 0), "it ended by itself: {said}");
-    said
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.code().is_none_or(|code| code == 0), "it ended by itself: {printed}");
+    printed
 }
 
-/// Not a test of its own: what the child does.
+/// Entry point of the child process.
 #[test]
 fn child() {
     if let Ok(given) = env::var(CHILD) {
@@ -125,8 +128,8 @@ fn child() {
     }
 }
 
-/// Compares what the buffer holds with what the job said about its batches.
-fn check(address: &str, said: &str) {
+/// Compares the content of the buffer with the acknowledgements.
+fn check(address: &str, printed: &str) {
     let buffer = job::buffer(address);
     let mut reader = buffer.reader("check").unwrap();
     let ask =
@@ -145,11 +148,11 @@ fn check(address: &str, said: &str) {
     for number in 1..=BATCHES {
         let plan = Plan::of(number);
         let found = runs.get(&number.to_string()).map_or(0, BTreeSet::len) as u64;
-        let delivered = said
+        let delivered = printed
             .lines()
             .find_map(|line| line.split_once(&format!("batch {number} delivered ")))
             .map(|(_, count)| count)
-            .unwrap_or_else(|| panic!("nothing was said about batch {number}: {said}"));
+            .unwrap_or_else(|| panic!("no output about batch {number}: {printed}"));
         let delivered: u64 = delivered.trim().parse().unwrap();
         assert_eq!(found, delivered, "batch {number} ({plan:?})");
         match plan {

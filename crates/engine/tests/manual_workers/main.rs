@@ -1,29 +1,27 @@
-//! Workers that somebody else starts, over TCP: they come late, leave, die, are cut off, show a
-//! wrong secret and come back.
+//! Manual workers over TCP: late, leaving, killed, disconnected, unauthenticated, reconnecting.
 
 #![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test, and says where")]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod proxy;
 
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use common::worker_program;
 use proxy::Proxy;
 use rollway_base::{Address, Secret};
 use rollway_core::{CollectOutcome, CoreConfig, RunnerView, Supervision};
 use rollway_engine::events::{RunEvent, RunEventKind, RunObserver, RunObservers};
-use rollway_engine::{
-    CollectOptions, RunnerStatusTable, Scheduler, Task, WorkerPool, WorkerPoolOptions,
-};
+use rollway_engine::{CollectOptions, Scheduler, Task, WorkerPool, WorkerPoolOptions};
 use rollway_protocol::env;
 use tokio::process::{Child, Command};
 
-/// A scheduler that waits for workers, and the way to it.
+/// A scheduler that waits for workers.
 struct Job {
     scheduler: Scheduler,
-    states: RunnerStatusTable,
     address: String,
     secret: Secret,
 }
@@ -32,18 +30,18 @@ async fn job(runners: u32) -> Job {
     let options = WorkerPoolOptions {
         address: Some(Address::loopback()),
         keepalive: Duration::from_millis(300),
-        ..WorkerPoolOptions::new("nobody starts it")
+        ..WorkerPoolOptions::new("never started")
     };
-    let children = WorkerPool::by_hand(options).await.unwrap();
-    let (states, secret) = (children.states(), children.load_or_create_secret().clone());
-    let address = children.address().to_string();
+    let pool = WorkerPool::manual(options).await.unwrap();
+    let secret = pool.secret().clone();
+    let address = pool.address().to_string();
     let supervision = Supervision {
         restart_backoff: Duration::from_millis(20),
         start_timeout: Duration::from_secs(60),
         ..Supervision::default()
     };
     let config = CoreConfig { runners, supervision, ..CoreConfig::default() };
-    Job { scheduler: Scheduler::new(config, children), states, address, secret }
+    Job { scheduler: Scheduler::new(config, pool), address, secret }
 }
 
 impl Job {
@@ -55,14 +53,14 @@ impl Job {
         start(address, self.secret.reveal(), runners)
     }
 
-    /// Waits until the runners are as they should be.
-    async fn until(&self, what: &str, is_so: impl Fn(&[RunnerView]) -> bool) {
+    /// Waits until the runners satisfy a condition.
+    async fn until(&self, event: &str, condition: impl Fn(&[RunnerView]) -> bool) {
         loop {
             let runners = self.scheduler.runners().await.unwrap();
-            if is_so(&runners) {
+            if condition(&runners) {
                 return;
             }
-            tracing::debug!(what, ?runners, "not yet");
+            tracing::debug!(event, ?runners, "not yet");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -73,7 +71,7 @@ impl Job {
         self.until("so many are idle", enough).await;
     }
 
-    /// Runs tasks and sees that every one is answered once.
+    /// Runs tasks and checks that each has one result.
     async fn answers(&self, batch: i64, count: usize) {
         self.scheduler.schedule(vec![Task::new("answer", ""); count], batch).await.unwrap();
         let got =
@@ -83,10 +81,7 @@ impl Job {
 }
 
 fn start(address: &str, secret: &str, runners: u32) -> Child {
-    let test = std::env::current_exe().unwrap();
-    let program: PathBuf = test.parent().unwrap().parent().unwrap().join("examples/worker");
-    assert!(program.exists(), "build it first: cargo build -p rollway-engine --example worker");
-    Command::new(program)
+    Command::new(worker_program())
         .env(env::ADDRESS, address)
         .env(env::SECRET, secret)
         .env(env::RUNNERS, runners.to_string())
@@ -98,45 +93,49 @@ fn start(address: &str, secret: &str, runners: u32) -> Child {
 }
 
 #[tokio::test]
-async fn a_job_begins_with_the_first_worker_and_takes_others_as_they_come() {
+async fn a_job_starts_with_the_first_worker_and_accepts_later_ones() {
     let job = job(3).await;
     let starting = tokio::spawn({
         let scheduler = job.scheduler.clone();
         async move { scheduler.start().await }
     });
-    let invitation = format!("waits for a worker: rollway worker --connect {}", job.address);
-    let waits = |runner: &RunnerView| runner.message.as_deref() == Some(&*invitation);
+    let message = format!("waits for a worker: rollway worker --connect {}", job.address);
+    let waits = |runner: &RunnerView| runner.message.as_deref() == Some(&*message);
     job.until("all wait", |runners| runners.len() == 3 && runners.iter().all(waits)).await;
-    assert!(job.states.get().values().all(|state| state["waiting"] == invitation));
+    let states = job.scheduler.runner_states().await.unwrap();
+    assert!(states.iter().all(|status| status.said["waiting"] == message));
     assert!(!starting.is_finished());
 
-    // More seats than the first has: one runner waits on, and nobody waits with it.
+    // The first worker has fewer slots than runners: one keeps waiting, the job starts.
     let mut first = job.worker(2);
     assert_eq!(starting.await.unwrap(), Ok((2, 3)));
     job.answers(1, 20).await;
     let pid = format!("pid {}", first.id().unwrap());
-    let at = |pid: &str| job.states.get().values().filter(|s| s["node"].ends_with(pid)).count();
+    let at = async |pid: &str| {
+        let states = job.scheduler.runner_states().await.unwrap();
+        states.iter().flat_map(|status| &status.node).filter(|node| node.ends_with(pid)).count()
+    };
     job.until("the third waits", |runners| waits(&runners[2])).await;
 
-    // The second has more seats than there are runners: it stays for those that may come.
+    // The second worker keeps free slots.
     let mut second = job.worker(4);
     job.until_idle(3).await;
-    assert_eq!(at(&pid), 2);
+    assert_eq!(at(&pid).await, 2);
     job.answers(2, 20).await;
 
-    // What the first had goes on where there is room.
+    // The runners of the first move to the second.
     first.kill().await.unwrap();
     job.until_idle(3).await;
-    assert_eq!(at(&format!("pid {}", second.id().unwrap())), 3);
+    assert_eq!(at(&format!("pid {}", second.id().unwrap())).await, 3);
     job.answers(3, 20).await;
 
-    // When it is over, workers are told so.
+    // After a stop, workers are asked to leave.
     job.scheduler.stop(Duration::from_secs(5)).await.unwrap();
     assert!(second.wait().await.unwrap().success());
 }
 
 #[tokio::test]
-async fn a_worker_that_dies_or_is_cut_off_costs_its_tasks_nothing() {
+async fn tasks_of_killed_and_disconnected_workers_are_retried_without_charge() {
     let job = job(2).await;
     let proxy = Proxy::to(job.address.clone()).await;
     let mut killed = job.worker(1);
@@ -151,7 +150,7 @@ async fn a_worker_that_dies_or_is_cut_off_costs_its_tasks_nothing() {
 
     proxy.cut();
     killed.kill().await.unwrap();
-    // It notices by itself that the engine is out of reach.
+    // It detects the lost connection by itself.
     assert!(!cut.wait().await.unwrap().success());
     let waits = |runner: &RunnerView| {
         runner.message.as_ref().is_some_and(|message| message.starts_with("waits for a worker"))
@@ -160,7 +159,7 @@ async fn a_worker_that_dies_or_is_cut_off_costs_its_tasks_nothing() {
     let counters = job.scheduler.counters().await.unwrap();
     assert_eq!((counters.runners_lost, counters.retries.total()), (2, 2), "{counters:?}");
 
-    // The attempts begin again with whoever comes, and nobody is suspected of anything.
+    // The attempts restart on other workers, and no task is suspected.
     let other = job.worker(2);
     job.until("both have begun again", both_begun).await;
     drop(other);
@@ -174,37 +173,36 @@ async fn a_worker_that_dies_or_is_cut_off_costs_its_tasks_nothing() {
 }
 
 #[tokio::test]
-async fn whoever_does_not_know_the_secret_gets_no_seat() {
+async fn a_worker_with_a_wrong_secret_is_refused() {
     let job = job(1).await;
-    let stranger = start(&job.address, "guessed", 1).wait_with_output().await.unwrap();
-    let words = String::from_utf8_lossy(&stranger.stderr);
-    assert!(!stranger.status.success() && words.contains("the secret is not"), "{words}");
+    let refused = start(&job.address, "guessed", 1).wait_with_output().await.unwrap();
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && stderr.contains("the secret is not"), "{stderr}");
     let _worker = job.worker(1);
     assert_eq!(job.scheduler.start().await, Ok((1, 1)));
     job.answers(1, 3).await;
 }
 
 #[tokio::test]
-async fn a_job_that_starts_its_workers_itself_takes_no_others() {
+async fn a_job_with_a_launcher_refuses_manual_workers() {
     let options = WorkerPoolOptions {
         address: Some(Address::loopback()),
         secret: Some(Secret::new("known").unwrap()),
         ..WorkerPoolOptions::new("never started")
     };
-    let children = WorkerPool::new(options).await.unwrap();
-    let address = children.address().to_string();
+    let pool = WorkerPool::new(options).await.unwrap();
+    let address = pool.address().to_string();
     let refused = start(&address, "known", 1).wait_with_output().await.unwrap();
-    let words = String::from_utf8_lossy(&refused.stderr);
-    assert!(words.contains("starts its workers itself"), "{words}");
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert!(stderr.contains("starts its workers itself"), "{stderr}");
 }
 
-/// Keeps the locations of runners.
 #[derive(Debug, Default)]
 struct Locations(Mutex<Vec<String>>);
 
 impl RunObserver for Locations {
-    fn observe(&self, seen: &[RunEvent]) {
-        let places = seen.iter().filter_map(|seen| match &seen.what {
+    fn observe(&self, events: &[RunEvent]) {
+        let places = events.iter().filter_map(|event| match &event.what {
             RunEventKind::RunnerLocated { place, .. } => Some(place.to_string()),
             _ => None,
         });

@@ -1,5 +1,4 @@
-//! A network that can be cut: bytes go through it until it is told to let none pass, in either
-//! direction, without a word to anybody.
+//! A TCP proxy that can stop forwarding without closing connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,17 +7,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// A way from a port of its own to an engine.
 #[derive(Debug)]
 pub(crate) struct Proxy {
-    /// Where workers connect.
     pub(crate) address: String,
     is_cut: Arc<AtomicBool>,
     _tasks: JoinSet<()>,
 }
 
 impl Proxy {
-    /// Opens a way to an address.
     pub(crate) async fn to(engine: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -38,7 +34,7 @@ impl Proxy {
         Self { address, is_cut, _tasks: tasks }
     }
 
-    /// Nothing passes any more. Nobody is told.
+    /// Stops forwarding.
     pub(crate) fn cut(&self) {
         self.is_cut.store(true, Ordering::Release);
     }
@@ -52,7 +48,7 @@ async fn carry(
     let mut bytes = vec![0; 64 * 1024];
     while let Ok(count @ 1..) = from.read(&mut bytes).await {
         if is_cut.load(Ordering::Acquire) {
-            // Both ends stay open, as they would over a cable that nobody has plugged in.
+            // Both ends stay open, as with an unplugged cable.
             std::future::pending::<()>().await;
         }
         if to.write_all(&bytes[..count]).await.is_err() {

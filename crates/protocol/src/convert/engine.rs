@@ -1,4 +1,4 @@
-//! What the engine says, and the definitions that travel only once.
+//! Messages of the engine, and the workflow definitions that each worker receives once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,13 +15,12 @@ use crate::field_error::InvalidField;
 use crate::message::{DefinitionId, EngineMessage, StartAttempt, Welcome, WorkflowDefinition};
 use crate::proto::{self, engine_message::Kind, start_attempt::Batch};
 
-/// The definitions that a worker was sent, and so the way from what the engine sends to what the
-/// worker has to do.
+/// Definitions that a worker received: resolves their ids in messages of the engine.
 #[derive(Debug, Default)]
 pub(crate) struct DefinitionCache(BTreeMap<DefinitionId, Arc<WorkflowDefinition>>);
 
 impl DefinitionCache {
-    /// Returns what is to be done, if anything.
+    /// Returns the message for the worker. `None`: it only changed the cache.
     pub(crate) fn resolve(&mut self, kind: Kind) -> Result<Option<EngineMessage>, InvalidField> {
         Ok(Some(match kind {
             Kind::Welcome(_) => return Err(InvalidField::new("welcome", "only the first message")),
@@ -38,13 +37,13 @@ impl DefinitionCache {
                 return Ok(None);
             }
             Kind::StartAttempt(start) => EngineMessage::StartAttempt(self.start(start)?),
-            Kind::CancelAttempt(cancel) => {
-                let proto::CancelAttempt { runner, life, attempt, reason } = cancel;
+            Kind::CancelAttempt(proto::CancelAttempt { runner, life, attempt, reason }) => {
+                let unknown = || InvalidField::unknown("cancel_attempt.reason", reason);
                 EngineMessage::CancelAttempt {
                     runner: RunnerId(runner),
                     life: Incarnation(life),
                     attempt: AttemptId(attempt),
-                    reason: cancel_reason(reason)?,
+                    reason: cancel_reason(reason).ok_or_else(unknown)?,
                 }
             }
             Kind::StartRunner(proto::StartRunner { runner, life }) => {
@@ -60,52 +59,38 @@ impl DefinitionCache {
     }
 
     fn start(&self, start: proto::StartAttempt) -> Result<StartAttempt, InvalidField> {
-        let proto::StartAttempt {
-            runner,
-            life,
-            attempt,
-            batch,
-            task_id,
-            first_run,
-            run_count,
-            task,
-            definition,
-            timeout_ms,
-            is_eval,
-            kills,
-            model_keys,
-        } = start;
-        let runs = range(first_run, run_count)?;
-        let definition = self.0.get(&DefinitionId(definition)).ok_or_else(|| {
-            let problem = format!("{definition} was not defined");
+        let runs = range(start.first_run, start.run_count)?;
+        let definition = self.0.get(&DefinitionId(start.definition)).ok_or_else(|| {
+            let problem = format!("{} was not defined", start.definition);
             InvalidField::new("start_attempt.definition", problem)
         })?;
+        let batch = start.batch.ok_or_else(|| InvalidField::missing("start_attempt.batch"))?;
         Ok(StartAttempt {
-            runner: RunnerId(runner),
-            life: Incarnation(life),
-            attempt: AttemptId(attempt),
-            batch: match batch.ok_or_else(|| InvalidField::missing("start_attempt.batch"))? {
+            runner: RunnerId(start.runner),
+            life: Incarnation(start.life),
+            attempt: AttemptId(start.attempt),
+            batch: match batch {
                 Batch::BatchNumber(number) => BatchId::Number(number),
                 Batch::BatchText(text) => BatchId::Text(text.into()),
             },
-            kind: if is_eval { BatchType::Eval } else { BatchType::Train },
-            task_id: TaskId(task_id),
+            kind: if start.is_eval { BatchType::Eval } else { BatchType::Train },
+            task_id: TaskId(start.task_id),
             runs,
-            task: compact(task),
+            task: compact(start.task),
             definition: Arc::clone(definition),
-            timeout: Duration::from_millis(timeout_ms),
-            kills,
-            model_keys: keys(model_keys, runs)?,
+            timeout: Duration::from_millis(start.timeout_ms),
+            kills: start.kills,
+            model_keys: keys(start.model_keys, runs)?,
         })
     }
 }
 
 fn keys(texts: Vec<String>, runs: RunRange) -> Result<Vec<Secret>, InvalidField> {
-    let wrong = |problem: String| InvalidField::new("start_attempt.model_keys", problem);
+    let invalid = |problem: String| InvalidField::new("start_attempt.model_keys", problem);
     if !texts.is_empty() && texts.len() != runs.count as usize {
-        return Err(wrong(format!("{} for {} runs", texts.len(), runs.count)));
+        return Err(invalid(format!("{} for {} runs", texts.len(), runs.count)));
     }
-    let key = |text: String| Secret::new(text).map_err(|error| wrong(error.to_string()));
+    let key = |text: String| Secret::new(text).map_err(|error| invalid(error.to_string()));
     texts.into_iter().map(key).collect()
 }
 
@@ -114,66 +99,44 @@ fn range(first: u32, count: u32) -> Result<RunRange, InvalidField> {
         return Err(InvalidField::missing("start_attempt.run_count"));
     }
     if first.checked_add(count).is_none() {
-        return Err(InvalidField::new(
-            "start_attempt.run_count",
-            format!("{first} + {count} is too much"),
-        ));
+        let problem = format!("{first} + {count} is too much");
+        return Err(InvalidField::new("start_attempt.run_count", problem));
     }
     Ok(RunRange { first, count })
 }
 
 impl From<StartAttempt> for proto::StartAttempt {
     fn from(start: StartAttempt) -> Self {
-        let StartAttempt {
-            runner: RunnerId(runner),
-            life: Incarnation(life),
-            attempt: AttemptId(attempt),
-            batch,
-            kind,
-            task_id: TaskId(task_id),
-            runs: RunRange { first, count },
-            task,
-            definition,
-            timeout,
-            kills,
-            model_keys,
-        } = start;
         Self {
-            runner,
-            life,
-            attempt,
-            batch: Some(match batch {
+            runner: start.runner.0,
+            life: start.life.0,
+            attempt: start.attempt.0,
+            batch: Some(match start.batch {
                 BatchId::Number(number) => Batch::BatchNumber(number),
                 BatchId::Text(text) => Batch::BatchText(text.to_string()),
             }),
-            task_id,
-            first_run: first,
-            run_count: count,
-            task,
-            definition: definition.id.0,
-            timeout_ms: to_ms(timeout),
-            is_eval: match kind {
-                BatchType::Train => false,
-                BatchType::Eval => true,
-            },
-            kills,
-            model_keys: model_keys.iter().map(|key| key.reveal().to_owned()).collect(),
+            task_id: start.task_id.0,
+            first_run: start.runs.first,
+            run_count: start.runs.count,
+            task: start.task,
+            definition: start.definition.id.0,
+            timeout_ms: to_ms(start.timeout),
+            is_eval: start.kind == BatchType::Eval,
+            kills: start.kills,
+            model_keys: start.model_keys.iter().map(|key| key.reveal().to_owned()).collect(),
         }
     }
 }
 
 impl From<EngineMessage> for proto::EngineMessage {
-    /// Converts the message alone: a definition that it refers to travels by itself.
+    /// Converts the message alone, without the definition that it refers to.
     fn from(message: EngineMessage) -> Self {
         let kind = match message {
             EngineMessage::StartAttempt(start) => Kind::StartAttempt(start.into()),
             EngineMessage::CancelAttempt { runner, life, attempt, reason } => {
-                Kind::CancelAttempt(proto::CancelAttempt {
-                    runner: runner.0,
-                    life: life.0,
-                    attempt: attempt.0,
-                    reason: proto_reason(reason).into(),
-                })
+                let reason = proto_cancel_reason(reason);
+                let (runner, life, attempt) = (runner.0, life.0, attempt.0);
+                Kind::CancelAttempt(proto::CancelAttempt { runner, life, attempt, reason })
             }
             EngineMessage::StartRunner { runner: RunnerId(runner), life: Incarnation(life) } => {
                 Kind::StartRunner(proto::StartRunner { runner, life })
@@ -189,39 +152,16 @@ impl From<EngineMessage> for proto::EngineMessage {
     }
 }
 
-fn cancel_reason(reason: i32) -> Result<AttemptCancelReason, InvalidField> {
-    Ok(match proto::CancelReason::try_from(reason) {
-        Ok(proto::CancelReason::Aborted) => AttemptCancelReason::Runs(CancelReason::Aborted),
-        Ok(proto::CancelReason::OverRollout) => {
-            AttemptCancelReason::Runs(CancelReason::OverRollout)
-        }
-        Ok(proto::CancelReason::TimedOut) => AttemptCancelReason::Runs(CancelReason::TimedOut),
-        Ok(proto::CancelReason::BatchFailed) => {
-            AttemptCancelReason::Runs(CancelReason::BatchFailed)
-        }
-        Ok(proto::CancelReason::NoRoom) => AttemptCancelReason::Runs(CancelReason::NoRoom),
-        Ok(proto::CancelReason::Stopped) => AttemptCancelReason::Runs(CancelReason::Stopped),
-        Ok(proto::CancelReason::Requested) => AttemptCancelReason::Runs(CancelReason::Requested),
-        Ok(proto::CancelReason::AttemptTimeout) => AttemptCancelReason::Timeout,
-        Ok(proto::CancelReason::NotBegun) => AttemptCancelReason::BeginTimeout,
-        Ok(proto::CancelReason::Unspecified) | Err(_) => {
-            return Err(InvalidField::unknown("cancel_attempt.reason", reason));
-        }
-    })
-}
-
-fn proto_reason(reason: AttemptCancelReason) -> proto::CancelReason {
-    match reason {
-        AttemptCancelReason::Runs(CancelReason::Aborted) => proto::CancelReason::Aborted,
-        AttemptCancelReason::Runs(CancelReason::OverRollout) => proto::CancelReason::OverRollout,
-        AttemptCancelReason::Runs(CancelReason::TimedOut) => proto::CancelReason::TimedOut,
-        AttemptCancelReason::Runs(CancelReason::BatchFailed) => proto::CancelReason::BatchFailed,
-        AttemptCancelReason::Runs(CancelReason::NoRoom) => proto::CancelReason::NoRoom,
-        AttemptCancelReason::Runs(CancelReason::Stopped) => proto::CancelReason::Stopped,
-        AttemptCancelReason::Runs(CancelReason::Requested) => proto::CancelReason::Requested,
-        AttemptCancelReason::Timeout => proto::CancelReason::AttemptTimeout,
-        AttemptCancelReason::BeginTimeout => proto::CancelReason::NotBegun,
-    }
+proto_enum! { CancelReason as AttemptCancelReason: cancel_reason, proto_cancel_reason;
+    Aborted = [AttemptCancelReason::Runs(CancelReason::Aborted)],
+    OverRollout = [AttemptCancelReason::Runs(CancelReason::OverRollout)],
+    TimedOut = [AttemptCancelReason::Runs(CancelReason::TimedOut)],
+    BatchFailed = [AttemptCancelReason::Runs(CancelReason::BatchFailed)],
+    NoRoom = [AttemptCancelReason::Runs(CancelReason::NoRoom)],
+    Stopped = [AttemptCancelReason::Runs(CancelReason::Stopped)],
+    Requested = [AttemptCancelReason::Runs(CancelReason::Requested)],
+    AttemptTimeout = [AttemptCancelReason::Timeout],
+    NotBegun = [AttemptCancelReason::BeginTimeout],
 }
 
 impl From<proto::Define> for WorkflowDefinition {
@@ -239,14 +179,12 @@ impl From<proto::Define> for WorkflowDefinition {
 
 impl From<&WorkflowDefinition> for proto::Define {
     fn from(definition: &WorkflowDefinition) -> Self {
-        let WorkflowDefinition { id: DefinitionId(id), name, encoding, task_encoding, body } =
-            definition;
         Self {
-            id: *id,
-            name: name.to_string(),
-            encoding: encoding.to_string(),
-            task_encoding: task_encoding.to_string(),
-            body: body.clone(),
+            id: definition.id.0,
+            name: definition.name.to_string(),
+            encoding: definition.encoding.to_string(),
+            task_encoding: definition.task_encoding.to_string(),
+            body: definition.body.clone(),
         }
     }
 }
@@ -264,12 +202,10 @@ impl TryFrom<proto::Welcome> for Welcome {
         if max_message_bytes < 1 {
             return Err(InvalidField::missing("welcome.limits.max_message_bytes"));
         }
-        let runners = runners
-            .into_iter()
-            .map(|proto::RunnerLife { runner, life }| (RunnerId(runner), Incarnation(life)));
+        let runner = |it: proto::RunnerLife| (RunnerId(it.runner), Incarnation(it.life));
         Ok(Self {
             protocol,
-            runners: runners.collect(),
+            runners: runners.into_iter().map(runner).collect(),
             heartbeat_interval: Duration::from_millis(heartbeat_interval_ms),
             max_message_bytes,
             max_definitions,
@@ -280,15 +216,12 @@ impl TryFrom<proto::Welcome> for Welcome {
 
 impl From<Welcome> for proto::EngineMessage {
     fn from(welcome: Welcome) -> Self {
-        let Welcome { protocol, runners, heartbeat_interval, max_message_bytes, .. } = welcome;
-        let (max_definitions, env) = (welcome.max_definitions, welcome.env);
-        let runners = runners.into_iter();
+        let Welcome { protocol, runners, max_message_bytes, max_definitions, env, .. } = welcome;
+        let runner = |(RunnerId(runner), Incarnation(life))| proto::RunnerLife { runner, life };
         let welcome = proto::Welcome {
             protocol,
-            runners: runners
-                .map(|(runner, life)| proto::RunnerLife { runner: runner.0, life: life.0 })
-                .collect(),
-            heartbeat_interval_ms: to_ms(heartbeat_interval).max(1),
+            runners: runners.into_iter().map(runner).collect(),
+            heartbeat_interval_ms: to_ms(welcome.heartbeat_interval).max(1),
             limits: Some(proto::Limits { max_message_bytes, max_definitions }),
             env,
         };
@@ -301,14 +234,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_are_some_and_can_be_counted() {
+    fn run_ranges_are_not_empty_and_do_not_overflow() {
         assert_eq!(range(3, 2), Ok(RunRange { first: 3, count: 2 }));
         assert_eq!(range(3, 0).unwrap_err().field, "start_attempt.run_count");
         assert_eq!(range(u32::MAX, 1).unwrap_err().field, "start_attempt.run_count");
     }
 
     #[test]
-    fn keys_are_one_for_every_run_or_none() {
+    fn an_attempt_has_one_key_per_run_or_none() {
         let mut definitions = DefinitionCache::default();
         definitions.resolve(Kind::Define(proto::Define::default())).expect("a definition");
         let mut start = |keys: &[&str]| {
@@ -320,16 +253,16 @@ mod tests {
             };
             definitions.resolve(Kind::StartAttempt(start))
         };
-        for good in [&[][..], &["a", "b"]] {
-            let Ok(Some(EngineMessage::StartAttempt(start))) = start(good) else {
-                panic!("{good:?} is refused")
+        for valid in [&[][..], &["a", "b"]] {
+            let Ok(Some(EngineMessage::StartAttempt(start))) = start(valid) else {
+                panic!("{valid:?} is refused")
             };
             let keys: Vec<&str> = start.model_keys.iter().map(Secret::reveal).collect();
-            assert_eq!(keys, good);
-            assert!(good.iter().all(|key| !format!("{start:?}").contains(&format!("\"{key}\""))));
+            assert_eq!(keys, valid);
+            assert!(valid.iter().all(|key| !format!("{start:?}").contains(&format!("\"{key}\""))));
         }
-        for bad in [&["a"][..], &["a", "b", "c"], &["a", ""]] {
-            let error = start(bad).expect_err("keys that do not fit");
+        for invalid in [&["a"][..], &["a", "b", "c"], &["a", ""]] {
+            let error = start(invalid).expect_err("keys that do not fit");
             assert!(error.to_string().contains("model_keys"), "{error}");
         }
     }

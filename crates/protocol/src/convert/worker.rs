@@ -1,4 +1,4 @@
-//! What workers say.
+//! Messages of workers.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use rollway_core::{
     AttemptId, FailureKind, Incarnation, RunFailure, RunId, RunOutcome, RunOutput, RunnerId,
 };
 
-use super::{compact, cut, text};
+use super::{compact, text, truncate};
 use crate::field_error::InvalidField;
 use crate::message::{
     Hello, LogLine, LogSource, RunnerHeartbeat, StopCause, VersionRange, WorkerLogLevel,
@@ -16,32 +16,22 @@ use crate::message::{
 };
 use crate::proto::{self, run_finished, worker_message::Kind};
 
-/// More runners in one process are a mistake.
+/// Maximum number of runners of one worker.
 const MAX_RUNNERS: u32 = 65_536;
 
-/// More entries in the state of a runner are not kept.
-const MAX_STATE: usize = 64;
+/// Maximum number of labels kept from the heartbeat of a runner.
+const MAX_LABELS: usize = 64;
 
 impl TryFrom<proto::Hello> for Hello {
     type Error = InvalidField;
 
     fn try_from(hello: proto::Hello) -> Result<Self, InvalidField> {
-        let proto::Hello {
-            protocol_min,
-            protocol_max,
-            secret,
-            token,
-            runners,
-            language,
-            pid,
-            host,
-            package_version,
-        } = hello;
-        if protocol_min < 1 {
+        let proto::Hello { protocol_min: min, protocol_max: max, runners, pid, .. } = hello;
+        if min < 1 {
             return Err(InvalidField::missing("hello.protocol_min"));
         }
-        if protocol_max < protocol_min {
-            let problem = format!("{protocol_max} is older than protocol_min {protocol_min}");
+        if max < min {
+            let problem = format!("{max} is older than protocol_min {min}");
             return Err(InvalidField::new("hello.protocol_max", problem));
         }
         if !(1..=MAX_RUNNERS).contains(&runners) {
@@ -49,40 +39,30 @@ impl TryFrom<proto::Hello> for Hello {
             return Err(InvalidField::new("hello.runners", problem));
         }
         Ok(Self {
-            versions: VersionRange { min: protocol_min, max: protocol_max },
-            secret: Secret::new(secret).map_err(|_| InvalidField::missing("hello.secret"))?,
-            token: cut(&token).to_owned(),
+            versions: VersionRange { min, max },
+            secret: Secret::new(hello.secret).map_err(|_| InvalidField::missing("hello.secret"))?,
+            token: truncate(&hello.token).to_owned(),
             runners,
-            language: cut(&language).to_owned(),
+            language: truncate(&hello.language).to_owned(),
             pid: (pid > 0).then_some(pid),
-            host: cut(&host).to_owned(),
-            package_version: cut(&package_version).to_owned(),
+            host: truncate(&hello.host).to_owned(),
+            package_version: truncate(&hello.package_version).to_owned(),
         })
     }
 }
 
 impl From<Hello> for proto::Hello {
     fn from(hello: Hello) -> Self {
-        let Hello {
-            versions: VersionRange { min, max },
-            secret,
-            token,
-            runners,
-            language,
-            pid,
-            host,
-            package_version,
-        } = hello;
         Self {
-            protocol_min: min,
-            protocol_max: max,
-            secret: secret.reveal().to_owned(),
-            token,
-            runners,
-            language,
-            pid: pid.unwrap_or(0),
-            host,
-            package_version,
+            protocol_min: hello.versions.min,
+            protocol_max: hello.versions.max,
+            secret: hello.secret.reveal().to_owned(),
+            token: hello.token,
+            runners: hello.runners,
+            language: hello.language,
+            pid: hello.pid.unwrap_or(0),
+            host: hello.host,
+            package_version: hello.package_version,
         }
     }
 }
@@ -108,7 +88,7 @@ impl TryFrom<Kind> for WorkerMessage {
             }
             Kind::RunFinished(proto::RunFinished { runner, life, attempt, run, outcome }) => {
                 let missing = || InvalidField::missing("run_finished.outcome");
-                let outcome = read_outcome(outcome.ok_or_else(missing)?)?;
+                let outcome = run_outcome(outcome.ok_or_else(missing)?)?;
                 let (attempt, run) = (AttemptId(attempt), RunId(run));
                 (runner, life, WorkerReport::RunFinished { attempt, run, outcome })
             }
@@ -117,14 +97,11 @@ impl TryFrom<Kind> for WorkerMessage {
             }
             Kind::RunnerStopped(stopped) => {
                 let proto::RunnerStopped { runner, life, cause, message, suspect } = stopped;
+                let message = text(&message);
                 let cause = match proto::StopCause::try_from(cause) {
                     Ok(proto::StopCause::Ordered) => StopCause::Requested,
-                    Ok(proto::StopCause::StartFailed) => {
-                        StopCause::StartFailed { message: text(&message) }
-                    }
-                    Ok(proto::StopCause::Lost) => {
-                        StopCause::Lost { message: text(&message), suspect }
-                    }
+                    Ok(proto::StopCause::StartFailed) => StopCause::StartFailed { message },
+                    Ok(proto::StopCause::Lost) => StopCause::Lost { message, suspect },
                     Ok(proto::StopCause::Unspecified) | Err(_) => {
                         return Err(InvalidField::unknown("runner_stopped.cause", cause));
                     }
@@ -139,7 +116,7 @@ impl TryFrom<Kind> for WorkerMessage {
 impl From<WorkerMessage> for proto::WorkerMessage {
     fn from(message: WorkerMessage) -> Self {
         let kind = match message {
-            WorkerMessage::Runner { runner, life, report } => about(runner, life, report),
+            WorkerMessage::Runner { runner, life, report } => report_kind(runner, life, report),
             WorkerMessage::Heartbeat(runners) => Kind::Heartbeat(proto::Heartbeat {
                 runners: runners.into_iter().map(Into::into).collect(),
             }),
@@ -152,8 +129,11 @@ impl From<WorkerMessage> for proto::WorkerMessage {
     }
 }
 
-fn about(runner: RunnerId, life: Incarnation, report: WorkerReport) -> Kind {
-    let (RunnerId(runner), Incarnation(life)) = (runner, life);
+fn report_kind(
+    RunnerId(runner): RunnerId,
+    Incarnation(life): Incarnation,
+    report: WorkerReport,
+) -> Kind {
     match report {
         WorkerReport::Ready { after } => {
             Kind::Ready(proto::Ready { runner, life, after_attempt: after.map(|after| after.0) })
@@ -170,37 +150,27 @@ fn about(runner: RunnerId, life: Incarnation, report: WorkerReport) -> Kind {
         }
         WorkerReport::Stopped(cause) => {
             let (cause, message, suspect) = match cause {
-                StopCause::Requested => (proto::StopCause::Ordered, String::new(), false),
+                StopCause::Requested => (proto::StopCause::Ordered, "".into(), false),
                 StopCause::StartFailed { message } => {
-                    (proto::StopCause::StartFailed, message.to_string(), false)
+                    (proto::StopCause::StartFailed, message, false)
                 }
-                StopCause::Lost { message, suspect } => {
-                    (proto::StopCause::Lost, message.to_string(), suspect)
-                }
+                StopCause::Lost { message, suspect } => (proto::StopCause::Lost, message, suspect),
             };
-            let cause = cause.into();
+            let (cause, message) = (cause.into(), message.to_string());
             Kind::RunnerStopped(proto::RunnerStopped { runner, life, cause, message, suspect })
         }
     }
 }
 
-fn read_outcome(outcome: run_finished::Outcome) -> Result<RunOutcome<Bytes>, InvalidField> {
+fn run_outcome(outcome: run_finished::Outcome) -> Result<RunOutcome<Bytes>, InvalidField> {
     Ok(match outcome {
         run_finished::Outcome::Succeeded(proto::Succeeded { payload, metrics }) => {
             let payload = payload.map(compact);
             Ok(RunOutput { payload, metrics: metrics.into_iter().collect() })
         }
         run_finished::Outcome::Failed(proto::Failed { kind, message }) => {
-            let kind = match proto::FailureKind::try_from(kind) {
-                Ok(proto::FailureKind::Workflow) => FailureKind::Workflow,
-                Ok(proto::FailureKind::Timeout) => FailureKind::Timeout,
-                Ok(proto::FailureKind::RunnerLost) => FailureKind::RunnerLost,
-                Ok(proto::FailureKind::ModelUnavailable) => FailureKind::ModelUnavailable,
-                Ok(proto::FailureKind::InvalidOutput) => FailureKind::InvalidOutput,
-                Ok(proto::FailureKind::Unspecified) | Err(_) => {
-                    return Err(InvalidField::unknown("run_finished.failed.kind", kind));
-                }
-            };
+            let unknown = || InvalidField::unknown("run_finished.failed.kind", kind);
+            let kind = failure_kind(kind).ok_or_else(unknown)?;
             Err(RunFailure { kind, message: text(&message) })
         }
     })
@@ -213,37 +183,48 @@ impl From<RunOutcome<Bytes>> for run_finished::Outcome {
                 payload,
                 metrics: metrics.iter().map(|(key, value)| (key.to_string(), value)).collect(),
             }),
-            Err(RunFailure { kind, message }) => {
-                let kind = match kind {
-                    FailureKind::Workflow => proto::FailureKind::Workflow,
-                    FailureKind::Timeout => proto::FailureKind::Timeout,
-                    FailureKind::RunnerLost => proto::FailureKind::RunnerLost,
-                    FailureKind::ModelUnavailable => proto::FailureKind::ModelUnavailable,
-                    FailureKind::InvalidOutput => proto::FailureKind::InvalidOutput,
-                };
-                Self::Failed(proto::Failed { kind: kind.into(), message: cut(&message).into() })
-            }
+            Err(RunFailure { kind, message }) => Self::Failed(proto::Failed {
+                kind: proto_failure_kind(kind),
+                message: truncate(&message).into(),
+            }),
         }
     }
+}
+
+proto_enum! { FailureKind as FailureKind: failure_kind, proto_failure_kind;
+    Workflow = [FailureKind::Workflow],
+    Timeout = [FailureKind::Timeout],
+    RunnerLost = [FailureKind::RunnerLost],
+    ModelUnavailable = [FailureKind::ModelUnavailable],
+    InvalidOutput = [FailureKind::InvalidOutput],
+}
+
+proto_enum! { LogLevel as WorkerLogLevel: log_level, proto_log_level;
+    Debug = [WorkerLogLevel::Debug],
+    Info = [WorkerLogLevel::Info],
+    Warning = [WorkerLogLevel::Warning],
+    Error = [WorkerLogLevel::Error],
 }
 
 impl From<proto::RunnerState> for RunnerHeartbeat {
     fn from(state: proto::RunnerState) -> Self {
         let proto::RunnerState { runner, life, attempt, state } = state;
-        let entries = state.into_iter().take(MAX_STATE);
+        let labels = state.into_iter().take(MAX_LABELS);
         Self {
             runner: RunnerId(runner),
             life: Incarnation(life),
             attempt: attempt.map(AttemptId),
-            state: entries.map(|(key, value)| (cut(&key).into(), cut(&value).into())).collect(),
+            state: labels
+                .map(|(key, value)| (truncate(&key).into(), truncate(&value).into()))
+                .collect(),
         }
     }
 }
 
 impl From<RunnerHeartbeat> for proto::RunnerState {
-    fn from(state: RunnerHeartbeat) -> Self {
+    fn from(heartbeat: RunnerHeartbeat) -> Self {
         let RunnerHeartbeat { runner: RunnerId(runner), life: Incarnation(life), attempt, state } =
-            state;
+            heartbeat;
         Self { runner, life, attempt: attempt.map(|attempt| attempt.0), state }
     }
 }
@@ -252,41 +233,26 @@ impl TryFrom<proto::Log> for LogLine {
     type Error = InvalidField;
 
     fn try_from(log: proto::Log) -> Result<Self, InvalidField> {
-        let proto::Log { runner, level, line, logger, batch, task_id, run, attempt } = log;
-        let level = match proto::LogLevel::try_from(level) {
-            Ok(proto::LogLevel::Debug) => WorkerLogLevel::Debug,
-            Ok(proto::LogLevel::Info) => WorkerLogLevel::Info,
-            Ok(proto::LogLevel::Warning) => WorkerLogLevel::Warning,
-            Ok(proto::LogLevel::Error) => WorkerLogLevel::Error,
-            Ok(proto::LogLevel::Unspecified) | Err(_) => {
-                return Err(InvalidField::unknown("log.level", level));
-            }
-        };
-        let known = |name: Option<String>| name.map(|name| text(&name));
-        let (logger, batch) = (known(logger), known(batch));
-        let source = LogSource { logger, batch, task: task_id, run, attempt };
+        let proto::Log { runner, level, line, logger, batch, task_id: task, run, attempt } = log;
+        let unknown = || InvalidField::unknown("log.level", level);
+        let level = log_level(level).ok_or_else(unknown)?;
+        let text_of = |name: Option<String>| name.map(|name| text(&name));
+        let (logger, batch) = (text_of(logger), text_of(batch));
+        let source = LogSource { logger, batch, task, run, attempt };
         Ok(Self { runner: runner.map(RunnerId), level, line: text(&line), source })
     }
 }
 
 impl From<LogLine> for proto::Log {
     fn from(log: LogLine) -> Self {
-        let LogLine { runner, level, line, source } = log;
-        let LogSource { logger, batch, task, run, attempt } = source;
-        let level = match level {
-            WorkerLogLevel::Debug => proto::LogLevel::Debug,
-            WorkerLogLevel::Info => proto::LogLevel::Info,
-            WorkerLogLevel::Warning => proto::LogLevel::Warning,
-            WorkerLogLevel::Error => proto::LogLevel::Error,
-        };
-        let runner = runner.map(|runner| runner.0);
-        let known = |name: Option<Arc<str>>| name.map(|name| cut(&name).to_owned());
+        let LogSource { logger, batch, task, run, attempt } = log.source;
+        let text_of = |name: Option<Arc<str>>| name.map(|name| truncate(&name).to_owned());
         Self {
-            runner,
-            level: level.into(),
-            line: cut(&line).to_owned(),
-            logger: known(logger),
-            batch: known(batch),
+            runner: log.runner.map(|runner| runner.0),
+            level: proto_log_level(log.level),
+            line: truncate(&log.line).to_owned(),
+            logger: text_of(logger),
+            batch: text_of(batch),
             task_id: task,
             run,
             attempt,

@@ -5,8 +5,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_core::Stream;
-use rollway_base::Address;
-use rollway_base::Secret;
+use rollway_base::{Address, Secret};
 use tokio::sync::mpsc;
 use tonic::client::Grpc;
 use tonic::{Request, Status, Streaming};
@@ -18,26 +17,23 @@ use crate::refusal::{ConnectRefusal, RefusalCode};
 use crate::status_message::status_message;
 use crate::worker_client;
 
-/// Requests that wait to be sent: one at a time, and a goodbye.
+/// Length of the send queue: one request and a goodbye.
 const OUTGOING: usize = 4;
 
-/// Why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReaderConnectError {
-    /// Nobody answers there, or not as expected; it may be tried again.
+    /// No valid response; the caller may retry.
     #[error("{0}")]
     Unreachable(String),
-    /// The buffer does not want this trainer.
     #[error("refused: {0}")]
     Refused(ConnectRefusal),
 }
 
-/// The connection is gone.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the connection was lost: {0}")]
 pub struct ReaderDisconnected(pub String);
 
-/// A stream that was taken in. Dropping it cuts it.
+/// An established stream. Dropping it disconnects.
 #[derive(Debug)]
 pub struct ReaderLink {
     sender: mpsc::Sender<OutgoingFrame<proto::TrainerMessage>>,
@@ -45,7 +41,7 @@ pub struct ReaderLink {
 }
 
 impl ReaderLink {
-    /// Connects and says hello. Fills in the secret and the version.
+    /// Connects and completes the handshake. Sets the secret and the version of `hello`.
     pub async fn connect(
         address: &Address,
         secret: &Secret,
@@ -53,7 +49,7 @@ impl ReaderLink {
         timeout: Duration,
         message_bytes: usize,
     ) -> Result<(Self, proto::Welcome), ReaderConnectError> {
-        let unreachable = |words: String| ReaderConnectError::Unreachable(words);
+        let unreachable = |message: String| ReaderConnectError::Unreachable(message);
         let options = worker_client::WorkerClientOptions {
             timeout,
             ..worker_client::WorkerClientOptions::default()
@@ -78,7 +74,6 @@ impl ReaderLink {
                     ..hello
                 };
                 let hello = trainer_message::Kind::Hello(hello);
-                // The queue is empty.
                 let _ = sender.try_send(proto::TrainerMessage { kind: Some(hello) }.into());
                 let messages =
                     grpc.streaming(Request::new(ReaderQueue(outgoing)), path, codec).await;
@@ -93,21 +88,20 @@ impl ReaderLink {
                     Err(ReaderConnectError::Refused(ConnectRefusal::new(code, message)))
                 }
                 Ok(_) => Err(unreachable("it does not say welcome".to_owned())),
-                Err(ReaderDisconnected(words)) => Err(unreachable(words)),
+                Err(ReaderDisconnected(message)) => Err(unreachable(message)),
             }
         };
         let late = |_| unreachable(format!("no answer within {timeout:?}"));
         tokio::time::timeout(timeout, opening).await.map_err(late)?
     }
 
-    /// Sends a request.
     pub async fn send(&self, kind: trainer_message::Kind) -> Result<(), ReaderDisconnected> {
         let message = proto::TrainerMessage { kind: Some(kind) };
         let sent = self.sender.send(message.into()).await;
         sent.map_err(|_| ReaderDisconnected("the stream is closed".to_owned()))
     }
 
-    /// Waits for the next message. Those that this version does not know are passed over.
+    /// Waits for the next message; skips unknown ones.
     pub async fn recv(&mut self) -> Result<buffer_message::Kind, ReaderDisconnected> {
         loop {
             let lost = |status: Status| ReaderDisconnected(status_message(&status));
@@ -122,7 +116,7 @@ impl ReaderLink {
         }
     }
 
-    /// Says goodbye and waits until the buffer has heard it.
+    /// Sends a goodbye and waits for the end of the stream.
     pub async fn leave(mut self) {
         let goodbye = trainer_message::Kind::Goodbye(proto::Goodbye {});
         if self.send(goodbye).await.is_ok() {

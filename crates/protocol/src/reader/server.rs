@@ -1,9 +1,7 @@
-//! The buffer's end: who may read, and how answers leave.
+//! The buffer's end: authenticates trainers and sends responses within a byte budget.
 
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,49 +9,45 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use futures_core::Stream;
 use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
-use rollway_base::Address;
-use rollway_base::Secret;
+use rollway_base::{Address, Secret};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tonic::server::{Grpc, StreamingService};
-use tonic::{Request, Response, Status, Streaming, body};
-use tower_service::Service;
+use tonic::Status;
 
 use super::proto::{self, buffer_message, trainer_message};
 use super::{CONNECT_PATH, VERSION};
 use crate::byte_budget::ByteBudget;
-use crate::codec::{DecodedFrame, FrameBody, OutgoingFrame, ProtoCodec};
+use crate::codec::{DecodedFrame, FrameBody, OutgoingFrame};
 use crate::refusal::{ConnectRefusal, RefusalCode};
 use crate::status_message::status_message;
+use crate::stream_service::{self, StreamHandler};
 use crate::worker_server::BindError;
 use crate::worker_server::listen::{ConnectionGate, ConnectionSocket, WorkerListener};
 
-type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-type Messages = Streaming<DecodedFrame<proto::TrainerMessage>>;
+type Messages = stream_service::Messages<proto::TrainerMessage>;
 
-/// Messages that wait for one trainer.
+/// Length of a trainer's send queue.
 const OUTGOING: usize = 4;
 
-/// Requests of one trainer that wait; there should be one at a time.
+/// Queued requests of one trainer, which sends one at a time.
 const REQUESTS: usize = 4;
 
-/// How long somebody who is refused or leaves may take to close.
+/// Time for a refused or leaving trainer to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How much of anything there may be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReaderLimits {
-    /// Connections at a time. Sixteen more are told that there are too many; the rest is dropped.
+    /// Maximum number of connections. Sixteen more are refused with a reason, others closed at
+    /// once.
     pub connections: usize,
-    /// The time from a connection to a hello.
+    /// Limit from the connection to the hello.
     pub hello_timeout: Duration,
-    /// The largest message that is accepted, in bytes. Requests are small.
+    /// Maximum size of a request, in bytes.
     pub message_bytes: usize,
-    /// Bytes of answers that wait to be sent, for all trainers together.
+    /// Bytes of queued responses, for all trainers together.
     pub in_flight_bytes: usize,
-    /// How often a silent connection is probed. One that does not answer in the same time again is
-    /// taken for lost.
+    /// Interval of probes of a silent connection, and time limit of their responses.
     pub keepalive: Duration,
 }
 
@@ -70,7 +64,7 @@ impl Default for ReaderLimits {
     }
 }
 
-/// Listens for trainers. Dropping it disconnects all of them.
+/// Listener for trainers. Dropping it disconnects all of them.
 #[derive(Debug)]
 pub struct ReaderListener {
     address: Address,
@@ -78,38 +72,33 @@ pub struct ReaderListener {
     _alive: DropGuard,
 }
 
-/// Trainers as they come, until the server is dropped.
+/// Authenticated trainers, until the listener is dropped.
 #[derive(Debug)]
 pub struct ReaderConnections(mpsc::Receiver<ReaderConnection>);
 
 impl ReaderConnections {
-    /// Waits for the next trainer.
     pub async fn next(&mut self) -> Option<ReaderConnection> {
         self.0.recv().await
     }
 }
 
-/// A trainer with the right secret, and the ways to and from it.
+/// An authenticated trainer.
 #[derive(Debug)]
 pub struct ReaderConnection {
-    /// Who it says it is.
     pub hello: proto::Hello,
-    /// What it asks for.
     pub requests: mpsc::Receiver<trainer_message::Kind>,
-    /// The way to it.
     pub replies: ReplySender,
-    /// Cancelled when it is gone, or is to go.
+    /// Cancelled when the trainer disconnects.
     pub gone: CancellationToken,
 }
 
 impl ReaderListener {
-    /// Begins to listen. Needs a tokio runtime.
+    /// Binds the address and starts listening. Needs a tokio runtime.
     pub async fn bind(
         address: &Address,
         secret: Secret,
         limits: &ReaderLimits,
     ) -> Result<(Self, ReaderConnections), BindError> {
-        const WINDOW: u32 = 4 * 1024 * 1024;
         let listener = WorkerListener::bind(address).await?;
         let address = listener.address().clone();
         let gate = Arc::new(ConnectionGate::new(limits.connections, limits.hello_timeout));
@@ -121,28 +110,18 @@ impl ReaderListener {
             room: Arc::new(ByteBudget::new(limits.in_flight_bytes)),
             limits: limits.clone(),
         });
-        let incoming = listener.incoming(Arc::clone(&gate));
-        let builder = tonic::transport::Server::builder()
-            .max_concurrent_streams(2)
-            .initial_stream_window_size(WINDOW)
-            .initial_connection_window_size(2 * WINDOW)
-            .http2_keepalive_interval(Some(limits.keepalive))
-            .http2_keepalive_timeout(Some(limits.keepalive));
-        tokio::spawn(async move {
-            if let Err(error) = builder.serve_with_incoming(ReaderService(shared), incoming).await {
-                tracing::error!(%error, "no more trainers are accepted");
-            }
-        });
+        let service = ReaderService(shared);
+        stream_service::serve(service, listener, Arc::clone(&gate), limits.keepalive);
         let alive = gate.stop.clone().drop_guard();
         Ok((Self { address, gate, _alive: alive }, ReaderConnections(arrivals)))
     }
 
-    /// Returns where it listens: the port, if the system chose it.
+    /// Returns the bound address, with the port that the system chose.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Returns how many were refused, by reason, without the zeros.
+    /// Returns the nonzero numbers of refused trainers by reason.
     pub fn refused(&self) -> Vec<(RefusalCode, u64)> {
         self.gate.refused()
     }
@@ -160,60 +139,26 @@ struct ReaderServerShared {
 #[derive(Clone, Debug)]
 struct ReaderService(Arc<ReaderServerShared>);
 
-impl Service<http::Request<body::Body>> for ReaderService {
-    type Response = http::Response<body::Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<Result<Self::Response, Infallible>>;
+impl StreamHandler for ReaderService {
+    const PATH: &'static str = CONNECT_PATH;
+    type Incoming = proto::TrainerMessage;
+    type Outgoing = proto::BufferMessage;
+    type Replies = OutStream;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
+    fn max_message_bytes(&self) -> usize {
+        self.0.limits.message_bytes
     }
 
-    fn call(&mut self, request: http::Request<body::Body>) -> Self::Future {
-        let connect = ReaderConnect(Arc::clone(&self.0));
-        Box::pin(async move {
-            if request.uri().path() != CONNECT_PATH {
-                let status = Status::unimplemented(format!("the only call is {CONNECT_PATH}"));
-                return Ok(status.into_http());
-            }
-            let most = connect.0.limits.message_bytes;
-            let mut grpc = Grpc::new(ProtoCodec::new()).max_decoding_message_size(most);
-            Ok(grpc.streaming(connect, request).await)
-        })
+    fn open(self, socket: Arc<ConnectionSocket>, messages: Messages) -> OutStream {
+        let (outgoing, queue) = mpsc::channel(OUTGOING);
+        let room = Arc::clone(&self.0.room);
+        let replies = ReplySender { outgoing, room, runtime: Handle::current() };
+        tokio::spawn(run(self.0, socket, messages, replies));
+        OutStream(queue)
     }
 }
 
-struct ReaderConnect(Arc<ReaderServerShared>);
-
-impl StreamingService<DecodedFrame<proto::TrainerMessage>> for ReaderConnect {
-    type Response = OutgoingFrame<proto::BufferMessage>;
-    type ResponseStream = OutStream;
-    type Future = BoxFuture<Result<Response<OutStream>, Status>>;
-
-    fn call(&mut self, request: Request<Messages>) -> Self::Future {
-        let opened = open(Arc::clone(&self.0), request);
-        Box::pin(std::future::ready(opened))
-    }
-}
-
-fn open(
-    shared: Arc<ReaderServerShared>,
-    request: Request<Messages>,
-) -> Result<Response<OutStream>, Status> {
-    let Some(socket) = request.extensions().get::<Arc<ConnectionSocket>>().cloned() else {
-        return Err(Status::internal("a stream without a socket"));
-    };
-    if socket.taken.swap(true, Ordering::Relaxed) {
-        return Err(Status::failed_precondition("a connection has one stream"));
-    }
-    let (outgoing, messages) = mpsc::channel(OUTGOING);
-    let room = Arc::clone(&shared.room);
-    let replies = ReplySender { outgoing, room, runtime: Handle::current() };
-    tokio::spawn(run(shared, socket, request.into_inner(), replies));
-    Ok(Response::new(OutStream(messages)))
-}
-
-/// Looks after one stream, from its hello to its end.
+/// Serves one stream, from its hello to its end.
 async fn run(
     shared: Arc<ReaderServerShared>,
     socket: Arc<ConnectionSocket>,
@@ -245,24 +190,24 @@ async fn run(
     socket.cut();
 }
 
-/// Goes as far as a valid hello.
+/// Receives and checks the hello.
 async fn greet(
     shared: &ReaderServerShared,
     socket: &ConnectionSocket,
     messages: &mut Messages,
 ) -> Result<proto::Hello, ConnectRefusal> {
     if socket.surplus {
-        let words = format!("there are {} connections already", shared.limits.connections);
-        return Err(ConnectRefusal::new(RefusalCode::TooManyConnections, words));
+        let message = format!("there are {} connections already", shared.limits.connections);
+        return Err(ConnectRefusal::new(RefusalCode::TooManyConnections, message));
     }
     let timeout = shared.limits.hello_timeout;
     let Ok(first) = tokio::time::timeout(timeout, next(messages)).await else {
-        let words = format!("no hello within {timeout:?}");
-        return Err(ConnectRefusal::new(RefusalCode::HelloTimeout, words));
+        let message = format!("no hello within {timeout:?}");
+        return Err(ConnectRefusal::new(RefusalCode::HelloTimeout, message));
     };
     let trainer_message::Kind::Hello(mut hello) = first? else {
-        let words = "the first message has to be a hello";
-        return Err(ConnectRefusal::new(RefusalCode::HelloExpected, words));
+        let message = "the first message has to be a hello";
+        return Err(ConnectRefusal::new(RefusalCode::HelloExpected, message));
     };
     let secret = std::mem::take(&mut hello.secret);
     if Secret::new(secret).as_ref() != Ok(&shared.secret) {
@@ -270,20 +215,20 @@ async fn greet(
     }
     if !(hello.min_version..=hello.max_version).contains(&VERSION) {
         let (from, to) = (hello.min_version, hello.max_version);
-        let words = format!("the buffer speaks version {VERSION}, the trainer {from} to {to}");
-        return Err(ConnectRefusal::new(RefusalCode::Version, words));
+        let message = format!("the buffer speaks version {VERSION}, the trainer {from} to {to}");
+        return Err(ConnectRefusal::new(RefusalCode::Version, message));
     }
     if hello.name.is_empty() || hello.session.is_empty() {
-        let words = "a hello needs a name and a session";
-        return Err(ConnectRefusal::new(RefusalCode::InvalidMessage, words));
+        let message = "a hello needs a name and a session";
+        return Err(ConnectRefusal::new(RefusalCode::InvalidMessage, message));
     }
     Ok(hello)
 }
 
-/// Waits for the next message; those that this version does not know are passed over.
+/// Waits for the next message; skips unknown ones.
 async fn next(messages: &mut Messages) -> Result<trainer_message::Kind, ConnectRefusal> {
     loop {
-        let invalid = |words: String| ConnectRefusal::new(RefusalCode::InvalidMessage, words);
+        let invalid = |message: String| ConnectRefusal::new(RefusalCode::InvalidMessage, message);
         let message = messages.message().await;
         let message = message.map_err(|status| invalid(status_message(&status)))?;
         let Some(DecodedFrame { message, .. }) = message else {
@@ -295,8 +240,7 @@ async fn next(messages: &mut Messages) -> Result<trainer_message::Kind, ConnectR
     }
 }
 
-/// What goes out.
-struct OutStream(mpsc::Receiver<OutgoingFrame<proto::BufferMessage>>);
+pub(super) struct OutStream(mpsc::Receiver<OutgoingFrame<proto::BufferMessage>>);
 
 impl Stream for OutStream {
     type Item = Result<OutgoingFrame<proto::BufferMessage>, Status>;
@@ -306,19 +250,17 @@ impl Stream for OutStream {
     }
 }
 
-/// The trainer is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the trainer is gone")]
 pub struct TrainerDisconnected;
 
-/// A sample to be sent.
 #[derive(Clone, Debug)]
 pub struct SamplePart {
     pub head: proto::Sample,
     pub payload: Bytes,
 }
 
-/// The way to a trainer. Its calls block, and wait while the trainer is behind.
+/// Sends responses to a trainer. Its methods block while the trainer does not read.
 #[derive(Debug)]
 pub struct ReplySender {
     outgoing: mpsc::Sender<OutgoingFrame<proto::BufferMessage>>,
@@ -327,13 +269,12 @@ pub struct ReplySender {
 }
 
 impl ReplySender {
-    /// Sends a message as it is.
     pub fn send(&self, kind: buffer_message::Kind) -> Result<(), TrainerDisconnected> {
         let message = proto::BufferMessage { kind: Some(kind) };
         self.outgoing.blocking_send(message.into()).map_err(|_| TrainerDisconnected)
     }
 
-    /// Sends samples as one message. Payloads are copied only to where they leave.
+    /// Sends samples as one message; payloads are copied only into the send buffer.
     pub fn samples(&self, parts: Vec<SamplePart>) -> Result<(), TrainerDisconnected> {
         let parts = samples_message(parts);
         let bytes = parts.iter().map(Bytes::len).sum();
@@ -347,7 +288,6 @@ impl ReplySender {
         })
     }
 
-    /// Says why the stream ends.
     pub fn refuse(&self, refusal: &ConnectRefusal) {
         self.runtime.block_on(self.refuse_async(refusal));
     }
@@ -355,12 +295,12 @@ impl ReplySender {
     async fn refuse_async(&self, refusal: &ConnectRefusal) {
         let (code, message) = (refusal.code.name().to_owned(), refusal.message.to_string());
         let kind = buffer_message::Kind::Refused(proto::Refused { code, message });
-        // Who is gone needs no refusal.
+        // Fails only if the trainer has disconnected.
         let _ = self.outgoing.send(proto::BufferMessage { kind: Some(kind) }.into()).await;
     }
 }
 
-/// Writes a `BufferMessage` with `Samples` by hand, around payloads that stay where they are.
+/// Encodes a `BufferMessage` with `Samples` around payloads that are not copied.
 fn samples_message(parts: Vec<SamplePart>) -> Vec<Bytes> {
     const KIND: u32 = 2;
     const PAYLOADS: u32 = 2;

@@ -1,5 +1,5 @@
-//! The connection itself. Whoever drives the runtime by hand, from a loop of its own, has to know
-//! when that is worth while: when the socket can be read, and, if it was full, be written again.
+//! The connection below a stream, with access to its socket: a caller that drives the runtime
+//! itself polls the socket for readability and, while it is full, for writability.
 
 use std::future::{Ready, ready};
 use std::io;
@@ -18,7 +18,7 @@ use tower_service::Service;
 
 use super::{WorkerClientOptions, WorkerConnectError, endpoint};
 
-/// The socket below a connection, to be watched and nothing else.
+/// Socket of a connection, for polling only.
 #[derive(Debug)]
 pub struct ClientSocket {
     descriptor: OwnedFd,
@@ -26,7 +26,7 @@ pub struct ClientSocket {
 }
 
 impl ClientSocket {
-    /// Tells whether something waits to be written until the socket has room again.
+    /// Tells whether unwritten data waits for the socket.
     pub fn is_full(&self) -> bool {
         self.full.load(Ordering::Acquire)
     }
@@ -78,7 +78,7 @@ where
     Ok((channel, ClientSocket { descriptor, full }))
 }
 
-/// Hands out the one connection that there is.
+/// Connector that returns one existing connection.
 struct SingleConnection<S>(Option<S>);
 
 impl<S> Service<Uri> for SingleConnection<S> {
@@ -95,7 +95,7 @@ impl<S> Service<Uri> for SingleConnection<S> {
     }
 }
 
-/// A stream that notes whether it is full.
+/// Stream that records whether its last write was pending.
 struct Watched<S> {
     stream: S,
     full: Arc<AtomicBool>,

@@ -1,4 +1,4 @@
-//! What a worker is told, in batches: whoever handles it is woken once for many messages.
+//! Receives messages of the engine, in batches: one wake-up for many messages.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,24 +16,20 @@ use crate::proto::{self, engine_message::Kind};
 use crate::refusal::ConnectRefusal;
 use crate::status_message::status_message;
 
-/// Why nothing more comes from the engine.
+/// Reason for the end of the stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamEnd {
-    /// Goodbye was said, and the engine has closed the stream.
+    /// The engine closed the stream after a goodbye.
     #[error("the stream was closed after a goodbye")]
     Closed,
-    /// The engine disconnected this worker.
     #[error("the engine refused this worker: {0}")]
     Refused(ConnectRefusal),
-    /// The stream ended or broke without a word, or the engine said what makes no sense.
+    /// The stream ended or broke, or a message of the engine was invalid.
     #[error("the connection to the engine was lost: {message}")]
-    Lost {
-        /// In the words of whoever noticed.
-        message: Arc<str>,
-    },
+    Lost { message: Arc<str> },
 }
 
-/// The way from the engine. Dropping it breaks the connection.
+/// Receiving half of a connection. Dropping it disconnects.
 #[derive(Debug)]
 pub struct EngineReceiver {
     stream: Streaming<DecodedFrame<proto::EngineMessage>>,
@@ -60,13 +56,13 @@ impl EngineReceiver {
         }
     }
 
-    /// Returns what is cancelled when this is dropped.
+    /// Returns a token that is cancelled when this is dropped.
     pub(super) fn alive(&self) -> CancellationToken {
         self.alive.token().clone()
     }
 
-    /// Waits for messages and appends up to `limit` of them; returns how many. Can be given up at
-    /// any time without losing one. Messages that this version does not know are skipped.
+    /// Waits for messages, appends up to `limit` of them and returns their number. Cancel-safe.
+    /// Unknown messages are skipped and counted.
     pub async fn recv_many(
         &mut self,
         messages: &mut Vec<EngineMessage>,
@@ -75,7 +71,6 @@ impl EngineReceiver {
         std::future::poll_fn(|cx| self.poll_recv_many(cx, messages, limit)).await
     }
 
-    /// Waits for one message.
     pub async fn recv(&mut self) -> Result<EngineMessage, StreamEnd> {
         let mut messages = Vec::with_capacity(1);
         loop {
@@ -86,7 +81,7 @@ impl EngineReceiver {
         }
     }
 
-    /// Returns how many messages were skipped.
+    /// Returns the number of skipped messages.
     pub fn unknown_messages(&self) -> u64 {
         self.unknown
     }

@@ -1,13 +1,14 @@
-//! What a worker says: a bounded queue, and a table for the heartbeats.
+//! Sends messages of a worker through a bounded queue, and keeps the states that heartbeats carry.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_core::Stream;
+use parking_lot::Mutex;
 use prost::Message as _;
 use rollway_core::{AttemptId, Incarnation, RunnerId};
 use tokio::runtime::Handle;
@@ -21,25 +22,19 @@ use crate::codec::{FrameBody, OutgoingFrame};
 use crate::message::{RunnerHeartbeat, Welcome, WorkerMessage, WorkerReport};
 use crate::proto::{self, worker_message::Kind};
 
-/// Why a message was not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkerSendError {
-    /// The engine is gone, or goodbye was said; the [`EngineReceiver`](super::EngineReceiver) knows
-    /// more.
+    /// The connection is lost, or a goodbye was sent. [`EngineReceiver`](super::EngineReceiver) has
+    /// the reason.
     #[error("the connection to the engine is closed")]
     Closed,
-    /// The message is larger than a message may be. The connection is well.
+    /// The message exceeds the limit; the connection stays open.
     #[error("the message has {bytes} bytes, the limit is {limit}")]
-    TooLarge {
-        /// How large it is.
-        bytes: usize,
-        /// How large it may be.
-        limit: usize,
-    },
+    TooLarge { bytes: usize, limit: usize },
 }
 
-/// The way to the engine. Clones are the same way, and what is sent through any of them arrives in
-/// the order of the sends. Dropping the last one without a goodbye counts as a loss.
+/// Sending half of a connection. Cheap to clone; messages of all clones keep their order. Dropping
+/// the last one without a goodbye counts as a lost connection.
 #[derive(Clone, Debug)]
 pub struct EngineSender(Arc<SenderShared>);
 
@@ -63,7 +58,7 @@ impl EngineSender {
         }))
     }
 
-    /// Sends a message. Waits while the engine is behind.
+    /// Sends a message; waits while the queue is full.
     pub async fn send(&self, message: WorkerMessage) -> Result<(), WorkerSendError> {
         self.note(&message);
         let message = proto::WorkerMessage::from(message);
@@ -78,18 +73,18 @@ impl EngineSender {
         Ok(())
     }
 
-    /// Waits until everything that was sent has been handed to the transport, which writes it in
-    /// its next turn: from then on it arrives even if this process dies.
+    /// Waits until the transport has taken everything that was sent: from then on it arrives even
+    /// if this process dies.
     pub async fn drained(&self) -> Result<(), WorkerSendError> {
         let all = self.0.queue.sent.load(Ordering::Acquire);
         let mut taken = self.0.queue.taken.clone();
         taken.wait_for(|taken| *taken >= all).await.map_err(|_| WorkerSendError::Closed)?;
-        // The connection was woken before; whatever is spawned now comes after it.
+        // The connection was woken before: a task spawned now runs after it.
         let _ = self.0.runtime.spawn(tokio::task::yield_now()).await;
         Ok(())
     }
 
-    /// Sends a message if it is small and the engine is not behind; otherwise gives it back.
+    /// Sends a small message if the queue has room; otherwise returns it.
     pub fn try_send(
         &self,
         message: WorkerMessage,
@@ -111,12 +106,11 @@ impl EngineSender {
         Ok(None)
     }
 
-    /// Sends a message from a thread that is not tokio's. Blocks while the engine is behind.
+    /// Sends a message from a thread outside the runtime; blocks while the queue is full.
     pub fn blocking_send(&self, message: WorkerMessage) -> Result<(), WorkerSendError> {
         self.0.runtime.block_on(self.send(message))
     }
 
-    /// Sends what there is to say about a runner.
     pub async fn report(
         &self,
         runner: RunnerId,
@@ -126,36 +120,35 @@ impl EngineSender {
         self.send(WorkerMessage::Runner { runner, life, report }).await
     }
 
-    /// Says goodbye. Nothing can be sent afterwards.
+    /// Sends a goodbye. Nothing can be sent afterwards.
     pub async fn goodbye(&self, reason: impl Into<Arc<str>>) -> Result<(), WorkerSendError> {
         self.send(WorkerMessage::Goodbye { reason: reason.into() }).await
     }
 
-    /// Sets what the next heartbeats say about a runner. That it is alive, and which attempt it
-    /// executes, is known from what was sent; a runner that never was ready is not mentioned.
+    /// Sets the labels of a runner in later heartbeats. Ignored for a runner that has never been
+    /// ready.
     pub fn set_state(&self, runner: RunnerId, state: BTreeMap<String, String>) {
-        if let Some(entry) = self.states().get_mut(&runner) {
+        if let Some(entry) = self.0.states.lock().get_mut(&runner) {
             entry.state = state;
         }
     }
 
-    /// Returns what a heartbeat would say now.
+    /// Returns the current heartbeat.
     pub fn heartbeat(&self) -> WorkerMessage {
-        WorkerMessage::Heartbeat(self.states().values().cloned().collect())
+        WorkerMessage::Heartbeat(self.0.states.lock().values().cloned().collect())
     }
 
-    /// Returns what tells whether goodbye was said.
     pub(super) fn goodbye_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.0.queue.goodbye)
     }
 
-    /// Sends heartbeats in the background for as long as anybody can send.
+    /// Sends heartbeats in the background until all clones are dropped.
     pub(super) fn beat(&self, interval: Duration, alive: CancellationToken) {
         let shared = Arc::downgrade(&self.0);
         tokio::spawn(alive.run_until_cancelled_owned(beat(shared, interval)));
     }
 
-    /// Keeps the table in step with what is said.
+    /// Updates the heartbeat states from an outgoing report.
     fn note(&self, message: &WorkerMessage) {
         let WorkerMessage::Runner { runner, life, report } = message else { return };
         match report {
@@ -165,7 +158,7 @@ impl EngineSender {
             }
             WorkerReport::AttemptEnded { .. } => self.note_attempt(*runner, *life, None),
             WorkerReport::Stopped(_) => {
-                let mut states = self.states();
+                let mut states = self.0.states.lock();
                 if states.get(runner).is_some_and(|state| state.life == *life) {
                     states.remove(runner);
                 }
@@ -175,17 +168,13 @@ impl EngineSender {
     }
 
     fn note_attempt(&self, runner: RunnerId, life: Incarnation, attempt: Option<AttemptId>) {
-        let mut states = self.states();
+        let mut states = self.0.states.lock();
         let fresh = || RunnerHeartbeat { runner, life, attempt, state: BTreeMap::new() };
         let entry = states.entry(runner).or_insert_with(fresh);
         if entry.life != life {
             *entry = fresh();
         }
         entry.attempt = attempt;
-    }
-
-    fn states(&self) -> MutexGuard<'_, BTreeMap<RunnerId, RunnerHeartbeat>> {
-        self.0.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -202,21 +191,18 @@ async fn beat(shared: Weak<SenderShared>, interval: Duration) {
     }
 }
 
-/// The outgoing queue.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     messages: mpsc::Sender<OutgoingFrame<proto::WorkerMessage>>,
     goodbye: Arc<AtomicBool>,
-    /// How many messages were put in.
+    /// Messages queued so far.
     sent: AtomicU64,
-    /// How many were taken out when there were no more.
+    /// Messages taken by the transport when the queue was last empty.
     taken: watch::Receiver<u64>,
 }
 
 impl SendQueue {
-    /// Puts the hello into the empty queue.
     pub(super) fn push_hello(&self, hello: proto::WorkerMessage) {
-        // The queue is empty and has room for one at least.
         let _ = self.messages.try_send(hello.into());
         self.sent.fetch_add(1, Ordering::AcqRel);
     }
@@ -232,13 +218,13 @@ pub(super) fn queue(options: &WorkerClientOptions) -> (SendQueue, OutStream) {
     (queue, OutStream { messages, goodbye, taken: 0, empty })
 }
 
-/// What goes out, up to the goodbye.
+/// Stream of outgoing messages, up to the goodbye.
 #[derive(Debug)]
 pub(super) struct OutStream {
     messages: mpsc::Receiver<OutgoingFrame<proto::WorkerMessage>>,
     goodbye: Arc<AtomicBool>,
     taken: u64,
-    /// Told how many were taken whenever there are no more.
+    /// Publishes `taken` whenever the queue is empty.
     empty: watch::Sender<u64>,
 }
 
@@ -258,7 +244,7 @@ impl Stream for OutStream {
         if let Some(OutgoingFrame { body: FrameBody::Message(message), .. }) = &next
             && let Some(Kind::Goodbye(_)) = message.kind
         {
-            // Whatever was sent behind it would be a breach; its senders are told.
+            // Messages behind a goodbye are not sent; their senders get an error.
             self.messages.close();
             self.goodbye.store(true, Ordering::Release);
         }

@@ -1,10 +1,11 @@
-//! What the engine holds of a worker: first a greeting to be answered, then a connection.
+//! The engine's handles of a worker: a pending handshake, then a connection.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prost::Message as _;
 use rollway_core::{Incarnation, RunnerId};
 use tokio::sync::{mpsc, oneshot};
@@ -18,7 +19,7 @@ use crate::message::{DefinitionId, EngineMessage, Hello, Welcome, WorkflowDefini
 use crate::proto::{self, engine_message::Kind};
 use crate::refusal::{ConnectRefusal, RefusalCode};
 
-/// Names a connection; never used twice by one server.
+/// Number of a connection; never reused by a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u64);
 
@@ -28,17 +29,16 @@ impl fmt::Display for ConnId {
     }
 }
 
-/// A worker that waits to be taken in. Dropping it refuses the worker.
+/// A worker that waits for the engine's decision. Dropping it refuses the worker.
 #[derive(Debug)]
 pub struct PendingHandshake {
     pub(super) link: Arc<ConnectionShared>,
     pub(super) hello: Hello,
     pub(super) protocol: u32,
-    /// None once it was answered.
-    pub(super) answer: Option<HandshakeReply>,
+    /// `None` once it was sent.
+    pub(super) reply: Option<HandshakeReply>,
 }
 
-/// The way to the worker, and the session that waits for the engine's word.
 #[derive(Debug)]
 pub(super) struct HandshakeReply {
     pub(super) outgoing: mpsc::Sender<OutgoingFrame<proto::EngineMessage>>,
@@ -46,23 +46,19 @@ pub(super) struct HandshakeReply {
 }
 
 impl PendingHandshake {
-    /// Returns the name of the connection.
     pub fn conn(&self) -> ConnId {
         self.link.id
     }
 
-    /// Returns who is at the other end.
     pub fn peer(&self) -> Peer {
         self.link.socket.peer
     }
 
-    /// Returns who the worker says it is.
     pub fn hello(&self) -> &Hello {
         &self.hello
     }
 
-    /// Takes the worker in, with at most as many runners as it offered. From now on its messages
-    /// arrive.
+    /// Accepts the worker with at most as many runners as it offered.
     pub fn welcome(
         self,
         runners: &[(RunnerId, Incarnation)],
@@ -71,8 +67,7 @@ impl PendingHandshake {
         self.accept(runners, heartbeat, BTreeMap::new())
     }
 
-    /// As [`welcome`](Self::welcome), and tells a worker that was started by hand what it would
-    /// have found in its environment otherwise.
+    /// Same as [`welcome`](Self::welcome), with the environment for a manual worker.
     pub fn accept(
         mut self,
         runners: &[(RunnerId, Incarnation)],
@@ -88,14 +83,14 @@ impl PendingHandshake {
             max_definitions: u32::try_from(limits.definitions).unwrap_or(u32::MAX),
             env,
         };
-        let Some(HandshakeReply { outgoing, welcomed }) = self.answer.take() else {
-            unreachable!("an answer takes the greeting with it")
+        let Some(HandshakeReply { outgoing, welcomed }) = self.reply.take() else {
+            unreachable!("a reply consumes the handshake")
         };
         for (runner, life) in runners {
             self.link.grant(*runner, *life);
         }
-        // The session must know before the worker does, or its first words come too early. If
-        // either is gone already, the engine hears it as any other loss.
+        // The session must be ready before the worker sends. If either is gone, the engine gets a
+        // normal `Left` event.
         let _ = welcomed.send(());
         let _ = outgoing.try_send(proto::EngineMessage::from(welcome).into());
         let room = ByteBudget::new(limits.outgoing_bytes);
@@ -104,16 +99,15 @@ impl PendingHandshake {
         WorkerConnection(Arc::new(ConnectionHandle { link, outbox }))
     }
 
-    /// Refuses the worker.
     pub fn refuse(mut self, refusal: ConnectRefusal) {
         self.link.end(DisconnectReason::Refused(refusal));
-        self.answer = None;
+        self.reply = None;
     }
 }
 
 impl Drop for PendingHandshake {
     fn drop(&mut self) {
-        if self.answer.is_some() {
+        if self.reply.is_some() {
             let refusal =
                 ConnectRefusal::new(RefusalCode::NotWanted, "the engine has no use for it");
             self.link.end(DisconnectReason::Refused(refusal));
@@ -121,8 +115,8 @@ impl Drop for PendingHandshake {
     }
 }
 
-/// A worker that was taken in. Clones are the same connection; dropping the last one ends it when
-/// what was sent before has been read.
+/// A connected worker. Cheap to clone; dropping the last clone disconnects it after everything that
+/// was sent has been read.
 #[derive(Clone, Debug)]
 pub struct WorkerConnection(Arc<ConnectionHandle>);
 
@@ -138,8 +132,7 @@ impl Drop for ConnectionHandle {
     }
 }
 
-/// Locked from the first to the last message of a send, so that a definition stands before its
-/// use and is forgotten behind it.
+/// Locked during a whole send, so that a definition precedes its use.
 #[derive(Debug)]
 struct ConnectionOutbox {
     outgoing: mpsc::Sender<OutgoingFrame<proto::EngineMessage>>,
@@ -147,45 +140,37 @@ struct ConnectionOutbox {
     defined: Defined,
 }
 
-/// The definitions that the worker has, oldest first.
+/// Definitions that the worker caches, oldest first.
 #[derive(Debug, Default)]
 struct Defined {
     ids: BTreeSet<DefinitionId>,
     order: VecDeque<DefinitionId>,
 }
 
-/// Why a message was not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectionSendError {
-    /// The worker is gone or on its way out; [`Left`](super::WorkerServerEvent::Left) tells why.
+    /// The worker has disconnected or is about to; [`Left`](super::WorkerServerEvent::Left) has the
+    /// reason.
     #[error("the worker is gone")]
     Gone,
-    /// The message is larger than a message may be. The worker is well.
+    /// The message exceeds the limit; the worker stays connected.
     #[error("the message has {bytes} bytes, the limit is {limit}")]
-    TooLarge {
-        /// How large it is.
-        bytes: usize,
-        /// How large it may be.
-        limit: usize,
-    },
+    TooLarge { bytes: usize, limit: usize },
 }
 
 impl WorkerConnection {
-    /// Returns its name.
     pub fn conn(&self) -> ConnId {
         self.0.link.id
     }
 
-    /// Returns who is at the other end.
     pub fn peer(&self) -> Peer {
         self.0.link.socket.peer
     }
 
-    /// Sends a message, in the order of calls. Never waits: a worker that does not read what it is
-    /// sent is disconnected when too much of it has piled up. The definition of an attempt is sent
-    /// along if the worker does not have it.
+    /// Queues a message, in the order of calls, preceded by its workflow definition if the worker
+    /// does not have it. Never waits: a worker whose queue is full is disconnected.
     pub fn send(&self, message: EngineMessage) -> Result<(), ConnectionSendError> {
-        let mut outbox = lock(&self.0.outbox);
+        let mut outbox = self.0.outbox.lock();
         match &message {
             EngineMessage::StartAttempt(start) => self.define(&mut outbox, &start.definition)?,
             EngineMessage::StartRunner { runner, life } => self.0.link.grant(*runner, *life),
@@ -198,7 +183,7 @@ impl WorkerConnection {
 
     /// Sends arbitrary bytes in place of a message, for tests of workers.
     pub fn send_raw(&self, bytes: bytes::Bytes) -> Result<(), ConnectionSendError> {
-        self.push(&lock(&self.0.outbox), FrameBody::Raw(bytes))
+        self.push(&self.0.outbox.lock(), FrameBody::Raw(bytes))
     }
 
     fn define(
@@ -246,27 +231,26 @@ impl WorkerConnection {
         })
     }
 
-    fn too_slow(&self, what: &str) -> ConnectionSendError {
-        let message = format!("too many {what} wait to be read");
-        self.0
-            .link
-            .end(DisconnectReason::Refused(ConnectRefusal::new(RefusalCode::SlowReader, message)));
+    fn too_slow(&self, unit: &str) -> ConnectionSendError {
+        let message = format!("too many {unit} wait to be read");
+        let refusal = ConnectRefusal::new(RefusalCode::SlowReader, message);
+        self.0.link.end(DisconnectReason::Refused(refusal));
         ConnectionSendError::Gone
     }
 }
 
-/// What a session, its outgoing stream and the engine's handles know in common.
+/// State shared by a session, its outgoing stream and the engine's handles.
 #[derive(Debug)]
 pub(super) struct ConnectionShared {
     pub(super) id: ConnId,
     pub(super) socket: Arc<ConnectionSocket>,
     pub(super) shared: Arc<WorkerServerShared>,
-    /// The newest life of every runner that the worker was ever given.
+    /// Newest incarnation of every runner that the worker has hosted.
     lives: Mutex<BTreeMap<RunnerId, Incarnation>>,
     reason: OnceLock<DisconnectReason>,
     ended: CancellationToken,
-    /// Tells the outgoing stream to stop, and what to say before.
-    last_word: Mutex<Option<oneshot::Sender<Option<ConnectRefusal>>>>,
+    /// Ends the outgoing stream, with a refusal or without.
+    last_message: Mutex<Option<oneshot::Sender<Option<ConnectRefusal>>>>,
 }
 
 impl ConnectionShared {
@@ -274,7 +258,7 @@ impl ConnectionShared {
         id: ConnId,
         socket: Arc<ConnectionSocket>,
         shared: Arc<WorkerServerShared>,
-        last_word: oneshot::Sender<Option<ConnectRefusal>>,
+        last_message: oneshot::Sender<Option<ConnectRefusal>>,
     ) -> Self {
         Self {
             id,
@@ -283,61 +267,54 @@ impl ConnectionShared {
             lives: Mutex::default(),
             reason: OnceLock::new(),
             ended: CancellationToken::new(),
-            last_word: Mutex::new(Some(last_word)),
+            last_message: Mutex::new(Some(last_message)),
         }
     }
 
-    /// Ends the connection, once: the first reason counts.
+    /// Ends the connection. Only the first reason counts.
     pub(super) fn end(&self, reason: DisconnectReason) {
         if self.reason.set(reason.clone()).is_err() {
             return;
         }
-        let last_word = match reason {
-            // What was sent before is still delivered.
+        let last_message = match reason {
+            // Queued messages are still delivered.
             DisconnectReason::Dropped => None,
             DisconnectReason::Goodbye | DisconnectReason::Lost { .. } => Some(None),
             DisconnectReason::Refused(refusal) => {
-                self.shared.count(refusal.code);
+                self.shared.gate.count(refusal.code);
                 tracing::debug!(conn = %self.id, peer = %self.socket.peer, %refusal, "refused");
                 if refusal.code == RefusalCode::SlowReader {
-                    // It would not read this either.
+                    // It would not read the refusal either.
                     self.socket.cut();
                 }
                 Some(Some(refusal))
             }
         };
-        if let Some(last_word) = last_word
-            && let Some(stream) = lock(&self.last_word).take()
+        if let Some(last_message) = last_message
+            && let Some(stream) = self.last_message.lock().take()
         {
-            let _ = stream.send(last_word);
+            let _ = stream.send(last_message);
         }
         self.ended.cancel();
     }
 
-    /// Waits for the end, by whatever reason.
     pub(super) async fn ended(&self) {
         self.ended.cancelled().await;
     }
 
-    /// Returns why it ended.
     pub(super) fn reason(&self) -> DisconnectReason {
         self.reason.get().cloned().unwrap_or(DisconnectReason::Dropped)
     }
 
     fn grant(&self, runner: RunnerId, life: Incarnation) {
-        let mut lives = lock(&self.lives);
+        let mut lives = self.lives.lock();
         let newest = lives.entry(runner).or_insert(life);
         *newest = life.max(*newest);
     }
 
-    /// Tells whether the worker may speak of a life of a runner. It may of an earlier one: its
-    /// words and the engine's may cross.
+    /// Tells whether the worker may report about an incarnation. Earlier ones are allowed: messages
+    /// of both sides may cross.
     pub(super) fn granted(&self, runner: RunnerId, life: Incarnation) -> bool {
-        lock(&self.lives).get(&runner).is_some_and(|newest| life <= *newest)
+        self.lives.lock().get(&runner).is_some_and(|newest| life <= *newest)
     }
-}
-
-/// Locks what no panic can leave half-done.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Sockets: who connects, how many at a time, and how a connection is cut.
+//! Listening sockets: limits of connections, peers, and forced disconnects.
 
 use std::fmt;
 use std::io;
@@ -16,44 +16,32 @@ use rollway_base::Address;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::mpsc;
+use tokio_util::either::Either;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
 use crate::refusal::RefusalCode;
 
-/// So many connections beyond the limit are told why they are refused.
+/// Connections beyond the limit that are refused with a reason.
 const REFUSABLE: usize = 16;
 
-/// How long to wait before the next try when the system has no more descriptors.
+/// Pause after a failed accept, such as one without free file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
-/// Why the server cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Somebody else listens there.
     #[error("another process listens on {address}")]
     InUse { address: Address },
-    /// There is a file that is no socket.
     #[error("there is a file in the way: {}", path.display())]
     NotASocket { path: PathBuf },
-    /// The system does not let us.
     #[error("cannot listen on {address}")]
-    Io {
-        address: Address,
-        /// In the words of the system.
-        source: io::Error,
-    },
+    Io { address: Address, source: io::Error },
 }
 
-/// Who is at the other end.
+/// Remote end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// A process of this machine.
-    Unix {
-        /// Its process id, as the kernel says.
-        pid: Option<i32>,
-    },
-    /// A process anywhere.
+    Unix { pid: Option<i32> },
     Tcp(SocketAddr),
 }
 
@@ -67,15 +55,15 @@ impl fmt::Display for Peer {
     }
 }
 
-/// How many may come in, and what became of the others.
+/// Limits and counters of connections.
 #[derive(Debug)]
 pub(crate) struct ConnectionGate {
     connections: usize,
     hello_timeout: Duration,
-    /// Cancelled to cut every connection.
+    /// Cancelled to close every connection.
     pub(crate) stop: CancellationToken,
     open: AtomicUsize,
-    /// By position in [`RefusalCode::ALL`].
+    /// Indexed by `RefusalCode as usize`.
     refused: Box<[AtomicU64]>,
 }
 
@@ -90,12 +78,11 @@ impl ConnectionGate {
         }
     }
 
-    /// Counts a peer that was refused or disconnected.
     pub(crate) fn count(&self, code: RefusalCode) {
         self.refused[code as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns how many were refused or disconnected, by reason, without the zeros.
+    /// Returns the nonzero numbers of refused or disconnected peers by reason.
     pub(crate) fn refused(&self) -> Vec<(RefusalCode, u64)> {
         let counts = RefusalCode::ALL.iter().copied().zip(&self.refused);
         counts
@@ -104,13 +91,11 @@ impl ConnectionGate {
             .collect()
     }
 
-    /// Returns how many sockets are open.
     pub(crate) fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
 }
 
-/// A socket that takes connections.
 #[derive(Debug)]
 pub(crate) struct WorkerListener {
     address: Address,
@@ -147,22 +132,22 @@ impl WorkerListener {
         &self.address
     }
 
-    async fn accept(&self) -> io::Result<(Wire, Peer)> {
+    async fn accept(&self) -> io::Result<(PeerStream, Peer)> {
         match &self.kind {
             Kind::Unix { listener, .. } => {
                 let (stream, _) = listener.accept().await?;
                 let pid = stream.peer_cred().ok().and_then(|cred| cred.pid());
-                Ok((Wire::Unix(stream), Peer::Unix { pid }))
+                Ok((Either::Left(stream), Peer::Unix { pid }))
             }
             Kind::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok((Wire::Tcp(stream), Peer::Tcp(peer)))
+                Ok((Either::Right(stream), Peer::Tcp(peer)))
             }
         }
     }
 
-    /// Takes connections until the server is dropped, and hands them over in a stream.
+    /// Accepts connections until the server is dropped.
     pub(crate) fn incoming(self, gate: Arc<ConnectionGate>) -> IncomingConnections {
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(async move {
@@ -190,8 +175,7 @@ impl WorkerListener {
     }
 }
 
-/// Makes way for a new socket: a file that nobody listens on any more is what a killed process
-/// left behind.
+/// Removes no file that is in use: a socket without a listener was left by a killed process.
 async fn clear(path: &Path) -> Result<(), BindError> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
@@ -203,12 +187,12 @@ async fn clear(path: &Path) -> Result<(), BindError> {
     }
 }
 
-/// Binds a socket that was never open to other users: it gets its name when it has its rights.
+/// Binds a private socket: it is renamed to its path after its permissions are set.
 fn bind_private(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     let mut hidden = path.as_os_str().to_owned();
     hidden.push(".new");
     let hidden = PathBuf::from(hidden);
-    // Left behind by a process that was killed right here.
+    // Left by a process that was killed in this function.
     let _ = std::fs::remove_file(&hidden);
     let listener = UnixListener::bind(&hidden)?;
     let named = std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(0o600))
@@ -223,7 +207,7 @@ fn bind_private(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     }
 }
 
-/// The file of a Unix socket, removed with the listener unless somebody else put another there.
+/// File of a Unix socket, removed with the listener unless another process has replaced it.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -238,7 +222,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// Connections on their way to the HTTP/2 server.
+/// Accepted connections for the HTTP/2 server.
 #[derive(Debug)]
 pub(crate) struct IncomingConnections(mpsc::Receiver<PeerIo>);
 
@@ -250,28 +234,28 @@ impl Stream for IncomingConnections {
     }
 }
 
-/// What is known about a connection, whether or not it becomes a worker.
+/// State of a connection, shared with its stream.
 #[derive(Debug)]
 pub(crate) struct ConnectionSocket {
     pub(crate) peer: Peer,
-    /// Whether there were too many already when it came.
+    /// Accepted beyond the limit.
     pub(crate) surplus: bool,
-    /// Whether its one stream was opened.
+    /// Set once the only stream is opened.
     pub(crate) taken: AtomicBool,
-    /// Cancelled to cut it.
+    /// Cancelled to close it.
     cut: CancellationToken,
-    /// Cancelled when it is closed, by whomever.
+    /// Cancelled when it is closed by either side.
     pub(crate) closed: CancellationToken,
 }
 
 impl ConnectionSocket {
-    /// Cuts the connection, now.
+    /// Closes the connection immediately.
     pub(crate) fn cut(&self) {
         self.cut.cancel();
     }
 }
 
-fn admit(stream: Wire, peer: Peer, gate: &Arc<ConnectionGate>) -> Option<PeerIo> {
+fn admit(stream: PeerStream, peer: Peer, gate: &Arc<ConnectionGate>) -> Option<PeerIo> {
     let open = gate.open.fetch_add(1, Ordering::Relaxed);
     let surplus = open >= gate.connections;
     let socket = Arc::new(ConnectionSocket {
@@ -288,7 +272,7 @@ fn admit(stream: Wire, peer: Peer, gate: &Arc<ConnectionGate>) -> Option<PeerIo>
         gate: Arc::clone(gate),
     };
     if open >= gate.connections + REFUSABLE {
-        // Not worth a handshake; dropping `io` closes it.
+        // Dropping `io` closes it.
         socket.taken.store(true, Ordering::Relaxed);
         gate.count(RefusalCode::TooManyConnections);
         return None;
@@ -296,7 +280,7 @@ fn admit(stream: Wire, peer: Peer, gate: &Arc<ConnectionGate>) -> Option<PeerIo>
     let hello_timeout = gate.hello_timeout;
     tokio::spawn(async move {
         let _ = tokio::time::timeout(hello_timeout, socket.closed.cancelled()).await;
-        // With a stream, the session looks after the hello and says what is missing.
+        // With a stream, the session enforces the hello timeout.
         if !socket.taken.load(Ordering::Relaxed) {
             socket.cut();
         }
@@ -304,22 +288,18 @@ fn admit(stream: Wire, peer: Peer, gate: &Arc<ConnectionGate>) -> Option<PeerIo>
     Some(io)
 }
 
-#[derive(Debug)]
-enum Wire {
-    Unix(UnixStream),
-    Tcp(TcpStream),
-}
+type PeerStream = Either<UnixStream, TcpStream>;
 
-/// A connection that can be cut from outside.
+/// A connection that can be closed from outside.
 pub(crate) struct PeerIo {
-    stream: Wire,
+    stream: PeerStream,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
     socket: Arc<ConnectionSocket>,
     gate: Arc<ConnectionGate>,
 }
 
 impl PeerIo {
-    /// Is ready when the connection is cut. Asked before reads and before writes: an HTTP/2
+    /// Is ready once the connection must close. Polled before reads and writes: an HTTP/2
     /// connection that cannot write does not read either.
     fn poll_cut(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         self.cut.as_mut().poll(cx).map(|()| io::ErrorKind::ConnectionAborted.into())
@@ -345,21 +325,6 @@ impl Connected for PeerIo {
     }
 }
 
-macro_rules! either {
-    ($io:expr, $stream:ident => $call:expr) => {
-        match &mut $io.stream {
-            Wire::Unix(stream) => {
-                let $stream = Pin::new(stream);
-                $call
-            }
-            Wire::Tcp(stream) => {
-                let $stream = Pin::new(stream);
-                $call
-            }
-        }
-    };
-}
-
 impl AsyncRead for PeerIo {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -369,7 +334,7 @@ impl AsyncRead for PeerIo {
         if let Poll::Ready(cut) = self.poll_cut(cx) {
             return Poll::Ready(Err(cut));
         }
-        either!(self, stream => stream.poll_read(cx, buffer))
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }
 
@@ -382,15 +347,15 @@ impl AsyncWrite for PeerIo {
         if let Poll::Ready(cut) = self.poll_cut(cx) {
             return Poll::Ready(Err(cut));
         }
-        either!(self, stream => stream.poll_write(cx, bytes))
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        either!(self, stream => stream.poll_flush(cx))
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        either!(self, stream => stream.poll_shutdown(cx))
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 
     fn poll_write_vectored(
@@ -401,10 +366,10 @@ impl AsyncWrite for PeerIo {
         if let Poll::Ready(cut) = self.poll_cut(cx) {
             return Poll::Ready(Err(cut));
         }
-        either!(self, stream => stream.poll_write_vectored(cx, slices))
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        true
+        self.stream.is_write_vectored()
     }
 }

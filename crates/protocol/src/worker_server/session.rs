@@ -1,6 +1,5 @@
-//! One stream, from its hello to its end.
+//! Server side of one worker stream, from its hello to its end.
 
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,108 +8,51 @@ use std::task::{Context, Poll};
 use futures_core::Stream;
 use rollway_base::Secret;
 use tokio::sync::{mpsc, oneshot};
-use tonic::server::{Grpc, StreamingService};
-use tonic::{Code, Request, Response, Status, Streaming, body};
-use tower_service::Service;
+use tonic::{Code, Status};
 
 use super::connection::{ConnId, ConnectionShared, HandshakeReply, PendingHandshake};
-use super::listen::{ConnectionSocket, WorkerListener};
+use super::listen::ConnectionSocket;
 use super::{DisconnectReason, WorkerServerEvent, WorkerServerShared};
-use crate::codec::{CONNECT_PATH, DecodedFrame, OutgoingFrame, ProtoCodec};
+use crate::codec::{CONNECT_PATH, DecodedFrame, OutgoingFrame};
+use crate::field_error::InvalidField;
 use crate::message::{Hello, WorkerMessage};
 use crate::proto::{self, engine_message, worker_message::Kind};
 use crate::refusal::{ConnectRefusal, RefusalCode};
 use crate::status_message::status_message;
+use crate::stream_service::{self, StreamHandler};
 
-type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type Messages = stream_service::Messages<proto::WorkerMessage>;
 
-/// Serves connections in the background until the server is dropped.
-pub(super) fn serve(listener: WorkerListener, shared: Arc<WorkerServerShared>) {
-    const WINDOW: u32 = 4 * 1024 * 1024;
-    let keepalive = shared.limits.keepalive;
-    let incoming = listener.incoming(Arc::clone(&shared.gate));
-    let builder = tonic::transport::Server::builder()
-        // One for the worker, one to tell it that there is only one.
-        .max_concurrent_streams(2)
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(2 * WINDOW)
-        .http2_keepalive_interval(Some(keepalive))
-        .http2_keepalive_timeout(Some(keepalive));
-    tokio::spawn(async move {
-        if let Err(error) = builder.serve_with_incoming(WorkerService(shared), incoming).await {
-            tracing::error!(%error, "no more workers are accepted");
-        }
-    });
-}
-
-/// The one service that there is.
 #[derive(Clone, Debug)]
-struct WorkerService(Arc<WorkerServerShared>);
+pub(super) struct WorkerService(pub(super) Arc<WorkerServerShared>);
 
-impl Service<http::Request<body::Body>> for WorkerService {
-    type Response = http::Response<body::Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<Result<Self::Response, Infallible>>;
+impl StreamHandler for WorkerService {
+    const PATH: &'static str = CONNECT_PATH;
+    type Incoming = proto::WorkerMessage;
+    type Outgoing = proto::EngineMessage;
+    type Replies = OutStream;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
+    fn max_message_bytes(&self) -> usize {
+        self.0.limits.message_bytes
     }
 
-    fn call(&mut self, request: http::Request<body::Body>) -> Self::Future {
-        let connect = WorkerConnect(Arc::clone(&self.0));
-        Box::pin(async move {
-            if request.uri().path() != CONNECT_PATH {
-                let status = Status::unimplemented(format!("the only call is {CONNECT_PATH}"));
-                return Ok(status.into_http());
-            }
-            let most = connect.0.limits.message_bytes;
-            let mut grpc = Grpc::new(ProtoCodec::new()).max_decoding_message_size(most);
-            Ok(grpc.streaming(connect, request).await)
-        })
+    fn open(self, socket: Arc<ConnectionSocket>, messages: Messages) -> OutStream {
+        let shared = self.0;
+        let id = ConnId(shared.next_conn.fetch_add(1, Ordering::Relaxed));
+        let (outgoing, queue) = mpsc::channel(shared.limits.outgoing);
+        let (last_message, last) = oneshot::channel();
+        let link = Arc::new(ConnectionShared::new(id, socket, shared, last_message));
+        tokio::spawn(WorkerSession { link, messages }.run(outgoing));
+        OutStream { messages: queue, last: Some(last), status: None }
     }
 }
 
-/// The one call that there is.
-struct WorkerConnect(Arc<WorkerServerShared>);
-
-impl StreamingService<DecodedFrame<proto::WorkerMessage>> for WorkerConnect {
-    type Response = OutgoingFrame<proto::EngineMessage>;
-    type ResponseStream = OutStream;
-    type Future = BoxFuture<Result<Response<OutStream>, Status>>;
-
-    fn call(&mut self, request: Request<Messages>) -> Self::Future {
-        let opened = open(Arc::clone(&self.0), request);
-        Box::pin(std::future::ready(opened))
-    }
-}
-
-type Messages = Streaming<DecodedFrame<proto::WorkerMessage>>;
-
-fn open(
-    shared: Arc<WorkerServerShared>,
-    request: Request<Messages>,
-) -> Result<Response<OutStream>, Status> {
-    let Some(socket) = request.extensions().get::<Arc<ConnectionSocket>>().cloned() else {
-        return Err(Status::internal("a stream without a socket"));
-    };
-    if socket.taken.swap(true, Ordering::Relaxed) {
-        return Err(Status::failed_precondition("a connection has one stream"));
-    }
-    let id = ConnId(shared.next_conn.fetch_add(1, Ordering::Relaxed));
-    let (outgoing, messages) = mpsc::channel(shared.limits.outgoing);
-    let (last_word, last) = oneshot::channel();
-    let link = Arc::new(ConnectionShared::new(id, socket, shared, last_word));
-    let session = WorkerSession { link, messages: request.into_inner() };
-    tokio::spawn(session.run(outgoing));
-    Ok(Response::new(OutStream { messages, last: Some(last), status: None }))
-}
-
-/// What goes out: messages, and in the end perhaps a refusal.
-struct OutStream {
+/// Outgoing messages, and at the end perhaps a refusal.
+pub(super) struct OutStream {
     messages: mpsc::Receiver<OutgoingFrame<proto::EngineMessage>>,
-    /// None once it has come, or once nobody can say it any more.
+    /// `None` once it was received or its sender was dropped.
     last: Option<oneshot::Receiver<Option<ConnectRefusal>>>,
-    /// How the stream ends, once the refusal is out.
+    /// Final status, set once the refusal is sent.
     status: Option<Status>,
 }
 
@@ -136,7 +78,7 @@ impl Stream for OutStream {
                     self.messages.close();
                     return Poll::Ready(None);
                 }
-                // Nobody is left who could; what waits is still sent.
+                // The queued messages are still sent.
                 Err(_) => {}
             }
         }
@@ -144,7 +86,7 @@ impl Stream for OutStream {
     }
 }
 
-/// The incoming half.
+/// Incoming half of a stream.
 struct WorkerSession {
     link: Arc<ConnectionShared>,
     messages: Messages,
@@ -153,10 +95,10 @@ struct WorkerSession {
 impl WorkerSession {
     async fn run(mut self, outgoing: mpsc::Sender<OutgoingFrame<proto::EngineMessage>>) {
         let link = Arc::clone(&self.link);
-        if let Err(reason) = self.greet(&outgoing).await {
+        if let Err(reason) = self.handshake(&outgoing).await {
             link.end(reason);
         } else {
-            // Now the stream out is open for as long as the engine wants it.
+            // From here on only the engine keeps the outgoing stream open.
             drop(outgoing);
             tokio::select! {
                 biased;
@@ -172,48 +114,41 @@ impl WorkerSession {
         link.socket.cut();
     }
 
-    /// Goes as far as a valid hello that the engine knows of. Nobody hears of a failure but the
-    /// peer.
-    async fn greet(
+    /// Completes the handshake up to the engine's decision. The engine never sees a failure.
+    async fn handshake(
         &mut self,
         outgoing: &mpsc::Sender<OutgoingFrame<proto::EngineMessage>>,
     ) -> Result<(), DisconnectReason> {
-        let refused = |code, message: String| {
-            Err(DisconnectReason::Refused(ConnectRefusal::new(code, message)))
-        };
         let shared = Arc::clone(&self.link.shared);
         if self.link.socket.surplus {
-            let most = shared.limits.connections;
-            let message = format!("there are {most} connections already");
-            return refused(RefusalCode::TooManyConnections, message);
+            let message = format!("there are {} connections already", shared.limits.connections);
+            return Err(refused(RefusalCode::TooManyConnections, message));
         }
         let timeout = shared.limits.hello_timeout;
         let Ok(first) = tokio::time::timeout(timeout, self.next()).await else {
-            return refused(RefusalCode::HelloTimeout, format!("no hello within {timeout:?}"));
+            let message = format!("no hello within {timeout:?}");
+            return Err(refused(RefusalCode::HelloTimeout, message));
         };
         let (Some(Kind::Hello(hello)), _) = first? else {
-            let message = "the first message has to be a hello".to_owned();
-            return refused(RefusalCode::HelloExpected, message);
+            let message = "the first message has to be a hello";
+            return Err(refused(RefusalCode::HelloExpected, message));
         };
-        // A stranger is told nothing but that it is one.
+        // Checked first: an unauthenticated peer gets no other information.
         if Secret::new(hello.secret.as_str()).as_ref() != Ok(&shared.secret) {
-            let message = "the secret is not the engine's".to_owned();
-            return refused(RefusalCode::BadSecret, message);
+            return Err(refused(RefusalCode::BadSecret, "the secret is not the engine's"));
         }
-        let hello = match Hello::try_from(hello) {
-            Ok(hello) => hello,
-            Err(invalid) => return refused(RefusalCode::InvalidMessage, invalid.to_string()),
-        };
+        let invalid = |error: InvalidField| refused(RefusalCode::InvalidMessage, error.to_string());
+        let hello = Hello::try_from(hello).map_err(invalid)?;
         let Some(protocol) = shared.versions.common(hello.versions) else {
             let (ours, theirs) = (shared.versions, hello.versions);
             let message = format!("the engine speaks version {ours}, the worker {theirs}");
-            return refused(RefusalCode::Version, message);
+            return Err(refused(RefusalCode::Version, message));
         };
         let (welcomed, decision) = oneshot::channel();
-        let answer = Some(HandshakeReply { outgoing: outgoing.clone(), welcomed });
-        let greeting = PendingHandshake { link: Arc::clone(&self.link), hello, protocol, answer };
-        shared.emit(WorkerServerEvent::Hello(greeting), 0).await;
-        // From here on the engine knows the worker and hears of its end.
+        let reply = Some(HandshakeReply { outgoing: outgoing.clone(), welcomed });
+        let handshake = PendingHandshake { link: Arc::clone(&self.link), hello, protocol, reply };
+        shared.emit(WorkerServerEvent::Hello(handshake), 0).await;
+        // From here on the engine knows the worker and receives its end.
         self.await_decision(decision).await;
         Ok(())
     }
@@ -221,20 +156,17 @@ impl WorkerSession {
     async fn await_decision(&mut self, decision: oneshot::Receiver<()>) {
         let reason = tokio::select! {
             biased;
-            // Either a welcome, or the greeting is gone and with it the reason.
+            // Welcomed, or the handshake was dropped and has set the reason.
             _ = decision => return,
             next = self.next() => match next {
-                Ok(_) => DisconnectReason::Refused(ConnectRefusal::new(
-                    RefusalCode::UnexpectedMessage,
-                    "nothing may be said before the welcome",
-                )),
+                Ok(_) => refused(RefusalCode::UnexpectedMessage, "a message before the welcome"),
                 Err(reason) => reason,
             },
         };
         self.link.end(reason);
     }
 
-    /// Hands messages to the engine until the worker leaves; returns why it did.
+    /// Passes messages to the engine until the worker disconnects.
     async fn listen(&mut self) -> DisconnectReason {
         loop {
             let (kind, bytes) = match self.next().await {
@@ -283,41 +215,35 @@ impl WorkerSession {
         Ok(message)
     }
 
-    /// After a goodbye nothing may follow but the end of the stream.
+    /// Waits for the end of the stream, which must follow a goodbye.
     async fn await_close(&mut self) -> DisconnectReason {
         let linger = self.link.shared.limits.linger;
         match tokio::time::timeout(linger, self.next()).await {
-            Ok(Ok(_)) => {
-                let message = "a message came after the goodbye";
-                DisconnectReason::Refused(ConnectRefusal::new(RefusalCode::AfterGoodbye, message))
-            }
+            Ok(Ok(_)) => refused(RefusalCode::AfterGoodbye, "a message came after the goodbye"),
             Ok(Err(_)) | Err(_) => DisconnectReason::Goodbye,
         }
     }
 
-    /// Waits for the next message; none: one that this version does not know.
+    /// Waits for the next message and its size. `None`: a kind that this version does not know.
     async fn next(&mut self) -> Result<(Option<Kind>, usize), DisconnectReason> {
         match self.messages.message().await {
             Ok(Some(DecodedFrame { bytes, message: Ok(message) })) => Ok((message.kind, bytes)),
             Ok(Some(DecodedFrame { message: Err(error), .. })) => {
-                let message = format!("cannot be decoded: {error}");
-                Err(DisconnectReason::Refused(ConnectRefusal::new(
-                    RefusalCode::InvalidMessage,
-                    message,
-                )))
+                Err(refused(RefusalCode::InvalidMessage, format!("cannot be decoded: {error}")))
             }
             Ok(None) => Err(DisconnectReason::Lost { message: "the stream ended".into() }),
             Err(status) => Err(match status.code() {
                 Code::OutOfRange => {
-                    let most = self.link.shared.limits.message_bytes;
-                    let message = format!("a message has more than {most} bytes");
-                    DisconnectReason::Refused(ConnectRefusal::new(
-                        RefusalCode::MessageTooLarge,
-                        message,
-                    ))
+                    let limit = self.link.shared.limits.message_bytes;
+                    let message = format!("a message has more than {limit} bytes");
+                    refused(RefusalCode::MessageTooLarge, message)
                 }
                 _ => DisconnectReason::Lost { message: status_message(&status).into() },
             }),
         }
     }
+}
+
+fn refused(code: RefusalCode, message: impl Into<Arc<str>>) -> DisconnectReason {
+    DisconnectReason::Refused(ConnectRefusal::new(code, message))
 }

@@ -1,4 +1,4 @@
-//! What the tests have in common: servers, workers, and peers that say anything at all.
+//! Shared setup: servers, workers, and peers that send arbitrary bytes.
 
 #![allow(unreachable_pub, reason = "a test has no outside")]
 
@@ -13,24 +13,26 @@ use prost::Message;
 use rollway_base::{Address, Secret};
 use rollway_core::{AttemptId, BatchId, BatchType, Incarnation, RunRange, RunnerId, TaskId};
 use rollway_protocol::proto;
+use rollway_protocol::worker_client::{
+    self, ConnectedWorker, WorkerClientOptions, WorkerConnectError,
+};
 use rollway_protocol::worker_server::{
     DisconnectReason, PendingHandshake, WorkerConnection, WorkerServer, WorkerServerEvent,
     WorkerServerLimits, WorkerServerOptions,
 };
 use rollway_protocol::{DefinitionId, Hello, StartAttempt, WorkerMessage, WorkflowDefinition};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::{Status, Streaming};
 
-/// No test waits longer for anything.
+/// Limit of every wait.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Waits for what must happen.
-pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(TEST_TIMEOUT, future).await {
-        Ok(value) => value,
-        Err(_) => panic!("waited too long: {what}"),
-    }
+/// Waits for an event that must happen.
+pub async fn soon<T>(event: &str, future: impl Future<Output = T>) -> T {
+    let waited = tokio::time::timeout(TEST_TIMEOUT, future).await;
+    waited.unwrap_or_else(|_| panic!("waited too long: {event}"))
 }
 
 pub fn secret() -> Secret {
@@ -57,9 +59,9 @@ pub async fn loopback(limits: WorkerServerLimits) -> WorkerServer {
     listen(Address::loopback(), limits).await
 }
 
-pub async fn greeting(server: &mut WorkerServer) -> PendingHandshake {
+pub async fn handshake(server: &mut WorkerServer) -> PendingHandshake {
     match soon("hello", server.recv()).await {
-        WorkerServerEvent::Hello(greeting) => greeting,
+        WorkerServerEvent::Hello(handshake) => handshake,
         other => panic!("expected a hello, got {other:?}"),
     }
 }
@@ -107,11 +109,43 @@ pub fn attempt(id: u64, definition: &Arc<WorkflowDefinition>) -> StartAttempt {
 
 pub const HEARTBEAT: Duration = Duration::from_secs(60);
 
-pub fn welcome(greeting: PendingHandshake) -> WorkerConnection {
-    greeting.welcome(&[(RunnerId(0), Incarnation(1))], HEARTBEAT)
+pub fn welcome(handshake: PendingHandshake) -> WorkerConnection {
+    handshake.welcome(&[(RunnerId(0), Incarnation(1))], HEARTBEAT)
 }
 
-/// A peer that sends whatever bytes it is given as messages.
+/// Connects in the background.
+pub fn connect(
+    server: &WorkerServer,
+    hello: Hello,
+    options: WorkerClientOptions,
+) -> JoinHandle<Result<ConnectedWorker, WorkerConnectError>> {
+    let address = server.address().clone();
+    tokio::spawn(async move { worker_client::connect(&address, hello, options).await })
+}
+
+/// Connects a worker as runner 0. `None`: it sends no heartbeats.
+pub async fn join(
+    server: &mut WorkerServer,
+    heartbeat: Option<Duration>,
+) -> (WorkerConnection, ConnectedWorker) {
+    let options = WorkerClientOptions { heartbeats: heartbeat.is_some(), ..Default::default() };
+    let connecting = connect(server, hello(1), options);
+    let runners = [(RunnerId(0), Incarnation(1))];
+    let connection = handshake(server).await.welcome(&runners, heartbeat.unwrap_or(HEARTBEAT));
+    (connection, soon("welcome", connecting).await.unwrap().unwrap())
+}
+
+/// Waits until at most so many sockets are open.
+pub async fn until_open(server: &WorkerServer, count: usize) {
+    soon("closed sockets", async {
+        while server.open() > count {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+/// A peer that sends arbitrary bytes as messages.
 pub struct RawPeer {
     pub outgoing: Option<mpsc::Sender<Bytes>>,
     pub incoming: Streaming<Bytes>,
@@ -159,13 +193,13 @@ impl RawPeer {
         self.send(proto::worker_message::Kind::Hello(hello(1).into())).await;
     }
 
-    /// Receives a message; none: one that the schema does not know.
+    /// Receives a message. `None`: one that the schema does not know.
     pub async fn recv(&mut self) -> Option<proto::engine_message::Kind> {
         let bytes = soon("message", self.incoming.message()).await.unwrap().unwrap();
         proto::EngineMessage::decode(bytes).unwrap().kind
     }
 
-    /// Receives the refusal that ends the stream, and how the stream ends for gRPC.
+    /// Receives the refusal that ends the stream, and the gRPC status of the stream.
     pub async fn refused(&mut self) -> (proto::Refused, Status) {
         let Some(proto::engine_message::Kind::Refused(refused)) = self.recv().await else {
             panic!("expected a refusal");

@@ -6,32 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{AttemptId, Incarnation, RunId, RunOutput, RunnerId};
-use rollway_protocol::worker_client::{self, ConnectedWorker};
-use rollway_protocol::worker_server::{
-    WorkerConnection, WorkerServer, WorkerServerEvent, WorkerServerLimits,
-};
+use rollway_protocol::worker_server::{WorkerServer, WorkerServerEvent, WorkerServerLimits};
 use rollway_protocol::{EngineMessage, RunnerHeartbeat, WorkerMessage, WorkerReport};
 
 use crate::common::*;
-
-async fn joined(
-    server: &mut WorkerServer,
-    heartbeat: Option<Duration>,
-) -> (WorkerConnection, ConnectedWorker) {
-    let address = server.address().clone();
-    let options = worker_client::WorkerClientOptions {
-        heartbeats: heartbeat.is_some(),
-        ..Default::default()
-    };
-    let worker =
-        tokio::spawn(
-            async move { worker_client::connect(&address, hello(1), options).await.unwrap() },
-        );
-    let greeting = greeting(server).await;
-    let interval = heartbeat.unwrap_or(HEARTBEAT);
-    let connection = greeting.welcome(&[(RunnerId(0), Incarnation(1))], interval);
-    (connection, soon("welcome", worker).await.unwrap())
-}
 
 fn finished(number: u64, payload: Option<Bytes>) -> WorkerMessage {
     let metrics: Metrics = [("reward", 1.0)].into_iter().collect();
@@ -49,18 +27,17 @@ fn number(message: &WorkerMessage) -> u64 {
     }
 }
 
-/// Four workers send 25,000 messages each; an engine that is slower than they are gets all of
-/// them, each worker's in its order.
+/// Four workers send 25,000 messages each; a slower engine receives each worker's in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_thousand_messages_arrive_in_order() {
     const WORKERS: usize = 4;
     const EACH: u64 = 25_000;
     let (_dir, address) = unix();
     let mut server =
-        listen(address, WorkerServerLimits { events: 256, ..WorkerServerLimits::default() }).await;
+        listen(address, WorkerServerLimits { events: 256, ..Default::default() }).await;
     let mut pairs = Vec::new();
     for _ in 0..WORKERS {
-        pairs.push(joined(&mut server, None).await);
+        pairs.push(join(&mut server, None).await);
     }
     let (_connections, workers): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
     let _sending: Vec<_> = workers
@@ -90,37 +67,36 @@ async fn a_hundred_thousand_messages_arrive_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn orders_arrive_in_order_and_in_batches() {
-    const ORDERS: u64 = 50_000;
+async fn commands_arrive_in_order_and_in_batches() {
+    const COMMANDS: u64 = 50_000;
     let (_dir, address) = unix();
-    let limits =
-        WorkerServerLimits { outgoing: ORDERS as usize + 2, ..WorkerServerLimits::default() };
+    let limits = WorkerServerLimits { outgoing: COMMANDS as usize + 2, ..Default::default() };
     let mut server = listen(address, limits).await;
-    let (connection, mut connected) = joined(&mut server, None).await;
+    let (connection, mut connected) = join(&mut server, None).await;
     let definition = definition(1);
-    for n in 0..ORDERS {
+    for n in 0..COMMANDS {
         connection.send(EngineMessage::StartAttempt(attempt(n, &definition))).unwrap();
     }
-    let (mut orders, mut wakes) = (Vec::new(), 0);
-    while (orders.len() as u64) < ORDERS {
-        soon("orders", connected.receiver.recv_many(&mut orders, 512)).await.unwrap();
+    let (mut commands, mut wakes) = (Vec::new(), 0);
+    while (commands.len() as u64) < COMMANDS {
+        soon("commands", connected.receiver.recv_many(&mut commands, 512)).await.unwrap();
         wakes += 1;
     }
-    let numbers = orders.iter().map(|order| match order {
+    let numbers = commands.iter().map(|command| match command {
         EngineMessage::StartAttempt(start) => start.attempt.0,
         other => panic!("{other:?}"),
     });
-    assert!(numbers.eq(0..ORDERS));
-    assert!(wakes < ORDERS / 8, "{wakes} wakes");
+    assert!(numbers.eq(0..COMMANDS));
+    assert!(wakes < COMMANDS / 8, "{wakes} wakes");
 }
 
-/// Large payloads wait for room, both in the worker and in the engine, and all arrive.
+/// Large payloads wait for budget in worker and engine, and all arrive.
 #[tokio::test]
 async fn large_payloads_pass_through_small_budgets() {
     const LARGE: usize = 1_000_000;
-    let limits = WorkerServerLimits { event_bytes: LARGE / 2, ..WorkerServerLimits::default() };
+    let limits = WorkerServerLimits { event_bytes: LARGE / 2, ..Default::default() };
     let mut server = loopback(limits).await;
-    let (_connection, connected) = joined(&mut server, None).await;
+    let (_connection, connected) = join(&mut server, None).await;
     let sender = connected.sender.clone();
     let sending = tokio::spawn(async move {
         for n in 0..20 {
@@ -137,34 +113,33 @@ async fn large_payloads_pass_through_small_budgets() {
     soon("sent", sending).await.unwrap();
 }
 
+async fn until_heartbeat(server: &mut WorkerServer, expected: &RunnerHeartbeat) {
+    let expected = WorkerMessage::Heartbeat(vec![expected.clone()]);
+    soon("heartbeat", async { while message(server).await != expected {} }).await;
+}
+
 #[tokio::test]
-async fn heartbeats_tell_what_was_said_and_set() {
+async fn heartbeats_contain_the_current_attempt_and_labels() {
     let mut server = loopback(WorkerServerLimits::default()).await;
-    let (_connection, connected) = joined(&mut server, Some(Duration::from_millis(5))).await;
+    let (_connection, connected) = join(&mut server, Some(Duration::from_millis(5))).await;
     let (runner, life) = (RunnerId(0), Incarnation(1));
     let begin = WorkerReport::AttemptBegan { attempt: AttemptId(4) };
     connected.sender.report(runner, life, WorkerReport::Ready { after: None }).await.unwrap();
     connected.sender.report(runner, life, begin).await.unwrap();
     let state: BTreeMap<String, String> = [("stage".to_owned(), "run".to_owned())].into();
     connected.sender.set_state(runner, state.clone());
-    let wanted = RunnerHeartbeat { runner, life, attempt: Some(AttemptId(4)), state };
-    soon("heartbeat", async {
-        while message(&mut server).await != WorkerMessage::Heartbeat(vec![wanted.clone()]) {}
-    })
-    .await;
+    let expected = RunnerHeartbeat { runner, life, attempt: Some(AttemptId(4)), state };
+    until_heartbeat(&mut server, &expected).await;
     let ended = WorkerReport::AttemptEnded { attempt: AttemptId(4) };
     connected.sender.report(runner, life, ended).await.unwrap();
-    let idle = RunnerHeartbeat { attempt: None, ..wanted };
-    soon("heartbeat", async {
-        while message(&mut server).await != WorkerMessage::Heartbeat(vec![idle.clone()]) {}
-    })
-    .await;
+    let idle = RunnerHeartbeat { attempt: None, ..expected };
+    until_heartbeat(&mut server, &idle).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn threads_can_send() {
     let mut server = loopback(WorkerServerLimits::default()).await;
-    let (_connection, connected) = joined(&mut server, None).await;
+    let (_connection, connected) = join(&mut server, None).await;
     let thread = std::thread::spawn(move || {
         connected.sender.blocking_send(finished(1, None)).unwrap();
         connected

@@ -1,7 +1,6 @@
-//! From the hello to the goodbye, over a Unix socket and over TCP.
+//! Handshake, messages and disconnects over Unix sockets and TCP.
 
 use std::os::unix::fs::PermissionsExt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use rollway_base::{Address, Secret};
@@ -9,8 +8,8 @@ use rollway_core::metrics::Metrics;
 use rollway_core::{AttemptCancelReason, AttemptId, Incarnation, RunId, RunOutput, RunnerId};
 use rollway_protocol::worker_client::{self, ConnectedWorker, StreamEnd, WorkerConnectError};
 use rollway_protocol::worker_server::{
-    BindError, ConnectionSendError, DisconnectReason, Peer, WorkerServer, WorkerServerLimits,
-    WorkerServerOptions,
+    BindError, ConnectionSendError, DisconnectReason, Peer, WorkerConnection, WorkerServer,
+    WorkerServerLimits, WorkerServerOptions,
 };
 use rollway_protocol::{
     ConnectRefusal, EngineMessage, Hello, LogLine, LogSource, RefusalCode, VersionRange,
@@ -19,23 +18,14 @@ use rollway_protocol::{
 
 use crate::common::{self, *};
 
-async fn joined(
-    server: &mut WorkerServer,
-) -> (rollway_protocol::worker_server::WorkerConnection, ConnectedWorker) {
-    let address = server.address().clone();
-    let worker = tokio::spawn(async move {
-        worker_client::connect(&address, hello(1), worker_client::WorkerClientOptions::default())
-            .await
-            .unwrap()
-    });
-    let connection = welcome(greeting(server).await);
-    let connected = soon("welcome", worker).await.unwrap();
+async fn joined(server: &mut WorkerServer) -> (WorkerConnection, ConnectedWorker) {
+    let joined = join(server, Some(HEARTBEAT)).await;
     assert!(matches!(message(server).await, WorkerMessage::Heartbeat(states) if states.is_empty()));
-    (connection, connected)
+    joined
 }
 
-/// Every message once, there and back.
-async fn a_whole_life(address: Address) {
+/// Sends every message once in both directions.
+async fn every_message_arrives(address: Address) {
     let mut server = listen(address, WorkerServerLimits::default()).await;
     let (connection, ConnectedWorker { welcome, sender, mut receiver }) = joined(&mut server).await;
     assert_eq!(welcome.protocol, 1);
@@ -44,7 +34,7 @@ async fn a_whole_life(address: Address) {
 
     let (runner, life, attempt) = (RunnerId(0), Incarnation(1), AttemptId(7));
     let start = common::attempt(7, &definition(1));
-    let orders = [
+    let commands = [
         EngineMessage::StartAttempt(start),
         EngineMessage::CancelAttempt {
             runner,
@@ -56,11 +46,11 @@ async fn a_whole_life(address: Address) {
         EngineMessage::StartRunner { runner, life: Incarnation(2) },
         EngineMessage::Shutdown { deadline: Duration::from_secs(3) },
     ];
-    for order in &orders {
-        connection.send(order.clone()).unwrap();
+    for command in &commands {
+        connection.send(command.clone()).unwrap();
     }
-    for order in &orders {
-        assert_eq!(&soon("order", receiver.recv()).await.unwrap(), order);
+    for command in &commands {
+        assert_eq!(&soon("command", receiver.recv()).await.unwrap(), command);
     }
 
     let metrics: Metrics = [("reward", 0.5), ("nan", f64::INFINITY)].into_iter().collect();
@@ -91,26 +81,25 @@ async fn a_whole_life(address: Address) {
 }
 
 #[tokio::test]
-async fn a_whole_life_over_tcp() {
-    a_whole_life(Address::loopback()).await;
+async fn every_message_arrives_over_tcp() {
+    every_message_arrives(Address::loopback()).await;
 }
 
 #[tokio::test]
-async fn a_whole_life_over_a_unix_socket() {
+async fn every_message_arrives_over_a_unix_socket() {
     let (_dir, address) = unix();
-    a_whole_life(address).await;
+    every_message_arrives(address).await;
 }
 
 #[tokio::test]
-async fn who_does_not_know_the_secret_is_refused_and_counted() {
+async fn a_wrong_secret_is_refused_and_counted() {
     let mut server = loopback(WorkerServerLimits::default()).await;
     let stranger = Hello { secret: Secret::new("open wheat").unwrap(), ..hello(1) };
-    let options = worker_client::WorkerClientOptions::default();
-    let error = worker_client::connect(server.address(), stranger, options).await.unwrap_err();
+    let error = connect(&server, stranger, Default::default()).await.unwrap().unwrap_err();
     let WorkerConnectError::Refused(refusal) = error else { panic!("{error}") };
     assert_eq!(refusal.code, RefusalCode::BadSecret);
     assert_eq!(server.refused(), [(RefusalCode::BadSecret, 1)]);
-    // The engine never heard of it: the next thing it hears of is the next worker.
+    // The engine receives no event of it: the next event is the next worker.
     joined(&mut server).await;
 }
 
@@ -118,19 +107,14 @@ async fn who_does_not_know_the_secret_is_refused_and_counted() {
 async fn versions_are_negotiated() {
     let mut server = loopback(WorkerServerLimits::default()).await;
     let newer = Hello { versions: VersionRange { min: 1, max: 7 }, ..hello(1) };
-    let address = server.address().clone();
-    let connecting =
-        tokio::spawn(
-            async move { worker_client::connect(&address, newer, Default::default()).await },
-        );
-    let greeting = greeting(&mut server).await;
-    assert_eq!(greeting.hello().versions.max, 7);
-    let _connection = welcome(greeting);
+    let connecting = connect(&server, newer, Default::default());
+    let handshake = handshake(&mut server).await;
+    assert_eq!(handshake.hello().versions.max, 7);
+    let _connection = welcome(handshake);
     assert_eq!(soon("welcome", connecting).await.unwrap().unwrap().welcome.protocol, 1);
 
-    let alien = Hello { versions: VersionRange { min: 8, max: 9 }, ..hello(1) };
-    let error =
-        worker_client::connect(server.address(), alien, Default::default()).await.unwrap_err();
+    let unsupported = Hello { versions: VersionRange { min: 8, max: 9 }, ..hello(1) };
+    let error = connect(&server, unsupported, Default::default()).await.unwrap().unwrap_err();
     assert_eq!(
         error.to_string(),
         "the engine refused this worker: version: \
@@ -142,34 +126,31 @@ async fn versions_are_negotiated() {
 async fn the_engine_may_refuse_or_ignore_a_worker() {
     let mut server = loopback(WorkerServerLimits::default()).await;
     for ignore in [false, true] {
-        let address = server.address().clone();
-        let connecting = tokio::spawn(async move {
-            worker_client::connect(&address, hello(1), Default::default()).await.unwrap_err()
-        });
-        let greeting = greeting(&mut server).await;
+        let connecting = connect(&server, hello(1), Default::default());
+        let handshake = handshake(&mut server).await;
         let refusal = if ignore {
-            drop(greeting);
+            drop(handshake);
             ConnectRefusal::new(RefusalCode::NotWanted, "the engine has no use for it")
         } else {
             let refusal = ConnectRefusal::new(RefusalCode::ShuttingDown, "too late");
-            greeting.refuse(refusal.clone());
+            handshake.refuse(refusal.clone());
             refusal
         };
         assert_eq!(left(&mut server).await, DisconnectReason::Refused(refusal.clone()));
-        let error = soon("refusal", connecting).await.unwrap();
+        let error = soon("refusal", connecting).await.unwrap().unwrap_err();
         assert!(matches!(error, WorkerConnectError::Refused(found) if found == refusal));
     }
 }
 
 #[tokio::test]
-async fn a_worker_hears_what_was_sent_before_the_engine_let_go_of_it() {
+async fn messages_sent_before_the_connection_is_dropped_arrive() {
     let mut server = loopback(WorkerServerLimits::default()).await;
     let (connection, mut connected) = joined(&mut server).await;
     let shutdown = EngineMessage::Shutdown { deadline: Duration::ZERO };
     connection.send(shutdown.clone()).unwrap();
     drop(connection);
     assert_eq!(left(&mut server).await, DisconnectReason::Dropped);
-    assert_eq!(soon("order", connected.receiver.recv()).await.unwrap(), shutdown);
+    assert_eq!(soon("command", connected.receiver.recv()).await.unwrap(), shutdown);
     let ended = soon("end", connected.receiver.recv()).await.unwrap_err();
     assert_eq!(ended, StreamEnd::Lost { message: "the engine closed the stream".into() });
 }
@@ -201,18 +182,17 @@ async fn a_dropped_worker_is_lost_for_the_engine() {
 }
 
 #[tokio::test]
-async fn a_definition_travels_once_and_is_forgotten_in_time() {
+async fn a_definition_is_sent_once_and_the_oldest_is_evicted() {
     use proto::engine_message::Kind;
-    let mut server =
-        loopback(WorkerServerLimits { definitions: 2, ..WorkerServerLimits::default() }).await;
+    let mut server = loopback(WorkerServerLimits { definitions: 2, ..Default::default() }).await;
     let mut peer = RawPeer::connect(server.address()).await;
     peer.send_hello().await;
-    let connection = welcome(greeting(&mut server).await);
+    let connection = welcome(handshake(&mut server).await);
     assert!(matches!(peer.recv().await, Some(Kind::Welcome(_))));
     let definitions = [definition(1), definition(2), definition(3)];
     let uses = [0, 0, 1, 0, 2, 1, 0];
-    for (attempt, which) in uses.into_iter().enumerate() {
-        let start = common::attempt(attempt as u64, &definitions[which]);
+    for (attempt, definition) in uses.into_iter().enumerate() {
+        let start = common::attempt(attempt as u64, &definitions[definition]);
         connection.send(EngineMessage::StartAttempt(start)).unwrap();
     }
     let mut seen = Vec::new();
@@ -230,8 +210,8 @@ async fn a_definition_travels_once_and_is_forgotten_in_time() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_large_harms_nobody() {
-    let limits = WorkerServerLimits { message_bytes: 100_000, ..WorkerServerLimits::default() };
+async fn an_oversized_message_is_rejected_and_the_connection_stays_open() {
+    let limits = WorkerServerLimits { message_bytes: 100_000, ..Default::default() };
     let mut server = loopback(limits).await;
     let (connection, mut connected) = joined(&mut server).await;
     let mut start = attempt(1, &definition(1));
@@ -246,7 +226,7 @@ async fn a_message_that_is_too_large_harms_nobody() {
 
     connection.send(EngineMessage::StartAttempt(attempt(2, &definition(1)))).unwrap();
     assert!(matches!(
-        soon("order", connected.receiver.recv()).await,
+        soon("command", connected.receiver.recv()).await,
         Ok(EngineMessage::StartAttempt(start)) if start.attempt == AttemptId(2)
     ));
     connected
@@ -258,16 +238,15 @@ async fn a_message_that_is_too_large_harms_nobody() {
 }
 
 #[tokio::test]
-async fn a_unix_socket_is_private_and_leaves_no_trace() {
+async fn a_unix_socket_is_private_and_removed_on_drop() {
     let (dir, address) = unix();
     let Address::Unix(path) = &address else { unreachable!() };
-    let server = listen(address.clone(), WorkerServerLimits::default()).await;
+    let mut server = listen(address.clone(), WorkerServerLimits::default()).await;
     assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
 
     let again = WorkerServer::bind(WorkerServerOptions::new(address.clone(), secret())).await;
     assert!(matches!(again, Err(BindError::InUse { .. })));
 
-    let mut server = server;
     let (_connection, _connected) = joined(&mut server).await;
     drop(server);
     // The listener is closed in the background.
@@ -279,7 +258,7 @@ async fn a_unix_socket_is_private_and_leaves_no_trace() {
     .await;
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 
-    // What a killed process left behind is replaced; a file is not.
+    // A stale socket is replaced; a regular file is not.
     drop(std::os::unix::net::UnixListener::bind(path).unwrap());
     assert!(path.exists());
     let mut server = listen(address.clone(), WorkerServerLimits::default()).await;
@@ -294,11 +273,10 @@ async fn a_unix_socket_is_private_and_leaves_no_trace() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_said_so() {
+async fn a_missing_socket_is_reported_without_the_secret() {
     let (_dir, address) = unix();
     let error = worker_client::connect(&address, hello(1), Default::default()).await.unwrap_err();
     assert!(matches!(&error, WorkerConnectError::Unreachable { .. }), "{error}");
     assert!(error.to_string().contains("No such file"), "{error}");
-    let text: Arc<str> = format!("{error:?}").into();
-    assert!(!text.contains(secret().reveal()));
+    assert!(!format!("{error:?}").contains(secret().reveal()));
 }

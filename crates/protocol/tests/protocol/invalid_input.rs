@@ -1,4 +1,4 @@
-//! Peers that do not keep to the protocol: each is told what is wrong and harms nobody.
+//! Peers that violate the protocol: each is refused with a reason, the other worker stays connected.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use prost::Message as _;
 use rollway_core::{Incarnation, RunnerId};
 use rollway_protocol::proto::{self, RefusalCode as Code, engine_message, worker_message::Kind};
 use rollway_protocol::worker_server::{
-    ConnectionSendError, DisconnectReason, WorkerServer, WorkerServerLimits,
+    ConnectionSendError, DisconnectReason, WorkerConnection, WorkerServer, WorkerServerLimits,
 };
 use rollway_protocol::{EngineMessage, RefusalCode, WorkerMessage, WorkerReport, worker_client};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -15,41 +15,35 @@ use tokio::net::TcpStream;
 
 use crate::common::*;
 
-/// A server with a well-behaved worker on it, which has to survive everything.
-struct Scene {
+/// A server with a correct worker, which has to stay connected.
+struct Harness {
     server: WorkerServer,
-    _connection: rollway_protocol::worker_server::WorkerConnection,
+    _connection: WorkerConnection,
     worker: worker_client::ConnectedWorker,
 }
 
-impl Scene {
+impl Harness {
     async fn new(limits: WorkerServerLimits) -> Self {
         let mut server = loopback(limits).await;
-        let address = server.address().clone();
-        let options =
-            worker_client::WorkerClientOptions { heartbeats: false, ..Default::default() };
-        let connecting =
-            tokio::spawn(async move { worker_client::connect(&address, hello(1), options).await });
-        let connection = welcome(greeting(&mut server).await);
-        let worker = soon("welcome", connecting).await.unwrap().unwrap();
-        Self { server, _connection: connection, worker }
+        let (_connection, worker) = join(&mut server, None).await;
+        Self { server, _connection, worker }
     }
 
     async fn peer(&self) -> RawPeer {
         RawPeer::connect(self.server.address()).await
     }
 
-    /// A peer that was taken in as runner 7.
-    async fn welcomed(&mut self) -> (RawPeer, rollway_protocol::worker_server::WorkerConnection) {
+    /// Connects a peer that hosts runner 7 in incarnation 3.
+    async fn welcomed(&mut self) -> (RawPeer, WorkerConnection) {
         let mut peer = self.peer().await;
         peer.send_hello().await;
-        let greeting = greeting(&mut self.server).await;
-        let connection = greeting.welcome(&[(RunnerId(7), Incarnation(3))], HEARTBEAT);
+        let handshake = handshake(&mut self.server).await;
+        let connection = handshake.welcome(&[(RunnerId(7), Incarnation(3))], HEARTBEAT);
         assert!(matches!(peer.recv().await, Some(engine_message::Kind::Welcome(_))));
         (peer, connection)
     }
 
-    async fn worker_is_well(&mut self) {
+    async fn check_worker(&mut self) {
         let report = WorkerReport::Ready { after: None };
         let expected = WorkerMessage::Runner {
             runner: RunnerId(0),
@@ -76,8 +70,8 @@ fn bytes(kind: Kind) -> Bytes {
 }
 
 #[tokio::test]
-async fn the_first_message_is_a_valid_hello_or_the_last() {
-    let mut scene = Scene::new(WorkerServerLimits::default()).await;
+async fn an_invalid_first_message_is_refused() {
+    let mut harness = Harness::new(WorkerServerLimits::default()).await;
     let hello_with = |change: fn(&mut proto::Hello)| {
         let mut hello = proto::Hello::from(hello(1));
         change(&mut hello);
@@ -94,24 +88,22 @@ async fn the_first_message_is_a_valid_hello_or_the_last() {
         (hello_with(|hello| hello.protocol_min = 2), Code::InvalidMessage),
     ];
     for (first, expected) in cases {
-        let mut peer = scene.peer().await;
+        let mut peer = harness.peer().await;
         peer.send_bytes(first).await;
         let (refused, status) = peer.refused().await;
         assert_eq!(refused.code(), expected, "{}", refused.message);
         assert!(!refused.message.is_empty());
         assert!(status.message().ends_with(&refused.message), "{status}");
-        // The engine heard nothing of it.
-        scene.worker_is_well().await;
+        harness.check_worker().await;
     }
-    let counted: u64 = scene.server.refused().iter().map(|(_, count)| count).sum();
+    let counted: u64 = harness.server.refused().iter().map(|(_, count)| count).sum();
     assert_eq!(counted, 8);
 }
 
 #[tokio::test]
-async fn a_worker_that_breaks_the_rules_is_disconnected_and_told_why() {
-    let mut scene =
-        Scene::new(WorkerServerLimits { message_bytes: 10_000, ..WorkerServerLimits::default() })
-            .await;
+async fn an_invalid_message_disconnects_with_a_reason() {
+    let mut harness =
+        Harness::new(WorkerServerLimits { message_bytes: 10_000, ..Default::default() }).await;
     let no_outcome = Kind::RunFinished(proto::RunFinished { outcome: None, ..Default::default() });
     let state = proto::RunnerState { runner: 1, life: 1, ..Default::default() };
     let heartbeat = Kind::Heartbeat(proto::Heartbeat { runners: vec![state] });
@@ -129,22 +121,22 @@ async fn a_worker_that_breaks_the_rules_is_disconnected_and_told_why() {
         (not_utf8, Code::InvalidMessage, "decoded"),
         (Bytes::from(vec![0; 10_001]), Code::MessageTooLarge, "10000"),
     ];
-    for (rubbish, expected, word) in cases {
-        let (mut peer, _connection) = scene.welcomed().await;
-        peer.send_bytes(rubbish).await;
+    for (invalid, expected, word) in cases {
+        let (mut peer, _connection) = harness.welcomed().await;
+        peer.send_bytes(invalid).await;
         let (refused, _) = peer.refused().await;
         assert_eq!(refused.code(), expected, "{}", refused.message);
         assert!(refused.message.contains(word), "{} lacks {word}", refused.message);
-        let DisconnectReason::Refused(refusal) = left(&mut scene.server).await else { panic!() };
+        let DisconnectReason::Refused(refusal) = left(&mut harness.server).await else { panic!() };
         assert_eq!(proto::RefusalCode::from(refusal.code), expected);
-        scene.worker_is_well().await;
+        harness.check_worker().await;
     }
 }
 
 #[tokio::test]
-async fn an_earlier_life_and_a_newer_message_are_no_breach() {
-    let mut scene = Scene::new(WorkerServerLimits::default()).await;
-    let (peer, _connection) = scene.welcomed().await;
+async fn earlier_incarnations_and_unknown_messages_are_accepted() {
+    let mut harness = Harness::new(WorkerServerLimits::default()).await;
+    let (peer, _connection) = harness.welcomed().await;
     // A message of a kind that does not exist, and one with a field that does not.
     peer.send_bytes(&[0xf2, 0x7c, 0x00][..]).await;
     let mut newer = proto::Ready { runner: 7, life: 2, after_attempt: None }.encode_to_vec();
@@ -154,64 +146,64 @@ async fn an_earlier_life_and_a_newer_message_are_no_breach() {
     peer.send_bytes(wrapped).await;
     let report = WorkerReport::Ready { after: None };
     let expected = WorkerMessage::Runner { runner: RunnerId(7), life: Incarnation(2), report };
-    assert_eq!(message(&mut scene.server).await, expected);
-    assert_eq!(scene.server.unknown_messages(), 1);
+    assert_eq!(message(&mut harness.server).await, expected);
+    assert_eq!(harness.server.unknown_messages(), 1);
 }
 
 #[tokio::test]
 async fn a_removed_field_in_a_hello_is_ignored() {
-    let mut scene = Scene::new(WorkerServerLimits::default()).await;
-    let peer = scene.peer().await;
+    let mut harness = Harness::new(WorkerServerLimits::default()).await;
+    let peer = harness.peer().await;
     let mut body = proto::Hello::from(hello(1)).encode_to_vec();
     // `takes_ahead`, a bool under the number 10.
     body.extend([0x50, 0x01]);
     let mut message = vec![0x0a, u8::try_from(body.len()).unwrap()];
     message.extend(body);
     peer.send_bytes(message).await;
-    assert_eq!(greeting(&mut scene.server).await.hello(), &hello(1));
+    assert_eq!(handshake(&mut harness.server).await.hello(), &hello(1));
 }
 
 #[tokio::test]
-async fn nothing_is_said_between_hello_and_welcome_or_after_goodbye() {
-    let mut scene = Scene::new(WorkerServerLimits::default()).await;
-    let mut early = scene.peer().await;
+async fn messages_before_welcome_or_after_goodbye_are_refused() {
+    let mut harness = Harness::new(WorkerServerLimits::default()).await;
+    let mut early = harness.peer().await;
     early.send_hello().await;
-    let greeting = greeting(&mut scene.server).await;
+    let handshake = handshake(&mut harness.server).await;
     early.send(ready(7, 3)).await;
     assert_eq!(early.refused().await.0.code(), Code::UnexpectedMessage);
-    let reason = left(&mut scene.server).await;
+    let reason = left(&mut harness.server).await;
     assert!(
         matches!(&reason, DisconnectReason::Refused(r) if r.code == RefusalCode::UnexpectedMessage),
         "{reason:?}"
     );
-    // The engine, which does not know yet, takes it in all the same.
-    drop(greeting.welcome(&[(RunnerId(7), Incarnation(3))], HEARTBEAT));
-    scene.worker_is_well().await;
+    // The engine has not received the end yet and welcomes it.
+    drop(handshake.welcome(&[(RunnerId(7), Incarnation(3))], HEARTBEAT));
+    harness.check_worker().await;
 
-    let (mut late, _connection) = scene.welcomed().await;
+    let (mut late, _connection) = harness.welcomed().await;
     late.send(Kind::Goodbye(proto::Goodbye::default())).await;
     late.send(ready(7, 3)).await;
     assert_eq!(late.refused().await.0.code(), Code::AfterGoodbye);
-    assert!(matches!(message(&mut scene.server).await, WorkerMessage::Goodbye { .. }));
-    let reason = left(&mut scene.server).await;
+    assert!(matches!(message(&mut harness.server).await, WorkerMessage::Goodbye { .. }));
+    let reason = left(&mut harness.server).await;
     assert!(matches!(reason, DisconnectReason::Refused(r) if r.code == RefusalCode::AfterGoodbye));
-    scene.worker_is_well().await;
+    harness.check_worker().await;
 }
 
 #[tokio::test]
 async fn a_connection_has_one_stream() {
-    let mut scene = Scene::new(WorkerServerLimits::default()).await;
-    let (peer, _connection) = scene.welcomed().await;
+    let mut harness = Harness::new(WorkerServerLimits::default()).await;
+    let (peer, _connection) = harness.welcomed().await;
     let second = soon("second stream", peer.open_another()).await.unwrap_err();
     assert_eq!(second.code(), tonic::Code::FailedPrecondition);
     peer.send(ready(7, 3)).await;
-    assert!(matches!(message(&mut scene.server).await, WorkerMessage::Runner { .. }));
+    assert!(matches!(message(&mut harness.server).await, WorkerMessage::Runner { .. }));
 }
 
 #[tokio::test]
-async fn who_speaks_no_http2_is_cut_off() {
-    let mut scene = Scene::new(WorkerServerLimits::default()).await;
-    let address = scene.server.address().to_string();
+async fn peers_without_http2_are_disconnected() {
+    let mut harness = Harness::new(WorkerServerLimits::default()).await;
+    let address = harness.server.address().to_string();
     let preface: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let cases = [
         b"GET / HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(),
@@ -221,72 +213,56 @@ async fn who_speaks_no_http2_is_cut_off() {
         preface.to_vec(),
         Vec::new(),
     ];
-    for rubbish in cases {
+    for invalid in cases {
         let mut socket = TcpStream::connect(&address).await.unwrap();
-        // It may be cut off before it has said it all.
-        let _ = socket.write_all(&rubbish).await;
+        // It may be disconnected before everything is written.
+        let _ = socket.write_all(&invalid).await;
         let _ = socket.shutdown().await;
-        let mut answer = Vec::new();
-        let _ = soon("end", socket.read_to_end(&mut answer)).await;
-        scene.worker_is_well().await;
+        let mut response = Vec::new();
+        let _ = soon("end", socket.read_to_end(&mut response)).await;
+        harness.check_worker().await;
     }
-    soon("all closed", async {
-        while scene.server.open() > 1 {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
-    assert_eq!(scene.server.refused(), [(RefusalCode::NoStream, 6)]);
+    until_open(&harness.server, 1).await;
+    assert_eq!(harness.server.refused(), [(RefusalCode::NoStream, 6)]);
 }
 
 #[tokio::test]
-async fn who_says_nothing_is_refused_in_time() {
-    let limits = WorkerServerLimits {
-        hello_timeout: Duration::from_millis(50),
-        ..WorkerServerLimits::default()
-    };
-    let mut scene = Scene::new(limits).await;
-    let mut silent = scene.peer().await;
+async fn silent_peers_are_refused_after_the_timeout() {
+    let limits =
+        WorkerServerLimits { hello_timeout: Duration::from_millis(50), ..Default::default() };
+    let mut harness = Harness::new(limits).await;
+    let mut silent = harness.peer().await;
     assert_eq!(silent.refused().await.0.code(), Code::HelloTimeout);
-    let mut mute = TcpStream::connect(scene.server.address().to_string()).await.unwrap();
-    let mut answer = Vec::new();
-    let _ = soon("end", mute.read_to_end(&mut answer)).await;
-    scene.worker_is_well().await;
-    let refused = scene.server.refused();
+    let mut idle = TcpStream::connect(harness.server.address().to_string()).await.unwrap();
+    let mut response = Vec::new();
+    let _ = soon("end", idle.read_to_end(&mut response)).await;
+    harness.check_worker().await;
+    let refused = harness.server.refused();
     assert_eq!(refused, [(RefusalCode::HelloTimeout, 1), (RefusalCode::NoStream, 1)]);
 }
 
 #[tokio::test]
-async fn there_are_not_too_many_connections() {
-    let mut scene =
-        Scene::new(WorkerServerLimits { connections: 2, ..WorkerServerLimits::default() }).await;
-    let (peer, _connection) = scene.welcomed().await;
-    let mut surplus = scene.peer().await;
+async fn surplus_connections_are_refused() {
+    let mut harness =
+        Harness::new(WorkerServerLimits { connections: 2, ..Default::default() }).await;
+    let (peer, _connection) = harness.welcomed().await;
+    let mut surplus = harness.peer().await;
     assert_eq!(surplus.refused().await.0.code(), Code::TooManyConnections);
     drop(surplus);
     drop(peer);
-    left(&mut scene.server).await;
-    soon("free places", async {
-        while scene.server.open() > 1 {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
-    let _second = scene.welcomed().await;
-    scene.worker_is_well().await;
+    left(&mut harness.server).await;
+    until_open(&harness.server, 1).await;
+    let _second = harness.welcomed().await;
+    harness.check_worker().await;
 }
 
-/// The worker stops reading: the engine never waits for it, and lets it go.
 #[tokio::test]
-async fn who_does_not_read_is_disconnected() {
-    let limits = WorkerServerLimits {
-        outgoing: 64,
-        outgoing_bytes: 20_000_000,
-        ..WorkerServerLimits::default()
-    };
-    let mut scene = Scene::new(limits).await;
-    for (what, task) in [("messages", 1_000), ("bytes", 1_000_000)] {
-        let (peer, connection) = scene.welcomed().await;
+async fn a_worker_that_does_not_read_is_disconnected() {
+    let limits =
+        WorkerServerLimits { outgoing: 64, outgoing_bytes: 20_000_000, ..Default::default() };
+    let mut harness = Harness::new(limits).await;
+    for (unit, task) in [("messages", 1_000), ("bytes", 1_000_000)] {
+        let (peer, connection) = harness.welcomed().await;
         let definition = definition(1);
         let mut sent = 0_u64;
         let error = loop {
@@ -296,23 +272,17 @@ async fn who_does_not_read_is_disconnected() {
                 Ok(()) => sent += 1,
                 Err(error) => break error,
             }
-            // Lets the transport take what it can.
             tokio::task::yield_now().await;
         };
-        assert_eq!(error, ConnectionSendError::Gone, "{what}");
-        assert!(sent >= 10, "{what}: {sent}");
-        let reason = left(&mut scene.server).await;
+        assert_eq!(error, ConnectionSendError::Gone, "{unit}");
+        assert!(sent >= 10, "{unit}: {sent}");
+        let reason = left(&mut harness.server).await;
         let DisconnectReason::Refused(refusal) = reason else { panic!("{reason:?}") };
         assert_eq!(refusal.code, RefusalCode::SlowReader);
-        assert!(refusal.message.contains(what), "{refusal}");
-        scene.worker_is_well().await;
-        // Its socket is gone as well, though it never read another byte.
-        soon("cut", async {
-            while scene.server.open() > 1 {
-                tokio::task::yield_now().await;
-            }
-        })
-        .await;
+        assert!(refusal.message.contains(unit), "{refusal}");
+        harness.check_worker().await;
+        // Its socket is closed although it never read another byte.
+        until_open(&harness.server, 1).await;
         drop(peer);
     }
 }

@@ -1,23 +1,19 @@
-//! Method `checkpoint`: weights in a folder, seen by events.
+//! Method `checkpoint`: weights in a watched folder.
 
 use std::fs;
 
 use rollway_config::SyncMethod;
 use rollway_sync::{NewWeightsMessage, SyncError, weight_folder};
 
-use crate::world::{new, open, publish, until_waiting, want, weights};
+use crate::world::{new, open, publish, spawn_wait, want, weights};
 
 #[tokio::test]
-async fn torn_weights_are_looked_at_again_until_they_are_whole() {
+async fn incomplete_weights_are_published_once_complete() {
     let job = tempfile::tempdir().unwrap();
     let root = job.path();
     let host = open(root, SyncMethod::Checkpoint).await;
-    let waiting = tokio::spawn({
-        let host = host.clone();
-        async move { host.wait(want(0, 1)).await }
-    });
-    until_waiting(&host, 1).await;
-    // Somebody who knows no better: the number first, then the weights, in pieces.
+    let waiting = spawn_wait(&host, want(0, 1)).await;
+    // Written in the wrong order: the version first, then the weights in parts.
     fs::write(root.join(weight_folder::LATEST), "").unwrap();
     fs::write(root.join(weight_folder::LATEST), "3\n").unwrap();
     let place = weight_folder::directory(root, 3);
@@ -30,7 +26,7 @@ async fn torn_weights_are_looked_at_again_until_they_are_whole() {
 }
 
 #[tokio::test]
-async fn what_was_there_before_is_known_and_versions_never_go_backwards() {
+async fn existing_weights_are_found_and_older_versions_refused() {
     let job = tempfile::tempdir().unwrap();
     publish(job.path(), 7);
     let host = open(job.path(), SyncMethod::Checkpoint).await;

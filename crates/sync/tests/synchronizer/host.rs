@@ -1,4 +1,4 @@
-//! Who hosts, who joins, who waits.
+//! Hosting, joining and waiting.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use rollway_sync::{
     SyncError, Synchronizer, SynchronizerOptions, TrainerProgress, WeightRequest, WeightWaitResult,
 };
 
-use crate::world::{LONG, new, open, options, publish, until_waiting, want};
+use crate::world::{LONG, new, open, options, publish, spawn_wait, until_waiting, want};
 
 const CHECKPOINT: SyncMethod = SyncMethod::Checkpoint;
 
@@ -21,20 +21,13 @@ async fn the_first_hosts_and_the_others_join_it() {
     assert_eq!(first.url(), second.url());
     let mode = std::fs::metadata(first.file()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    // What one is told, the other knows.
     let seat = second.enter_trainer("trainer").await.unwrap();
-    let waiting = tokio::spawn({
-        let first = first.clone();
-        async move { first.wait(want(0, 1)).await }
-    });
+    let waiting = spawn_wait(&first, want(0, 1)).await;
     until_waiting(&second, 1).await;
     publish(job.path(), 1);
     let (version, path) = new(waiting.await.unwrap());
     assert_eq!((version, path.as_path()), (1, job.path().join("global_step_1").as_path()));
-    let waiting = tokio::spawn({
-        let second = second.clone();
-        async move { second.wait(want(1, 2)).await }
-    });
+    let waiting = spawn_wait(&second, want(1, 2)).await;
     until_waiting(&first, 1).await;
     seat.done().await.unwrap();
     assert_eq!(waiting.await.unwrap(), WeightWaitResult::TrainerDone(None));
@@ -42,7 +35,7 @@ async fn the_first_hosts_and_the_others_join_it() {
 }
 
 #[tokio::test]
-async fn an_idle_trainer_that_has_looked_says_that_there_is_nothing_new() {
+async fn an_idle_trainer_ends_waits_with_nothing_new() {
     let job = tempfile::tempdir().unwrap();
     let host = open(job.path(), CHECKPOINT).await;
     let trainer = open(job.path(), CHECKPOINT).await;
@@ -59,17 +52,12 @@ async fn an_idle_trainer_that_has_looked_says_that_there_is_nothing_new() {
 }
 
 #[tokio::test]
-async fn weights_that_were_just_published_are_seen_before_idle_is_believed() {
+async fn published_weights_are_found_before_idle_counts() {
     let job = tempfile::tempdir().unwrap();
     let host = open(job.path(), CHECKPOINT).await;
     let _seat = host.enter_trainer("trainer").await.unwrap();
     for version in 1..20 {
-        let waiting = tokio::spawn({
-            let host = host.clone();
-            // More than the trainer gets to.
-            async move { host.wait(want(version - 1, version + 5)).await }
-        });
-        until_waiting(&host, 1).await;
+        let waiting = spawn_wait(&host, want(version - 1, version + 5)).await;
         let seen = host.wait_status(None, Duration::ZERO).await.unwrap().ask;
         publish(job.path(), version);
         host.trainer_state(TrainerProgress::Idle { seen }).await;
@@ -78,7 +66,7 @@ async fn weights_that_were_just_published_are_seen_before_idle_is_believed() {
 }
 
 #[tokio::test]
-async fn a_demand_is_heard_and_a_wait_that_is_given_up_leaves_nothing() {
+async fn a_demand_is_seen_and_a_dropped_wait_is_withdrawn() {
     let job = tempfile::tempdir().unwrap();
     let host = open(job.path(), CHECKPOINT).await;
     let explorer = open(job.path(), CHECKPOINT).await;
@@ -88,7 +76,6 @@ async fn a_demand_is_heard_and_a_wait_that_is_given_up_leaves_nothing() {
         );
     assert!(host.demanded(4, LONG).await);
     assert!(!host.demanded(3, Duration::ZERO).await, "it would not do");
-    // The connection of whoever waits is closed.
     waiting.abort();
     let mut seen = host.wait_status(None, Duration::ZERO).await.unwrap();
     while seen.waiting > 0 {
@@ -97,43 +84,38 @@ async fn a_demand_is_heard_and_a_wait_that_is_given_up_leaves_nothing() {
     assert_eq!(seen.wanted, None);
     let waited =
         host.wait(WeightRequest { timeout: Duration::ZERO, demand: true, ..want(0, 1) }).await;
-    let WeightWaitResult::TimedOut(words) = waited else { panic!("{waited:?}") };
-    assert!(words.contains("no trainer ever came"), "{words}");
+    let WeightWaitResult::TimedOut(message) = waited else { panic!("{waited:?}") };
+    assert!(message.contains("no trainer ever came"), "{message}");
     assert_eq!(host.view().await.asked.waiting, 0);
 }
 
 #[tokio::test]
-async fn a_trainer_that_dies_is_missed_within_its_lease() {
+async fn a_dead_trainer_fails_waits_after_its_heartbeat_timeout() {
     let job = tempfile::tempdir().unwrap();
     let lease = Duration::from_millis(50);
     let brief = SynchronizerOptions { lease, ..options(job.path(), CHECKPOINT) };
     let host = Synchronizer::open_with(brief.clone()).await.unwrap();
-    // What runs there ends with it, as with a process.
+    // Ends like a process, with its runtime.
     let elsewhere = tokio::runtime::Runtime::new().unwrap();
     let entered = elsewhere.spawn(async move {
         let trainer = Synchronizer::open_with(brief).await.unwrap();
         trainer.enter_trainer("trainer").await.unwrap()
     });
     let seat = entered.await.unwrap();
-    let waiting = tokio::spawn({
-        let host = host.clone();
-        async move { host.wait(want(0, 1)).await }
-    });
-    until_waiting(&host, 1).await;
+    let waiting = spawn_wait(&host, want(0, 1)).await;
     let refused = host.enter_trainer("other").await.unwrap_err();
     assert!(refused.to_string().contains("\"trainer\" is at the synchronizer"), "{refused}");
     elsewhere.shutdown_background();
     drop(seat);
     let waited = waiting.await.unwrap();
-    let WeightWaitResult::TrainerFailed(words) = waited else { panic!("{waited:?}") };
-    assert!(words.contains("nothing was heard of it"), "{words}");
-    // It is started again.
+    let WeightWaitResult::TrainerFailed(message) = waited else { panic!("{waited:?}") };
+    assert!(message.contains("nothing was heard of it"), "{message}");
     let _again = host.enter_trainer("trainer").await.unwrap();
     assert_eq!(host.view().await.trainer.unwrap().state, "here");
 }
 
 #[tokio::test]
-async fn explorers_leave_one_after_the_other() {
+async fn explorers_left_waits_for_all_explorers() {
     let job = tempfile::tempdir().unwrap();
     let host = open(job.path(), CHECKPOINT).await;
     assert!(!host.explorers_left(Duration::ZERO).await, "none came yet");
@@ -152,7 +134,7 @@ async fn explorers_leave_one_after_the_other() {
 }
 
 #[tokio::test]
-async fn an_address_is_listened_at_joined_or_refused_with_a_remedy() {
+async fn an_address_is_hosted_joined_or_refused_with_a_remedy() {
     let job = tempfile::tempdir().unwrap();
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = free.local_addr().unwrap().to_string();

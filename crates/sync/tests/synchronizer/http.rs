@@ -1,4 +1,4 @@
-//! The HTTP calls, as somebody without this program makes them.
+//! The HTTP API with a plain client.
 
 use rollway_config::SyncMethod;
 use serde_json::{Value, json};
@@ -6,11 +6,10 @@ use serde_json::{Value, json};
 use crate::world::{open, weights};
 
 #[tokio::test]
-async fn nobody_gets_in_without_the_secret() {
+async fn requests_without_the_secret_are_refused() {
     let job = tempfile::tempdir().unwrap();
     let host = open(job.path(), SyncMethod::Memory).await;
     let url = host.url();
-    // Fails if another test has installed it already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).build().unwrap();
     let health = client.get(format!("{url}/health")).send().await.unwrap();

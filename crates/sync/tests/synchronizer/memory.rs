@@ -1,4 +1,4 @@
-//! Method `memory`: the trainer pushes, the last two versions are kept.
+//! Method `memory`: pushed weights, of which the last two versions are kept.
 
 use std::fs;
 
@@ -7,20 +7,16 @@ use rollway_config::SyncMethod;
 use rollway_core::sync::{TensorSpec, TransferGroup};
 use rollway_sync::{NewWeightsMessage, SyncError, WeightLocation, WeightRequest, weight_folder};
 
-use crate::world::{new, open, until_host, until_waiting, want, weights};
+use crate::world::{new, open, spawn_wait, until_host, want, weights};
 
 #[tokio::test]
-async fn pushed_weights_are_checked_kept_and_forgotten() {
+async fn pushed_weights_are_checked_and_old_ones_removed() {
     let job = tempfile::tempdir().unwrap();
     let host = open(job.path(), SyncMethod::Memory).await;
     let trainer = open(job.path(), SyncMethod::Memory).await;
     assert!(!trainer.is_host() && trainer.method() == SyncMethod::Memory);
     let seat = host.enter_explorer("explorer").await.unwrap();
-    let waiting = tokio::spawn({
-        let host = host.clone();
-        async move { host.wait(want(0, 1)).await }
-    });
-    until_waiting(&host, 1).await;
+    let waiting = spawn_wait(&host, want(0, 1)).await;
     let torn = NewWeightsMessage::Bytes(Bytes::from(weights(1.0)).slice(..20));
     for synchronizer in [&host, &trainer] {
         let refused = synchronizer.publish(1, torn.clone()).await.unwrap_err();
@@ -47,14 +43,14 @@ async fn pushed_weights_are_checked_kept_and_forgotten() {
     assert_eq!(kept, [5, 6, 7], "the last two, and what is being loaded");
     let refused = trainer.publish(3, bytes(3)).await.unwrap_err();
     assert!(refused.to_string().contains("never go backwards"), "{refused}");
-    // Another host finds them again.
+    // Another host finds them.
     drop((host, seat));
     until_host(&[&trainer]).await;
     assert_eq!(trainer.newest().await.unwrap().version, 7);
 }
 
 #[tokio::test]
-async fn a_job_that_is_over_leaves_nothing_in_memory() {
+async fn weights_in_memory_are_removed_with_the_job() {
     let job = tempfile::tempdir().unwrap();
     let host = open(job.path(), SyncMethod::Memory).await;
     let explorer = host.enter_explorer("explorer").await.unwrap();
@@ -65,14 +61,13 @@ async fn a_job_that_is_over_leaves_nothing_in_memory() {
     explorer.done().await.unwrap();
     assert!(place.exists());
     drop(host);
-    // It ends with the last task that knows it.
     while place.exists() {
         tokio::task::yield_now().await;
     }
 }
 
 #[tokio::test]
-async fn a_group_is_handed_on() {
+async fn a_transfer_group_is_passed_on() {
     let job = tempfile::tempdir().unwrap();
     let _host = open(job.path(), SyncMethod::Nccl).await;
     let trainer = open(job.path(), SyncMethod::Nccl).await;

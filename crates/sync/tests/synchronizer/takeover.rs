@@ -1,4 +1,4 @@
-//! A host that goes, or is killed.
+//! Hosts that end or are killed.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -8,23 +8,20 @@ use rollway_sync::{Synchronizer, SynchronizerOptions, WeightWaitResult};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
-use crate::world::{LONG, new, open, options, publish, until_host, until_waiting, want};
+use crate::world::{
+    LONG, new, open, options, publish, spawn_wait, until_host, until_waiting, want,
+};
 
 #[tokio::test]
-async fn another_takes_over_and_waits_go_on() {
+async fn another_process_takes_over_and_waits_continue() {
     let job = tempfile::tempdir().unwrap();
     let first = open(job.path(), SyncMethod::Checkpoint).await;
     let second = open(job.path(), SyncMethod::Checkpoint).await;
     let third = open(job.path(), SyncMethod::Checkpoint).await;
     first.enter_explorer("gone").await.unwrap().done().await.unwrap();
     let _explorer = second.enter_explorer("explorer").await.unwrap();
-    let waiting = tokio::spawn({
-        let second = second.clone();
-        async move { second.wait(want(0, 1)).await }
-    });
-    until_waiting(&third, 1).await;
+    let waiting = spawn_wait(&second, want(0, 1)).await;
     drop(first);
-    // One of the two hosts it now, and the wait is open there.
     until_host(&[&second, &third]).await;
     until_waiting(&third, 1).await;
     assert!(second.is_host() != third.is_host());
@@ -35,7 +32,7 @@ async fn another_takes_over_and_waits_go_on() {
 }
 
 #[tokio::test]
-async fn a_host_that_was_killed_is_followed_by_another() {
+async fn a_killed_host_is_replaced() {
     let job = tempfile::tempdir().unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["takeover::host_in_a_process", "--exact", "--nocapture"])
@@ -52,23 +49,19 @@ async fn a_host_that_was_killed_is_followed_by_another() {
     assert!(!explorer.is_host());
     let _seat = explorer.enter_explorer("explorer").await.unwrap();
     assert_eq!(explorer.view().await.trainer.unwrap().state, "here");
-    let waiting = tokio::spawn({
-        let explorer = explorer.clone();
-        async move { explorer.wait(want(0, 1)).await }
-    });
-    until_waiting(&explorer, 1).await;
+    let waiting = spawn_wait(&explorer, want(0, 1)).await;
     child.kill().await.unwrap();
-    // Whoever waits hosts it, and the trainer is started again.
+    // The waiting process hosts it, and the trainer is restarted.
     let trainer = explorer.enter_trainer("trainer").await.unwrap();
     assert!(explorer.is_host());
     until_waiting(&explorer, 1).await;
     trainer.failed("out of memory").await.unwrap();
     let waited = waiting.await.unwrap();
-    let WeightWaitResult::TrainerFailed(words) = waited else { panic!("{waited:?}") };
-    assert!(words.contains("out of memory"), "{words}");
+    let WeightWaitResult::TrainerFailed(message) = waited else { panic!("{waited:?}") };
+    assert!(message.contains("out of memory"), "{message}");
 }
 
-/// The body of the process above; elsewhere it has nothing to do.
+/// Entry point of the child process.
 #[tokio::test]
 async fn host_in_a_process() {
     let Some(job) = std::env::var_os("ROLLWAY_TEST_JOB") else { return };

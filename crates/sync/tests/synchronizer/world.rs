@@ -1,4 +1,4 @@
-//! A job's folder, and what tests ask of it.
+//! Shared setup.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,8 +8,9 @@ use rollway_sync::{
     PublishedWeights, Synchronizer, SynchronizerOptions, WeightLocation, WeightRequest,
     WeightWaitResult, weight_folder,
 };
+use tokio::task::JoinHandle;
 
-/// Longer than any test takes: nothing here ends because time is up, unless it says so.
+/// Longer than any test takes.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) fn options(job: &Path, method: SyncMethod) -> SynchronizerOptions {
@@ -25,7 +26,18 @@ pub(crate) fn want(have: u64, at_least: u64) -> WeightRequest {
     WeightRequest { explorer: "explorer".to_owned(), have, at_least, demand: false, timeout: LONG }
 }
 
-/// The version and the folder of weights that came.
+/// Starts a wait in the background and returns once it is open.
+pub(crate) async fn spawn_wait(
+    synchronizer: &Synchronizer,
+    want: WeightRequest,
+) -> JoinHandle<WeightWaitResult> {
+    let waiting = synchronizer.clone();
+    let waiting = tokio::spawn(async move { waiting.wait(want).await });
+    until_waiting(synchronizer, 1).await;
+    waiting
+}
+
+/// Returns the version and the folder of new weights.
 pub(crate) fn new(waited: WeightWaitResult) -> (u64, std::path::PathBuf) {
     match waited {
         WeightWaitResult::New(PublishedWeights {
@@ -36,7 +48,7 @@ pub(crate) fn new(waited: WeightWaitResult) -> (u64, std::path::PathBuf) {
     }
 }
 
-/// A safetensors file with one number.
+/// Returns a safetensors file with one number.
 pub(crate) fn weights(number: f32) -> Vec<u8> {
     let head = r#"{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
     let mut bytes = (head.len() as u64).to_le_bytes().to_vec();
@@ -45,13 +57,13 @@ pub(crate) fn weights(number: f32) -> Vec<u8> {
     bytes
 }
 
-/// What a trainer does that knows nothing but the folder.
+/// Publishes weights through the folder only.
 pub(crate) fn publish(job: &Path, version: u64) {
     weight_folder::write(job, version, &weights(version as f32), false).unwrap();
     weight_folder::announce(job, version).unwrap();
 }
 
-/// Waits until somebody waits for weights.
+/// Waits for a number of open waits.
 pub(crate) async fn until_waiting(synchronizer: &Synchronizer, many: usize) {
     let mut seen = None;
     loop {
@@ -63,7 +75,7 @@ pub(crate) async fn until_waiting(synchronizer: &Synchronizer, many: usize) {
     }
 }
 
-/// Waits until one of them hosts the synchronizer, since whoever did is gone.
+/// Waits until one of them hosts the synchronizer.
 pub(crate) async fn until_host(synchronizers: &[&Synchronizer]) {
     while !synchronizers.iter().any(|it| it.is_host()) {
         for synchronizer in synchronizers {

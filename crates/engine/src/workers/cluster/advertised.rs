@@ -1,28 +1,26 @@
-//! Where a job is reached from other machines.
-
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 
 use rollway_base::net::{self, host_port};
 use rollway_config::{ClusterBackend, ClusterConfig, Config};
 
-/// Where Ray says that its head is.
+/// Environment variable with the address of Ray's head.
 const RAY_ADDRESS: &str = "RAY_ADDRESS";
 
-/// Where a job is reached from other machines.
+/// Address of a job for other machines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdvertisedAddress {
-    /// What other machines call this one.
+    /// Host name or address for other machines.
     pub host: String,
-    /// The port for workers; 0: any.
+    /// Port for workers. 0: any.
     pub port: u16,
-    /// The port for the model gateway; 0: any.
+    /// Port of the model gateway. 0: any.
     pub gateway_port: u16,
-    /// What is listened on.
+    /// Host to bind.
     bind: String,
 }
 
 impl AdvertisedAddress {
-    /// Returns where the job of a configuration is reached; none if nobody else need reach it.
+    /// `None`: the job is local.
     pub fn of(config: &Config) -> Option<Self> {
         let cluster = &config.cluster;
         if cluster.backend == ClusterBackend::Local {
@@ -33,7 +31,7 @@ impl AdvertisedAddress {
         let (host, bind, port) = match listen {
             Some((host, port)) if is_all(&host) => (own(cluster), host, port),
             Some((host, port)) if is_mine(&host) => (host.clone(), host, port),
-            // A name that others have for this machine, and that it need not know itself.
+            // A name of this machine for others, which this machine need not resolve.
             Some((host, port)) => (host, "0.0.0.0".to_owned(), port),
             None => {
                 let host = own(cluster);
@@ -43,7 +41,7 @@ impl AdvertisedAddress {
         Some(Self { host, port, gateway_port, bind })
     }
 
-    /// Returns what to listen on.
+    /// Returns the address to bind.
     pub fn listens_at(&self, port: u16) -> String {
         host_port(&self.bind, port)
     }
@@ -53,13 +51,13 @@ fn is_all(host: &str) -> bool {
     host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_unspecified())
 }
 
-/// Tells whether this machine has the address of a name.
+/// Tells whether a name resolves to this machine.
 fn is_mine(host: &str) -> bool {
     let addresses = (host, 0).to_socket_addrs();
     addresses.is_ok_and(|mut found| found.any(|address| UdpSocket::bind(address).is_ok()))
 }
 
-/// Returns the address of this machine towards the cluster. Nothing is sent.
+/// Returns the address of this machine towards the cluster; sends nothing.
 fn own(cluster: &ClusterConfig) -> String {
     let named = cluster.address.clone().or_else(|| std::env::var(RAY_ADDRESS).ok());
     let head = named.and_then(|address| {

@@ -1,4 +1,4 @@
-//! What a worker needs to join: an address and a secret, in a file.
+//! Address and secret of a job for manual workers, in a file.
 
 use std::io;
 use std::path::Path;
@@ -8,12 +8,11 @@ use rollway_base::address_file::AddressFile;
 use serde::Deserialize;
 use serde_json::json;
 
-/// The way to a job, as `cluster.json` of its folder has it.
+/// Content of `cluster.json` in the job folder.
 #[derive(Clone, Debug)]
 pub struct JoinInfo {
-    /// Where it listens, as `host:port`.
+    /// `host:port`.
     pub address: String,
-    /// What it wants to see.
     pub secret: Secret,
 }
 
@@ -24,10 +23,6 @@ struct Content {
 }
 
 impl JoinInfo {
-    /// Reads the file.
-    ///
-    /// # Errors
-    /// If there is none, or it is another.
     pub fn read(path: &Path) -> io::Result<Self> {
         let text = read(path)?;
         let no = |error: String| io::Error::other(format!("{}: {error}", path.display()));
@@ -37,17 +32,14 @@ impl JoinInfo {
         Ok(Self { address: content.address, secret })
     }
 
-    /// Writes it, for its owner only, until what is returned is gone.
+    /// Writes the file, readable by its owner only. Dropping the returned value removes it.
     pub(super) fn post(&self, path: &Path) -> io::Result<AddressFile> {
         let text = json!({ "address": self.address, "secret": self.secret.reveal() });
         AddressFile::create(path.to_owned(), text.to_string())
     }
 }
 
-/// Returns the secret in a file: the text of it, or the secret of an [`JoinInfo`].
-///
-/// # Errors
-/// If it cannot be read, or is empty.
+/// Reads a secret from a file: plain text, or that of a [`JoinInfo`].
 pub fn secret_in(path: &Path) -> io::Result<Secret> {
     let text = read(path)?;
     if text.trim_start().starts_with('{') {

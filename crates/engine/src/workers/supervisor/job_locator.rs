@@ -1,4 +1,4 @@
-//! The way to a job, which may not be there yet.
+//! Finds and waits for the job of a supervisor.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,26 +11,22 @@ use tokio::time::{Instant, sleep, timeout};
 use super::SupervisorError;
 use crate::workers::cluster::{JoinInfo, secret_in};
 
-/// How long one try to reach the job may take.
+/// Timeout of one connection attempt.
 const TRY: Duration = Duration::from_secs(5);
 
-/// The pause between two tries: nothing tells when a job comes up on another machine.
+/// Pause between two attempts.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// The way to a job.
 #[derive(Clone, Debug)]
 pub enum JobLocator {
     Known(JoinInfo),
-    /// It is in a file that the job writes: `cluster.json` of its folder, where machines share it.
+    /// Path of `cluster.json` in a shared job folder.
     File(PathBuf),
 }
 
 impl JobLocator {
-    /// Reads what somebody has typed: `HOST:PORT` with a file for the secret, which otherwise is in
-    /// the environment, or the file that has both.
-    ///
-    /// # Errors
-    /// If it is neither, or there is no secret.
+    /// Parses the arguments: `HOST:PORT` with the secret in a file or the environment, or the path
+    /// of `cluster.json`.
     pub fn given(connect: &str, secret_file: Option<&Path>) -> Result<Self, SupervisorError> {
         let secret = secret_file.map(secret_in).transpose();
         let secret = secret.map_err(|error| SupervisorError::Input(error.to_string()))?;
@@ -54,41 +50,43 @@ impl JobLocator {
         }
     }
 
-    /// Waits until somebody answers.
+    /// Waits until the job is reachable.
     pub(super) async fn open(
         &self,
         patience: Duration,
         tell: &(dyn Fn(&str) + Sync),
     ) -> Result<JoinInfo, SupervisorError> {
         let since = Instant::now();
-        let mut said = None;
+        let mut reported = None;
         loop {
             let what = match self.try_open().await {
-                Ok(invitation) => return Ok(invitation),
+                Ok(join_info) => return Ok(join_info),
                 Err(what) => what,
             };
             let waited = since.elapsed();
             if waited >= patience {
                 return Err(SupervisorError::NobodyThere { what, waited: patience });
             }
-            if said.as_ref() != Some(&what) {
+            if reported.as_ref() != Some(&what) {
                 tell(&format!("{what}; waits up to {patience:?}"));
-                said = Some(what);
+                reported = Some(what);
             }
             sleep(RETRY_DELAY.min(patience.saturating_sub(waited))).await;
         }
     }
 
     async fn try_open(&self) -> Result<JoinInfo, String> {
-        let invitation = match self {
-            Self::Known(invitation) => invitation.clone(),
+        let join_info = match self {
+            Self::Known(join_info) => join_info.clone(),
             Self::File(path) => JoinInfo::read(path).map_err(|error| error.to_string())?,
         };
-        let address = &invitation.address;
+        let address = &join_info.address;
         match timeout(TRY, TcpStream::connect(address)).await {
-            Ok(Ok(_)) => Ok(invitation),
-            Ok(Err(error)) => Err(format!("nobody answers at {address}: {error}")),
-            Err(_) => Err(format!("nobody answers at {address} within {TRY:?}")),
+            Ok(Ok(_)) => Ok(join_info),
+            Ok(Err(error)) => Err(format!("no connection to {address}: {error}")),
+            Err(_) => Err(format!(
+                "no response from {address} within {TRY:?}; check that the job runs and the port is open"
+            )),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Workflows on their way to workers.
+//! Numbers of workflow definitions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use rollway_protocol::{DefinitionId, WorkflowDefinition};
 
 use crate::workers::AttemptSpec;
 
-/// Workflows by name, with the number under which each travels.
+/// Current definition of each workflow.
 #[derive(Debug, Default)]
 pub(super) struct DefinitionIds {
     known: HashMap<Arc<str>, Arc<WorkflowDefinition>>,
@@ -15,8 +15,7 @@ pub(super) struct DefinitionIds {
 }
 
 impl DefinitionIds {
-    /// Returns the workflow of an attempt as it travels. A changed workflow of the same name gets a
-    /// new number.
+    /// Returns the definition of an attempt's workflow. A changed definition gets a new number.
     pub(super) fn of(&mut self, attempt: &AttemptSpec) -> Arc<WorkflowDefinition> {
         let name = &attempt.task.workflow;
         let (encoding, task_encoding, body) = match attempt.task.definition.as_deref() {

@@ -1,74 +1,64 @@
-//! The door behind which worker processes come from: what a launcher is told, and what it has to
-//! say about the process that it starts.
+//! Interface of launchers, which start worker processes and report their ends.
 
 use std::fmt;
 use std::path::PathBuf;
-use std::pin::Pin;
 
+use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
 use crate::runner_status::LaunchState;
 
 /// Starts worker processes, here or elsewhere.
 pub trait Launcher: fmt::Debug + Send + Sync + 'static {
-    /// Begins to start a process that says hello with the ticket's token. Returns at once; is
-    /// called within a tokio runtime. Dropping what is returned ends the process by force, or gives
-    /// its start up.
-    fn launch(&self, ticket: LaunchSpec) -> Box<dyn LaunchedProcess>;
+    /// Begins to start a process whose hello has the spec's token. Does not block; called within a
+    /// tokio runtime. Dropping the returned value kills the process or abandons its start.
+    fn launch(&self, spec: LaunchSpec) -> Box<dyn LaunchedProcess>;
 }
 
 /// A process that is being started, or runs.
 pub trait LaunchedProcess: Send {
-    /// Waits until the process is no more, also if it could not be started. May be given up and
-    /// called again; after it has returned it is not called any more.
-    fn ended(&mut self) -> Pin<Box<dyn Future<Output = ProcessExit> + Send + '_>>;
+    /// Waits until the process has ended or failed to start. Cancel-safe; not called again after it
+    /// has returned.
+    fn ended(&mut self) -> BoxFuture<'_, ProcessExit>;
 }
 
-/// Why there is no place for workers: what, and the remedy.
+/// Error of a cluster, with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}; {hint}")]
 pub struct ClusterError {
-    /// What is the matter.
     pub what: String,
-    /// What can be done about it.
     pub hint: String,
 }
 
-/// What a process is started with.
+/// Start parameters of a worker process.
 #[derive(Debug)]
 pub struct LaunchSpec {
-    /// What it says hello with.
     pub token: String,
-    /// Its number: no two processes of a job have the same.
+    /// Unique number of the process within the job.
     pub number: u64,
-    /// How many runners it offers.
     pub runners: u32,
     pub program: PathBuf,
-    /// Its arguments.
     pub args: Vec<String>,
-    /// What is to be in its environment: address, secret, token, number of runners, and what the
-    /// options add (`rollway_protocol::env`). A launcher on a machine where it can read a file
-    /// later that the process has written adds `env::EXECUTION_MARKS`.
+    /// Environment: address, secret, token, number of runners (`rollway_protocol::env`) and that of
+    /// the options. A launcher that can read files of the process adds `env::EXECUTION_MARKS`.
     pub env: Vec<(String, String)>,
-    /// Where the launcher tells what it knows while the process has not said hello.
-    pub whereabouts: LaunchStatus,
+    /// State of the process until its handshake, set by the launcher.
+    pub status: LaunchStatus,
 }
 
-/// How a process ended.
+/// End of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessExit {
-    /// In words, for people.
     pub message: String,
-    /// Whether there was a process at all.
+    /// `false`: the process could not be started.
     pub started: bool,
-    /// Whose code may have ended it.
-    pub blame: Suspect,
+    pub suspect: Suspect,
 }
 
 impl ProcessExit {
-    /// Returns an end that no task is suspected of.
+    /// Returns an end without a suspect.
     pub fn unattributed(message: impl Into<String>) -> Self {
-        Self { message: message.into(), started: true, blame: Suspect::None }
+        Self { message: message.into(), started: true, suspect: Suspect::None }
     }
 
     /// Returns the end of a process that could not be started.
@@ -77,58 +67,44 @@ impl ProcessExit {
     }
 }
 
-/// Whose code may have ended a process. A task that is suspected again and again is failed, so
-/// nobody is blamed for what happened to a machine or a network.
+/// Runner whose code may have ended a process. Repeatedly suspected tasks fail, so that failures of
+/// machines and networks must not have a suspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspect {
-    /// Nobody's: its machine is gone, it was ended from outside, or nobody can tell.
+    /// Ended from outside, machine lost, or cause unknown.
     None,
-    /// It ended by itself, and nothing tells whose code it executed: the attempt in it, if there
-    /// was only one.
+    /// Ended by itself without execution marks: its attempt, if it had only one.
     SoleAttempt,
-    /// It ended by itself, executing code for the runner at this place (`env::EXECUTION_MARKS`).
+    /// Ended by itself while executing the runner with this index (`env::EXECUTION_MARKS`).
     RunnerIndex(u32),
 }
 
-/// What is known of a process that has not said hello. Clones are the same.
-#[derive(Clone, Debug)]
+/// Launch state of a process until its handshake. Cheap to clone; clones share state.
+#[derive(Clone, Debug, Default)]
 pub struct LaunchStatus(watch::Sender<LaunchState>);
 
 impl LaunchStatus {
-    /// Returns whereabouts of which nothing is known.
-    pub fn new() -> Self {
-        Self(watch::Sender::new(LaunchState::default()))
+    /// Sets the external reason for which the process cannot be started yet. Start timeouts do not
+    /// count until [`set_location`](Self::set_location).
+    pub fn set_waiting(&self, reason: impl Into<String>) {
+        let place = self.0.borrow().place.clone();
+        self.set(LaunchState { place, waits: Some(reason.into()) });
     }
 
-    /// The process cannot be started yet, for a reason that lies outside: no machine has room for
-    /// it, nobody has come. Until [`set_location`](Self::set_location) no time is counted against
-    /// its runners.
-    pub fn set_waiting(&self, why: impl Into<String>) {
-        let why = Some(why.into());
-        self.0.send_if_modified(|known| {
-            let news = known.waits != why;
-            known.waits = why;
-            news
-        });
-    }
-
-    /// The process is being started at a place: a machine, and a process id if it has one.
+    /// Sets the location of the process: its machine, and its process id if known.
     pub fn set_location(&self, place: impl Into<String>) {
-        let known = LaunchState { place: Some(place.into()), waits: None };
+        self.set(LaunchState { place: Some(place.into()), waits: None });
+    }
+
+    fn set(&self, state: LaunchState) {
         self.0.send_if_modified(|current| {
-            let news = *current != known;
-            *current = known;
-            news
+            let is_changed = *current != state;
+            *current = state;
+            is_changed
         });
     }
 
     pub(super) fn watch(&self) -> watch::Receiver<LaunchState> {
         self.0.subscribe()
-    }
-}
-
-impl Default for LaunchStatus {
-    fn default() -> Self {
-        Self::new()
     }
 }

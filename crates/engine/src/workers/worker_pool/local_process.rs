@@ -1,42 +1,40 @@
-//! Workers as child processes of this one.
+//! Workers as child processes.
 
-use std::io;
-use std::pin::Pin;
-use std::process::{ExitStatus, Stdio};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::{fs, io};
 
+use futures_util::future::BoxFuture;
 use rollway_protocol::env;
 use tempfile::TempDir;
 use tokio::io::AsyncRead;
 use tokio::process::{Child, Command};
 
-use super::execution_marks::ExecutionMarks;
 use super::launcher::{LaunchSpec, LaunchedProcess, Launcher, ProcessExit, Suspect};
 use super::log_relay;
 use crate::process::lines;
 
-/// Starts child processes. What they print goes into the log.
+/// Starts child processes and logs their output.
 #[derive(Debug)]
 pub struct LocalLauncher {
-    /// Has a file for every process in which it marks what it executes.
+    /// Contains the execution marks of every process.
     folder: TempDir,
 }
 
 impl LocalLauncher {
-    /// Returns a launcher of child processes.
-    ///
     /// # Errors
-    /// If there is no folder for temporary files to be had.
+    /// If no temporary folder can be created.
     pub fn new() -> io::Result<Self> {
         Ok(Self { folder: tempfile::Builder::new().prefix("rollway-").tempdir()? })
     }
 
-    fn spawn(&self, ticket: LaunchSpec) -> io::Result<RunningProcess> {
-        let file = self.folder.path().join(format!("marks-{}", ticket.number));
-        let marks = ExecutionMarks::new(file, ticket.runners)?;
-        let mut child = Command::new(&ticket.program)
-            .args(&ticket.args)
-            .envs(ticket.env)
-            .env(env::EXECUTION_MARKS, marks.path())
+    fn spawn(&self, spec: LaunchSpec) -> io::Result<RunningProcess> {
+        let file = self.folder.path().join(format!("marks-{}", spec.number));
+        let marks = ExecutionMarks::new(file, spec.runners)?;
+        let mut child = Command::new(&spec.program)
+            .args(&spec.args)
+            .envs(spec.env)
+            .env(env::EXECUTION_MARKS, &marks.0)
             .env(env::LOG_RELAY, "1")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -44,22 +42,22 @@ impl LocalLauncher {
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| {
-                let program = ticket.program.display();
+                let program = spec.program.display();
                 io::Error::new(error.kind(), format!("{program} could not be started: {error}"))
             })?;
         if let Some(stdout) = child.stdout.take() {
-            tokio::spawn(relay(stdout, ticket.token.clone(), "stdout"));
+            tokio::spawn(relay(stdout, spec.token.clone(), "stdout"));
         }
         if let Some(stderr) = child.stderr.take() {
-            tokio::spawn(relay(stderr, ticket.token, "stderr"));
+            tokio::spawn(relay(stderr, spec.token, "stderr"));
         }
         Ok(RunningProcess { child, marks })
     }
 }
 
 impl Launcher for LocalLauncher {
-    fn launch(&self, ticket: LaunchSpec) -> Box<dyn LaunchedProcess> {
-        match self.spawn(ticket) {
+    fn launch(&self, spec: LaunchSpec) -> Box<dyn LaunchedProcess> {
+        match self.spawn(spec) {
             Ok(running) => Box::new(running),
             Err(error) => Box::new(LaunchFailed(error.to_string())),
         }
@@ -73,32 +71,54 @@ struct RunningProcess {
 }
 
 impl LaunchedProcess for RunningProcess {
-    fn ended(&mut self) -> Pin<Box<dyn Future<Output = ProcessExit> + Send + '_>> {
+    fn ended(&mut self) -> BoxFuture<'_, ProcessExit> {
         Box::pin(async {
-            let message = describe(self.child.wait().await);
-            let blame = self.marks.culprit().map_or(Suspect::SoleAttempt, Suspect::RunnerIndex);
-            ProcessExit { message, started: true, blame }
+            let status = self.child.wait().await;
+            let message = status.map_or_else(|error| error.to_string(), |it| it.to_string());
+            let suspect = self.marks.suspect().map_or(Suspect::SoleAttempt, Suspect::RunnerIndex);
+            ProcessExit { message, started: true, suspect }
         })
     }
 }
 
-/// A process that there never was.
+/// A process that could not be started.
 struct LaunchFailed(String);
 
 impl LaunchedProcess for LaunchFailed {
-    fn ended(&mut self) -> Pin<Box<dyn Future<Output = ProcessExit> + Send + '_>> {
+    fn ended(&mut self) -> BoxFuture<'_, ProcessExit> {
         Box::pin(async { ProcessExit::not_started(self.0.clone()) })
     }
 }
 
-/// Puts what a worker prints into the log, line by line, under its name.
+/// Logs the output of a worker.
 async fn relay(output: impl AsyncRead + Unpin, worker: String, stream: &'static str) {
     lines(output, |line| log_relay::printed(&worker, stream, line)).await;
 }
 
-fn describe(status: io::Result<ExitStatus>) -> String {
-    match status {
-        Ok(status) => status.to_string(),
-        Err(error) => error.to_string(),
+/// Execution marks of one process: a byte for each runner, not 0 while its code executes. The file
+/// is written by the process, outlives it, and is removed with this.
+#[derive(Debug)]
+struct ExecutionMarks(PathBuf);
+
+impl ExecutionMarks {
+    fn new(path: PathBuf, runners: u32) -> io::Result<Self> {
+        fs::write(&path, vec![0; runners as usize])?;
+        Ok(Self(path))
+    }
+
+    /// Returns the index of the executing runner, if it was exactly one.
+    fn suspect(&self) -> Option<u32> {
+        let marks = fs::read(&self.0).ok()?;
+        let mut marked = marks.iter().zip(0..).filter(|(mark, _)| **mark != 0);
+        match (marked.next(), marked.next()) {
+            (Some((_, index)), None) => Some(index),
+            _ => None,
+        }
+    }
+}
+
+impl Drop for ExecutionMarks {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
     }
 }

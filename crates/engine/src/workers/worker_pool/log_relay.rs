@@ -1,20 +1,18 @@
-//! What workers say in words, put into the log with the run that said it.
-//!
-//! A worker says it in a message of the protocol, or, if what it prints is read here, in the line
-//! itself: a record separator and a JSON object, so that the last words of a process that dies are
-//! there too.
+//! Forwards the output of workers to the job's log with run ids. A line arrives as a protocol
+//! message, or printed as a record separator and a JSON object, so that the last output of a dying
+//! process is logged too.
 
 use rollway_protocol::{LogLine, LogSource, WorkerLogLevel};
 use serde::Deserialize;
 
-/// What begins a line that says where it comes from.
+/// Record separator: first character of a JSON line.
 const MARK: char = '\u{1e}';
 
-/// A line that says where it comes from.
-#[derive(Debug, Default, Deserialize)]
+/// A printed line with its origin.
+#[derive(Debug, Deserialize)]
 struct Marked {
-    #[serde(default)]
-    level: Level,
+    #[serde(default = "info", with = "LevelJson")]
+    level: WorkerLogLevel,
     logger: Option<String>,
     batch: Option<String>,
     task: Option<u32>,
@@ -23,14 +21,17 @@ struct Marked {
     line: String,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Level {
+#[derive(Deserialize)]
+#[serde(remote = "WorkerLogLevel", rename_all = "lowercase")]
+enum LevelJson {
     Debug,
-    #[default]
     Info,
     Warning,
     Error,
+}
+
+const fn info() -> WorkerLogLevel {
+    WorkerLogLevel::Info
 }
 
 /// Logs a line that a worker printed.
@@ -40,13 +41,7 @@ pub(super) fn printed(worker: &str, stream: &'static str, line: &str) {
         tracing::info!(target: "rollway::worker", worker, stream, "{line}");
         return;
     };
-    let level = match level {
-        Level::Debug => WorkerLogLevel::Debug,
-        Level::Info => WorkerLogLevel::Info,
-        Level::Warning => WorkerLogLevel::Warning,
-        Level::Error => WorkerLogLevel::Error,
-    };
-    // What was logged is not a matter of streams.
+    // A logger's lines have no stream.
     let stream = logger.is_none().then_some(stream);
     let source = LogSource {
         logger: logger.map(Into::into),
@@ -72,7 +67,7 @@ fn log(
 ) {
     let LogSource { logger, batch, task, run, attempt } = source;
     let (logger, batch) = (logger.as_deref(), batch.as_deref());
-    macro_rules! say {
+    macro_rules! event {
         ($level:ident) => {
             tracing::$level!(
                 target: "rollway::worker",
@@ -81,9 +76,9 @@ fn log(
         };
     }
     match level {
-        WorkerLogLevel::Debug => say!(debug),
-        WorkerLogLevel::Info => say!(info),
-        WorkerLogLevel::Warning => say!(warn),
-        WorkerLogLevel::Error => say!(error),
+        WorkerLogLevel::Debug => event!(debug),
+        WorkerLogLevel::Info => event!(info),
+        WorkerLogLevel::Warning => event!(warn),
+        WorkerLogLevel::Error => event!(error),
     }
 }

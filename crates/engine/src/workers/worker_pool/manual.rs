@@ -1,19 +1,17 @@
-//! Workers that somebody else starts: they come with the secret, take the seats that are open, and
-//! leave when they like.
+//! Manual workers: they connect with the secret, take waiting runners, and leave at any time.
 //!
 //! ```text
-//! StartRunner ──► a seat in a worker that has room ──────────────────► Ready …
-//!        └──────► Waits, visibly ──► a worker says hello ──► a seat ──┘
+//! StartRunner ──► slot in a worker that has room ──────────────► Ready …
+//!        └──────► Waits, with a reason ──► hello of a worker ──► slot ──┘
 //! ```
 //!
-//! Nobody is suspected of the end of such a worker: from here it cannot be told whether a task
-//! ended the process, or somebody pulled the plug.
+//! Their ends have no suspect: the engine cannot tell a crash from a kill.
 
 use std::collections::BTreeMap;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rollway_core::{Incarnation, RunnerId};
 use rollway_protocol::worker_server::{DisconnectReason, PendingHandshake};
@@ -29,101 +27,99 @@ use crate::run::RunnerReport;
 use crate::runner_status::LaunchState;
 use crate::workers::Reporter;
 
-/// How long workers have to say goodbye when the job ends.
+/// Time for workers to disconnect when the job ends.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Who waits for a worker, and which workers are there.
+/// Waiting runners and connected workers.
 #[derive(Debug, Default)]
 pub(super) struct ManualWorkers {
     state: Mutex<ManualWorkersState>,
-    /// The workers that are there.
     tracker: TaskTracker,
 }
 
 #[derive(Debug, Default)]
 struct ManualWorkersState {
-    open: BTreeMap<RunnerId, Reporter>,
-    hosts: Vec<Arc<WorkerProcess>>,
-    next_host: u64,
+    waiting: BTreeMap<RunnerId, Reporter>,
+    processes: Vec<Arc<WorkerProcess>>,
+    next_process: u64,
 }
 
 impl ManualWorkers {
-    /// Finds a seat for a runner, or has it wait for one.
-    pub(super) fn seat(&self, shared: &WorkerPoolShared, reporter: Reporter) {
+    /// Adds a runner to a worker, or lets it wait for one.
+    pub(super) fn add(&self, shared: &WorkerPoolShared, reporter: Reporter) {
         let mut state = self.state.lock();
-        let found = state.hosts.iter().find(|host| host.seat(shared, &reporter));
-        if let Some(host) = found {
-            shared.take_seat(&reporter, host);
+        let found = state.processes.iter().find(|process| process.add(shared, &reporter));
+        if let Some(process) = found {
+            shared.assign(&reporter, process);
             return;
         }
-        let why = format!("waits for a worker: rollway worker --connect {}", shared.address);
-        shared.aside(&reporter, RunnerReport::Waits { why: Some(why.as_str().into()) });
-        let known = LaunchState { place: None, waits: Some(why) };
+        let reason = format!("waits for a worker: rollway worker --connect {}", shared.address);
+        shared.report(&reporter, RunnerReport::Waits { why: Some(reason.as_str().into()) });
+        let known = LaunchState { place: None, waits: Some(reason) };
         shared.states.locate(reporter.runner(), reporter.incarnation(), &known);
-        state.open.insert(reporter.runner(), reporter);
+        state.waiting.insert(reporter.runner(), reporter);
     }
 
-    /// Ends a life of a runner, wherever it is.
+    /// Ends an incarnation, waiting or hosted.
     pub(super) fn leave(&self, shared: &WorkerPoolShared, runner: RunnerId, life: Incarnation) {
-        // Locked first, so that nobody gives it a seat meanwhile.
+        // Locked first, so that no worker takes the runner meanwhile.
         let mut state = self.state.lock();
-        if state.open.get(&runner).is_some_and(|reporter| reporter.incarnation() == life) {
-            state.open.remove(&runner);
+        if state.waiting.get(&runner).is_some_and(|reporter| reporter.incarnation() == life) {
+            state.waiting.remove(&runner);
             shared.states.forget(runner, life);
         }
-        if let Some(host) = shared.leave_seat(runner, life) {
-            host.leave(runner, life);
+        if let Some(process) = shared.unassign(runner, life) {
+            process.leave(runner, life);
         }
     }
 
-    /// Takes a worker in, with as many of the runners that wait as it has seats for. One for which
-    /// there is none stays for those that come later.
-    pub(super) fn greet(
+    /// Accepts a worker with as many waiting runners as it hosts; it keeps free slots for later
+    /// ones.
+    pub(super) fn accept(
         &self,
         shared: &Arc<WorkerPoolShared>,
-        greeting: PendingHandshake,
+        handshake: PendingHandshake,
     ) -> ConnectedProcess {
         let mut state = self.state.lock();
-        let number = state.next_host;
-        state.next_host += 1;
-        let host = Arc::new(WorkerProcess::by_hand(number, greeting.hello().runners));
-        let mut seated = 0;
-        while let Some(first) = state.open.first_entry() {
-            if !host.seat(shared, first.get()) {
+        let number = state.next_process;
+        state.next_process += 1;
+        let process = Arc::new(WorkerProcess::manual(number, handshake.hello().runners));
+        let mut hosted = 0;
+        while let Some(first) = state.waiting.first_entry() {
+            if !process.add(shared, first.get()) {
                 break;
             }
             let reporter = first.remove();
-            shared.take_seat(&reporter, &host);
-            // From now on its time counts.
-            shared.aside(&reporter, RunnerReport::Waits { why: None });
-            seated += 1;
+            shared.assign(&reporter, &process);
+            // From now on its start timeout counts.
+            shared.report(&reporter, RunnerReport::Waits { why: None });
+            hosted += 1;
         }
-        host.welcome(shared, greeting);
+        process.welcome(shared, handshake);
         tracing::info!(
-            worker = %host.place(), runners = seated, waiting = state.open.len(),
-            "a worker has come"
+            worker = %process.place(), runners = hosted, waiting = state.waiting.len(),
+            "worker connected"
         );
-        state.hosts.push(Arc::clone(&host));
+        state.processes.push(Arc::clone(&process));
         let (left, gone) = oneshot::channel();
-        let (lived, shared) = (Arc::clone(&host), Arc::clone(shared));
+        let (running, shared) = (Arc::clone(&process), Arc::clone(shared));
         self.tracker.spawn(async move {
-            let ended = async { gone.await.map_or_else(|_| lost(), |why| described(&why)) };
-            Arc::clone(&lived).live(&shared, ended).await;
-            if let Some(by_hand) = shared.by_hand() {
-                by_hand.state.lock().hosts.retain(|host| !Arc::ptr_eq(host, &lived));
+            let ended = async { described(&gone.await.unwrap_or(DisconnectReason::Dropped)) };
+            Arc::clone(&running).live(&shared, ended).await;
+            if let Some(manual) = shared.manual() {
+                manual.state.lock().processes.retain(|process| !Arc::ptr_eq(process, &running));
             }
         });
-        ConnectedProcess { host, left }
+        ConnectedProcess { process, left }
     }
 
-    /// Tells all workers that they are not needed any more. What is returned ends when they are
-    /// gone, or have had the time.
-    pub(super) fn dismiss(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        for host in &self.state.lock().hosts {
-            host.dismiss(SHUTDOWN_TIMEOUT);
+    /// Asks all workers to leave; the future ends when they have left or timed out.
+    pub(super) fn shut_down(&self) -> BoxFuture<'static, ()> {
+        for process in &self.state.lock().processes {
+            process.shut_down(SHUTDOWN_TIMEOUT);
         }
         let tracker = self.tracker.clone();
-        // Others may come; they are not waited for.
+        // Later workers are not waited for.
         tracker.close();
         Box::pin(async move {
             let _ = timeout(SHUTDOWN_TIMEOUT, tracker.wait()).await;
@@ -131,17 +127,13 @@ impl ManualWorkers {
     }
 }
 
-fn lost() -> ProcessExit {
-    ProcessExit::unattributed("its worker is gone")
-}
-
-fn described(why: &DisconnectReason) -> ProcessExit {
-    ProcessExit::unattributed(match why {
+fn described(reason: &DisconnectReason) -> ProcessExit {
+    ProcessExit::unattributed(match reason {
         DisconnectReason::Goodbye => "its worker left".to_owned(),
         DisconnectReason::Lost { message } => {
             format!("the connection to its worker was lost: {message}")
         }
         DisconnectReason::Refused(refusal) => format!("its worker was refused: {refusal}"),
-        DisconnectReason::Dropped => "its worker was sent away".to_owned(),
+        DisconnectReason::Dropped => "its worker was disconnected".to_owned(),
     })
 }

@@ -1,24 +1,23 @@
-//! Workers as Ray actors. Ray is known to one process alone, the placer, which is in Python: it
-//! joins the cluster, has workers placed and tells what becomes of them (`rollway.ray.launcher`
-//! has the words of both sides). Workers then say hello here like all others.
+//! Workers as Ray actors. Only one process uses Ray, the placer (`rollway.ray.launcher`, Python):
+//! it joins the cluster, places workers and reports their states as JSON lines.
 //!
 //! ```text
-//! launch ──► start ──► the placer ──► Ray ──► a worker somewhere ──► hello, straight to the engine
-//!   ▲                     │ waits, placed, ended: to whoever launched it
-//!   └── the engine orders replacements; Ray starts nothing again by itself
+//! launch ──► start ──► placer ──► Ray ──► worker ──► hello to the engine
+//!   ▲                    │ waits, placed, ended
+//!   └── the engine orders replacements; Ray restarts nothing itself
 //! ```
 //!
-//! A placer that dies takes its workers along, which Ray ends with their owner, and is started
-//! again; it ends itself when its orders end, so that nothing outlives the engine.
+//! Ray ends the workers of a placer that dies; the placer is restarted. It ends itself when its
+//! standard input closes, so that nothing outlives the engine.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rollway_config::{ClusterConfig, Config, Placement};
 use serde::Deserialize;
@@ -28,6 +27,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::WorkerPoolOptions;
 use super::launcher::{
@@ -36,44 +36,40 @@ use super::launcher::{
 use crate::process::lines;
 use crate::process::python;
 
-/// How long is waited before a placer is started again: at first, and at most.
+/// First and longest pause before a placer is restarted.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
 
-/// A placer that has lasted so long was a good one.
+/// Lifetime after which the restart pause is reset.
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 
-/// How many machines that came or went are named at once.
-const NODES_TOLD: usize = 8;
+/// Maximum number of node changes in one log line.
+const MAX_NODE_CHANGES: usize = 8;
 
-/// How workers are placed.
 #[derive(Clone, Debug)]
 pub struct RayLauncherOptions {
-    /// The Python that has Ray.
+    /// Python interpreter with Ray.
     pub program: PathBuf,
-    /// Arguments with which it is a placer.
+    /// Arguments that start the placer.
     pub args: Vec<String>,
     pub cluster: ClusterConfig,
-    /// Ray's namespace.
     pub namespace: String,
-    /// Variables that are there before anything else is in a worker's process.
+    /// Environment of worker processes.
     pub variables: BTreeMap<String, String>,
-    /// How long joining the cluster may take.
+    /// Timeout of joining the cluster.
     pub patience: Duration,
 }
 
 impl RayLauncherOptions {
-    /// Runs the launcher.
     const PLACER: &'static str = "from rollway.ray.launcher import main; main()";
 
     /// Returns options for the workers of a configuration.
     pub fn new(config: &Config, workers: &WorkerPoolOptions) -> Self {
         let cluster = config.cluster.clone();
         let job = || format!("{}/{}", config.project, config.name);
-        let usual = || python::arguments(Self::PLACER);
         Self {
             program: workers.program.clone(),
-            args: workers.placer.clone().unwrap_or_else(usual),
+            args: workers.placer.clone().unwrap_or_else(|| python::arguments(Self::PLACER)),
             namespace: cluster.namespace.clone().unwrap_or_else(job),
             cluster,
             variables: config.explorer.env_vars.clone(),
@@ -81,12 +77,12 @@ impl RayLauncherOptions {
         }
     }
 
-    /// Returns the first order.
+    /// Returns the order to join the cluster.
     fn open(&self) -> Value {
         let mut environment = self.cluster.runtime_env.clone();
         let named = environment.remove("env_vars");
         let named = named.as_ref().and_then(Value::as_object).cloned().unwrap_or_default();
-        // Where modules are found is for each machine to say; a worker looks in these folders last.
+        // Each machine has its own module path; workers append these folders to it.
         let ours = self.variables.iter().filter(|(name, _)| *name != "PYTHONPATH");
         let variables = ours.map(|(name, value)| (name.clone(), json!(value)));
         let variables: serde_json::Map<_, _> = variables.chain(named).collect();
@@ -102,22 +98,19 @@ impl RayLauncherOptions {
         })
     }
 
-    /// Returns the order for a worker.
-    fn start(&self, ticket: LaunchSpec) -> Value {
+    /// Returns the order to start a worker.
+    fn start(&self, spec: LaunchSpec) -> Value {
         let cluster = &self.cluster;
         let mut resources = cluster.resources_per_worker.clone();
         resources.insert("CPU".to_owned(), cluster.cpus_per_worker);
         resources.insert("GPU".to_owned(), cluster.gpus_per_worker);
-        let placement = match cluster.placement {
-            Placement::Spread => "spread",
-            Placement::Pack => "pack",
-        };
+        let is_spread = cluster.placement == Placement::Spread;
         json!({
             "order": "start",
-            "id": ticket.number,
-            "env": ticket.env.into_iter().collect::<BTreeMap<_, _>>(),
+            "id": spec.number,
+            "env": spec.env.into_iter().collect::<BTreeMap<_, _>>(),
             "resources": resources,
-            "placement": placement,
+            "placement": if is_spread { "spread" } else { "pack" },
         })
     }
 }
@@ -132,29 +125,28 @@ pub struct RayLauncher {
 #[derive(Debug)]
 struct RayShared {
     options: RayLauncherOptions,
-    desk: Mutex<RayLauncherState>,
+    state: Mutex<RayLauncherState>,
 }
 
-/// Who is to be placed, and how the placer is told.
 #[derive(Debug)]
 struct RayLauncherState {
-    /// Why there is no placer at the moment, or its orders.
+    /// Sender of orders, or the reason why there is no placer.
     placer: Result<mpsc::UnboundedSender<Value>, String>,
     workers: HashMap<u64, Worker>,
-    /// What was last said about workers that wait; none: nobody has since.
-    said: Option<String>,
+    /// Last logged reason for waiting.
+    logged: Option<String>,
 }
 
 #[derive(Debug)]
 struct Worker {
-    whereabouts: LaunchStatus,
+    status: LaunchStatus,
     ended: oneshot::Sender<ProcessExit>,
-    /// What the placer is told; none: it was.
+    /// Start order. `None` once it was sent.
     order: Option<Value>,
     is_placed: bool,
 }
 
-/// What the placer says.
+/// Event of the placer.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum RayEvent {
@@ -169,7 +161,8 @@ enum RayEvent {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum RayFault {
-    Nobody,
+    #[serde(rename = "nobody")]
+    None,
     Worker,
 }
 
@@ -177,11 +170,11 @@ impl RayLauncher {
     /// Starts a placer and waits until it has joined the cluster. Needs a tokio runtime.
     ///
     /// # Errors
-    /// If there is no such cluster, no Ray or no Python.
+    /// If the cluster, Ray or Python is not available.
     pub async fn open(options: RayLauncherOptions) -> Result<Self, ClusterError> {
         let down = Err("the cluster is being joined".to_owned());
-        let desk = RayLauncherState { placer: down, workers: HashMap::new(), said: None };
-        let shared = Arc::new(RayShared { options, desk: Mutex::new(desk) });
+        let state = RayLauncherState { placer: down, workers: HashMap::new(), logged: None };
+        let shared = Arc::new(RayShared { options, state: Mutex::new(state) });
         let alive = CancellationToken::new();
         let (opened, opening) = oneshot::channel();
         tokio::spawn(keep(Arc::clone(&shared), alive.clone(), opened));
@@ -189,7 +182,7 @@ impl RayLauncher {
         match timeout(shared.options.patience, opening).await {
             Ok(Ok(Ok(()))) => Ok(Self { shared, _alive: alive }),
             Ok(Ok(Err(error))) => Err(error),
-            Ok(Err(_)) => Err(unexpected("the placer was given up")),
+            Ok(Err(_)) => Err(unexpected("the placer was abandoned")),
             Err(_) => {
                 let seconds = shared.options.patience.as_secs_f64();
                 Err(ClusterError {
@@ -204,34 +197,34 @@ impl RayLauncher {
 }
 
 impl Launcher for RayLauncher {
-    fn launch(&self, ticket: LaunchSpec) -> Box<dyn LaunchedProcess> {
-        let number = ticket.number;
+    fn launch(&self, spec: LaunchSpec) -> Box<dyn LaunchedProcess> {
+        let number = spec.number;
         let (ended, receiver) = oneshot::channel();
-        let whereabouts = ticket.whereabouts.clone();
-        let order = Some(self.shared.options.start(ticket));
-        let mut worker = Worker { whereabouts, ended, order, is_placed: false };
-        let mut desk = self.shared.desk.lock();
-        desk.tell(&mut worker);
-        desk.workers.insert(number, worker);
-        drop(desk);
+        let status = spec.status.clone();
+        let order = Some(self.shared.options.start(spec));
+        let mut worker = Worker { status, ended, order, is_placed: false };
+        let mut state = self.shared.state.lock();
+        state.send_order(&mut worker);
+        state.workers.insert(number, worker);
+        drop(state);
         Box::new(RayWorker { shared: Arc::clone(&self.shared), number, ended: receiver })
     }
 }
 
 impl RayLauncherState {
-    /// Tells the placer of a worker, or the worker why there is none.
-    fn tell(&self, worker: &mut Worker) {
+    /// Sends a worker's order, or sets its status to waiting.
+    fn send_order(&self, worker: &mut Worker) {
         match &self.placer {
             Ok(orders) => {
-                // One that is gone is about to be noticed, and its workers with it.
+                // The end of a dead placer is handled by `keep`.
                 let _ = worker.order.take().map(|order| orders.send(order));
             }
-            Err(why) => worker.whereabouts.set_waiting(why),
+            Err(reason) => worker.status.set_waiting(reason),
         }
     }
 }
 
-/// A worker that was asked for. Dropping it ends the worker.
+/// A requested worker. Dropping it ends the worker.
 struct RayWorker {
     shared: Arc<RayShared>,
     number: u64,
@@ -239,34 +232,35 @@ struct RayWorker {
 }
 
 impl LaunchedProcess for RayWorker {
-    fn ended(&mut self) -> Pin<Box<dyn Future<Output = ProcessExit> + Send + '_>> {
+    fn ended(&mut self) -> BoxFuture<'_, ProcessExit> {
         Box::pin(async {
             let ended = (&mut self.ended).await;
-            ended.unwrap_or_else(|_| ProcessExit::unattributed("nobody knows what became of it"))
+            ended
+                .unwrap_or_else(|_| ProcessExit::unattributed("the state of the worker is unknown"))
         })
     }
 }
 
 impl Drop for RayWorker {
     fn drop(&mut self) {
-        let mut desk = self.shared.desk.lock();
-        let known = desk.workers.remove(&self.number);
+        let mut state = self.shared.state.lock();
+        let known = state.workers.remove(&self.number);
         if known.is_some_and(|worker| worker.order.is_none())
-            && let Ok(orders) = &desk.placer
+            && let Ok(orders) = &state.placer
         {
             let _ = orders.send(json!({ "order": "stop", "id": self.number }));
         }
     }
 }
 
-/// Keeps a placer alive until nobody needs it.
+/// Keeps a placer running until the launcher is dropped.
 async fn keep(
     shared: Arc<RayShared>,
     alive: CancellationToken,
     opened: oneshot::Sender<Result<(), ClusterError>>,
 ) {
     let mut first = Some(opened);
-    let mut rest = RETRY_DELAY;
+    let mut pause = RETRY_DELAY;
     loop {
         let began = Instant::now();
         let ended = tokio::select! {
@@ -279,20 +273,20 @@ async fn keep(
             return;
         }
         if began.elapsed() > HEALTHY_AFTER {
-            rest = RETRY_DELAY;
+            pause = RETRY_DELAY;
         }
-        let why = format!("{}; it is tried again in {} s", ended.what, rest.as_secs());
-        tracing::warn!(target: "rollway::ray", "{why}; {}", ended.hint);
-        shared.lose(&ended.what, &why);
+        let reason = format!("{}; retrying in {} s", ended.what, pause.as_secs());
+        tracing::warn!(target: "rollway::ray", "{reason}; {}", ended.hint);
+        shared.placer_lost(&ended.what, &reason);
         tokio::select! {
             () = alive.cancelled() => return,
-            () = sleep(rest) => {}
+            () = sleep(pause) => {}
         }
-        rest = (rest * 2).min(MAX_RETRY_DELAY);
+        pause = (pause * 2).min(MAX_RETRY_DELAY);
     }
 }
 
-/// Starts a placer and serves it until it is gone; returns how it ended.
+/// Starts a placer and serves it until it ends.
 async fn serve(
     shared: &Arc<RayShared>,
     first: &mut Option<oneshot::Sender<Result<(), ClusterError>>>,
@@ -307,22 +301,20 @@ async fn serve(
             };
         }
     };
-    let (orders, told) = mpsc::unbounded_channel();
-    // Whoever places nothing any more has ended for a reason of its own, which is read below.
-    let telling = tokio::spawn(tell(stdin, told));
-    let _end = RayAbort(telling.abort_handle());
+    let (orders, queue) = mpsc::unbounded_channel();
+    let _writer = AbortOnDropHandle::new(tokio::spawn(write_orders(stdin, queue)));
     let _ = orders.send(shared.options.open());
     let mut failed = None;
     lines(stdout, |line| match serde_json::from_str(line) {
         Ok(RayEvent::Opened { ip, nodes }) => {
             tracing::info!(target: "rollway::ray", nodes, "joined the cluster as {ip}");
-            shared.gain(&orders);
+            shared.placer_ready(&orders);
             if let Some(opened) = first.take() {
                 let _ = opened.send(Ok(()));
             }
         }
         Ok(RayEvent::Failed { what, hint }) => failed = Some(ClusterError { what, hint }),
-        Ok(event) => shared.hear(event),
+        Ok(event) => shared.on_event(event),
         Err(error) => tracing::warn!(target: "rollway::ray", "{line}: {error}"),
     })
     .await;
@@ -331,15 +323,6 @@ async fn serve(
         Err(error) => error.to_string(),
     };
     failed.unwrap_or_else(|| unexpected(&format!("the placer of workers ended: {status}")))
-}
-
-/// Ends a task with whoever began it.
-struct RayAbort(tokio::task::AbortHandle);
-
-impl Drop for RayAbort {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 impl RayShared {
@@ -351,7 +334,7 @@ impl RayShared {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Ctrl-C in a terminal is for this process, which tells others what to do.
+            // Ctrl-C in a terminal goes to this process only.
             .process_group(0)
             .spawn()?;
         let missing = || io::Error::other("it has no standard streams");
@@ -364,69 +347,63 @@ impl RayShared {
         Ok((child, stdin, stdout))
     }
 
-    /// There is a placer: it is told of everybody who waits for one.
-    fn gain(&self, orders: &mpsc::UnboundedSender<Value>) {
-        let mut desk = self.desk.lock();
-        desk.placer = Ok(orders.clone());
-        let mut workers = std::mem::take(&mut desk.workers);
-        workers.values_mut().for_each(|worker| desk.tell(worker));
-        desk.workers = workers;
+    /// Sends the orders of all waiting workers to a new placer.
+    fn placer_ready(&self, orders: &mpsc::UnboundedSender<Value>) {
+        let mut state = self.state.lock();
+        state.placer = Ok(orders.clone());
+        let mut workers = std::mem::take(&mut state.workers);
+        workers.values_mut().for_each(|worker| state.send_order(worker));
+        state.workers = workers;
     }
 
-    /// There is no placer any more, and none of its workers: Ray ends them with it.
-    fn lose(&self, what: &str, why: &str) {
-        let mut desk = self.desk.lock();
-        desk.placer = Err(why.to_owned());
-        let (told, waiting) =
-            desk.workers.drain().partition(|(_, worker): &(u64, Worker)| worker.order.is_none());
-        desk.workers = waiting;
-        for worker in desk.workers.values() {
-            worker.whereabouts.set_waiting(why);
+    /// Ends the workers of a placer that ended, and lets the others wait for the next one.
+    fn placer_lost(&self, message: &str, waiting: &str) {
+        let mut state = self.state.lock();
+        state.placer = Err(waiting.to_owned());
+        for (_, worker) in state.workers.extract_if(|_, worker| worker.order.is_none()) {
+            let _ = worker.ended.send(ProcessExit::unattributed(message));
         }
-        drop(desk);
-        let told: HashMap<u64, Worker> = told;
-        for worker in told.into_values() {
-            let _ = worker.ended.send(ProcessExit::unattributed(what));
+        for worker in state.workers.values() {
+            worker.status.set_waiting(waiting);
         }
     }
 
-    /// Passes on what the placer says.
-    fn hear(&self, event: RayEvent) {
-        let mut desk = self.desk.lock();
-        // Of those that are not known any more nobody wants to hear.
+    /// Applies an event of the placer; events of unknown workers are ignored.
+    fn on_event(&self, event: RayEvent) {
+        let mut state = self.state.lock();
         match event {
             RayEvent::Waits { id, why } => {
-                if let Some(worker) = desk.workers.get(&id) {
-                    worker.whereabouts.set_waiting(&why);
-                    // Many wait for the same; it is said once.
-                    if desk.said.as_ref() != Some(&why) {
-                        tracing::warn!(target: "rollway::ray", "a worker waits: {why}");
-                        desk.said = Some(why);
+                if let Some(worker) = state.workers.get(&id) {
+                    worker.status.set_waiting(&why);
+                    // Many workers wait for the same reason, which is logged once.
+                    if state.logged.as_ref() != Some(&why) {
+                        tracing::warn!(target: "rollway::ray", "worker waits: {why}");
+                        state.logged = Some(why);
                     }
                 }
             }
             RayEvent::Placed { id, ip, pid } => {
-                desk.said = None;
-                if let Some(worker) = desk.workers.get_mut(&id) {
+                state.logged = None;
+                if let Some(worker) = state.workers.get_mut(&id) {
                     worker.is_placed = true;
-                    worker.whereabouts.set_location(format!("{ip}, pid {pid}"));
+                    worker.status.set_location(format!("{ip}, pid {pid}"));
                 }
             }
             RayEvent::Ended { id, how, blame } => {
-                if let Some(worker) = desk.workers.remove(&id) {
-                    let blame = match blame {
-                        RayFault::Nobody => Suspect::None,
+                if let Some(worker) = state.workers.remove(&id) {
+                    let suspect = match blame {
+                        RayFault::None => Suspect::None,
                         RayFault::Worker => Suspect::SoleAttempt,
                     };
                     let (started, message) = (worker.is_placed, how);
                     if !started {
-                        tracing::warn!(target: "rollway::ray", "no worker was started: {message}");
+                        tracing::warn!(target: "rollway::ray", "worker not started: {message}");
                     }
-                    let _ = worker.ended.send(ProcessExit { message, started, blame });
+                    let _ = worker.ended.send(ProcessExit { message, started, suspect });
                 }
             }
             RayEvent::Nodes { nodes, said } => {
-                let more = said.len().saturating_sub(NODES_TOLD);
+                let more = said.len().saturating_sub(MAX_NODE_CHANGES);
                 let said = said[..said.len() - more].join("; ");
                 tracing::info!(target: "rollway::ray", nodes, more, "{said}");
             }
@@ -435,8 +412,8 @@ impl RayShared {
     }
 }
 
-/// Writes orders, a line each, until there is nobody left to give or take them.
-async fn tell(mut stdin: ChildStdin, mut orders: mpsc::UnboundedReceiver<Value>) {
+/// Writes orders as JSON lines until either end is closed.
+async fn write_orders(mut stdin: ChildStdin, mut orders: mpsc::UnboundedReceiver<Value>) {
     while let Some(order) = orders.recv().await {
         let line = format!("{order}\n");
         if stdin.write_all(line.as_bytes()).await.is_err() {
@@ -446,6 +423,6 @@ async fn tell(mut stdin: ChildStdin, mut orders: mpsc::UnboundedReceiver<Value>)
 }
 
 fn unexpected(what: &str) -> ClusterError {
-    let hint = "the log has what it said before";
+    let hint = "see its output in the log";
     ClusterError { what: what.to_owned(), hint: hint.to_owned() }
 }

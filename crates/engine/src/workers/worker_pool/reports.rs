@@ -1,4 +1,4 @@
-//! What workers say, passed on in the order in which they said it.
+//! Receives messages of workers and passes them to the driver in order.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,10 +18,9 @@ use super::worker_process::WorkerProcess;
 use crate::run::RunnerReport;
 use crate::workers::Reporter;
 
-/// How many messages of workers are taken in at once.
+/// Maximum number of messages processed at once.
 const BATCH: usize = 1024;
 
-/// Who is expected, and who has come.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionTable {
     /// By token.
@@ -29,26 +28,26 @@ pub(super) struct ConnectionTable {
     connected: HashMap<ConnId, ConnectedProcess>,
 }
 
-/// A process that has been started and has not said hello.
+/// A process before its handshake.
 #[derive(Debug)]
 pub(super) struct ExpectedWorker {
-    pub(super) host: Arc<WorkerProcess>,
-    /// Gets what fires when everything that the worker said has been passed on.
-    pub(super) greeted: oneshot::Sender<oneshot::Receiver<DisconnectReason>>,
+    pub(super) process: Arc<WorkerProcess>,
+    /// Sends the receiver of [`ConnectedProcess::left`].
+    pub(super) connected: oneshot::Sender<oneshot::Receiver<DisconnectReason>>,
 }
 
-/// A process that has said hello.
+/// A process after its handshake.
 #[derive(Debug)]
 pub(super) struct ConnectedProcess {
-    pub(super) host: Arc<WorkerProcess>,
-    /// Fires when everything that the worker said has been passed on.
+    pub(super) process: Arc<WorkerProcess>,
+    /// Fires after all reports of the worker were passed on.
     pub(super) left: oneshot::Sender<DisconnectReason>,
 }
 
-/// What one batch of messages says, by runner.
+/// Reports of one batch of messages, by runner.
 type PendingReports = HashMap<(ConnId, RunnerId), (Reporter, Vec<RunnerReport>)>;
 
-/// Passes on what workers say, each in the order in which it said it.
+/// Passes on the reports of workers until the pool is dropped.
 pub(super) async fn listen(
     mut server: WorkerServer,
     shared: Arc<WorkerPoolShared>,
@@ -56,107 +55,107 @@ pub(super) async fn listen(
 ) {
     tokio::select! {
         () = alive.cancelled() => {}
-        () = attend(&mut server, &shared) => {}
+        () = receive(&mut server, &shared) => {}
     }
-    // Whoever came by itself is told that it can go.
-    if let Some(by_hand) = shared.by_hand() {
+    // Manual workers are asked to leave.
+    if let Some(manual) = shared.manual() {
         tokio::select! {
-            () = by_hand.dismiss() => {}
-            () = attend(&mut server, &shared) => {}
+            () = manual.shut_down() => {}
+            () = receive(&mut server, &shared) => {}
         }
     }
 }
 
-async fn attend(server: &mut WorkerServer, shared: &Arc<WorkerPoolShared>) {
+async fn receive(server: &mut WorkerServer, shared: &Arc<WorkerPoolShared>) {
     let mut events = Vec::with_capacity(BATCH);
-    // What one runner says in a batch is passed on at once.
-    let mut words = PendingReports::new();
+    // Reports of one runner are sent together.
+    let mut pending = PendingReports::new();
     loop {
         server.recv_many(&mut events, BATCH).await;
         let came = server.came().unwrap_or_else(Instant::now);
         let mut left = Vec::new();
         for event in events.drain(..) {
             match event {
-                WorkerServerEvent::Hello(greeting) => greet(shared, greeting),
+                WorkerServerEvent::Hello(handshake) => accept(shared, handshake),
                 WorkerServerEvent::Message { conn, message } => {
-                    let routes = shared.routes.lock();
-                    let Some(route) = routes.connected.get(&conn) else { continue };
-                    translate(shared, conn, &route.host, message, &mut words);
+                    let connections = shared.connections.lock();
+                    let Some(connected) = connections.connected.get(&conn) else { continue };
+                    translate(shared, conn, &connected.process, message, &mut pending);
                 }
                 WorkerServerEvent::Left { conn, reason } => left.push((conn, reason)),
             }
         }
-        for (_, (reporter, said)) in words.drain() {
-            reporter.send_since(came, said).await;
+        for (_, (reporter, reports)) in pending.drain() {
+            reporter.send_since(came, reports).await;
         }
         for (conn, reason) in left {
-            if let Some(route) = shared.routes.lock().connected.remove(&conn) {
-                let _ = route.left.send(reason);
+            if let Some(connected) = shared.connections.lock().connected.remove(&conn) {
+                let _ = connected.left.send(reason);
             }
         }
     }
 }
 
-/// Takes a worker in if it was started here, or if any may come; anybody else is refused.
-fn greet(shared: &Arc<WorkerPoolShared>, greeting: PendingHandshake) {
-    let mut routes = shared.routes.lock();
-    let conn = greeting.conn();
-    let token = &greeting.hello().token;
-    if let Some(by_hand) = shared.by_hand().filter(|_| token.is_empty()) {
-        let route = by_hand.greet(shared, greeting);
-        routes.connected.insert(conn, route);
+/// Accepts an expected or a manual worker; refuses others.
+fn accept(shared: &Arc<WorkerPoolShared>, handshake: PendingHandshake) {
+    let mut connections = shared.connections.lock();
+    let conn = handshake.conn();
+    let token = &handshake.hello().token;
+    if let Some(manual) = shared.manual().filter(|_| token.is_empty()) {
+        let connected = manual.accept(shared, handshake);
+        connections.connected.insert(conn, connected);
         return;
     }
-    let Some(expected) = routes.expected.remove(token) else {
-        let why = match token.as_str() {
+    let Some(expected) = connections.expected.remove(token) else {
+        let reason = match token.as_str() {
             "" => "this job starts its workers itself: none may join by hand",
-            _ => "nobody waits for a worker with this token",
+            _ => "no worker with this token is expected",
         };
-        return greeting.refuse(ConnectRefusal::new(RefusalCode::NotWanted, why));
+        return handshake.refuse(ConnectRefusal::new(RefusalCode::NotWanted, reason));
     };
-    let ExpectedWorker { host, greeted } = expected;
-    host.welcome(shared, greeting);
+    let ExpectedWorker { process, connected } = expected;
+    process.welcome(shared, handshake);
     let (left, gone) = oneshot::channel();
-    routes.connected.insert(conn, ConnectedProcess { host, left });
-    // If the process was ended meanwhile, nobody waits for it.
-    let _ = greeted.send(gone);
+    connections.connected.insert(conn, ConnectedProcess { process, left });
+    // Fails only if the process was ended meanwhile.
+    let _ = connected.send(gone);
 }
 
 fn translate(
     shared: &WorkerPoolShared,
     conn: ConnId,
-    host: &WorkerProcess,
+    process: &WorkerProcess,
     message: WorkerMessage,
-    words: &mut PendingReports,
+    pending: &mut PendingReports,
 ) {
-    let mut say = |runner: RunnerId, reporter: Reporter, said: RunnerReport| {
-        words.entry((conn, runner)).or_insert_with(|| (reporter, Vec::new())).1.push(said);
+    let mut push = |runner: RunnerId, reporter: Reporter, report: RunnerReport| {
+        pending.entry((conn, runner)).or_insert_with(|| (reporter, Vec::new())).1.push(report);
     };
     match message {
         WorkerMessage::Runner { runner, life, report } => {
-            if let Some(said) = report_of(report)
-                && let Some(reporter) = host.on_report(runner, life, &said)
+            if let Some(report) = report_of(report)
+                && let Some(reporter) = process.on_report(runner, life, &report)
             {
-                say(runner, reporter, said);
+                push(runner, reporter, report);
             }
         }
         WorkerMessage::Heartbeat(states) => {
             for state in states {
                 if let Some(reporter) =
-                    host.on_report(state.runner, state.life, &RunnerReport::Heartbeat)
+                    process.on_report(state.runner, state.life, &RunnerReport::Heartbeat)
                 {
                     let name = (state.runner, state.life);
-                    shared.states.tell(name, state.attempt, state.state);
-                    say(state.runner, reporter, RunnerReport::Heartbeat);
+                    shared.states.set_labels(name, state.attempt, state.state);
+                    push(state.runner, reporter, RunnerReport::Heartbeat);
                 }
             }
         }
         WorkerMessage::Log(line) => log_relay::sent(&line),
-        WorkerMessage::Goodbye { reason } => tracing::debug!(%reason, "worker says goodbye"),
+        WorkerMessage::Goodbye { reason } => tracing::debug!(%reason, "worker disconnecting"),
     }
 }
 
-/// Returns a report as the core takes it; none for the end that the engine requested.
+/// Converts a report for the core. `None`: the end was requested by the engine.
 fn report_of(report: WorkerReport) -> Option<RunnerReport> {
     Some(match report {
         WorkerReport::Ready { after } => RunnerReport::Ready { after },

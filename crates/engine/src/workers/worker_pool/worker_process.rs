@@ -1,4 +1,4 @@
-//! One worker process and the runners that have a seat in it.
+//! One worker process and its runners.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,31 +15,30 @@ use tokio_util::sync::CancellationToken;
 use super::WorkerPoolShared;
 use super::launcher::{LaunchStatus, Launcher, ProcessExit, Suspect};
 use super::reports::ExpectedWorker;
-use crate::run::{RunFailure, RunnerReport};
+use crate::run::RunnerReport;
 use crate::runner_status::LaunchState;
 use crate::workers::{AttemptSpec, Reporter, RunnerCommand};
 
-/// How long the last words of a dead process may take to be read.
+/// Time to receive the last reports of a dead process.
 const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A process, from before it is started until it is gone.
+/// A process, from its launch to its exit.
 #[derive(Debug)]
 pub(super) struct WorkerProcess {
     number: u64,
-    /// How many runners it takes; none: as many as are sent.
+    /// Maximum number of runners. `None`: unlimited.
     room: Option<u32>,
-    seats: Mutex<HostedRunners>,
+    hosted: Mutex<HostedRunners>,
     end: CancellationToken,
 }
 
 #[derive(Debug, Default)]
 struct HostedRunners {
-    taken: BTreeMap<RunnerId, HostedRunner>,
-    /// None until the process has said hello.
+    runners: BTreeMap<RunnerId, HostedRunner>,
+    /// `None` before the handshake.
     connection: Option<WorkerConnection>,
-    /// Where it is, or why it is not anywhere yet.
     known: LaunchState,
-    /// Whether newcomers have to go elsewhere.
+    /// Accepts no more runners.
     closed: bool,
 }
 
@@ -58,123 +57,120 @@ enum HostedState {
 
 impl WorkerProcess {
     pub(super) fn new(number: u64) -> Self {
-        Self { number, room: None, seats: Mutex::default(), end: CancellationToken::new() }
+        Self { number, room: None, hosted: Mutex::default(), end: CancellationToken::new() }
     }
 
-    /// Returns a process that came by itself, with room for so many runners.
-    pub(super) fn by_hand(number: u64, room: u32) -> Self {
+    /// Returns a manual worker with a number of runners.
+    pub(super) fn manual(number: u64, room: u32) -> Self {
         Self { room: Some(room), ..Self::new(number) }
     }
 
-    /// Gives a runner a seat, unless it is too late.
-    pub(super) fn seat(&self, shared: &WorkerPoolShared, reporter: &Reporter) -> bool {
-        let mut seats = self.seats.lock();
-        let is_full = self.room.is_some_and(|room| seats.taken.len() >= room as usize);
-        if seats.closed || is_full {
+    /// Adds a runner. `false`: the process is closed or full.
+    pub(super) fn add(&self, shared: &WorkerPoolShared, reporter: &Reporter) -> bool {
+        let mut hosted = self.hosted.lock();
+        let is_full = self.room.is_some_and(|room| hosted.runners.len() >= room as usize);
+        if hosted.closed || is_full {
             return false;
         }
         let (runner, life) = (reporter.runner(), reporter.incarnation());
-        shared.states.locate(reporter.runner(), reporter.incarnation(), &seats.known);
-        if let Some(connection) = &seats.connection {
-            // If the worker is gone, that is about to be noticed.
+        shared.states.locate(reporter.runner(), reporter.incarnation(), &hosted.known);
+        if let Some(connection) = &hosted.connection {
+            // If the worker is gone, its end is reported separately.
             let _ = connection.send(EngineMessage::StartRunner { runner, life });
-        } else if let Some(why) = seats.known.waits.as_deref() {
-            shared.aside(reporter, RunnerReport::Waits { why: Some(why.into()) });
+        } else if let Some(reason) = hosted.known.waits.as_deref() {
+            shared.report(reporter, RunnerReport::Waits { why: Some(reason.into()) });
         }
-        let seat = HostedRunner { reporter: reporter.clone(), stage: HostedState::Starting };
-        seats.taken.insert(runner, seat);
+        let slot = HostedRunner { reporter: reporter.clone(), stage: HostedState::Starting };
+        hosted.runners.insert(runner, slot);
         true
     }
 
-    /// Ends a life of a runner. One that is at something takes the process with it. One that has
-    /// not begun is forgotten: nobody else has to suffer for it, but it may be that the process
-    /// does not come round to it, so that the next one goes elsewhere.
+    /// Removes an incarnation. A busy one ends the process. One that has not started closes the
+    /// process for new runners, which it might block as well.
     pub(super) fn leave(&self, runner: RunnerId, life: Incarnation) {
-        let mut seats = self.seats.lock();
-        if seats.taken.get(&runner).is_none_or(|seat| seat.reporter.incarnation() != life) {
+        let mut hosted = self.hosted.lock();
+        if hosted.runners.get(&runner).is_none_or(|slot| slot.reporter.incarnation() != life) {
             return;
         }
-        let stage = seats.taken.remove(&runner).map(|seat| seat.stage);
-        seats.closed |= stage != Some(HostedState::Idle);
-        // One that came by itself stays for others, if it takes any.
-        let useless = seats.taken.is_empty() && (self.room.is_none() || seats.closed);
+        let stage = hosted.runners.remove(&runner).map(|slot| slot.stage);
+        hosted.closed |= stage != Some(HostedState::Idle);
+        // A manual worker stays for other runners.
+        let useless = hosted.runners.is_empty() && (self.room.is_none() || hosted.closed);
         if stage == Some(HostedState::Busy) || useless {
-            seats.closed = true;
+            hosted.closed = true;
             self.end.cancel();
-        } else if let Some(connection) = &seats.connection {
+        } else if let Some(connection) = &hosted.connection {
             let _ = connection.send(EngineMessage::StopRunner { runner, life });
         }
     }
 
-    /// Ends the process.
     pub(super) fn end(&self) {
-        self.seats.lock().closed = true;
+        self.hosted.lock().closed = true;
         self.end.cancel();
     }
 
-    /// Tells the process that it is not needed any more.
-    pub(super) fn dismiss(&self, deadline: Duration) {
-        let mut seats = self.seats.lock();
-        seats.closed = true;
-        if let Some(connection) = &seats.connection {
+    /// Asks a manual worker to leave.
+    pub(super) fn shut_down(&self, deadline: Duration) {
+        let mut hosted = self.hosted.lock();
+        hosted.closed = true;
+        if let Some(connection) = &hosted.connection {
             let _ = connection.send(EngineMessage::Shutdown { deadline });
         }
     }
 
-    /// Returns where it is, for people.
     pub(super) fn place(&self) -> String {
-        self.seats.lock().known.place.clone().unwrap_or_default()
+        self.hosted.lock().known.place.clone().unwrap_or_default()
     }
 
-    /// Takes the process in, with all runners that have a seat.
-    pub(super) fn welcome(&self, shared: &WorkerPoolShared, greeting: PendingHandshake) {
-        let mut seats = self.seats.lock();
-        let hello = greeting.hello();
+    /// Accepts the handshake with all runners of the process.
+    pub(super) fn welcome(&self, shared: &WorkerPoolShared, handshake: PendingHandshake) {
+        let mut hosted = self.hosted.lock();
+        let hello = handshake.hello();
         let known = LaunchState { place: Some(place(&hello.host, hello.pid)), waits: None };
-        let waited = std::mem::replace(&mut seats.known, known).waits.is_some();
-        for seat in seats.taken.values() {
-            let reporter = &seat.reporter;
-            shared.states.locate(reporter.runner(), reporter.incarnation(), &seats.known);
+        let waited = std::mem::replace(&mut hosted.known, known).waits.is_some();
+        for slot in hosted.runners.values() {
+            let reporter = &slot.reporter;
+            shared.states.locate(reporter.runner(), reporter.incarnation(), &hosted.known);
             if waited {
-                shared.aside(&seat.reporter, RunnerReport::Waits { why: None });
+                shared.report(&slot.reporter, RunnerReport::Waits { why: None });
             }
         }
         let life =
-            |(runner, seat): (&RunnerId, &HostedRunner)| (*runner, seat.reporter.incarnation());
-        let offered = greeting.hello().runners as usize;
-        let runners: Vec<_> = seats.taken.iter().map(life).collect();
+            |(runner, slot): (&RunnerId, &HostedRunner)| (*runner, slot.reporter.incarnation());
+        let offered = handshake.hello().runners as usize;
+        let runners: Vec<_> = hosted.runners.iter().map(life).collect();
         let (first, rest) = runners.split_at(offered.min(runners.len()));
         let env = match self.room {
             Some(_) => shared.options.env.iter().cloned().collect(),
             None => BTreeMap::new(),
         };
-        let connection = greeting.accept(first, shared.options.heartbeat, env);
+        let connection = handshake.accept(first, shared.options.heartbeat, env);
         for (runner, life) in rest {
             let _ = connection.send(EngineMessage::StartRunner { runner: *runner, life: *life });
         }
-        seats.connection = Some(connection);
+        hosted.connection = Some(connection);
     }
 
-    /// Notes what a runner says, and returns who speaks for it; none: that life is over.
+    /// Updates the state of a runner; returns its reporter. `None`: the incarnation has ended.
     pub(super) fn on_report(
         &self,
         runner: RunnerId,
         life: Incarnation,
-        said: &RunnerReport,
+        report: &RunnerReport,
     ) -> Option<Reporter> {
-        let mut seats = self.seats.lock();
-        let seat =
-            seats.taken.get_mut(&runner).filter(|seat| seat.reporter.incarnation() == life)?;
-        let reporter = seat.reporter.clone();
-        match said {
+        let mut hosted = self.hosted.lock();
+        let slot =
+            hosted.runners.get_mut(&runner).filter(|slot| slot.reporter.incarnation() == life)?;
+        let reporter = slot.reporter.clone();
+        match report {
             RunnerReport::Ready { .. } | RunnerReport::AttemptEnded { .. } => {
-                seat.stage = HostedState::Idle
+                slot.stage = HostedState::Idle
             }
             RunnerReport::Lost { .. } | RunnerReport::StartFailed { .. } => {
-                seats.taken.remove(&runner);
-                // Where one was lost the next should not begin.
-                seats.closed = true;
-                if seats.taken.is_empty() {
+                hosted.runners.remove(&runner);
+                // No new runner in a process that lost one.
+                hosted.closed = true;
+                if hosted.runners.is_empty() {
                     self.end.cancel();
                 }
             }
@@ -186,7 +182,7 @@ impl WorkerProcess {
         Some(reporter)
     }
 
-    /// Sends a command. If it cannot be sent at all, returns what the runner would say to it.
+    /// Sends a command. If it is too large, returns the failure reports of its attempt.
     pub(super) fn send(
         &self,
         shared: &WorkerPoolShared,
@@ -194,51 +190,39 @@ impl WorkerProcess {
         life: Incarnation,
         command: RunnerCommand,
     ) -> Option<(Reporter, Vec<RunnerReport>)> {
-        let mut seats = self.seats.lock();
-        let HostedRunners { taken, connection, .. } = &mut *seats;
+        let mut hosted = self.hosted.lock();
+        let HostedRunners { runners, connection, .. } = &mut *hosted;
         let connection = connection.as_ref()?;
-        let seat = taken.get_mut(&runner).filter(|seat| seat.reporter.incarnation() == life)?;
+        let slot = runners.get_mut(&runner).filter(|slot| slot.reporter.incarnation() == life)?;
         let mut started = None;
         let message = match command {
             RunnerCommand::Cancel { attempt, reason } => {
                 EngineMessage::CancelAttempt { runner, life, attempt, reason }
             }
-            RunnerCommand::Start(attempt) => {
-                seat.stage = HostedState::Busy;
-                started = Some((attempt.id, attempt.runs));
-                EngineMessage::StartAttempt(start(shared, runner, life, *attempt))
+            RunnerCommand::Start(mut attempt) => {
+                slot.stage = HostedState::Busy;
+                let message = start(shared, runner, life, &mut attempt);
+                started = Some(attempt);
+                EngineMessage::StartAttempt(message)
             }
         };
         match connection.send(message) {
             Ok(()) => None,
-            // It is about to be noticed that the worker is gone.
             Err(ConnectionSendError::Gone) => {
-                tracing::debug!(%runner, "a command came too late");
+                tracing::debug!(%runner, "command for a stopped runner ignored");
                 None
             }
             Err(error @ ConnectionSendError::TooLarge { .. }) => {
-                let (id, runs) = started?;
-                seat.stage = HostedState::Idle;
-                let message: Arc<str> = format!("the task cannot be sent: {error}").into();
-                let kind = FailureKind::InvalidOutput;
-                let failed = runs.iter().map(|run| {
-                    let message = Arc::clone(&message);
-                    RunnerReport::RunFinished {
-                        attempt: id,
-                        run,
-                        outcome: Err(RunFailure { kind, message }),
-                    }
-                });
-                let said = [RunnerReport::AttemptBegan { attempt: id }]
-                    .into_iter()
-                    .chain(failed)
-                    .chain([RunnerReport::AttemptEnded { attempt: id }]);
-                Some((seat.reporter.clone(), said.collect()))
+                let attempt = started?;
+                slot.stage = HostedState::Idle;
+                let message = format!("the task cannot be sent: {error}");
+                let reports = attempt.failed(FailureKind::InvalidOutput, &message);
+                Some((slot.reporter.clone(), reports))
             }
         }
     }
 
-    /// Leads the process to its end, and tells the runners in it.
+    /// Waits for the end of the process and reports it to its runners.
     pub(super) async fn live(
         self: Arc<Self>,
         shared: &WorkerPoolShared,
@@ -246,68 +230,70 @@ impl WorkerProcess {
     ) {
         let ended = tokio::select! {
             biased;
-            // Dropping what was launched ends it by force.
+            // Dropping `ends` kills the process.
             () = self.end.cancelled() => ProcessExit::unattributed("its process was ended"),
             ended = ends => ended,
         };
         let ordered = self.end.is_cancelled();
-        let taken = {
-            let mut seats = self.seats.lock();
-            seats.closed = true;
-            seats.connection = None;
-            std::mem::take(&mut seats.taken)
+        let runners = {
+            let mut hosted = self.hosted.lock();
+            hosted.closed = true;
+            hosted.connection = None;
+            std::mem::take(&mut hosted.runners)
         };
-        let busy = taken.values().filter(|seat| seat.stage == HostedState::Busy).count();
+        let busy = runners.values().filter(|slot| slot.stage == HostedState::Busy).count();
         let per_worker = shared.options.runners_per_worker.max(1);
-        for (runner, HostedRunner { reporter, stage }) in taken {
+        for (runner, HostedRunner { reporter, stage }) in runners {
             let message = ended.message.as_str().into();
-            let blamed = match ended.blame {
+            let is_suspect = match ended.suspect {
                 Suspect::None => false,
                 Suspect::SoleAttempt => busy == 1,
                 Suspect::RunnerIndex(place) => busy == 1 || place == runner.0 % per_worker,
             };
-            let said = match stage {
+            let report = match stage {
                 HostedState::Starting if !ordered => RunnerReport::StartFailed { message },
                 HostedState::Starting | HostedState::Idle => {
                     RunnerReport::Lost { message, suspect: false }
                 }
-                HostedState::Busy => RunnerReport::Lost { message, suspect: blamed && !ordered },
+                HostedState::Busy => {
+                    RunnerReport::Lost { message, suspect: is_suspect && !ordered }
+                }
             };
             shared.states.forget(runner, reporter.incarnation());
-            reporter.send(vec![said]).await;
+            reporter.send(vec![report]).await;
         }
     }
 
-    /// Passes on what is known of a process that has not said hello.
+    /// Publishes the launch state of a process before its handshake.
     fn note(&self, shared: &WorkerPoolShared, known: LaunchState) {
-        let mut seats = self.seats.lock();
-        for seat in seats.taken.values() {
-            let reporter = &seat.reporter;
+        let mut hosted = self.hosted.lock();
+        for slot in hosted.runners.values() {
+            let reporter = &slot.reporter;
             shared.states.locate(reporter.runner(), reporter.incarnation(), &known);
             let why = known.waits.as_deref().map(Into::into);
-            shared.aside(&seat.reporter, RunnerReport::Waits { why });
+            shared.report(&slot.reporter, RunnerReport::Waits { why });
         }
-        seats.known = known;
+        hosted.known = known;
     }
 
-    /// Has the process started and waits until it is gone; returns how it ended.
+    /// Launches the process and waits for its end.
     pub(super) async fn launched(
         self: Arc<Self>,
         shared: &WorkerPoolShared,
         launcher: &dyn Launcher,
     ) -> ProcessExit {
         let token = format!("w{}", self.number);
-        let (greeted, mut greeting) = oneshot::channel();
-        let expected = ExpectedWorker { host: Arc::clone(&self), greeted };
-        shared.routes.lock().expected.insert(token.clone(), expected);
+        let (connected, mut handshake) = oneshot::channel();
+        let expected = ExpectedWorker { process: Arc::clone(&self), connected };
+        shared.connections.lock().expected.insert(token.clone(), expected);
         let _forget = Forget { shared, token: &token };
-        let whereabouts = LaunchStatus::new();
-        let mut known = whereabouts.watch();
-        let ticket = shared.ticket(self.number, &token, whereabouts);
-        let mut launched = launcher.launch(ticket);
+        let status = LaunchStatus::default();
+        let mut known = status.watch();
+        let spec = shared.launch_spec(self.number, &token, status);
+        let mut launched = launcher.launch(spec);
         let mut left = loop {
             tokio::select! {
-                greeted = &mut greeting => match greeted {
+                connected = &mut handshake => match connected {
                     Ok(left) => break left,
                     Err(_) => return ProcessExit::unattributed("it was forgotten"),
                 },
@@ -320,7 +306,7 @@ impl WorkerProcess {
         };
         tokio::select! {
             ended = launched.ended() => {
-                // Its last words may still be on their way.
+                // Its last reports may still arrive.
                 let _ = timeout(FINAL_OUTPUT_TIMEOUT, &mut left).await;
                 as_worker(ended)
             }
@@ -332,7 +318,7 @@ impl WorkerProcess {
     }
 }
 
-/// Returns where a process is, for people.
+/// Formats a location.
 fn place(host: &str, pid: Option<u32>) -> String {
     let host = if host.is_empty() { "unknown" } else { host };
     match pid {
@@ -341,44 +327,42 @@ fn place(host: &str, pid: Option<u32>) -> String {
     }
 }
 
-/// Says how a process ended that had said hello.
+/// End of a process after its handshake.
 fn as_worker(ended: ProcessExit) -> ProcessExit {
     ProcessExit { message: format!("worker ended: {}", ended.message), ..ended }
 }
 
-/// Says how a process ended that never said hello.
+/// End of a process before its handshake.
 fn unheard(ended: ProcessExit) -> ProcessExit {
     if !ended.started {
         return ended;
     }
-    ProcessExit { message: format!("ended before it said hello: {}", ended.message), ..ended }
+    ProcessExit { message: format!("ended before it report hello: {}", ended.message), ..ended }
 }
 
 fn start(
     shared: &WorkerPoolShared,
     runner: RunnerId,
     life: Incarnation,
-    attempt: AttemptSpec,
+    attempt: &mut AttemptSpec,
 ) -> StartAttempt {
-    let definition = shared.definitions.lock().of(&attempt);
-    let AttemptSpec { id, batch, kind, task_id, task, runs, timeout, kills, models } = attempt;
     StartAttempt {
         runner,
         life,
-        attempt: id,
-        batch,
-        kind,
-        task_id,
-        runs,
-        task: task.body.clone(),
-        definition,
-        timeout,
-        kills,
-        model_keys: models.map(|models| models.keys).unwrap_or_default(),
+        attempt: attempt.id,
+        batch: attempt.batch.clone(),
+        kind: attempt.kind,
+        task_id: attempt.task_id,
+        runs: attempt.runs,
+        task: attempt.task.body.clone(),
+        definition: shared.definitions.lock().of(attempt),
+        timeout: attempt.timeout,
+        kills: attempt.kills,
+        model_keys: attempt.models.take().map(|models| models.keys).unwrap_or_default(),
     }
 }
 
-/// Takes a token back when its process is gone.
+/// Removes the token of a process that has ended.
 struct Forget<'a> {
     shared: &'a WorkerPoolShared,
     token: &'a str,
@@ -386,6 +370,6 @@ struct Forget<'a> {
 
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
-        self.shared.routes.lock().expected.remove(self.token);
+        self.shared.connections.lock().expected.remove(self.token);
     }
 }
