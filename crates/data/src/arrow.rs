@@ -1,8 +1,7 @@
-//! Experiences as columns: Arrow record batches, and the bytes in which Python takes them.
+//! Experiences as Arrow record batches and IPC streams for Python.
 //!
-//! The columns are told in `docs/experience-columns.md`. Nothing gets lost on the way there and
-//! back: what is absent stays absent and floats keep their bits. Where experiences come from is
-//! not asked; what does not fit is an error that names the column.
+//! `docs/experience-columns.md` describes the columns. The conversion is lossless: absent values
+//! stay absent and floats keep their bits. Errors name the column.
 
 mod error;
 mod read;
@@ -24,7 +23,7 @@ pub use self::write::to_batch;
 #[cfg(target_endian = "big")]
 compile_error!("columns are written for machines that are little endian");
 
-/// Makes an Arrow IPC stream of one batch, which `pyarrow.ipc.open_stream` reads.
+/// Encodes an Arrow IPC stream of one batch, which `pyarrow.ipc.open_stream` reads.
 pub fn to_ipc(experiences: &[Experience]) -> Result<Bytes, ColumnError> {
     let batch = to_batch(experiences)?;
     let write = |batch: &RecordBatch| -> Result<Vec<u8>, ArrowError> {

@@ -1,7 +1,6 @@
-//! What the ledger costs: records per second and processor time per record with commits under way,
-//! beside a plain write and sync of the same bytes; and the time of one commit alone. All figures
-//! come from one run, because the machines we measure on are noisy: compare them with each other,
-//! not with another day's.
+//! Cost of the ledger: records per second and CPU time per record with commits, beside a plain
+//! write and sync of the same bytes; and the latency of one commit. Compare figures of one run
+//! only.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -58,8 +57,7 @@ fn payload(bytes: usize) -> RunEnd<RunOutput<Bytes>> {
     RunEnd::Succeeded(RunOutput { payload: Some(Bytes::from(vec![7; bytes])), metrics })
 }
 
-/// Appends, and asks for a commit after every `every` records, as a loop does that takes in
-/// messages in batches.
+/// Appends, with a commit after every `every` records.
 fn appended(bytes: usize, runs: u32, every: u32) {
     let dir = tempfile::tempdir().expect("a folder");
     let ledger = open(dir.path(), runs);

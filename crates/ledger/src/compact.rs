@@ -1,11 +1,10 @@
-//! Compaction: what still matters is copied to the end of the log, then everything before the
-//! copies is removed.
+//! Compaction: copies live records to the end of the log, then removes everything before the
+//! copies.
 //!
-//! It goes on beside whoever appends, and a process may die at any point of it. Until the first
-//! segment is named anew, which happens at once or not at all, everything is there, and some of it
-//! twice, which recovery does not mind. A record is copied under the lock under which batches end,
-//! so that no copy follows the end of its batch: otherwise a later compaction could remove the end
-//! and keep the copy, and the batch would rise again.
+//! It runs beside appends and may be interrupted at any point. Nothing is missing until `start` is
+//! replaced atomically, and recovery ignores duplicates. Records are copied under the lock under
+//! which batches end, so that no copy follows the end of its batch: a later compaction could remove
+//! the end, keep the copy and so revive the batch.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,27 +14,27 @@ use super::record;
 use super::{Ledger, LedgerShared};
 use crate::log::{FramePart, LogError};
 
-/// Copies in memory before they are written.
+/// Maximum bytes of copies in memory before they are synced.
 const UNSYNCED: u64 = 8 << 20;
 
 impl Ledger {
-    /// Copies what matters and removes the rest. It happens by itself when there is enough to
-    /// remove; blocks.
+    /// Copies live records and removes the rest. Runs automatically when enough can be removed;
+    /// blocks.
     pub fn compact(&self) -> Result<(), LedgerError> {
         let busy = std::mem::replace(&mut self.inner.book().compacting, true);
         if busy { Ok(()) } else { self.inner.compact() }
     }
 
-    /// Begins to compact if there is more to remove than to keep.
+    /// Starts compaction if more can be removed than is kept.
     pub(super) fn compact_if_worth_it(&self, book: &mut super::LiveRecords) {
-        // Whoever compacts may be holding the segments while it waits for the disk.
+        // The compacting thread may hold the segments while it waits for the disk.
         if book.compacting {
             return;
         }
         let log = &self.inner.log;
         let garbage = (log.end() - log.first()).saturating_sub(book.live_bytes);
         let worth = garbage > book.live_bytes.max(self.inner.options.compact_bytes_min);
-        // While much waits to be written there is no hurry to write more.
+        // A log that is behind must not get more to write.
         if !worth || log.behind() {
             return;
         }
@@ -57,7 +56,7 @@ impl Ledger {
 }
 
 impl LedgerShared {
-    /// Compacts; whoever calls has set `compacting`.
+    /// Compacts; the caller has set `compacting`.
     fn compact(&self) -> Result<(), LedgerError> {
         let done = self.copy_and_remove();
         self.book().compacting = false;
@@ -65,7 +64,7 @@ impl LedgerShared {
     }
 
     fn copy_and_remove(&self) -> Result<(), LedgerError> {
-        // While the disk is full this fails, and nothing is copied into memory for nothing.
+        // Fails while the disk is full, before anything is copied into memory.
         self.log.sync()?;
         let until = {
             let book = self.book();
@@ -95,7 +94,7 @@ impl LedgerShared {
         if self.closing.load(Ordering::Relaxed) {
             return Err(LogError::Closed.into());
         }
-        // It was read when the ledger was opened, or written since.
+        // Every record was decoded at opening or written since.
         let Ok((kind, life)) = record::peek(bytes) else { return Ok(()) };
         {
             let book = self.book();

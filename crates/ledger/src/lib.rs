@@ -1,21 +1,16 @@
 //! The ledger of a coordinator and the segment log below it.
 //!
-//! Owns the durable format of batches, runs and results. Knows nothing of buffers, pipelines and
-//! scheduling; blocks, and starts only its own threads.
-//!
-//! It remembers batches that were submitted, runs that have ended with what they yielded, batches
-//! that were finalized or aborted with their results, and the newest version of the model. A fact
-//! is appended when it happens and may be acknowledged once a [`commit`](Ledger::commit) after it
-//! says so. What belongs to batches that have ended is removed by and by.
+//! Owns the durable format of batches, runs and results; knows nothing of buffers, pipelines and
+//! scheduling. Blocks, and starts only its own threads. A record is appended when its event happens
+//! and may be acknowledged after a later [`commit`](Ledger::commit). Compaction removes the records
+//! of ended batches.
 //!
 //! # Bounds
 //!
-//! [`LedgerOptions::bytes_max`] is enforced where work comes in: [`admits`](Ledger::admits) refuses
-//! a batch that would not fit. The end of a run is always taken. Its room was promised when its
-//! batch was taken in: runs that have ended hold their payloads in the coordinator's memory as
-//! well, and that has a budget of its own, so that the records of active batches weigh at most
-//! `bytes_max` and that budget. The disk holds at most twice that, what is removed being bounded by
-//! what is kept, and once more while the ledger is compacted.
+//! [`LedgerOptions::bytes_max`] is enforced by [`admits`](Ledger::admits), which refuses batches
+//! that would not fit. The end of a run is always accepted: its payload is also in the
+//! coordinator's memory, which has its own budget. So the records of active batches take at most
+//! `bytes_max` plus that budget, the disk at most twice that, and once more during compaction.
 
 mod codec;
 mod compact;
@@ -43,25 +38,23 @@ use self::recover::LedgerRecovery;
 pub use self::recover::{RecoveredBatch, RecoveredLedger};
 use crate::log::{DurableCallback, FramePart, LogError, SegmentLog};
 
-/// How a ledger is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerOptions {
-    /// The name of the job. The ledger of another job is not opened.
+    /// Job name. Opening the ledger of another job fails.
     pub job: String,
-    /// A batch is refused when the records that matter would grow beyond this.
+    /// Batches are refused when live records would exceed this.
     pub bytes_max: u64,
-    /// The results of this many batches are kept, the last to end.
+    /// Number of most recently ended batches whose results are kept.
     pub results_kept: usize,
-    /// What does not matter any more is removed when it outweighs what does, and this.
+    /// Compaction starts when garbage exceeds both the live bytes and this.
     pub compact_bytes_min: u64,
-    /// The size of a segment of the log.
     pub segment_bytes: u64,
-    /// A batch is refused while this many bytes wait to be written.
+    /// Batches are refused while this many bytes are unsynced.
     pub unsynced_bytes: u64,
 }
 
 impl LedgerOptions {
-    /// Returns the usual limits.
+    /// Returns the default limits.
     pub fn new(job: impl Into<String>) -> Self {
         let log = log::LogOptions::new("ledger", job);
         Self {
@@ -75,7 +68,7 @@ impl LedgerOptions {
     }
 }
 
-/// A ledger that is open.
+/// An open ledger.
 #[derive(Debug)]
 pub struct Ledger {
     inner: Arc<LedgerShared>,
@@ -97,9 +90,9 @@ impl LedgerShared {
 }
 
 impl Ledger {
-    /// Opens the ledger in a folder, which is made if there is none, and returns what it holds. A
-    /// tail that a crash tore was never acknowledged; it is cut off and reported. Anything else
-    /// that is wrong is an error. Blocks; the payloads of active batches are in memory once.
+    /// Opens the ledger in a folder, which is created if absent, and returns its content. A tail
+    /// torn by a crash was never acknowledged; it is cut off and reported. Any other damage is an
+    /// error. Blocks; the payloads of active batches are in memory once.
     pub fn open(
         dir: &Path,
         options: LedgerOptions,
@@ -126,7 +119,7 @@ impl Ledger {
         });
         let inner = Arc::new(LedgerShared { options, log, book, closing: AtomicBool::new(false) });
         let ledger = Self { inner, compactor: Mutex::new(None) };
-        // Numbers of this epoch must never be given out again.
+        // Numbers of this epoch must never be reused.
         let mut state = Vec::new();
         put_state(&mut state, ledger.inner.book().state);
         ledger.inner.log.append(&[FramePart::Copy(&state)])?;
@@ -134,8 +127,8 @@ impl Ledger {
         Ok((ledger, recovered))
     }
 
-    /// Tells whether there is room for a batch whose tasks have this many bytes. Whatever belongs
-    /// to a batch that was let in is taken.
+    /// Checks whether a batch with this many bytes of tasks fits. Records of an admitted batch are
+    /// always accepted.
     pub fn admits(&self, batch: &BatchId, bytes: u64) -> Result<(), LedgerError> {
         let batch = || batch.clone();
         if self.inner.log.behind() {
@@ -153,8 +146,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Appends a record in memory; it never blocks on the disk. A record that is refused has no
-    /// effect.
+    /// Appends a record in memory without blocking on the disk. A refused record has no effect.
     pub fn append(&self, record: LedgerEntry<'_>) -> Result<(), LedgerError> {
         let mut book = self.inner.book();
         let book = &mut *book;
@@ -176,28 +168,27 @@ impl Ledger {
         done
     }
 
-    /// Has `then` called, from a thread of the ledger's own and in the order of calls, once
-    /// everything that was appended before is durable; see [`SegmentLog::commit`].
+    /// Calls `then` from a thread of the ledger, in the order of calls, once everything appended
+    /// before is durable; see [`SegmentLog::commit`].
     pub fn commit(&self, then: DurableCallback) {
         self.inner.log.commit(then);
     }
 
-    /// Waits until everything that was appended before is durable.
+    /// Waits until everything appended before is durable.
     pub fn sync(&self) -> Result<(), Arc<LogError>> {
         self.inner.log.sync()
     }
 
-    /// Returns how many bytes are not durable yet.
     pub fn unsynced_bytes(&self) -> u64 {
         self.inner.log.unsynced_bytes()
     }
 
-    /// Returns how many bytes of records matter.
+    /// Returns the bytes of live records.
     pub fn live_bytes(&self) -> u64 {
         self.inner.book().live_bytes
     }
 
-    /// Returns how many bytes of records there are.
+    /// Returns the bytes of all records, live or not.
     pub fn bytes(&self) -> u64 {
         self.inner.log.end() - self.inner.log.first()
     }
@@ -329,7 +320,7 @@ impl Drop for Ledger {
     fn drop(&mut self) {
         self.inner.closing.store(true, Ordering::Relaxed);
         if let Some(compactor) = self.compactor().take() {
-            // If it panicked, that has been said already.
+            // A panic of the thread was logged already.
             let _ = compactor.join();
         }
     }

@@ -1,16 +1,14 @@
-//! A segmented append-only log: the one durable mechanism of the data path.
+//! Segmented append-only log with group commit.
 //!
-//! A log is a folder of segments, a segment is a header and frames, a frame is bytes with
-//! checksums. [`SegmentLog::append`] only puts a frame into memory; a thread of the log's own
-//! writes what has come together with one write and one sync ("group commit") and then tells
-//! everybody who asked with [`SegmentLog::commit`]. Frames are named by their offset in the log,
-//! which counts all frames ever appended and does not depend on the file that they end up in: so a
-//! frame that could not be written keeps its [`LogPosition`] in the next segment.
+//! A log is a folder of segments, a segment a header and frames, a frame bytes with checksums.
+//! [`SegmentLog::append`] puts a frame into memory; the log's thread writes pending frames with one
+//! write and one sync and then runs the callbacks of [`SegmentLog::commit`]. A [`LogPosition`]
+//! counts the bytes of all frames ever appended, so a frame that could not be written keeps its
+//! position in the next segment.
 //!
-//! `append` takes whatever it is given and never blocks. It is called by a loop that must not wait
-//! and that has nothing better to do with the end of a run than to keep it, in the same memory. The
-//! bound is enforced where something can be refused: [`SegmentLog::behind`] tells when
-//! [`LogOptions::unsynced_bytes`] wait; the caller then refuses new work or waits for a commit.
+//! `append` accepts everything and never blocks. Callers bound the memory: when
+//! [`SegmentLog::behind`] reports that [`LogOptions::unsynced_bytes`] are pending, they refuse new
+//! work or wait for a commit.
 
 mod error;
 mod folder;
@@ -39,30 +37,27 @@ pub use self::open::TornTail;
 use self::scan::LogScan;
 use self::writer::{Chunk, LogWriter};
 
-/// Shared parts up to this size are copied: a part of its own costs more than that.
+/// Shared parts up to this size are copied, which costs less than a chunk of their own.
 const MAX_COPIED_BYTES: usize = 16 * 1024;
 
-/// What is called once everything that was appended before is durable, or could not be made so.
+/// Called once everything appended before is durable, or with the reason why it is not.
 pub type DurableCallback = Box<dyn FnOnce(Result<(), Arc<LogError>>) + Send>;
 
-/// How a log is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogOptions {
-    /// What the log is for: `ledger`, `queue`. A log of another kind is not opened.
+    /// Purpose of the log: `ledger`, `queue`. Opening a log of another kind fails.
     pub kind: &'static str,
-    /// Whose it is, such as the name of a job; 65,535 bytes at most. A log of somebody else is not
-    /// opened.
+    /// Owner, such as a job name; 65,535 bytes at most. Opening a log of another owner fails.
     pub identity: String,
-    /// A segment that would grow beyond this is followed by another.
+    /// Size beyond which a new segment is started.
     pub segment_bytes: u64,
-    /// A frame may have this many bytes.
     pub frame_bytes_max: u32,
-    /// The log is [`behind`](SegmentLog::behind) when this many bytes are not durable.
+    /// Unsynced bytes at which the log is [`behind`](SegmentLog::behind).
     pub unsynced_bytes: u64,
 }
 
 impl LogOptions {
-    /// Returns the usual limits.
+    /// Returns the default limits.
     pub fn new(kind: &'static str, identity: impl Into<String>) -> Self {
         Self {
             kind,
@@ -74,12 +69,12 @@ impl LogOptions {
     }
 }
 
-/// Where a frame stands.
+/// Position of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogPosition {
-    /// The bytes of all frames ever appended before it.
+    /// Bytes of all frames ever appended before it.
     pub offset: u64,
-    /// How many bytes are in it.
+    /// Payload bytes of the frame.
     pub length: u32,
 }
 
@@ -93,14 +88,12 @@ impl LogPosition {
 /// A piece of a frame.
 #[derive(Clone, Debug)]
 pub enum FramePart<'a> {
-    /// Bytes that are copied.
     Copy(&'a [u8]),
-    /// Bytes that are kept as they are until they are written, if they are many.
+    /// Bytes that are shared until written, if they are many.
     Share(&'a Bytes),
 }
 
 impl FramePart<'_> {
-    /// Returns its bytes.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Copy(bytes) => bytes,
@@ -109,7 +102,7 @@ impl FramePart<'_> {
     }
 }
 
-/// A log that is open. Closing it, by dropping, writes what is left.
+/// An open log. Dropping it writes pending frames.
 #[derive(Debug)]
 pub struct SegmentLog {
     shared: Arc<LogShared>,
@@ -129,21 +122,18 @@ struct LogShared {
     syncs_to_fail: std::sync::atomic::AtomicU32,
 }
 
-/// What the writer has not taken yet.
+/// Frames and callbacks that the writer has not taken yet.
 #[derive(Default)]
 struct Pending {
     chunks: Vec<Chunk>,
-    /// The chunk that grows.
     tail: Vec<u8>,
-    /// The next one.
+    /// Recycled buffer for the next `tail`.
     spare: Vec<u8>,
     /// Bytes in `chunks` and `tail`.
     waiting: u64,
-    /// Bytes appended to the present segment.
+    /// Bytes appended to the current segment.
     in_segment: u64,
-    /// Where the log ends.
     end: u64,
-    /// Where its durable part ends.
     durable: u64,
     waiters: Vec<DurableCallback>,
     failing: bool,
@@ -183,9 +173,9 @@ impl fmt::Debug for LogShared {
 }
 
 impl SegmentLog {
-    /// Opens the log in a folder, which is made if there is none, and visits its frames in order.
-    /// A tail that a crash tore is cut off and returned; anything else that is not as it was
-    /// written is an error, and nothing is changed then.
+    /// Opens the log in a folder, which is created if absent, and visits its frames in order. A
+    /// tail torn by a crash is cut off and returned; any other damage is an error and changes
+    /// nothing.
     pub fn open(
         dir: &Path,
         options: LogOptions,
@@ -220,13 +210,11 @@ impl SegmentLog {
         Ok((Self { shared, writer: Some(writer), _lock: lock }, found.torn))
     }
 
-    /// Returns how many bytes one frame may have.
     pub fn frame_bytes_max(&self) -> u64 {
         self.shared.options.frame_bytes_max.into()
     }
 
-    /// Appends a frame in memory. It never blocks, and refuses nothing but a frame that is too
-    /// large.
+    /// Appends a frame in memory. Never blocks; refuses only frames that are too large.
     pub fn append(&self, parts: &[FramePart<'_>]) -> Result<LogPosition, LogError> {
         let bytes: u64 = parts.iter().map(|part| part.bytes().len() as u64).sum();
         let max = self.shared.options.frame_bytes_max;
@@ -260,49 +248,49 @@ impl SegmentLog {
         pending.end = position.end();
         pending.in_segment += framed;
         pending.waiting += framed;
-        // Nobody has asked for these to be durable; they are written so that they do not pile up.
+        // No commit waits for these; they are written so that they do not pile up.
         if pending.waiting >= writer::FLUSH_BYTES && !pending.failing {
             self.shared.wake.notify_one();
         }
         Ok(position)
     }
 
-    /// Has `then` called from the log's own thread, in the order of calls, once everything that was
-    /// appended before is durable. If it could not be made durable, `then` is told why, the frames
-    /// are kept, and the next commit tries again: once there is room it succeeds, with nothing lost
-    /// and nothing doubled. `then` must be quick and must not wait for this log.
+    /// Calls `then` from the log's thread, in the order of calls, once everything appended before
+    /// is durable. After a write error `then` gets the error, the frames are kept, and the next
+    /// commit retries without loss or duplicates. `then` must be quick and must not wait for this
+    /// log.
     pub fn commit(&self, then: DurableCallback) {
         self.shared.pending().waiters.push(then);
         self.shared.wake.notify_one();
     }
 
-    /// Waits until everything that was appended before is durable.
+    /// Waits until everything appended before is durable.
     pub fn sync(&self) -> Result<(), Arc<LogError>> {
         let (sender, receiver) = mpsc::channel();
         self.commit(Box::new(move |result| {
-            // The receiver waits below.
             let _ = sender.send(result);
         }));
         receiver.recv().unwrap_or_else(|_| Err(Arc::new(LogError::Closed)))
     }
 
-    /// Has whatever is appended from now on stand in another segment than what was appended before.
+    /// Starts a new segment for everything appended from now on.
     pub fn rotate(&self) {
         self.shared.pending().rotate();
     }
 
-    /// Returns how many bytes are not durable yet.
+    /// Returns the bytes that are not durable yet.
     pub fn unsynced_bytes(&self) -> u64 {
         let pending = self.shared.pending();
         pending.end - pending.durable
     }
 
-    /// Tells whether as much as may be is not durable yet: no new work should be taken in.
+    /// Returns whether the limit of unsynced bytes is reached, so that no new work should be
+    /// accepted.
     pub fn behind(&self) -> bool {
         self.unsynced_bytes() >= self.shared.options.unsynced_bytes
     }
 
-    /// Returns the offset of the first frame that is kept.
+    /// Returns the offset of the first kept frame.
     pub fn first(&self) -> u64 {
         self.shared.segments()[0].base
     }
@@ -322,7 +310,7 @@ impl SegmentLog {
         }
         let segment = segments[segments.partition_point(|segment| segment.base <= offset) - 1];
         let path = folder::segment(&self.shared.dir, segment.number);
-        // Opened while the segments are held, so that it is not removed in between.
+        // Opened under the lock, so that it is not removed in between.
         let file = File::open(&path).map_err(LogError::io("open", &path))?;
         drop(segments);
         let place = self.shared.header + (offset - segment.base);
@@ -364,8 +352,8 @@ impl SegmentLog {
         Ok(())
     }
 
-    /// Removes the segments all of whose frames stand before an offset, all at once even if the
-    /// process dies meanwhile, and returns how many they were. Blocks.
+    /// Removes the segments that lie before an offset, atomically even if the process dies, and
+    /// returns their number. Blocks.
     pub fn remove_before(&self, offset: u64) -> Result<usize, LogError> {
         let mut segments = self.shared.segments();
         let offset = offset.min(self.shared.pending().durable);
@@ -402,7 +390,7 @@ impl Drop for SegmentLog {
         self.shared.pending().closing = true;
         self.shared.wake.notify_one();
         if let Some(writer) = self.writer.take() {
-            // If it panicked, that has been said already.
+            // A panic of the thread was logged already.
             let _ = writer.join();
         }
     }

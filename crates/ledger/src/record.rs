@@ -1,4 +1,4 @@
-//! What the ledger is told, and how it is written. `docs/ledger.md` lists the records.
+//! Records of the ledger and their encoding; `docs/ledger.md` lists the fields.
 
 use std::sync::Arc;
 
@@ -12,59 +12,57 @@ use super::codec::{Decoded, EntryReader, put, put_metrics, put_option, put_text}
 use super::result::{put_id, put_kind, put_result, read_id, read_kind, read_result};
 use crate::log::FramePart;
 
-/// One fact to be remembered.
+/// A record to append.
 #[derive(Clone, Copy, Debug)]
 pub enum LedgerEntry<'a> {
-    /// A batch was submitted. Its id is not that of a batch that has not ended.
+    /// A batch was submitted; no active batch has its id.
     Submitted {
-        /// Its key, never used before.
+        /// Key that was never used before.
         key: BatchKey,
-        /// Its name.
         batch: &'a BatchId,
-        /// Whether it is trained on.
         kind: BatchType,
-        /// How many of its tasks are enough.
+        /// Number of tasks that suffice.
         min_wait_num: Option<u32>,
-        /// Its tasks; their places are their ids.
+        /// Tasks; their indices are their ids.
         tasks: &'a [TaskEntry],
     },
-    /// A run came to its end: it is not tried again.
-    RunEnded { key: BatchKey, task: TaskId, run: RunId, end: &'a RunEnd<RunOutput<Bytes>> },
-    /// Something else happened to a batch.
-    Noted { key: BatchKey, note: &'a BatchMark },
-    /// A batch was finalized or aborted.
+    /// A run ended for good.
+    RunEnded {
+        key: BatchKey,
+        task: TaskId,
+        run: RunId,
+        end: &'a RunEnd<RunOutput<Bytes>>,
+    },
+    Noted {
+        key: BatchKey,
+        note: &'a BatchMark,
+    },
     BatchEnded(&'a BatchResult),
-    /// The model has this version now.
     Version(u64),
 }
 
-/// A task of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskEntry {
-    /// The name of its workflow.
     pub workflow: Arc<str>,
-    /// Whatever tasks have in common, such as the workflow itself. Neighbours that share the bytes
-    /// share them in the ledger, and again when they are recovered.
+    /// Bytes that tasks have in common, such as the workflow. Neighbours with equal bytes share
+    /// them in the ledger and after recovery.
     pub common: Option<Bytes>,
-    /// How many runs are wanted.
     pub repeat_times: u32,
-    /// The task itself.
     pub bytes: Bytes,
 }
 
-/// What can happen to a batch as a whole before it ends, each once. `rollway_core::Record` tells
-/// more.
+/// Event of a whole batch before its end, each at most once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchMark {
-    /// Runs that had not ended were cancelled.
+    /// Unfinished runs were cancelled.
     Cut {
         reason: CancelReason,
-        /// Whether unfinished tasks keep the good runs that they had.
+        /// Whether unfinished tasks keep their finished runs.
         keep: bool,
     },
-    /// Its results are about to be offered to the sink.
+    /// Delivery to the sink starts.
     Offered,
-    /// It was given up, in these words.
+    /// The batch is being aborted, for this reason.
     GivenUp(Arc<str>),
 }
 
@@ -74,18 +72,18 @@ pub(super) const BATCH_ENDED: u8 = 3;
 pub(super) const STATE: u8 = 4;
 pub(super) const NOTED: u8 = 5;
 
-/// What stands above all batches. The largest of every number that was ever written counts.
+/// Job-wide counters. The largest value ever written of each counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LedgerCounters {
-    /// Of the model.
+    /// Newest model version.
     pub(super) version: u64,
-    /// How often the ledger was opened.
+    /// Number of times the ledger was opened.
     pub(super) epoch: u64,
-    /// How many batches have ended.
+    /// Number of batches that ended.
     pub(super) ends: u64,
 }
 
-/// Writes a submission: the tasks first, then all their bytes, returned as parts to be shared.
+/// Encodes a submission: task heads, then the task bytes, returned as shared parts.
 pub(super) fn put_submitted<'a>(
     out: &mut Vec<u8>,
     life: u64,
@@ -123,7 +121,7 @@ fn same(a: &Bytes, b: &Bytes) -> bool {
     (a.as_ptr() == b.as_ptr() && a.len() == b.len()) || a == b
 }
 
-/// Writes the end of a run, but for its payload, which follows.
+/// Encodes the end of a run without its payload, which follows.
 pub(super) fn put_run_ended(
     out: &mut Vec<u8>,
     life: u64,
@@ -179,7 +177,7 @@ pub(super) fn put_state(out: &mut Vec<u8>, state: LedgerCounters) {
     [state.version, state.epoch, state.ends].into_iter().for_each(|number| put(out, number));
 }
 
-/// A record as it is read.
+/// A decoded record.
 #[derive(Debug)]
 pub(super) enum DecodedEntry {
     Submitted {
@@ -207,7 +205,7 @@ pub(super) enum DecodedEntry {
     State(LedgerCounters),
 }
 
-/// Reads the kind of a record and the number behind it, which is a life but for [`STATE`].
+/// Reads the kind of a record and the number behind it: a batch key, except for [`STATE`].
 pub(super) fn peek(bytes: &[u8]) -> Decoded<(u8, u64)> {
     let mut reader = EntryReader(bytes);
     Ok((reader.bytes(1)?[0], reader.number()?))

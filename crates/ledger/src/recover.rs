@@ -1,9 +1,8 @@
-//! What a ledger holds when it is opened.
+//! Recovery of a ledger's content at opening.
 //!
-//! Records may stand in the log twice, since compaction copies them before it removes what it has
-//! copied; and the end of a run may stand before the copy of the batch it belongs to. So records
-//! are gathered by life, run and end, whatever their order. Only one order is sure: no record of a
-//! life follows the record that ends it.
+//! Compaction copies records before it removes the originals, so a record may occur twice, and the
+//! end of a run may precede the copy of its batch. Records are therefore collected by batch key in
+//! any order. One order is guaranteed: no record of a batch follows its end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,57 +14,55 @@ use super::live_records::{EndedRuns, LiveRecords};
 use super::record::{self, BatchMark, DecodedEntry, LedgerCounters, TaskEntry};
 use crate::log::{LogPosition, TornTail};
 
-/// What survived.
+/// Content of a ledger at opening.
 #[derive(Debug, Default)]
 pub struct RecoveredLedger {
-    /// The batches that have not ended, in the order of submission.
+    /// Active batches in the order of submission.
     pub batches: Vec<RecoveredBatch>,
-    /// The results of the last batches that have, in the order of their ends.
+    /// Results of the last ended batches, in the order of their ends.
     pub results: Vec<(BatchId, Arc<BatchResult>)>,
-    /// The highest version of the model that was seen.
+    /// Newest model version.
     pub version: u64,
-    /// How often the ledger has been opened, this time included.
+    /// Number of times the ledger has been opened, including this one.
     pub epoch: u64,
-    /// What a crash left behind and was cut off; nobody was ever told that it was safe.
+    /// Unacknowledged tail that a crash left and opening cut off.
     pub torn: Option<TornTail>,
 }
 
-/// A batch that has not ended.
+/// An active batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecoveredBatch {
-    /// Its name.
     pub batch: BatchId,
     pub key: BatchKey,
-    /// Whether it is trained on.
     pub kind: BatchType,
-    /// How many of its tasks are enough.
+    /// Number of tasks that suffice.
     pub min_wait_num: Option<u32>,
-    /// Its tasks; their places are their ids.
+    /// Tasks; their indices are their ids.
     pub tasks: Vec<TaskEntry>,
-    /// The runs that have ended, by task and run. All others are to be done.
+    /// Runs that ended, by task and run; all others are to be executed.
     pub ended: Vec<(TaskId, RunId, RunEnd<RunOutput<Bytes>>)>,
-    /// What else happened to it, in the order in which it can have happened.
+    /// Marks in the order in which they can occur.
     pub notes: Vec<BatchMark>,
 }
 
-/// The records of one life.
+/// Records of one batch key.
 #[derive(Debug, Default)]
 struct BatchRecords {
     batch: Option<RecoveredBatch>,
     runs: BTreeMap<(TaskId, RunId), RunEnd<RunOutput<Bytes>>>,
-    /// By the order in which they can happen.
+    /// By the order in which they can occur.
     notes: BTreeMap<u8, BatchMark>,
     bytes: u64,
 }
 
-/// Records on their way to what they mean.
+/// Collects records into [`RecoveredLedger`].
 #[derive(Debug, Default)]
 pub(super) struct LedgerRecovery {
     results_kept: usize,
     state: LedgerCounters,
     lives: BTreeMap<u64, BatchRecords>,
     results: BTreeMap<u64, (u64, u64, Arc<BatchResult>)>,
-    /// The first record that makes no sense.
+    /// Offset and description of the first undecodable record.
     pub(super) error: Option<(u64, String)>,
 }
 
@@ -74,7 +71,6 @@ impl LedgerRecovery {
         Self { results_kept, ..Self::default() }
     }
 
-    /// Takes in a record.
     pub(super) fn visit(&mut self, position: LogPosition, bytes: &[u8]) {
         if self.error.is_some() {
             return;
@@ -133,7 +129,7 @@ impl LedgerRecovery {
         }
     }
 
-    /// Returns what the records mean, and the book to go on with; or what is wrong with them.
+    /// Returns the content and the live records, or a description of the inconsistency.
     pub(super) fn finish(self) -> Result<(RecoveredLedger, LiveRecords), String> {
         let mut book = LiveRecords { state: self.state, ..LiveRecords::default() };
         let LedgerCounters { version, epoch, .. } = self.state;

@@ -1,4 +1,4 @@
-//! The ledger: whatever happens, opening it returns what was appended, no more and no less.
+//! The ledger: opening returns exactly what was appended.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -20,7 +20,6 @@ fn check(dir: &Path, model: &Model) -> Ledger {
     ledger
 }
 
-/// Returns all files of a ledger.
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
     let entries = entries.map(|entry| (entry.file_name().into_string().unwrap(), entry.path()));
@@ -107,7 +106,7 @@ proptest! {
     }
 }
 
-/// Compaction by itself, beside whoever appends.
+/// Automatic compaction beside appends.
 #[test]
 fn a_ledger_that_is_used_for_long_stays_small() {
     let dir = tempfile::tempdir().unwrap();
@@ -155,8 +154,7 @@ fn a_ledger_that_is_used_for_long_stays_small() {
     assert_eq!(recovered.version, 299);
     let names: Vec<_> = recovered.results.iter().map(|(batch, _)| batch.clone()).collect();
     assert_eq!(names, [297, 298, 299].map(BatchId::from));
-    // 300 batches of more than 1000 bytes went through it. What they left goes by itself, beside
-    // the work and as fast as the disk allows: so there is work until it is gone.
+    // Garbage is removed in the background, as fast as the disk allows: append until it is gone.
     for version in 300..10_000 {
         if ledger.bytes() < 150_000 {
             return;

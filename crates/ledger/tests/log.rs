@@ -1,4 +1,4 @@
-//! The log: what was committed is there, in order, whatever happens to the rest; damage is noticed.
+//! The log: committed frames survive, damage is detected.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -42,7 +42,7 @@ fn header(path: &Path) -> (u64, u64) {
     (length.into(), u64::from_le_bytes(bytes[24..32].try_into().unwrap()))
 }
 
-/// Leaves of a log what a crash leaves that came when it had been written up to an offset.
+/// Leaves the files as a crash would that happened after writing up to an offset.
 fn crash(dir: &Path, offset: u64, filled: bool) {
     for path in segments(dir) {
         let (header, base) = header(&path);
@@ -88,7 +88,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec(step, 0..25)
 }
 
-/// Does the steps and returns the frames and where the committed ones end.
+/// Applies the steps; returns the frames and the end of the committed ones.
 fn run(log: &SegmentLog, steps: &[Step]) -> (Vec<(LogPosition, Vec<u8>)>, u64) {
     let (mut frames, mut committed) = (Vec::new(), log.end());
     for step in steps {

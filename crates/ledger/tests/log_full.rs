@@ -1,4 +1,4 @@
-//! A disk that is full, played by a limit on the size of files: an error, then room, then success.
+//! A full disk, simulated by a file size limit: an error, then success once there is room.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -8,7 +8,7 @@ use std::process::Command;
 use rollway_ledger::log::{FramePart, LogOptions, SegmentLog};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-/// Names the folder to the process that has the limit.
+/// Folder for the child process.
 const FOLDER: &str = "ROLLWAY_TEST_LOG_FULL";
 
 fn limit(bytes: Option<u64>) {
@@ -23,7 +23,7 @@ fn frames(dir: &Path) -> (SegmentLog, Vec<u8>) {
     (log, frames)
 }
 
-/// What the process with the limit does; nothing in the process that tests.
+/// Child process with the limit; does nothing in the test process.
 #[test]
 fn append_beyond_the_limit() {
     let Some(dir) = std::env::var_os(FOLDER) else { return };

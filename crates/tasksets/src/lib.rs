@@ -31,5 +31,5 @@ type Result<T> = std::result::Result<T, TasksetError>;
 /// The fields of a task.
 type Fields = serde_json::Map<String, serde_json::Value>;
 
-/// Rows of one taskset at most: a place in an order takes four bytes.
+/// Maximum rows of one taskset: a position takes four bytes.
 const MAX_ROWS: u64 = u32::MAX as u64;

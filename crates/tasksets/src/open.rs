@@ -1,4 +1,4 @@
-//! From a configuration to tasks.
+//! Opens the tasksets of a configuration.
 
 use std::sync::Arc;
 
@@ -11,13 +11,11 @@ use super::tasks::{TaskBudget, TaskStream};
 use super::{Result, TasksetError};
 use rollway_config::{BufferConfig, SelectorType, Taskset};
 
-/// Tasksets of a job at most.
+/// Maximum number of tasksets of a job.
 const MAX_SETS: usize = 4096;
 
-/// Opens the tasksets of a configuration.
-///
-/// Every file is read to its end or to what describes it, so that what is wrong with it is said
-/// before anything else is started.
+/// Opens the tasksets of a configuration. Every file is scanned at opening, so that its errors are
+/// reported before anything else starts.
 #[derive(Clone, Debug)]
 pub struct TasksetOpener<'a> {
     buffer: &'a BufferConfig,
@@ -25,20 +23,19 @@ pub struct TasksetOpener<'a> {
 }
 
 impl<'a> TasksetOpener<'a> {
-    /// Returns an opener for what a configuration says. It should be the resolved one: there
-    /// `repeat_times` of tasks to train on is what counts.
+    /// Returns an opener for a resolved configuration, in which `repeat_times` is effective.
     pub fn new(buffer: &'a BufferConfig) -> Self {
         Self { buffer, is_prompt_needed: true }
     }
 
     /// Accepts rows without a prompt, for workflows that read the row themselves. A `prompt_key`
-    /// other than the default one is still looked for.
+    /// other than the default is still required.
     #[must_use]
     pub fn without_prompts(self) -> Self {
         Self { is_prompt_needed: false, ..self }
     }
 
-    /// Opens the tasks to train on.
+    /// Opens the training tasks.
     pub fn train(&self) -> Result<TaskStream> {
         let configs: Vec<&Taskset> = self.buffer.explorer_input.train_tasksets().collect();
         if configs.is_empty() || configs.len() > MAX_SETS {
@@ -56,7 +53,7 @@ impl<'a> TasksetOpener<'a> {
         Ok(TaskStream::new(sets, budget, configs[0].data_selector.seed))
     }
 
-    /// Opens the tasks to evaluate on: one [`TaskStream`] for each set, in order.
+    /// Opens the evaluation tasks: one [`TaskStream`] per taskset, in order.
     pub fn evals(&self) -> Result<Vec<TaskStream>> {
         let configs = self.buffer.explorer_input.eval_tasksets.iter().enumerate();
         let open = |(id, config)| {
@@ -84,7 +81,7 @@ impl<'a> TasksetOpener<'a> {
             input.reward_fn_of(config),
         );
         let mut rows = Rows::open(config)?;
-        // What is evaluated is evaluated whole, in the order of the file.
+        // An evaluation covers the whole taskset in file order.
         let mut selector = config.data_selector.clone();
         if is_eval {
             selector.selector_type = SelectorType::Sequential;

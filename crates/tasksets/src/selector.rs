@@ -1,7 +1,7 @@
-//! Which row of a taskset comes next.
+//! Selectors: the order of the rows of a taskset.
 //!
-//! Every selector is decided by its seed and by how many rows it gave out, and the one that learns
-//! also by what it was told. So what it does next follows from its state.
+//! The next rows follow from seed, number of returned rows and, for `difficulty_based`, the
+//! feedback.
 
 mod arguments;
 mod difficulty;
@@ -16,18 +16,18 @@ use super::state::{EstimateState, SelectorState};
 use super::{Result, TasksetError};
 use rollway_config::{DataSelector, SelectorType};
 
-/// What became of what the selectors were told.
+/// Outcome of feedback, in tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FeedbackResult {
-    /// Tasks from which a selector learned.
+    /// Tasks a selector learned from.
     pub used: usize,
     /// Tasks whose selector does not learn.
     pub not_needed: usize,
-    /// Tasks that no taskset has.
+    /// Tasks of no taskset.
     pub unknown: usize,
-    /// Values that are no finite number.
+    /// Values that are not finite.
     pub invalid: usize,
-    /// Values below 0 or above 1, which were taken for 0 or 1. They are among those used.
+    /// Values outside 0..=1, clamped; included in `used`.
     pub clipped: usize,
 }
 
@@ -41,12 +41,11 @@ impl std::ops::AddAssign for FeedbackResult {
     }
 }
 
-/// Chooses rows.
 #[derive(Debug)]
 pub(super) struct Selector {
     config: DataSelector,
     rows: u32,
-    /// How many rows were given out.
+    /// Number of returned rows.
     taken: u64,
     way: SelectionOrder,
 }
@@ -54,7 +53,7 @@ pub(super) struct Selector {
 #[derive(Debug)]
 enum SelectionOrder {
     Sequential,
-    /// The order of an epoch.
+    /// Epoch and its order.
     Shuffle(Option<(u64, Vec<u32>)>),
     Random,
     Fixed(Vec<u32>),
@@ -62,7 +61,7 @@ enum SelectionOrder {
 }
 
 impl Selector {
-    /// Makes the selector of a taskset, which is called so in messages.
+    /// Creates the selector of the taskset `name`.
     pub(super) fn new(config: &DataSelector, name: &str, rows: &mut Rows) -> Result<Self> {
         let wrong = |what: String, hint: String| {
             let place = format!("taskset `{name}`, data_selector");
@@ -102,7 +101,6 @@ impl Selector {
         Ok(Self { config: config.clone(), rows, taken: 0, way })
     }
 
-    /// Returns the next rows.
     pub(super) fn take(&mut self, count: u32) -> Vec<u32> {
         let mut rng = rng(self.config.seed, self.taken);
         let rows = match &mut self.way {
@@ -118,12 +116,12 @@ impl Selector {
         rows
     }
 
-    /// Takes back that rows were given out.
+    /// Reverts a `take`.
     pub(super) fn put_back(&mut self, count: u32) {
         self.taken -= u64::from(count);
     }
 
-    /// Returns the row at a place of an order.
+    /// Returns the row at a position of the order.
     fn at(&mut self, place: u64) -> u32 {
         let rows = u64::from(self.rows);
         let (epoch, at) = (place / rows, (place % rows) as usize);
@@ -146,8 +144,7 @@ impl Selector {
         }
     }
 
-    /// Learns how tasks went: pairs of row and mean reward. A row that comes several times counts
-    /// with its mean.
+    /// Learns mean rewards by row; several values of a row are averaged.
     pub(super) fn feedback(&mut self, pairs: impl Iterator<Item = (u64, f64)>) -> FeedbackResult {
         let mut learned = FeedbackResult::default();
         let mut known: Vec<(u32, f64)> = Vec::new();
@@ -185,7 +182,7 @@ impl Selector {
         }
     }
 
-    /// Says why a state cannot be that of this selector, if so.
+    /// Returns why a state does not belong to this selector.
     pub(super) fn refuses(&self, state: &SelectorState) -> Option<String> {
         let is_now = |key: &str, was: String, now: String| {
             Some(format!("its selector's {key} was {was} and is {now}"))
@@ -215,7 +212,7 @@ impl Selector {
         }
     }
 
-    /// Goes on from a state that is not refused.
+    /// Resumes from an accepted state.
     pub(super) fn restore(&mut self, state: &SelectorState) {
         self.taken = state.taken;
         if let (SelectionOrder::Difficulty(estimates), Some(state)) =
@@ -226,7 +223,7 @@ impl Selector {
     }
 }
 
-/// Chooses without repetition as long as there are rows, and then again from all of them.
+/// Chooses without repetition; beyond the number of rows the choice repeats.
 fn rounds(rows: u32, count: u32, mut choose: impl FnMut(u32) -> Vec<u32>) -> Vec<u32> {
     if count <= rows {
         return choose(count);
@@ -235,7 +232,7 @@ fn rounds(rows: u32, count: u32, mut choose: impl FnMut(u32) -> Vec<u32>) -> Vec
     all.iter().copied().cycle().take(count as usize).collect()
 }
 
-/// Returns the mean of each row, by row.
+/// Returns the mean per row, sorted by row.
 fn means(mut pairs: Vec<(u32, f64)>) -> Vec<(u32, f64)> {
     pairs.sort_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
     let mean = |pairs: &[(u32, f64)]| {
@@ -245,7 +242,7 @@ fn means(mut pairs: Vec<(u32, f64)>) -> Vec<(u32, f64)> {
     pairs.chunk_by(|one, other| one.0 == other.0).map(mean).collect()
 }
 
-/// Returns rows by their features, the largest first; of equal ones the earlier row first.
+/// Returns rows by descending features, ties in row order.
 fn easy_to_hard(features: &[f64], width: usize) -> Vec<u32> {
     let of = |row: u32| &features[row as usize * width..][..width];
     let mut order: Vec<u32> = (0..(features.len() / width) as u32).collect();
@@ -257,7 +254,7 @@ fn easy_to_hard(features: &[f64], width: usize) -> Vec<u32> {
     order
 }
 
-/// Reads numbers that tell how hard tasks are, row by row.
+/// Reads the numeric features of all rows.
 fn features(rows: &mut Rows, name: &str, keys: &[&String]) -> Result<Vec<f64>> {
     let known = rows.keys();
     if let Some(key) = keys.iter().find(|key| !known.has(key)) {
@@ -283,7 +280,7 @@ fn features(rows: &mut Rows, name: &str, keys: &[&String]) -> Result<Vec<f64>> {
                     hint,
                 ));
             };
-            // There are two zeros, and they are equal.
+            // Normalizes -0.0.
             features.push(number + 0.0);
         }
     }

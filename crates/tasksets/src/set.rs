@@ -1,4 +1,4 @@
-//! One taskset: its rows, what they mean, and which comes next.
+//! One taskset: rows, format and selector.
 
 use std::sync::Arc;
 
@@ -17,14 +17,13 @@ pub(super) struct OpenTaskset {
 }
 
 impl OpenTaskset {
-    /// Returns the task of a row.
     pub(super) fn draw(&mut self, index: u64, epoch: u64) -> Result<SelectedTask> {
         let raw = self.rows.get(index)?;
         let task = self.shape.task(raw).map_err(|fault| fault.at(self.rows.place(index)))?;
         Ok(SelectedTask { source: self.source.clone(), index, epoch, task })
     }
 
-    /// Refuses rows without what every row needs, before a job depends on them.
+    /// Refuses rows without a required field before a job depends on them.
     pub(super) fn check(&mut self, place: &str) -> Result<()> {
         self.shape.check(place, self.rows.keys())?;
         let rows = self.rows.len();

@@ -1,5 +1,5 @@
-//! From columns to experiences. Arrays and texts stay where they are: an experience that was read
-//! keeps the memory of its batch.
+//! Conversion of columns to experiences. Arrays and texts are slices that share the memory of the
+//! batch.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,7 +21,7 @@ use super::schema::{expected, fits};
 
 type Result<T> = std::result::Result<T, ColumnError>;
 
-/// Reads all rows of a batch, wherever it comes from. Columns that are not ours are passed over.
+/// Reads all rows of a batch. Unknown columns are ignored.
 pub fn from_batch(batch: &RecordBatch) -> Result<Vec<Experience>> {
     let rows = ArrowRows::new(batch)?;
     let read = |row| match rows.read(row) {
@@ -31,7 +31,7 @@ pub fn from_batch(batch: &RecordBatch) -> Result<Vec<Experience>> {
     (0..batch.num_rows()).map(read).collect()
 }
 
-/// The columns of a batch, each of which was found to be what it has to be.
+/// The checked columns of a batch.
 struct ArrowRows<'a> {
     batch: &'a RecordBatch,
     texts: BTreeMap<&'static str, Texts<'a>>,
@@ -266,7 +266,7 @@ fn kind(name: &str) -> std::result::Result<ExperienceKind, FieldError> {
     found.ok_or_else(|| FieldProblem::UnknownName(name.to_owned()).at("kind"))
 }
 
-/// Texts that are given out as slices of the column.
+/// Text column whose values are returned as slices.
 struct Texts<'a> {
     array: &'a StringArray,
     data: Bytes,
@@ -284,7 +284,7 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// Lists of numbers that are given out as slices of the column.
+/// Numeric list column whose values are returned as slices.
 struct Lists<'a> {
     lists: &'a ListArray,
     data: Bytes,
@@ -316,13 +316,13 @@ fn owned(buffer: &Buffer) -> Bytes {
     Bytes::from_owner(buffer.clone())
 }
 
-/// Returns where the entries of a row are, if it has a list.
+/// Returns the range of a row's entries. `None`: null.
 fn entries(lists: &ListArray, row: usize) -> Option<Range<usize>> {
     let ends = lists.value_offsets();
     lists.is_valid(row).then(|| ends[row].as_usize()..ends[row + 1].as_usize())
 }
 
-/// Returns a column that holds what it has to hold.
+/// Returns a column of the expected type.
 fn column<'a>(batch: &'a RecordBatch, name: &'static str) -> Result<&'a dyn arrow_array::Array> {
     let expected = expected(name);
     let Some(column) = batch.column_by_name(name) else {
@@ -335,7 +335,7 @@ fn column<'a>(batch: &'a RecordBatch, name: &'static str) -> Result<&'a dyn arro
     Ok(column)
 }
 
-/// Returns a column in which nothing is absent.
+/// Returns a column without nulls.
 fn required<'a>(batch: &'a RecordBatch, name: &'static str) -> Result<&'a dyn arrow_array::Array> {
     let column = column(batch, name)?;
     whole(name, column)?;

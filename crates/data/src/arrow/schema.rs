@@ -1,11 +1,11 @@
-//! Which columns there are.
+//! Schema of the columns.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 
-/// The version of the columns, in the metadata of the schema under [`VERSION_KEY`].
+/// Version of the columns, in the schema metadata under [`VERSION_KEY`].
 const VERSION: &str = "1";
 const VERSION_KEY: &str = "rollway.columns";
 
@@ -52,42 +52,39 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     Arc::new(Schema::new_with_metadata(fields, version))
 });
 
-/// Returns the columns of experiences.
+/// Returns the schema of experiences.
 pub fn schema() -> SchemaRef {
     SCHEMA.clone()
 }
 
-/// Returns what a column of ours has to hold.
+/// Returns the type of a column.
 pub(super) fn expected(column: &'static str) -> DataType {
     let field = SCHEMA.field_with_name(column);
     field.map_or(DataType::Null, |field| field.data_type().clone())
 }
 
-/// Returns the entry of a list.
+/// Returns the item field of a list.
 pub(super) fn item(kind: DataType) -> Arc<Field> {
     Arc::new(Field::new("item", kind, false))
 }
 
-/// Returns the entry of a map from texts.
+/// Returns the entry field of a map with text keys.
 pub(super) fn entry(value: DataType) -> Arc<Field> {
     Arc::new(Field::new("entries", DataType::Struct(entry_fields(value)), false))
 }
 
-/// Returns what the entry of a map from texts consists of.
 pub(super) fn entry_fields(value: DataType) -> Fields {
     [Field::new("key", DataType::Utf8, false), Field::new("value", value, false)]
         .into_iter()
         .collect()
 }
 
-/// Returns what a run of tokens with the same version consists of.
 pub(super) fn version_run() -> Fields {
     [Field::new("version", DataType::Int64, true), Field::new("tokens", DataType::UInt32, false)]
         .into_iter()
         .collect()
 }
 
-/// Returns what an array of any shape consists of.
 pub(super) fn tensor() -> Fields {
     [
         Field::new("name", DataType::Utf8, false),
@@ -99,7 +96,6 @@ pub(super) fn tensor() -> Fields {
     .collect()
 }
 
-/// Returns what an entry of `custom_fields` consists of.
 pub(super) fn custom_field() -> Fields {
     ["source_field", "destination_field", "dtype"]
         .map(|name| Field::new(name, DataType::Utf8, false))
@@ -115,8 +111,8 @@ fn map(value: DataType) -> DataType {
     DataType::Map(entry(value), false)
 }
 
-/// Returns whether a column can be read as another: lists and maps may call their entries as they
-/// like, and what may be absent is judged by what is.
+/// Returns whether a column can be read as another: names of list items and map entries and
+/// nullability may differ.
 pub(super) fn fits(found: &DataType, expected: &DataType) -> bool {
     match (found, expected) {
         (DataType::List(found), DataType::List(expected)) => {

@@ -1,7 +1,7 @@
-//! Experiences as JSON lines, which any tool reads.
+//! Buffer of JSON lines, readable by any tool.
 //!
-//! A line is what `Experience::to_json` says, and under `payload` the whole experience in base64,
-//! arrays included, so that it can be read back bit for bit.
+//! A line is the output of `Experience::to_json` with the payload in base64 under `payload`, so
+//! that it can be read back exactly.
 
 mod line;
 
@@ -15,25 +15,23 @@ use super::files::{
 use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
 use crate::Sample;
 
-/// A file of JSON lines, and beside it a folder `….index` that remembers what was acknowledged.
+/// A file of JSON lines with an index folder `….index` beside it.
 ///
-/// A lot is appended and synced before it is entered in the index. What a writer that died left
-/// behind the last lot is cut off by the next opening or write and kept as `cut` in that folder.
-/// Without the index the whole file is read once, when it is opened, and is then one lot that is
-/// finished. Lots and names of experiences are known across restarts; memory does not grow with
-/// them. A name can be read by one process at a time.
+/// A write batch is appended and synced before it is indexed. Data of a crashed writer behind the
+/// last batch is cut off at the next opening or write and kept as `cut` in the index folder. A file
+/// without an index is read once at opening and becomes one batch. Keys and sample ids are known
+/// across restarts without using memory. One process at a time can read under a name.
 pub struct JsonlBuffer {
     files: FileBuffer<Lines>,
 }
 
 impl JsonlBuffer {
-    /// Opens a file `….jsonl` or `….json`, or makes it.
+    /// Opens or creates a file `….jsonl` or `….json`.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         Self::new(path.into(), true)
     }
 
-    /// Opens a file to which only what people read is written: no arrays, no payload. What is
-    /// written so cannot be read back.
+    /// Opens a file for human readers, without arrays and payloads; it cannot be read back.
     pub fn open_plain(path: impl Into<PathBuf>) -> Result<Self> {
         Self::new(path.into(), false)
     }
@@ -76,7 +74,7 @@ impl Lines {
         BufferError::Damaged { storage: self.name(), message }
     }
 
-    /// Cuts off what is behind the last lot.
+    /// Cuts off data behind the last batch.
     fn cut(&self, file: &mut File, end: u64) -> Result<()> {
         let length = file.metadata().at(&self.name())?.len();
         if length < end {
@@ -103,7 +101,7 @@ impl Lines {
         file.sync_all()
     }
 
-    /// Enters the lines of a file that has no index.
+    /// Indexes the lines of a file without an index.
     fn adopt(&self, file: File, index: &Change<'_>) -> Result<()> {
         let mut lines = BufReader::new(file);
         let (mut bytes, mut samples, mut line) = (0, 0, Vec::new());
@@ -132,7 +130,7 @@ impl Lines {
         file.seek(SeekFrom::Start(begin))?;
         let written = file.write_all(lines).and_then(|()| file.sync_data());
         if written.is_err() {
-            // The next write would cut it off too; this makes room at once.
+            // The next write would cut it off; this frees the space now.
             let _ = file.set_len(begin);
         }
         written

@@ -1,7 +1,7 @@
-//! A buffer in a PostgreSQL database. What it shares with other databases is in `sql.rs`.
+//! Buffer in a PostgreSQL database.
 //!
-//! Every session has a small runtime of its own, which runs while a call is under way: only so can
-//! a call that gets no answer be given up at its deadline.
+//! Every session has its own current-thread runtime, which runs during a call, so that a call
+//! without a response ends at its deadline.
 
 mod error_class;
 mod session;
@@ -16,20 +16,18 @@ use self::session::PostgresSession;
 use super::sql::{SqlDatabase, SqlDialect, SqlError, SqlOptions, SqlStore};
 use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
 
-/// A buffer in a PostgreSQL database.
-///
-/// Its calls block, and must not be made from a thread that runs asynchronous code.
+/// Buffer in a PostgreSQL database. Its calls block and must not be made from async code.
 #[derive(Clone, Debug)]
 pub struct PostgresBuffer {
     store: Arc<SqlStore<PostgresServer>>,
 }
 
 impl PostgresBuffer {
-    /// Opens a database: `postgresql://user:password@host:port/database`. The name of a driver, as
-    /// in `postgresql+psycopg://`, is passed over.
+    /// Opens `postgresql://user:password@host:port/database`. A driver name, as in
+    /// `postgresql+psycopg://`, is ignored.
     pub fn open(address: &str, options: SqlOptions) -> Result<Self> {
         let mut config = parse(address)?;
-        // The system counts keepalives in whole seconds.
+        // Keepalives have a resolution of one second.
         let quiet = options.connect_timeout.max(Duration::from_secs(1));
         config
             .application_name("rollway")
@@ -82,7 +80,7 @@ impl SqlDatabase for PostgresServer {
             existing: "SELECT count(to_regclass(quote_ident(name)))
                 FROM unnest(string_to_array($1, ',')) AS name",
             for_update: "FOR UPDATE",
-            // Compressing token ids costs more time than the disk does.
+            // Compressing token ids costs more time than the disk.
             tune: "ALTER TABLE {experience} ALTER COLUMN experience_bytes SET STORAGE EXTERNAL",
             size: Some("SELECT pg_total_relation_size('{experience}')"),
         }
@@ -93,7 +91,7 @@ impl SqlDatabase for PostgresServer {
     }
 }
 
-/// Reads an address. What is wrong with it is said without repeating it: it may hold a password.
+/// Parses an address. Errors do not repeat it: it may contain a password.
 fn parse(address: &str) -> Result<Config> {
     let unsupported = |message: String| BufferError::Unsupported {
         storage: "the PostgreSQL address".into(),

@@ -1,11 +1,11 @@
-//! The queue: experiences on their way from the explorer to the trainer, in memory or in files.
+//! Experience queue in memory or in files.
 //!
-//! [`ExperienceQueue::open`] makes one. Samples leave in the order in which they came, or by
-//! priority ([`QueueOptions::replay`]). A full queue lets writers wait, spills to disk or replaces;
-//! memory has a budget in bytes either way. What was read is kept until it is acknowledged.
+//! Samples leave in FIFO order or by priority ([`QueueOptions::replay`]). A full queue blocks
+//! writers, spills to disk or replaces samples; memory has a budget in bytes. Samples that were
+//! read are kept until acknowledged.
 //!
-//! `fifo` and `priority` are the two orders, data structures behind `store`; `writer` and `reader`
-//! wait and wake; `line` says who is next; `known` tells what has been here before.
+//! `fifo` and `priority` implement `store`; `writer` and `reader` wait and wake through
+//! `wait_queue`; `seen_ids` deduplicates.
 
 mod disk;
 mod fifo;
@@ -39,15 +39,13 @@ use rollway_ledger::log::SegmentLog;
 
 /// A queue of experiences.
 ///
-/// **Writers** are served in the order in which they began to wait. **Readers** all have one name
-/// and share one position: each sample goes to one of them, and they too are served in order, so
-/// that the first gets its whole batch. What a reader got is its own until its next read without
-/// `keep`, which acknowledges it. A reader that is dropped gives back what it had not acknowledged,
-/// also the last batch: a read of zero samples acknowledges and takes nothing.
+/// **Writers** are served in the order in which they began to wait. **Readers** share one name and
+/// one position: each sample goes to one of them, in the order of their requests. A reader holds
+/// its samples until its next read without `keep`, which acknowledges them. A dropped reader
+/// returns what it did not acknowledge; a read of zero samples acknowledges and takes nothing.
 ///
-/// **A position** is a number. A reader's own says that everything before it was acknowledged or is
-/// in its hands. Seeking to a position acknowledges everything before it and takes back everything
-/// that anybody holds after it.
+/// **A position** is a number. Everything before a reader's position is acknowledged or held by it.
+/// Seeking to a position acknowledges everything before it and takes back everything held after it.
 ///
 /// A durable queue counts writers anew each time it is opened.
 #[derive(Debug)]
@@ -55,34 +53,31 @@ pub struct ExperienceQueue {
     shared: Arc<QueueShared>,
 }
 
-/// What writers and readers share.
 #[derive(Debug)]
 struct QueueShared {
     options: QueueOptions,
-    /// Waited for without the lock.
+    /// Synced without holding the lock.
     samples: Option<Arc<SegmentLog>>,
     gone: Option<Arc<SegmentLog>>,
     state: Mutex<QueueState>,
 }
 
-/// Everything that changes.
 struct QueueState {
     store: Box<dyn QueueStore>,
     known: SeenIds,
-    /// Which writers there were, and whether they are open.
+    /// Names of writers; true while open.
     writers: BTreeMap<String, bool>,
-    /// The name that all readers have.
+    /// Common name of all readers.
     reader: Option<String>,
     readers: u64,
     waiting_writers: WaitQueue,
     waiting_readers: WaitQueue,
-    /// The newest version ever written.
+    /// Newest model version ever written.
     newest: u64,
     closed: bool,
 }
 
 impl ExperienceQueue {
-    /// Opens a queue.
     pub fn open(options: QueueOptions) -> Result<Arc<Self>> {
         options.check()?;
         let mut known = SeenIds::new(options.known_max);
@@ -107,8 +102,8 @@ impl ExperienceQueue {
         Ok(Arc::new(Self { shared: Arc::new(shared) }))
     }
 
-    /// Closes the queue: writers are refused from now on, also those that wait, and readers get
-    /// what there is and then the end of data.
+    /// Closes the queue: writers, also waiting ones, are refused; readers get the remaining samples
+    /// and then the end of data.
     pub fn close(&self) {
         let mut state = self.shared.lock();
         state.closed = true;
@@ -116,12 +111,11 @@ impl ExperienceQueue {
         state.waiting_writers.call_all();
     }
 
-    /// Returns what there is.
     pub fn usage(&self) -> QueueUsage {
         self.shared.lock().store.usage()
     }
 
-    /// Returns how many writers wait for room.
+    /// Returns the number of writers waiting for room.
     pub fn waiting_writers(&self) -> usize {
         self.shared.lock().waiting_writers.len()
     }
@@ -162,7 +156,7 @@ impl QueueShared {
         self.state.lock()
     }
 
-    /// Waits until what was stored is durable, so that it can be read.
+    /// Syncs stored samples, so that they can be read.
     fn make_durable<'a>(&'a self, mut state: MutexGuard<'a, QueueState>) -> Result<()> {
         if let (Some(log), Some(end)) = (&self.samples, state.store.not_durable()) {
             drop(state);
@@ -174,7 +168,7 @@ impl QueueShared {
         Ok(())
     }
 
-    /// Waits until it is durable what has left, and frees what it took.
+    /// Syncs the log of removed samples and frees their space.
     fn settle<'a>(
         &'a self,
         mut state: MutexGuard<'a, QueueState>,
@@ -212,12 +206,12 @@ impl QueueShared {
 }
 
 impl QueueState {
-    /// Tells whether nobody will write any more.
+    /// Returns whether no writer can write any more.
     fn has_ended(&self) -> bool {
         self.closed || (!self.writers.is_empty() && self.writers.values().all(|open| !open))
     }
 
-    /// Says what follows from a writer that came or went.
+    /// Updates the store and wakes a reader after a writer opened or closed.
     fn news_of_writers(&mut self) {
         let ended = self.has_ended();
         self.store.finish(ended, &mut self.known);

@@ -1,7 +1,5 @@
-//! A buffer in an SQLite file. What it shares with other databases is in `sql.rs`.
-//!
-//! The file is in WAL mode with `synchronous=FULL`: a commit is one append and one fsync, and
-//! readers do not wait for the writer. WAL needs all processes on one machine, and a local disk.
+//! Buffer in an SQLite file, in WAL mode with `synchronous=FULL`: a commit is one append and one
+//! fsync, and readers do not wait for the writer. WAL requires one machine and a local disk.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,14 +17,14 @@ use super::sql::{
 use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
 use crate::Sample;
 
-/// How large the write-ahead log grows before it is carried over into the file, in pages of 4 KiB.
-/// The default of 1000 would carry over, and wait for the disk a second time, with every large lot.
+/// WAL size at which a checkpoint starts, in pages of 4 KiB. The default of 1000 would checkpoint,
+/// with another fsync, at every large batch.
 const WAL_PAGES: u32 = 16_384;
 
-/// How long to wait for whoever changes the mode of the same file.
+/// Interval of attempts to change the journal mode.
 const MODE_CHANGE_DELAY: Duration = Duration::from_millis(2);
 
-/// How many prepared statements a connection keeps; there are fewer.
+/// Capacity of the statement cache; there are fewer statements.
 const STATEMENTS: usize = 32;
 
 /// A buffer in an SQLite file.
@@ -36,8 +34,8 @@ pub struct SqliteBuffer {
 }
 
 impl SqliteBuffer {
-    /// Opens a file, or makes it. The address is a path, or `sqlite:///` and a path, so that an
-    /// absolute path has four slashes.
+    /// Opens or creates a file. The address is a path, or `sqlite:///` and a path: an absolute path
+    /// has four slashes.
     pub fn open(address: &str, options: SqlOptions) -> Result<Self> {
         let path = address.strip_prefix("sqlite:///").unwrap_or(address);
         let name = format!("sqlite:///{path}");
@@ -78,13 +76,13 @@ impl SqlDatabase for SqliteFile {
 
     fn dialect(&self) -> SqlDialect {
         SqlDialect {
-            // AUTOINCREMENT: the id of a deleted row is not given out again.
+            // AUTOINCREMENT: ids of deleted rows are not reused.
             serial: "INTEGER PRIMARY KEY AUTOINCREMENT",
             time: "TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now'))",
             bytes: "BLOB",
             existing: "SELECT count(*) FROM sqlite_schema
                 WHERE instr(','||$1||',', ','||name||',')",
-            // A transaction has the whole file to itself.
+            // A transaction locks the whole file.
             for_update: "",
             tune: "",
             size: None,
@@ -130,8 +128,8 @@ impl SqliteFile {
     }
 }
 
-/// Has a file keep a write-ahead log. Two who change a new file are in each other's way, and SQLite
-/// itself has neither of them wait: they would wait for each other.
+/// Enables the WAL. Two connections that change a new file block each other, and SQLite's busy
+/// timeout does not apply.
 fn use_wal(connection: &Connection, patience: Duration) -> rusqlite::Result<()> {
     let until = Instant::now() + patience;
     loop {
@@ -157,7 +155,7 @@ struct SqliteSession {
     signal: Arc<Signal>,
     poll: Duration,
     announced: bool,
-    /// The state of the database at the last mark: changes of this process, of all others.
+    /// State at the last mark: changes by this process, by others.
     seen: (u64, i64),
 }
 
@@ -176,8 +174,7 @@ impl SqliteSession {
 }
 
 impl Session for SqliteSession {
-    /// What a local file does has no time limit but the wait for the turn, which the connection
-    /// knows.
+    /// Local files have no time limit but the busy timeout of the connection.
     fn limit(&mut self, _: Instant) {}
 
     fn begin(&mut self) -> Result<(), SqlError> {
@@ -197,7 +194,7 @@ impl Session for SqliteSession {
     }
 
     fn rollback(&mut self) -> Result<(), SqlError> {
-        // Some faults, a full disk among them, may have rolled back already.
+        // Some errors, such as a full disk, roll back automatically.
         if self.connection.is_autocommit() { Ok(()) } else { self.batch("ROLLBACK") }
     }
 
@@ -225,7 +222,6 @@ impl Session for SqliteSession {
         self.done(run())
     }
 
-    /// A transaction is alone from its beginning.
     fn lock(&mut self) -> Result<(), SqlError> {
         Ok(())
     }
@@ -261,8 +257,8 @@ impl Session for SqliteSession {
         Ok(())
     }
 
-    /// Waits for this process's signal. SQLite has no event that crosses processes: of their
-    /// changes, the file's own counter tells, and looking at it is all that can be done.
+    /// Waits for the signal of this process. SQLite has no notification across processes, so their
+    /// changes are polled.
     fn wait(&mut self, until: Instant) -> Result<(), SqlError> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -314,7 +310,7 @@ fn params<'a>(values: &'a [SqlValue<'a>]) -> impl rusqlite::Params + 'a {
     rusqlite::params_from_iter(values)
 }
 
-/// Writes parameters as SQLite numbers them; in its own reading `$1` is a name.
+/// Converts `$1` to `?1`; SQLite treats `$1` as a name.
 fn numbered(sql: &str) -> String {
     sql.replace('$', "?")
 }
@@ -343,7 +339,7 @@ fn fault(name: &str, cause: &rusqlite::Error) -> SqlError {
             | ErrorCode::SystemIoFailure
             | ErrorCode::FileLockingProtocolFailed,
         ) => BufferError::Unavailable { storage, message },
-        // Not a database, pages that contradict each other, a table that somebody changed.
+        // Not a database, inconsistent pages, a changed table.
         _ => BufferError::Damaged { storage, message },
     }
     .into()

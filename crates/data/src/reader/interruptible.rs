@@ -1,16 +1,14 @@
-//! Reads that can be given up while they wait.
+//! Interruptible reads.
 
 use std::time::{Duration, Instant};
 
 use crate::buffer::{ExperienceReader, ReadEnd, ReadRequest, ReadResult, Result};
 
-/// How long a reader waits before it is asked whether anybody still wants to know. A buffer cannot
-/// be interrupted.
+/// Interval at which a waiting read checks for interruption; a buffer cannot be interrupted.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Reads what is asked for into `taken`, as one read would, until `given_up` says that nobody
-/// waits any more. What was taken by then is in `taken`, also after an error, and is lost only by
-/// the caller.
+/// Reads into `taken`, as one read would, until `given_up` returns true. Samples taken by then are
+/// in `taken`, also after an error.
 pub fn read_until(
     reader: &mut dyn ExperienceReader,
     ask: &ReadRequest,
@@ -35,7 +33,7 @@ pub fn read_until(
         if more.end != ReadEnd::TimedOut || left <= POLL_INTERVAL && until.is_some() || given_up() {
             return Ok(());
         }
-        // What was acknowledged is, and what was just read is not.
+        // The first slice acknowledged; later ones must not.
         keep = true;
     }
 }

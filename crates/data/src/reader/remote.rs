@@ -1,4 +1,4 @@
-//! The trainer's end of a buffer that is elsewhere.
+//! Client of a served buffer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,28 +13,25 @@ use super::runtime;
 use crate::Sample;
 use crate::buffer::{BufferError, ExperienceReader, ReadEnd, ReadRequest, ReadResult, Result};
 
-/// The largest message that is accepted: larger than any sample should be.
+/// Maximum message size, larger than any sample.
 const MESSAGE_BYTES: usize = 1 << 30;
 
-/// How long to wait before the first try to connect again; each further wait is twice as long.
+/// Wait before the first reconnect; doubled each time.
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// The longest wait between two tries.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// So many connections may be lost one after the other as soon as something is asked.
+/// Maximum number of consecutive connections lost right after a request.
 const MAX_LOST_CONNECTIONS: u32 = 20;
 
-/// How long leaving may take.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long to try when nobody answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetryTimeouts {
-    /// How long one try to connect may take.
+    /// Limit of one connection attempt.
     pub connect_timeout: Duration,
-    /// How long to go on trying, before [`connect`] or a read fails. A read that failed so may be
-    /// repeated, and loses nothing.
+    /// Limit of all attempts before [`connect`] or a read fails. A failed read may be repeated
+    /// without loss.
     pub reconnect_timeout: Duration,
 }
 
@@ -45,11 +42,10 @@ impl Default for RetryTimeouts {
     }
 }
 
-/// A reader of a buffer that [`serve`](super::serve) offers.
+/// Reader of a buffer that [`serve`](super::serve) offers.
 ///
-/// A connection that is cut is made anew, and the read that was under way goes on: what was on its
-/// way comes again, what was acknowledged does not. Its calls block, and must not be made from a
-/// thread that runs asynchronous code.
+/// It reconnects and continues the current read: samples in transit come again, acknowledged ones
+/// do not. Its calls block and must not be made from async code.
 #[derive(Debug)]
 pub struct RemoteReader {
     url: String,
@@ -58,18 +54,18 @@ pub struct RemoteReader {
     name: String,
     session: String,
     patience: RetryTimeouts,
-    /// Always there, but in `drop`.
+    /// `None` only in `drop`.
     runtime: Option<Runtime>,
     link: Option<ReaderLink>,
     instance: String,
     position: String,
-    /// The number of the last request.
+    /// Number of the last request.
     number: u64,
-    /// Whether the last read got an answer.
+    /// Whether the last read got a response.
     answered: bool,
 }
 
-/// Connects to a buffer that is offered at `rollway://HOST:PORT` or `rollway+unix:PATH`.
+/// Connects to a buffer at `rollway://HOST:PORT` or `rollway+unix:PATH`.
 pub fn connect(
     url: &str,
     secret: Secret,
@@ -88,7 +84,7 @@ pub fn connect(
         storage: url.into(),
         message: error.to_string(),
     };
-    // A thread of its own keeps the connection alive while the trainer trains.
+    // Its thread keeps the connection alive while the trainer computes.
     let runtime = runtime("rollway-reader-link", 1).map_err(failed)?;
     let mut remote = RemoteReader {
         url: url.to_owned(),
@@ -116,7 +112,7 @@ impl RemoteReader {
         }
     }
 
-    /// Connects, and tries again as long as it makes sense.
+    /// Connects, with retries.
     fn reconnect(&mut self) -> Result<()> {
         let until = Instant::now() + self.patience.reconnect_timeout;
         let mut wait = RETRY_DELAY;
@@ -161,7 +157,7 @@ impl RemoteReader {
         }
     }
 
-    /// Asks until there is an answer; `request` is called for every try.
+    /// Sends a request until there is a response; `request` is called for every attempt.
     fn ask(&mut self, request: impl Fn() -> trainer_message::Kind) -> Result<ReaderReply> {
         let mut losses = 0;
         loop {
@@ -183,7 +179,7 @@ impl RemoteReader {
             };
             drop(link);
             tracing::debug!(url = self.url, words, "the connection was lost");
-            // Who always takes the question and never answers does not get better by asking.
+            // A server that accepts requests and never responds does not recover by repetition.
             losses = if asked.elapsed() < MAX_RETRY_DELAY { losses + 1 } else { 0 };
             if losses > MAX_LOST_CONNECTIONS {
                 let message = format!("{losses} connections were lost at once, the last: {words}");
@@ -200,7 +196,7 @@ struct ReaderReply {
     done: proto::Done,
 }
 
-/// Waits for a whole answer.
+/// Waits for a complete response.
 async fn answer(
     link: &mut ReaderLink,
     number: u64,
@@ -255,7 +251,7 @@ fn failed(failed: proto::Failed) -> BufferError {
 
 impl ExperienceReader for RemoteReader {
     fn read(&mut self, ask: &ReadRequest) -> Result<ReadResult> {
-        // A read that got no answer is asked for again: the server may have taken samples for it.
+        // A read without response is repeated: the server may have taken samples for it.
         self.number += u64::from(self.answered);
         self.answered = false;
         let (number, start) = (self.number, Instant::now());

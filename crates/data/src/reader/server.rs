@@ -1,4 +1,4 @@
-//! Offers a buffer to other processes and machines.
+//! Serves a buffer to other processes and machines.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,33 +22,30 @@ use super::runtime;
 use super::session::ReaderSession;
 use crate::buffer::{Buffer, BufferError, ReadEnd, ReadResult};
 
-/// Samples leave in messages of about so many bytes.
+/// Approximate size of a message of samples.
 const CHUNK: usize = 1 << 20;
 
-/// The largest sample: what trainers accept as a message, with room for the rest of it.
+/// Largest sample: the message limit of trainers, with room for the rest of the message.
 const SAMPLE: usize = (1 << 30) - CHUNK;
 
-/// How long connections have to end.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How a buffer is offered.
 #[derive(Clone, Debug)]
 pub struct ReaderServerOptions {
-    /// Where. A socket in the file system is for this user only; a TCP address other than the
-    /// loopback is protected by nothing but the secret, which travels in the clear.
+    /// A Unix socket is accessible to this user only; a TCP address other than loopback is
+    /// protected by the secret alone, which is sent unencrypted.
     pub address: Address,
-    /// What a trainer has to know; one that nobody can guess if none.
+    /// `None`: random.
     pub secret: Option<Secret>,
-    /// How many may connect, and how much may be on its way to them.
     pub limits: ReaderLimits,
-    /// How long what a lost connection had not acknowledged waits for it to come back, before
-    /// other readers of its name get it.
+    /// Time for which unacknowledged samples of a lost connection wait for its return before other
+    /// readers of its name get them.
     pub grace: Duration,
-    /// How many bytes one trainer may keep as not acknowledged, the last answer not counted.
+    /// Maximum unacknowledged bytes of a trainer, without the last response.
     pub held_bytes: usize,
-    /// How many names of readers there may be.
+    /// Maximum number of reader names.
     pub names: usize,
-    /// How many samples may be asked for at once.
+    /// Maximum number of samples per read.
     pub count: u64,
 }
 
@@ -66,18 +63,15 @@ impl Default for ReaderServerOptions {
     }
 }
 
-/// Why a buffer is not offered.
 #[derive(Debug, thiserror::Error)]
 pub enum ReaderServerError {
-    /// The address cannot be used.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The system has no thread or no random number for us.
     #[error("cannot offer the buffer: {0}")]
     Io(#[from] io::Error),
 }
 
-/// A buffer that is offered. Dropping it disconnects every trainer and waits until nobody reads.
+/// A served buffer. Dropping it disconnects every trainer and waits until all reads end.
 #[derive(Debug)]
 pub struct ReaderServer {
     server: Option<ReaderListener>,
@@ -87,7 +81,7 @@ pub struct ReaderServer {
     shared: Arc<ReaderServerShared>,
 }
 
-/// Begins to offer a buffer. Blocks until the address is taken.
+/// Starts to serve a buffer. Blocks until the address is bound.
 pub fn serve(
     buffer: Arc<dyn Buffer>,
     options: ReaderServerOptions,
@@ -118,7 +112,7 @@ pub fn serve(
 }
 
 impl ReaderServer {
-    /// Returns where trainers connect to: `rollway://HOST:PORT` or `rollway+unix:PATH`.
+    /// Returns the URL for trainers: `rollway://HOST:PORT` or `rollway+unix:PATH`.
     pub fn url(&self) -> String {
         match &self.address {
             Address::Tcp(host_port) => format!("rollway://{host_port}"),
@@ -126,17 +120,17 @@ impl ReaderServer {
         }
     }
 
-    /// Returns where it listens: the port, if the system chose it.
+    /// Returns the bound address.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Returns what trainers have to know.
+    /// Returns the secret for trainers.
     pub fn secret(&self) -> &Secret {
         &self.secret
     }
 
-    /// Returns how many were refused, by reason, without the zeros.
+    /// Returns the non-zero counts of refusals by reason.
     pub fn refused(&self) -> Vec<(RefusalCode, u64)> {
         self.server.as_ref().map(ReaderListener::refused).unwrap_or_default()
     }
@@ -152,8 +146,8 @@ impl Drop for ReaderServer {
         }
         self.shared.groups().clear();
         if let Some(runtime) = self.runtime.take() {
-            // In a thread of its own, because this one may run asynchronous code. When it is
-            // done, nobody holds the buffer any more.
+            // In its own thread, because this one may run async code. Afterwards no task holds the
+            // buffer.
             let ending = thread::spawn(move || runtime.shutdown_timeout(SHUTDOWN_TIMEOUT));
             let _ = ending.join();
         }
@@ -166,7 +160,7 @@ struct ReaderServerShared {
     groups: Mutex<HashMap<String, Arc<ReaderGroup>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     stop: CancellationToken,
-    /// Tells this server from those before it.
+    /// Distinguishes this server from its predecessors.
     instance: String,
 }
 
@@ -185,7 +179,7 @@ impl ReaderServerShared {
         self.groups.lock()
     }
 
-    /// Gives a trainer a thread: buffers block.
+    /// Starts a thread for a trainer: buffers block.
     fn take(self: &Arc<Self>, arrival: ReaderConnection) {
         let mut threads = self.threads();
         threads.retain(|thread| !thread.is_finished());
@@ -212,7 +206,7 @@ impl ReaderServerShared {
         Ok(Arc::clone(groups.entry(name.to_owned()).or_default()))
     }
 
-    /// Serves one trainer until it is gone.
+    /// Serves one trainer until it disconnects.
     fn attend(&self, arrival: ReaderConnection) {
         let ReaderConnection { hello, mut requests, replies, gone } = arrival;
         let taken_in = self.group(&hello.name).and_then(|group| {
@@ -295,7 +289,7 @@ impl ReaderServerShared {
     }
 }
 
-/// Refuses what would not arrive.
+/// Refuses samples larger than a message.
 fn deliverable(taken: ReadResult) -> Result<ReadResult, BufferError> {
     match taken.samples.iter().find(|sample| sample.payload.len() > SAMPLE) {
         None => Ok(taken),

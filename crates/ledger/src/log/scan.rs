@@ -1,4 +1,4 @@
-//! Reading segments from beginning to end, and telling a crash from damage.
+//! Sequential scan of a segment; distinguishes torn tails from damage.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -8,30 +8,26 @@ use super::LogPosition;
 use super::error::LogError;
 use super::format::{FRAME, FrameHead, HEAD};
 
-/// A segment on the way through.
 #[derive(Debug)]
 pub(super) struct LogScan<'a> {
     path: &'a Path,
     file: BufReader<File>,
-    /// Where the next frame stands in the log.
     offset: u64,
-    /// What to add to an offset for the place in the file.
+    /// Difference between file position and log offset.
     shift: i128,
     /// Bytes of the file from `offset` on.
     left: u64,
 }
 
-/// Why a scan came to its end.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ScanEnd {
-    /// There is nothing more.
     Whole,
-    /// A crash cut off the last write.
+    /// A crash interrupted the last write.
     Torn,
 }
 
 impl<'a> LogScan<'a> {
-    /// Begins after the header of `header` bytes.
+    /// Starts behind a header of `header` bytes.
     pub(super) fn new(path: &'a Path, header: u64, base: u64) -> Result<Self, LogError> {
         let open = || {
             let mut file = File::open(path)?;
@@ -45,22 +41,19 @@ impl<'a> LogScan<'a> {
         Ok(Self { path, file, offset: base, shift, left })
     }
 
-    /// Returns where the next frame stands.
     pub(super) const fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Returns how many bytes of the file were not looked at or are no frames.
     pub(super) const fn left(&self) -> u64 {
         self.left
     }
 
-    /// Returns the place of the next frame in the file.
     pub(super) const fn place(&self) -> u64 {
         (self.offset as i128 + self.shift) as u64
     }
 
-    /// Visits the frames up to an offset, and says how it ended.
+    /// Visits the frames up to an offset.
     pub(super) fn run(
         &mut self,
         until: u64,
@@ -97,10 +90,9 @@ impl<'a> LogScan<'a> {
         self.file.read_exact(bytes).map_err(LogError::io("read", self.path))
     }
 
-    /// Tells whether a frame that is not right, of which `read` has been read, is the trace of a
-    /// crash. A crash leaves the beginning of what was written, at most with zeros in the place of
-    /// the rest, where the file system had made room for it and not filled it. Everything else is
-    /// damage, and so is anything that good frames follow.
+    /// Classifies an invalid frame of which `read` has been read. A crash leaves a prefix of the
+    /// write, possibly followed by zeros that the file system allocated. Anything else, and
+    /// anything followed by valid frames, is damage.
     fn judge(&mut self, read: &[u8], wrong: &str) -> Result<ScanEnd, LogError> {
         let mut rest = read.to_vec();
         self.file.read_to_end(&mut rest).map_err(LogError::io("read", self.path))?;

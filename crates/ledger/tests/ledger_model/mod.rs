@@ -1,4 +1,4 @@
-//! Random histories of a ledger, and what is to be remembered of them.
+//! Random histories of a ledger and their expected content.
 
 use std::sync::Arc;
 
@@ -70,7 +70,6 @@ pub(crate) fn result(key: u64, batch: &BatchId, state: BatchState, tasks: u32) -
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Submit(u8, Vec<TaskEntry>),
-    /// A batch, a run of it, how it ended.
     EndRun(Index, Index, RunEnd<RunOutput<Bytes>>),
     EndBatch(Index, bool),
     Note(Index, BatchMark),
@@ -109,7 +108,7 @@ fn note() -> impl Strategy<Value = BatchMark> {
     ]
 }
 
-/// Returns the place of a note among those that a batch can have.
+/// Returns the order of a mark among those of a batch.
 fn place(note: &BatchMark) -> u8 {
     match note {
         BatchMark::Cut { .. } => 0,
@@ -140,7 +139,7 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
     vec(step, 0..most)
 }
 
-/// What a ledger must say.
+/// Expected content of a ledger.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Model {
     lives: u64,
@@ -158,7 +157,7 @@ impl Model {
     }
 }
 
-/// Does a step to both, if it can be done.
+/// Applies a step to both, if possible.
 pub(crate) fn apply(ledger: &Ledger, model: &mut Model, step: &Step) {
     match step {
         Step::Submit(id, tasks) => submit(ledger, model, *id, tasks),

@@ -1,4 +1,4 @@
-//! Arrow: record batches, in a stream as dataset folders have them, or in a file with a footer.
+//! Arrow files: IPC streams, as dataset folders have them, and files with a footer.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,16 +18,16 @@ use super::file_handle::FileHandle;
 use super::{Cache, Scanned, Shard};
 use crate::{Fields, Result};
 
-/// How a file with a footer begins.
+/// Magic of a file with a footer.
 const MAGIC: &[u8] = b"ARROW1";
 
-/// What stands before the length of a message.
+/// Marker before the length of a message.
 const CONTINUATION: [u8; 4] = [0xff; 4];
 
 struct Arrow {
     handle: FileHandle,
     schema: SchemaRef,
-    /// The number of rows up to and with each batch.
+    /// Cumulative row counts of the batches.
     ends: Vec<u64>,
     layout: ArrowLayout,
 }
@@ -37,7 +37,7 @@ enum ArrowLayout {
     File { reader: Option<FileReader<BufReader<File>>> },
 }
 
-/// Where a message is.
+/// Offsets of a message.
 #[derive(Clone, Copy, Debug)]
 struct IpcMessage {
     header: u64,
@@ -62,11 +62,11 @@ pub(super) fn open(path: &Path) -> Result<Scanned> {
     Ok(Scanned { shard: Box::new(shard), keys, print })
 }
 
-/// What reading from the beginning to the end finds.
+/// Result of the scan.
 struct Walked {
     schema: SchemaRef,
     ends: Vec<u64>,
-    /// How many cells of each column are null.
+    /// Null cells of each column.
     nulls: Vec<u64>,
     layout: ArrowLayout,
 }
@@ -86,7 +86,7 @@ fn walk_file(file: &File) -> std::result::Result<Walked, ColumnFault> {
     Ok(Walked { schema, ends, nulls, layout: ArrowLayout::File { reader: Some(reader) } })
 }
 
-/// A way through a stream that reads what describes the data, and not the data.
+/// Scan of a stream that reads metadata only.
 struct ArrowWalk<'a> {
     file: &'a File,
     len: u64,
@@ -135,7 +135,7 @@ impl ArrowWalk<'_> {
         Ok(Walked { schema, ends, nulls, layout: ArrowLayout::Stream { batches, dictionaries } })
     }
 
-    /// Returns the next message and its header, unless the stream ends.
+    /// Returns the next message and its header; `None` at the end of the stream.
     fn next(&mut self) -> std::result::Result<Option<(IpcMessage, Vec<u8>)>, ColumnFault> {
         if self.at == self.len {
             return Ok(None);
@@ -172,8 +172,7 @@ impl ArrowWalk<'_> {
     }
 }
 
-/// Returns how many rows a batch has, if its first column says so too: a number alone may be
-/// damaged, and would have billions of rows looked for.
+/// Returns the row count of a batch if its first column agrees: a damaged count could be billions.
 fn rows(batch: &arrow_ipc::RecordBatch<'_>) -> std::result::Result<u64, ColumnFault> {
     let first = batch.nodes().filter(|nodes| !nodes.is_empty()).map(|nodes| nodes.get(0).length());
     match u64::try_from(batch.length()) {
@@ -185,7 +184,7 @@ fn rows(batch: &arrow_ipc::RecordBatch<'_>) -> std::result::Result<u64, ColumnFa
     }
 }
 
-/// Adds how many cells of each column are null, as a batch says before its data.
+/// Adds the null counts that a batch states for its columns.
 fn count_nulls(schema: &Schema, batch: &arrow_ipc::RecordBatch<'_>, nulls: &mut Vec<u64>) {
     nulls.resize(schema.fields().len(), 0);
     let Some(nodes) = batch.nodes() else { return };
@@ -198,7 +197,7 @@ fn count_nulls(schema: &Schema, batch: &arrow_ipc::RecordBatch<'_>, nulls: &mut 
     }
 }
 
-/// Returns by how many nodes a column is described: one for itself, and those of its parts.
+/// Returns the number of nodes of a column: one for itself and those of its children.
 fn node_count(kind: &DataType) -> usize {
     let part = |field: &FieldRef| node_count(field.data_type());
     let parts = match kind {

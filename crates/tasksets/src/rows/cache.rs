@@ -1,16 +1,16 @@
-//! Decoded parts of files, as many as fit into a fixed room.
+//! Least-recently-used cache of decoded batches.
 
 use std::collections::VecDeque;
 
 use arrow_array::RecordBatch;
 
-/// Bytes that are kept at most; a single part may be larger, and is then alone.
+/// Maximum bytes; one larger batch may be cached alone.
 const MAX_CACHE_BYTES: usize = 64 << 20;
 
-/// Which part of which file.
+/// File number and part of the file.
 pub(super) type Key = (usize, usize);
 
-/// The parts that were used last, the most recent one at the end.
+/// Cached batches, most recently used last.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     parts: VecDeque<(Key, RecordBatch)>,

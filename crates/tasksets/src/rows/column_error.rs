@@ -1,4 +1,4 @@
-//! What files of columns have in common.
+//! Helpers for columnar files.
 
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::cell;
 use super::field_names::FieldNames;
 use crate::{Fields, Result, TasksetError, TasksetErrorKind};
 
-/// What a library says about a file.
+/// Error of a columnar library.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ColumnFault {
     #[error(transparent)]
@@ -28,8 +28,7 @@ impl From<std::io::Error> for ColumnFault {
     }
 }
 
-/// Does something with a file that may be damaged. The libraries panic at some damages, and a job
-/// is not to end for that without a word.
+/// Reads from a file that may be damaged; the libraries panic on some damage.
 pub(super) fn survive<T>(
     path: &Path,
     act: impl FnOnce() -> std::result::Result<T, ColumnFault>,
@@ -44,8 +43,8 @@ pub(super) fn survive<T>(
     Err(TasksetError::new(TasksetErrorKind::Row, path.display(), what, hint))
 }
 
-/// Returns the names of the columns, and how many cells of each are not null where `present` knows
-/// that. Two of the same name would make one field of a row.
+/// Returns the columns with their non-null counts where `present` knows them. Refuses duplicate
+/// names and unsupported types.
 pub(super) fn keys(
     path: &Path,
     schema: &Schema,
@@ -69,7 +68,6 @@ pub(super) fn keys(
     Ok(keys)
 }
 
-/// Returns a row of a batch.
 pub(super) fn row(path: &Path, batch: &RecordBatch, at: usize) -> Result<Fields> {
     survive(path, || {
         if at >= batch.num_rows() {

@@ -1,8 +1,7 @@
-//! CSV and TSV: records with a header.
+//! CSV and TSV files with a header.
 //!
-//! A file of text has no types. A column is of numbers or of truth values where every cell says so
-//! in the one way in which it would be written; everything else stays the text it is. A cell with
-//! nothing in it is null.
+//! A column is numeric or boolean only if every cell is in canonical form; otherwise it stays text.
+//! An empty cell is null.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,10 +19,10 @@ use super::file_handle::FileHandle;
 use super::{Cache, MAX_ROW_BYTES, Scanned, Shard};
 use crate::{Fields, Result, TasksetError, TasksetErrorKind};
 
-/// What the cells of a column are.
+/// Type of a column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Type {
-    /// All of them are empty so far.
+    /// All cells are empty so far.
     #[default]
     Unknown,
     Bool,
@@ -75,11 +74,11 @@ struct Csv {
 struct CsvColumn {
     name: String,
     kind: Type,
-    /// How many cells have something in them.
+    /// Number of non-empty cells.
     filled: u64,
 }
 
-/// Opens files whose columns have the same types where they have the same names.
+/// Scans files; columns of the same name get one type.
 pub(super) fn open(files: &[PathBuf]) -> Result<Vec<Scanned>> {
     let mut types: BTreeMap<String, Type> = BTreeMap::new();
     let mut found = Vec::new();
@@ -132,7 +131,7 @@ fn scan(path: &Path) -> Result<(Csv, [u8; 32])> {
     Ok((Csv { handle, delimiter, columns, starts }, print))
 }
 
-/// Returns the names of the columns. One without a name is called as other tools call it.
+/// Returns the column names; unnamed columns are named as in pandas.
 fn header(path: &Path, reader: &mut Reader<Feed<'_>>) -> Result<Vec<String>> {
     let header = reader.headers().map_err(|error| bad_row(path, &error))?;
     let name = |(at, name): (usize, &str)| match name.is_empty() {
@@ -176,7 +175,7 @@ fn bad_row(path: &Path, error: &::csv::Error) -> TasksetError {
     }
 }
 
-/// A file on its way to the parser: hashed, and stopped where a record does not end.
+/// Reader that hashes the file and stops at a record without end.
 struct Feed<'a> {
     file: &'a File,
     hash: Sha256,

@@ -1,4 +1,4 @@
-//! Which files a path means: the file itself, or those of a split in the folder of a dataset.
+//! Resolves a path to data files: the file itself, or the files of a split in a dataset folder.
 
 mod folder;
 mod saved;
@@ -10,10 +10,9 @@ use std::path::{Path, PathBuf};
 use crate::{Result, TasksetError, TasksetErrorKind};
 use rollway_base::suggest::{instead, nearest};
 
-/// Entries of a folder that are looked at for a hint at most.
+/// Maximum number of folder entries read for a hint.
 const MAX_LISTED: usize = 10_000;
 
-/// How rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum FileKind {
     Json,
@@ -43,7 +42,7 @@ impl FileKind {
     }
 }
 
-/// Returns the files that hold the rows, in order; there is at least one.
+/// Returns the data files in order, at least one.
 pub(super) fn files(
     path: &str,
     split: &str,
@@ -88,7 +87,7 @@ fn in_folder(here: &Path, split: &str, subset: Option<&str>) -> Result<(FileKind
     Err(TasksetError::new(TasksetErrorKind::Missing, here.display(), what, hint))
 }
 
-/// Returns how the rows of a file are written: by its name, or by how it begins.
+/// Returns the format of a file by its extension or its first bytes.
 fn kind(path: &Path) -> Result<FileKind> {
     if let Some(kind) = FileKind::of_name(path) {
         return Ok(kind);
@@ -139,7 +138,7 @@ fn missing(path: &str) -> TasksetError {
     TasksetError::new(TasksetErrorKind::Missing, path, "there is no such file or folder", hint)
 }
 
-/// Returns the names in a folder, in order: of all entries, or of folders alone.
+/// Returns the sorted names in a folder, of subfolders only if `only_folders`.
 fn names(folder: &Path, only_folders: bool) -> Vec<String> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let entries = entries.take(MAX_LISTED).filter_map(|entry| {

@@ -89,7 +89,7 @@ pub(crate) fn refused(taskset: Taskset) -> TasksetError {
     TasksetOpener::new(&buffer(vec![taskset])).train().unwrap_err()
 }
 
-/// Which rows a batch has: taskset and index.
+/// Taskset and row of each task.
 pub(crate) fn picks(batch: &[SelectedTask]) -> Vec<(usize, u64)> {
     batch.iter().map(|drawn| (drawn.source.taskset_id, drawn.index)).collect()
 }

@@ -1,4 +1,4 @@
-//! What people get wrong gives one message that says where, what and the remedy.
+//! Errors state location, problem and remedy.
 
 use std::fs::File;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A job that is saved and restored goes on as if nothing had happened, or says why not.
+//! Saving and restoring: identical continuation, or an error.
 
 use proptest::prelude::*;
 use rollway_config::{SelectorType, Taskset};
@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::help::{SELECTORS, folder, picks, rows, selected, steps};
 
-/// Tells how tasks went: the same for the same tasks.
+/// Reports deterministic pass rates.
 fn tell(tasks: &mut TaskStream, batch: &[SelectedTask]) {
     let rate = |drawn: &SelectedTask| PassRate {
         taskset_id: drawn.source.taskset_id as u64,
@@ -28,7 +28,7 @@ fn play(tasks: &mut TaskStream, steps: usize, size: u32) -> Vec<(usize, u64)> {
     (0..steps).map_while(step).flatten().collect()
 }
 
-/// Returns a state as it is after a file was written and read.
+/// Returns a state after a JSON round trip.
 fn stored(state: &TasksetState) -> TasksetState {
     serde_json::from_str(&serde_json::to_string(state).unwrap()).unwrap()
 }

@@ -1,4 +1,4 @@
-//! What the file system says, as errors of a buffer.
+//! Conversion of I/O and SQLite errors.
 
 use std::fs::File;
 use std::io;
@@ -6,9 +6,8 @@ use std::path::Path;
 
 use crate::buffer::{BufferError, Result};
 
-/// Says which storage an error is about.
+/// Adds the storage to an error.
 pub(in crate::buffer) trait IoContext<T> {
-    /// Says which storage an error is about.
     fn at(self, storage: &str) -> Result<T>;
 }
 
@@ -42,7 +41,7 @@ impl<T> IoContext<T> for rusqlite::Result<T> {
     }
 }
 
-/// Makes durable which files a folder has.
+/// Makes the entries of a folder durable.
 pub(in crate::buffer) fn sync_folder(folder: &Path) -> io::Result<()> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     File::open(folder)?.sync_all()

@@ -1,14 +1,14 @@
-//! Where a reader stands.
+//! Position of a reader in files.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Before which sample a reader stands: `LOT:ROW`. Lots are counted from 1, rows from 0.
+/// Position before a sample: `LOT:ROW`. Write batches count from 1, rows from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::buffer) struct Position {
-    /// The lot; 0 is before the first.
+    /// Write batch; 0 is before the first.
     pub(super) lot: u64,
-    /// How many of its samples have been read.
+    /// Number of its samples that were read.
     pub(super) row: u64,
 }
 

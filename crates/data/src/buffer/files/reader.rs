@@ -1,4 +1,4 @@
-//! Reads lots in the order of the index, and remembers up to where they were acknowledged.
+//! Reader of files: reads write batches in index order and records acknowledged positions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::{FileIndex, FileStore, IndexEntry, IoContext, SampleIter, safe_name};
 use crate::Sample;
 use crate::buffer::{BufferError, ExperienceReader, ReadEnd, ReadRequest, ReadResult, Result};
 
-/// Where the readers of one name stand. They are all in one process: the name is locked.
+/// Shared position of the readers of one name. All are in one process: the name is locked.
 pub(super) struct Standing {
     name: String,
     ears: WakeWatcher,
@@ -24,16 +24,15 @@ pub(super) struct Standing {
 
 struct FileReaderState {
     index: FileIndex,
-    /// What is read next.
     cursor: Position,
-    /// The lot in which the cursor is, and its rows from there on.
+    /// Current batch and its rows from the cursor on.
     open: Option<(IndexEntry, SampleIter)>,
-    /// Up to where everything is acknowledged.
+    /// Everything before it is acknowledged.
     acknowledged: Position,
-    /// Where the samples begin that a reader has not acknowledged. What a reader that was dropped
-    /// held stays: it is read again when the name is opened anew.
+    /// Start of the unacknowledged samples of each reader. Those of a dropped reader are read again
+    /// when the name is reopened.
     held: BTreeMap<u64, Position>,
-    /// Numbers the readers.
+    /// Number of readers opened.
     readers: u64,
 }
 
@@ -72,7 +71,7 @@ impl Standing {
 }
 
 impl FileReaderState {
-    /// Acknowledges what nobody holds.
+    /// Acknowledges everything that no reader holds.
     fn acknowledge(&mut self, name: &str) -> Result<()> {
         let position = self.held.values().min().copied().unwrap_or(self.cursor);
         if position != self.acknowledged {
@@ -124,7 +123,6 @@ impl FileReaderState {
     }
 }
 
-/// A reader of files.
 pub(super) struct FileReader<S> {
     store: Arc<S>,
     standing: Arc<Standing>,
@@ -140,12 +138,12 @@ impl<S: FileStore> FileReader<S> {
         Self { store, standing, number }
     }
 
-    /// Takes what there is now.
+    /// Takes available samples.
     fn take(&self, ask: &ReadRequest, taken: &mut ReadResult) -> Result<Option<ReadEnd>> {
         let mut state = self.standing.state();
         let begin = state.cursor;
         state.held.entry(self.number).or_insert(begin);
-        // Before the last look: what is written by then is read, and after it there is no more.
+        // Checked before the last look: no batch follows once all writers have closed.
         let closed = state.index.closed()?;
         while taken.samples.len() < ask.count {
             match state.next(&*self.store)? {
@@ -159,7 +157,7 @@ impl<S: FileStore> FileReader<S> {
 }
 
 impl<S: FileStore> ExperienceReader for FileReader<S> {
-    /// A sample that cannot be read is an error of its own: those before it are returned first.
+    /// An unreadable sample is an error of its own; the samples before it are returned first.
     fn read(&mut self, ask: &ReadRequest) -> Result<ReadResult> {
         let until = Instant::now().checked_add(ask.timeout);
         let until = until.unwrap_or_else(|| Instant::now() + std::time::Duration::from_hours(9999));

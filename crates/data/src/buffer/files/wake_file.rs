@@ -1,4 +1,4 @@
-//! Wakes readers in any process: writers change a small file, readers watch it.
+//! Notification across processes: writers change a small file, readers watch it.
 
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use super::IoContext;
 use crate::buffer::{BufferError, Result};
 
-/// The writers' side.
+/// Writer side.
 pub(super) struct WakeFile {
     file: File,
 }
@@ -23,7 +23,7 @@ impl WakeFile {
         Ok(Self { file: file.at(storage)? })
     }
 
-    /// Wakes those who wait. What was written is not undone if it cannot be rung.
+    /// Wakes waiting readers. A failure does not undo the write.
     pub(super) fn ring(&mut self) {
         let rung = self.file.rewind().and_then(|()| self.file.write_all(b"!"));
         if let Err(error) = rung {
@@ -32,7 +32,7 @@ impl WakeFile {
     }
 }
 
-/// The readers' side.
+/// Reader side.
 pub(super) struct WakeWatcher {
     rung: Arc<Rung>,
     // Watches as long as it lives.
@@ -53,7 +53,7 @@ impl WakeWatcher {
         };
         let rung = Arc::<Rung>::default();
         let heard = rung.clone();
-        // Reading the file is no news; an error is a reason to look.
+        // Read accesses are ignored; an error is a reason to look.
         let hear = move |event: notify::Result<notify::Event>| {
             if event.map_or(true, |event| !event.kind.is_access()) {
                 *heard.times.lock() += 1;

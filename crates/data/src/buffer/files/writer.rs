@@ -1,4 +1,4 @@
-//! Puts lots into a store and its index.
+//! Writer of files.
 
 use std::sync::Arc;
 
@@ -6,7 +6,6 @@ use super::{FileIndex, FileStore, IndexEntry};
 use crate::WriteBatch;
 use crate::buffer::{BufferError, ExperienceWriter, Result, WriteResult};
 
-/// A writer of files.
 pub(super) struct FileWriter<S> {
     store: Arc<S>,
     index: FileIndex,
@@ -18,7 +17,7 @@ impl<S: FileStore> FileWriter<S> {
     pub(super) fn open(store: Arc<S>, name: &str) -> Result<Self> {
         let mut index = FileIndex::open(&store.index(), store.name())?;
         index.change(|change| change.writer(name, false))?;
-        // One that died may have left something that nobody was woken for.
+        // A crashed writer may have left batches without waking readers.
         index.ring();
         Ok(Self { store, index, name: name.to_owned(), closed: false })
     }

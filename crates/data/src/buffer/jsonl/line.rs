@@ -1,4 +1,4 @@
-//! One line: an experience for people and, in base64, for programs.
+//! Encoding of lines.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -14,7 +14,6 @@ use crate::{Sample, model_version};
 
 const PAYLOAD: &str = "payload";
 
-/// What is wrong with a line.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LineError {
     #[error("{0}")]
@@ -28,7 +27,7 @@ pub(super) enum LineError {
 }
 
 impl LineError {
-    /// Says where it is.
+    /// Adds the location.
     pub(super) fn about(&self, storage: &str, place: &str) -> BufferError {
         let (storage, message) = (storage.to_owned(), format!("{place}: {self}"));
         match self {
@@ -38,12 +37,11 @@ impl LineError {
     }
 }
 
-/// Writes a sample as a line.
 pub(super) fn write(sample: &Sample, payload: bool, out: &mut Vec<u8>) -> Result<(), PayloadError> {
     let line = sample.decode()?.to_json();
     let text = line.to_string();
     if payload && let Some(open) = text.strip_suffix('}') {
-        // Added as text, which spares a copy of a long string.
+        // Appended as text, which avoids a copy of a long string.
         out.extend_from_slice(open.as_bytes());
         out.extend_from_slice(b",\"payload\":\"");
         let begin = out.len();
@@ -59,7 +57,6 @@ pub(super) fn write(sample: &Sample, payload: bool, out: &mut Vec<u8>) -> Result
     Ok(())
 }
 
-/// Reads a line back.
 pub(super) fn read(line: &[u8]) -> Result<Sample, LineError> {
     #[derive(Deserialize)]
     struct JsonlLine<'a> {
@@ -77,7 +74,7 @@ pub(super) fn read(line: &[u8]) -> Result<Sample, LineError> {
     Ok(sample)
 }
 
-/// Returns the name of the experience in a whole line.
+/// Returns the sample id of a line.
 pub(super) fn id(line: &[u8]) -> Result<String, LineError> {
     #[derive(Deserialize)]
     struct Line {

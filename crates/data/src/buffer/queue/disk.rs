@@ -1,8 +1,8 @@
-//! The files of a queue: samples in one log and, if it is to survive, what has left in another.
+//! Files of a queue: a log of samples and, for a durable queue, a log of removed ones.
 //!
-//! A sample is a frame of its own, so that it is read alone; a frame behind the samples of a lot
-//! makes them count, so that a lot is there whole or not at all. What has left is written with its
-//! names: they say what is known when the samples themselves are long removed.
+//! Each sample is a frame; a frame behind the samples of a write batch commits them, so that a
+//! batch is present as a whole or not at all. Removed samples are logged with their ids, which
+//! remain known after the samples' files are gone.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -23,30 +23,29 @@ const SAMPLE: u8 = b's';
 const LOT: u8 = b'l';
 const GONE: u8 = b'g';
 
-/// What a sample takes on disk beside its payload and its id, at most.
+/// Maximum disk overhead of a sample beside payload and id.
 const FRAME: u64 = 64;
 
-/// The number under which the name of a lot stands among those of samples.
+/// Number of write-batch keys among the numbers of samples.
 const NO_NUMBER: u64 = u64::MAX;
 
-/// What has left is removed in pieces of about this many bytes.
+/// Approximate size of the pieces in which the log of removed samples is truncated.
 const REMOVAL_CHUNK_BYTES: u64 = 64 << 10;
 
-/// Files of a queue.
 #[derive(Debug)]
 pub(super) struct Disk {
     samples: Arc<SegmentLog>,
     gone: Option<Gone>,
     bytes_max: u64,
-    /// The lots that are needed, by their first number: where they begin.
+    /// Offsets of needed write batches, by their first number.
     lots: BTreeMap<u64, u64>,
-    /// Where lots begin in the files and with which number, needed or not.
+    /// Offsets and first numbers of all write batches in the files.
     marks: VecDeque<(u64, u64)>,
     /// Dropped after the logs.
     _scratch: Option<Scratch>,
 }
 
-/// A folder that is of no use to anybody afterwards.
+/// A folder that is removed on drop.
 #[derive(Debug)]
 struct Scratch(PathBuf);
 
@@ -58,25 +57,25 @@ impl Drop for Scratch {
     }
 }
 
-/// The log of what has left.
+/// Log of removed samples.
 #[derive(Debug)]
 struct Gone {
     log: Arc<SegmentLog>,
-    /// What has left since the last frame.
+    /// Removed since the last frame.
     fresh: Vec<(u64, IdHash)>,
-    /// Up to where, how many names had left, and the latest number among them.
+    /// End offset, number of ids up to it, and latest number among them.
     pieces: VecDeque<(u64, u64, u64)>,
     names: u64,
     names_max: u64,
 }
 
-/// What was found when a queue was opened again.
+/// Content of a reopened queue.
 #[derive(Debug, Default)]
 pub(super) struct StoredQueue {
     pub(super) lots: Vec<FoundLot>,
-    /// What has left, in order; lots have no number.
+    /// Removed ids in order; write-batch keys have no number.
     pub(super) gone: Vec<(Option<u64>, IdHash)>,
-    /// One past the latest sample that was acknowledged.
+    /// End of the acknowledged samples.
     pub(super) acknowledged: u64,
 }
 
@@ -95,11 +94,11 @@ pub(super) struct FoundSample {
 }
 
 impl Disk {
-    /// Opens files that nobody needs afterwards.
+    /// Opens temporary files.
     pub(super) fn scratch(folder: &Path, options: &QueueOptions) -> Result<Self> {
         let folder = folder.join("spill");
         if folder.exists() {
-            // Not while somebody uses it; what is in it does not matter.
+            // Refused while in use; the content does not matter.
             let opened = SegmentLog::open(&folder, log_options(options), &mut |_, _| {});
             if let Err(error @ LogError::Locked { .. }) = opened {
                 return Err(failed(options, &error));
@@ -114,7 +113,7 @@ impl Disk {
         Ok(Self::new(samples, None, options, Some(Scratch(folder))))
     }
 
-    /// Opens files that survive, and returns what is in them.
+    /// Opens durable files and returns their content.
     pub(super) fn durable(folder: &Path, options: &QueueOptions) -> Result<(Self, StoredQueue)> {
         let mut found = StoredQueue::default();
         let mut reading = Reading::default();
@@ -173,12 +172,12 @@ impl Disk {
         self.gone.is_some()
     }
 
-    /// Returns the logs whose syncs are waited for: of samples, and of what has left.
+    /// Returns the logs to sync: samples and, if durable, removed samples.
     pub(super) fn logs(&self) -> (Arc<SegmentLog>, Option<Arc<SegmentLog>>) {
         (Arc::clone(&self.samples), self.gone.as_ref().map(|gone| Arc::clone(&gone.log)))
     }
 
-    /// Returns how many bytes of samples there are in files, needed or not.
+    /// Returns the bytes of the sample files.
     pub(super) fn bytes(&self) -> u64 {
         self.samples.end() - self.samples.first()
     }
@@ -187,13 +186,13 @@ impl Disk {
         self.bytes_max
     }
 
-    /// Returns how many bytes a lot takes.
+    /// Returns the maximum disk size of a write batch.
     pub(super) fn size(lot: &NewWriteBatch) -> u64 {
         let size = |(_, sample): &(IdHash, Sample)| (sample.payload.len() + sample.id.len()) as u64;
         lot.samples.iter().map(|pair| size(pair) + FRAME).sum::<u64>() + FRAME
     }
 
-    /// Appends a lot; it is not durable before a sync. Returns where its samples are.
+    /// Appends a write batch, durable after a sync. Returns the positions of its samples.
     pub(super) fn append(&mut self, first: u64, lot: &NewWriteBatch) -> Logged<Vec<LogPosition>> {
         let begin = self.samples.end();
         let mut places = Vec::with_capacity(lot.samples.len());
@@ -227,7 +226,7 @@ impl Disk {
         self.marks.push_back((offset, first));
     }
 
-    /// Reads a sample that is durable.
+    /// Reads a durable sample.
     pub(super) fn read(&self, at: LogPosition) -> Logged<Sample> {
         let frame = self.samples.read(at)?;
         let odd = || LogError::NotThere { offset: at.offset, first: 0, durable: 0 };
@@ -236,14 +235,14 @@ impl Disk {
         Ok(Sample { id: id.into(), model_version: head.version, reward: head.reward, payload })
     }
 
-    /// Says that a sample has left.
+    /// Records the removal of a sample.
     pub(super) fn sample_left(&mut self, number: u64, name: IdHash) {
         if let Some(gone) = &mut self.gone {
             gone.fresh.push((number, name));
         }
     }
 
-    /// Says that all of a lot has left, and so whether it was here at all.
+    /// Records the removal of the last sample of a write batch.
     pub(super) fn lot_left(&mut self, first: u64, name: IdHash) {
         self.lots.remove(&first);
         if let Some(gone) = &mut self.gone {
@@ -251,7 +250,7 @@ impl Disk {
         }
     }
 
-    /// Appends what has left; it is not durable before a sync.
+    /// Appends pending removals, durable after a sync.
     pub(super) fn flush(&mut self, acknowledged: u64) -> Logged<()> {
         let Some(gone) = self.gone.as_mut().filter(|gone| !gone.fresh.is_empty()) else {
             return Ok(());
@@ -271,13 +270,13 @@ impl Disk {
         Ok(())
     }
 
-    /// Removes files that nobody needs. What has left must be durable by now.
+    /// Removes unneeded files; the removals must be durable.
     pub(super) fn free(&mut self) -> Logged<()> {
         let needed = self.lots.values().next().copied().unwrap_or_else(|| self.samples.end());
         if needed > self.samples.first() {
             self.samples.remove_before(needed)?;
         }
-        // What has left must be known to have left as long as it is in the files.
+        // Removals stay recorded while the samples are in the files.
         let first = self.samples.first();
         while self.marks.get(1).is_some_and(|(offset, _)| *offset <= first) {
             self.marks.pop_front();
@@ -299,7 +298,7 @@ impl Disk {
     }
 }
 
-/// Adds to the last piece, or begins another when that is large enough.
+/// Extends the last piece, or starts another if that is large enough.
 fn note_piece(pieces: &mut VecDeque<(u64, u64, u64)>, (end, names, latest): (u64, u64, u64)) {
     let start = pieces.iter().rev().nth(1).map_or(0, |(end, ..)| *end);
     match pieces.back_mut() {
@@ -310,7 +309,7 @@ fn note_piece(pieces: &mut VecDeque<(u64, u64, u64)>, (end, names, latest): (u64
     }
 }
 
-/// Samples on the way to the frame of their lot.
+/// Samples that await the frame of their write batch.
 #[derive(Debug, Default)]
 struct Reading {
     samples: Vec<FoundSample>,
@@ -325,8 +324,8 @@ impl Reading {
         } else if frame.len() == 29 && frame.get_u8() == LOT {
             let (first, count) = (frame.get_u64_le(), frame.get_u32_le() as usize);
             let key = frame.get_u128_le();
-            // More than these were of a lot that a crash cut short; less, if the beginning of the
-            // lot has been removed.
+            // Extra samples belong to a batch that a crash interrupted; missing ones were removed
+            // with an older segment.
             let there = count.min(self.samples.len());
             let samples = self.samples.split_off(self.samples.len() - there);
             self.samples.clear();
@@ -343,7 +342,7 @@ struct SampleHead {
     reward: Option<f64>,
 }
 
-/// Returns what a frame says of its sample, the id, and where the payload begins.
+/// Parses a sample frame: fields, id and start of the payload.
 fn read_sample(frame: &[u8]) -> Option<(SampleHead, &str, usize)> {
     const FIXED: usize = 1 + 8 + 8 + 1 + 8 + 4;
     let (mut head, rest) = frame.split_at_checked(FIXED)?;
@@ -359,7 +358,7 @@ fn read_sample(frame: &[u8]) -> Option<(SampleHead, &str, usize)> {
     Some((SampleHead { version, reward }, id, FIXED + length))
 }
 
-/// Returns how many names are in a frame of what has left, and the latest number.
+/// Parses a frame of removals: number of ids and latest number.
 fn read_gone(mut frame: &[u8], found: &mut StoredQueue) -> Option<(u64, u64)> {
     if frame.len() % 24 != 9 || frame.get_u8() != GONE {
         return None;
@@ -380,7 +379,7 @@ fn log_options(options: &QueueOptions) -> log::LogOptions {
     log::LogOptions { segment_bytes, ..log::LogOptions::new("queue", options.name.clone()) }
 }
 
-/// Says in the words of buffers what went wrong with a log.
+/// Converts an error of the log.
 pub(super) fn failed(options: &QueueOptions, error: &LogError) -> BufferError {
     let (storage, message) = (options.name.clone(), error.to_string());
     match error {

@@ -1,4 +1,4 @@
-//! First in, first out: samples numbered in the order in which they came.
+//! FIFO store: samples numbered in order of arrival.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use crate::Sample;
 use crate::buffer::Result;
 use rollway_ledger::log::{LogPosition, SegmentLog};
 
-/// The plain queue. A position is the number of a sample.
+/// FIFO store. A position is the number of a sample.
 #[derive(Debug)]
 pub(super) struct FifoStore {
     options: QueueOptions,
     disk: Option<Disk>,
-    /// By the number of their first sample. A lot is removed when all of it is gone.
+    /// Write batches by the number of their first sample; removed when all samples are gone.
     lots: BTreeMap<u64, FifoEntry>,
-    /// The number of the next sample that comes.
+    /// Number of the next sample.
     next: u64,
-    /// What comes before it is as safe as it will be, and may be read.
+    /// End of the readable samples.
     durable: u64,
-    /// Nothing before it is unread.
+    /// No sample before it is unread.
     cursor: u64,
-    /// What readers hold, in the order in which they got it.
+    /// Samples held by readers, in the order of reading.
     held: BTreeMap<ReaderId, Vec<u64>>,
-    /// One past the latest sample that was acknowledged.
+    /// End of the acknowledged samples.
     acknowledged: u64,
     usage: QueueUsage,
 }
@@ -38,7 +38,7 @@ pub(super) struct FifoStore {
 struct FifoEntry {
     key: IdHash,
     slots: Vec<FifoSlot>,
-    /// The samples, as far as they are in memory; empty if none is.
+    /// Samples in memory; empty if none is.
     memory: Vec<Option<Sample>>,
     unread: usize,
     left: usize,
@@ -49,7 +49,7 @@ struct FifoSlot {
     name: IdHash,
     version: u64,
     state: FifoState,
-    /// Where it is on disk, if it is.
+    /// Position on disk.
     at: Option<LogPosition>,
 }
 
@@ -71,7 +71,6 @@ impl FifoEntry {
 }
 
 impl FifoStore {
-    /// Opens a queue, with what is on disk.
     pub(super) fn open(options: &QueueOptions, known: &mut SeenIds) -> Result<Self> {
         let (disk, found) = match (&options.path, &options.when_full) {
             (Some(folder), _) => {
@@ -113,7 +112,7 @@ impl FifoStore {
             self.next = lot.first;
             self.insert(FifoEntry::new(lot.key, slots, Vec::new()));
         }
-        // The files have said it already; it is not to be written again.
+        // The log contains these removals already.
         let disk = self.disk.take();
         for (number, name) in found.gone {
             self.next = self.next.max(number.map_or(0, |number| number + 1));
@@ -135,7 +134,6 @@ impl FifoStore {
         self.usage.lots < self.options.capacity && self.fits_in_memory(weight)
     }
 
-    /// Puts a lot at the end.
     fn push(&mut self, lot: NewWriteBatch, places: Option<Vec<LogPosition>>, known: &mut SeenIds) {
         known.enter(lot.key);
         let mut places = places.into_iter().flatten();
@@ -164,7 +162,7 @@ impl FifoStore {
         }
     }
 
-    /// Puts a lot into the files, if there is room in them.
+    /// Appends a write batch to the files if there is room.
     fn offer_to_disk(&mut self, lot: NewWriteBatch, known: &mut SeenIds) -> Result<InsertOutcome> {
         let Some(disk) = &mut self.disk else { return Ok(InsertOutcome::Full(String::new())) };
         let (size, limit) = (Disk::size(&lot), disk.bytes_max());
@@ -189,7 +187,7 @@ impl FifoStore {
         Ok(InsertOutcome::Done { stored, dropped: BTreeMap::new() })
     }
 
-    /// Returns a sample that is to be given out. What is on disk as well leaves memory with it.
+    /// Loads a sample. One that is also on disk leaves memory.
     fn load(&mut self, number: u64) -> Result<Option<Sample>> {
         let Some((_, entry, index)) = self.find(number) else { return Ok(None) };
         let at = entry.slots[index].at;
@@ -211,7 +209,7 @@ impl FifoStore {
         }
     }
 
-    /// Drops the oldest lots that are unread until there is room, and returns how many samples.
+    /// Removes the oldest unread write batches until there is room; returns the number of samples.
     fn make_room(&mut self, weight: usize, known: &mut SeenIds) -> usize {
         let before = self.usage.unread;
         while !self.fits(weight) && self.usage.unread > 0 {
@@ -226,7 +224,7 @@ impl FifoStore {
         before - self.usage.unread
     }
 
-    /// Gives an unread sample to a reader.
+    /// Marks an unread sample as held.
     fn hold(&mut self, number: u64, reader: ReaderId) {
         let Some((_, entry, at)) = self.find(number) else { return };
         entry.slots[at].state = FifoState::Held;
@@ -238,7 +236,7 @@ impl FifoStore {
         self.held.entry(reader).or_default().push(number);
     }
 
-    /// Takes a sample back from a reader.
+    /// Returns a held sample.
     fn release(&mut self, number: u64) {
         let Some((_, entry, at)) = self.find(number) else { return };
         entry.slots[at].state = FifoState::Unread;
@@ -250,7 +248,7 @@ impl FifoStore {
         self.cursor = self.cursor.min(number);
     }
 
-    /// Lets go of a sample, read or not.
+    /// Removes a sample.
     fn remove(&mut self, number: u64, known: &mut SeenIds) {
         let Some((first, entry, at)) = self.find(number) else { return };
         let slot = &mut entry.slots[at];
@@ -278,7 +276,7 @@ impl FifoStore {
         self.usage.bytes -= sample.as_ref().map_or(0, weight);
     }
 
-    /// Finds what is not gone: the number of its lot, the lot, and where in it.
+    /// Finds a sample that is not gone: first number and entry of its batch, and its index.
     fn find(&mut self, number: u64) -> Option<(u64, &mut FifoEntry, usize)> {
         let (&first, entry) = self.lots.range_mut(..=number).next_back()?;
         let at = (number - first) as usize;
@@ -286,7 +284,7 @@ impl FifoStore {
         there.then_some((first, entry, at))
     }
 
-    /// Returns the first unread number at or after one, or the next to come.
+    /// Returns the first unread number from `number` on, or the next number.
     fn unread_from(&self, number: u64) -> u64 {
         let within = self.lots.range(..=number).next_back();
         let within = within.map(|(first, entry)| (first, entry, (number - first) as usize));
@@ -299,7 +297,7 @@ impl FifoStore {
         within.into_iter().chain(after).find_map(unread).unwrap_or(self.next)
     }
 
-    /// Returns the number of the first sample that is not gone, or the next to come.
+    /// Returns the number of the oldest sample, or the next number.
     fn oldest(&self) -> u64 {
         let Some((first, entry)) = self.lots.first_key_value() else { return self.next };
         let there = entry.slots.iter().position(|slot| slot.state != FifoState::Gone);

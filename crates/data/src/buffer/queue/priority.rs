@@ -1,7 +1,7 @@
-//! The most urgent lot first, and again after a rest.
+//! Priority store with reuse.
 //!
-//! A lot waits; one at a time is open and given out sample by sample; when all of it has been given
-//! it rests and then waits again, or is spent and stays until it is acknowledged.
+//! A write batch waits; one at a time is open and read sample by sample; when all are read it rests
+//! and waits again, or is spent and stays until acknowledged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,27 +17,27 @@ use super::store::{
 use crate::Sample;
 use crate::buffer::Result;
 
-/// The queue with priorities. A position is a number of samples given out.
+/// Priority store. A position is the number of samples issued.
 #[derive(Debug)]
 pub(super) struct PriorityStore {
     capacity: usize,
     bytes_max: usize,
     replay: ReplayOptions,
     rng: ChaCha8Rng,
-    /// By the order in which they came.
+    /// Write batches by order of arrival.
     lots: BTreeMap<u64, PriorityEntry>,
     next: u64,
-    /// Lots that wait or rest, by priority: what gives way, from the lowest.
+    /// Waiting and resting batches by priority; the lowest is replaced first.
     ranks: BTreeSet<(PriorityRank, u64)>,
-    /// Lots that wait, by priority: what is taken, from the highest.
+    /// Waiting batches by priority; the highest is read first.
     waiting: BTreeSet<(PriorityRank, u64)>,
-    /// Lots that rest, by the time at which they are back.
+    /// Resting batches by the end of their rest.
     resting: BTreeSet<(Duration, u64)>,
-    /// The lot that is being given out.
+    /// The batch being read.
     open: Option<u64>,
-    /// What was given out and not acknowledged.
+    /// Issued samples that are not acknowledged.
     given: BTreeMap<u64, IssuedSample>,
-    /// How many samples have been given out.
+    /// Number of samples issued.
     position: u64,
     acknowledged: u64,
     now: Duration,
@@ -52,11 +52,11 @@ struct PriorityEntry {
     state: PriorityState,
     rank: PriorityRank,
     uses: u64,
-    /// Samples still to be given out in this use.
+    /// Samples left to issue in this use.
     unread: usize,
     /// Samples that are not gone.
     left: usize,
-    /// Times that samples of it were given out and not acknowledged.
+    /// Issued samples that are not acknowledged.
     held: usize,
 }
 
@@ -75,7 +75,6 @@ enum PriorityState {
     Spent,
 }
 
-/// A sample that was given out: which, and to whom.
 #[derive(Clone, Copy, Debug)]
 struct IssuedSample {
     lot: u64,
@@ -83,7 +82,7 @@ struct IssuedSample {
     reader: ReaderId,
 }
 
-/// A priority, in an order without exceptions.
+/// A priority with a total order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct PriorityRank(f64);
 
@@ -102,7 +101,7 @@ impl Ord for PriorityRank {
 }
 
 impl PriorityEntry {
-    /// The version of the oldest sample that is left.
+    /// Version of the oldest remaining sample.
     fn version(&self) -> u64 {
         let samples = self.slots.iter().filter_map(|slot| slot.sample.as_ref());
         samples.map(|sample| sample.model_version).min().unwrap_or(0)
@@ -135,14 +134,14 @@ impl PriorityStore {
         }
     }
 
-    /// Returns the lots that have to give way to one of this rank and weight, or why it gives way
-    /// itself. What somebody may still seek back to stays.
+    /// Returns the batches to replace for one of this rank and weight, or the reason to drop it.
+    /// Batches that a seek can return to stay.
     fn victims(
         &self,
         rank: PriorityRank,
         weight: usize,
     ) -> std::result::Result<Vec<u64>, &'static str> {
-        // Spent lots wait for nothing but an acknowledgement: bytes, and no place in the queue.
+        // Spent batches take bytes but no capacity.
         let mut lots = self.ranks.len() + usize::from(self.open.is_some());
         let mut bytes = self.usage.bytes;
         let mut victims = Vec::new();
@@ -159,7 +158,7 @@ impl PriorityStore {
         Ok(victims)
     }
 
-    /// Moves a lot to another state, and all the indexes with it.
+    /// Changes the state of a batch and all indexes.
     fn set_state(&mut self, lot: u64, state: PriorityState) {
         let Some(entry) = self.lots.get_mut(&lot) else { return };
         let rank = (entry.rank, lot);
@@ -183,15 +182,14 @@ impl PriorityStore {
         }
     }
 
-    /// Counts a use, or takes it back, and works the priority out anew. Only for a lot that neither
-    /// waits nor rests.
+    /// Sets the use count and recomputes the priority of a batch that neither waits nor rests.
     fn set_uses(&mut self, lot: u64, uses: u64) {
         let Some(entry) = self.lots.get_mut(&lot) else { return };
         entry.uses = uses;
         entry.rank = PriorityRank(self.replay.priority.of(entry.version(), uses, &mut self.rng));
     }
 
-    /// Decides what becomes of a lot all of which has been given out.
+    /// Ends a use of a batch whose samples have all been issued.
     fn close_lot(&mut self, lot: u64, known: &mut SeenIds) {
         let Some(entry) = self.lots.get(&lot) else { return };
         let uses = entry.uses + 1;
@@ -207,7 +205,7 @@ impl PriorityStore {
         }
     }
 
-    /// Marks samples of a lot as still to be given out.
+    /// Marks samples of a batch as unread.
     fn mark_unread(&mut self, lot: u64, which: impl Fn(usize) -> bool) {
         let Some(entry) = self.lots.get_mut(&lot) else { return };
         for (at, slot) in entry.slots.iter_mut().enumerate() {
@@ -218,14 +216,14 @@ impl PriorityStore {
         }
     }
 
-    /// Takes back a sample that was given out.
+    /// Takes back an issued sample.
     fn take_back(&mut self, given: IssuedSample) {
         self.usage.held -= 1;
         let Some(entry) = self.lots.get_mut(&given.lot) else { return };
         entry.held -= 1;
         let (state, uses) = (entry.state, entry.uses);
         if matches!(state, PriorityState::Spent | PriorityState::Resting(_)) {
-            // The use is undone: only what is taken back is to be given out again.
+            // The use is undone: only returned samples are issued again.
             self.set_state(given.lot, PriorityState::Spent);
             self.clear_unread(given.lot);
             self.set_uses(given.lot, uses.saturating_sub(1));
@@ -240,7 +238,7 @@ impl PriorityStore {
         entry.slots.iter_mut().for_each(|slot| slot.unread = false);
     }
 
-    /// Says that a sample that was given out has been dealt with.
+    /// Acknowledges an issued sample.
     fn settle(&mut self, given: IssuedSample, known: &mut SeenIds) {
         self.usage.held -= 1;
         if let Some(entry) = self.lots.get_mut(&given.lot) {
@@ -256,7 +254,7 @@ impl PriorityStore {
         }
     }
 
-    /// Lets go of a lot, and returns how many samples it had.
+    /// Removes a batch and returns its number of samples.
     fn forget(&mut self, lot: u64, known: &mut SeenIds) -> usize {
         self.set_state(lot, PriorityState::Spent);
         let Some(entry) = self.lots.remove(&lot) else { return 0 };
@@ -268,7 +266,7 @@ impl PriorityStore {
         entry.left
     }
 
-    /// Opens the most urgent lot; among equals the one that came first.
+    /// Opens the batch of the highest priority, the oldest among equals.
     fn open_next(&mut self) -> Option<u64> {
         if self.open.is_none() {
             let (highest, _) = *self.waiting.last()?;

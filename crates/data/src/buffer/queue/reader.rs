@@ -1,4 +1,4 @@
-//! The reading end: batches across lots, nothing lost by a short read.
+//! Reader of queues.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ impl QueueReader {
         Self { shared, id, bell: Arc::default() }
     }
 
-    /// Takes what is there, as much as is asked for.
+    /// Takes available samples up to the requested number.
     fn gather(
         &self,
         state: &mut QueueState,
@@ -37,7 +37,7 @@ impl QueueReader {
                 Ok(TakeOutcome::Given(sample)) => taken.samples.push(sample),
                 Ok(TakeOutcome::Stale) => taken.stale += 1,
                 Ok(TakeOutcome::Empty) => break,
-                // What was taken before it is returned; the error comes again with the next read.
+                // Samples taken before the error are returned; the error recurs with the next read.
                 Err(_) if !taken.samples.is_empty() => break,
                 Err(error) => return Err(error),
             }
@@ -48,7 +48,7 @@ impl QueueReader {
         Ok(())
     }
 
-    /// Takes what is there and waits for more.
+    /// Takes available samples and waits for more.
     fn wait_for<'a>(
         &'a self,
         mut state: MutexGuard<'a, QueueState>,
@@ -72,7 +72,7 @@ impl QueueReader {
                     taken.end = ReadEnd::Finished;
                     break;
                 }
-                // Writers wait for room that only this reader can make, by acknowledging.
+                // Writers wait for room that only this reader can free by acknowledging.
                 if !state.waiting_writers.is_empty() && state.store.starved_by(self.id) {
                     if taken.samples.is_empty() {
                         let message = "what was read with keep and not acknowledged takes all of \

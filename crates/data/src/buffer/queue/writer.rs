@@ -1,4 +1,4 @@
-//! The writing end: whole lots, back-pressure, nothing twice.
+//! Writer of queues.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl QueueWriter {
         Self { shared, name: name.to_owned(), bell: Arc::default(), closed: false }
     }
 
-    /// Stores a lot if there is room, or returns which limit was reached.
+    /// Stores a write batch, or returns the limit reached.
     fn attempt(
         &self,
         state: &mut QueueState,
@@ -70,10 +70,10 @@ impl QueueWriter {
     }
 }
 
-/// What an attempt came to, or which limit is in its way.
+/// Result of an attempt, or the limit reached.
 type Attempt = std::result::Result<WriteResult, String>;
 
-/// What a lot and its samples are called, worked out before the lock is taken.
+/// Hashed ids of a write batch, computed before locking.
 #[derive(Debug)]
 struct WriteNames {
     key: IdHash,
@@ -100,7 +100,7 @@ impl ExperienceWriter for QueueWriter {
         };
         let deadline = WaitDeadline::after(timeout);
         let ticket = state.waiting_writers.join(&self.bell);
-        // A reader may be waiting for what cannot be written before it acknowledges.
+        // A reader may wait for samples that need its acknowledgement first.
         state.waiting_readers.call();
         let mut limit = "others wait for room".to_owned();
         let outcome = loop {

@@ -1,8 +1,8 @@
-//! The end that takes experiences away.
+//! Reader of SQL buffers.
 //!
-//! A read looks until there is enough, time is up or data has ended, and then claims everything it
-//! returns in one transaction, so that a reader that waits holds nothing. What is claimed belongs
-//! to this reader: if it dies, it comes back with a seek to the position that its owner kept.
+//! A read polls until there is enough, time is up or data has ended, then claims everything it
+//! returns in one transaction; a waiting reader holds nothing. After a crash a seek to the saved
+//! position returns the claimed rows.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,15 +13,14 @@ use super::reconnect::{ReconnectingSession, UnconfirmedCommit};
 use super::{ReadOrder, Session, SqlCell, SqlDatabase, SqlError, SqlStore, SqlValue, signed};
 use crate::Sample;
 
-/// Reads rows as a log or as a pool.
 pub(super) struct SqlReader<D: SqlDatabase> {
     link: ReconnectingSession<D>,
     name: String,
     way: ReadMode,
     position: i64,
-    /// A claim whose commit was not answered.
+    /// Claim with an unconfirmed commit.
     unsettled: UnconfirmedCommit<Option<Claim>>,
-    /// Rows of a claim that was settled late, for a read that asked for fewer.
+    /// Rows of a claim confirmed late, for a read that requested fewer.
     ahead: VecDeque<SqlRow>,
 }
 
@@ -31,19 +30,19 @@ enum ReadMode {
     Pool,
 }
 
-/// What one transaction took.
+/// Rows taken by one transaction.
 #[derive(Debug)]
 struct Claim {
     rows: Vec<SqlRow>,
     stale: usize,
-    /// Where the reader stands after all of it.
+    /// Position behind all rows.
     position: i64,
     finished: bool,
 }
 
 #[derive(Debug)]
 struct SqlRow {
-    /// Where the reader stands after this row.
+    /// Position behind this row.
     position: i64,
     sample: Sample,
 }
@@ -71,21 +70,21 @@ impl<D: SqlDatabase> SqlReader<D> {
         loop {
             let (enough, finished) = self.look(ask)?;
             let late = until.is_some_and(|until| Instant::now() >= until);
-            // A claim in doubt is settled before anything else.
+            // An unconfirmed claim is settled first.
             if enough || finished || late || self.unsettled.is_some() {
-                // Another reader may have been faster; then this one waits on, if it may.
+                // Another reader may have been faster.
                 if let Some(claim) = self.take(ask, !late)? {
                     return Ok(claim);
                 }
             }
-            // Time may have no end; a wait has one, and begins again.
+            // The timeout may be unlimited; a single wait is not.
             let most = Instant::now() + self.link.store.options.call_timeout;
             let until = until.map_or(most, |until| until.min(most));
             self.link.wait(until);
         }
     }
 
-    /// Tells whether there is enough, and whether there will be no more.
+    /// Returns whether there is enough and whether data has ended.
     fn look(&mut self, ask: &ReadRequest) -> Result<(bool, bool)> {
         let store = Arc::clone(&self.link.store);
         let (count, least) = (signed(ask.count as u64), signed(ask.min_model_version));
@@ -107,7 +106,7 @@ impl<D: SqlDatabase> SqlReader<D> {
         })
     }
 
-    /// Claims what there is, or nothing if it must be `whole` and is not.
+    /// Claims available rows; `None` if `whole` is required and there are too few.
     fn take(&mut self, ask: &ReadRequest, whole: bool) -> Result<Option<Claim>> {
         let store = Arc::clone(&self.link.store);
         let (way, name) = (self.way, &self.name);
@@ -119,8 +118,7 @@ impl<D: SqlDatabase> SqlReader<D> {
 }
 
 impl<D: SqlDatabase> ExperienceReader for SqlReader<D> {
-    /// Waits for samples. Rows stay where they are, so `ask.keep` makes no difference: a seek can
-    /// always return.
+    /// `request.keep` has no effect: rows stay, so a seek can always return.
     fn read(&mut self, ask: &ReadRequest) -> Result<ReadResult> {
         let (mut stale, mut finished) = (0, false);
         if ask.count == 0 {
@@ -155,13 +153,13 @@ impl<D: SqlDatabase> ExperienceReader for SqlReader<D> {
         Ok(ReadResult { samples, stale, end })
     }
 
-    /// Returns `id:` and the last id that was read or passed over, or `claim:` and the number of
-    /// the last claim; see [`ReadOrder`].
+    /// Returns `id:` and the last id returned or skipped, or `claim:` and the number of the last
+    /// claim.
     fn position(&self) -> String {
         format!("{}{}", self.way.prefix(), self.position)
     }
 
-    /// Goes to a position for all readers of this name.
+    /// Moves all readers of this name.
     fn seek(&mut self, position: &str) -> Result<()> {
         let store = Arc::clone(&self.link.store);
         let prefix = self.way.prefix();
@@ -194,7 +192,7 @@ impl<D: SqlDatabase> ExperienceReader for SqlReader<D> {
             };
             session.announce()
         })?;
-        // What was claimed and not returned lies after the position, and is read again.
+        // Unreturned claims lie behind the position and are read again.
         self.unsettled = None;
         self.ahead.clear();
         self.position = target;
@@ -220,7 +218,7 @@ fn take_log<D: SqlDatabase>(
 ) -> Result<Option<Claim>, SqlError> {
     let queries = &store.queries;
     let (count, least) = (signed(ask.count as u64), signed(ask.min_model_version));
-    // The lock keeps other readers of this name out.
+    // Locks out other readers of this name.
     let rows = session.query(&queries.lock_cursor, &[SqlValue::Text(name)])?;
     let from = store.number(rows.first(), 0)?;
     let rows = session.query(&queries.log_end, &[])?;
@@ -235,7 +233,7 @@ fn take_log<D: SqlDatabase>(
     }
     let to = match rows.last() {
         Some(last) if rows.len() >= ask.count => last.position,
-        // There is no row after the last that was wanted, except those that are too old.
+        // Only rows that are too old follow the last wanted row.
         _ => newest.max(from),
     };
     let mut stale = 0;
@@ -258,7 +256,7 @@ fn take_pool<D: SqlDatabase>(
 ) -> Result<Option<Claim>, SqlError> {
     let queries = &store.queries;
     let (count, least) = (signed(ask.count as u64), signed(ask.min_model_version));
-    // The new ticket keeps all other readers out until the commit.
+    // The new ticket locks out other readers until the commit.
     let ticket = store.number(session.query(&queries.next_ticket, &[])?.first(), 0)?;
     let rows = session.query(&queries.pool_ready, &[SqlValue::Int(least), SqlValue::Int(count)])?;
     let finished = store.finished(rows.first())?;
@@ -268,7 +266,7 @@ fn take_pool<D: SqlDatabase>(
     let claim =
         [SqlValue::Int(ticket), SqlValue::Text(name), SqlValue::Int(least), SqlValue::Int(count)];
     let stale = session.execute(&queries.pool_stale, &claim[..3])?;
-    // When the writers have closed nothing is used again, or data would never end.
+    // After the writers closed nothing is reused, or data would never end.
     let take = if finished { &queries.pool_take_fresh } else { &queries.pool_take };
     let mut rows = session.query(take, &claim)?;
     let newest_first = store.options.order == ReadOrder::NewestFirst;
@@ -286,7 +284,7 @@ fn take_pool<D: SqlDatabase>(
 }
 
 impl<D: SqlDatabase> SqlStore<D> {
-    /// Returns a number of a row; nothing counts as 0.
+    /// Returns an integer of a row; NULL is 0.
     fn number(&self, row: Option<&Vec<SqlCell>>, column: usize) -> Result<i64, SqlError> {
         match row.and_then(|row| row.get(column)) {
             Some(SqlCell::Int(number)) => Ok(*number),
@@ -295,7 +293,7 @@ impl<D: SqlDatabase> SqlStore<D> {
         }
     }
 
-    /// Tells whether there have been writers and none is open, from a row with both counts.
+    /// Returns whether there were writers and none is open, from a row with both counts.
     fn finished(&self, row: Option<&Vec<SqlCell>>) -> Result<bool, SqlError> {
         Ok(self.number(row, 1)? > 0 && self.number(row, 2)? == 0)
     }

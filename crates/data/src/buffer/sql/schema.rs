@@ -1,16 +1,16 @@
-//! Makes the tables, or sees that those which exist are ours.
+//! Creates the tables or checks existing ones.
 
 use super::super::{BufferError, Result};
 use super::reconnect::ReconnectingSession;
 use super::{Session, SqlCell, SqlDatabase, SqlValue};
 
-/// The layout of the tables; another number is another layout.
+/// Version of the table layout.
 const VERSION: i64 = 1;
 
-/// The longest name of a table, so that the longest name made from it fits into PostgreSQL's 63.
+/// Maximum length of the table name, so that derived names fit into PostgreSQL's 63.
 const MAX_NAME: usize = 40;
 
-/// Refuses names that would have to be quoted with care.
+/// Refuses names that would need careful quoting.
 pub(super) fn check_name(table: &str, storage: &str) -> Result<()> {
     let letter = |c: char| c.is_ascii_lowercase() || c == '_';
     let plain = table.chars().all(|c| letter(c) || c.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! The end that brings experiences.
+//! Writer of SQL buffers.
 
 use std::sync::Arc;
 
@@ -7,7 +7,6 @@ use super::reconnect::{ReconnectingSession, UnconfirmedCommit};
 use super::{Session, SqlCell, SqlDatabase, SqlError, SqlValue, signed};
 use crate::WriteBatch;
 
-/// Writes lots, each in a transaction of its own.
 pub(super) struct SqlWriter<D: SqlDatabase> {
     link: ReconnectingSession<D>,
     name: String,
@@ -25,15 +24,15 @@ impl<D: SqlDatabase> SqlWriter<D> {
 }
 
 impl<D: SqlDatabase> ExperienceWriter for SqlWriter<D> {
-    /// Stores a lot. After [`BufferError::Unavailable`] it may be in the database or not: writing
-    /// it again makes sure of it, and has no effect if it is.
+    /// After [`BufferError::Unavailable`] the batch may be stored or not; writing it again makes
+    /// sure.
     fn write(&mut self, lot: &WriteBatch) -> Result<WriteResult> {
         if self.closed {
             return Err(BufferError::Closed(format!("writer `{}`", self.name)));
         }
         let store = Arc::clone(&self.link.store);
         let count = lot.samples.len();
-        // What stays unsettled when the retries are used up is settled by the key of the lot.
+        // A commit that stays unconfirmed is settled by the key of the batch.
         self.link.transact(&mut UnconfirmedCommit::None, |session| {
             let key = [SqlValue::Text(&lot.key), SqlValue::Int(signed(count as u64))];
             if session.execute(&store.queries.insert_lot, &key)? == 0 {

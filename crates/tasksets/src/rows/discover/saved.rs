@@ -1,5 +1,5 @@
-//! Folders that `save_to_disk` of the library `datasets` wrote: Arrow files and what describes
-//! them, of one split or with a folder for each.
+//! Folders written by `save_to_disk` of the `datasets` library: Arrow files with metadata, of one
+//! split or with a folder per split.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ const DICT: &str = "dataset_dict.json";
 const STATE: &str = "state.json";
 const INFO: &str = "dataset_info.json";
 
-/// Returns the files of a split, if the folder is such a folder.
+/// Returns the files of a split. `None`: the folder was not written by `save_to_disk`.
 pub(super) fn files(here: &Path, split: &str) -> Result<Option<Vec<PathBuf>>> {
     if !here.join(DICT).is_file() {
         return one(here, Some(split));
@@ -38,7 +38,7 @@ pub(super) fn files(here: &Path, split: &str) -> Result<Option<Vec<PathBuf>>> {
     }
 }
 
-/// Returns the files of a folder for one split. Which one it is matters where it is asked for.
+/// Returns the files of a single-split folder; `split` is checked if given.
 fn one(here: &Path, split: Option<&str>) -> Result<Option<Vec<PathBuf>>> {
     let is_data = |name: &String| {
         let arrow = name.ends_with(".arrow") && !name.starts_with("cache-");
@@ -59,7 +59,7 @@ fn one(here: &Path, split: Option<&str>) -> Result<Option<Vec<PathBuf>>> {
         let kind = TasksetErrorKind::Unsupported;
         return Err(TasksetError::new(kind, here.display(), what, hint));
     }
-    // The only split of a folder is what `train` means where nobody chose another.
+    // `train` is the default and also selects the only split of a folder.
     if let (Some(asked), Some(is)) = (split, state["_split"].as_str())
         && asked != is
         && asked != "train"
