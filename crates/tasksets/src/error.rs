@@ -5,7 +5,8 @@ use std::io;
 use std::path::Path;
 
 /// Error of opening or reading tasks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {what}; {hint}")]
 pub struct TasksetError {
     pub kind: TasksetErrorKind,
     /// File and row, taskset or configuration key.
@@ -49,34 +50,27 @@ impl TasksetErrorKind {
             Self::Io => "taskset_io",
         }
     }
-}
 
-impl TasksetError {
-    pub(super) fn new(
-        kind: TasksetErrorKind,
+    pub(super) fn at(
+        self,
         place: impl fmt::Display,
         what: impl Into<String>,
         hint: impl Into<String>,
-    ) -> Self {
-        Self { kind, place: place.to_string(), what: what.into(), hint: hint.into() }
+    ) -> TasksetError {
+        let place = place.to_string();
+        TasksetError { kind: self, place, what: what.into(), hint: hint.into() }
     }
+}
 
+impl TasksetError {
     pub(super) fn io(path: &Path, error: &io::Error) -> Self {
         let hint = "see that the file is there and may be read";
-        Self::new(TasksetErrorKind::Io, path.display(), format!("cannot be read: {error}"), hint)
+        TasksetErrorKind::Io.at(path.display(), format!("cannot be read: {error}"), hint)
     }
 
     pub(super) fn changed(path: &Path) -> Self {
         let hint = "leave the files of a running job alone, and start it again";
         let what = "changed while it was in use";
-        Self::new(TasksetErrorKind::Io, path.display(), what, hint)
-    }
-}
-
-impl std::error::Error for TasksetError {}
-
-impl fmt::Display for TasksetError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}; {}", self.place, self.what, self.hint)
+        TasksetErrorKind::Io.at(path.display(), what, hint)
     }
 }

@@ -24,7 +24,7 @@ pub use self::open::TasksetOpener;
 pub use self::row_format::{DatasetRow, SelectedTask, TaskDefaults, TaskRef};
 pub use self::selector::FeedbackResult;
 pub use self::state::{EstimateState, SelectorState, SetState, TasksetState};
-pub use self::tasks::{AllTasks, TaskStream};
+pub use self::tasks::TaskStream;
 
 type Result<T> = std::result::Result<T, TasksetError>;
 

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use super::Result;
 use super::error::TasksetErrorKind as Kind;
 use super::row_format::{RowFormat, TaskDefaults, format_args};
 use super::rows::Rows;
 use super::selector::Selector;
 use super::set::OpenTaskset;
 use super::tasks::{TaskBudget, TaskStream};
-use super::{Result, TasksetError};
 use rollway_config::{BufferConfig, SelectorType, Taskset};
 
 /// Maximum number of tasksets of a job.
@@ -42,7 +42,7 @@ impl<'a> TasksetOpener<'a> {
             let what = format!("{} tasksets; there must be 1 to {MAX_SETS}", configs.len());
             let hint = "say where the tasks are: `taskset: {path: tasks.jsonl}`";
             let place = "buffer.explorer_input";
-            return Err(TasksetError::new(Kind::Option, place, what, hint));
+            return Err(Kind::Option.at(place, what, hint));
         }
         let open = |(id, config): (usize, &&Taskset)| self.set(id, config, false);
         let sets = configs.iter().enumerate().map(open).collect::<Result<Vec<_>>>()?;
@@ -72,7 +72,7 @@ impl<'a> TasksetOpener<'a> {
         let place = format!("taskset `{name}` ({path})");
         if path.is_empty() {
             let hint = "say where the tasks are: `path: tasks.jsonl`";
-            return Err(TasksetError::new(Kind::Option, place, "it has no `path`", hint));
+            return Err(Kind::Option.at(place, "it has no `path`", hint));
         }
         let shape = RowFormat::new(
             &config.format,

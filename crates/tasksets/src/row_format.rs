@@ -117,7 +117,7 @@ pub(super) struct RowError(String, String);
 
 impl RowError {
     pub(super) fn at(self, place: String) -> TasksetError {
-        TasksetError::new(Kind::Row, place, self.0, self.1)
+        Kind::Row.at(place, self.0, self.1)
     }
 }
 
@@ -150,7 +150,7 @@ impl RowFormat {
         for (option, key) in asked {
             if let Some(key) = key.filter(|key| !keys.has(key)) {
                 let what = format!("`format.{option}` is `{key}`, but no row has that field");
-                return Err(TasksetError::new(Kind::Key, place, what, instead(key, keys.names())));
+                return Err(Kind::Key.at(place, what, instead(key, keys.names())));
             }
         }
         Ok(())

@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 use self::cache::Cache;
 use self::discover::FileKind;
 pub(super) use self::field_names::FieldNames;
-use super::{Fields, MAX_ROWS, Result, TasksetError, TasksetErrorKind};
+use super::{Fields, MAX_ROWS, Result, TasksetError, TasksetErrorKind as Kind};
 use rollway_config::Taskset;
 
 /// Maximum bytes of a row.
@@ -94,12 +94,12 @@ impl Rows {
         match rows.len() {
             0 => {
                 let hint = "a job needs at least one task; see that the right file is named";
-                Err(TasksetError::new(TasksetErrorKind::Empty, path, "there is no row in it", hint))
+                Err(Kind::Empty.at(path, "there is no row in it", hint))
             }
             count if count > MAX_ROWS => {
                 let what = format!("{count} rows are more than a taskset can have: {MAX_ROWS}");
                 let hint = "make several tasksets of it";
-                Err(TasksetError::new(TasksetErrorKind::Unsupported, path, what, hint))
+                Err(Kind::Unsupported.at(path, what, hint))
             }
             _ => Ok(rows),
         }
@@ -120,14 +120,15 @@ impl Rows {
 
     /// Returns a row; the index must be valid.
     pub(super) fn get(&mut self, index: u64) -> Result<Fields> {
-        let (shard, row) = self.find(index);
+        let (shard, row) = locate(&self.ends, index);
         self.touch(shard);
         self.shards[shard].row(row, (&mut self.cache, shard))
     }
 
     /// Announces the rows, ascending, that are read next.
     pub(super) fn plan(&mut self, indices: &[u64]) {
-        let found: Vec<(usize, u64)> = indices.iter().map(|index| self.find(*index)).collect();
+        let found: Vec<(usize, u64)> =
+            indices.iter().map(|index| locate(&self.ends, *index)).collect();
         for rows in found.chunk_by(|one, other| one.0 == other.0) {
             let indices: Vec<u64> = rows.iter().map(|(_, row)| *row).collect();
             self.shards[rows[0].0].plan(&indices);
@@ -136,15 +137,9 @@ impl Rows {
 
     /// Returns the location of a row for messages.
     pub(super) fn place(&mut self, index: u64) -> String {
-        let (shard, row) = self.find(index);
+        let (shard, row) = locate(&self.ends, index);
         self.touch(shard);
         self.shards[shard].place(row)
-    }
-
-    fn find(&self, index: u64) -> (usize, u64) {
-        let shard = self.ends.partition_point(|end| *end <= index);
-        let start = if shard == 0 { 0 } else { self.ends[shard - 1] };
-        (shard, index - start)
     }
 
     /// Marks a file as used and closes the least recently used one.
@@ -183,8 +178,14 @@ fn one_by_one(
     files.iter().map(one).collect()
 }
 
+/// Returns the part with an index, by the cumulative lengths of the parts, and the index in it.
+fn locate(ends: &[u64], index: u64) -> (usize, u64) {
+    let part = ends.partition_point(|end| *end <= index);
+    (part, index - if part == 0 { 0 } else { ends[part - 1] })
+}
+
 fn too_long(place: String) -> TasksetError {
     let what = format!("a row of more than {} MiB", MAX_ROW_BYTES >> 20);
     let hint = "keep large things in files and name them in the row";
-    TasksetError::new(TasksetErrorKind::Row, place, what, hint)
+    Kind::Row.at(place, what, hint)
 }

@@ -9,11 +9,11 @@ mod difficulty;
 use rand::seq::SliceRandom;
 
 use self::difficulty::DifficultyEstimates;
-use super::error::TasksetErrorKind;
+use super::Result;
+use super::error::TasksetErrorKind as Kind;
 use super::rng::{rng, sample};
 use super::rows::Rows;
 use super::state::{EstimateState, SelectorState};
-use super::{Result, TasksetError};
 use rollway_config::{DataSelector, SelectorType};
 
 /// Outcome of feedback, in tasks.
@@ -47,7 +47,7 @@ pub(super) struct Selector {
     rows: u32,
     /// Number of returned rows.
     taken: u64,
-    way: SelectionOrder,
+    order: SelectionOrder,
 }
 
 #[derive(Debug)]
@@ -65,9 +65,9 @@ impl Selector {
     pub(super) fn new(config: &DataSelector, name: &str, rows: &mut Rows) -> Result<Self> {
         let wrong = |what: String, hint: String| {
             let place = format!("taskset `{name}`, data_selector");
-            TasksetError::new(TasksetErrorKind::Option, place, what, hint)
+            Kind::Option.at(place, what, hint)
         };
-        let way = match config.selector_type {
+        let order = match config.selector_type {
             SelectorType::DifficultyBased => {
                 let arguments = arguments::read(&config.kwargs).map_err(|(a, b)| wrong(a, b))?;
                 let [first, second] = config.feature_keys.as_slice() else {
@@ -98,12 +98,12 @@ impl Selector {
             }
         };
         let rows = rows.len() as u32;
-        Ok(Self { config: config.clone(), rows, taken: 0, way })
+        Ok(Self { config: config.clone(), rows, taken: 0, order })
     }
 
     pub(super) fn take(&mut self, count: u32) -> Vec<u32> {
         let mut rng = rng(self.config.seed, self.taken);
-        let rows = match &mut self.way {
+        let rows = match &mut self.order {
             SelectionOrder::Random => {
                 rounds(self.rows, count, |count| sample(&mut rng, self.rows, count))
             }
@@ -125,7 +125,7 @@ impl Selector {
     fn at(&mut self, place: u64) -> u32 {
         let rows = u64::from(self.rows);
         let (epoch, at) = (place / rows, (place % rows) as usize);
-        match &mut self.way {
+        match &mut self.order {
             SelectionOrder::Fixed(order) => order[at],
             SelectionOrder::Shuffle(known) => {
                 let order = match known.take() {
@@ -158,7 +158,7 @@ impl Selector {
                 }
             }
         }
-        match &mut self.way {
+        match &mut self.order {
             SelectionOrder::Difficulty(estimates) => {
                 learned.used = known.len();
                 estimates.update(&means(known));
@@ -169,7 +169,7 @@ impl Selector {
     }
 
     pub(super) fn state(&self) -> SelectorState {
-        let estimates = match &self.way {
+        let estimates = match &self.order {
             SelectionOrder::Difficulty(estimates) => Some(estimates.state()),
             _ => None,
         };
@@ -184,26 +184,19 @@ impl Selector {
 
     /// Returns why a state does not belong to this selector.
     pub(super) fn refuses(&self, state: &SelectorState) -> Option<String> {
-        let is_now = |key: &str, was: String, now: String| {
-            Some(format!("its selector's {key} was {was} and is {now}"))
-        };
+        let name = |it: SelectorType| serde_json::json!(it).to_string();
         let (now, was) = (&self.config, state);
-        if was.selector_type != now.selector_type {
-            let name = |it: SelectorType| serde_json::json!(it).to_string();
-            return is_now("type", name(was.selector_type), name(now.selector_type));
-        }
-        if was.seed != now.seed {
-            return is_now("seed", was.seed.to_string(), now.seed.to_string());
-        }
-        if was.feature_keys != now.feature_keys {
-            return is_now(
-                "feature_keys",
-                was.feature_keys.join(", "),
-                now.feature_keys.join(", "),
-            );
+        for (key, was, now) in [
+            ("type", name(was.selector_type), name(now.selector_type)),
+            ("seed", was.seed.to_string(), now.seed.to_string()),
+            ("feature_keys", was.feature_keys.join(", "), now.feature_keys.join(", ")),
+        ] {
+            if was != now {
+                return Some(format!("its selector's {key} was {was} and is {now}"));
+            }
         }
         let fits = |state: &EstimateState| state.fits(self.rows as usize);
-        match (&self.way, &state.estimates) {
+        match (&self.order, &state.estimates) {
             (SelectionOrder::Difficulty(_), None) => Some("its estimates are missing".to_owned()),
             (SelectionOrder::Difficulty(_), Some(state)) if !fits(state) => {
                 Some("its estimates are damaged".to_owned())
@@ -216,7 +209,7 @@ impl Selector {
     pub(super) fn restore(&mut self, state: &SelectorState) {
         self.taken = state.taken;
         if let (SelectionOrder::Difficulty(estimates), Some(state)) =
-            (&mut self.way, &state.estimates)
+            (&mut self.order, &state.estimates)
         {
             estimates.restore(state);
         }
@@ -261,7 +254,7 @@ fn features(rows: &mut Rows, name: &str, keys: &[&String]) -> Result<Vec<f64>> {
         let what = format!("feature_keys has `{key}`, but no row has that field");
         let hint = rollway_base::suggest::instead(key, known.names());
         let place = format!("taskset `{name}`, data_selector");
-        return Err(TasksetError::new(TasksetErrorKind::Key, place, what, hint));
+        return Err(Kind::Key.at(place, what, hint));
     }
     let mut features = Vec::with_capacity(rows.len() as usize * keys.len());
     for index in 0..rows.len() {
@@ -273,12 +266,7 @@ fn features(rows: &mut Rows, name: &str, keys: &[&String]) -> Result<Vec<f64>> {
                 let shown = value.unwrap_or(&serde_json::Value::Null);
                 let what = format!("`{key}` is {shown}, but the selector needs a number");
                 let hint = "fill it in, or choose another selector";
-                return Err(TasksetError::new(
-                    TasksetErrorKind::Row,
-                    rows.place(index),
-                    what,
-                    hint,
-                ));
+                return Err(Kind::Row.at(rows.place(index), what, hint));
             };
             // Normalizes -0.0.
             features.push(number + 0.0);

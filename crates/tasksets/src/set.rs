@@ -6,7 +6,7 @@ use super::row_format::{RowFormat, SelectedTask, TaskDefaults};
 use super::rows::Rows;
 use super::selector::Selector;
 use super::state::SetState;
-use super::{Result, TasksetError, TasksetErrorKind};
+use super::{Result, TasksetErrorKind as Kind};
 
 #[derive(Debug)]
 pub(super) struct OpenTaskset {
@@ -51,7 +51,7 @@ impl OpenTaskset {
             let hint = "put it back as it was, or begin a new job with \
                         `continue_from_checkpoint: false`";
             let place = format!("taskset `{}`", self.source.name);
-            Err(TasksetError::new(TasksetErrorKind::State, place, what, hint))
+            Err(Kind::State.at(place, what, hint))
         };
         let rows = self.rows.len();
         if state.rows != rows {

@@ -1,16 +1,14 @@
 //! The tasks of a job.
 
-use std::ops::Range;
-
 use rollway_core::metrics::PassRates;
 
+use super::Result;
 use super::error::TasksetErrorKind as Kind;
 use super::row_format::{SelectedTask, TaskDefaults, TaskRef};
 use super::schedule::TasksetTurns;
 use super::selector::FeedbackResult;
 use super::set::OpenTaskset;
 use super::state::{TasksetState, VERSION};
-use super::{Result, TasksetError};
 
 /// Upper bound of a plausible `taken`.
 const MAX_TAKEN: u64 = 1 << 62;
@@ -104,9 +102,8 @@ impl TaskStream {
 
     /// Returns the size of the next batch.
     fn next_size(&self, batch_size: u32) -> Result<Option<u32>> {
-        let refuse = |what: String, hint: &str| {
-            Err(TasksetError::new(Kind::Option, "buffer.batch_size", what, hint))
-        };
+        let refuse =
+            |what: String, hint: &str| Err(Kind::Option.at("buffer.batch_size", what, hint));
         if batch_size == 0 {
             return refuse("0".to_owned(), "give at least 1");
         }
@@ -135,7 +132,7 @@ impl TaskStream {
                 let what = format!("there is no row {} in taskset {}", pick.index, pick.taskset_id);
                 let hint = "begin a new job with `continue_from_checkpoint: false`";
                 let place = "the saved state of the tasks";
-                return Err(TasksetError::new(Kind::State, place, what, hint));
+                return Err(Kind::State.at(place, what, hint));
             };
             again.push(set.draw(pick.index, pick.epoch)?);
         }
@@ -161,9 +158,10 @@ impl TaskStream {
     }
 
     /// Returns all tasks in file order, read lazily, regardless of progress.
-    pub fn all(&mut self) -> AllTasks<'_> {
-        let left = (0..self.sets.len()).map(|set| 0..self.sets[set].rows.len()).collect();
-        AllTasks { tasks: self, left, set: 0 }
+    pub fn all(&mut self) -> impl Iterator<Item = Result<SelectedTask>> {
+        let all = |set: &mut OpenTaskset| 0..set.rows.len();
+        let sets = self.sets.iter_mut();
+        sets.flat_map(move |set| all(set).map(move |index| set.draw(index, 0)))
     }
 
     /// Passes pass rates to the selectors. Rates of unknown tasks are counted and ignored.
@@ -196,7 +194,7 @@ impl TaskStream {
     pub fn restore(&mut self, state: &TasksetState) -> Result<()> {
         let refuse = |what: String| {
             let hint = "begin a new job with `continue_from_checkpoint: false`";
-            Err(TasksetError::new(Kind::State, "the saved state of the tasks", what, hint))
+            Err(Kind::State.at("the saved state of the tasks", what, hint))
         };
         if state.version != VERSION {
             return refuse(format!(
@@ -224,26 +222,5 @@ impl TaskStream {
         }
         (self.steps, self.taken) = (state.steps, state.taken);
         Ok(())
-    }
-}
-
-/// Iterator of [`TaskStream::all`].
-#[derive(Debug)]
-pub struct AllTasks<'a> {
-    tasks: &'a mut TaskStream,
-    left: Vec<Range<u64>>,
-    set: usize,
-}
-
-impl Iterator for AllTasks<'_> {
-    type Item = Result<SelectedTask>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            match self.left.get_mut(self.set)?.next() {
-                Some(index) => return Some(self.tasks.sets[self.set].draw(index, 0)),
-                None => self.set += 1,
-            }
-        }
     }
 }

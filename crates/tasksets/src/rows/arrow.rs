@@ -15,7 +15,7 @@ use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
 
 use super::column_error::{ColumnFault, keys, row, survive};
 use super::file_handle::FileHandle;
-use super::{Cache, Scanned, Shard};
+use super::{Cache, Scanned, Shard, locate};
 use crate::{Fields, Result};
 
 /// Magic of a file with a footer.
@@ -216,7 +216,7 @@ fn parse(header: &[u8]) -> std::result::Result<arrow_ipc::Message<'_>, ColumnFau
 }
 
 fn column_fault(text: &str) -> ColumnFault {
-    ColumnFault::Words(text.to_owned())
+    ColumnFault::Other(text.to_owned())
 }
 
 impl Arrow {
@@ -262,17 +262,9 @@ impl Shard for Arrow {
     }
 
     fn row(&mut self, index: u64, (cache, number): (&mut Cache, usize)) -> Result<Fields> {
-        let part = self.ends.partition_point(|end| *end <= index);
-        let start = if part == 0 { 0 } else { self.ends[part - 1] };
-        let batch = match cache.get((number, part)) {
-            Some(batch) => batch,
-            None => {
-                let batch = self.decode(part)?;
-                cache.put((number, part), batch.clone());
-                batch
-            }
-        };
-        row(self.handle.path(), &batch, (index - start) as usize)
+        let (part, at) = locate(&self.ends, index);
+        let batch = cache.get_or((number, part), || self.decode(part))?;
+        row(self.handle.path(), &batch, at as usize)
     }
 
     fn place(&mut self, index: u64) -> String {

@@ -9,7 +9,7 @@ use parquet::errors::ParquetError;
 
 use super::cell;
 use super::field_names::FieldNames;
-use crate::{Fields, Result, TasksetError, TasksetErrorKind};
+use crate::{Fields, Result, TasksetErrorKind};
 
 /// Error of a columnar library.
 #[derive(Debug, thiserror::Error)]
@@ -18,14 +18,10 @@ pub(super) enum ColumnFault {
     Parquet(#[from] ParquetError),
     #[error(transparent)]
     Arrow(#[from] ArrowError),
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
     #[error("{0}")]
-    Words(String),
-}
-
-impl From<std::io::Error> for ColumnFault {
-    fn from(error: std::io::Error) -> Self {
-        Self::Words(error.to_string())
-    }
+    Other(String),
 }
 
 /// Reads from a file that may be damaged; the libraries panic on some damage.
@@ -40,7 +36,7 @@ pub(super) fn survive<T>(
     };
     let what = format!("cannot be read: {what}");
     let hint = "write it again, or take the original; it may be damaged or half copied";
-    Err(TasksetError::new(TasksetErrorKind::Row, path.display(), what, hint))
+    Err(TasksetErrorKind::Row.at(path.display(), what, hint))
 }
 
 /// Returns the columns with their non-null counts where `present` knows them. Refuses duplicate
@@ -55,13 +51,12 @@ pub(super) fn keys(
         if keys.has(field.name()) {
             let what = format!("two columns are called `{}`", field.name());
             let hint = "rename one of them";
-            return Err(TasksetError::new(TasksetErrorKind::Row, path.display(), what, hint));
+            return Err(TasksetErrorKind::Row.at(path.display(), what, hint));
         }
         if let Some(kind) = cell::unsupported(field.data_type()) {
             let what = format!("column `{}` is of type {kind}, which is not read", field.name());
             let hint = "write the column as text, numbers, lists or structs";
-            let error = TasksetErrorKind::Unsupported;
-            return Err(TasksetError::new(error, path.display(), what, hint));
+            return Err(TasksetErrorKind::Unsupported.at(path.display(), what, hint));
         }
         keys.add_column(field.name(), present(at));
     }
@@ -71,7 +66,7 @@ pub(super) fn keys(
 pub(super) fn row(path: &Path, batch: &RecordBatch, at: usize) -> Result<Fields> {
     survive(path, || {
         if at >= batch.num_rows() {
-            return Err(ColumnFault::Words("there are fewer rows than there were".to_owned()));
+            return Err(ColumnFault::Other("there are fewer rows than there were".to_owned()));
         }
         let schema = batch.schema_ref();
         let cells = schema.fields().iter().zip(batch.columns());

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use super::field_names::FieldNames;
 use super::file_handle::FileHandle;
 use super::{Cache, MAX_ROW_BYTES, Scanned, Shard};
-use crate::{Fields, Result, TasksetError, TasksetErrorKind};
+use crate::{Fields, Result, TasksetError, TasksetErrorKind as Kind};
 
 /// Type of a column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -144,7 +144,7 @@ fn header(path: &Path, reader: &mut Reader<Feed<'_>>) -> Result<Vec<String>> {
             let what = format!("two columns are called `{name}`");
             let place = format!("{}, line 1", path.display());
             let hint = "rename one of them in the first line";
-            return Err(TasksetError::new(TasksetErrorKind::Row, place, what, hint));
+            return Err(Kind::Row.at(place, what, hint));
         }
     }
     Ok(names)
@@ -155,9 +155,7 @@ fn bad_row(path: &Path, error: &::csv::Error) -> TasksetError {
         Some(position) => format!("{}, line {}", path.display(), position.line()),
         None => path.display().to_string(),
     };
-    let wrong = |position, what, hint: &str| {
-        TasksetError::new(TasksetErrorKind::Row, at(position), what, hint)
-    };
+    let wrong = |position, what, hint: &str| Kind::Row.at(at(position), what, hint);
     match error.kind() {
         ::csv::ErrorKind::UnequalLengths { pos, expected_len, len } => wrong(
             pos,
@@ -199,9 +197,7 @@ impl Read for Feed<'_> {
 
 impl Csv {
     fn record(&mut self, index: u64) -> Result<StringRecord> {
-        let next = self.starts.get(index as usize + 1).copied();
-        let (start, end) = (self.starts[index as usize], next.unwrap_or(self.handle.len()));
-        let bytes = self.handle.read(start, end)?;
+        let bytes = self.handle.read_part(&self.starts, index as usize, self.handle.len())?;
         let mut reader = ReaderBuilder::new()
             .delimiter(self.delimiter)
             .has_headers(false)

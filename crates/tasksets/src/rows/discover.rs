@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::{Result, TasksetError, TasksetErrorKind};
+use crate::{Result, TasksetError, TasksetErrorKind as Kind};
 use rollway_base::suggest::{instead, nearest};
 
 /// Maximum number of folder entries read for a hint.
@@ -59,7 +59,7 @@ pub(super) fn files(
     if let Some(subset) = subset {
         let what = format!("a file has no subset `{subset}`");
         let hint = "leave `subset_name` out, or name the folder of the dataset";
-        return Err(TasksetError::new(TasksetErrorKind::Option, path, what, hint));
+        return Err(Kind::Option.at(path, what, hint));
     }
     Ok((kind(here)?, vec![here.to_owned()]))
 }
@@ -68,7 +68,7 @@ fn in_folder(here: &Path, split: &str, subset: Option<&str>) -> Result<(FileKind
     if split.contains('[') {
         let what = format!("`split: {split}` asks for a part of a split, which is not read");
         let hint = "name the split alone, and save the part as a dataset of its own";
-        return Err(TasksetError::new(TasksetErrorKind::Option, here.display(), what, hint));
+        return Err(Kind::Option.at(here.display(), what, hint));
     }
     let Some(subset) = subset else {
         return match saved::files(here, split)? {
@@ -84,7 +84,7 @@ fn in_folder(here: &Path, split: &str, subset: Option<&str>) -> Result<(FileKind
     let folders = names(here, true);
     let hint = instead(subset, folders.iter().map(String::as_str));
     let what = format!("there is no subset `{subset}`");
-    Err(TasksetError::new(TasksetErrorKind::Missing, here.display(), what, hint))
+    Err(Kind::Missing.at(here.display(), what, hint))
 }
 
 /// Returns the format of a file by its extension or its first bytes.
@@ -104,13 +104,13 @@ fn kind(path: &Path) -> Result<FileKind> {
         [b'{' | b'[', ..] => Ok(FileKind::Json),
         [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] | [b'P', b'K', 3, 4, ..] => {
             let (what, hint) = ("a compressed file, which is not read", "unpack it first");
-            Err(TasksetError::new(TasksetErrorKind::Unsupported, path.display(), what, hint))
+            Err(Kind::Unsupported.at(path.display(), what, hint))
         }
         _ => {
             let what = "neither its name nor its beginning says what it is";
             let hint =
                 "give it a name that ends with .jsonl, .json, .csv, .tsv, .parquet or .arrow";
-            Err(TasksetError::new(TasksetErrorKind::Unsupported, path.display(), what, hint))
+            Err(Kind::Unsupported.at(path.display(), what, hint))
         }
     }
 }
@@ -135,7 +135,7 @@ fn missing(path: &str) -> TasksetError {
     } else {
         format!("there is no folder {} either", folder.display())
     };
-    TasksetError::new(TasksetErrorKind::Missing, path, "there is no such file or folder", hint)
+    Kind::Missing.at(path, "there is no such file or folder", hint)
 }
 
 /// Returns the sorted names in a folder, of subfolders only if `only_folders`.

@@ -95,6 +95,11 @@ impl FileHandle {
         }
     }
 
+    /// Reads one of consecutive parts by their start offsets; the last ends at `end`.
+    pub(super) fn read_part(&mut self, starts: &[u64], index: usize, end: u64) -> Result<Vec<u8>> {
+        self.read(starts[index], starts.get(index + 1).copied().unwrap_or(end))
+    }
+
     /// Returns a hash of the content, of samples for a large file. Reopening compares it.
     pub(super) fn print(&mut self) -> Result<[u8; 32]> {
         let mut hash = Sha256::new();

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::field_names::{FieldNames, KeyScan};
 use super::file_handle::FileHandle;
 use super::{Cache, MAX_ROW_BYTES, Scanned, Shard, too_long};
-use crate::{Fields, Result, TasksetError, TasksetErrorKind};
+use crate::{Fields, Result, TasksetError, TasksetErrorKind as Kind};
 
 /// A JSON file with the offset of every object.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ impl JsonWalk<'_> {
     fn misplaced(&self, line: u64, what: String) -> TasksetError {
         let place = format!("{}, line {line}", self.path.display());
         let hint = "a list of objects is read: `[{…}, {…}]`";
-        TasksetError::new(TasksetErrorKind::Row, place, what, hint)
+        Kind::Row.at(place, what, hint)
     }
 }
 
@@ -166,7 +166,7 @@ fn bad_row(place: String, error: &serde_json::Error, text: &[u8]) -> TasksetErro
     let words = error.to_string();
     let words = words.split(" at line ").next().unwrap_or_default();
     let what = format!("not a row: {words} (column {})", error.column());
-    TasksetError::new(TasksetErrorKind::Row, place, what, hint)
+    Kind::Row.at(place, what, hint)
 }
 
 /// State of the scan of a list of objects.
@@ -244,9 +244,7 @@ impl Shard for JsonLines {
     }
 
     fn row(&mut self, index: u64, _: (&mut Cache, usize)) -> Result<Fields> {
-        let next = self.starts.get(index as usize + 1).copied();
-        let (start, end) = (self.starts[index as usize], next.unwrap_or(self.end));
-        let text = self.handle.read(start, end)?;
+        let text = self.handle.read_part(&self.starts, index as usize, self.end)?;
         // A comma, the end of the list or blank lines may follow the object.
         let mut objects = serde_json::Deserializer::from_slice(&text).into_iter::<Fields>();
         match objects.next() {

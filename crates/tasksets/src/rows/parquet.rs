@@ -13,8 +13,8 @@ use parquet::file::metadata::RowGroupMetaData;
 
 use super::column_error::{ColumnFault, keys, row, survive};
 use super::file_handle::FileHandle;
-use super::{Cache, Scanned, Shard};
-use crate::{Fields, Result, TasksetError, TasksetErrorKind};
+use super::{Cache, Scanned, Shard, locate};
+use crate::{Fields, Result, TasksetErrorKind as Kind};
 
 /// Rows decoded together.
 const BLOCK: u64 = 64;
@@ -74,8 +74,7 @@ fn refuse_codecs(path: &Path, groups: &[RowGroupMetaData]) -> Result<()> {
         Some(codec) => {
             let what = format!("compressed with {codec}, which is not read");
             let hint = "write it with zstd, snappy, gzip, lz4 or without compression";
-            let kind = TasksetErrorKind::Unsupported;
-            Err(TasksetError::new(kind, path.display(), what, hint))
+            Err(Kind::Unsupported.at(path.display(), what, hint))
         }
         None => Ok(()),
     }
@@ -109,8 +108,7 @@ impl Parquet {
 
     /// Returns the block of a row and its index in the block.
     fn find(&self, index: u64) -> (RowBlock, usize) {
-        let group = self.group_ends.partition_point(|end| *end <= index);
-        let row = index - if group == 0 { 0 } else { self.group_ends[group - 1] };
+        let (group, row) = locate(&self.group_ends, index);
         (RowBlock { group, number: row / BLOCK }, (row % BLOCK) as usize)
     }
 
@@ -122,7 +120,7 @@ impl Parquet {
         };
         survive(&path, || {
             loop {
-                let ended = || ColumnFault::Words("a group has fewer rows than it says".to_owned());
+                let ended = || ColumnFault::Other("a group has fewer rows than it says".to_owned());
                 let batch = reader.batches.next().ok_or_else(ended)??;
                 let is_wanted = reader.next == block;
                 let goes_on = reader.advance();
@@ -212,14 +210,7 @@ impl Shard for Parquet {
     fn row(&mut self, index: u64, (cache, number): (&mut Cache, usize)) -> Result<Fields> {
         let (block, at) = self.find(index);
         let key = (number, self.ordinal(block));
-        let batch = match cache.get(key) {
-            Some(batch) => batch,
-            None => {
-                let batch = self.decode(block)?;
-                cache.put(key, batch.clone());
-                batch
-            }
-        };
+        let batch = cache.get_or(key, || self.decode(block))?;
         row(self.handle.path(), &batch, at)
     }
 

@@ -1,16 +1,15 @@
 //! Folders of datasets, as hubs and libraries write them.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::StringArray;
-use arrow_ipc::writer::StreamWriter;
 use rollway_config::Taskset;
 use rollway_tasksets::TasksetErrorKind;
 use serde_json::{Value, json};
 
-use crate::help::{columns, folder, read, refused, taskset, write};
+use crate::help::{columns, folder, read, refused, stream, taskset, write};
 
 fn prompts(taskset: Taskset) -> Vec<String> {
     let text = |row: Value| row["prompt"].as_str().unwrap().to_owned();
@@ -37,10 +36,7 @@ fn save_to_disk(folder: &Path, split: Option<&str>, shards: &[&[&str]]) {
     for (number, rows) in shards.iter().enumerate() {
         let name = format!("data-{number:05}-of-{:05}.arrow", shards.len());
         let batch = columns(&[("prompt", Arc::new(StringArray::from(rows.to_vec())))]);
-        let file = File::create(folder.join(&name)).unwrap();
-        let mut writer = StreamWriter::try_new(file, &batch.schema()).unwrap();
-        writer.write(&batch).unwrap();
-        writer.finish().unwrap();
+        stream(&folder.join(&name), &batch, 9);
         files.push(json!({"filename": name}));
     }
     let state = json!({"_data_files": files, "_split": split, "_format_type": null});

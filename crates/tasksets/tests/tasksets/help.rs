@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch};
+use arrow_ipc::writer::{FileWriter, StreamWriter};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 use rollway_config::{BufferConfig, DataSelector, SelectorType, Taskset};
@@ -45,6 +46,25 @@ pub(crate) fn parquet(path: &Path, batch: &RecordBatch, properties: WriterProper
     let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
     writer.write(batch).unwrap();
     writer.close().unwrap();
+}
+
+/// Writes an Arrow stream, `rows` rows per batch.
+pub(crate) fn stream(path: &Path, batch: &RecordBatch, rows: usize) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let mut writer = StreamWriter::try_new(File::create(path).unwrap(), &batch.schema()).unwrap();
+    for start in (0..batch.num_rows()).step_by(rows) {
+        writer.write(&batch.slice(start, rows.min(batch.num_rows() - start))).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+/// Writes an Arrow file with a footer, `rows` rows per batch.
+pub(crate) fn feather(path: &Path, batch: &RecordBatch, rows: usize) {
+    let mut writer = FileWriter::try_new(File::create(path).unwrap(), &batch.schema()).unwrap();
+    for start in (0..batch.num_rows()).step_by(rows) {
+        writer.write(&batch.slice(start, rows.min(batch.num_rows() - start))).unwrap();
+    }
+    writer.finish().unwrap();
 }
 
 pub(crate) fn taskset(path: &Path) -> Taskset {

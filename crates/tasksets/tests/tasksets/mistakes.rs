@@ -4,7 +4,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use arrow_array::{Int64Array, StringArray};
-use arrow_ipc::writer::{FileWriter, StreamWriter};
+use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{DataType, Field};
 use parquet::file::properties::WriterProperties;
 use proptest::prelude::*;
@@ -13,7 +13,8 @@ use rollway_tasksets::{TasksetErrorKind as Kind, TasksetOpener};
 use serde_json::json;
 
 use crate::help::{
-    buffer, columns, folder, parquet, read, refused, rows, selected, taskset, write,
+    buffer, columns, feather, folder, parquet, read, refused, rows, selected, stream, taskset,
+    write,
 };
 
 #[test]
@@ -23,8 +24,8 @@ fn a_path_that_is_not_there_names_the_nearest_one() {
     let error = refused(taskset(&folder.path().join("task.jsonl")));
     assert_eq!(error.kind, Kind::Missing);
     assert!(error.hint.contains("tasks.jsonl`?"), "{error}");
-    let error = refused(Taskset { path: Some("nobody/nothing".into()), ..Taskset::default() });
-    assert!(error.hint.contains("--repo-type dataset nobody/nothing"), "{error}");
+    let error = refused(Taskset { path: Some("owner/nothing".into()), ..Taskset::default() });
+    assert!(error.hint.contains("--repo-type dataset owner/nothing"), "{error}");
     let error = refused(Taskset::default());
     assert!(error.to_string().contains("it has no `path`"), "{error}");
 }
@@ -159,14 +160,8 @@ fn a_row_without_a_prompt_is_found_before_the_first_batch() {
     let texts = StringArray::from(vec![Some("a"), None, Some("b")]);
     let batch = columns(&[("parts", Arc::new(parts)), ("prompt", Arc::new(texts))]);
     parquet(&folder.path().join("a.parquet"), &batch, WriterProperties::default());
-    let file = File::create(folder.path().join("a.arrow")).unwrap();
-    let mut writer = StreamWriter::try_new(file, &batch.schema()).unwrap();
-    writer.write(&batch).unwrap();
-    writer.finish().unwrap();
-    let file = File::create(folder.path().join("a.feather")).unwrap();
-    let mut writer = FileWriter::try_new(file, &batch.schema()).unwrap();
-    writer.write(&batch).unwrap();
-    writer.finish().unwrap();
+    stream(&folder.path().join("a.arrow"), &batch, 3);
+    feather(&folder.path().join("a.feather"), &batch, 3);
     write(&folder, "a.csv", "prompt,x\na,1\n,2\nb,3\n");
     for (name, place) in [
         ("a.parquet", "a.parquet, row 2"),

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::FileKind;
-use crate::{Result, TasksetError, TasksetErrorKind};
+use crate::{Result, TasksetError, TasksetErrorKind as Kind};
 use rollway_base::suggest::instead;
 
 /// Limits of the search.
@@ -38,7 +38,7 @@ pub(super) fn files(here: &Path, split: &str) -> Result<(FileKind, Vec<PathBuf>)
     if found.is_empty() {
         let what = "there is no data in this folder";
         let hint = "name a folder or a file with .jsonl, .json, .csv, .parquet or .arrow";
-        return Err(TasksetError::new(TasksetErrorKind::Missing, here.display(), what, hint));
+        return Err(Kind::Missing.at(here.display(), what, hint));
     }
     let splits: BTreeSet<&str> = found.iter().filter_map(|it| it.split.as_deref()).collect();
     let known = splits.iter().copied().find(|known| is_same(known, split));
@@ -46,7 +46,7 @@ pub(super) fn files(here: &Path, split: &str) -> Result<(FileKind, Vec<PathBuf>)
     if known.is_none() && !(splits.is_empty() && split == "train") {
         let what = format!("there is no split `{split}`");
         let hint = instead(split, splits.iter().copied());
-        return Err(TasksetError::new(TasksetErrorKind::Missing, here.display(), what, hint));
+        return Err(Kind::Missing.at(here.display(), what, hint));
     }
     let known = known.map(str::to_owned);
     found.retain(|it| it.split == known);
@@ -63,7 +63,7 @@ fn only_one(here: &Path, found: &[FoundFiles]) -> Result<()> {
         let names: Vec<&str> = subsets.into_iter().filter(|it| !it.is_empty()).collect();
         let what = format!("it has several subsets: {}", names.join(", "));
         let hint = format!("choose one: `subset_name: {}`", names[0]);
-        return Err(TasksetError::new(TasksetErrorKind::Option, here.display(), what, hint));
+        return Err(Kind::Option.at(here.display(), what, hint));
     }
     let kinds: BTreeMap<FileKind, &Path> =
         found.iter().rev().map(|it| (it.kind, it.path.as_path())).collect();
@@ -72,7 +72,7 @@ fn only_one(here: &Path, found: &[FoundFiles]) -> Result<()> {
         let what = format!("the split is there as {}", names.join(" and as "));
         let first = kinds.into_values().next().unwrap_or(here);
         let hint = format!("name a file, such as {}", first.display());
-        return Err(TasksetError::new(TasksetErrorKind::Option, here.display(), what, hint));
+        return Err(Kind::Option.at(here.display(), what, hint));
     }
     Ok(())
 }
@@ -97,8 +97,7 @@ fn walk(root: &Path, folder: &Path, depth: usize, found: &mut Vec<FoundFiles>) -
             if found.len() >= MAX_FILES {
                 let what = format!("it has more than {MAX_FILES} files of data");
                 let hint = "join them to larger ones";
-                let kind = TasksetErrorKind::Unsupported;
-                return Err(TasksetError::new(kind, root.display(), what, hint));
+                return Err(Kind::Unsupported.at(root.display(), what, hint));
             }
             let (split, subset) = read_path(path.strip_prefix(root).unwrap_or(&path));
             found.push(FoundFiles { path, kind, split, subset });

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::names;
-use crate::{Result, TasksetError, TasksetErrorKind};
+use crate::{Result, TasksetError, TasksetErrorKind as Kind};
 use rollway_base::suggest::instead;
 
 const DICT: &str = "dataset_dict.json";
@@ -25,7 +25,7 @@ pub(super) fn files(here: &Path, split: &str) -> Result<Option<Vec<PathBuf>>> {
     if !splits.contains(&split) {
         let what = format!("there is no split `{split}`");
         let hint = instead(split, splits.into_iter());
-        return Err(TasksetError::new(TasksetErrorKind::Missing, here.display(), what, hint));
+        return Err(Kind::Missing.at(here.display(), what, hint));
     }
     let folder = here.join(split);
     match one(&folder, None)? {
@@ -33,7 +33,7 @@ pub(super) fn files(here: &Path, split: &str) -> Result<Option<Vec<PathBuf>>> {
         None => {
             let what = format!("{DICT} lists it, but there is no dataset in it");
             let hint = "copy the whole dataset again";
-            Err(TasksetError::new(TasksetErrorKind::Missing, folder.display(), what, hint))
+            Err(Kind::Missing.at(folder.display(), what, hint))
         }
     }
 }
@@ -56,8 +56,7 @@ fn one(here: &Path, split: Option<&str>) -> Result<Option<Vec<PathBuf>>> {
     if indexed("_indices_data_files") || indexed("_indices_files") {
         let what = "its rows are chosen by a table of indices, which is not read";
         let hint = "call flatten_indices() and save it again";
-        let kind = TasksetErrorKind::Unsupported;
-        return Err(TasksetError::new(kind, here.display(), what, hint));
+        return Err(Kind::Unsupported.at(here.display(), what, hint));
     }
     // `train` is the default and also selects the only split of a folder.
     if let (Some(asked), Some(is)) = (split, state["_split"].as_str())
@@ -66,19 +65,18 @@ fn one(here: &Path, split: Option<&str>) -> Result<Option<Vec<PathBuf>>> {
     {
         let what = format!("there is no split `{asked}`");
         let hint = format!("it holds the split `{is}` alone");
-        return Err(TasksetError::new(TasksetErrorKind::Missing, here.display(), what, hint));
+        return Err(Kind::Missing.at(here.display(), what, hint));
     }
     let name = |file: &Value| file["filename"].as_str().map(|name| here.join(name));
     let files: Vec<PathBuf> = listed.iter().filter_map(name).collect();
     if let Some(gone) = files.iter().find(|file| !file.is_file()) {
         let what = format!("{STATE} lists it, but it is not there");
         let hint = "copy the whole dataset again";
-        return Err(TasksetError::new(TasksetErrorKind::Missing, gone.display(), what, hint));
+        return Err(Kind::Missing.at(gone.display(), what, hint));
     }
     if files.is_empty() {
         let hint = "a job needs at least one task";
-        let kind = TasksetErrorKind::Empty;
-        return Err(TasksetError::new(kind, here.display(), "there is no row in it", hint));
+        return Err(Kind::Empty.at(here.display(), "there is no row in it", hint));
     }
     Ok(Some(files))
 }
@@ -88,6 +86,6 @@ fn read(path: &Path) -> Result<Value> {
     serde_json::from_slice(&text).map_err(|error| {
         let what = format!("not what describes a dataset: {error}");
         let hint = "copy the whole dataset again";
-        TasksetError::new(TasksetErrorKind::Row, path.display(), what, hint)
+        Kind::Row.at(path.display(), what, hint)
     })
 }
