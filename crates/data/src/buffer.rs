@@ -5,6 +5,7 @@
 //! samples are kept until the reader acknowledges them, where possible.
 
 mod address;
+mod change_counter;
 mod error;
 mod files;
 mod jsonl;
@@ -68,7 +69,7 @@ pub trait ExperienceReader: Send {
     /// Waits for samples. Returns when `request.count` are available, or with fewer at the timeout
     /// or at the end of data; loses nothing in either case. Acknowledges earlier reads unless
     /// `request.keep`.
-    fn read(&mut self, ask: &ReadRequest) -> Result<ReadResult>;
+    fn read(&mut self, request: &ReadRequest) -> Result<ReadResult>;
 
     /// Returns the position of this reader, to be saved with the trainer's state.
     fn position(&self) -> String;

@@ -205,15 +205,15 @@ impl Flow {
             }
         }
         let kept = self.ids.intersection(&before).count();
-        let (found, said) = (before.len() - kept, outcome.dropped.values().sum());
-        if said > found {
-            return Err(PipelineError::Miscounted { operator: label.clone(), said, found });
+        let (found, explained) = (before.len() - kept, outcome.dropped.values().sum());
+        if explained > found {
+            return Err(PipelineError::Miscounted { operator: label.clone(), explained, found });
         }
         self.report.added += self.ids.len() - kept;
         for (reason, count) in outcome.dropped {
             self.drop(label, &reason, count);
         }
-        self.drop(label, OperatorOutput::UNEXPLAINED, found - said);
+        self.drop(label, OperatorOutput::UNEXPLAINED, found - explained);
         self.numbers.count(&format!("{label}/filtered_count"), found);
         self.learn(label, &outcome.selector);
         self.numbers.operator(label, stage.operator.name(), &outcome.metrics);

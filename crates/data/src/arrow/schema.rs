@@ -12,18 +12,18 @@ const VERSION_KEY: &str = "rollway.columns";
 static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     let required = |name: &str, kind| Field::new(name, kind, false);
     let optional = |name: &str, kind| Field::new(name, kind, true);
-    let text = || DataType::Utf8;
+    let utf8 = || DataType::Utf8;
     let floats = || list(DataType::Float32);
     let fields = vec![
-        required("uid", text()),
-        required("batch", text()),
+        required("uid", utf8()),
+        required("batch", utf8()),
         required("batch_is_number", DataType::Boolean),
-        required("task", text()),
+        required("task", utf8()),
         required("task_is_number", DataType::Boolean),
         required("run", DataType::UInt64),
         required("step", DataType::UInt64),
-        required("suffix", text()),
-        required("kind", text()),
+        required("suffix", utf8()),
+        required("kind", utf8()),
         required("tokens", list(DataType::Int32)),
         required("prompt_length", DataType::UInt64),
         optional("logprobs", floats()),
@@ -35,16 +35,16 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         optional("action_mask", list(DataType::Boolean)),
         optional("chosen", list(DataType::Int32)),
         optional("rejected", list(DataType::Int32)),
-        optional("truncate_status", text()),
+        optional("truncate_status", utf8()),
         optional("model_versions", list(DataType::Struct(version_run()))),
-        required("info", text()),
+        required("info", utf8()),
         required("metrics", map(DataType::Float64)),
-        optional("prompt_text", text()),
-        optional("response_text", text()),
-        optional("messages", text()),
-        optional("tools", text()),
-        optional("chosen_messages", text()),
-        optional("rejected_messages", text()),
+        optional("prompt_text", utf8()),
+        optional("response_text", utf8()),
+        optional("messages", utf8()),
+        optional("tools", utf8()),
+        optional("chosen_messages", utf8()),
+        optional("rejected_messages", utf8()),
         required("multi_modal_inputs", list(DataType::Struct(tensor()))),
         required("custom_fields", list(DataType::Struct(custom_field()))),
     ];
@@ -74,33 +74,26 @@ pub(super) fn entry(value: DataType) -> Arc<Field> {
 }
 
 pub(super) fn entry_fields(value: DataType) -> Fields {
-    [Field::new("key", DataType::Utf8, false), Field::new("value", value, false)]
-        .into_iter()
-        .collect()
+    Fields::from(vec![text("key"), Field::new("value", value, false)])
 }
 
 pub(super) fn version_run() -> Fields {
-    [Field::new("version", DataType::Int64, true), Field::new("tokens", DataType::UInt32, false)]
-        .into_iter()
-        .collect()
+    let version = Field::new("version", DataType::Int64, true);
+    Fields::from(vec![version, Field::new("tokens", DataType::UInt32, false)])
 }
 
 pub(super) fn tensor() -> Fields {
-    [
-        Field::new("name", DataType::Utf8, false),
-        Field::new("dtype", DataType::Utf8, false),
-        Field::new("shape", list(DataType::UInt64), false),
-        Field::new("data", DataType::Binary, false),
-    ]
-    .into_iter()
-    .collect()
+    let shape = Field::new("shape", list(DataType::UInt64), false);
+    let data = Field::new("data", DataType::Binary, false);
+    Fields::from(vec![text("name"), text("dtype"), shape, data])
 }
 
 pub(super) fn custom_field() -> Fields {
-    ["source_field", "destination_field", "dtype"]
-        .map(|name| Field::new(name, DataType::Utf8, false))
-        .into_iter()
-        .collect()
+    Fields::from(["source_field", "destination_field", "dtype"].map(text).to_vec())
+}
+
+fn text(name: &str) -> Field {
+    Field::new(name, DataType::Utf8, false)
 }
 
 fn list(kind: DataType) -> DataType {
@@ -114,6 +107,13 @@ fn map(value: DataType) -> DataType {
 /// Returns whether a column can be read as another: names of list items and map entries and
 /// nullability may differ.
 pub(super) fn fits(found: &DataType, expected: &DataType) -> bool {
+    let all_fit = |found: &Fields, expected: &Fields, named: bool| {
+        found.len() == expected.len()
+            && found.iter().zip(expected).all(|(found, expected)| {
+                (!named || found.name() == expected.name())
+                    && fits(found.data_type(), expected.data_type())
+            })
+    };
     match (found, expected) {
         (DataType::List(found), DataType::List(expected)) => {
             fits(found.data_type(), expected.data_type())
@@ -121,21 +121,12 @@ pub(super) fn fits(found: &DataType, expected: &DataType) -> bool {
         (DataType::Map(found, _), DataType::Map(expected, _)) => {
             match (found.data_type(), expected.data_type()) {
                 (DataType::Struct(found), DataType::Struct(expected)) => {
-                    found.len() == expected.len()
-                        && found
-                            .iter()
-                            .zip(expected)
-                            .all(|(found, expected)| fits(found.data_type(), expected.data_type()))
+                    all_fit(found, expected, false)
                 }
                 _ => false,
             }
         }
-        (DataType::Struct(found), DataType::Struct(expected)) => {
-            found.len() == expected.len()
-                && found.iter().zip(expected).all(|(found, expected)| {
-                    found.name() == expected.name() && fits(found.data_type(), expected.data_type())
-                })
-        }
+        (DataType::Struct(found), DataType::Struct(expected)) => all_fit(found, expected, true),
         _ => found == expected,
     }
 }

@@ -27,3 +27,21 @@ pub enum BufferError {
     #[error(transparent)]
     Payload(#[from] PayloadError),
 }
+
+impl BufferError {
+    pub(crate) fn unavailable(storage: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Unavailable { storage: storage.into(), message: message.into() }
+    }
+
+    pub(crate) fn full(storage: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Full { storage: storage.into(), message: message.into() }
+    }
+
+    pub(crate) fn damaged(storage: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Damaged { storage: storage.into(), message: message.into() }
+    }
+
+    pub(crate) fn unsupported(storage: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Unsupported { storage: storage.into(), message: message.into() }
+    }
+}

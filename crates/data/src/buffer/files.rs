@@ -49,30 +49,30 @@ pub(super) trait FileStore: Send + Sync + 'static {
 
 pub(super) type SampleIter = Box<dyn Iterator<Item = Result<Sample>> + Send>;
 
-pub(super) struct FileBuffer<S> {
+pub struct FileBuffer<S> {
     store: Arc<S>,
     /// Positions by reader name, while readers exist.
     standings: Mutex<HashMap<String, Weak<Standing>>>,
 }
 
-impl<S: FileStore> FileBuffer<S> {
-    /// Opens a store and creates a missing index.
-    pub(super) fn open(store: S) -> Result<Self> {
-        let folder = store.index();
-        std::fs::create_dir_all(&folder).at(&store.name())?;
-        let mut index = FileIndex::open(&folder, store.name())?;
-        index.change(|change| {
-            let fresh = change.begin()?;
-            store.settle(change, fresh)
-        })?;
-        if let Some(parent) = folder.parent() {
-            sync_folder(parent).at(&store.name())?;
-        }
-        Ok(Self { store: Arc::new(store), standings: Mutex::default() })
+/// Opens a store and creates a missing index.
+pub(super) fn open<S: FileStore>(store: S) -> Result<FileBuffer<S>> {
+    let folder = store.index();
+    std::fs::create_dir_all(&folder).at(&store.name())?;
+    let mut index = FileIndex::open(&folder, store.name())?;
+    index.change(|change| {
+        let fresh = change.begin()?;
+        store.settle(change, fresh)
+    })?;
+    if let Some(parent) = folder.parent() {
+        sync_folder(parent).at(&store.name())?;
     }
+    Ok(FileBuffer { store: Arc::new(store), standings: Mutex::default() })
+}
 
-    pub(super) fn name(&self) -> String {
-        self.store.name()
+impl<S: FileStore> std::fmt::Debug for FileBuffer<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("FileBuffer").field(&self.store.name()).finish()
     }
 }
 

@@ -10,9 +10,9 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::files::{
-    Change, FileBuffer, FileStore, IndexEntry, IoContext, SampleIter, beside, sync_folder,
+    self, Change, FileBuffer, FileStore, IndexEntry, IoContext, SampleIter, beside, sync_folder,
 };
-use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
+use super::{BufferError, Result};
 use crate::Sample;
 
 /// A file of JSON lines with an index folder `….index` beside it.
@@ -21,57 +21,31 @@ use crate::Sample;
 /// last batch is cut off at the next opening or write and kept as `cut` in the index folder. A file
 /// without an index is read once at opening and becomes one batch. Keys and sample ids are known
 /// across restarts without using memory. One process at a time can read under a name.
-pub struct JsonlBuffer {
-    files: FileBuffer<Lines>,
-}
+pub type JsonlBuffer = FileBuffer<JsonLines>;
 
 impl JsonlBuffer {
     /// Opens or creates a file `….jsonl` or `….json`.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
-        Self::new(path.into(), true)
-    }
-
-    /// Opens a file for human readers, without arrays and payloads; it cannot be read back.
-    pub fn open_plain(path: impl Into<PathBuf>) -> Result<Self> {
-        Self::new(path.into(), false)
-    }
-
-    fn new(path: PathBuf, payloads: bool) -> Result<Self> {
+        let path = path.into();
         let extension = path.extension().and_then(|extension| extension.to_str());
         if !matches!(extension, Some("json" | "jsonl")) {
-            return Err(BufferError::Unsupported {
-                storage: path.display().to_string(),
-                message: "a file of JSON lines has to end with .jsonl or .json".to_owned(),
-            });
+            return Err(BufferError::unsupported(
+                path.display().to_string(),
+                "a file of JSON lines has to end with .jsonl or .json",
+            ));
         }
-        Ok(Self { files: FileBuffer::open(Lines { path, payloads })? })
+        files::open(JsonLines { path })
     }
 }
 
-impl Buffer for JsonlBuffer {
-    fn writer(&self, name: &str) -> Result<Box<dyn ExperienceWriter>> {
-        self.files.writer(name)
-    }
-
-    fn reader(&self, name: &str) -> Result<Box<dyn ExperienceReader>> {
-        self.files.reader(name)
-    }
-}
-
-impl std::fmt::Debug for JsonlBuffer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("JsonLines").field(&self.files.name()).finish()
-    }
-}
-
-struct Lines {
+#[derive(Debug)]
+pub struct JsonLines {
     path: PathBuf,
-    payloads: bool,
 }
 
-impl Lines {
+impl JsonLines {
     fn damaged(&self, message: String) -> BufferError {
-        BufferError::Damaged { storage: self.name(), message }
+        BufferError::damaged(self.name(), message)
     }
 
     /// Cuts off data behind the last batch.
@@ -137,7 +111,7 @@ impl Lines {
     }
 }
 
-impl FileStore for Lines {
+impl FileStore for JsonLines {
     fn name(&self) -> String {
         self.path.display().to_string()
     }
@@ -158,7 +132,7 @@ impl FileStore for Lines {
     fn append(&self, number: u64, _: &str, samples: &[&Sample], begin: u64) -> Result<IndexEntry> {
         let mut lines = Vec::new();
         for sample in samples {
-            line::write(sample, self.payloads, &mut lines)?;
+            line::write(sample, &mut lines)?;
         }
         let mut file = open(&self.path).at(&self.name())?;
         self.cut(&mut file, begin)?;

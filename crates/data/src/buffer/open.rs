@@ -45,8 +45,10 @@ pub fn table(name: &str) -> String {
 }
 
 fn text(path: &Path) -> Result<&str> {
-    path.to_str().ok_or_else(|| BufferError::Unsupported {
-        storage: path.display().to_string(),
-        message: "the path is not UTF-8; choose another".to_owned(),
+    path.to_str().ok_or_else(|| {
+        BufferError::unsupported(
+            path.display().to_string(),
+            "the path is not UTF-8; choose another",
+        )
     })
 }

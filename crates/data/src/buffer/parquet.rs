@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 
 use super::files::{
-    Change, FileBuffer, FileStore, IndexEntry, IoContext, SampleIter, safe_name, sync_folder,
+    self, Change, FileBuffer, FileStore, IndexEntry, IoContext, SampleIter, safe_name, sync_folder,
 };
-use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
+use super::{BufferError, Result};
 use crate::Sample;
 
 /// A folder of Parquet files, one per write batch, with the index in `.rollway`.
@@ -21,50 +21,30 @@ use crate::Sample;
 /// `NUMBER-KEY-HASH.parquet`, in the order of writing; so all visible files are complete and
 /// acknowledged. Samples with known ids are omitted. Without an index the files are read once at
 /// opening, in name order, and become closed batches. One process at a time can read under a name.
-pub struct ParquetBuffer {
-    files: FileBuffer<Folder>,
-}
+pub type ParquetBuffer = FileBuffer<ParquetFolder>;
 
 impl ParquetBuffer {
     /// Opens or creates a folder.
     pub fn open(folder: impl Into<PathBuf>) -> Result<Self> {
         let folder = folder.into();
         if folder.is_file() {
-            return Err(BufferError::Unsupported {
-                storage: folder.display().to_string(),
-                message: "it is a file; give the folder in which it is".to_owned(),
-            });
+            return Err(BufferError::unsupported(
+                folder.display().to_string(),
+                "it is a file; give the folder in which it is",
+            ));
         }
-        Ok(Self { files: FileBuffer::open(Folder { path: folder })? })
+        files::open(ParquetFolder { path: folder })
     }
 }
 
-impl Buffer for ParquetBuffer {
-    fn writer(&self, name: &str) -> Result<Box<dyn ExperienceWriter>> {
-        self.files.writer(name)
-    }
-
-    fn reader(&self, name: &str) -> Result<Box<dyn ExperienceReader>> {
-        self.files.reader(name)
-    }
-}
-
-impl std::fmt::Debug for ParquetBuffer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Parquet").field(&self.files.name()).finish()
-    }
-}
-
-struct Folder {
+#[derive(Debug)]
+pub struct ParquetFolder {
     path: PathBuf,
 }
 
-impl Folder {
+impl ParquetFolder {
     fn damaged(&self, file: &str, message: &str) -> BufferError {
-        BufferError::Damaged {
-            storage: self.path.join(file).display().to_string(),
-            message: message.to_owned(),
-        }
+        BufferError::damaged(self.path.join(file).display().to_string(), message)
     }
 
     fn shown(&self, place: &str) -> PathBuf {
@@ -144,7 +124,7 @@ impl Folder {
 /// Suffix of hidden files.
 const HIDDEN: &str = ".part";
 
-impl FileStore for Folder {
+impl FileStore for ParquetFolder {
     fn name(&self) -> String {
         self.path.display().to_string()
     }
@@ -214,7 +194,7 @@ impl FileStore for Folder {
         if data.len() as u64 != entry.bytes || crc32fast::hash(&data) != entry.checksum {
             return Err(self.damaged(&entry.place, "its bytes are not those that were written"));
         }
-        let damaged = move |message| BufferError::Damaged { storage: place.clone(), message };
+        let damaged = move |message| BufferError::damaged(place.clone(), message);
         let (_, rows) = file::read(data, row).map_err(&damaged)?;
         Ok(Box::new(rows.map(move |sample| sample.map_err(&damaged))))
     }

@@ -6,21 +6,17 @@
 mod error_class;
 mod session;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
 use self::session::PostgresSession;
-use super::sql::{SqlDatabase, SqlDialect, SqlError, SqlOptions, SqlStore};
-use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
+use super::sql::{self, SqlBuffer, SqlDatabase, SqlDialect, SqlError, SqlOptions};
+use super::{BufferError, Result};
 
 /// Buffer in a PostgreSQL database. Its calls block and must not be made from async code.
-#[derive(Clone, Debug)]
-pub struct PostgresBuffer {
-    store: Arc<SqlStore<PostgresServer>>,
-}
+pub type PostgresBuffer = SqlBuffer<PostgresServer>;
 
 impl PostgresBuffer {
     /// Opens `postgresql://user:password@host:port/database`. A driver name, as in
@@ -38,29 +34,18 @@ impl PostgresBuffer {
             .keepalives_retries(3);
         let name = name(&config);
         if config.get_ssl_mode() == SslMode::Require {
-            return Err(BufferError::Unsupported {
-                storage: name,
-                message: "encrypted connections (sslmode=require) are not supported; use a tunnel \
-                          or a Unix socket"
-                    .into(),
-            });
+            return Err(BufferError::unsupported(
+                name,
+                "encrypted connections (sslmode=require) are not supported; use a tunnel \
+                          or a Unix socket",
+            ));
         }
-        Ok(Self { store: SqlStore::open(PostgresServer { config, name }, options)? })
-    }
-}
-
-impl Buffer for PostgresBuffer {
-    fn writer(&self, name: &str) -> Result<Box<dyn ExperienceWriter>> {
-        self.store.writer(name)
-    }
-
-    fn reader(&self, name: &str) -> Result<Box<dyn ExperienceReader>> {
-        self.store.reader(name)
+        sql::open(PostgresServer { config, name }, options)
     }
 }
 
 #[derive(Debug)]
-struct PostgresServer {
+pub struct PostgresServer {
     config: Config,
     name: String,
 }
@@ -93,10 +78,7 @@ impl SqlDatabase for PostgresServer {
 
 /// Parses an address. Errors do not repeat it: it may contain a password.
 fn parse(address: &str) -> Result<Config> {
-    let unsupported = |message: String| BufferError::Unsupported {
-        storage: "the PostgreSQL address".into(),
-        message,
-    };
+    let unsupported = |message: String| BufferError::unsupported("the PostgreSQL address", message);
     let (scheme, rest) = address.split_once("://").unwrap_or(("", ""));
     if !matches!(scheme.split('+').next(), Some("postgresql" | "postgres")) {
         return Err(unsupported(

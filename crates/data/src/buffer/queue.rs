@@ -34,6 +34,7 @@ use self::store::QueueStore;
 pub use self::store::QueueUsage;
 use self::wait_queue::WaitQueue;
 use self::writer::QueueWriter;
+use super::process_queues::Registration;
 use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
 use rollway_ledger::log::SegmentLog;
 
@@ -50,16 +51,18 @@ use rollway_ledger::log::SegmentLog;
 /// A durable queue counts writers anew each time it is opened.
 #[derive(Debug)]
 pub struct ExperienceQueue {
-    shared: Arc<QueueShared>,
+    pub(super) shared: Arc<QueueShared>,
 }
 
 #[derive(Debug)]
-struct QueueShared {
+pub(super) struct QueueShared {
     options: QueueOptions,
     /// Synced without holding the lock.
     samples: Option<Arc<SegmentLog>>,
     gone: Option<Arc<SegmentLog>>,
     state: Mutex<QueueState>,
+    /// Dropped last.
+    _registration: Option<Registration>,
 }
 
 struct QueueState {
@@ -78,7 +81,12 @@ struct QueueState {
 }
 
 impl ExperienceQueue {
+    /// Opens a queue outside the registry of this process.
     pub fn open(options: QueueOptions) -> Result<Arc<Self>> {
+        Self::new(options, None).map(Arc::new)
+    }
+
+    pub(super) fn new(options: QueueOptions, registration: Option<Registration>) -> Result<Self> {
         options.check()?;
         let mut known = SeenIds::new(options.known_max);
         let store: Box<dyn QueueStore> = match &options.replay {
@@ -98,47 +106,48 @@ impl ExperienceQueue {
             closed: false,
         };
         let gone = gone.flatten();
-        let shared = QueueShared { options, samples, gone, state: Mutex::new(state) };
-        Ok(Arc::new(Self { shared: Arc::new(shared) }))
+        let (state, _registration) = (Mutex::new(state), registration);
+        let shared = Arc::new(QueueShared { options, samples, gone, state, _registration });
+        Ok(Self { shared })
     }
 
     /// Closes the queue: writers, also waiting ones, are refused; readers get the remaining samples
     /// and then the end of data.
     pub fn close(&self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.closed = true;
-        state.news_of_writers();
+        state.writers_changed();
         state.waiting_writers.call_all();
     }
 
     pub fn usage(&self) -> QueueUsage {
-        self.shared.lock().store.usage()
+        self.shared.state.lock().store.usage()
     }
 
     /// Returns the number of writers waiting for room.
     pub fn waiting_writers(&self) -> usize {
-        self.shared.lock().waiting_writers.len()
+        self.shared.state.lock().waiting_writers.len()
     }
 }
 
 impl Buffer for ExperienceQueue {
     fn writer(&self, name: &str) -> Result<Box<dyn ExperienceWriter>> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         if state.closed {
             return Err(self.shared.closed());
         }
         state.writers.insert(name.to_owned(), true);
-        state.news_of_writers();
+        state.writers_changed();
         Ok(Box::new(QueueWriter::new(Arc::clone(&self.shared), name)))
     }
 
     fn reader(&self, name: &str) -> Result<Box<dyn ExperienceReader>> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let first = state.reader.get_or_insert_with(|| name.to_owned());
         if first != name {
             let message = format!(
-                "it has one position, which belongs to the readers named {first:?}; read as \
-                 {first:?}, or use a database for readers that each get everything"
+                "its only position belongs to the readers named {first:?}; read as {first:?}, or \
+                 use a database for independent readers"
             );
             return Err(self.shared.unsupported(message));
         }
@@ -152,16 +161,12 @@ impl Buffer for ExperienceQueue {
 }
 
 impl QueueShared {
-    fn lock(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock()
-    }
-
     /// Syncs stored samples, so that they can be read.
     fn make_durable<'a>(&'a self, mut state: MutexGuard<'a, QueueState>) -> Result<()> {
         if let (Some(log), Some(end)) = (&self.samples, state.store.not_durable()) {
             drop(state);
             log.sync().map_err(|error| failed(&self.options, &error))?;
-            state = self.lock();
+            state = self.state.lock();
             state.store.set_durable(end);
             state.waiting_readers.call();
         }
@@ -177,31 +182,23 @@ impl QueueShared {
         if let Some(log) = self.gone.as_ref().filter(|log| log.unsynced_bytes() > 0) {
             drop(state);
             log.sync().map_err(|error| failed(&self.options, &error))?;
-            state = self.lock();
+            state = self.state.lock();
         }
         state.store.free()?;
         state.waiting_writers.call();
         Ok(state)
     }
 
-    fn storage(&self) -> String {
-        self.options.name.clone()
-    }
-
     fn closed(&self) -> BufferError {
-        BufferError::Closed(self.storage())
-    }
-
-    fn closed_writer(&self, name: &str) -> BufferError {
-        BufferError::Closed(format!("the writer {name:?} of {}", self.options.name))
+        BufferError::Closed(self.options.name.clone())
     }
 
     fn unsupported(&self, message: String) -> BufferError {
-        BufferError::Unsupported { storage: self.storage(), message }
+        BufferError::unsupported(&self.options.name, message)
     }
 
-    fn full(&self, message: String) -> BufferError {
-        BufferError::Full { storage: self.storage(), message }
+    fn full(&self, message: impl Into<String>) -> BufferError {
+        BufferError::full(&self.options.name, message)
     }
 }
 
@@ -212,7 +209,7 @@ impl QueueState {
     }
 
     /// Updates the store and wakes a reader after a writer opened or closed.
-    fn news_of_writers(&mut self) {
+    fn writers_changed(&mut self) {
         let ended = self.has_ended();
         self.store.finish(ended, &mut self.known);
         self.waiting_readers.call();
@@ -221,7 +218,7 @@ impl QueueState {
 
 impl std::fmt::Debug for QueueState {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut debug = formatter.debug_struct("State");
+        let mut debug = formatter.debug_struct("QueueState");
         debug.field("usage", &self.store.usage()).field("writers", &self.writers);
         debug.field("closed", &self.closed).finish_non_exhaustive()
     }

@@ -26,7 +26,7 @@ use self::reconnect::ReconnectingSession;
 pub(super) use self::session::{
     Session, SqlCell, SqlDatabase, SqlDialect, SqlError, SqlValue, TransactionId,
 };
-use super::{BufferError, ExperienceReader, ExperienceWriter, Result};
+use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SqlOptions {
@@ -81,38 +81,44 @@ pub enum ReadOrder {
     NewestFirst,
 }
 
+/// A buffer in a database.
+#[derive(Debug)]
+pub struct SqlBuffer<D>(Arc<SqlStore<D>>);
+
+/// Connects once to create or check the tables.
+pub(super) fn open<D: SqlDatabase>(database: D, options: SqlOptions) -> Result<SqlBuffer<D>> {
+    schema::check_name(&options.table, database.name())?;
+    let queries = Queries::new(&options, &database.dialect());
+    let store = Arc::new(SqlStore { database, options, queries });
+    schema::prepare(&mut ReconnectingSession::new(Arc::clone(&store)))?;
+    Ok(SqlBuffer(store))
+}
+
+impl<D: SqlDatabase> Buffer for SqlBuffer<D> {
+    fn writer(&self, name: &str) -> Result<Box<dyn ExperienceWriter>> {
+        Ok(Box::new(writer::SqlWriter::open(ReconnectingSession::new(Arc::clone(&self.0)), name)?))
+    }
+
+    fn reader(&self, name: &str) -> Result<Box<dyn ExperienceReader>> {
+        Ok(Box::new(reader::SqlReader::open(ReconnectingSession::new(Arc::clone(&self.0)), name)?))
+    }
+}
+
 /// A database with the tables of a buffer, shared by writers and readers.
 #[derive(Debug)]
-pub(super) struct SqlStore<D> {
+struct SqlStore<D> {
     database: D,
     options: SqlOptions,
     queries: Queries,
 }
 
 impl<D: SqlDatabase> SqlStore<D> {
-    /// Connects once to create or check the tables.
-    pub(super) fn open(database: D, options: SqlOptions) -> Result<Arc<Self>> {
-        schema::check_name(&options.table, database.name())?;
-        let queries = Queries::new(&options, &database.dialect());
-        let store = Arc::new(Self { database, options, queries });
-        schema::prepare(&mut ReconnectingSession::new(Arc::clone(&store)))?;
-        Ok(store)
+    fn damaged(&self, message: impl Into<String>) -> BufferError {
+        BufferError::damaged(self.database.name(), message)
     }
 
-    pub(super) fn writer(self: &Arc<Self>, name: &str) -> Result<Box<dyn ExperienceWriter>> {
-        Ok(Box::new(writer::SqlWriter::open(ReconnectingSession::new(Arc::clone(self)), name)?))
-    }
-
-    pub(super) fn reader(self: &Arc<Self>, name: &str) -> Result<Box<dyn ExperienceReader>> {
-        Ok(Box::new(reader::SqlReader::open(ReconnectingSession::new(Arc::clone(self)), name)?))
-    }
-
-    fn damaged(&self, message: String) -> BufferError {
-        BufferError::Damaged { storage: self.database.name().into(), message }
-    }
-
-    fn unsupported(&self, message: String) -> BufferError {
-        BufferError::Unsupported { storage: self.database.name().into(), message }
+    fn unsupported(&self, message: impl Into<String>) -> BufferError {
+        BufferError::unsupported(self.database.name(), message)
     }
 }
 
@@ -138,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_taken_apart_from_their_end() {
+    fn ids_are_split_from_their_end() {
         assert_eq!(parts("7/a/b/3/0/00ff"), (Some("7/a/b"), Some(3), Some("00ff")));
         assert_eq!(parts("7/1/x/0/s"), (Some("7/1"), None, Some("s")));
         assert_eq!(parts("other/name"), (None, None, None));

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Connection, ErrorCode, ToSql};
+use rusqlite::{Connection, ErrorCode, ToSql, params_from_iter};
 
+use super::change_counter::ChangeCounter;
 use super::sql::{
-    Session, SqlCell, SqlDatabase, SqlDialect, SqlError, SqlOptions, SqlStore, SqlValue,
+    self, Session, SqlBuffer, SqlCell, SqlDatabase, SqlDialect, SqlError, SqlOptions, SqlValue,
     TransactionId, signed,
 };
-use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
+use super::{BufferError, Result};
 use crate::Sample;
 
 /// WAL size at which a checkpoint starts, in pages of 4 KiB. The default of 1000 would checkpoint,
@@ -28,10 +28,7 @@ const MODE_CHANGE_DELAY: Duration = Duration::from_millis(2);
 const STATEMENTS: usize = 32;
 
 /// A buffer in an SQLite file.
-#[derive(Clone, Debug)]
-pub struct SqliteBuffer {
-    store: Arc<SqlStore<SqliteFile>>,
-}
+pub type SqliteBuffer = SqlBuffer<SqliteFile>;
 
 impl SqliteBuffer {
     /// Opens or creates a file. The address is a path, or `sqlite:///` and a path: an absolute path
@@ -40,31 +37,21 @@ impl SqliteBuffer {
         let path = address.strip_prefix("sqlite:///").unwrap_or(address);
         let name = format!("sqlite:///{path}");
         if path.is_empty() || path.contains("://") || path == ":memory:" {
-            return Err(BufferError::Unsupported {
-                storage: name,
-                message: "the address names no file; write `sqlite:///folder/file.db`".into(),
-            });
+            return Err(BufferError::unsupported(
+                name,
+                "the address names no file; write `sqlite:///folder/file.db`",
+            ));
         }
         let file = SqliteFile { path: path.into(), name, signal: Arc::default() };
-        Ok(Self { store: SqlStore::open(file, options)? })
-    }
-}
-
-impl Buffer for SqliteBuffer {
-    fn writer(&self, name: &str) -> Result<Box<dyn ExperienceWriter>> {
-        self.store.writer(name)
-    }
-
-    fn reader(&self, name: &str) -> Result<Box<dyn ExperienceReader>> {
-        self.store.reader(name)
+        sql::open(file, options)
     }
 }
 
 #[derive(Debug)]
-struct SqliteFile {
+pub struct SqliteFile {
     path: PathBuf,
     name: String,
-    signal: Arc<Signal>,
+    signal: Arc<ChangeCounter>,
 }
 
 impl SqlDatabase for SqliteFile {
@@ -130,8 +117,8 @@ impl SqliteFile {
 
 /// Enables the WAL. Two connections that change a new file block each other, and SQLite's busy
 /// timeout does not apply.
-fn use_wal(connection: &Connection, patience: Duration) -> rusqlite::Result<()> {
-    let until = Instant::now() + patience;
+fn use_wal(connection: &Connection, timeout: Duration) -> rusqlite::Result<()> {
+    let until = Instant::now() + timeout;
     loop {
         let changed = connection.pragma_update(None, "journal_mode", "wal");
         let busy =
@@ -148,11 +135,11 @@ INSERT INTO \"{experience}\"
     (uid, task_id, run_id, msg_id, model_version, reward, experience_bytes)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (uid) DO NOTHING";
 
-struct SqliteSession {
+pub(super) struct SqliteSession {
     connection: Connection,
     name: String,
     insert: String,
-    signal: Arc<Signal>,
+    signal: Arc<ChangeCounter>,
     poll: Duration,
     announced: bool,
     /// State at the last mark: changes by this process, by others.
@@ -188,7 +175,7 @@ impl Session for SqliteSession {
             return Err((fault, None));
         }
         if self.announced {
-            self.signal.raise();
+            self.signal.increment();
         }
         Ok(())
     }
@@ -203,7 +190,8 @@ impl Session for SqliteSession {
     }
 
     fn execute(&mut self, sql: &str, values: &[SqlValue<'_>]) -> Result<usize, SqlError> {
-        let run = || self.connection.prepare_cached(&numbered(sql))?.execute(params(values));
+        let run =
+            || self.connection.prepare_cached(&numbered(sql))?.execute(params_from_iter(values));
         self.done(run())
     }
 
@@ -211,7 +199,7 @@ impl Session for SqliteSession {
         let run = || {
             let mut statement = self.connection.prepare_cached(&numbered(sql))?;
             let columns = statement.column_count();
-            let mut rows = statement.query(params(values))?;
+            let mut rows = statement.query(params_from_iter(values))?;
             let mut found = Vec::new();
             while let Some(row) = rows.next()? {
                 let cells = (0..columns).map(|column| row.get_ref(column).map(cell));
@@ -231,7 +219,7 @@ impl Session for SqliteSession {
             let mut statement = self.connection.prepare_cached(&self.insert)?;
             let mut stored = 0;
             for sample in samples {
-                let (task, run, suffix) = super::sql::parts(&sample.id);
+                let (task, run, suffix) = sql::parts(&sample.id);
                 stored += statement.execute((
                     &*sample.id,
                     task,
@@ -260,40 +248,14 @@ impl Session for SqliteSession {
     /// Waits for the signal of this process. SQLite has no notification across processes, so their
     /// changes are polled.
     fn wait(&mut self, until: Instant) -> Result<(), SqlError> {
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero()
-                || self.signal.wait(self.seen.0, left.min(self.poll))
+        while Instant::now() < until {
+            if self.signal.wait(self.seen.0, until.min(Instant::now() + self.poll))
                 || self.data_version()? != self.seen.1
             {
-                return Ok(());
+                break;
             }
         }
-    }
-}
-
-/// Wakes the readers of this process.
-#[derive(Debug, Default)]
-struct Signal {
-    changes: Mutex<u64>,
-    changed: Condvar,
-}
-
-impl Signal {
-    fn raise(&self) {
-        *self.changes.lock() += 1;
-        self.changed.notify_all();
-    }
-
-    fn count(&self) -> u64 {
-        *self.changes.lock()
-    }
-
-    /// Waits while the count is the one that was seen, and tells whether it is another now.
-    fn wait(&self, seen: u64, time: Duration) -> bool {
-        let mut changes = self.changes.lock();
-        self.changed.wait_while_for(&mut changes, |changes| *changes == seen, time);
-        *changes != seen
+        Ok(())
     }
 }
 
@@ -304,10 +266,6 @@ impl ToSql for SqlValue<'_> {
             Self::Text(text) => ValueRef::Text(text.as_bytes()),
         }))
     }
-}
-
-fn params<'a>(values: &'a [SqlValue<'a>]) -> impl rusqlite::Params + 'a {
-    rusqlite::params_from_iter(values)
 }
 
 /// Converts `$1` to `?1`; SQLite treats `$1` as a name.
@@ -328,8 +286,8 @@ fn cell(value: ValueRef<'_>) -> SqlCell {
 fn fault(name: &str, cause: &rusqlite::Error) -> SqlError {
     let (storage, message) = (name.to_owned(), cause.to_string());
     match cause.sqlite_error_code() {
-        Some(ErrorCode::DiskFull) => BufferError::Full { storage, message },
-        Some(ErrorCode::TooBig) => BufferError::Unsupported { storage, message },
+        Some(ErrorCode::DiskFull) => BufferError::full(storage, message),
+        Some(ErrorCode::TooBig) => BufferError::unsupported(storage, message),
         Some(
             ErrorCode::DatabaseBusy
             | ErrorCode::DatabaseLocked
@@ -338,9 +296,9 @@ fn fault(name: &str, cause: &rusqlite::Error) -> SqlError {
             | ErrorCode::ReadOnly
             | ErrorCode::SystemIoFailure
             | ErrorCode::FileLockingProtocolFailed,
-        ) => BufferError::Unavailable { storage, message },
+        ) => BufferError::unavailable(storage, message),
         // Not a database, inconsistent pages, a changed table.
-        _ => BufferError::Damaged { storage, message },
+        _ => BufferError::damaged(storage, message),
     }
     .into()
 }
@@ -350,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_opens_a_new_file_at_the_same_time_gets_it() {
+    fn concurrent_openers_of_a_new_file_succeed() {
         for _ in 0..200 {
             let folder = tempfile::tempdir().unwrap();
             let address = folder.path().join("new.db").display().to_string();

@@ -21,7 +21,7 @@ pub enum PipelineError {
         count: usize,
         source: PayloadError,
     },
-    #[error("operator `{operator}` does not get ready")]
+    #[error("operator `{operator}` cannot be prepared")]
     Prepare { operator: String, source: OperatorError },
     #[error("operator `{operator}` failed")]
     Operator { operator: String, source: OperatorError },
@@ -30,9 +30,9 @@ pub enum PipelineError {
     #[error("operator `{operator}` returned {id} twice; derived experiences need ids of their own")]
     DuplicateId { operator: String, id: String },
     #[error(
-        "operator `{operator}` gave reasons for {said} dropped experiences, but dropped {found}"
+        "operator `{operator}` reported reasons for {explained} dropped experiences, but dropped {found}"
     )]
-    Miscounted { operator: String, said: usize, found: usize },
+    Miscounted { operator: String, explained: usize, found: usize },
     #[error("experience {id} cannot be encoded after the operators")]
     Encode { id: String, source: PayloadError },
     /// Saving the input failed; nothing was written to the output.

@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use rollway_protocol::reader::proto::Hello;
 use tokio_util::sync::CancellationToken;
 
-use super::session::ReaderSession;
+use super::session::{self, ReaderSession};
 use crate::buffer::{Buffer, BufferError, Result};
 
 /// Maximum wait of a session for its earlier connection, which notices at the next slice.
@@ -19,7 +19,7 @@ const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Default)]
 pub(super) struct ReaderGroup {
     state: Mutex<GroupState>,
-    bell: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Default)]
@@ -52,27 +52,19 @@ pub(super) struct GroupTurn<'a> {
 
 impl Drop for GroupTurn<'_> {
     fn drop(&mut self) {
-        self.group.lock().turn += 1;
-        self.group.bell.notify_all();
+        self.group.state.lock().turn += 1;
+        self.group.changed.notify_all();
     }
 }
 
 impl ReaderGroup {
-    fn lock(&self) -> MutexGuard<'_, GroupState> {
-        self.state.lock()
-    }
-
-    fn wait(&self, state: &mut MutexGuard<'_, GroupState>, until: Instant) {
-        self.bell.wait_until(state, until);
-    }
-
     /// Waits for a turn, which lasts at most one slice.
     pub(super) fn turn(&self) -> GroupTurn<'_> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let ticket = state.tickets;
         state.tickets += 1;
         while state.turn != ticket {
-            self.bell.wait(&mut state);
+            self.changed.wait(&mut state);
         }
         GroupTurn { group: self }
     }
@@ -87,25 +79,22 @@ impl ReaderGroup {
         gone: &CancellationToken,
     ) -> Result<ReaderSession> {
         let until = Instant::now() + TAKEOVER_TIMEOUT;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             match state.sessions.remove(&hello.session) {
                 Some(GroupSlot::Lost(core, _)) => {
                     state.sessions.insert(hello.session.clone(), GroupSlot::Live(gone.clone()));
                     return Ok(*core);
                 }
-                Some(GroupSlot::Live(other)) if Instant::now() < until => {
+                Some(GroupSlot::Live(other)) => {
                     // The other connection is lost and has not noticed.
                     other.cancel();
                     state.sessions.insert(hello.session.clone(), GroupSlot::Live(other));
-                    self.wait(&mut state, until);
-                }
-                Some(GroupSlot::Live(other)) => {
-                    state.sessions.insert(hello.session.clone(), GroupSlot::Live(other));
-                    return Err(BufferError::Unavailable {
-                        storage: "the buffer".to_owned(),
-                        message: "an earlier read of this session does not end".to_owned(),
-                    });
+                    if Instant::now() >= until {
+                        let message = "an earlier read of this session does not end";
+                        return Err(BufferError::unavailable("the buffer", message));
+                    }
+                    self.changed.wait_until(&mut state, until);
                 }
                 None => break,
             }
@@ -114,7 +103,7 @@ impl ReaderGroup {
         drop(state);
         let opened = self.open(buffer, hello, resume);
         if opened.is_err() {
-            self.lock().sessions.remove(&hello.session);
+            self.state.lock().sessions.remove(&hello.session);
         }
         opened
     }
@@ -130,40 +119,41 @@ impl ReaderGroup {
         // One position is enough, see `position`; a later session must not take back samples read
         // since.
         if let Some(position) = resume
-            && !self.lock().sought
+            && !self.state.lock().sought
         {
             reader.seek(position)?;
             self.sought(reader.position());
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.position.get_or_insert_with(|| reader.position());
         Ok(ReaderSession::new(hello.session.clone(), reader, state.epoch))
     }
 
     /// Detaches a trainer. Its samples wait for it, or for others if it left for good.
     pub(super) fn detach(&self, mut core: ReaderSession, grace: Duration) {
-        if core.holds_nothing() {
+        if core.held.is_empty() {
             let _turn = self.turn();
-            core.settle();
+            // On failure the samples come again: no loss.
+            let _ = core.reader.read(&session::acknowledge_only());
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let session = core.session.clone();
-        if core.holds_nothing() || core.epoch != state.epoch {
+        if core.held.is_empty() || core.epoch != state.epoch {
             state.marks.retain(|_, (whose, _)| *whose != session);
             state.sessions.remove(&session);
             drop(state);
+            // Returns its samples to the buffer before the others are woken.
             drop(core);
         } else {
             let slot = GroupSlot::Lost(Box::new(core), Instant::now() + grace);
             state.sessions.insert(session, slot);
-            drop(state);
         }
-        self.bell.notify_all();
+        self.changed.notify_all();
     }
 
     /// Returns the samples of a session that did not return in time.
     pub(super) fn adopt(&self, session: &str) -> Option<ReaderSession> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let now = Instant::now();
         let late = |(name, slot): (&String, &GroupSlot)| match slot {
             GroupSlot::Lost(_, until) if *until <= now => Some(name.clone()),
@@ -179,14 +169,14 @@ impl ReaderGroup {
 
     /// Waits until samples of a lost session may be adopted. Returns false if there are none.
     pub(super) fn await_orphans(&self, until: Instant) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let soonest = state.sessions.values().filter_map(|slot| match slot {
             GroupSlot::Lost(_, until) => Some(*until),
             GroupSlot::Live(_) => None,
         });
         match soonest.min() {
             Some(soonest) => {
-                self.wait(&mut state, soonest.min(until));
+                self.changed.wait_until(&mut state, soonest.min(until));
                 true
             }
             None => false,
@@ -195,7 +185,7 @@ impl ReaderGroup {
 
     /// Records that a session is about to read.
     pub(super) fn mark(&self, session: &str, position: impl FnOnce() -> String) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.marks.values().all(|(whose, _)| whose != session) {
             let position = state.position.clone().unwrap_or_else(position);
             let number = state.next_mark;
@@ -206,18 +196,18 @@ impl ReaderGroup {
 
     /// Records that a session has acknowledged everything.
     pub(super) fn unmark(&self, session: &str) {
-        self.lock().marks.retain(|_, (whose, _)| whose != session);
+        self.state.lock().marks.retain(|_, (whose, _)| whose != session);
     }
 
     /// Records the buffer position after a read.
     pub(super) fn stand(&self, position: String) {
-        self.lock().position = Some(position);
+        self.state.lock().position = Some(position);
     }
 
     /// Returns the position from which a session can restart without loss for others: everything
     /// before is acknowledged or held by itself.
     pub(super) fn position(&self, session: &str) -> String {
-        let state = self.lock();
+        let state = self.state.lock();
         let others = state.marks.values().find(|(whose, _)| whose != session);
         others
             .map(|(_, position)| position)
@@ -227,12 +217,12 @@ impl ReaderGroup {
     }
 
     pub(super) fn epoch(&self) -> u64 {
-        self.lock().epoch
+        self.state.lock().epoch
     }
 
     /// Records a seek, which voids all held samples.
     pub(super) fn sought(&self, position: String) -> u64 {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.sought = true;
         state.epoch += 1;
         state.marks.clear();

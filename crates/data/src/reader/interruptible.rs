@@ -11,19 +11,19 @@ pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// in `taken`, also after an error.
 pub fn read_until(
     reader: &mut dyn ExperienceReader,
-    ask: &ReadRequest,
+    request: &ReadRequest,
     taken: &mut ReadResult,
     given_up: &dyn Fn() -> bool,
 ) -> Result<()> {
-    let until = Instant::now().checked_add(ask.timeout);
-    let mut keep = ask.keep;
+    let until = Instant::now().checked_add(request.timeout);
+    let mut keep = request.keep;
     loop {
         let left =
             until.map_or(POLL_INTERVAL, |until| until.saturating_duration_since(Instant::now()));
         let slice = ReadRequest {
-            count: ask.count.saturating_sub(taken.samples.len()),
+            count: request.count.saturating_sub(taken.samples.len()),
             timeout: left.min(POLL_INTERVAL),
-            min_model_version: ask.min_model_version,
+            min_model_version: request.min_model_version,
             keep,
         };
         let more = reader.read(&slice)?;

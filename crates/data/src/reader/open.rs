@@ -65,10 +65,10 @@ pub fn open(
 ) -> Result<Box<dyn ExperienceReader>> {
     let ReaderTarget::Local(address) = target else {
         let Some(secret) = secret else {
-            return Err(BufferError::Unsupported {
-                storage: target.to_string(),
-                message: format!("its secret is needed: give it, or set {SECRET}"),
-            });
+            return Err(BufferError::unsupported(
+                target.to_string(),
+                format!("its secret is needed: give it, or set {SECRET}"),
+            ));
         };
         let remote = connect(&target.to_string(), secret, name, RetryTimeouts::default())?;
         return Ok(Box::new(remote));
@@ -80,12 +80,11 @@ pub fn open(
 /// engine only.
 pub fn storage(address: &BufferAddress) -> Result<Arc<dyn Buffer>> {
     if let BufferAddress::Queue(_) = address {
-        return Err(BufferError::Unsupported {
-            storage: address.to_string(),
-            message: "a queue is in the process of its engine; read it from the coordinator, or \
-                      from the rollway:// address of a server that offers it"
-                .to_owned(),
-        });
+        return Err(BufferError::unsupported(
+            address.to_string(),
+            "a queue is in the process of its engine; read it from the coordinator, or \
+                      from the rollway:// address of a server that offers it",
+        ));
     }
     buffer::open(address, &buffer::BufferOptions::default())
 }

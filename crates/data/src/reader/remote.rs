@@ -53,7 +53,7 @@ pub struct RemoteReader {
     secret: Secret,
     name: String,
     session: String,
-    patience: RetryTimeouts,
+    timeouts: RetryTimeouts,
     /// `None` only in `drop`.
     runtime: Option<Runtime>,
     link: Option<ReaderLink>,
@@ -70,20 +70,17 @@ pub fn connect(
     url: &str,
     secret: Secret,
     name: &str,
-    patience: RetryTimeouts,
+    timeouts: RetryTimeouts,
 ) -> Result<RemoteReader> {
-    let unsupported = |message: String| BufferError::Unsupported { storage: url.into(), message };
+    let unsupported = |message: String| BufferError::unsupported(url, message);
     let address = match url.parse() {
         Ok(ReaderTarget::Remote(address)) => address,
         Ok(ReaderTarget::Local(_)) => {
-            return Err(unsupported("it is no address of a server; use `open`".to_owned()));
+            return Err(unsupported("it is not the address of a server; use `open`".to_owned()));
         }
         Err(error) => return Err(unsupported(error.to_string())),
     };
-    let failed = |error: std::io::Error| BufferError::Unavailable {
-        storage: url.into(),
-        message: error.to_string(),
-    };
+    let failed = |error: std::io::Error| BufferError::unavailable(url, error.to_string());
     // Its thread keeps the connection alive while the trainer computes.
     let runtime = runtime("rollway-reader-link", 1).map_err(failed)?;
     let mut remote = RemoteReader {
@@ -92,7 +89,7 @@ pub fn connect(
         secret,
         name: name.to_owned(),
         session: Secret::random().map_err(failed)?.reveal().to_owned(),
-        patience,
+        timeouts,
         runtime: Some(runtime),
         link: None,
         instance: String::new(),
@@ -114,7 +111,7 @@ impl RemoteReader {
 
     /// Connects, with retries.
     fn reconnect(&mut self) -> Result<()> {
-        let until = Instant::now() + self.patience.reconnect_timeout;
+        let until = Instant::now() + self.timeouts.reconnect_timeout;
         let mut wait = RETRY_DELAY;
         loop {
             let hello = proto::Hello {
@@ -124,7 +121,7 @@ impl RemoteReader {
                 instance: self.instance.clone(),
                 ..proto::Hello::default()
             };
-            let timeout = self.patience.connect_timeout;
+            let timeout = self.timeouts.connect_timeout;
             let connecting =
                 ReaderLink::connect(&self.address, &self.secret, hello, timeout, MESSAGE_BYTES);
             match self.block_on(connecting)? {
@@ -137,19 +134,16 @@ impl RemoteReader {
                     return Ok(());
                 }
                 Err(ReaderConnectError::Refused(refusal)) if refusal.code.is_final() => {
-                    return Err(BufferError::Unsupported {
-                        storage: self.url.clone(),
-                        message: format!("refused: {refusal}"),
-                    });
+                    return Err(BufferError::unsupported(
+                        self.url.clone(),
+                        format!("refused: {refusal}"),
+                    ));
                 }
                 Err(error) if Instant::now() + wait >= until => {
-                    return Err(BufferError::Unavailable {
-                        storage: self.url.clone(),
-                        message: error.to_string(),
-                    });
+                    return Err(BufferError::unavailable(self.url.clone(), error.to_string()));
                 }
                 Err(error) => {
-                    tracing::debug!(url = self.url, %error, "no connection to the buffer");
+                    tracing::debug!(url = self.url, %error, "cannot connect to the buffer, retrying");
                     self.block_on(async { tokio::time::sleep(wait).await })?;
                     wait = (2 * wait).min(MAX_RETRY_DELAY);
                 }
@@ -158,32 +152,34 @@ impl RemoteReader {
     }
 
     /// Sends a request until there is a response; `request` is called for every attempt.
-    fn ask(&mut self, request: impl Fn() -> trainer_message::Kind) -> Result<ReaderReply> {
+    fn call(&mut self, request: impl Fn() -> trainer_message::Kind) -> Result<ReaderReply> {
         let mut losses = 0;
         loop {
             let Some(mut link) = self.link.take() else {
                 self.reconnect()?;
                 continue;
             };
-            let asked = Instant::now();
+            let sent = Instant::now();
             let answer = self.block_on(async {
                 link.send(request()).await?;
                 answer(&mut link, self.number).await
             })?;
-            let words = match answer {
+            let message = match answer {
                 Ok(answer) => {
                     self.link = Some(link);
                     return answer.map_err(failed);
                 }
-                Err(ReaderDisconnected(words)) => words,
+                Err(ReaderDisconnected(message)) => message,
             };
             drop(link);
-            tracing::debug!(url = self.url, words, "the connection was lost");
+            tracing::debug!(url = self.url, message, "connection to the buffer lost");
             // A server that accepts requests and never responds does not recover by repetition.
-            losses = if asked.elapsed() < MAX_RETRY_DELAY { losses + 1 } else { 0 };
+            losses = if sent.elapsed() < MAX_RETRY_DELAY { losses + 1 } else { 0 };
             if losses > MAX_LOST_CONNECTIONS {
-                let message = format!("{losses} connections were lost at once, the last: {words}");
-                return Err(BufferError::Unavailable { storage: self.url.clone(), message });
+                let message = format!(
+                    "{losses} connections were lost right after a request, the last: {message}"
+                );
+                return Err(BufferError::unavailable(self.url.clone(), message));
             }
             let wait = RETRY_DELAY * losses;
             self.block_on(async { tokio::time::sleep(wait).await })?;
@@ -211,7 +207,7 @@ async fn answer(
             buffer_message::Kind::Failed(failed) if failed.number == number => {
                 return Ok(Err(failed));
             }
-            other => return Err(ReaderDisconnected(format!("this was not asked for: {other:?}"))),
+            other => return Err(ReaderDisconnected(format!("unexpected message: {other:?}"))),
         }
     }
 }
@@ -241,21 +237,21 @@ fn failed(failed: proto::Failed) -> BufferError {
     let code = failed.code();
     let proto::Failed { storage, message, .. } = failed;
     match code {
-        Code::Full => BufferError::Full { storage, message },
-        Code::Damaged => BufferError::Damaged { storage, message },
-        Code::Unsupported => BufferError::Unsupported { storage, message },
+        Code::Full => BufferError::full(storage, message),
+        Code::Damaged => BufferError::damaged(storage, message),
+        Code::Unsupported => BufferError::unsupported(storage, message),
         Code::Closed => BufferError::Closed(storage),
-        Code::Unavailable | Code::Unspecified => BufferError::Unavailable { storage, message },
+        Code::Unavailable | Code::Unspecified => BufferError::unavailable(storage, message),
     }
 }
 
 impl ExperienceReader for RemoteReader {
-    fn read(&mut self, ask: &ReadRequest) -> Result<ReadResult> {
+    fn read(&mut self, request: &ReadRequest) -> Result<ReadResult> {
         // A read without response is repeated: the server may have taken samples for it.
         self.number += u64::from(self.answered);
         self.answered = false;
         let (number, start) = (self.number, Instant::now());
-        let ReadRequest { count, timeout, min_model_version, keep } = *ask;
+        let ReadRequest { count, timeout, min_model_version, keep } = *request;
         let request = || {
             let left = timeout.saturating_sub(start.elapsed());
             trainer_message::Kind::Read(proto::Read {
@@ -266,7 +262,7 @@ impl ExperienceReader for RemoteReader {
                 keep,
             })
         };
-        let answer = self.ask(request);
+        let answer = self.call(request);
         self.answered = !matches!(answer, Err(BufferError::Unavailable { .. }));
         let ReaderReply { samples, done } = answer?;
         let end = match done.end() {
@@ -288,7 +284,7 @@ impl ExperienceReader for RemoteReader {
         let number = self.number;
         let request =
             || trainer_message::Kind::Seek(proto::Seek { number, position: position.to_owned() });
-        self.position = self.ask(request)?.done.position;
+        self.position = self.call(request)?.done.position;
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rollway_base::{Address, Secret};
 use rollway_protocol::reader::proto::{self, buffer_message, trainer_message};
 use rollway_protocol::reader::{
@@ -18,6 +18,7 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 use super::group::ReaderGroup;
+use super::open::ReaderTarget;
 use super::runtime;
 use super::session::ReaderSession;
 use crate::buffer::{Buffer, BufferError, ReadEnd, ReadResult};
@@ -114,10 +115,7 @@ pub fn serve(
 impl ReaderServer {
     /// Returns the URL for trainers: `rollway://HOST:PORT` or `rollway+unix:PATH`.
     pub fn url(&self) -> String {
-        match &self.address {
-            Address::Tcp(host_port) => format!("rollway://{host_port}"),
-            Address::Unix(path) => format!("rollway+unix:{}", path.display()),
-        }
+        ReaderTarget::Remote(self.address.clone()).to_string()
     }
 
     /// Returns the bound address.
@@ -140,11 +138,11 @@ impl Drop for ReaderServer {
     fn drop(&mut self) {
         self.shared.stop.cancel();
         self.server = None;
-        let threads = std::mem::take(&mut *self.shared.threads());
+        let threads = std::mem::take(&mut *self.shared.threads.lock());
         for thread in threads {
             let _ = thread.join();
         }
-        self.shared.groups().clear();
+        self.shared.groups.lock().clear();
         if let Some(runtime) = self.runtime.take() {
             // In its own thread, because this one may run async code. Afterwards no task holds the
             // buffer.
@@ -166,22 +164,14 @@ struct ReaderServerShared {
 
 impl std::fmt::Debug for ReaderServerShared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("ReaderServerShared").field("options", &self.options).finish_non_exhaustive()
     }
 }
 
 impl ReaderServerShared {
-    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
-        self.threads.lock()
-    }
-
-    fn groups(&self) -> MutexGuard<'_, HashMap<String, Arc<ReaderGroup>>> {
-        self.groups.lock()
-    }
-
     /// Starts a thread for a trainer: buffers block.
     fn take(self: &Arc<Self>, arrival: ReaderConnection) {
-        let mut threads = self.threads();
+        let mut threads = self.threads.lock();
         threads.retain(|thread| !thread.is_finished());
         if self.stop.is_cancelled() {
             return;
@@ -190,18 +180,18 @@ impl ReaderServerShared {
         let name = "rollway-reader".to_owned();
         match thread::Builder::new().name(name).spawn(move || shared.attend(arrival)) {
             Ok(thread) => threads.push(thread),
-            Err(error) => tracing::error!(%error, "there is no thread for a trainer"),
+            Err(error) => tracing::error!(%error, "cannot start a thread for a trainer"),
         }
     }
 
     fn group(&self, name: &str) -> Result<Arc<ReaderGroup>, ConnectRefusal> {
-        let mut groups = self.groups();
+        let mut groups = self.groups.lock();
         if let Some(group) = groups.get(name) {
             return Ok(Arc::clone(group));
         }
         if groups.len() >= self.options.names {
-            let words = format!("there are {} names of readers already", groups.len());
-            return Err(ConnectRefusal::new(RefusalCode::NotWanted, words));
+            let message = format!("there are {} names of readers already", groups.len());
+            return Err(ConnectRefusal::new(RefusalCode::NotWanted, message));
         }
         Ok(Arc::clone(groups.entry(name.to_owned()).or_default()))
     }
@@ -209,20 +199,19 @@ impl ReaderServerShared {
     /// Serves one trainer until it disconnects.
     fn attend(&self, arrival: ReaderConnection) {
         let ReaderConnection { hello, mut requests, replies, gone } = arrival;
-        let taken_in = self.group(&hello.name).and_then(|group| {
+        let attached = self.group(&hello.name).and_then(|group| {
             let known = hello.position.is_empty() || hello.instance == self.instance;
             let resume = (!known).then_some(hello.position.as_str());
             let core = group.attach(&*self.buffer, &hello, resume, &gone);
-            let core = core.map_err(|error| match error {
-                BufferError::Unavailable { .. } => {
-                    ConnectRefusal::new(RefusalCode::Other, error.to_string())
-                }
-                _ => ConnectRefusal::new(RefusalCode::NotWanted, error.to_string()),
+            let core = core.map_err(|error| {
+                let unavailable = matches!(error, BufferError::Unavailable { .. });
+                let code = if unavailable { RefusalCode::Other } else { RefusalCode::NotWanted };
+                ConnectRefusal::new(code, error.to_string())
             })?;
             Ok((group, core))
         });
-        let (group, mut core) = match taken_in {
-            Ok(taken_in) => taken_in,
+        let (group, mut core) = match attached {
+            Ok(attached) => attached,
             Err(refusal) => return replies.refuse(&refusal),
         };
         let position = group.position(&core.session);
@@ -258,7 +247,7 @@ impl ReaderServerShared {
                 let most = self.options.count;
                 let message = format!("{} samples at once are too many ({most})", read.count);
                 let storage = "the reader".to_owned();
-                (read.number, Err(BufferError::Unsupported { storage, message }))
+                (read.number, Err(BufferError::unsupported(storage, message)))
             }
             trainer_message::Kind::Read(read) => {
                 let given_up = || gone.is_cancelled() || self.stop.is_cancelled();
@@ -293,14 +282,14 @@ impl ReaderServerShared {
 fn deliverable(taken: ReadResult) -> Result<ReadResult, BufferError> {
     match taken.samples.iter().find(|sample| sample.payload.len() > SAMPLE) {
         None => Ok(taken),
-        Some(sample) => Err(BufferError::Unsupported {
-            storage: "the reader".to_owned(),
-            message: format!(
+        Some(sample) => Err(BufferError::unsupported(
+            "the reader",
+            format!(
                 "{} has {} bytes, too many for a message ({SAMPLE}); read it where the buffer is",
                 sample.id,
                 sample.payload.len()
             ),
-        }),
+        )),
     }
 }
 

@@ -13,11 +13,11 @@ use crate::buffer::{BufferError, ExperienceReader, ReadEnd, ReadRequest, ReadRes
 /// State of a session; survives a lost connection.
 pub(super) struct ReaderSession {
     pub(super) session: String,
-    reader: Box<dyn ExperienceReader>,
+    pub(super) reader: Box<dyn ExperienceReader>,
     /// Readers of adopted sessions whose samples are in `held`.
     inherited: Vec<Box<dyn ExperienceReader>>,
     /// Unacknowledged samples.
-    held: VecDeque<Sample>,
+    pub(super) held: VecDeque<Sample>,
     /// Number of `held` samples that were sent; the others are still to send.
     given: usize,
     last: Last,
@@ -39,16 +39,6 @@ impl ReaderSession {
         Self { session, reader, inherited, held, given: 0, last: Last::default(), epoch }
     }
 
-    pub(super) fn holds_nothing(&self) -> bool {
-        self.held.is_empty()
-    }
-
-    /// Acknowledges everything at the buffer.
-    pub(super) fn settle(&mut self) {
-        // On failure the samples come again: no loss.
-        let _ = self.reader.read(&nothing());
-    }
-
     /// Reads in slices. The returned samples are the last of `held`.
     pub(super) fn read(
         &mut self,
@@ -57,7 +47,12 @@ impl ReaderSession {
         held_bytes_max: usize,
         gone: &dyn Fn() -> bool,
     ) -> Result<ReadResult> {
-        self.notice_seek(group);
+        // A seek of another session took back the samples.
+        let epoch = group.epoch();
+        if self.epoch != epoch {
+            self.epoch = epoch;
+            self.forget();
+        }
         if read.number == self.last.number {
             // The response was lost.
             self.given = self.last.before.min(self.given);
@@ -78,15 +73,6 @@ impl ReaderSession {
         Ok(ReadResult { samples, stale: self.last.stale, end })
     }
 
-    /// Drops samples that a seek of another session took back.
-    fn notice_seek(&mut self, group: &ReaderGroup) {
-        let epoch = group.epoch();
-        if self.epoch != epoch {
-            self.epoch = epoch;
-            self.forget();
-        }
-    }
-
     fn forget(&mut self) {
         self.held.clear();
         self.inherited.clear();
@@ -100,7 +86,7 @@ impl ReaderSession {
         if self.held.is_empty() {
             let _turn = group.turn();
             while let Some(reader) = self.inherited.last_mut() {
-                reader.read(&nothing())?;
+                reader.read(&acknowledge_only())?;
                 self.inherited.pop();
             }
             group.unmark(&self.session);
@@ -119,7 +105,7 @@ impl ReaderSession {
         if count == 0 {
             if self.held.is_empty() {
                 let _turn = group.turn();
-                self.reader.read(&nothing())?;
+                self.reader.read(&acknowledge_only())?;
             }
             return Ok(ReadEnd::Full);
         }
@@ -173,16 +159,16 @@ impl ReaderSession {
     }
 
     fn check_room(&self, held_bytes_max: usize) -> Result<()> {
-        let before = self.held.range(..self.last.before);
-        let bytes: usize = before.map(|sample| sample.payload.len()).sum();
+        let bytes: usize =
+            self.held.range(..self.last.before).map(|sample| sample.payload.len()).sum();
         if bytes > held_bytes_max {
-            return Err(BufferError::Full {
-                storage: "the reader".to_owned(),
-                message: format!(
+            return Err(BufferError::full(
+                "the reader",
+                format!(
                     "{bytes} bytes were read with keep and not acknowledged, the limit is \
                      {held_bytes_max} (held_bytes); read without keep"
                 ),
-            });
+            ));
         }
         Ok(())
     }
@@ -226,6 +212,6 @@ impl ReaderSession {
 const UNLIMITED_WAIT: Duration = Duration::from_hours(24 * 365);
 
 /// Acknowledges and takes nothing.
-fn nothing() -> ReadRequest {
+pub(super) fn acknowledge_only() -> ReadRequest {
     ReadRequest { count: 0, timeout: Duration::ZERO, min_model_version: 0, keep: false }
 }

@@ -139,10 +139,3 @@ fn what_cannot_have_advantages_is_an_error() {
         "the rewards of the task of 1/1/0/0/00000a are too large to compare"
     );
 }
-
-#[test]
-fn nothing_gives_nothing() {
-    let outcome = apply("grpo", json!({"std_cal_level": "batch"}), Vec::new());
-    assert!(outcome.experiences.is_empty() && outcome.dropped.is_empty());
-    assert_eq!(outcome.metrics.len(), 1);
-}

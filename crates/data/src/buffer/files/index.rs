@@ -139,12 +139,10 @@ impl Change<'_> {
                 Ok(true)
             }
             VERSION => Ok(false),
-            found => Err(BufferError::Damaged {
-                storage: self.storage.to_owned(),
-                message: format!(
-                    "its index has version {found}; this program knows version {VERSION}"
-                ),
-            }),
+            found => Err(BufferError::damaged(
+                self.storage,
+                format!("its index has version {found}; this program knows version {VERSION}"),
+            )),
         }
     }
 

@@ -18,8 +18,8 @@ impl<T> IoContext<T> for io::Result<T> {
             match error.kind() {
                 io::ErrorKind::StorageFull
                 | io::ErrorKind::QuotaExceeded
-                | io::ErrorKind::FileTooLarge => BufferError::Full { storage, message },
-                _ => BufferError::Unavailable { storage, message },
+                | io::ErrorKind::FileTooLarge => BufferError::full(storage, message),
+                _ => BufferError::unavailable(storage, message),
             }
         })
     }
@@ -31,11 +31,11 @@ impl<T> IoContext<T> for rusqlite::Result<T> {
             let message = format!("its index: {error}");
             let storage = storage.to_owned();
             match error.sqlite_error_code() {
-                Some(rusqlite::ErrorCode::DiskFull) => BufferError::Full { storage, message },
+                Some(rusqlite::ErrorCode::DiskFull) => BufferError::full(storage, message),
                 Some(rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase) => {
-                    BufferError::Damaged { storage, message }
+                    BufferError::damaged(storage, message)
                 }
-                _ => BufferError::Unavailable { storage, message },
+                _ => BufferError::unavailable(storage, message),
             }
         })
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rollway_base::{FileLock, FileLockError};
 
 use super::position::Position;
@@ -16,7 +16,7 @@ use crate::buffer::{BufferError, ExperienceReader, ReadEnd, ReadRequest, ReadRes
 /// Shared position of the readers of one name. All are in one process: the name is locked.
 pub(super) struct Standing {
     name: String,
-    ears: WakeWatcher,
+    watcher: WakeWatcher,
     state: Mutex<FileReaderState>,
     // Locked as long as it is open.
     _lock: FileLock,
@@ -47,11 +47,11 @@ impl Standing {
                     "another process or buffer reads it as `{name}`; read under another name, or \
                      wait until that one is gone"
                 );
-                return Err(BufferError::Unavailable { storage, message });
+                return Err(BufferError::unavailable(storage, message));
             }
             Err(FileLockError::Io(error)) => return Err(error).at(&storage),
         };
-        let ears = WakeWatcher::open(&folder, &storage)?;
+        let watcher = WakeWatcher::open(&folder, &storage)?;
         let index = FileIndex::open(&folder, storage)?;
         let cursor = index.position(name)?;
         let state = FileReaderState {
@@ -62,11 +62,7 @@ impl Standing {
             held: BTreeMap::new(),
             readers: 0,
         };
-        Ok(Self { name: name.to_owned(), ears, state: Mutex::new(state), _lock: lock })
-    }
-
-    fn state(&self) -> MutexGuard<'_, FileReaderState> {
-        self.state.lock()
+        Ok(Self { name: name.to_owned(), watcher, state: Mutex::new(state), _lock: lock })
     }
 }
 
@@ -86,12 +82,14 @@ impl FileReaderState {
         loop {
             if let Some((entry, rows)) = &mut self.open {
                 if self.cursor.row < entry.samples {
-                    let short = || BufferError::Damaged {
-                        storage: store.name(),
-                        message: format!(
-                            "lot {} has {} samples where {} were written",
-                            entry.number, self.cursor.row, entry.samples
-                        ),
+                    let short = || {
+                        BufferError::damaged(
+                            store.name(),
+                            format!(
+                                "lot {} has {} samples where {} were written",
+                                entry.number, self.cursor.row, entry.samples
+                            ),
+                        )
                     };
                     let sample = rows.next().ok_or_else(short).flatten();
                     if sample.is_ok() {
@@ -131,7 +129,7 @@ pub(super) struct FileReader<S> {
 
 impl<S: FileStore> FileReader<S> {
     pub(super) fn new(store: Arc<S>, standing: Arc<Standing>) -> Self {
-        let mut state = standing.state();
+        let mut state = standing.state.lock();
         state.readers += 1;
         let number = state.readers;
         drop(state);
@@ -139,15 +137,17 @@ impl<S: FileStore> FileReader<S> {
     }
 
     /// Takes available samples.
-    fn take(&self, ask: &ReadRequest, taken: &mut ReadResult) -> Result<Option<ReadEnd>> {
-        let mut state = self.standing.state();
+    fn take(&self, request: &ReadRequest, taken: &mut ReadResult) -> Result<Option<ReadEnd>> {
+        let mut state = self.standing.state.lock();
         let begin = state.cursor;
         state.held.entry(self.number).or_insert(begin);
         // Checked before the last look: no batch follows once all writers have closed.
         let closed = state.index.closed()?;
-        while taken.samples.len() < ask.count {
+        while taken.samples.len() < request.count {
             match state.next(&*self.store)? {
-                Some(sample) if sample.model_version < ask.min_model_version => taken.stale += 1,
+                Some(sample) if sample.model_version < request.min_model_version => {
+                    taken.stale += 1
+                }
                 Some(sample) => taken.samples.push(sample),
                 None => return Ok(closed.then_some(ReadEnd::Finished)),
             }
@@ -158,22 +158,22 @@ impl<S: FileStore> FileReader<S> {
 
 impl<S: FileStore> ExperienceReader for FileReader<S> {
     /// An unreadable sample is an error of its own; the samples before it are returned first.
-    fn read(&mut self, ask: &ReadRequest) -> Result<ReadResult> {
-        let until = Instant::now().checked_add(ask.timeout);
+    fn read(&mut self, request: &ReadRequest) -> Result<ReadResult> {
+        let until = Instant::now().checked_add(request.timeout);
         let until = until.unwrap_or_else(|| Instant::now() + std::time::Duration::from_hours(9999));
-        if !ask.keep {
-            let mut state = self.standing.state();
+        if !request.keep {
+            let mut state = self.standing.state.lock();
             state.held.remove(&self.number);
             state.acknowledge(&self.standing.name)?;
         }
         let mut taken = ReadResult { samples: Vec::new(), stale: 0, end: ReadEnd::TimedOut };
-        if ask.count == 0 {
+        if request.count == 0 {
             taken.end = ReadEnd::Full;
             return Ok(taken);
         }
         loop {
-            let times = self.standing.ears.times();
-            match self.take(ask, &mut taken) {
+            let seen = self.standing.watcher.changes.count();
+            match self.take(request, &mut taken) {
                 Ok(Some(end)) => {
                     taken.end = end;
                     return Ok(taken);
@@ -182,26 +182,28 @@ impl<S: FileStore> ExperienceReader for FileReader<S> {
                 Err(_) if !taken.samples.is_empty() => return Ok(taken),
                 Err(error) => return Err(error),
             }
-            if !self.standing.ears.wait(times, until) {
+            if !self.standing.watcher.changes.wait(seen, until) {
                 return Ok(taken);
             }
         }
     }
 
     fn position(&self) -> String {
-        self.standing.state().cursor.to_string()
+        self.standing.state.lock().cursor.to_string()
     }
 
     fn seek(&mut self, position: &str) -> Result<()> {
-        let unknown = || BufferError::Unsupported {
-            storage: self.store.name(),
-            message: format!(
-                "there is no position `{position}`; a position is what a reader of this buffer \
+        let unknown = || {
+            BufferError::unsupported(
+                self.store.name(),
+                format!(
+                    "there is no position `{position}`; a position is what a reader of this buffer \
                  returned as such"
-            ),
+                ),
+            )
         };
         let to: Position = position.parse().map_err(|()| unknown())?;
-        let mut state = self.standing.state();
+        let mut state = self.standing.state.lock();
         let samples = match to.lot {
             0 => 0,
             lot => state.index.lot(lot)?.ok_or_else(unknown)?.samples,

@@ -31,29 +31,23 @@ impl LineError {
     pub(super) fn about(&self, storage: &str, place: &str) -> BufferError {
         let (storage, message) = (storage.to_owned(), format!("{place}: {self}"));
         match self {
-            Self::NoPayload => BufferError::Unsupported { storage, message },
-            _ => BufferError::Damaged { storage, message },
+            Self::NoPayload => BufferError::unsupported(storage, message),
+            _ => BufferError::damaged(storage, message),
         }
     }
 }
 
-pub(super) fn write(sample: &Sample, payload: bool, out: &mut Vec<u8>) -> Result<(), PayloadError> {
-    let line = sample.decode()?.to_json();
-    let text = line.to_string();
-    if payload && let Some(open) = text.strip_suffix('}') {
-        // Appended as text, which avoids a copy of a long string.
-        out.extend_from_slice(open.as_bytes());
-        out.extend_from_slice(b",\"payload\":\"");
-        let begin = out.len();
-        let room = base64::encoded_len(sample.payload.len(), true).unwrap_or_default();
-        out.resize(begin + room, 0);
-        let written = STANDARD.encode_slice(&sample.payload, &mut out[begin..]);
-        out.truncate(begin + written.unwrap_or_default());
-        out.extend_from_slice(b"\"}");
-    } else {
-        out.extend_from_slice(text.as_bytes());
-    }
-    out.push(b'\n');
+pub(super) fn write(sample: &Sample, out: &mut Vec<u8>) -> Result<(), PayloadError> {
+    let text = sample.decode()?.to_json().to_string();
+    // Appended as text, which avoids a copy of a long string.
+    out.extend_from_slice(text.strip_suffix('}').unwrap_or(&text).as_bytes());
+    out.extend_from_slice(b",\"payload\":\"");
+    let begin = out.len();
+    let room = base64::encoded_len(sample.payload.len(), true).unwrap_or_default();
+    out.resize(begin + room, 0);
+    let written = STANDARD.encode_slice(&sample.payload, &mut out[begin..]);
+    out.truncate(begin + written.unwrap_or_default());
+    out.extend_from_slice(b"\"}\n");
     Ok(())
 }
 

@@ -46,9 +46,7 @@ impl ParquetFileError {
     pub(super) fn about(self, storage: &str) -> BufferError {
         match self {
             Self::Payload(error) => error.into(),
-            error => {
-                BufferError::Unsupported { storage: storage.to_owned(), message: error.to_string() }
-            }
+            error => BufferError::unsupported(storage, error.to_string()),
         }
     }
 }

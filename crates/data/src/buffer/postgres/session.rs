@@ -26,7 +26,7 @@ use crate::Sample;
 const STATEMENT_BYTES: usize = 32 << 20;
 
 /// A connection and the runtime that drives it during a call.
-pub(super) struct PostgresSession {
+pub(in crate::buffer) struct PostgresSession {
     runtime: Runtime,
     client: Client,
     name: String,
@@ -46,10 +46,8 @@ impl PostgresSession {
         options: &SqlOptions,
     ) -> Result<Self, SqlError> {
         let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|cause| BufferError::Unavailable {
-            storage: name.into(),
-            message: format!("no runtime: {cause}"),
-        })?;
+        let runtime = runtime
+            .map_err(|cause| BufferError::unavailable(name, format!("no runtime: {cause}")))?;
         let changed = Arc::new(Notify::new());
         let table = &options.table;
         // The server ends transactions of a lost client, so that they do not lock out others.
@@ -185,14 +183,14 @@ impl Session for PostgresSession {
                 fault.breaks = false;
                 Err(fault)
             }
-            _ => Err(BufferError::Damaged {
-                storage: self.name.clone(),
-                message: format!(
+            _ => Err(BufferError::damaged(
+                self.name.clone(),
+                format!(
                     "the server knows nothing of transaction {} any more; seek to a position that \
                      was kept before",
                     token.transaction
                 ),
-            }
+            )
             .into()),
         }
     }
@@ -210,7 +208,7 @@ impl Session for PostgresSession {
         let cells = |row: &Row| (0..row.len()).map(|column| cell(row, column)).collect();
         rows.iter().map(cells).collect::<Result<_, Error>>().map_err(|cause| {
             let (storage, message) = (self.name.clone(), cause.to_string());
-            BufferError::Damaged { storage, message }.into()
+            BufferError::damaged(storage, message).into()
         })
     }
 

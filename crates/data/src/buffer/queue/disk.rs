@@ -103,9 +103,11 @@ impl Disk {
             if let Err(error @ LogError::Locked { .. }) = opened {
                 return Err(failed(options, &error));
             }
-            std::fs::remove_dir_all(&folder).map_err(|error| BufferError::Unavailable {
-                storage: options.name.clone(),
-                message: format!("cannot empty {}: {error}", folder.display()),
+            std::fs::remove_dir_all(&folder).map_err(|error| {
+                BufferError::unavailable(
+                    options.name.clone(),
+                    format!("cannot empty {}: {error}", folder.display()),
+                )
             })?;
         }
         let opened = SegmentLog::open(&folder, log_options(options), &mut |_, _| {});
@@ -141,7 +143,7 @@ impl Disk {
         }
         if reading.odd {
             let message = "it has frames that no queue wrote; use another folder".to_owned();
-            return Err(BufferError::Damaged { storage: options.name.clone(), message });
+            return Err(BufferError::damaged(options.name.clone(), message));
         }
         let names_max = options.known_max as u64;
         let gone = Gone { log: Arc::new(log), fresh: Vec::new(), pieces, names, names_max };
@@ -383,15 +385,15 @@ fn log_options(options: &QueueOptions) -> log::LogOptions {
 pub(super) fn failed(options: &QueueOptions, error: &LogError) -> BufferError {
     let (storage, message) = (options.name.clone(), error.to_string());
     match error {
-        LogError::TooLarge { .. } => BufferError::Full { storage, message },
+        LogError::TooLarge { .. } => BufferError::full(storage, message),
         LogError::Foreign { .. }
         | LogError::Version { .. }
         | LogError::Other { .. }
         | LogError::Missing { .. }
         | LogError::NotThere { .. }
-        | LogError::Damaged { .. } => BufferError::Damaged { storage, message },
+        | LogError::Damaged { .. } => BufferError::damaged(storage, message),
         LogError::Io { .. } | LogError::Locked { .. } | LogError::Closed => {
-            BufferError::Unavailable { storage, message }
+            BufferError::unavailable(storage, message)
         }
     }
 }

@@ -64,10 +64,6 @@ impl FifoEntry {
     fn new(key: IdHash, slots: Vec<FifoSlot>, memory: Vec<Option<Sample>>) -> Self {
         Self { key, memory, unread: slots.len(), left: slots.len(), slots }
     }
-
-    fn in_memory(&mut self, at: usize) -> Option<&mut Option<Sample>> {
-        self.memory.get_mut(at)
-    }
 }
 
 impl FifoStore {
@@ -167,13 +163,17 @@ impl FifoStore {
         let Some(disk) = &mut self.disk else { return Ok(InsertOutcome::Full(String::new())) };
         let (size, limit) = (Disk::size(&lot), disk.bytes_max());
         if size > limit / 2 {
-            let message = format!("a lot of {size} bytes, and half of disk_bytes_max = {limit}");
+            let message = format!(
+                "a write batch of {size} bytes, more than half of disk_bytes_max = {limit}"
+            );
             return Ok(InsertOutcome::TooLarge(message));
         }
         let waits = matches!(self.options.when_full, QueueFullPolicy::Wait { .. });
         let (lots, capacity) = (self.usage.lots, self.options.capacity);
         if waits && lots >= capacity {
-            return Ok(InsertOutcome::Full(format!("{lots} lots wait (capacity = {capacity})")));
+            return Ok(InsertOutcome::Full(format!(
+                "{lots} write batches wait (capacity = {capacity})"
+            )));
         }
         if disk.bytes() + size > limit {
             let bytes = disk.bytes();
@@ -191,7 +191,7 @@ impl FifoStore {
     fn load(&mut self, number: u64) -> Result<Option<Sample>> {
         let Some((_, entry, index)) = self.find(number) else { return Ok(None) };
         let at = entry.slots[index].at;
-        let sample = match (entry.in_memory(index), at) {
+        let sample = match (entry.memory.get_mut(index), at) {
             (Some(sample), Some(_)) => {
                 let sample = sample.take();
                 self.usage.bytes -= sample.as_ref().map_or(0, weight);
@@ -258,7 +258,7 @@ impl FifoStore {
         entry.unread -= usize::from(unread);
         entry.left -= 1;
         let was_last = unread && entry.unread == 0;
-        let sample = entry.in_memory(at).and_then(Option::take);
+        let sample = entry.memory.get_mut(at).and_then(Option::take);
         let (key, is_done) = (entry.key, entry.left == 0);
         if let Some(disk) = &mut self.disk {
             disk.sample_left(number, name);
@@ -315,7 +315,8 @@ impl QueueStore for FifoStore {
         let mut dropped = BTreeMap::new();
         let QueueOptions { bytes_max, capacity, .. } = self.options;
         if lot.weight > bytes_max {
-            let message = format!("a lot of {} bytes, and bytes_max = {bytes_max}", lot.weight);
+            let message =
+                format!("a write batch of {} bytes, and bytes_max = {bytes_max}", lot.weight);
             return Ok(InsertOutcome::TooLarge(message));
         }
         let replaces = self.options.when_full == QueueFullPolicy::Replace;
@@ -331,7 +332,7 @@ impl QueueStore for FifoStore {
         if !self.fits(lot.weight) {
             let QueueUsage { lots, bytes, .. } = self.usage;
             return Ok(InsertOutcome::Full(format!(
-                "{lots} lots wait (capacity = {capacity}) and {bytes} bytes are held \
+                "{lots} write batches wait (capacity = {capacity}) and {bytes} bytes are held \
                  (bytes_max = {bytes_max})"
             )));
         }

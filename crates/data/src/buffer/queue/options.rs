@@ -65,13 +65,13 @@ impl QueueOptions {
     pub(super) fn check(&self) -> Result<()> {
         let refuse = |message: &str| {
             let (storage, message) = (self.name.clone(), message.to_owned());
-            Err(BufferError::Unsupported { storage, message })
+            Err(BufferError::unsupported(storage, message))
         };
         if self.capacity == 0 {
-            return refuse("capacity = 0 has no room for anything; set it to 1 or more");
+            return refuse("capacity = 0 stores nothing; set it to 1 or more");
         }
         if self.path.is_some() && self.when_full == QueueFullPolicy::Replace {
-            return refuse("what is kept in path is not replaced; use wait or spill");
+            return refuse("samples in path are never replaced; use wait or spill");
         }
         let spills = matches!(self.when_full, QueueFullPolicy::Spill { .. });
         match &self.replay {

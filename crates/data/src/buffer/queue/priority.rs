@@ -216,6 +216,10 @@ impl PriorityStore {
         }
     }
 
+    fn take_issued(&mut self, reader: ReaderId) -> Vec<(u64, IssuedSample)> {
+        self.given.extract_if(.., |_, given| given.reader == reader).collect()
+    }
+
     /// Takes back an issued sample.
     fn take_back(&mut self, given: IssuedSample) {
         self.usage.held -= 1;
@@ -283,7 +287,7 @@ impl QueueStore for PriorityStore {
         let mut dropped = BTreeMap::new();
         if lot.weight > self.bytes_max {
             let limit = self.bytes_max;
-            let message = format!("a lot of {} bytes, and bytes_max = {limit}", lot.weight);
+            let message = format!("a write batch of {} bytes, and bytes_max = {limit}", lot.weight);
             return Ok(InsertOutcome::TooLarge(message));
         }
         let version = lot.samples.iter().map(|(_, sample)| sample.model_version).min();
@@ -355,18 +359,14 @@ impl QueueStore for PriorityStore {
     }
 
     fn acknowledge(&mut self, reader: ReaderId, known: &mut SeenIds) {
-        let mine: Vec<(u64, IssuedSample)> =
-            self.given.extract_if(.., |_, given| given.reader == reader).collect();
-        for (number, given) in mine {
+        for (number, given) in self.take_issued(reader) {
             self.acknowledged = self.acknowledged.max(number + 1);
             self.settle(given, known);
         }
     }
 
     fn give_back(&mut self, reader: ReaderId) {
-        let mine: Vec<(u64, IssuedSample)> =
-            self.given.extract_if(.., |_, given| given.reader == reader).collect();
-        for (_, given) in mine {
+        for (_, given) in self.take_issued(reader) {
             self.take_back(given);
         }
     }

@@ -16,9 +16,9 @@ pub(super) struct WaitQueue {
 
 impl WaitQueue {
     /// Appends a waiter; returns its ticket.
-    pub(super) fn join(&mut self, bell: &Arc<Condvar>) -> u64 {
+    pub(super) fn join(&mut self, wakeup: &Arc<Condvar>) -> u64 {
         self.tickets += 1;
-        self.waiting.push_back((self.tickets, Arc::clone(bell)));
+        self.waiting.push_back((self.tickets, Arc::clone(wakeup)));
         self.tickets
     }
 
@@ -33,14 +33,14 @@ impl WaitQueue {
     }
 
     pub(super) fn call(&self) {
-        if let Some((_, bell)) = self.waiting.front() {
-            bell.notify_one();
+        if let Some((_, wakeup)) = self.waiting.front() {
+            wakeup.notify_one();
         }
     }
 
     pub(super) fn call_all(&self) {
-        for (_, bell) in &self.waiting {
-            bell.notify_one();
+        for (_, wakeup) in &self.waiting {
+            wakeup.notify_one();
         }
     }
 
@@ -69,14 +69,14 @@ impl WaitDeadline {
     /// Waits until notified, until the deadline or for `most`.
     pub(super) fn wait<T>(
         self,
-        bell: &Condvar,
+        wakeup: &Condvar,
         guard: &mut MutexGuard<'_, T>,
         most: Option<Duration>,
     ) {
         let left = self.0.map(|at| at.saturating_duration_since(Instant::now()));
         match left.into_iter().chain(most).min() {
-            Some(time) => drop(bell.wait_for(guard, time)),
-            None => bell.wait(guard),
+            Some(time) => drop(wakeup.wait_for(guard, time)),
+            None => wakeup.wait(guard),
         }
     }
 }

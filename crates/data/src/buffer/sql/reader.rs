@@ -65,15 +65,15 @@ impl<D: SqlDatabase> SqlReader<D> {
     }
 
     /// Waits until a claim is worth making, and makes it.
-    fn claim(&mut self, ask: &ReadRequest) -> Result<Claim> {
-        let until = Instant::now().checked_add(ask.timeout);
+    fn claim(&mut self, request: &ReadRequest) -> Result<Claim> {
+        let until = Instant::now().checked_add(request.timeout);
         loop {
-            let (enough, finished) = self.look(ask)?;
+            let (enough, finished) = self.look(request)?;
             let late = until.is_some_and(|until| Instant::now() >= until);
             // An unconfirmed claim is settled first.
             if enough || finished || late || self.unsettled.is_some() {
                 // Another reader may have been faster.
-                if let Some(claim) = self.take(ask, !late)? {
+                if let Some(claim) = self.take(request, !late)? {
                     return Ok(claim);
                 }
             }
@@ -85,9 +85,9 @@ impl<D: SqlDatabase> SqlReader<D> {
     }
 
     /// Returns whether there is enough and whether data has ended.
-    fn look(&mut self, ask: &ReadRequest) -> Result<(bool, bool)> {
+    fn look(&mut self, request: &ReadRequest) -> Result<(bool, bool)> {
         let store = Arc::clone(&self.link.store);
-        let (count, least) = (signed(ask.count as u64), signed(ask.min_model_version));
+        let (count, least) = (signed(request.count as u64), signed(request.min_model_version));
         let (way, name) = (self.way, &self.name);
         self.link.retry(|session| {
             session.mark()?;
@@ -107,25 +107,25 @@ impl<D: SqlDatabase> SqlReader<D> {
     }
 
     /// Claims available rows; `None` if `whole` is required and there are too few.
-    fn take(&mut self, ask: &ReadRequest, whole: bool) -> Result<Option<Claim>> {
+    fn take(&mut self, request: &ReadRequest, whole: bool) -> Result<Option<Claim>> {
         let store = Arc::clone(&self.link.store);
         let (way, name) = (self.way, &self.name);
         self.link.transact(&mut self.unsettled, |session| match way {
-            ReadMode::Log => take_log(&store, session, name, ask, whole),
-            ReadMode::Pool => take_pool(&store, session, name, ask, whole),
+            ReadMode::Log => take_log(&store, session, name, request, whole),
+            ReadMode::Pool => take_pool(&store, session, name, request, whole),
         })
     }
 }
 
 impl<D: SqlDatabase> ExperienceReader for SqlReader<D> {
     /// `request.keep` has no effect: rows stay, so a seek can always return.
-    fn read(&mut self, ask: &ReadRequest) -> Result<ReadResult> {
+    fn read(&mut self, request: &ReadRequest) -> Result<ReadResult> {
         let (mut stale, mut finished) = (0, false);
-        if ask.count == 0 {
+        if request.count == 0 {
             return Ok(ReadResult { samples: Vec::new(), stale, end: ReadEnd::Full });
         }
         if self.ahead.is_empty() {
-            let claim = self.claim(ask)?;
+            let claim = self.claim(request)?;
             (stale, finished) = (claim.stale, claim.finished);
             self.ahead = claim.rows.into();
             if self.ahead.is_empty() {
@@ -134,19 +134,19 @@ impl<D: SqlDatabase> ExperienceReader for SqlReader<D> {
                 last.position = claim.position;
             }
         }
-        let mut samples = Vec::with_capacity(self.ahead.len().min(ask.count));
-        while samples.len() < ask.count
+        let mut samples = Vec::with_capacity(self.ahead.len().min(request.count));
+        while samples.len() < request.count
             && let Some(row) = self.ahead.pop_front()
         {
             self.position = row.position;
-            if row.sample.model_version < ask.min_model_version {
+            if row.sample.model_version < request.min_model_version {
                 stale += 1;
             } else {
                 samples.push(row.sample);
             }
         }
         let end = match samples.len() {
-            count if count >= ask.count => ReadEnd::Full,
+            count if count >= request.count => ReadEnd::Full,
             _ if finished => ReadEnd::Finished,
             _ => ReadEnd::TimedOut,
         };
@@ -213,11 +213,11 @@ fn take_log<D: SqlDatabase>(
     store: &SqlStore<D>,
     session: &mut D::SqlSession,
     name: &str,
-    ask: &ReadRequest,
+    request: &ReadRequest,
     whole: bool,
 ) -> Result<Option<Claim>, SqlError> {
     let queries = &store.queries;
-    let (count, least) = (signed(ask.count as u64), signed(ask.min_model_version));
+    let (count, least) = (signed(request.count as u64), signed(request.min_model_version));
     // Locks out other readers of this name.
     let rows = session.query(&queries.lock_cursor, &[SqlValue::Text(name)])?;
     let from = store.number(rows.first(), 0)?;
@@ -228,11 +228,11 @@ fn take_log<D: SqlDatabase>(
     let bounds = [from, newest, least, count].map(SqlValue::Int);
     let rows = session.query(&queries.log_rows, &bounds)?;
     let rows: Vec<SqlRow> = rows.into_iter().map(|row| store.row(row)).collect::<Result<_>>()?;
-    if rows.len() < ask.count && whole && !finished {
+    if rows.len() < request.count && whole && !finished {
         return Ok(None);
     }
     let to = match rows.last() {
-        Some(last) if rows.len() >= ask.count => last.position,
+        Some(last) if rows.len() >= request.count => last.position,
         // Only rows that are too old follow the last wanted row.
         _ => newest.max(from),
     };
@@ -251,11 +251,11 @@ fn take_pool<D: SqlDatabase>(
     store: &SqlStore<D>,
     session: &mut D::SqlSession,
     name: &str,
-    ask: &ReadRequest,
+    request: &ReadRequest,
     whole: bool,
 ) -> Result<Option<Claim>, SqlError> {
     let queries = &store.queries;
-    let (count, least) = (signed(ask.count as u64), signed(ask.min_model_version));
+    let (count, least) = (signed(request.count as u64), signed(request.min_model_version));
     // The new ticket locks out other readers until the commit.
     let ticket = store.number(session.query(&queries.next_ticket, &[])?.first(), 0)?;
     let rows = session.query(&queries.pool_ready, &[SqlValue::Int(least), SqlValue::Int(count)])?;
@@ -285,11 +285,15 @@ fn take_pool<D: SqlDatabase>(
 
 impl<D: SqlDatabase> SqlStore<D> {
     /// Returns an integer of a row; NULL is 0.
-    fn number(&self, row: Option<&Vec<SqlCell>>, column: usize) -> Result<i64, SqlError> {
+    pub(super) fn number(
+        &self,
+        row: Option<&Vec<SqlCell>>,
+        column: usize,
+    ) -> Result<i64, SqlError> {
         match row.and_then(|row| row.get(column)) {
             Some(SqlCell::Int(number)) => Ok(*number),
             Some(SqlCell::Null) => Ok(0),
-            other => Err(self.damaged(format!("a number was expected, not {other:?}")).into()),
+            other => Err(self.damaged(format!("expected an integer, found {other:?}")).into()),
         }
     }
 
@@ -300,12 +304,12 @@ impl<D: SqlDatabase> SqlStore<D> {
 
     fn row(&self, cells: Vec<SqlCell>) -> Result<SqlRow, BufferError> {
         let Ok([id, uid, version, reward, bytes, _]) = <[SqlCell; 6]>::try_from(cells) else {
-            return Err(self.damaged("a row has not the columns that were asked for".into()));
+            return Err(self.damaged("a row does not have the requested columns"));
         };
         let (SqlCell::Int(id), SqlCell::Text(uid), SqlCell::Int(version), SqlCell::Bytes(payload)) =
             (id, uid, version, bytes)
         else {
-            return Err(self.damaged("a row holds values of other types than were written".into()));
+            return Err(self.damaged("a row has values of unexpected types"));
         };
         let reward = match reward {
             SqlCell::Real(reward) => Some(reward),

@@ -2,7 +2,7 @@
 
 use super::super::{BufferError, Result};
 use super::reconnect::ReconnectingSession;
-use super::{Session, SqlCell, SqlDatabase, SqlValue};
+use super::{Session, SqlDatabase, SqlValue};
 
 /// Version of the table layout.
 const VERSION: i64 = 1;
@@ -17,13 +17,13 @@ pub(super) fn check_name(table: &str, storage: &str) -> Result<()> {
     if plain && table.starts_with(letter) && table.len() <= MAX_NAME {
         return Ok(());
     }
-    Err(BufferError::Unsupported {
-        storage: storage.into(),
-        message: format!(
+    Err(BufferError::unsupported(
+        storage,
+        format!(
             "the table name {table:?} is not one: use up to {MAX_NAME} lower-case letters, digits \
              and `_`, beginning with a letter"
         ),
-    })
+    ))
 }
 
 pub(super) fn prepare<D: SqlDatabase>(link: &mut ReconnectingSession<D>) -> Result<()> {
@@ -31,12 +31,9 @@ pub(super) fn prepare<D: SqlDatabase>(link: &mut ReconnectingSession<D>) -> Resu
     let queries = &store.queries;
     link.transact(&mut None, |session| {
         session.lock()?;
-        let count = |rows: Vec<Vec<SqlCell>>| match rows.first().and_then(|row| row.first()) {
-            Some(SqlCell::Int(number)) => Ok(*number),
-            other => Err(store.damaged(format!("a number was expected, not {other:?}"))),
-        };
-        let exist = |session: &mut D::SqlSession, names: &str| -> Result<i64, super::SqlError> {
-            Ok(count(session.query(&queries.existing, &[SqlValue::Text(names)])?)?)
+        let exist = |session: &mut D::SqlSession, names: &str| {
+            let rows = session.query(&queries.existing, &[SqlValue::Text(names)])?;
+            store.number(rows.first(), 0)
         };
         let table = &store.options.table;
         if exist(session, &queries.state_name)? == 0 {
@@ -53,7 +50,7 @@ pub(super) fn prepare<D: SqlDatabase>(link: &mut ReconnectingSession<D>) -> Resu
             }
             session.execute(&queries.set_version, &[SqlValue::Int(VERSION)])?;
         } else {
-            let found = count(session.query(&queries.version, &[])?)?;
+            let found = store.number(session.query(&queries.version, &[])?.first(), 0)?;
             if found != VERSION {
                 return Err(store
                     .unsupported(format!(

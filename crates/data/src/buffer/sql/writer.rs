@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::super::{BufferError, ExperienceWriter, Result, WriteResult};
-use super::reconnect::{ReconnectingSession, UnconfirmedCommit};
-use super::{Session, SqlCell, SqlDatabase, SqlError, SqlValue, signed};
+use super::reconnect::ReconnectingSession;
+use super::{Session, SqlDatabase, SqlValue, signed};
 use crate::WriteBatch;
 
 pub(super) struct SqlWriter<D: SqlDatabase> {
@@ -33,13 +33,17 @@ impl<D: SqlDatabase> ExperienceWriter for SqlWriter<D> {
         let store = Arc::clone(&self.link.store);
         let count = lot.samples.len();
         // A commit that stays unconfirmed is settled by the key of the batch.
-        self.link.transact(&mut UnconfirmedCommit::None, |session| {
+        self.link.transact(&mut None, |session| {
             let key = [SqlValue::Text(&lot.key), SqlValue::Int(signed(count as u64))];
             if session.execute(&store.queries.insert_lot, &key)? == 0 {
                 return Ok(WriteResult { known: count, ..WriteResult::default() });
             }
             if let (Some(size), Some(most)) = (&store.queries.size, store.options.max_bytes) {
-                check_room::<D>(session, size, most, store.database.name())?;
+                let bytes = store.number(session.query(size, &[])?.first(), 0)?;
+                if bytes > signed(most) {
+                    let message = format!("it has {bytes} bytes, and `max_bytes` is {most}");
+                    return Err(BufferError::full(store.database.name(), message).into());
+                }
             }
             let stored = session.insert(&lot.samples)?;
             session.announce()?;
@@ -55,22 +59,5 @@ impl<D: SqlDatabase> ExperienceWriter for SqlWriter<D> {
         })?;
         self.closed = true;
         Ok(())
-    }
-}
-
-fn check_room<D: SqlDatabase>(
-    session: &mut D::SqlSession,
-    size: &str,
-    most: u64,
-    storage: &str,
-) -> Result<(), SqlError> {
-    let rows = session.query(size, &[])?;
-    match rows.first().and_then(|row| row.first()) {
-        Some(SqlCell::Int(bytes)) if *bytes > signed(most) => Err(BufferError::Full {
-            storage: storage.into(),
-            message: format!("it has {bytes} bytes, and `max_bytes` is {most}"),
-        }
-        .into()),
-        _ => Ok(()),
     }
 }
