@@ -21,19 +21,19 @@ impl Ledger {
     /// Copies live records and removes the rest. Runs automatically when enough can be removed;
     /// blocks.
     pub fn compact(&self) -> Result<(), LedgerError> {
-        let busy = std::mem::replace(&mut self.inner.book().compacting, true);
+        let busy = std::mem::replace(&mut self.inner.live.lock().compacting, true);
         if busy { Ok(()) } else { self.inner.compact() }
     }
 
     /// Starts compaction if more can be removed than is kept.
-    pub(super) fn compact_if_worth_it(&self, book: &mut super::LiveRecords) {
+    pub(super) fn compact_if_worth_it(&self, live: &mut super::LiveRecords) {
         // The compacting thread may hold the segments while it waits for the disk.
-        if book.compacting {
+        if live.compacting {
             return;
         }
         let log = &self.inner.log;
-        let garbage = (log.end() - log.first()).saturating_sub(book.live_bytes);
-        let worth = garbage > book.live_bytes.max(self.inner.options.compact_bytes_min);
+        let garbage = (log.end() - log.first()).saturating_sub(live.live_bytes);
+        let worth = garbage > live.live_bytes.max(self.inner.options.compact_bytes_min);
         // A log that is behind must not get more to write.
         if !worth || log.behind() {
             return;
@@ -42,15 +42,15 @@ impl Ledger {
         let thread = std::thread::Builder::new().name("rollway-compact".into());
         let started = thread.spawn(move || {
             if let Err(error) = inner.compact() {
-                tracing::warn!(%error, "the ledger could not be compacted; it is tried again");
+                tracing::warn!(%error, "cannot compact the ledger; retrying later");
             }
         });
         match started {
             Ok(thread) => {
-                book.compacting = true;
-                *self.compactor() = Some(thread);
+                live.compacting = true;
+                *self.compactor.lock() = Some(thread);
             }
-            Err(error) => tracing::warn!(%error, "no thread to compact the ledger"),
+            Err(error) => tracing::warn!(%error, "cannot start a thread to compact the ledger"),
         }
     }
 }
@@ -59,7 +59,7 @@ impl LedgerShared {
     /// Compacts; the caller has set `compacting`.
     fn compact(&self) -> Result<(), LedgerError> {
         let done = self.copy_and_remove();
-        self.book().compacting = false;
+        self.live.lock().compacting = false;
         done
     }
 
@@ -67,11 +67,11 @@ impl LedgerShared {
         // Fails while the disk is full, before anything is copied into memory.
         self.log.sync()?;
         let until = {
-            let book = self.book();
+            let live = self.live.lock();
             self.log.rotate();
             let until = self.log.end();
             let mut state = Vec::new();
-            record::put_state(&mut state, book.state);
+            record::put_state(&mut state, live.state);
             self.log.append(&[FramePart::Copy(&state)])?;
             until
         };
@@ -95,14 +95,14 @@ impl LedgerShared {
             return Err(LogError::Closed.into());
         }
         // Every record was decoded at opening or written since.
-        let Ok((kind, life)) = record::peek(bytes) else { return Ok(()) };
+        let Ok((kind, key)) = record::peek(bytes) else { return Ok(()) };
         {
-            let book = self.book();
+            let live = self.live.lock();
             let matters = match kind {
                 record::SUBMITTED | record::RUN_ENDED | record::NOTED => {
-                    book.active.contains_key(&life)
+                    live.active.contains_key(&key)
                 }
-                record::BATCH_ENDED => book.has_result(life),
+                record::BATCH_ENDED => live.has_result(key),
                 _ => false,
             };
             if !matters {

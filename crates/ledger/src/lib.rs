@@ -26,9 +26,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use bytes::Bytes;
-use parking_lot::{Mutex, MutexGuard};
-use rollway_core::{BatchId, BatchKey, BatchResult, BatchState, RunEnd, RunOutput};
+use parking_lot::Mutex;
+use rollway_core::{BatchId, BatchState, RunEnd, RunOutput};
 
 pub use self::error::LedgerError;
 use self::live_records::{EndedRuns, LiveRecords};
@@ -79,14 +78,8 @@ pub struct Ledger {
 struct LedgerShared {
     options: LedgerOptions,
     log: SegmentLog,
-    book: Mutex<LiveRecords>,
+    live: Mutex<LiveRecords>,
     closing: AtomicBool,
-}
-
-impl LedgerShared {
-    fn book(&self) -> MutexGuard<'_, LiveRecords> {
-        self.book.lock()
-    }
 }
 
 impl Ledger {
@@ -110,18 +103,18 @@ impl Ledger {
         if let Some(error) = recovery.error.take() {
             return Err(wrong(error));
         }
-        let (recovered, book) = recovery.finish().map_err(|found| wrong((log.end(), found)))?;
+        let (recovered, live) = recovery.finish().map_err(|found| wrong((log.end(), found)))?;
         let epoch = recovered.epoch + 1;
         let recovered = RecoveredLedger { torn, epoch, ..recovered };
-        let book = Mutex::new(LiveRecords {
-            state: record::LedgerCounters { epoch, ..book.state },
-            ..book
+        let live = Mutex::new(LiveRecords {
+            state: record::LedgerCounters { epoch, ..live.state },
+            ..live
         });
-        let inner = Arc::new(LedgerShared { options, log, book, closing: AtomicBool::new(false) });
+        let inner = Arc::new(LedgerShared { options, log, live, closing: AtomicBool::new(false) });
         let ledger = Self { inner, compactor: Mutex::new(None) };
         // Numbers of this epoch must never be reused.
         let mut state = Vec::new();
-        put_state(&mut state, ledger.inner.book().state);
+        put_state(&mut state, ledger.inner.live.lock().state);
         ledger.inner.log.append(&[FramePart::Copy(&state)])?;
         ledger.sync()?;
         Ok((ledger, recovered))
@@ -148,24 +141,82 @@ impl Ledger {
 
     /// Appends a record in memory without blocking on the disk. A refused record has no effect.
     pub fn append(&self, record: LedgerEntry<'_>) -> Result<(), LedgerError> {
-        let mut book = self.inner.book();
-        let book = &mut *book;
-        let mut buffer = std::mem::take(&mut book.buffer);
+        let mut live = self.inner.live.lock();
+        let live = &mut *live;
+        let mut buffer = std::mem::take(&mut live.buffer);
         buffer.clear();
-        let done = match record {
+        let done = self.append_to(live, &mut buffer, record);
+        live.buffer = buffer;
+        done
+    }
+
+    fn append_to(
+        &self,
+        live: &mut LiveRecords,
+        buffer: &mut Vec<u8>,
+        record: LedgerEntry<'_>,
+    ) -> Result<(), LedgerError> {
+        let not_active = |key| LedgerError::NotActive { key };
+        match record {
             LedgerEntry::Submitted { key, batch, kind, min_wait_num, tasks } => {
-                let head = (batch, kind, min_wait_num);
-                self.submitted(book, &mut buffer, key, head, tasks)
+                if live.active.contains_key(&key.0)
+                    || live.active.values().any(|other| other.batch == *batch)
+                {
+                    return Err(LedgerError::AlreadyActive { batch: batch.clone() });
+                }
+                let parts = put_submitted(buffer, key.0, (batch, kind, min_wait_num), tasks);
+                let bytes = self.write(buffer, &parts)?;
+                let runs = EndedRuns::new(tasks.iter().map(|task| task.repeat_times));
+                live.activate(batch.clone(), key.0, bytes, runs);
             }
             LedgerEntry::RunEnded { key, task, run, end } => {
-                self.run_ended(book, &mut buffer, key, (task, run), end)
+                let active = live.active.get_mut(&key.0).ok_or_else(|| not_active(key))?;
+                active.check(task, run)?;
+                put_run_ended(buffer, key.0, (task, run), end);
+                let bytes = match end {
+                    RunEnd::Succeeded(RunOutput { payload: Some(payload), .. }) => {
+                        self.write(buffer, &[FramePart::Share(payload)])?
+                    }
+                    _ => self.write(buffer, &[])?,
+                };
+                active.end_run(task, run, bytes);
+                live.live_bytes += bytes;
             }
-            LedgerEntry::Noted { key, note } => self.noted(book, &mut buffer, key, note),
-            LedgerEntry::BatchEnded(result) => self.batch_ended(book, &mut buffer, result),
-            LedgerEntry::Version(version) => self.version(book, &mut buffer, version),
-        };
-        book.buffer = buffer;
-        done
+            LedgerEntry::Noted { key, note } => {
+                let active = live.active.get_mut(&key.0).ok_or_else(|| not_active(key))?;
+                put_noted(buffer, key.0, note);
+                let bytes = self.write(buffer, &[])?;
+                active.bytes += bytes;
+                live.live_bytes += bytes;
+            }
+            LedgerEntry::BatchEnded(result) => {
+                if !matches!(result.state, BatchState::Finalized | BatchState::Aborted) {
+                    return Err(LedgerError::NotEnded { batch: result.batch.clone() });
+                }
+                if !live.active.contains_key(&result.key.0) {
+                    return Err(not_active(result.key));
+                }
+                let end = live.state.ends + 1;
+                put_batch_ended(buffer, result.key.0, end, result);
+                let bytes = self.write(buffer, &[])?;
+                live.state.ends = end;
+                live.end(result.key.0, bytes, self.inner.options.results_kept);
+                self.compact_if_worth_it(live);
+            }
+            LedgerEntry::Version(version) => {
+                let newest = live.state.version;
+                if version < newest {
+                    return Err(LedgerError::Version { version, newest });
+                }
+                if version > newest {
+                    put_state(buffer, record::LedgerCounters { version, ..live.state });
+                    self.write(buffer, &[])?;
+                    live.state.version = version;
+                    self.compact_if_worth_it(live);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Calls `then` from a thread of the ledger, in the order of calls, once everything appended
@@ -185,7 +236,7 @@ impl Ledger {
 
     /// Returns the bytes of live records.
     pub fn live_bytes(&self) -> u64 {
-        self.inner.book().live_bytes
+        self.inner.live.lock().live_bytes
     }
 
     /// Returns the bytes of all records, live or not.
@@ -208,118 +259,12 @@ impl Ledger {
         };
         Ok(position.end() - position.offset)
     }
-
-    fn submitted(
-        &self,
-        book: &mut LiveRecords,
-        buffer: &mut Vec<u8>,
-        key: BatchKey,
-        head: (&BatchId, rollway_core::BatchType, Option<u32>),
-        tasks: &[TaskEntry],
-    ) -> Result<(), LedgerError> {
-        let batch = head.0;
-        if book.active.contains_key(&key.0)
-            || book.active.values().any(|other| other.batch == *batch)
-        {
-            return Err(LedgerError::AlreadyActive { batch: batch.clone() });
-        }
-        let parts = put_submitted(buffer, key.0, head, tasks);
-        let bytes = self.write(buffer, &parts)?;
-        let runs = EndedRuns::new(tasks.iter().map(|task| task.repeat_times));
-        book.activate(batch.clone(), key.0, bytes, runs);
-        Ok(())
-    }
-
-    fn run_ended(
-        &self,
-        book: &mut LiveRecords,
-        buffer: &mut Vec<u8>,
-        key: BatchKey,
-        (task, run): (rollway_core::TaskId, rollway_core::RunId),
-        end: &RunEnd<RunOutput<Bytes>>,
-    ) -> Result<(), LedgerError> {
-        let active = book.active.get_mut(&key.0).ok_or(LedgerError::NotActive { key })?;
-        active.check(task, run)?;
-        put_run_ended(buffer, key.0, (task, run), end);
-        let payload: Option<&Bytes> = match end {
-            RunEnd::Succeeded(RunOutput { payload, .. }) => payload.as_ref(),
-            RunEnd::Failed(_) | RunEnd::Cancelled(_) => None,
-        };
-        let bytes = match payload {
-            Some(payload) => self.write(buffer, &[FramePart::Share(payload)])?,
-            None => self.write(buffer, &[])?,
-        };
-        active.end_run(task, run, bytes);
-        book.live_bytes += bytes;
-        Ok(())
-    }
-
-    fn noted(
-        &self,
-        book: &mut LiveRecords,
-        buffer: &mut Vec<u8>,
-        key: BatchKey,
-        note: &BatchMark,
-    ) -> Result<(), LedgerError> {
-        let active = book.active.get_mut(&key.0).ok_or(LedgerError::NotActive { key })?;
-        put_noted(buffer, key.0, note);
-        let bytes = self.write(buffer, &[])?;
-        active.bytes += bytes;
-        book.live_bytes += bytes;
-        Ok(())
-    }
-
-    fn batch_ended(
-        &self,
-        book: &mut LiveRecords,
-        buffer: &mut Vec<u8>,
-        result: &BatchResult,
-    ) -> Result<(), LedgerError> {
-        let batch = &result.batch;
-        if !matches!(result.state, BatchState::Finalized | BatchState::Aborted) {
-            return Err(LedgerError::NotEnded { batch: batch.clone() });
-        }
-        let key = result.key;
-        if !book.active.contains_key(&key.0) {
-            return Err(LedgerError::NotActive { key });
-        }
-        let end = book.state.ends + 1;
-        put_batch_ended(buffer, key.0, end, result);
-        let bytes = self.write(buffer, &[])?;
-        book.state.ends = end;
-        book.end(key.0, bytes, self.inner.options.results_kept);
-        self.compact_if_worth_it(book);
-        Ok(())
-    }
-
-    fn version(
-        &self,
-        book: &mut LiveRecords,
-        buffer: &mut Vec<u8>,
-        version: u64,
-    ) -> Result<(), LedgerError> {
-        let newest = book.state.version;
-        if version < newest {
-            return Err(LedgerError::Version { version, newest });
-        }
-        if version > newest {
-            put_state(buffer, record::LedgerCounters { version, ..book.state });
-            self.write(buffer, &[])?;
-            book.state.version = version;
-            self.compact_if_worth_it(book);
-        }
-        Ok(())
-    }
-
-    fn compactor(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
-        self.compactor.lock()
-    }
 }
 
 impl Drop for Ledger {
     fn drop(&mut self) {
         self.inner.closing.store(true, Ordering::Relaxed);
-        if let Some(compactor) = self.compactor().take() {
+        if let Some(compactor) = self.compactor.lock().take() {
             // A panic of the thread was logged already.
             let _ = compactor.join();
         }

@@ -28,29 +28,29 @@ pub(super) struct ActiveBatch {
 }
 
 impl LiveRecords {
-    pub(super) fn activate(&mut self, batch: BatchId, life: u64, bytes: u64, runs: EndedRuns) {
-        self.active.insert(life, ActiveBatch { batch, bytes, runs });
+    pub(super) fn activate(&mut self, batch: BatchId, key: u64, bytes: u64, runs: EndedRuns) {
+        self.active.insert(key, ActiveBatch { batch, bytes, runs });
         self.live_bytes += bytes;
     }
 
     /// Replaces all records of a batch by its result.
-    pub(super) fn end(&mut self, life: u64, bytes: u64, results_kept: usize) {
-        if let Some(active) = self.active.remove(&life) {
+    pub(super) fn end(&mut self, key: u64, bytes: u64, results_kept: usize) {
+        if let Some(active) = self.active.remove(&key) {
             self.live_bytes -= active.bytes;
-            self.keep(life, bytes, results_kept);
+            self.keep(key, bytes, results_kept);
         }
     }
 
-    pub(super) fn keep(&mut self, life: u64, bytes: u64, results_kept: usize) {
-        self.results.push_back((life, bytes));
+    pub(super) fn keep(&mut self, key: u64, bytes: u64, results_kept: usize) {
+        self.results.push_back((key, bytes));
         self.live_bytes += bytes;
         while self.results.len() > results_kept {
             self.live_bytes -= self.results.pop_front().map_or(0, |(_, bytes)| bytes);
         }
     }
 
-    pub(super) fn has_result(&self, life: u64) -> bool {
-        self.results.iter().any(|(other, _)| *other == life)
+    pub(super) fn has_result(&self, key: u64) -> bool {
+        self.results.iter().any(|(other, _)| *other == key)
     }
 }
 

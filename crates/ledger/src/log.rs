@@ -13,7 +13,6 @@
 mod error;
 mod folder;
 mod format;
-mod lock;
 mod open;
 mod scan;
 mod writer;
@@ -27,7 +26,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use rollway_base::FileLock;
 
 pub use self::error::LogError;
@@ -141,25 +140,13 @@ struct Pending {
 }
 
 impl LogShared {
-    fn pending(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock()
-    }
-
-    fn wait(&self, pending: &mut MutexGuard<'_, Pending>) {
-        self.wake.wait(pending);
-    }
-
-    fn segments(&self) -> MutexGuard<'_, Vec<Segment>> {
-        self.segments.lock()
-    }
-
     fn sync_data(&self, file: &File) -> io::Result<()> {
         #[cfg(test)]
         {
             use std::sync::atomic::Ordering::SeqCst;
             let one_less = |left: u32| left.checked_sub(1);
             if self.syncs_to_fail.fetch_update(SeqCst, SeqCst, one_less).is_ok() {
-                return Err(io::Error::other("a sync that was to fail"));
+                return Err(io::Error::other("injected sync failure"));
             }
         }
         file.sync_data()
@@ -168,7 +155,7 @@ impl LogShared {
 
 impl fmt::Debug for LogShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("dir", &self.dir).finish_non_exhaustive()
+        f.debug_struct("LogShared").field("dir", &self.dir).finish_non_exhaustive()
     }
 }
 
@@ -181,9 +168,12 @@ impl SegmentLog {
         options: LogOptions,
         visit: &mut dyn FnMut(LogPosition, &[u8]),
     ) -> Result<(Self, Option<TornTail>), LogError> {
-        assert!(options.identity.len() <= usize::from(u16::MAX), "the identity is too long");
+        assert!(
+            options.identity.len() <= usize::from(u16::MAX),
+            "the identity is longer than 65,535 bytes"
+        );
         folder::create(dir)?;
-        let lock = lock::acquire(dir)?;
+        let lock = folder::lock(dir)?;
         let found = open::open(dir, &options, visit)?;
         let last = found.segments[found.segments.len() - 1];
         let header = open::header_bytes(&options);
@@ -226,7 +216,7 @@ impl SegmentLog {
         }
         let head = FrameHead { length, sum: sum.finalize() };
 
-        let mut pending = self.shared.pending();
+        let mut pending = self.shared.pending.lock();
         let pending = &mut *pending;
         let framed = FRAME + bytes;
         if pending.in_segment > 0 && pending.in_segment + framed > self.shared.options.segment_bytes
@@ -260,7 +250,7 @@ impl SegmentLog {
     /// commit retries without loss or duplicates. `then` must be quick and must not wait for this
     /// log.
     pub fn commit(&self, then: DurableCallback) {
-        self.shared.pending().waiters.push(then);
+        self.shared.pending.lock().waiters.push(then);
         self.shared.wake.notify_one();
     }
 
@@ -275,12 +265,12 @@ impl SegmentLog {
 
     /// Starts a new segment for everything appended from now on.
     pub fn rotate(&self) {
-        self.shared.pending().rotate();
+        self.shared.pending.lock().rotate();
     }
 
     /// Returns the bytes that are not durable yet.
     pub fn unsynced_bytes(&self) -> u64 {
-        let pending = self.shared.pending();
+        let pending = self.shared.pending.lock();
         pending.end - pending.durable
     }
 
@@ -292,18 +282,18 @@ impl SegmentLog {
 
     /// Returns the offset of the first kept frame.
     pub fn first(&self) -> u64 {
-        self.shared.segments()[0].base
+        self.shared.segments.lock()[0].base
     }
 
     /// Returns the offset of the next frame to be appended.
     pub fn end(&self) -> u64 {
-        self.shared.pending().end
+        self.shared.pending.lock().end
     }
 
     /// Reads a durable frame. Blocks.
     pub fn read(&self, position: LogPosition) -> Result<Bytes, LogError> {
-        let segments = self.shared.segments();
-        let (first, durable) = (segments[0].base, self.shared.pending().durable);
+        let segments = self.shared.segments.lock();
+        let (first, durable) = (segments[0].base, self.shared.pending.lock().durable);
         let LogPosition { offset, length } = position;
         if offset < first || position.end() > durable {
             return Err(LogError::NotThere { offset, first, durable });
@@ -330,8 +320,8 @@ impl SegmentLog {
         from: u64,
         visit: &mut dyn FnMut(LogPosition, &[u8]),
     ) -> Result<(), LogError> {
-        let segments = self.shared.segments().clone();
-        let durable = self.shared.pending().durable;
+        let segments = self.shared.segments.lock().clone();
+        let durable = self.shared.pending.lock().durable;
         for (at, segment) in segments.iter().enumerate() {
             let until = segments.get(at + 1).map_or(durable, |next| next.base);
             if until <= from {
@@ -344,8 +334,8 @@ impl SegmentLog {
                     visit(position, bytes);
                 }
             };
-            if scan.run(until, &mut chosen)? != scan::ScanEnd::Whole || scan.offset() != until {
-                let found = "frames that were durable are not there";
+            if scan.run(until, &mut chosen)? != scan::ScanEnd::Whole || scan.offset != until {
+                let found = "durable frames are missing";
                 return Err(LogError::damaged(&path, scan.place(), found));
             }
         }
@@ -355,8 +345,8 @@ impl SegmentLog {
     /// Removes the segments that lie before an offset, atomically even if the process dies, and
     /// returns their number. Blocks.
     pub fn remove_before(&self, offset: u64) -> Result<usize, LogError> {
-        let mut segments = self.shared.segments();
-        let offset = offset.min(self.shared.pending().durable);
+        let mut segments = self.shared.segments.lock();
+        let offset = offset.min(self.shared.pending.lock().durable);
         let count = segments.windows(2).take_while(|pair| pair[1].base <= offset).count();
         if count == 0 {
             return Ok(0);
@@ -387,7 +377,7 @@ impl Pending {
 
 impl Drop for SegmentLog {
     fn drop(&mut self) {
-        self.shared.pending().closing = true;
+        self.shared.pending.lock().closing = true;
         self.shared.wake.notify_one();
         if let Some(writer) = self.writer.take() {
             // A panic of the thread was logged already.
@@ -412,7 +402,7 @@ mod tests {
 
     /// After a failed sync the frames go to another file, under the positions they had.
     #[test]
-    fn what_could_not_be_synced_is_written_again_elsewhere() {
+    fn unsynced_frames_are_rewritten_to_another_file() {
         for frames_before in [0, 1] {
             let dir = tempfile::tempdir().unwrap();
             let (log, _) = open(dir.path());
@@ -422,7 +412,7 @@ mod tests {
             log.sync().unwrap();
             log.shared.syncs_to_fail.store(2, SeqCst);
             let first = log.append(&[FramePart::Copy(b"first")]).unwrap();
-            assert!(log.sync().unwrap_err().to_string().contains("a sync that was to fail"));
+            assert!(log.sync().unwrap_err().to_string().contains("injected sync failure"));
             assert!(matches!(log.read(first), Err(LogError::NotThere { .. })));
             let second = log.append(&[FramePart::Copy(b"second")]).unwrap();
             log.sync().unwrap_err();
@@ -431,7 +421,7 @@ mod tests {
             assert_eq!(log.read(first).unwrap(), "first");
             assert_eq!(log.read(second).unwrap(), "second");
             // A segment that holds nothing is replaced, one that holds something is followed.
-            assert_eq!(log.shared.segments().len(), 1 + frames_before);
+            assert_eq!(log.shared.segments.lock().len(), 1 + frames_before);
             drop(log);
             let (_, frames) = open(dir.path());
             assert_eq!(frames[frames_before..], [b"first".to_vec(), b"second".to_vec()]);
@@ -440,7 +430,7 @@ mod tests {
 
     /// The process may die before the file that could not be synced was cut.
     #[test]
-    fn a_tail_that_was_given_up_is_passed_over() {
+    fn an_abandoned_tail_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let (log, _) = open(dir.path());
         log.append(&[FramePart::Copy(b"kept")]).unwrap();

@@ -57,7 +57,7 @@ pub enum BatchMark {
     /// Unfinished runs were cancelled.
     Cut {
         reason: CancelReason,
-        /// Whether unfinished tasks keep their finished runs.
+        /// Unfinished tasks keep their finished runs.
         keep: bool,
     },
     /// Delivery to the sink starts.
@@ -86,12 +86,12 @@ pub(super) struct LedgerCounters {
 /// Encodes a submission: task heads, then the task bytes, returned as shared parts.
 pub(super) fn put_submitted<'a>(
     out: &mut Vec<u8>,
-    life: u64,
+    key: u64,
     (batch, kind, min_wait_num): (&BatchId, BatchType, Option<u32>),
     tasks: &'a [TaskEntry],
 ) -> Vec<FramePart<'a>> {
     out.push(SUBMITTED);
-    put(out, life);
+    put(out, key);
     put_id(out, batch);
     put_kind(out, kind);
     put_option(out, min_wait_num.map(u64::from), put);
@@ -124,12 +124,12 @@ fn same(a: &Bytes, b: &Bytes) -> bool {
 /// Encodes the end of a run without its payload, which follows.
 pub(super) fn put_run_ended(
     out: &mut Vec<u8>,
-    life: u64,
+    key: u64,
     (task, run): (TaskId, RunId),
     end: &RunEnd<RunOutput<Bytes>>,
 ) {
     out.push(RUN_ENDED);
-    put(out, life);
+    put(out, key);
     put(out, task.0.into());
     put(out, run.0.into());
     match end {
@@ -149,9 +149,9 @@ pub(super) fn put_run_ended(
     }
 }
 
-pub(super) fn put_noted(out: &mut Vec<u8>, life: u64, note: &BatchMark) {
+pub(super) fn put_noted(out: &mut Vec<u8>, key: u64, note: &BatchMark) {
     out.push(NOTED);
-    put(out, life);
+    put(out, key);
     match note {
         BatchMark::Cut { reason, keep } => {
             out.push(u8::from(*keep));
@@ -165,9 +165,9 @@ pub(super) fn put_noted(out: &mut Vec<u8>, life: u64, note: &BatchMark) {
     }
 }
 
-pub(super) fn put_batch_ended(out: &mut Vec<u8>, life: u64, end: u64, result: &BatchResult) {
+pub(super) fn put_batch_ended(out: &mut Vec<u8>, key: u64, end: u64, result: &BatchResult) {
     out.push(BATCH_ENDED);
-    put(out, life);
+    put(out, key);
     put(out, end);
     put_result(out, result);
 }
@@ -181,24 +181,24 @@ pub(super) fn put_state(out: &mut Vec<u8>, state: LedgerCounters) {
 #[derive(Debug)]
 pub(super) enum DecodedEntry {
     Submitted {
-        life: u64,
+        key: u64,
         batch: BatchId,
         kind: BatchType,
         min_wait_num: Option<u32>,
         tasks: Vec<TaskEntry>,
     },
     RunEnded {
-        life: u64,
+        key: u64,
         task: TaskId,
         run: RunId,
         end: RunEnd<RunOutput<Bytes>>,
     },
     Noted {
-        life: u64,
+        key: u64,
         note: BatchMark,
     },
     BatchEnded {
-        life: u64,
+        key: u64,
         end: u64,
         result: Arc<BatchResult>,
     },
@@ -218,7 +218,7 @@ pub(super) fn read(bytes: &[u8]) -> Decoded<DecodedEntry> {
         SUBMITTED => read_submitted(&mut reader)?,
         RUN_ENDED => read_run_ended(&mut reader)?,
         BATCH_ENDED => DecodedEntry::BatchEnded {
-            life: reader.number()?,
+            key: reader.number()?,
             end: reader.number()?,
             result: Arc::new(read_result(&mut reader)?),
         },
@@ -235,7 +235,7 @@ pub(super) fn read(bytes: &[u8]) -> Decoded<DecodedEntry> {
 }
 
 fn read_submitted(reader: &mut EntryReader<'_>) -> Decoded<DecodedEntry> {
-    let life = reader.number()?;
+    let key = reader.number()?;
     let batch = read_id(reader)?;
     let kind = read_kind(reader)?;
     let min_wait_num = reader.option(EntryReader::small)?;
@@ -255,11 +255,11 @@ fn read_submitted(reader: &mut EntryReader<'_>) -> Decoded<DecodedEntry> {
         let bytes = Bytes::copy_from_slice(reader.bytes(length)?);
         tasks.push(TaskEntry { workflow, common, repeat_times, bytes });
     }
-    Ok(DecodedEntry::Submitted { life, batch, kind, min_wait_num, tasks })
+    Ok(DecodedEntry::Submitted { key, batch, kind, min_wait_num, tasks })
 }
 
 fn read_noted(reader: &mut EntryReader<'_>) -> Decoded<DecodedEntry> {
-    let life = reader.number()?;
+    let key = reader.number()?;
     let note = match reader.number()? {
         keep @ 0..=1 => {
             let reason = reader.name(CancelReason::ALL, CancelReason::name)?;
@@ -269,16 +269,16 @@ fn read_noted(reader: &mut EntryReader<'_>) -> Decoded<DecodedEntry> {
         3 => BatchMark::GivenUp(reader.shared_text()?),
         other => return Err(format!("the unknown note {other}")),
     };
-    Ok(DecodedEntry::Noted { life, note })
+    Ok(DecodedEntry::Noted { key, note })
 }
 
 fn read_run_ended(reader: &mut EntryReader<'_>) -> Decoded<DecodedEntry> {
-    let life = reader.number()?;
+    let key = reader.number()?;
     let (task, run) = (TaskId(reader.small()?), RunId(reader.small()?));
     let end = match reader.number()? {
-        how @ 0..=1 => {
+        tag @ 0..=1 => {
             let metrics = reader.metrics()?;
-            let payload = (how == 1).then(|| reader.bytes(reader.0.len() as u64)).transpose()?;
+            let payload = (tag == 1).then(|| reader.bytes(reader.0.len() as u64)).transpose()?;
             RunEnd::Succeeded(RunOutput { payload: payload.map(Bytes::copy_from_slice), metrics })
         }
         2 => RunEnd::Failed(RunFailure {
@@ -288,5 +288,5 @@ fn read_run_ended(reader: &mut EntryReader<'_>) -> Decoded<DecodedEntry> {
         3 => RunEnd::Cancelled(reader.name(CancelReason::ALL, CancelReason::name)?),
         other => return Err(format!("the unknown end of a run {other}")),
     };
-    Ok(DecodedEntry::RunEnded { life, task, run, end })
+    Ok(DecodedEntry::RunEnded { key, task, run, end })
 }

@@ -60,7 +60,7 @@ struct BatchRecords {
 pub(super) struct LedgerRecovery {
     results_kept: usize,
     state: LedgerCounters,
-    lives: BTreeMap<u64, BatchRecords>,
+    batches: BTreeMap<u64, BatchRecords>,
     results: BTreeMap<u64, (u64, u64, Arc<BatchResult>)>,
     /// Offset and description of the first undecodable record.
     pub(super) error: Option<(u64, String)>,
@@ -83,18 +83,18 @@ impl LedgerRecovery {
 
     fn take(&mut self, record: DecodedEntry, bytes: u64) {
         match record {
-            DecodedEntry::Submitted { life, batch, kind, min_wait_num, tasks } => {
-                let entry = self.lives.entry(life).or_default();
+            DecodedEntry::Submitted { key, batch, kind, min_wait_num, tasks } => {
+                let entry = self.batches.entry(key).or_default();
                 if entry.batch.is_none() {
-                    let (key, ended, notes) = (BatchKey(life), Vec::new(), Vec::new());
+                    let (key, ended, notes) = (BatchKey(key), Vec::new(), Vec::new());
                     let batch =
                         RecoveredBatch { key, batch, kind, min_wait_num, tasks, ended, notes };
                     entry.batch = Some(batch);
                     entry.bytes += bytes;
                 }
             }
-            DecodedEntry::RunEnded { life, task, run, end } => {
-                let entry = self.lives.entry(life).or_default();
+            DecodedEntry::RunEnded { key, task, run, end } => {
+                let entry = self.batches.entry(key).or_default();
                 if let std::collections::btree_map::Entry::Vacant(vacant) =
                     entry.runs.entry((task, run))
                 {
@@ -102,8 +102,8 @@ impl LedgerRecovery {
                     entry.bytes += bytes;
                 }
             }
-            DecodedEntry::Noted { life, note } => {
-                let entry = self.lives.entry(life).or_default();
+            DecodedEntry::Noted { key, note } => {
+                let entry = self.batches.entry(key).or_default();
                 let order = match note {
                     BatchMark::Cut { .. } => 0,
                     BatchMark::Offered => 1,
@@ -113,10 +113,10 @@ impl LedgerRecovery {
                     entry.bytes += bytes;
                 }
             }
-            DecodedEntry::BatchEnded { life, end, result } => {
+            DecodedEntry::BatchEnded { key, end, result } => {
                 self.state.ends = self.state.ends.max(end);
-                self.lives.remove(&life);
-                self.results.insert(end, (life, bytes, result));
+                self.batches.remove(&key);
+                self.results.insert(end, (key, bytes, result));
                 while self.results.len() > self.results_kept {
                     self.results.pop_first();
                 }
@@ -131,34 +131,32 @@ impl LedgerRecovery {
 
     /// Returns the content and the live records, or a description of the inconsistency.
     pub(super) fn finish(self) -> Result<(RecoveredLedger, LiveRecords), String> {
-        let mut book = LiveRecords { state: self.state, ..LiveRecords::default() };
+        let mut live = LiveRecords { state: self.state, ..LiveRecords::default() };
         let LedgerCounters { version, epoch, .. } = self.state;
         let mut recovered = RecoveredLedger { version, epoch, ..RecoveredLedger::default() };
-        for (_, (life, bytes, result)) in self.results {
-            book.keep(life, bytes, self.results_kept);
+        for (_, (key, bytes, result)) in self.results {
+            live.keep(key, bytes, self.results_kept);
             recovered.results.push((result.batch.clone(), result));
         }
-        for (number, life) in self.lives {
-            let Some(mut batch) = life.batch else {
-                return Err(format!(
-                    "something happened to batch {number}, and nobody submitted it"
-                ));
+        for (key, records) in self.batches {
+            let Some(mut batch) = records.batch else {
+                return Err(format!("batch key {key} has records but no submission"));
             };
             let mut runs = EndedRuns::new(batch.tasks.iter().map(|task| task.repeat_times));
-            for ((task, run), end) in life.runs {
+            for ((task, run), end) in records.runs {
                 if !runs.end(task, run) {
                     let name = &batch.batch;
                     return Err(format!("batch {name} has no run {run} of task {task}"));
                 }
                 batch.ended.push((task, run, end));
             }
-            batch.notes.extend(life.notes.into_values());
-            if book.active.values().any(|other| other.batch == batch.batch) {
-                return Err(format!("batch {} lives twice", batch.batch));
+            batch.notes.extend(records.notes.into_values());
+            if live.active.values().any(|other| other.batch == batch.batch) {
+                return Err(format!("batch {} is active twice", batch.batch));
             }
-            book.activate(batch.batch.clone(), number, life.bytes, runs);
+            live.activate(batch.batch.clone(), key, records.bytes, runs);
             recovered.batches.push(batch);
         }
-        Ok((recovered, book))
+        Ok((recovered, live))
     }
 }

@@ -197,7 +197,7 @@ fn a_bad_frame_is_damage_wherever_it_stands_and_a_cut_one_is_not() {
 }
 
 #[test]
-fn frames_inside_of_frames_are_no_frames() {
+fn frames_inside_of_payloads_are_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let (log, _, _) = open(dir.path()).unwrap();
     append(&log, b"inner", false);
@@ -218,12 +218,12 @@ fn a_log_is_opened_by_one_and_by_its_owner() {
     let holder = format!("in use by process {}", std::process::id());
     assert!(error(dir.path()).contains(&holder));
     drop(log);
-    for (other, said) in [
+    for (other, expected) in [
         (LogOptions::new("queue", "me"), "has the kind \"test\", not \"queue\""),
         (LogOptions::new("test", "you"), "has the identity \"me\", not \"you\""),
     ] {
         let error = SegmentLog::open(dir.path(), other, &mut |_, _| {}).unwrap_err().to_string();
-        assert!(error.contains(said), "{error}");
+        assert!(error.contains(expected), "{error}");
     }
     drop(open(dir.path()).unwrap());
 }
@@ -290,7 +290,7 @@ fn segments_are_removed_whole_and_for_good() {
 }
 
 #[test]
-fn a_frame_has_a_limit_and_the_log_says_when_it_is_behind() {
+fn frames_are_limited_and_a_log_reports_being_behind() {
     let dir = tempfile::tempdir().unwrap();
     let options = LogOptions { frame_bytes_max: 10, unsynced_bytes: 40, ..options() };
     let (log, _) = SegmentLog::open(dir.path(), options, &mut |_, _| {}).unwrap();

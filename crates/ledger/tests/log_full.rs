@@ -68,8 +68,8 @@ fn a_full_disk_is_an_error_until_there_is_room() {
         .env(FOLDER, dir.path())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("done"), "{said}\n{complaint}");
+    let output_text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output_text.contains("done"), "{output_text}\n{errors}");
     assert_eq!(frames(dir.path()).1, [0, 1, 2, 3, 4, 5, 6, 7]);
 }

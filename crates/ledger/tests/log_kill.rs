@@ -45,20 +45,20 @@ fn append_until_killed() {
 }
 
 #[test]
-fn what_was_committed_survives_being_killed() {
+fn committed_frames_survive_a_kill() {
     let dir = tempfile::tempdir().unwrap();
     let mut total = 0;
     for round in 0..20 {
         let mut child = child_test("append_until_killed", FOLDER, dir.path()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         // Lines after the kill count as well.
-        let (mut heard, mut committed) = (0, None);
+        let (mut count_of_lines, mut committed) = (0, None);
         for line in lines {
             let Some((_, number)) = line.rsplit_once("committed ") else { continue };
             // The last line may be cut.
             committed = number.parse::<u64>().ok().max(committed);
-            heard += 1;
-            if heard == 1 + round * 13 % 60 {
+            count_of_lines += 1;
+            if count_of_lines == 1 + round * 13 % 60 {
                 child.kill().unwrap();
             }
         }

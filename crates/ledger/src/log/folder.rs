@@ -7,9 +7,11 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use super::error::LogError;
-use super::lock;
+use rollway_base::{FileLock, FileLockError};
 
+use super::error::LogError;
+
+const LOCK: &str = "lock";
 const START: &str = "start";
 const START_NEW: &str = "start.new";
 
@@ -48,7 +50,7 @@ pub(super) fn list(dir: &Path) -> Result<Vec<u64>, LogError> {
         let number = number.and_then(|digits| digits.parse().ok()).filter(|number| *number > 0);
         match (number, &*name) {
             (Some(number), _) => numbers.push(number),
-            (None, lock::NAME | START | START_NEW | SEGMENT_NEW) => {}
+            (None, LOCK | START | START_NEW | SEGMENT_NEW) => {}
             (None, _) => {
                 let found = "its name is not that of a segment".into();
                 return Err(LogError::Foreign { path: entry.path(), found });
@@ -108,4 +110,13 @@ pub(super) fn set_start(dir: &Path, number: u64) -> Result<(), LogError> {
 pub(super) fn remove(dir: &Path, number: u64) -> Result<(), LogError> {
     let path = segment(dir, number);
     fs::remove_file(&path).map_err(LogError::io("remove", &path))
+}
+
+/// Locks the folder, which one process at a time can open.
+pub(super) fn lock(dir: &Path) -> Result<FileLock, LogError> {
+    let path = dir.join(LOCK);
+    FileLock::acquire(&path).map_err(|error| match error {
+        FileLockError::Io(source) => LogError::io("lock", &path)(source),
+        held @ FileLockError::Held { .. } => LogError::Locked { path, holder: held.to_string() },
+    })
 }

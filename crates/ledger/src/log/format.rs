@@ -62,12 +62,12 @@ impl Header<'_> {
         if !(FIXED + 4..=bytes.len()).contains(&length) {
             return Err(LogError::damaged(path, 12, "the header ends outside of the file"));
         }
-        let (said, sum) = bytes[..length].split_at(length - 4);
-        if u64::from(crc32fast::hash(said)) != number(sum) {
+        let (body, sum) = bytes[..length].split_at(length - 4);
+        if u64::from(crc32fast::hash(body)) != number(sum) {
             return Err(LogError::damaged(path, 0, "the checksum of the header is wrong"));
         }
-        let kind = number(&said[32..34]) as usize;
-        let texts = (said.get(FIXED..FIXED + kind), said.get(FIXED + kind..));
+        let kind = number(&body[32..34]) as usize;
+        let texts = (body.get(FIXED..FIXED + kind), body.get(FIXED + kind..));
         let (Some(kind), Some(identity)) = texts else {
             return Err(LogError::damaged(path, 32, "the texts of the header are too long"));
         };
@@ -83,12 +83,12 @@ impl Header<'_> {
         if identity != self.identity.as_bytes() {
             return Err(other("identity", identity, self.identity));
         }
-        let found = number(&said[16..24]);
+        let found = number(&body[16..24]);
         if found != self.number {
             let found = format!("it says that it is segment {found}; was it renamed?");
             return Err(LogError::damaged(path, 16, found));
         }
-        Ok(number(&said[24..32]))
+        Ok(number(&body[24..32]))
     }
 }
 

@@ -56,8 +56,8 @@ pub(super) fn open(
         let (path, until) = (folder::segment(dir, pair[0].number), pair[1].base);
         let mut scan = LogScan::new(&path, header, pair[0].base)?;
         // Frames behind the start of the next segment were abandoned when writing failed.
-        if scan.run(until, visit)? != ScanEnd::Whole || scan.offset() != until {
-            let found = "the frames up to the next segment are not there";
+        if scan.run(until, visit)? != ScanEnd::Whole || scan.offset != until {
+            let found = "frames before the next segment are missing";
             return Err(LogError::damaged(&path, scan.place(), found));
         }
     }
@@ -68,14 +68,14 @@ pub(super) fn open(
     let mut torn = None;
     if whole == ScanEnd::Torn {
         file.set_len(scan.place()).map_err(LogError::io("cut", &path))?;
-        torn = Some(TornTail { path: path.clone(), at: scan.place(), bytes: scan.left() });
+        torn = Some(TornTail { path: path.clone(), at: scan.place(), bytes: scan.left });
     }
     // The last process may have died before it synced these frames.
     file.sync_all().map_err(LogError::io("sync", &path))?;
     if segments.len() == 1 && last.number == 1 {
         folder::set_start(dir, 1)?;
     }
-    Ok(FoundSegments { file, place: scan.place(), end: scan.offset(), segments, torn })
+    Ok(FoundSegments { file, place: scan.place(), end: scan.offset, segments, torn })
 }
 
 /// Creates a segment, replacing one of the same number. It appears atomically with its header and

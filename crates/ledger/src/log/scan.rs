@@ -12,11 +12,11 @@ use super::format::{FRAME, FrameHead, HEAD};
 pub(super) struct LogScan<'a> {
     path: &'a Path,
     file: BufReader<File>,
-    offset: u64,
+    pub(super) offset: u64,
     /// Difference between file position and log offset.
     shift: i128,
     /// Bytes of the file from `offset` on.
-    left: u64,
+    pub(super) left: u64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -41,14 +41,6 @@ impl<'a> LogScan<'a> {
         Ok(Self { path, file, offset: base, shift, left })
     }
 
-    pub(super) const fn offset(&self) -> u64 {
-        self.offset
-    }
-
-    pub(super) const fn left(&self) -> u64 {
-        self.left
-    }
-
     pub(super) const fn place(&self) -> u64 {
         (self.offset as i128 + self.shift) as u64
     }
@@ -67,7 +59,7 @@ impl<'a> LogScan<'a> {
             }
             self.fill(&mut head)?;
             let Some(head) = FrameHead::decode(&head, self.offset) else {
-                return self.judge(&head, "the head of a frame is wrong");
+                return self.classify(&head, "the head of a frame is wrong");
             };
             let position = LogPosition { offset: self.offset, length: head.length };
             if self.left < FRAME + u64::from(head.length) {
@@ -77,7 +69,8 @@ impl<'a> LogScan<'a> {
             self.fill(&mut bytes)?;
             if !head.fits(&bytes) {
                 let head = head.encode(self.offset);
-                return self.judge(&[&head, &*bytes].concat(), "the checksum of a frame is wrong");
+                return self
+                    .classify(&[&head, &*bytes].concat(), "the checksum of a frame is wrong");
             }
             visit(position, &bytes[..head.length as usize]);
             self.offset = position.end();
@@ -93,7 +86,7 @@ impl<'a> LogScan<'a> {
     /// Classifies an invalid frame of which `read` has been read. A crash leaves a prefix of the
     /// write, possibly followed by zeros that the file system allocated. Anything else, and
     /// anything followed by valid frames, is damage.
-    fn judge(&mut self, read: &[u8], wrong: &str) -> Result<ScanEnd, LogError> {
+    fn classify(&mut self, read: &[u8], wrong: &str) -> Result<ScanEnd, LogError> {
         let mut rest = read.to_vec();
         self.file.read_to_end(&mut rest).map_err(LogError::io("read", self.path))?;
         let later = (1..rest.len()).find(|at| good(&rest[*at..], self.offset + *at as u64));

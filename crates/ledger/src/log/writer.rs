@@ -53,15 +53,15 @@ pub(super) struct LogWriter {
 }
 
 impl LogWriter {
-    pub(super) fn new(shared: Arc<LogShared>, segment: Segment, file: File, place: u64) -> Self {
-        let durable = shared.pending().durable;
-        Self { shared, segment, file, place, durable, backlog: VecDeque::new(), stale: true }
-            .positioned()
-    }
-
-    fn positioned(mut self) -> Self {
-        self.stale = self.file.seek(SeekFrom::Start(self.place)).is_err();
-        self
+    pub(super) fn new(
+        shared: Arc<LogShared>,
+        segment: Segment,
+        mut file: File,
+        place: u64,
+    ) -> Self {
+        let durable = shared.pending.lock().durable;
+        let stale = file.seek(SeekFrom::Start(place)).is_err();
+        Self { shared, segment, file, place, durable, backlog: VecDeque::new(), stale }
     }
 
     /// Writes until the log is closed.
@@ -70,13 +70,13 @@ impl LogWriter {
             let (waiters, closing) = self.take();
             let written = self.write().map_err(Arc::new);
             if let Err(error) = &written {
-                tracing::error!(%error, "the log could not be written; its frames are kept");
+                tracing::error!(%error, "cannot write the log; its frames are kept in memory");
             }
-            self.shared.pending().failing = written.is_err();
+            self.shared.pending.lock().failing = written.is_err();
             for then in waiters {
                 // A panicking callback must not keep the others waiting.
                 if catch_unwind(AssertUnwindSafe(|| then(written.clone()))).is_err() {
-                    tracing::error!("a commit's continuation panicked");
+                    tracing::error!("a commit callback panicked");
                 }
             }
             if closing {
@@ -87,13 +87,13 @@ impl LogWriter {
 
     /// Waits for pending output or a waiter.
     fn take(&mut self) -> (Vec<DurableCallback>, bool) {
-        let mut pending = self.shared.pending();
+        let mut pending = self.shared.pending.lock();
         // After a failed write only a waiter triggers a retry.
         while !pending.closing
             && pending.waiters.is_empty()
             && (pending.failing || pending.waiting < FLUSH_BYTES)
         {
-            self.shared.wait(&mut pending);
+            self.shared.wake.wait(&mut pending);
         }
         self.backlog.extend(pending.chunks.drain(..));
         if !pending.tail.is_empty() {
@@ -126,7 +126,7 @@ impl LogWriter {
                 Chunk::Copied(_) | Chunk::Shared(_) | Chunk::Rotate => None,
             });
             let spare = spare.max_by_key(Vec::capacity);
-            let mut pending = self.shared.pending();
+            let mut pending = self.shared.pending.lock();
             pending.durable = self.durable;
             if let Some(mut spare) = spare.filter(|spare| spare.capacity() > 0) {
                 spare.clear();
@@ -166,7 +166,7 @@ impl LogWriter {
         (self.file, self.place) = open::create(dir, options, segment)?;
         self.stale = false;
         self.segment = segment;
-        let mut segments = self.shared.segments();
+        let mut segments = self.shared.segments.lock();
         segments.retain(|other| other.number < number);
         segments.push(segment);
         Ok(())

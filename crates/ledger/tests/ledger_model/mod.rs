@@ -18,11 +18,10 @@ use rollway_ledger::{
 
 /// Small segments, and compaction only when it is asked for.
 pub(crate) fn options() -> LedgerOptions {
-    let compact_bytes_min = u64::MAX;
     LedgerOptions {
         results_kept: 3,
         segment_bytes: 2000,
-        compact_bytes_min,
+        compact_bytes_min: u64::MAX,
         ..LedgerOptions::new("job")
     }
 }
@@ -30,6 +29,14 @@ pub(crate) fn options() -> LedgerOptions {
 pub(crate) fn task(repeat_times: u32, bytes: usize) -> TaskEntry {
     let bytes = Bytes::from(vec![b'x'; bytes]);
     TaskEntry { workflow: "math".into(), common: None, repeat_times, bytes }
+}
+
+pub(crate) fn submitted<'a>(
+    key: BatchKey,
+    batch: &'a BatchId,
+    tasks: &'a [TaskEntry],
+) -> LedgerEntry<'a> {
+    LedgerEntry::Submitted { key, batch, kind: BatchType::Train, min_wait_num: None, tasks }
 }
 
 /// Returns a result with something in every field.
@@ -109,7 +116,7 @@ fn note() -> impl Strategy<Value = BatchMark> {
 }
 
 /// Returns the order of a mark among those of a batch.
-fn place(note: &BatchMark) -> u8 {
+fn order(note: &BatchMark) -> u8 {
     match note {
         BatchMark::Cut { .. } => 0,
         BatchMark::Offered => 1,
@@ -142,7 +149,7 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
 /// Expected content of a ledger.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Model {
-    lives: u64,
+    keys: u64,
     version: u64,
     batches: Vec<RecoveredBatch>,
     results: Vec<(BatchId, Arc<BatchResult>)>,
@@ -177,12 +184,12 @@ pub(crate) fn apply(ledger: &Ledger, model: &mut Model, step: &Step) {
             }
             let at = at.index(model.batches.len());
             let batch = &mut model.batches[at];
-            if batch.notes.iter().any(|other| place(other) == place(note)) {
+            if batch.notes.iter().any(|other| order(other) == order(note)) {
                 return;
             }
             ledger.append(LedgerEntry::Noted { key: batch.key, note }).unwrap();
             batch.notes.push(note.clone());
-            batch.notes.sort_by_key(place);
+            batch.notes.sort_by_key(order);
         }
         Step::Version(more) => {
             model.version += more;
@@ -202,8 +209,8 @@ fn submit(ledger: &Ledger, model: &mut Model, id: u8, tasks: &[TaskEntry]) {
     }
     let kind = if id < 3 { BatchType::Train } else { BatchType::Eval };
     let min_wait_num = (id > 1).then_some(id.into());
-    model.lives += 1;
-    let key = BatchKey(model.lives);
+    model.keys += 1;
+    let key = BatchKey(model.keys);
     ledger
         .append(LedgerEntry::Submitted { key, batch: &batch, kind, min_wait_num, tasks })
         .unwrap();
