@@ -1,6 +1,4 @@
-//! How many experiences per second go through the pipeline, next to what decoding and encoding them
-//! takes alone. All figures come from one run, because the machines we measure on are noisy:
-//! compare them with each other, not with another day's.
+//! Throughput of the pipeline beside decoding and encoding alone. Compare figures of one run only.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 

@@ -48,7 +48,7 @@ pub trait Buffer: Send + Sync {
 
 pub trait ExperienceWriter: Send {
     /// Stores a batch atomically. Samples with known ids are not stored again.
-    fn write(&mut self, lot: &WriteBatch) -> Result<WriteResult>;
+    fn write(&mut self, batch: &WriteBatch) -> Result<WriteResult>;
 
     /// Declares that this writer writes no more.
     fn close(&mut self) -> Result<()>;

@@ -110,8 +110,8 @@ impl Pipeline {
         let mut flow = Flow::decode(payloads)?;
         if let Some(input) = &mut self.input {
             let begin = Instant::now();
-            let lot = lot(format!("{key}/input"), &flow.experiences)?;
-            write(input.as_mut(), &lot).map_err(PipelineError::Input)?;
+            let write_batch = write_batch(format!("{key}/input"), &flow.experiences)?;
+            write(input.as_mut(), &write_batch).map_err(PipelineError::Input)?;
             flow.numbers.time(SAVE_INPUT, begin.elapsed());
         }
         for stage in &mut self.stages {
@@ -228,11 +228,11 @@ impl Flow {
         output: &mut dyn ExperienceWriter,
     ) -> Result<PipelineReport, PipelineError> {
         let begin = Instant::now();
-        let lot = lot(format!("{key}/output"), &self.experiences)?;
-        let written = write(output, &lot).map_err(PipelineError::Output)?;
+        let write_batch = write_batch(format!("{key}/output"), &self.experiences)?;
+        let written = write(output, &write_batch).map_err(PipelineError::Output)?;
         self.numbers.time(WRITE, begin.elapsed());
         self.numbers.time(TOTAL, self.begin.elapsed());
-        self.numbers.count("experience_count", lot.samples.len());
+        self.numbers.count("experience_count", write_batch.samples.len());
         self.numbers.count("filtered_count", self.report.dropped_count());
         let WriteResult { stored, known, dropped: displaced } = written;
         Ok(PipelineReport {
@@ -274,7 +274,7 @@ fn message(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
-fn lot(key: String, experiences: &[Experience]) -> Result<WriteBatch, PipelineError> {
+fn write_batch(key: String, experiences: &[Experience]) -> Result<WriteBatch, PipelineError> {
     let sample = |experience: &Experience| {
         let refused = |source| PipelineError::Encode { id: experience.eid.uid(), source };
         Sample::new(experience).map_err(refused)
@@ -286,9 +286,13 @@ fn lot(key: String, experiences: &[Experience]) -> Result<WriteBatch, PipelineEr
 /// Writes a batch unless it is empty.
 fn write(
     writer: &mut dyn ExperienceWriter,
-    lot: &WriteBatch,
+    write_batch: &WriteBatch,
 ) -> crate::buffer::Result<WriteResult> {
-    if lot.samples.is_empty() { Ok(WriteResult::default()) } else { writer.write(lot) }
+    if write_batch.samples.is_empty() {
+        Ok(WriteResult::default())
+    } else {
+        writer.write(write_batch)
+    }
 }
 
 /// Closes a writer; keeps it on failure.

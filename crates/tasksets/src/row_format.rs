@@ -135,10 +135,10 @@ impl RowFormat {
     /// Refuses configured keys that no row has.
     pub(super) fn check(&self, place: &str, keys: &FieldNames) -> Result<()> {
         let (format, default) = (&self.format, Format::default());
-        let asks_response = format.response_key != default.response_key;
-        let asked = [
-            ("prompt_key", self.asks_prompt().then_some(&format.prompt_key)),
-            ("response_key", asks_response.then_some(&format.response_key)),
+        let needs_response = format.response_key != default.response_key;
+        let keys_of_options = [
+            ("prompt_key", self.needs_prompt().then_some(&format.prompt_key)),
+            ("response_key", needs_response.then_some(&format.response_key)),
             ("messages_key", format.messages_key.as_ref()),
             ("tools_key", format.tools_key.as_ref()),
             ("image_key", format.image_key.as_ref()),
@@ -147,7 +147,7 @@ impl RowFormat {
             ("workflow_key", format.workflow_key.as_ref()),
             ("reward_fn_key", format.reward_fn_key.as_ref()),
         ];
-        for (option, key) in asked {
+        for (option, key) in keys_of_options {
             if let Some(key) = key.filter(|key| !keys.has(key)) {
                 let what = format!("`format.{option}` is `{key}`, but no row has that field");
                 return Err(Kind::Key.at(place, what, instead(key, keys.names())));
@@ -159,14 +159,14 @@ impl RowFormat {
     /// Returns the field that every row must have, if any.
     pub(super) fn needed_key(&self) -> Option<&str> {
         let needed = self.format.messages_key.as_deref().unwrap_or(&self.format.prompt_key);
-        self.asks_prompt_or_messages().then_some(needed)
+        self.needs_prompt_or_messages().then_some(needed)
     }
 
-    fn asks_prompt_or_messages(&self) -> bool {
-        self.format.messages_key.is_some() || self.asks_prompt()
+    fn needs_prompt_or_messages(&self) -> bool {
+        self.format.messages_key.is_some() || self.needs_prompt()
     }
 
-    fn asks_prompt(&self) -> bool {
+    fn needs_prompt(&self) -> bool {
         let is_chosen = self.format.prompt_key != Format::default().prompt_key;
         self.format.messages_key.is_none() && (self.is_prompt_needed || is_chosen)
     }

@@ -98,7 +98,7 @@ impl fmt::Display for BufferAddress {
 /// Debug output contains no password either.
 impl fmt::Debug for BufferAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Address({self})")
+        write!(f, "BufferAddress({self})")
     }
 }
 
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_users_write_is_understood() {
+    fn addresses_are_parsed() {
         let sqlite = |path: &str| Ok(BufferAddress::Sqlite(path.into()));
         assert_eq!(read("sqlite:///job/buffer.db"), sqlite("job/buffer.db"));
         assert_eq!(read("sqlite:////data/buffer.db"), sqlite("/data/buffer.db"));
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_with_a_remedy() {
+    fn invalid_addresses_are_refused_with_a_remedy() {
         let refused = |text: &str| read(text).unwrap_err();
         let mysql = refused("mysql+pymysql://me:secret@host/db");
         assert!(mysql.starts_with("`mysql+pymysql:` is not supported"), "{mysql}");
@@ -168,7 +168,7 @@ mod tests {
             "postgresql://me:sec/r?et@secret@host:5432/db?sslmode=require",
         ] {
             let address = "postgresql://me@host:5432/db?sslmode=require";
-            assert_eq!(shown(text), Ok(format!("{address} Address({address})")));
+            assert_eq!(shown(text), Ok(format!("{address} BufferAddress({address})")));
         }
     }
 }

@@ -10,7 +10,7 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::files::{
-    self, Change, FileBuffer, FileStore, IndexEntry, IoContext, SampleIter, beside, sync_folder,
+    self, Change, FileBuffer, FileStore, IndexEntry, IoContext, SampleIter, sync_folder,
 };
 use super::{BufferError, Result};
 use crate::Sample;
@@ -117,7 +117,9 @@ impl FileStore for JsonLines {
     }
 
     fn index(&self) -> PathBuf {
-        beside(&self.path, ".index")
+        let mut name = self.path.as_os_str().to_owned();
+        name.push(".index");
+        name.into()
     }
 
     fn settle(&self, index: &Change<'_>, fresh: bool) -> Result<()> {
@@ -165,7 +167,7 @@ impl FileStore for JsonLines {
                 Err(error) => return Some(Err(error)),
             }
             let sample = line::read(&line)
-                .map_err(|problem| problem.about(&storage, &format!("lot {number}, row {row}")));
+                .map_err(|problem| problem.about(&storage, &format!("batch {number}, row {row}")));
             row += 1;
             Some(sample)
         };

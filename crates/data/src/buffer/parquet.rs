@@ -76,10 +76,11 @@ impl ParquetFolder {
         for (number, name) in (1..).zip(shown) {
             let data = Bytes::from(fs::read(self.path.join(name)).at(&self.name())?);
             let (bytes, checksum) = (data.len() as u64, crc32fast::hash(&data));
-            let (key, rows) = file::read(data, 0).map_err(|why| self.damaged(name, &why))?;
+            let (key, rows) =
+                file::read(data, 0).map_err(|problem| self.damaged(name, &problem))?;
             let mut samples = 0;
             for sample in rows {
-                let sample = sample.map_err(|why| self.damaged(name, &why))?;
+                let sample = sample.map_err(|problem| self.damaged(name, &problem))?;
                 if !index.add_id(&sample.id)? {
                     let message = format!("`{}` is there twice", sample.id);
                     return Err(self.damaged(name, &message));

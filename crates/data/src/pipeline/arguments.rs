@@ -94,10 +94,10 @@ impl OperatorArguments {
     }
 
     /// Refuses an unsupported argument; `null` and `false` pass.
-    pub fn refuse(&mut self, key: &'static str, why: &str) -> Result<(), ArgumentError> {
+    pub fn refuse(&mut self, key: &'static str, reason: &str) -> Result<(), ArgumentError> {
         match self.take(key) {
             None | Some(Value::Bool(false)) => Ok(()),
-            Some(value) => Err(self.error(key, format!("{value} is not supported: {why}"))),
+            Some(value) => Err(self.error(key, format!("{value} is not supported: {reason}"))),
         }
     }
 

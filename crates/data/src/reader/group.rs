@@ -24,7 +24,7 @@ pub(super) struct ReaderGroup {
 
 #[derive(Default)]
 struct GroupState {
-    /// Whether a session has set the position since the server started.
+    /// A session has set the position since the server started.
     sought: bool,
     /// Number of seeks; samples given out before a seek are void.
     epoch: u64,

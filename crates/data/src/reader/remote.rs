@@ -61,7 +61,7 @@ pub struct RemoteReader {
     position: String,
     /// Number of the last request.
     number: u64,
-    /// Whether the last read got a response.
+    /// The last read got a response.
     answered: bool,
 }
 
@@ -187,10 +187,7 @@ impl RemoteReader {
     }
 }
 
-struct ReaderReply {
-    samples: Vec<Sample>,
-    done: proto::Done,
-}
+type ReaderReply = (Vec<Sample>, proto::Done);
 
 /// Waits for a complete response.
 async fn answer(
@@ -202,7 +199,7 @@ async fn answer(
         match link.recv().await? {
             buffer_message::Kind::Samples(message) => take_apart(message, &mut samples)?,
             buffer_message::Kind::Done(done) if done.number == number => {
-                return Ok(Ok(ReaderReply { samples, done }));
+                return Ok(Ok((samples, done)));
             }
             buffer_message::Kind::Failed(failed) if failed.number == number => {
                 return Ok(Err(failed));
@@ -264,7 +261,7 @@ impl ExperienceReader for RemoteReader {
         };
         let answer = self.call(request);
         self.answered = !matches!(answer, Err(BufferError::Unavailable { .. }));
-        let ReaderReply { samples, done } = answer?;
+        let (samples, done) = answer?;
         let end = match done.end() {
             proto::End::Full => ReadEnd::Full,
             proto::End::Finished => ReadEnd::Finished,
@@ -284,7 +281,7 @@ impl ExperienceReader for RemoteReader {
         let number = self.number;
         let request =
             || trainer_message::Kind::Seek(proto::Seek { number, position: position.to_owned() });
-        self.position = self.call(request)?.done.position;
+        self.position = self.call(request)?.1.position;
         Ok(())
     }
 }

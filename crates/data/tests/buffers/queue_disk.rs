@@ -184,7 +184,7 @@ fn write_and_read(folder: &Path, first: usize) {
 fn a_kill_at_any_moment_loses_and_duplicates_nothing() {
     let test = "queue_disk::a_kill_at_any_moment_loses_and_duplicates_nothing";
     if let Some((number, folder)) =
-        std::env::var(CHILD).as_deref().ok().and_then(|words| words.split_once(' '))
+        std::env::var(CHILD).as_deref().ok().and_then(|parts| parts.split_once(' '))
     {
         return write_and_read(Path::new(folder), number.parse().unwrap());
     }
@@ -192,8 +192,8 @@ fn a_kill_at_any_moment_loses_and_duplicates_nothing() {
     // Ids that must be stored, must not be, and may be.
     let (mut there, mut gone, mut maybe) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for (round, lines) in [1, 2, 7, 23, 58, 101].into_iter().enumerate() {
-        let words = format!("{} {}", round * 1000, folder.path().display());
-        let mut child = child_test(test, CHILD, words).spawn().unwrap();
+        let parts = format!("{} {}", round * 1000, folder.path().display());
+        let mut child = child_test(test, CHILD, parts).spawn().unwrap();
         let mut held: Vec<String> = Vec::new();
         let mut writing: Vec<String> = Vec::new();
         let reports = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -206,9 +206,9 @@ fn a_kill_at_any_moment_loses_and_duplicates_nothing() {
             if count == lines {
                 child.kill().unwrap();
             }
-            let mut words = line.split(' ').map(str::to_owned);
-            match words.next().as_deref() {
-                Some("writing") => writing = words.collect(),
+            let mut parts = line.split(' ').map(str::to_owned);
+            match parts.next().as_deref() {
+                Some("writing") => writing = parts.collect(),
                 Some("written") => there.extend(writing.drain(..)),
                 Some("acknowledging") => {
                     for id in &held {
@@ -221,7 +221,7 @@ fn a_kill_at_any_moment_loses_and_duplicates_nothing() {
                         maybe.remove(&id);
                         gone.insert(id);
                     }
-                    held = words.collect();
+                    held = parts.collect();
                     // They had been in doubt and are there after all.
                     for id in &held {
                         assert!(!gone.contains(id), "{id} came twice");
@@ -285,7 +285,7 @@ fn offer(when_full: QueueFullPolicy, consume: bool) {
 fn memory_stays_within_the_budget() {
     let test = "queue_disk::memory_stays_within_the_budget";
     let folder = tempfile::tempdir().unwrap();
-    match std::env::var(CHILD).as_deref().map(|words| words.split_once(' ').unwrap()) {
+    match std::env::var(CHILD).as_deref().map(|parts| parts.split_once(' ').unwrap()) {
         Ok(("spill", folder)) => {
             let folder = Path::new(folder).to_owned();
             return offer(QueueFullPolicy::Spill { folder, timeout: LONG }, false);

@@ -1,4 +1,4 @@
-//! What goes wrong loses nothing and doubles nothing.
+//! Failures lose and duplicate nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -86,7 +86,7 @@ fn metric_names_are_never_reused() {
     let operators = vec![
         report("a", &["x", "filtered_count"], 1.0),
         // The second of a name is `#2`, also where the first says nothing.
-        report("a", &["x", "y", "time/judge"], 2.0),
+        report("a", &["x", "experience_pipeline/y", "time/judge"], 2.0),
         report("b", &["x", "time/judge"], 3.0),
     ];
     let report = pipeline(operators, &store).process("1", &[]).unwrap();

@@ -1,4 +1,4 @@
-//! A buffer in memory that keeps to the contract of writers, and fails when told to.
+//! An in-memory buffer with injected failures.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rollway_data::buffer::{BufferError, ExperienceWriter, Result, WriteResult};
 use rollway_data::{Sample, WriteBatch};
 
-/// How a write goes wrong.
+/// Failure of a write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
     /// Nothing is stored.

@@ -18,9 +18,8 @@ pub enum LogError {
     )]
     Foreign { path: PathBuf, found: String },
     #[error(
-        "{} has format version {found}, and this program knows versions up to {known}; open it \
-         with \
-         the program that wrote it, or a newer one",
+        "{} has format version {found}, and this program knows versions up to {known}; open \
+         it with the program that wrote it, or a newer one",
         path.display()
     )]
     Version { path: PathBuf, found: u32, known: u32 },
@@ -36,14 +35,13 @@ pub enum LogError {
         expected: String,
     },
     #[error(
-        "{} is missing; restore it from where it went: what was in it cannot be made up for",
+        "{} is missing; restore it: its content cannot be recovered otherwise",
         path.display()
     )]
     Missing { path: PathBuf },
     #[error(
         "{} is damaged at byte {at}: {found}; restore the file from a copy, or move the whole \
-         folder \
-         away to begin anew without what it holds",
+         folder away to start anew without its content",
         path.display()
     )]
     Damaged { path: PathBuf, at: u64, found: String },

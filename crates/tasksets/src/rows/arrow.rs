@@ -13,7 +13,7 @@ use arrow_ipc::reader::{FileReader, read_dictionary, read_record_batch};
 use arrow_ipc::{MessageHeader, MetadataVersion, root_as_message};
 use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
 
-use super::column_error::{ColumnFault, keys, row, survive};
+use super::column_error::{ColumnFault, ColumnResult, keys, row, survive};
 use super::file_handle::FileHandle;
 use super::{Cache, Scanned, Shard, locate};
 use crate::{Fields, Result};
@@ -71,7 +71,7 @@ struct Walked {
     layout: ArrowLayout,
 }
 
-fn walk_file(file: &File) -> std::result::Result<Walked, ColumnFault> {
+fn walk_file(file: &File) -> ColumnResult<Walked> {
     let mut reader = FileReader::try_new_buffered(file.try_clone()?, None)?;
     let schema = reader.schema();
     let (mut ends, mut end) = (Vec::new(), 0);
@@ -94,7 +94,7 @@ struct ArrowWalk<'a> {
 }
 
 impl ArrowWalk<'_> {
-    fn stream(mut self) -> std::result::Result<Walked, ColumnFault> {
+    fn stream(mut self) -> ColumnResult<Walked> {
         let mut schema: Option<SchemaRef> = None;
         let (mut batches, mut ends, mut end) = (Vec::new(), Vec::new(), 0);
         let (mut dictionaries, mut nulls) = (HashMap::new(), Vec::new());
@@ -127,7 +127,7 @@ impl ArrowWalk<'_> {
                     read_dictionary(&body, found, schema, &mut dictionaries, &version)?;
                 }
                 (other, _) => {
-                    return Err(column_fault(&format!("an unexpected message: {other:?}")));
+                    return Err(column_fault(format!("an unexpected message: {other:?}")));
                 }
             }
         }
@@ -136,7 +136,7 @@ impl ArrowWalk<'_> {
     }
 
     /// Returns the next message and its header; `None` at the end of the stream.
-    fn next(&mut self) -> std::result::Result<Option<(IpcMessage, Vec<u8>)>, ColumnFault> {
+    fn next(&mut self) -> ColumnResult<Option<(IpcMessage, Vec<u8>)>> {
         if self.at == self.len {
             return Ok(None);
         }
@@ -161,7 +161,7 @@ impl ArrowWalk<'_> {
         Ok(Some((IpcMessage { header: start, body, end: self.at }, header)))
     }
 
-    fn part(&mut self, start: u64, end: u64) -> std::result::Result<Vec<u8>, ColumnFault> {
+    fn part(&mut self, start: u64, end: u64) -> ColumnResult<Vec<u8>> {
         if end > self.len {
             return Err(column_fault("it ends in the middle"));
         }
@@ -173,12 +173,12 @@ impl ArrowWalk<'_> {
 }
 
 /// Returns the row count of a batch if its first column agrees: a damaged count could be billions.
-fn rows(batch: &arrow_ipc::RecordBatch<'_>) -> std::result::Result<u64, ColumnFault> {
+fn rows(batch: &arrow_ipc::RecordBatch<'_>) -> ColumnResult<u64> {
     let first = batch.nodes().filter(|nodes| !nodes.is_empty()).map(|nodes| nodes.get(0).length());
     match u64::try_from(batch.length()) {
         Ok(rows) if first == Some(batch.length()) || rows == 0 => Ok(rows),
         Ok(rows) => {
-            Err(column_fault(&format!("a batch of {rows} rows, which its columns do not have")))
+            Err(column_fault(format!("a batch of {rows} rows, which its columns do not have")))
         }
         Err(_) => Err(column_fault("a negative number of rows")),
     }
@@ -211,12 +211,12 @@ fn node_count(kind: &DataType) -> usize {
     1 + parts
 }
 
-fn parse(header: &[u8]) -> std::result::Result<arrow_ipc::Message<'_>, ColumnFault> {
-    root_as_message(header).map_err(|error| column_fault(&format!("a damaged message: {error}")))
+fn parse(header: &[u8]) -> ColumnResult<arrow_ipc::Message<'_>> {
+    root_as_message(header).map_err(|error| column_fault(format!("a damaged message: {error}")))
 }
 
-fn column_fault(text: &str) -> ColumnFault {
-    ColumnFault::Other(text.to_owned())
+fn column_fault(text: impl Into<String>) -> ColumnFault {
+    ColumnFault::Other(text.into())
 }
 
 impl Arrow {

@@ -24,11 +24,10 @@ pub(super) enum ColumnFault {
     Other(String),
 }
 
+pub(super) type ColumnResult<T> = std::result::Result<T, ColumnFault>;
+
 /// Reads from a file that may be damaged; the libraries panic on some damage.
-pub(super) fn survive<T>(
-    path: &Path,
-    act: impl FnOnce() -> std::result::Result<T, ColumnFault>,
-) -> Result<T> {
+pub(super) fn survive<T>(path: &Path, act: impl FnOnce() -> ColumnResult<T>) -> Result<T> {
     let what = match std::panic::catch_unwind(AssertUnwindSafe(act)) {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(fault)) => fault.to_string(),

@@ -163,9 +163,9 @@ fn bad_row(place: String, error: &serde_json::Error, text: &[u8]) -> TasksetErro
         "correct the row, or write the file again with a JSON library"
     };
     // The position in `error` is relative to the row; the line is known better.
-    let words = error.to_string();
-    let words = words.split(" at line ").next().unwrap_or_default();
-    let what = format!("not a row: {words} (column {})", error.column());
+    let message = error.to_string();
+    let message = message.split(" at line ").next().unwrap_or_default();
+    let what = format!("not a row: {message} (column {})", error.column());
     Kind::Row.at(place, what, hint)
 }
 

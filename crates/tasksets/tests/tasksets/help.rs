@@ -109,6 +109,12 @@ pub(crate) fn refused(taskset: Taskset) -> TasksetError {
     TasksetOpener::new(&buffer(vec![taskset])).train().unwrap_err()
 }
 
+/// Asserts that a taskset is refused with a message.
+pub(crate) fn assert_refused(taskset: Taskset, expected: &str) {
+    let error = refused(taskset).to_string();
+    assert!(error.contains(expected), "{error}");
+}
+
 /// Taskset and row of each task.
 pub(crate) fn picks(batch: &[SelectedTask]) -> Vec<(usize, u64)> {
     batch.iter().map(|drawn| (drawn.source.taskset_id, drawn.index)).collect()

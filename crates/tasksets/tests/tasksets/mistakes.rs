@@ -13,8 +13,8 @@ use rollway_tasksets::{TasksetErrorKind as Kind, TasksetOpener};
 use serde_json::json;
 
 use crate::help::{
-    buffer, columns, feather, folder, parquet, read, refused, rows, selected, stream, taskset,
-    write,
+    assert_refused, buffer, columns, feather, folder, parquet, read, refused, rows, selected,
+    stream, taskset, write,
 };
 
 #[test]
@@ -26,8 +26,7 @@ fn a_path_that_is_not_there_names_the_nearest_one() {
     assert!(error.hint.contains("tasks.jsonl`?"), "{error}");
     let error = refused(Taskset { path: Some("owner/nothing".into()), ..Taskset::default() });
     assert!(error.hint.contains("--repo-type dataset owner/nothing"), "{error}");
-    let error = refused(Taskset::default());
-    assert!(error.to_string().contains("it has no `path`"), "{error}");
+    assert_refused(Taskset::default(), "it has no `path`");
 }
 
 #[test]
@@ -49,7 +48,7 @@ fn a_set_without_rows_is_refused() {
 #[test]
 fn a_bad_row_is_named_with_its_line() {
     let folder = folder();
-    for (name, text, line, words) in [
+    for (name, text, line, expected) in [
         ("a.jsonl", "{\"prompt\": 1}\n\n{\"prompt\": }\n", 3, "correct the row"),
         ("b.jsonl", "{\"prompt\": 1}\n[1]\n", 2, "every row is an object"),
         ("c.jsonl", "{\"prompt\": NaN}\n", 1, "no NaN"),
@@ -65,7 +64,7 @@ fn a_bad_row_is_named_with_its_line() {
         let error = refused(taskset(&write(&folder, name, text)));
         assert_eq!(error.kind, Kind::Row, "{error}");
         assert!(error.place.ends_with(&format!("{name}, line {line}")), "{error}");
-        assert!(error.hint.contains(words), "{error}");
+        assert!(error.hint.contains(expected), "{error}");
     }
     let error = refused(taskset(&write(&folder, "l.csv", b"prompt\n\xff\n")));
     assert!(error.hint.contains("UTF-8"), "{error}");
@@ -190,7 +189,7 @@ fn selectors_refuse_what_they_do_not_know() {
     };
     let (difficulty, easy) = (SelectorType::DifficultyBased, SelectorType::OfflineEasy2hard);
     let pair = &["weak", "strong"];
-    for (error, words) in [
+    for (error, expected) in [
         (with(difficulty, pair, json!({"lambda": 1})), "did you mean `lamb`?"),
         (with(difficulty, pair, json!({"rho": 2})), "from 0 to 1"),
         (with(difficulty, pair, json!({"tau": -1})), "not below 0"),
@@ -201,7 +200,7 @@ fn selectors_refuse_what_they_do_not_know() {
         (with(easy, &["prompt"], json!({})), "needs a number"),
         (with(SelectorType::Shuffle, &[], json!({"m": 1})), "takes no kwargs"),
     ] {
-        assert!(error.contains(words), "{error}");
+        assert!(error.contains(expected), "{error}");
     }
 }
 

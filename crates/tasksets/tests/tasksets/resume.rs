@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::help::{SELECTORS, folder, picks, rows, selected, steps};
 
 /// Reports deterministic pass rates.
-fn tell(tasks: &mut TaskStream, batch: &[SelectedTask]) {
+fn report(tasks: &mut TaskStream, batch: &[SelectedTask]) {
     let rate = |drawn: &SelectedTask| PassRate {
         taskset_id: drawn.source.taskset_id as u64,
         index: drawn.index,
@@ -22,7 +22,7 @@ fn tell(tasks: &mut TaskStream, batch: &[SelectedTask]) {
 fn play(tasks: &mut TaskStream, steps: usize, size: u32) -> Vec<(usize, u64)> {
     let step = |_| {
         let batch = tasks.next_batch(size).unwrap()?;
-        tell(tasks, &batch);
+        report(tasks, &batch);
         Some(picks(&batch))
     };
     (0..steps).map_while(step).flatten().collect()
@@ -106,11 +106,11 @@ fn a_state_of_another_selector_or_a_damaged_one_is_refused() {
     let mut tasks = with(SelectorType::DifficultyBased, 5);
     play(&mut tasks, 2, 2);
     let state = tasks.state();
-    let refused = |state: &TasksetState, words: &str| {
+    let refused = |state: &TasksetState, expected: &str| {
         let mut tasks = with(SelectorType::DifficultyBased, 5);
         let error = tasks.restore(state).unwrap_err();
         assert_eq!(error.kind, TasksetErrorKind::State);
-        assert!(error.to_string().contains(words), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
         assert_eq!(tasks.state(), with(SelectorType::DifficultyBased, 5).state());
     };
     let changed = |change: &dyn Fn(&mut TasksetState)| {

@@ -47,7 +47,7 @@ pub(in crate::buffer) struct IndexEntry {
 pub(in crate::buffer) struct FileIndex {
     connection: Connection,
     lock: File,
-    bell: WakeFile,
+    wake_file: WakeFile,
     storage: String,
 }
 
@@ -56,7 +56,7 @@ impl FileIndex {
         let path = folder.join("lock");
         let lock = File::options().create(true).truncate(false).write(true).open(path);
         let lock = lock.at(&storage)?;
-        let bell = WakeFile::open(folder, &storage)?;
+        let wake_file = WakeFile::open(folder, &storage)?;
         let connect = || -> rusqlite::Result<Connection> {
             let connection = Connection::open(folder.join("index.sqlite"))?;
             connection.pragma_update(None, "journal_mode", "wal")?;
@@ -67,7 +67,7 @@ impl FileIndex {
         lock.lock().at(&storage)?;
         let connection = connect().at(&storage)?;
         lock.unlock().at(&storage)?;
-        Ok(Self { connection, lock, bell, storage })
+        Ok(Self { connection, lock, wake_file, storage })
     }
 
     /// Applies changes atomically; they are durable on return.
@@ -86,8 +86,8 @@ impl FileIndex {
         done
     }
 
-    pub(super) fn ring(&mut self) {
-        self.bell.ring();
+    pub(super) fn notify(&mut self) {
+        self.wake_file.notify();
     }
 
     /// Returns the first batch with samples behind a number.
@@ -96,7 +96,7 @@ impl FileIndex {
         self.entry(sql, number)
     }
 
-    pub(super) fn lot(&self, number: u64) -> Result<Option<IndexEntry>> {
+    pub(super) fn batch(&self, number: u64) -> Result<Option<IndexEntry>> {
         self.entry("SELECT * FROM lots WHERE number = ?", number)
     }
 
@@ -110,7 +110,7 @@ impl FileIndex {
     /// Returns the acknowledged position of a reader.
     pub(super) fn position(&self, reader: &str) -> Result<Position> {
         let sql = "SELECT lot, row FROM readers WHERE name = ?";
-        let read = |row: &Row<'_>| Ok(Position { lot: row.get(0)?, row: row.get(1)? });
+        let read = |row: &Row<'_>| Ok(Position { batch: row.get(0)?, row: row.get(1)? });
         let position = self.connection.query_row(sql, [reader], read).optional();
         Ok(position.at(&self.storage)?.unwrap_or_default())
     }
@@ -211,7 +211,7 @@ impl Change<'_> {
     pub(super) fn stand(&self, reader: &str, position: Position) -> Result<()> {
         let sql = "INSERT INTO readers VALUES (?1, ?2, ?3)
                    ON CONFLICT DO UPDATE SET lot = ?2, row = ?3";
-        let values = params![reader, position.lot, position.row];
+        let values = params![reader, position.batch, position.row];
         self.transaction.execute(sql, values).at(self.storage)?;
         Ok(())
     }

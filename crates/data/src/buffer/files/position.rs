@@ -3,18 +3,18 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Position before a sample: `LOT:ROW`. Write batches count from 1, rows from 0.
+/// Position before a sample: `BATCH:ROW`. Write batches count from 1, rows from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::buffer) struct Position {
     /// Write batch; 0 is before the first.
-    pub(super) lot: u64,
+    pub(super) batch: u64,
     /// Number of its samples that were read.
     pub(super) row: u64,
 }
 
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.lot, self.row)
+        write!(f, "{}:{}", self.batch, self.row)
     }
 }
 
@@ -22,8 +22,8 @@ impl FromStr for Position {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let (lot, row) = text.split_once(':').ok_or(())?;
+        let (batch, row) = text.split_once(':').ok_or(())?;
         let number = |text: &str| text.parse().map_err(drop);
-        Ok(Self { lot: number(lot)?, row: number(row)? })
+        Ok(Self { batch: number(batch)?, row: number(row)? })
     }
 }

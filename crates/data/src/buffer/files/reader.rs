@@ -86,7 +86,7 @@ impl FileReaderState {
                         BufferError::damaged(
                             store.name(),
                             format!(
-                                "lot {} has {} samples where {} were written",
+                                "batch {} has {} samples where {} were written",
                                 entry.number, self.cursor.row, entry.samples
                             ),
                         )
@@ -101,15 +101,15 @@ impl FileReaderState {
                 }
                 self.open = None;
             }
-            let unfinished = match self.index.lot(self.cursor.lot)? {
+            let unfinished = match self.index.batch(self.cursor.batch)? {
                 Some(entry) if self.cursor.row < entry.samples => Some(entry),
                 _ => None,
             };
             let entry = match unfinished {
                 Some(entry) => entry,
-                None => match self.index.after(self.cursor.lot)? {
+                None => match self.index.after(self.cursor.batch)? {
                     Some(entry) => {
-                        self.cursor = Position { lot: entry.number, row: 0 };
+                        self.cursor = Position { batch: entry.number, row: 0 };
                         entry
                     }
                     None => return Ok(None),
@@ -204,9 +204,9 @@ impl<S: FileStore> ExperienceReader for FileReader<S> {
         };
         let to: Position = position.parse().map_err(|()| unknown())?;
         let mut state = self.standing.state.lock();
-        let samples = match to.lot {
+        let samples = match to.batch {
             0 => 0,
-            lot => state.index.lot(lot)?.ok_or_else(unknown)?.samples,
+            batch => state.index.batch(batch)?.ok_or_else(unknown)?.samples,
         };
         if to.row > samples {
             return Err(unknown());

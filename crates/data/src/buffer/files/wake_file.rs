@@ -23,7 +23,7 @@ impl WakeFile {
     }
 
     /// Wakes waiting readers. A failure does not undo the write.
-    pub(super) fn ring(&mut self) {
+    pub(super) fn notify(&mut self) {
         let written = self.file.rewind().and_then(|()| self.file.write_all(b"!"));
         if let Err(error) = written {
             tracing::warn!(%error, "waiting readers are not notified; they find the batch later");

@@ -18,7 +18,7 @@ use crate::arrow::{ColumnError, from_batch, schema, to_batch};
 use crate::buffer::BufferError;
 
 /// Metadata key of the write-batch key.
-const LOT: &str = "rollway.lot";
+const BATCH_KEY: &str = "rollway.lot";
 
 /// Payload bytes converted to columns at once.
 const BATCH_BYTES: usize = 64 << 20;
@@ -55,7 +55,7 @@ pub(super) fn write(key: &str, samples: &[&Sample]) -> Result<Vec<u8>, ParquetFi
     let mut properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_dictionary_enabled(false)
-        .set_key_value_metadata(Some(vec![KeyValue::new(LOT.to_owned(), key.to_owned())]));
+        .set_key_value_metadata(Some(vec![KeyValue::new(BATCH_KEY.to_owned(), key.to_owned())]));
     for column in REPEATED {
         properties = properties.set_column_dictionary_enabled(ColumnPath::from(column), true);
     }
@@ -104,8 +104,8 @@ fn open(
 ) -> Result<(Option<String>, ParquetRecordBatchReader), ParquetFileError> {
     let file = ParquetRecordBatchReaderBuilder::try_new(data)?;
     let metadata = file.metadata().file_metadata().key_value_metadata();
-    let lot = metadata.into_iter().flatten().find(|pair| pair.key == LOT);
-    let key = lot.and_then(|lot| lot.value.clone());
+    let pair = metadata.into_iter().flatten().find(|pair| pair.key == BATCH_KEY);
+    let key = pair.and_then(|pair| pair.value.clone());
     // An unrepresentable row is behind the last.
     let row = usize::try_from(row).unwrap_or(usize::MAX);
     Ok((key, file.with_offset(row).with_batch_size(ROWS).build()?))

@@ -147,13 +147,13 @@ impl Session for PostgresSession {
     }
 
     fn begin(&mut self) -> Result<(), SqlError> {
-        let asked = "BEGIN; SELECT txid_current(), pg_backend_pid()";
-        let said = self.answer(self.client.simple_query(asked))?;
+        let sql = "BEGIN; SELECT txid_current(), pg_backend_pid()";
+        let rows = self.answer(self.client.simple_query(sql))?;
         let number = |row: &SimpleQueryMessage, column| match row {
             SimpleQueryMessage::Row(row) => row.get(column).and_then(|text| text.parse().ok()),
             _ => None,
         };
-        self.token = said.iter().find_map(|row| {
+        self.token = rows.iter().find_map(|row| {
             Some(TransactionId { transaction: number(row, 0)?, session: number(row, 1)? })
         });
         Ok(())

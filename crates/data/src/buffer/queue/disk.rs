@@ -38,7 +38,7 @@ pub(super) struct Disk {
     gone: Option<Gone>,
     bytes_max: u64,
     /// Offsets of needed write batches, by their first number.
-    lots: BTreeMap<u64, u64>,
+    batches: BTreeMap<u64, u64>,
     /// Offsets and first numbers of all write batches in the files.
     marks: VecDeque<(u64, u64)>,
     /// Dropped after the logs.
@@ -72,7 +72,7 @@ struct Gone {
 /// Content of a reopened queue.
 #[derive(Debug, Default)]
 pub(super) struct StoredQueue {
-    pub(super) lots: Vec<FoundLot>,
+    pub(super) batches: Vec<FoundBatch>,
     /// Removed ids in order; write-batch keys have no number.
     pub(super) gone: Vec<(Option<u64>, IdHash)>,
     /// End of the acknowledged samples.
@@ -80,7 +80,7 @@ pub(super) struct StoredQueue {
 }
 
 #[derive(Debug)]
-pub(super) struct FoundLot {
+pub(super) struct FoundBatch {
     pub(super) key: IdHash,
     pub(super) first: u64,
     pub(super) samples: Vec<FoundSample>,
@@ -139,17 +139,20 @@ impl Disk {
         let (log, torn_gone) = opened.map_err(|error| failed(options, &error))?;
         for torn in [torn, torn_gone].into_iter().flatten() {
             let path = torn.path.display();
-            tracing::warn!(%path, bytes = torn.bytes, "cut off what a crash had left unfinished");
+            tracing::warn!(%path, bytes = torn.bytes, "cut off an incomplete write of a crashed process");
         }
         if reading.odd {
-            let message = "it has frames that no queue wrote; use another folder".to_owned();
+            let message = "it has unknown frames; use another folder".to_owned();
             return Err(BufferError::damaged(options.name.clone(), message));
         }
         let names_max = options.known_max as u64;
         let gone = Gone { log: Arc::new(log), fresh: Vec::new(), pieces, names, names_max };
         let mut disk = Self::new(samples, Some(gone), options, None);
-        for lot in &found.lots {
-            disk.note_lot(lot.first, lot.samples.first().map_or(0, |sample| sample.at.offset));
+        for batch in &found.batches {
+            disk.note_batch(
+                batch.first,
+                batch.samples.first().map_or(0, |sample| sample.at.offset),
+            );
         }
         Ok((disk, found))
     }
@@ -164,7 +167,7 @@ impl Disk {
             samples: Arc::new(samples),
             gone,
             bytes_max: options.disk_bytes_max,
-            lots: BTreeMap::new(),
+            batches: BTreeMap::new(),
             marks: VecDeque::new(),
             _scratch: scratch,
         }
@@ -189,17 +192,17 @@ impl Disk {
     }
 
     /// Returns the maximum disk size of a write batch.
-    pub(super) fn size(lot: &NewWriteBatch) -> u64 {
+    pub(super) fn size(batch: &NewWriteBatch) -> u64 {
         let size = |(_, sample): &(IdHash, Sample)| (sample.payload.len() + sample.id.len()) as u64;
-        lot.samples.iter().map(|pair| size(pair) + FRAME).sum::<u64>() + FRAME
+        batch.samples.iter().map(|pair| size(pair) + FRAME).sum::<u64>() + FRAME
     }
 
     /// Appends a write batch, durable after a sync. Returns the positions of its samples.
-    pub(super) fn append(&mut self, first: u64, lot: &NewWriteBatch) -> Logged<Vec<LogPosition>> {
+    pub(super) fn append(&mut self, first: u64, batch: &NewWriteBatch) -> Logged<Vec<LogPosition>> {
         let begin = self.samples.end();
-        let mut places = Vec::with_capacity(lot.samples.len());
+        let mut places = Vec::with_capacity(batch.samples.len());
         let mut head = Vec::new();
-        for (number, (_, sample)) in (first..).zip(&lot.samples) {
+        for (number, (_, sample)) in (first..).zip(&batch.samples) {
             head.clear();
             head.put_u8(SAMPLE);
             head.put_u64_le(number);
@@ -216,15 +219,15 @@ impl Disk {
         head.clear();
         head.put_u8(LOT);
         head.put_u64_le(first);
-        head.put_u32_le(lot.samples.len() as u32);
-        head.put_u128_le(lot.key);
+        head.put_u32_le(batch.samples.len() as u32);
+        head.put_u128_le(batch.key);
         self.samples.append(&[FramePart::Copy(&head)])?;
-        self.note_lot(first, begin);
+        self.note_batch(first, begin);
         Ok(places)
     }
 
-    fn note_lot(&mut self, first: u64, offset: u64) {
-        self.lots.insert(first, offset);
+    fn note_batch(&mut self, first: u64, offset: u64) {
+        self.batches.insert(first, offset);
         self.marks.push_back((offset, first));
     }
 
@@ -232,9 +235,9 @@ impl Disk {
     pub(super) fn read(&self, at: LogPosition) -> Logged<Sample> {
         let frame = self.samples.read(at)?;
         let odd = || LogError::NotThere { offset: at.offset, first: 0, durable: 0 };
-        let (head, id, start) = read_sample(&frame).ok_or_else(odd)?;
+        let (model_version, reward, id, start) = read_sample(&frame).ok_or_else(odd)?;
         let payload = frame.slice(start..);
-        Ok(Sample { id: id.into(), model_version: head.version, reward: head.reward, payload })
+        Ok(Sample { id: id.into(), model_version, reward, payload })
     }
 
     /// Records the removal of a sample.
@@ -245,8 +248,8 @@ impl Disk {
     }
 
     /// Records the removal of the last sample of a write batch.
-    pub(super) fn lot_left(&mut self, first: u64, name: IdHash) {
-        self.lots.remove(&first);
+    pub(super) fn batch_left(&mut self, first: u64, name: IdHash) {
+        self.batches.remove(&first);
         if let Some(gone) = &mut self.gone {
             gone.fresh.push((NO_NUMBER, name));
         }
@@ -274,7 +277,7 @@ impl Disk {
 
     /// Removes unneeded files; the removals must be durable.
     pub(super) fn free(&mut self) -> Logged<()> {
-        let needed = self.lots.values().next().copied().unwrap_or_else(|| self.samples.end());
+        let needed = self.batches.values().next().copied().unwrap_or_else(|| self.samples.end());
         if needed > self.samples.first() {
             self.samples.remove_before(needed)?;
         }
@@ -320,9 +323,8 @@ struct Reading {
 
 impl Reading {
     fn visit(&mut self, at: LogPosition, mut frame: &[u8], found: &mut StoredQueue) {
-        if let Some((head, id, _)) = read_sample(frame) {
-            let id = id.to_owned();
-            self.samples.push(FoundSample { id, version: head.version, at });
+        if let Some((version, _, id, _)) = read_sample(frame) {
+            self.samples.push(FoundSample { id: id.to_owned(), version, at });
         } else if frame.len() == 29 && frame.get_u8() == LOT {
             let (first, count) = (frame.get_u64_le(), frame.get_u32_le() as usize);
             let key = frame.get_u128_le();
@@ -332,20 +334,15 @@ impl Reading {
             let samples = self.samples.split_off(self.samples.len() - there);
             self.samples.clear();
             let first = first + (count - there) as u64;
-            found.lots.push(FoundLot { key, first, samples });
+            found.batches.push(FoundBatch { key, first, samples });
         } else {
             self.odd = true;
         }
     }
 }
 
-struct SampleHead {
-    version: u64,
-    reward: Option<f64>,
-}
-
 /// Parses a sample frame: fields, id and start of the payload.
-fn read_sample(frame: &[u8]) -> Option<(SampleHead, &str, usize)> {
+fn read_sample(frame: &[u8]) -> Option<(u64, Option<f64>, &str, usize)> {
     const FIXED: usize = 1 + 8 + 8 + 1 + 8 + 4;
     let (mut head, rest) = frame.split_at_checked(FIXED)?;
     if head.get_u8() != SAMPLE {
@@ -357,7 +354,7 @@ fn read_sample(frame: &[u8]) -> Option<(SampleHead, &str, usize)> {
     let reward = Some(head.get_f64_le()).filter(|_| judged);
     let length = head.get_u32_le() as usize;
     let id = std::str::from_utf8(rest.get(..length)?).ok()?;
-    Some((SampleHead { version, reward }, id, FIXED + length))
+    Some((version, reward, id, FIXED + length))
 }
 
 /// Parses a frame of removals: number of ids and latest number.

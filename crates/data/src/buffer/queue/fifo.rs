@@ -20,7 +20,7 @@ pub(super) struct FifoStore {
     options: QueueOptions,
     disk: Option<Disk>,
     /// Write batches by the number of their first sample; removed when all samples are gone.
-    lots: BTreeMap<u64, FifoEntry>,
+    batches: BTreeMap<u64, FifoEntry>,
     /// Number of the next sample.
     next: u64,
     /// End of the readable samples.
@@ -83,7 +83,7 @@ impl FifoStore {
         let mut fifo = Self {
             options: options.clone(),
             disk,
-            lots: BTreeMap::new(),
+            batches: BTreeMap::new(),
             next: 0,
             durable: 0,
             cursor: 0,
@@ -96,17 +96,17 @@ impl FifoStore {
     }
 
     fn recover(&mut self, found: StoredQueue, known: &mut SeenIds) {
-        for lot in found.lots {
+        for batch in found.batches {
             let slot = |sample: super::disk::FoundSample| {
                 let name = sample_name(&sample.id);
                 known.enter(name);
                 let (version, at) = (sample.version, Some(sample.at));
                 FifoSlot { name, version, state: FifoState::Unread, at }
             };
-            let slots: Vec<FifoSlot> = lot.samples.into_iter().map(slot).collect();
-            known.enter(lot.key);
-            self.next = lot.first;
-            self.insert(FifoEntry::new(lot.key, slots, Vec::new()));
+            let slots: Vec<FifoSlot> = batch.samples.into_iter().map(slot).collect();
+            known.enter(batch.key);
+            self.next = batch.first;
+            self.insert(FifoEntry::new(batch.key, slots, Vec::new()));
         }
         // The log contains these removals already.
         let disk = self.disk.take();
@@ -130,22 +130,27 @@ impl FifoStore {
         self.usage.lots < self.options.capacity && self.fits_in_memory(weight)
     }
 
-    fn push(&mut self, lot: NewWriteBatch, places: Option<Vec<LogPosition>>, known: &mut SeenIds) {
-        known.enter(lot.key);
+    fn push(
+        &mut self,
+        batch: NewWriteBatch,
+        places: Option<Vec<LogPosition>>,
+        known: &mut SeenIds,
+    ) {
+        known.enter(batch.key);
         let mut places = places.into_iter().flatten();
         let slot = |(name, sample): &(IdHash, Sample)| {
             known.enter(*name);
             let (version, at) = (sample.model_version, places.next());
             FifoSlot { name: *name, version, state: FifoState::Unread, at }
         };
-        let slots: Vec<FifoSlot> = lot.samples.iter().map(slot).collect();
+        let slots: Vec<FifoSlot> = batch.samples.iter().map(slot).collect();
         let mut memory = Vec::new();
-        if self.fits_in_memory(lot.weight) {
-            memory.extend(lot.samples.into_iter().map(|(_, sample)| Some(sample)));
-            self.usage.bytes += lot.weight;
+        if self.fits_in_memory(batch.weight) {
+            memory.extend(batch.samples.into_iter().map(|(_, sample)| Some(sample)));
+            self.usage.bytes += batch.weight;
             self.usage.bytes_peak = self.usage.bytes_peak.max(self.usage.bytes);
         }
-        self.insert(FifoEntry::new(lot.key, slots, memory));
+        self.insert(FifoEntry::new(batch.key, slots, memory));
     }
 
     fn insert(&mut self, entry: FifoEntry) {
@@ -154,14 +159,18 @@ impl FifoStore {
         self.usage.unread += count;
         if count > 0 {
             self.usage.lots += 1;
-            self.lots.insert(first, entry);
+            self.batches.insert(first, entry);
         }
     }
 
     /// Appends a write batch to the files if there is room.
-    fn offer_to_disk(&mut self, lot: NewWriteBatch, known: &mut SeenIds) -> Result<InsertOutcome> {
+    fn offer_to_disk(
+        &mut self,
+        batch: NewWriteBatch,
+        known: &mut SeenIds,
+    ) -> Result<InsertOutcome> {
         let Some(disk) = &mut self.disk else { return Ok(InsertOutcome::Full(String::new())) };
-        let (size, limit) = (Disk::size(&lot), disk.bytes_max());
+        let (size, limit) = (Disk::size(&batch), disk.bytes_max());
         if size > limit / 2 {
             let message = format!(
                 "a write batch of {size} bytes, more than half of disk_bytes_max = {limit}"
@@ -181,9 +190,10 @@ impl FifoStore {
                 "{bytes} bytes on disk (disk_bytes_max = {limit})"
             )));
         }
-        let stored = lot.samples.len();
-        let places = disk.append(self.next, &lot).map_err(|error| failed(&self.options, &error))?;
-        self.push(lot, Some(places), known);
+        let stored = batch.samples.len();
+        let places =
+            disk.append(self.next, &batch).map_err(|error| failed(&self.options, &error))?;
+        self.push(batch, Some(places), known);
         Ok(InsertOutcome::Done { stored, dropped: BTreeMap::new() })
     }
 
@@ -214,8 +224,8 @@ impl FifoStore {
         let before = self.usage.unread;
         while !self.fits(weight) && self.usage.unread > 0 {
             let mut number = self.unread_from(self.cursor);
-            let lot = self.lots.range(..=number).next_back();
-            let end = lot.map_or(0, |(first, entry)| first + entry.slots.len() as u64);
+            let batch = self.batches.range(..=number).next_back();
+            let end = batch.map_or(0, |(first, entry)| first + entry.slots.len() as u64);
             while number < end {
                 self.remove(number, known);
                 number = self.unread_from(number);
@@ -265,9 +275,9 @@ impl FifoStore {
         }
         if is_done {
             known.leave(key);
-            self.lots.remove(&first);
+            self.batches.remove(&first);
             if let Some(disk) = &mut self.disk {
-                disk.lot_left(first, key);
+                disk.batch_left(first, key);
             }
         }
         self.usage.lots -= usize::from(was_last);
@@ -278,7 +288,7 @@ impl FifoStore {
 
     /// Finds a sample that is not gone: first number and entry of its batch, and its index.
     fn find(&mut self, number: u64) -> Option<(u64, &mut FifoEntry, usize)> {
-        let (&first, entry) = self.lots.range_mut(..=number).next_back()?;
+        let (&first, entry) = self.batches.range_mut(..=number).next_back()?;
         let at = (number - first) as usize;
         let there = entry.slots.get(at).is_some_and(|slot| slot.state != FifoState::Gone);
         there.then_some((first, entry, at))
@@ -286,9 +296,9 @@ impl FifoStore {
 
     /// Returns the first unread number from `number` on, or the next number.
     fn unread_from(&self, number: u64) -> u64 {
-        let within = self.lots.range(..=number).next_back();
+        let within = self.batches.range(..=number).next_back();
         let within = within.map(|(first, entry)| (first, entry, (number - first) as usize));
-        let after = self.lots.range(number..).map(|(first, entry)| (first, entry, 0));
+        let after = self.batches.range(number..).map(|(first, entry)| (first, entry, 0));
         let unread = |(first, entry, start): (&u64, &FifoEntry, usize)| {
             let slots = entry.slots.get(start..)?;
             let offset = slots.iter().position(|slot| slot.state == FifoState::Unread)?;
@@ -299,37 +309,37 @@ impl FifoStore {
 
     /// Returns the number of the oldest sample, or the next number.
     fn oldest(&self) -> u64 {
-        let Some((first, entry)) = self.lots.first_key_value() else { return self.next };
+        let Some((first, entry)) = self.batches.first_key_value() else { return self.next };
         let there = entry.slots.iter().position(|slot| slot.state != FifoState::Gone);
         first + there.unwrap_or(0) as u64
     }
 }
 
 impl QueueStore for FifoStore {
-    fn offer(&mut self, lot: NewWriteBatch, known: &mut SeenIds) -> Result<InsertOutcome> {
+    fn offer(&mut self, batch: NewWriteBatch, known: &mut SeenIds) -> Result<InsertOutcome> {
         let durable = self.disk.as_ref().is_some_and(Disk::is_durable);
-        if self.disk.is_some() && (durable || !self.fits(lot.weight)) {
-            return self.offer_to_disk(lot, known);
+        if self.disk.is_some() && (durable || !self.fits(batch.weight)) {
+            return self.offer_to_disk(batch, known);
         }
-        let stored = lot.samples.len();
+        let stored = batch.samples.len();
         let mut dropped = BTreeMap::new();
         let QueueOptions { bytes_max, capacity, .. } = self.options;
-        if lot.weight > bytes_max {
+        if batch.weight > bytes_max {
             let message =
-                format!("a write batch of {} bytes, and bytes_max = {bytes_max}", lot.weight);
+                format!("a write batch of {} bytes, and bytes_max = {bytes_max}", batch.weight);
             return Ok(InsertOutcome::TooLarge(message));
         }
         let replaces = self.options.when_full == QueueFullPolicy::Replace;
-        if !self.fits(lot.weight) && replaces {
-            let replaced = self.make_room(lot.weight, known);
+        if !self.fits(batch.weight) && replaces {
+            let replaced = self.make_room(batch.weight, known);
             dropped.extend((replaced > 0).then_some(("replaced", replaced)));
-            if !self.fits(lot.weight) {
+            if !self.fits(batch.weight) {
                 dropped.insert("no_room", stored);
-                known.pass(&lot);
+                known.pass(&batch);
                 return Ok(InsertOutcome::Done { stored: 0, dropped });
             }
         }
-        if !self.fits(lot.weight) {
+        if !self.fits(batch.weight) {
             let QueueUsage { lots, bytes, .. } = self.usage;
             return Ok(InsertOutcome::Full(format!(
                 "{lots} write batches wait (capacity = {capacity}) and {bytes} bytes are held \
@@ -337,7 +347,7 @@ impl QueueStore for FifoStore {
             )));
         }
         let all_durable = self.durable == self.next;
-        self.push(lot, None, known);
+        self.push(batch, None, known);
         if all_durable {
             self.durable = self.next;
         }

@@ -25,7 +25,7 @@ pub(super) struct PriorityStore {
     replay: ReplayOptions,
     rng: ChaCha8Rng,
     /// Write batches by order of arrival.
-    lots: BTreeMap<u64, PriorityEntry>,
+    batches: BTreeMap<u64, PriorityEntry>,
     next: u64,
     /// Waiting and resting batches by priority; the lowest is replaced first.
     ranks: BTreeSet<(PriorityRank, u64)>,
@@ -77,7 +77,7 @@ enum PriorityState {
 
 #[derive(Clone, Copy, Debug)]
 struct IssuedSample {
-    lot: u64,
+    batch: u64,
     at: usize,
     reader: ReaderId,
 }
@@ -119,7 +119,7 @@ impl PriorityStore {
             bytes_max: options.bytes_max,
             replay: replay.clone(),
             rng: ChaCha8Rng::seed_from_u64(replay.seed),
-            lots: BTreeMap::new(),
+            batches: BTreeMap::new(),
             next: 0,
             ranks: BTreeSet::new(),
             waiting: BTreeSet::new(),
@@ -145,34 +145,34 @@ impl PriorityStore {
         let mut lots = self.ranks.len() + usize::from(self.open.is_some());
         let mut bytes = self.usage.bytes;
         let mut victims = Vec::new();
-        let mut candidates = self.ranks.iter().filter(|(_, lot)| self.lots[lot].held == 0);
+        let mut candidates = self.ranks.iter().filter(|(_, batch)| self.batches[batch].held == 0);
         while lots >= self.capacity || bytes + weight > self.bytes_max {
-            let Some((lowest, lot)) = candidates.next() else { return Err("no_room") };
+            let Some((lowest, batch)) = candidates.next() else { return Err("no_room") };
             if *lowest > rank {
                 return Err("lower_priority");
             }
             lots -= 1;
-            bytes -= self.lots[lot].weight();
-            victims.push(*lot);
+            bytes -= self.batches[batch].weight();
+            victims.push(*batch);
         }
         Ok(victims)
     }
 
     /// Changes the state of a batch and all indexes.
-    fn set_state(&mut self, lot: u64, state: PriorityState) {
-        let Some(entry) = self.lots.get_mut(&lot) else { return };
-        let rank = (entry.rank, lot);
+    fn set_state(&mut self, batch: u64, state: PriorityState) {
+        let Some(entry) = self.batches.get_mut(&batch) else { return };
+        let rank = (entry.rank, batch);
         let was = std::mem::replace(&mut entry.state, state);
         match was {
             PriorityState::Waiting => _ = self.waiting.remove(&rank),
-            PriorityState::Resting(due) => _ = self.resting.remove(&(due, lot)),
+            PriorityState::Resting(due) => _ = self.resting.remove(&(due, batch)),
             PriorityState::Open => self.open = None,
             PriorityState::Spent => {}
         }
         match state {
             PriorityState::Waiting => _ = self.waiting.insert(rank),
-            PriorityState::Resting(due) => _ = self.resting.insert((due, lot)),
-            PriorityState::Open => self.open = Some(lot),
+            PriorityState::Resting(due) => _ = self.resting.insert((due, batch)),
+            PriorityState::Open => self.open = Some(batch),
             PriorityState::Spent => {}
         }
         if matches!(state, PriorityState::Waiting | PriorityState::Resting(_)) {
@@ -183,31 +183,31 @@ impl PriorityStore {
     }
 
     /// Sets the use count and recomputes the priority of a batch that neither waits nor rests.
-    fn set_uses(&mut self, lot: u64, uses: u64) {
-        let Some(entry) = self.lots.get_mut(&lot) else { return };
+    fn set_uses(&mut self, batch: u64, uses: u64) {
+        let Some(entry) = self.batches.get_mut(&batch) else { return };
         entry.uses = uses;
         entry.rank = PriorityRank(self.replay.priority.of(entry.version(), uses, &mut self.rng));
     }
 
     /// Ends a use of a batch whose samples have all been issued.
-    fn close_lot(&mut self, lot: u64, known: &mut SeenIds) {
-        let Some(entry) = self.lots.get(&lot) else { return };
+    fn close_batch(&mut self, batch: u64, known: &mut SeenIds) {
+        let Some(entry) = self.batches.get(&batch) else { return };
         let uses = entry.uses + 1;
-        self.set_state(lot, PriorityState::Spent);
-        self.set_uses(lot, uses);
+        self.set_state(batch, PriorityState::Spent);
+        self.set_uses(batch, uses);
         let again = !self.finished && self.replay.priority.allows(uses);
         match self.replay.reuse_cooldown_time.filter(|_| again) {
             Some(rest) => {
-                self.mark_unread(lot, |_| true);
-                self.set_state(lot, PriorityState::Resting(self.now.saturating_add(rest)));
+                self.mark_unread(batch, |_| true);
+                self.set_state(batch, PriorityState::Resting(self.now.saturating_add(rest)));
             }
-            None => self.forget_if_done(lot, known),
+            None => self.forget_if_done(batch, known),
         }
     }
 
     /// Marks samples of a batch as unread.
-    fn mark_unread(&mut self, lot: u64, which: impl Fn(usize) -> bool) {
-        let Some(entry) = self.lots.get_mut(&lot) else { return };
+    fn mark_unread(&mut self, batch: u64, which: impl Fn(usize) -> bool) {
+        let Some(entry) = self.batches.get_mut(&batch) else { return };
         for (at, slot) in entry.slots.iter_mut().enumerate() {
             if slot.sample.is_some() && !slot.unread && which(at) {
                 slot.unread = true;
@@ -223,21 +223,21 @@ impl PriorityStore {
     /// Takes back an issued sample.
     fn take_back(&mut self, given: IssuedSample) {
         self.usage.held -= 1;
-        let Some(entry) = self.lots.get_mut(&given.lot) else { return };
+        let Some(entry) = self.batches.get_mut(&given.batch) else { return };
         entry.held -= 1;
         let (state, uses) = (entry.state, entry.uses);
         if matches!(state, PriorityState::Spent | PriorityState::Resting(_)) {
             // The use is undone: only returned samples are issued again.
-            self.set_state(given.lot, PriorityState::Spent);
-            self.clear_unread(given.lot);
-            self.set_uses(given.lot, uses.saturating_sub(1));
-            self.set_state(given.lot, PriorityState::Waiting);
+            self.set_state(given.batch, PriorityState::Spent);
+            self.clear_unread(given.batch);
+            self.set_uses(given.batch, uses.saturating_sub(1));
+            self.set_state(given.batch, PriorityState::Waiting);
         }
-        self.mark_unread(given.lot, |at| at == given.at);
+        self.mark_unread(given.batch, |at| at == given.at);
     }
 
-    fn clear_unread(&mut self, lot: u64) {
-        let Some(entry) = self.lots.get_mut(&lot) else { return };
+    fn clear_unread(&mut self, batch: u64) {
+        let Some(entry) = self.batches.get_mut(&batch) else { return };
         entry.unread = 0;
         entry.slots.iter_mut().for_each(|slot| slot.unread = false);
     }
@@ -245,23 +245,23 @@ impl PriorityStore {
     /// Acknowledges an issued sample.
     fn settle(&mut self, given: IssuedSample, known: &mut SeenIds) {
         self.usage.held -= 1;
-        if let Some(entry) = self.lots.get_mut(&given.lot) {
+        if let Some(entry) = self.batches.get_mut(&given.batch) {
             entry.held -= 1;
         }
-        self.forget_if_done(given.lot, known);
+        self.forget_if_done(given.batch, known);
     }
 
-    fn forget_if_done(&mut self, lot: u64, known: &mut SeenIds) {
+    fn forget_if_done(&mut self, batch: u64, known: &mut SeenIds) {
         let done = |entry: &PriorityEntry| entry.state == PriorityState::Spent && entry.held == 0;
-        if self.lots.get(&lot).is_some_and(done) {
-            self.forget(lot, known);
+        if self.batches.get(&batch).is_some_and(done) {
+            self.forget(batch, known);
         }
     }
 
     /// Removes a batch and returns its number of samples.
-    fn forget(&mut self, lot: u64, known: &mut SeenIds) -> usize {
-        self.set_state(lot, PriorityState::Spent);
-        let Some(entry) = self.lots.remove(&lot) else { return 0 };
+    fn forget(&mut self, batch: u64, known: &mut SeenIds) -> usize {
+        self.set_state(batch, PriorityState::Spent);
+        let Some(entry) = self.batches.remove(&batch) else { return 0 };
         self.usage.bytes -= entry.weight();
         for slot in entry.slots.iter().filter(|slot| slot.sample.is_some()) {
             known.leave(slot.name);
@@ -274,42 +274,43 @@ impl PriorityStore {
     fn open_next(&mut self) -> Option<u64> {
         if self.open.is_none() {
             let (highest, _) = *self.waiting.last()?;
-            let (_, lot) = *self.waiting.range((highest, 0)..).next()?;
-            self.set_state(lot, PriorityState::Open);
+            let (_, batch) = *self.waiting.range((highest, 0)..).next()?;
+            self.set_state(batch, PriorityState::Open);
         }
         self.open
     }
 }
 
 impl QueueStore for PriorityStore {
-    fn offer(&mut self, lot: NewWriteBatch, known: &mut SeenIds) -> Result<InsertOutcome> {
-        let count = lot.samples.len();
+    fn offer(&mut self, batch: NewWriteBatch, known: &mut SeenIds) -> Result<InsertOutcome> {
+        let count = batch.samples.len();
         let mut dropped = BTreeMap::new();
-        if lot.weight > self.bytes_max {
+        if batch.weight > self.bytes_max {
             let limit = self.bytes_max;
-            let message = format!("a write batch of {} bytes, and bytes_max = {limit}", lot.weight);
+            let message =
+                format!("a write batch of {} bytes, and bytes_max = {limit}", batch.weight);
             return Ok(InsertOutcome::TooLarge(message));
         }
-        let version = lot.samples.iter().map(|(_, sample)| sample.model_version).min();
+        let version = batch.samples.iter().map(|(_, sample)| sample.model_version).min();
         let rank = PriorityRank(self.replay.priority.of(version.unwrap_or(0), 0, &mut self.rng));
-        let victims = match self.victims(rank, lot.weight) {
+        let victims = match self.victims(rank, batch.weight) {
             Ok(victims) => victims,
             Err(reason) => {
-                known.pass(&lot);
+                known.pass(&batch);
                 dropped.insert(reason, count);
                 return Ok(InsertOutcome::Done { stored: 0, dropped });
             }
         };
-        let replaced: usize = victims.into_iter().map(|lot| self.forget(lot, known)).sum();
+        let replaced: usize = victims.into_iter().map(|batch| self.forget(batch, known)).sum();
         dropped.extend((replaced > 0).then_some(("replaced", replaced)));
-        known.enter(lot.key);
+        known.enter(batch.key);
         let slot = |(name, sample)| {
             known.enter(name);
             PrioritySlot { name, unread: true, sample: Some(sample) }
         };
         let entry = PriorityEntry {
-            key: lot.key,
-            slots: lot.samples.into_iter().map(slot).collect(),
+            key: batch.key,
+            slots: batch.samples.into_iter().map(slot).collect(),
             state: PriorityState::Spent,
             rank,
             uses: 0,
@@ -317,19 +318,19 @@ impl QueueStore for PriorityStore {
             left: count,
             held: 0,
         };
-        self.lots.insert(self.next, entry);
+        self.batches.insert(self.next, entry);
         self.set_state(self.next, PriorityState::Waiting);
         self.next += 1;
-        self.usage.bytes += lot.weight;
+        self.usage.bytes += batch.weight;
         self.usage.bytes_peak = self.usage.bytes_peak.max(self.usage.bytes);
         Ok(InsertOutcome::Done { stored: count, dropped })
     }
 
     fn take(&mut self, reader: ReaderId, floor: u64, known: &mut SeenIds) -> Result<TakeOutcome> {
-        let Some(lot) = self.open_next() else { return Ok(TakeOutcome::Empty) };
-        let Some(entry) = self.lots.get_mut(&lot) else { return Ok(TakeOutcome::Empty) };
+        let Some(batch) = self.open_next() else { return Ok(TakeOutcome::Empty) };
+        let Some(entry) = self.batches.get_mut(&batch) else { return Ok(TakeOutcome::Empty) };
         let Some(at) = entry.slots.iter().position(|slot| slot.unread) else {
-            self.close_lot(lot, known);
+            self.close_batch(batch, known);
             return self.take(reader, floor, known);
         };
         let slot = &mut entry.slots[at];
@@ -346,14 +347,14 @@ impl QueueStore for PriorityStore {
             let Some(sample) = slot.sample.clone() else { return Ok(TakeOutcome::Stale) };
             entry.held += 1;
             self.usage.held += 1;
-            self.given.insert(self.position, IssuedSample { lot, at, reader });
+            self.given.insert(self.position, IssuedSample { batch, at, reader });
             self.position += 1;
             TakeOutcome::Given(sample)
         };
         if entry.left == 0 {
-            self.forget(lot, known);
+            self.forget(batch, known);
         } else if exhausted {
-            self.close_lot(lot, known);
+            self.close_batch(batch, known);
         }
         Ok(step)
     }
@@ -394,21 +395,21 @@ impl QueueStore for PriorityStore {
 
     fn wake(&mut self, now: Duration) -> Option<Duration> {
         self.now = now;
-        while let Some(&(due, lot)) = self.resting.first() {
+        while let Some(&(due, batch)) = self.resting.first() {
             if due > now {
                 return Some(due - now);
             }
-            self.set_state(lot, PriorityState::Waiting);
+            self.set_state(batch, PriorityState::Waiting);
         }
         None
     }
 
     fn finish(&mut self, finished: bool, known: &mut SeenIds) {
         self.finished = finished;
-        while let Some(&(_, lot)) = self.resting.first().filter(|_| finished) {
-            self.clear_unread(lot);
-            self.set_state(lot, PriorityState::Spent);
-            self.forget_if_done(lot, known);
+        while let Some(&(_, batch)) = self.resting.first().filter(|_| finished) {
+            self.clear_unread(batch);
+            self.set_state(batch, PriorityState::Spent);
+            self.forget_if_done(batch, known);
         }
     }
 
@@ -417,8 +418,8 @@ impl QueueStore for PriorityStore {
     }
 
     fn usage(&self) -> QueueUsage {
-        let unread = |lot: &u64| self.lots.get(lot).map_or(0, |entry| entry.unread);
-        let ready = self.waiting.iter().map(|(_, lot)| lot).chain(&self.open);
+        let unread = |batch: &u64| self.batches.get(batch).map_or(0, |entry| entry.unread);
+        let ready = self.waiting.iter().map(|(_, batch)| batch).chain(&self.open);
         QueueUsage { lots: self.ranks.len(), unread: ready.map(unread).sum(), ..self.usage }
     }
 }

@@ -8,7 +8,7 @@ use super::store::NewWriteBatch;
 /// 128-bit hash of an id: two of a billion ids collide with a probability of 10⁻²¹.
 pub(super) type IdHash = u128;
 
-pub(super) fn lot_name(key: &str) -> IdHash {
+pub(super) fn batch_name(key: &str) -> IdHash {
     hash(b'l', key)
 }
 
@@ -47,8 +47,8 @@ impl SeenIds {
     }
 
     /// Adds a batch that is not stored, so that the decision is made once.
-    pub(super) fn pass(&mut self, lot: &NewWriteBatch) {
-        for name in lot.samples.iter().map(|(name, _)| *name).chain([lot.key]) {
+    pub(super) fn pass(&mut self, batch: &NewWriteBatch) {
+        for name in batch.samples.iter().map(|(name, _)| *name).chain([batch.key]) {
             self.enter(name);
             self.leave(name);
         }
@@ -105,8 +105,8 @@ mod tests {
     fn names_are_those_of_the_published_function() {
         // FNV-1a of "ls" has no other kind in front of it than its first letter.
         let direct = hash(b'l', "s");
-        assert_eq!(direct, lot_name("s"));
-        assert_ne!(lot_name("s"), sample_name("s"));
+        assert_eq!(direct, batch_name("s"));
+        assert_ne!(batch_name("s"), sample_name("s"));
         // The published value for "a".
         assert_eq!(hash(b'a', ""), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
     }

@@ -18,7 +18,7 @@ pub(super) type ReaderId = u64;
 /// queue's lock.
 pub(super) trait QueueStore: Send {
     /// Stores a write batch if there is room.
-    fn offer(&mut self, lot: NewWriteBatch, known: &mut SeenIds) -> Result<InsertOutcome>;
+    fn offer(&mut self, batch: NewWriteBatch, known: &mut SeenIds) -> Result<InsertOutcome>;
 
     /// Issues the next sample to a reader, which holds it.
     fn take(&mut self, reader: ReaderId, floor: u64, known: &mut SeenIds) -> Result<TakeOutcome>;

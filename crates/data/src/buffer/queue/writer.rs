@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Condvar;
 
 use super::options::QueueFullPolicy;
-use super::seen_ids::{IdHash, lot_name, sample_name};
+use super::seen_ids::{IdHash, batch_name, sample_name};
 use super::store::{InsertOutcome, NewWriteBatch, weight};
 use super::wait_queue::WaitDeadline;
 use super::{QueueShared, QueueState};
@@ -31,19 +31,19 @@ impl QueueWriter {
     fn attempt(
         &self,
         state: &mut QueueState,
-        lot: &WriteBatch,
+        batch: &WriteBatch,
         (key, ids): (IdHash, &[IdHash]),
     ) -> Result<Attempt> {
         if state.closed {
             return Err(self.shared.closed());
         }
-        let count = lot.samples.len();
+        let count = batch.samples.len();
         if state.known.contains(key) {
             return Ok(Ok(WriteResult { known: count, ..WriteResult::default() }));
         }
         let mut seen = HashSet::new();
         let mut new = |name: &IdHash| !state.known.contains(*name) && seen.insert(*name);
-        let pairs = ids.iter().copied().zip(&lot.samples);
+        let pairs = ids.iter().copied().zip(&batch.samples);
         let fresh: Vec<_> = pairs
             .filter(|(name, _)| new(name))
             .map(|(name, sample)| (name, sample.clone()))
@@ -74,16 +74,16 @@ impl QueueWriter {
 type Attempt = std::result::Result<WriteResult, String>;
 
 impl ExperienceWriter for QueueWriter {
-    fn write(&mut self, lot: &WriteBatch) -> Result<WriteResult> {
+    fn write(&mut self, batch: &WriteBatch) -> Result<WriteResult> {
         if self.closed {
             return Err(BufferError::Closed(format!("writer `{}`", self.name)));
         }
         // Hashed before locking.
-        let ids: Vec<IdHash> = lot.samples.iter().map(|sample| sample_name(&sample.id)).collect();
-        let ids = (lot_name(&lot.key), ids.as_slice());
+        let ids: Vec<IdHash> = batch.samples.iter().map(|sample| sample_name(&sample.id)).collect();
+        let ids = (batch_name(&batch.key), ids.as_slice());
         let mut state = self.shared.state.lock();
         if state.waiting_writers.is_empty()
-            && let Ok(written) = self.attempt(&mut state, lot, ids)?
+            && let Ok(written) = self.attempt(&mut state, batch, ids)?
         {
             self.shared.make_durable(state)?;
             return Ok(written);
@@ -102,7 +102,7 @@ impl ExperienceWriter for QueueWriter {
                 break Err(self.shared.closed());
             }
             if state.waiting_writers.is_first(ticket) {
-                match self.attempt(&mut state, lot, ids) {
+                match self.attempt(&mut state, batch, ids) {
                     Ok(Ok(written)) => break Ok(written),
                     Ok(Err(reached)) => limit = reached,
                     Err(error) => break Err(error),

@@ -26,15 +26,15 @@ impl<D: SqlDatabase> SqlWriter<D> {
 impl<D: SqlDatabase> ExperienceWriter for SqlWriter<D> {
     /// After [`BufferError::Unavailable`] the batch may be stored or not; writing it again makes
     /// sure.
-    fn write(&mut self, lot: &WriteBatch) -> Result<WriteResult> {
+    fn write(&mut self, batch: &WriteBatch) -> Result<WriteResult> {
         if self.closed {
             return Err(BufferError::Closed(format!("writer `{}`", self.name)));
         }
         let store = Arc::clone(&self.link.store);
-        let count = lot.samples.len();
+        let count = batch.samples.len();
         // A commit that stays unconfirmed is settled by the key of the batch.
         self.link.transact(&mut None, |session| {
-            let key = [SqlValue::Text(&lot.key), SqlValue::Int(signed(count as u64))];
+            let key = [SqlValue::Text(&batch.key), SqlValue::Int(signed(count as u64))];
             if session.execute(&store.queries.insert_lot, &key)? == 0 {
                 return Ok(WriteResult { known: count, ..WriteResult::default() });
             }
@@ -45,7 +45,7 @@ impl<D: SqlDatabase> ExperienceWriter for SqlWriter<D> {
                     return Err(BufferError::full(store.database.name(), message).into());
                 }
             }
-            let stored = session.insert(&lot.samples)?;
+            let stored = session.insert(&batch.samples)?;
             session.announce()?;
             Ok(WriteResult { stored, known: count - stored, ..WriteResult::default() })
         })

@@ -59,11 +59,11 @@ fn one(here: &Path, split: Option<&str>) -> Result<Option<Vec<PathBuf>>> {
         return Err(Kind::Unsupported.at(here.display(), what, hint));
     }
     // `train` is the default and also selects the only split of a folder.
-    if let (Some(asked), Some(is)) = (split, state["_split"].as_str())
-        && asked != is
-        && asked != "train"
+    if let (Some(wanted), Some(is)) = (split, state["_split"].as_str())
+        && wanted != is
+        && wanted != "train"
     {
-        let what = format!("there is no split `{asked}`");
+        let what = format!("there is no split `{wanted}`");
         let hint = format!("it holds the split `{is}` alone");
         return Err(Kind::Missing.at(here.display(), what, hint));
     }
