@@ -3,18 +3,16 @@
 //! `docs/experience-columns.md` describes the columns. The conversion is lossless: absent values
 //! stay absent and floats keep their bits. Errors name the column.
 
-mod error;
 mod read;
 mod schema;
 mod write;
 
 use arrow_array::RecordBatch;
 use arrow_ipc::writer::StreamWriter;
-use arrow_schema::ArrowError;
+use arrow_schema::{ArrowError, DataType};
 use bytes::Bytes;
-use rollway_experience::Experience;
+use rollway_experience::{Experience, FieldError};
 
-pub use self::error::ColumnError;
 pub use self::read::from_batch;
 pub use self::schema::schema;
 pub use self::write::to_batch;
@@ -33,4 +31,23 @@ pub fn to_ipc(experiences: &[Experience]) -> Result<Bytes, ColumnError> {
         writer.into_inner()
     };
     Ok(write(&batch)?.into())
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ColumnError {
+    #[error("no column `{column}`; {expected} is expected")]
+    Missing { column: &'static str, expected: DataType },
+    #[error("column `{column}` holds {found}; {expected} is expected")]
+    Type { column: &'static str, found: DataType, expected: DataType },
+    #[error("column `{column}` has {found} absent values inside where none may be absent")]
+    Null { column: &'static str, found: usize },
+    #[error("row {row}: {error}")]
+    Value { row: usize, error: FieldError },
+    /// The id columns contradict each other.
+    #[error("row {row}: column `uid` says `{found}`; the columns of its parts say `{expected}`")]
+    Name { row: usize, found: String, expected: String },
+    #[error("column `{column}` would have more than {} entries; convert fewer at once", i32::MAX)]
+    TooLarge { column: &'static str },
+    #[error(transparent)]
+    Arrow(#[from] ArrowError),
 }

@@ -67,7 +67,7 @@ proptest! {
         let dir = home.path().join("ledger");
         let mut model = Model::default();
         let ledger = check(&dir, &model);
-        // There is something to be compacted.
+        // Ensures that there is something to compact.
         apply(&ledger, &mut model, &Step::Version(1));
         steps.iter().for_each(|step| apply(&ledger, &mut model, step));
         ledger.sync().unwrap();

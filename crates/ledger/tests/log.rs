@@ -143,7 +143,7 @@ proptest! {
         prop_assert_eq!((found, torn), (frames, None));
     }
 
-    /// A flipped bit is never taken for the trace of a crash.
+    /// A flipped bit is never mistaken for a torn tail.
     #[test]
     fn flipped_bits_are_noticed(
         steps in steps(),

@@ -49,7 +49,7 @@ fn append_beyond_the_limit() {
     assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6]);
     append(7);
     drop(log);
-    // What could not be written before the log was closed was never acknowledged.
+    // Frames that were not written before closing were never acknowledged.
     let (log, _) = frames(dir.as_ref());
     limit(Some(4096));
     log.append(&[FramePart::Copy(&[8; 5000])]).unwrap();
@@ -60,7 +60,7 @@ fn append_beyond_the_limit() {
 #[test]
 fn a_full_disk_is_an_error_until_there_is_room() {
     let dir = tempfile::tempdir().unwrap();
-    // A process that does not ignore the signal would be ended by its first write too many.
+    // The signal of an exceeded limit would end the process.
     let output = Command::new("sh")
         .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
         .arg(std::env::current_exe().unwrap())

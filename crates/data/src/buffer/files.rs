@@ -5,23 +5,22 @@
 //! crashed writer is discarded. [`FileBuffer`] combines the two.
 
 mod index;
-mod io;
-mod position;
 mod reader;
 mod wake_file;
 mod writer;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
 pub(super) use self::index::{Change, FileIndex, IndexEntry};
-pub(super) use self::io::{IoContext, sync_folder};
 use self::reader::{FileReader, Standing};
 use self::writer::FileWriter;
-use super::{Buffer, ExperienceReader, ExperienceWriter, Result};
+use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
 use crate::Sample;
 
 /// Storage of the data of write batches.
@@ -107,4 +106,45 @@ pub(super) fn safe_name(text: &str) -> String {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
     format!("{kept}-{hash:016x}")
+}
+
+/// Adds the storage to an error.
+pub(super) trait IoContext<T> {
+    fn at(self, storage: &str) -> Result<T>;
+}
+
+impl<T> IoContext<T> for io::Result<T> {
+    fn at(self, storage: &str) -> Result<T> {
+        self.map_err(|error| {
+            let (storage, message) = (storage.to_owned(), error.to_string());
+            match error.kind() {
+                io::ErrorKind::StorageFull
+                | io::ErrorKind::QuotaExceeded
+                | io::ErrorKind::FileTooLarge => BufferError::full(storage, message),
+                _ => BufferError::unavailable(storage, message),
+            }
+        })
+    }
+}
+
+impl<T> IoContext<T> for rusqlite::Result<T> {
+    fn at(self, storage: &str) -> Result<T> {
+        self.map_err(|error| {
+            let message = format!("its index: {error}");
+            let storage = storage.to_owned();
+            match error.sqlite_error_code() {
+                Some(rusqlite::ErrorCode::DiskFull) => BufferError::full(storage, message),
+                Some(rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase) => {
+                    BufferError::damaged(storage, message)
+                }
+                _ => BufferError::unavailable(storage, message),
+            }
+        })
+    }
+}
+
+/// Makes the entries of a folder durable.
+pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    File::open(folder)?.sync_all()
 }

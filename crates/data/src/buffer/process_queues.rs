@@ -10,7 +10,7 @@ use super::queue::{QueueOptions, QueueShared};
 use super::{ExperienceQueue, Result};
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum QueueKey {
+pub(super) enum QueueKey {
     /// A queue in memory.
     Name(String),
     /// A durable queue; a folder belongs to one queue at a time.
@@ -38,14 +38,14 @@ pub(super) fn open(name: &str, options: &QueueOptions) -> Result<ExperienceQueue
         CLOSED.wait(&mut open);
     }
     let options = QueueOptions { name: format!("queue:{name}"), ..options.clone() };
-    let queue = ExperienceQueue::new(options, Some(Registration(key.clone())))?;
+    let queue = ExperienceQueue::new(options, Some(key.clone()))?;
     open.insert(key, std::sync::Arc::downgrade(&queue.shared));
     Ok(queue)
 }
 
 /// Removes a queue from the registry when it is dropped, after its files are closed.
 #[derive(Debug)]
-pub(super) struct Registration(QueueKey);
+pub(super) struct Registration(pub(super) QueueKey);
 
 impl Drop for Registration {
     fn drop(&mut self) {

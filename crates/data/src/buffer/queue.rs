@@ -34,7 +34,7 @@ use self::store::QueueStore;
 pub use self::store::QueueUsage;
 use self::wait_queue::WaitQueue;
 use self::writer::QueueWriter;
-use super::process_queues::Registration;
+use super::process_queues::{QueueKey, Registration};
 use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
 use rollway_ledger::log::SegmentLog;
 
@@ -86,7 +86,7 @@ impl ExperienceQueue {
         Self::new(options, None).map(Arc::new)
     }
 
-    pub(super) fn new(options: QueueOptions, registration: Option<Registration>) -> Result<Self> {
+    pub(super) fn new(options: QueueOptions, key: Option<QueueKey>) -> Result<Self> {
         options.check()?;
         let mut known = SeenIds::new(options.known_max);
         let store: Box<dyn QueueStore> = match &options.replay {
@@ -106,7 +106,7 @@ impl ExperienceQueue {
             closed: false,
         };
         let gone = gone.flatten();
-        let (state, _registration) = (Mutex::new(state), registration);
+        let (state, _registration) = (Mutex::new(state), key.map(Registration));
         let shared = Arc::new(QueueShared { options, samples, gone, state, _registration });
         Ok(Self { shared })
     }

@@ -46,13 +46,13 @@ fn hidden_files_of_a_crashed_writer_are_shown_or_removed() {
     let bed = Bed::parquet();
     let path = fill(&bed);
     let files = shown(&path);
-    // It died after the lot was entered and before the file was shown; another one before that.
+    // One writer crashed after indexing and before renaming, another one before indexing.
     let hidden = |name: &str| path.join(format!(".{name}.part"));
     let name = files[1].file_name().unwrap().to_str().unwrap();
     let buffer = bed.open();
     fs::rename(&files[1], hidden(name)).unwrap();
     fs::write(hidden("0000000003-x.parquet"), "PAR1").unwrap();
-    // A reader that was there already finds it where it is.
+    // An existing reader finds the hidden file.
     assert_eq!(everything(&*buffer), samples([lot(0..3), lot(3..6)]));
     bed.open();
     assert_eq!(shown(&path), files);
@@ -77,7 +77,7 @@ fn a_file_that_changed_or_went_away_is_named() {
         let buffer = bed.open();
         let mut reader = buffer.reader("r").unwrap();
         reader.seek("0:0").unwrap();
-        // What is before it is not held back.
+        // Samples before the damage are returned.
         assert_eq!(numbers(&take(&mut *reader, 9)), [0, 1, 2]);
         let error = reader.read(&request(9, LONG)).unwrap_err();
         assert!(matches!(error, BufferError::Damaged { .. }), "{error}");

@@ -1,4 +1,4 @@
-//! Full disks, cut connections, servers that do not answer: clear errors, nothing lost or doubled.
+//! Full disks, cut connections, unresponsive servers: clear errors, nothing lost or duplicated.
 
 use std::fs;
 use std::thread;
@@ -44,7 +44,7 @@ fn a_full_storage_takes_a_lot_whole_or_not_at_all() {
         });
         let fit = fit.count();
         assert!((1..lots.len()).contains(&fit), "{fit}");
-        // There is room again: the same lots, all of them.
+        // With room again all batches are accepted.
         let buffer = bed.open();
         let mut writer = buffer.writer("w").unwrap();
         for (number, lot) in lots.iter().enumerate() {
@@ -113,8 +113,8 @@ fn server_errors_name_the_cause_without_the_password() {
     }
 }
 
-/// Cuts the writer's connection after so many bytes, for many numbers, and during the commit; then
-/// the caller writes the lot again.
+/// Cuts the writer's connection after various numbers of bytes and during the commit; then the
+/// caller writes the batch again.
 #[test]
 fn a_connection_that_is_cut_while_writing_costs_nothing() {
     let (bed, proxy) = behind_proxy("cut_write");
@@ -134,7 +134,7 @@ fn a_connection_that_is_cut_while_writing_costs_nothing() {
         assert_eq!(again, if stored { written(0, 10) } else { written(10, 0) }, "{plan:?}");
         count += 10;
     }
-    // With attempts left the caller notices nothing, and the figures are right.
+    // With retries the caller notices nothing, and the counts are right.
     let mut writer = bed.open_with(quick(&bed)).writer("w").unwrap();
     for (number, plan) in (100..).zip([Plan::CutBeforeCommit, Plan::CutAfterCommit]) {
         proxy.plan(plan);
@@ -147,7 +147,7 @@ fn a_connection_that_is_cut_while_writing_costs_nothing() {
     assert_eq!(numbers(&taken).len(), count);
 }
 
-/// The claim of a read may be committed without the reader knowing: what it claimed must come.
+/// The claim of a read may be committed without a response; its rows must be returned.
 #[test]
 fn a_connection_that_is_cut_while_reading_loses_nothing() {
     let (bed, proxy) = behind_proxy("cut_read");
@@ -164,9 +164,9 @@ fn a_connection_that_is_cut_while_reading_loses_nothing() {
             if !retries {
                 let error = read.expect_err("it was cut");
                 assert!(matches!(error, BufferError::Unavailable { .. }), "{error}");
-                // Another reader of the name goes on meanwhile; it must not get what is claimed.
+                // Another reader of the name must not get the claimed rows.
                 all.extend(numbers(&take(&mut *buffer.reader(name).unwrap(), 2)));
-                // It asks for fewer than were claimed; the rest follows.
+                // Requests fewer rows than were claimed; the rest follows.
                 let first = reader.read(&request(4, Duration::ZERO)).unwrap();
                 all.extend(numbers(&first));
                 read = reader.read(&request(6, Duration::ZERO));
@@ -214,7 +214,7 @@ fn a_server_that_does_not_answer_is_given_up_at_the_limit() {
     let error = reader.read(&request(3, LONG)).unwrap_err();
     assert!(error.to_string().contains("took longer than the 0.3 s"), "{error}");
     assert_eq!(numbers(&take(&mut *reader, 3)), [0, 1, 2]);
-    // A new connection is given up as well.
+    // A new connection times out as well.
     proxy.plan(Plan::Silence);
     let options = SqlOptions { connect_timeout: Duration::from_millis(100), ..once(&bed) };
     let error = open_sql(&bed.address, options).err().unwrap();

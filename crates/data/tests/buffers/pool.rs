@@ -1,4 +1,4 @@
-//! Reading as from a pool: the newest first, and more than once.
+//! Pool mode: newest rows first, and reuse.
 
 use rollway_data::buffer::sql::{ReadOrder, SqlOptions};
 use rollway_data::buffer::{ReadEnd, ReadRequest};
@@ -21,8 +21,7 @@ fn the_newest_come_first_and_go_to_one_reader() {
         writer.write(&lot(6..7)).unwrap();
         assert_eq!(numbers(&take(&mut *buffer.reader("other").unwrap(), 1)), [6]);
         assert_eq!(numbers(&take(&mut *reader, 9)), [2]);
-        // What this name has claimed since comes again, also what was passed over; what the other
-        // has claimed does not.
+        // Later claims and skips of this name are read again, those of the other reader are not.
         let mut reader = bed
             .open_with(SqlOptions { order: ReadOrder::NewestFirst, ..bed.options() })
             .reader("r")

@@ -94,7 +94,7 @@ fn only_the_last_removed_ids_are_known() {
     for id in ["a", "b", "c"] {
         writer.write(&batch(id, &[id])).unwrap();
     }
-    // Three lots and three samples leave; of these six names the last four are known.
+    // Three batches and three samples leave; the last four of these six ids are known.
     reader.read(&now(3)).unwrap();
     reader.read(&now(0)).unwrap();
     assert_eq!(writer.write(&batch("a", &["a"])).unwrap().stored, 1);
@@ -113,7 +113,7 @@ fn unacknowledged_samples_can_be_read_again() {
     assert_eq!(reader.position(), "3");
     reader.seek(&after_a).unwrap();
     assert_eq!(ids(&reader.read(&keep(2)).unwrap()), ["b", "c"]);
-    // Going on acknowledges.
+    // Seeking forward acknowledges.
     reader.seek("3").unwrap();
     assert_eq!(queue.usage().held, 0);
     let error = reader.seek(&after_a).unwrap_err().to_string();
@@ -131,7 +131,7 @@ fn readers_share_one_position_and_a_dropped_one_returns_its_samples() {
     writer.write(&batch("1", &["a", "b", "c", "d", "e"])).unwrap();
     assert_eq!(ids(&one.read(&now(2)).unwrap()), ["a", "b"]);
     assert_eq!(ids(&two.read(&now(2)).unwrap()), ["c", "d"]);
-    // What the other has in hand is not behind one's own position.
+    // Samples held by the other reader are not before a reader's position.
     assert_eq!((one.position(), two.position()), ("2".into(), "0".into()));
     drop(one);
     assert_eq!(ids(&two.read(&now(9)).unwrap()), ["a", "b", "e"]);
@@ -151,7 +151,7 @@ fn stale_samples_are_removed_individually() {
     let taken = reader.read(&ReadRequest { min_model_version: 2, ..now(2) }).unwrap();
     assert_eq!((ids(&taken), taken.stale), (vec!["b", "c"], 1));
     reader.seek(&start).unwrap();
-    // A newer version makes "b" stale, whatever the reader asks for.
+    // A newer version makes "b" stale, whatever the reader requests.
     writer.write(&batch_of("2", 8, &["d"])).unwrap();
     let taken = reader.read(&now(9)).unwrap();
     assert_eq!((ids(&taken), taken.stale), (vec!["c", "d"], 1));
@@ -205,7 +205,7 @@ fn four_writers_and_four_readers_pass_every_sample_once() {
             let taken = reader.read(&request(7, LONG)).unwrap();
             all.extend(taken.samples.into_iter().map(|sample| sample.id));
             if taken.end == ReadEnd::Finished {
-                // Dropped without this, the reader would give its last batch to the others.
+                // Acknowledges; a dropped reader returns its last samples.
                 reader.read(&now(0)).unwrap();
                 return all;
             }
@@ -242,12 +242,16 @@ fn invalid_options_are_refused() {
 
 #[test]
 fn a_queue_exists_once_per_process() {
+    let address = BufferAddress::Queue("shared".to_owned());
+    let queue = QueueOptions { capacity: 0, ..QueueOptions::default() };
+    let invalid = BufferOptions { queue, ..BufferOptions::default() };
+    assert!(matches!(buffer::open(&address, &invalid), Err(BufferError::Unsupported { .. })));
     let folder = tempfile::tempdir().unwrap();
     for path in [None, Some(folder.path().join("queue"))] {
         let durable = path.is_some();
         let queue = QueueOptions { path, ..QueueOptions::default() };
         let options = BufferOptions { queue, ..BufferOptions::default() };
-        let open = || buffer::open(&BufferAddress::Queue("shared".to_owned()), &options).unwrap();
+        let open = || buffer::open(&address, &options).unwrap();
         let (one, other) = (open(), open());
         let mut writer = one.writer("w").unwrap();
         writer.write(&batch("1", &["a"])).unwrap();

@@ -80,7 +80,7 @@ fn files_are_freed_and_ids_outlive_them() {
     let queue = open_queue(options());
     let mut writer = writer(&queue);
     assert_eq!(queue.usage().unread, waiting);
-    // Of what was acknowledged the last 200 names are known, five to a lot.
+    // The last 200 removed ids are known, five per batch.
     for number in 281..320 {
         assert_eq!(writer.write(&lot(number)).unwrap().known, 4, "{number}");
     }
@@ -96,7 +96,7 @@ fn an_interrupted_batch_is_discarded() {
     writer_one.write(&batch("1", &["a"])).unwrap();
     writer_one.write(&batch("2", &["b", "c"])).unwrap();
     drop((writer_one, queue));
-    // The frame that makes the second lot count is cut in its middle.
+    // Cuts the frame that commits the second batch.
     let segment = folder.path().join("samples/00000000000000000001.log");
     let file = std::fs::OpenOptions::new().write(true).open(segment).unwrap();
     file.set_len(file.metadata().unwrap().len() - 10).unwrap();
@@ -129,7 +129,7 @@ fn spilled_samples_return_in_order_and_are_removed() {
     let lot = |number: usize| numbered(number, 2, 5000);
     let mut written = 0;
     let mut read = 0;
-    // Twice what is read, so that memory and files take turns.
+    // Writes twice as much as it reads, so that memory and files alternate.
     for _ in 0..100 {
         for _ in 0..2 {
             writer.write(&lot(written)).unwrap();
@@ -139,7 +139,7 @@ fn spilled_samples_return_in_order_and_are_removed() {
         read += 1;
     }
     assert!(queue.usage().disk_bytes > 500_000, "{:?}", queue.usage());
-    // What is held on disk can be read again, too.
+    // Held samples on disk can be read again, too.
     let position = reader.position();
     reader.read(&keep(20)).unwrap();
     reader.seek(&position).unwrap();
@@ -222,7 +222,7 @@ fn a_kill_at_any_moment_loses_and_duplicates_nothing() {
                         gone.insert(id);
                     }
                     held = parts.collect();
-                    // They had been in doubt and are there after all.
+                    // The uncertain ones are stored after all.
                     for id in &held {
                         assert!(!gone.contains(id), "{id} came twice");
                         maybe.remove(id);
@@ -276,7 +276,7 @@ fn offer(when_full: QueueFullPolicy, consume: bool) {
     });
     let (grown, usage) = (memory("VmHWM").saturating_sub(before), queue.usage());
     assert!(usage.bytes_peak <= BUDGET, "{usage:?}");
-    // It was full at some time, or this test would show nothing.
+    // The queue was full at some time; otherwise the test shows nothing.
     assert!(usage.bytes_peak > BUDGET - 5 * 32_768, "{usage:?}");
     report(&format!("{grown} {}", usage.disk_bytes));
 }

@@ -32,7 +32,7 @@ fn the_newest_batch_is_read_first_and_as_a_whole() {
     writer.write(&batch_of("1", 1, &["a", "b"])).unwrap();
     writer.write(&batch_of("2", 3, &["c", "d"])).unwrap();
     assert_eq!(ids(&reader.read(&now(1)).unwrap()), ["c"]);
-    // What is open is finished before anything newer.
+    // An open batch is finished before a newer one.
     writer.write(&batch_of("3", 9, &["e"])).unwrap();
     assert_eq!(ids(&reader.read(&now(9)).unwrap()), ["d", "e", "a", "b"]);
 }
@@ -47,7 +47,7 @@ fn a_full_queue_keeps_higher_priorities_and_counts_the_rest() {
     assert_eq!((lower.stored, lower.dropped["lower_priority"]), (0, 1));
     let equal = writer.write(&batch_of("4", 2, &["e"])).unwrap();
     assert_eq!((equal.stored, equal.dropped["replaced"]), (1, 2));
-    // What was decided about is known.
+    // Dropped batches are known.
     assert_eq!(writer.write(&batch_of("3", 1, &["d"])).unwrap().known, 1);
     assert_eq!(ids(&reader.read(&now(9)).unwrap()), ["c", "e"]);
 }
@@ -230,14 +230,14 @@ fn run(steps: Vec<Step>, ranked: bool) {
                 let numbers: Vec<u8> = ids(&taken).iter().map(|id| id.parse().unwrap()).collect();
                 assert_eq!((numbers, taken.stale), model.read(count, keep, floor));
             }
-            // Only in order: going back in the other one undoes uses, lot by lot.
+            // FIFO only: seeking back in the priority queue reverts uses per batch.
             Step::Back if !ranked => {
                 reader.seek(&start).unwrap();
                 let held = std::mem::take(&mut model.held);
                 for (rank, id, version) in held.into_iter().rev() {
                     model.lots.insert(0, (rank, vec![(id, version)]));
                 }
-                // As single lots they would count more than they do: read them at once.
+                // Single batches would take more capacity: read them at once.
                 let count = queue.usage().unread;
                 let taken = reader.read(&now(count)).unwrap();
                 let numbers: Vec<u8> = ids(&taken).iter().map(|id| id.parse().unwrap()).collect();

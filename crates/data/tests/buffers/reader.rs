@@ -123,7 +123,7 @@ fn limits_are_enforced() {
     assert!(matches!(first.read(&keep), Err(BufferError::Full { .. })));
     assert_eq!(numbers(&first.read(&ask(5)).unwrap()), [5, 6, 7, 8, 9]);
     drop(first);
-    // The server may not have heard yet that the first one is gone.
+    // The server may not have noticed yet that the first one disconnected.
     let error = loop {
         let other = connect(&served.url(), served.secret().clone(), "other", once.clone());
         let error = other.unwrap_err().to_string();
@@ -156,7 +156,7 @@ fn a_reader_continues_after_a_server_restart() {
         assert_eq!(all, Vec::from_iter(0..60));
 
         drop(reader);
-        // What was acknowledged has left a queue; elsewhere one can go back to it.
+        // Acknowledged samples have left a queue; other buffers can seek back to them.
         if !bed.address.starts_with("queue:") {
             let mut again = join(&served, "trainer");
             again.seek(&positions[1]).unwrap();
@@ -218,7 +218,7 @@ fn a_lost_response_is_repeated() {
     drop(raw);
     let mut raw = Raw::join(&served, "one");
     assert_eq!(raw.read(2, 4), [4, 5, 6, 7]);
-    // Also if fewer are asked for now, and then none is passed over.
+    // Also with a smaller count; then no sample is skipped.
     drop(raw);
     let mut raw = Raw::join(&served, "one");
     assert_eq!(raw.read(2, 3), [4, 5, 6]);
@@ -237,7 +237,7 @@ fn samples_of_a_lost_trainer_go_to_the_next_of_its_name() {
         let mut other = join(&served, "trainer");
         assert_eq!(numbers(&other.read(&ask(4)).unwrap()), [8, 9, 10, 11]);
         drop(raw);
-        // Data does not end before it has come, whenever the loss is noticed.
+        // Data does not end before the lost samples arrive.
         let mut all = rest(&mut other, 5);
         all.sort_unstable();
         let expected: Vec<u64> = (4..8).chain(12..30).collect();
@@ -290,11 +290,11 @@ fn a_position_covers_samples_held_by_others() {
     let (mut one, mut two) = (join(&served, "trainer"), join(&served, "trainer"));
     assert_eq!(numbers(&one.read(&ask(4)).unwrap()), [0, 1, 2, 3]);
     assert_eq!(numbers(&two.read(&ask(4)).unwrap()), [4, 5, 6, 7]);
-    // The first four are in the hands of another.
+    // Another reader holds the first four.
     let position = two.position();
     two.seek(&position).unwrap();
     assert_eq!(numbers(&two.read(&ask(2)).unwrap()), [0, 1]);
-    // What that one held was taken back.
+    // The seek took back the samples of the other reader.
     assert_eq!(numbers(&one.read(&ask(2)).unwrap()), [2, 3]);
 }
 
@@ -312,7 +312,7 @@ fn a_read_that_waits_ends_with_data_and_with_its_trainer() {
         let end = reader.read(&ask(1)).unwrap().end;
         (samples, end)
     });
-    // The first to ask is gone before or after it got them; either way they come to the second.
+    // The first reader disconnects before or after it got them; the second gets them either way.
     writer.write(&lot(0..3)).unwrap();
     writer.close().unwrap();
     let (mut samples, end) = reading.join().unwrap();

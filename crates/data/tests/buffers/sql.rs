@@ -44,7 +44,7 @@ fn a_reader_resumes_and_seeks() {
         assert_eq!(numbers(&take(&mut *reader, 9)), [2, 3, 4, 5]);
         reader.seek(&start).unwrap();
         assert_eq!(numbers(&take(&mut *reader, 1)), [0]);
-        // Readers of other names have cursors of their own.
+        // Other reader names have their own cursors.
         assert_eq!(numbers(&take(&mut *buffer.reader("other").unwrap(), 3)), [0, 1, 2]);
 
         for bad in ["", "7", "id:", "id:-1", "claim:1", "id:99"] {
@@ -78,7 +78,7 @@ fn racing_readers_of_one_name_share_all_rows() {
                     })
                 })
                 .collect();
-            // Both are open before either closes, or the data would end between them.
+            // Both open before either closes, or data would end in between.
             let writers = ["a", "b"].map(|name| bed.open().writer(name).unwrap());
             for (half, mut writer) in (0..).zip(writers) {
                 scope.spawn(move || {

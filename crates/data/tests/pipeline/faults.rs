@@ -120,7 +120,7 @@ fn a_repeated_call_says_the_same_and_stores_nothing() {
     assert_eq!(numbers(&first), numbers(&again));
 }
 
-/// An operator that changes what it gets, and fails the first time it is called.
+/// An operator that changes its input and fails in the first call.
 fn moody(fail: impl Fn() -> OperatorError + Send + 'static) -> Box<dyn Operator> {
     let mut calls = 0;
     custom("moody", move |mut all| {
@@ -173,7 +173,7 @@ fn an_experience_that_breaks_the_rules_is_named() {
     assert_eq!(output.writes(), 0);
 }
 
-/// Counts how often it is prepared and closed, and does not get ready the first time.
+/// Counts `prepare` and `close`; the first `prepare` fails unless `is_ready`.
 struct Slow {
     open: Arc<AtomicUsize>,
     is_ready: bool,

@@ -1,4 +1,4 @@
-//! The filters.
+//! Filter operators.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Counts that add up, and metrics under their names.
+//! Balanced counts, and metrics under stable names.
 
 use rollway_core::metrics::PassRate;
 use rollway_data::pipeline::{DroppedExperiences, OperatorOutput, PipelineError};
@@ -85,7 +85,7 @@ fn metric_names_are_never_reused() {
     };
     let operators = vec![
         report("a", &["x", "filtered_count"], 1.0),
-        // The second of a name is `#2`, also where the first says nothing.
+        // The second of a name is `#2`, even if the first reports no such metric.
         report("a", &["x", "experience_pipeline/y", "time/judge"], 2.0),
         report("b", &["x", "time/judge"], 3.0),
     ];

@@ -11,7 +11,7 @@ use rollway_data::{Sample, WriteBatch};
 pub(crate) enum Fault {
     /// Nothing is stored.
     Refused,
-    /// Everything is stored, and the answer is lost.
+    /// Everything is stored, and the response is lost.
     AnswerLost,
 }
 

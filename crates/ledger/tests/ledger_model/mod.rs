@@ -16,7 +16,7 @@ use rollway_ledger::{
     BatchMark, Ledger, LedgerEntry, LedgerOptions, RecoveredBatch, RecoveredLedger, TaskEntry,
 };
 
-/// Small segments, and compaction only when it is asked for.
+/// Small segments, and compaction on request only.
 pub(crate) fn options() -> LedgerOptions {
     LedgerOptions {
         results_kept: 3,

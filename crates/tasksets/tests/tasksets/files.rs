@@ -1,4 +1,4 @@
-//! Files of every kind give the rows that were written.
+//! Reading of every file format.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Rows become tasks as the format says.
+//! Conversion of rows to tasks by the format.
 
 use rollway_config::{BufferConfig, Format, Taskset};
 use rollway_tasksets::{SelectedTask, TasksetOpener};

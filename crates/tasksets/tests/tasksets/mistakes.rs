@@ -70,7 +70,7 @@ fn a_bad_row_is_named_with_its_line() {
     assert!(error.hint.contains("UTF-8"), "{error}");
 }
 
-/// Text with everything that can be in a list of objects, most of it not quite right.
+/// Mostly invalid lists of objects.
 fn nearly_a_list() -> impl Strategy<Value = String> {
     let parts = ["{\"a\": 1}", "{}", ",", ",", "[", "]", "{", "}", "\"", "\\", " ", "\n", "3"];
     let whole = r#"{"b": ["]},{[\"\\", {"c": [1, {}]}]}"#;
@@ -232,7 +232,7 @@ fn a_file_that_changes_in_use_is_an_error_and_nothing_is_skipped() {
     std::fs::write(&path, &text).unwrap();
     assert!(tasks.next_batch(4).unwrap().is_some());
 
-    // Other rows of the same length are other rows.
+    // Changed rows of the same length are detected.
     let set = || TasksetOpener::new(&buffer(vec![taskset(&path)])).train().unwrap();
     let mut tasks = set();
     let changed = String::from_utf8(text).unwrap().replace("a.jsonl 3", "A.jsonl 3");

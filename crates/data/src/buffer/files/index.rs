@@ -9,7 +9,6 @@ use std::path::Path;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
 use super::IoContext;
-use super::position::Position;
 use super::wake_file::WakeFile;
 use crate::Sample;
 use crate::buffer::{BufferError, Result};
@@ -226,4 +225,29 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<IndexEntry> {
         checksum: row.get("checksum")?,
         samples: row.get("samples")?,
     })
+}
+
+/// Position before a sample: `BATCH:ROW`. Write batches count from 1, rows from 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::buffer) struct Position {
+    /// Write batch; 0 is before the first.
+    pub(super) batch: u64,
+    /// Number of its samples that were read.
+    pub(super) row: u64,
+}
+
+impl std::fmt::Display for Position {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.batch, self.row)
+    }
+}
+
+impl std::str::FromStr for Position {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (batch, row) = text.split_once(':').ok_or(())?;
+        let number = |text: &str| text.parse().map_err(drop);
+        Ok(Self { batch: number(batch)?, row: number(row)? })
+    }
 }

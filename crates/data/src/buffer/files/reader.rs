@@ -7,7 +7,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use rollway_base::{FileLock, FileLockError};
 
-use super::position::Position;
+use super::index::Position;
 use super::wake_file::WakeWatcher;
 use super::{FileIndex, FileStore, IndexEntry, IoContext, SampleIter, safe_name};
 use crate::Sample;
