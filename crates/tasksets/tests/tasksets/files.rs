@@ -14,9 +14,7 @@ use parquet::file::properties::WriterProperties;
 use rollway_config::SelectorType;
 use serde_json::{Value, json};
 
-use crate::help::{
-    columns, epochs, feather, folder, parquet, read, selected, stream, taskset, write,
-};
+use crate::help::{arrow, columns, epochs, folder, parquet, read, selected, taskset, write};
 
 #[test]
 fn json_lines_are_read_with_blank_lines_marks_and_without_a_last_line_break() {
@@ -140,10 +138,10 @@ fn every_type_of_parquet_and_arrow_becomes_the_json_it_means() {
         assert_eq!(read(taskset(&path)), expected, "{name}");
     }
     let path = folder.path().join("stream.arrow");
-    stream(&path, &batch, 3);
+    arrow(&path, &batch, 3);
     assert_eq!(read(taskset(&path)), expected);
     let path = folder.path().join("file.feather");
-    feather(&path, &batch, 2);
+    arrow(&path, &batch, 2);
     assert_eq!(read(taskset(&path)), expected);
 }
 
@@ -160,7 +158,7 @@ fn rows_are_found_in_any_order_over_groups_batches_and_many_files() {
         let properties = WriterProperties::builder().set_max_row_group_row_count(Some(group));
         let path = folder.path().join("p").join(&name).with_extension("parquet");
         parquet(&path, &batch, properties.build());
-        stream(&folder.path().join("a").join(&name).with_extension("arrow"), &batch, 40);
+        arrow(&folder.path().join("a").join(&name).with_extension("arrow"), &batch, 40);
     }
     for kind in ["p", "a"] {
         let path = folder.path().join(kind);

@@ -9,7 +9,7 @@ use rollway_config::Taskset;
 use rollway_tasksets::TasksetErrorKind;
 use serde_json::{Value, json};
 
-use crate::help::{assert_refused, columns, folder, read, refused, stream, taskset, write};
+use crate::help::{arrow, assert_refused, columns, folder, read, refused, taskset, write};
 
 fn prompts(taskset: Taskset) -> Vec<String> {
     let text = |row: Value| row["prompt"].as_str().unwrap().to_owned();
@@ -36,7 +36,7 @@ fn save_to_disk(folder: &Path, split: Option<&str>, shards: &[&[&str]]) {
     for (number, rows) in shards.iter().enumerate() {
         let name = format!("data-{number:05}-of-{:05}.arrow", shards.len());
         let batch = columns(&[("prompt", Arc::new(StringArray::from(rows.to_vec())))]);
-        stream(&folder.join(&name), &batch, 9);
+        arrow(&folder.join(&name), &batch, 9);
         files.push(json!({"filename": name}));
     }
     let state = json!({"_data_files": files, "_split": split, "_format_type": null});

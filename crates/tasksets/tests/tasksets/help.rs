@@ -48,23 +48,21 @@ pub(crate) fn parquet(path: &Path, batch: &RecordBatch, properties: WriterProper
     writer.close().unwrap();
 }
 
-/// Writes an Arrow stream, `rows` rows per batch.
-pub(crate) fn stream(path: &Path, batch: &RecordBatch, rows: usize) {
+/// Writes an Arrow stream, or a file with a footer for `.feather`, `rows` rows per batch.
+pub(crate) fn arrow(path: &Path, batch: &RecordBatch, rows: usize) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
-    let mut writer = StreamWriter::try_new(File::create(path).unwrap(), &batch.schema()).unwrap();
-    for start in (0..batch.num_rows()).step_by(rows) {
-        writer.write(&batch.slice(start, rows.min(batch.num_rows() - start))).unwrap();
+    let (file, schema) = (File::create(path).unwrap(), batch.schema());
+    let starts = (0..batch.num_rows()).step_by(rows);
+    let parts = starts.map(|start| batch.slice(start, rows.min(batch.num_rows() - start)));
+    if path.extension().is_some_and(|extension| extension == "feather") {
+        let mut writer = FileWriter::try_new(file, &schema).unwrap();
+        parts.for_each(|part| writer.write(&part).unwrap());
+        writer.finish().unwrap();
+    } else {
+        let mut writer = StreamWriter::try_new(file, &schema).unwrap();
+        parts.for_each(|part| writer.write(&part).unwrap());
+        writer.finish().unwrap();
     }
-    writer.finish().unwrap();
-}
-
-/// Writes an Arrow file with a footer, `rows` rows per batch.
-pub(crate) fn feather(path: &Path, batch: &RecordBatch, rows: usize) {
-    let mut writer = FileWriter::try_new(File::create(path).unwrap(), &batch.schema()).unwrap();
-    for start in (0..batch.num_rows()).step_by(rows) {
-        writer.write(&batch.slice(start, rows.min(batch.num_rows() - start))).unwrap();
-    }
-    writer.finish().unwrap();
 }
 
 pub(crate) fn taskset(path: &Path) -> Taskset {

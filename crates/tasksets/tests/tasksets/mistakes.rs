@@ -13,8 +13,8 @@ use rollway_tasksets::{TasksetErrorKind as Kind, TasksetOpener};
 use serde_json::json;
 
 use crate::help::{
-    assert_refused, buffer, columns, feather, folder, parquet, read, refused, rows, selected,
-    stream, taskset, write,
+    arrow, assert_refused, buffer, columns, folder, parquet, read, refused, rows, selected,
+    taskset, write,
 };
 
 #[test]
@@ -159,8 +159,8 @@ fn a_row_without_a_prompt_is_found_before_the_first_batch() {
     let texts = StringArray::from(vec![Some("a"), None, Some("b")]);
     let batch = columns(&[("parts", Arc::new(parts)), ("prompt", Arc::new(texts))]);
     parquet(&folder.path().join("a.parquet"), &batch, WriterProperties::default());
-    stream(&folder.path().join("a.arrow"), &batch, 3);
-    feather(&folder.path().join("a.feather"), &batch, 3);
+    arrow(&folder.path().join("a.arrow"), &batch, 3);
+    arrow(&folder.path().join("a.feather"), &batch, 3);
     write(&folder, "a.csv", "prompt,x\na,1\n,2\nb,3\n");
     for (name, place) in [
         ("a.parquet", "a.parquet, row 2"),
