@@ -81,11 +81,8 @@ const BENCHES: &[(&str, &str)] = &[
     ("rollway-protocol", "roundtrip"),
     ("rollway-experience", "experience"),
     ("rollway-data", "buffers"),
-    ("rollway-data", "files"),
-    ("rollway-data", "ledger"),
     ("rollway-data", "pipeline"),
-    ("rollway-data", "queue"),
-    ("rollway-data", "reader"),
+    ("rollway-ledger", "ledger"),
     ("rollway-gateway", "gateway"),
 ];
 

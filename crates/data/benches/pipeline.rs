@@ -1,8 +1,7 @@
-//! How many experiences per second go through the pipeline, next to what decoding and encoding them
-//! takes alone. All figures come from one run, because the machines we measure on are noisy:
-//! compare them with each other, not with another day's.
+//! Throughput of the pipeline beside decoding and encoding alone. Compare figures of one run only.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+#![expect(clippy::unwrap_used, reason = "a benchmark that fails has no figures")]
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -39,10 +38,8 @@ fn main() {
     let count = TASKS * RUNS;
     let experiences: Vec<Experience> = (0..count).map(experience).collect();
     // One payload for each task, as a slice of runs returns it.
-    let payloads: Vec<Bytes> = experiences
-        .chunks(RUNS as usize)
-        .map(|runs| serialize_many(runs).expect("experiences that keep to the rules"))
-        .collect();
+    let payloads: Vec<Bytes> =
+        experiences.chunks(RUNS as usize).map(|runs| serialize_many(runs).unwrap()).collect();
     let size: usize = payloads.iter().map(Bytes::len).sum();
     println!("{count} experiences of {TOKENS} tokens in {TASKS} payloads: {size} bytes");
     println!("{:44} {:>12} {:>16} {:>16}", "", "best", "best", "median");
@@ -65,9 +62,9 @@ fn main() {
     ] {
         let input = saves_input.then(|| Box::new(Sink) as Box<dyn ExperienceWriter>);
         let mut pipeline = Pipeline::new(build(&operators), input, Box::new(Sink));
-        pipeline.prepare().expect("operators without needs");
+        pipeline.prepare().unwrap();
         measure(name, || {
-            let report = pipeline.process("batch", limit).expect("nothing that can fail");
+            let report = pipeline.process("batch", limit).unwrap();
             assert_eq!(report.stored, count as usize);
             report
         });
@@ -76,22 +73,22 @@ fn main() {
 
 fn build(operators: &[(&str, Value)]) -> Vec<Box<dyn Operator>> {
     let registry = OperatorRegistry::built_in();
-    let build = |(name, args): &(&str, Value)| registry.build(name, args).expect("valid arguments");
+    let build = |(name, args): &(&str, Value)| registry.build(name, args).unwrap();
     operators.iter().map(build).collect()
 }
 
 fn encode(payloads: &[Bytes]) -> Vec<Sample> {
     let decoded = payloads.iter().cloned().map(deserialize_many);
-    let experiences = decoded.flat_map(|payload| payload.expect("a whole payload"));
-    let encode = |experience| Sample::new(&experience).expect("it was one before");
+    let experiences = decoded.flat_map(|payload| payload.unwrap());
+    let encode = |experience| Sample::new(&experience).unwrap();
     experiences.map(encode).collect()
 }
 
 fn with_advantages(experiences: &[Experience]) -> Vec<Bytes> {
-    let [mut grpo] = build(&[("grpo", json!(null))]).try_into().ok().expect("one operator");
-    let outcome = grpo.process(experiences.to_vec()).expect("experiences with rewards");
+    let [mut grpo] = build(&[("grpo", json!(null))]).try_into().ok().unwrap();
+    let outcome = grpo.process(experiences.to_vec()).unwrap();
     let runs = outcome.experiences.chunks(RUNS as usize);
-    runs.map(|runs| serialize_many(runs).expect("experiences that keep to the rules")).collect()
+    runs.map(|runs| serialize_many(runs).unwrap()).collect()
 }
 
 /// Prints the best and the median of several rounds, in experiences per second.
@@ -129,8 +126,8 @@ fn experience(number: u32) -> Experience {
         logprobs: Some((0..response).map(|position| -0.001 * position as f32).collect()),
         action_mask: Some((0..response).map(|position| position % 7 != 0).collect()),
         reward: Some(f64::from(number * 7 % 5) / 4.0),
-        info: Json::from_value(&info).expect("an object"),
+        info: Json::from_value(&info).unwrap(),
         ..ExperienceFields::default()
     })
-    .expect("an experience that keeps to the rules")
+    .unwrap()
 }

@@ -1,21 +1,18 @@
-//! Experiences as columns: Arrow record batches, and the bytes in which Python takes them.
+//! Experiences as Arrow record batches and IPC streams for Python.
 //!
-//! The columns are told in `docs/experience-columns.md`. Nothing gets lost on the way there and
-//! back: what is absent stays absent and floats keep their bits. Where experiences come from is
-//! not asked; what does not fit is an error that names the column.
+//! `docs/experience-columns.md` describes the columns. The conversion is lossless: absent values
+//! stay absent and floats keep their bits. Errors name the column.
 
-mod error;
 mod read;
 mod schema;
 mod write;
 
 use arrow_array::RecordBatch;
 use arrow_ipc::writer::StreamWriter;
-use arrow_schema::ArrowError;
+use arrow_schema::{ArrowError, DataType};
 use bytes::Bytes;
-use rollway_experience::Experience;
+use rollway_experience::{Experience, FieldError};
 
-pub use self::error::ColumnError;
 pub use self::read::from_batch;
 pub use self::schema::schema;
 pub use self::write::to_batch;
@@ -24,7 +21,7 @@ pub use self::write::to_batch;
 #[cfg(target_endian = "big")]
 compile_error!("columns are written for machines that are little endian");
 
-/// Makes an Arrow IPC stream of one batch, which `pyarrow.ipc.open_stream` reads.
+/// Encodes an Arrow IPC stream of one batch, which `pyarrow.ipc.open_stream` reads.
 pub fn to_ipc(experiences: &[Experience]) -> Result<Bytes, ColumnError> {
     let batch = to_batch(experiences)?;
     let write = |batch: &RecordBatch| -> Result<Vec<u8>, ArrowError> {
@@ -34,4 +31,23 @@ pub fn to_ipc(experiences: &[Experience]) -> Result<Bytes, ColumnError> {
         writer.into_inner()
     };
     Ok(write(&batch)?.into())
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ColumnError {
+    #[error("no column `{column}`; {expected} is expected")]
+    Missing { column: &'static str, expected: DataType },
+    #[error("column `{column}` holds {found}; {expected} is expected")]
+    Type { column: &'static str, found: DataType, expected: DataType },
+    #[error("column `{column}` has {found} absent values inside where none may be absent")]
+    Null { column: &'static str, found: usize },
+    #[error("row {row}: {error}")]
+    Value { row: usize, error: FieldError },
+    /// The id columns contradict each other.
+    #[error("row {row}: column `uid` says `{found}`; the columns of its parts say `{expected}`")]
+    Name { row: usize, found: String, expected: String },
+    #[error("column `{column}` would have more than {} entries; convert fewer at once", i32::MAX)]
+    TooLarge { column: &'static str },
+    #[error(transparent)]
+    Arrow(#[from] ArrowError),
 }

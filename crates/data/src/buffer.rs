@@ -1,10 +1,11 @@
-//! Buffers: where experiences wait for the trainer.
+//! Buffers: storage of experiences between writers and the trainer.
 //!
-//! A [`Buffer`] is opened from an address; its [`ExperienceWriter`]s take [`WriteBatch`]s, its
-//! [`ExperienceReader`]s return [`Sample`]s. What a writer has acknowledged is neither lost nor
-//! doubled by writing it again; what a reader returns is kept until acknowledged, where possible.
+//! A [`Buffer`] is opened from an address; its [`ExperienceWriter`]s take [`WriteBatch`]es, its
+//! [`ExperienceReader`]s return [`Sample`]s. Acknowledged writes are neither lost nor duplicated;
+//! samples are kept until the reader acknowledges them, where possible.
 
 mod address;
+mod change_counter;
 mod error;
 mod files;
 mod jsonl;
@@ -28,89 +29,80 @@ pub use self::queue::{ExperienceQueue, QueueUsage};
 pub use self::sqlite::SqliteBuffer;
 use crate::{Sample, WriteBatch};
 
-/// What every access to a buffer returns.
 pub type Result<T, E = BufferError> = std::result::Result<T, E>;
 
-/// A place for experiences. Cheap to share; writers and readers are made from it.
+/// A store of experiences. Cheap to share.
 pub trait Buffer: Send + Sync {
-    /// Opens a writer. Writers are counted by name: data ends when every writer that was ever
-    /// opened has been closed. A writer that died opens again under its name and is counted once.
+    /// Opens a writer. Writers are counted by name: data ends when every writer ever opened has
+    /// closed. A restarted writer reopens under its name and counts once.
     fn writer(&self, name: &str) -> Result<Box<dyn ExperienceWriter>>;
 
     /// Opens a reader. Readers of one name share one position.
     fn reader(&self, name: &str) -> Result<Box<dyn ExperienceReader>>;
 
-    /// Returns how much it holds, if it knows without looking for long.
+    /// Returns the fill level. `None`: not known cheaply.
     fn usage(&self) -> Option<QueueUsage> {
         None
     }
 }
 
-/// Puts experiences into a buffer.
 pub trait ExperienceWriter: Send {
-    /// Stores a lot, whole or not at all. Samples whose ids are known are not stored again.
-    fn write(&mut self, lot: &WriteBatch) -> Result<WriteResult>;
+    /// Stores a batch atomically. Samples with known ids are not stored again.
+    fn write(&mut self, batch: &WriteBatch) -> Result<WriteResult>;
 
-    /// Says that this writer brings no more.
+    /// Declares that this writer writes no more.
     fn close(&mut self) -> Result<()>;
 }
 
-/// What became of a lot.
+/// Outcome of a write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriteResult {
-    /// Samples that are in the buffer now and were not before.
+    /// Samples newly stored.
     pub stored: usize,
-    /// Samples that the buffer knew already.
+    /// Samples that were stored before.
     pub known: usize,
-    /// Samples that had to give way, these or older ones, by reason.
+    /// Samples dropped for lack of room, new or old, by reason.
     pub dropped: std::collections::BTreeMap<&'static str, usize>,
 }
 
-/// Takes experiences out of a buffer.
 pub trait ExperienceReader: Send {
-    /// Waits for samples. Returns early when there are `ask.count` of them, short when time is up
-    /// or data has ended, and loses nothing in either case. Acknowledges what was read before,
-    /// unless `ask.keep` says otherwise.
-    fn read(&mut self, ask: &ReadRequest) -> Result<ReadResult>;
+    /// Waits for samples. Returns when `request.count` are available, or with fewer at the timeout
+    /// or at the end of data; loses nothing in either case. Acknowledges earlier reads unless
+    /// `request.keep`.
+    fn read(&mut self, request: &ReadRequest) -> Result<ReadResult>;
 
-    /// Returns where this reader stands, as text to be kept with the trainer's own state.
+    /// Returns the position of this reader, to be saved with the trainer's state.
     fn position(&self) -> String;
 
-    /// Goes back, or on, to a position: what was read after it is read again.
+    /// Moves to a position; samples behind it are read again.
     fn seek(&mut self, position: &str) -> Result<()>;
 }
 
-/// What a reader wants.
 #[derive(Clone, Debug)]
 pub struct ReadRequest {
-    /// How many samples at most.
+    /// Maximum number of samples.
     pub count: usize,
-    /// How long to wait for them.
     pub timeout: Duration,
-    /// Samples of older versions are passed over and counted.
+    /// Samples of older versions are skipped and counted.
     pub min_model_version: u64,
-    /// Keep what was read before as unacknowledged, so that a seek can return to it.
+    /// Leaves earlier reads unacknowledged, so that a seek can return to them.
     pub keep: bool,
 }
 
-/// What a reader got.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReadResult {
-    /// The samples, `ask.count` at most.
     pub samples: Vec<Sample>,
-    /// Samples that were passed over because they were too old.
+    /// Samples skipped as too old.
     pub stale: usize,
-    /// Why it is not more.
     pub end: ReadEnd,
 }
 
-/// Why a read returned.
+/// Reason why a read returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadEnd {
-    /// There were as many as asked for.
+    /// The requested number is reached.
     Full,
-    /// Time was up.
     TimedOut,
-    /// There will be no more: every writer has closed and everything has been read.
+    /// Every writer has closed and everything has been read.
     Finished,
 }

@@ -1,10 +1,9 @@
-//! From the payloads of a batch to experiences worth training on.
+//! Pipeline: from the payloads of a batch to experiences for training.
 //!
-//! A [`Pipeline`] decodes payloads, keeps them as they came if asked, runs its [`Operator`]s in
-//! order and writes what remains to the output, all under the key of the call. Every step can be
-//! repeated: what comes in is decoded anew for every call, and writers know what they have. What is
-//! made of a configuration comes from a [`OperatorRegistry`]. `docs/pipeline.md` describes the
-//! [`operators`] and tells how to write one.
+//! A [`Pipeline`] decodes payloads, optionally saves them, runs its [`Operator`]s in order and
+//! writes the result, all under the key of the call. Every step is repeatable: input is decoded
+//! anew for every call, and writers deduplicate. An [`OperatorRegistry`] creates operators from a
+//! configuration; `docs/pipeline.md` describes the [`operators`].
 
 mod arguments;
 mod error;
@@ -32,7 +31,7 @@ pub use self::report::{DroppedExperiences, PipelineReport};
 use crate::buffer::{ExperienceWriter, WriteResult};
 use crate::{Sample, WriteBatch};
 
-/// The way of the experiences of a batch. It holds no more than the batch of one call.
+/// Runs the operators of a job. Holds no more than the batch of one call.
 pub struct Pipeline {
     stages: Vec<PipelineStep>,
     input: Option<Box<dyn ExperienceWriter>>,
@@ -40,7 +39,7 @@ pub struct Pipeline {
     state: PipelineState,
 }
 
-/// An operator and what it is called in metrics and errors.
+/// An operator and its label in metrics and errors.
 struct PipelineStep {
     label: String,
     operator: Box<dyn Operator>,
@@ -53,18 +52,18 @@ enum PipelineState {
     Closed,
 }
 
-/// Experiences on their way through the operators, and what is known about them so far.
+/// Experiences between operators, with counts and metrics so far.
 struct Flow {
     begin: Instant,
     experiences: Vec<Experience>,
-    /// Their names, as buffers compare them.
+    /// Ids of `experiences`.
     ids: HashSet<String>,
     numbers: MetricsBuilder,
     report: PipelineReport,
 }
 
 impl Pipeline {
-    /// Makes a pipeline. `input`, if given, gets the experiences as they came.
+    /// Creates a pipeline. `input`, if given, stores the experiences as received.
     pub fn new(
         operators: Vec<Box<dyn Operator>>,
         input: Option<Box<dyn ExperienceWriter>>,
@@ -76,8 +75,8 @@ impl Pipeline {
         Self { stages, input, output: Some(output), state: PipelineState::New }
     }
 
-    /// Gets all operators ready. If one of them fails, those before it are closed again, and it may
-    /// be tried once more. Does nothing if they are ready.
+    /// Prepares all operators. If one fails, those before it are closed again and a retry is
+    /// possible. Idempotent.
     pub fn prepare(&mut self) -> Result<(), PipelineError> {
         match self.state {
             PipelineState::Closed => return Err(PipelineError::Closed),
@@ -94,10 +93,10 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Takes the payloads of a batch. When it returns a report, what remained is in the output.
+    /// Processes the payloads of a batch. On success the result is in the output.
     ///
-    /// The key names the batch: the same call again, after an error or a crash, has no further
-    /// effect on what is stored. Empty payloads are passed over.
+    /// The key identifies the batch: repeating the call after an error or a crash stores nothing
+    /// twice. Empty payloads are ignored.
     pub fn process(
         &mut self,
         key: &str,
@@ -111,8 +110,8 @@ impl Pipeline {
         let mut flow = Flow::decode(payloads)?;
         if let Some(input) = &mut self.input {
             let begin = Instant::now();
-            let lot = lot(format!("{key}/input"), &flow.experiences)?;
-            write(input.as_mut(), &lot).map_err(PipelineError::Input)?;
+            let write_batch = write_batch(format!("{key}/input"), &flow.experiences)?;
+            write(input.as_mut(), &write_batch).map_err(PipelineError::Input)?;
             flow.numbers.time(SAVE_INPUT, begin.elapsed());
         }
         for stage in &mut self.stages {
@@ -122,8 +121,8 @@ impl Pipeline {
         flow.into_output(key, output)
     }
 
-    /// Closes the operators, and then the writers, which tells the readers that no more comes. If a
-    /// writer does not close, it may be tried again; the other is closed nevertheless.
+    /// Closes the operators and then the writers, which ends the data. Repeatable if a writer
+    /// fails; the other one is closed nevertheless.
     pub fn close(&mut self) -> Result<(), PipelineError> {
         if self.state == PipelineState::Prepared {
             self.stages.iter_mut().rev().for_each(PipelineStep::close);
@@ -159,7 +158,7 @@ impl PipelineStep {
             .map_err(|source| PipelineError::Operator { operator: label.clone(), source })
     }
 
-    /// Closing has nobody to report to: what goes wrong is logged.
+    /// Errors of closing are logged.
     fn close(&mut self) {
         let Self { label, operator } = self;
         if let Err(error) = guarded(label, || operator.close()) {
@@ -169,8 +168,8 @@ impl PipelineStep {
 }
 
 impl Flow {
-    /// Decodes payloads. Of several experiences with one name the first counts, since no buffer
-    /// would hold the others.
+    /// Decodes payloads. Of several experiences with one id the first counts; a buffer would reject
+    /// the others.
     fn decode(payloads: &[Bytes]) -> Result<Self, PipelineError> {
         let begin = Instant::now();
         let mut report = PipelineReport::default();
@@ -193,7 +192,7 @@ impl Flow {
         Ok(flow)
     }
 
-    /// Sends the experiences through an operator and counts what became of them.
+    /// Runs an operator and counts the outcome.
     fn through(mut self, stage: &mut PipelineStep) -> Result<Self, PipelineError> {
         let begin = Instant::now();
         let outcome = stage.process(std::mem::take(&mut self.experiences))?;
@@ -206,15 +205,15 @@ impl Flow {
             }
         }
         let kept = self.ids.intersection(&before).count();
-        let (found, said) = (before.len() - kept, outcome.dropped.values().sum());
-        if said > found {
-            return Err(PipelineError::Miscounted { operator: label.clone(), said, found });
+        let (found, explained) = (before.len() - kept, outcome.dropped.values().sum());
+        if explained > found {
+            return Err(PipelineError::Miscounted { operator: label.clone(), explained, found });
         }
         self.report.added += self.ids.len() - kept;
         for (reason, count) in outcome.dropped {
             self.drop(label, &reason, count);
         }
-        self.drop(label, OperatorOutput::UNEXPLAINED, found - said);
+        self.drop(label, OperatorOutput::UNEXPLAINED, found - explained);
         self.numbers.count(&format!("{label}/filtered_count"), found);
         self.learn(label, &outcome.selector);
         self.numbers.operator(label, stage.operator.name(), &outcome.metrics);
@@ -222,18 +221,18 @@ impl Flow {
         Ok(self)
     }
 
-    /// Writes what remains, and says what became of everything.
+    /// Writes the experiences and returns the report.
     fn into_output(
         mut self,
         key: &str,
         output: &mut dyn ExperienceWriter,
     ) -> Result<PipelineReport, PipelineError> {
         let begin = Instant::now();
-        let lot = lot(format!("{key}/output"), &self.experiences)?;
-        let written = write(output, &lot).map_err(PipelineError::Output)?;
+        let write_batch = write_batch(format!("{key}/output"), &self.experiences)?;
+        let written = write(output, &write_batch).map_err(PipelineError::Output)?;
         self.numbers.time(WRITE, begin.elapsed());
         self.numbers.time(TOTAL, self.begin.elapsed());
-        self.numbers.count("experience_count", lot.samples.len());
+        self.numbers.count("experience_count", write_batch.samples.len());
         self.numbers.count("filtered_count", self.report.dropped_count());
         let WriteResult { stored, known, dropped: displaced } = written;
         Ok(PipelineReport {
@@ -253,7 +252,7 @@ impl Flow {
         }
     }
 
-    /// Takes over pass rates. A task that an earlier operator spoke of is not learned twice.
+    /// Merges pass rates; a task is learned once.
     fn learn(&mut self, label: &str, selector: &PassRates) {
         let known = selector.iter().filter(|rate| !self.report.selector.add(**rate)).count();
         if known > 0 {
@@ -262,7 +261,7 @@ impl Flow {
     }
 }
 
-/// Calls an operator. What it panics about must not take the batch along.
+/// Calls an operator and converts its panics to errors.
 fn guarded<T>(label: &str, call: impl FnOnce() -> T) -> Result<T, PipelineError> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
         let (operator, message) = (label.to_owned(), message(panic.as_ref()).to_owned());
@@ -275,7 +274,7 @@ fn message(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
-fn lot(key: String, experiences: &[Experience]) -> Result<WriteBatch, PipelineError> {
+fn write_batch(key: String, experiences: &[Experience]) -> Result<WriteBatch, PipelineError> {
     let sample = |experience: &Experience| {
         let refused = |source| PipelineError::Encode { id: experience.eid.uid(), source };
         Sample::new(experience).map_err(refused)
@@ -284,15 +283,19 @@ fn lot(key: String, experiences: &[Experience]) -> Result<WriteBatch, PipelineEr
     Ok(WriteBatch { key: key.into(), samples })
 }
 
-/// Writes a lot, unless there is nothing in it.
+/// Writes a batch unless it is empty.
 fn write(
     writer: &mut dyn ExperienceWriter,
-    lot: &WriteBatch,
+    write_batch: &WriteBatch,
 ) -> crate::buffer::Result<WriteResult> {
-    if lot.samples.is_empty() { Ok(WriteResult::default()) } else { writer.write(lot) }
+    if write_batch.samples.is_empty() {
+        Ok(WriteResult::default())
+    } else {
+        writer.write(write_batch)
+    }
 }
 
-/// Closes a writer and forgets it; keeps it if it does not close.
+/// Closes a writer; keeps it on failure.
 fn close(writer: &mut Option<Box<dyn ExperienceWriter>>) -> crate::buffer::Result<()> {
     if let Some(open) = writer {
         open.close()?;

@@ -1,4 +1,4 @@
-//! Experiences as buffers hold them: bytes, and what is asked of them without decoding.
+//! Encoded experiences with the fields that buffers need.
 
 use std::sync::Arc;
 
@@ -8,18 +8,16 @@ use rollway_experience::{Experience, PayloadError, deserialize, serialize};
 /// One experience in a buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// The whole name of the experience (`Eid::uid`); no buffer holds a name twice.
+    /// Full id of the experience (`Eid::uid`), unique in a buffer.
     pub id: Arc<str>,
-    /// The oldest version of the model that produced a part of it; 0 if nobody said.
+    /// Oldest model version that produced a part of it; 0 if unknown.
     pub model_version: u64,
-    /// Its reward, if it was judged.
     pub reward: Option<f64>,
-    /// A payload of exactly this experience.
+    /// Payload of exactly this experience.
     pub payload: Bytes,
 }
 
 impl Sample {
-    /// Encodes an experience.
     pub fn new(experience: &Experience) -> Result<Self, PayloadError> {
         Ok(Self {
             id: experience.eid.uid().into(),
@@ -35,16 +33,15 @@ impl Sample {
     }
 }
 
-/// Samples that are written together: whole, or not at all.
+/// Samples that are written atomically.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WriteBatch {
-    /// What it is called. The same lot written again, also after a crash, has the same key and no
-    /// further effect.
+    /// Idempotency key: writing the same batch again, also after a crash, has no further effect.
     pub key: Arc<str>,
     pub samples: Vec<Sample>,
 }
 
-/// Returns the oldest version that produced a part of an experience.
+/// Returns the oldest model version that produced a part of an experience; 0 if unknown.
 pub fn model_version(experience: &Experience) -> u64 {
     let recorded = experience.model_versions.as_ref().and_then(|versions| versions.oldest());
     let stamped = || experience.info.get("model_version").and_then(|value| value.as_u64());

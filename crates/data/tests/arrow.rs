@@ -1,4 +1,4 @@
-//! Experiences as columns: nothing gets lost, and what does not fit is named.
+//! Experiences as columns: lossless, with named errors.
 
 #![expect(clippy::unwrap_used, reason = "a helper of a test may fail it")]
 
@@ -21,7 +21,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_gets_lost(experiences in vec(experience(), 0..5), skip in 0..3_usize) {
+    fn the_conversion_is_lossless(experiences in vec(experience(), 0..5), skip in 0..3_usize) {
         let batch = to_batch(&experiences).unwrap();
         prop_assert_eq!(batch.schema(), schema());
         let read = from_batch(&batch).unwrap();
@@ -35,7 +35,7 @@ proptest! {
     }
 
     #[test]
-    fn a_stream_for_python_is_the_same_batch(experiences in vec(experience(), 0..4)) {
+    fn an_ipc_stream_contains_the_same_batch(experiences in vec(experience(), 0..4)) {
         let bytes = to_ipc(&experiences).unwrap();
         let stream = arrow_ipc::reader::StreamReader::try_new(&bytes[..], None).unwrap();
         let batches: Vec<RecordBatch> = stream.collect::<Result<_, _>>().unwrap();
@@ -46,7 +46,7 @@ proptest! {
 }
 
 #[test]
-fn a_foreign_column_is_named_with_what_is_expected() {
+fn a_wrong_column_is_named_with_the_expected_type() {
     let batch = to_batch(&[plain()]).unwrap();
     for field in schema().fields() {
         let name = field.name().as_str();
@@ -70,7 +70,7 @@ fn a_foreign_column_is_named_with_what_is_expected() {
 }
 
 #[test]
-fn a_foreign_value_is_named_with_its_row() {
+fn an_invalid_value_is_named_with_its_row() {
     let batch = to_batch(&[plain()]).unwrap();
     let text = |text: &str| -> ArrayRef { Arc::new(StringArray::from(vec![text])) };
     for (column, value, expected) in [
@@ -99,7 +99,7 @@ fn absent_entries_of_lists_are_refused() {
 }
 
 #[test]
-fn more_columns_than_ours_are_passed_over() {
+fn unknown_columns_are_ignored() {
     let batch = to_batch(&[plain()]).unwrap();
     let more = with(&batch, "weight", Arc::new(Int64Array::from(vec![1])));
     assert_eq!(from_batch(&more).unwrap(), [plain()]);
@@ -140,10 +140,10 @@ fn experience() -> impl Strategy<Value = Experience> {
     );
     (eid(), arrays, status(), of(versions()), text_columns(), media()).prop_filter_map(
         "the rules of experiences",
-        |(eid, arrays, truncate_status, model_versions, words, media)| {
+        |(eid, arrays, truncate_status, model_versions, texts, media)| {
             let ((tokens, prompt_length), floats, action_mask, answers, reward) = arrays;
             let [logprobs, token_level_reward, advantages, returns, teacher_logprobs] = floats;
-            let (info, metrics, [prompt_text, response_text], json) = words;
+            let (info, metrics, [prompt_text, response_text], json) = texts;
             let [messages, tools, chosen_messages, rejected_messages] = json;
             let fields = ExperienceFields {
                 eid,

@@ -1,9 +1,9 @@
-//! What the ledger costs: records per second and processor time per record with commits under way,
-//! beside a plain write and sync of the same bytes; and the time of one commit alone. All figures
-//! come from one run, because the machines we measure on are noisy: compare them with each other,
-//! not with another day's.
+//! Cost of the ledger: records per second and CPU time per record with commits, beside a plain
+//! write and sync of the same bytes; and the latency of one commit. Compare figures of one run
+//! only.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+#![expect(clippy::unwrap_used, reason = "a benchmark that fails has no figures")]
 
 use std::fs::File;
 use std::io::Write;
@@ -36,7 +36,7 @@ fn now(clock: ClockId) -> Duration {
 }
 
 fn open(dir: &std::path::Path, runs: u32) -> Ledger {
-    let (ledger, _) = Ledger::open(dir, LedgerOptions::new("bench")).expect("an empty folder");
+    let (ledger, _) = Ledger::open(dir, LedgerOptions::new("bench")).unwrap();
     let task = TaskEntry {
         workflow: "noop".into(),
         common: None,
@@ -48,8 +48,8 @@ fn open(dir: &std::path::Path, runs: u32) -> Ledger {
     let kind = BatchType::Train;
     let submitted =
         LedgerEntry::Submitted { key: KEY, batch: &batch, kind, min_wait_num: None, tasks: &tasks };
-    ledger.append(submitted).expect("there is room");
-    ledger.sync().expect("a disk that works");
+    ledger.append(submitted).unwrap();
+    ledger.sync().unwrap();
     ledger
 }
 
@@ -58,10 +58,9 @@ fn payload(bytes: usize) -> RunEnd<RunOutput<Bytes>> {
     RunEnd::Succeeded(RunOutput { payload: Some(Bytes::from(vec![7; bytes])), metrics })
 }
 
-/// Appends, and asks for a commit after every `every` records, as a loop does that takes in
-/// messages in batches.
+/// Appends, with a commit after every `every` records.
 fn appended(bytes: usize, runs: u32, every: u32) {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().unwrap();
     let ledger = open(dir.path(), runs);
     let end = payload(bytes);
     let clocks = [ClockId::ThreadCPUTime, ClockId::ProcessCPUTime];
@@ -70,17 +69,15 @@ fn appended(bytes: usize, runs: u32, every: u32) {
     for task in 0..TASKS {
         for run in 0..runs {
             let (task, run) = (TaskId(task), RunId(run));
-            ledger
-                .append(LedgerEntry::RunEnded { key: KEY, task, run, end: &end })
-                .expect("a run that has not ended");
+            ledger.append(LedgerEntry::RunEnded { key: KEY, task, run, end: &end }).unwrap();
             count += 1;
             if count % every == 0 {
-                ledger.commit(Box::new(|done| done.expect("a disk that works")));
+                ledger.commit(Box::new(|done| done.unwrap()));
             }
         }
     }
     let thread = now(clocks[0]) - before[0];
-    ledger.sync().expect("a disk that works");
+    ledger.sync().unwrap();
     let (time, process) = (begin.elapsed(), now(clocks[1]) - before[1]);
     let each = |time: Duration| time.as_secs_f64() * 1e9 / f64::from(count);
     println!(
@@ -93,15 +90,15 @@ fn appended(bytes: usize, runs: u32, every: u32) {
 
 /// Writes as many bytes, a mebibyte and a sync at a time.
 fn plain(bytes: usize, runs: u32) {
-    let dir = tempfile::tempdir().expect("a folder");
-    let mut file = File::create(dir.path().join("plain")).expect("a file");
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = File::create(dir.path().join("plain")).unwrap();
     let (begin, before) = (Instant::now(), now(ClockId::ThreadCPUTime));
     // A record is its payload, a frame and two metrics.
     let all = (bytes + 60) * (TASKS * runs) as usize;
     let chunk = vec![7; 1 << 20];
     for _ in 0..all.div_ceil(chunk.len()) {
-        file.write_all(&chunk).expect("a disk that works");
-        file.sync_data().expect("a disk that works");
+        file.write_all(&chunk).unwrap();
+        file.sync_data().unwrap();
     }
     let (time, thread) = (begin.elapsed(), now(ClockId::ThreadCPUTime) - before);
     let count = f64::from(TASKS * runs);
@@ -115,25 +112,23 @@ fn plain(bytes: usize, runs: u32) {
 /// One record, one commit, one wait; beside one write and one sync.
 fn alone() {
     const ROUNDS: u32 = 300;
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().unwrap();
     let ledger = open(dir.path(), ROUNDS);
     let end = payload(100);
-    let mut file = File::create(dir.path().with_extension("plain")).expect("a file");
+    let mut file = File::create(dir.path().with_extension("plain")).unwrap();
     let (mut ours, mut plain) = (Vec::new(), Vec::new());
     for run in 0..ROUNDS {
         let begin = Instant::now();
         let (task, run) = (TaskId(0), RunId(run));
-        ledger
-            .append(LedgerEntry::RunEnded { key: KEY, task, run, end: &end })
-            .expect("a run that has not ended");
-        ledger.sync().expect("a disk that works");
+        ledger.append(LedgerEntry::RunEnded { key: KEY, task, run, end: &end }).unwrap();
+        ledger.sync().unwrap();
         ours.push(begin.elapsed());
         let begin = Instant::now();
-        file.write_all(&[7; 160]).expect("a disk that works");
-        file.sync_data().expect("a disk that works");
+        file.write_all(&[7; 160]).unwrap();
+        file.sync_data().unwrap();
         plain.push(begin.elapsed());
     }
-    std::fs::remove_file(dir.path().with_extension("plain")).expect("the file made above");
+    std::fs::remove_file(dir.path().with_extension("plain")).unwrap();
     let median = |times: &mut Vec<Duration>| {
         times.sort();
         times[times.len() / 2].as_micros()

@@ -1,12 +1,12 @@
-//! The building blocks of records: numbers in as many bytes as they need (seven bits each, the
-//! lowest first, the top bit set while more follow), floats as eight bytes little-endian, texts and
-//! bytes behind their length, lists behind their count, what may be absent behind a 0 or a 1.
+//! Encoding of ledger records. Integers are varints (seven bits each, lowest first), floats eight
+//! bytes little-endian; strings and byte strings follow their length, lists their count, optional
+//! values a 0 or a 1.
 
 use std::sync::Arc;
 
 use rollway_core::metrics::Metrics;
 
-/// What was read instead of what should be there.
+/// Decoded value, or a description of the malformed bytes.
 pub(super) type Decoded<T> = Result<T, String>;
 
 pub(super) fn put(out: &mut Vec<u8>, mut number: u64) {
@@ -22,7 +22,6 @@ pub(super) fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Puts what may be absent.
 pub(super) fn put_option<T>(out: &mut Vec<u8>, value: Option<T>, put: fn(&mut Vec<u8>, T)) {
     out.push(u8::from(value.is_some()));
     if let Some(value) = value {
@@ -42,7 +41,7 @@ pub(super) fn put_metrics(out: &mut Vec<u8>, metrics: &Metrics) {
     }
 }
 
-/// Reads a record from its beginning to its end.
+/// Cursor over the bytes of a record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EntryReader<'a>(pub(super) &'a [u8]);
 
@@ -71,7 +70,7 @@ impl<'a> EntryReader<'a> {
         u32::try_from(self.number()?).map_err(|_| "a number beyond all bounds".into())
     }
 
-    /// Reads a count of things of at least a byte each.
+    /// Reads a count of elements of at least one byte each.
     pub(super) fn count(&mut self) -> Decoded<usize> {
         let count = self.number()?;
         if count > self.0.len() as u64 {
@@ -113,7 +112,7 @@ impl<'a> EntryReader<'a> {
         Ok(pairs.into_iter().collect())
     }
 
-    /// Reads a name out of a closed list.
+    /// Reads a name from a closed list.
     pub(super) fn name<T: Copy>(&mut self, all: &[T], name: fn(T) -> &'static str) -> Decoded<T> {
         let text = self.text()?;
         let found = all.iter().copied().find(|one| name(*one) == text);

@@ -1,11 +1,10 @@
-//! Compaction: what still matters is copied to the end of the log, then everything before the
-//! copies is removed.
+//! Compaction: copies live records to the end of the log, then removes everything before the
+//! copies.
 //!
-//! It goes on beside whoever appends, and a process may die at any point of it. Until the first
-//! segment is named anew, which happens at once or not at all, everything is there, and some of it
-//! twice, which recovery does not mind. A record is copied under the lock under which batches end,
-//! so that no copy follows the end of its batch: otherwise a later compaction could remove the end
-//! and keep the copy, and the batch would rise again.
+//! It runs beside appends and may be interrupted at any point. Nothing is missing until `start` is
+//! replaced atomically, and recovery ignores duplicates. Records are copied under the lock under
+//! which batches end, so that no copy follows the end of its batch: a later compaction could remove
+//! the end, keep the copy and so revive the batch.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,27 +14,27 @@ use super::record;
 use super::{Ledger, LedgerShared};
 use crate::log::{FramePart, LogError};
 
-/// Copies in memory before they are written.
+/// Maximum bytes of copies in memory before they are synced.
 const UNSYNCED: u64 = 8 << 20;
 
 impl Ledger {
-    /// Copies what matters and removes the rest. It happens by itself when there is enough to
-    /// remove; blocks.
+    /// Copies live records and removes the rest. Runs automatically when enough can be removed;
+    /// blocks.
     pub fn compact(&self) -> Result<(), LedgerError> {
-        let busy = std::mem::replace(&mut self.inner.book().compacting, true);
+        let busy = std::mem::replace(&mut self.inner.live.lock().compacting, true);
         if busy { Ok(()) } else { self.inner.compact() }
     }
 
-    /// Begins to compact if there is more to remove than to keep.
-    pub(super) fn compact_if_worth_it(&self, book: &mut super::LiveRecords) {
-        // Whoever compacts may be holding the segments while it waits for the disk.
-        if book.compacting {
+    /// Starts compaction if more can be removed than is kept.
+    pub(super) fn compact_if_worth_it(&self, live: &mut super::LiveRecords) {
+        // The compacting thread may hold the segments while it waits for the disk.
+        if live.compacting {
             return;
         }
         let log = &self.inner.log;
-        let garbage = (log.end() - log.first()).saturating_sub(book.live_bytes);
-        let worth = garbage > book.live_bytes.max(self.inner.options.compact_bytes_min);
-        // While much waits to be written there is no hurry to write more.
+        let garbage = (log.end() - log.first()).saturating_sub(live.live_bytes);
+        let worth = garbage > live.live_bytes.max(self.inner.options.compact_bytes_min);
+        // A log that is behind must not get more to write.
         if !worth || log.behind() {
             return;
         }
@@ -43,36 +42,36 @@ impl Ledger {
         let thread = std::thread::Builder::new().name("rollway-compact".into());
         let started = thread.spawn(move || {
             if let Err(error) = inner.compact() {
-                tracing::warn!(%error, "the ledger could not be compacted; it is tried again");
+                tracing::warn!(%error, "cannot compact the ledger; retrying later");
             }
         });
         match started {
             Ok(thread) => {
-                book.compacting = true;
-                *self.compactor() = Some(thread);
+                live.compacting = true;
+                *self.compactor.lock() = Some(thread);
             }
-            Err(error) => tracing::warn!(%error, "no thread to compact the ledger"),
+            Err(error) => tracing::warn!(%error, "cannot start a thread to compact the ledger"),
         }
     }
 }
 
 impl LedgerShared {
-    /// Compacts; whoever calls has set `compacting`.
+    /// Compacts; the caller has set `compacting`.
     fn compact(&self) -> Result<(), LedgerError> {
         let done = self.copy_and_remove();
-        self.book().compacting = false;
+        self.live.lock().compacting = false;
         done
     }
 
     fn copy_and_remove(&self) -> Result<(), LedgerError> {
-        // While the disk is full this fails, and nothing is copied into memory for nothing.
+        // Fails while the disk is full, before anything is copied into memory.
         self.log.sync()?;
         let until = {
-            let book = self.book();
+            let live = self.live.lock();
             self.log.rotate();
             let until = self.log.end();
             let mut state = Vec::new();
-            record::put_state(&mut state, book.state);
+            record::put_state(&mut state, live.state);
             self.log.append(&[FramePart::Copy(&state)])?;
             until
         };
@@ -95,15 +94,15 @@ impl LedgerShared {
         if self.closing.load(Ordering::Relaxed) {
             return Err(LogError::Closed.into());
         }
-        // It was read when the ledger was opened, or written since.
-        let Ok((kind, life)) = record::peek(bytes) else { return Ok(()) };
+        // Every record was decoded at opening or written since.
+        let Ok((kind, key)) = record::peek(bytes) else { return Ok(()) };
         {
-            let book = self.book();
+            let live = self.live.lock();
             let matters = match kind {
                 record::SUBMITTED | record::RUN_ENDED | record::NOTED => {
-                    book.active.contains_key(&life)
+                    live.active.contains_key(&key)
                 }
-                record::BATCH_ENDED => book.has_result(life),
+                record::BATCH_ENDED => live.has_result(key),
                 _ => false,
             };
             if !matters {

@@ -1,21 +1,16 @@
 //! The ledger of a coordinator and the segment log below it.
 //!
-//! Owns the durable format of batches, runs and results. Knows nothing of buffers, pipelines and
-//! scheduling; blocks, and starts only its own threads.
-//!
-//! It remembers batches that were submitted, runs that have ended with what they yielded, batches
-//! that were finalized or aborted with their results, and the newest version of the model. A fact
-//! is appended when it happens and may be acknowledged once a [`commit`](Ledger::commit) after it
-//! says so. What belongs to batches that have ended is removed by and by.
+//! Owns the durable format of batches, runs and results; knows nothing of buffers, pipelines and
+//! scheduling. Blocks, and starts only its own threads. A record is appended when its event happens
+//! and may be acknowledged after a later [`commit`](Ledger::commit). Compaction removes the records
+//! of ended batches.
 //!
 //! # Bounds
 //!
-//! [`LedgerOptions::bytes_max`] is enforced where work comes in: [`admits`](Ledger::admits) refuses
-//! a batch that would not fit. The end of a run is always taken. Its room was promised when its
-//! batch was taken in: runs that have ended hold their payloads in the coordinator's memory as
-//! well, and that has a budget of its own, so that the records of active batches weigh at most
-//! `bytes_max` and that budget. The disk holds at most twice that, what is removed being bounded by
-//! what is kept, and once more while the ledger is compacted.
+//! [`LedgerOptions::bytes_max`] is enforced by [`admits`](Ledger::admits), which refuses batches
+//! that would not fit. The end of a run is always accepted: its payload is also in the
+//! coordinator's memory, which has its own budget. So the records of active batches take at most
+//! `bytes_max` plus that budget, the disk at most twice that, and once more during compaction.
 
 mod codec;
 mod compact;
@@ -31,9 +26,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use bytes::Bytes;
-use parking_lot::{Mutex, MutexGuard};
-use rollway_core::{BatchId, BatchKey, BatchResult, BatchState, RunEnd, RunOutput};
+use parking_lot::Mutex;
+use rollway_core::{BatchId, BatchState, RunEnd, RunOutput};
 
 pub use self::error::LedgerError;
 use self::live_records::{EndedRuns, LiveRecords};
@@ -43,25 +37,23 @@ use self::recover::LedgerRecovery;
 pub use self::recover::{RecoveredBatch, RecoveredLedger};
 use crate::log::{DurableCallback, FramePart, LogError, SegmentLog};
 
-/// How a ledger is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerOptions {
-    /// The name of the job. The ledger of another job is not opened.
+    /// Job name. Opening the ledger of another job fails.
     pub job: String,
-    /// A batch is refused when the records that matter would grow beyond this.
+    /// Batches are refused when live records would exceed this.
     pub bytes_max: u64,
-    /// The results of this many batches are kept, the last to end.
+    /// Number of most recently ended batches whose results are kept.
     pub results_kept: usize,
-    /// What does not matter any more is removed when it outweighs what does, and this.
+    /// Compaction starts when garbage exceeds both the live bytes and this.
     pub compact_bytes_min: u64,
-    /// The size of a segment of the log.
     pub segment_bytes: u64,
-    /// A batch is refused while this many bytes wait to be written.
+    /// Batches are refused while this many bytes are unsynced.
     pub unsynced_bytes: u64,
 }
 
 impl LedgerOptions {
-    /// Returns the usual limits.
+    /// Returns the default limits.
     pub fn new(job: impl Into<String>) -> Self {
         let log = log::LogOptions::new("ledger", job);
         Self {
@@ -75,7 +67,7 @@ impl LedgerOptions {
     }
 }
 
-/// A ledger that is open.
+/// An open ledger.
 #[derive(Debug)]
 pub struct Ledger {
     inner: Arc<LedgerShared>,
@@ -86,20 +78,14 @@ pub struct Ledger {
 struct LedgerShared {
     options: LedgerOptions,
     log: SegmentLog,
-    book: Mutex<LiveRecords>,
+    live: Mutex<LiveRecords>,
     closing: AtomicBool,
 }
 
-impl LedgerShared {
-    fn book(&self) -> MutexGuard<'_, LiveRecords> {
-        self.book.lock()
-    }
-}
-
 impl Ledger {
-    /// Opens the ledger in a folder, which is made if there is none, and returns what it holds. A
-    /// tail that a crash tore was never acknowledged; it is cut off and reported. Anything else
-    /// that is wrong is an error. Blocks; the payloads of active batches are in memory once.
+    /// Opens the ledger in a folder, which is created if absent, and returns its content. A tail
+    /// torn by a crash was never acknowledged; it is cut off and reported. Any other damage is an
+    /// error. Blocks; the payloads of active batches are in memory once.
     pub fn open(
         dir: &Path,
         options: LedgerOptions,
@@ -117,25 +103,25 @@ impl Ledger {
         if let Some(error) = recovery.error.take() {
             return Err(wrong(error));
         }
-        let (recovered, book) = recovery.finish().map_err(|found| wrong((log.end(), found)))?;
+        let (recovered, live) = recovery.finish().map_err(|found| wrong((log.end(), found)))?;
         let epoch = recovered.epoch + 1;
         let recovered = RecoveredLedger { torn, epoch, ..recovered };
-        let book = Mutex::new(LiveRecords {
-            state: record::LedgerCounters { epoch, ..book.state },
-            ..book
+        let live = Mutex::new(LiveRecords {
+            state: record::LedgerCounters { epoch, ..live.state },
+            ..live
         });
-        let inner = Arc::new(LedgerShared { options, log, book, closing: AtomicBool::new(false) });
+        let inner = Arc::new(LedgerShared { options, log, live, closing: AtomicBool::new(false) });
         let ledger = Self { inner, compactor: Mutex::new(None) };
-        // Numbers of this epoch must never be given out again.
+        // Numbers of this epoch must never be reused.
         let mut state = Vec::new();
-        put_state(&mut state, ledger.inner.book().state);
+        put_state(&mut state, ledger.inner.live.lock().state);
         ledger.inner.log.append(&[FramePart::Copy(&state)])?;
         ledger.sync()?;
         Ok((ledger, recovered))
     }
 
-    /// Tells whether there is room for a batch whose tasks have this many bytes. Whatever belongs
-    /// to a batch that was let in is taken.
+    /// Checks whether a batch with this many bytes of tasks fits. Records of an admitted batch are
+    /// always accepted.
     pub fn admits(&self, batch: &BatchId, bytes: u64) -> Result<(), LedgerError> {
         let batch = || batch.clone();
         if self.inner.log.behind() {
@@ -153,51 +139,107 @@ impl Ledger {
         Ok(())
     }
 
-    /// Appends a record in memory; it never blocks on the disk. A record that is refused has no
-    /// effect.
+    /// Appends a record in memory without blocking on the disk. A refused record has no effect.
     pub fn append(&self, record: LedgerEntry<'_>) -> Result<(), LedgerError> {
-        let mut book = self.inner.book();
-        let book = &mut *book;
-        let mut buffer = std::mem::take(&mut book.buffer);
+        let mut live = self.inner.live.lock();
+        let live = &mut *live;
+        let mut buffer = std::mem::take(&mut live.buffer);
         buffer.clear();
-        let done = match record {
-            LedgerEntry::Submitted { key, batch, kind, min_wait_num, tasks } => {
-                let head = (batch, kind, min_wait_num);
-                self.submitted(book, &mut buffer, key, head, tasks)
-            }
-            LedgerEntry::RunEnded { key, task, run, end } => {
-                self.run_ended(book, &mut buffer, key, (task, run), end)
-            }
-            LedgerEntry::Noted { key, note } => self.noted(book, &mut buffer, key, note),
-            LedgerEntry::BatchEnded(result) => self.batch_ended(book, &mut buffer, result),
-            LedgerEntry::Version(version) => self.version(book, &mut buffer, version),
-        };
-        book.buffer = buffer;
+        let done = self.append_to(live, &mut buffer, record);
+        live.buffer = buffer;
         done
     }
 
-    /// Has `then` called, from a thread of the ledger's own and in the order of calls, once
-    /// everything that was appended before is durable; see [`SegmentLog::commit`].
+    fn append_to(
+        &self,
+        live: &mut LiveRecords,
+        buffer: &mut Vec<u8>,
+        record: LedgerEntry<'_>,
+    ) -> Result<(), LedgerError> {
+        let not_active = |key| LedgerError::NotActive { key };
+        match record {
+            LedgerEntry::Submitted { key, batch, kind, min_wait_num, tasks } => {
+                if live.active.contains_key(&key.0)
+                    || live.active.values().any(|other| other.batch == *batch)
+                {
+                    return Err(LedgerError::AlreadyActive { batch: batch.clone() });
+                }
+                let parts = put_submitted(buffer, key.0, (batch, kind, min_wait_num), tasks);
+                let bytes = self.write(buffer, &parts)?;
+                let runs = EndedRuns::new(tasks.iter().map(|task| task.repeat_times));
+                live.activate(batch.clone(), key.0, bytes, runs);
+            }
+            LedgerEntry::RunEnded { key, task, run, end } => {
+                let active = live.active.get_mut(&key.0).ok_or_else(|| not_active(key))?;
+                active.check(task, run)?;
+                put_run_ended(buffer, key.0, (task, run), end);
+                let bytes = match end {
+                    RunEnd::Succeeded(RunOutput { payload: Some(payload), .. }) => {
+                        self.write(buffer, &[FramePart::Share(payload)])?
+                    }
+                    _ => self.write(buffer, &[])?,
+                };
+                active.end_run(task, run, bytes);
+                live.live_bytes += bytes;
+            }
+            LedgerEntry::Noted { key, note } => {
+                let active = live.active.get_mut(&key.0).ok_or_else(|| not_active(key))?;
+                put_noted(buffer, key.0, note);
+                let bytes = self.write(buffer, &[])?;
+                active.bytes += bytes;
+                live.live_bytes += bytes;
+            }
+            LedgerEntry::BatchEnded(result) => {
+                if !matches!(result.state, BatchState::Finalized | BatchState::Aborted) {
+                    return Err(LedgerError::NotEnded { batch: result.batch.clone() });
+                }
+                if !live.active.contains_key(&result.key.0) {
+                    return Err(not_active(result.key));
+                }
+                let end = live.state.ends + 1;
+                put_batch_ended(buffer, result.key.0, end, result);
+                let bytes = self.write(buffer, &[])?;
+                live.state.ends = end;
+                live.end(result.key.0, bytes, self.inner.options.results_kept);
+                self.compact_if_worth_it(live);
+            }
+            LedgerEntry::Version(version) => {
+                let newest = live.state.version;
+                if version < newest {
+                    return Err(LedgerError::Version { version, newest });
+                }
+                if version > newest {
+                    put_state(buffer, record::LedgerCounters { version, ..live.state });
+                    self.write(buffer, &[])?;
+                    live.state.version = version;
+                    self.compact_if_worth_it(live);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `then` from a thread of the ledger, in the order of calls, once everything appended
+    /// before is durable; see [`SegmentLog::commit`].
     pub fn commit(&self, then: DurableCallback) {
         self.inner.log.commit(then);
     }
 
-    /// Waits until everything that was appended before is durable.
+    /// Waits until everything appended before is durable.
     pub fn sync(&self) -> Result<(), Arc<LogError>> {
         self.inner.log.sync()
     }
 
-    /// Returns how many bytes are not durable yet.
     pub fn unsynced_bytes(&self) -> u64 {
         self.inner.log.unsynced_bytes()
     }
 
-    /// Returns how many bytes of records matter.
+    /// Returns the bytes of live records.
     pub fn live_bytes(&self) -> u64 {
-        self.inner.book().live_bytes
+        self.inner.live.lock().live_bytes
     }
 
-    /// Returns how many bytes of records there are.
+    /// Returns the bytes of all records, live or not.
     pub fn bytes(&self) -> u64 {
         self.inner.log.end() - self.inner.log.first()
     }
@@ -217,119 +259,13 @@ impl Ledger {
         };
         Ok(position.end() - position.offset)
     }
-
-    fn submitted(
-        &self,
-        book: &mut LiveRecords,
-        buffer: &mut Vec<u8>,
-        key: BatchKey,
-        head: (&BatchId, rollway_core::BatchType, Option<u32>),
-        tasks: &[TaskEntry],
-    ) -> Result<(), LedgerError> {
-        let batch = head.0;
-        if book.active.contains_key(&key.0)
-            || book.active.values().any(|other| other.batch == *batch)
-        {
-            return Err(LedgerError::AlreadyActive { batch: batch.clone() });
-        }
-        let parts = put_submitted(buffer, key.0, head, tasks);
-        let bytes = self.write(buffer, &parts)?;
-        let runs = EndedRuns::new(tasks.iter().map(|task| task.repeat_times));
-        book.activate(batch.clone(), key.0, bytes, runs);
-        Ok(())
-    }
-
-    fn run_ended(
-        &self,
-        book: &mut LiveRecords,
-        buffer: &mut Vec<u8>,
-        key: BatchKey,
-        (task, run): (rollway_core::TaskId, rollway_core::RunId),
-        end: &RunEnd<RunOutput<Bytes>>,
-    ) -> Result<(), LedgerError> {
-        let active = book.active.get_mut(&key.0).ok_or(LedgerError::NotActive { key })?;
-        active.check(task, run)?;
-        put_run_ended(buffer, key.0, (task, run), end);
-        let payload: Option<&Bytes> = match end {
-            RunEnd::Succeeded(RunOutput { payload, .. }) => payload.as_ref(),
-            RunEnd::Failed(_) | RunEnd::Cancelled(_) => None,
-        };
-        let bytes = match payload {
-            Some(payload) => self.write(buffer, &[FramePart::Share(payload)])?,
-            None => self.write(buffer, &[])?,
-        };
-        active.end_run(task, run, bytes);
-        book.live_bytes += bytes;
-        Ok(())
-    }
-
-    fn noted(
-        &self,
-        book: &mut LiveRecords,
-        buffer: &mut Vec<u8>,
-        key: BatchKey,
-        note: &BatchMark,
-    ) -> Result<(), LedgerError> {
-        let active = book.active.get_mut(&key.0).ok_or(LedgerError::NotActive { key })?;
-        put_noted(buffer, key.0, note);
-        let bytes = self.write(buffer, &[])?;
-        active.bytes += bytes;
-        book.live_bytes += bytes;
-        Ok(())
-    }
-
-    fn batch_ended(
-        &self,
-        book: &mut LiveRecords,
-        buffer: &mut Vec<u8>,
-        result: &BatchResult,
-    ) -> Result<(), LedgerError> {
-        let batch = &result.batch;
-        if !matches!(result.state, BatchState::Finalized | BatchState::Aborted) {
-            return Err(LedgerError::NotEnded { batch: batch.clone() });
-        }
-        let key = result.key;
-        if !book.active.contains_key(&key.0) {
-            return Err(LedgerError::NotActive { key });
-        }
-        let end = book.state.ends + 1;
-        put_batch_ended(buffer, key.0, end, result);
-        let bytes = self.write(buffer, &[])?;
-        book.state.ends = end;
-        book.end(key.0, bytes, self.inner.options.results_kept);
-        self.compact_if_worth_it(book);
-        Ok(())
-    }
-
-    fn version(
-        &self,
-        book: &mut LiveRecords,
-        buffer: &mut Vec<u8>,
-        version: u64,
-    ) -> Result<(), LedgerError> {
-        let newest = book.state.version;
-        if version < newest {
-            return Err(LedgerError::Version { version, newest });
-        }
-        if version > newest {
-            put_state(buffer, record::LedgerCounters { version, ..book.state });
-            self.write(buffer, &[])?;
-            book.state.version = version;
-            self.compact_if_worth_it(book);
-        }
-        Ok(())
-    }
-
-    fn compactor(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
-        self.compactor.lock()
-    }
 }
 
 impl Drop for Ledger {
     fn drop(&mut self) {
         self.inner.closing.store(true, Ordering::Relaxed);
-        if let Some(compactor) = self.compactor().take() {
-            // If it panicked, that has been said already.
+        if let Some(compactor) = self.compactor.lock().take() {
+            // A panic of the thread was logged already.
             let _ = compactor.join();
         }
     }

@@ -1,4 +1,4 @@
-//! What the ledger knows while it is open: which records still matter, and how large they are.
+//! Live records of an open ledger: active batches and kept results, with their sizes.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,55 +10,52 @@ use super::record::LedgerCounters;
 #[derive(Debug, Default)]
 pub(super) struct LiveRecords {
     pub(super) state: LedgerCounters,
-    /// The batches that have not ended, by life.
+    /// Batches that have not ended, by key.
     pub(super) active: HashMap<u64, ActiveBatch>,
-    /// The lives whose results are kept, and the bytes of these; the oldest first.
+    /// Keys and bytes of the kept results, oldest first.
     pub(super) results: VecDeque<(u64, u64)>,
-    /// Bytes of all records that matter.
     pub(super) live_bytes: u64,
     pub(super) compacting: bool,
-    /// Where records are put together.
+    /// Scratch buffer for encoding.
     pub(super) buffer: Vec<u8>,
 }
 
-/// A batch that has not ended.
 #[derive(Debug)]
 pub(super) struct ActiveBatch {
     pub(super) batch: BatchId,
-    /// Bytes of its records.
     pub(super) bytes: u64,
     runs: EndedRuns,
 }
 
 impl LiveRecords {
-    pub(super) fn activate(&mut self, batch: BatchId, life: u64, bytes: u64, runs: EndedRuns) {
-        self.active.insert(life, ActiveBatch { batch, bytes, runs });
+    pub(super) fn activate(&mut self, batch: BatchId, key: u64, bytes: u64, runs: EndedRuns) {
+        self.active.insert(key, ActiveBatch { batch, bytes, runs });
         self.live_bytes += bytes;
     }
 
     /// Replaces all records of a batch by its result.
-    pub(super) fn end(&mut self, life: u64, bytes: u64, results_kept: usize) {
-        if let Some(active) = self.active.remove(&life) {
+    pub(super) fn end(&mut self, key: u64, bytes: u64, results_kept: usize) {
+        if let Some(active) = self.active.remove(&key) {
             self.live_bytes -= active.bytes;
-            self.keep(life, bytes, results_kept);
+            self.keep(key, bytes, results_kept);
         }
     }
 
-    pub(super) fn keep(&mut self, life: u64, bytes: u64, results_kept: usize) {
-        self.results.push_back((life, bytes));
+    pub(super) fn keep(&mut self, key: u64, bytes: u64, results_kept: usize) {
+        self.results.push_back((key, bytes));
         self.live_bytes += bytes;
         while self.results.len() > results_kept {
             self.live_bytes -= self.results.pop_front().map_or(0, |(_, bytes)| bytes);
         }
     }
 
-    pub(super) fn has_result(&self, life: u64) -> bool {
-        self.results.iter().any(|(other, _)| *other == life)
+    pub(super) fn has_result(&self, key: u64) -> bool {
+        self.results.iter().any(|(other, _)| *other == key)
     }
 }
 
 impl ActiveBatch {
-    /// Tells whether a run can end.
+    /// Checks that a run exists and has not ended.
     pub(super) fn check(&self, task: TaskId, run: RunId) -> Result<(), LedgerError> {
         let batch = &self.batch;
         match self.runs.has_ended(task, run) {
@@ -68,17 +65,16 @@ impl ActiveBatch {
         }
     }
 
-    /// Notes the end of a run.
     pub(super) fn end_run(&mut self, task: TaskId, run: RunId, bytes: u64) {
         self.runs.end(task, run);
         self.bytes += bytes;
     }
 }
 
-/// Which runs of a batch have ended: one bit each.
+/// Bit set of the ended runs of a batch.
 #[derive(Debug)]
 pub(super) struct EndedRuns {
-    /// For every task the runs of all tasks before it; and the runs of all.
+    /// Number of runs before each task, then of all tasks.
     before: Vec<u64>,
     ended: Vec<u64>,
 }
@@ -94,7 +90,7 @@ impl EndedRuns {
         Self { before, ended: vec![0; all.div_ceil(64) as usize] }
     }
 
-    /// Ends a run; tells whether there is such a run.
+    /// Marks a run as ended. Returns false if there is no such run.
     pub(super) fn end(&mut self, task: TaskId, run: RunId) -> bool {
         let Some(at) = self.place(task, run) else { return false };
         self.ended[at / 64] |= 1 << (at % 64);

@@ -1,21 +1,18 @@
-//! A segmented append-only log: the one durable mechanism of the data path.
+//! Segmented append-only log with group commit.
 //!
-//! A log is a folder of segments, a segment is a header and frames, a frame is bytes with
-//! checksums. [`SegmentLog::append`] only puts a frame into memory; a thread of the log's own
-//! writes what has come together with one write and one sync ("group commit") and then tells
-//! everybody who asked with [`SegmentLog::commit`]. Frames are named by their offset in the log,
-//! which counts all frames ever appended and does not depend on the file that they end up in: so a
-//! frame that could not be written keeps its [`LogPosition`] in the next segment.
+//! A log is a folder of segments, a segment a header and frames, a frame bytes with checksums.
+//! [`SegmentLog::append`] puts a frame into memory; the log's thread writes pending frames with one
+//! write and one sync and then runs the callbacks of [`SegmentLog::commit`]. A [`LogPosition`]
+//! counts the bytes of all frames ever appended, so a frame that could not be written keeps its
+//! position in the next segment.
 //!
-//! `append` takes whatever it is given and never blocks. It is called by a loop that must not wait
-//! and that has nothing better to do with the end of a run than to keep it, in the same memory. The
-//! bound is enforced where something can be refused: [`SegmentLog::behind`] tells when
-//! [`LogOptions::unsynced_bytes`] wait; the caller then refuses new work or waits for a commit.
+//! `append` accepts everything and never blocks. Callers bound the memory: when
+//! [`SegmentLog::behind`] reports that [`LogOptions::unsynced_bytes`] are pending, they refuse new
+//! work or wait for a commit.
 
 mod error;
 mod folder;
 mod format;
-mod lock;
 mod open;
 mod scan;
 mod writer;
@@ -29,7 +26,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use rollway_base::FileLock;
 
 pub use self::error::LogError;
@@ -39,30 +36,27 @@ pub use self::open::TornTail;
 use self::scan::LogScan;
 use self::writer::{Chunk, LogWriter};
 
-/// Shared parts up to this size are copied: a part of its own costs more than that.
+/// Shared parts up to this size are copied, which costs less than a chunk of their own.
 const MAX_COPIED_BYTES: usize = 16 * 1024;
 
-/// What is called once everything that was appended before is durable, or could not be made so.
+/// Called once everything appended before is durable, or with the reason why it is not.
 pub type DurableCallback = Box<dyn FnOnce(Result<(), Arc<LogError>>) + Send>;
 
-/// How a log is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogOptions {
-    /// What the log is for: `ledger`, `queue`. A log of another kind is not opened.
+    /// Purpose of the log: `ledger`, `queue`. Opening a log of another kind fails.
     pub kind: &'static str,
-    /// Whose it is, such as the name of a job; 65,535 bytes at most. A log of somebody else is not
-    /// opened.
+    /// Owner, such as a job name; 65,535 bytes at most. Opening a log of another owner fails.
     pub identity: String,
-    /// A segment that would grow beyond this is followed by another.
+    /// Size beyond which a new segment is started.
     pub segment_bytes: u64,
-    /// A frame may have this many bytes.
     pub frame_bytes_max: u32,
-    /// The log is [`behind`](SegmentLog::behind) when this many bytes are not durable.
+    /// Unsynced bytes at which the log is [`behind`](SegmentLog::behind).
     pub unsynced_bytes: u64,
 }
 
 impl LogOptions {
-    /// Returns the usual limits.
+    /// Returns the default limits.
     pub fn new(kind: &'static str, identity: impl Into<String>) -> Self {
         Self {
             kind,
@@ -74,12 +68,12 @@ impl LogOptions {
     }
 }
 
-/// Where a frame stands.
+/// Position of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogPosition {
-    /// The bytes of all frames ever appended before it.
+    /// Bytes of all frames ever appended before it.
     pub offset: u64,
-    /// How many bytes are in it.
+    /// Payload bytes of the frame.
     pub length: u32,
 }
 
@@ -93,14 +87,12 @@ impl LogPosition {
 /// A piece of a frame.
 #[derive(Clone, Debug)]
 pub enum FramePart<'a> {
-    /// Bytes that are copied.
     Copy(&'a [u8]),
-    /// Bytes that are kept as they are until they are written, if they are many.
+    /// Bytes that are shared until written, if they are many.
     Share(&'a Bytes),
 }
 
 impl FramePart<'_> {
-    /// Returns its bytes.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Copy(bytes) => bytes,
@@ -109,7 +101,7 @@ impl FramePart<'_> {
     }
 }
 
-/// A log that is open. Closing it, by dropping, writes what is left.
+/// An open log. Dropping it writes pending frames.
 #[derive(Debug)]
 pub struct SegmentLog {
     shared: Arc<LogShared>,
@@ -129,21 +121,18 @@ struct LogShared {
     syncs_to_fail: std::sync::atomic::AtomicU32,
 }
 
-/// What the writer has not taken yet.
+/// Frames and callbacks that the writer has not taken yet.
 #[derive(Default)]
 struct Pending {
     chunks: Vec<Chunk>,
-    /// The chunk that grows.
     tail: Vec<u8>,
-    /// The next one.
+    /// Recycled buffer for the next `tail`.
     spare: Vec<u8>,
     /// Bytes in `chunks` and `tail`.
     waiting: u64,
-    /// Bytes appended to the present segment.
+    /// Bytes appended to the current segment.
     in_segment: u64,
-    /// Where the log ends.
     end: u64,
-    /// Where its durable part ends.
     durable: u64,
     waiters: Vec<DurableCallback>,
     failing: bool,
@@ -151,25 +140,13 @@ struct Pending {
 }
 
 impl LogShared {
-    fn pending(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock()
-    }
-
-    fn wait(&self, pending: &mut MutexGuard<'_, Pending>) {
-        self.wake.wait(pending);
-    }
-
-    fn segments(&self) -> MutexGuard<'_, Vec<Segment>> {
-        self.segments.lock()
-    }
-
     fn sync_data(&self, file: &File) -> io::Result<()> {
         #[cfg(test)]
         {
             use std::sync::atomic::Ordering::SeqCst;
             let one_less = |left: u32| left.checked_sub(1);
             if self.syncs_to_fail.fetch_update(SeqCst, SeqCst, one_less).is_ok() {
-                return Err(io::Error::other("a sync that was to fail"));
+                return Err(io::Error::other("injected sync failure"));
             }
         }
         file.sync_data()
@@ -178,22 +155,25 @@ impl LogShared {
 
 impl fmt::Debug for LogShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("dir", &self.dir).finish_non_exhaustive()
+        f.debug_struct("LogShared").field("dir", &self.dir).finish_non_exhaustive()
     }
 }
 
 impl SegmentLog {
-    /// Opens the log in a folder, which is made if there is none, and visits its frames in order.
-    /// A tail that a crash tore is cut off and returned; anything else that is not as it was
-    /// written is an error, and nothing is changed then.
+    /// Opens the log in a folder, which is created if absent, and visits its frames in order. A
+    /// tail torn by a crash is cut off and returned; any other damage is an error and changes
+    /// nothing.
     pub fn open(
         dir: &Path,
         options: LogOptions,
         visit: &mut dyn FnMut(LogPosition, &[u8]),
     ) -> Result<(Self, Option<TornTail>), LogError> {
-        assert!(options.identity.len() <= usize::from(u16::MAX), "the identity is too long");
+        assert!(
+            options.identity.len() <= usize::from(u16::MAX),
+            "the identity is longer than 65,535 bytes"
+        );
         folder::create(dir)?;
-        let lock = lock::acquire(dir)?;
+        let lock = folder::lock(dir)?;
         let found = open::open(dir, &options, visit)?;
         let last = found.segments[found.segments.len() - 1];
         let header = open::header_bytes(&options);
@@ -220,13 +200,11 @@ impl SegmentLog {
         Ok((Self { shared, writer: Some(writer), _lock: lock }, found.torn))
     }
 
-    /// Returns how many bytes one frame may have.
     pub fn frame_bytes_max(&self) -> u64 {
         self.shared.options.frame_bytes_max.into()
     }
 
-    /// Appends a frame in memory. It never blocks, and refuses nothing but a frame that is too
-    /// large.
+    /// Appends a frame in memory. Never blocks; refuses only frames that are too large.
     pub fn append(&self, parts: &[FramePart<'_>]) -> Result<LogPosition, LogError> {
         let bytes: u64 = parts.iter().map(|part| part.bytes().len() as u64).sum();
         let max = self.shared.options.frame_bytes_max;
@@ -238,7 +216,7 @@ impl SegmentLog {
         }
         let head = FrameHead { length, sum: sum.finalize() };
 
-        let mut pending = self.shared.pending();
+        let mut pending = self.shared.pending.lock();
         let pending = &mut *pending;
         let framed = FRAME + bytes;
         if pending.in_segment > 0 && pending.in_segment + framed > self.shared.options.segment_bytes
@@ -260,69 +238,69 @@ impl SegmentLog {
         pending.end = position.end();
         pending.in_segment += framed;
         pending.waiting += framed;
-        // Nobody has asked for these to be durable; they are written so that they do not pile up.
+        // No commit waits for these; they are written so that they do not pile up.
         if pending.waiting >= writer::FLUSH_BYTES && !pending.failing {
             self.shared.wake.notify_one();
         }
         Ok(position)
     }
 
-    /// Has `then` called from the log's own thread, in the order of calls, once everything that was
-    /// appended before is durable. If it could not be made durable, `then` is told why, the frames
-    /// are kept, and the next commit tries again: once there is room it succeeds, with nothing lost
-    /// and nothing doubled. `then` must be quick and must not wait for this log.
+    /// Calls `then` from the log's thread, in the order of calls, once everything appended before
+    /// is durable. After a write error `then` gets the error, the frames are kept, and the next
+    /// commit retries without loss or duplicates. `then` must be quick and must not wait for this
+    /// log.
     pub fn commit(&self, then: DurableCallback) {
-        self.shared.pending().waiters.push(then);
+        self.shared.pending.lock().waiters.push(then);
         self.shared.wake.notify_one();
     }
 
-    /// Waits until everything that was appended before is durable.
+    /// Waits until everything appended before is durable.
     pub fn sync(&self) -> Result<(), Arc<LogError>> {
         let (sender, receiver) = mpsc::channel();
         self.commit(Box::new(move |result| {
-            // The receiver waits below.
             let _ = sender.send(result);
         }));
         receiver.recv().unwrap_or_else(|_| Err(Arc::new(LogError::Closed)))
     }
 
-    /// Has whatever is appended from now on stand in another segment than what was appended before.
+    /// Starts a new segment for everything appended from now on.
     pub fn rotate(&self) {
-        self.shared.pending().rotate();
+        self.shared.pending.lock().rotate();
     }
 
-    /// Returns how many bytes are not durable yet.
+    /// Returns the bytes that are not durable yet.
     pub fn unsynced_bytes(&self) -> u64 {
-        let pending = self.shared.pending();
+        let pending = self.shared.pending.lock();
         pending.end - pending.durable
     }
 
-    /// Tells whether as much as may be is not durable yet: no new work should be taken in.
+    /// Returns whether the limit of unsynced bytes is reached, so that no new work should be
+    /// accepted.
     pub fn behind(&self) -> bool {
         self.unsynced_bytes() >= self.shared.options.unsynced_bytes
     }
 
-    /// Returns the offset of the first frame that is kept.
+    /// Returns the offset of the first kept frame.
     pub fn first(&self) -> u64 {
-        self.shared.segments()[0].base
+        self.shared.segments.lock()[0].base
     }
 
     /// Returns the offset of the next frame to be appended.
     pub fn end(&self) -> u64 {
-        self.shared.pending().end
+        self.shared.pending.lock().end
     }
 
     /// Reads a durable frame. Blocks.
     pub fn read(&self, position: LogPosition) -> Result<Bytes, LogError> {
-        let segments = self.shared.segments();
-        let (first, durable) = (segments[0].base, self.shared.pending().durable);
+        let segments = self.shared.segments.lock();
+        let (first, durable) = (segments[0].base, self.shared.pending.lock().durable);
         let LogPosition { offset, length } = position;
         if offset < first || position.end() > durable {
             return Err(LogError::NotThere { offset, first, durable });
         }
         let segment = segments[segments.partition_point(|segment| segment.base <= offset) - 1];
         let path = folder::segment(&self.shared.dir, segment.number);
-        // Opened while the segments are held, so that it is not removed in between.
+        // Opened under the lock, so that it is not removed in between.
         let file = File::open(&path).map_err(LogError::io("open", &path))?;
         drop(segments);
         let place = self.shared.header + (offset - segment.base);
@@ -342,8 +320,8 @@ impl SegmentLog {
         from: u64,
         visit: &mut dyn FnMut(LogPosition, &[u8]),
     ) -> Result<(), LogError> {
-        let segments = self.shared.segments().clone();
-        let durable = self.shared.pending().durable;
+        let segments = self.shared.segments.lock().clone();
+        let durable = self.shared.pending.lock().durable;
         for (at, segment) in segments.iter().enumerate() {
             let until = segments.get(at + 1).map_or(durable, |next| next.base);
             if until <= from {
@@ -356,19 +334,19 @@ impl SegmentLog {
                     visit(position, bytes);
                 }
             };
-            if scan.run(until, &mut chosen)? != scan::ScanEnd::Whole || scan.offset() != until {
-                let found = "frames that were durable are not there";
+            if scan.run(until, &mut chosen)? != scan::ScanEnd::Whole || scan.offset != until {
+                let found = "durable frames are missing";
                 return Err(LogError::damaged(&path, scan.place(), found));
             }
         }
         Ok(())
     }
 
-    /// Removes the segments all of whose frames stand before an offset, all at once even if the
-    /// process dies meanwhile, and returns how many they were. Blocks.
+    /// Removes the segments that lie before an offset, atomically even if the process dies, and
+    /// returns their number. Blocks.
     pub fn remove_before(&self, offset: u64) -> Result<usize, LogError> {
-        let mut segments = self.shared.segments();
-        let offset = offset.min(self.shared.pending().durable);
+        let mut segments = self.shared.segments.lock();
+        let offset = offset.min(self.shared.pending.lock().durable);
         let count = segments.windows(2).take_while(|pair| pair[1].base <= offset).count();
         if count == 0 {
             return Ok(0);
@@ -399,10 +377,10 @@ impl Pending {
 
 impl Drop for SegmentLog {
     fn drop(&mut self) {
-        self.shared.pending().closing = true;
+        self.shared.pending.lock().closing = true;
         self.shared.wake.notify_one();
         if let Some(writer) = self.writer.take() {
-            // If it panicked, that has been said already.
+            // A panic of the thread was logged already.
             let _ = writer.join();
         }
     }
@@ -424,7 +402,7 @@ mod tests {
 
     /// After a failed sync the frames go to another file, under the positions they had.
     #[test]
-    fn what_could_not_be_synced_is_written_again_elsewhere() {
+    fn unsynced_frames_are_rewritten_to_another_file() {
         for frames_before in [0, 1] {
             let dir = tempfile::tempdir().unwrap();
             let (log, _) = open(dir.path());
@@ -434,7 +412,7 @@ mod tests {
             log.sync().unwrap();
             log.shared.syncs_to_fail.store(2, SeqCst);
             let first = log.append(&[FramePart::Copy(b"first")]).unwrap();
-            assert!(log.sync().unwrap_err().to_string().contains("a sync that was to fail"));
+            assert!(log.sync().unwrap_err().to_string().contains("injected sync failure"));
             assert!(matches!(log.read(first), Err(LogError::NotThere { .. })));
             let second = log.append(&[FramePart::Copy(b"second")]).unwrap();
             log.sync().unwrap_err();
@@ -443,7 +421,7 @@ mod tests {
             assert_eq!(log.read(first).unwrap(), "first");
             assert_eq!(log.read(second).unwrap(), "second");
             // A segment that holds nothing is replaced, one that holds something is followed.
-            assert_eq!(log.shared.segments().len(), 1 + frames_before);
+            assert_eq!(log.shared.segments.lock().len(), 1 + frames_before);
             drop(log);
             let (_, frames) = open(dir.path());
             assert_eq!(frames[frames_before..], [b"first".to_vec(), b"second".to_vec()]);
@@ -452,7 +430,7 @@ mod tests {
 
     /// The process may die before the file that could not be synced was cut.
     #[test]
-    fn a_tail_that_was_given_up_is_passed_over() {
+    fn an_abandoned_tail_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let (log, _) = open(dir.path());
         log.append(&[FramePart::Copy(b"kept")]).unwrap();

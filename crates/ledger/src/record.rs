@@ -1,4 +1,4 @@
-//! What the ledger is told, and how it is written. `docs/ledger.md` lists the records.
+//! Records of the ledger and their encoding; `docs/ledger.md` lists the fields.
 
 use std::sync::Arc;
 
@@ -12,59 +12,57 @@ use super::codec::{Decoded, EntryReader, put, put_metrics, put_option, put_text}
 use super::result::{put_id, put_kind, put_result, read_id, read_kind, read_result};
 use crate::log::FramePart;
 
-/// One fact to be remembered.
+/// A record to append.
 #[derive(Clone, Copy, Debug)]
 pub enum LedgerEntry<'a> {
-    /// A batch was submitted. Its id is not that of a batch that has not ended.
+    /// A batch was submitted; no active batch has its id.
     Submitted {
-        /// Its key, never used before.
+        /// Key that was never used before.
         key: BatchKey,
-        /// Its name.
         batch: &'a BatchId,
-        /// Whether it is trained on.
         kind: BatchType,
-        /// How many of its tasks are enough.
+        /// Number of tasks that suffice.
         min_wait_num: Option<u32>,
-        /// Its tasks; their places are their ids.
+        /// Tasks; their indices are their ids.
         tasks: &'a [TaskEntry],
     },
-    /// A run came to its end: it is not tried again.
-    RunEnded { key: BatchKey, task: TaskId, run: RunId, end: &'a RunEnd<RunOutput<Bytes>> },
-    /// Something else happened to a batch.
-    Noted { key: BatchKey, note: &'a BatchMark },
-    /// A batch was finalized or aborted.
+    /// A run ended for good.
+    RunEnded {
+        key: BatchKey,
+        task: TaskId,
+        run: RunId,
+        end: &'a RunEnd<RunOutput<Bytes>>,
+    },
+    Noted {
+        key: BatchKey,
+        note: &'a BatchMark,
+    },
     BatchEnded(&'a BatchResult),
-    /// The model has this version now.
     Version(u64),
 }
 
-/// A task of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskEntry {
-    /// The name of its workflow.
     pub workflow: Arc<str>,
-    /// Whatever tasks have in common, such as the workflow itself. Neighbours that share the bytes
-    /// share them in the ledger, and again when they are recovered.
+    /// Bytes that tasks have in common, such as the workflow. Neighbours with equal bytes share
+    /// them in the ledger and after recovery.
     pub common: Option<Bytes>,
-    /// How many runs are wanted.
     pub repeat_times: u32,
-    /// The task itself.
     pub bytes: Bytes,
 }
 
-/// What can happen to a batch as a whole before it ends, each once. `rollway_core::Record` tells
-/// more.
+/// Event of a whole batch before its end, each at most once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchMark {
-    /// Runs that had not ended were cancelled.
+    /// Unfinished runs were cancelled.
     Cut {
         reason: CancelReason,
-        /// Whether unfinished tasks keep the good runs that they had.
+        /// Unfinished tasks keep their finished runs.
         keep: bool,
     },
-    /// Its results are about to be offered to the sink.
+    /// Delivery to the sink starts.
     Offered,
-    /// It was given up, in these words.
+    /// The batch is being aborted, for this reason.
     GivenUp(Arc<str>),
 }
 
@@ -74,26 +72,26 @@ pub(super) const BATCH_ENDED: u8 = 3;
 pub(super) const STATE: u8 = 4;
 pub(super) const NOTED: u8 = 5;
 
-/// What stands above all batches. The largest of every number that was ever written counts.
+/// Job-wide counters. The largest value ever written of each counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LedgerCounters {
-    /// Of the model.
+    /// Newest model version.
     pub(super) version: u64,
-    /// How often the ledger was opened.
+    /// Number of times the ledger was opened.
     pub(super) epoch: u64,
-    /// How many batches have ended.
+    /// Number of batches that ended.
     pub(super) ends: u64,
 }
 
-/// Writes a submission: the tasks first, then all their bytes, returned as parts to be shared.
+/// Encodes a submission: task heads, then the task bytes, returned as shared parts.
 pub(super) fn put_submitted<'a>(
     out: &mut Vec<u8>,
-    life: u64,
+    key: u64,
     (batch, kind, min_wait_num): (&BatchId, BatchType, Option<u32>),
     tasks: &'a [TaskEntry],
 ) -> Vec<FramePart<'a>> {
     out.push(SUBMITTED);
-    put(out, life);
+    put(out, key);
     put_id(out, batch);
     put_kind(out, kind);
     put_option(out, min_wait_num.map(u64::from), put);
@@ -123,15 +121,15 @@ fn same(a: &Bytes, b: &Bytes) -> bool {
     (a.as_ptr() == b.as_ptr() && a.len() == b.len()) || a == b
 }
 
-/// Writes the end of a run, but for its payload, which follows.
+/// Encodes the end of a run without its payload, which follows.
 pub(super) fn put_run_ended(
     out: &mut Vec<u8>,
-    life: u64,
+    key: u64,
     (task, run): (TaskId, RunId),
     end: &RunEnd<RunOutput<Bytes>>,
 ) {
     out.push(RUN_ENDED);
-    put(out, life);
+    put(out, key);
     put(out, task.0.into());
     put(out, run.0.into());
     match end {
@@ -151,9 +149,9 @@ pub(super) fn put_run_ended(
     }
 }
 
-pub(super) fn put_noted(out: &mut Vec<u8>, life: u64, note: &BatchMark) {
+pub(super) fn put_noted(out: &mut Vec<u8>, key: u64, note: &BatchMark) {
     out.push(NOTED);
-    put(out, life);
+    put(out, key);
     match note {
         BatchMark::Cut { reason, keep } => {
             out.push(u8::from(*keep));
@@ -167,9 +165,9 @@ pub(super) fn put_noted(out: &mut Vec<u8>, life: u64, note: &BatchMark) {
     }
 }
 
-pub(super) fn put_batch_ended(out: &mut Vec<u8>, life: u64, end: u64, result: &BatchResult) {
+pub(super) fn put_batch_ended(out: &mut Vec<u8>, key: u64, end: u64, result: &BatchResult) {
     out.push(BATCH_ENDED);
-    put(out, life);
+    put(out, key);
     put(out, end);
     put_result(out, result);
 }
@@ -179,35 +177,35 @@ pub(super) fn put_state(out: &mut Vec<u8>, state: LedgerCounters) {
     [state.version, state.epoch, state.ends].into_iter().for_each(|number| put(out, number));
 }
 
-/// A record as it is read.
+/// A decoded record.
 #[derive(Debug)]
 pub(super) enum DecodedEntry {
     Submitted {
-        life: u64,
+        key: u64,
         batch: BatchId,
         kind: BatchType,
         min_wait_num: Option<u32>,
         tasks: Vec<TaskEntry>,
     },
     RunEnded {
-        life: u64,
+        key: u64,
         task: TaskId,
         run: RunId,
         end: RunEnd<RunOutput<Bytes>>,
     },
     Noted {
-        life: u64,
+        key: u64,
         note: BatchMark,
     },
     BatchEnded {
-        life: u64,
+        key: u64,
         end: u64,
         result: Arc<BatchResult>,
     },
     State(LedgerCounters),
 }
 
-/// Reads the kind of a record and the number behind it, which is a life but for [`STATE`].
+/// Reads the kind of a record and the number behind it: a batch key, except for [`STATE`].
 pub(super) fn peek(bytes: &[u8]) -> Decoded<(u8, u64)> {
     let mut reader = EntryReader(bytes);
     Ok((reader.bytes(1)?[0], reader.number()?))
@@ -220,7 +218,7 @@ pub(super) fn read(bytes: &[u8]) -> Decoded<DecodedEntry> {
         SUBMITTED => read_submitted(&mut reader)?,
         RUN_ENDED => read_run_ended(&mut reader)?,
         BATCH_ENDED => DecodedEntry::BatchEnded {
-            life: reader.number()?,
+            key: reader.number()?,
             end: reader.number()?,
             result: Arc::new(read_result(&mut reader)?),
         },
@@ -237,7 +235,7 @@ pub(super) fn read(bytes: &[u8]) -> Decoded<DecodedEntry> {
 }
 
 fn read_submitted(reader: &mut EntryReader<'_>) -> Decoded<DecodedEntry> {
-    let life = reader.number()?;
+    let key = reader.number()?;
     let batch = read_id(reader)?;
     let kind = read_kind(reader)?;
     let min_wait_num = reader.option(EntryReader::small)?;
@@ -257,11 +255,11 @@ fn read_submitted(reader: &mut EntryReader<'_>) -> Decoded<DecodedEntry> {
         let bytes = Bytes::copy_from_slice(reader.bytes(length)?);
         tasks.push(TaskEntry { workflow, common, repeat_times, bytes });
     }
-    Ok(DecodedEntry::Submitted { life, batch, kind, min_wait_num, tasks })
+    Ok(DecodedEntry::Submitted { key, batch, kind, min_wait_num, tasks })
 }
 
 fn read_noted(reader: &mut EntryReader<'_>) -> Decoded<DecodedEntry> {
-    let life = reader.number()?;
+    let key = reader.number()?;
     let note = match reader.number()? {
         keep @ 0..=1 => {
             let reason = reader.name(CancelReason::ALL, CancelReason::name)?;
@@ -271,16 +269,16 @@ fn read_noted(reader: &mut EntryReader<'_>) -> Decoded<DecodedEntry> {
         3 => BatchMark::GivenUp(reader.shared_text()?),
         other => return Err(format!("the unknown note {other}")),
     };
-    Ok(DecodedEntry::Noted { life, note })
+    Ok(DecodedEntry::Noted { key, note })
 }
 
 fn read_run_ended(reader: &mut EntryReader<'_>) -> Decoded<DecodedEntry> {
-    let life = reader.number()?;
+    let key = reader.number()?;
     let (task, run) = (TaskId(reader.small()?), RunId(reader.small()?));
     let end = match reader.number()? {
-        how @ 0..=1 => {
+        tag @ 0..=1 => {
             let metrics = reader.metrics()?;
-            let payload = (how == 1).then(|| reader.bytes(reader.0.len() as u64)).transpose()?;
+            let payload = (tag == 1).then(|| reader.bytes(reader.0.len() as u64)).transpose()?;
             RunEnd::Succeeded(RunOutput { payload: payload.map(Bytes::copy_from_slice), metrics })
         }
         2 => RunEnd::Failed(RunFailure {
@@ -290,5 +288,5 @@ fn read_run_ended(reader: &mut EntryReader<'_>) -> Decoded<DecodedEntry> {
         3 => RunEnd::Cancelled(reader.name(CancelReason::ALL, CancelReason::name)?),
         other => return Err(format!("the unknown end of a run {other}")),
     };
-    Ok(DecodedEntry::RunEnded { life, task, run, end })
+    Ok(DecodedEntry::RunEnded { key, task, run, end })
 }

@@ -1,9 +1,8 @@
-//! What a ledger holds when it is opened.
+//! Recovery of a ledger's content at opening.
 //!
-//! Records may stand in the log twice, since compaction copies them before it removes what it has
-//! copied; and the end of a run may stand before the copy of the batch it belongs to. So records
-//! are gathered by life, run and end, whatever their order. Only one order is sure: no record of a
-//! life follows the record that ends it.
+//! Compaction copies records before it removes the originals, so a record may occur twice, and the
+//! end of a run may precede the copy of its batch. Records are therefore collected by batch key in
+//! any order. One order is guaranteed: no record of a batch follows its end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,57 +14,55 @@ use super::live_records::{EndedRuns, LiveRecords};
 use super::record::{self, BatchMark, DecodedEntry, LedgerCounters, TaskEntry};
 use crate::log::{LogPosition, TornTail};
 
-/// What survived.
+/// Content of a ledger at opening.
 #[derive(Debug, Default)]
 pub struct RecoveredLedger {
-    /// The batches that have not ended, in the order of submission.
+    /// Active batches in the order of submission.
     pub batches: Vec<RecoveredBatch>,
-    /// The results of the last batches that have, in the order of their ends.
+    /// Results of the last ended batches, in the order of their ends.
     pub results: Vec<(BatchId, Arc<BatchResult>)>,
-    /// The highest version of the model that was seen.
+    /// Newest model version.
     pub version: u64,
-    /// How often the ledger has been opened, this time included.
+    /// Number of times the ledger has been opened, including this one.
     pub epoch: u64,
-    /// What a crash left behind and was cut off; nobody was ever told that it was safe.
+    /// Unacknowledged tail that a crash left and opening cut off.
     pub torn: Option<TornTail>,
 }
 
-/// A batch that has not ended.
+/// An active batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecoveredBatch {
-    /// Its name.
     pub batch: BatchId,
     pub key: BatchKey,
-    /// Whether it is trained on.
     pub kind: BatchType,
-    /// How many of its tasks are enough.
+    /// Number of tasks that suffice.
     pub min_wait_num: Option<u32>,
-    /// Its tasks; their places are their ids.
+    /// Tasks; their indices are their ids.
     pub tasks: Vec<TaskEntry>,
-    /// The runs that have ended, by task and run. All others are to be done.
+    /// Runs that ended, by task and run; all others are to be executed.
     pub ended: Vec<(TaskId, RunId, RunEnd<RunOutput<Bytes>>)>,
-    /// What else happened to it, in the order in which it can have happened.
+    /// Marks in the order in which they can occur.
     pub notes: Vec<BatchMark>,
 }
 
-/// The records of one life.
+/// Records of one batch key.
 #[derive(Debug, Default)]
 struct BatchRecords {
     batch: Option<RecoveredBatch>,
     runs: BTreeMap<(TaskId, RunId), RunEnd<RunOutput<Bytes>>>,
-    /// By the order in which they can happen.
+    /// By the order in which they can occur.
     notes: BTreeMap<u8, BatchMark>,
     bytes: u64,
 }
 
-/// Records on their way to what they mean.
+/// Collects records into [`RecoveredLedger`].
 #[derive(Debug, Default)]
 pub(super) struct LedgerRecovery {
     results_kept: usize,
     state: LedgerCounters,
-    lives: BTreeMap<u64, BatchRecords>,
+    batches: BTreeMap<u64, BatchRecords>,
     results: BTreeMap<u64, (u64, u64, Arc<BatchResult>)>,
-    /// The first record that makes no sense.
+    /// Offset and description of the first undecodable record.
     pub(super) error: Option<(u64, String)>,
 }
 
@@ -74,7 +71,6 @@ impl LedgerRecovery {
         Self { results_kept, ..Self::default() }
     }
 
-    /// Takes in a record.
     pub(super) fn visit(&mut self, position: LogPosition, bytes: &[u8]) {
         if self.error.is_some() {
             return;
@@ -87,18 +83,18 @@ impl LedgerRecovery {
 
     fn take(&mut self, record: DecodedEntry, bytes: u64) {
         match record {
-            DecodedEntry::Submitted { life, batch, kind, min_wait_num, tasks } => {
-                let entry = self.lives.entry(life).or_default();
+            DecodedEntry::Submitted { key, batch, kind, min_wait_num, tasks } => {
+                let entry = self.batches.entry(key).or_default();
                 if entry.batch.is_none() {
-                    let (key, ended, notes) = (BatchKey(life), Vec::new(), Vec::new());
+                    let (key, ended, notes) = (BatchKey(key), Vec::new(), Vec::new());
                     let batch =
                         RecoveredBatch { key, batch, kind, min_wait_num, tasks, ended, notes };
                     entry.batch = Some(batch);
                     entry.bytes += bytes;
                 }
             }
-            DecodedEntry::RunEnded { life, task, run, end } => {
-                let entry = self.lives.entry(life).or_default();
+            DecodedEntry::RunEnded { key, task, run, end } => {
+                let entry = self.batches.entry(key).or_default();
                 if let std::collections::btree_map::Entry::Vacant(vacant) =
                     entry.runs.entry((task, run))
                 {
@@ -106,8 +102,8 @@ impl LedgerRecovery {
                     entry.bytes += bytes;
                 }
             }
-            DecodedEntry::Noted { life, note } => {
-                let entry = self.lives.entry(life).or_default();
+            DecodedEntry::Noted { key, note } => {
+                let entry = self.batches.entry(key).or_default();
                 let order = match note {
                     BatchMark::Cut { .. } => 0,
                     BatchMark::Offered => 1,
@@ -117,10 +113,10 @@ impl LedgerRecovery {
                     entry.bytes += bytes;
                 }
             }
-            DecodedEntry::BatchEnded { life, end, result } => {
+            DecodedEntry::BatchEnded { key, end, result } => {
                 self.state.ends = self.state.ends.max(end);
-                self.lives.remove(&life);
-                self.results.insert(end, (life, bytes, result));
+                self.batches.remove(&key);
+                self.results.insert(end, (key, bytes, result));
                 while self.results.len() > self.results_kept {
                     self.results.pop_first();
                 }
@@ -133,36 +129,34 @@ impl LedgerRecovery {
         }
     }
 
-    /// Returns what the records mean, and the book to go on with; or what is wrong with them.
+    /// Returns the content and the live records, or a description of the inconsistency.
     pub(super) fn finish(self) -> Result<(RecoveredLedger, LiveRecords), String> {
-        let mut book = LiveRecords { state: self.state, ..LiveRecords::default() };
+        let mut live = LiveRecords { state: self.state, ..LiveRecords::default() };
         let LedgerCounters { version, epoch, .. } = self.state;
         let mut recovered = RecoveredLedger { version, epoch, ..RecoveredLedger::default() };
-        for (_, (life, bytes, result)) in self.results {
-            book.keep(life, bytes, self.results_kept);
+        for (_, (key, bytes, result)) in self.results {
+            live.keep(key, bytes, self.results_kept);
             recovered.results.push((result.batch.clone(), result));
         }
-        for (number, life) in self.lives {
-            let Some(mut batch) = life.batch else {
-                return Err(format!(
-                    "something happened to batch {number}, and nobody submitted it"
-                ));
+        for (key, records) in self.batches {
+            let Some(mut batch) = records.batch else {
+                return Err(format!("batch key {key} has records but no submission"));
             };
             let mut runs = EndedRuns::new(batch.tasks.iter().map(|task| task.repeat_times));
-            for ((task, run), end) in life.runs {
+            for ((task, run), end) in records.runs {
                 if !runs.end(task, run) {
                     let name = &batch.batch;
                     return Err(format!("batch {name} has no run {run} of task {task}"));
                 }
                 batch.ended.push((task, run, end));
             }
-            batch.notes.extend(life.notes.into_values());
-            if book.active.values().any(|other| other.batch == batch.batch) {
-                return Err(format!("batch {} lives twice", batch.batch));
+            batch.notes.extend(records.notes.into_values());
+            if live.active.values().any(|other| other.batch == batch.batch) {
+                return Err(format!("batch {} is active twice", batch.batch));
             }
-            book.activate(batch.batch.clone(), number, life.bytes, runs);
+            live.activate(batch.batch.clone(), key, records.bytes, runs);
             recovered.batches.push(batch);
         }
-        Ok((recovered, book))
+        Ok((recovered, live))
     }
 }

@@ -1,4 +1,4 @@
-//! How the result of a batch is written.
+//! Encoding of batch results.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(super) fn put_id(out: &mut Vec<u8>, id: &BatchId) {
     match id {
         BatchId::Number(number) => {
             out.push(0);
-            // The sign goes to the lowest bit, so that small numbers stay small.
+            // Zigzag encoding keeps small negative numbers short.
             put(out, (number << 1 ^ number >> 63) as u64);
         }
         BatchId::Text(text) => {
@@ -50,7 +50,7 @@ pub(super) fn read_kind(reader: &mut EntryReader<'_>) -> Decoded<BatchType> {
     }
 }
 
-/// Puts the counts that are not zero, under their names.
+/// Encodes the non-zero counts under their names.
 macro_rules! tables {
     ($($table:ident of $name:ident: $put:ident, $read:ident;)+) => {$(
         fn $put(out: &mut Vec<u8>, table: &$table) {

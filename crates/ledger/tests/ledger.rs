@@ -1,4 +1,4 @@
-//! The ledger: whatever happens, opening it returns what was appended, no more and no less.
+//! The ledger: opening returns exactly what was appended.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -9,9 +9,9 @@ use std::fs;
 use std::path::Path;
 
 use bytes::Bytes;
-use ledger_model::{Model, Step, apply, options, result, steps, task};
+use ledger_model::{Model, Step, apply, options, result, steps, submitted, task};
 use proptest::prelude::*;
-use rollway_core::{BatchId, BatchKey, BatchState, BatchType, RunEnd, RunId, RunOutput, TaskId};
+use rollway_core::{BatchId, BatchKey, BatchState, RunEnd, RunId, RunOutput, TaskId};
 use rollway_ledger::{Ledger, LedgerEntry, LedgerError, LedgerOptions};
 
 fn check(dir: &Path, model: &Model) -> Ledger {
@@ -20,14 +20,13 @@ fn check(dir: &Path, model: &Model) -> Ledger {
     ledger
 }
 
-/// Returns all files of a ledger.
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
     let entries = entries.map(|entry| (entry.file_name().into_string().unwrap(), entry.path()));
     entries.map(|(name, path)| (name, fs::read(path).unwrap())).collect()
 }
 
-fn lay(dir: &Path, files: &BTreeMap<String, Vec<u8>>) {
+fn write_files(dir: &Path, files: &BTreeMap<String, Vec<u8>>) {
     fs::create_dir(dir).unwrap();
     files.iter().for_each(|(name, bytes)| fs::write(dir.join(name), bytes).unwrap());
 }
@@ -35,9 +34,8 @@ fn lay(dir: &Path, files: &BTreeMap<String, Vec<u8>>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(30))]
 
-    /// Compaction changes nothing, wherever it happens.
     #[test]
-    fn a_compacted_ledger_says_what_an_uncompacted_one_says(steps in steps(60)) {
+    fn compaction_preserves_the_content(steps in steps(60)) {
         let dir = tempfile::tempdir().unwrap();
         let mut model = Model::default();
         let mut ledger = check(dir.path(), &model);
@@ -69,7 +67,7 @@ proptest! {
         let dir = home.path().join("ledger");
         let mut model = Model::default();
         let ledger = check(&dir, &model);
-        // There is something to be compacted.
+        // Ensures that there is something to compact.
         apply(&ledger, &mut model, &Step::Version(1));
         steps.iter().for_each(|step| apply(&ledger, &mut model, step));
         ledger.sync().unwrap();
@@ -94,7 +92,7 @@ proptest! {
             }
             cut -= length;
         }
-        lay(&home.path().join("copying"), &crashed);
+        write_files(&home.path().join("copying"), &crashed);
         drop(check(&home.path().join("copying"), &model));
 
         // All copies have been written, and some of the old segments have been removed.
@@ -102,14 +100,14 @@ proptest! {
         let mut crashed = after.clone();
         let kept = before.iter().filter(|(name, _)| old(name)).skip(gone);
         crashed.extend(kept.map(|(name, bytes)| (name.clone(), bytes.clone())));
-        lay(&home.path().join("removing"), &crashed);
+        write_files(&home.path().join("removing"), &crashed);
         drop(check(&home.path().join("removing"), &model));
     }
 }
 
-/// Compaction by itself, beside whoever appends.
+/// Automatic compaction beside appends.
 #[test]
-fn a_ledger_that_is_used_for_long_stays_small() {
+fn a_long_lived_ledger_stays_small() {
     let dir = tempfile::tempdir().unwrap();
     let few = LedgerOptions { compact_bytes_min: 20_000, segment_bytes: 10_000, ..options() };
     let (ledger, _) = Ledger::open(dir.path(), few.clone()).unwrap();
@@ -120,17 +118,10 @@ fn a_ledger_that_is_used_for_long_stays_small() {
     });
     let long = BatchId::from("long");
     let tasks = vec![task(300, 1)];
-    let kind = BatchType::Train;
-    let submit = |key, batch: &BatchId| {
-        let key = BatchKey(key);
-        ledger
-            .append(LedgerEntry::Submitted { key, batch, kind, min_wait_num: None, tasks: &tasks })
-            .unwrap();
-    };
-    submit(0, &long);
+    ledger.append(submitted(BatchKey(0), &long, &tasks)).unwrap();
     for number in 0..300 {
         let (key, batch) = (u64::from(number) + 1, BatchId::from(i64::from(number)));
-        submit(key, &batch);
+        ledger.append(submitted(BatchKey(key), &batch, &tasks)).unwrap();
         let ended = |key, run| LedgerEntry::RunEnded {
             key: BatchKey(key),
             task: TaskId(0),
@@ -155,8 +146,7 @@ fn a_ledger_that_is_used_for_long_stays_small() {
     assert_eq!(recovered.version, 299);
     let names: Vec<_> = recovered.results.iter().map(|(batch, _)| batch.clone()).collect();
     assert_eq!(names, [297, 298, 299].map(BatchId::from));
-    // 300 batches of more than 1000 bytes went through it. What they left goes by itself, beside
-    // the work and as fast as the disk allows: so there is work until it is gone.
+    // Garbage is removed in the background, as fast as the disk allows: append until it is gone.
     for version in 300..10_000 {
         if ledger.bytes() < 150_000 {
             return;
@@ -176,10 +166,7 @@ fn a_full_ledger_refuses_batches_and_takes_the_ends_of_runs() {
     ledger.admits(&a, 600).unwrap();
     let error = ledger.admits(&a, 2 << 30).unwrap_err();
     assert!(matches!(error, LedgerError::TooLarge { .. }), "{error}");
-    let (kind, tasks) = (BatchType::Eval, [task(1, 600)]);
-    let submitted =
-        LedgerEntry::Submitted { key, batch: &a, kind, min_wait_num: None, tasks: &tasks };
-    ledger.append(submitted).unwrap();
+    ledger.append(submitted(key, &a, &[task(1, 600)])).unwrap();
     let error = ledger.admits(&b, 600).unwrap_err();
     assert!(matches!(error, LedgerError::Full { .. }), "{error}");
     assert!(error.to_string().contains("no room for batch b of 6"), "{error}");
@@ -192,18 +179,12 @@ fn a_full_ledger_refuses_batches_and_takes_the_ends_of_runs() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_has_no_effect() {
+fn invalid_records_are_refused_without_effect() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, _) = Ledger::open(dir.path(), options()).unwrap();
     let (batch, tasks) = (BatchId::from(1), [task(2, 1)]);
     let key = BatchKey(7);
-    let submitted = LedgerEntry::Submitted {
-        key,
-        batch: &batch,
-        kind: BatchType::Train,
-        min_wait_num: None,
-        tasks: &tasks,
-    };
+    let submitted = submitted(key, &batch, &tasks);
     let end = RunEnd::Cancelled(rollway_core::CancelReason::NoRoom);
     let ended =
         |task, run| LedgerEntry::RunEnded { key, task: TaskId(task), run: RunId(run), end: &end };

@@ -1,4 +1,4 @@
-//! The log: what was committed is there, in order, whatever happens to the rest; damage is noticed.
+//! The log: committed frames survive, damage is detected.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -42,7 +42,7 @@ fn header(path: &Path) -> (u64, u64) {
     (length.into(), u64::from_le_bytes(bytes[24..32].try_into().unwrap()))
 }
 
-/// Leaves of a log what a crash leaves that came when it had been written up to an offset.
+/// Leaves the files as a crash would that happened after writing up to an offset.
 fn crash(dir: &Path, offset: u64, filled: bool) {
     for path in segments(dir) {
         let (header, base) = header(&path);
@@ -88,7 +88,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec(step, 0..25)
 }
 
-/// Does the steps and returns the frames and where the committed ones end.
+/// Applies the steps; returns the frames and the end of the committed ones.
 fn run(log: &SegmentLog, steps: &[Step]) -> (Vec<(LogPosition, Vec<u8>)>, u64) {
     let (mut frames, mut committed) = (Vec::new(), log.end());
     for step in steps {
@@ -143,7 +143,7 @@ proptest! {
         prop_assert_eq!((found, torn), (frames, None));
     }
 
-    /// A flipped bit is never taken for the trace of a crash.
+    /// A flipped bit is never mistaken for a torn tail.
     #[test]
     fn flipped_bits_are_noticed(
         steps in steps(),
@@ -197,7 +197,7 @@ fn a_bad_frame_is_damage_wherever_it_stands_and_a_cut_one_is_not() {
 }
 
 #[test]
-fn frames_inside_of_frames_are_no_frames() {
+fn frames_inside_of_payloads_are_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let (log, _, _) = open(dir.path()).unwrap();
     append(&log, b"inner", false);
@@ -218,12 +218,12 @@ fn a_log_is_opened_by_one_and_by_its_owner() {
     let holder = format!("in use by process {}", std::process::id());
     assert!(error(dir.path()).contains(&holder));
     drop(log);
-    for (other, said) in [
+    for (other, expected) in [
         (LogOptions::new("queue", "me"), "has the kind \"test\", not \"queue\""),
         (LogOptions::new("test", "you"), "has the identity \"me\", not \"you\""),
     ] {
         let error = SegmentLog::open(dir.path(), other, &mut |_, _| {}).unwrap_err().to_string();
-        assert!(error.contains(said), "{error}");
+        assert!(error.contains(expected), "{error}");
     }
     drop(open(dir.path()).unwrap());
 }
@@ -290,7 +290,7 @@ fn segments_are_removed_whole_and_for_good() {
 }
 
 #[test]
-fn a_frame_has_a_limit_and_the_log_says_when_it_is_behind() {
+fn frames_are_limited_and_a_log_reports_being_behind() {
     let dir = tempfile::tempdir().unwrap();
     let options = LogOptions { frame_bytes_max: 10, unsynced_bytes: 40, ..options() };
     let (log, _) = SegmentLog::open(dir.path(), options, &mut |_, _| {}).unwrap();

@@ -1,4 +1,4 @@
-//! A disk that is full, played by a limit on the size of files: an error, then room, then success.
+//! A full disk, simulated by a file size limit: an error, then success once there is room.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -8,7 +8,7 @@ use std::process::Command;
 use rollway_ledger::log::{FramePart, LogOptions, SegmentLog};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-/// Names the folder to the process that has the limit.
+/// Folder for the child process.
 const FOLDER: &str = "ROLLWAY_TEST_LOG_FULL";
 
 fn limit(bytes: Option<u64>) {
@@ -23,7 +23,7 @@ fn frames(dir: &Path) -> (SegmentLog, Vec<u8>) {
     (log, frames)
 }
 
-/// What the process with the limit does; nothing in the process that tests.
+/// Child process with the limit; does nothing in the test process.
 #[test]
 fn append_beyond_the_limit() {
     let Some(dir) = std::env::var_os(FOLDER) else { return };
@@ -49,7 +49,7 @@ fn append_beyond_the_limit() {
     assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6]);
     append(7);
     drop(log);
-    // What could not be written before the log was closed was never acknowledged.
+    // Frames that were not written before closing were never acknowledged.
     let (log, _) = frames(dir.as_ref());
     limit(Some(4096));
     log.append(&[FramePart::Copy(&[8; 5000])]).unwrap();
@@ -60,7 +60,7 @@ fn append_beyond_the_limit() {
 #[test]
 fn a_full_disk_is_an_error_until_there_is_room() {
     let dir = tempfile::tempdir().unwrap();
-    // A process that does not ignore the signal would be ended by its first write too many.
+    // The signal of an exceeded limit would end the process.
     let output = Command::new("sh")
         .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
         .arg(std::env::current_exe().unwrap())
@@ -68,8 +68,8 @@ fn a_full_disk_is_an_error_until_there_is_room() {
         .env(FOLDER, dir.path())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("done"), "{said}\n{complaint}");
+    let output_text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output_text.contains("done"), "{output_text}\n{errors}");
     assert_eq!(frames(dir.path()).1, [0, 1, 2, 3, 4, 5, 6, 7]);
 }

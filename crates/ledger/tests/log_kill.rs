@@ -1,4 +1,4 @@
-//! A process that appends is killed again and again: what it said was committed is there.
+//! A repeatedly killed process: reported commits survive.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -8,7 +8,7 @@ use std::path::Path;
 use rollway_ledger::log::{FramePart, LogOptions, SegmentLog};
 use rollway_testkit::child_test;
 
-/// Names the folder to the process that is killed.
+/// Folder for the child process.
 const FOLDER: &str = "ROLLWAY_TEST_LOG_KILL";
 
 fn open(dir: &Path) -> (SegmentLog, u64) {
@@ -22,7 +22,7 @@ fn open(dir: &Path) -> (SegmentLog, u64) {
     (log, count)
 }
 
-/// What the process does that is killed; nothing in the process that tests.
+/// Child process that is killed; does nothing in the test process.
 #[test]
 fn append_until_killed() {
     let Some(dir) = std::env::var_os(FOLDER) else { return };
@@ -45,20 +45,20 @@ fn append_until_killed() {
 }
 
 #[test]
-fn what_was_committed_survives_being_killed() {
+fn committed_frames_survive_a_kill() {
     let dir = tempfile::tempdir().unwrap();
     let mut total = 0;
     for round in 0..20 {
         let mut child = child_test("append_until_killed", FOLDER, dir.path()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        // Some of its words come after the order to kill it; they count as well.
-        let (mut heard, mut committed) = (0, None);
+        // Lines after the kill count as well.
+        let (mut count_of_lines, mut committed) = (0, None);
         for line in lines {
             let Some((_, number)) = line.rsplit_once("committed ") else { continue };
             // The last line may be cut.
             committed = number.parse::<u64>().ok().max(committed);
-            heard += 1;
-            if heard == 1 + round * 13 % 60 {
+            count_of_lines += 1;
+            if count_of_lines == 1 + round * 13 % 60 {
                 child.kill().unwrap();
             }
         }

@@ -1,46 +1,43 @@
-//! What is said about tasks that cannot be had.
+//! Errors of tasksets.
 
 use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// Why tasks cannot be had: where, what and the remedy.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Error of opening or reading tasks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {what}; {hint}")]
 pub struct TasksetError {
-    /// What sort of thing is wrong.
     pub kind: TasksetErrorKind,
-    /// The file and the row, the taskset or the key that is meant.
+    /// File and row, taskset or configuration key.
     pub place: String,
-    /// What is wrong.
     pub what: String,
-    /// What can be done about it.
+    /// Remedy.
     pub hint: String,
 }
 
-/// What sort of thing is wrong with tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TasksetErrorKind {
-    /// There is no such file, folder, split or subset.
+    /// No such file, folder, split or subset.
     Missing,
-    /// There are no rows.
     Empty,
-    /// A row is not what it has to be.
+    /// An invalid row.
     Row,
-    /// A field that is named in the configuration is not in the rows.
+    /// A configured field that no row has.
     Key,
-    /// Files of this kind are not read.
+    /// A format or feature that is not read.
     Unsupported,
-    /// An option makes no sense.
+    /// An invalid option.
     Option,
-    /// A state that was saved does not belong to these tasks.
+    /// A saved state of other tasks.
     State,
-    /// The operating system refused, or a file changed while it was read.
+    /// An I/O error, or a file that changed in use.
     Io,
 }
 
 impl TasksetErrorKind {
-    /// Returns a stable name for logs and other languages.
+    /// Returns the stable code for logs and other languages.
     pub const fn code(self) -> &'static str {
         match self {
             Self::Missing => "taskset_missing",
@@ -53,35 +50,27 @@ impl TasksetErrorKind {
             Self::Io => "taskset_io",
         }
     }
-}
 
-impl TasksetError {
-    pub(super) fn new(
-        kind: TasksetErrorKind,
+    pub(super) fn at(
+        self,
         place: impl fmt::Display,
         what: impl Into<String>,
         hint: impl Into<String>,
-    ) -> Self {
-        Self { kind, place: place.to_string(), what: what.into(), hint: hint.into() }
-    }
-
-    pub(super) fn io(path: &Path, error: &io::Error) -> Self {
-        let hint = "see that the file is there and may be read";
-        Self::new(TasksetErrorKind::Io, path.display(), format!("cannot be read: {error}"), hint)
-    }
-
-    /// A file that is not as it was when it was opened.
-    pub(super) fn changed(path: &Path) -> Self {
-        let hint = "leave the files of a running job alone, and start it again";
-        let what = "changed while it was in use";
-        Self::new(TasksetErrorKind::Io, path.display(), what, hint)
+    ) -> TasksetError {
+        let place = place.to_string();
+        TasksetError { kind: self, place, what: what.into(), hint: hint.into() }
     }
 }
 
-impl std::error::Error for TasksetError {}
+impl TasksetError {
+    pub(super) fn io(path: &Path, error: &io::Error) -> Self {
+        let hint = "see that the file is there and may be read";
+        TasksetErrorKind::Io.at(path.display(), format!("cannot be read: {error}"), hint)
+    }
 
-impl fmt::Display for TasksetError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}; {}", self.place, self.what, self.hint)
+    pub(super) fn changed(path: &Path) -> Self {
+        let hint = "leave the files of a running job alone, and start it again";
+        let what = "changed while it was in use";
+        TasksetErrorKind::Io.at(path.display(), what, hint)
     }
 }

@@ -24,12 +24,12 @@ pub use self::open::TasksetOpener;
 pub use self::row_format::{DatasetRow, SelectedTask, TaskDefaults, TaskRef};
 pub use self::selector::FeedbackResult;
 pub use self::state::{EstimateState, SelectorState, SetState, TasksetState};
-pub use self::tasks::{AllTasks, TaskStream};
+pub use self::tasks::TaskStream;
 
 type Result<T> = std::result::Result<T, TasksetError>;
 
 /// The fields of a task.
 type Fields = serde_json::Map<String, serde_json::Value>;
 
-/// Rows of one taskset at most: a place in an order takes four bytes.
+/// Maximum rows of one taskset: a position takes four bytes.
 const MAX_ROWS: u64 = u32::MAX as u64;

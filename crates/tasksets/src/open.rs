@@ -1,23 +1,21 @@
-//! From a configuration to tasks.
+//! Opens the tasksets of a configuration.
 
 use std::sync::Arc;
 
+use super::Result;
 use super::error::TasksetErrorKind as Kind;
 use super::row_format::{RowFormat, TaskDefaults, format_args};
 use super::rows::Rows;
 use super::selector::Selector;
 use super::set::OpenTaskset;
 use super::tasks::{TaskBudget, TaskStream};
-use super::{Result, TasksetError};
 use rollway_config::{BufferConfig, SelectorType, Taskset};
 
-/// Tasksets of a job at most.
+/// Maximum number of tasksets of a job.
 const MAX_SETS: usize = 4096;
 
-/// Opens the tasksets of a configuration.
-///
-/// Every file is read to its end or to what describes it, so that what is wrong with it is said
-/// before anything else is started.
+/// Opens the tasksets of a configuration. Every file is scanned at opening, so that its errors are
+/// reported before anything else starts.
 #[derive(Clone, Debug)]
 pub struct TasksetOpener<'a> {
     buffer: &'a BufferConfig,
@@ -25,27 +23,26 @@ pub struct TasksetOpener<'a> {
 }
 
 impl<'a> TasksetOpener<'a> {
-    /// Returns an opener for what a configuration says. It should be the resolved one: there
-    /// `repeat_times` of tasks to train on is what counts.
+    /// Returns an opener for a resolved configuration, in which `repeat_times` is effective.
     pub fn new(buffer: &'a BufferConfig) -> Self {
         Self { buffer, is_prompt_needed: true }
     }
 
     /// Accepts rows without a prompt, for workflows that read the row themselves. A `prompt_key`
-    /// other than the default one is still looked for.
+    /// other than the default is still required.
     #[must_use]
     pub fn without_prompts(self) -> Self {
         Self { is_prompt_needed: false, ..self }
     }
 
-    /// Opens the tasks to train on.
+    /// Opens the training tasks.
     pub fn train(&self) -> Result<TaskStream> {
         let configs: Vec<&Taskset> = self.buffer.explorer_input.train_tasksets().collect();
         if configs.is_empty() || configs.len() > MAX_SETS {
             let what = format!("{} tasksets; there must be 1 to {MAX_SETS}", configs.len());
             let hint = "say where the tasks are: `taskset: {path: tasks.jsonl}`";
             let place = "buffer.explorer_input";
-            return Err(TasksetError::new(Kind::Option, place, what, hint));
+            return Err(Kind::Option.at(place, what, hint));
         }
         let open = |(id, config): (usize, &&Taskset)| self.set(id, config, false);
         let sets = configs.iter().enumerate().map(open).collect::<Result<Vec<_>>>()?;
@@ -56,7 +53,7 @@ impl<'a> TasksetOpener<'a> {
         Ok(TaskStream::new(sets, budget, configs[0].data_selector.seed))
     }
 
-    /// Opens the tasks to evaluate on: one [`TaskStream`] for each set, in order.
+    /// Opens the evaluation tasks: one [`TaskStream`] per taskset, in order.
     pub fn evals(&self) -> Result<Vec<TaskStream>> {
         let configs = self.buffer.explorer_input.eval_tasksets.iter().enumerate();
         let open = |(id, config)| {
@@ -75,7 +72,7 @@ impl<'a> TasksetOpener<'a> {
         let place = format!("taskset `{name}` ({path})");
         if path.is_empty() {
             let hint = "say where the tasks are: `path: tasks.jsonl`";
-            return Err(TasksetError::new(Kind::Option, place, "it has no `path`", hint));
+            return Err(Kind::Option.at(place, "it has no `path`", hint));
         }
         let shape = RowFormat::new(
             &config.format,
@@ -84,7 +81,7 @@ impl<'a> TasksetOpener<'a> {
             input.reward_fn_of(config),
         );
         let mut rows = Rows::open(config)?;
-        // What is evaluated is evaluated whole, in the order of the file.
+        // An evaluation covers the whole taskset in file order.
         let mut selector = config.data_selector.clone();
         if is_eval {
             selector.selector_type = SelectorType::Sequential;

@@ -1,16 +1,16 @@
-//! Random numbers that follow from a seed, the same on every machine.
+//! Seeded random numbers, equal on every machine.
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-/// Returns the generator of a seed for one epoch or one position: its own ChaCha stream.
+/// Returns the generator of a seed for one epoch or position: its own ChaCha stream.
 pub(super) fn rng(seed: u64, stream: u64) -> ChaCha8Rng {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(stream);
     rng
 }
 
-/// Returns `count` different numbers below `end`, which is not less than `count`.
+/// Returns `count` distinct numbers below `end`, which is at least `count`.
 pub(super) fn sample(rng: &mut ChaCha8Rng, end: u32, count: u32) -> Vec<u32> {
     let indices = rand::seq::index::sample(rng, end as usize, count as usize);
     indices.iter().map(|index| index as u32).collect()
@@ -27,8 +27,8 @@ mod tests {
     use super::*;
     use crate::state::VERSION;
 
-    /// A saved cursor is a seed and a position, so the drawn numbers belong to its format: whatever
-    /// changes them (a new version of `rand`) needs a new version of the state as well.
+    /// A saved cursor is a seed and a position, so the drawn numbers belong to its format: a change
+    /// of `rand` that alters them requires a new state version.
     #[test]
     fn drawn_numbers_belong_to_the_version_of_the_state() {
         assert_eq!(VERSION, 2);

@@ -1,4 +1,4 @@
-//! From a row to a task: which field means what.
+//! Conversion of rows to tasks by the configured format.
 
 use std::sync::Arc;
 
@@ -10,84 +10,75 @@ use super::{Fields, Result, TasksetError};
 use rollway_base::suggest::instead;
 use rollway_config::{Args, Format, Taskset};
 
-/// What all tasks of a taskset have in common.
+/// Values common to all tasks of a taskset.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskDefaults {
-    /// The position of the taskset among those of the job.
+    /// Position among the tasksets of the job.
     pub taskset_id: usize,
-    /// Its name, as in metrics and logs.
+    /// Name in metrics and logs.
     pub name: Arc<str>,
-    /// Whether its tasks are evaluated instead of trained on.
     pub is_eval: bool,
-    /// How many runs of a task are wanted.
     pub repeat_times: u32,
-    /// Which fields of a row mean what, as workflows get it.
+    /// Format keys, as passed to workflows.
     pub format_args: Args,
-    /// Sampling options for the model.
+    /// Sampling parameters.
     pub rollout_args: Args,
-    /// Handed to the workflow.
     pub workflow_args: Args,
-    /// Handed to the reward function.
     pub reward_fn_args: Args,
 }
 
-/// A row, and what its fields mean.
+/// A row and the meaning of its fields.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DatasetRow {
-    /// The row as it is in the file.
+    /// The unchanged row.
     pub raw: Fields,
-    /// The question.
     pub prompt: Option<Value>,
-    /// The expected answer.
+    /// Expected answer.
     pub response: Option<Value>,
-    /// What is said to the model first: system prompt and question, or the messages of the row.
+    /// Initial messages: system prompt and prompt, or the messages of the row.
     pub messages: Vec<Value>,
-    /// The tools that the model may call.
     pub tools: Option<Value>,
     pub images: Option<Value>,
     pub videos: Option<Value>,
-    /// The workflow: of the row, of the taskset or of the job.
+    /// Workflow of the row, else of the taskset, else of the job.
     pub workflow: Option<Arc<str>>,
-    /// The reward function: of the row, of the taskset or of the job.
+    /// Reward function of the row, else of the taskset, else of the job.
     pub reward_fn: Option<Arc<str>>,
 }
 
-/// A task that was chosen.
+/// A selected task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SelectedTask {
-    /// What it has in common with the others of its taskset.
     pub source: Arc<TaskDefaults>,
-    /// The row in the taskset, from 0.
+    /// Row in the taskset, from 0.
     pub index: u64,
-    /// How often all tasksets had been gone through before.
+    /// Number of completed passes over all tasksets.
     pub epoch: u64,
     pub task: DatasetRow,
 }
 
-/// Which task was chosen: enough to choose it again.
+/// Reference to a selected task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskRef {
-    /// The position of the taskset among those of the job.
+    /// Position among the tasksets of the job.
     pub taskset_id: usize,
-    /// The row in the taskset, from 0.
+    /// Row in the taskset, from 0.
     pub index: u64,
-    /// How often all tasksets had been gone through before.
+    /// Number of completed passes over all tasksets.
     pub epoch: u64,
 }
 
 impl SelectedTask {
-    /// Returns which task it is.
     pub fn pick(&self) -> TaskRef {
         TaskRef { taskset_id: self.source.taskset_id, index: self.index, epoch: self.epoch }
     }
 
-    /// Returns where the task is from, by which selectors are told how it went.
+    /// Returns the key under which selectors get feedback.
     pub fn task_index(&self) -> Value {
         json!({"index": self.index, "taskset_id": self.source.taskset_id})
     }
 
-    /// Returns the task under the names that tasks have in Python, without its workflow. What is
-    /// empty is left out.
+    /// Returns the fields of the Python task without its workflow; empty ones are omitted.
     pub fn fields(&self) -> Args {
         let source = &*self.source;
         let mut fields = Args::new();
@@ -112,7 +103,7 @@ impl SelectedTask {
     }
 }
 
-/// How the rows of a taskset become tasks.
+/// Conversion of rows to tasks.
 #[derive(Debug)]
 pub(super) struct RowFormat {
     format: Format,
@@ -121,12 +112,12 @@ pub(super) struct RowFormat {
     reward_fn: Option<Arc<str>>,
 }
 
-/// What is wrong with a row, and the remedy; whoever read it knows where it is.
+/// Problem of a row and its remedy; the caller adds the location.
 pub(super) struct RowError(String, String);
 
 impl RowError {
     pub(super) fn at(self, place: String) -> TasksetError {
-        TasksetError::new(Kind::Row, place, self.0, self.1)
+        Kind::Row.at(place, self.0, self.1)
     }
 }
 
@@ -141,13 +132,13 @@ impl RowFormat {
         Self { format: format.clone(), is_prompt_needed, workflow, reward_fn }
     }
 
-    /// Refuses keys that no row has.
+    /// Refuses configured keys that no row has.
     pub(super) fn check(&self, place: &str, keys: &FieldNames) -> Result<()> {
         let (format, default) = (&self.format, Format::default());
-        let asks_response = format.response_key != default.response_key;
-        let asked = [
-            ("prompt_key", self.asks_prompt().then_some(&format.prompt_key)),
-            ("response_key", asks_response.then_some(&format.response_key)),
+        let needs_response = format.response_key != default.response_key;
+        let keys_of_options = [
+            ("prompt_key", self.needs_prompt().then_some(&format.prompt_key)),
+            ("response_key", needs_response.then_some(&format.response_key)),
             ("messages_key", format.messages_key.as_ref()),
             ("tools_key", format.tools_key.as_ref()),
             ("image_key", format.image_key.as_ref()),
@@ -156,31 +147,30 @@ impl RowFormat {
             ("workflow_key", format.workflow_key.as_ref()),
             ("reward_fn_key", format.reward_fn_key.as_ref()),
         ];
-        for (option, key) in asked {
+        for (option, key) in keys_of_options {
             if let Some(key) = key.filter(|key| !keys.has(key)) {
                 let what = format!("`format.{option}` is `{key}`, but no row has that field");
-                return Err(TasksetError::new(Kind::Key, place, what, instead(key, keys.names())));
+                return Err(Kind::Key.at(place, what, instead(key, keys.names())));
             }
         }
         Ok(())
     }
 
-    /// Returns the field that every row has to have, if there is one.
+    /// Returns the field that every row must have, if any.
     pub(super) fn needed_key(&self) -> Option<&str> {
         let needed = self.format.messages_key.as_deref().unwrap_or(&self.format.prompt_key);
-        self.asks_prompt_or_messages().then_some(needed)
+        self.needs_prompt_or_messages().then_some(needed)
     }
 
-    fn asks_prompt_or_messages(&self) -> bool {
-        self.format.messages_key.is_some() || self.asks_prompt()
+    fn needs_prompt_or_messages(&self) -> bool {
+        self.format.messages_key.is_some() || self.needs_prompt()
     }
 
-    fn asks_prompt(&self) -> bool {
+    fn needs_prompt(&self) -> bool {
         let is_chosen = self.format.prompt_key != Format::default().prompt_key;
         self.format.messages_key.is_none() && (self.is_prompt_needed || is_chosen)
     }
 
-    /// Makes a task of a row.
     pub(super) fn task(&self, raw: Fields) -> std::result::Result<DatasetRow, RowError> {
         let format = &self.format;
         let field = |key: &str| raw.get(key).filter(|value| !value.is_null());
@@ -223,7 +213,7 @@ impl RowFormat {
     }
 }
 
-/// Returns a system prompt and what follows it. Messages that bring their own keep it.
+/// Prepends the system prompt unless the messages have one.
 fn with_system(system: Option<String>, messages: Vec<Value>) -> Vec<Value> {
     let has_own = messages.first().is_some_and(|first| first["role"] == "system");
     match system {
@@ -250,7 +240,7 @@ fn messages(key: &str, value: &Value) -> std::result::Result<Vec<Value>, RowErro
     Ok(list.iter().map(without_nulls).collect())
 }
 
-/// Returns what text says, where it is JSON: files of columns keep lists and objects so.
+/// Parses JSON text: columnar files store lists and objects so.
 fn parsed(value: &Value) -> Value {
     let read = |text: &String| serde_json::from_str(text).ok();
     match value {
@@ -259,7 +249,7 @@ fn parsed(value: &Value) -> Value {
     }
 }
 
-/// Takes away members that are null: files of columns have every member in every object.
+/// Removes null members: columnar files have every member in every object.
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(members) => {
@@ -278,7 +268,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// Returns the format as workflows get it: what is set.
+/// Returns the configured format keys.
 pub(super) fn format_args(taskset: &Taskset) -> Args {
     match serde_json::to_value(&taskset.format) {
         Ok(Value::Object(args)) => args.into_iter().filter(|(_, it)| !it.is_null()).collect(),

@@ -1,4 +1,4 @@
-//! The rows of a taskset, read by index from one file or from many.
+//! The rows of a taskset, read by index from one or many files.
 
 mod arrow;
 mod cache;
@@ -20,54 +20,51 @@ use sha2::{Digest, Sha256};
 use self::cache::Cache;
 use self::discover::FileKind;
 pub(super) use self::field_names::FieldNames;
-use super::{Fields, MAX_ROWS, Result, TasksetError, TasksetErrorKind};
+use super::{Fields, MAX_ROWS, Result, TasksetError, TasksetErrorKind as Kind};
 use rollway_config::Taskset;
 
-/// Bytes of one row at most.
+/// Maximum bytes of a row.
 const MAX_ROW_BYTES: u64 = 64 << 20;
 
-/// Files of a taskset that are open at the same time at most.
+/// Maximum number of open files of a taskset.
 const MAX_OPEN: usize = 16;
 
-/// One file.
+/// One data file.
 trait Shard: Send {
-    /// Returns how many rows it has.
     fn len(&self) -> u64;
 
-    /// Returns a row. Decoded parts are kept in the cache under the number of the file.
+    /// Returns a row. Decoded batches are cached under the file number.
     fn row(&mut self, index: u64, cache: (&mut Cache, usize)) -> Result<Fields>;
 
-    /// Hears which rows, in ascending order, are wanted next.
+    /// Announces the rows, ascending, that are read next.
     fn plan(&mut self, _rows: &[u64]) {}
 
-    /// Says where a row is.
+    /// Returns the location of a row for messages.
     fn place(&mut self, index: u64) -> String;
 
-    /// Lets go of what a row needs; the next one gets it again.
+    /// Closes the file; the next access reopens it.
     fn close(&mut self);
 }
 
-/// A file that was read as far as it takes to know where its rows are.
+/// A scanned file.
 struct Scanned {
     shard: Box<dyn Shard>,
     keys: FieldNames,
     print: [u8; 32],
 }
 
-/// The rows of a taskset.
 pub(super) struct Rows {
     shards: Vec<Box<dyn Shard>>,
-    /// The number of rows up to and with each file.
+    /// Cumulative row counts of the files.
     ends: Vec<u64>,
     keys: FieldNames,
     fingerprint: String,
     cache: Cache,
-    /// Files that are open, the most recent one at the end.
+    /// Open files, most recently used last.
     open: VecDeque<usize>,
 }
 
 impl Rows {
-    /// Finds the files of a taskset and opens them.
     pub(super) fn open(taskset: &Taskset) -> Result<Self> {
         let path = taskset.path.as_deref().unwrap_or_default();
         let (kind, files) = discover::files(path, &taskset.split, taskset.subset_name.as_deref())?;
@@ -97,12 +94,12 @@ impl Rows {
         match rows.len() {
             0 => {
                 let hint = "a job needs at least one task; see that the right file is named";
-                Err(TasksetError::new(TasksetErrorKind::Empty, path, "there is no row in it", hint))
+                Err(Kind::Empty.at(path, "there is no row in it", hint))
             }
             count if count > MAX_ROWS => {
                 let what = format!("{count} rows are more than a taskset can have: {MAX_ROWS}");
                 let hint = "make several tasksets of it";
-                Err(TasksetError::new(TasksetErrorKind::Unsupported, path, what, hint))
+                Err(Kind::Unsupported.at(path, what, hint))
             }
             _ => Ok(rows),
         }
@@ -116,41 +113,36 @@ impl Rows {
         &self.keys
     }
 
-    /// Returns a hash of what is in the files, wherever they are.
+    /// Returns a hash of the content, independent of paths.
     pub(super) fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// Returns a row; there must be one.
+    /// Returns a row; the index must be valid.
     pub(super) fn get(&mut self, index: u64) -> Result<Fields> {
-        let (shard, row) = self.find(index);
+        let (shard, row) = locate(&self.ends, index);
         self.touch(shard);
         self.shards[shard].row(row, (&mut self.cache, shard))
     }
 
-    /// Says which rows, in ascending order, are wanted next. They may be had faster then.
+    /// Announces the rows, ascending, that are read next.
     pub(super) fn plan(&mut self, indices: &[u64]) {
-        let found: Vec<(usize, u64)> = indices.iter().map(|index| self.find(*index)).collect();
+        let found: Vec<(usize, u64)> =
+            indices.iter().map(|index| locate(&self.ends, *index)).collect();
         for rows in found.chunk_by(|one, other| one.0 == other.0) {
             let indices: Vec<u64> = rows.iter().map(|(_, row)| *row).collect();
             self.shards[rows[0].0].plan(&indices);
         }
     }
 
-    /// Says where a row is.
+    /// Returns the location of a row for messages.
     pub(super) fn place(&mut self, index: u64) -> String {
-        let (shard, row) = self.find(index);
+        let (shard, row) = locate(&self.ends, index);
         self.touch(shard);
         self.shards[shard].place(row)
     }
 
-    fn find(&self, index: u64) -> (usize, u64) {
-        let shard = self.ends.partition_point(|end| *end <= index);
-        let start = if shard == 0 { 0 } else { self.ends[shard - 1] };
-        (shard, index - start)
-    }
-
-    /// Notes that a file is used, and closes the one that was used longest ago.
+    /// Marks a file as used and closes the least recently used one.
     fn touch(&mut self, shard: usize) {
         if self.open.back() == Some(&shard) {
             return;
@@ -173,7 +165,7 @@ impl fmt::Debug for Rows {
     }
 }
 
-/// Opens files, and leaves none of them open.
+/// Scans files and leaves none open.
 fn one_by_one(
     files: &[std::path::PathBuf],
     open: impl Fn(&Path) -> Result<Scanned>,
@@ -186,8 +178,14 @@ fn one_by_one(
     files.iter().map(one).collect()
 }
 
+/// Returns the part with an index, by the cumulative lengths of the parts, and the index in it.
+fn locate(ends: &[u64], index: u64) -> (usize, u64) {
+    let part = ends.partition_point(|end| *end <= index);
+    (part, index - if part == 0 { 0 } else { ends[part - 1] })
+}
+
 fn too_long(place: String) -> TasksetError {
     let what = format!("a row of more than {} MiB", MAX_ROW_BYTES >> 20);
     let hint = "keep large things in files and name them in the row";
-    TasksetError::new(TasksetErrorKind::Row, place, what, hint)
+    Kind::Row.at(place, what, hint)
 }

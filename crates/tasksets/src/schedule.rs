@@ -1,14 +1,13 @@
-//! Which taskset the next task is from.
+//! Interleaving of tasksets.
 //!
-//! In every epoch each taskset has as many turns as it has rows, in an order that chance decides
-//! anew. So a large set has many tasks in a batch and a small one few, and after an epoch every one
-//! has been gone through once.
+//! In every epoch each taskset has as many turns as rows, in a new random order: batches are mixed
+//! in proportion, and an epoch covers every row once.
 
 use rand::seq::SliceRandom;
 
 use super::rng::rng;
 
-/// Keeps the turns apart from the order of a set with the same seed.
+/// Separates the turns from the order of a taskset with the same seed.
 const APART: u64 = 0x7475_726e_735f_6f66;
 
 #[derive(Debug)]
@@ -16,7 +15,7 @@ pub(super) struct TasksetTurns {
     sizes: Vec<u64>,
     total: u64,
     seed: u64,
-    /// The turns of an epoch.
+    /// Epoch and its turns.
     turns: Option<(u64, Vec<u16>)>,
 }
 
@@ -26,12 +25,12 @@ impl TasksetTurns {
         Self { sizes, total, seed, turns: None }
     }
 
-    /// Returns the tasks of an epoch.
+    /// Returns the number of tasks of an epoch.
     pub(super) fn total(&self) -> u64 {
         self.total
     }
 
-    /// Returns which tasksets have their turns from a place on.
+    /// Returns the tasksets of the turns from a position on.
     pub(super) fn turns(&mut self, place: u64, count: u32) -> Vec<u16> {
         if self.sizes.len() == 1 {
             return vec![0; count as usize];
@@ -44,7 +43,7 @@ impl TasksetTurns {
         (0..count).map(turn).collect()
     }
 
-    /// Returns how many turns each taskset has before a place.
+    /// Returns the number of turns of each taskset before a position.
     pub(super) fn shares(&mut self, place: u64) -> Vec<u64> {
         if self.sizes.len() == 1 {
             return vec![place];

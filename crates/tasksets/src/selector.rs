@@ -1,7 +1,7 @@
-//! Which row of a taskset comes next.
+//! Selectors: the order of the rows of a taskset.
 //!
-//! Every selector is decided by its seed and by how many rows it gave out, and the one that learns
-//! also by what it was told. So what it does next follows from its state.
+//! The next rows follow from seed, number of returned rows and, for `difficulty_based`, the
+//! feedback.
 
 mod arguments;
 mod difficulty;
@@ -9,25 +9,25 @@ mod difficulty;
 use rand::seq::SliceRandom;
 
 use self::difficulty::DifficultyEstimates;
-use super::error::TasksetErrorKind;
+use super::Result;
+use super::error::TasksetErrorKind as Kind;
 use super::rng::{rng, sample};
 use super::rows::Rows;
 use super::state::{EstimateState, SelectorState};
-use super::{Result, TasksetError};
 use rollway_config::{DataSelector, SelectorType};
 
-/// What became of what the selectors were told.
+/// Outcome of feedback, in tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FeedbackResult {
-    /// Tasks from which a selector learned.
+    /// Tasks a selector learned from.
     pub used: usize,
     /// Tasks whose selector does not learn.
     pub not_needed: usize,
-    /// Tasks that no taskset has.
+    /// Tasks of no taskset.
     pub unknown: usize,
-    /// Values that are no finite number.
+    /// Values that are not finite.
     pub invalid: usize,
-    /// Values below 0 or above 1, which were taken for 0 or 1. They are among those used.
+    /// Values outside 0..=1, clamped; included in `used`.
     pub clipped: usize,
 }
 
@@ -41,20 +41,19 @@ impl std::ops::AddAssign for FeedbackResult {
     }
 }
 
-/// Chooses rows.
 #[derive(Debug)]
 pub(super) struct Selector {
     config: DataSelector,
     rows: u32,
-    /// How many rows were given out.
+    /// Number of returned rows.
     taken: u64,
-    way: SelectionOrder,
+    order: SelectionOrder,
 }
 
 #[derive(Debug)]
 enum SelectionOrder {
     Sequential,
-    /// The order of an epoch.
+    /// Epoch and its order.
     Shuffle(Option<(u64, Vec<u32>)>),
     Random,
     Fixed(Vec<u32>),
@@ -62,13 +61,13 @@ enum SelectionOrder {
 }
 
 impl Selector {
-    /// Makes the selector of a taskset, which is called so in messages.
+    /// Creates the selector of the taskset `name`.
     pub(super) fn new(config: &DataSelector, name: &str, rows: &mut Rows) -> Result<Self> {
         let wrong = |what: String, hint: String| {
             let place = format!("taskset `{name}`, data_selector");
-            TasksetError::new(TasksetErrorKind::Option, place, what, hint)
+            Kind::Option.at(place, what, hint)
         };
-        let way = match config.selector_type {
+        let order = match config.selector_type {
             SelectorType::DifficultyBased => {
                 let arguments = arguments::read(&config.kwargs).map_err(|(a, b)| wrong(a, b))?;
                 let [first, second] = config.feature_keys.as_slice() else {
@@ -99,13 +98,12 @@ impl Selector {
             }
         };
         let rows = rows.len() as u32;
-        Ok(Self { config: config.clone(), rows, taken: 0, way })
+        Ok(Self { config: config.clone(), rows, taken: 0, order })
     }
 
-    /// Returns the next rows.
     pub(super) fn take(&mut self, count: u32) -> Vec<u32> {
         let mut rng = rng(self.config.seed, self.taken);
-        let rows = match &mut self.way {
+        let rows = match &mut self.order {
             SelectionOrder::Random => {
                 rounds(self.rows, count, |count| sample(&mut rng, self.rows, count))
             }
@@ -118,16 +116,16 @@ impl Selector {
         rows
     }
 
-    /// Takes back that rows were given out.
+    /// Reverts a `take`.
     pub(super) fn put_back(&mut self, count: u32) {
         self.taken -= u64::from(count);
     }
 
-    /// Returns the row at a place of an order.
+    /// Returns the row at a position of the order.
     fn at(&mut self, place: u64) -> u32 {
         let rows = u64::from(self.rows);
         let (epoch, at) = (place / rows, (place % rows) as usize);
-        match &mut self.way {
+        match &mut self.order {
             SelectionOrder::Fixed(order) => order[at],
             SelectionOrder::Shuffle(known) => {
                 let order = match known.take() {
@@ -146,8 +144,7 @@ impl Selector {
         }
     }
 
-    /// Learns how tasks went: pairs of row and mean reward. A row that comes several times counts
-    /// with its mean.
+    /// Learns mean rewards by row; several values of a row are averaged.
     pub(super) fn feedback(&mut self, pairs: impl Iterator<Item = (u64, f64)>) -> FeedbackResult {
         let mut learned = FeedbackResult::default();
         let mut known: Vec<(u32, f64)> = Vec::new();
@@ -161,7 +158,7 @@ impl Selector {
                 }
             }
         }
-        match &mut self.way {
+        match &mut self.order {
             SelectionOrder::Difficulty(estimates) => {
                 learned.used = known.len();
                 estimates.update(&means(known));
@@ -172,7 +169,7 @@ impl Selector {
     }
 
     pub(super) fn state(&self) -> SelectorState {
-        let estimates = match &self.way {
+        let estimates = match &self.order {
             SelectionOrder::Difficulty(estimates) => Some(estimates.state()),
             _ => None,
         };
@@ -185,28 +182,21 @@ impl Selector {
         }
     }
 
-    /// Says why a state cannot be that of this selector, if so.
+    /// Returns why a state does not belong to this selector.
     pub(super) fn refuses(&self, state: &SelectorState) -> Option<String> {
-        let is_now = |key: &str, was: String, now: String| {
-            Some(format!("its selector's {key} was {was} and is {now}"))
-        };
+        let name = |it: SelectorType| serde_json::json!(it).to_string();
         let (now, was) = (&self.config, state);
-        if was.selector_type != now.selector_type {
-            let name = |it: SelectorType| serde_json::json!(it).to_string();
-            return is_now("type", name(was.selector_type), name(now.selector_type));
-        }
-        if was.seed != now.seed {
-            return is_now("seed", was.seed.to_string(), now.seed.to_string());
-        }
-        if was.feature_keys != now.feature_keys {
-            return is_now(
-                "feature_keys",
-                was.feature_keys.join(", "),
-                now.feature_keys.join(", "),
-            );
+        for (key, was, now) in [
+            ("type", name(was.selector_type), name(now.selector_type)),
+            ("seed", was.seed.to_string(), now.seed.to_string()),
+            ("feature_keys", was.feature_keys.join(", "), now.feature_keys.join(", ")),
+        ] {
+            if was != now {
+                return Some(format!("its selector's {key} was {was} and is {now}"));
+            }
         }
         let fits = |state: &EstimateState| state.fits(self.rows as usize);
-        match (&self.way, &state.estimates) {
+        match (&self.order, &state.estimates) {
             (SelectionOrder::Difficulty(_), None) => Some("its estimates are missing".to_owned()),
             (SelectionOrder::Difficulty(_), Some(state)) if !fits(state) => {
                 Some("its estimates are damaged".to_owned())
@@ -215,18 +205,18 @@ impl Selector {
         }
     }
 
-    /// Goes on from a state that is not refused.
+    /// Resumes from an accepted state.
     pub(super) fn restore(&mut self, state: &SelectorState) {
         self.taken = state.taken;
         if let (SelectionOrder::Difficulty(estimates), Some(state)) =
-            (&mut self.way, &state.estimates)
+            (&mut self.order, &state.estimates)
         {
             estimates.restore(state);
         }
     }
 }
 
-/// Chooses without repetition as long as there are rows, and then again from all of them.
+/// Chooses without repetition; beyond the number of rows the choice repeats.
 fn rounds(rows: u32, count: u32, mut choose: impl FnMut(u32) -> Vec<u32>) -> Vec<u32> {
     if count <= rows {
         return choose(count);
@@ -235,7 +225,7 @@ fn rounds(rows: u32, count: u32, mut choose: impl FnMut(u32) -> Vec<u32>) -> Vec
     all.iter().copied().cycle().take(count as usize).collect()
 }
 
-/// Returns the mean of each row, by row.
+/// Returns the mean per row, sorted by row.
 fn means(mut pairs: Vec<(u32, f64)>) -> Vec<(u32, f64)> {
     pairs.sort_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
     let mean = |pairs: &[(u32, f64)]| {
@@ -245,7 +235,7 @@ fn means(mut pairs: Vec<(u32, f64)>) -> Vec<(u32, f64)> {
     pairs.chunk_by(|one, other| one.0 == other.0).map(mean).collect()
 }
 
-/// Returns rows by their features, the largest first; of equal ones the earlier row first.
+/// Returns rows by descending features, ties in row order.
 fn easy_to_hard(features: &[f64], width: usize) -> Vec<u32> {
     let of = |row: u32| &features[row as usize * width..][..width];
     let mut order: Vec<u32> = (0..(features.len() / width) as u32).collect();
@@ -257,14 +247,14 @@ fn easy_to_hard(features: &[f64], width: usize) -> Vec<u32> {
     order
 }
 
-/// Reads numbers that tell how hard tasks are, row by row.
+/// Reads the numeric features of all rows.
 fn features(rows: &mut Rows, name: &str, keys: &[&String]) -> Result<Vec<f64>> {
     let known = rows.keys();
     if let Some(key) = keys.iter().find(|key| !known.has(key)) {
         let what = format!("feature_keys has `{key}`, but no row has that field");
         let hint = rollway_base::suggest::instead(key, known.names());
         let place = format!("taskset `{name}`, data_selector");
-        return Err(TasksetError::new(TasksetErrorKind::Key, place, what, hint));
+        return Err(Kind::Key.at(place, what, hint));
     }
     let mut features = Vec::with_capacity(rows.len() as usize * keys.len());
     for index in 0..rows.len() {
@@ -276,14 +266,9 @@ fn features(rows: &mut Rows, name: &str, keys: &[&String]) -> Result<Vec<f64>> {
                 let shown = value.unwrap_or(&serde_json::Value::Null);
                 let what = format!("`{key}` is {shown}, but the selector needs a number");
                 let hint = "fill it in, or choose another selector";
-                return Err(TasksetError::new(
-                    TasksetErrorKind::Row,
-                    rows.place(index),
-                    what,
-                    hint,
-                ));
+                return Err(Kind::Row.at(rows.place(index), what, hint));
             };
-            // There are two zeros, and they are equal.
+            // Normalizes -0.0.
             features.push(number + 0.0);
         }
     }

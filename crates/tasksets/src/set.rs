@@ -1,4 +1,4 @@
-//! One taskset: its rows, what they mean, and which comes next.
+//! One taskset: rows, format and selector.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::row_format::{RowFormat, SelectedTask, TaskDefaults};
 use super::rows::Rows;
 use super::selector::Selector;
 use super::state::SetState;
-use super::{Result, TasksetError, TasksetErrorKind};
+use super::{Result, TasksetErrorKind as Kind};
 
 #[derive(Debug)]
 pub(super) struct OpenTaskset {
@@ -17,14 +17,13 @@ pub(super) struct OpenTaskset {
 }
 
 impl OpenTaskset {
-    /// Returns the task of a row.
     pub(super) fn draw(&mut self, index: u64, epoch: u64) -> Result<SelectedTask> {
         let raw = self.rows.get(index)?;
         let task = self.shape.task(raw).map_err(|fault| fault.at(self.rows.place(index)))?;
         Ok(SelectedTask { source: self.source.clone(), index, epoch, task })
     }
 
-    /// Refuses rows without what every row needs, before a job depends on them.
+    /// Refuses rows without a required field before a job depends on them.
     pub(super) fn check(&mut self, place: &str) -> Result<()> {
         self.shape.check(place, self.rows.keys())?;
         let rows = self.rows.len();
@@ -52,7 +51,7 @@ impl OpenTaskset {
             let hint = "put it back as it was, or begin a new job with \
                         `continue_from_checkpoint: false`";
             let place = format!("taskset `{}`", self.source.name);
-            Err(TasksetError::new(TasksetErrorKind::State, place, what, hint))
+            Err(Kind::State.at(place, what, hint))
         };
         let rows = self.rows.len();
         if state.rows != rows {

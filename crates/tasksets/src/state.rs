@@ -1,71 +1,68 @@
-//! How far a job is with its tasks: everything that decides which come next.
+//! Saved progress of a job in its tasksets.
 
 use serde::{Deserialize, Serialize};
 
 use rollway_config::SelectorType;
 
-/// Version of the state that is written and read. Version 2: orders are drawn with ChaCha8; the
-/// cursors of version 1 point into the orders of another generator.
+/// Version of the state. Version 2 draws orders with ChaCha8; cursors of version 1 point into
+/// orders of another generator.
 pub(super) const VERSION: u32 = 2;
 
-/// How far a job is with its tasks. As JSON it is exact: the same state gives the same tasks.
+/// Progress of a job in its tasksets. Exact as JSON: the same state gives the same tasks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TasksetState {
-    /// The version of this layout.
     pub version: u32,
-    /// Batches that were given out.
+    /// Number of batches returned.
     pub steps: u64,
-    /// Tasks that were given out.
+    /// Number of tasks returned.
     pub taken: u64,
-    /// The tasksets, in the order of the configuration.
+    /// Tasksets in the order of the configuration.
     pub sets: Vec<SetState>,
 }
 
-/// How far a job is with one taskset.
+/// Progress in one taskset.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetState {
-    /// Its name, for people.
+    /// Informational.
     pub name: String,
     pub rows: u64,
-    /// A hash of what was in its files.
+    /// Hash of the files' content.
     pub fingerprint: String,
     pub selector: SelectorState,
 }
 
-/// How far a selector is.
+/// Progress of a selector.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SelectorState {
     pub selector_type: SelectorType,
     pub seed: u64,
-    /// The fields by which it goes.
     pub feature_keys: Vec<String>,
-    /// Rows that were given out.
+    /// Number of rows returned.
     pub taken: u64,
-    /// What it learned, if it is one that learns.
+    /// Estimates of `difficulty_based`; `None` for other selectors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimates: Option<EstimateState>,
 }
 
-/// What a selector learned about the rows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EstimateState {
-    /// How much the features count, and where the model stands if that is known.
+    /// `rho` and, if known, the capability of the model.
     #[serde(with = "packed")]
     pub coefficients: Vec<f64>,
-    /// The first parameter of the distribution of each row.
+    /// First parameter of each row's beta distribution.
     #[serde(with = "packed")]
     pub alphas: Vec<f64>,
-    /// The second one.
+    /// Second parameter.
     #[serde(with = "packed")]
     pub betas: Vec<f64>,
 }
 
 impl EstimateState {
-    /// Tells whether it can be what was learned about so many rows.
+    /// Returns whether these can be the estimates of this many rows.
     pub(super) fn fits(&self, rows: usize) -> bool {
         let all_above_zero = |list: &[f64]| list.iter().all(|it| it.is_finite() && *it > 0.0);
         let rho = self.coefficients.first().copied().unwrap_or(f64::NAN);
@@ -79,7 +76,7 @@ impl EstimateState {
     }
 }
 
-/// Numbers as their bits in base 64: short, and exactly the same when they are read again.
+/// Floats as base64 of their bits: short and exact.
 mod packed {
     use base64::Engine;
     use base64::engine::general_purpose::STANDARD;

@@ -1,33 +1,31 @@
-//! What the explorer asks for tasks.
-
-use std::ops::Range;
+//! The tasks of a job.
 
 use rollway_core::metrics::PassRates;
 
+use super::Result;
 use super::error::TasksetErrorKind as Kind;
 use super::row_format::{SelectedTask, TaskDefaults, TaskRef};
 use super::schedule::TasksetTurns;
 use super::selector::FeedbackResult;
 use super::set::OpenTaskset;
 use super::state::{TasksetState, VERSION};
-use super::{Result, TasksetError};
 
-/// Tasks that a job can have been given; more is no count but damage.
+/// Upper bound of a plausible `taken`.
 const MAX_TAKEN: u64 = 1 << 62;
 
-/// When there are no more tasks.
+/// End of the tasks.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum TaskBudget {
     Steps(u64),
     Epochs(u64),
-    /// After one epoch, and the last batch need not be full.
+    /// One epoch, with an incomplete last batch.
     Once,
 }
 
-/// The tasks of a job, from one taskset or from several, in the order that selectors decide.
+/// Tasks of one or several tasksets in the order of their selectors.
 ///
-/// Everything follows from the files, the configuration and the feedback: the same calls give the
-/// same tasks, and so do the same calls after [`restore`](Self::restore).
+/// Deterministic in files, configuration and feedback: the same calls return the same tasks, also
+/// after [`restore`](Self::restore).
 #[derive(Debug)]
 pub struct TaskStream {
     sets: Vec<OpenTaskset>,
@@ -45,18 +43,18 @@ impl TaskStream {
         Self { sets, schedule, budget, steps: 0, taken: 0, learned }
     }
 
-    /// Returns how many rows there are, all tasksets together; there is at least one.
+    /// Returns the number of rows of all tasksets, at least 1.
     #[expect(clippy::len_without_is_empty, reason = "a taskset without rows is refused")]
     pub fn len(&self) -> u64 {
         self.schedule.total()
     }
 
-    /// Returns what is known about each taskset.
+    /// Returns the defaults of each taskset.
     pub fn sources(&self) -> impl Iterator<Item = &TaskDefaults> {
         self.sets.iter().map(|set| &*set.source)
     }
 
-    /// Returns how many batches of a size there are from the beginning to the end.
+    /// Returns the total number of batches of a size.
     pub fn total_batches(&self, batch_size: u32) -> u64 {
         let size = u64::from(batch_size.max(1));
         match self.budget {
@@ -66,8 +64,7 @@ impl TaskStream {
         }
     }
 
-    /// Returns how many tasks the budget has left for batches that are not full: what is dropped
-    /// at the end if `next_batch` has no more.
+    /// Returns the number of tasks left in the budget, dropped at the end if they fill no batch.
     pub fn left_over(&self) -> u64 {
         match self.budget {
             TaskBudget::Steps(_) => 0,
@@ -78,8 +75,8 @@ impl TaskStream {
         }
     }
 
-    /// Returns the tasks of the next batch; none at the end. Tasks to train on come in full
-    /// batches, and an incomplete last one is dropped. After an error nothing has changed.
+    /// Returns the next batch; `None` at the end. Training batches are full, an incomplete last one
+    /// is dropped. After an error nothing has changed.
     pub fn next_batch(&mut self, batch_size: u32) -> Result<Option<Vec<SelectedTask>>> {
         let Some(count) = self.next_size(batch_size)? else { return Ok(None) };
         let turns = self.schedule.turns(self.taken, count);
@@ -103,11 +100,10 @@ impl TaskStream {
         }
     }
 
-    /// Returns how many tasks the next batch has.
+    /// Returns the size of the next batch.
     fn next_size(&self, batch_size: u32) -> Result<Option<u32>> {
-        let refuse = |what: String, hint: &str| {
-            Err(TasksetError::new(Kind::Option, "buffer.batch_size", what, hint))
-        };
+        let refuse =
+            |what: String, hint: &str| Err(Kind::Option.at("buffer.batch_size", what, hint));
         if batch_size == 0 {
             return refuse("0".to_owned(), "give at least 1");
         }
@@ -127,7 +123,7 @@ impl TaskStream {
         }
     }
 
-    /// Returns tasks that were given out before, by taskset, row and epoch. Nothing changes by it.
+    /// Returns previously returned tasks again; changes nothing.
     pub fn draw_again(&mut self, picks: &[TaskRef]) -> Result<Vec<SelectedTask>> {
         let mut again = Vec::with_capacity(picks.len());
         for pick in picks {
@@ -136,14 +132,14 @@ impl TaskStream {
                 let what = format!("there is no row {} in taskset {}", pick.index, pick.taskset_id);
                 let hint = "begin a new job with `continue_from_checkpoint: false`";
                 let place = "the saved state of the tasks";
-                return Err(TasksetError::new(Kind::State, place, what, hint));
+                return Err(Kind::State.at(place, what, hint));
             };
             again.push(set.draw(pick.index, pick.epoch)?);
         }
         Ok(again)
     }
 
-    /// Reads rows in the order of the files, and returns them in the order of the batch.
+    /// Reads rows in file order and returns them in batch order.
     fn draw(&mut self, picks: &[(usize, u32)]) -> Result<Vec<SelectedTask>> {
         let mut order: Vec<usize> = (0..picks.len()).collect();
         order.sort_by_key(|at| picks[*at]);
@@ -161,15 +157,14 @@ impl TaskStream {
         Ok(drawn.into_iter().map(|(_, drawn)| drawn).collect())
     }
 
-    /// Returns all tasks, one after the other as they stand in the files, whatever was given out
-    /// before. Nothing is read before it is asked for.
-    pub fn all(&mut self) -> AllTasks<'_> {
-        let left = (0..self.sets.len()).map(|set| 0..self.sets[set].rows.len()).collect();
-        AllTasks { tasks: self, left, set: 0 }
+    /// Returns all tasks in file order, read lazily, regardless of progress.
+    pub fn all(&mut self) -> impl Iterator<Item = Result<SelectedTask>> {
+        let all = |set: &mut OpenTaskset| 0..set.rows.len();
+        let sets = self.sets.iter_mut();
+        sets.flat_map(move |set| all(set).map(move |index| set.draw(index, 0)))
     }
 
-    /// Tells the selectors how tasks went, as the pipeline reports it. Says what became of it; what
-    /// belongs to no taskset is counted and changes nothing.
+    /// Passes pass rates to the selectors. Rates of unknown tasks are counted and ignored.
     pub fn feedback(&mut self, metric: &PassRates) -> FeedbackResult {
         let mut learned = FeedbackResult::default();
         for (id, (indices, values)) in metric.by_taskset() {
@@ -184,23 +179,22 @@ impl TaskStream {
         learned
     }
 
-    /// Returns what became of all feedback since the tasks were opened.
+    /// Returns the totals of all feedback since opening.
     pub fn learned(&self) -> FeedbackResult {
         self.learned
     }
 
-    /// Returns how far the job is.
     pub fn state(&self) -> TasksetState {
         let sets = self.sets.iter().map(OpenTaskset::state).collect();
         TasksetState { version: VERSION, steps: self.steps, taken: self.taken, sets }
     }
 
-    /// Goes on where a job was. A state of other files, of another selector or of another version
-    /// is refused, and nothing has changed then.
+    /// Resumes from a state. A state of other files, another selector or another version is refused
+    /// and changes nothing.
     pub fn restore(&mut self, state: &TasksetState) -> Result<()> {
         let refuse = |what: String| {
             let hint = "begin a new job with `continue_from_checkpoint: false`";
-            Err(TasksetError::new(Kind::State, "the saved state of the tasks", what, hint))
+            Err(Kind::State.at("the saved state of the tasks", what, hint))
         };
         if state.version != VERSION {
             return refuse(format!(
@@ -228,26 +222,5 @@ impl TaskStream {
         }
         (self.steps, self.taken) = (state.steps, state.taken);
         Ok(())
-    }
-}
-
-/// All tasks, one after the other.
-#[derive(Debug)]
-pub struct AllTasks<'a> {
-    tasks: &'a mut TaskStream,
-    left: Vec<Range<u64>>,
-    set: usize,
-}
-
-impl Iterator for AllTasks<'_> {
-    type Item = Result<SelectedTask>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            match self.left.get_mut(self.set)?.next() {
-                Some(index) => return Some(self.tasks.sets[self.set].draw(index, 0)),
-                None => self.set += 1,
-            }
-        }
     }
 }

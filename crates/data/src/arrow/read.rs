@@ -1,5 +1,5 @@
-//! From columns to experiences. Arrays and texts stay where they are: an experience that was read
-//! keeps the memory of its batch.
+//! Conversion of columns to experiences. Arrays and texts are slices that share the memory of the
+//! batch.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,9 +19,10 @@ use rollway_experience::{
 use super::ColumnError;
 use super::schema::{expected, fits};
 
-type Result<T> = std::result::Result<T, ColumnError>;
+type Result<T, E = ColumnError> = std::result::Result<T, E>;
+type FieldResult<T> = Result<T, FieldError>;
 
-/// Reads all rows of a batch, wherever it comes from. Columns that are not ours are passed over.
+/// Reads all rows of a batch. Unknown columns are ignored.
 pub fn from_batch(batch: &RecordBatch) -> Result<Vec<Experience>> {
     let rows = ArrowRows::new(batch)?;
     let read = |row| match rows.read(row) {
@@ -31,7 +32,7 @@ pub fn from_batch(batch: &RecordBatch) -> Result<Vec<Experience>> {
     (0..batch.num_rows()).map(read).collect()
 }
 
-/// The columns of a batch, each of which was found to be what it has to be.
+/// The checked columns of a batch.
 struct ArrowRows<'a> {
     batch: &'a RecordBatch,
     texts: BTreeMap<&'static str, Texts<'a>>,
@@ -100,7 +101,7 @@ impl<'a> ArrowRows<'a> {
         Ok(Self { batch, texts, numbers, ints, floats, versions, metrics, tensors, custom_fields })
     }
 
-    fn read(&self, row: usize) -> std::result::Result<Experience, FieldError> {
+    fn read(&self, row: usize) -> FieldResult<Experience> {
         let eid = Eid {
             batch: self.id_part(row, "batch", "batch_is_number")?,
             task: self.id_part(row, "task", "task_is_number")?,
@@ -157,11 +158,7 @@ impl<'a> ArrowRows<'a> {
         self.texts[column].array.is_valid(row).then(|| self.text(row, column))
     }
 
-    fn json(
-        &self,
-        row: usize,
-        column: &'static str,
-    ) -> std::result::Result<Option<Json>, FieldError> {
+    fn json(&self, row: usize, column: &'static str) -> FieldResult<Option<Json>> {
         let text = self.texts[column].bytes(row);
         text.map(Json::new).transpose().map_err(|problem| problem.at(column))
     }
@@ -171,7 +168,7 @@ impl<'a> ArrowRows<'a> {
         row: usize,
         column: &'static str,
         is_number: &'static str,
-    ) -> std::result::Result<IdPart, FieldError> {
+    ) -> FieldResult<IdPart> {
         let text = self.text(row, column);
         if !self.batch[is_number].as_boolean().value(row) {
             return Ok(IdPart::Text(text.to_owned()));
@@ -180,11 +177,7 @@ impl<'a> ArrowRows<'a> {
         text.parse().map(IdPart::Number).map_err(unknown)
     }
 
-    fn floats(
-        &self,
-        row: usize,
-        column: &'static str,
-    ) -> std::result::Result<Option<Array<f32>>, FieldError> {
+    fn floats(&self, row: usize, column: &'static str) -> FieldResult<Option<Array<f32>>> {
         self.floats[column].get(row, column)
     }
 
@@ -195,7 +188,7 @@ impl<'a> ArrowRows<'a> {
         Some(bits.slice(range.start, range.len()).iter().collect())
     }
 
-    fn model_versions(&self, row: usize) -> std::result::Result<Option<ModelVersions>, FieldError> {
+    fn model_versions(&self, row: usize) -> FieldResult<Option<ModelVersions>> {
         let Some(range) = entries(self.versions, row) else { return Ok(None) };
         let runs = self.versions.values().as_struct();
         let versions = runs.column(0).as_primitive::<Int64Type>();
@@ -209,7 +202,7 @@ impl<'a> ArrowRows<'a> {
             let version = version.map(unsigned).transpose().map_err(at)?;
             Ok(VersionRun { version, tokens: tokens.value(index) })
         };
-        let runs = range.map(run).collect::<std::result::Result<Vec<_>, FieldError>>()?;
+        let runs = range.map(run).collect::<FieldResult<Vec<_>>>()?;
         ModelVersions::from_runs(runs).map(Some).map_err(at)
     }
 
@@ -220,10 +213,7 @@ impl<'a> ArrowRows<'a> {
         (0..entries.len()).map(|at| (names.value(at).to_owned(), values.value(at))).collect()
     }
 
-    fn multi_modal_inputs(
-        &self,
-        row: usize,
-    ) -> std::result::Result<BTreeMap<String, Tensor>, FieldError> {
+    fn multi_modal_inputs(&self, row: usize) -> FieldResult<BTreeMap<String, Tensor>> {
         let tensors = self.tensors.values().as_struct();
         let names = tensors.column(0).as_string::<i32>();
         let dtypes = tensors.column(1).as_string::<i32>();
@@ -237,7 +227,7 @@ impl<'a> ArrowRows<'a> {
                 usize::try_from(size).map_err(|_| field(FieldProblem::TooLarge(size)))
             };
             let shape = entries(shapes, at).unwrap_or_default();
-            let shape = sizes[shape].iter().map(size).collect::<std::result::Result<_, _>>()?;
+            let shape = sizes[shape].iter().map(size).collect::<FieldResult<_>>()?;
             let ends = data.value_offsets();
             let bytes = owned(data.values()).slice(ends[at].as_usize()..ends[at + 1].as_usize());
             let tensor = Tensor::new(dtypes.value(at).parse()?, shape, bytes).map_err(field)?;
@@ -246,7 +236,7 @@ impl<'a> ArrowRows<'a> {
         entries(self.tensors, row).unwrap_or_default().map(tensor).collect()
     }
 
-    fn custom_fields(&self, row: usize) -> std::result::Result<Vec<CustomField>, FieldError> {
+    fn custom_fields(&self, row: usize) -> FieldResult<Vec<CustomField>> {
         let fields = self.custom_fields.values().as_struct();
         let text = |column: usize, at: usize| fields.column(column).as_string::<i32>().value(at);
         let field = |at: usize| {
@@ -260,13 +250,13 @@ impl<'a> ArrowRows<'a> {
     }
 }
 
-fn kind(name: &str) -> std::result::Result<ExperienceKind, FieldError> {
+fn kind(name: &str) -> FieldResult<ExperienceKind> {
     let known = [ExperienceKind::SingleTurn, ExperienceKind::MultiTurn, ExperienceKind::Dpo];
     let found = known.into_iter().find(|kind| kind.name() == name);
     found.ok_or_else(|| FieldProblem::UnknownName(name.to_owned()).at("kind"))
 }
 
-/// Texts that are given out as slices of the column.
+/// Text column whose values are returned as slices.
 struct Texts<'a> {
     array: &'a StringArray,
     data: Bytes,
@@ -284,7 +274,7 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// Lists of numbers that are given out as slices of the column.
+/// Numeric list column whose values are returned as slices.
 struct Lists<'a> {
     lists: &'a ListArray,
     data: Bytes,
@@ -300,11 +290,7 @@ impl<'a> Lists<'a> {
         Ok(Self { lists, data: owned(lists.values().as_primitive::<T>().values().inner()) })
     }
 
-    fn get<T: Element>(
-        &self,
-        row: usize,
-        column: &'static str,
-    ) -> std::result::Result<Option<Array<T>>, FieldError> {
+    fn get<T: Element>(&self, row: usize, column: &'static str) -> FieldResult<Option<Array<T>>> {
         let Some(range) = entries(self.lists, row) else { return Ok(None) };
         let size = T::DTYPE.size();
         let data = self.data.slice(range.start * size..range.end * size);
@@ -316,13 +302,13 @@ fn owned(buffer: &Buffer) -> Bytes {
     Bytes::from_owner(buffer.clone())
 }
 
-/// Returns where the entries of a row are, if it has a list.
+/// Returns the range of a row's entries. `None`: null.
 fn entries(lists: &ListArray, row: usize) -> Option<Range<usize>> {
     let ends = lists.value_offsets();
     lists.is_valid(row).then(|| ends[row].as_usize()..ends[row + 1].as_usize())
 }
 
-/// Returns a column that holds what it has to hold.
+/// Returns a column of the expected type.
 fn column<'a>(batch: &'a RecordBatch, name: &'static str) -> Result<&'a dyn arrow_array::Array> {
     let expected = expected(name);
     let Some(column) = batch.column_by_name(name) else {
@@ -335,7 +321,7 @@ fn column<'a>(batch: &'a RecordBatch, name: &'static str) -> Result<&'a dyn arro
     Ok(column)
 }
 
-/// Returns a column in which nothing is absent.
+/// Returns a column without nulls.
 fn required<'a>(batch: &'a RecordBatch, name: &'static str) -> Result<&'a dyn arrow_array::Array> {
     let column = column(batch, name)?;
     whole(name, column)?;

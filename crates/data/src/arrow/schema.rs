@@ -1,29 +1,29 @@
-//! Which columns there are.
+//! Schema of the columns.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 
-/// The version of the columns, in the metadata of the schema under [`VERSION_KEY`].
+/// Version of the columns, in the schema metadata under [`VERSION_KEY`].
 const VERSION: &str = "1";
 const VERSION_KEY: &str = "rollway.columns";
 
 static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     let required = |name: &str, kind| Field::new(name, kind, false);
     let optional = |name: &str, kind| Field::new(name, kind, true);
-    let text = || DataType::Utf8;
+    let utf8 = || DataType::Utf8;
     let floats = || list(DataType::Float32);
     let fields = vec![
-        required("uid", text()),
-        required("batch", text()),
+        required("uid", utf8()),
+        required("batch", utf8()),
         required("batch_is_number", DataType::Boolean),
-        required("task", text()),
+        required("task", utf8()),
         required("task_is_number", DataType::Boolean),
         required("run", DataType::UInt64),
         required("step", DataType::UInt64),
-        required("suffix", text()),
-        required("kind", text()),
+        required("suffix", utf8()),
+        required("kind", utf8()),
         required("tokens", list(DataType::Int32)),
         required("prompt_length", DataType::UInt64),
         optional("logprobs", floats()),
@@ -35,16 +35,16 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         optional("action_mask", list(DataType::Boolean)),
         optional("chosen", list(DataType::Int32)),
         optional("rejected", list(DataType::Int32)),
-        optional("truncate_status", text()),
+        optional("truncate_status", utf8()),
         optional("model_versions", list(DataType::Struct(version_run()))),
-        required("info", text()),
+        required("info", utf8()),
         required("metrics", map(DataType::Float64)),
-        optional("prompt_text", text()),
-        optional("response_text", text()),
-        optional("messages", text()),
-        optional("tools", text()),
-        optional("chosen_messages", text()),
-        optional("rejected_messages", text()),
+        optional("prompt_text", utf8()),
+        optional("response_text", utf8()),
+        optional("messages", utf8()),
+        optional("tools", utf8()),
+        optional("chosen_messages", utf8()),
+        optional("rejected_messages", utf8()),
         required("multi_modal_inputs", list(DataType::Struct(tensor()))),
         required("custom_fields", list(DataType::Struct(custom_field()))),
     ];
@@ -52,59 +52,48 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     Arc::new(Schema::new_with_metadata(fields, version))
 });
 
-/// Returns the columns of experiences.
+/// Returns the schema of experiences.
 pub fn schema() -> SchemaRef {
     SCHEMA.clone()
 }
 
-/// Returns what a column of ours has to hold.
+/// Returns the type of a column.
 pub(super) fn expected(column: &'static str) -> DataType {
     let field = SCHEMA.field_with_name(column);
     field.map_or(DataType::Null, |field| field.data_type().clone())
 }
 
-/// Returns the entry of a list.
+/// Returns the item field of a list.
 pub(super) fn item(kind: DataType) -> Arc<Field> {
     Arc::new(Field::new("item", kind, false))
 }
 
-/// Returns the entry of a map from texts.
+/// Returns the entry field of a map with text keys.
 pub(super) fn entry(value: DataType) -> Arc<Field> {
     Arc::new(Field::new("entries", DataType::Struct(entry_fields(value)), false))
 }
 
-/// Returns what the entry of a map from texts consists of.
 pub(super) fn entry_fields(value: DataType) -> Fields {
-    [Field::new("key", DataType::Utf8, false), Field::new("value", value, false)]
-        .into_iter()
-        .collect()
+    Fields::from(vec![text("key"), Field::new("value", value, false)])
 }
 
-/// Returns what a run of tokens with the same version consists of.
 pub(super) fn version_run() -> Fields {
-    [Field::new("version", DataType::Int64, true), Field::new("tokens", DataType::UInt32, false)]
-        .into_iter()
-        .collect()
+    let version = Field::new("version", DataType::Int64, true);
+    Fields::from(vec![version, Field::new("tokens", DataType::UInt32, false)])
 }
 
-/// Returns what an array of any shape consists of.
 pub(super) fn tensor() -> Fields {
-    [
-        Field::new("name", DataType::Utf8, false),
-        Field::new("dtype", DataType::Utf8, false),
-        Field::new("shape", list(DataType::UInt64), false),
-        Field::new("data", DataType::Binary, false),
-    ]
-    .into_iter()
-    .collect()
+    let shape = Field::new("shape", list(DataType::UInt64), false);
+    let data = Field::new("data", DataType::Binary, false);
+    Fields::from(vec![text("name"), text("dtype"), shape, data])
 }
 
-/// Returns what an entry of `custom_fields` consists of.
 pub(super) fn custom_field() -> Fields {
-    ["source_field", "destination_field", "dtype"]
-        .map(|name| Field::new(name, DataType::Utf8, false))
-        .into_iter()
-        .collect()
+    Fields::from(["source_field", "destination_field", "dtype"].map(text).to_vec())
+}
+
+fn text(name: &str) -> Field {
+    Field::new(name, DataType::Utf8, false)
 }
 
 fn list(kind: DataType) -> DataType {
@@ -115,9 +104,16 @@ fn map(value: DataType) -> DataType {
     DataType::Map(entry(value), false)
 }
 
-/// Returns whether a column can be read as another: lists and maps may call their entries as they
-/// like, and what may be absent is judged by what is.
+/// Returns whether a column can be read as another: names of list items and map entries and
+/// nullability may differ.
 pub(super) fn fits(found: &DataType, expected: &DataType) -> bool {
+    let all_fit = |found: &Fields, expected: &Fields, named: bool| {
+        found.len() == expected.len()
+            && found.iter().zip(expected).all(|(found, expected)| {
+                (!named || found.name() == expected.name())
+                    && fits(found.data_type(), expected.data_type())
+            })
+    };
     match (found, expected) {
         (DataType::List(found), DataType::List(expected)) => {
             fits(found.data_type(), expected.data_type())
@@ -125,21 +121,12 @@ pub(super) fn fits(found: &DataType, expected: &DataType) -> bool {
         (DataType::Map(found, _), DataType::Map(expected, _)) => {
             match (found.data_type(), expected.data_type()) {
                 (DataType::Struct(found), DataType::Struct(expected)) => {
-                    found.len() == expected.len()
-                        && found
-                            .iter()
-                            .zip(expected)
-                            .all(|(found, expected)| fits(found.data_type(), expected.data_type()))
+                    all_fit(found, expected, false)
                 }
                 _ => false,
             }
         }
-        (DataType::Struct(found), DataType::Struct(expected)) => {
-            found.len() == expected.len()
-                && found.iter().zip(expected).all(|(found, expected)| {
-                    found.name() == expected.name() && fits(found.data_type(), expected.data_type())
-                })
-        }
+        (DataType::Struct(found), DataType::Struct(expected)) => all_fit(found, expected, true),
         _ => found == expected,
     }
 }

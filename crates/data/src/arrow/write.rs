@@ -1,4 +1,4 @@
-//! From experiences to columns. Elements are copied array by array, not one by one.
+//! Conversion of experiences to columns. Arrays are copied as blocks.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::schema::{custom_field, entry, entry_fields, item, schema, tensor, ver
 
 type Result<T> = std::result::Result<T, ColumnError>;
 
-/// Makes one batch of experiences.
+/// Converts experiences to one batch.
 pub fn to_batch(experiences: &[Experience]) -> Result<RecordBatch> {
     let all = experiences;
     for (row, experience) in all.iter().enumerate() {
@@ -77,7 +77,7 @@ fn json(json: &Option<Json>) -> Option<&[u8]> {
     json.as_ref().map(|json| &json.bytes()[..])
 }
 
-/// Adds up lengths to where each entry ends.
+/// Converts lengths to offsets.
 fn offsets(
     column: &'static str,
     lengths: impl IntoIterator<Item = usize>,
@@ -104,7 +104,7 @@ fn joined<'a>(parts: impl Iterator<Item = &'a [u8]> + Clone) -> MutableBuffer {
     all
 }
 
-/// Makes a column of texts, each of which is known to be UTF-8 and is checked once more.
+/// Builds a text column; checks UTF-8 again.
 fn strings(column: &'static str, parts: &[Option<&[u8]>]) -> Result<StringArray> {
     let offsets = offsets(column, parts.iter().map(|part| part.map_or(0, <[u8]>::len)))?;
     let data = joined(parts.iter().copied().flatten());

@@ -1,15 +1,15 @@
-//! What users write to say where a buffer is.
+//! Addresses of buffers.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Where a buffer is. Its text is what was written, without the password.
+/// Address of a buffer. Displayed without the password.
 #[derive(Clone, PartialEq, Eq)]
 pub enum BufferAddress {
     /// `sqlite:///PATH` or `sqlite:PATH`: a database in a file.
     Sqlite(PathBuf),
-    /// `postgresql://…` or `postgres://…`: a database on a server, as its client takes it.
+    /// `postgresql://…` or `postgres://…`: a database on a server.
     Postgres(String),
     /// `….jsonl` or `….json`: a file of JSON lines.
     JsonLines(PathBuf),
@@ -19,19 +19,15 @@ pub enum BufferAddress {
     Queue(String),
 }
 
-/// Why a text is no address of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BufferAddressError {
-    /// A database that there is no support for.
     #[error(
         "`{0}` is not supported as a buffer; use postgresql://… for a server or sqlite:///… for a \
          file"
     )]
     Unsupported(String),
-    /// It does not say where.
     #[error("`{0}` names no {1}")]
     Incomplete(String, &'static str),
-    /// It can be read in no way.
     #[error(
         "`{0}` is no address of a buffer; write sqlite:///PATH, postgresql://…, a file that ends \
          with .jsonl or .json, a folder that ends with .parquet or /, or queue:NAME"
@@ -48,7 +44,7 @@ impl FromStr for BufferAddress {
             Some((scheme, rest)) if scheme.len() > 1 && is_scheme(scheme) => (scheme, rest),
             _ => return path(text),
         };
-        // `mysql+pymysql` names a driver too, as SQLAlchemy has it; we bring our own.
+        // `mysql+pymysql` names a SQLAlchemy driver, which is ignored.
         let kind = scheme.split_once('+').map_or(scheme, |(kind, _)| kind).to_ascii_lowercase();
         match kind.as_str() {
             "sqlite" => {
@@ -99,17 +95,17 @@ impl fmt::Display for BufferAddress {
     }
 }
 
-/// The same text: a debug print is no place for a password either.
+/// Debug output contains no password either.
 impl fmt::Debug for BufferAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Address({self})")
+        write!(f, "BufferAddress({self})")
     }
 }
 
-/// Leaves out the password, before the host or among the options.
+/// Removes the password, before the host or among the parameters.
 fn without_secrets(url: &str) -> String {
     let (scheme, rest) = url.split_once("//").unwrap_or(("", url));
-    // A password may hold anything that nobody escaped: the last `@` counts.
+    // A password may contain unescaped characters: the last `@` separates.
     let shown = match rest.rsplit_once('@') {
         Some((user, host)) => {
             let user = user.split_once(':').map_or(user, |(user, _)| user);
@@ -133,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_users_write_is_understood() {
+    fn addresses_are_parsed() {
         let sqlite = |path: &str| Ok(BufferAddress::Sqlite(path.into()));
         assert_eq!(read("sqlite:///job/buffer.db"), sqlite("job/buffer.db"));
         assert_eq!(read("sqlite:////data/buffer.db"), sqlite("/data/buffer.db"));
@@ -152,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_with_a_remedy() {
+    fn invalid_addresses_are_refused_with_a_remedy() {
         let refused = |text: &str| read(text).unwrap_err();
         let mysql = refused("mysql+pymysql://me:secret@host/db");
         assert!(mysql.starts_with("`mysql+pymysql:` is not supported"), "{mysql}");
@@ -172,7 +168,7 @@ mod tests {
             "postgresql://me:sec/r?et@secret@host:5432/db?sslmode=require",
         ] {
             let address = "postgresql://me@host:5432/db?sslmode=require";
-            assert_eq!(shown(text), Ok(format!("{address} Address({address})")));
+            assert_eq!(shown(text), Ok(format!("{address} BufferAddress({address})")));
         }
     }
 }

@@ -1,43 +1,47 @@
-//! What can go wrong with a buffer.
+//! Errors of buffers.
 
 use rollway_experience::PayloadError;
 
-/// What went wrong with a buffer. Nothing that was acknowledged before is lost by any of these.
+/// Error of a buffer. Acknowledged data is never lost by it.
 #[derive(Debug, thiserror::Error)]
 pub enum BufferError {
-    /// The storage does not answer, or not now: it may be tried again.
+    /// The storage does not respond; a retry may succeed.
     #[error("{storage} is not available: {message}")]
     Unavailable {
-        /// Which storage: its address without secrets.
+        /// Address without secrets.
         storage: String,
-        /// What it said.
         message: String,
     },
-    /// There is no room; it may be tried again when there is.
+    /// The storage is full; a retry may succeed once there is room.
     #[error("{storage} has no room: {message}")]
-    Full {
-        storage: String,
-        /// Which limit.
-        message: String,
-    },
-    /// The storage holds something that is not what we wrote.
+    Full { storage: String, message: String },
+    /// The storage holds unexpected data.
     #[error("{storage} is damaged: {message}")]
-    Damaged {
-        storage: String,
-        /// What was found, where.
-        message: String,
-    },
-    /// The storage cannot do what was asked.
+    Damaged { storage: String, message: String },
+    /// The storage does not support the request.
     #[error("{storage} cannot do this: {message}")]
-    Unsupported {
-        storage: String,
-        /// What, and what to do instead.
-        message: String,
-    },
+    Unsupported { storage: String, message: String },
     /// The writer, the reader or the buffer was closed.
     #[error("{0} is closed")]
     Closed(String),
-    /// An experience does not encode or decode.
     #[error(transparent)]
     Payload(#[from] PayloadError),
+}
+
+impl BufferError {
+    pub(crate) fn unavailable(storage: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Unavailable { storage: storage.into(), message: message.into() }
+    }
+
+    pub(crate) fn full(storage: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Full { storage: storage.into(), message: message.into() }
+    }
+
+    pub(crate) fn damaged(storage: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Damaged { storage: storage.into(), message: message.into() }
+    }
+
+    pub(crate) fn unsupported(storage: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Unsupported { storage: storage.into(), message: message.into() }
+    }
 }

@@ -1,81 +1,77 @@
-//! Buffers of files: the data in files that other programs read, and beside them an index.
+//! Buffers of files: data files for other programs and an index beside them.
 //!
-//! A [`FileStore`] keeps the data of lots; [`FileIndex`] remembers what was acknowledged, and only
-//! that is read. A lot is stored first and entered in the index then: whatever a writer that died
-//! left behind is in no index and gives way to the next. [`FileBuffer`] makes a buffer of the two.
+//! A [`FileStore`] stores the data of write batches, the [`FileIndex`] records the acknowledged
+//! ones, and only these are read. A batch is stored first and indexed then; unindexed data of a
+//! crashed writer is discarded. [`FileBuffer`] combines the two.
 
 mod index;
-mod io;
-mod position;
 mod reader;
 mod wake_file;
 mod writer;
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
 pub(super) use self::index::{Change, FileIndex, IndexEntry};
-pub(super) use self::io::{IoContext, sync_folder};
 use self::reader::{FileReader, Standing};
 use self::writer::FileWriter;
-use super::{Buffer, ExperienceReader, ExperienceWriter, Result};
+use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
 use crate::Sample;
 
-/// Where the data of lots is.
+/// Storage of the data of write batches.
 pub(super) trait FileStore: Send + Sync + 'static {
-    /// Returns what it is called in messages.
+    /// Returns the name in messages.
     fn name(&self) -> String;
 
     /// Returns the folder of the index.
     fn index(&self) -> PathBuf;
 
-    /// Brings the data into accord with the index; called whenever a buffer is opened. If `fresh`,
-    /// there was no index, and what is there already has to be entered.
+    /// Reconciles the data with the index at opening. `fresh`: there was no index, and existing
+    /// data is to be indexed.
     fn settle(&self, index: &Change<'_>, fresh: bool) -> Result<()>;
 
-    /// Stores samples durably; nobody sees them before they are in the index.
+    /// Stores samples durably; they are invisible until indexed.
     fn append(&self, number: u64, key: &str, samples: &[&Sample], begin: u64)
     -> Result<IndexEntry>;
 
-    /// Called when a lot with samples is in the index.
+    /// Called after a batch with samples was indexed.
     fn entered(&self, entry: &IndexEntry);
 
-    /// Reads the samples of a lot from a row on.
+    /// Reads the samples of a batch from a row on.
     fn rows(&self, entry: &IndexEntry, row: u64) -> Result<SampleIter>;
 }
 
-/// Samples one after the other.
 pub(super) type SampleIter = Box<dyn Iterator<Item = Result<Sample>> + Send>;
 
-/// A buffer of a store.
-pub(super) struct FileBuffer<S> {
+pub struct FileBuffer<S> {
     store: Arc<S>,
-    /// Where the readers of each name stand, as long as there are any.
+    /// Positions by reader name, while readers exist.
     standings: Mutex<HashMap<String, Weak<Standing>>>,
 }
 
-impl<S: FileStore> FileBuffer<S> {
-    /// Opens a store; makes an index if there is none.
-    pub(super) fn open(store: S) -> Result<Self> {
-        let folder = store.index();
-        std::fs::create_dir_all(&folder).at(&store.name())?;
-        let mut index = FileIndex::open(&folder, store.name())?;
-        index.change(|change| {
-            let fresh = change.begin()?;
-            store.settle(change, fresh)
-        })?;
-        if let Some(parent) = folder.parent() {
-            sync_folder(parent).at(&store.name())?;
-        }
-        Ok(Self { store: Arc::new(store), standings: Mutex::default() })
+/// Opens a store and creates a missing index.
+pub(super) fn open<S: FileStore>(store: S) -> Result<FileBuffer<S>> {
+    let folder = store.index();
+    std::fs::create_dir_all(&folder).at(&store.name())?;
+    let mut index = FileIndex::open(&folder, store.name())?;
+    index.change(|change| {
+        let fresh = change.begin()?;
+        store.settle(change, fresh)
+    })?;
+    if let Some(parent) = folder.parent() {
+        sync_folder(parent).at(&store.name())?;
     }
+    Ok(FileBuffer { store: Arc::new(store), standings: Mutex::default() })
+}
 
-    /// Returns what it is called in messages.
-    pub(super) fn name(&self) -> String {
-        self.store.name()
+impl<S: FileStore> std::fmt::Debug for FileBuffer<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("FileBuffer").field(&self.store.name()).finish()
     }
 }
 
@@ -100,21 +96,55 @@ impl<S: FileStore> Buffer for FileBuffer<S> {
     }
 }
 
-/// Makes a name of a file of any text: what is harmless stays, and a hash keeps it apart.
+/// Converts text to a unique file name: safe characters and a hash.
 pub(super) fn safe_name(text: &str) -> String {
     const MAX_NAME_CHARS: usize = 60;
     let harmless = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
     let kept: String = text.chars().map(harmless).take(MAX_NAME_CHARS).collect();
-    // FNV-1a, because it has to be the same tomorrow.
+    // FNV-1a, which must never change.
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
     format!("{kept}-{hash:016x}")
 }
 
-/// Returns a path with something after its last part.
-pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(ending);
-    name.into()
+/// Adds the storage to an error.
+pub(super) trait IoContext<T> {
+    fn at(self, storage: &str) -> Result<T>;
+}
+
+impl<T> IoContext<T> for io::Result<T> {
+    fn at(self, storage: &str) -> Result<T> {
+        self.map_err(|error| {
+            let (storage, message) = (storage.to_owned(), error.to_string());
+            match error.kind() {
+                io::ErrorKind::StorageFull
+                | io::ErrorKind::QuotaExceeded
+                | io::ErrorKind::FileTooLarge => BufferError::full(storage, message),
+                _ => BufferError::unavailable(storage, message),
+            }
+        })
+    }
+}
+
+impl<T> IoContext<T> for rusqlite::Result<T> {
+    fn at(self, storage: &str) -> Result<T> {
+        self.map_err(|error| {
+            let message = format!("its index: {error}");
+            let storage = storage.to_owned();
+            match error.sqlite_error_code() {
+                Some(rusqlite::ErrorCode::DiskFull) => BufferError::full(storage, message),
+                Some(rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase) => {
+                    BufferError::damaged(storage, message)
+                }
+                _ => BufferError::unavailable(storage, message),
+            }
+        })
+    }
+}
+
+/// Makes the entries of a folder durable.
+pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    File::open(folder)?.sync_all()
 }

@@ -1,7 +1,7 @@
-//! Experiences as JSON lines, which any tool reads.
+//! Buffer of JSON lines, readable by any tool.
 //!
-//! A line is what `Experience::to_json` says, and under `payload` the whole experience in base64,
-//! arrays included, so that it can be read back bit for bit.
+//! A line is the output of `Experience::to_json` with the payload in base64 under `payload`, so
+//! that it can be read back exactly.
 
 mod line;
 
@@ -10,73 +10,45 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::files::{
-    Change, FileBuffer, FileStore, IndexEntry, IoContext, SampleIter, beside, sync_folder,
+    self, Change, FileBuffer, FileStore, IndexEntry, IoContext, SampleIter, sync_folder,
 };
-use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
+use super::{BufferError, Result};
 use crate::Sample;
 
-/// A file of JSON lines, and beside it a folder `….index` that remembers what was acknowledged.
+/// A file of JSON lines with an index folder `….index` beside it.
 ///
-/// A lot is appended and synced before it is entered in the index. What a writer that died left
-/// behind the last lot is cut off by the next opening or write and kept as `cut` in that folder.
-/// Without the index the whole file is read once, when it is opened, and is then one lot that is
-/// finished. Lots and names of experiences are known across restarts; memory does not grow with
-/// them. A name can be read by one process at a time.
-pub struct JsonlBuffer {
-    files: FileBuffer<Lines>,
-}
+/// A write batch is appended and synced before it is indexed. Data of a crashed writer behind the
+/// last batch is cut off at the next opening or write and kept as `cut` in the index folder. A file
+/// without an index is read once at opening and becomes one batch. Keys and sample ids are known
+/// across restarts without using memory. One process at a time can read under a name.
+pub type JsonlBuffer = FileBuffer<JsonLines>;
 
 impl JsonlBuffer {
-    /// Opens a file `….jsonl` or `….json`, or makes it.
+    /// Opens or creates a file `….jsonl` or `….json`.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
-        Self::new(path.into(), true)
-    }
-
-    /// Opens a file to which only what people read is written: no arrays, no payload. What is
-    /// written so cannot be read back.
-    pub fn open_plain(path: impl Into<PathBuf>) -> Result<Self> {
-        Self::new(path.into(), false)
-    }
-
-    fn new(path: PathBuf, payloads: bool) -> Result<Self> {
+        let path = path.into();
         let extension = path.extension().and_then(|extension| extension.to_str());
         if !matches!(extension, Some("json" | "jsonl")) {
-            return Err(BufferError::Unsupported {
-                storage: path.display().to_string(),
-                message: "a file of JSON lines has to end with .jsonl or .json".to_owned(),
-            });
+            return Err(BufferError::unsupported(
+                path.display().to_string(),
+                "a file of JSON lines has to end with .jsonl or .json",
+            ));
         }
-        Ok(Self { files: FileBuffer::open(Lines { path, payloads })? })
+        files::open(JsonLines { path })
     }
 }
 
-impl Buffer for JsonlBuffer {
-    fn writer(&self, name: &str) -> Result<Box<dyn ExperienceWriter>> {
-        self.files.writer(name)
-    }
-
-    fn reader(&self, name: &str) -> Result<Box<dyn ExperienceReader>> {
-        self.files.reader(name)
-    }
-}
-
-impl std::fmt::Debug for JsonlBuffer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("JsonLines").field(&self.files.name()).finish()
-    }
-}
-
-struct Lines {
+#[derive(Debug)]
+pub struct JsonLines {
     path: PathBuf,
-    payloads: bool,
 }
 
-impl Lines {
+impl JsonLines {
     fn damaged(&self, message: String) -> BufferError {
-        BufferError::Damaged { storage: self.name(), message }
+        BufferError::damaged(self.name(), message)
     }
 
-    /// Cuts off what is behind the last lot.
+    /// Cuts off data behind the last batch.
     fn cut(&self, file: &mut File, end: u64) -> Result<()> {
         let length = file.metadata().at(&self.name())?.len();
         if length < end {
@@ -103,7 +75,7 @@ impl Lines {
         file.sync_all()
     }
 
-    /// Enters the lines of a file that has no index.
+    /// Indexes the lines of a file without an index.
     fn adopt(&self, file: File, index: &Change<'_>) -> Result<()> {
         let mut lines = BufReader::new(file);
         let (mut bytes, mut samples, mut line) = (0, 0, Vec::new());
@@ -132,20 +104,22 @@ impl Lines {
         file.seek(SeekFrom::Start(begin))?;
         let written = file.write_all(lines).and_then(|()| file.sync_data());
         if written.is_err() {
-            // The next write would cut it off too; this makes room at once.
+            // The next write would cut it off; this frees the space now.
             let _ = file.set_len(begin);
         }
         written
     }
 }
 
-impl FileStore for Lines {
+impl FileStore for JsonLines {
     fn name(&self) -> String {
         self.path.display().to_string()
     }
 
     fn index(&self) -> PathBuf {
-        beside(&self.path, ".index")
+        let mut name = self.path.as_os_str().to_owned();
+        name.push(".index");
+        name.into()
     }
 
     fn settle(&self, index: &Change<'_>, fresh: bool) -> Result<()> {
@@ -160,7 +134,7 @@ impl FileStore for Lines {
     fn append(&self, number: u64, _: &str, samples: &[&Sample], begin: u64) -> Result<IndexEntry> {
         let mut lines = Vec::new();
         for sample in samples {
-            line::write(sample, self.payloads, &mut lines)?;
+            line::write(sample, &mut lines)?;
         }
         let mut file = open(&self.path).at(&self.name())?;
         self.cut(&mut file, begin)?;
@@ -193,7 +167,7 @@ impl FileStore for Lines {
                 Err(error) => return Some(Err(error)),
             }
             let sample = line::read(&line)
-                .map_err(|problem| problem.about(&storage, &format!("lot {number}, row {row}")));
+                .map_err(|problem| problem.about(&storage, &format!("batch {number}, row {row}")));
             row += 1;
             Some(sample)
         };

@@ -1,4 +1,4 @@
-//! Opens whatever an address names.
+//! Opens the buffer of an address.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,19 +8,17 @@ use super::{
     SqliteBuffer, process_queues, queue, sql,
 };
 
-/// How a buffer is to be, whichever it is. What does not concern it is not looked at.
+/// Options of all kinds of buffers; irrelevant ones are ignored.
 #[derive(Clone, Debug, Default)]
 pub struct BufferOptions {
     pub queue: queue::QueueOptions,
-    /// Of a database.
     pub sql: sql::SqlOptions,
 }
 
-/// Opens a buffer; makes it if there is none. Blocks.
+/// Opens a buffer, creating it if absent. Blocks.
 ///
-/// A queue is one for the whole process: while somebody has it, or a writer or a reader of it,
-/// others who name it, or the folder that it is kept in, get the same, and their options are not
-/// looked at.
+/// A queue exists once per process: while it is in use, opening its name, or its folder, returns
+/// the same queue and ignores the options.
 pub fn open(address: &BufferAddress, options: &BufferOptions) -> Result<Arc<dyn Buffer>> {
     Ok(match address {
         BufferAddress::Sqlite(path) => {
@@ -33,9 +31,8 @@ pub fn open(address: &BufferAddress, options: &BufferOptions) -> Result<Arc<dyn 
     })
 }
 
-/// Returns the name of the table of a buffer: its own, without a `_buffer` at the end, and with `_`
-/// for what databases do not take in a name. So `experience_buffer` is in `experience`, which is
-/// also what is read where nobody says another name.
+/// Returns the table of a buffer: its name without the suffix `_buffer`, other characters replaced
+/// by `_`. So `experience_buffer` is stored in `experience`, the default table.
 pub fn table(name: &str) -> String {
     let name = name.strip_suffix("_buffer").filter(|name| !name.is_empty()).unwrap_or(name);
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
@@ -48,8 +45,10 @@ pub fn table(name: &str) -> String {
 }
 
 fn text(path: &Path) -> Result<&str> {
-    path.to_str().ok_or_else(|| BufferError::Unsupported {
-        storage: path.display().to_string(),
-        message: "the path is not UTF-8; choose another".to_owned(),
+    path.to_str().ok_or_else(|| {
+        BufferError::unsupported(
+            path.display().to_string(),
+            "the path is not UTF-8; choose another",
+        )
     })
 }

@@ -1,4 +1,4 @@
-//! Experiences as Parquet files, a folder of them, with the columns of [`crate::arrow`].
+//! Buffer of Parquet files with the columns of [`crate::arrow`].
 
 mod file;
 
@@ -10,75 +10,53 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 
 use super::files::{
-    Change, FileBuffer, FileStore, IndexEntry, IoContext, SampleIter, safe_name, sync_folder,
+    self, Change, FileBuffer, FileStore, IndexEntry, IoContext, SampleIter, safe_name, sync_folder,
 };
-use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
+use super::{BufferError, Result};
 use crate::Sample;
 
-/// A folder of Parquet files, one for every lot, and in it `.rollway`, which remembers what was
-/// acknowledged.
+/// A folder of Parquet files, one per write batch, with the index in `.rollway`.
 ///
-/// A file is written under a hidden name, synced, entered in the index and then shown under its
-/// own name: `NUMBER-KEY-HASH.parquet`, in the order of writing. So what tools see in the folder is
-/// whole and acknowledged. Samples whose names are known from any lot are left out of the file.
-/// Without the index the files are read once, in the order of their names, when the folder is
-/// opened, and are then lots that are finished. A name can be read by one process at a time.
-pub struct ParquetBuffer {
-    files: FileBuffer<Folder>,
-}
+/// A file is written under a hidden name, synced, indexed and then renamed to
+/// `NUMBER-KEY-HASH.parquet`, in the order of writing; so all visible files are complete and
+/// acknowledged. Samples with known ids are omitted. Without an index the files are read once at
+/// opening, in name order, and become closed batches. One process at a time can read under a name.
+pub type ParquetBuffer = FileBuffer<ParquetFolder>;
 
 impl ParquetBuffer {
-    /// Opens a folder, or makes it.
+    /// Opens or creates a folder.
     pub fn open(folder: impl Into<PathBuf>) -> Result<Self> {
         let folder = folder.into();
         if folder.is_file() {
-            return Err(BufferError::Unsupported {
-                storage: folder.display().to_string(),
-                message: "it is a file; give the folder in which it is".to_owned(),
-            });
+            return Err(BufferError::unsupported(
+                folder.display().to_string(),
+                "it is a file; give the folder in which it is",
+            ));
         }
-        Ok(Self { files: FileBuffer::open(Folder { path: folder })? })
+        files::open(ParquetFolder { path: folder })
     }
 }
 
-impl Buffer for ParquetBuffer {
-    fn writer(&self, name: &str) -> Result<Box<dyn ExperienceWriter>> {
-        self.files.writer(name)
-    }
-
-    fn reader(&self, name: &str) -> Result<Box<dyn ExperienceReader>> {
-        self.files.reader(name)
-    }
-}
-
-impl std::fmt::Debug for ParquetBuffer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Parquet").field(&self.files.name()).finish()
-    }
-}
-
-struct Folder {
+#[derive(Debug)]
+pub struct ParquetFolder {
     path: PathBuf,
 }
 
-impl Folder {
+impl ParquetFolder {
     fn damaged(&self, file: &str, message: &str) -> BufferError {
-        BufferError::Damaged {
-            storage: self.path.join(file).display().to_string(),
-            message: message.to_owned(),
-        }
+        BufferError::damaged(self.path.join(file).display().to_string(), message)
     }
 
     fn shown(&self, place: &str) -> PathBuf {
         self.path.join(place)
     }
 
-    /// Returns where a file is before it is shown.
+    /// Returns the path of a file before it is visible.
     fn hidden(&self, place: &str) -> PathBuf {
         self.path.join(format!(".{place}{HIDDEN}"))
     }
 
-    /// Returns the names of shown files in order, and of hidden ones.
+    /// Returns the names of visible files in order, and of hidden ones.
     fn list(&self) -> Result<(Vec<String>, Vec<String>)> {
         let (mut shown, mut hidden) = (Vec::new(), Vec::new());
         for entry in fs::read_dir(&self.path).at(&self.name())? {
@@ -93,15 +71,16 @@ impl Folder {
         Ok((shown, hidden))
     }
 
-    /// Enters the files of a folder that has no index.
+    /// Indexes the files of a folder without an index.
     fn adopt(&self, shown: &[String], index: &Change<'_>) -> Result<()> {
         for (number, name) in (1..).zip(shown) {
             let data = Bytes::from(fs::read(self.path.join(name)).at(&self.name())?);
             let (bytes, checksum) = (data.len() as u64, crc32fast::hash(&data));
-            let (key, rows) = file::read(data, 0).map_err(|why| self.damaged(name, &why))?;
+            let (key, rows) =
+                file::read(data, 0).map_err(|problem| self.damaged(name, &problem))?;
             let mut samples = 0;
             for sample in rows {
-                let sample = sample.map_err(|why| self.damaged(name, &why))?;
+                let sample = sample.map_err(|problem| self.damaged(name, &problem))?;
                 if !index.add_id(&sample.id)? {
                     let message = format!("`{}` is there twice", sample.id);
                     return Err(self.damaged(name, &message));
@@ -125,28 +104,28 @@ impl Folder {
             file.sync_all()
         });
         if written.is_err() {
-            // The next opening would remove it too; this makes room at once.
+            // The next opening would remove it; this frees the space now.
             let _ = fs::remove_file(&path);
         }
         written.and_then(|()| sync_folder(&self.path))
     }
 
-    /// Reads a file, shown or about to be.
+    /// Reads a file, visible or still hidden.
     fn get(&self, place: &str) -> io::Result<Vec<u8>> {
         let (shown, hidden) = (self.shown(place), self.hidden(place));
         let absent = |path: &Path, or: &dyn Fn() -> io::Result<Vec<u8>>| match fs::read(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => or(),
             read => read,
         };
-        // It may be shown between the two looks.
+        // It may become visible between the two attempts.
         absent(&shown, &|| absent(&hidden, &|| fs::read(&shown)))
     }
 }
 
-/// How hidden files end.
+/// Suffix of hidden files.
 const HIDDEN: &str = ".part";
 
-impl FileStore for Folder {
+impl FileStore for ParquetFolder {
     fn name(&self) -> String {
         self.path.display().to_string()
     }
@@ -179,7 +158,7 @@ impl FileStore for Folder {
         for name in hidden {
             match fs::remove_file(self.path.join(&name)) {
                 Ok(()) => tracing::warn!(file = name, "removed what no writer had acknowledged"),
-                // Just shown.
+                // Just renamed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error).at(&self.name()),
             }
@@ -216,7 +195,7 @@ impl FileStore for Folder {
         if data.len() as u64 != entry.bytes || crc32fast::hash(&data) != entry.checksum {
             return Err(self.damaged(&entry.place, "its bytes are not those that were written"));
         }
-        let damaged = move |message| BufferError::Damaged { storage: place.clone(), message };
+        let damaged = move |message| BufferError::damaged(place.clone(), message);
         let (_, rows) = file::read(data, row).map_err(&damaged)?;
         Ok(Box::new(rows.map(move |sample| sample.map_err(&damaged))))
     }

@@ -1,35 +1,29 @@
-//! A buffer in a PostgreSQL database. What it shares with other databases is in `sql.rs`.
+//! Buffer in a PostgreSQL database.
 //!
-//! Every session has a small runtime of its own, which runs while a call is under way: only so can
-//! a call that gets no answer be given up at its deadline.
+//! Every session has its own current-thread runtime, which runs during a call, so that a call
+//! without a response ends at its deadline.
 
 mod error_class;
 mod session;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::config::SslMode;
 
 use self::session::PostgresSession;
-use super::sql::{SqlDatabase, SqlDialect, SqlError, SqlOptions, SqlStore};
-use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
+use super::sql::{self, SqlBuffer, SqlDatabase, SqlDialect, SqlError, SqlOptions};
+use super::{BufferAddress, BufferError, Result};
 
-/// A buffer in a PostgreSQL database.
-///
-/// Its calls block, and must not be made from a thread that runs asynchronous code.
-#[derive(Clone, Debug)]
-pub struct PostgresBuffer {
-    store: Arc<SqlStore<PostgresServer>>,
-}
+/// Buffer in a PostgreSQL database. Its calls block and must not be made from async code.
+pub type PostgresBuffer = SqlBuffer<PostgresServer>;
 
 impl PostgresBuffer {
-    /// Opens a database: `postgresql://user:password@host:port/database`. The name of a driver, as
-    /// in `postgresql+psycopg://`, is passed over.
+    /// Opens `postgresql://user:password@host:port/database`. A driver name, as in
+    /// `postgresql+psycopg://`, is ignored.
     pub fn open(address: &str, options: SqlOptions) -> Result<Self> {
         let mut config = parse(address)?;
-        // The system counts keepalives in whole seconds.
+        // Keepalives have a resolution of one second.
         let quiet = options.connect_timeout.max(Duration::from_secs(1));
         config
             .application_name("rollway")
@@ -38,31 +32,20 @@ impl PostgresBuffer {
             .keepalives_idle(quiet)
             .keepalives_interval(quiet)
             .keepalives_retries(3);
-        let name = name(&config);
+        let name = BufferAddress::Postgres(address.to_owned()).to_string();
         if config.get_ssl_mode() == SslMode::Require {
-            return Err(BufferError::Unsupported {
-                storage: name,
-                message: "encrypted connections (sslmode=require) are not supported; use a tunnel \
-                          or a Unix socket"
-                    .into(),
-            });
+            return Err(BufferError::unsupported(
+                name,
+                "encrypted connections (sslmode=require) are not supported; use a tunnel \
+                          or a Unix socket",
+            ));
         }
-        Ok(Self { store: SqlStore::open(PostgresServer { config, name }, options)? })
-    }
-}
-
-impl Buffer for PostgresBuffer {
-    fn writer(&self, name: &str) -> Result<Box<dyn ExperienceWriter>> {
-        self.store.writer(name)
-    }
-
-    fn reader(&self, name: &str) -> Result<Box<dyn ExperienceReader>> {
-        self.store.reader(name)
+        sql::open(PostgresServer { config, name }, options)
     }
 }
 
 #[derive(Debug)]
-struct PostgresServer {
+pub struct PostgresServer {
     config: Config,
     name: String,
 }
@@ -82,7 +65,7 @@ impl SqlDatabase for PostgresServer {
             existing: "SELECT count(to_regclass(quote_ident(name)))
                 FROM unnest(string_to_array($1, ',')) AS name",
             for_update: "FOR UPDATE",
-            // Compressing token ids costs more time than the disk does.
+            // Compressing token ids costs more time than the disk.
             tune: "ALTER TABLE {experience} ALTER COLUMN experience_bytes SET STORAGE EXTERNAL",
             size: Some("SELECT pg_total_relation_size('{experience}')"),
         }
@@ -93,12 +76,9 @@ impl SqlDatabase for PostgresServer {
     }
 }
 
-/// Reads an address. What is wrong with it is said without repeating it: it may hold a password.
+/// Parses an address. Errors do not repeat it: it may contain a password.
 fn parse(address: &str) -> Result<Config> {
-    let unsupported = |message: String| BufferError::Unsupported {
-        storage: "the PostgreSQL address".into(),
-        message,
-    };
+    let unsupported = |message: String| BufferError::unsupported("the PostgreSQL address", message);
     let (scheme, rest) = address.split_once("://").unwrap_or(("", ""));
     if !matches!(scheme.split('+').next(), Some("postgresql" | "postgres")) {
         return Err(unsupported(
@@ -114,33 +94,12 @@ fn parse(address: &str) -> Result<Config> {
     })
 }
 
-/// Returns the address without user and password.
-fn name(config: &Config) -> String {
-    let hosts = config.get_hosts().iter().enumerate().map(|(index, host)| {
-        let ports = config.get_ports();
-        let port = ports.get(index).or_else(|| ports.first()).copied().unwrap_or(5432);
-        match host {
-            Host::Tcp(host) => format!("{host}:{port}"),
-            Host::Unix(path) => format!("{}:{port}", path.display()),
-        }
-    });
-    let hosts: Vec<String> = hosts.collect();
-    format!("postgresql://{}/{}", hosts.join(","), config.get_dbname().unwrap_or_default())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_shown_without_its_secrets() {
-        for (address, shown) in [
-            ("postgresql://me:secret@db:6543/runs", "postgresql://db:6543/runs"),
-            ("postgresql+psycopg://me:secret@db/runs?password=other", "postgresql://db:5432/runs"),
-            ("postgres://me@%2Ftmp%2Fsocket/runs", "postgresql:///tmp/socket:5432/runs"),
-        ] {
-            assert_eq!(name(&parse(address).unwrap()), shown);
-        }
+    fn address_errors_do_not_contain_the_password() {
         for bad in ["mysql://me:secret@db/runs", "postgresql://me:sec@ret@db:x/runs", "secret"] {
             let message = parse(bad).unwrap_err().to_string();
             assert!(!message.contains("sec"), "{message}");

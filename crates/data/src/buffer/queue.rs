@@ -1,11 +1,11 @@
-//! The queue: experiences on their way from the explorer to the trainer, in memory or in files.
+//! Experience queue in memory or in files.
 //!
-//! [`ExperienceQueue::open`] makes one. Samples leave in the order in which they came, or by
-//! priority ([`QueueOptions::replay`]). A full queue lets writers wait, spills to disk or replaces;
-//! memory has a budget in bytes either way. What was read is kept until it is acknowledged.
+//! Samples leave in FIFO order or by priority ([`QueueOptions::replay`]). A full queue blocks
+//! writers, spills to disk or replaces samples; memory has a budget in bytes. Samples that were
+//! read are kept until acknowledged.
 //!
-//! `fifo` and `priority` are the two orders, data structures behind `store`; `writer` and `reader`
-//! wait and wake; `line` says who is next; `known` tells what has been here before.
+//! `fifo` and `priority` implement `store`; `writer` and `reader` wait and wake through
+//! `wait_queue`; `seen_ids` deduplicates.
 
 mod disk;
 mod fifo;
@@ -34,56 +34,59 @@ use self::store::QueueStore;
 pub use self::store::QueueUsage;
 use self::wait_queue::WaitQueue;
 use self::writer::QueueWriter;
+use super::process_queues::{QueueKey, Registration};
 use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
 use rollway_ledger::log::SegmentLog;
 
 /// A queue of experiences.
 ///
-/// **Writers** are served in the order in which they began to wait. **Readers** all have one name
-/// and share one position: each sample goes to one of them, and they too are served in order, so
-/// that the first gets its whole batch. What a reader got is its own until its next read without
-/// `keep`, which acknowledges it. A reader that is dropped gives back what it had not acknowledged,
-/// also the last batch: a read of zero samples acknowledges and takes nothing.
+/// **Writers** are served in the order in which they began to wait. **Readers** share one name and
+/// one position: each sample goes to one of them, in the order of their requests. A reader holds
+/// its samples until its next read without `keep`, which acknowledges them. A dropped reader
+/// returns what it did not acknowledge; a read of zero samples acknowledges and takes nothing.
 ///
-/// **A position** is a number. A reader's own says that everything before it was acknowledged or is
-/// in its hands. Seeking to a position acknowledges everything before it and takes back everything
-/// that anybody holds after it.
+/// **A position** is a number. Everything before a reader's position is acknowledged or held by it.
+/// Seeking to a position acknowledges everything before it and takes back everything held after it.
 ///
 /// A durable queue counts writers anew each time it is opened.
 #[derive(Debug)]
 pub struct ExperienceQueue {
-    shared: Arc<QueueShared>,
+    pub(super) shared: Arc<QueueShared>,
 }
 
-/// What writers and readers share.
 #[derive(Debug)]
-struct QueueShared {
+pub(super) struct QueueShared {
     options: QueueOptions,
-    /// Waited for without the lock.
+    /// Synced without holding the lock.
     samples: Option<Arc<SegmentLog>>,
     gone: Option<Arc<SegmentLog>>,
     state: Mutex<QueueState>,
+    /// Dropped last.
+    _registration: Option<Registration>,
 }
 
-/// Everything that changes.
 struct QueueState {
     store: Box<dyn QueueStore>,
     known: SeenIds,
-    /// Which writers there were, and whether they are open.
+    /// Names of writers; true while open.
     writers: BTreeMap<String, bool>,
-    /// The name that all readers have.
+    /// Common name of all readers.
     reader: Option<String>,
     readers: u64,
     waiting_writers: WaitQueue,
     waiting_readers: WaitQueue,
-    /// The newest version ever written.
+    /// Newest model version ever written.
     newest: u64,
     closed: bool,
 }
 
 impl ExperienceQueue {
-    /// Opens a queue.
+    /// Opens a queue outside the registry of this process.
     pub fn open(options: QueueOptions) -> Result<Arc<Self>> {
+        Self::new(options, None).map(Arc::new)
+    }
+
+    pub(super) fn new(options: QueueOptions, key: Option<QueueKey>) -> Result<Self> {
         options.check()?;
         let mut known = SeenIds::new(options.known_max);
         let store: Box<dyn QueueStore> = match &options.replay {
@@ -103,48 +106,48 @@ impl ExperienceQueue {
             closed: false,
         };
         let gone = gone.flatten();
-        let shared = QueueShared { options, samples, gone, state: Mutex::new(state) };
-        Ok(Arc::new(Self { shared: Arc::new(shared) }))
+        let (state, _registration) = (Mutex::new(state), key.map(Registration));
+        let shared = Arc::new(QueueShared { options, samples, gone, state, _registration });
+        Ok(Self { shared })
     }
 
-    /// Closes the queue: writers are refused from now on, also those that wait, and readers get
-    /// what there is and then the end of data.
+    /// Closes the queue: writers, also waiting ones, are refused; readers get the remaining samples
+    /// and then the end of data.
     pub fn close(&self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.closed = true;
-        state.news_of_writers();
+        state.writers_changed();
         state.waiting_writers.call_all();
     }
 
-    /// Returns what there is.
     pub fn usage(&self) -> QueueUsage {
-        self.shared.lock().store.usage()
+        self.shared.state.lock().store.usage()
     }
 
-    /// Returns how many writers wait for room.
+    /// Returns the number of writers waiting for room.
     pub fn waiting_writers(&self) -> usize {
-        self.shared.lock().waiting_writers.len()
+        self.shared.state.lock().waiting_writers.len()
     }
 }
 
 impl Buffer for ExperienceQueue {
     fn writer(&self, name: &str) -> Result<Box<dyn ExperienceWriter>> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         if state.closed {
             return Err(self.shared.closed());
         }
         state.writers.insert(name.to_owned(), true);
-        state.news_of_writers();
+        state.writers_changed();
         Ok(Box::new(QueueWriter::new(Arc::clone(&self.shared), name)))
     }
 
     fn reader(&self, name: &str) -> Result<Box<dyn ExperienceReader>> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let first = state.reader.get_or_insert_with(|| name.to_owned());
         if first != name {
             let message = format!(
-                "it has one position, which belongs to the readers named {first:?}; read as \
-                 {first:?}, or use a database for readers that each get everything"
+                "its only position belongs to the readers named {first:?}; read as {first:?}, or \
+                 use a database for independent readers"
             );
             return Err(self.shared.unsupported(message));
         }
@@ -158,23 +161,19 @@ impl Buffer for ExperienceQueue {
 }
 
 impl QueueShared {
-    fn lock(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock()
-    }
-
-    /// Waits until what was stored is durable, so that it can be read.
+    /// Syncs stored samples, so that they can be read.
     fn make_durable<'a>(&'a self, mut state: MutexGuard<'a, QueueState>) -> Result<()> {
         if let (Some(log), Some(end)) = (&self.samples, state.store.not_durable()) {
             drop(state);
             log.sync().map_err(|error| failed(&self.options, &error))?;
-            state = self.lock();
+            state = self.state.lock();
             state.store.set_durable(end);
             state.waiting_readers.call();
         }
         Ok(())
     }
 
-    /// Waits until it is durable what has left, and frees what it took.
+    /// Syncs the log of removed samples and frees their space.
     fn settle<'a>(
         &'a self,
         mut state: MutexGuard<'a, QueueState>,
@@ -183,42 +182,34 @@ impl QueueShared {
         if let Some(log) = self.gone.as_ref().filter(|log| log.unsynced_bytes() > 0) {
             drop(state);
             log.sync().map_err(|error| failed(&self.options, &error))?;
-            state = self.lock();
+            state = self.state.lock();
         }
         state.store.free()?;
         state.waiting_writers.call();
         Ok(state)
     }
 
-    fn storage(&self) -> String {
-        self.options.name.clone()
-    }
-
     fn closed(&self) -> BufferError {
-        BufferError::Closed(self.storage())
-    }
-
-    fn closed_writer(&self, name: &str) -> BufferError {
-        BufferError::Closed(format!("the writer {name:?} of {}", self.options.name))
+        BufferError::Closed(self.options.name.clone())
     }
 
     fn unsupported(&self, message: String) -> BufferError {
-        BufferError::Unsupported { storage: self.storage(), message }
+        BufferError::unsupported(&self.options.name, message)
     }
 
-    fn full(&self, message: String) -> BufferError {
-        BufferError::Full { storage: self.storage(), message }
+    fn full(&self, message: impl Into<String>) -> BufferError {
+        BufferError::full(&self.options.name, message)
     }
 }
 
 impl QueueState {
-    /// Tells whether nobody will write any more.
+    /// Returns whether no writer can write any more.
     fn has_ended(&self) -> bool {
         self.closed || (!self.writers.is_empty() && self.writers.values().all(|open| !open))
     }
 
-    /// Says what follows from a writer that came or went.
-    fn news_of_writers(&mut self) {
+    /// Updates the store and wakes a reader after a writer opened or closed.
+    fn writers_changed(&mut self) {
         let ended = self.has_ended();
         self.store.finish(ended, &mut self.known);
         self.waiting_readers.call();
@@ -227,7 +218,7 @@ impl QueueState {
 
 impl std::fmt::Debug for QueueState {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut debug = formatter.debug_struct("State");
+        let mut debug = formatter.debug_struct("QueueState");
         debug.field("usage", &self.store.usage()).field("writers", &self.writers);
         debug.field("closed", &self.closed).finish_non_exhaustive()
     }

@@ -1,15 +1,15 @@
-//! What the buffers in SQL databases have in common: the options, and the store behind both.
+//! Store shared by the SQL buffers.
 //!
-//! `queries.rs` holds every statement, `session.rs` says what a database must be able to do,
-//! `link.rs` keeps a session alive, `writer.rs` and `reader.rs` are the two ends.
+//! `queries.rs` holds all statements, `session.rs` the interface of a database, `reconnect.rs`
+//! keeps a session alive.
 //!
-//! Experiences are rows whose ids rise in the order of the commits. They stay after they were read,
-//! as a record and so that a reader can go back; who wants the room deletes rows. The keys of lots
-//! stay, so that a lot is known even when its rows are gone.
+//! Experiences are rows whose ids rise in commit order. Rows stay after they were read, so that a
+//! reader can seek back; users may delete them. Write-batch keys stay, so that a batch is
+//! recognized after its rows are deleted.
 //!
-//! Rows are read in one of two ways. As a **log** ([`ReadOrder::Fifo`] without `reuse`) every
-//! reader name has its own cursor: the id of the last row that it was given or passed over. As a
-//! **pool** (anything else) rows carry a count of their uses, which all readers share.
+//! Rows are read in one of two modes. As a **log** ([`ReadOrder::Fifo`] without `reuse`) every
+//! reader name has a cursor: the id of the last row returned or skipped. As a **pool** (otherwise)
+//! rows carry a use count shared by all readers.
 
 mod queries;
 mod reader;
@@ -26,34 +26,29 @@ use self::reconnect::ReconnectingSession;
 pub(super) use self::session::{
     Session, SqlCell, SqlDatabase, SqlDialect, SqlError, SqlValue, TransactionId,
 };
-use super::{BufferError, ExperienceReader, ExperienceWriter, Result};
+use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
 
-/// How a buffer in an SQL database behaves.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SqlOptions {
-    /// The table of experiences; the names of the other tables begin with it. Lower-case letters,
-    /// digits and `_`, 40 at most.
+    /// Table of experiences and prefix of the other tables: lower-case letters, digits and `_`, 40
+    /// at most.
     pub table: String,
-    /// What is read first.
     pub order: ReadOrder,
-    /// Whether rows that were read may be read again while a writer is open, the least read first.
+    /// Reads rows again while a writer is open, the least read first.
     pub reuse: bool,
-    /// How long connecting may take.
     pub connect_timeout: Duration,
-    /// How long one transaction may take, and how long it waits for its turn. The time that a read
-    /// waits for samples is not part of it.
+    /// Limit of one transaction, including the wait for its turn but not the wait of a read for
+    /// samples.
     pub call_timeout: Duration,
-    /// How often a transaction is tried again when the connection or the turn was lost. What took
-    /// too long is not tried again.
+    /// Maximum retries after a lost connection or a conflict. Timeouts are not retried.
     pub max_retry_times: u32,
-    /// How long to wait before the last retry; the wait before an earlier one is half of the next.
+    /// Wait before the last retry; each earlier wait is half of the next.
     pub max_retry_interval: Duration,
-    /// How often a waiting reader looks whether another process has changed an SQLite file.
-    /// PostgreSQL tells its readers and needs no looking.
+    /// Interval at which a waiting SQLite reader checks for changes by other processes. PostgreSQL
+    /// notifies its readers.
     pub poll_interval: Duration,
-    /// How large the SQLite file, or the table in PostgreSQL with all that belongs to it, may grow;
-    /// a lot beyond it is refused as [`BufferError::Full`]. PostgreSQL looks before each lot, and
-    /// so overshoots by one.
+    /// Maximum size of the SQLite file or of the PostgreSQL table with its indexes; larger batches
+    /// get [`BufferError::Full`]. PostgreSQL checks before each batch and may overshoot by one.
     pub max_bytes: Option<u64>,
 }
 
@@ -73,63 +68,67 @@ impl Default for SqlOptions {
     }
 }
 
-/// What is read first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadOrder {
-    /// The oldest. Without `reuse`, readers of different names each get everything. A position is
-    /// the id of the last row that was given to this reader or passed over; after a seek, every
-    /// later row comes again, in the same order.
+    /// Oldest first. Without `reuse`, each reader name gets everything. A position is the id of the
+    /// last row returned or skipped; a seek repeats later rows in the same order.
     #[default]
     Fifo,
-    /// The newest of those that were read least. There is one count for all readers, so that a row
-    /// goes to one of them. A position is the number of the last claim of this reader; a seek gives
-    /// back what readers of this name claimed later, and it comes again, but in an order that
-    /// depends on what is newest then. With `reuse` only the last use of a row can be given back.
+    /// Newest of the least read rows first. Use counts are shared, so a row goes to one reader. A
+    /// position is the number of the reader's last claim; a seek takes back later claims of this
+    /// name, which are read again in the order that is newest then. With `reuse` only the last use
+    /// of a row can be taken back.
     NewestFirst,
 }
 
-/// A database with our tables in it; writers and readers share it.
+/// A buffer in a database.
 #[derive(Debug)]
-pub(super) struct SqlStore<D> {
+pub struct SqlBuffer<D>(Arc<SqlStore<D>>);
+
+/// Connects once to create or check the tables.
+pub(super) fn open<D: SqlDatabase>(database: D, options: SqlOptions) -> Result<SqlBuffer<D>> {
+    schema::check_name(&options.table, database.name())?;
+    let queries = Queries::new(&options, &database.dialect());
+    let store = Arc::new(SqlStore { database, options, queries });
+    schema::prepare(&mut ReconnectingSession::new(Arc::clone(&store)))?;
+    Ok(SqlBuffer(store))
+}
+
+impl<D: SqlDatabase> Buffer for SqlBuffer<D> {
+    fn writer(&self, name: &str) -> Result<Box<dyn ExperienceWriter>> {
+        Ok(Box::new(writer::SqlWriter::open(ReconnectingSession::new(Arc::clone(&self.0)), name)?))
+    }
+
+    fn reader(&self, name: &str) -> Result<Box<dyn ExperienceReader>> {
+        Ok(Box::new(reader::SqlReader::open(ReconnectingSession::new(Arc::clone(&self.0)), name)?))
+    }
+}
+
+/// A database with the tables of a buffer, shared by writers and readers.
+#[derive(Debug)]
+struct SqlStore<D> {
     database: D,
     options: SqlOptions,
     queries: Queries,
 }
 
 impl<D: SqlDatabase> SqlStore<D> {
-    /// Connects once, to make the tables or to see that they are ours.
-    pub(super) fn open(database: D, options: SqlOptions) -> Result<Arc<Self>> {
-        schema::check_name(&options.table, database.name())?;
-        let queries = Queries::new(&options, &database.dialect());
-        let store = Arc::new(Self { database, options, queries });
-        schema::prepare(&mut ReconnectingSession::new(Arc::clone(&store)))?;
-        Ok(store)
+    fn damaged(&self, message: impl Into<String>) -> BufferError {
+        BufferError::damaged(self.database.name(), message)
     }
 
-    pub(super) fn writer(self: &Arc<Self>, name: &str) -> Result<Box<dyn ExperienceWriter>> {
-        Ok(Box::new(writer::SqlWriter::open(ReconnectingSession::new(Arc::clone(self)), name)?))
-    }
-
-    pub(super) fn reader(self: &Arc<Self>, name: &str) -> Result<Box<dyn ExperienceReader>> {
-        Ok(Box::new(reader::SqlReader::open(ReconnectingSession::new(Arc::clone(self)), name)?))
-    }
-
-    fn damaged(&self, message: String) -> BufferError {
-        BufferError::Damaged { storage: self.database.name().into(), message }
-    }
-
-    fn unsupported(&self, message: String) -> BufferError {
-        BufferError::Unsupported { storage: self.database.name().into(), message }
+    fn unsupported(&self, message: impl Into<String>) -> BufferError {
+        BufferError::unsupported(self.database.name(), message)
     }
 }
 
-/// Returns a number as databases keep it.
+/// Converts to the signed integers of databases.
 pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Returns the columns that are for people who look: the task as `batch/task`, the run, the suffix.
-/// They are absent if the name is not one of ours.
+/// Splits an id into informational columns: task as `batch/task`, run and suffix. `None` for
+/// foreign ids.
 pub(super) fn parts(uid: &str) -> (Option<&str>, Option<i64>, Option<&str>) {
     let mut from_end = uid.rsplitn(4, '/');
     let suffix = from_end.next();
@@ -145,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_taken_apart_from_their_end() {
+    fn ids_are_split_from_their_end() {
         assert_eq!(parts("7/a/b/3/0/00ff"), (Some("7/a/b"), Some(3), Some("00ff")));
         assert_eq!(parts("7/1/x/0/s"), (Some("7/1"), None, Some("s")));
         assert_eq!(parts("other/name"), (None, None, None));

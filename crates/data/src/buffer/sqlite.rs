@@ -1,72 +1,57 @@
-//! A buffer in an SQLite file. What it shares with other databases is in `sql.rs`.
-//!
-//! The file is in WAL mode with `synchronous=FULL`: a commit is one append and one fsync, and
-//! readers do not wait for the writer. WAL needs all processes on one machine, and a local disk.
+//! Buffer in an SQLite file, in WAL mode with `synchronous=FULL`: a commit is one append and one
+//! fsync, and readers do not wait for the writer. WAL requires one machine and a local disk.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Connection, ErrorCode, ToSql};
+use rusqlite::{Connection, ErrorCode, ToSql, params_from_iter};
 
+use super::change_counter::ChangeCounter;
 use super::sql::{
-    Session, SqlCell, SqlDatabase, SqlDialect, SqlError, SqlOptions, SqlStore, SqlValue,
+    self, Session, SqlBuffer, SqlCell, SqlDatabase, SqlDialect, SqlError, SqlOptions, SqlValue,
     TransactionId, signed,
 };
-use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
+use super::{BufferError, Result};
 use crate::Sample;
 
-/// How large the write-ahead log grows before it is carried over into the file, in pages of 4 KiB.
-/// The default of 1000 would carry over, and wait for the disk a second time, with every large lot.
+/// WAL size at which a checkpoint starts, in pages of 4 KiB. The default of 1000 would checkpoint,
+/// with another fsync, at every large batch.
 const WAL_PAGES: u32 = 16_384;
 
-/// How long to wait for whoever changes the mode of the same file.
+/// Interval of attempts to change the journal mode.
 const MODE_CHANGE_DELAY: Duration = Duration::from_millis(2);
 
-/// How many prepared statements a connection keeps; there are fewer.
+/// Capacity of the statement cache; there are fewer statements.
 const STATEMENTS: usize = 32;
 
 /// A buffer in an SQLite file.
-#[derive(Clone, Debug)]
-pub struct SqliteBuffer {
-    store: Arc<SqlStore<SqliteFile>>,
-}
+pub type SqliteBuffer = SqlBuffer<SqliteFile>;
 
 impl SqliteBuffer {
-    /// Opens a file, or makes it. The address is a path, or `sqlite:///` and a path, so that an
-    /// absolute path has four slashes.
+    /// Opens or creates a file. The address is a path, or `sqlite:///` and a path: an absolute path
+    /// has four slashes.
     pub fn open(address: &str, options: SqlOptions) -> Result<Self> {
         let path = address.strip_prefix("sqlite:///").unwrap_or(address);
         let name = format!("sqlite:///{path}");
         if path.is_empty() || path.contains("://") || path == ":memory:" {
-            return Err(BufferError::Unsupported {
-                storage: name,
-                message: "the address names no file; write `sqlite:///folder/file.db`".into(),
-            });
+            return Err(BufferError::unsupported(
+                name,
+                "the address names no file; write `sqlite:///folder/file.db`",
+            ));
         }
         let file = SqliteFile { path: path.into(), name, signal: Arc::default() };
-        Ok(Self { store: SqlStore::open(file, options)? })
-    }
-}
-
-impl Buffer for SqliteBuffer {
-    fn writer(&self, name: &str) -> Result<Box<dyn ExperienceWriter>> {
-        self.store.writer(name)
-    }
-
-    fn reader(&self, name: &str) -> Result<Box<dyn ExperienceReader>> {
-        self.store.reader(name)
+        sql::open(file, options)
     }
 }
 
 #[derive(Debug)]
-struct SqliteFile {
+pub struct SqliteFile {
     path: PathBuf,
     name: String,
-    signal: Arc<Signal>,
+    signal: Arc<ChangeCounter>,
 }
 
 impl SqlDatabase for SqliteFile {
@@ -78,13 +63,13 @@ impl SqlDatabase for SqliteFile {
 
     fn dialect(&self) -> SqlDialect {
         SqlDialect {
-            // AUTOINCREMENT: the id of a deleted row is not given out again.
+            // AUTOINCREMENT: ids of deleted rows are not reused.
             serial: "INTEGER PRIMARY KEY AUTOINCREMENT",
             time: "TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now'))",
             bytes: "BLOB",
             existing: "SELECT count(*) FROM sqlite_schema
                 WHERE instr(','||$1||',', ','||name||',')",
-            // A transaction has the whole file to itself.
+            // A transaction locks the whole file.
             for_update: "",
             tune: "",
             size: None,
@@ -130,10 +115,10 @@ impl SqliteFile {
     }
 }
 
-/// Has a file keep a write-ahead log. Two who change a new file are in each other's way, and SQLite
-/// itself has neither of them wait: they would wait for each other.
-fn use_wal(connection: &Connection, patience: Duration) -> rusqlite::Result<()> {
-    let until = Instant::now() + patience;
+/// Enables the WAL. Two connections that change a new file block each other, and SQLite's busy
+/// timeout does not apply.
+fn use_wal(connection: &Connection, timeout: Duration) -> rusqlite::Result<()> {
+    let until = Instant::now() + timeout;
     loop {
         let changed = connection.pragma_update(None, "journal_mode", "wal");
         let busy =
@@ -150,14 +135,14 @@ INSERT INTO \"{experience}\"
     (uid, task_id, run_id, msg_id, model_version, reward, experience_bytes)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (uid) DO NOTHING";
 
-struct SqliteSession {
+pub(super) struct SqliteSession {
     connection: Connection,
     name: String,
     insert: String,
-    signal: Arc<Signal>,
+    signal: Arc<ChangeCounter>,
     poll: Duration,
     announced: bool,
-    /// The state of the database at the last mark: changes of this process, of all others.
+    /// State at the last mark: changes by this process, by others.
     seen: (u64, i64),
 }
 
@@ -176,8 +161,7 @@ impl SqliteSession {
 }
 
 impl Session for SqliteSession {
-    /// What a local file does has no time limit but the wait for the turn, which the connection
-    /// knows.
+    /// Local files have no time limit but the busy timeout of the connection.
     fn limit(&mut self, _: Instant) {}
 
     fn begin(&mut self) -> Result<(), SqlError> {
@@ -191,13 +175,13 @@ impl Session for SqliteSession {
             return Err((fault, None));
         }
         if self.announced {
-            self.signal.raise();
+            self.signal.increment();
         }
         Ok(())
     }
 
     fn rollback(&mut self) -> Result<(), SqlError> {
-        // Some faults, a full disk among them, may have rolled back already.
+        // Some errors, such as a full disk, roll back automatically.
         if self.connection.is_autocommit() { Ok(()) } else { self.batch("ROLLBACK") }
     }
 
@@ -206,7 +190,8 @@ impl Session for SqliteSession {
     }
 
     fn execute(&mut self, sql: &str, values: &[SqlValue<'_>]) -> Result<usize, SqlError> {
-        let run = || self.connection.prepare_cached(&numbered(sql))?.execute(params(values));
+        let run =
+            || self.connection.prepare_cached(&numbered(sql))?.execute(params_from_iter(values));
         self.done(run())
     }
 
@@ -214,7 +199,7 @@ impl Session for SqliteSession {
         let run = || {
             let mut statement = self.connection.prepare_cached(&numbered(sql))?;
             let columns = statement.column_count();
-            let mut rows = statement.query(params(values))?;
+            let mut rows = statement.query(params_from_iter(values))?;
             let mut found = Vec::new();
             while let Some(row) = rows.next()? {
                 let cells = (0..columns).map(|column| row.get_ref(column).map(cell));
@@ -225,7 +210,6 @@ impl Session for SqliteSession {
         self.done(run())
     }
 
-    /// A transaction is alone from its beginning.
     fn lock(&mut self) -> Result<(), SqlError> {
         Ok(())
     }
@@ -235,7 +219,7 @@ impl Session for SqliteSession {
             let mut statement = self.connection.prepare_cached(&self.insert)?;
             let mut stored = 0;
             for sample in samples {
-                let (task, run, suffix) = super::sql::parts(&sample.id);
+                let (task, run, suffix) = sql::parts(&sample.id);
                 stored += statement.execute((
                     &*sample.id,
                     task,
@@ -261,43 +245,17 @@ impl Session for SqliteSession {
         Ok(())
     }
 
-    /// Waits for this process's signal. SQLite has no event that crosses processes: of their
-    /// changes, the file's own counter tells, and looking at it is all that can be done.
+    /// Waits for the signal of this process. SQLite has no notification across processes, so their
+    /// changes are polled.
     fn wait(&mut self, until: Instant) -> Result<(), SqlError> {
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero()
-                || self.signal.wait(self.seen.0, left.min(self.poll))
+        while Instant::now() < until {
+            if self.signal.wait(self.seen.0, until.min(Instant::now() + self.poll))
                 || self.data_version()? != self.seen.1
             {
-                return Ok(());
+                break;
             }
         }
-    }
-}
-
-/// Wakes the readers of this process.
-#[derive(Debug, Default)]
-struct Signal {
-    changes: Mutex<u64>,
-    changed: Condvar,
-}
-
-impl Signal {
-    fn raise(&self) {
-        *self.changes.lock() += 1;
-        self.changed.notify_all();
-    }
-
-    fn count(&self) -> u64 {
-        *self.changes.lock()
-    }
-
-    /// Waits while the count is the one that was seen, and tells whether it is another now.
-    fn wait(&self, seen: u64, time: Duration) -> bool {
-        let mut changes = self.changes.lock();
-        self.changed.wait_while_for(&mut changes, |changes| *changes == seen, time);
-        *changes != seen
+        Ok(())
     }
 }
 
@@ -310,11 +268,7 @@ impl ToSql for SqlValue<'_> {
     }
 }
 
-fn params<'a>(values: &'a [SqlValue<'a>]) -> impl rusqlite::Params + 'a {
-    rusqlite::params_from_iter(values)
-}
-
-/// Writes parameters as SQLite numbers them; in its own reading `$1` is a name.
+/// Converts `$1` to `?1`; SQLite treats `$1` as a name.
 fn numbered(sql: &str) -> String {
     sql.replace('$', "?")
 }
@@ -332,8 +286,8 @@ fn cell(value: ValueRef<'_>) -> SqlCell {
 fn fault(name: &str, cause: &rusqlite::Error) -> SqlError {
     let (storage, message) = (name.to_owned(), cause.to_string());
     match cause.sqlite_error_code() {
-        Some(ErrorCode::DiskFull) => BufferError::Full { storage, message },
-        Some(ErrorCode::TooBig) => BufferError::Unsupported { storage, message },
+        Some(ErrorCode::DiskFull) => BufferError::full(storage, message),
+        Some(ErrorCode::TooBig) => BufferError::unsupported(storage, message),
         Some(
             ErrorCode::DatabaseBusy
             | ErrorCode::DatabaseLocked
@@ -342,9 +296,9 @@ fn fault(name: &str, cause: &rusqlite::Error) -> SqlError {
             | ErrorCode::ReadOnly
             | ErrorCode::SystemIoFailure
             | ErrorCode::FileLockingProtocolFailed,
-        ) => BufferError::Unavailable { storage, message },
-        // Not a database, pages that contradict each other, a table that somebody changed.
-        _ => BufferError::Damaged { storage, message },
+        ) => BufferError::unavailable(storage, message),
+        // Not a database, inconsistent pages, a changed table.
+        _ => BufferError::damaged(storage, message),
     }
     .into()
 }
@@ -354,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_opens_a_new_file_at_the_same_time_gets_it() {
+    fn concurrent_openers_of_a_new_file_succeed() {
         for _ in 0..200 {
             let folder = tempfile::tempdir().unwrap();
             let address = folder.path().join("new.db").display().to_string();

@@ -1,21 +1,19 @@
-//! Arguments of operators as they stand in a configuration, read with errors for people.
+//! Parsing of operator arguments with user-facing errors.
 
 use serde_json::{Map, Value};
 
 use rollway_base::suggest::nearest;
 
-/// What is wrong with the arguments of an operator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("operator `{operator}`: {key}: {problem}")]
 pub struct ArgumentError {
     pub operator: String,
-    /// Which argument: `threshold`, `reward_shaping_configs[2].weight`.
+    /// Path of the argument: `threshold`, `reward_shaping_configs[2].weight`.
     pub key: String,
-    /// What is wrong with it, the value included, and what to write instead.
     pub problem: String,
 }
 
-/// Arguments that are read one by one; what is left at the end is an error.
+/// Arguments read one by one; unread ones are an error at the end.
 #[derive(Debug)]
 pub struct OperatorArguments {
     operator: String,
@@ -25,12 +23,12 @@ pub struct OperatorArguments {
 }
 
 impl OperatorArguments {
-    /// Begins to read the arguments of an operator: an object, or `null` for none.
+    /// Starts reading the arguments of an operator: an object, or `null` for none.
     pub fn new(operator: &str, value: &Value) -> Result<Self, ArgumentError> {
         Self::at(operator, String::new(), value)
     }
 
-    /// Takes a number that `accept` accepts; `expected` says in words which those are.
+    /// Reads a number that satisfies `accept`; `expected` describes it.
     pub fn number(
         &mut self,
         key: &'static str,
@@ -44,7 +42,7 @@ impl OperatorArguments {
         }
     }
 
-    /// Takes a whole number, `least` or more.
+    /// Reads an integer of at least `least`.
     pub fn count(
         &mut self,
         key: &'static str,
@@ -57,7 +55,6 @@ impl OperatorArguments {
         }
     }
 
-    /// Takes a text.
     pub fn text(&mut self, key: &'static str) -> Result<Option<String>, ArgumentError> {
         match self.take(key) {
             None => Ok(None),
@@ -66,7 +63,7 @@ impl OperatorArguments {
         }
     }
 
-    /// Takes one of some words, and returns what it stands for.
+    /// Reads one of several words and returns its value.
     pub fn choice<T: Copy>(
         &mut self,
         key: &'static str,
@@ -83,7 +80,7 @@ impl OperatorArguments {
         }
     }
 
-    /// Takes a list of objects, each to be read like the arguments themselves.
+    /// Reads a list of objects.
     pub fn list(&mut self, key: &'static str) -> Result<Option<Vec<Self>>, ArgumentError> {
         match self.take(key) {
             None => Ok(None),
@@ -96,20 +93,20 @@ impl OperatorArguments {
         }
     }
 
-    /// Takes an argument that cannot be honoured. `null` and `false` ask for nothing and pass.
-    pub fn refuse(&mut self, key: &'static str, why: &str) -> Result<(), ArgumentError> {
+    /// Refuses an unsupported argument; `null` and `false` pass.
+    pub fn refuse(&mut self, key: &'static str, reason: &str) -> Result<(), ArgumentError> {
         match self.take(key) {
             None | Some(Value::Bool(false)) => Ok(()),
-            Some(value) => Err(self.error(key, format!("{value} is not supported: {why}"))),
+            Some(value) => Err(self.error(key, format!("{value} is not supported: {reason}"))),
         }
     }
 
-    /// Complains about an argument that is absent.
+    /// Returns the error of a missing argument.
     pub fn missing(&self, key: &'static str) -> ArgumentError {
         self.error(key, "missing; it has no default".to_owned())
     }
 
-    /// Complains about arguments that nobody took.
+    /// Refuses unread arguments.
     pub fn finish(self) -> Result<(), ArgumentError> {
         let Some((key, value)) = self.entries.iter().next() else { return Ok(()) };
         let remedy = match nearest(key, self.known.iter().copied()) {
@@ -151,7 +148,7 @@ impl OperatorArguments {
     }
 }
 
-/// Writes a value for a message, cut where it gets long.
+/// Formats a value for a message, truncated.
 fn short(value: &Value) -> String {
     const MAX_CHARS: usize = 60;
     let text = value.to_string();

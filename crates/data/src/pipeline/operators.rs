@@ -1,6 +1,4 @@
-//! The operators that come with the pipeline, and what they have in common.
-//!
-//! None of them keeps anything from one call to the next.
+//! Built-in operators; none keeps state between calls.
 
 mod grpo;
 mod invalid_reward_filter;
@@ -25,7 +23,7 @@ use super::{ArgumentError, Operator};
 
 type Construct = fn(&Value) -> Result<Box<dyn Operator>, ArgumentError>;
 
-/// The operators that every registry begins with.
+/// Operators of every registry.
 pub(super) const BUILT_IN: [(&str, Construct); 6] = [
     (grpo::NAME, |args| Ok(Box::new(Grpo::from_args(args)?))),
     (invalid_reward_filter::NAME, |args| Ok(Box::new(InvalidRewardFilter::from_args(args)?))),
@@ -41,7 +39,7 @@ const INFINITE_REWARD: &str = "infinite_reward";
 const GROUP_TOO_SMALL: &str = "group_too_small";
 const LOW_STD: &str = "low_std";
 
-/// Returns the reward if one can calculate with it, else why not.
+/// Returns a finite reward, or the drop reason.
 fn finite(reward: Option<f64>) -> Result<f64, &'static str> {
     match reward {
         None => Err(MISSING_REWARD),
@@ -51,7 +49,7 @@ fn finite(reward: Option<f64>) -> Result<f64, &'static str> {
     }
 }
 
-/// Returns the positions of the experiences of each task, in the order of their first members.
+/// Returns the indices of each task's experiences, in order of first occurrence.
 fn groups(experiences: &[Experience]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut numbers = HashMap::new();
@@ -66,18 +64,17 @@ fn groups(experiences: &[Experience]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// Mean and standard deviation of rewards.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct RewardSpread {
     count: usize,
     mean: f64,
-    /// Over n, as NumPy has it.
+    /// Over n, as in NumPy.
     std: f64,
 }
 
 impl RewardSpread {
-    /// Equal rewards have exactly their mean and no deviation. Summing them would give a little
-    /// more or less, and a threshold of 0 would not catch them.
+    /// Equal rewards have exactly their mean and no deviation; summing would deviate slightly, and
+    /// a threshold of 0 would not catch them.
     fn of(rewards: &[f64]) -> Self {
         let count = rewards.len();
         match rewards.split_first() {
@@ -88,7 +85,7 @@ impl RewardSpread {
         }
     }
 
-    /// The standard deviation over n - 1, as `torch.std` has it; none for less than two.
+    /// Standard deviation over n - 1, as `torch.std`. `None` for fewer than two.
     fn sample_std(&self) -> Option<f64> {
         let count = self.count as f64;
         (self.count > 1).then(|| self.std * (count / (count - 1.0)).sqrt())

@@ -1,4 +1,4 @@
-//! Operators by name: how a configuration becomes a pipeline.
+//! Registry of operators by name.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,35 +8,26 @@ use serde_json::Value;
 use super::{ArgumentError, Operator, operators};
 use rollway_base::suggest::nearest;
 
-/// Makes an operator of its arguments.
+/// Creates an operator from its arguments.
 pub type OperatorConstructor =
     Box<dyn Fn(&Value) -> Result<Box<dyn Operator>, ArgumentError> + Send + Sync>;
 
-/// The operators that a configuration can name.
 pub struct OperatorRegistry {
     constructors: BTreeMap<String, OperatorConstructor>,
 }
 
-/// Why there is no operator of a name, or no further one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OperatorRegistryError {
-    /// Nobody registered the name.
     #[error("unknown operator `{name}`; {remedy}")]
-    Unknown {
-        name: String,
-        /// What may have been meant, or what there is.
-        remedy: String,
-    },
-    /// The arguments are wrong.
+    Unknown { name: String, remedy: String },
     #[error(transparent)]
     Argument(#[from] ArgumentError),
-    /// The name is in use.
     #[error("there is an operator `{0}` already; register yours under another name")]
     Taken(String),
 }
 
 impl OperatorRegistry {
-    /// Returns the operators that come with the pipeline.
+    /// Returns the built-in operators.
     pub fn built_in() -> Self {
         let constructors = operators::BUILT_IN.into_iter().map(|(name, construct)| {
             let constructor: OperatorConstructor = Box::new(construct);
@@ -45,7 +36,6 @@ impl OperatorRegistry {
         Self { constructors: constructors.collect() }
     }
 
-    /// Adds an operator.
     pub fn register<F>(&mut self, name: &str, constructor: F) -> Result<(), OperatorRegistryError>
     where
         F: Fn(&Value) -> Result<Box<dyn Operator>, ArgumentError> + Send + Sync + 'static,
@@ -57,7 +47,7 @@ impl OperatorRegistry {
         Ok(())
     }
 
-    /// Makes the operator of a name; `args` is an object, or `null` for none.
+    /// Creates the operator of a name; `args` is an object, or `null` for none.
     pub fn build(
         &self,
         name: &str,
@@ -67,7 +57,7 @@ impl OperatorRegistry {
         Ok(constructor(args)?)
     }
 
-    /// Returns the names, ascending.
+    /// Returns the names in ascending order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.constructors.keys().map(String::as_str)
     }

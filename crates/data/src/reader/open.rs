@@ -1,4 +1,4 @@
-//! Readers by address, wherever the buffer is.
+//! Readers by address.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,15 +11,15 @@ use crate::buffer::{
     self, Buffer, BufferAddress, BufferAddressError, BufferError, ExperienceReader, Result,
 };
 
-/// The variable of the environment that holds the secret of a server.
+/// Environment variable with the secret of a server.
 pub const SECRET: &str = "ROLLWAY_READER_SECRET";
 
-/// What can be read from.
+/// Source of a reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReaderTarget {
-    /// A buffer that is opened here.
+    /// A buffer opened in this process.
     Local(BufferAddress),
-    /// `rollway://HOST:PORT` or `rollway+unix:PATH`: a buffer that a server offers.
+    /// `rollway://HOST:PORT` or `rollway+unix:PATH`: a served buffer.
     Remote(Endpoint),
 }
 
@@ -57,7 +57,7 @@ impl fmt::Display for ReaderTarget {
     }
 }
 
-/// Opens a reader. A server needs its secret; nothing else does. Blocks.
+/// Opens a reader. Only servers need the secret. Blocks.
 pub fn open(
     target: &ReaderTarget,
     name: &str,
@@ -65,10 +65,10 @@ pub fn open(
 ) -> Result<Box<dyn ExperienceReader>> {
     let ReaderTarget::Local(address) = target else {
         let Some(secret) = secret else {
-            return Err(BufferError::Unsupported {
-                storage: target.to_string(),
-                message: format!("its secret is needed: give it, or set {SECRET}"),
-            });
+            return Err(BufferError::unsupported(
+                target.to_string(),
+                format!("its secret is needed: give it, or set {SECRET}"),
+            ));
         };
         let remote = connect(&target.to_string(), secret, name, RetryTimeouts::default())?;
         return Ok(Box::new(remote));
@@ -76,16 +76,15 @@ pub fn open(
     storage(address)?.reader(name)
 }
 
-/// Opens a buffer that others fill. A queue is in the process of its engine, and one that was made
-/// here would stay empty for ever.
+/// Opens a buffer that another process fills. Refuses queues, which exist in the process of the
+/// engine only.
 pub fn storage(address: &BufferAddress) -> Result<Arc<dyn Buffer>> {
     if let BufferAddress::Queue(_) = address {
-        return Err(BufferError::Unsupported {
-            storage: address.to_string(),
-            message: "a queue is in the process of its engine; read it from the coordinator, or \
-                      from the rollway:// address of a server that offers it"
-                .to_owned(),
-        });
+        return Err(BufferError::unsupported(
+            address.to_string(),
+            "a queue is in the process of its engine; read it from the coordinator, or \
+                      from the rollway:// address of a server that offers it",
+        ));
     }
     buffer::open(address, &buffer::BufferOptions::default())
 }

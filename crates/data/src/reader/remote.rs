@@ -1,4 +1,4 @@
-//! The trainer's end of a buffer that is elsewhere.
+//! Client of a served buffer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,28 +13,25 @@ use super::runtime;
 use crate::Sample;
 use crate::buffer::{BufferError, ExperienceReader, ReadEnd, ReadRequest, ReadResult, Result};
 
-/// The largest message that is accepted: larger than any sample should be.
+/// Maximum message size, larger than any sample.
 const MESSAGE_BYTES: usize = 1 << 30;
 
-/// How long to wait before the first try to connect again; each further wait is twice as long.
+/// Wait before the first reconnect; doubled each time.
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// The longest wait between two tries.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// So many connections may be lost one after the other as soon as something is asked.
+/// Maximum number of consecutive connections lost right after a request.
 const MAX_LOST_CONNECTIONS: u32 = 20;
 
-/// How long leaving may take.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long to try when nobody answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetryTimeouts {
-    /// How long one try to connect may take.
+    /// Limit of one connection attempt.
     pub connect_timeout: Duration,
-    /// How long to go on trying, before [`connect`] or a read fails. A read that failed so may be
-    /// repeated, and loses nothing.
+    /// Limit of all attempts before [`connect`] or a read fails. A failed read may be repeated
+    /// without loss.
     pub reconnect_timeout: Duration,
 }
 
@@ -45,11 +42,10 @@ impl Default for RetryTimeouts {
     }
 }
 
-/// A reader of a buffer that [`serve`](super::serve) offers.
+/// Reader of a buffer that [`serve`](super::serve) offers.
 ///
-/// A connection that is cut is made anew, and the read that was under way goes on: what was on its
-/// way comes again, what was acknowledged does not. Its calls block, and must not be made from a
-/// thread that runs asynchronous code.
+/// It reconnects and continues the current read: samples in transit come again, acknowledged ones
+/// do not. Its calls block and must not be made from async code.
 #[derive(Debug)]
 pub struct RemoteReader {
     url: String,
@@ -57,38 +53,35 @@ pub struct RemoteReader {
     secret: Secret,
     name: String,
     session: String,
-    patience: RetryTimeouts,
-    /// Always there, but in `drop`.
+    timeouts: RetryTimeouts,
+    /// `None` only in `drop`.
     runtime: Option<Runtime>,
     link: Option<ReaderLink>,
     instance: String,
     position: String,
-    /// The number of the last request.
+    /// Number of the last request.
     number: u64,
-    /// Whether the last read got an answer.
+    /// The last read got a response.
     answered: bool,
 }
 
-/// Connects to a buffer that is offered at `rollway://HOST:PORT` or `rollway+unix:PATH`.
+/// Connects to a buffer at `rollway://HOST:PORT` or `rollway+unix:PATH`.
 pub fn connect(
     url: &str,
     secret: Secret,
     name: &str,
-    patience: RetryTimeouts,
+    timeouts: RetryTimeouts,
 ) -> Result<RemoteReader> {
-    let unsupported = |message: String| BufferError::Unsupported { storage: url.into(), message };
+    let unsupported = |message: String| BufferError::unsupported(url, message);
     let address = match url.parse() {
         Ok(ReaderTarget::Remote(address)) => address,
         Ok(ReaderTarget::Local(_)) => {
-            return Err(unsupported("it is no address of a server; use `open`".to_owned()));
+            return Err(unsupported("it is not the address of a server; use `open`".to_owned()));
         }
         Err(error) => return Err(unsupported(error.to_string())),
     };
-    let failed = |error: std::io::Error| BufferError::Unavailable {
-        storage: url.into(),
-        message: error.to_string(),
-    };
-    // A thread of its own keeps the connection alive while the trainer trains.
+    let failed = |error: std::io::Error| BufferError::unavailable(url, error.to_string());
+    // Its thread keeps the connection alive while the trainer computes.
     let runtime = runtime("rollway-reader-link", 1).map_err(failed)?;
     let mut remote = RemoteReader {
         url: url.to_owned(),
@@ -96,7 +89,7 @@ pub fn connect(
         secret,
         name: name.to_owned(),
         session: Secret::random().map_err(failed)?.reveal().to_owned(),
-        patience,
+        timeouts,
         runtime: Some(runtime),
         link: None,
         instance: String::new(),
@@ -116,9 +109,9 @@ impl RemoteReader {
         }
     }
 
-    /// Connects, and tries again as long as it makes sense.
+    /// Connects, with retries.
     fn reconnect(&mut self) -> Result<()> {
-        let until = Instant::now() + self.patience.reconnect_timeout;
+        let until = Instant::now() + self.timeouts.reconnect_timeout;
         let mut wait = RETRY_DELAY;
         loop {
             let hello = proto::Hello {
@@ -128,7 +121,7 @@ impl RemoteReader {
                 instance: self.instance.clone(),
                 ..proto::Hello::default()
             };
-            let timeout = self.patience.connect_timeout;
+            let timeout = self.timeouts.connect_timeout;
             let connecting =
                 ReaderLink::connect(&self.address, &self.secret, hello, timeout, MESSAGE_BYTES);
             match self.block_on(connecting)? {
@@ -141,19 +134,16 @@ impl RemoteReader {
                     return Ok(());
                 }
                 Err(ReaderConnectError::Refused(refusal)) if refusal.code.is_final() => {
-                    return Err(BufferError::Unsupported {
-                        storage: self.url.clone(),
-                        message: format!("refused: {refusal}"),
-                    });
+                    return Err(BufferError::unsupported(
+                        self.url.clone(),
+                        format!("refused: {refusal}"),
+                    ));
                 }
                 Err(error) if Instant::now() + wait >= until => {
-                    return Err(BufferError::Unavailable {
-                        storage: self.url.clone(),
-                        message: error.to_string(),
-                    });
+                    return Err(BufferError::unavailable(self.url.clone(), error.to_string()));
                 }
                 Err(error) => {
-                    tracing::debug!(url = self.url, %error, "no connection to the buffer");
+                    tracing::debug!(url = self.url, %error, "cannot connect to the buffer, retrying");
                     self.block_on(async { tokio::time::sleep(wait).await })?;
                     wait = (2 * wait).min(MAX_RETRY_DELAY);
                 }
@@ -161,33 +151,35 @@ impl RemoteReader {
         }
     }
 
-    /// Asks until there is an answer; `request` is called for every try.
-    fn ask(&mut self, request: impl Fn() -> trainer_message::Kind) -> Result<ReaderReply> {
+    /// Sends a request until there is a response; `request` is called for every attempt.
+    fn call(&mut self, request: impl Fn() -> trainer_message::Kind) -> Result<ReaderReply> {
         let mut losses = 0;
         loop {
             let Some(mut link) = self.link.take() else {
                 self.reconnect()?;
                 continue;
             };
-            let asked = Instant::now();
+            let sent = Instant::now();
             let answer = self.block_on(async {
                 link.send(request()).await?;
                 answer(&mut link, self.number).await
             })?;
-            let words = match answer {
+            let message = match answer {
                 Ok(answer) => {
                     self.link = Some(link);
                     return answer.map_err(failed);
                 }
-                Err(ReaderDisconnected(words)) => words,
+                Err(ReaderDisconnected(message)) => message,
             };
             drop(link);
-            tracing::debug!(url = self.url, words, "the connection was lost");
-            // Who always takes the question and never answers does not get better by asking.
-            losses = if asked.elapsed() < MAX_RETRY_DELAY { losses + 1 } else { 0 };
+            tracing::debug!(url = self.url, message, "connection to the buffer lost");
+            // A server that accepts requests and never responds does not recover by repetition.
+            losses = if sent.elapsed() < MAX_RETRY_DELAY { losses + 1 } else { 0 };
             if losses > MAX_LOST_CONNECTIONS {
-                let message = format!("{losses} connections were lost at once, the last: {words}");
-                return Err(BufferError::Unavailable { storage: self.url.clone(), message });
+                let message = format!(
+                    "{losses} connections were lost right after a request, the last: {message}"
+                );
+                return Err(BufferError::unavailable(self.url.clone(), message));
             }
             let wait = RETRY_DELAY * losses;
             self.block_on(async { tokio::time::sleep(wait).await })?;
@@ -195,12 +187,9 @@ impl RemoteReader {
     }
 }
 
-struct ReaderReply {
-    samples: Vec<Sample>,
-    done: proto::Done,
-}
+type ReaderReply = (Vec<Sample>, proto::Done);
 
-/// Waits for a whole answer.
+/// Waits for a complete response.
 async fn answer(
     link: &mut ReaderLink,
     number: u64,
@@ -210,12 +199,12 @@ async fn answer(
         match link.recv().await? {
             buffer_message::Kind::Samples(message) => take_apart(message, &mut samples)?,
             buffer_message::Kind::Done(done) if done.number == number => {
-                return Ok(Ok(ReaderReply { samples, done }));
+                return Ok(Ok((samples, done)));
             }
             buffer_message::Kind::Failed(failed) if failed.number == number => {
                 return Ok(Err(failed));
             }
-            other => return Err(ReaderDisconnected(format!("this was not asked for: {other:?}"))),
+            other => return Err(ReaderDisconnected(format!("unexpected message: {other:?}"))),
         }
     }
 }
@@ -245,21 +234,21 @@ fn failed(failed: proto::Failed) -> BufferError {
     let code = failed.code();
     let proto::Failed { storage, message, .. } = failed;
     match code {
-        Code::Full => BufferError::Full { storage, message },
-        Code::Damaged => BufferError::Damaged { storage, message },
-        Code::Unsupported => BufferError::Unsupported { storage, message },
+        Code::Full => BufferError::full(storage, message),
+        Code::Damaged => BufferError::damaged(storage, message),
+        Code::Unsupported => BufferError::unsupported(storage, message),
         Code::Closed => BufferError::Closed(storage),
-        Code::Unavailable | Code::Unspecified => BufferError::Unavailable { storage, message },
+        Code::Unavailable | Code::Unspecified => BufferError::unavailable(storage, message),
     }
 }
 
 impl ExperienceReader for RemoteReader {
-    fn read(&mut self, ask: &ReadRequest) -> Result<ReadResult> {
-        // A read that got no answer is asked for again: the server may have taken samples for it.
+    fn read(&mut self, request: &ReadRequest) -> Result<ReadResult> {
+        // A read without response is repeated: the server may have taken samples for it.
         self.number += u64::from(self.answered);
         self.answered = false;
         let (number, start) = (self.number, Instant::now());
-        let ReadRequest { count, timeout, min_model_version, keep } = *ask;
+        let ReadRequest { count, timeout, min_model_version, keep } = *request;
         let request = || {
             let left = timeout.saturating_sub(start.elapsed());
             trainer_message::Kind::Read(proto::Read {
@@ -270,9 +259,9 @@ impl ExperienceReader for RemoteReader {
                 keep,
             })
         };
-        let answer = self.ask(request);
+        let answer = self.call(request);
         self.answered = !matches!(answer, Err(BufferError::Unavailable { .. }));
-        let ReaderReply { samples, done } = answer?;
+        let (samples, done) = answer?;
         let end = match done.end() {
             proto::End::Full => ReadEnd::Full,
             proto::End::Finished => ReadEnd::Finished,
@@ -292,7 +281,7 @@ impl ExperienceReader for RemoteReader {
         let number = self.number;
         let request =
             || trainer_message::Kind::Seek(proto::Seek { number, position: position.to_owned() });
-        self.position = self.ask(request)?.done.position;
+        self.position = self.call(request)?.1.position;
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Offers a buffer to other processes and machines.
+//! Serves a buffer to other processes and machines.
 
 use std::collections::HashMap;
 use std::io;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rollway_base::{Address, Secret};
 use rollway_protocol::reader::proto::{self, buffer_message, trainer_message};
 use rollway_protocol::reader::{
@@ -18,37 +18,35 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 use super::group::ReaderGroup;
+use super::open::ReaderTarget;
 use super::runtime;
 use super::session::ReaderSession;
 use crate::buffer::{Buffer, BufferError, ReadEnd, ReadResult};
 
-/// Samples leave in messages of about so many bytes.
+/// Approximate size of a message of samples.
 const CHUNK: usize = 1 << 20;
 
-/// The largest sample: what trainers accept as a message, with room for the rest of it.
+/// Largest sample: the message limit of trainers, with room for the rest of the message.
 const SAMPLE: usize = (1 << 30) - CHUNK;
 
-/// How long connections have to end.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How a buffer is offered.
 #[derive(Clone, Debug)]
 pub struct ReaderServerOptions {
-    /// Where. A socket in the file system is for this user only; a TCP address other than the
-    /// loopback is protected by nothing but the secret, which travels in the clear.
+    /// A Unix socket is accessible to this user only; a TCP address other than loopback is
+    /// protected by the secret alone, which is sent unencrypted.
     pub address: Address,
-    /// What a trainer has to know; one that nobody can guess if none.
+    /// `None`: random.
     pub secret: Option<Secret>,
-    /// How many may connect, and how much may be on its way to them.
     pub limits: ReaderLimits,
-    /// How long what a lost connection had not acknowledged waits for it to come back, before
-    /// other readers of its name get it.
+    /// Time for which unacknowledged samples of a lost connection wait for its return before other
+    /// readers of its name get them.
     pub grace: Duration,
-    /// How many bytes one trainer may keep as not acknowledged, the last answer not counted.
+    /// Maximum unacknowledged bytes of a trainer, without the last response.
     pub held_bytes: usize,
-    /// How many names of readers there may be.
+    /// Maximum number of reader names.
     pub names: usize,
-    /// How many samples may be asked for at once.
+    /// Maximum number of samples per read.
     pub count: u64,
 }
 
@@ -66,18 +64,15 @@ impl Default for ReaderServerOptions {
     }
 }
 
-/// Why a buffer is not offered.
 #[derive(Debug, thiserror::Error)]
 pub enum ReaderServerError {
-    /// The address cannot be used.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The system has no thread or no random number for us.
     #[error("cannot offer the buffer: {0}")]
     Io(#[from] io::Error),
 }
 
-/// A buffer that is offered. Dropping it disconnects every trainer and waits until nobody reads.
+/// A served buffer. Dropping it disconnects every trainer and waits until all reads end.
 #[derive(Debug)]
 pub struct ReaderServer {
     server: Option<ReaderListener>,
@@ -87,7 +82,7 @@ pub struct ReaderServer {
     shared: Arc<ReaderServerShared>,
 }
 
-/// Begins to offer a buffer. Blocks until the address is taken.
+/// Starts to serve a buffer. Blocks until the address is bound.
 pub fn serve(
     buffer: Arc<dyn Buffer>,
     options: ReaderServerOptions,
@@ -118,25 +113,22 @@ pub fn serve(
 }
 
 impl ReaderServer {
-    /// Returns where trainers connect to: `rollway://HOST:PORT` or `rollway+unix:PATH`.
+    /// Returns the URL for trainers: `rollway://HOST:PORT` or `rollway+unix:PATH`.
     pub fn url(&self) -> String {
-        match &self.address {
-            Address::Tcp(host_port) => format!("rollway://{host_port}"),
-            Address::Unix(path) => format!("rollway+unix:{}", path.display()),
-        }
+        ReaderTarget::Remote(self.address.clone()).to_string()
     }
 
-    /// Returns where it listens: the port, if the system chose it.
+    /// Returns the bound address.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Returns what trainers have to know.
+    /// Returns the secret for trainers.
     pub fn secret(&self) -> &Secret {
         &self.secret
     }
 
-    /// Returns how many were refused, by reason, without the zeros.
+    /// Returns the non-zero counts of refusals by reason.
     pub fn refused(&self) -> Vec<(RefusalCode, u64)> {
         self.server.as_ref().map(ReaderListener::refused).unwrap_or_default()
     }
@@ -146,14 +138,14 @@ impl Drop for ReaderServer {
     fn drop(&mut self) {
         self.shared.stop.cancel();
         self.server = None;
-        let threads = std::mem::take(&mut *self.shared.threads());
+        let threads = std::mem::take(&mut *self.shared.threads.lock());
         for thread in threads {
             let _ = thread.join();
         }
-        self.shared.groups().clear();
+        self.shared.groups.lock().clear();
         if let Some(runtime) = self.runtime.take() {
-            // In a thread of its own, because this one may run asynchronous code. When it is
-            // done, nobody holds the buffer any more.
+            // In its own thread, because this one may run async code. Afterwards no task holds the
+            // buffer.
             let ending = thread::spawn(move || runtime.shutdown_timeout(SHUTDOWN_TIMEOUT));
             let _ = ending.join();
         }
@@ -166,28 +158,20 @@ struct ReaderServerShared {
     groups: Mutex<HashMap<String, Arc<ReaderGroup>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     stop: CancellationToken,
-    /// Tells this server from those before it.
+    /// Distinguishes this server from its predecessors.
     instance: String,
 }
 
 impl std::fmt::Debug for ReaderServerShared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("ReaderServerShared").field("options", &self.options).finish_non_exhaustive()
     }
 }
 
 impl ReaderServerShared {
-    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
-        self.threads.lock()
-    }
-
-    fn groups(&self) -> MutexGuard<'_, HashMap<String, Arc<ReaderGroup>>> {
-        self.groups.lock()
-    }
-
-    /// Gives a trainer a thread: buffers block.
+    /// Starts a thread for a trainer: buffers block.
     fn take(self: &Arc<Self>, arrival: ReaderConnection) {
-        let mut threads = self.threads();
+        let mut threads = self.threads.lock();
         threads.retain(|thread| !thread.is_finished());
         if self.stop.is_cancelled() {
             return;
@@ -196,39 +180,38 @@ impl ReaderServerShared {
         let name = "rollway-reader".to_owned();
         match thread::Builder::new().name(name).spawn(move || shared.attend(arrival)) {
             Ok(thread) => threads.push(thread),
-            Err(error) => tracing::error!(%error, "there is no thread for a trainer"),
+            Err(error) => tracing::error!(%error, "cannot start a thread for a trainer"),
         }
     }
 
     fn group(&self, name: &str) -> Result<Arc<ReaderGroup>, ConnectRefusal> {
-        let mut groups = self.groups();
+        let mut groups = self.groups.lock();
         if let Some(group) = groups.get(name) {
             return Ok(Arc::clone(group));
         }
         if groups.len() >= self.options.names {
-            let words = format!("there are {} names of readers already", groups.len());
-            return Err(ConnectRefusal::new(RefusalCode::NotWanted, words));
+            let message = format!("there are {} names of readers already", groups.len());
+            return Err(ConnectRefusal::new(RefusalCode::NotWanted, message));
         }
         Ok(Arc::clone(groups.entry(name.to_owned()).or_default()))
     }
 
-    /// Serves one trainer until it is gone.
+    /// Serves one trainer until it disconnects.
     fn attend(&self, arrival: ReaderConnection) {
         let ReaderConnection { hello, mut requests, replies, gone } = arrival;
-        let taken_in = self.group(&hello.name).and_then(|group| {
+        let attached = self.group(&hello.name).and_then(|group| {
             let known = hello.position.is_empty() || hello.instance == self.instance;
             let resume = (!known).then_some(hello.position.as_str());
             let core = group.attach(&*self.buffer, &hello, resume, &gone);
-            let core = core.map_err(|error| match error {
-                BufferError::Unavailable { .. } => {
-                    ConnectRefusal::new(RefusalCode::Other, error.to_string())
-                }
-                _ => ConnectRefusal::new(RefusalCode::NotWanted, error.to_string()),
+            let core = core.map_err(|error| {
+                let unavailable = matches!(error, BufferError::Unavailable { .. });
+                let code = if unavailable { RefusalCode::Other } else { RefusalCode::NotWanted };
+                ConnectRefusal::new(code, error.to_string())
             })?;
             Ok((group, core))
         });
-        let (group, mut core) = match taken_in {
-            Ok(taken_in) => taken_in,
+        let (group, mut core) = match attached {
+            Ok(attached) => attached,
             Err(refusal) => return replies.refuse(&refusal),
         };
         let position = group.position(&core.session);
@@ -264,7 +247,7 @@ impl ReaderServerShared {
                 let most = self.options.count;
                 let message = format!("{} samples at once are too many ({most})", read.count);
                 let storage = "the reader".to_owned();
-                (read.number, Err(BufferError::Unsupported { storage, message }))
+                (read.number, Err(BufferError::unsupported(storage, message)))
             }
             trainer_message::Kind::Read(read) => {
                 let given_up = || gone.is_cancelled() || self.stop.is_cancelled();
@@ -295,18 +278,18 @@ impl ReaderServerShared {
     }
 }
 
-/// Refuses what would not arrive.
+/// Refuses samples larger than a message.
 fn deliverable(taken: ReadResult) -> Result<ReadResult, BufferError> {
     match taken.samples.iter().find(|sample| sample.payload.len() > SAMPLE) {
         None => Ok(taken),
-        Some(sample) => Err(BufferError::Unsupported {
-            storage: "the reader".to_owned(),
-            message: format!(
+        Some(sample) => Err(BufferError::unsupported(
+            "the reader",
+            format!(
                 "{} has {} bytes, too many for a message ({SAMPLE}); read it where the buffer is",
                 sample.id,
                 sample.payload.len()
             ),
-        }),
+        )),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What one trainer holds, and how its requests are answered.
+//! State of one trainer and its requests.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -10,25 +10,25 @@ use super::interruptible::POLL_INTERVAL;
 use crate::Sample;
 use crate::buffer::{BufferError, ExperienceReader, ReadEnd, ReadRequest, ReadResult, Result};
 
-/// What belongs to a session, and stays when its connection is lost.
+/// State of a session; survives a lost connection.
 pub(super) struct ReaderSession {
     pub(super) session: String,
-    reader: Box<dyn ExperienceReader>,
-    /// Readers of others that left, whose samples are among the held.
+    pub(super) reader: Box<dyn ExperienceReader>,
+    /// Readers of adopted sessions whose samples are in `held`.
     inherited: Vec<Box<dyn ExperienceReader>>,
-    /// What is not acknowledged.
-    held: VecDeque<Sample>,
-    /// How many of the held were answers; the others are still to be given.
+    /// Unacknowledged samples.
+    pub(super) held: VecDeque<Sample>,
+    /// Number of `held` samples that were sent; the others are still to send.
     given: usize,
     last: Last,
     pub(super) epoch: u64,
 }
 
-/// The last read: it may be asked for again.
+/// The last read, which may be repeated.
 #[derive(Default)]
 struct Last {
     number: u64,
-    /// How many of the held were given before it.
+    /// Value of `given` before it.
     before: usize,
     stale: usize,
 }
@@ -39,17 +39,7 @@ impl ReaderSession {
         Self { session, reader, inherited, held, given: 0, last: Last::default(), epoch }
     }
 
-    pub(super) fn holds_nothing(&self) -> bool {
-        self.held.is_empty()
-    }
-
-    /// Tells the buffer, which hears of it late, that everything is acknowledged.
-    pub(super) fn settle(&mut self) {
-        // If it cannot, it comes again to somebody: no loss.
-        let _ = self.reader.read(&nothing());
-    }
-
-    /// Reads. The samples are the last of those held; the buffer is asked in slices.
+    /// Reads in slices. The returned samples are the last of `held`.
     pub(super) fn read(
         &mut self,
         group: &ReaderGroup,
@@ -57,9 +47,14 @@ impl ReaderSession {
         held_bytes_max: usize,
         gone: &dyn Fn() -> bool,
     ) -> Result<ReadResult> {
-        self.notice_seek(group);
+        // A seek of another session took back the samples.
+        let epoch = group.epoch();
+        if self.epoch != epoch {
+            self.epoch = epoch;
+            self.forget();
+        }
         if read.number == self.last.number {
-            // The answer was lost on the way.
+            // The response was lost.
             self.given = self.last.before.min(self.given);
         } else {
             if !read.keep {
@@ -71,20 +66,11 @@ impl ReaderSession {
         let samples: Vec<Sample> = self.held.range(self.last.before..self.given).cloned().collect();
         let end = match end {
             Ok(end) => end,
-            // What there is comes first; the error comes again with the next read.
+            // Available samples first; the error recurs with the next read.
             Err(_) if !samples.is_empty() => ReadEnd::TimedOut,
             Err(error) => return Err(error),
         };
         Ok(ReadResult { samples, stale: self.last.stale, end })
-    }
-
-    /// Forgets what was taken back by somebody's seek.
-    fn notice_seek(&mut self, group: &ReaderGroup) {
-        let epoch = group.epoch();
-        if self.epoch != epoch {
-            self.epoch = epoch;
-            self.forget();
-        }
     }
 
     fn forget(&mut self) {
@@ -93,14 +79,14 @@ impl ReaderSession {
         (self.given, self.last) = (0, Last::default());
     }
 
-    /// Acknowledges what was given. The own reader hears of it with its next read.
+    /// Acknowledges sent samples; the own reader follows with its next read.
     fn acknowledge(&mut self, group: &ReaderGroup) -> Result<()> {
         self.held.drain(..self.given);
         self.given = 0;
         if self.held.is_empty() {
             let _turn = group.turn();
             while let Some(reader) = self.inherited.last_mut() {
-                reader.read(&nothing())?;
+                reader.read(&acknowledge_only())?;
                 self.inherited.pop();
             }
             group.unmark(&self.session);
@@ -119,7 +105,7 @@ impl ReaderSession {
         if count == 0 {
             if self.held.is_empty() {
                 let _turn = group.turn();
-                self.reader.read(&nothing())?;
+                self.reader.read(&acknowledge_only())?;
             }
             return Ok(ReadEnd::Full);
         }
@@ -141,7 +127,7 @@ impl ReaderSession {
             let late = Instant::now() >= until;
             match end {
                 _ if wanted == 0 => return Ok(ReadEnd::Full),
-                // Somebody may come back, or leave for good what it held.
+                // A lost session may return, or leave samples to adopt.
                 ReadEnd::Finished if !late && !gone() => {
                     let slice = until.min(Instant::now() + POLL_INTERVAL);
                     if !group.await_orphans(slice) {
@@ -157,7 +143,7 @@ impl ReaderSession {
         }
     }
 
-    /// Gives what is held already; returns how many are still wanted.
+    /// Sends held samples; returns the number still wanted.
     fn give(&mut self, count: usize, min_model_version: u64) -> usize {
         while self.given - self.last.before < count
             && let Some(sample) = self.held.get(self.given)
@@ -173,21 +159,21 @@ impl ReaderSession {
     }
 
     fn check_room(&self, held_bytes_max: usize) -> Result<()> {
-        let before = self.held.range(..self.last.before);
-        let bytes: usize = before.map(|sample| sample.payload.len()).sum();
+        let bytes: usize =
+            self.held.range(..self.last.before).map(|sample| sample.payload.len()).sum();
         if bytes > held_bytes_max {
-            return Err(BufferError::Full {
-                storage: "the reader".to_owned(),
-                message: format!(
+            return Err(BufferError::full(
+                "the reader",
+                format!(
                     "{bytes} bytes were read with keep and not acknowledged, the limit is \
                      {held_bytes_max} (held_bytes); read without keep"
                 ),
-            });
+            ));
         }
         Ok(())
     }
 
-    /// Asks the buffer, for a slice of the time.
+    /// Reads one slice from the buffer.
     fn read_slice(
         &mut self,
         group: &ReaderGroup,
@@ -198,7 +184,7 @@ impl ReaderSession {
         let _turn = group.turn();
         group.mark(&self.session, || self.reader.position());
         let timeout = until.saturating_duration_since(Instant::now()).min(POLL_INTERVAL);
-        // If nothing is held, everything was acknowledged.
+        // Nothing held: everything was acknowledged.
         let keep = !self.held.is_empty();
         let taken =
             self.reader.read(&ReadRequest { count: wanted, timeout, min_model_version, keep });
@@ -212,7 +198,7 @@ impl ReaderSession {
         Ok(taken.end)
     }
 
-    /// Goes to a position, for everybody of this name.
+    /// Seeks, for all readers of this name.
     pub(super) fn seek(&mut self, group: &ReaderGroup, position: &str) -> Result<()> {
         let _turn = group.turn();
         self.reader.seek(position)?;
@@ -222,10 +208,10 @@ impl ReaderSession {
     }
 }
 
-/// Longer than anybody waits, and not too long for a clock.
+/// Upper bound of a wait that the clock can represent.
 const UNLIMITED_WAIT: Duration = Duration::from_hours(24 * 365);
 
-/// Acknowledges, and takes nothing.
-fn nothing() -> ReadRequest {
+/// Acknowledges and takes nothing.
+pub(super) fn acknowledge_only() -> ReadRequest {
     ReadRequest { count: 0, timeout: Duration::ZERO, min_model_version: 0, keep: false }
 }

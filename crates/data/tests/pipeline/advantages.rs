@@ -10,7 +10,7 @@ use crate::world::{apply, build, experience, no_args, reasons, runs, task};
 const FIRST: [f64; 4] = [1.0, 0.0, 0.5, 0.25];
 const SECOND: [f64; 3] = [2.0, -1.0, 3.5];
 
-/// The runs of two tasks, taking turns.
+/// Interleaved runs of two tasks.
 fn two_tasks() -> Vec<Experience> {
     let (first, second) = (task(1, &FIRST), task(2, &SECOND));
     let mut mixed = Vec::new();
@@ -138,11 +138,4 @@ fn what_cannot_have_advantages_is_an_error() {
         error.to_string(),
         "the rewards of the task of 1/1/0/0/00000a are too large to compare"
     );
-}
-
-#[test]
-fn nothing_gives_nothing() {
-    let outcome = apply("grpo", json!({"std_cal_level": "batch"}), Vec::new());
-    assert!(outcome.experiences.is_empty() && outcome.dropped.is_empty());
-    assert_eq!(outcome.metrics.len(), 1);
 }

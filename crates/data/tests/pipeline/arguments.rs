@@ -1,4 +1,4 @@
-//! Operators from a configuration, and what is said about mistakes in it.
+//! Operators from a configuration, and errors in it.
 
 use rollway_data::pipeline::{OperatorOutput, OperatorRegistry, OperatorRegistryError};
 use serde_json::{Value, json};
@@ -33,70 +33,49 @@ fn names_are_the_documented_ones() {
 }
 
 #[test]
-fn mistakes_are_answered_with_a_remedy() {
-    for (name, args, expected) in [
-        (
-            "reward_fliter",
-            json!({}),
-            "unknown operator `reward_fliter`; did you mean `reward_filter`?",
-        ),
-        (
-            "reward_filter",
-            json!({"treshold": 0.5}),
-            "operator `reward_filter`: treshold: unknown argument (its value is 0.5); did you mean \
-             `threshold`?",
-        ),
-        (
-            "reward_filter",
-            json!({"threshold": "high"}),
-            "operator `reward_filter`: threshold: \"high\" where a number is expected",
-        ),
+fn errors_contain_a_remedy() {
+    for (name, key, value, problem) in [
+        ("reward_filter", "threshold", json!("high"), "\"high\" where a number is expected"),
         (
             "reward_std_filter",
-            json!({"threshold": -1}),
-            "operator `reward_std_filter`: threshold: -1 where a number, 0 or greater is expected",
+            "threshold",
+            json!(-1),
+            "-1 where a number, 0 or greater is expected",
         ),
+        ("grpo", "std_cal_level", json!("task"), "\"task\" where one of group, batch is expected"),
+        ("grpo", "min_group_size", json!(0), "0 where a whole number, 1 or greater is expected"),
+    ] {
+        assert_eq!(
+            refused(name, json!({key: value})),
+            format!("operator `{name}`: {key}: {problem}")
+        );
+    }
+    let rule = json!({"reward_shaping_configs": [{"stats_key": "a", "op_type": "POW"}]});
+    let unknown = |key| format!("{key}: unknown argument (its value is 1)");
+    let twice = "duplicate_experiences: true is not supported: no experience is trained twice";
+    let operation = "reward_shaping_configs[0].op_type: \"POW\"";
+    for (name, args, problem, remedy) in [
         (
-            "invalid_reward_filter",
-            json!({"threshold": 1}),
-            "operator `invalid_reward_filter`: threshold: unknown argument (its value is 1); it \
-             takes no arguments",
+            "reward_filter",
+            json!({"treshold": 1}),
+            &*unknown("treshold"),
+            "; did you mean `threshold`?",
         ),
-        (
-            "pass_rate_calculator",
-            json!([1]),
-            "operator `pass_rate_calculator`: args: [1] where keys with values are expected",
-        ),
-        (
-            "grpo",
-            json!({"std_cal_level": "task"}),
-            "operator `grpo`: std_cal_level: \"task\" where one of group, batch is expected",
-        ),
-        (
-            "grpo",
-            json!({"min_group_size": 0}),
-            "operator `grpo`: min_group_size: 0 where a whole number, 1 or greater is expected",
-        ),
-        (
-            "grpo",
-            json!({"duplicate_experiences": true}),
-            "operator `grpo`: duplicate_experiences: true is not supported: no experience is \
-             trained twice; leave it out",
-        ),
+        ("invalid_reward_filter", json!({"x": 1}), &unknown("x"), "; it takes no arguments"),
+        ("pass_rate_calculator", json!([1]), "args: [1]", " where keys with values are expected"),
+        ("grpo", json!({"duplicate_experiences": true}), twice, "; leave it out"),
         (
             "reward_shaping_mapper",
             json!({}),
-            "operator `reward_shaping_mapper`: reward_shaping_configs: missing; it has no default",
+            "reward_shaping_configs: missing",
+            "; it has no default",
         ),
-        (
-            "reward_shaping_mapper",
-            json!({"reward_shaping_configs": [{"stats_key": "a", "op_type": "POW"}]}),
-            "operator `reward_shaping_mapper`: reward_shaping_configs[0].op_type: \"POW\" where \
-             one of ADD, SUB, MUL, DIV is expected",
-        ),
+        ("reward_shaping_mapper", rule, operation, " where one of ADD, SUB, MUL, DIV is expected"),
     ] {
-        assert_eq!(refused(name, args), expected);
+        assert_eq!(refused(name, args), format!("operator `{name}`: {problem}{remedy}"));
     }
+    let expected = "unknown operator `reward_fliter`; did you mean `reward_filter`?";
+    assert_eq!(refused("reward_fliter", json!({})), expected);
     assert!(refused("summarize", json!({})).ends_with(
         "there is grpo, invalid_reward_filter, pass_rate_calculator, reward_filter, \
          reward_shaping_mapper, reward_std_filter"
@@ -113,7 +92,7 @@ fn arguments_that_ask_for_nothing_are_accepted() {
 }
 
 #[test]
-fn operators_of_ones_own_are_found_and_replace_nothing() {
+fn custom_operators_are_found_and_replace_nothing() {
     let mut registry = OperatorRegistry::built_in();
     registry.register("mine", |_| Ok(custom("mine", |all| Ok(OperatorOutput::new(all))))).unwrap();
     assert_eq!(registry.build("mine", &json!(null)).unwrap().name(), "mine");

@@ -1,17 +1,13 @@
-//! The filters.
+//! Filter operators.
 
 use serde_json::json;
 
 use crate::world::{apply, experience, no_args, reasons, runs, task};
 
-/// Rewards of every sort, run by run.
-fn odd_rewards() -> Vec<Option<f64>> {
-    vec![Some(0.5), None, Some(f64::NAN), Some(-0.5), Some(f64::INFINITY), Some(0.0)]
-}
-
+/// Rewards of every kind, run by run.
 fn odd_experiences() -> Vec<rollway_experience::Experience> {
-    let one = |(run, reward)| experience(1, run, reward);
-    (0..).zip(odd_rewards()).map(one).collect()
+    let rewards = [Some(0.5), None, Some(f64::NAN), Some(-0.5), Some(f64::INFINITY), Some(0.0)];
+    (0..).zip(rewards).map(|(run, reward)| experience(1, run, reward)).collect()
 }
 
 #[test]
@@ -59,8 +55,8 @@ fn reward_std_filter_judges_a_task_by_its_valid_rewards() {
 }
 
 #[test]
-fn nothing_gives_nothing() {
-    for name in ["reward_filter", "invalid_reward_filter", "reward_std_filter"] {
+fn empty_batches_stay_empty() {
+    for name in ["reward_filter", "invalid_reward_filter", "reward_std_filter", "grpo"] {
         let outcome = apply(name, no_args(), Vec::new());
         assert!(outcome.experiences.is_empty() && outcome.dropped.is_empty(), "{name}");
     }

@@ -1,4 +1,4 @@
-//! Counts that add up, and metrics under their names.
+//! Balanced counts, and metrics under stable names.
 
 use rollway_core::metrics::PassRate;
 use rollway_data::pipeline::{DroppedExperiences, OperatorOutput, PipelineError};
@@ -75,7 +75,7 @@ fn everything_dropped_is_counted_by_operator_and_reason() {
 }
 
 #[test]
-fn no_operator_takes_the_name_of_anothers_metric() {
+fn metric_names_are_never_reused() {
     let store = Store::default();
     let report = |name, keys: &'static [&'static str], value: f64| {
         custom(name, move |all| {
@@ -85,8 +85,8 @@ fn no_operator_takes_the_name_of_anothers_metric() {
     };
     let operators = vec![
         report("a", &["x", "filtered_count"], 1.0),
-        // The second of a name is `#2`, also where the first says nothing.
-        report("a", &["x", "y", "time/judge"], 2.0),
+        // The second of a name is `#2`, even if the first reports no such metric.
+        report("a", &["x", "experience_pipeline/y", "time/judge"], 2.0),
         report("b", &["x", "time/judge"], 3.0),
     ];
     let report = pipeline(operators, &store).process("1", &[]).unwrap();
@@ -105,7 +105,7 @@ fn no_operator_takes_the_name_of_anothers_metric() {
 }
 
 #[test]
-fn what_an_operator_leaves_out_without_a_word_is_counted_too() {
+fn unexplained_drops_are_counted() {
     let store = Store::default();
     let silent = custom("silent", |mut all| {
         all.truncate(1);
@@ -120,11 +120,11 @@ fn what_an_operator_leaves_out_without_a_word_is_counted_too() {
         Ok(OperatorOutput { dropped: [("x".into(), 1)].into(), ..OperatorOutput::new(all) })
     });
     let error = pipeline(vec![loud], &store).process("2", &payloads(&experiences)).unwrap_err();
-    assert!(matches!(error, PipelineError::Miscounted { said: 1, found: 0, .. }), "{error}");
+    assert!(matches!(error, PipelineError::Miscounted { explained: 1, found: 0, .. }), "{error}");
 }
 
 #[test]
-fn derived_experiences_are_counted_and_need_names_of_their_own() {
+fn derived_experiences_are_counted_and_need_new_ids() {
     let store = Store::default();
     let copies = |suffix: &'static str| {
         custom("copies", move |mut all| {
@@ -150,7 +150,7 @@ fn derived_experiences_are_counted_and_need_names_of_their_own() {
 }
 
 #[test]
-fn a_name_that_comes_twice_counts_once() {
+fn duplicate_ids_count_once() {
     let store = Store::default();
     let experiences = task(1, &[1.0, 2.0]);
     let payload = serialize_many(&experiences).unwrap();

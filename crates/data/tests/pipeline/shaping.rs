@@ -22,7 +22,7 @@ fn rules_apply_in_order() {
     ]});
     let experiences = vec![
         with_info(experience(1, 0, Some(1.0)), &json!({"length": 4, "passed": true})),
-        // Not there, not a number, a division by zero: each is left out, the rest applies.
+        // Missing entries, non-numbers and divisions by zero are skipped.
         with_info(experience(1, 1, Some(1.0)), &json!({"length": 0.0, "passed": "yes"})),
         with_info(experience(1, 2, Some(3.0)), &json!({})),
         with_info(experience(1, 3, None), &json!({"length": 4, "passed": true})),

@@ -1,4 +1,4 @@
-//! A buffer in memory that keeps to the contract of writers, and fails when told to.
+//! An in-memory buffer with injected failures.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rollway_data::buffer::{BufferError, ExperienceWriter, Result, WriteResult};
 use rollway_data::{Sample, WriteBatch};
 
-/// How a write goes wrong.
+/// Failure of a write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
     /// Nothing is stored.
     Refused,
-    /// Everything is stored, and the answer is lost.
+    /// Everything is stored, and the response is lost.
     AnswerLost,
 }
 
@@ -19,13 +19,13 @@ pub(crate) enum Fault {
 pub(crate) struct Store(Arc<Mutex<State>>);
 
 #[derive(Default)]
-struct State {
-    lots: BTreeMap<Arc<str>, Vec<Sample>>,
-    samples: Vec<Sample>,
-    faults: VecDeque<Fault>,
-    close_faults: usize,
-    writes: usize,
-    closed: bool,
+pub(crate) struct State {
+    pub(crate) lots: BTreeMap<Arc<str>, Vec<Sample>>,
+    pub(crate) samples: Vec<Sample>,
+    pub(crate) faults: VecDeque<Fault>,
+    pub(crate) close_faults: usize,
+    pub(crate) writes: usize,
+    pub(crate) closed: bool,
 }
 
 struct StoreWriter(Store);
@@ -35,36 +35,15 @@ impl Store {
         Box::new(StoreWriter(self.clone()))
     }
 
-    /// Plans how the next writes go wrong.
-    pub(crate) fn fail(&self, faults: &[Fault]) {
-        self.state().faults.extend(faults);
-    }
-
-    pub(crate) fn fail_closing(&self) {
-        self.state().close_faults += 1;
-    }
-
     pub(crate) fn ids(&self) -> Vec<String> {
         self.state().samples.iter().map(|sample| sample.id.to_string()).collect()
-    }
-
-    pub(crate) fn samples(&self) -> Vec<Sample> {
-        self.state().samples.clone()
-    }
-
-    pub(crate) fn lots(&self) -> Vec<String> {
-        self.state().lots.keys().map(ToString::to_string).collect()
     }
 
     pub(crate) fn writes(&self) -> usize {
         self.state().writes
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
-        self.state().closed
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().expect("no writer panicked")
     }
 }

@@ -27,7 +27,6 @@ pub(crate) fn with_info(mut experience: Experience, info: &Value) -> Experience 
     experience
 }
 
-/// The runs of one task.
 pub(crate) fn task(number: i64, rewards: &[f64]) -> Vec<Experience> {
     let run = |(run, &reward): (usize, &f64)| experience(number, run as u64, Some(reward));
     rewards.iter().enumerate().map(run).collect()
@@ -58,7 +57,7 @@ pub(crate) fn runs(outcome: &OperatorOutput) -> Vec<u64> {
     outcome.experiences.iter().map(|experience| experience.eid.run).collect()
 }
 
-/// A pipeline that is ready, without a store of inputs.
+/// A prepared pipeline without an input store.
 pub(crate) fn pipeline(operators: Vec<Box<dyn Operator>>, output: &Store) -> Pipeline {
     let mut pipeline = Pipeline::new(operators, None, output.writer());
     pipeline.prepare().expect("operators without needs");
@@ -69,7 +68,7 @@ pub(crate) fn keys(report: &PipelineReport) -> Vec<String> {
     report.metrics.iter().map(|(key, _)| key.to_string()).collect()
 }
 
-/// Asserts that nothing vanished.
+/// Asserts that every experience is accounted for.
 pub(crate) fn assert_balanced(report: &PipelineReport) {
     let out = report.dropped_count() + report.stored + report.known;
     assert_eq!(report.submitted + report.added, out, "{report:?}");
@@ -79,7 +78,6 @@ pub(crate) fn no_args() -> Value {
     json!(null)
 }
 
-/// An operator made of a closure.
 pub(crate) struct Custom<F>(&'static str, F);
 
 impl<F> Operator for Custom<F>

@@ -1,34 +1,33 @@
-//! The folder of a log: which segments there are, and which is the first.
+//! Folder of a log.
 //!
-//! `start` names the first segment that counts. It is replaced before older segments are removed,
-//! so that removing many of them takes effect at once or not at all, and a segment that is missing
-//! is told from one that was removed.
+//! `start` names the first segment in use. It is replaced before older segments are removed, so
+//! that removal is atomic and a missing segment differs from a removed one.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use super::error::LogError;
-use super::lock;
+use rollway_base::{FileLock, FileLockError};
 
+use super::error::LogError;
+
+const LOCK: &str = "lock";
 const START: &str = "start";
 const START_NEW: &str = "start.new";
 
-/// A segment that is being begun.
+/// File name of a segment being created.
 pub(super) const SEGMENT_NEW: &str = "segment.new";
 
-/// Returns the file of a segment.
 pub(super) fn segment(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{number:020}.log"))
 }
 
-/// Makes what was created, renamed or removed in a folder durable.
+/// Makes created, renamed and removed entries of a folder durable.
 pub(super) fn sync(dir: &Path) -> Result<(), LogError> {
     let synced = File::open(dir).and_then(|dir| dir.sync_all());
     synced.map_err(LogError::io("sync the folder", dir))
 }
 
-/// Makes the folder, if it is not there.
 pub(super) fn create(dir: &Path) -> Result<(), LogError> {
     if dir.is_dir() {
         return Ok(());
@@ -40,7 +39,7 @@ pub(super) fn create(dir: &Path) -> Result<(), LogError> {
     }
 }
 
-/// Returns the numbers of the segments that count, without a gap; none: the log is new.
+/// Returns the numbers of the segments in use, without gaps; empty for a new log.
 pub(super) fn list(dir: &Path) -> Result<Vec<u64>, LogError> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(dir).map_err(LogError::io("list", dir))? {
@@ -51,7 +50,7 @@ pub(super) fn list(dir: &Path) -> Result<Vec<u64>, LogError> {
         let number = number.and_then(|digits| digits.parse().ok()).filter(|number| *number > 0);
         match (number, &*name) {
             (Some(number), _) => numbers.push(number),
-            (None, lock::NAME | START | START_NEW | SEGMENT_NEW) => {}
+            (None, LOCK | START | START_NEW | SEGMENT_NEW) => {}
             (None, _) => {
                 let found = "its name is not that of a segment".into();
                 return Err(LogError::Foreign { path: entry.path(), found });
@@ -95,7 +94,7 @@ fn start_text(number: u64) -> String {
     format!("{number} {:08x}\n", crc32fast::hash(&number.to_le_bytes()))
 }
 
-/// Says durably which segment is the first.
+/// Durably sets the first segment.
 pub(super) fn set_start(dir: &Path, number: u64) -> Result<(), LogError> {
     let new = dir.join(START_NEW);
     let write = || {
@@ -108,8 +107,16 @@ pub(super) fn set_start(dir: &Path, number: u64) -> Result<(), LogError> {
     sync(dir)
 }
 
-/// Removes a segment.
 pub(super) fn remove(dir: &Path, number: u64) -> Result<(), LogError> {
     let path = segment(dir, number);
     fs::remove_file(&path).map_err(LogError::io("remove", &path))
+}
+
+/// Locks the folder, which one process at a time can open.
+pub(super) fn lock(dir: &Path) -> Result<FileLock, LogError> {
+    let path = dir.join(LOCK);
+    FileLock::acquire(&path).map_err(|error| match error {
+        FileLockError::Io(source) => LogError::io("lock", &path)(source),
+        held @ FileLockError::Held { .. } => LogError::Locked { path, holder: held.to_string() },
+    })
 }

@@ -1,36 +1,33 @@
-//! The bytes of a log: the header of a segment and the head of a frame. All numbers are
-//! little-endian; `docs/ledger.md` shows the layout.
+//! Binary format of segment headers and frame heads, little-endian; `docs/ledger.md` shows the
+//! layout.
 
 use std::path::Path;
 
 use super::error::LogError;
 
-/// The first bytes of every segment.
 pub(super) const MAGIC: [u8; 8] = *b"ROLLWLOG";
 
-/// The format that is written here.
 pub(super) const VERSION: u32 = 1;
 
 /// Bytes of the head of a frame.
 pub(super) const HEAD: u64 = 12;
 
-/// The byte that ends every frame. It is not zero, so that a file whose last write was not filled
-/// in by the system is told from one that was changed.
+/// Last byte of every frame. Non-zero, so that blocks that the file system allocated but never
+/// filled differ from changed bytes.
 pub(super) const END: u8 = 0xa5;
 
-/// Bytes of a frame beside those that it carries.
+/// Overhead of a frame in bytes.
 pub(super) const FRAME: u64 = HEAD + 1;
 
-/// Magic, version, length of the header, number, base, two lengths of texts.
+/// Magic, version, header length, number, base, two string lengths.
 const FIXED: usize = 8 + 4 + 4 + 8 + 8 + 2 + 2;
 
-/// What a segment says about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header<'a> {
     pub(super) kind: &'a str,
     pub(super) identity: &'a str,
     pub(super) number: u64,
-    /// The offset in the log of its first frame.
+    /// Offset in the log of its first frame.
     pub(super) base: u64,
 }
 
@@ -51,7 +48,7 @@ impl Header<'_> {
         out
     }
 
-    /// Reads the base out of the first bytes of a segment that should be this one.
+    /// Checks the first bytes of a segment against this header and returns the base.
     pub(super) fn check(&self, path: &Path, bytes: &[u8]) -> Result<u64, LogError> {
         let foreign = |found: &str| LogError::Foreign { path: path.into(), found: found.into() };
         if bytes.len() < 16 || bytes[..8] != MAGIC {
@@ -65,12 +62,12 @@ impl Header<'_> {
         if !(FIXED + 4..=bytes.len()).contains(&length) {
             return Err(LogError::damaged(path, 12, "the header ends outside of the file"));
         }
-        let (said, sum) = bytes[..length].split_at(length - 4);
-        if u64::from(crc32fast::hash(said)) != number(sum) {
+        let (body, sum) = bytes[..length].split_at(length - 4);
+        if u64::from(crc32fast::hash(body)) != number(sum) {
             return Err(LogError::damaged(path, 0, "the checksum of the header is wrong"));
         }
-        let kind = number(&said[32..34]) as usize;
-        let texts = (said.get(FIXED..FIXED + kind), said.get(FIXED + kind..));
+        let kind = number(&body[32..34]) as usize;
+        let texts = (body.get(FIXED..FIXED + kind), body.get(FIXED + kind..));
         let (Some(kind), Some(identity)) = texts else {
             return Err(LogError::damaged(path, 32, "the texts of the header are too long"));
         };
@@ -86,20 +83,19 @@ impl Header<'_> {
         if identity != self.identity.as_bytes() {
             return Err(other("identity", identity, self.identity));
         }
-        let found = number(&said[16..24]);
+        let found = number(&body[16..24]);
         if found != self.number {
             let found = format!("it says that it is segment {found}; was it renamed?");
             return Err(LogError::damaged(path, 16, found));
         }
-        Ok(number(&said[24..32]))
+        Ok(number(&body[24..32]))
     }
 }
 
-/// The head of a frame: the length of its bytes, a checksum of that and of where it stands, and a
-/// checksum of the bytes.
+/// Head of a frame: payload length, a checksum of length and offset, a checksum of the payload.
 ///
-/// The first checksum tells a torn frame from a damaged one, since it vouches for the length, and
-/// makes a frame count only where it was written: a copy of it inside of a payload is no frame.
+/// The first checksum distinguishes torn from damaged frames, because it confirms the length, and
+/// is valid at one offset only: a copy inside a payload is no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameHead {
     pub(super) length: u32,
@@ -115,7 +111,7 @@ impl FrameHead {
         out
     }
 
-    /// Returns the head, if these bytes are one that was written at this offset.
+    /// Returns the head if it was written at this offset.
     pub(super) fn decode(bytes: &[u8], offset: u64) -> Option<Self> {
         let length = number(bytes.get(..4)?) as u32;
         let vouched = number(bytes.get(4..8)?) as u32;
@@ -123,7 +119,7 @@ impl FrameHead {
         (vouched == vouch(length, offset)).then_some(Self { length, sum })
     }
 
-    /// Tells whether these are the bytes of the frame and the one that ends it.
+    /// Returns whether `rest` is the payload and the end byte of this frame.
     pub(super) fn fits(self, rest: &[u8]) -> bool {
         rest.split_last().is_some_and(|(end, body)| {
             *end == END && body.len() == self.length as usize && crc32fast::hash(body) == self.sum

@@ -1,5 +1,4 @@
-//! Opening a log: every frame is looked at, a torn tail is cut off, anything else that is wrong is
-//! an error.
+//! Opening of a log: scans all frames, cuts off a torn tail, reports any other damage.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -10,32 +9,28 @@ use super::format::Header;
 use super::scan::{LogScan, ScanEnd};
 use super::{LogOptions, LogPosition, folder};
 
-/// One file of the log.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment {
     pub(super) number: u64,
-    /// The offset in the log of its first frame.
+    /// Offset in the log of its first frame.
     pub(super) base: u64,
 }
 
-/// What a crash left behind and opening cut off.
+/// Tail that a crash left and opening cut off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TornTail {
-    /// The file that was cut.
     pub path: PathBuf,
-    /// The length to which it was cut.
+    /// New length of the file.
     pub at: u64,
-    /// How many bytes were cut off.
+    /// Number of removed bytes.
     pub bytes: u64,
 }
 
 pub(super) struct FoundSegments {
     pub(super) segments: Vec<Segment>,
-    /// The last segment, open for writing.
+    /// Last segment, open for writing.
     pub(super) file: File,
-    /// Its length.
     pub(super) place: u64,
-    /// Where the log ends.
     pub(super) end: u64,
     pub(super) torn: Option<TornTail>,
 }
@@ -60,9 +55,9 @@ pub(super) fn open(
     for pair in segments.windows(2) {
         let (path, until) = (folder::segment(dir, pair[0].number), pair[1].base);
         let mut scan = LogScan::new(&path, header, pair[0].base)?;
-        // What stands behind the beginning of the next segment was given up when writing failed.
-        if scan.run(until, visit)? != ScanEnd::Whole || scan.offset() != until {
-            let found = "the frames up to the next segment are not there";
+        // Frames behind the start of the next segment were abandoned when writing failed.
+        if scan.run(until, visit)? != ScanEnd::Whole || scan.offset != until {
+            let found = "frames before the next segment are missing";
             return Err(LogError::damaged(&path, scan.place(), found));
         }
     }
@@ -73,18 +68,18 @@ pub(super) fn open(
     let mut torn = None;
     if whole == ScanEnd::Torn {
         file.set_len(scan.place()).map_err(LogError::io("cut", &path))?;
-        torn = Some(TornTail { path: path.clone(), at: scan.place(), bytes: scan.left() });
+        torn = Some(TornTail { path: path.clone(), at: scan.place(), bytes: scan.left });
     }
-    // What was read may only be in memory, if the last process died before it had synced.
+    // The last process may have died before it synced these frames.
     file.sync_all().map_err(LogError::io("sync", &path))?;
     if segments.len() == 1 && last.number == 1 {
         folder::set_start(dir, 1)?;
     }
-    Ok(FoundSegments { file, place: scan.place(), end: scan.offset(), segments, torn })
+    Ok(FoundSegments { file, place: scan.place(), end: scan.offset, segments, torn })
 }
 
-/// Begins a segment, in the place of one of the same number if there is one. It appears with its
-/// header or not at all, and is durable before any frame is written to it.
+/// Creates a segment, replacing one of the same number. It appears atomically with its header and
+/// is durable before any frame is written.
 pub(super) fn create(
     dir: &Path,
     options: &LogOptions,
@@ -104,7 +99,6 @@ pub(super) fn create(
     Ok((file, header.len() as u64))
 }
 
-/// Returns how long the headers of this log are.
 pub(super) fn header_bytes(options: &LogOptions) -> u64 {
     expected_header(options, 0, 0).encode().len() as u64
 }
@@ -114,7 +108,7 @@ const fn expected_header(options: &LogOptions, number: u64, base: u64) -> Header
 }
 
 fn header(dir: &Path, options: &LogOptions, number: u64) -> Result<u64, LogError> {
-    // As long as a header can be, so that another owner's is read to its end.
+    // Upper bound of a header, so that one of another owner is read completely.
     const MAX_FRAME_HEAD_BYTES: u64 = 256 * 1024;
     let path = folder::segment(dir, number);
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Reading segments from beginning to end, and telling a crash from damage.
+//! Sequential scan of a segment; distinguishes torn tails from damage.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -8,30 +8,26 @@ use super::LogPosition;
 use super::error::LogError;
 use super::format::{FRAME, FrameHead, HEAD};
 
-/// A segment on the way through.
 #[derive(Debug)]
 pub(super) struct LogScan<'a> {
     path: &'a Path,
     file: BufReader<File>,
-    /// Where the next frame stands in the log.
-    offset: u64,
-    /// What to add to an offset for the place in the file.
+    pub(super) offset: u64,
+    /// Difference between file position and log offset.
     shift: i128,
     /// Bytes of the file from `offset` on.
-    left: u64,
+    pub(super) left: u64,
 }
 
-/// Why a scan came to its end.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ScanEnd {
-    /// There is nothing more.
     Whole,
-    /// A crash cut off the last write.
+    /// A crash interrupted the last write.
     Torn,
 }
 
 impl<'a> LogScan<'a> {
-    /// Begins after the header of `header` bytes.
+    /// Starts behind a header of `header` bytes.
     pub(super) fn new(path: &'a Path, header: u64, base: u64) -> Result<Self, LogError> {
         let open = || {
             let mut file = File::open(path)?;
@@ -45,22 +41,11 @@ impl<'a> LogScan<'a> {
         Ok(Self { path, file, offset: base, shift, left })
     }
 
-    /// Returns where the next frame stands.
-    pub(super) const fn offset(&self) -> u64 {
-        self.offset
-    }
-
-    /// Returns how many bytes of the file were not looked at or are no frames.
-    pub(super) const fn left(&self) -> u64 {
-        self.left
-    }
-
-    /// Returns the place of the next frame in the file.
     pub(super) const fn place(&self) -> u64 {
         (self.offset as i128 + self.shift) as u64
     }
 
-    /// Visits the frames up to an offset, and says how it ended.
+    /// Visits the frames up to an offset.
     pub(super) fn run(
         &mut self,
         until: u64,
@@ -74,7 +59,7 @@ impl<'a> LogScan<'a> {
             }
             self.fill(&mut head)?;
             let Some(head) = FrameHead::decode(&head, self.offset) else {
-                return self.judge(&head, "the head of a frame is wrong");
+                return self.classify(&head, "the head of a frame is wrong");
             };
             let position = LogPosition { offset: self.offset, length: head.length };
             if self.left < FRAME + u64::from(head.length) {
@@ -84,7 +69,8 @@ impl<'a> LogScan<'a> {
             self.fill(&mut bytes)?;
             if !head.fits(&bytes) {
                 let head = head.encode(self.offset);
-                return self.judge(&[&head, &*bytes].concat(), "the checksum of a frame is wrong");
+                return self
+                    .classify(&[&head, &*bytes].concat(), "the checksum of a frame is wrong");
             }
             visit(position, &bytes[..head.length as usize]);
             self.offset = position.end();
@@ -97,11 +83,10 @@ impl<'a> LogScan<'a> {
         self.file.read_exact(bytes).map_err(LogError::io("read", self.path))
     }
 
-    /// Tells whether a frame that is not right, of which `read` has been read, is the trace of a
-    /// crash. A crash leaves the beginning of what was written, at most with zeros in the place of
-    /// the rest, where the file system had made room for it and not filled it. Everything else is
-    /// damage, and so is anything that good frames follow.
-    fn judge(&mut self, read: &[u8], wrong: &str) -> Result<ScanEnd, LogError> {
+    /// Classifies an invalid frame of which `read` has been read. A crash leaves a prefix of the
+    /// write, possibly followed by zeros that the file system allocated. Anything else, and
+    /// anything followed by valid frames, is damage.
+    fn classify(&mut self, read: &[u8], wrong: &str) -> Result<ScanEnd, LogError> {
         let mut rest = read.to_vec();
         self.file.read_to_end(&mut rest).map_err(LogError::io("read", self.path))?;
         let later = (1..rest.len()).find(|at| good(&rest[*at..], self.offset + *at as u64));

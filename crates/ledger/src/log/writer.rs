@@ -1,4 +1,4 @@
-//! The thread that writes: groups of frames, each with one sync, then everybody who waited.
+//! Writer thread: writes groups of frames with one sync each, then runs the callbacks.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -12,20 +12,20 @@ use super::error::LogError;
 use super::open::{self, Segment};
 use super::{DurableCallback, LogShared, folder};
 
-/// Bytes that are waiting are written without anybody asking once there are this many.
+/// Pending bytes at which the thread writes without a commit.
 pub(super) const FLUSH_BYTES: u64 = 1024 * 1024;
 
-/// Buffers up to this size are used again.
+/// Maximum capacity of a recycled buffer.
 const MAX_REUSED_BYTES: usize = 4 * 1024 * 1024;
 
-/// What is to be written, in order.
+/// Unit of pending output.
 #[derive(Debug)]
 pub(super) enum Chunk {
-    /// Whole frames, or the beginning of one whose rest follows.
+    /// Whole frames, or the beginning of one.
     Copied(Vec<u8>),
-    /// A part of a frame that is somebody else's as well.
+    /// Part of a frame that is shared.
     Shared(Bytes),
-    /// What follows goes into another segment.
+    /// Start of a new segment.
     Rotate,
 }
 
@@ -43,41 +43,40 @@ pub(super) struct LogWriter {
     shared: Arc<LogShared>,
     segment: Segment,
     file: File,
-    /// The length of the durable part of the file.
+    /// Length of the durable part of the file.
     place: u64,
-    /// Where the durable part of the log ends.
+    /// End of the durable part of the log.
     durable: u64,
-    /// Frames that are not durable.
     backlog: VecDeque<Chunk>,
-    /// The file is not to be written any more.
+    /// The file must not be written any more.
     stale: bool,
 }
 
 impl LogWriter {
-    pub(super) fn new(shared: Arc<LogShared>, segment: Segment, file: File, place: u64) -> Self {
-        let durable = shared.pending().durable;
-        Self { shared, segment, file, place, durable, backlog: VecDeque::new(), stale: true }
-            .positioned()
+    pub(super) fn new(
+        shared: Arc<LogShared>,
+        segment: Segment,
+        mut file: File,
+        place: u64,
+    ) -> Self {
+        let durable = shared.pending.lock().durable;
+        let stale = file.seek(SeekFrom::Start(place)).is_err();
+        Self { shared, segment, file, place, durable, backlog: VecDeque::new(), stale }
     }
 
-    fn positioned(mut self) -> Self {
-        self.stale = self.file.seek(SeekFrom::Start(self.place)).is_err();
-        self
-    }
-
-    /// Writes until the log is closed, and what is left then.
+    /// Writes until the log is closed.
     pub(super) fn run(mut self) {
         loop {
             let (waiters, closing) = self.take();
             let written = self.write().map_err(Arc::new);
             if let Err(error) = &written {
-                tracing::error!(%error, "the log could not be written; its frames are kept");
+                tracing::error!(%error, "cannot write the log; its frames are kept in memory");
             }
-            self.shared.pending().failing = written.is_err();
+            self.shared.pending.lock().failing = written.is_err();
             for then in waiters {
-                // Whoever panics here must not leave everybody else waiting for ever.
+                // A panicking callback must not keep the others waiting.
                 if catch_unwind(AssertUnwindSafe(|| then(written.clone()))).is_err() {
-                    tracing::error!("a commit's continuation panicked");
+                    tracing::error!("a commit callback panicked");
                 }
             }
             if closing {
@@ -86,15 +85,15 @@ impl LogWriter {
         }
     }
 
-    /// Waits for something to do.
+    /// Waits for pending output or a waiter.
     fn take(&mut self) -> (Vec<DurableCallback>, bool) {
-        let mut pending = self.shared.pending();
-        // While writing fails, only somebody who wants to know is a reason to try again.
+        let mut pending = self.shared.pending.lock();
+        // After a failed write only a waiter triggers a retry.
         while !pending.closing
             && pending.waiters.is_empty()
             && (pending.failing || pending.waiting < FLUSH_BYTES)
         {
-            self.shared.wait(&mut pending);
+            self.shared.wake.wait(&mut pending);
         }
         self.backlog.extend(pending.chunks.drain(..));
         if !pending.tail.is_empty() {
@@ -105,7 +104,6 @@ impl LogWriter {
         (std::mem::take(&mut pending.waiters), pending.closing)
     }
 
-    /// Makes the backlog durable, as far as possible.
     fn write(&mut self) -> Result<(), LogError> {
         while let Some(first) = self.backlog.front() {
             if matches!(first, Chunk::Rotate) {
@@ -128,7 +126,7 @@ impl LogWriter {
                 Chunk::Copied(_) | Chunk::Shared(_) | Chunk::Rotate => None,
             });
             let spare = spare.max_by_key(Vec::capacity);
-            let mut pending = self.shared.pending();
+            let mut pending = self.shared.pending.lock();
             pending.durable = self.durable;
             if let Some(mut spare) = spare.filter(|spare| spare.capacity() > 0) {
                 spare.clear();
@@ -143,16 +141,15 @@ impl LogWriter {
         let bytes = chunks.iter().map(|chunk| chunk.len() as u64).sum();
         let path = || folder::segment(&self.shared.dir, self.segment.number);
         if let Err(error) = write_all(&mut self.file, &chunks) {
-            // Nothing of it was synced, so the file is as it was once it is cut.
+            // Nothing was synced: cutting restores the file.
             let cut = self.file.set_len(self.place);
             let cut = cut.and_then(|()| self.file.seek(SeekFrom::Start(self.place)));
             self.stale = cut.is_err();
             return Err(LogError::io("write", &path())(error));
         }
         if let Err(error) = self.shared.sync_data(&self.file) {
-            // The system may have dropped what it could not write and say "synced" the next time:
-            // what is in this file behind the durable part is not to be trusted, whatever a second
-            // sync says. The frames are written again, to another file.
+            // The system may drop what it could not write and report success for the next sync, so
+            // the file is not trusted behind the durable part. The frames go to another file.
             let _ = self.file.set_len(self.place);
             self.stale = true;
             return Err(LogError::io("sync", &path())(error));
@@ -160,17 +157,16 @@ impl LogWriter {
         Ok(bytes)
     }
 
-    /// Begins a segment where the durable part of the log ends.
     fn begin(&mut self) -> Result<(), LogError> {
         let (dir, options) = (&self.shared.dir, &self.shared.options);
-        // One that holds nothing is replaced, so that failing again and again leaves no files.
+        // An empty segment is replaced, so that repeated failures leave no files.
         let empty = self.durable == self.segment.base;
         let number = self.segment.number + u64::from(!empty);
         let segment = Segment { number, base: self.durable };
         (self.file, self.place) = open::create(dir, options, segment)?;
         self.stale = false;
         self.segment = segment;
-        let mut segments = self.shared.segments();
+        let mut segments = self.shared.segments.lock();
         segments.retain(|other| other.number < number);
         segments.push(segment);
         Ok(())

@@ -1,4 +1,4 @@
-//! Random histories of a ledger, and what is to be remembered of them.
+//! Random histories of a ledger and their expected content.
 
 use std::sync::Arc;
 
@@ -16,13 +16,12 @@ use rollway_ledger::{
     BatchMark, Ledger, LedgerEntry, LedgerOptions, RecoveredBatch, RecoveredLedger, TaskEntry,
 };
 
-/// Small segments, and compaction only when it is asked for.
+/// Small segments, and compaction on request only.
 pub(crate) fn options() -> LedgerOptions {
-    let compact_bytes_min = u64::MAX;
     LedgerOptions {
         results_kept: 3,
         segment_bytes: 2000,
-        compact_bytes_min,
+        compact_bytes_min: u64::MAX,
         ..LedgerOptions::new("job")
     }
 }
@@ -30,6 +29,14 @@ pub(crate) fn options() -> LedgerOptions {
 pub(crate) fn task(repeat_times: u32, bytes: usize) -> TaskEntry {
     let bytes = Bytes::from(vec![b'x'; bytes]);
     TaskEntry { workflow: "math".into(), common: None, repeat_times, bytes }
+}
+
+pub(crate) fn submitted<'a>(
+    key: BatchKey,
+    batch: &'a BatchId,
+    tasks: &'a [TaskEntry],
+) -> LedgerEntry<'a> {
+    LedgerEntry::Submitted { key, batch, kind: BatchType::Train, min_wait_num: None, tasks }
 }
 
 /// Returns a result with something in every field.
@@ -70,7 +77,6 @@ pub(crate) fn result(key: u64, batch: &BatchId, state: BatchState, tasks: u32) -
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Submit(u8, Vec<TaskEntry>),
-    /// A batch, a run of it, how it ended.
     EndRun(Index, Index, RunEnd<RunOutput<Bytes>>),
     EndBatch(Index, bool),
     Note(Index, BatchMark),
@@ -109,8 +115,8 @@ fn note() -> impl Strategy<Value = BatchMark> {
     ]
 }
 
-/// Returns the place of a note among those that a batch can have.
-fn place(note: &BatchMark) -> u8 {
+/// Returns the order of a mark among those of a batch.
+fn order(note: &BatchMark) -> u8 {
     match note {
         BatchMark::Cut { .. } => 0,
         BatchMark::Offered => 1,
@@ -140,10 +146,10 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
     vec(step, 0..most)
 }
 
-/// What a ledger must say.
+/// Expected content of a ledger.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Model {
-    lives: u64,
+    keys: u64,
     version: u64,
     batches: Vec<RecoveredBatch>,
     results: Vec<(BatchId, Arc<BatchResult>)>,
@@ -158,7 +164,7 @@ impl Model {
     }
 }
 
-/// Does a step to both, if it can be done.
+/// Applies a step to both, if possible.
 pub(crate) fn apply(ledger: &Ledger, model: &mut Model, step: &Step) {
     match step {
         Step::Submit(id, tasks) => submit(ledger, model, *id, tasks),
@@ -178,12 +184,12 @@ pub(crate) fn apply(ledger: &Ledger, model: &mut Model, step: &Step) {
             }
             let at = at.index(model.batches.len());
             let batch = &mut model.batches[at];
-            if batch.notes.iter().any(|other| place(other) == place(note)) {
+            if batch.notes.iter().any(|other| order(other) == order(note)) {
                 return;
             }
             ledger.append(LedgerEntry::Noted { key: batch.key, note }).unwrap();
             batch.notes.push(note.clone());
-            batch.notes.sort_by_key(place);
+            batch.notes.sort_by_key(order);
         }
         Step::Version(more) => {
             model.version += more;
@@ -203,8 +209,8 @@ fn submit(ledger: &Ledger, model: &mut Model, id: u8, tasks: &[TaskEntry]) {
     }
     let kind = if id < 3 { BatchType::Train } else { BatchType::Eval };
     let min_wait_num = (id > 1).then_some(id.into());
-    model.lives += 1;
-    let key = BatchKey(model.lives);
+    model.keys += 1;
+    let key = BatchKey(model.keys);
     ledger
         .append(LedgerEntry::Submitted { key, batch: &batch, kind, min_wait_num, tasks })
         .unwrap();

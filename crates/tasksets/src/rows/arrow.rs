@@ -1,4 +1,4 @@
-//! Arrow: record batches, in a stream as dataset folders have them, or in a file with a footer.
+//! Arrow files: IPC streams, as dataset folders have them, and files with a footer.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,21 +13,21 @@ use arrow_ipc::reader::{FileReader, read_dictionary, read_record_batch};
 use arrow_ipc::{MessageHeader, MetadataVersion, root_as_message};
 use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
 
-use super::column_error::{ColumnFault, keys, row, survive};
+use super::column_error::{ColumnFault, ColumnResult, keys, row, survive};
 use super::file_handle::FileHandle;
-use super::{Cache, Scanned, Shard};
+use super::{Cache, Scanned, Shard, locate};
 use crate::{Fields, Result};
 
-/// How a file with a footer begins.
+/// Magic of a file with a footer.
 const MAGIC: &[u8] = b"ARROW1";
 
-/// What stands before the length of a message.
+/// Marker before the length of a message.
 const CONTINUATION: [u8; 4] = [0xff; 4];
 
 struct Arrow {
     handle: FileHandle,
     schema: SchemaRef,
-    /// The number of rows up to and with each batch.
+    /// Cumulative row counts of the batches.
     ends: Vec<u64>,
     layout: ArrowLayout,
 }
@@ -37,7 +37,7 @@ enum ArrowLayout {
     File { reader: Option<FileReader<BufReader<File>>> },
 }
 
-/// Where a message is.
+/// Offsets of a message.
 #[derive(Clone, Copy, Debug)]
 struct IpcMessage {
     header: u64,
@@ -62,16 +62,16 @@ pub(super) fn open(path: &Path) -> Result<Scanned> {
     Ok(Scanned { shard: Box::new(shard), keys, print })
 }
 
-/// What reading from the beginning to the end finds.
+/// Result of the scan.
 struct Walked {
     schema: SchemaRef,
     ends: Vec<u64>,
-    /// How many cells of each column are null.
+    /// Null cells of each column.
     nulls: Vec<u64>,
     layout: ArrowLayout,
 }
 
-fn walk_file(file: &File) -> std::result::Result<Walked, ColumnFault> {
+fn walk_file(file: &File) -> ColumnResult<Walked> {
     let mut reader = FileReader::try_new_buffered(file.try_clone()?, None)?;
     let schema = reader.schema();
     let (mut ends, mut end) = (Vec::new(), 0);
@@ -86,7 +86,7 @@ fn walk_file(file: &File) -> std::result::Result<Walked, ColumnFault> {
     Ok(Walked { schema, ends, nulls, layout: ArrowLayout::File { reader: Some(reader) } })
 }
 
-/// A way through a stream that reads what describes the data, and not the data.
+/// Scan of a stream that reads metadata only.
 struct ArrowWalk<'a> {
     file: &'a File,
     len: u64,
@@ -94,7 +94,7 @@ struct ArrowWalk<'a> {
 }
 
 impl ArrowWalk<'_> {
-    fn stream(mut self) -> std::result::Result<Walked, ColumnFault> {
+    fn stream(mut self) -> ColumnResult<Walked> {
         let mut schema: Option<SchemaRef> = None;
         let (mut batches, mut ends, mut end) = (Vec::new(), Vec::new(), 0);
         let (mut dictionaries, mut nulls) = (HashMap::new(), Vec::new());
@@ -127,7 +127,7 @@ impl ArrowWalk<'_> {
                     read_dictionary(&body, found, schema, &mut dictionaries, &version)?;
                 }
                 (other, _) => {
-                    return Err(column_fault(&format!("an unexpected message: {other:?}")));
+                    return Err(column_fault(format!("an unexpected message: {other:?}")));
                 }
             }
         }
@@ -135,8 +135,8 @@ impl ArrowWalk<'_> {
         Ok(Walked { schema, ends, nulls, layout: ArrowLayout::Stream { batches, dictionaries } })
     }
 
-    /// Returns the next message and its header, unless the stream ends.
-    fn next(&mut self) -> std::result::Result<Option<(IpcMessage, Vec<u8>)>, ColumnFault> {
+    /// Returns the next message and its header; `None` at the end of the stream.
+    fn next(&mut self) -> ColumnResult<Option<(IpcMessage, Vec<u8>)>> {
         if self.at == self.len {
             return Ok(None);
         }
@@ -161,7 +161,7 @@ impl ArrowWalk<'_> {
         Ok(Some((IpcMessage { header: start, body, end: self.at }, header)))
     }
 
-    fn part(&mut self, start: u64, end: u64) -> std::result::Result<Vec<u8>, ColumnFault> {
+    fn part(&mut self, start: u64, end: u64) -> ColumnResult<Vec<u8>> {
         if end > self.len {
             return Err(column_fault("it ends in the middle"));
         }
@@ -172,20 +172,19 @@ impl ArrowWalk<'_> {
     }
 }
 
-/// Returns how many rows a batch has, if its first column says so too: a number alone may be
-/// damaged, and would have billions of rows looked for.
-fn rows(batch: &arrow_ipc::RecordBatch<'_>) -> std::result::Result<u64, ColumnFault> {
+/// Returns the row count of a batch if its first column agrees: a damaged count could be billions.
+fn rows(batch: &arrow_ipc::RecordBatch<'_>) -> ColumnResult<u64> {
     let first = batch.nodes().filter(|nodes| !nodes.is_empty()).map(|nodes| nodes.get(0).length());
     match u64::try_from(batch.length()) {
         Ok(rows) if first == Some(batch.length()) || rows == 0 => Ok(rows),
         Ok(rows) => {
-            Err(column_fault(&format!("a batch of {rows} rows, which its columns do not have")))
+            Err(column_fault(format!("a batch of {rows} rows, which its columns do not have")))
         }
         Err(_) => Err(column_fault("a negative number of rows")),
     }
 }
 
-/// Adds how many cells of each column are null, as a batch says before its data.
+/// Adds the null counts that a batch states for its columns.
 fn count_nulls(schema: &Schema, batch: &arrow_ipc::RecordBatch<'_>, nulls: &mut Vec<u64>) {
     nulls.resize(schema.fields().len(), 0);
     let Some(nodes) = batch.nodes() else { return };
@@ -198,7 +197,7 @@ fn count_nulls(schema: &Schema, batch: &arrow_ipc::RecordBatch<'_>, nulls: &mut 
     }
 }
 
-/// Returns by how many nodes a column is described: one for itself, and those of its parts.
+/// Returns the number of nodes of a column: one for itself and those of its children.
 fn node_count(kind: &DataType) -> usize {
     let part = |field: &FieldRef| node_count(field.data_type());
     let parts = match kind {
@@ -212,12 +211,12 @@ fn node_count(kind: &DataType) -> usize {
     1 + parts
 }
 
-fn parse(header: &[u8]) -> std::result::Result<arrow_ipc::Message<'_>, ColumnFault> {
-    root_as_message(header).map_err(|error| column_fault(&format!("a damaged message: {error}")))
+fn parse(header: &[u8]) -> ColumnResult<arrow_ipc::Message<'_>> {
+    root_as_message(header).map_err(|error| column_fault(format!("a damaged message: {error}")))
 }
 
-fn column_fault(text: &str) -> ColumnFault {
-    ColumnFault::Words(text.to_owned())
+fn column_fault(text: impl Into<String>) -> ColumnFault {
+    ColumnFault::Other(text.into())
 }
 
 impl Arrow {
@@ -263,17 +262,9 @@ impl Shard for Arrow {
     }
 
     fn row(&mut self, index: u64, (cache, number): (&mut Cache, usize)) -> Result<Fields> {
-        let part = self.ends.partition_point(|end| *end <= index);
-        let start = if part == 0 { 0 } else { self.ends[part - 1] };
-        let batch = match cache.get((number, part)) {
-            Some(batch) => batch,
-            None => {
-                let batch = self.decode(part)?;
-                cache.put((number, part), batch.clone());
-                batch
-            }
-        };
-        row(self.handle.path(), &batch, (index - start) as usize)
+        let (part, at) = locate(&self.ends, index);
+        let batch = cache.get_or((number, part), || self.decode(part))?;
+        row(self.handle.path(), &batch, at as usize)
     }
 
     fn place(&mut self, index: u64) -> String {

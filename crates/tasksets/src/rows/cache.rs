@@ -1,38 +1,39 @@
-//! Decoded parts of files, as many as fit into a fixed room.
-
-use std::collections::VecDeque;
+//! Least-recently-used cache of decoded batches.
 
 use arrow_array::RecordBatch;
 
-/// Bytes that are kept at most; a single part may be larger, and is then alone.
+use crate::Result;
+
+/// Maximum bytes; one larger batch may be cached alone.
 const MAX_CACHE_BYTES: usize = 64 << 20;
 
-/// Which part of which file.
+/// File number and part of the file.
 pub(super) type Key = (usize, usize);
 
-/// The parts that were used last, the most recent one at the end.
+/// Cached batches, most recently used last.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
-    parts: VecDeque<(Key, RecordBatch)>,
+    parts: Vec<(Key, RecordBatch)>,
     bytes: usize,
 }
 
 impl Cache {
-    pub(super) fn get(&mut self, key: Key) -> Option<RecordBatch> {
-        let at = self.parts.iter().position(|(known, _)| *known == key)?;
-        let part = self.parts.remove(at)?;
-        let batch = part.1.clone();
-        self.parts.push_back(part);
-        Some(batch)
-    }
-
-    pub(super) fn put(&mut self, key: Key, batch: RecordBatch) {
-        self.bytes += batch.get_array_memory_size();
-        self.parts.push_back((key, batch));
-        while self.bytes > MAX_CACHE_BYTES && self.parts.len() > 1 {
-            if let Some((_, batch)) = self.parts.pop_front() {
-                self.bytes -= batch.get_array_memory_size();
-            }
+    /// Returns a cached batch, or decodes and caches it.
+    pub(super) fn get_or(
+        &mut self,
+        key: Key,
+        decode: impl FnOnce() -> Result<RecordBatch>,
+    ) -> Result<RecordBatch> {
+        if let Some(at) = self.parts.iter().position(|(known, _)| *known == key) {
+            self.parts[at..].rotate_left(1);
+            return Ok(self.parts[self.parts.len() - 1].1.clone());
         }
+        let batch = decode()?;
+        self.bytes += batch.get_array_memory_size();
+        self.parts.push((key, batch.clone()));
+        while self.bytes > MAX_CACHE_BYTES && self.parts.len() > 1 {
+            self.bytes -= self.parts.remove(0).1.get_array_memory_size();
+        }
+        Ok(batch)
     }
 }

@@ -1,8 +1,7 @@
-//! From a cell of a column to JSON.
+//! Conversion of Arrow cells to JSON.
 //!
-//! Numbers, text, truth values, lists and structs are what they are; times are text in ISO 8601,
-//! decimals are text with all their digits, bytes are text in base 64. What JSON cannot say, NaN
-//! and infinities, is null.
+//! Times become ISO 8601 text, decimals text with all digits, bytes base64; NaN and infinities
+//! become null.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
@@ -18,7 +17,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
-/// Returns the part of a type that cannot be said in JSON, if there is one.
+/// Returns the part of a type that has no JSON form, if any.
 pub(super) fn unsupported(kind: &DataType) -> Option<String> {
     match kind {
         DataType::List(inner)
@@ -37,7 +36,7 @@ pub(super) fn unsupported(kind: &DataType) -> Option<String> {
     }
 }
 
-/// Returns a cell of a column whose type can be said in JSON.
+/// Returns a cell of a column with a supported type.
 pub(super) fn value(array: &ArrayRef, at: usize) -> Value {
     if array.is_null(at) {
         return Value::Null;
@@ -77,8 +76,7 @@ pub(super) fn value(array: &ArrayRef, at: usize) -> Value {
     }
 }
 
-/// A number of 32 bits says what was meant with few digits, and would seem to say more with the
-/// digits of 64 bits: 0.1, not 0.10000000149011612.
+/// Shortest decimal form of an `f32`: 0.1, not 0.10000000149011612.
 fn short(number: f32) -> Value {
     number.to_string().parse::<f64>().map_or(Value::Null, Value::from)
 }
@@ -98,7 +96,7 @@ fn object(array: &ArrayRef, at: usize) -> Value {
     Value::Object(names.zip(values).collect())
 }
 
-/// Keys that are no text are written as the JSON they would be.
+/// Keys that are not text are written as their JSON.
 fn map(array: &ArrayRef, at: usize) -> Value {
     let entries = array.as_map().value(at);
     let (keys, values) = (entries.column(0), entries.column(1));
@@ -119,7 +117,7 @@ fn dictionary(array: &ArrayRef, at: usize) -> Value {
     key.map_or(Value::Null, |key| value(dictionary.values(), key))
 }
 
-/// Returns what is written as text: days, times and decimals.
+/// Returns dates, times and decimals as text.
 fn moment(array: &ArrayRef, at: usize, kind: &DataType) -> Value {
     macro_rules! text {
         ($kind:ty, $method:ident) => {
@@ -151,7 +149,7 @@ fn moment(array: &ArrayRef, at: usize, kind: &DataType) -> Value {
         DataType::Decimal256(..) => decimal!(Decimal256Type),
         _ => None,
     };
-    // With a zone the moment is kept as that of UTC.
+    // Timestamps with a zone are stored in UTC.
     let stamp = matches!(kind, DataType::Timestamp(..));
     let text = text.map(|text| match stamp {
         true => text.replacen(' ', "T", 1) + if zone { "Z" } else { "" },

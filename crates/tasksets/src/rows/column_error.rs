@@ -1,4 +1,4 @@
-//! What files of columns have in common.
+//! Helpers for columnar files.
 
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
@@ -9,31 +9,25 @@ use parquet::errors::ParquetError;
 
 use super::cell;
 use super::field_names::FieldNames;
-use crate::{Fields, Result, TasksetError, TasksetErrorKind};
+use crate::{Fields, Result, TasksetErrorKind};
 
-/// What a library says about a file.
+/// Error of a columnar library.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ColumnFault {
     #[error(transparent)]
     Parquet(#[from] ParquetError),
     #[error(transparent)]
     Arrow(#[from] ArrowError),
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
     #[error("{0}")]
-    Words(String),
+    Other(String),
 }
 
-impl From<std::io::Error> for ColumnFault {
-    fn from(error: std::io::Error) -> Self {
-        Self::Words(error.to_string())
-    }
-}
+pub(super) type ColumnResult<T> = std::result::Result<T, ColumnFault>;
 
-/// Does something with a file that may be damaged. The libraries panic at some damages, and a job
-/// is not to end for that without a word.
-pub(super) fn survive<T>(
-    path: &Path,
-    act: impl FnOnce() -> std::result::Result<T, ColumnFault>,
-) -> Result<T> {
+/// Reads from a file that may be damaged; the libraries panic on some damage.
+pub(super) fn survive<T>(path: &Path, act: impl FnOnce() -> ColumnResult<T>) -> Result<T> {
     let what = match std::panic::catch_unwind(AssertUnwindSafe(act)) {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(fault)) => fault.to_string(),
@@ -41,11 +35,11 @@ pub(super) fn survive<T>(
     };
     let what = format!("cannot be read: {what}");
     let hint = "write it again, or take the original; it may be damaged or half copied";
-    Err(TasksetError::new(TasksetErrorKind::Row, path.display(), what, hint))
+    Err(TasksetErrorKind::Row.at(path.display(), what, hint))
 }
 
-/// Returns the names of the columns, and how many cells of each are not null where `present` knows
-/// that. Two of the same name would make one field of a row.
+/// Returns the columns with their non-null counts where `present` knows them. Refuses duplicate
+/// names and unsupported types.
 pub(super) fn keys(
     path: &Path,
     schema: &Schema,
@@ -56,24 +50,22 @@ pub(super) fn keys(
         if keys.has(field.name()) {
             let what = format!("two columns are called `{}`", field.name());
             let hint = "rename one of them";
-            return Err(TasksetError::new(TasksetErrorKind::Row, path.display(), what, hint));
+            return Err(TasksetErrorKind::Row.at(path.display(), what, hint));
         }
         if let Some(kind) = cell::unsupported(field.data_type()) {
             let what = format!("column `{}` is of type {kind}, which is not read", field.name());
             let hint = "write the column as text, numbers, lists or structs";
-            let error = TasksetErrorKind::Unsupported;
-            return Err(TasksetError::new(error, path.display(), what, hint));
+            return Err(TasksetErrorKind::Unsupported.at(path.display(), what, hint));
         }
         keys.add_column(field.name(), present(at));
     }
     Ok(keys)
 }
 
-/// Returns a row of a batch.
 pub(super) fn row(path: &Path, batch: &RecordBatch, at: usize) -> Result<Fields> {
     survive(path, || {
         if at >= batch.num_rows() {
-            return Err(ColumnFault::Words("there are fewer rows than there were".to_owned()));
+            return Err(ColumnFault::Other("there are fewer rows than there were".to_owned()));
         }
         let schema = batch.schema_ref();
         let cells = schema.fields().iter().zip(batch.columns());

@@ -1,8 +1,7 @@
-//! CSV and TSV: records with a header.
+//! CSV and TSV files with a header.
 //!
-//! A file of text has no types. A column is of numbers or of truth values where every cell says so
-//! in the one way in which it would be written; everything else stays the text it is. A cell with
-//! nothing in it is null.
+//! A column is numeric or boolean only if every cell is in canonical form; otherwise it stays text.
+//! An empty cell is null.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,12 +17,12 @@ use sha2::{Digest, Sha256};
 use super::field_names::FieldNames;
 use super::file_handle::FileHandle;
 use super::{Cache, MAX_ROW_BYTES, Scanned, Shard};
-use crate::{Fields, Result, TasksetError, TasksetErrorKind};
+use crate::{Fields, Result, TasksetError, TasksetErrorKind as Kind};
 
-/// What the cells of a column are.
+/// Type of a column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Type {
-    /// All of them are empty so far.
+    /// All cells are empty so far.
     #[default]
     Unknown,
     Bool,
@@ -75,11 +74,11 @@ struct Csv {
 struct CsvColumn {
     name: String,
     kind: Type,
-    /// How many cells have something in them.
+    /// Number of non-empty cells.
     filled: u64,
 }
 
-/// Opens files whose columns have the same types where they have the same names.
+/// Scans files; columns of the same name get one type.
 pub(super) fn open(files: &[PathBuf]) -> Result<Vec<Scanned>> {
     let mut types: BTreeMap<String, Type> = BTreeMap::new();
     let mut found = Vec::new();
@@ -132,7 +131,7 @@ fn scan(path: &Path) -> Result<(Csv, [u8; 32])> {
     Ok((Csv { handle, delimiter, columns, starts }, print))
 }
 
-/// Returns the names of the columns. One without a name is called as other tools call it.
+/// Returns the column names; unnamed columns are named as in pandas.
 fn header(path: &Path, reader: &mut Reader<Feed<'_>>) -> Result<Vec<String>> {
     let header = reader.headers().map_err(|error| bad_row(path, &error))?;
     let name = |(at, name): (usize, &str)| match name.is_empty() {
@@ -145,7 +144,7 @@ fn header(path: &Path, reader: &mut Reader<Feed<'_>>) -> Result<Vec<String>> {
             let what = format!("two columns are called `{name}`");
             let place = format!("{}, line 1", path.display());
             let hint = "rename one of them in the first line";
-            return Err(TasksetError::new(TasksetErrorKind::Row, place, what, hint));
+            return Err(Kind::Row.at(place, what, hint));
         }
     }
     Ok(names)
@@ -156,9 +155,7 @@ fn bad_row(path: &Path, error: &::csv::Error) -> TasksetError {
         Some(position) => format!("{}, line {}", path.display(), position.line()),
         None => path.display().to_string(),
     };
-    let wrong = |position, what, hint: &str| {
-        TasksetError::new(TasksetErrorKind::Row, at(position), what, hint)
-    };
+    let wrong = |position, what, hint: &str| Kind::Row.at(at(position), what, hint);
     match error.kind() {
         ::csv::ErrorKind::UnequalLengths { pos, expected_len, len } => wrong(
             pos,
@@ -176,7 +173,7 @@ fn bad_row(path: &Path, error: &::csv::Error) -> TasksetError {
     }
 }
 
-/// A file on its way to the parser: hashed, and stopped where a record does not end.
+/// Reader that hashes the file and stops at a record without end.
 struct Feed<'a> {
     file: &'a File,
     hash: Sha256,
@@ -200,9 +197,7 @@ impl Read for Feed<'_> {
 
 impl Csv {
     fn record(&mut self, index: u64) -> Result<StringRecord> {
-        let next = self.starts.get(index as usize + 1).copied();
-        let (start, end) = (self.starts[index as usize], next.unwrap_or(self.handle.len()));
-        let bytes = self.handle.read(start, end)?;
+        let bytes = self.handle.read_part(&self.starts, index as usize, self.handle.len())?;
         let mut reader = ReaderBuilder::new()
             .delimiter(self.delimiter)
             .has_headers(false)

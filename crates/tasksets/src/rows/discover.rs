@@ -1,4 +1,4 @@
-//! Which files a path means: the file itself, or those of a split in the folder of a dataset.
+//! Resolves a path to data files: the file itself, or the files of a split in a dataset folder.
 
 mod folder;
 mod saved;
@@ -7,13 +7,12 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::{Result, TasksetError, TasksetErrorKind};
+use crate::{Result, TasksetError, TasksetErrorKind as Kind};
 use rollway_base::suggest::{instead, nearest};
 
-/// Entries of a folder that are looked at for a hint at most.
+/// Maximum number of folder entries read for a hint.
 const MAX_LISTED: usize = 10_000;
 
-/// How rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum FileKind {
     Json,
@@ -43,7 +42,7 @@ impl FileKind {
     }
 }
 
-/// Returns the files that hold the rows, in order; there is at least one.
+/// Returns the data files in order, at least one.
 pub(super) fn files(
     path: &str,
     split: &str,
@@ -60,7 +59,7 @@ pub(super) fn files(
     if let Some(subset) = subset {
         let what = format!("a file has no subset `{subset}`");
         let hint = "leave `subset_name` out, or name the folder of the dataset";
-        return Err(TasksetError::new(TasksetErrorKind::Option, path, what, hint));
+        return Err(Kind::Option.at(path, what, hint));
     }
     Ok((kind(here)?, vec![here.to_owned()]))
 }
@@ -69,7 +68,7 @@ fn in_folder(here: &Path, split: &str, subset: Option<&str>) -> Result<(FileKind
     if split.contains('[') {
         let what = format!("`split: {split}` asks for a part of a split, which is not read");
         let hint = "name the split alone, and save the part as a dataset of its own";
-        return Err(TasksetError::new(TasksetErrorKind::Option, here.display(), what, hint));
+        return Err(Kind::Option.at(here.display(), what, hint));
     }
     let Some(subset) = subset else {
         return match saved::files(here, split)? {
@@ -85,10 +84,10 @@ fn in_folder(here: &Path, split: &str, subset: Option<&str>) -> Result<(FileKind
     let folders = names(here, true);
     let hint = instead(subset, folders.iter().map(String::as_str));
     let what = format!("there is no subset `{subset}`");
-    Err(TasksetError::new(TasksetErrorKind::Missing, here.display(), what, hint))
+    Err(Kind::Missing.at(here.display(), what, hint))
 }
 
-/// Returns how the rows of a file are written: by its name, or by how it begins.
+/// Returns the format of a file by its extension or its first bytes.
 fn kind(path: &Path) -> Result<FileKind> {
     if let Some(kind) = FileKind::of_name(path) {
         return Ok(kind);
@@ -105,13 +104,13 @@ fn kind(path: &Path) -> Result<FileKind> {
         [b'{' | b'[', ..] => Ok(FileKind::Json),
         [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] | [b'P', b'K', 3, 4, ..] => {
             let (what, hint) = ("a compressed file, which is not read", "unpack it first");
-            Err(TasksetError::new(TasksetErrorKind::Unsupported, path.display(), what, hint))
+            Err(Kind::Unsupported.at(path.display(), what, hint))
         }
         _ => {
             let what = "neither its name nor its beginning says what it is";
             let hint =
                 "give it a name that ends with .jsonl, .json, .csv, .tsv, .parquet or .arrow";
-            Err(TasksetError::new(TasksetErrorKind::Unsupported, path.display(), what, hint))
+            Err(Kind::Unsupported.at(path.display(), what, hint))
         }
     }
 }
@@ -136,10 +135,10 @@ fn missing(path: &str) -> TasksetError {
     } else {
         format!("there is no folder {} either", folder.display())
     };
-    TasksetError::new(TasksetErrorKind::Missing, path, "there is no such file or folder", hint)
+    Kind::Missing.at(path, "there is no such file or folder", hint)
 }
 
-/// Returns the names in a folder, in order: of all entries, or of folders alone.
+/// Returns the sorted names in a folder, of subfolders only if `only_folders`.
 fn names(folder: &Path, only_folders: bool) -> Vec<String> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let entries = entries.take(MAX_LISTED).filter_map(|entry| {

@@ -1,22 +1,21 @@
-//! Which fields the rows have.
+//! Field names of the rows.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-/// Names that are kept at most; more is no table but data in the wrong place.
+/// Maximum number of names; more indicates data in the wrong place.
 const MAX_KEYS: usize = 4096;
 
-/// The names of the fields.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FieldNames {
-    /// In how many rows each field is there and not null; none where nobody looked.
+    /// Number of rows in which each field is present and not null. `None`: unknown.
     names: BTreeMap<String, Option<u64>>,
 }
 
 impl FieldNames {
-    /// Adds a field that all rows have, and in how many it is not null if that is known.
+    /// Adds a column and its non-null count, if known.
     pub(super) fn add_column(&mut self, name: &str, present: Option<u64>) {
         self.names.insert(name.to_owned(), present);
     }
@@ -40,7 +39,7 @@ impl FieldNames {
         self.names.contains_key(name)
     }
 
-    /// Tells whether some row is known to lack a field.
+    /// Returns whether some row is known to lack a field.
     pub(crate) fn is_sometimes_absent(&self, name: &str, rows: u64) -> bool {
         match self.names.get(name) {
             Some(count) => count.is_some_and(|count| count < rows),
@@ -53,7 +52,7 @@ impl FieldNames {
     }
 }
 
-/// Reads an object for its keys, without keeping what they hold.
+/// Deserializes the keys of an object and skips the values.
 pub(super) struct KeyScan<'a>(pub(super) &'a mut FieldNames);
 
 impl<'de> DeserializeSeed<'de> for KeyScan<'_> {

@@ -1,4 +1,4 @@
-//! A file that is open as long as it is used, and is still the same when it is opened again.
+//! A data file that can be closed and reopened; a changed file is detected.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -9,10 +9,10 @@ use sha2::{Digest, Sha256};
 
 use crate::{Result, TasksetError};
 
-/// Of a larger file a sample is hashed instead of the whole.
+/// Larger files are hashed by samples.
 const WHOLE: u64 = 64 << 20;
 
-/// How many pieces of a large file are hashed, and how long each is.
+/// Number of hashed samples of a large file, and bytes of each.
 const PIECES: u64 = 256;
 const READ_CHUNK_BYTES: u64 = 64 << 10;
 
@@ -54,7 +54,7 @@ impl FileHandle {
         self.file = None;
     }
 
-    /// Returns the file, which is the one that was first opened, or one with the same content.
+    /// Returns the open file, reopened if necessary and then checked for changes.
     pub(super) fn file(&mut self) -> Result<&File> {
         let file = match self.file.take() {
             Some(file) => file,
@@ -78,7 +78,6 @@ impl FileHandle {
         again.file.ok_or_else(changed)
     }
 
-    /// Returns the bytes of a part.
     pub(super) fn read(&mut self, start: u64, end: u64) -> Result<Vec<u8>> {
         let (path, length) = (self.path.clone(), (end - start) as usize);
         let mut file = self.file()?;
@@ -96,8 +95,12 @@ impl FileHandle {
         }
     }
 
-    /// Returns a hash of the content: of the whole, or of pieces all over a large file. By it the
-    /// file is recognized when it is opened again.
+    /// Reads one of consecutive parts by their start offsets; the last ends at `end`.
+    pub(super) fn read_part(&mut self, starts: &[u64], index: usize, end: u64) -> Result<Vec<u8>> {
+        self.read(starts[index], starts.get(index + 1).copied().unwrap_or(end))
+    }
+
+    /// Returns a hash of the content, of samples for a large file. Reopening compares it.
     pub(super) fn print(&mut self) -> Result<[u8; 32]> {
         let mut hash = Sha256::new();
         hash.update(self.len.to_le_bytes());

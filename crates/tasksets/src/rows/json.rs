@@ -1,4 +1,4 @@
-//! JSON: an object a line, or a list of objects.
+//! JSON files: JSON lines, or a list of objects.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
@@ -9,9 +9,9 @@ use sha2::{Digest, Sha256};
 use super::field_names::{FieldNames, KeyScan};
 use super::file_handle::FileHandle;
 use super::{Cache, MAX_ROW_BYTES, Scanned, Shard, too_long};
-use crate::{Fields, Result, TasksetError, TasksetErrorKind};
+use crate::{Fields, Result, TasksetError, TasksetErrorKind as Kind};
 
-/// A file of which is known where every object begins.
+/// A JSON file with the offset of every object.
 #[derive(Debug)]
 pub(super) struct JsonLines {
     handle: FileHandle,
@@ -19,7 +19,7 @@ pub(super) struct JsonLines {
     end: u64,
 }
 
-/// What reading from the beginning to the end finds.
+/// State of the scan.
 struct JsonWalk<'a> {
     path: &'a Path,
     hash: Sha256,
@@ -28,7 +28,7 @@ struct JsonWalk<'a> {
     end: u64,
 }
 
-/// Opens a file of JSON, whichever of the two it is.
+/// Scans a file of JSON lines or a list of objects.
 pub(super) fn open(path: &Path) -> Result<Scanned> {
     let mut handle = FileHandle::open(path)?;
     let mut walk = JsonWalk {
@@ -50,7 +50,7 @@ pub(super) fn open(path: &Path) -> Result<Scanned> {
     Ok(Scanned { shard: Box::new(shard), keys, print: hash.finalize().into() })
 }
 
-/// Returns the first byte that says something, as far as it is among the first that are read.
+/// Returns the first non-blank byte of the first chunk.
 fn first_byte(reader: &mut impl BufRead) -> io::Result<Option<u8>> {
     let head = reader.fill_buf()?;
     let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
@@ -126,7 +126,7 @@ impl JsonWalk<'_> {
         Ok(())
     }
 
-    /// Takes down an object, which begins in a line.
+    /// Records an object that starts in a line.
     fn object(&mut self, text: &[u8], start: u64, line: u64) -> Result<()> {
         let text = text.trim_ascii_end();
         let mut json = serde_json::Deserializer::from_slice(text);
@@ -143,7 +143,7 @@ impl JsonWalk<'_> {
     fn misplaced(&self, line: u64, what: String) -> TasksetError {
         let place = format!("{}, line {line}", self.path.display());
         let hint = "a list of objects is read: `[{…}, {…}]`";
-        TasksetError::new(TasksetErrorKind::Row, place, what, hint)
+        Kind::Row.at(place, what, hint)
     }
 }
 
@@ -162,14 +162,14 @@ fn bad_row(place: String, error: &serde_json::Error, text: &[u8]) -> TasksetErro
     } else {
         "correct the row, or write the file again with a JSON library"
     };
-    // The position that it tells is that in the row, of which the line is known better.
-    let words = error.to_string();
-    let words = words.split(" at line ").next().unwrap_or_default();
-    let what = format!("not a row: {words} (column {})", error.column());
-    TasksetError::new(TasksetErrorKind::Row, place, what, hint)
+    // The position in `error` is relative to the row; the line is known better.
+    let message = error.to_string();
+    let message = message.split(" at line ").next().unwrap_or_default();
+    let what = format!("not a row: {message} (column {})", error.column());
+    Kind::Row.at(place, what, hint)
 }
 
-/// Where one is in a list of objects.
+/// State of the scan of a list of objects.
 #[derive(Default)]
 struct Bracket {
     depth: usize,
@@ -244,10 +244,8 @@ impl Shard for JsonLines {
     }
 
     fn row(&mut self, index: u64, _: (&mut Cache, usize)) -> Result<Fields> {
-        let next = self.starts.get(index as usize + 1).copied();
-        let (start, end) = (self.starts[index as usize], next.unwrap_or(self.end));
-        let text = self.handle.read(start, end)?;
-        // Behind the object there is the comma, the end of the list, or an empty line.
+        let text = self.handle.read_part(&self.starts, index as usize, self.end)?;
+        // A comma, the end of the list or blank lines may follow the object.
         let mut objects = serde_json::Deserializer::from_slice(&text).into_iter::<Fields>();
         match objects.next() {
             Some(Ok(fields)) => Ok(fields),

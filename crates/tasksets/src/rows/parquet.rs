@@ -1,4 +1,4 @@
-//! Parquet: rows in groups, decoded a few at a time.
+//! Parquet files: rows are decoded in blocks.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -13,32 +13,32 @@ use parquet::file::metadata::RowGroupMetaData;
 
 use super::column_error::{ColumnFault, keys, row, survive};
 use super::file_handle::FileHandle;
-use super::{Cache, Scanned, Shard};
-use crate::{Fields, Result, TasksetError, TasksetErrorKind};
+use super::{Cache, Scanned, Shard, locate};
+use crate::{Fields, Result, TasksetErrorKind as Kind};
 
-/// Rows that are decoded together.
+/// Rows decoded together.
 const BLOCK: u64 = 64;
 
 struct Parquet {
     handle: FileHandle,
-    /// The number of rows up to and with each group.
+    /// Cumulative row counts of the row groups.
     group_ends: Vec<u64>,
     metadata: Option<ArrowReaderMetadata>,
     reader: Option<ParquetReader>,
-    /// Blocks that will be wanted soon, in order.
+    /// Blocks requested next, in order.
     plan: Vec<RowBlock>,
 }
 
-/// A reader that stands before a block. What is read in order, or was planned, need not be searched
-/// for from the beginning of its group.
+/// A reader positioned before a block. Sequential or planned reads do not start at the beginning of
+/// the row group.
 struct ParquetReader {
     next: RowBlock,
-    /// What follows, if it is not simply the next block.
+    /// Planned blocks that follow. `None`: the next block.
     planned: Option<VecDeque<RowBlock>>,
     batches: ParquetRecordBatchReader,
 }
 
-/// Rows of one group that are decoded together.
+/// Block of rows of one row group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RowBlock {
     group: usize,
@@ -62,7 +62,7 @@ pub(super) fn open(path: &Path) -> Result<Scanned> {
     Ok(Scanned { shard: Box::new(shard), keys, print })
 }
 
-/// Refuses what would otherwise be found when the first row is read.
+/// Refuses unsupported compression at opening instead of at the first row.
 fn refuse_codecs(path: &Path, groups: &[RowGroupMetaData]) -> Result<()> {
     let columns = groups.iter().flat_map(RowGroupMetaData::columns);
     let unread = |codec: Compression| match codec {
@@ -74,15 +74,14 @@ fn refuse_codecs(path: &Path, groups: &[RowGroupMetaData]) -> Result<()> {
         Some(codec) => {
             let what = format!("compressed with {codec}, which is not read");
             let hint = "write it with zstd, snappy, gzip, lz4 or without compression";
-            let kind = TasksetErrorKind::Unsupported;
-            Err(TasksetError::new(kind, path.display(), what, hint))
+            Err(Kind::Unsupported.at(path.display(), what, hint))
         }
         None => Ok(()),
     }
 }
 
-/// Returns how many cells of a column are not null, where every group says so. Cells with parts
-/// have numbers for the parts alone.
+/// Returns the number of non-null cells of a column if all groups state it. Nested columns have
+/// statistics for their leaves only.
 fn present(groups: &[RowGroupMetaData], column: usize) -> Option<u64> {
     let count = |group: &RowGroupMetaData| {
         let mut leaves = group.columns().iter().enumerate();
@@ -107,10 +106,9 @@ impl Parquet {
         Ok(self.metadata.insert(metadata).clone())
     }
 
-    /// Returns where a row is, and its place there.
+    /// Returns the block of a row and its index in the block.
     fn find(&self, index: u64) -> (RowBlock, usize) {
-        let group = self.group_ends.partition_point(|end| *end <= index);
-        let row = index - if group == 0 { 0 } else { self.group_ends[group - 1] };
+        let (group, row) = locate(&self.group_ends, index);
         (RowBlock { group, number: row / BLOCK }, (row % BLOCK) as usize)
     }
 
@@ -122,7 +120,7 @@ impl Parquet {
         };
         survive(&path, || {
             loop {
-                let ended = || ColumnFault::Words("a group has fewer rows than it says".to_owned());
+                let ended = || ColumnFault::Other("a group has fewer rows than it says".to_owned());
                 let batch = reader.batches.next().ok_or_else(ended)??;
                 let is_wanted = reader.next == block;
                 let goes_on = reader.advance();
@@ -134,7 +132,7 @@ impl Parquet {
         })
     }
 
-    /// Opens a reader for a block and what is wanted after it.
+    /// Opens a reader for a block and the planned blocks behind it.
     fn read_from(&mut self, block: RowBlock) -> Result<ParquetReader> {
         let metadata = self.metadata()?;
         let path = self.handle.path().to_owned();
@@ -163,7 +161,7 @@ impl Parquet {
         Ok(ParquetReader { next: block, planned, batches })
     }
 
-    /// Returns the number of a block among all, for the cache.
+    /// Returns the cache number of a block.
     fn ordinal(&self, block: RowBlock) -> usize {
         let start = if block.group == 0 { 0 } else { self.group_ends[block.group - 1] };
         (start + block.number * BLOCK) as usize
@@ -171,13 +169,13 @@ impl Parquet {
 }
 
 impl ParquetReader {
-    /// Tells whether a block is the next one or comes later.
+    /// Returns whether the reader reaches a block without seeking.
     fn leads_to(&self, block: RowBlock) -> bool {
         let is_planned = || self.planned.as_ref().is_some_and(|it| it.contains(&block));
         self.next == block || is_planned()
     }
 
-    /// Notes that a block was read, and tells whether there may be another.
+    /// Moves behind the block just read. Returns whether there may be another.
     fn advance(&mut self) -> bool {
         let next = match &mut self.planned {
             None => Some(RowBlock { number: self.next.number + 1, ..self.next }),
@@ -188,7 +186,7 @@ impl ParquetReader {
     }
 }
 
-/// Returns what to read and what to leave out of a group with so many rows.
+/// Returns the row selection of the blocks in a group of `rows` rows.
 fn selection(blocks: &VecDeque<RowBlock>, rows: u64) -> RowSelection {
     let mut selectors = Vec::new();
     let mut at = 0;
@@ -212,14 +210,7 @@ impl Shard for Parquet {
     fn row(&mut self, index: u64, (cache, number): (&mut Cache, usize)) -> Result<Fields> {
         let (block, at) = self.find(index);
         let key = (number, self.ordinal(block));
-        let batch = match cache.get(key) {
-            Some(batch) => batch,
-            None => {
-                let batch = self.decode(block)?;
-                cache.put(key, batch.clone());
-                batch
-            }
-        };
+        let batch = cache.get_or(key, || self.decode(block))?;
         row(self.handle.path(), &batch, at)
     }
 

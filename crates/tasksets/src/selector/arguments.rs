@@ -1,32 +1,31 @@
-//! The arguments of `difficulty_based`.
+//! Arguments of `difficulty_based`.
 
 use serde_json::Value;
 
 use rollway_base::suggest::instead;
 use rollway_config::Args;
 
-/// How difficulties are estimated and rows chosen by them.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct DifficultyArguments {
-    /// How many runs an estimate stands for.
+    /// Number of runs that an estimate stands for.
     pub(super) m: f64,
-    /// How fast old estimates are forgotten.
+    /// Decay of old estimates.
     pub(super) lamb: f64,
-    /// How much the features count beside what is observed.
+    /// Weight of the features relative to observations.
     pub(super) rho: f64,
-    /// The pass rate that is looked for.
+    /// Target pass rate.
     pub(super) target_reward: f64,
-    /// 0: the nearest rows. Above: how far from them choices go.
+    /// Temperature; 0 selects the nearest rows.
     pub(super) tau: f64,
-    /// Whether a pass rate is drawn from its distribution instead of its mean.
+    /// Draws pass rates from their distribution instead of using the mean.
     pub(super) do_sample: bool,
-    /// Whether `rho` is halved when the features mislead.
+    /// Halves `rho` when the features mislead.
     pub(super) adaptive_rho: bool,
 }
 
 const NAMES: [&str; 7] = ["m", "lamb", "rho", "target_reward", "tau", "do_sample", "adaptive_rho"];
 
-/// Reads them; what is wrong comes with its remedy.
+/// Parses the arguments; an error is a problem and its remedy.
 pub(super) fn read(args: &Args) -> Result<DifficultyArguments, (String, String)> {
     if let Some(name) = args.keys().find(|name| !NAMES.contains(&name.as_str())) {
         let hint = instead(name, NAMES.into_iter());

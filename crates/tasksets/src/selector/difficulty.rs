@@ -1,9 +1,8 @@
-//! How hard each row is for the model as it is now.
+//! Estimated difficulty of each row for the current model.
 //!
-//! The features of a row are the pass rates of two models. Where the model stands between the two
-//! is estimated from what is observed, and tells what to expect of rows that it has not seen. Each
-//! row has a beta distribution of its pass rate, which what is observed and what is expected both
-//! move.
+//! The features of a row are the pass rates of a weak and a strong model. Observations locate the
+//! model between the two, which predicts the pass rates of unseen rows. Observations and
+//! predictions update the beta distribution of each row's pass rate.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -12,13 +11,13 @@ use rand_distr::{Beta, Gumbel};
 use super::arguments::DifficultyArguments;
 use crate::state::EstimateState;
 
-/// How much of the last estimate of the model is kept.
+/// Weight of the previous capability estimate.
 const ESTIMATE_DECAY: f64 = 0.9;
 
-/// Keeps a division from going wrong where both models are equally good.
+/// Avoids a division by zero where both models are equally good.
 const TINY: f64 = 1e-6;
 
-/// The mean error from which on the features are trusted less.
+/// Mean error from which the features count as misleading.
 const MISLEADING: f64 = 0.25;
 
 #[derive(Debug)]
@@ -26,7 +25,7 @@ pub(super) struct DifficultyEstimates {
     arguments: DifficultyArguments,
     features: Vec<[f64; 2]>,
     rho: f64,
-    /// Where the model stands: 0 as good as the first, 1 as good as the second.
+    /// Position of the model: 0 as good as the weak, 1 as good as the strong one.
     capability: Option<f64>,
     alphas: Vec<f64>,
     betas: Vec<f64>,
@@ -39,18 +38,18 @@ impl DifficultyEstimates {
         Self { arguments, features, rho, capability: None, alphas: ones.clone(), betas: ones }
     }
 
-    /// Returns different rows whose pass rate is near the one that is looked for.
+    /// Returns distinct rows with a pass rate near the target.
     pub(super) fn choose(&self, rng: &mut ChaCha8Rng, count: u32) -> Vec<u32> {
         let DifficultyArguments { target_reward, tau, do_sample, .. } = self.arguments;
         let rates = self.alphas.iter().zip(&self.betas).map(|(alpha, beta)| {
             let mean = alpha / (alpha + beta);
-            // Parameters that define no distribution are those of a rate that is certain.
+            // Degenerate parameters describe a certain rate.
             let distribution = do_sample.then(|| Beta::new(*alpha, *beta).ok()).flatten();
             distribution.map_or(mean, |beta| rng.sample(beta))
         });
         let mut scores: Vec<f64> = rates.map(|rate| -(target_reward - rate).abs()).collect();
         if let (true, Ok(noise)) = (tau > 0.0, Gumbel::new(0.0, 1.0)) {
-            // The largest scores with such noise are a sample without repetition of their softmax.
+            // Gumbel top-k: a sample without replacement of the softmax.
             for score in &mut scores {
                 *score = *score / tau + rng.sample(noise);
             }
@@ -69,7 +68,7 @@ impl DifficultyEstimates {
         rows
     }
 
-    /// Learns the pass rates of rows, each of which comes once.
+    /// Updates the estimates with pass rates, at most one per row.
     pub(super) fn update(&mut self, observed: &[(u32, f64)]) {
         if observed.is_empty() {
             return;
@@ -110,8 +109,7 @@ impl DifficultyEstimates {
         EstimateState { coefficients, alphas, betas }
     }
 
-    /// Goes on from a state that fits. What the configuration says about `rho` counts, unless it
-    /// adapts itself.
+    /// Resumes from a state that fits. The configured `rho` counts unless it adapts.
     pub(super) fn restore(&mut self, state: &EstimateState) {
         self.capability = state.coefficients.get(1).copied();
         if self.arguments.adaptive_rho {

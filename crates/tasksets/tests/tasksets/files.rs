@@ -1,6 +1,5 @@
-//! Files of every kind give the rows that were written.
+//! Reading of every file format.
 
-use std::fs::File;
 use std::sync::Arc;
 
 use arrow_array::builder::{ListBuilder, MapBuilder, StringBuilder};
@@ -10,13 +9,12 @@ use arrow_array::{
     Float32Array, Float64Array, Int64Array, LargeStringArray, ListArray, StringArray, StructArray,
     TimestampMillisecondArray, UInt64Array,
 };
-use arrow_ipc::writer::{FileWriter, StreamWriter};
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use rollway_config::SelectorType;
 use serde_json::{Value, json};
 
-use crate::help::{columns, epochs, folder, parquet, read, selected, taskset, write};
+use crate::help::{arrow, columns, epochs, folder, parquet, read, selected, taskset, write};
 
 #[test]
 fn json_lines_are_read_with_blank_lines_marks_and_without_a_last_line_break() {
@@ -140,16 +138,10 @@ fn every_type_of_parquet_and_arrow_becomes_the_json_it_means() {
         assert_eq!(read(taskset(&path)), expected, "{name}");
     }
     let path = folder.path().join("stream.arrow");
-    let mut writer = StreamWriter::try_new(File::create(&path).unwrap(), &batch.schema()).unwrap();
-    writer.write(&batch).unwrap();
-    writer.finish().unwrap();
+    arrow(&path, &batch, 3);
     assert_eq!(read(taskset(&path)), expected);
-
     let path = folder.path().join("file.feather");
-    let mut writer = FileWriter::try_new(File::create(&path).unwrap(), &batch.schema()).unwrap();
-    writer.write(&batch.slice(0, 2)).unwrap();
-    writer.write(&batch.slice(2, 1)).unwrap();
-    writer.finish().unwrap();
+    arrow(&path, &batch, 2);
     assert_eq!(read(taskset(&path)), expected);
 }
 
@@ -166,14 +158,7 @@ fn rows_are_found_in_any_order_over_groups_batches_and_many_files() {
         let properties = WriterProperties::builder().set_max_row_group_row_count(Some(group));
         let path = folder.path().join("p").join(&name).with_extension("parquet");
         parquet(&path, &batch, properties.build());
-        let path = folder.path().join("a").join(&name).with_extension("arrow");
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let file = File::create(&path).unwrap();
-        let mut writer = StreamWriter::try_new(file, &batch.schema()).unwrap();
-        for start in (0..150).step_by(40) {
-            writer.write(&batch.slice(start, 40.min(150 - start))).unwrap();
-        }
-        writer.finish().unwrap();
+        arrow(&folder.path().join("a").join(&name).with_extension("arrow"), &batch, 40);
     }
     for kind in ["p", "a"] {
         let path = folder.path().join(kind);

@@ -1,16 +1,15 @@
 //! Folders of datasets, as hubs and libraries write them.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::StringArray;
-use arrow_ipc::writer::StreamWriter;
 use rollway_config::Taskset;
 use rollway_tasksets::TasksetErrorKind;
 use serde_json::{Value, json};
 
-use crate::help::{columns, folder, read, refused, taskset, write};
+use crate::help::{arrow, assert_refused, columns, folder, read, refused, taskset, write};
 
 fn prompts(taskset: Taskset) -> Vec<String> {
     let text = |row: Value| row["prompt"].as_str().unwrap().to_owned();
@@ -37,10 +36,7 @@ fn save_to_disk(folder: &Path, split: Option<&str>, shards: &[&[&str]]) {
     for (number, rows) in shards.iter().enumerate() {
         let name = format!("data-{number:05}-of-{:05}.arrow", shards.len());
         let batch = columns(&[("prompt", Arc::new(StringArray::from(rows.to_vec())))]);
-        let file = File::create(folder.join(&name)).unwrap();
-        let mut writer = StreamWriter::try_new(file, &batch.schema()).unwrap();
-        writer.write(&batch).unwrap();
-        writer.finish().unwrap();
+        arrow(&folder.join(&name), &batch, 9);
         files.push(json!({"filename": name}));
     }
     let state = json!({"_data_files": files, "_split": split, "_format_type": null});
@@ -73,8 +69,7 @@ fn a_saved_dictionary_of_datasets_has_splits() {
     save_to_disk(&folder.path().join("test"), Some("test"), &[&["b"]]);
     assert_eq!(prompts(taskset(folder.path())), ["a"]);
     assert_eq!(prompts(split(folder.path(), "test")), ["b"]);
-    let error = refused(split(folder.path(), "tset"));
-    assert!(error.to_string().contains("did you mean `test`?"), "{error}");
+    assert_refused(split(folder.path(), "tset"), "did you mean `test`?");
 }
 
 #[test]
@@ -90,10 +85,8 @@ fn files_belong_to_the_split_that_they_name() {
     assert_eq!(prompts(taskset(here)), ["a", "b"]);
     assert_eq!(prompts(split(here, "train_sft")), ["c"]);
     assert_eq!(prompts(split(here, "test")), ["d"]);
-    let error = refused(split(here, "validation"));
-    assert!(error.to_string().contains("available: test, train, train_sft"), "{error}");
-    let error = refused(split(here, "train[:10%]"));
-    assert!(error.to_string().contains("a part of a split"), "{error}");
+    assert_refused(split(here, "validation"), "available: test, train, train_sft");
+    assert_refused(split(here, "train[:10%]"), "a part of a split");
 }
 
 #[test]
@@ -106,10 +99,8 @@ fn subsets_are_folders_and_must_be_chosen() {
     assert_eq!(prompts(subset(here, "main", "train")), ["a"]);
     assert_eq!(prompts(subset(here, "main", "validation")), ["b"]);
     assert_eq!(prompts(subset(here, "socratic", "train")), ["c"]);
-    let error = refused(taskset(here));
-    assert!(error.to_string().contains("several subsets: main, socratic"), "{error}");
-    let error = refused(subset(here, "mian", "train"));
-    assert!(error.to_string().contains("did you mean `main`?"), "{error}");
+    assert_refused(taskset(here), "several subsets: main, socratic");
+    assert_refused(subset(here, "mian", "train"), "did you mean `main`?");
 }
 
 #[test]
@@ -120,6 +111,5 @@ fn a_folder_without_splits_is_one_split() {
     assert_eq!(prompts(taskset(folder.path())), ["a", "b"]);
     assert_eq!(refused(split(folder.path(), "test")).kind, TasksetErrorKind::Missing);
     write(&folder, "three.jsonl", line("c"));
-    let error = refused(taskset(folder.path()));
-    assert!(error.to_string().contains("as JSON and as CSV"), "{error}");
+    assert_refused(taskset(folder.path()), "as JSON and as CSV");
 }

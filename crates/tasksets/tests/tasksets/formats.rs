@@ -1,10 +1,10 @@
-//! Rows become tasks as the format says.
+//! Conversion of rows to tasks by the format.
 
 use rollway_config::{BufferConfig, Format, Taskset};
 use rollway_tasksets::{SelectedTask, TasksetOpener};
 use serde_json::{Value, json};
 
-use crate::help::{buffer, folder, refused, taskset, write};
+use crate::help::{assert_refused, buffer, folder, taskset, write};
 
 fn first(buffer: &BufferConfig) -> SelectedTask {
     TasksetOpener::new(buffer).train().unwrap().all().next().unwrap().unwrap()
@@ -140,9 +140,11 @@ fn what_makes_no_task_is_refused_with_its_line() {
     let buffer = buffer(vec![Taskset { format, ..taskset(&path) }]);
     let error = TasksetOpener::new(&buffer).train().unwrap().next_batch(1).unwrap_err();
     assert!(error.to_string().contains("`w` holds 3, which is no name"), "{error}");
-    let error = refused(Taskset {
-        format: Format { response_key: "anwser".into(), ..Format::default() },
-        ..taskset(&write(&folder, "a.jsonl", r#"{"prompt": "x", "answer": 3}"#))
-    });
-    assert!(error.to_string().contains("did you mean `answer`?"), "{error}");
+    assert_refused(
+        Taskset {
+            format: Format { response_key: "anwser".into(), ..Format::default() },
+            ..taskset(&write(&folder, "a.jsonl", r#"{"prompt": "x", "answer": 3}"#))
+        },
+        "did you mean `answer`?",
+    );
 }

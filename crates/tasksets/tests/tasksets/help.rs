@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch};
+use arrow_ipc::writer::{FileWriter, StreamWriter};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 use rollway_config::{BufferConfig, DataSelector, SelectorType, Taskset};
@@ -45,6 +46,23 @@ pub(crate) fn parquet(path: &Path, batch: &RecordBatch, properties: WriterProper
     let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
     writer.write(batch).unwrap();
     writer.close().unwrap();
+}
+
+/// Writes an Arrow stream, or a file with a footer for `.feather`, `rows` rows per batch.
+pub(crate) fn arrow(path: &Path, batch: &RecordBatch, rows: usize) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let (file, schema) = (File::create(path).unwrap(), batch.schema());
+    let starts = (0..batch.num_rows()).step_by(rows);
+    let parts = starts.map(|start| batch.slice(start, rows.min(batch.num_rows() - start)));
+    if path.extension().is_some_and(|extension| extension == "feather") {
+        let mut writer = FileWriter::try_new(file, &schema).unwrap();
+        parts.for_each(|part| writer.write(&part).unwrap());
+        writer.finish().unwrap();
+    } else {
+        let mut writer = StreamWriter::try_new(file, &schema).unwrap();
+        parts.for_each(|part| writer.write(&part).unwrap());
+        writer.finish().unwrap();
+    }
 }
 
 pub(crate) fn taskset(path: &Path) -> Taskset {
@@ -89,7 +107,13 @@ pub(crate) fn refused(taskset: Taskset) -> TasksetError {
     TasksetOpener::new(&buffer(vec![taskset])).train().unwrap_err()
 }
 
-/// Which rows a batch has: taskset and index.
+/// Asserts that a taskset is refused with a message.
+pub(crate) fn assert_refused(taskset: Taskset, expected: &str) {
+    let error = refused(taskset).to_string();
+    assert!(error.contains(expected), "{error}");
+}
+
+/// Taskset and row of each task.
 pub(crate) fn picks(batch: &[SelectedTask]) -> Vec<(usize, u64)> {
     batch.iter().map(|drawn| (drawn.source.taskset_id, drawn.index)).collect()
 }

@@ -1,4 +1,4 @@
-//! Tasksets through their public face: files as people have them, orders, budgets, resuming.
+//! Tasksets through the public API.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -1,10 +1,10 @@
-//! What people get wrong gives one message that says where, what and the remedy.
+//! Errors state location, problem and remedy.
 
 use std::fs::File;
 use std::sync::Arc;
 
 use arrow_array::{Int64Array, StringArray};
-use arrow_ipc::writer::{FileWriter, StreamWriter};
+use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{DataType, Field};
 use parquet::file::properties::WriterProperties;
 use proptest::prelude::*;
@@ -13,7 +13,8 @@ use rollway_tasksets::{TasksetErrorKind as Kind, TasksetOpener};
 use serde_json::json;
 
 use crate::help::{
-    buffer, columns, folder, parquet, read, refused, rows, selected, taskset, write,
+    arrow, assert_refused, buffer, columns, folder, parquet, read, refused, rows, selected,
+    taskset, write,
 };
 
 #[test]
@@ -23,10 +24,9 @@ fn a_path_that_is_not_there_names_the_nearest_one() {
     let error = refused(taskset(&folder.path().join("task.jsonl")));
     assert_eq!(error.kind, Kind::Missing);
     assert!(error.hint.contains("tasks.jsonl`?"), "{error}");
-    let error = refused(Taskset { path: Some("nobody/nothing".into()), ..Taskset::default() });
-    assert!(error.hint.contains("--repo-type dataset nobody/nothing"), "{error}");
-    let error = refused(Taskset::default());
-    assert!(error.to_string().contains("it has no `path`"), "{error}");
+    let error = refused(Taskset { path: Some("owner/nothing".into()), ..Taskset::default() });
+    assert!(error.hint.contains("--repo-type dataset owner/nothing"), "{error}");
+    assert_refused(Taskset::default(), "it has no `path`");
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn a_set_without_rows_is_refused() {
 #[test]
 fn a_bad_row_is_named_with_its_line() {
     let folder = folder();
-    for (name, text, line, words) in [
+    for (name, text, line, expected) in [
         ("a.jsonl", "{\"prompt\": 1}\n\n{\"prompt\": }\n", 3, "correct the row"),
         ("b.jsonl", "{\"prompt\": 1}\n[1]\n", 2, "every row is an object"),
         ("c.jsonl", "{\"prompt\": NaN}\n", 1, "no NaN"),
@@ -64,13 +64,13 @@ fn a_bad_row_is_named_with_its_line() {
         let error = refused(taskset(&write(&folder, name, text)));
         assert_eq!(error.kind, Kind::Row, "{error}");
         assert!(error.place.ends_with(&format!("{name}, line {line}")), "{error}");
-        assert!(error.hint.contains(words), "{error}");
+        assert!(error.hint.contains(expected), "{error}");
     }
     let error = refused(taskset(&write(&folder, "l.csv", b"prompt\n\xff\n")));
     assert!(error.hint.contains("UTF-8"), "{error}");
 }
 
-/// Text with everything that can be in a list of objects, most of it not quite right.
+/// Mostly invalid lists of objects.
 fn nearly_a_list() -> impl Strategy<Value = String> {
     let parts = ["{\"a\": 1}", "{}", ",", ",", "[", "]", "{", "}", "\"", "\\", " ", "\n", "3"];
     let whole = r#"{"b": ["]},{[\"\\", {"c": [1, {}]}]}"#;
@@ -159,14 +159,8 @@ fn a_row_without_a_prompt_is_found_before_the_first_batch() {
     let texts = StringArray::from(vec![Some("a"), None, Some("b")]);
     let batch = columns(&[("parts", Arc::new(parts)), ("prompt", Arc::new(texts))]);
     parquet(&folder.path().join("a.parquet"), &batch, WriterProperties::default());
-    let file = File::create(folder.path().join("a.arrow")).unwrap();
-    let mut writer = StreamWriter::try_new(file, &batch.schema()).unwrap();
-    writer.write(&batch).unwrap();
-    writer.finish().unwrap();
-    let file = File::create(folder.path().join("a.feather")).unwrap();
-    let mut writer = FileWriter::try_new(file, &batch.schema()).unwrap();
-    writer.write(&batch).unwrap();
-    writer.finish().unwrap();
+    arrow(&folder.path().join("a.arrow"), &batch, 3);
+    arrow(&folder.path().join("a.feather"), &batch, 3);
     write(&folder, "a.csv", "prompt,x\na,1\n,2\nb,3\n");
     for (name, place) in [
         ("a.parquet", "a.parquet, row 2"),
@@ -195,7 +189,7 @@ fn selectors_refuse_what_they_do_not_know() {
     };
     let (difficulty, easy) = (SelectorType::DifficultyBased, SelectorType::OfflineEasy2hard);
     let pair = &["weak", "strong"];
-    for (error, words) in [
+    for (error, expected) in [
         (with(difficulty, pair, json!({"lambda": 1})), "did you mean `lamb`?"),
         (with(difficulty, pair, json!({"rho": 2})), "from 0 to 1"),
         (with(difficulty, pair, json!({"tau": -1})), "not below 0"),
@@ -206,7 +200,7 @@ fn selectors_refuse_what_they_do_not_know() {
         (with(easy, &["prompt"], json!({})), "needs a number"),
         (with(SelectorType::Shuffle, &[], json!({"m": 1})), "takes no kwargs"),
     ] {
-        assert!(error.contains(words), "{error}");
+        assert!(error.contains(expected), "{error}");
     }
 }
 
@@ -238,7 +232,7 @@ fn a_file_that_changes_in_use_is_an_error_and_nothing_is_skipped() {
     std::fs::write(&path, &text).unwrap();
     assert!(tasks.next_batch(4).unwrap().is_some());
 
-    // Other rows of the same length are other rows.
+    // Changed rows of the same length are detected.
     let set = || TasksetOpener::new(&buffer(vec![taskset(&path)])).train().unwrap();
     let mut tasks = set();
     let changed = String::from_utf8(text).unwrap().replace("a.jsonl 3", "A.jsonl 3");

@@ -153,9 +153,9 @@ fn difficulty_goes_where_the_target_is() {
     set.data_selector.kwargs = kwargs.as_object().unwrap().clone();
     let mut tasks = steps(vec![set], 10);
     // The model is as good as the strong one: rows in the middle are solved half the time.
-    let told: Vec<(u64, u64, f64)> = (0..50).map(|at| (0, at, at as f64 / 50.0)).collect();
+    let rates: Vec<(u64, u64, f64)> = (0..50).map(|at| (0, at, at as f64 / 50.0)).collect();
     for _ in 0..5 {
-        tasks.feedback(&metric(&told));
+        tasks.feedback(&metric(&rates));
     }
     let batch = tasks.next_batch(5).unwrap().unwrap();
     let mut found: Vec<u64> = picks(&batch).into_iter().map(|(_, index)| index).collect();
@@ -172,8 +172,8 @@ fn feedback_about_anything_is_counted_and_harmless() {
     let mut tasks = steps(vec![one, other], 10);
     let before = tasks.state();
     assert_eq!(tasks.feedback(&metric(&[])), Default::default());
-    let told = [(0, 5, 0.5), (0, u64::MAX, 0.5), (7, 0, 0.5), (0, 1, f64::NAN), (1, 2, 3.0)];
-    let learned = tasks.feedback(&metric(&told));
+    let rates = [(0, 5, 0.5), (0, u64::MAX, 0.5), (7, 0, 0.5), (0, 1, f64::NAN), (1, 2, 3.0)];
+    let learned = tasks.feedback(&metric(&rates));
     assert_eq!((learned.unknown, learned.invalid, learned.not_needed), (3, 1, 1));
     assert_eq!((learned.used, learned.clipped), (0, 0));
     assert_eq!(tasks.state(), before);

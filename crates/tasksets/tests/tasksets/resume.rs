@@ -1,4 +1,4 @@
-//! A job that is saved and restored goes on as if nothing had happened, or says why not.
+//! Saving and restoring: identical continuation, or an error.
 
 use proptest::prelude::*;
 use rollway_config::{SelectorType, Taskset};
@@ -8,8 +8,8 @@ use serde_json::json;
 
 use crate::help::{SELECTORS, folder, picks, rows, selected, steps};
 
-/// Tells how tasks went: the same for the same tasks.
-fn tell(tasks: &mut TaskStream, batch: &[SelectedTask]) {
+/// Reports deterministic pass rates.
+fn report(tasks: &mut TaskStream, batch: &[SelectedTask]) {
     let rate = |drawn: &SelectedTask| PassRate {
         taskset_id: drawn.source.taskset_id as u64,
         index: drawn.index,
@@ -22,13 +22,13 @@ fn tell(tasks: &mut TaskStream, batch: &[SelectedTask]) {
 fn play(tasks: &mut TaskStream, steps: usize, size: u32) -> Vec<(usize, u64)> {
     let step = |_| {
         let batch = tasks.next_batch(size).unwrap()?;
-        tell(tasks, &batch);
+        report(tasks, &batch);
         Some(picks(&batch))
     };
     (0..steps).map_while(step).flatten().collect()
 }
 
-/// Returns a state as it is after a file was written and read.
+/// Returns a state after a JSON round trip.
 fn stored(state: &TasksetState) -> TasksetState {
     serde_json::from_str(&serde_json::to_string(state).unwrap()).unwrap()
 }
@@ -106,11 +106,11 @@ fn a_state_of_another_selector_or_a_damaged_one_is_refused() {
     let mut tasks = with(SelectorType::DifficultyBased, 5);
     play(&mut tasks, 2, 2);
     let state = tasks.state();
-    let refused = |state: &TasksetState, words: &str| {
+    let refused = |state: &TasksetState, expected: &str| {
         let mut tasks = with(SelectorType::DifficultyBased, 5);
         let error = tasks.restore(state).unwrap_err();
         assert_eq!(error.kind, TasksetErrorKind::State);
-        assert!(error.to_string().contains(words), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
         assert_eq!(tasks.state(), with(SelectorType::DifficultyBased, 5).state());
     };
     let changed = |change: &dyn Fn(&mut TasksetState)| {

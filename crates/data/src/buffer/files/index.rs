@@ -1,7 +1,7 @@
-//! What was acknowledged: lots, names of experiences, writers and where readers stand.
+//! Index of acknowledged write batches, sample ids, writers and reader positions.
 //!
-//! It is an SQLite database, so that memory stays small however much there is. It changes under a
-//! lock of our own, because SQLite would ask for its lock again and again instead of waiting.
+//! An SQLite database, so that memory stays small. Changes take a file lock, because SQLite polls
+//! for its own lock instead of waiting.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,7 +9,6 @@ use std::path::Path;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
 use super::IoContext;
-use super::position::Position;
 use super::wake_file::WakeFile;
 use crate::Sample;
 use crate::buffer::{BufferError, Result};
@@ -28,26 +27,26 @@ const TABLES: &str = "
         WITHOUT ROWID;
 ";
 
-/// A lot in the index.
+/// An indexed write batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::buffer) struct IndexEntry {
     pub(in crate::buffer) number: u64,
-    /// Its file, if the store has several.
+    /// File name, if the store has several.
     pub(in crate::buffer) place: String,
-    /// Where it begins in the file.
+    /// Offset in the file.
     pub(in crate::buffer) begin: u64,
     pub(in crate::buffer) bytes: u64,
-    /// CRC-32 of its bytes.
+    /// CRC-32 of the bytes.
     pub(in crate::buffer) checksum: u32,
-    /// How many samples it has. A lot without any has no data.
+    /// Number of samples; a batch without samples has no data.
     pub(in crate::buffer) samples: u64,
 }
 
-/// The index of a buffer. Everyone opens one of his own.
+/// Index of a buffer; every writer and reader opens its own.
 pub(in crate::buffer) struct FileIndex {
     connection: Connection,
     lock: File,
-    bell: WakeFile,
+    wake_file: WakeFile,
     storage: String,
 }
 
@@ -56,21 +55,21 @@ impl FileIndex {
         let path = folder.join("lock");
         let lock = File::options().create(true).truncate(false).write(true).open(path);
         let lock = lock.at(&storage)?;
-        let bell = WakeFile::open(folder, &storage)?;
+        let wake_file = WakeFile::open(folder, &storage)?;
         let connect = || -> rusqlite::Result<Connection> {
             let connection = Connection::open(folder.join("index.sqlite"))?;
             connection.pragma_update(None, "journal_mode", "wal")?;
             connection.pragma_update(None, "synchronous", "full")?;
             Ok(connection)
         };
-        // Changing the mode is a change too.
+        // Changing the mode is a change, too.
         lock.lock().at(&storage)?;
         let connection = connect().at(&storage)?;
         lock.unlock().at(&storage)?;
-        Ok(Self { connection, lock, bell, storage })
+        Ok(Self { connection, lock, wake_file, storage })
     }
 
-    /// Makes changes, all or none. They are durable when it returns.
+    /// Applies changes atomically; they are durable on return.
     pub(super) fn change<T>(&mut self, make: impl FnOnce(&Change<'_>) -> Result<T>) -> Result<T> {
         self.lock.lock().at(&self.storage)?;
         let storage = &self.storage;
@@ -86,19 +85,17 @@ impl FileIndex {
         done
     }
 
-    /// Wakes readers.
-    pub(super) fn ring(&mut self) {
-        self.bell.ring();
+    pub(super) fn notify(&mut self) {
+        self.wake_file.notify();
     }
 
-    /// Returns the first lot with samples behind a number.
+    /// Returns the first batch with samples behind a number.
     pub(super) fn after(&self, number: u64) -> Result<Option<IndexEntry>> {
         let sql = "SELECT * FROM lots WHERE number > ? AND samples > 0 ORDER BY number LIMIT 1";
         self.entry(sql, number)
     }
 
-    /// Returns a lot.
-    pub(super) fn lot(&self, number: u64) -> Result<Option<IndexEntry>> {
+    pub(super) fn batch(&self, number: u64) -> Result<Option<IndexEntry>> {
         self.entry("SELECT * FROM lots WHERE number = ?", number)
     }
 
@@ -109,10 +106,10 @@ impl FileIndex {
         Ok(closed.at(&self.storage)?.unwrap_or_default())
     }
 
-    /// Returns up to where a reader has acknowledged.
+    /// Returns the acknowledged position of a reader.
     pub(super) fn position(&self, reader: &str) -> Result<Position> {
         let sql = "SELECT lot, row FROM readers WHERE name = ?";
-        let read = |row: &Row<'_>| Ok(Position { lot: row.get(0)?, row: row.get(1)? });
+        let read = |row: &Row<'_>| Ok(Position { batch: row.get(0)?, row: row.get(1)? });
         let position = self.connection.query_row(sql, [reader], read).optional();
         Ok(position.at(&self.storage)?.unwrap_or_default())
     }
@@ -123,14 +120,14 @@ impl FileIndex {
     }
 }
 
-/// Changes that are made together.
+/// A transaction on the index.
 pub(in crate::buffer) struct Change<'a> {
     transaction: Transaction<'a>,
     storage: &'a str,
 }
 
 impl Change<'_> {
-    /// Makes the tables. Returns whether there were none.
+    /// Creates missing tables. Returns whether they were missing.
     pub(super) fn begin(&self) -> Result<bool> {
         let version = |row: &Row<'_>| row.get::<_, i64>(0);
         let version = self.transaction.query_row("PRAGMA user_version", [], version);
@@ -141,28 +138,25 @@ impl Change<'_> {
                 Ok(true)
             }
             VERSION => Ok(false),
-            found => Err(BufferError::Damaged {
-                storage: self.storage.to_owned(),
-                message: format!(
-                    "its index has version {found}; this program knows version {VERSION}"
-                ),
-            }),
+            found => Err(BufferError::damaged(
+                self.storage,
+                format!("its index has version {found}; this program knows version {VERSION}"),
+            )),
         }
     }
 
-    /// Returns the last lot.
     pub(in crate::buffer) fn last(&self) -> Result<Option<IndexEntry>> {
         let sql = "SELECT * FROM lots ORDER BY number DESC LIMIT 1";
         self.transaction.query_row(sql, [], entry).optional().at(self.storage)
     }
 
-    /// Returns where the data of all lots ends, if they are in one file.
+    /// Returns the end of the data of all batches, for a store with one file.
     pub(in crate::buffer) fn end(&self) -> Result<u64> {
         let last = self.last()?;
         Ok(last.map_or(0, |last| last.begin + last.bytes))
     }
 
-    /// Returns the files of all lots, in order.
+    /// Returns the files of all batches, in order.
     pub(in crate::buffer) fn places(&self) -> Result<Vec<String>> {
         let places = || -> rusqlite::Result<Vec<String>> {
             let sql = "SELECT place FROM lots WHERE samples > 0 ORDER BY number";
@@ -172,14 +166,14 @@ impl Change<'_> {
         places().at(self.storage)
     }
 
-    /// Returns whether a lot is there.
+    /// Returns whether a batch is indexed.
     pub(super) fn knows(&self, key: &str) -> Result<bool> {
         let sql = "SELECT EXISTS (SELECT 1 FROM lots WHERE key = ?)";
         let mut statement = self.transaction.prepare_cached(sql).at(self.storage)?;
         statement.query_row([key], |row| row.get(0)).at(self.storage)
     }
 
-    /// Enters the names of samples. Returns those samples whose names were not there.
+    /// Adds sample ids. Returns the samples whose ids are new.
     pub(super) fn unknown<'s>(&self, samples: &'s [Sample]) -> Result<Vec<&'s Sample>> {
         let mut new = Vec::with_capacity(samples.len());
         for sample in samples {
@@ -190,14 +184,13 @@ impl Change<'_> {
         Ok(new)
     }
 
-    /// Enters the name of a sample. Returns whether it was not there.
+    /// Adds a sample id. Returns whether it is new.
     pub(in crate::buffer) fn add_id(&self, id: &str) -> Result<bool> {
         let sql = "INSERT INTO ids VALUES (?) ON CONFLICT DO NOTHING";
         let mut statement = self.transaction.prepare_cached(sql).at(self.storage)?;
         Ok(statement.execute([id]).at(self.storage)? > 0)
     }
 
-    /// Enters a lot.
     pub(in crate::buffer) fn add(&self, key: &str, entry: &IndexEntry) -> Result<()> {
         let IndexEntry { number, place, begin, bytes, checksum, samples } = entry;
         let sql = "INSERT INTO lots VALUES (?, ?, ?, ?, ?, ?, ?)";
@@ -206,18 +199,18 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Enters a writer, or what became of it.
+    /// Adds or updates a writer.
     pub(in crate::buffer) fn writer(&self, name: &str, closed: bool) -> Result<()> {
         let sql = "INSERT INTO writers VALUES (?1, ?2) ON CONFLICT DO UPDATE SET closed = ?2";
         self.transaction.execute(sql, params![name, closed]).at(self.storage)?;
         Ok(())
     }
 
-    /// Enters up to where a reader has acknowledged.
+    /// Sets the acknowledged position of a reader.
     pub(super) fn stand(&self, reader: &str, position: Position) -> Result<()> {
         let sql = "INSERT INTO readers VALUES (?1, ?2, ?3)
                    ON CONFLICT DO UPDATE SET lot = ?2, row = ?3";
-        let values = params![reader, position.lot, position.row];
+        let values = params![reader, position.batch, position.row];
         self.transaction.execute(sql, values).at(self.storage)?;
         Ok(())
     }
@@ -232,4 +225,29 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<IndexEntry> {
         checksum: row.get("checksum")?,
         samples: row.get("samples")?,
     })
+}
+
+/// Position before a sample: `BATCH:ROW`. Write batches count from 1, rows from 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::buffer) struct Position {
+    /// Write batch; 0 is before the first.
+    pub(super) batch: u64,
+    /// Number of its samples that were read.
+    pub(super) row: u64,
+}
+
+impl std::fmt::Display for Position {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.batch, self.row)
+    }
+}
+
+impl std::str::FromStr for Position {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (batch, row) = text.split_once(':').ok_or(())?;
+        let number = |text: &str| text.parse().map_err(drop);
+        Ok(Self { batch: number(batch)?, row: number(row)? })
+    }
 }

@@ -1,22 +1,22 @@
-//! Reads lots in the order of the index, and remembers up to where they were acknowledged.
+//! Reader of files: reads write batches in index order and records acknowledged positions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rollway_base::{FileLock, FileLockError};
 
-use super::position::Position;
+use super::index::Position;
 use super::wake_file::WakeWatcher;
 use super::{FileIndex, FileStore, IndexEntry, IoContext, SampleIter, safe_name};
 use crate::Sample;
 use crate::buffer::{BufferError, ExperienceReader, ReadEnd, ReadRequest, ReadResult, Result};
 
-/// Where the readers of one name stand. They are all in one process: the name is locked.
+/// Shared position of the readers of one name. All are in one process: the name is locked.
 pub(super) struct Standing {
     name: String,
-    ears: WakeWatcher,
+    watcher: WakeWatcher,
     state: Mutex<FileReaderState>,
     // Locked as long as it is open.
     _lock: FileLock,
@@ -24,16 +24,15 @@ pub(super) struct Standing {
 
 struct FileReaderState {
     index: FileIndex,
-    /// What is read next.
     cursor: Position,
-    /// The lot in which the cursor is, and its rows from there on.
+    /// Current batch and its rows from the cursor on.
     open: Option<(IndexEntry, SampleIter)>,
-    /// Up to where everything is acknowledged.
+    /// Everything before it is acknowledged.
     acknowledged: Position,
-    /// Where the samples begin that a reader has not acknowledged. What a reader that was dropped
-    /// held stays: it is read again when the name is opened anew.
+    /// Start of the unacknowledged samples of each reader. Those of a dropped reader are read again
+    /// when the name is reopened.
     held: BTreeMap<u64, Position>,
-    /// Numbers the readers.
+    /// Number of readers opened.
     readers: u64,
 }
 
@@ -48,11 +47,11 @@ impl Standing {
                     "another process or buffer reads it as `{name}`; read under another name, or \
                      wait until that one is gone"
                 );
-                return Err(BufferError::Unavailable { storage, message });
+                return Err(BufferError::unavailable(storage, message));
             }
             Err(FileLockError::Io(error)) => return Err(error).at(&storage),
         };
-        let ears = WakeWatcher::open(&folder, &storage)?;
+        let watcher = WakeWatcher::open(&folder, &storage)?;
         let index = FileIndex::open(&folder, storage)?;
         let cursor = index.position(name)?;
         let state = FileReaderState {
@@ -63,16 +62,12 @@ impl Standing {
             held: BTreeMap::new(),
             readers: 0,
         };
-        Ok(Self { name: name.to_owned(), ears, state: Mutex::new(state), _lock: lock })
-    }
-
-    fn state(&self) -> MutexGuard<'_, FileReaderState> {
-        self.state.lock()
+        Ok(Self { name: name.to_owned(), watcher, state: Mutex::new(state), _lock: lock })
     }
 }
 
 impl FileReaderState {
-    /// Acknowledges what nobody holds.
+    /// Acknowledges everything that no reader holds.
     fn acknowledge(&mut self, name: &str) -> Result<()> {
         let position = self.held.values().min().copied().unwrap_or(self.cursor);
         if position != self.acknowledged {
@@ -87,12 +82,14 @@ impl FileReaderState {
         loop {
             if let Some((entry, rows)) = &mut self.open {
                 if self.cursor.row < entry.samples {
-                    let short = || BufferError::Damaged {
-                        storage: store.name(),
-                        message: format!(
-                            "lot {} has {} samples where {} were written",
-                            entry.number, self.cursor.row, entry.samples
-                        ),
+                    let short = || {
+                        BufferError::damaged(
+                            store.name(),
+                            format!(
+                                "batch {} has {} samples where {} were written",
+                                entry.number, self.cursor.row, entry.samples
+                            ),
+                        )
                     };
                     let sample = rows.next().ok_or_else(short).flatten();
                     if sample.is_ok() {
@@ -104,15 +101,15 @@ impl FileReaderState {
                 }
                 self.open = None;
             }
-            let unfinished = match self.index.lot(self.cursor.lot)? {
+            let unfinished = match self.index.batch(self.cursor.batch)? {
                 Some(entry) if self.cursor.row < entry.samples => Some(entry),
                 _ => None,
             };
             let entry = match unfinished {
                 Some(entry) => entry,
-                None => match self.index.after(self.cursor.lot)? {
+                None => match self.index.after(self.cursor.batch)? {
                     Some(entry) => {
-                        self.cursor = Position { lot: entry.number, row: 0 };
+                        self.cursor = Position { batch: entry.number, row: 0 };
                         entry
                     }
                     None => return Ok(None),
@@ -124,7 +121,6 @@ impl FileReaderState {
     }
 }
 
-/// A reader of files.
 pub(super) struct FileReader<S> {
     store: Arc<S>,
     standing: Arc<Standing>,
@@ -133,23 +129,25 @@ pub(super) struct FileReader<S> {
 
 impl<S: FileStore> FileReader<S> {
     pub(super) fn new(store: Arc<S>, standing: Arc<Standing>) -> Self {
-        let mut state = standing.state();
+        let mut state = standing.state.lock();
         state.readers += 1;
         let number = state.readers;
         drop(state);
         Self { store, standing, number }
     }
 
-    /// Takes what there is now.
-    fn take(&self, ask: &ReadRequest, taken: &mut ReadResult) -> Result<Option<ReadEnd>> {
-        let mut state = self.standing.state();
+    /// Takes available samples.
+    fn take(&self, request: &ReadRequest, taken: &mut ReadResult) -> Result<Option<ReadEnd>> {
+        let mut state = self.standing.state.lock();
         let begin = state.cursor;
         state.held.entry(self.number).or_insert(begin);
-        // Before the last look: what is written by then is read, and after it there is no more.
+        // Checked before the last look: no batch follows once all writers have closed.
         let closed = state.index.closed()?;
-        while taken.samples.len() < ask.count {
+        while taken.samples.len() < request.count {
             match state.next(&*self.store)? {
-                Some(sample) if sample.model_version < ask.min_model_version => taken.stale += 1,
+                Some(sample) if sample.model_version < request.min_model_version => {
+                    taken.stale += 1
+                }
                 Some(sample) => taken.samples.push(sample),
                 None => return Ok(closed.then_some(ReadEnd::Finished)),
             }
@@ -159,23 +157,23 @@ impl<S: FileStore> FileReader<S> {
 }
 
 impl<S: FileStore> ExperienceReader for FileReader<S> {
-    /// A sample that cannot be read is an error of its own: those before it are returned first.
-    fn read(&mut self, ask: &ReadRequest) -> Result<ReadResult> {
-        let until = Instant::now().checked_add(ask.timeout);
+    /// An unreadable sample is an error of its own; the samples before it are returned first.
+    fn read(&mut self, request: &ReadRequest) -> Result<ReadResult> {
+        let until = Instant::now().checked_add(request.timeout);
         let until = until.unwrap_or_else(|| Instant::now() + std::time::Duration::from_hours(9999));
-        if !ask.keep {
-            let mut state = self.standing.state();
+        if !request.keep {
+            let mut state = self.standing.state.lock();
             state.held.remove(&self.number);
             state.acknowledge(&self.standing.name)?;
         }
         let mut taken = ReadResult { samples: Vec::new(), stale: 0, end: ReadEnd::TimedOut };
-        if ask.count == 0 {
+        if request.count == 0 {
             taken.end = ReadEnd::Full;
             return Ok(taken);
         }
         loop {
-            let times = self.standing.ears.times();
-            match self.take(ask, &mut taken) {
+            let seen = self.standing.watcher.changes.count();
+            match self.take(request, &mut taken) {
                 Ok(Some(end)) => {
                     taken.end = end;
                     return Ok(taken);
@@ -184,29 +182,31 @@ impl<S: FileStore> ExperienceReader for FileReader<S> {
                 Err(_) if !taken.samples.is_empty() => return Ok(taken),
                 Err(error) => return Err(error),
             }
-            if !self.standing.ears.wait(times, until) {
+            if !self.standing.watcher.changes.wait(seen, until) {
                 return Ok(taken);
             }
         }
     }
 
     fn position(&self) -> String {
-        self.standing.state().cursor.to_string()
+        self.standing.state.lock().cursor.to_string()
     }
 
     fn seek(&mut self, position: &str) -> Result<()> {
-        let unknown = || BufferError::Unsupported {
-            storage: self.store.name(),
-            message: format!(
-                "there is no position `{position}`; a position is what a reader of this buffer \
+        let unknown = || {
+            BufferError::unsupported(
+                self.store.name(),
+                format!(
+                    "there is no position `{position}`; a position is what a reader of this buffer \
                  returned as such"
-            ),
+                ),
+            )
         };
         let to: Position = position.parse().map_err(|()| unknown())?;
-        let mut state = self.standing.state();
-        let samples = match to.lot {
+        let mut state = self.standing.state.lock();
+        let samples = match to.batch {
             0 => 0,
-            lot => state.index.lot(lot)?.ok_or_else(unknown)?.samples,
+            batch => state.index.batch(batch)?.ok_or_else(unknown)?.samples,
         };
         if to.row > samples {
             return Err(unknown());

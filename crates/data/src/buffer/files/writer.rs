@@ -1,4 +1,4 @@
-//! Puts lots into a store and its index.
+//! Writer of files.
 
 use std::sync::Arc;
 
@@ -6,7 +6,6 @@ use super::{FileIndex, FileStore, IndexEntry};
 use crate::WriteBatch;
 use crate::buffer::{BufferError, ExperienceWriter, Result, WriteResult};
 
-/// A writer of files.
 pub(super) struct FileWriter<S> {
     store: Arc<S>,
     index: FileIndex,
@@ -18,49 +17,49 @@ impl<S: FileStore> FileWriter<S> {
     pub(super) fn open(store: Arc<S>, name: &str) -> Result<Self> {
         let mut index = FileIndex::open(&store.index(), store.name())?;
         index.change(|change| change.writer(name, false))?;
-        // One that died may have left something that nobody was woken for.
-        index.ring();
+        // A crashed writer may have left batches without waking readers.
+        index.notify();
         Ok(Self { store, index, name: name.to_owned(), closed: false })
     }
 }
 
 impl<S: FileStore> ExperienceWriter for FileWriter<S> {
-    fn write(&mut self, lot: &WriteBatch) -> Result<WriteResult> {
+    fn write(&mut self, batch: &WriteBatch) -> Result<WriteResult> {
         if self.closed {
             return Err(BufferError::Closed(format!("writer `{}`", self.name)));
         }
         let store = &self.store;
         let entry = self.index.change(|change| {
-            if change.knows(&lot.key)? {
+            if change.knows(&batch.key)? {
                 return Ok(None);
             }
             let number = change.last()?.map_or(1, |last| last.number + 1);
-            let new = change.unknown(&lot.samples)?;
+            let new = change.unknown(&batch.samples)?;
             let begin = change.end()?;
             let entry = if new.is_empty() {
                 let place = String::new();
                 IndexEntry { number, place, begin, bytes: 0, checksum: 0, samples: 0 }
             } else {
-                store.append(number, &lot.key, &new, begin)?
+                store.append(number, &batch.key, &new, begin)?
             };
-            change.add(&lot.key, &entry)?;
+            change.add(&batch.key, &entry)?;
             Ok(Some(entry))
         })?;
         let stored = match &entry {
             Some(entry) if entry.samples > 0 => {
                 store.entered(entry);
-                self.index.ring();
-                usize::try_from(entry.samples).unwrap_or(lot.samples.len())
+                self.index.notify();
+                usize::try_from(entry.samples).unwrap_or(batch.samples.len())
             }
             _ => 0,
         };
-        Ok(WriteResult { stored, known: lot.samples.len() - stored, ..WriteResult::default() })
+        Ok(WriteResult { stored, known: batch.samples.len() - stored, ..WriteResult::default() })
     }
 
     fn close(&mut self) -> Result<()> {
         self.index.change(|change| change.writer(&self.name, true))?;
         self.closed = true;
-        self.index.ring();
+        self.index.notify();
         Ok(())
     }
 }

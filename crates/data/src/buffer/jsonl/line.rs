@@ -1,4 +1,4 @@
-//! One line: an experience for people and, in base64, for programs.
+//! Encoding of lines.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -14,7 +14,6 @@ use crate::{Sample, model_version};
 
 const PAYLOAD: &str = "payload";
 
-/// What is wrong with a line.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LineError {
     #[error("{0}")]
@@ -28,38 +27,30 @@ pub(super) enum LineError {
 }
 
 impl LineError {
-    /// Says where it is.
+    /// Adds the location.
     pub(super) fn about(&self, storage: &str, place: &str) -> BufferError {
         let (storage, message) = (storage.to_owned(), format!("{place}: {self}"));
         match self {
-            Self::NoPayload => BufferError::Unsupported { storage, message },
-            _ => BufferError::Damaged { storage, message },
+            Self::NoPayload => BufferError::unsupported(storage, message),
+            _ => BufferError::damaged(storage, message),
         }
     }
 }
 
-/// Writes a sample as a line.
-pub(super) fn write(sample: &Sample, payload: bool, out: &mut Vec<u8>) -> Result<(), PayloadError> {
-    let line = sample.decode()?.to_json();
-    let text = line.to_string();
-    if payload && let Some(open) = text.strip_suffix('}') {
-        // Added as text, which spares a copy of a long string.
-        out.extend_from_slice(open.as_bytes());
-        out.extend_from_slice(b",\"payload\":\"");
-        let begin = out.len();
-        let room = base64::encoded_len(sample.payload.len(), true).unwrap_or_default();
-        out.resize(begin + room, 0);
-        let written = STANDARD.encode_slice(&sample.payload, &mut out[begin..]);
-        out.truncate(begin + written.unwrap_or_default());
-        out.extend_from_slice(b"\"}");
-    } else {
-        out.extend_from_slice(text.as_bytes());
-    }
-    out.push(b'\n');
+pub(super) fn write(sample: &Sample, out: &mut Vec<u8>) -> Result<(), PayloadError> {
+    let text = sample.decode()?.to_json().to_string();
+    // Appended as text, which avoids a copy of a long string.
+    out.extend_from_slice(text.strip_suffix('}').unwrap_or(&text).as_bytes());
+    out.extend_from_slice(b",\"payload\":\"");
+    let begin = out.len();
+    let room = base64::encoded_len(sample.payload.len(), true).unwrap_or_default();
+    out.resize(begin + room, 0);
+    let written = STANDARD.encode_slice(&sample.payload, &mut out[begin..]);
+    out.truncate(begin + written.unwrap_or_default());
+    out.extend_from_slice(b"\"}\n");
     Ok(())
 }
 
-/// Reads a line back.
 pub(super) fn read(line: &[u8]) -> Result<Sample, LineError> {
     #[derive(Deserialize)]
     struct JsonlLine<'a> {
@@ -77,7 +68,7 @@ pub(super) fn read(line: &[u8]) -> Result<Sample, LineError> {
     Ok(sample)
 }
 
-/// Returns the name of the experience in a whole line.
+/// Returns the sample id of a line.
 pub(super) fn id(line: &[u8]) -> Result<String, LineError> {
     #[derive(Deserialize)]
     struct Line {

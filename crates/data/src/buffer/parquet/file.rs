@@ -1,4 +1,4 @@
-//! One Parquet file: a lot as bytes.
+//! Encoding of a write batch as a Parquet file.
 
 use std::panic::AssertUnwindSafe;
 
@@ -17,17 +17,16 @@ use crate::Sample;
 use crate::arrow::{ColumnError, from_batch, schema, to_batch};
 use crate::buffer::BufferError;
 
-/// Under which name the key of the lot is in the metadata of the file.
-const LOT: &str = "rollway.lot";
+/// Metadata key of the write-batch key.
+const BATCH_KEY: &str = "rollway.lot";
 
-/// How many bytes of payloads become columns at once.
+/// Payload bytes converted to columns at once.
 const BATCH_BYTES: usize = 64 << 20;
 
-/// How many rows are decoded at once.
+/// Rows decoded at once.
 const ROWS: usize = 64;
 
-/// What repeats itself so often that a dictionary is worth it. Elsewhere it would cost time and
-/// bring nothing.
+/// Columns with few distinct values, for which a dictionary pays.
 const REPEATED: [&str; 3] = ["kind", "truncate_status", "batch"];
 
 #[derive(Debug, thiserror::Error)]
@@ -43,23 +42,20 @@ pub(super) enum ParquetFileError {
 }
 
 impl ParquetFileError {
-    /// Says which storage it is about.
+    /// Adds the storage.
     pub(super) fn about(self, storage: &str) -> BufferError {
         match self {
             Self::Payload(error) => error.into(),
-            error => {
-                BufferError::Unsupported { storage: storage.to_owned(), message: error.to_string() }
-            }
+            error => BufferError::unsupported(storage, error.to_string()),
         }
     }
 }
 
-/// Makes a file of samples.
 pub(super) fn write(key: &str, samples: &[&Sample]) -> Result<Vec<u8>, ParquetFileError> {
     let mut properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_dictionary_enabled(false)
-        .set_key_value_metadata(Some(vec![KeyValue::new(LOT.to_owned(), key.to_owned())]));
+        .set_key_value_metadata(Some(vec![KeyValue::new(BATCH_KEY.to_owned(), key.to_owned())]));
     for column in REPEATED {
         properties = properties.set_column_dictionary_enabled(ColumnPath::from(column), true);
     }
@@ -76,7 +72,7 @@ pub(super) fn write(key: &str, samples: &[&Sample]) -> Result<Vec<u8>, ParquetFi
     Ok(writer.into_inner()?)
 }
 
-/// Reads a file from a row on. Returns the key of its lot too, if it is one.
+/// Reads a file from a row on. Returns the write-batch key, if present, and the samples.
 pub(super) fn read(
     data: Bytes,
     row: u64,
@@ -108,14 +104,14 @@ fn open(
 ) -> Result<(Option<String>, ParquetRecordBatchReader), ParquetFileError> {
     let file = ParquetRecordBatchReaderBuilder::try_new(data)?;
     let metadata = file.metadata().file_metadata().key_value_metadata();
-    let lot = metadata.into_iter().flatten().find(|pair| pair.key == LOT);
-    let key = lot.and_then(|lot| lot.value.clone());
-    // A row that cannot be counted is behind the last.
+    let pair = metadata.into_iter().flatten().find(|pair| pair.key == BATCH_KEY);
+    let key = pair.and_then(|pair| pair.value.clone());
+    // An unrepresentable row is behind the last.
     let row = usize::try_from(row).unwrap_or(usize::MAX);
     Ok((key, file.with_offset(row).with_batch_size(ROWS).build()?))
 }
 
-/// Makes an error of a panic: the reader of Parquet has them for files that are damaged.
+/// Converts a panic to an error: the Parquet reader panics on some damaged files.
 fn survive<T>(read: impl FnOnce() -> Result<T, ParquetFileError>) -> Result<T, String> {
     match std::panic::catch_unwind(AssertUnwindSafe(read)) {
         Ok(read) => read.map_err(|error| error.to_string()),

@@ -22,18 +22,17 @@ use super::super::{BufferError, Result};
 use super::error_class::{fault, late, lost};
 use crate::Sample;
 
-/// How many bytes of samples one statement carries; the server takes them as one message, and
-/// messages end at 1 GiB.
+/// Maximum bytes of samples per statement; a protocol message is limited to 1 GiB.
 const STATEMENT_BYTES: usize = 32 << 20;
 
-/// A connection and the runtime that drives it while a call is under way.
-pub(super) struct PostgresSession {
+/// A connection and the runtime that drives it during a call.
+pub(in crate::buffer) struct PostgresSession {
     runtime: Runtime,
     client: Client,
     name: String,
     table: String,
     statements: HashMap<String, Statement>,
-    /// Told of every change that a writer announces, and of the end of the connection.
+    /// Notified of announced changes and of the end of the connection.
     changed: Arc<Notify>,
     deadline: Instant,
     call_timeout: Duration,
@@ -47,13 +46,11 @@ impl PostgresSession {
         options: &SqlOptions,
     ) -> Result<Self, SqlError> {
         let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|cause| BufferError::Unavailable {
-            storage: name.into(),
-            message: format!("no runtime: {cause}"),
-        })?;
+        let runtime = runtime
+            .map_err(|cause| BufferError::unavailable(name, format!("no runtime: {cause}")))?;
         let changed = Arc::new(Notify::new());
         let table = &options.table;
-        // The server gives up what a lost client left behind, so that it does not keep others out.
+        // The server ends transactions of a lost client, so that they do not lock out others.
         let setup = format!(
             "SET statement_timeout = {limit}; SET lock_timeout = {limit};
              SET idle_in_transaction_session_timeout = {limit}; LISTEN \"rollway_{table}\"",
@@ -83,7 +80,7 @@ impl PostgresSession {
         })
     }
 
-    /// Waits for the server's answer, until the deadline.
+    /// Waits for the response until the deadline.
     fn answer<T>(&self, request: impl Future<Output = Result<T, Error>>) -> Result<T, SqlError> {
         let answered =
             self.runtime.block_on(async { timeout_at(self.deadline.into(), request).await });
@@ -124,11 +121,11 @@ impl PostgresSession {
     }
 }
 
-/// What two transactions that insert, or that make the tables, must not hold at once.
+/// Lock of transactions that insert or create tables.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended(current_schema() || $1, 0))";
 
-/// The lock is taken when the samples have arrived, and before the first id is drawn: ids are
-/// committed in order, and others wait for the insertion, not for the network.
+/// Takes the lock after the samples arrived and before the first id is assigned: ids are committed
+/// in order, and others wait for the insertion, not for the network.
 const INSERT: &str = "
 WITH alone AS MATERIALIZED (
     SELECT pg_advisory_xact_lock(hashtextextended(current_schema() || $1, 0))
@@ -139,7 +136,7 @@ SELECT unnest($2::text[]), unnest($3::text[]), unnest($4::bigint[]), unnest($5::
     unnest($6::bigint[]), unnest($7::double precision[]), unnest($8::bytea[])
 FROM alone ON CONFLICT (uid) DO NOTHING";
 
-/// Ends what a lost session left open; a commit that is under way is not stopped by it.
+/// Ends an open transaction of a lost session; does not stop a commit in progress.
 const TERMINATE: &str = "
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE pid = $1::bigint AND backend_xid::text::bigint = $2::bigint & 4294967295";
@@ -150,13 +147,13 @@ impl Session for PostgresSession {
     }
 
     fn begin(&mut self) -> Result<(), SqlError> {
-        let asked = "BEGIN; SELECT txid_current(), pg_backend_pid()";
-        let said = self.answer(self.client.simple_query(asked))?;
+        let sql = "BEGIN; SELECT txid_current(), pg_backend_pid()";
+        let rows = self.answer(self.client.simple_query(sql))?;
         let number = |row: &SimpleQueryMessage, column| match row {
             SimpleQueryMessage::Row(row) => row.get(column).and_then(|text| text.parse().ok()),
             _ => None,
         };
-        self.token = said.iter().find_map(|row| {
+        self.token = rows.iter().find_map(|row| {
             Some(TransactionId { transaction: number(row, 0)?, session: number(row, 1)? })
         });
         Ok(())
@@ -164,7 +161,7 @@ impl Session for PostgresSession {
 
     fn commit(&mut self) -> Result<(), (SqlError, Option<TransactionId>)> {
         self.batch("COMMIT").map_err(|fault| {
-            // An answer that says no is an answer; only without one the outcome is open.
+            // Only without a response is the outcome unknown.
             let open = fault.breaks;
             (fault, self.token.filter(|_| open))
         })
@@ -186,14 +183,14 @@ impl Session for PostgresSession {
                 fault.breaks = false;
                 Err(fault)
             }
-            _ => Err(BufferError::Damaged {
-                storage: self.name.clone(),
-                message: format!(
+            _ => Err(BufferError::damaged(
+                self.name.clone(),
+                format!(
                     "the server knows nothing of transaction {} any more; seek to a position that \
                      was kept before",
                     token.transaction
                 ),
-            }
+            )
             .into()),
         }
     }
@@ -211,7 +208,7 @@ impl Session for PostgresSession {
         let cells = |row: &Row| (0..row.len()).map(|column| cell(row, column)).collect();
         rows.iter().map(cells).collect::<Result<_, Error>>().map_err(|cause| {
             let (storage, message) = (self.name.clone(), cause.to_string());
-            BufferError::Damaged { storage, message }.into()
+            BufferError::damaged(storage, message).into()
         })
     }
 
@@ -241,13 +238,13 @@ impl Session for PostgresSession {
         self.query("SELECT pg_notify($1, '')", &[SqlValue::Text(&channel)]).map(drop)
     }
 
-    /// A notification that has come since the last wait ends the next one.
+    /// A notification since the last wait ends the next one.
     fn mark(&mut self) -> Result<(), SqlError> {
         Ok(())
     }
 
     fn wait(&mut self, until: Instant) -> Result<(), SqlError> {
-        // Not `answer`: the end of this wait is no fault.
+        // Not `answer`: a timeout is no error here.
         let waiting = async { timeout_at(until.into(), self.changed.notified()).await };
         let _ = self.runtime.block_on(waiting);
         if self.client.is_closed() {
@@ -257,14 +254,14 @@ impl Session for PostgresSession {
     }
 }
 
-/// Moves bytes between the client and the server, until the connection ends.
+/// Drives the connection until it ends.
 async fn drive(mut connection: Connection<Socket, NoTlsStream>, changed: Arc<Notify>) {
     while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
         if let AsyncMessage::Notification(_) = message {
             changed.notify_one();
         }
     }
-    // The client learns of it when the connection is gone, so that must come first.
+    // The client must see the closed connection when it is notified.
     drop(connection);
     changed.notify_one();
 }
@@ -280,7 +277,7 @@ fn cell(row: &Row, column: usize) -> Result<SqlCell, Error> {
         Type::TEXT => {
             row.try_get::<_, Option<String>>(column)?.map_or(SqlCell::Null, SqlCell::Text)
         }
-        // Functions that are called for what they do.
+        // Functions called for their side effects.
         _ => SqlCell::Null,
     })
 }

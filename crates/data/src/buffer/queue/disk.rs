@@ -1,8 +1,8 @@
-//! The files of a queue: samples in one log and, if it is to survive, what has left in another.
+//! Files of a queue: a log of samples and, for a durable queue, a log of removed ones.
 //!
-//! A sample is a frame of its own, so that it is read alone; a frame behind the samples of a lot
-//! makes them count, so that a lot is there whole or not at all. What has left is written with its
-//! names: they say what is known when the samples themselves are long removed.
+//! Each sample is a frame; a frame behind the samples of a write batch commits them, so that a
+//! batch is present as a whole or not at all. Removed samples are logged with their ids, which
+//! remain known after the samples' files are gone.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -23,30 +23,29 @@ const SAMPLE: u8 = b's';
 const LOT: u8 = b'l';
 const GONE: u8 = b'g';
 
-/// What a sample takes on disk beside its payload and its id, at most.
+/// Maximum disk overhead of a sample beside payload and id.
 const FRAME: u64 = 64;
 
-/// The number under which the name of a lot stands among those of samples.
+/// Number of write-batch keys among the numbers of samples.
 const NO_NUMBER: u64 = u64::MAX;
 
-/// What has left is removed in pieces of about this many bytes.
+/// Approximate size of the pieces in which the log of removed samples is truncated.
 const REMOVAL_CHUNK_BYTES: u64 = 64 << 10;
 
-/// Files of a queue.
 #[derive(Debug)]
 pub(super) struct Disk {
     samples: Arc<SegmentLog>,
     gone: Option<Gone>,
     bytes_max: u64,
-    /// The lots that are needed, by their first number: where they begin.
-    lots: BTreeMap<u64, u64>,
-    /// Where lots begin in the files and with which number, needed or not.
+    /// Offsets of needed write batches, by their first number.
+    batches: BTreeMap<u64, u64>,
+    /// Offsets and first numbers of all write batches in the files.
     marks: VecDeque<(u64, u64)>,
     /// Dropped after the logs.
     _scratch: Option<Scratch>,
 }
 
-/// A folder that is of no use to anybody afterwards.
+/// A folder that is removed on drop.
 #[derive(Debug)]
 struct Scratch(PathBuf);
 
@@ -58,30 +57,30 @@ impl Drop for Scratch {
     }
 }
 
-/// The log of what has left.
+/// Log of removed samples.
 #[derive(Debug)]
 struct Gone {
     log: Arc<SegmentLog>,
-    /// What has left since the last frame.
+    /// Removed since the last frame.
     fresh: Vec<(u64, IdHash)>,
-    /// Up to where, how many names had left, and the latest number among them.
+    /// End offset, number of ids up to it, and latest number among them.
     pieces: VecDeque<(u64, u64, u64)>,
     names: u64,
     names_max: u64,
 }
 
-/// What was found when a queue was opened again.
+/// Content of a reopened queue.
 #[derive(Debug, Default)]
 pub(super) struct StoredQueue {
-    pub(super) lots: Vec<FoundLot>,
-    /// What has left, in order; lots have no number.
+    pub(super) batches: Vec<FoundBatch>,
+    /// Removed ids in order; write-batch keys have no number.
     pub(super) gone: Vec<(Option<u64>, IdHash)>,
-    /// One past the latest sample that was acknowledged.
+    /// End of the acknowledged samples.
     pub(super) acknowledged: u64,
 }
 
 #[derive(Debug)]
-pub(super) struct FoundLot {
+pub(super) struct FoundBatch {
     pub(super) key: IdHash,
     pub(super) first: u64,
     pub(super) samples: Vec<FoundSample>,
@@ -95,18 +94,20 @@ pub(super) struct FoundSample {
 }
 
 impl Disk {
-    /// Opens files that nobody needs afterwards.
+    /// Opens temporary files.
     pub(super) fn scratch(folder: &Path, options: &QueueOptions) -> Result<Self> {
         let folder = folder.join("spill");
         if folder.exists() {
-            // Not while somebody uses it; what is in it does not matter.
+            // Refused while in use; the content does not matter.
             let opened = SegmentLog::open(&folder, log_options(options), &mut |_, _| {});
             if let Err(error @ LogError::Locked { .. }) = opened {
                 return Err(failed(options, &error));
             }
-            std::fs::remove_dir_all(&folder).map_err(|error| BufferError::Unavailable {
-                storage: options.name.clone(),
-                message: format!("cannot empty {}: {error}", folder.display()),
+            std::fs::remove_dir_all(&folder).map_err(|error| {
+                BufferError::unavailable(
+                    options.name.clone(),
+                    format!("cannot empty {}: {error}", folder.display()),
+                )
             })?;
         }
         let opened = SegmentLog::open(&folder, log_options(options), &mut |_, _| {});
@@ -114,7 +115,7 @@ impl Disk {
         Ok(Self::new(samples, None, options, Some(Scratch(folder))))
     }
 
-    /// Opens files that survive, and returns what is in them.
+    /// Opens durable files and returns their content.
     pub(super) fn durable(folder: &Path, options: &QueueOptions) -> Result<(Self, StoredQueue)> {
         let mut found = StoredQueue::default();
         let mut reading = Reading::default();
@@ -138,17 +139,20 @@ impl Disk {
         let (log, torn_gone) = opened.map_err(|error| failed(options, &error))?;
         for torn in [torn, torn_gone].into_iter().flatten() {
             let path = torn.path.display();
-            tracing::warn!(%path, bytes = torn.bytes, "cut off what a crash had left unfinished");
+            tracing::warn!(%path, bytes = torn.bytes, "cut off an incomplete write of a crashed process");
         }
         if reading.odd {
-            let message = "it has frames that no queue wrote; use another folder".to_owned();
-            return Err(BufferError::Damaged { storage: options.name.clone(), message });
+            let message = "it has unknown frames; use another folder".to_owned();
+            return Err(BufferError::damaged(options.name.clone(), message));
         }
         let names_max = options.known_max as u64;
         let gone = Gone { log: Arc::new(log), fresh: Vec::new(), pieces, names, names_max };
         let mut disk = Self::new(samples, Some(gone), options, None);
-        for lot in &found.lots {
-            disk.note_lot(lot.first, lot.samples.first().map_or(0, |sample| sample.at.offset));
+        for batch in &found.batches {
+            disk.note_batch(
+                batch.first,
+                batch.samples.first().map_or(0, |sample| sample.at.offset),
+            );
         }
         Ok((disk, found))
     }
@@ -163,7 +167,7 @@ impl Disk {
             samples: Arc::new(samples),
             gone,
             bytes_max: options.disk_bytes_max,
-            lots: BTreeMap::new(),
+            batches: BTreeMap::new(),
             marks: VecDeque::new(),
             _scratch: scratch,
         }
@@ -173,12 +177,12 @@ impl Disk {
         self.gone.is_some()
     }
 
-    /// Returns the logs whose syncs are waited for: of samples, and of what has left.
+    /// Returns the logs to sync: samples and, if durable, removed samples.
     pub(super) fn logs(&self) -> (Arc<SegmentLog>, Option<Arc<SegmentLog>>) {
         (Arc::clone(&self.samples), self.gone.as_ref().map(|gone| Arc::clone(&gone.log)))
     }
 
-    /// Returns how many bytes of samples there are in files, needed or not.
+    /// Returns the bytes of the sample files.
     pub(super) fn bytes(&self) -> u64 {
         self.samples.end() - self.samples.first()
     }
@@ -187,18 +191,18 @@ impl Disk {
         self.bytes_max
     }
 
-    /// Returns how many bytes a lot takes.
-    pub(super) fn size(lot: &NewWriteBatch) -> u64 {
+    /// Returns the maximum disk size of a write batch.
+    pub(super) fn size(batch: &NewWriteBatch) -> u64 {
         let size = |(_, sample): &(IdHash, Sample)| (sample.payload.len() + sample.id.len()) as u64;
-        lot.samples.iter().map(|pair| size(pair) + FRAME).sum::<u64>() + FRAME
+        batch.samples.iter().map(|pair| size(pair) + FRAME).sum::<u64>() + FRAME
     }
 
-    /// Appends a lot; it is not durable before a sync. Returns where its samples are.
-    pub(super) fn append(&mut self, first: u64, lot: &NewWriteBatch) -> Logged<Vec<LogPosition>> {
+    /// Appends a write batch, durable after a sync. Returns the positions of its samples.
+    pub(super) fn append(&mut self, first: u64, batch: &NewWriteBatch) -> Logged<Vec<LogPosition>> {
         let begin = self.samples.end();
-        let mut places = Vec::with_capacity(lot.samples.len());
+        let mut places = Vec::with_capacity(batch.samples.len());
         let mut head = Vec::new();
-        for (number, (_, sample)) in (first..).zip(&lot.samples) {
+        for (number, (_, sample)) in (first..).zip(&batch.samples) {
             head.clear();
             head.put_u8(SAMPLE);
             head.put_u64_le(number);
@@ -215,43 +219,43 @@ impl Disk {
         head.clear();
         head.put_u8(LOT);
         head.put_u64_le(first);
-        head.put_u32_le(lot.samples.len() as u32);
-        head.put_u128_le(lot.key);
+        head.put_u32_le(batch.samples.len() as u32);
+        head.put_u128_le(batch.key);
         self.samples.append(&[FramePart::Copy(&head)])?;
-        self.note_lot(first, begin);
+        self.note_batch(first, begin);
         Ok(places)
     }
 
-    fn note_lot(&mut self, first: u64, offset: u64) {
-        self.lots.insert(first, offset);
+    fn note_batch(&mut self, first: u64, offset: u64) {
+        self.batches.insert(first, offset);
         self.marks.push_back((offset, first));
     }
 
-    /// Reads a sample that is durable.
+    /// Reads a durable sample.
     pub(super) fn read(&self, at: LogPosition) -> Logged<Sample> {
         let frame = self.samples.read(at)?;
         let odd = || LogError::NotThere { offset: at.offset, first: 0, durable: 0 };
-        let (head, id, start) = read_sample(&frame).ok_or_else(odd)?;
+        let (model_version, reward, id, start) = read_sample(&frame).ok_or_else(odd)?;
         let payload = frame.slice(start..);
-        Ok(Sample { id: id.into(), model_version: head.version, reward: head.reward, payload })
+        Ok(Sample { id: id.into(), model_version, reward, payload })
     }
 
-    /// Says that a sample has left.
+    /// Records the removal of a sample.
     pub(super) fn sample_left(&mut self, number: u64, name: IdHash) {
         if let Some(gone) = &mut self.gone {
             gone.fresh.push((number, name));
         }
     }
 
-    /// Says that all of a lot has left, and so whether it was here at all.
-    pub(super) fn lot_left(&mut self, first: u64, name: IdHash) {
-        self.lots.remove(&first);
+    /// Records the removal of the last sample of a write batch.
+    pub(super) fn batch_left(&mut self, first: u64, name: IdHash) {
+        self.batches.remove(&first);
         if let Some(gone) = &mut self.gone {
             gone.fresh.push((NO_NUMBER, name));
         }
     }
 
-    /// Appends what has left; it is not durable before a sync.
+    /// Appends pending removals, durable after a sync.
     pub(super) fn flush(&mut self, acknowledged: u64) -> Logged<()> {
         let Some(gone) = self.gone.as_mut().filter(|gone| !gone.fresh.is_empty()) else {
             return Ok(());
@@ -271,13 +275,13 @@ impl Disk {
         Ok(())
     }
 
-    /// Removes files that nobody needs. What has left must be durable by now.
+    /// Removes unneeded files; the removals must be durable.
     pub(super) fn free(&mut self) -> Logged<()> {
-        let needed = self.lots.values().next().copied().unwrap_or_else(|| self.samples.end());
+        let needed = self.batches.values().next().copied().unwrap_or_else(|| self.samples.end());
         if needed > self.samples.first() {
             self.samples.remove_before(needed)?;
         }
-        // What has left must be known to have left as long as it is in the files.
+        // Removals stay recorded while the samples are in the files.
         let first = self.samples.first();
         while self.marks.get(1).is_some_and(|(offset, _)| *offset <= first) {
             self.marks.pop_front();
@@ -299,7 +303,7 @@ impl Disk {
     }
 }
 
-/// Adds to the last piece, or begins another when that is large enough.
+/// Extends the last piece, or starts another if that is large enough.
 fn note_piece(pieces: &mut VecDeque<(u64, u64, u64)>, (end, names, latest): (u64, u64, u64)) {
     let start = pieces.iter().rev().nth(1).map_or(0, |(end, ..)| *end);
     match pieces.back_mut() {
@@ -310,7 +314,7 @@ fn note_piece(pieces: &mut VecDeque<(u64, u64, u64)>, (end, names, latest): (u64
     }
 }
 
-/// Samples on the way to the frame of their lot.
+/// Samples that await the frame of their write batch.
 #[derive(Debug, Default)]
 struct Reading {
     samples: Vec<FoundSample>,
@@ -319,32 +323,26 @@ struct Reading {
 
 impl Reading {
     fn visit(&mut self, at: LogPosition, mut frame: &[u8], found: &mut StoredQueue) {
-        if let Some((head, id, _)) = read_sample(frame) {
-            let id = id.to_owned();
-            self.samples.push(FoundSample { id, version: head.version, at });
+        if let Some((version, _, id, _)) = read_sample(frame) {
+            self.samples.push(FoundSample { id: id.to_owned(), version, at });
         } else if frame.len() == 29 && frame.get_u8() == LOT {
             let (first, count) = (frame.get_u64_le(), frame.get_u32_le() as usize);
             let key = frame.get_u128_le();
-            // More than these were of a lot that a crash cut short; less, if the beginning of the
-            // lot has been removed.
+            // Extra samples belong to a batch that a crash interrupted; missing ones were removed
+            // with an older segment.
             let there = count.min(self.samples.len());
             let samples = self.samples.split_off(self.samples.len() - there);
             self.samples.clear();
             let first = first + (count - there) as u64;
-            found.lots.push(FoundLot { key, first, samples });
+            found.batches.push(FoundBatch { key, first, samples });
         } else {
             self.odd = true;
         }
     }
 }
 
-struct SampleHead {
-    version: u64,
-    reward: Option<f64>,
-}
-
-/// Returns what a frame says of its sample, the id, and where the payload begins.
-fn read_sample(frame: &[u8]) -> Option<(SampleHead, &str, usize)> {
+/// Parses a sample frame: fields, id and start of the payload.
+fn read_sample(frame: &[u8]) -> Option<(u64, Option<f64>, &str, usize)> {
     const FIXED: usize = 1 + 8 + 8 + 1 + 8 + 4;
     let (mut head, rest) = frame.split_at_checked(FIXED)?;
     if head.get_u8() != SAMPLE {
@@ -356,10 +354,10 @@ fn read_sample(frame: &[u8]) -> Option<(SampleHead, &str, usize)> {
     let reward = Some(head.get_f64_le()).filter(|_| judged);
     let length = head.get_u32_le() as usize;
     let id = std::str::from_utf8(rest.get(..length)?).ok()?;
-    Some((SampleHead { version, reward }, id, FIXED + length))
+    Some((version, reward, id, FIXED + length))
 }
 
-/// Returns how many names are in a frame of what has left, and the latest number.
+/// Parses a frame of removals: number of ids and latest number.
 fn read_gone(mut frame: &[u8], found: &mut StoredQueue) -> Option<(u64, u64)> {
     if frame.len() % 24 != 9 || frame.get_u8() != GONE {
         return None;
@@ -380,19 +378,19 @@ fn log_options(options: &QueueOptions) -> log::LogOptions {
     log::LogOptions { segment_bytes, ..log::LogOptions::new("queue", options.name.clone()) }
 }
 
-/// Says in the words of buffers what went wrong with a log.
+/// Converts an error of the log.
 pub(super) fn failed(options: &QueueOptions, error: &LogError) -> BufferError {
     let (storage, message) = (options.name.clone(), error.to_string());
     match error {
-        LogError::TooLarge { .. } => BufferError::Full { storage, message },
+        LogError::TooLarge { .. } => BufferError::full(storage, message),
         LogError::Foreign { .. }
         | LogError::Version { .. }
         | LogError::Other { .. }
         | LogError::Missing { .. }
         | LogError::NotThere { .. }
-        | LogError::Damaged { .. } => BufferError::Damaged { storage, message },
+        | LogError::Damaged { .. } => BufferError::damaged(storage, message),
         LogError::Io { .. } | LogError::Locked { .. } | LogError::Closed => {
-            BufferError::Unavailable { storage, message }
+            BufferError::unavailable(storage, message)
         }
     }
 }

@@ -1,4 +1,4 @@
-//! First in, first out: samples numbered in the order in which they came.
+//! FIFO store: samples numbered in order of arrival.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use crate::Sample;
 use crate::buffer::Result;
 use rollway_ledger::log::{LogPosition, SegmentLog};
 
-/// The plain queue. A position is the number of a sample.
+/// FIFO store. A position is the number of a sample.
 #[derive(Debug)]
 pub(super) struct FifoStore {
     options: QueueOptions,
     disk: Option<Disk>,
-    /// By the number of their first sample. A lot is removed when all of it is gone.
-    lots: BTreeMap<u64, FifoEntry>,
-    /// The number of the next sample that comes.
+    /// Write batches by the number of their first sample; removed when all samples are gone.
+    batches: BTreeMap<u64, FifoEntry>,
+    /// Number of the next sample.
     next: u64,
-    /// What comes before it is as safe as it will be, and may be read.
+    /// End of the readable samples.
     durable: u64,
-    /// Nothing before it is unread.
+    /// No sample before it is unread.
     cursor: u64,
-    /// What readers hold, in the order in which they got it.
+    /// Samples held by readers, in the order of reading.
     held: BTreeMap<ReaderId, Vec<u64>>,
-    /// One past the latest sample that was acknowledged.
+    /// End of the acknowledged samples.
     acknowledged: u64,
     usage: QueueUsage,
 }
@@ -38,7 +38,7 @@ pub(super) struct FifoStore {
 struct FifoEntry {
     key: IdHash,
     slots: Vec<FifoSlot>,
-    /// The samples, as far as they are in memory; empty if none is.
+    /// Samples in memory; empty if none is.
     memory: Vec<Option<Sample>>,
     unread: usize,
     left: usize,
@@ -49,7 +49,7 @@ struct FifoSlot {
     name: IdHash,
     version: u64,
     state: FifoState,
-    /// Where it is on disk, if it is.
+    /// Position on disk.
     at: Option<LogPosition>,
 }
 
@@ -64,14 +64,9 @@ impl FifoEntry {
     fn new(key: IdHash, slots: Vec<FifoSlot>, memory: Vec<Option<Sample>>) -> Self {
         Self { key, memory, unread: slots.len(), left: slots.len(), slots }
     }
-
-    fn in_memory(&mut self, at: usize) -> Option<&mut Option<Sample>> {
-        self.memory.get_mut(at)
-    }
 }
 
 impl FifoStore {
-    /// Opens a queue, with what is on disk.
     pub(super) fn open(options: &QueueOptions, known: &mut SeenIds) -> Result<Self> {
         let (disk, found) = match (&options.path, &options.when_full) {
             (Some(folder), _) => {
@@ -88,7 +83,7 @@ impl FifoStore {
         let mut fifo = Self {
             options: options.clone(),
             disk,
-            lots: BTreeMap::new(),
+            batches: BTreeMap::new(),
             next: 0,
             durable: 0,
             cursor: 0,
@@ -101,19 +96,19 @@ impl FifoStore {
     }
 
     fn recover(&mut self, found: StoredQueue, known: &mut SeenIds) {
-        for lot in found.lots {
+        for batch in found.batches {
             let slot = |sample: super::disk::FoundSample| {
                 let name = sample_name(&sample.id);
                 known.enter(name);
                 let (version, at) = (sample.version, Some(sample.at));
                 FifoSlot { name, version, state: FifoState::Unread, at }
             };
-            let slots: Vec<FifoSlot> = lot.samples.into_iter().map(slot).collect();
-            known.enter(lot.key);
-            self.next = lot.first;
-            self.insert(FifoEntry::new(lot.key, slots, Vec::new()));
+            let slots: Vec<FifoSlot> = batch.samples.into_iter().map(slot).collect();
+            known.enter(batch.key);
+            self.next = batch.first;
+            self.insert(FifoEntry::new(batch.key, slots, Vec::new()));
         }
-        // The files have said it already; it is not to be written again.
+        // The log contains these removals already.
         let disk = self.disk.take();
         for (number, name) in found.gone {
             self.next = self.next.max(number.map_or(0, |number| number + 1));
@@ -135,23 +130,27 @@ impl FifoStore {
         self.usage.lots < self.options.capacity && self.fits_in_memory(weight)
     }
 
-    /// Puts a lot at the end.
-    fn push(&mut self, lot: NewWriteBatch, places: Option<Vec<LogPosition>>, known: &mut SeenIds) {
-        known.enter(lot.key);
+    fn push(
+        &mut self,
+        batch: NewWriteBatch,
+        places: Option<Vec<LogPosition>>,
+        known: &mut SeenIds,
+    ) {
+        known.enter(batch.key);
         let mut places = places.into_iter().flatten();
         let slot = |(name, sample): &(IdHash, Sample)| {
             known.enter(*name);
             let (version, at) = (sample.model_version, places.next());
             FifoSlot { name: *name, version, state: FifoState::Unread, at }
         };
-        let slots: Vec<FifoSlot> = lot.samples.iter().map(slot).collect();
+        let slots: Vec<FifoSlot> = batch.samples.iter().map(slot).collect();
         let mut memory = Vec::new();
-        if self.fits_in_memory(lot.weight) {
-            memory.extend(lot.samples.into_iter().map(|(_, sample)| Some(sample)));
-            self.usage.bytes += lot.weight;
+        if self.fits_in_memory(batch.weight) {
+            memory.extend(batch.samples.into_iter().map(|(_, sample)| Some(sample)));
+            self.usage.bytes += batch.weight;
             self.usage.bytes_peak = self.usage.bytes_peak.max(self.usage.bytes);
         }
-        self.insert(FifoEntry::new(lot.key, slots, memory));
+        self.insert(FifoEntry::new(batch.key, slots, memory));
     }
 
     fn insert(&mut self, entry: FifoEntry) {
@@ -160,22 +159,30 @@ impl FifoStore {
         self.usage.unread += count;
         if count > 0 {
             self.usage.lots += 1;
-            self.lots.insert(first, entry);
+            self.batches.insert(first, entry);
         }
     }
 
-    /// Puts a lot into the files, if there is room in them.
-    fn offer_to_disk(&mut self, lot: NewWriteBatch, known: &mut SeenIds) -> Result<InsertOutcome> {
+    /// Appends a write batch to the files if there is room.
+    fn offer_to_disk(
+        &mut self,
+        batch: NewWriteBatch,
+        known: &mut SeenIds,
+    ) -> Result<InsertOutcome> {
         let Some(disk) = &mut self.disk else { return Ok(InsertOutcome::Full(String::new())) };
-        let (size, limit) = (Disk::size(&lot), disk.bytes_max());
+        let (size, limit) = (Disk::size(&batch), disk.bytes_max());
         if size > limit / 2 {
-            let message = format!("a lot of {size} bytes, and half of disk_bytes_max = {limit}");
+            let message = format!(
+                "a write batch of {size} bytes, more than half of disk_bytes_max = {limit}"
+            );
             return Ok(InsertOutcome::TooLarge(message));
         }
         let waits = matches!(self.options.when_full, QueueFullPolicy::Wait { .. });
         let (lots, capacity) = (self.usage.lots, self.options.capacity);
         if waits && lots >= capacity {
-            return Ok(InsertOutcome::Full(format!("{lots} lots wait (capacity = {capacity})")));
+            return Ok(InsertOutcome::Full(format!(
+                "{lots} write batches wait (capacity = {capacity})"
+            )));
         }
         if disk.bytes() + size > limit {
             let bytes = disk.bytes();
@@ -183,17 +190,18 @@ impl FifoStore {
                 "{bytes} bytes on disk (disk_bytes_max = {limit})"
             )));
         }
-        let stored = lot.samples.len();
-        let places = disk.append(self.next, &lot).map_err(|error| failed(&self.options, &error))?;
-        self.push(lot, Some(places), known);
+        let stored = batch.samples.len();
+        let places =
+            disk.append(self.next, &batch).map_err(|error| failed(&self.options, &error))?;
+        self.push(batch, Some(places), known);
         Ok(InsertOutcome::Done { stored, dropped: BTreeMap::new() })
     }
 
-    /// Returns a sample that is to be given out. What is on disk as well leaves memory with it.
+    /// Loads a sample. One that is also on disk leaves memory.
     fn load(&mut self, number: u64) -> Result<Option<Sample>> {
         let Some((_, entry, index)) = self.find(number) else { return Ok(None) };
         let at = entry.slots[index].at;
-        let sample = match (entry.in_memory(index), at) {
+        let sample = match (entry.memory.get_mut(index), at) {
             (Some(sample), Some(_)) => {
                 let sample = sample.take();
                 self.usage.bytes -= sample.as_ref().map_or(0, weight);
@@ -211,13 +219,13 @@ impl FifoStore {
         }
     }
 
-    /// Drops the oldest lots that are unread until there is room, and returns how many samples.
+    /// Removes the oldest unread write batches until there is room; returns the number of samples.
     fn make_room(&mut self, weight: usize, known: &mut SeenIds) -> usize {
         let before = self.usage.unread;
         while !self.fits(weight) && self.usage.unread > 0 {
             let mut number = self.unread_from(self.cursor);
-            let lot = self.lots.range(..=number).next_back();
-            let end = lot.map_or(0, |(first, entry)| first + entry.slots.len() as u64);
+            let batch = self.batches.range(..=number).next_back();
+            let end = batch.map_or(0, |(first, entry)| first + entry.slots.len() as u64);
             while number < end {
                 self.remove(number, known);
                 number = self.unread_from(number);
@@ -226,7 +234,7 @@ impl FifoStore {
         before - self.usage.unread
     }
 
-    /// Gives an unread sample to a reader.
+    /// Marks an unread sample as held.
     fn hold(&mut self, number: u64, reader: ReaderId) {
         let Some((_, entry, at)) = self.find(number) else { return };
         entry.slots[at].state = FifoState::Held;
@@ -238,7 +246,7 @@ impl FifoStore {
         self.held.entry(reader).or_default().push(number);
     }
 
-    /// Takes a sample back from a reader.
+    /// Returns a held sample.
     fn release(&mut self, number: u64) {
         let Some((_, entry, at)) = self.find(number) else { return };
         entry.slots[at].state = FifoState::Unread;
@@ -250,7 +258,7 @@ impl FifoStore {
         self.cursor = self.cursor.min(number);
     }
 
-    /// Lets go of a sample, read or not.
+    /// Removes a sample.
     fn remove(&mut self, number: u64, known: &mut SeenIds) {
         let Some((first, entry, at)) = self.find(number) else { return };
         let slot = &mut entry.slots[at];
@@ -260,16 +268,16 @@ impl FifoStore {
         entry.unread -= usize::from(unread);
         entry.left -= 1;
         let was_last = unread && entry.unread == 0;
-        let sample = entry.in_memory(at).and_then(Option::take);
+        let sample = entry.memory.get_mut(at).and_then(Option::take);
         let (key, is_done) = (entry.key, entry.left == 0);
         if let Some(disk) = &mut self.disk {
             disk.sample_left(number, name);
         }
         if is_done {
             known.leave(key);
-            self.lots.remove(&first);
+            self.batches.remove(&first);
             if let Some(disk) = &mut self.disk {
-                disk.lot_left(first, key);
+                disk.batch_left(first, key);
             }
         }
         self.usage.lots -= usize::from(was_last);
@@ -278,19 +286,19 @@ impl FifoStore {
         self.usage.bytes -= sample.as_ref().map_or(0, weight);
     }
 
-    /// Finds what is not gone: the number of its lot, the lot, and where in it.
+    /// Finds a sample that is not gone: first number and entry of its batch, and its index.
     fn find(&mut self, number: u64) -> Option<(u64, &mut FifoEntry, usize)> {
-        let (&first, entry) = self.lots.range_mut(..=number).next_back()?;
+        let (&first, entry) = self.batches.range_mut(..=number).next_back()?;
         let at = (number - first) as usize;
         let there = entry.slots.get(at).is_some_and(|slot| slot.state != FifoState::Gone);
         there.then_some((first, entry, at))
     }
 
-    /// Returns the first unread number at or after one, or the next to come.
+    /// Returns the first unread number from `number` on, or the next number.
     fn unread_from(&self, number: u64) -> u64 {
-        let within = self.lots.range(..=number).next_back();
+        let within = self.batches.range(..=number).next_back();
         let within = within.map(|(first, entry)| (first, entry, (number - first) as usize));
-        let after = self.lots.range(number..).map(|(first, entry)| (first, entry, 0));
+        let after = self.batches.range(number..).map(|(first, entry)| (first, entry, 0));
         let unread = |(first, entry, start): (&u64, &FifoEntry, usize)| {
             let slots = entry.slots.get(start..)?;
             let offset = slots.iter().position(|slot| slot.state == FifoState::Unread)?;
@@ -299,46 +307,47 @@ impl FifoStore {
         within.into_iter().chain(after).find_map(unread).unwrap_or(self.next)
     }
 
-    /// Returns the number of the first sample that is not gone, or the next to come.
+    /// Returns the number of the oldest sample, or the next number.
     fn oldest(&self) -> u64 {
-        let Some((first, entry)) = self.lots.first_key_value() else { return self.next };
+        let Some((first, entry)) = self.batches.first_key_value() else { return self.next };
         let there = entry.slots.iter().position(|slot| slot.state != FifoState::Gone);
         first + there.unwrap_or(0) as u64
     }
 }
 
 impl QueueStore for FifoStore {
-    fn offer(&mut self, lot: NewWriteBatch, known: &mut SeenIds) -> Result<InsertOutcome> {
+    fn offer(&mut self, batch: NewWriteBatch, known: &mut SeenIds) -> Result<InsertOutcome> {
         let durable = self.disk.as_ref().is_some_and(Disk::is_durable);
-        if self.disk.is_some() && (durable || !self.fits(lot.weight)) {
-            return self.offer_to_disk(lot, known);
+        if self.disk.is_some() && (durable || !self.fits(batch.weight)) {
+            return self.offer_to_disk(batch, known);
         }
-        let stored = lot.samples.len();
+        let stored = batch.samples.len();
         let mut dropped = BTreeMap::new();
         let QueueOptions { bytes_max, capacity, .. } = self.options;
-        if lot.weight > bytes_max {
-            let message = format!("a lot of {} bytes, and bytes_max = {bytes_max}", lot.weight);
+        if batch.weight > bytes_max {
+            let message =
+                format!("a write batch of {} bytes, and bytes_max = {bytes_max}", batch.weight);
             return Ok(InsertOutcome::TooLarge(message));
         }
         let replaces = self.options.when_full == QueueFullPolicy::Replace;
-        if !self.fits(lot.weight) && replaces {
-            let replaced = self.make_room(lot.weight, known);
+        if !self.fits(batch.weight) && replaces {
+            let replaced = self.make_room(batch.weight, known);
             dropped.extend((replaced > 0).then_some(("replaced", replaced)));
-            if !self.fits(lot.weight) {
+            if !self.fits(batch.weight) {
                 dropped.insert("no_room", stored);
-                known.pass(&lot);
+                known.pass(&batch);
                 return Ok(InsertOutcome::Done { stored: 0, dropped });
             }
         }
-        if !self.fits(lot.weight) {
+        if !self.fits(batch.weight) {
             let QueueUsage { lots, bytes, .. } = self.usage;
             return Ok(InsertOutcome::Full(format!(
-                "{lots} lots wait (capacity = {capacity}) and {bytes} bytes are held \
+                "{lots} write batches wait (capacity = {capacity}) and {bytes} bytes are held \
                  (bytes_max = {bytes_max})"
             )));
         }
         let all_durable = self.durable == self.next;
-        self.push(lot, None, known);
+        self.push(batch, None, known);
         if all_durable {
             self.durable = self.next;
         }

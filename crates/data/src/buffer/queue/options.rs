@@ -1,4 +1,4 @@
-//! What a queue can be told when it is opened.
+//! Options of a queue.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,40 +10,36 @@ use rand_distr::StandardNormal;
 
 use crate::buffer::{BufferError, Result};
 
-/// What memory one sample takes beside its payload and its id: its entry in the queue and among
-/// the known names. It counts in [`QueueOptions::bytes_max`], so that many small samples have a
-/// limit too.
+/// Memory of a sample beside payload and id. Counts in [`QueueOptions::bytes_max`], so that many
+/// small samples are limited too.
 pub const SAMPLE_COST: usize = 192;
 
-/// How a queue behaves.
 #[derive(Clone, Debug)]
 pub struct QueueOptions {
-    /// What errors call it.
+    /// Name in errors.
     pub name: String,
-    /// How many lots may wait to be read; with [`QueueFullPolicy::Spill`] in memory, else in all.
+    /// Maximum number of unread write batches; with [`QueueFullPolicy::Spill`] in memory only.
     pub capacity: usize,
-    /// How many bytes of samples are held in memory: payload, id and [`SAMPLE_COST`] of each. What
-    /// was read and is not acknowledged counts, unless it is on disk as well. A payload that is a
-    /// slice of something larger counts as long as it is itself.
+    /// Maximum bytes of samples in memory: payload, id and [`SAMPLE_COST`] of each. Unacknowledged
+    /// samples count unless they are on disk. A payload counts with its own length, even as a slice
+    /// of a larger buffer.
     pub bytes_max: usize,
-    /// A folder in which everything is kept until it is acknowledged. Memory is then a cache. The
-    /// folder belongs to one queue at a time.
+    /// Folder in which everything is stored until acknowledged; memory is then a cache. It belongs
+    /// to one queue at a time.
     pub path: Option<PathBuf>,
-    /// How many bytes the files may take, those of `path` or those of [`QueueFullPolicy::Spill`].
+    /// Maximum bytes of the files of `path` or [`QueueFullPolicy::Spill`].
     pub disk_bytes_max: u64,
-    /// What happens to a lot for which there is no room. Not looked at with `replay`, which always
-    /// replaces.
+    /// Policy for a full queue. Ignored with `replay`, which always replaces.
     pub when_full: QueueFullPolicy,
-    /// Orders by priority instead of age, and reuses what was read.
+    /// Orders by priority instead of age, with reuse.
     pub replay: Option<ReplayOptions>,
-    /// Samples that are more than this many versions older than the newest one ever written are
-    /// stale, whatever the reader asks for.
+    /// Samples more than this many versions older than the newest ever written are stale, whatever
+    /// the reader requests.
     pub max_staleness: Option<u64>,
-    /// How many names (of lots and of samples) are known after what they name has left the queue.
-    /// What is in the queue is always known; of what has left, the last `known_max` are: writing
-    /// one of these again has no effect. A name that was forgotten is new.
+    /// Number of ids (of write batches and samples) remembered after removal; writing one of these
+    /// again has no effect. Ids in the queue are always known.
     pub known_max: usize,
-    /// What time it is for [`ReplayOptions::reuse_cooldown_time`].
+    /// Clock of [`ReplayOptions::reuse_cooldown_time`].
     pub clock: Arc<dyn QueueClock>,
 }
 
@@ -65,17 +61,17 @@ impl Default for QueueOptions {
 }
 
 impl QueueOptions {
-    /// Refuses what cannot be.
+    /// Refuses invalid combinations.
     pub(super) fn check(&self) -> Result<()> {
         let refuse = |message: &str| {
             let (storage, message) = (self.name.clone(), message.to_owned());
-            Err(BufferError::Unsupported { storage, message })
+            Err(BufferError::unsupported(storage, message))
         };
         if self.capacity == 0 {
-            return refuse("capacity = 0 has no room for anything; set it to 1 or more");
+            return refuse("capacity = 0 stores nothing; set it to 1 or more");
         }
         if self.path.is_some() && self.when_full == QueueFullPolicy::Replace {
-            return refuse("what is kept in path is not replaced; use wait or spill");
+            return refuse("samples in path are never replaced; use wait or spill");
         }
         let spills = matches!(self.when_full, QueueFullPolicy::Spill { .. });
         match &self.replay {
@@ -90,53 +86,50 @@ impl QueueOptions {
     }
 }
 
-/// What happens to a lot for which there is no room.
+/// Policy for a write batch without room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueFullPolicy {
-    /// Its writer waits: for room, for the queue to close, or until time is up.
+    /// The writer waits for room, for the queue to close, or until the timeout.
     Wait { timeout: Duration },
-    /// It goes to disk, and memory stays within its budget.
+    /// The batch goes to disk; memory stays within its budget.
     Spill {
-        /// Where to; the folder `spill` in it is emptied when the queue is opened. Not looked at
-        /// with [`QueueOptions::path`], where everything is on disk already.
+        /// Its subfolder `spill` is emptied at opening. Ignored with [`QueueOptions::path`].
         folder: PathBuf,
-        /// How long to wait when the disk has reached its limit too.
+        /// Maximum wait when the disk limit is reached too.
         timeout: Duration,
     },
-    /// It takes the place of the oldest that nobody has read.
+    /// The batch replaces the oldest unread one.
     Replace,
 }
 
-/// Order by priority, and reuse.
+/// Order by priority, with reuse.
 ///
-/// The unit is the lot: the samples of a lot are read one after another, used, reused and replaced
-/// together, because those of a group (GRPO) mean something only beside each other. The version of
-/// a lot is that of its oldest sample. Staleness alone is judged sample by sample.
+/// The unit is the write batch: its samples are read, reused and replaced together, because a GRPO
+/// group is meaningful only as a whole. Its version is that of its oldest sample. Staleness alone
+/// is judged per sample.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReplayOptions {
-    /// How urgent a lot is.
     pub priority: ReplayPriority,
-    /// A lot that was read comes back after this time with its use counted; never if none.
+    /// A batch that was read returns after this time with its use counted. `None`: never.
     pub reuse_cooldown_time: Option<Duration>,
-    /// Where the noise of the priorities starts.
+    /// Seed of the priority noise.
     pub seed: u64,
 }
 
-/// How urgent a lot is.
+/// Priority of a write batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ReplayPriority {
     /// `model_version − decay · use_count`.
     LinearDecay {
-        /// What one use costs, in versions.
+        /// Cost of one use, in versions.
         decay: f64,
     },
-    /// The same with noise, and a lot is used `use_count_limit` times at most.
+    /// The same with noise and at most `use_count_limit` uses.
     DecayLimitRandomization {
-        /// What one use costs, in versions.
         decay: f64,
-        /// How often a lot is used; without limit if 0 or less.
+        /// Maximum uses; unlimited if 0 or less.
         use_count_limit: i64,
-        /// The standard deviation of the noise.
+        /// Standard deviation of the noise.
         sigma: f64,
     },
 }
@@ -157,7 +150,6 @@ impl ReplayPriority {
         }
     }
 
-    /// Returns the priority of a lot.
     pub(super) fn of(self, version: u64, uses: u64, rng: &mut ChaCha8Rng) -> f64 {
         let (decay, noise) = match self {
             Self::LinearDecay { decay } => (decay, 0.0),
@@ -168,7 +160,7 @@ impl ReplayPriority {
         version as f64 - decay * uses as f64 + noise
     }
 
-    /// Tells whether a lot may be used again.
+    /// Returns whether a batch may be used again.
     pub(super) fn allows(self, uses: u64) -> bool {
         match self {
             Self::LinearDecay { .. } => true,
@@ -179,13 +171,12 @@ impl ReplayPriority {
     }
 }
 
-/// What time it is. A test brings a clock that goes when it is told to.
+/// Clock, replaceable in tests.
 pub trait QueueClock: std::fmt::Debug + Send + Sync {
-    /// Returns the time since a moment that does not change.
+    /// Returns the time since a fixed moment.
     fn now(&self) -> Duration;
 }
 
-/// The clock of the machine.
 #[derive(Debug)]
 struct SystemClock(Instant);
 

@@ -1,7 +1,7 @@
-//! The most urgent lot first, and again after a rest.
+//! Priority store with reuse.
 //!
-//! A lot waits; one at a time is open and given out sample by sample; when all of it has been given
-//! it rests and then waits again, or is spent and stays until it is acknowledged.
+//! A write batch waits; one at a time is open and read sample by sample; when all are read it rests
+//! and waits again, or is spent and stays until acknowledged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,27 +17,27 @@ use super::store::{
 use crate::Sample;
 use crate::buffer::Result;
 
-/// The queue with priorities. A position is a number of samples given out.
+/// Priority store. A position is the number of samples issued.
 #[derive(Debug)]
 pub(super) struct PriorityStore {
     capacity: usize,
     bytes_max: usize,
     replay: ReplayOptions,
     rng: ChaCha8Rng,
-    /// By the order in which they came.
-    lots: BTreeMap<u64, PriorityEntry>,
+    /// Write batches by order of arrival.
+    batches: BTreeMap<u64, PriorityEntry>,
     next: u64,
-    /// Lots that wait or rest, by priority: what gives way, from the lowest.
+    /// Waiting and resting batches by priority; the lowest is replaced first.
     ranks: BTreeSet<(PriorityRank, u64)>,
-    /// Lots that wait, by priority: what is taken, from the highest.
+    /// Waiting batches by priority; the highest is read first.
     waiting: BTreeSet<(PriorityRank, u64)>,
-    /// Lots that rest, by the time at which they are back.
+    /// Resting batches by the end of their rest.
     resting: BTreeSet<(Duration, u64)>,
-    /// The lot that is being given out.
+    /// The batch being read.
     open: Option<u64>,
-    /// What was given out and not acknowledged.
+    /// Issued samples that are not acknowledged.
     given: BTreeMap<u64, IssuedSample>,
-    /// How many samples have been given out.
+    /// Number of samples issued.
     position: u64,
     acknowledged: u64,
     now: Duration,
@@ -52,11 +52,11 @@ struct PriorityEntry {
     state: PriorityState,
     rank: PriorityRank,
     uses: u64,
-    /// Samples still to be given out in this use.
+    /// Samples left to issue in this use.
     unread: usize,
     /// Samples that are not gone.
     left: usize,
-    /// Times that samples of it were given out and not acknowledged.
+    /// Issued samples that are not acknowledged.
     held: usize,
 }
 
@@ -75,15 +75,14 @@ enum PriorityState {
     Spent,
 }
 
-/// A sample that was given out: which, and to whom.
 #[derive(Clone, Copy, Debug)]
 struct IssuedSample {
-    lot: u64,
+    batch: u64,
     at: usize,
     reader: ReaderId,
 }
 
-/// A priority, in an order without exceptions.
+/// A priority with a total order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct PriorityRank(f64);
 
@@ -102,7 +101,7 @@ impl Ord for PriorityRank {
 }
 
 impl PriorityEntry {
-    /// The version of the oldest sample that is left.
+    /// Version of the oldest remaining sample.
     fn version(&self) -> u64 {
         let samples = self.slots.iter().filter_map(|slot| slot.sample.as_ref());
         samples.map(|sample| sample.model_version).min().unwrap_or(0)
@@ -120,7 +119,7 @@ impl PriorityStore {
             bytes_max: options.bytes_max,
             replay: replay.clone(),
             rng: ChaCha8Rng::seed_from_u64(replay.seed),
-            lots: BTreeMap::new(),
+            batches: BTreeMap::new(),
             next: 0,
             ranks: BTreeSet::new(),
             waiting: BTreeSet::new(),
@@ -135,45 +134,45 @@ impl PriorityStore {
         }
     }
 
-    /// Returns the lots that have to give way to one of this rank and weight, or why it gives way
-    /// itself. What somebody may still seek back to stays.
+    /// Returns the batches to replace for one of this rank and weight, or the reason to drop it.
+    /// Batches that a seek can return to stay.
     fn victims(
         &self,
         rank: PriorityRank,
         weight: usize,
     ) -> std::result::Result<Vec<u64>, &'static str> {
-        // Spent lots wait for nothing but an acknowledgement: bytes, and no place in the queue.
+        // Spent batches take bytes but no capacity.
         let mut lots = self.ranks.len() + usize::from(self.open.is_some());
         let mut bytes = self.usage.bytes;
         let mut victims = Vec::new();
-        let mut candidates = self.ranks.iter().filter(|(_, lot)| self.lots[lot].held == 0);
+        let mut candidates = self.ranks.iter().filter(|(_, batch)| self.batches[batch].held == 0);
         while lots >= self.capacity || bytes + weight > self.bytes_max {
-            let Some((lowest, lot)) = candidates.next() else { return Err("no_room") };
+            let Some((lowest, batch)) = candidates.next() else { return Err("no_room") };
             if *lowest > rank {
                 return Err("lower_priority");
             }
             lots -= 1;
-            bytes -= self.lots[lot].weight();
-            victims.push(*lot);
+            bytes -= self.batches[batch].weight();
+            victims.push(*batch);
         }
         Ok(victims)
     }
 
-    /// Moves a lot to another state, and all the indexes with it.
-    fn set_state(&mut self, lot: u64, state: PriorityState) {
-        let Some(entry) = self.lots.get_mut(&lot) else { return };
-        let rank = (entry.rank, lot);
+    /// Changes the state of a batch and all indexes.
+    fn set_state(&mut self, batch: u64, state: PriorityState) {
+        let Some(entry) = self.batches.get_mut(&batch) else { return };
+        let rank = (entry.rank, batch);
         let was = std::mem::replace(&mut entry.state, state);
         match was {
             PriorityState::Waiting => _ = self.waiting.remove(&rank),
-            PriorityState::Resting(due) => _ = self.resting.remove(&(due, lot)),
+            PriorityState::Resting(due) => _ = self.resting.remove(&(due, batch)),
             PriorityState::Open => self.open = None,
             PriorityState::Spent => {}
         }
         match state {
             PriorityState::Waiting => _ = self.waiting.insert(rank),
-            PriorityState::Resting(due) => _ = self.resting.insert((due, lot)),
-            PriorityState::Open => self.open = Some(lot),
+            PriorityState::Resting(due) => _ = self.resting.insert((due, batch)),
+            PriorityState::Open => self.open = Some(batch),
             PriorityState::Spent => {}
         }
         if matches!(state, PriorityState::Waiting | PriorityState::Resting(_)) {
@@ -183,33 +182,32 @@ impl PriorityStore {
         }
     }
 
-    /// Counts a use, or takes it back, and works the priority out anew. Only for a lot that neither
-    /// waits nor rests.
-    fn set_uses(&mut self, lot: u64, uses: u64) {
-        let Some(entry) = self.lots.get_mut(&lot) else { return };
+    /// Sets the use count and recomputes the priority of a batch that neither waits nor rests.
+    fn set_uses(&mut self, batch: u64, uses: u64) {
+        let Some(entry) = self.batches.get_mut(&batch) else { return };
         entry.uses = uses;
         entry.rank = PriorityRank(self.replay.priority.of(entry.version(), uses, &mut self.rng));
     }
 
-    /// Decides what becomes of a lot all of which has been given out.
-    fn close_lot(&mut self, lot: u64, known: &mut SeenIds) {
-        let Some(entry) = self.lots.get(&lot) else { return };
+    /// Ends a use of a batch whose samples have all been issued.
+    fn close_batch(&mut self, batch: u64, known: &mut SeenIds) {
+        let Some(entry) = self.batches.get(&batch) else { return };
         let uses = entry.uses + 1;
-        self.set_state(lot, PriorityState::Spent);
-        self.set_uses(lot, uses);
+        self.set_state(batch, PriorityState::Spent);
+        self.set_uses(batch, uses);
         let again = !self.finished && self.replay.priority.allows(uses);
         match self.replay.reuse_cooldown_time.filter(|_| again) {
             Some(rest) => {
-                self.mark_unread(lot, |_| true);
-                self.set_state(lot, PriorityState::Resting(self.now.saturating_add(rest)));
+                self.mark_unread(batch, |_| true);
+                self.set_state(batch, PriorityState::Resting(self.now.saturating_add(rest)));
             }
-            None => self.forget_if_done(lot, known),
+            None => self.forget_if_done(batch, known),
         }
     }
 
-    /// Marks samples of a lot as still to be given out.
-    fn mark_unread(&mut self, lot: u64, which: impl Fn(usize) -> bool) {
-        let Some(entry) = self.lots.get_mut(&lot) else { return };
+    /// Marks samples of a batch as unread.
+    fn mark_unread(&mut self, batch: u64, which: impl Fn(usize) -> bool) {
+        let Some(entry) = self.batches.get_mut(&batch) else { return };
         for (at, slot) in entry.slots.iter_mut().enumerate() {
             if slot.sample.is_some() && !slot.unread && which(at) {
                 slot.unread = true;
@@ -218,48 +216,52 @@ impl PriorityStore {
         }
     }
 
-    /// Takes back a sample that was given out.
+    fn take_issued(&mut self, reader: ReaderId) -> Vec<(u64, IssuedSample)> {
+        self.given.extract_if(.., |_, given| given.reader == reader).collect()
+    }
+
+    /// Takes back an issued sample.
     fn take_back(&mut self, given: IssuedSample) {
         self.usage.held -= 1;
-        let Some(entry) = self.lots.get_mut(&given.lot) else { return };
+        let Some(entry) = self.batches.get_mut(&given.batch) else { return };
         entry.held -= 1;
         let (state, uses) = (entry.state, entry.uses);
         if matches!(state, PriorityState::Spent | PriorityState::Resting(_)) {
-            // The use is undone: only what is taken back is to be given out again.
-            self.set_state(given.lot, PriorityState::Spent);
-            self.clear_unread(given.lot);
-            self.set_uses(given.lot, uses.saturating_sub(1));
-            self.set_state(given.lot, PriorityState::Waiting);
+            // The use is undone: only returned samples are issued again.
+            self.set_state(given.batch, PriorityState::Spent);
+            self.clear_unread(given.batch);
+            self.set_uses(given.batch, uses.saturating_sub(1));
+            self.set_state(given.batch, PriorityState::Waiting);
         }
-        self.mark_unread(given.lot, |at| at == given.at);
+        self.mark_unread(given.batch, |at| at == given.at);
     }
 
-    fn clear_unread(&mut self, lot: u64) {
-        let Some(entry) = self.lots.get_mut(&lot) else { return };
+    fn clear_unread(&mut self, batch: u64) {
+        let Some(entry) = self.batches.get_mut(&batch) else { return };
         entry.unread = 0;
         entry.slots.iter_mut().for_each(|slot| slot.unread = false);
     }
 
-    /// Says that a sample that was given out has been dealt with.
+    /// Acknowledges an issued sample.
     fn settle(&mut self, given: IssuedSample, known: &mut SeenIds) {
         self.usage.held -= 1;
-        if let Some(entry) = self.lots.get_mut(&given.lot) {
+        if let Some(entry) = self.batches.get_mut(&given.batch) {
             entry.held -= 1;
         }
-        self.forget_if_done(given.lot, known);
+        self.forget_if_done(given.batch, known);
     }
 
-    fn forget_if_done(&mut self, lot: u64, known: &mut SeenIds) {
+    fn forget_if_done(&mut self, batch: u64, known: &mut SeenIds) {
         let done = |entry: &PriorityEntry| entry.state == PriorityState::Spent && entry.held == 0;
-        if self.lots.get(&lot).is_some_and(done) {
-            self.forget(lot, known);
+        if self.batches.get(&batch).is_some_and(done) {
+            self.forget(batch, known);
         }
     }
 
-    /// Lets go of a lot, and returns how many samples it had.
-    fn forget(&mut self, lot: u64, known: &mut SeenIds) -> usize {
-        self.set_state(lot, PriorityState::Spent);
-        let Some(entry) = self.lots.remove(&lot) else { return 0 };
+    /// Removes a batch and returns its number of samples.
+    fn forget(&mut self, batch: u64, known: &mut SeenIds) -> usize {
+        self.set_state(batch, PriorityState::Spent);
+        let Some(entry) = self.batches.remove(&batch) else { return 0 };
         self.usage.bytes -= entry.weight();
         for slot in entry.slots.iter().filter(|slot| slot.sample.is_some()) {
             known.leave(slot.name);
@@ -268,46 +270,47 @@ impl PriorityStore {
         entry.left
     }
 
-    /// Opens the most urgent lot; among equals the one that came first.
+    /// Opens the batch of the highest priority, the oldest among equals.
     fn open_next(&mut self) -> Option<u64> {
         if self.open.is_none() {
             let (highest, _) = *self.waiting.last()?;
-            let (_, lot) = *self.waiting.range((highest, 0)..).next()?;
-            self.set_state(lot, PriorityState::Open);
+            let (_, batch) = *self.waiting.range((highest, 0)..).next()?;
+            self.set_state(batch, PriorityState::Open);
         }
         self.open
     }
 }
 
 impl QueueStore for PriorityStore {
-    fn offer(&mut self, lot: NewWriteBatch, known: &mut SeenIds) -> Result<InsertOutcome> {
-        let count = lot.samples.len();
+    fn offer(&mut self, batch: NewWriteBatch, known: &mut SeenIds) -> Result<InsertOutcome> {
+        let count = batch.samples.len();
         let mut dropped = BTreeMap::new();
-        if lot.weight > self.bytes_max {
+        if batch.weight > self.bytes_max {
             let limit = self.bytes_max;
-            let message = format!("a lot of {} bytes, and bytes_max = {limit}", lot.weight);
+            let message =
+                format!("a write batch of {} bytes, and bytes_max = {limit}", batch.weight);
             return Ok(InsertOutcome::TooLarge(message));
         }
-        let version = lot.samples.iter().map(|(_, sample)| sample.model_version).min();
+        let version = batch.samples.iter().map(|(_, sample)| sample.model_version).min();
         let rank = PriorityRank(self.replay.priority.of(version.unwrap_or(0), 0, &mut self.rng));
-        let victims = match self.victims(rank, lot.weight) {
+        let victims = match self.victims(rank, batch.weight) {
             Ok(victims) => victims,
             Err(reason) => {
-                known.pass(&lot);
+                known.pass(&batch);
                 dropped.insert(reason, count);
                 return Ok(InsertOutcome::Done { stored: 0, dropped });
             }
         };
-        let replaced: usize = victims.into_iter().map(|lot| self.forget(lot, known)).sum();
+        let replaced: usize = victims.into_iter().map(|batch| self.forget(batch, known)).sum();
         dropped.extend((replaced > 0).then_some(("replaced", replaced)));
-        known.enter(lot.key);
+        known.enter(batch.key);
         let slot = |(name, sample)| {
             known.enter(name);
             PrioritySlot { name, unread: true, sample: Some(sample) }
         };
         let entry = PriorityEntry {
-            key: lot.key,
-            slots: lot.samples.into_iter().map(slot).collect(),
+            key: batch.key,
+            slots: batch.samples.into_iter().map(slot).collect(),
             state: PriorityState::Spent,
             rank,
             uses: 0,
@@ -315,19 +318,19 @@ impl QueueStore for PriorityStore {
             left: count,
             held: 0,
         };
-        self.lots.insert(self.next, entry);
+        self.batches.insert(self.next, entry);
         self.set_state(self.next, PriorityState::Waiting);
         self.next += 1;
-        self.usage.bytes += lot.weight;
+        self.usage.bytes += batch.weight;
         self.usage.bytes_peak = self.usage.bytes_peak.max(self.usage.bytes);
         Ok(InsertOutcome::Done { stored: count, dropped })
     }
 
     fn take(&mut self, reader: ReaderId, floor: u64, known: &mut SeenIds) -> Result<TakeOutcome> {
-        let Some(lot) = self.open_next() else { return Ok(TakeOutcome::Empty) };
-        let Some(entry) = self.lots.get_mut(&lot) else { return Ok(TakeOutcome::Empty) };
+        let Some(batch) = self.open_next() else { return Ok(TakeOutcome::Empty) };
+        let Some(entry) = self.batches.get_mut(&batch) else { return Ok(TakeOutcome::Empty) };
         let Some(at) = entry.slots.iter().position(|slot| slot.unread) else {
-            self.close_lot(lot, known);
+            self.close_batch(batch, known);
             return self.take(reader, floor, known);
         };
         let slot = &mut entry.slots[at];
@@ -344,31 +347,27 @@ impl QueueStore for PriorityStore {
             let Some(sample) = slot.sample.clone() else { return Ok(TakeOutcome::Stale) };
             entry.held += 1;
             self.usage.held += 1;
-            self.given.insert(self.position, IssuedSample { lot, at, reader });
+            self.given.insert(self.position, IssuedSample { batch, at, reader });
             self.position += 1;
             TakeOutcome::Given(sample)
         };
         if entry.left == 0 {
-            self.forget(lot, known);
+            self.forget(batch, known);
         } else if exhausted {
-            self.close_lot(lot, known);
+            self.close_batch(batch, known);
         }
         Ok(step)
     }
 
     fn acknowledge(&mut self, reader: ReaderId, known: &mut SeenIds) {
-        let mine: Vec<(u64, IssuedSample)> =
-            self.given.extract_if(.., |_, given| given.reader == reader).collect();
-        for (number, given) in mine {
+        for (number, given) in self.take_issued(reader) {
             self.acknowledged = self.acknowledged.max(number + 1);
             self.settle(given, known);
         }
     }
 
     fn give_back(&mut self, reader: ReaderId) {
-        let mine: Vec<(u64, IssuedSample)> =
-            self.given.extract_if(.., |_, given| given.reader == reader).collect();
-        for (_, given) in mine {
+        for (_, given) in self.take_issued(reader) {
             self.take_back(given);
         }
     }
@@ -396,21 +395,21 @@ impl QueueStore for PriorityStore {
 
     fn wake(&mut self, now: Duration) -> Option<Duration> {
         self.now = now;
-        while let Some(&(due, lot)) = self.resting.first() {
+        while let Some(&(due, batch)) = self.resting.first() {
             if due > now {
                 return Some(due - now);
             }
-            self.set_state(lot, PriorityState::Waiting);
+            self.set_state(batch, PriorityState::Waiting);
         }
         None
     }
 
     fn finish(&mut self, finished: bool, known: &mut SeenIds) {
         self.finished = finished;
-        while let Some(&(_, lot)) = self.resting.first().filter(|_| finished) {
-            self.clear_unread(lot);
-            self.set_state(lot, PriorityState::Spent);
-            self.forget_if_done(lot, known);
+        while let Some(&(_, batch)) = self.resting.first().filter(|_| finished) {
+            self.clear_unread(batch);
+            self.set_state(batch, PriorityState::Spent);
+            self.forget_if_done(batch, known);
         }
     }
 
@@ -419,8 +418,8 @@ impl QueueStore for PriorityStore {
     }
 
     fn usage(&self) -> QueueUsage {
-        let unread = |lot: &u64| self.lots.get(lot).map_or(0, |entry| entry.unread);
-        let ready = self.waiting.iter().map(|(_, lot)| lot).chain(&self.open);
+        let unread = |batch: &u64| self.batches.get(batch).map_or(0, |entry| entry.unread);
+        let ready = self.waiting.iter().map(|(_, batch)| batch).chain(&self.open);
         QueueUsage { lots: self.ranks.len(), unread: ready.map(unread).sum(), ..self.usage }
     }
 }

@@ -1,4 +1,4 @@
-//! The reading end: batches across lots, nothing lost by a short read.
+//! Reader of queues.
 
 use std::sync::Arc;
 
@@ -13,31 +13,31 @@ use crate::buffer::{ExperienceReader, ReadEnd, ReadRequest, ReadResult, Result};
 pub(super) struct QueueReader {
     shared: Arc<QueueShared>,
     id: ReaderId,
-    bell: Arc<Condvar>,
+    wakeup: Arc<Condvar>,
 }
 
 impl QueueReader {
     pub(super) fn new(shared: Arc<QueueShared>, id: ReaderId) -> Self {
-        Self { shared, id, bell: Arc::default() }
+        Self { shared, id, wakeup: Arc::default() }
     }
 
-    /// Takes what is there, as much as is asked for.
+    /// Takes available samples up to the requested number.
     fn gather(
         &self,
         state: &mut QueueState,
-        ask: &ReadRequest,
+        request: &ReadRequest,
         taken: &mut ReadResult,
     ) -> Result<()> {
         let oldest = self.shared.options.max_staleness;
         let oldest = oldest.map_or(0, |staleness| state.newest.saturating_sub(staleness));
-        let floor = ask.min_model_version.max(oldest);
+        let floor = request.min_model_version.max(oldest);
         let before = (taken.samples.len(), taken.stale);
-        while taken.samples.len() < ask.count {
+        while taken.samples.len() < request.count {
             match state.store.take(self.id, floor, &mut state.known) {
                 Ok(TakeOutcome::Given(sample)) => taken.samples.push(sample),
                 Ok(TakeOutcome::Stale) => taken.stale += 1,
                 Ok(TakeOutcome::Empty) => break,
-                // What was taken before it is returned; the error comes again with the next read.
+                // Samples taken before the error are returned; the error recurs with the next read.
                 Err(_) if !taken.samples.is_empty() => break,
                 Err(error) => return Err(error),
             }
@@ -48,23 +48,23 @@ impl QueueReader {
         Ok(())
     }
 
-    /// Takes what is there and waits for more.
+    /// Takes available samples and waits for more.
     fn wait_for<'a>(
         &'a self,
         mut state: MutexGuard<'a, QueueState>,
         ticket: u64,
-        ask: &ReadRequest,
+        request: &ReadRequest,
     ) -> (MutexGuard<'a, QueueState>, Result<ReadResult>) {
-        let deadline = WaitDeadline::after(ask.timeout);
+        let deadline = WaitDeadline::after(request.timeout);
         let mut taken = ReadResult { samples: Vec::new(), stale: 0, end: ReadEnd::TimedOut };
         loop {
             let mut rest = None;
             if state.waiting_readers.is_first(ticket) {
                 rest = state.store.wake(self.shared.options.clock.now());
-                if let Err(error) = self.gather(&mut state, ask, &mut taken) {
+                if let Err(error) = self.gather(&mut state, request, &mut taken) {
                     return (state, Err(error));
                 }
-                if taken.samples.len() == ask.count {
+                if taken.samples.len() == request.count {
                     taken.end = ReadEnd::Full;
                     break;
                 }
@@ -72,12 +72,13 @@ impl QueueReader {
                     taken.end = ReadEnd::Finished;
                     break;
                 }
-                // Writers wait for room that only this reader can make, by acknowledging.
+                // Writers wait for room that only this reader can free by acknowledging.
                 if !state.waiting_writers.is_empty() && state.store.starved_by(self.id) {
                     if taken.samples.is_empty() {
-                        let message = "what was read with keep and not acknowledged takes all of \
-                                       bytes_max; read without keep, or raise bytes_max";
-                        let error = self.shared.full(message.to_owned());
+                        let error = self.shared.full(
+                            "unacknowledged samples read with keep take all of bytes_max; read \
+                             without keep, or raise bytes_max",
+                        );
                         return (state, Err(error));
                     }
                     break;
@@ -86,31 +87,31 @@ impl QueueReader {
             if deadline.is_past() {
                 break;
             }
-            deadline.wait(&self.bell, &mut state, rest);
+            deadline.wait(&self.wakeup, &mut state, rest);
         }
         (state, Ok(taken))
     }
 }
 
 impl ExperienceReader for QueueReader {
-    fn read(&mut self, ask: &ReadRequest) -> Result<ReadResult> {
-        let mut state = self.shared.lock();
-        if !ask.keep {
+    fn read(&mut self, request: &ReadRequest) -> Result<ReadResult> {
+        let mut state = self.shared.state.lock();
+        if !request.keep {
             let QueueState { store, known, .. } = &mut *state;
             store.acknowledge(self.id, known);
             state = self.shared.settle(state)?;
         }
-        if ask.count == 0 {
+        if request.count == 0 {
             return Ok(ReadResult { samples: Vec::new(), stale: 0, end: ReadEnd::Full });
         }
-        let ticket = state.waiting_readers.join(&self.bell);
-        let (mut state, taken) = self.wait_for(state, ticket, ask);
+        let ticket = state.waiting_readers.join(&self.wakeup);
+        let (mut state, taken) = self.wait_for(state, ticket, request);
         state.waiting_readers.leave(ticket);
         taken
     }
 
     fn position(&self) -> String {
-        self.shared.lock().store.position(self.id).to_string()
+        self.shared.state.lock().store.position(self.id).to_string()
     }
 
     fn seek(&mut self, position: &str) -> Result<()> {
@@ -118,7 +119,7 @@ impl ExperienceReader for QueueReader {
         let Ok(number) = position.parse() else {
             return Err(refuse("a position is a number, as `position` returned it".to_owned()));
         };
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let QueueState { store, known, waiting_readers, .. } = &mut *state;
         store.seek(number, known).map_err(refuse)?;
         waiting_readers.call();
@@ -128,7 +129,7 @@ impl ExperienceReader for QueueReader {
 
 impl Drop for QueueReader {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.store.give_back(self.id);
         state.waiting_readers.call();
     }

@@ -1,25 +1,22 @@
-//! Which lots and samples the queue has seen: what is there, and the last that have left.
+//! Ids of write batches and samples that the queue holds or has recently removed.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::store::NewWriteBatch;
 
-/// A name of a lot or of a sample, as 128 bits of hash: two of a billion names are the same with a
-/// probability of 10⁻²¹.
+/// 128-bit hash of an id: two of a billion ids collide with a probability of 10⁻²¹.
 pub(super) type IdHash = u128;
 
-/// Returns the name of a lot.
-pub(super) fn lot_name(key: &str) -> IdHash {
+pub(super) fn batch_name(key: &str) -> IdHash {
     hash(b'l', key)
 }
 
-/// Returns the name of a sample.
 pub(super) fn sample_name(id: &str) -> IdHash {
     hash(b's', id)
 }
 
-/// FNV-1a of 128 bits: names are kept on disk, so that it must be the same in every release.
+/// FNV-1a of 128 bits. Stored on disk, so that it must never change.
 fn hash(kind: u8, text: &str) -> IdHash {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
@@ -27,8 +24,7 @@ fn hash(kind: u8, text: &str) -> IdHash {
     text.bytes().fold(step(BASIS, kind), step)
 }
 
-/// The known names. Those of what is in the queue stay; of those that have left, the last
-/// `gone_max` are remembered.
+/// Known ids: those in the queue and the last `gone_max` removed ones.
 #[derive(Debug)]
 pub(super) struct SeenIds {
     names: HashSet<IdHash, BuildHasherDefault<Fold>>,
@@ -45,20 +41,20 @@ impl SeenIds {
         self.names.contains(&name)
     }
 
-    /// Adds a name; false if it was known.
+    /// Adds an id; false if it was known.
     pub(super) fn enter(&mut self, name: IdHash) -> bool {
         self.names.insert(name)
     }
 
-    /// Knows a lot that is not kept, so that it is decided about once.
-    pub(super) fn pass(&mut self, lot: &NewWriteBatch) {
-        for name in lot.samples.iter().map(|(name, _)| *name).chain([lot.key]) {
+    /// Adds a batch that is not stored, so that the decision is made once.
+    pub(super) fn pass(&mut self, batch: &NewWriteBatch) {
+        for name in batch.samples.iter().map(|(name, _)| *name).chain([batch.key]) {
             self.enter(name);
             self.leave(name);
         }
     }
 
-    /// Says that what a name stands for is no longer in the queue.
+    /// Marks an id as removed from the queue.
     pub(super) fn leave(&mut self, name: IdHash) {
         self.gone.push_back(name);
         while self.gone.len() > self.gone_max {
@@ -69,7 +65,7 @@ impl SeenIds {
     }
 }
 
-/// Names are hashes already.
+/// Ids are hashes already.
 #[derive(Default)]
 struct Fold(u64);
 
@@ -109,8 +105,8 @@ mod tests {
     fn names_are_those_of_the_published_function() {
         // FNV-1a of "ls" has no other kind in front of it than its first letter.
         let direct = hash(b'l', "s");
-        assert_eq!(direct, lot_name("s"));
-        assert_ne!(lot_name("s"), sample_name("s"));
+        assert_eq!(direct, batch_name("s"));
+        assert_ne!(batch_name("s"), sample_name("s"));
         // The published value for "a".
         assert_eq!(hash(b'a', ""), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
     }

@@ -1,4 +1,4 @@
-//! What the two kinds of queue have in common, seen from the side that waits and wakes.
+//! Interface of the FIFO and the priority store.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -11,69 +11,68 @@ use crate::Sample;
 use crate::buffer::Result;
 use rollway_ledger::log::SegmentLog;
 
-/// Which handle holds what was read and not acknowledged.
+/// Identifies the reader that holds samples.
 pub(super) type ReaderId = u64;
 
-/// What waits to be read, in which order, and what was read and may have to be read again. A data
-/// structure: it never waits, and everything is called under the queue's lock.
+/// Order and content of a queue. A data structure: it never waits, and all calls are made under the
+/// queue's lock.
 pub(super) trait QueueStore: Send {
-    /// Takes a lot, if there is room.
-    fn offer(&mut self, lot: NewWriteBatch, known: &mut SeenIds) -> Result<InsertOutcome>;
+    /// Stores a write batch if there is room.
+    fn offer(&mut self, batch: NewWriteBatch, known: &mut SeenIds) -> Result<InsertOutcome>;
 
-    /// Gives the next sample to a reader, which holds it from now on.
+    /// Issues the next sample to a reader, which holds it.
     fn take(&mut self, reader: ReaderId, floor: u64, known: &mut SeenIds) -> Result<TakeOutcome>;
 
-    /// Forgets what a reader holds: it has been dealt with.
+    /// Removes the samples that a reader holds.
     fn acknowledge(&mut self, reader: ReaderId, known: &mut SeenIds);
 
-    /// Takes back what a reader holds: it will be read again.
+    /// Returns the samples that a reader holds to the queue.
     fn give_back(&mut self, reader: ReaderId);
 
-    /// Returns a position before which everything was acknowledged or is held by this reader.
+    /// Returns a position before which everything is acknowledged or held by this reader.
     fn position(&self, reader: ReaderId) -> u64;
 
-    /// Acknowledges everything before a position and takes back everything that is held after it.
-    /// If that cannot be, says what is the matter.
+    /// Acknowledges everything before a position and takes back everything held after it. An error
+    /// describes why that is impossible.
     fn seek(&mut self, position: u64, known: &mut SeenIds) -> std::result::Result<(), String>;
 
-    /// Moves what has rested long enough, and returns how long the next one still rests.
+    /// Ends due rests; returns the time until the next one ends.
     fn wake(&mut self, now: Duration) -> Option<Duration>;
 
-    /// Says whether data has ended, after which nothing is used again.
+    /// Sets whether data has ended; then nothing is reused.
     fn finish(&mut self, finished: bool, known: &mut SeenIds);
 
-    /// Tells whether only what this reader itself holds keeps room from writers.
+    /// Returns whether only samples held by this reader keep writers waiting.
     fn starved_by(&self, reader: ReaderId) -> bool;
 
-    /// Returns what there is.
     fn usage(&self) -> QueueUsage;
 
-    /// Returns the end of what was stored, if a sync of the log of samples is still to make it
-    /// durable. Until then nobody can read it.
+    /// Returns the end of the stored samples if a sync is still to make them durable and so
+    /// readable.
     fn not_durable(&self) -> Option<u64> {
         None
     }
 
-    /// Says up to where everything is durable.
+    /// Sets the end of the durable samples.
     fn set_durable(&mut self, _end: u64) {}
 
-    /// Appends what has left to the log of that.
+    /// Appends pending removals to their log.
     fn flush(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Removes files of what has left, after it was made durable that it has.
+    /// Removes unneeded files after the removals are durable.
     fn free(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Returns the logs of samples and of what has left.
+    /// Returns the logs of samples and of removals.
     fn logs(&self) -> Option<(Arc<SegmentLog>, Option<Arc<SegmentLog>>)> {
         None
     }
 }
 
-/// A lot of which nothing is known yet.
+/// A write batch without known ids.
 #[derive(Debug)]
 pub(super) struct NewWriteBatch {
     pub(super) key: IdHash,
@@ -81,51 +80,46 @@ pub(super) struct NewWriteBatch {
     pub(super) weight: usize,
 }
 
-/// What a sample counts in the budget of bytes.
+/// Bytes of a sample in the memory budget.
 pub(super) fn weight(sample: &Sample) -> usize {
     sample.payload.len() + sample.id.len() + SAMPLE_COST
 }
 
-/// What became of an offer.
 #[derive(Debug)]
 pub(super) enum InsertOutcome {
-    /// It was decided; what had to give way is counted.
+    /// Decided; dropped samples are counted by reason.
     Done { stored: usize, dropped: BTreeMap<&'static str, usize> },
-    /// There is no room now: the limit that was reached.
+    /// No room at present: the limit reached.
     Full(String),
-    /// There never will be.
+    /// Larger than a limit.
     TooLarge(String),
 }
 
-/// What a take came to.
 #[derive(Debug)]
 pub(super) enum TakeOutcome {
-    /// The next sample.
     Given(Sample),
-    /// The next sample was too old and is gone for good.
+    /// The next sample was too old and is removed.
     Stale,
-    /// There is none.
     Empty,
 }
 
-/// What there is in a queue.
+/// Fill level of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueUsage {
-    /// Lots with samples that wait to be read.
+    /// Write batches with unread samples.
     pub lots: usize,
-    /// Samples that wait to be read.
+    /// Unread samples.
     pub unread: usize,
-    /// Samples that were read and not acknowledged.
+    /// Samples read and not acknowledged.
     pub held: usize,
-    /// Bytes in memory, as the budget counts them.
+    /// Bytes in memory, as counted by the budget.
     pub bytes: usize,
-    /// The most that `bytes` ever was.
+    /// Maximum of `bytes` so far.
     pub bytes_peak: usize,
-    /// Bytes in files.
     pub disk_bytes: u64,
 }
 
-/// Refuses a position before the oldest that is held or after the newest.
+/// Refuses a position before the oldest held sample or behind the newest.
 pub(super) fn check_seek(
     position: u64,
     held: RangeInclusive<u64>,

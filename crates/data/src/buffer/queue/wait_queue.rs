@@ -1,5 +1,4 @@
-//! A line of threads that wait their turn: who comes first is served first, and only the first is
-//! woken.
+//! FIFO queue of waiting threads; only the first is woken.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, MutexGuard};
 
-/// The line. It is part of what a mutex guards; the bells ring for threads that wait on that mutex.
+/// Part of the state that a mutex guards; the condition variables belong to threads that wait on
+/// that mutex.
 #[derive(Debug, Default)]
 pub(super) struct WaitQueue {
     waiting: VecDeque<(u64, Arc<Condvar>)>,
@@ -15,35 +15,32 @@ pub(super) struct WaitQueue {
 }
 
 impl WaitQueue {
-    /// Takes a place at the end; the ticket says which.
-    pub(super) fn join(&mut self, bell: &Arc<Condvar>) -> u64 {
+    /// Appends a waiter; returns its ticket.
+    pub(super) fn join(&mut self, wakeup: &Arc<Condvar>) -> u64 {
         self.tickets += 1;
-        self.waiting.push_back((self.tickets, Arc::clone(bell)));
+        self.waiting.push_back((self.tickets, Arc::clone(wakeup)));
         self.tickets
     }
 
-    /// Leaves the line, from any place.
     pub(super) fn leave(&mut self, ticket: u64) {
         self.waiting.retain(|(other, _)| *other != ticket);
         self.call();
     }
 
-    /// Tells whether it is this ticket's turn.
+    /// Returns whether this ticket is first.
     pub(super) fn is_first(&self, ticket: u64) -> bool {
         self.waiting.front().is_some_and(|(first, _)| *first == ticket)
     }
 
-    /// Wakes the first.
     pub(super) fn call(&self) {
-        if let Some((_, bell)) = self.waiting.front() {
-            bell.notify_one();
+        if let Some((_, wakeup)) = self.waiting.front() {
+            wakeup.notify_one();
         }
     }
 
-    /// Wakes everybody.
     pub(super) fn call_all(&self) {
-        for (_, bell) in &self.waiting {
-            bell.notify_one();
+        for (_, wakeup) in &self.waiting {
+            wakeup.notify_one();
         }
     }
 
@@ -56,7 +53,7 @@ impl WaitQueue {
     }
 }
 
-/// When a wait ends; never, if it lies further ahead than the clock reaches.
+/// End of a wait. `None`: beyond the range of the clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitDeadline(Option<Instant>);
 
@@ -69,17 +66,17 @@ impl WaitDeadline {
         self.0.is_some_and(|at| at <= Instant::now())
     }
 
-    /// Waits for the bell, until the deadline or for `most`, whichever is sooner.
+    /// Waits until notified, until the deadline or for `most`.
     pub(super) fn wait<T>(
         self,
-        bell: &Condvar,
+        wakeup: &Condvar,
         guard: &mut MutexGuard<'_, T>,
         most: Option<Duration>,
     ) {
         let left = self.0.map(|at| at.saturating_duration_since(Instant::now()));
         match left.into_iter().chain(most).min() {
-            Some(time) => drop(bell.wait_for(guard, time)),
-            None => bell.wait(guard),
+            Some(time) => drop(wakeup.wait_for(guard, time)),
+            None => wakeup.wait(guard),
         }
     }
 }

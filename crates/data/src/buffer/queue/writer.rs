@@ -1,4 +1,4 @@
-//! The writing end: whole lots, back-pressure, nothing twice.
+//! Writer of queues.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,43 +7,43 @@ use std::time::Duration;
 use parking_lot::Condvar;
 
 use super::options::QueueFullPolicy;
-use super::seen_ids::{IdHash, lot_name, sample_name};
+use super::seen_ids::{IdHash, batch_name, sample_name};
 use super::store::{InsertOutcome, NewWriteBatch, weight};
 use super::wait_queue::WaitDeadline;
 use super::{QueueShared, QueueState};
 use crate::WriteBatch;
-use crate::buffer::{ExperienceWriter, Result, WriteResult};
+use crate::buffer::{BufferError, ExperienceWriter, Result, WriteResult};
 
 #[derive(Debug)]
 pub(super) struct QueueWriter {
     shared: Arc<QueueShared>,
     name: String,
-    bell: Arc<Condvar>,
+    wakeup: Arc<Condvar>,
     closed: bool,
 }
 
 impl QueueWriter {
     pub(super) fn new(shared: Arc<QueueShared>, name: &str) -> Self {
-        Self { shared, name: name.to_owned(), bell: Arc::default(), closed: false }
+        Self { shared, name: name.to_owned(), wakeup: Arc::default(), closed: false }
     }
 
-    /// Stores a lot if there is room, or returns which limit was reached.
+    /// Stores a write batch, or returns the limit reached.
     fn attempt(
         &self,
         state: &mut QueueState,
-        lot: &WriteBatch,
-        names: &WriteNames,
+        batch: &WriteBatch,
+        (key, ids): (IdHash, &[IdHash]),
     ) -> Result<Attempt> {
         if state.closed {
             return Err(self.shared.closed());
         }
-        let count = lot.samples.len();
-        if state.known.contains(names.key) {
+        let count = batch.samples.len();
+        if state.known.contains(key) {
             return Ok(Ok(WriteResult { known: count, ..WriteResult::default() }));
         }
         let mut seen = HashSet::new();
         let mut new = |name: &IdHash| !state.known.contains(*name) && seen.insert(*name);
-        let pairs = names.samples.iter().copied().zip(&lot.samples);
+        let pairs = ids.iter().copied().zip(&batch.samples);
         let fresh: Vec<_> = pairs
             .filter(|(name, _)| new(name))
             .map(|(name, sample)| (name, sample.clone()))
@@ -51,7 +51,7 @@ impl QueueWriter {
         let known = count - fresh.len();
         let weight = fresh.iter().map(|(_, sample)| weight(sample)).sum();
         let newest = fresh.iter().map(|(_, sample)| sample.model_version).max();
-        let fresh = NewWriteBatch { key: names.key, samples: fresh, weight };
+        let fresh = NewWriteBatch { key, samples: fresh, weight };
         if fresh.samples.is_empty() {
             state.known.pass(&fresh);
             return Ok(Ok(WriteResult { known, ..WriteResult::default() }));
@@ -70,26 +70,20 @@ impl QueueWriter {
     }
 }
 
-/// What an attempt came to, or which limit is in its way.
+/// Result of an attempt, or the limit reached.
 type Attempt = std::result::Result<WriteResult, String>;
 
-/// What a lot and its samples are called, worked out before the lock is taken.
-#[derive(Debug)]
-struct WriteNames {
-    key: IdHash,
-    samples: Vec<IdHash>,
-}
-
 impl ExperienceWriter for QueueWriter {
-    fn write(&mut self, lot: &WriteBatch) -> Result<WriteResult> {
+    fn write(&mut self, batch: &WriteBatch) -> Result<WriteResult> {
         if self.closed {
-            return Err(self.shared.closed_writer(&self.name));
+            return Err(BufferError::Closed(format!("writer `{}`", self.name)));
         }
-        let samples = lot.samples.iter().map(|sample| sample_name(&sample.id)).collect();
-        let names = WriteNames { key: lot_name(&lot.key), samples };
-        let mut state = self.shared.lock();
+        // Hashed before locking.
+        let ids: Vec<IdHash> = batch.samples.iter().map(|sample| sample_name(&sample.id)).collect();
+        let ids = (batch_name(&batch.key), ids.as_slice());
+        let mut state = self.shared.state.lock();
         if state.waiting_writers.is_empty()
-            && let Ok(written) = self.attempt(&mut state, lot, &names)?
+            && let Ok(written) = self.attempt(&mut state, batch, ids)?
         {
             self.shared.make_durable(state)?;
             return Ok(written);
@@ -99,25 +93,25 @@ impl ExperienceWriter for QueueWriter {
             QueueFullPolicy::Replace => Duration::ZERO,
         };
         let deadline = WaitDeadline::after(timeout);
-        let ticket = state.waiting_writers.join(&self.bell);
-        // A reader may be waiting for what cannot be written before it acknowledges.
+        let ticket = state.waiting_writers.join(&self.wakeup);
+        // A reader may wait for samples that need its acknowledgement first.
         state.waiting_readers.call();
-        let mut limit = "others wait for room".to_owned();
+        let mut limit = "earlier writers wait for room".to_owned();
         let outcome = loop {
             if state.closed {
                 break Err(self.shared.closed());
             }
             if state.waiting_writers.is_first(ticket) {
-                match self.attempt(&mut state, lot, &names) {
+                match self.attempt(&mut state, batch, ids) {
                     Ok(Ok(written)) => break Ok(written),
                     Ok(Err(reached)) => limit = reached,
                     Err(error) => break Err(error),
                 }
             }
             if deadline.is_past() {
-                break Err(self.shared.full(format!("{limit}, also after {timeout:?}")));
+                break Err(self.shared.full(format!("{limit}, for longer than {timeout:?}")));
             }
-            deadline.wait(&self.bell, &mut state, None);
+            deadline.wait(&self.wakeup, &mut state, None);
         };
         state.waiting_writers.leave(ticket);
         let written = outcome?;
@@ -127,9 +121,9 @@ impl ExperienceWriter for QueueWriter {
 
     fn close(&mut self) -> Result<()> {
         if !std::mem::replace(&mut self.closed, true) {
-            let mut state = self.shared.lock();
+            let mut state = self.shared.state.lock();
             state.writers.insert(self.name.clone(), false);
-            state.news_of_writers();
+            state.writers_changed();
         }
         Ok(())
     }

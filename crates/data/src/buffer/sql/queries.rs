@@ -1,11 +1,10 @@
-//! Every statement, written once for all databases.
+//! All SQL statements.
 //!
-//! `consumed` counts the uses of a row in the pool; `-1` marks one that was passed over as too old.
-//! `claim` is the number of the read that last claimed the row, and `reader` its name.
+//! `consumed` counts the uses of a row in the pool; `-1` marks a row skipped as too old. `claim` is
+//! the number of the read that last claimed the row, `reader` its name.
 
 use super::{ReadOrder, SqlDialect, SqlOptions};
 
-/// The statements about one set of tables.
 #[derive(Debug)]
 pub(super) struct Queries {
     pub(super) state_name: String,
@@ -129,14 +128,14 @@ const INSERT_LOT: &str =
 const OPEN_READER: &str =
     "INSERT INTO {reader} (name, position) VALUES ($1, 0) ON CONFLICT (name) DO NOTHING";
 
-/// The largest position that can have been given out, also if rows were deleted since.
+/// Largest position that can have been returned, even if rows were deleted since.
 const NEWEST: &str = "
 SELECT max(id) FROM (
     SELECT max(id) AS id FROM {experience} UNION ALL SELECT max(position) FROM {reader}
 ) AS known";
 
-/// How many rows wait, as far as they are wanted, and how many writers are known and open. One
-/// statement sees one state: what a closed writer wrote is among the rows.
+/// Number of waiting rows up to a limit, of writers and of open writers. One statement sees one
+/// state: rows of a closed writer are included.
 const LOG_READY: &str = "
 SELECT (
     SELECT count(*) FROM (

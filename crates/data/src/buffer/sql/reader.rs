@@ -1,8 +1,8 @@
-//! The end that takes experiences away.
+//! Reader of SQL buffers.
 //!
-//! A read looks until there is enough, time is up or data has ended, and then claims everything it
-//! returns in one transaction, so that a reader that waits holds nothing. What is claimed belongs
-//! to this reader: if it dies, it comes back with a seek to the position that its owner kept.
+//! A read polls until there is enough, time is up or data has ended, then claims everything it
+//! returns in one transaction; a waiting reader holds nothing. After a crash a seek to the saved
+//! position returns the claimed rows.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,15 +13,14 @@ use super::reconnect::{ReconnectingSession, UnconfirmedCommit};
 use super::{ReadOrder, Session, SqlCell, SqlDatabase, SqlError, SqlStore, SqlValue, signed};
 use crate::Sample;
 
-/// Reads rows as a log or as a pool.
 pub(super) struct SqlReader<D: SqlDatabase> {
     link: ReconnectingSession<D>,
     name: String,
     way: ReadMode,
     position: i64,
-    /// A claim whose commit was not answered.
+    /// Claim with an unconfirmed commit.
     unsettled: UnconfirmedCommit<Option<Claim>>,
-    /// Rows of a claim that was settled late, for a read that asked for fewer.
+    /// Rows of a claim confirmed late, for a read that requested fewer.
     ahead: VecDeque<SqlRow>,
 }
 
@@ -31,19 +30,19 @@ enum ReadMode {
     Pool,
 }
 
-/// What one transaction took.
+/// Rows taken by one transaction.
 #[derive(Debug)]
 struct Claim {
     rows: Vec<SqlRow>,
     stale: usize,
-    /// Where the reader stands after all of it.
+    /// Position behind all rows.
     position: i64,
     finished: bool,
 }
 
 #[derive(Debug)]
 struct SqlRow {
-    /// Where the reader stands after this row.
+    /// Position behind this row.
     position: i64,
     sample: Sample,
 }
@@ -66,29 +65,29 @@ impl<D: SqlDatabase> SqlReader<D> {
     }
 
     /// Waits until a claim is worth making, and makes it.
-    fn claim(&mut self, ask: &ReadRequest) -> Result<Claim> {
-        let until = Instant::now().checked_add(ask.timeout);
+    fn claim(&mut self, request: &ReadRequest) -> Result<Claim> {
+        let until = Instant::now().checked_add(request.timeout);
         loop {
-            let (enough, finished) = self.look(ask)?;
+            let (enough, finished) = self.look(request)?;
             let late = until.is_some_and(|until| Instant::now() >= until);
-            // A claim in doubt is settled before anything else.
+            // An unconfirmed claim is settled first.
             if enough || finished || late || self.unsettled.is_some() {
-                // Another reader may have been faster; then this one waits on, if it may.
-                if let Some(claim) = self.take(ask, !late)? {
+                // Another reader may have been faster.
+                if let Some(claim) = self.take(request, !late)? {
                     return Ok(claim);
                 }
             }
-            // Time may have no end; a wait has one, and begins again.
+            // The timeout may be unlimited; a single wait is not.
             let most = Instant::now() + self.link.store.options.call_timeout;
             let until = until.map_or(most, |until| until.min(most));
             self.link.wait(until);
         }
     }
 
-    /// Tells whether there is enough, and whether there will be no more.
-    fn look(&mut self, ask: &ReadRequest) -> Result<(bool, bool)> {
+    /// Returns whether there is enough and whether data has ended.
+    fn look(&mut self, request: &ReadRequest) -> Result<(bool, bool)> {
         let store = Arc::clone(&self.link.store);
-        let (count, least) = (signed(ask.count as u64), signed(ask.min_model_version));
+        let (count, least) = (signed(request.count as u64), signed(request.min_model_version));
         let (way, name) = (self.way, &self.name);
         self.link.retry(|session| {
             session.mark()?;
@@ -107,27 +106,26 @@ impl<D: SqlDatabase> SqlReader<D> {
         })
     }
 
-    /// Claims what there is, or nothing if it must be `whole` and is not.
-    fn take(&mut self, ask: &ReadRequest, whole: bool) -> Result<Option<Claim>> {
+    /// Claims available rows; `None` if `whole` is required and there are too few.
+    fn take(&mut self, request: &ReadRequest, whole: bool) -> Result<Option<Claim>> {
         let store = Arc::clone(&self.link.store);
         let (way, name) = (self.way, &self.name);
         self.link.transact(&mut self.unsettled, |session| match way {
-            ReadMode::Log => take_log(&store, session, name, ask, whole),
-            ReadMode::Pool => take_pool(&store, session, name, ask, whole),
+            ReadMode::Log => take_log(&store, session, name, request, whole),
+            ReadMode::Pool => take_pool(&store, session, name, request, whole),
         })
     }
 }
 
 impl<D: SqlDatabase> ExperienceReader for SqlReader<D> {
-    /// Waits for samples. Rows stay where they are, so `ask.keep` makes no difference: a seek can
-    /// always return.
-    fn read(&mut self, ask: &ReadRequest) -> Result<ReadResult> {
+    /// `request.keep` has no effect: rows stay, so a seek can always return.
+    fn read(&mut self, request: &ReadRequest) -> Result<ReadResult> {
         let (mut stale, mut finished) = (0, false);
-        if ask.count == 0 {
+        if request.count == 0 {
             return Ok(ReadResult { samples: Vec::new(), stale, end: ReadEnd::Full });
         }
         if self.ahead.is_empty() {
-            let claim = self.claim(ask)?;
+            let claim = self.claim(request)?;
             (stale, finished) = (claim.stale, claim.finished);
             self.ahead = claim.rows.into();
             if self.ahead.is_empty() {
@@ -136,32 +134,32 @@ impl<D: SqlDatabase> ExperienceReader for SqlReader<D> {
                 last.position = claim.position;
             }
         }
-        let mut samples = Vec::with_capacity(self.ahead.len().min(ask.count));
-        while samples.len() < ask.count
+        let mut samples = Vec::with_capacity(self.ahead.len().min(request.count));
+        while samples.len() < request.count
             && let Some(row) = self.ahead.pop_front()
         {
             self.position = row.position;
-            if row.sample.model_version < ask.min_model_version {
+            if row.sample.model_version < request.min_model_version {
                 stale += 1;
             } else {
                 samples.push(row.sample);
             }
         }
         let end = match samples.len() {
-            count if count >= ask.count => ReadEnd::Full,
+            count if count >= request.count => ReadEnd::Full,
             _ if finished => ReadEnd::Finished,
             _ => ReadEnd::TimedOut,
         };
         Ok(ReadResult { samples, stale, end })
     }
 
-    /// Returns `id:` and the last id that was read or passed over, or `claim:` and the number of
-    /// the last claim; see [`ReadOrder`].
+    /// Returns `id:` and the last id returned or skipped, or `claim:` and the number of the last
+    /// claim.
     fn position(&self) -> String {
         format!("{}{}", self.way.prefix(), self.position)
     }
 
-    /// Goes to a position for all readers of this name.
+    /// Moves all readers of this name.
     fn seek(&mut self, position: &str) -> Result<()> {
         let store = Arc::clone(&self.link.store);
         let prefix = self.way.prefix();
@@ -194,7 +192,7 @@ impl<D: SqlDatabase> ExperienceReader for SqlReader<D> {
             };
             session.announce()
         })?;
-        // What was claimed and not returned lies after the position, and is read again.
+        // Unreturned claims lie behind the position and are read again.
         self.unsettled = None;
         self.ahead.clear();
         self.position = target;
@@ -215,12 +213,12 @@ fn take_log<D: SqlDatabase>(
     store: &SqlStore<D>,
     session: &mut D::SqlSession,
     name: &str,
-    ask: &ReadRequest,
+    request: &ReadRequest,
     whole: bool,
 ) -> Result<Option<Claim>, SqlError> {
     let queries = &store.queries;
-    let (count, least) = (signed(ask.count as u64), signed(ask.min_model_version));
-    // The lock keeps other readers of this name out.
+    let (count, least) = (signed(request.count as u64), signed(request.min_model_version));
+    // Locks out other readers of this name.
     let rows = session.query(&queries.lock_cursor, &[SqlValue::Text(name)])?;
     let from = store.number(rows.first(), 0)?;
     let rows = session.query(&queries.log_end, &[])?;
@@ -230,12 +228,12 @@ fn take_log<D: SqlDatabase>(
     let bounds = [from, newest, least, count].map(SqlValue::Int);
     let rows = session.query(&queries.log_rows, &bounds)?;
     let rows: Vec<SqlRow> = rows.into_iter().map(|row| store.row(row)).collect::<Result<_>>()?;
-    if rows.len() < ask.count && whole && !finished {
+    if rows.len() < request.count && whole && !finished {
         return Ok(None);
     }
     let to = match rows.last() {
-        Some(last) if rows.len() >= ask.count => last.position,
-        // There is no row after the last that was wanted, except those that are too old.
+        Some(last) if rows.len() >= request.count => last.position,
+        // Only rows that are too old follow the last wanted row.
         _ => newest.max(from),
     };
     let mut stale = 0;
@@ -253,12 +251,12 @@ fn take_pool<D: SqlDatabase>(
     store: &SqlStore<D>,
     session: &mut D::SqlSession,
     name: &str,
-    ask: &ReadRequest,
+    request: &ReadRequest,
     whole: bool,
 ) -> Result<Option<Claim>, SqlError> {
     let queries = &store.queries;
-    let (count, least) = (signed(ask.count as u64), signed(ask.min_model_version));
-    // The new ticket keeps all other readers out until the commit.
+    let (count, least) = (signed(request.count as u64), signed(request.min_model_version));
+    // The new ticket locks out other readers until the commit.
     let ticket = store.number(session.query(&queries.next_ticket, &[])?.first(), 0)?;
     let rows = session.query(&queries.pool_ready, &[SqlValue::Int(least), SqlValue::Int(count)])?;
     let finished = store.finished(rows.first())?;
@@ -268,7 +266,7 @@ fn take_pool<D: SqlDatabase>(
     let claim =
         [SqlValue::Int(ticket), SqlValue::Text(name), SqlValue::Int(least), SqlValue::Int(count)];
     let stale = session.execute(&queries.pool_stale, &claim[..3])?;
-    // When the writers have closed nothing is used again, or data would never end.
+    // After the writers closed nothing is reused, or data would never end.
     let take = if finished { &queries.pool_take_fresh } else { &queries.pool_take };
     let mut rows = session.query(take, &claim)?;
     let newest_first = store.options.order == ReadOrder::NewestFirst;
@@ -286,28 +284,32 @@ fn take_pool<D: SqlDatabase>(
 }
 
 impl<D: SqlDatabase> SqlStore<D> {
-    /// Returns a number of a row; nothing counts as 0.
-    fn number(&self, row: Option<&Vec<SqlCell>>, column: usize) -> Result<i64, SqlError> {
+    /// Returns an integer of a row; NULL is 0.
+    pub(super) fn number(
+        &self,
+        row: Option<&Vec<SqlCell>>,
+        column: usize,
+    ) -> Result<i64, SqlError> {
         match row.and_then(|row| row.get(column)) {
             Some(SqlCell::Int(number)) => Ok(*number),
             Some(SqlCell::Null) => Ok(0),
-            other => Err(self.damaged(format!("a number was expected, not {other:?}")).into()),
+            other => Err(self.damaged(format!("expected an integer, found {other:?}")).into()),
         }
     }
 
-    /// Tells whether there have been writers and none is open, from a row with both counts.
+    /// Returns whether there were writers and none is open, from a row with both counts.
     fn finished(&self, row: Option<&Vec<SqlCell>>) -> Result<bool, SqlError> {
         Ok(self.number(row, 1)? > 0 && self.number(row, 2)? == 0)
     }
 
     fn row(&self, cells: Vec<SqlCell>) -> Result<SqlRow, BufferError> {
         let Ok([id, uid, version, reward, bytes, _]) = <[SqlCell; 6]>::try_from(cells) else {
-            return Err(self.damaged("a row has not the columns that were asked for".into()));
+            return Err(self.damaged("a row does not have the requested columns"));
         };
         let (SqlCell::Int(id), SqlCell::Text(uid), SqlCell::Int(version), SqlCell::Bytes(payload)) =
             (id, uid, version, bytes)
         else {
-            return Err(self.damaged("a row holds values of other types than were written".into()));
+            return Err(self.damaged("a row has values of unexpected types"));
         };
         let reward = match reward {
             SqlCell::Real(reward) => Some(reward),

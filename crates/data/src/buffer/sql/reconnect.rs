@@ -1,4 +1,4 @@
-//! A session that is made again when it is lost, and transactions that are tried again.
+//! A session that reconnects, and transactions that are retried.
 
 use std::sync::Arc;
 use std::thread;
@@ -7,13 +7,12 @@ use std::time::Instant;
 use super::super::Result;
 use super::{Session, SqlDatabase, SqlError, SqlStore, TransactionId};
 
-/// One session at a time with the database of a store.
 pub(super) struct ReconnectingSession<D: SqlDatabase> {
     pub(super) store: Arc<SqlStore<D>>,
     session: Option<D::SqlSession>,
 }
 
-/// What a transaction would have returned, if only it were known that it was committed.
+/// Result of a transaction whose commit is unconfirmed.
 pub(super) type UnconfirmedCommit<T> = Option<(T, TransactionId)>;
 
 impl<D: SqlDatabase> ReconnectingSession<D> {
@@ -21,9 +20,9 @@ impl<D: SqlDatabase> ReconnectingSession<D> {
         Self { store, session: None }
     }
 
-    /// Runs a transaction, again if it must be. An error means that nothing was changed, unless
-    /// the connection was lost during the commit: then `unsettled` holds the result, and the next
-    /// call finds out before it does anything else.
+    /// Runs a transaction with retries. An error means that nothing changed, unless the connection
+    /// was lost during the commit: then `unsettled` holds the result, and the next call settles it
+    /// first.
     pub(super) fn transact<T>(
         &mut self,
         unsettled: &mut UnconfirmedCommit<T>,
@@ -44,7 +43,7 @@ impl<D: SqlDatabase> ReconnectingSession<D> {
             let result = match work(session) {
                 Ok(result) => result,
                 Err(mut fault) => {
-                    // A session that cannot go back to its beginning is of no use.
+                    // A session that cannot roll back is unusable.
                     fault.breaks |= fault.breaks || session.rollback().is_err();
                     return Err(fault);
                 }
@@ -59,8 +58,8 @@ impl<D: SqlDatabase> ReconnectingSession<D> {
         })
     }
 
-    /// Waits for a change since the last mark. The loss of the session ends the wait: what changed
-    /// meanwhile is unknown, and the next look finds out, or finds that there is no connection.
+    /// Waits for a change since the last mark. The loss of the session ends the wait; the next
+    /// query reconnects.
     pub(super) fn wait(&mut self, until: Instant) {
         let waited = self.session.as_mut().map(|session| session.wait(until));
         if let Some(Err(fault)) = waited {
@@ -69,7 +68,7 @@ impl<D: SqlDatabase> ReconnectingSession<D> {
         }
     }
 
-    /// Does something with a session, and does it again with another one if this one was lost.
+    /// Runs `work`, again with a new session if the session was lost.
     pub(super) fn retry<T>(
         &mut self,
         mut work: impl FnMut(&mut D::SqlSession) -> Result<T, SqlError>,

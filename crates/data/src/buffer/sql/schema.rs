@@ -1,29 +1,29 @@
-//! Makes the tables, or sees that those which exist are ours.
+//! Creates the tables or checks existing ones.
 
 use super::super::{BufferError, Result};
 use super::reconnect::ReconnectingSession;
-use super::{Session, SqlCell, SqlDatabase, SqlValue};
+use super::{Session, SqlDatabase, SqlValue};
 
-/// The layout of the tables; another number is another layout.
+/// Version of the table layout.
 const VERSION: i64 = 1;
 
-/// The longest name of a table, so that the longest name made from it fits into PostgreSQL's 63.
+/// Maximum length of the table name, so that derived names fit into PostgreSQL's 63.
 const MAX_NAME: usize = 40;
 
-/// Refuses names that would have to be quoted with care.
+/// Refuses names that would need careful quoting.
 pub(super) fn check_name(table: &str, storage: &str) -> Result<()> {
     let letter = |c: char| c.is_ascii_lowercase() || c == '_';
     let plain = table.chars().all(|c| letter(c) || c.is_ascii_digit());
     if plain && table.starts_with(letter) && table.len() <= MAX_NAME {
         return Ok(());
     }
-    Err(BufferError::Unsupported {
-        storage: storage.into(),
-        message: format!(
+    Err(BufferError::unsupported(
+        storage,
+        format!(
             "the table name {table:?} is not one: use up to {MAX_NAME} lower-case letters, digits \
              and `_`, beginning with a letter"
         ),
-    })
+    ))
 }
 
 pub(super) fn prepare<D: SqlDatabase>(link: &mut ReconnectingSession<D>) -> Result<()> {
@@ -31,12 +31,9 @@ pub(super) fn prepare<D: SqlDatabase>(link: &mut ReconnectingSession<D>) -> Resu
     let queries = &store.queries;
     link.transact(&mut None, |session| {
         session.lock()?;
-        let count = |rows: Vec<Vec<SqlCell>>| match rows.first().and_then(|row| row.first()) {
-            Some(SqlCell::Int(number)) => Ok(*number),
-            other => Err(store.damaged(format!("a number was expected, not {other:?}"))),
-        };
-        let exist = |session: &mut D::SqlSession, names: &str| -> Result<i64, super::SqlError> {
-            Ok(count(session.query(&queries.existing, &[SqlValue::Text(names)])?)?)
+        let exist = |session: &mut D::SqlSession, names: &str| {
+            let rows = session.query(&queries.existing, &[SqlValue::Text(names)])?;
+            store.number(rows.first(), 0)
         };
         let table = &store.options.table;
         if exist(session, &queries.state_name)? == 0 {
@@ -53,7 +50,7 @@ pub(super) fn prepare<D: SqlDatabase>(link: &mut ReconnectingSession<D>) -> Resu
             }
             session.execute(&queries.set_version, &[SqlValue::Int(VERSION)])?;
         } else {
-            let found = count(session.query(&queries.version, &[])?)?;
+            let found = store.number(session.query(&queries.version, &[])?.first(), 0)?;
             if found != VERSION {
                 return Err(store
                     .unsupported(format!(

@@ -1,4 +1,4 @@
-//! What a database must be able to do. Only `sqlite.rs` and `postgres.rs` know how it is done.
+//! Interface of a database, implemented by `sqlite.rs` and `postgres.rs`.
 
 use std::time::Instant;
 
@@ -6,7 +6,6 @@ use super::super::BufferError;
 use super::SqlOptions;
 use crate::Sample;
 
-/// Where sessions come from.
 pub(in super::super) trait SqlDatabase:
     std::fmt::Debug + Send + Sync + 'static
 {
@@ -15,79 +14,74 @@ pub(in super::super) trait SqlDatabase:
     /// Returns the address without secrets.
     fn name(&self) -> &str;
 
-    /// Returns the words in which databases differ.
     fn dialect(&self) -> SqlDialect;
 
     fn connect(&self, options: &SqlOptions) -> Result<Self::SqlSession, SqlError>;
 }
 
-/// The words in which databases differ.
+/// SQL fragments that differ between databases.
 #[derive(Clone, Debug)]
 pub(in super::super) struct SqlDialect {
-    /// The type of a key that the database counts up and never uses twice.
+    /// Type of an auto-increment key that is never reused.
     pub(in super::super) serial: &'static str,
-    /// The type of a time, and the time of the insertion as its default.
+    /// Type of a timestamp with the insertion time as default.
     pub(in super::super) time: &'static str,
     pub(in super::super) bytes: &'static str,
-    /// Says how many of the tables `$1`, a list of names between commas, exist.
+    /// Query: number of existing tables among `$1`, a comma-separated list.
     pub(in super::super) existing: &'static str,
-    /// What follows a SELECT of rows that nobody else may change until the commit.
+    /// Suffix of a SELECT that locks its rows until the commit.
     pub(in super::super) for_update: &'static str,
-    /// What else is said to a new table `{experience}`.
+    /// Further statements for a new table `{experience}`.
     pub(in super::super) tune: &'static str,
-    /// Says how many bytes `{experience}` and what belongs to it take, where the database itself
-    /// does not keep to `max_bytes`.
+    /// Query: bytes of `{experience}` and its indexes. `None`: the database enforces `max_bytes`.
     pub(in super::super) size: Option<&'static str>,
 }
 
 /// One connection. Parameters are written `$1`, `$2`, … in every database.
 pub(in super::super) trait Session: Send {
-    /// Sets the time after which the statements that follow are given up.
+    /// Sets the deadline of the following statements.
     fn limit(&mut self, deadline: Instant);
 
     fn begin(&mut self) -> Result<(), SqlError>;
 
-    /// Makes the transaction durable. With a token the outcome is unknown, and
-    /// [`settled`](Self::settled) tells it later; without one nothing has changed.
+    /// Commits. With a token the outcome is unknown until [`settled`](Self::settled) tells it;
+    /// without one nothing has changed.
     fn commit(&mut self) -> Result<(), (SqlError, Option<TransactionId>)>;
 
     fn rollback(&mut self) -> Result<(), SqlError>;
 
-    /// Tells whether a transaction of an earlier session was committed.
+    /// Returns whether a transaction of an earlier session was committed.
     fn settled(&mut self, token: &TransactionId) -> Result<bool, SqlError>;
 
-    /// Returns how many rows were changed.
+    /// Returns the number of changed rows.
     fn execute(&mut self, sql: &str, values: &[SqlValue<'_>]) -> Result<usize, SqlError>;
 
     fn query(&mut self, sql: &str, values: &[SqlValue<'_>]) -> Result<Vec<Vec<SqlCell>>, SqlError>;
 
-    /// Keeps other transactions that call it out until this one ends.
+    /// Locks out other transactions that call it until this one ends.
     fn lock(&mut self) -> Result<(), SqlError>;
 
-    /// Inserts those samples whose names are new and returns how many they were.
+    /// Inserts samples with new ids and returns their number.
     ///
-    /// Invariant: ids become visible in rising order, so that no reader's cursor passes over a row
-    /// that is yet to come.
+    /// Invariant: ids become visible in rising order, so that no cursor skips a row that is yet to
+    /// come.
     fn insert(&mut self, samples: &[Sample]) -> Result<usize, SqlError>;
 
-    /// Wakes waiting readers when this transaction is committed.
+    /// Wakes waiting readers at the commit.
     fn announce(&mut self) -> Result<(), SqlError>;
 
-    /// Remembers the state of the database: a change from now on ends the next wait.
+    /// Remembers the state of the database: a later change ends the next wait.
     fn mark(&mut self) -> Result<(), SqlError>;
 
-    /// Waits for a change since the last mark.
     fn wait(&mut self, until: Instant) -> Result<(), SqlError>;
 }
 
-/// A parameter of a statement.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) enum SqlValue<'a> {
     Int(i64),
     Text(&'a str),
 }
 
-/// A value in a row.
 #[derive(Debug)]
 pub(in super::super) enum SqlCell {
     Null,
@@ -97,20 +91,19 @@ pub(in super::super) enum SqlCell {
     Bytes(Vec<u8>),
 }
 
-/// Names a transaction and the session that it was made in.
+/// Identifies a transaction and its session.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct TransactionId {
     pub(in super::super) transaction: i64,
     pub(in super::super) session: i64,
 }
 
-/// Why a session could not do something.
 #[derive(Debug)]
 pub(in super::super) struct SqlError {
     pub(in super::super) error: BufferError,
-    /// The session is of no further use.
+    /// The session is unusable.
     pub(in super::super) breaks: bool,
-    /// Another attempt may succeed at once.
+    /// A retry may succeed at once.
     pub(in super::super) again: bool,
 }
 

@@ -1,13 +1,12 @@
-//! The end that brings experiences.
+//! Writer of SQL buffers.
 
 use std::sync::Arc;
 
 use super::super::{BufferError, ExperienceWriter, Result, WriteResult};
-use super::reconnect::{ReconnectingSession, UnconfirmedCommit};
-use super::{Session, SqlCell, SqlDatabase, SqlError, SqlValue, signed};
+use super::reconnect::ReconnectingSession;
+use super::{Session, SqlDatabase, SqlValue, signed};
 use crate::WriteBatch;
 
-/// Writes lots, each in a transaction of its own.
 pub(super) struct SqlWriter<D: SqlDatabase> {
     link: ReconnectingSession<D>,
     name: String,
@@ -25,24 +24,28 @@ impl<D: SqlDatabase> SqlWriter<D> {
 }
 
 impl<D: SqlDatabase> ExperienceWriter for SqlWriter<D> {
-    /// Stores a lot. After [`BufferError::Unavailable`] it may be in the database or not: writing
-    /// it again makes sure of it, and has no effect if it is.
-    fn write(&mut self, lot: &WriteBatch) -> Result<WriteResult> {
+    /// After [`BufferError::Unavailable`] the batch may be stored or not; writing it again makes
+    /// sure.
+    fn write(&mut self, batch: &WriteBatch) -> Result<WriteResult> {
         if self.closed {
             return Err(BufferError::Closed(format!("writer `{}`", self.name)));
         }
         let store = Arc::clone(&self.link.store);
-        let count = lot.samples.len();
-        // What stays unsettled when the retries are used up is settled by the key of the lot.
-        self.link.transact(&mut UnconfirmedCommit::None, |session| {
-            let key = [SqlValue::Text(&lot.key), SqlValue::Int(signed(count as u64))];
+        let count = batch.samples.len();
+        // A commit that stays unconfirmed is settled by the key of the batch.
+        self.link.transact(&mut None, |session| {
+            let key = [SqlValue::Text(&batch.key), SqlValue::Int(signed(count as u64))];
             if session.execute(&store.queries.insert_lot, &key)? == 0 {
                 return Ok(WriteResult { known: count, ..WriteResult::default() });
             }
             if let (Some(size), Some(most)) = (&store.queries.size, store.options.max_bytes) {
-                check_room::<D>(session, size, most, store.database.name())?;
+                let bytes = store.number(session.query(size, &[])?.first(), 0)?;
+                if bytes > signed(most) {
+                    let message = format!("it has {bytes} bytes, and `max_bytes` is {most}");
+                    return Err(BufferError::full(store.database.name(), message).into());
+                }
             }
-            let stored = session.insert(&lot.samples)?;
+            let stored = session.insert(&batch.samples)?;
             session.announce()?;
             Ok(WriteResult { stored, known: count - stored, ..WriteResult::default() })
         })
@@ -56,22 +59,5 @@ impl<D: SqlDatabase> ExperienceWriter for SqlWriter<D> {
         })?;
         self.closed = true;
         Ok(())
-    }
-}
-
-fn check_room<D: SqlDatabase>(
-    session: &mut D::SqlSession,
-    size: &str,
-    most: u64,
-    storage: &str,
-) -> Result<(), SqlError> {
-    let rows = session.query(size, &[])?;
-    match rows.first().and_then(|row| row.first()) {
-        Some(SqlCell::Int(bytes)) if *bytes > signed(most) => Err(BufferError::Full {
-            storage: storage.into(),
-            message: format!("it has {bytes} bytes, and `max_bytes` is {most}"),
-        }
-        .into()),
-        _ => Ok(()),
     }
 }

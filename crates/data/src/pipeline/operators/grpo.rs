@@ -1,4 +1,4 @@
-//! `grpo`: advantages of runs against the other runs of their task.
+//! `grpo`: advantages of runs relative to the other runs of their task.
 
 use rollway_core::metrics::{BATCH_STATS, Metrics, gather_metrics};
 use rollway_experience::{Array, Experience};
@@ -16,22 +16,21 @@ pub(super) const NAME: &str = "grpo";
 /// 1 + epsilon, or dropped if there is a `std_threshold`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grpo {
-    /// What keeps the divisor from 0.
+    /// Added to the divisor.
     pub epsilon: f64,
     /// Groups with this standard deviation or less are dropped.
     pub std_threshold: Option<f64>,
-    /// Whose standard deviation is the divisor.
     pub std_level: StdLevel,
     /// Groups with fewer members are dropped.
     pub min_group_size: usize,
 }
 
-/// Whose standard deviation is the divisor.
+/// Scope of the standard deviation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StdLevel {
-    /// That of the rewards of the task.
+    /// Rewards of the task.
     Group,
-    /// That of all rewards of the call.
+    /// All rewards of the call.
     Batch,
 }
 
@@ -60,7 +59,7 @@ impl Grpo {
         Ok(grpo)
     }
 
-    /// Returns why a group is dropped.
+    /// Returns the drop reason of a group.
     fn judge(&self, spread: &RewardSpread) -> Option<&'static str> {
         if spread.count < self.min_group_size {
             return Some(GROUP_TOO_SMALL);
@@ -139,7 +138,7 @@ fn set(experience: &mut Experience, advantage: f64) -> Result<(), OperatorError>
     Ok(())
 }
 
-/// Describes the groups with rewards, the dropped ones included.
+/// Describes the groups with rewards, including dropped ones.
 fn metrics(spreads: &[RewardSpread]) -> Metrics {
     let groups: Vec<Metrics> = spreads
         .iter()

@@ -1,4 +1,4 @@
-//! `invalid_reward_filter`: drops what nobody can calculate with.
+//! `invalid_reward_filter`: drops missing and non-finite rewards.
 
 use rollway_experience::Experience;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! `pass_rate_calculator`: tells the selectors of tasks how well each task went.
+//! `pass_rate_calculator`: pass rates for the task selectors.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use crate::pipeline::{ArgumentError, Operator, OperatorArguments, OperatorError,
 
 pub(super) const NAME: &str = "pass_rate_calculator";
 
-/// One run in sixteen, with room for rounding: what "almost never" and "almost always" begin at.
+/// One run in sixteen, with a margin for rounding.
 const RARE_PASS_RATE: f64 = 1.0 / 16.0 + 1e-3;
 const FREQUENT_PASS_RATE: f64 = 15.0 / 16.0 - 1e-3;
 
 type Judge = fn(f64) -> bool;
 
-/// Which share of the tasks is reported, under which name.
+/// Reported shares of the tasks.
 const RATIOS: [(&str, Judge); 6] = [
     ("selection/valid_ratio", |rate| 0.0 < rate && rate < 1.0),
     ("selection/strict_valid_ratio", |rate| RARE_PASS_RATE < rate && rate < FREQUENT_PASS_RATE),
@@ -27,7 +27,7 @@ const RATIOS: [(&str, Judge); 6] = [
     ("selection/>1_16_ratio", |rate| rate > RARE_PASS_RATE),
 ];
 
-/// Averages the rewards of each task of each taskset, and changes nothing.
+/// Averages the rewards of each task; changes nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PassRateCalculator;
 
@@ -43,7 +43,7 @@ impl Operator for PassRateCalculator {
         NAME
     }
 
-    /// What has no index or no reward to calculate with teaches nothing, and is counted.
+    /// Experiences without task index or finite reward are counted and skipped.
     fn process(&mut self, experiences: Vec<Experience>) -> Result<OperatorOutput, OperatorError> {
         let mut tasks: BTreeMap<(u64, u64), Vec<f64>> = BTreeMap::new();
         let (mut without_index, mut without_reward) = (0_usize, 0_usize);
@@ -66,7 +66,7 @@ impl Operator for PassRateCalculator {
     }
 }
 
-/// Returns the shares; none if there are no tasks, since a share of nothing is no number.
+/// Returns the shares; empty without tasks.
 fn ratios(selector: &PassRates) -> Metrics {
     if selector.is_empty() {
         return Metrics::new();

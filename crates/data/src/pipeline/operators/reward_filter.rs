@@ -1,4 +1,4 @@
-//! `reward_filter`: drops what was not good enough.
+//! `reward_filter`: drops low rewards.
 
 use rollway_experience::Experience;
 use serde_json::Value;
@@ -13,7 +13,6 @@ const BELOW_THRESHOLD: &str = "below_threshold";
 /// Keeps experiences whose reward is the threshold or more.
 #[derive(Clone, Debug)]
 pub struct RewardFilter {
-    /// The least reward that is kept.
     pub threshold: f64,
 }
 

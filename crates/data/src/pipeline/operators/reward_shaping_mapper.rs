@@ -1,4 +1,4 @@
-//! `reward_shaping_mapper`: changes rewards by what else is known of an experience.
+//! `reward_shaping_mapper`: changes rewards by entries of `info`.
 
 use rollway_core::metrics::{Metrics, Stat};
 use rollway_experience::Experience;
@@ -17,28 +17,24 @@ pub struct RewardShapingMapper {
 /// One step: `reward` ∘ `weight · info[stats_key]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShapingRule {
-    /// Which entry of `info`: a number, or a truth value as 0 or 1.
+    /// Entry of `info`: a number or a boolean (0 or 1).
     pub stats_key: String,
-    /// What is done.
     pub shaping: Shaping,
-    /// What the entry is multiplied by.
+    /// Factor of the entry.
     pub weight: f64,
 }
 
-/// What is done to a reward.
+/// Operation on a reward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shaping {
-    /// `ADD`.
     Add,
-    /// `SUB`.
     Sub,
-    /// `MUL`.
     Mul,
-    /// `DIV`; by zero it is left out.
+    /// Skipped if the divisor is 0.
     Div,
 }
 
-/// Rules that were left out.
+/// Counts of skipped rules.
 #[derive(Default)]
 struct Skipped {
     missing_reward: usize,

@@ -1,4 +1,4 @@
-//! `reward_std_filter`: drops tasks whose runs all went alike.
+//! `reward_std_filter`: drops tasks with similar rewards.
 
 use rollway_experience::Experience;
 use serde_json::Value;
@@ -36,8 +36,7 @@ impl Operator for RewardStdFilter {
         NAME
     }
 
-    /// An experience that cannot be calculated with is dropped by itself, and its task is judged by
-    /// the others.
+    /// Experiences without finite reward are dropped; their task is judged by the others.
     fn process(&mut self, experiences: Vec<Experience>) -> Result<OperatorOutput, OperatorError> {
         let rewards: Vec<_> = experiences.iter().map(|one| finite(one.reward)).collect();
         let mut reasons: Vec<_> = rewards.iter().map(|reward| reward.err()).collect();

@@ -1,30 +1,30 @@
-//! Folders of data files whose names say to which split they belong, as hubs have them:
-//! `train.jsonl`, `data/train-00000-of-00002.parquet`, `main/test.csv`, `train/0000.parquet`.
+//! Dataset folders whose file names state the split: `train.jsonl`,
+//! `data/train-00000-of-00002.parquet`, `main/test.csv`, `train/0000.parquet`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::FileKind;
-use crate::{Result, TasksetError, TasksetErrorKind};
+use crate::{Result, TasksetError, TasksetErrorKind as Kind};
 use rollway_base::suggest::instead;
 
-/// How deep folders are searched, and how many files they may have.
+/// Limits of the search.
 const MAX_DEPTH: usize = 4;
 const MAX_FILES: usize = 100_000;
 
-/// Files that describe a dataset and are none of its data.
+/// Metadata files of datasets.
 const DESCRIBING: &[&str] =
     &["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "config.json"];
 
-/// What splits are called, each in all its spellings.
+/// Names of splits with their synonyms.
 const SPLITS: &[&[&str]] = &[
     &["train", "training"],
     &["validation", "valid", "val", "dev"],
     &["test", "testing", "eval", "evaluation"],
 ];
 
-/// A file and what its path says.
+/// A data file with the split and the subset in its path.
 struct FoundFiles {
     path: PathBuf,
     kind: FileKind,
@@ -32,22 +32,21 @@ struct FoundFiles {
     subset: Option<String>,
 }
 
-/// Returns the files of a split.
 pub(super) fn files(here: &Path, split: &str) -> Result<(FileKind, Vec<PathBuf>)> {
     let mut found = Vec::new();
     walk(here, here, 0, &mut found)?;
     if found.is_empty() {
         let what = "there is no data in this folder";
         let hint = "name a folder or a file with .jsonl, .json, .csv, .parquet or .arrow";
-        return Err(TasksetError::new(TasksetErrorKind::Missing, here.display(), what, hint));
+        return Err(Kind::Missing.at(here.display(), what, hint));
     }
     let splits: BTreeSet<&str> = found.iter().filter_map(|it| it.split.as_deref()).collect();
     let known = splits.iter().copied().find(|known| is_same(known, split));
-    // Where no file names a split, all are of the one that is there by default.
+    // Files without split names all belong to the default split.
     if known.is_none() && !(splits.is_empty() && split == "train") {
         let what = format!("there is no split `{split}`");
         let hint = instead(split, splits.iter().copied());
-        return Err(TasksetError::new(TasksetErrorKind::Missing, here.display(), what, hint));
+        return Err(Kind::Missing.at(here.display(), what, hint));
     }
     let known = known.map(str::to_owned);
     found.retain(|it| it.split == known);
@@ -56,7 +55,7 @@ pub(super) fn files(here: &Path, split: &str) -> Result<(FileKind, Vec<PathBuf>)
     Ok((kind, found.into_iter().map(|it| it.path).collect()))
 }
 
-/// Refuses files of several subsets or several kinds: which one is meant cannot be guessed.
+/// Refuses ambiguous files: several subsets or several formats.
 fn only_one(here: &Path, found: &[FoundFiles]) -> Result<()> {
     let subsets: BTreeSet<&str> =
         found.iter().map(|it| it.subset.as_deref().unwrap_or_default()).collect();
@@ -64,7 +63,7 @@ fn only_one(here: &Path, found: &[FoundFiles]) -> Result<()> {
         let names: Vec<&str> = subsets.into_iter().filter(|it| !it.is_empty()).collect();
         let what = format!("it has several subsets: {}", names.join(", "));
         let hint = format!("choose one: `subset_name: {}`", names[0]);
-        return Err(TasksetError::new(TasksetErrorKind::Option, here.display(), what, hint));
+        return Err(Kind::Option.at(here.display(), what, hint));
     }
     let kinds: BTreeMap<FileKind, &Path> =
         found.iter().rev().map(|it| (it.kind, it.path.as_path())).collect();
@@ -73,7 +72,7 @@ fn only_one(here: &Path, found: &[FoundFiles]) -> Result<()> {
         let what = format!("the split is there as {}", names.join(" and as "));
         let first = kinds.into_values().next().unwrap_or(here);
         let hint = format!("name a file, such as {}", first.display());
-        return Err(TasksetError::new(TasksetErrorKind::Option, here.display(), what, hint));
+        return Err(Kind::Option.at(here.display(), what, hint));
     }
     Ok(())
 }
@@ -98,8 +97,7 @@ fn walk(root: &Path, folder: &Path, depth: usize, found: &mut Vec<FoundFiles>) -
             if found.len() >= MAX_FILES {
                 let what = format!("it has more than {MAX_FILES} files of data");
                 let hint = "join them to larger ones";
-                let kind = TasksetErrorKind::Unsupported;
-                return Err(TasksetError::new(kind, root.display(), what, hint));
+                return Err(Kind::Unsupported.at(root.display(), what, hint));
             }
             let (split, subset) = read_path(path.strip_prefix(root).unwrap_or(&path));
             found.push(FoundFiles { path, kind, split, subset });
@@ -108,7 +106,7 @@ fn walk(root: &Path, folder: &Path, depth: usize, found: &mut Vec<FoundFiles>) -
     Ok(())
 }
 
-/// Returns what a path says: the split and the subset.
+/// Returns the split and the subset in a path.
 fn read_path(path: &Path) -> (Option<String>, Option<String>) {
     let folders = path.parent().into_iter().flat_map(Path::components);
     let (mut split, mut subset) = (None, None);
@@ -124,7 +122,7 @@ fn read_path(path: &Path) -> (Option<String>, Option<String>) {
     (named_split(&stem).or(split), subset)
 }
 
-/// Returns the split that a file's name says, if it does.
+/// Returns the split in a file name.
 fn named_split(stem: &str) -> Option<String> {
     if let Some(name) = before_number(stem) {
         return Some(name.to_owned()).filter(|name| !matches!(name.as_str(), "data" | "part"));
@@ -137,11 +135,11 @@ fn named_split(stem: &str) -> Option<String> {
     words.find(is_split).map(str::to_lowercase)
 }
 
-/// Returns what stands before `-00000-of-00002`.
+/// Returns the part before `-00000-of-00002`.
 fn before_number(stem: &str) -> Option<&str> {
     let is_number = |text: &str| text.len() >= 4 && text.bytes().all(|byte| byte.is_ascii_digit());
     let (rest, total) = stem.rsplit_once("-of-")?;
-    // Some names have a hash at the end.
+    // Some names end with a hash.
     let total = total.split_once('-').map_or(total, |(total, _)| total);
     let (name, number) = rest.rsplit_once('-')?;
     (is_number(total) && is_number(number) && !name.is_empty()).then_some(name)

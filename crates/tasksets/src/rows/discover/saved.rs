@@ -1,5 +1,5 @@
-//! Folders that `save_to_disk` of the library `datasets` wrote: Arrow files and what describes
-//! them, of one split or with a folder for each.
+//! Folders written by `save_to_disk` of the `datasets` library: Arrow files with metadata, of one
+//! split or with a folder per split.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::names;
-use crate::{Result, TasksetError, TasksetErrorKind};
+use crate::{Result, TasksetError, TasksetErrorKind as Kind};
 use rollway_base::suggest::instead;
 
 const DICT: &str = "dataset_dict.json";
 const STATE: &str = "state.json";
 const INFO: &str = "dataset_info.json";
 
-/// Returns the files of a split, if the folder is such a folder.
+/// Returns the files of a split. `None`: the folder was not written by `save_to_disk`.
 pub(super) fn files(here: &Path, split: &str) -> Result<Option<Vec<PathBuf>>> {
     if !here.join(DICT).is_file() {
         return one(here, Some(split));
@@ -25,7 +25,7 @@ pub(super) fn files(here: &Path, split: &str) -> Result<Option<Vec<PathBuf>>> {
     if !splits.contains(&split) {
         let what = format!("there is no split `{split}`");
         let hint = instead(split, splits.into_iter());
-        return Err(TasksetError::new(TasksetErrorKind::Missing, here.display(), what, hint));
+        return Err(Kind::Missing.at(here.display(), what, hint));
     }
     let folder = here.join(split);
     match one(&folder, None)? {
@@ -33,12 +33,12 @@ pub(super) fn files(here: &Path, split: &str) -> Result<Option<Vec<PathBuf>>> {
         None => {
             let what = format!("{DICT} lists it, but there is no dataset in it");
             let hint = "copy the whole dataset again";
-            Err(TasksetError::new(TasksetErrorKind::Missing, folder.display(), what, hint))
+            Err(Kind::Missing.at(folder.display(), what, hint))
         }
     }
 }
 
-/// Returns the files of a folder for one split. Which one it is matters where it is asked for.
+/// Returns the files of a single-split folder; `split` is checked if given.
 fn one(here: &Path, split: Option<&str>) -> Result<Option<Vec<PathBuf>>> {
     let is_data = |name: &String| {
         let arrow = name.ends_with(".arrow") && !name.starts_with("cache-");
@@ -56,29 +56,27 @@ fn one(here: &Path, split: Option<&str>) -> Result<Option<Vec<PathBuf>>> {
     if indexed("_indices_data_files") || indexed("_indices_files") {
         let what = "its rows are chosen by a table of indices, which is not read";
         let hint = "call flatten_indices() and save it again";
-        let kind = TasksetErrorKind::Unsupported;
-        return Err(TasksetError::new(kind, here.display(), what, hint));
+        return Err(Kind::Unsupported.at(here.display(), what, hint));
     }
-    // The only split of a folder is what `train` means where nobody chose another.
-    if let (Some(asked), Some(is)) = (split, state["_split"].as_str())
-        && asked != is
-        && asked != "train"
+    // `train` is the default and also selects the only split of a folder.
+    if let (Some(wanted), Some(is)) = (split, state["_split"].as_str())
+        && wanted != is
+        && wanted != "train"
     {
-        let what = format!("there is no split `{asked}`");
+        let what = format!("there is no split `{wanted}`");
         let hint = format!("it holds the split `{is}` alone");
-        return Err(TasksetError::new(TasksetErrorKind::Missing, here.display(), what, hint));
+        return Err(Kind::Missing.at(here.display(), what, hint));
     }
     let name = |file: &Value| file["filename"].as_str().map(|name| here.join(name));
     let files: Vec<PathBuf> = listed.iter().filter_map(name).collect();
     if let Some(gone) = files.iter().find(|file| !file.is_file()) {
         let what = format!("{STATE} lists it, but it is not there");
         let hint = "copy the whole dataset again";
-        return Err(TasksetError::new(TasksetErrorKind::Missing, gone.display(), what, hint));
+        return Err(Kind::Missing.at(gone.display(), what, hint));
     }
     if files.is_empty() {
         let hint = "a job needs at least one task";
-        let kind = TasksetErrorKind::Empty;
-        return Err(TasksetError::new(kind, here.display(), "there is no row in it", hint));
+        return Err(Kind::Empty.at(here.display(), "there is no row in it", hint));
     }
     Ok(Some(files))
 }
@@ -88,6 +86,6 @@ fn read(path: &Path) -> Result<Value> {
     serde_json::from_slice(&text).map_err(|error| {
         let what = format!("not what describes a dataset: {error}");
         let hint = "copy the whole dataset again";
-        TasksetError::new(TasksetErrorKind::Row, path.display(), what, hint)
+        Kind::Row.at(path.display(), what, hint)
     })
 }

@@ -1,87 +1,95 @@
-//! The queue with priorities, and both orders against a naive model.
-
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
-mod queue_help;
+//! The priority queue, and both orders against a naive model.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use queue_help::*;
-use rollway_data::buffer::queue::{QueueOptions, ReplayOptions, ReplayPriority};
+use rollway_data::buffer::queue::{QueueClock, QueueOptions, ReplayOptions, ReplayPriority};
 use rollway_data::buffer::{ReadEnd, ReadRequest};
 
+use crate::support::{batch_of, ids, now, open_queue, queue_options, reader, writer};
+
+/// A manually advanced clock.
+#[derive(Debug, Default)]
+struct ManualClock(AtomicU64);
+
+impl QueueClock for ManualClock {
+    fn now(&self) -> Duration {
+        Duration::from_secs(self.0.load(Ordering::SeqCst))
+    }
+}
+
 fn replay(replay: ReplayOptions) -> QueueOptions {
-    QueueOptions { replay: Some(replay), ..options() }
+    QueueOptions { replay: Some(replay), ..queue_options() }
 }
 
 #[test]
-fn the_newest_lot_comes_first_and_whole() {
-    let queue = open(replay(ReplayOptions::default()));
+fn the_newest_batch_is_read_first_and_as_a_whole() {
+    let queue = open_queue(replay(ReplayOptions::default()));
     let (mut writer, mut reader) = (writer(&queue), reader(&queue));
-    writer.write(&lot_of("1", 1, &["a", "b"])).unwrap();
-    writer.write(&lot_of("2", 3, &["c", "d"])).unwrap();
+    writer.write(&batch_of("1", 1, &["a", "b"])).unwrap();
+    writer.write(&batch_of("2", 3, &["c", "d"])).unwrap();
     assert_eq!(ids(&reader.read(&now(1)).unwrap()), ["c"]);
-    // What is open is finished before anything newer.
-    writer.write(&lot_of("3", 9, &["e"])).unwrap();
+    // An open batch is finished before a newer one.
+    writer.write(&batch_of("3", 9, &["e"])).unwrap();
     assert_eq!(ids(&reader.read(&now(9)).unwrap()), ["d", "e", "a", "b"]);
 }
 
 #[test]
-fn a_full_queue_keeps_what_is_more_urgent_and_counts_the_rest() {
-    let queue = open(QueueOptions { capacity: 2, ..replay(ReplayOptions::default()) });
+fn a_full_queue_keeps_higher_priorities_and_counts_the_rest() {
+    let queue = open_queue(QueueOptions { capacity: 2, ..replay(ReplayOptions::default()) });
     let (mut writer, mut reader) = (writer(&queue), reader(&queue));
-    writer.write(&lot_of("1", 2, &["a", "b"])).unwrap();
-    writer.write(&lot_of("2", 5, &["c"])).unwrap();
-    let lower = writer.write(&lot_of("3", 1, &["d"])).unwrap();
+    writer.write(&batch_of("1", 2, &["a", "b"])).unwrap();
+    writer.write(&batch_of("2", 5, &["c"])).unwrap();
+    let lower = writer.write(&batch_of("3", 1, &["d"])).unwrap();
     assert_eq!((lower.stored, lower.dropped["lower_priority"]), (0, 1));
-    let equal = writer.write(&lot_of("4", 2, &["e"])).unwrap();
+    let equal = writer.write(&batch_of("4", 2, &["e"])).unwrap();
     assert_eq!((equal.stored, equal.dropped["replaced"]), (1, 2));
-    // What was decided about is known.
-    assert_eq!(writer.write(&lot_of("3", 1, &["d"])).unwrap().known, 1);
+    // Dropped batches are known.
+    assert_eq!(writer.write(&batch_of("3", 1, &["d"])).unwrap().known, 1);
     assert_eq!(ids(&reader.read(&now(9)).unwrap()), ["c", "e"]);
 }
 
 #[test]
-fn a_lot_comes_back_after_its_rest_until_its_uses_are_up_and_never_after_the_end() {
-    let clock = Arc::new(Manual::default());
+fn a_batch_returns_after_its_rest_until_its_uses_are_exhausted() {
+    let clock = Arc::new(ManualClock::default());
     let priority =
         ReplayPriority::DecayLimitRandomization { decay: 2.0, use_count_limit: 2, sigma: 0.0 };
     let rest = Some(Duration::from_secs(10));
-    let queue = open(QueueOptions {
+    let queue = open_queue(QueueOptions {
         clock: Arc::clone(&clock) as _,
         ..replay(ReplayOptions { priority, reuse_cooldown_time: rest, seed: 0 })
     });
     let (mut writer, mut reader) = (writer(&queue), reader(&queue));
-    writer.write(&lot_of("1", 5, &["a"])).unwrap();
-    writer.write(&lot_of("2", 4, &["b"])).unwrap();
+    writer.write(&batch_of("1", 5, &["a"])).unwrap();
+    writer.write(&batch_of("2", 4, &["b"])).unwrap();
     assert_eq!(ids(&reader.read(&now(1)).unwrap()), ["a"]);
-    clock.advance(10);
+    clock.0.fetch_add(10, Ordering::SeqCst);
     // "a" is back with priority 3, behind "b" with 4.
     assert_eq!(ids(&reader.read(&now(9)).unwrap()), ["b", "a"]);
-    clock.advance(10);
+    clock.0.fetch_add(10, Ordering::SeqCst);
     // "a" was used twice; "b" comes a second time.
     assert_eq!(ids(&reader.read(&now(9)).unwrap()), ["b"]);
-    writer.write(&lot_of("3", 1, &["c"])).unwrap();
+    writer.write(&batch_of("3", 1, &["c"])).unwrap();
     assert_eq!(ids(&reader.read(&now(9)).unwrap()), ["c"]);
     writer.close().unwrap();
-    clock.advance(10);
+    clock.0.fetch_add(10, Ordering::SeqCst);
     let taken = reader.read(&now(9)).unwrap();
     assert_eq!((ids(&taken), taken.end), (vec![], ReadEnd::Finished));
     assert_eq!(queue.usage().bytes, 0);
 }
 
 #[test]
-fn noise_follows_from_the_seed() {
+fn noise_is_deterministic_in_the_seed() {
     let order = |seed| {
         let priority =
             ReplayPriority::DecayLimitRandomization { decay: 2.0, use_count_limit: 3, sigma: 5.0 };
-        let queue = open(replay(ReplayOptions { priority, reuse_cooldown_time: None, seed }));
+        let queue = open_queue(replay(ReplayOptions { priority, reuse_cooldown_time: None, seed }));
         let (mut writer, mut reader) = (writer(&queue), reader(&queue));
         for id in ["a", "b", "c", "d", "e", "f"] {
-            writer.write(&lot_of(id, 1, &[id])).unwrap();
+            writer.write(&batch_of(id, 1, &[id])).unwrap();
         }
         let taken = reader.read(&now(9)).unwrap();
         taken.samples.into_iter().map(|sample| sample.id).collect::<Vec<_>>()
@@ -91,10 +99,10 @@ fn noise_follows_from_the_seed() {
 }
 
 #[test]
-fn going_back_brings_a_use_back() {
-    let queue = open(replay(ReplayOptions::default()));
+fn seeking_back_reverts_a_use() {
+    let queue = open_queue(replay(ReplayOptions::default()));
     let (mut writer, mut reader) = (writer(&queue), reader(&queue));
-    writer.write(&lot_of("1", 1, &["a", "b"])).unwrap();
+    writer.write(&batch_of("1", 1, &["a", "b"])).unwrap();
     reader.read(&now(1)).unwrap();
     let position = reader.position();
     reader.read(&now(1)).unwrap();
@@ -122,21 +130,21 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The naive model: vectors, gone through from the beginning each time.
+/// Naive model based on vectors.
 #[derive(Default)]
 struct Model {
     capacity: usize,
     ranked: bool,
     keys: BTreeSet<u8>,
     known: BTreeSet<u8>,
-    /// Lots in the order in which they came, of samples in order: id and version.
+    /// Batches by arrival: rank and samples (id and version).
     lots: Vec<(u64, Vec<(u8, u64)>)>,
     open: bool,
     held: Vec<(u64, u8, u64)>,
 }
 
 impl Model {
-    /// Returns what was stored, and nothing if there was no room.
+    /// Returns the number of stored samples. `None`: no room.
     fn write(&mut self, key: u8, ids: &[u8], version: u64) -> Option<usize> {
         if self.keys.contains(&key) {
             return Some(0);
@@ -199,7 +207,7 @@ impl Model {
 fn run(steps: Vec<Step>, ranked: bool) {
     let capacity = 3;
     let replay = ranked.then(ReplayOptions::default);
-    let queue = open(QueueOptions { capacity, replay, ..options() });
+    let queue = open_queue(QueueOptions { capacity, replay, ..queue_options() });
     let (mut writer, mut reader) = (writer(&queue), reader(&queue));
     let mut model = Model { capacity, ranked, ..Model::default() };
     let mut start = reader.position();
@@ -209,7 +217,7 @@ fn run(steps: Vec<Step>, ranked: bool) {
                 let numbers: Vec<u8> = (first..first + count).collect();
                 let names: Vec<String> = numbers.iter().map(u8::to_string).collect();
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                let written = writer.write(&lot_of(&key.to_string(), version, &names));
+                let written = writer.write(&batch_of(&key.to_string(), version, &names));
                 let stored = written.ok().map(|written| written.stored);
                 assert_eq!(stored, model.write(key, &numbers, version));
             }
@@ -217,19 +225,19 @@ fn run(steps: Vec<Step>, ranked: bool) {
                 if !keep {
                     start = reader.position();
                 }
-                let ask = ReadRequest { min_model_version: floor, keep, ..now(count) };
-                let taken = reader.read(&ask).unwrap();
+                let request = ReadRequest { min_model_version: floor, keep, ..now(count) };
+                let taken = reader.read(&request).unwrap();
                 let numbers: Vec<u8> = ids(&taken).iter().map(|id| id.parse().unwrap()).collect();
                 assert_eq!((numbers, taken.stale), model.read(count, keep, floor));
             }
-            // Only in order: going back in the other one undoes uses, lot by lot.
+            // FIFO only: seeking back in the priority queue reverts uses per batch.
             Step::Back if !ranked => {
                 reader.seek(&start).unwrap();
                 let held = std::mem::take(&mut model.held);
                 for (rank, id, version) in held.into_iter().rev() {
                     model.lots.insert(0, (rank, vec![(id, version)]));
                 }
-                // As single lots they would count more than they do: read them at once.
+                // Single batches would take more capacity: read them at once.
                 let count = queue.usage().unread;
                 let taken = reader.read(&now(count)).unwrap();
                 let numbers: Vec<u8> = ids(&taken).iter().map(|id| id.parse().unwrap()).collect();
@@ -248,12 +256,12 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_plain_queue_is_like_its_model(steps in prop::collection::vec(step(), 0..60)) {
+    fn the_fifo_queue_matches_its_model(steps in prop::collection::vec(step(), 0..60)) {
         run(steps, false);
     }
 
     #[test]
-    fn the_queue_with_priorities_is_like_its_model(steps in prop::collection::vec(step(), 0..60)) {
+    fn the_priority_queue_matches_its_model(steps in prop::collection::vec(step(), 0..60)) {
         run(steps, true);
     }
 }

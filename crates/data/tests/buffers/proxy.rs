@@ -1,4 +1,4 @@
-//! A way to the server that can be cut at a chosen moment.
+//! A TCP proxy to the server that fails at a chosen moment.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -6,26 +6,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// No thread panics while it holds a lock.
-const WHOLE: &str = "a lock that nobody broke";
-
-/// What happens to the next connection that gives the occasion; then the way is free again.
+/// Fault of the next matching connection; afterwards the proxy forwards again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Plan {
-    /// The way is free.
     Free,
-    /// Cut when the client has sent so many bytes from now on.
+    /// Cut after the client has sent this many bytes.
     CutAfter(usize),
-    /// Cut when the client wants to commit, before the server hears of it.
+    /// Cut before the commit reaches the server.
     CutBeforeCommit,
-    /// Cut when the server has committed, before the client hears of it.
+    /// Cut before the response to the commit reaches the client.
     CutAfterCommit,
-    /// Let the server's next answers vanish, and the connection stand.
+    /// Drop the next responses and keep the connection open.
     Silence,
     CutNow,
 }
 
-/// A port that leads to the server.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     pub(crate) port: u16,
@@ -35,25 +30,21 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     pub(crate) fn to(server: u16) -> Self {
-        let socket = TcpListener::bind(("127.0.0.1", 0)).expect("a loopback socket");
-        let port = socket.local_addr().expect("a loopback socket").port();
+        let socket = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = socket.local_addr().unwrap().port();
         let (plan, open) = (Arc::new(Mutex::new(Plan::Free)), Arc::<Mutex<Vec<_>>>::default());
         let (shared, list) = (Arc::clone(&plan), Arc::clone(&open));
-        // The thread ends with the process: nobody waits for it.
         thread::spawn(move || {
             for client in socket.incoming().flatten() {
-                let server = TcpStream::connect(("127.0.0.1", server)).expect("a loopback socket");
-                client.set_nodelay(true).expect("a loopback socket");
-                server.set_nodelay(true).expect("a loopback socket");
-                list.lock().expect(WHOLE).push(client.try_clone().expect("a loopback socket"));
+                let server = TcpStream::connect(("127.0.0.1", server)).unwrap();
+                client.set_nodelay(true).unwrap();
+                server.set_nodelay(true).unwrap();
+                list.lock().unwrap().push(client.try_clone().unwrap());
                 let way = Arc::new(ProxyDirection {
                     plan: Arc::clone(&shared),
                     mute: AtomicBool::new(false),
                 });
-                let ends = (
-                    client.try_clone().expect("a loopback socket"),
-                    server.try_clone().expect("a loopback socket"),
-                );
+                let ends = (client.try_clone().unwrap(), server.try_clone().unwrap());
                 let back = Arc::clone(&way);
                 thread::spawn(move || way.forth(ends.0, ends.1));
                 thread::spawn(move || back.back(server, client));
@@ -62,26 +53,25 @@ impl Proxy {
         Self { port, plan, open }
     }
 
-    /// Chooses what happens next.
     pub(crate) fn plan(&self, plan: Plan) {
         if plan == Plan::CutNow {
-            for stream in self.open.lock().expect(WHOLE).drain(..) {
+            for stream in self.open.lock().unwrap().drain(..) {
                 let _ = stream.shutdown(Shutdown::Both);
             }
         } else {
-            *self.plan.lock().expect(WHOLE) = plan;
+            *self.plan.lock().unwrap() = plan;
         }
     }
 
-    /// Tells whether the planned fault has happened.
+    /// Returns whether the planned fault has happened.
     pub(crate) fn happened(&self) -> bool {
-        *self.plan.lock().expect(WHOLE) == Plan::Free
+        *self.plan.lock().unwrap() == Plan::Free
     }
 }
 
 struct ProxyDirection {
     plan: Arc<Mutex<Plan>>,
-    /// The server's answers end the connection, or vanish.
+    /// Responses of the server end the connection.
     mute: AtomicBool,
 }
 
@@ -90,7 +80,7 @@ impl ProxyDirection {
         let mut buffer = vec![0; 1 << 16];
         while let Ok(count @ 1..) = client.read(&mut buffer) {
             let mut sent = &buffer[..count];
-            let mut plan = self.plan.lock().expect(WHOLE);
+            let mut plan = self.plan.lock().unwrap();
             let commit = sent.windows(7).any(|window| window == b"COMMIT\0");
             let mut cut = false;
             match *plan {
@@ -128,7 +118,7 @@ impl ProxyDirection {
             if self.mute.load(Ordering::SeqCst) {
                 break;
             }
-            let mut plan = self.plan.lock().expect(WHOLE);
+            let mut plan = self.plan.lock().unwrap();
             if *plan == Plan::Silence {
                 *plan = Plan::Free;
                 silent = true;

@@ -1,4 +1,4 @@
-//! Full disks, cut connections, servers that do not answer: clear errors, nothing lost or doubled.
+//! Full disks, cut connections, unresponsive servers: clear errors, nothing lost or duplicated.
 
 use std::fs;
 use std::thread;
@@ -8,10 +8,12 @@ use rollway_data::buffer::sql::SqlOptions;
 use rollway_data::buffer::{BufferError, ReadEnd};
 use rollway_testkit::postgres::address;
 
-use crate::bed::{Bed, LONG, ask, lot, numbers, open, postgres_sql, server, take, written};
 use crate::proxy::{Plan, Proxy};
+use crate::support::{
+    Bed, LONG, execute_postgres, lot, numbers, open_sql, request, server, take, written,
+};
 
-/// Faults are met without a second attempt, so that they can be seen.
+/// No retries, so that faults are visible.
 fn once(bed: &Bed) -> SqlOptions {
     SqlOptions { max_retry_times: 0, ..bed.options() }
 }
@@ -28,8 +30,8 @@ fn behind_proxy(table: &str) -> (Bed, Proxy) {
 
 #[test]
 fn a_full_storage_takes_a_lot_whole_or_not_at_all() {
-    for bed in Bed::both("full") {
-        let small = SqlOptions { max_bytes: Some(150_000), ..once(&bed) };
+    for bed in Bed::sql("full") {
+        let small = SqlOptions { max_bytes: Some(300_000), ..once(&bed) };
         let buffer = bed.open_with(small);
         let mut writer = buffer.writer("w").unwrap();
         let lots: Vec<_> = (0..40).map(|number| lot(number * 50..number * 50 + 50)).collect();
@@ -42,7 +44,7 @@ fn a_full_storage_takes_a_lot_whole_or_not_at_all() {
         });
         let fit = fit.count();
         assert!((1..lots.len()).contains(&fit), "{fit}");
-        // There is room again: the same lots, all of them.
+        // With room again all batches are accepted.
         let buffer = bed.open();
         let mut writer = buffer.writer("w").unwrap();
         for (number, lot) in lots.iter().enumerate() {
@@ -55,24 +57,24 @@ fn a_full_storage_takes_a_lot_whole_or_not_at_all() {
 }
 
 #[test]
-fn what_is_no_database_is_said_to_be_none() {
+fn invalid_sqlite_files_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("text.db");
     fs::write(&path, "no database, but long enough to be taken for one. ".repeat(50)).unwrap();
     let error =
-        open(&format!("sqlite:///{}", path.display()), SqlOptions::default()).err().unwrap();
+        open_sql(&format!("sqlite:///{}", path.display()), SqlOptions::default()).err().unwrap();
     assert!(matches!(error, BufferError::Damaged { .. }), "{error}");
     let path = folder.path().join("absent/buffer.db");
     let error =
-        open(&format!("sqlite:///{}", path.display()), SqlOptions::default()).err().unwrap();
+        open_sql(&format!("sqlite:///{}", path.display()), SqlOptions::default()).err().unwrap();
     assert!(matches!(error, BufferError::Unavailable { .. }), "{error}");
     assert!(error.to_string().contains("there is no folder"), "{error}");
-    let error = open("sqlite://", SqlOptions::default()).err().unwrap();
+    let error = open_sql("sqlite://", SqlOptions::default()).err().unwrap();
     assert!(matches!(error, BufferError::Unsupported { .. }), "{error}");
 }
 
 #[test]
-fn a_turn_that_never_comes_is_given_up() {
+fn a_locked_file_is_given_up_at_the_timeout() {
     let bed = Bed::sqlite();
     let buffer =
         bed.open_with(SqlOptions { call_timeout: Duration::from_millis(20), ..once(&bed) });
@@ -87,23 +89,23 @@ fn a_turn_that_never_comes_is_given_up() {
 }
 
 #[test]
-fn a_server_that_cannot_be_used_says_why_and_keeps_the_password() {
+fn server_errors_name_the_cause_without_the_password() {
     let bed = Bed::postgres("refused");
     let port = server().port;
-    bed.sql("CREATE ROLE stranger LOGIN PASSWORD 'secret'");
-    bed.sql("CREATE DATABASE strange");
+    bed.execute("CREATE ROLE outsider LOGIN PASSWORD 'secret'");
+    bed.execute("CREATE DATABASE strange");
     let strange = server().address("strange");
-    postgres_sql(&strange, "REVOKE CREATE ON SCHEMA public FROM public");
-    let stranger = strange.replace("rollway:", "stranger:");
+    execute_postgres(&strange, "REVOKE CREATE ON SCHEMA public FROM public");
+    let outsider = strange.replace("rollway:", "outsider:");
     let wrong = bed.address.replace(":secret@", ":secret-but-wrong@");
     let free = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
     for (address, unavailable, word) in [
         (address(free, "postgres"), true, "refused"),
         (wrong, true, "password authentication failed"),
         (address(port, "absent"), true, "does not exist"),
-        (stranger, false, "permission denied"),
+        (outsider, false, "permission denied"),
     ] {
-        let error = open(&address, once(&bed)).err().expect(word);
+        let error = open_sql(&address, once(&bed)).err().expect(word);
         let text = error.to_string();
         assert_eq!(matches!(error, BufferError::Unavailable { .. }), unavailable, "{text}");
         assert!(text.contains(word) && text.contains("127.0.0.1:"), "{text}");
@@ -111,8 +113,8 @@ fn a_server_that_cannot_be_used_says_why_and_keeps_the_password() {
     }
 }
 
-/// Cuts the writer's connection after so many bytes, for many numbers, and during the commit; then
-/// the caller writes the lot again.
+/// Cuts the writer's connection after various numbers of bytes and during the commit; then the
+/// caller writes the batch again.
 #[test]
 fn a_connection_that_is_cut_while_writing_costs_nothing() {
     let (bed, proxy) = behind_proxy("cut_write");
@@ -132,7 +134,7 @@ fn a_connection_that_is_cut_while_writing_costs_nothing() {
         assert_eq!(again, if stored { written(0, 10) } else { written(10, 0) }, "{plan:?}");
         count += 10;
     }
-    // With attempts left the caller notices nothing, and the figures are right.
+    // With retries the caller notices nothing, and the counts are right.
     let mut writer = bed.open_with(quick(&bed)).writer("w").unwrap();
     for (number, plan) in (100..).zip([Plan::CutBeforeCommit, Plan::CutAfterCommit]) {
         proxy.plan(plan);
@@ -145,7 +147,7 @@ fn a_connection_that_is_cut_while_writing_costs_nothing() {
     assert_eq!(numbers(&taken).len(), count);
 }
 
-/// The claim of a read may be committed without the reader knowing: what it claimed must come.
+/// The claim of a read may be committed without a response; its rows must be returned.
 #[test]
 fn a_connection_that_is_cut_while_reading_loses_nothing() {
     let (bed, proxy) = behind_proxy("cut_read");
@@ -157,17 +159,17 @@ fn a_connection_that_is_cut_while_reading_loses_nothing() {
         let mut all = Vec::new();
         for plan in [Plan::CutBeforeCommit, Plan::CutAfterCommit, Plan::CutAfter(30)] {
             proxy.plan(plan);
-            let mut read = reader.read(&ask(10, Duration::ZERO));
+            let mut read = reader.read(&request(10, Duration::ZERO));
             assert!(proxy.happened(), "{plan:?}");
             if !retries {
                 let error = read.expect_err("it was cut");
                 assert!(matches!(error, BufferError::Unavailable { .. }), "{error}");
-                // Another reader of the name goes on meanwhile; it must not get what is claimed.
+                // Another reader of the name must not get the claimed rows.
                 all.extend(numbers(&take(&mut *buffer.reader(name).unwrap(), 2)));
-                // It asks for fewer than were claimed; the rest follows.
-                let first = reader.read(&ask(4, Duration::ZERO)).unwrap();
+                // Requests fewer rows than were claimed; the rest follows.
+                let first = reader.read(&request(4, Duration::ZERO)).unwrap();
                 all.extend(numbers(&first));
-                read = reader.read(&ask(6, Duration::ZERO));
+                read = reader.read(&request(6, Duration::ZERO));
             }
             all.extend(numbers(&read.unwrap()));
         }
@@ -184,7 +186,7 @@ fn a_blocked_reader_survives_the_loss_of_its_connection() {
     let mut writer = direct.open().writer("w").unwrap();
     let mut reader = bed.open_with(quick(&bed)).reader("r").unwrap();
     let reading = thread::spawn(move || {
-        let taken = reader.read(&ask(2, LONG)).unwrap();
+        let taken = reader.read(&request(2, LONG)).unwrap();
         (numbers(&taken), taken.end)
     });
     writer.write(&lot(0..1)).unwrap();
@@ -192,7 +194,7 @@ fn a_blocked_reader_survives_the_loss_of_its_connection() {
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
         WHERE pid IN (SELECT pid FROM pg_stat_activity WHERE query LIKE '%cut_wait%')
         AND pid <> pg_backend_pid()";
-    direct.sql(end);
+    direct.execute(end);
     assert_eq!(writer.write(&lot(1..2)).unwrap(), written(1, 0));
     assert_eq!(reading.join().unwrap(), (vec![0, 1], ReadEnd::Full));
 }
@@ -209,12 +211,12 @@ fn a_server_that_does_not_answer_is_given_up_at_the_limit() {
     assert!(error.to_string().contains("took longer than the 0.3 s"), "{error}");
     assert_eq!(writer.write(&lot(0..3)).unwrap(), written(3, 0));
     proxy.plan(Plan::Silence);
-    let error = reader.read(&ask(3, LONG)).unwrap_err();
+    let error = reader.read(&request(3, LONG)).unwrap_err();
     assert!(error.to_string().contains("took longer than the 0.3 s"), "{error}");
     assert_eq!(numbers(&take(&mut *reader, 3)), [0, 1, 2]);
-    // A new connection is given up as well.
+    // A new connection times out as well.
     proxy.plan(Plan::Silence);
     let options = SqlOptions { connect_timeout: Duration::from_millis(100), ..once(&bed) };
-    let error = open(&bed.address, options).err().unwrap();
+    let error = open_sql(&bed.address, options).err().unwrap();
     assert!(error.to_string().contains("took longer than the 0.1 s"), "{error}");
 }

@@ -1,15 +1,13 @@
-//! Reading as from a pool: the newest first, and more than once.
-
-use std::time::Duration;
+//! Pool mode: newest rows first, and reuse.
 
 use rollway_data::buffer::sql::{ReadOrder, SqlOptions};
 use rollway_data::buffer::{ReadEnd, ReadRequest};
 
-use crate::bed::{Bed, ask, lot, numbers, take};
+use crate::support::{Bed, lot, now, numbers, take};
 
 #[test]
 fn the_newest_come_first_and_go_to_one_reader() {
-    for bed in Bed::both("newest") {
+    for bed in Bed::sql("newest") {
         let options = SqlOptions { order: ReadOrder::NewestFirst, ..bed.options() };
         let buffer = bed.open_with(options);
         let mut writer = buffer.writer("w").unwrap();
@@ -17,14 +15,13 @@ fn the_newest_come_first_and_go_to_one_reader() {
         let mut reader = buffer.reader("r").unwrap();
         assert_eq!(numbers(&take(&mut *reader, 2)), [5, 4]);
         let kept = reader.position();
-        let newer = ReadRequest { min_model_version: 2, ..ask(1, Duration::ZERO) };
+        let newer = ReadRequest { min_model_version: 2, ..now(1) };
         let taken = reader.read(&newer).unwrap();
         assert_eq!((numbers(&taken), taken.stale), (vec![3], 2));
         writer.write(&lot(6..7)).unwrap();
         assert_eq!(numbers(&take(&mut *buffer.reader("other").unwrap(), 1)), [6]);
         assert_eq!(numbers(&take(&mut *reader, 9)), [2]);
-        // What this name has claimed since comes again, also what was passed over; what the other
-        // has claimed does not.
+        // Later claims and skips of this name are read again, those of the other reader are not.
         let mut reader = bed
             .open_with(SqlOptions { order: ReadOrder::NewestFirst, ..bed.options() })
             .reader("r")
@@ -42,7 +39,7 @@ fn rows_are_used_again_until_the_writers_close() {
     for (order, first, second) in
         [(ReadOrder::Fifo, [0, 1], [2, 0]), (ReadOrder::NewestFirst, [2, 1], [0, 2])]
     {
-        for bed in Bed::both(&format!("reuse_{}", first[0])) {
+        for bed in Bed::sql(&format!("reuse_{}", first[0])) {
             let buffer = bed.open_with(SqlOptions { order, reuse: true, ..bed.options() });
             let mut writer = buffer.writer("w").unwrap();
             writer.write(&lot(0..3)).unwrap();
