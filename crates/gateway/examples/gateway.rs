@@ -17,11 +17,10 @@ use std::error::Error;
 use std::time::Duration;
 
 use rollway_base::Secret;
-use rollway_gateway::gateway::{Gateway, GatewayLimits, GatewayOptions};
-use rollway_gateway::models::{self, ServerSpec};
-use rollway_gateway::recording;
+use rollway_gateway::gateway::{Gateway, GatewayOptions};
+use rollway_gateway::models::ServerSpec;
 use rollway_mock_server::{MockServer, MockServerOptions};
-use serde_json::{Map, json};
+use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 type Failure = Box<dyn Error>;
@@ -54,17 +53,7 @@ async fn main() -> Result<(), Failure> {
     }
     let urls: Vec<String> = specs.iter().map(|spec| spec.url.clone()).collect();
     let admin_key = Secret::random()?;
-    let options = GatewayOptions {
-        listen: "127.0.0.1:0".to_owned(),
-        admin_key: admin_key.clone(),
-        limits: GatewayLimits::default(),
-        record: recording::RecorderLimits::default(),
-        models: models::RoutingOptions::default(),
-        sampling: Map::new(),
-        force_sampling: false,
-        host: None,
-        watcher: None,
-    };
+    let options = GatewayOptions::new(admin_key.clone());
     let gateway = Gateway::start(options, specs).await?;
     let handle = gateway.handle();
     println!(
@@ -114,5 +103,5 @@ fn spec(number: usize, engine: &str, url: String) -> Result<ServerSpec, Failure>
     let engine = engine.parse()?;
     let trained = number == 0;
     let model = if trained { "policy".to_owned() } else { format!("judge-{number}") };
-    Ok(ServerSpec { model, trained, engine, url, api_key: None, server_model: None })
+    Ok(ServerSpec::new(model, trained, engine, url))
 }

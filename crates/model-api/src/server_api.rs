@@ -58,9 +58,9 @@ pub struct ResponseParseError(pub String);
 /// Origin of the tokens of a response, as far as the gateway knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenSource {
-    /// Current version of the weights; none if unknown, as during an update. Used where the server
-    /// does not report versions itself. Of a full response, the version since the request was sent;
-    /// none if it changed meanwhile.
+    /// Current version of the weights. `None`: unknown, as during an update. Used where the server
+    /// does not report versions. Of a full response: the version since the request, if it did not
+    /// change.
     pub version: Option<u64>,
 }
 
@@ -102,13 +102,6 @@ pub trait ServerApi: Debug + Send + Sync {
     /// if the next path is to be tried.
     fn version_name<'a>(&self, reply: &'a Value) -> Option<&'a str> {
         reply.get("weight_version").and_then(Value::as_str)
-    }
-
-    /// Returns the requests that abort a request of any kind, for servers that have an endpoint
-    /// for it. All servers also end a request whose connection is closed.
-    fn abort_steps(&self, request_id: &str) -> Vec<ControlStep> {
-        let _ = request_id;
-        Vec::new()
     }
 
     /// Returns the requests of weight updates, or the reason why there are none.

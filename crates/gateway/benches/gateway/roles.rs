@@ -8,15 +8,13 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::serve::ListenerExt as _;
-use rollway_base::Secret;
-use rollway_base::ServerKind;
+use rollway_base::{Secret, ServerKind};
 use rollway_experience::deserialize_many;
-use rollway_gateway::gateway::{Gateway, GatewayHandle, GatewayLimits, GatewayOptions};
+use rollway_gateway::gateway::{Gateway, GatewayHandle, GatewayOptions};
 use rollway_gateway::keys::RunRef;
-use rollway_gateway::models::{self, ServerSpec};
-use rollway_gateway::recording;
+use rollway_gateway::models::ServerSpec;
 use rollway_mock_server::{CompletionLengths, MockServer, MockServerOptions};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// Plays a role until the input ends.
 pub(super) fn play(role: &str) {
@@ -72,29 +70,10 @@ fn simulation(words: &[String]) -> MockServerOptions {
 }
 
 async fn gateway(words: &[String]) -> Gateway {
-    let spec = ServerSpec {
-        model: "policy".to_owned(),
-        trained: true,
-        engine: ServerKind::Vllm,
-        url: words[0].clone(),
-        api_key: None,
-        server_model: None,
-    };
-    let options = GatewayOptions {
-        listen: "127.0.0.1:0".to_owned(),
-        admin_key: Secret::random().expect("random bytes"),
-        limits: GatewayLimits::default(),
-        record: recording::RecorderLimits::default(),
-        models: models::RoutingOptions {
-            max_in_flight: words[2].parse().expect("a number of places"),
-            max_wait: Duration::from_secs(600),
-            ..models::RoutingOptions::default()
-        },
-        sampling: Map::new(),
-        force_sampling: false,
-        host: None,
-        watcher: None,
-    };
+    let spec = ServerSpec::new("policy", true, ServerKind::Vllm, words[0].clone());
+    let mut options = GatewayOptions::new(Secret::random().expect("random bytes"));
+    options.models.max_in_flight = words[2].parse().expect("a number of places");
+    options.models.max_wait = Duration::from_secs(600);
     Gateway::start(options, vec![spec]).await.expect("a gateway")
 }
 

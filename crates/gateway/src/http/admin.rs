@@ -1,5 +1,4 @@
-//! The models and their servers: what clients may know of them, and what whoever has the gateway's
-//! own key may change.
+//! Models and their servers: the list for clients, and administration.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -23,13 +22,13 @@ use crate::models::{
     WeightUpdate, WeightUpdateReport,
 };
 
-/// The names of the models, as OpenAI's API lists them.
+/// `GET /v1/models`.
 pub(super) async fn list_names(State(app): State<Arc<GatewayState>>) -> Response {
     let models: Vec<_> = app.models.view().iter().map(name_of).collect();
     responses::value(&json!({ "object": "list", "data": models }))
 }
 
-/// One of them.
+/// `GET /v1/models/{id}`.
 pub(super) async fn one_name(
     State(app): State<Arc<GatewayState>>,
     id: Result<Path<String>, PathRejection>,
@@ -56,7 +55,7 @@ fn name_of(model: &ModelView) -> Value {
     json!({ "id": model.name, "object": "model", "created": 0, "owned_by": "rollway" })
 }
 
-/// The models with all their servers.
+/// `GET /rollway/v1/models`.
 pub(super) async fn list(State(app): State<Arc<GatewayState>>) -> Response {
     let models: Vec<_> = app
         .models
@@ -93,7 +92,6 @@ fn server(server: &ServerView) -> Value {
     })
 }
 
-/// A server that is to be used.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NewServer {
@@ -112,7 +110,7 @@ fn server_kind<'de, D: Deserializer<'de>>(from: D) -> Result<ServerKind, D::Erro
     name.parse().map_err(de::Error::custom)
 }
 
-/// Adds a server.
+/// `POST /rollway/v1/models`.
 pub(super) async fn add(State(app): State<Arc<GatewayState>>, request: Request) -> Response {
     let added = async {
         let new: NewServer = read(&app, request).await?;
@@ -134,7 +132,6 @@ pub(super) async fn add(State(app): State<Arc<GatewayState>>, request: Request) 
     }
 }
 
-/// Reads a body of JSON.
 async fn read<T: DeserializeOwned>(app: &GatewayState, request: Request) -> Result<T, CallError> {
     let limits = &app.options.limits;
     let body = request_body::body(request, limits.max_body_bytes, limits.request_timeout).await?;
@@ -146,11 +143,9 @@ async fn read<T: DeserializeOwned>(app: &GatewayState, request: Request) -> Resu
     })
 }
 
-/// How a server is taken out.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Removal {
-    /// How long what it has under way may take.
     #[serde(default = "half_a_minute")]
     deadline_seconds: f64,
 }
@@ -159,7 +154,7 @@ fn half_a_minute() -> f64 {
     30.0
 }
 
-/// Takes a server out.
+/// `DELETE /rollway/v1/models/{id}`.
 pub(super) async fn remove(
     State(app): State<Arc<GatewayState>>,
     id: Result<Path<u64>, PathRejection>,
@@ -179,7 +174,6 @@ pub(super) async fn remove(
     }
 }
 
-/// New weights for the trained model.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WeightsRequest {
@@ -187,13 +181,14 @@ struct WeightsRequest {
     path: String,
     #[serde(default)]
     in_flight: Treatment,
-    /// How long one server may take to load them.
+    /// Timeout of loading the weights into one server.
     #[serde(default = "ten_minutes")]
     timeout_seconds: f64,
-    /// With `drain`: how long requests may take to end.
+    /// With `drain`: timeout of requests in flight.
     #[serde(default = "ten_minutes")]
     drain_seconds: f64,
-    /// With `drain`: whether what is left then is aborted. Otherwise the server is left as it is.
+    /// With `drain`: whether requests are aborted after the timeout. Otherwise the server keeps its
+    /// weights.
     #[serde(default)]
     then_abort: bool,
 }
@@ -211,7 +206,7 @@ fn ten_minutes() -> f64 {
     600.0
 }
 
-/// Gives the trained model new weights, and says what became of each server.
+/// `POST /rollway/v1/models/update`.
 pub(super) async fn update(State(app): State<Arc<GatewayState>>, request: Request) -> Response {
     let read = async {
         let new: WeightsRequest = read(&app, request).await?;
@@ -238,18 +233,18 @@ fn report(report: &WeightUpdateReport) -> Value {
         .servers
         .iter()
         .map(|server| {
-            let (outcome, why) = match &server.outcome {
+            let (outcome, reason) = match &server.outcome {
                 ServerUpdateOutcome::Updated => ("updated", None),
                 ServerUpdateOutcome::AlreadyCurrent => ("had_it", None),
-                ServerUpdateOutcome::RolledBack(why) => ("put_back", Some(why)),
-                ServerUpdateOutcome::Broken(why) => ("broken", Some(why)),
-                ServerUpdateOutcome::Skipped(why) => ("skipped", Some(why)),
+                ServerUpdateOutcome::RolledBack(reason) => ("put_back", Some(reason)),
+                ServerUpdateOutcome::Broken(reason) => ("broken", Some(reason)),
+                ServerUpdateOutcome::Skipped(reason) => ("skipped", Some(reason)),
             };
             json!({
                 "id": server.id.0,
                 "url": server.url,
                 "outcome": outcome,
-                "why": why,
+                "why": reason,
                 "seconds": server.took.as_secs_f64(),
                 "in_flight": server.in_flight,
                 "aborted": server.aborted,
@@ -264,11 +259,10 @@ fn report(report: &WeightUpdateReport) -> Value {
     })
 }
 
-/// Understands a time.
 fn seconds(name: &str, seconds: f64) -> Result<Duration, CallError> {
     Duration::try_from_secs_f64(seconds).map_err(|error| invalid(name, &error))
 }
 
-fn invalid(name: &str, why: &dyn Display) -> CallError {
-    CallError::new(ErrorKind::InvalidRequest, format!("{name}: {why}")).at(name)
+fn invalid(name: &str, reason: &dyn Display) -> CallError {
+    CallError::new(ErrorKind::InvalidRequest, format!("{name}: {reason}")).at(name)
 }

@@ -5,9 +5,8 @@ use rollway_model_api::server_api::{LookupStep, PromptLookup};
 use rollway_model_api::{ResponseParseError, UpstreamBody};
 use serde_json::Value;
 
-use crate::models::RegisteredServer;
+use crate::models::{ReadError, RegisteredServer, read_limited};
 
-/// Maximum size of a reply.
 const MAX_REPLY_BYTES: usize = 64 << 20;
 
 /// Finds out the token ids of a prompt by the requests of a lookup.
@@ -32,22 +31,16 @@ async fn send(
     let failed = |error: reqwest::Error| {
         ResponseParseError(format!("the server at {root} does not answer {path}: {error}"))
     };
-    let wrong =
-        |what: &str| ResponseParseError(format!("the server at {root} answers {path} with {what}"));
-    let url = format!("{}{path}", root.trim_end_matches('/'));
-    let mut post = server.client.post(url).header(CONTENT_TYPE, "application/json");
-    if let Some(key) = &server.spec.api_key {
-        post = post.bearer_auth(key.reveal());
-    }
-    let mut response = post.body(request.body.to_string()).send().await.map_err(failed)?;
+    let wrong = |reply: &str| {
+        ResponseParseError(format!("the server at {root} answers {path} with {reply}"))
+    };
+    let post = server.client.post(format!("{root}{path}")).header(CONTENT_TYPE, "application/json");
+    let response = post.body(request.body.to_string()).send().await.map_err(failed)?;
     let status = response.status();
-    let mut bytes = Vec::new();
-    while let Some(part) = response.chunk().await.map_err(failed)? {
-        if bytes.len() + part.len() > MAX_REPLY_BYTES {
-            return Err(wrong(&format!("more than {MAX_REPLY_BYTES} bytes")));
-        }
-        bytes.extend_from_slice(&part);
-    }
+    let bytes = read_limited(response, MAX_REPLY_BYTES).await.map_err(|error| match error {
+        ReadError::Broken(error) => failed(error),
+        ReadError::TooLarge => wrong(&format!("more than {MAX_REPLY_BYTES} bytes")),
+    })?;
     let reply: Value =
         serde_json::from_slice(&bytes).map_err(|error| wrong(&format!("invalid JSON: {error}")))?;
     if status.is_success() {

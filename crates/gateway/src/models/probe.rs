@@ -1,4 +1,4 @@
-//! Whether a server is there at all, asked once and before anything relies on it.
+//! One-time check that a server is reachable.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use reqwest::StatusCode;
 use super::ServerSpec;
 use super::connect::{client, root};
 
-/// Asks a server for its models. Returns why it cannot be used, in words.
+/// Requests the models of a server. The error is the reason why it cannot be used.
 pub async fn reach(spec: &ServerSpec, timeout: Duration) -> Result<(), String> {
     let root = root(spec).map_err(|error| error.to_string())?;
     let client = client(spec, &root, timeout).map_err(|error| error.to_string())?;
@@ -31,7 +31,6 @@ pub async fn reach(spec: &ServerSpec, timeout: Duration) -> Result<(), String> {
     }
 }
 
-/// What lies at the bottom of an error.
 fn root_of(error: &dyn std::error::Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {

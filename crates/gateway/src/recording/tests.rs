@@ -1,4 +1,4 @@
-//! Tests of the recorder: what turns make, and which calls count.
+//! Recorder: experiences of turns, limits and failures.
 
 mod conversations;
 mod retries;
@@ -50,20 +50,20 @@ fn retry() -> RetryHeaders {
 /// Begins a call that must be new.
 fn begin(
     recorder: &mut Recorder,
-    words: u8,
+    body_number: u8,
     call: &ModelCall,
     attempted: &RetryHeaders,
 ) -> CallNumber {
-    match recorder.begin_as([words; 32], call, attempted) {
+    match recorder.begin_as([body_number; 32], call, attempted) {
         Ok(CallDecision::New(number)) => number,
         other => panic!("not new: {other:?}"),
     }
 }
 
-/// Makes a call that goes well.
+/// Makes a call that succeeds.
 fn ask(recorder: &mut Recorder, call: &ModelCall, answer: ModelResponse) {
-    let words = u8::try_from(recorder.turns()).unwrap();
-    let number = begin(recorder, words, call, &RetryHeaders::default());
+    let body_number = u8::try_from(recorder.turns()).unwrap();
+    let number = begin(recorder, body_number, call, &RetryHeaders::default());
     recorder.answered(number, answer, kept("")).unwrap();
     recorder.delivered(number);
 }
@@ -108,7 +108,8 @@ fn a_chat_becomes_one_experience_with_a_mask() {
     });
     assert_eq!(info, expected);
     assert_eq!(recorder.experiences(1).unwrap()[0].prompt_length, 6);
-    let counts = RecorderCounts { calls: 2, turns: 2, continued: 1, ..RecorderCounts::default() };
+    let merged = MergeCounts { continued: 1, ..MergeCounts::default() };
+    let counts = RecorderCounts { calls: 2, turns: 2, merged, ..RecorderCounts::default() };
     assert_eq!(recorder.counts(), counts);
 }
 
@@ -127,7 +128,7 @@ fn branches_and_drift_are_experiences_of_their_own() {
     ask(&mut recorder, &none(), answer("f", &[1, 3], vec![choice(&[14], "")]));
     let trained: Vec<_> = recorder.experiences(0).unwrap().iter().map(actions).collect();
     assert_eq!(trained, [vec![5, 6, 10], vec![5, 7, 11], vec![12], vec![13], vec![14]]);
-    let counts = recorder.counts();
+    let counts = recorder.counts().merged;
     assert_eq!((counts.continued, counts.branches, counts.drift), (2, 1, 1));
 }
 
@@ -141,16 +142,16 @@ fn messages_that_go_on_while_tokens_do_not_are_drift() {
     let said = json!({"role": "assistant", "content": "hello"});
     let second = chat(json!([user, said, user]));
     ask(&mut recorder, &second, answer("b", &[1, 2, 7, 1, 2], vec![choice(&[8], "")]));
-    assert_eq!(recorder.counts().drift, 1);
+    assert_eq!(recorder.counts().merged.drift, 1);
     // The same beginning without an answer of the model is another prompt.
     let third = chat(json!([user, user]));
     ask(&mut recorder, &third, answer("c", &[1, 2, 1, 2], vec![choice(&[9], "")]));
-    assert_eq!(recorder.counts().drift, 1);
+    assert_eq!(recorder.counts().merged.drift, 1);
     assert_eq!(recorder.experiences(0).unwrap().len(), 3);
 }
 
 #[test]
-fn what_takes_too_much_room_fails_for_good() {
+fn a_recording_beyond_its_limits_fails_for_good() {
     let limits = RecorderLimits { max_bytes: 40_000, ..RecorderLimits::default() };
     let mut recorder = Recorder::new(limits);
     let call = chat(json!([]));
@@ -182,7 +183,7 @@ fn what_takes_too_much_room_fails_for_good() {
 }
 
 #[test]
-fn long_chats_take_room_for_what_is_new() {
+fn memory_of_long_chats_grows_with_new_content_only() {
     let mut recorder = Recorder::new(RecorderLimits { max_kept: 0, ..RecorderLimits::default() });
     let mut messages = Vec::new();
     let mut prompt = Vec::new();
@@ -200,13 +201,13 @@ fn long_chats_take_room_for_what_is_new() {
     let (first, last) = (sizes[20] - sizes[10], sizes[200] - sizes[190]);
     assert!(last < first + first / 4, "ten turns took {first} bytes and then {last}");
     assert_eq!(recorder.experiences(0).unwrap().len(), 1);
-    let whole = recorder.turns_of(CallNumber(199)).pop().unwrap();
-    assert_eq!(whole.prompt.len(), 200 * 200 - 100);
-    assert_eq!(whole.messages.unwrap().as_array().unwrap().len(), 399);
+    let last = recorder.experiences(199).unwrap().remove(0);
+    assert_eq!(last.prompt_length, 200 * 200 - 100);
+    assert_eq!(last.messages.as_ref().unwrap().value().as_array().unwrap().len(), 400);
 }
 
 #[test]
-fn what_cannot_be_trained_on_is_said() {
+fn responses_without_tokens_are_reported() {
     let call = chat(json!([]));
     let mut recorder = Recorder::new(RecorderLimits::default());
     let number = begin(&mut recorder, 0, &call, &RetryHeaders::default());
@@ -234,7 +235,7 @@ fn what_cannot_be_trained_on_is_said() {
 }
 
 #[test]
-fn the_words_of_a_call_tell_which_it_is() {
+fn calls_are_identified_by_their_body() {
     let mut recorder = Recorder::new(RecorderLimits::default());
     let call = |text: &str| chat(json!([{"role": "user", "content": text}]));
     let Ok(CallDecision::New(first)) = recorder.begin(&call("a"), &RetryHeaders::default()) else {
@@ -248,16 +249,16 @@ fn the_words_of_a_call_tell_which_it_is() {
 }
 
 #[test]
-fn a_turn_without_tokens_is_counted_and_makes_nothing() {
+fn a_turn_without_tokens_is_counted_and_makes_no_experience() {
     let mut recorder = Recorder::new(RecorderLimits::default());
     let call = chat(json!([]));
     ask(&mut recorder, &call, answer("a", &[1], vec![choice(&[], "")]));
     assert_eq!(recorder.experiences(0), Ok(Vec::new()));
-    assert_eq!((recorder.counts().turns, recorder.counts().empty), (1, 1));
+    assert_eq!((recorder.counts().turns, recorder.counts().merged.empty), (1, 1));
 }
 
 #[test]
-fn log_probabilities_that_were_not_told_are_not_made_up() {
+fn missing_log_probabilities_stay_missing() {
     let mut recorder = Recorder::new(RecorderLimits::default());
     let mut bare = choice(&[5], "");
     bare.logprobs = None;
@@ -266,7 +267,7 @@ fn log_probabilities_that_were_not_told_are_not_made_up() {
 }
 
 #[test]
-fn turns_are_written_and_read_to_the_last_bit() {
+fn turns_are_serialized_exactly() {
     let mut said = choice(&[i32::MAX, -1, 0], "so");
     said.logprobs = Some(vec![f32::NEG_INFINITY, -0.1, f32::MIN_POSITIVE]);
     let answer = answer("a", &[1, 2], vec![said.clone(), said]);

@@ -77,15 +77,15 @@ async fn a_key_is_good_for_its_run_and_while_the_attempt_is_open() {
     for (number, key) in keys.iter().enumerate() {
         run.key.clone_from(key);
         for _ in 0..=number {
-            assert_eq!(run.chat(&says("hi")).send().await.unwrap().status(), 200);
+            assert_eq!(run.send(&says("hi")).await.status(), 200);
         }
         let name = RunRef { attempt: 4, run: 2 + u32::try_from(number).unwrap() };
         assert_eq!(world.handle.experiences(name, 0).unwrap().1, 1 + number as u64);
     }
     world.handle.close(4);
-    let (status, error) = read(run.chat(&says("hi")).send().await.unwrap()).await;
+    let (status, error) = run.call(&says("hi")).await;
     assert_eq!(status, 401);
-    assert!(error["error"]["message"].as_str().unwrap().contains("attempt 4 is over"), "{error}");
+    assert!(error["error"]["message"].as_str().unwrap().contains("attempt 4 is closed"), "{error}");
     assert_eq!(world.handle.experiences(RunRef { attempt: 4, run: 2 }, 0).unwrap().1, 0);
     assert_eq!(world.control().counts().requests, 3);
 }

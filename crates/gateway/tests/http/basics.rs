@@ -9,7 +9,7 @@ use super::help::{ADMIN, MODEL, World, events, options, read, says, streams, tex
 async fn a_whole_answer_is_given_and_recorded_as_the_server_made_it() {
     let world = World::new().await;
     let run = world.open(1);
-    let response = run.chat(&says("hello")).send().await.unwrap();
+    let response = run.send(&says("hello")).await;
     assert_eq!(response.headers()["content-type"], "application/json");
     assert_eq!(response.headers()["x-rollway-model-version"], "0");
     let id = response.headers()["x-request-id"].to_str().unwrap().to_owned();
@@ -39,8 +39,8 @@ async fn a_whole_answer_is_given_and_recorded_as_the_server_made_it() {
 async fn a_stream_is_given_and_recorded_alike() {
     let world = World::new().await;
     let (whole, streamed) = (world.open(1), world.open(2));
-    let (_, answer) = read(whole.chat(&says("hello")).send().await.unwrap()).await;
-    let response = streamed.chat(&streams("hello")).send().await.unwrap();
+    let (_, answer) = whole.call(&says("hello")).await;
+    let response = streamed.send(&streams("hello")).await;
     assert_eq!(response.headers()["content-type"], "text/event-stream");
     let events = events(&response.text().await.unwrap());
     assert_eq!(events.last().unwrap(), "[DONE]");
@@ -61,7 +61,7 @@ async fn a_run_fetches_what_was_recorded_of_it_from_any_turn_on() {
         let response = request.send().await.unwrap();
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["x-rollway-turns"], turns.to_string());
-        run.chat(&says(word)).send().await.unwrap().text().await.unwrap();
+        run.text(&says(word)).await;
     }
     let request = run.client.get(format!("{path}?since=1")).bearer_auth(&run.key);
     let payload = request.send().await.unwrap().bytes().await.unwrap();

@@ -1,11 +1,11 @@
 //! A run that is over has nothing under way any more, neither here nor in the servers.
 
 use rollway_base::ServerKind;
-use rollway_mock_server::{MockServerOptions, RequestEnd};
+use rollway_mock_server::RequestEnd;
 
 use serde_json::{Value, json};
 
-use super::help::{World, events, options, read};
+use super::help::{World, events, read};
 
 /// Of SGLang there are no streams of chats.
 const PATH: &str = "/v1/completions";
@@ -21,7 +21,7 @@ fn stream(text: &str) -> Value {
 #[tokio::test]
 async fn closing_an_attempt_aborts_its_calls_in_the_server_and_refuses_its_keys() {
     for kind in [ServerKind::Vllm, ServerKind::Sglang] {
-        let world = World::with(options(), vec![MockServerOptions::new(kind)]).await;
+        let world = World::of(kind).await;
         let (closed, other) = (world.open(1), world.open(2));
         world.control().hold(2);
         let answer = tokio::spawn(closed.post(PATH, &whole("a")).send());
@@ -52,7 +52,7 @@ async fn closing_an_attempt_aborts_its_calls_in_the_server_and_refuses_its_keys(
 #[tokio::test]
 async fn a_client_that_leaves_takes_its_request_along() {
     for kind in [ServerKind::Vllm, ServerKind::Sglang] {
-        let world = World::with(options(), vec![MockServerOptions::new(kind)]).await;
+        let world = World::of(kind).await;
         let run = world.open(1);
         world.control().hold(3);
         let mut events_of = run.post(PATH, &stream("d")).send().await.unwrap();

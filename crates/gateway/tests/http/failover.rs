@@ -5,10 +5,10 @@ use rollway_mock_server::{MockFault, MockServerOptions};
 
 use serde_json::Value;
 
-use super::help::{Run, World, options, read, says, streams};
+use super::help::{Run, World, options, says, streams};
 
 async fn answered(run: &Run, body: &Value) {
-    let response = run.chat(body).send().await.unwrap();
+    let response = run.send(body).await;
     let (status, text) = (response.status(), response.text().await.unwrap());
     assert_eq!(status, 200, "{text}");
 }
@@ -23,7 +23,7 @@ async fn two() -> World {
     while world.servers.iter().any(|server| server.control().counts().completed == 0) {
         number += 1;
         let run = world.open(1000 + number);
-        assert_eq!(run.chat(&says("warm")).send().await.unwrap().status(), 200);
+        assert_eq!(run.send(&says("warm")).await.status(), 200);
     }
     world
 }
@@ -41,7 +41,7 @@ async fn a_call_that_fails_before_its_answer_is_sent_to_another_server() {
             }
             // The first try fails wherever it goes, and so does the second; the third call finds
             // both well.
-            let (status, error) = read(run.chat(&body).send().await.unwrap()).await;
+            let (status, error) = run.call(&body).await;
             let expected = match fault {
                 MockFault::Status(503) => 503,
                 MockFault::Status(429) => 429,
@@ -71,7 +71,7 @@ async fn a_whole_answer_that_breaks_off_is_asked_of_another_server() {
     let runs = [world.open(1), world.open(2), world.open(3)];
     let mut good = 0;
     for run in &runs {
-        good += u32::from(run.chat(&says("x")).send().await.unwrap().status() == 200);
+        good += u32::from(run.send(&says("x")).await.status() == 200);
     }
     assert!(good >= 2);
 }
@@ -82,7 +82,7 @@ async fn a_server_that_is_gone_is_left_out() {
     world.servers.remove(0).stop().await;
     for attempt in 1..=8 {
         let run = world.open(attempt);
-        let response = run.chat(&streams("x")).send().await.unwrap();
+        let response = run.send(&streams("x")).await;
         assert!(response.text().await.unwrap().ends_with("[DONE]\n\n"));
         assert_eq!(world.experiences(&run).len(), 1);
     }

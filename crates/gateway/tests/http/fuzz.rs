@@ -43,34 +43,10 @@ fn value() -> impl Strategy<Value = Value> {
 }
 
 fn name() -> impl Strategy<Value = String> {
-    prop::sample::select(vec![
-        "model",
-        "messages",
-        "role",
-        "content",
-        "prompt",
-        "stream",
-        "stream_options",
-        "n",
-        "logprobs",
-        "top_logprobs",
-        "include_usage",
-        "max_tokens",
-        "temperature",
-        "tools",
-        "stop",
-        "seed",
-        "echo",
-        "version",
-        "path",
-        "in_flight",
-        "engine",
-        "url",
-        "trained",
-        "return_token_ids",
-        "x",
-    ])
-    .prop_map(str::to_owned)
+    let names = "model messages role content prompt stream stream_options n logprobs top_logprobs \
+                 include_usage max_tokens temperature tools stop seed echo version path in_flight \
+                 engine url trained return_token_ids x";
+    prop::sample::select(names.split(' ').collect::<Vec<_>>()).prop_map(str::to_owned)
 }
 
 fn fields(value: impl Strategy<Value = Value>) -> impl Strategy<Value = Map<String, Value>> {
@@ -91,17 +67,9 @@ fn call() -> impl Strategy<Value = Value> {
 }
 
 fn path() -> impl Strategy<Value = String> {
-    let known = prop::sample::select(vec![
-        "/v1/chat/completions",
-        "/v1/completions",
-        "/v1/models",
-        "/v1/models/trained",
-        "/rollway/v1/run/experiences",
-        "/rollway/v1/models",
-        "/metrics",
-        "/openapi.json",
-        "/",
-    ]);
+    let known = "/v1/chat/completions /v1/completions /v1/models /v1/models/trained \
+                 /rollway/v1/run/experiences /rollway/v1/models /metrics /openapi.json /";
+    let known = prop::sample::select(known.split(' ').collect::<Vec<_>>());
     prop_oneof![
         4 => known.prop_map(str::to_owned),
         1 => "(/[a-z0-9%._~-]{0,8}){1,4}(\\?[a-z=0-9&%-]{0,12})?",
@@ -197,7 +165,7 @@ fn what_is_documented_is_there() {
                 let response = request.send().await.unwrap();
                 let status = response.status().as_u16();
                 let text = response.text().await.unwrap();
-                assert!(!text.contains("there is nothing at"), "{method} {path}: {text}");
+                assert!(!text.contains("unknown endpoint"), "{method} {path}: {text}");
                 assert_ne!(status, 405, "{method} {path}: {text}");
             }
         }

@@ -1,16 +1,16 @@
 //! A gateway in front of simulated servers, and clients of it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use rollway_base::Secret;
-use rollway_base::ServerKind;
+use rollway_base::{Secret, ServerKind};
 use rollway_experience::{Experience, deserialize_many};
-use rollway_gateway::gateway::{Gateway, GatewayHandle, GatewayLimits, GatewayOptions};
+use rollway_gateway::gateway::{Gateway, GatewayHandle, GatewayOptions};
+use rollway_gateway::http::TurnStore;
 use rollway_gateway::keys::RunRef;
-use rollway_gateway::models::{self, ServerSpec};
-use rollway_gateway::recording;
+use rollway_gateway::models::ServerSpec;
 use rollway_mock_server::{MockControl, MockServer, MockServerOptions};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// Opens everything.
 pub(crate) const ADMIN: &str = "the admin key";
@@ -28,33 +28,15 @@ pub(crate) struct World {
 
 /// The options of a gateway that is in a hurry.
 pub(crate) fn options() -> GatewayOptions {
-    GatewayOptions {
-        listen: "127.0.0.1:0".to_owned(),
-        admin_key: Secret::new(ADMIN).unwrap(),
-        limits: GatewayLimits::default(),
-        record: recording::RecorderLimits::default(),
-        models: models::RoutingOptions {
-            health_interval: Duration::from_millis(50),
-            max_wait: Duration::from_secs(30),
-            ..models::RoutingOptions::default()
-        },
-        sampling: Map::new(),
-        force_sampling: false,
-        host: None,
-        watcher: None,
-    }
+    let mut options = GatewayOptions::new(Secret::new(ADMIN).unwrap());
+    options.models.health_interval = Duration::from_millis(50);
+    options.models.max_wait = Duration::from_secs(30);
+    options
 }
 
 /// What the gateway is told of a server.
 pub(crate) fn spec(server: &MockServer, kind: ServerKind) -> ServerSpec {
-    ServerSpec {
-        model: MODEL.to_owned(),
-        trained: true,
-        engine: kind,
-        url: server.url(),
-        api_key: None,
-        server_model: None,
-    }
+    ServerSpec::new(MODEL, true, kind, server.url())
 }
 
 pub(crate) fn client() -> reqwest::Client {
@@ -68,13 +50,31 @@ impl World {
         Self::with(options(), vec![MockServerOptions::default()]).await
     }
 
+    /// One server of a kind.
+    pub(crate) async fn of(kind: ServerKind) -> Self {
+        Self::with(options(), vec![MockServerOptions::new(kind)]).await
+    }
+
     pub(crate) async fn with(options: GatewayOptions, servers: Vec<MockServerOptions>) -> Self {
+        Self::with_store(options, servers, None).await
+    }
+
+    pub(crate) async fn with_store(
+        options: GatewayOptions,
+        servers: Vec<MockServerOptions>,
+        store: Option<Arc<dyn TurnStore>>,
+    ) -> Self {
         let client = client();
-        let kinds: Vec<_> = servers.iter().map(|options| options.kind).collect();
-        let servers: Vec<_> =
-            servers.into_iter().map(|options| MockServer::start(options).unwrap()).collect();
-        let specs = servers.iter().zip(kinds).map(|(server, kind)| spec(server, kind)).collect();
-        let gateway = Gateway::start(options, specs).await.unwrap();
+        let (servers, specs) = servers
+            .into_iter()
+            .map(|options| {
+                let kind = options.kind;
+                let server = MockServer::start(options).unwrap();
+                let spec = spec(&server, kind);
+                (server, spec)
+            })
+            .unzip();
+        let gateway = Gateway::start_with(options, specs, store).await.unwrap();
         let handle = gateway.handle();
         Self { gateway, handle, servers, client }
     }
@@ -93,6 +93,11 @@ impl World {
         let key = self.handle.open(attempt, 0, 1).remove(0);
         let name = RunRef { attempt, run: 0 };
         Run { url: self.gateway.url().to_owned(), client: self.client.clone(), key, name }
+    }
+
+    /// A client with the admin key, which belongs to no run.
+    pub(crate) fn agent(&self) -> Run {
+        Run { key: ADMIN.to_owned(), ..self.open(1) }
     }
 
     pub(crate) fn experiences(&self, run: &Run) -> Vec<Experience> {
@@ -135,6 +140,20 @@ impl Run {
 
     pub(crate) fn chat(&self, body: &Value) -> reqwest::RequestBuilder {
         self.post("/v1/chat/completions", body)
+    }
+
+    pub(crate) async fn send(&self, body: &Value) -> reqwest::Response {
+        self.chat(body).send().await.unwrap()
+    }
+
+    /// Sends a chat, and returns status and JSON.
+    pub(crate) async fn call(&self, body: &Value) -> (u16, Value) {
+        read(self.send(body).await).await
+    }
+
+    /// Sends a chat, and returns the body of the response.
+    pub(crate) async fn text(&self, body: &Value) -> String {
+        self.send(body).await.text().await.unwrap()
     }
 }
 

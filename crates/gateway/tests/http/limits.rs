@@ -9,7 +9,7 @@ use rollway_mock_server::{MockFault, MockServerOptions};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::help::{ADMIN, World, events, options, read, says, streams};
+use super::help::{ADMIN, World, events, options, says, streams};
 
 fn limited(limits: GatewayLimits) -> GatewayOptions {
     GatewayOptions { limits, ..options() }
@@ -23,7 +23,7 @@ async fn world(limits: GatewayLimits) -> World {
 async fn large_bodies_are_refused_without_being_read() {
     let world = world(GatewayLimits { max_body_bytes: 1000, ..GatewayLimits::default() }).await;
     let run = world.open(1);
-    let (status, _) = read(run.chat(&says(&"x".repeat(1000))).send().await.unwrap()).await;
+    let (status, _) = run.call(&says(&"x".repeat(1000))).await;
     assert_eq!(status, 413);
 
     // In pieces, without end, and without saying how large it will be.
@@ -35,7 +35,7 @@ async fn large_bodies_are_refused_without_being_read() {
         Err(error) => assert!(error.is_request() || error.is_body(), "{error:?}"),
     }
     assert_eq!(world.control().counts().requests, 0);
-    assert_eq!(run.chat(&says("x")).send().await.unwrap().status(), 200);
+    assert_eq!(run.send(&says("x")).await.status(), 200);
 }
 
 #[tokio::test]
@@ -55,17 +55,17 @@ async fn too_many_calls_are_told_to_come_again() {
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()["retry-after"], "1");
     };
-    refused(&one.chat(&says("of the run")).send().await.unwrap());
+    refused(&one.send(&says("of the run")).await);
     under_way.push(start(&other));
     world.control().wait_for(|counts| counts.frozen == 3).await;
-    refused(&other.chat(&says("overall")).send().await.unwrap());
+    refused(&other.send(&says("overall")).await);
     assert_eq!(world.metric("in_flight").await, 3.0);
 
     world.control().release();
     for text in join_all(under_way).await {
         assert!(text.unwrap().ends_with("[DONE]\n\n"));
     }
-    assert_eq!(other.chat(&says("again")).send().await.unwrap().status(), 200);
+    assert_eq!(other.send(&says("again")).await.status(), 200);
     assert_eq!(world.metric("in_flight").await, 0.0);
 }
 
@@ -78,12 +78,12 @@ async fn a_server_that_hangs_is_given_up() {
     };
     let world = world(limits).await;
     let run = world.open(1);
-    assert_eq!(run.chat(&says("warm")).send().await.unwrap().status(), 200);
+    assert_eq!(run.send(&says("warm")).await.status(), 200);
     world.control().inject(MockFault::Hang, 1);
-    let (status, _) = read(run.chat(&says("x")).send().await.unwrap()).await;
+    let (status, _) = run.call(&says("x")).await;
     assert_eq!(status, 504);
     world.control().inject(MockFault::HangAfter(2), 1);
-    let response = run.chat(&streams("y")).send().await.unwrap();
+    let response = run.send(&streams("y")).await;
     let events = events(&response.text().await.unwrap());
     assert!(events.last().unwrap().contains("upstream_timeout"), "{events:?}");
     world.control().wait_for(|counts| counts.running == 0).await;
@@ -97,7 +97,7 @@ async fn a_stream_that_falls_silent_is_given_up() {
     let world = world(limits).await;
     let run = world.open(1);
     world.control().inject(MockFault::HangAfter(2), 1);
-    let response = run.chat(&streams("y")).send().await.unwrap();
+    let response = run.send(&streams("y")).await;
     let events = events(&response.text().await.unwrap());
     assert!(events.last().unwrap().contains("upstream_timeout"), "{events:?}");
     world.control().wait_for(|counts| counts.running == 0).await;
@@ -136,7 +136,7 @@ async fn one_call_after_the_other_needs_one_place() {
     for number in 0..50 {
         let text = format!("say {number}");
         let body = if number % 2 == 0 { says(&text) } else { streams(&text) };
-        let response = run.chat(&body).send().await.unwrap();
+        let response = run.send(&body).await;
         assert_eq!(response.status(), 200);
         response.text().await.unwrap();
     }

@@ -51,7 +51,7 @@ async fn a_client_that_does_not_read_cannot_outlive_its_run() {
     let mut body = streams("much");
     body["max_tokens"] = 20_000.into();
     // Nobody reads, until everything between the server and the client is full.
-    let response = run.chat(&body).send().await.unwrap();
+    let response = run.send(&body).await;
     assert_eq!(response.status(), 200);
     world.control().wait_for(|counts| counts.running == 1).await;
     world.handle.close(1);

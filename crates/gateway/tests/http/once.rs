@@ -44,7 +44,7 @@ async fn the_same_question_asked_twice_gives_two_samples() {
     let world = World::new().await;
     let run = world.open(1);
     for body in [says("hello"), says("hello"), streams("hello"), streams("hello")] {
-        run.chat(&body).send().await.unwrap().text().await.unwrap();
+        run.text(&body).await;
     }
     assert_eq!(world.handle.experiences(run.name, 0).unwrap().1, 4);
     assert_eq!(world.control().counts().requests, 4);
@@ -104,7 +104,7 @@ async fn a_call_that_failed_is_new_when_it_comes_again() {
     let world = World::new().await;
     let run = world.open(1);
     world.control().inject(MockFault::Status(400), 1);
-    assert_eq!(run.chat(&says("x")).send().await.unwrap().status(), 400);
+    assert_eq!(run.send(&says("x")).await.status(), 400);
     let retry = run.chat(&says("x")).header("x-stainless-retry-count", "1").send().await.unwrap();
     assert_eq!(retry.status(), 200);
     assert_eq!(world.experiences(&run).len(), 1);

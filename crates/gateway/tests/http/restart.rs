@@ -77,7 +77,7 @@ async fn a_gateway_that_stops_lets_what_is_under_way_end() {
     let world = World::new().await;
     let run = world.open(1);
     world.control().hold(3);
-    let mut stream = run.chat(&streams("x")).send().await.unwrap();
+    let mut stream = run.send(&streams("x")).await;
     stream.chunk().await.unwrap().unwrap();
     let (inside, handle) = (world.control(), world.handle.clone());
     let stopping = tokio::spawn(world.gateway.stop(Duration::from_secs(60)));

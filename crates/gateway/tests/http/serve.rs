@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use axum::Router;
 use rollway_core::metrics::Metrics;
-use rollway_gateway::gateway::Gateway;
 use rollway_gateway::http::{KeepFuture, TurnStore};
 use rollway_gateway::recording::{RecordError, Turn};
 use rollway_gateway::serve::{self, CommitDelivery, CommitStep, Committer, ServeMode};
-use rollway_mock_server::{CompletionLengths, MockServer, MockServerOptions};
-use serde_json::{Value, json};
+use rollway_mock_server::{CompletionLengths, MockServerOptions};
+use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::help::{ADMIN, World, client, options, read, says, spec, streams};
+use super::help::{Run, World, options, read, says, streams};
 
 /// Takes everything.
 #[derive(Debug)]
@@ -25,15 +24,15 @@ impl Committer for Trainer {
     }
 }
 
-/// Serve mode that tells what it keeps, and can be told to fail.
+/// Serve mode that tells what it keeps, and can be reply to fail.
 #[derive(Debug)]
-struct Watched {
+struct ObservedStore {
     serve: ServeMode,
     kept: mpsc::UnboundedSender<Vec<Turn>>,
     fails: bool,
 }
 
-impl TurnStore for Watched {
+impl TurnStore for ObservedStore {
     fn keep(&self, turns: Vec<Turn>) -> KeepFuture<'_> {
         Box::pin(async move {
             if self.fails {
@@ -56,6 +55,7 @@ impl TurnStore for Watched {
 
 struct Served {
     world: World,
+    agent: Run,
     kept: mpsc::UnboundedReceiver<Vec<Turn>>,
     _folder: tempfile::TempDir,
 }
@@ -67,25 +67,10 @@ impl Served {
         let history = serve::ServeStoreOptions { needs_key, ..serve::ServeStoreOptions::new(path) };
         let serve = ServeMode::open(history, Arc::new(Trainer)).await.expect("a history");
         let (sender, kept) = mpsc::unbounded_channel();
-        let watched = Arc::new(Watched { serve, kept: sender, fails });
-        let client = client();
-        let kind = model.kind;
-        let server = MockServer::start(model).expect("a server");
-        let specs = vec![spec(&server, kind)];
-        let gateway = Gateway::start_with(options(), specs, Some(watched)).await;
-        let gateway = gateway.expect("a gateway");
-        let handle = gateway.handle();
-        let world = World { gateway, handle, servers: vec![server], client };
-        Self { world, kept, _folder: folder }
-    }
-
-    fn post(&self, path: &str, body: &Value) -> reqwest::RequestBuilder {
-        let request = self.world.client.post(self.world.url(path)).bearer_auth(ADMIN);
-        request.body(body.to_string())
-    }
-
-    fn chat(&self, body: &Value) -> reqwest::RequestBuilder {
-        self.post("/v1/chat/completions", body)
+        let store = Arc::new(ObservedStore { serve, kept: sender, fails });
+        let world = World::with_store(options(), vec![model], Some(store)).await;
+        let agent = world.agent();
+        Self { world, agent, kept, _folder: folder }
     }
 }
 
@@ -93,7 +78,7 @@ impl Served {
 async fn a_retry_is_no_second_sample_and_sessions_are_told_apart() {
     let mut served = Served::new(false, true, MockServerOptions::default()).await;
     let retry = |session: &'static str| {
-        let request = served.chat(&says("hello")).header("x-rollway-session", session);
+        let request = served.agent.chat(&says("hello")).header("x-rollway-session", session);
         let request = request.header("x-stainless-retry-count", "1");
         async move { read(request.send().await.unwrap()).await.1["id"].clone() }
     };
@@ -107,23 +92,24 @@ async fn a_retry_is_no_second_sample_and_sessions_are_told_apart() {
 
     // Without a word about a retry the same question is another sample.
     for _ in 0..2 {
-        read(served.chat(&says("hello")).send().await.unwrap()).await;
+        served.agent.call(&says("hello")).await;
         served.kept.recv().await.unwrap();
     }
     let body = json!({ "reward": 1, "msg_ids": [first, other], "task_id": 1 });
-    let (status, told) = read(served.post("/feedback", &body).send().await.unwrap()).await;
-    assert_eq!((status, &told["accepted"]), (200, &json!(2)), "{told}");
-    let (status, told) = read(served.post("/commit", &json!(null)).send().await.unwrap()).await;
-    assert_eq!((status, &told["experiences"]), (200, &json!(2)), "{told}");
+    let (status, reply) = read(served.agent.post("/feedback", &body).send().await.unwrap()).await;
+    assert_eq!((status, &reply["accepted"]), (200, &json!(2)), "{reply}");
+    let (status, reply) =
+        read(served.agent.post("/commit", &json!(null)).send().await.unwrap()).await;
+    assert_eq!((status, &reply["experiences"]), (200, &json!(2)), "{reply}");
 }
 
 #[tokio::test]
 async fn an_answer_that_cannot_be_kept_is_not_given() {
     let served = Served::new(true, true, MockServerOptions::default()).await;
-    let (status, error) = read(served.chat(&says("hello")).send().await.unwrap()).await;
+    let (status, error) = served.agent.call(&says("hello")).await;
     assert_eq!(status, 502, "{error}");
     assert!(error["error"]["message"].as_str().unwrap().contains("the disk is full"), "{error}");
-    let response = served.chat(&streams("hello")).send().await.unwrap();
+    let response = served.agent.send(&streams("hello")).await;
     let text = response.text().await.unwrap();
     assert!(text.contains("the disk is full") && !text.contains("[DONE]"), "{text}");
 }
@@ -136,7 +122,7 @@ async fn an_answer_whose_client_left_is_marked_so() {
         ..MockServerOptions::default()
     };
     let mut served = Served::new(false, true, model).await;
-    let mut response = served.chat(&streams("hello")).send().await.unwrap();
+    let mut response = served.agent.send(&streams("hello")).await;
     while let Some(chunk) = response.chunk().await.unwrap() {
         if chunk.windows(9).any(|window| window == b"\"content\"") {
             break;

@@ -228,7 +228,7 @@ async fn servers_come_and_go_while_runs_call() {
     assert_eq!(status, 201, "{added}");
     let run = world.open(1);
     let body = json!({ "model": "judge", "messages": [{ "role": "user", "content": "x" }] });
-    let (status, answer) = read(run.chat(&body).send().await.unwrap()).await;
+    let (status, answer) = run.call(&body).await;
     assert_eq!((status, answer["model"].as_str()), (200, Some("judge")), "{answer}");
     assert_eq!(world.handle.experiences(run.name, 0).unwrap().1, 0, "judges are not trained");
 
@@ -237,7 +237,7 @@ async fn servers_come_and_go_while_runs_call() {
     let (status, removed) = read(remove().await.unwrap()).await;
     assert_eq!((status, &removed["aborted"]), (200, &json!(0)));
     assert_eq!(read(remove().await.unwrap()).await.0, 404);
-    assert!(read(run.chat(&body).send().await.unwrap()).await.0 >= 400);
+    assert!(run.call(&body).await.0 >= 400);
     for (body, status) in [
         (json!({}), 400),
         (json!({ "model": "m", "engine": "abacus", "url": "http://x" }), 400),

@@ -68,14 +68,14 @@ async fn a_server_that_cannot_be_emptied_keeps_its_weights() {
     let mut streams = held_streams(&fleet, 2).await;
     let in_flight = InFlightPolicy::Drain { timeout: Duration::from_millis(20), then_abort: false };
     let report = fleet.update(1, in_flight).await;
-    let why = "2 requests were still under way after 0.02 s".to_owned();
-    assert_eq!(outcomes(&report), [&ServerUpdateOutcome::RolledBack(why)]);
+    let reason = "2 requests were still under way after 0.02 s".to_owned();
+    assert_eq!(outcomes(&report), [&ServerUpdateOutcome::RolledBack(reason)]);
     assert_eq!(fleet.pick().await.version(), Some(0));
     fleet.control(0).release();
     for stream in &mut streams {
         stream.finish().await;
         assert!(stream.is_done);
-        assert_eq!(stream.lease.version(), Some(0));
+        assert_eq!(stream.permit.version(), Some(0));
     }
 }
 
@@ -124,7 +124,7 @@ async fn a_server_that_dies_in_an_update_does_not_stop_it() {
 }
 
 /// A vLLM that does everything, and then says that it has this version.
-async fn liar(said: &'static str) -> (StandIn, Models) {
+async fn misreporting_server(said: &'static str) -> (StandIn, Models) {
     let named = Mutex::new("default".to_owned());
     let server = StandIn::start(move |(_, path, body)| {
         let mut named = named.lock().unwrap();
@@ -158,13 +158,13 @@ async fn update(models: &Models) -> ServerUpdateOutcome {
 
 #[tokio::test]
 async fn a_server_that_says_another_version_afterwards_is_broken() {
-    let (server, models) = liar("12").await;
-    let why = "it says that it has version 12 after an update to 1".to_owned();
-    assert_eq!(update(&models).await, ServerUpdateOutcome::Broken(why));
+    let (server, models) = misreporting_server("12").await;
+    let reason = "it says that it has version 12 after an update to 1".to_owned();
+    assert_eq!(update(&models).await, ServerUpdateOutcome::Broken(reason));
     assert!(matches!(models.view()[0].servers[0].state, ServerState::Broken(_)));
     // In this order; and it goes on although it is broken.
-    let asked = server.asked.lock().unwrap();
-    let posts = asked.iter().filter(|(method, ..)| method == "POST");
+    let requests = server.requests.lock().unwrap();
+    let posts = requests.iter().filter(|(method, ..)| method == "POST");
     let posts: Vec<&str> = posts.map(|(_, path, _)| path.as_str()).collect();
     let wanted = [
         "/pause?mode=keep",
@@ -178,7 +178,7 @@ async fn a_server_that_says_another_version_afterwards_is_broken() {
 
 #[tokio::test]
 async fn a_server_that_says_the_old_version_afterwards_is_put_back() {
-    let (_server, models) = liar("default").await;
+    let (_server, models) = misreporting_server("default").await;
     assert!(matches!(update(&models).await, ServerUpdateOutcome::RolledBack(_)));
     assert_eq!(models.pick(RouteNeeds::default()).await.unwrap().version(), Some(0));
 }

@@ -1,6 +1,7 @@
 //! Simulated servers with models in front of them, and streams through both.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -114,8 +115,7 @@ impl Fleet {
 }
 
 pub(crate) fn spec(engine: ServerKind, url: String) -> ServerSpec {
-    let model = "trained".to_owned();
-    ServerSpec { model, trained: true, engine, url, api_key: None, server_model: None }
+    ServerSpec::new("trained", true, engine, url)
 }
 
 /// Lets requests finish for as long as they need.
@@ -125,9 +125,9 @@ pub(crate) fn outcomes(report: &WeightUpdateReport) -> Vec<&ServerUpdateOutcome>
     report.servers.iter().map(|server| &server.outcome).collect()
 }
 
-/// A stream through a lease.
+/// A stream through a permit.
 pub(crate) struct Stream {
-    pub(crate) lease: ServerPermit,
+    pub(crate) permit: Arc<ServerPermit>,
     response: Response,
     buffer: String,
     pub(crate) id: String,
@@ -135,17 +135,23 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub(crate) async fn open(lease: ServerPermit, text: &str) -> Self {
-        let url = format!("{}/v1/chat/completions", lease.server().spec.url);
+    pub(crate) async fn open(permit: ServerPermit, text: &str) -> Self {
+        let url = format!("{}/v1/chat/completions", permit.server().spec.url);
         let body = json!({
-            "model": lease.server_model(),
+            "model": permit.server_model(),
             "messages": [{ "role": "user", "content": text }],
             "stream": true,
         });
-        let request = lease.server().client.post(url).header("content-type", "application/json");
+        let request = permit.server().client.post(url).header("content-type", "application/json");
         let response = request.body(body.to_string()).send().await.unwrap();
         assert_eq!(response.status().as_u16(), 200);
-        Self { lease, response, buffer: String::new(), id: String::new(), is_done: false }
+        Self {
+            permit: Arc::new(permit),
+            response,
+            buffer: String::new(),
+            id: String::new(),
+            is_done: false,
+        }
     }
 
     /// The next event; none after the last one, and when the connection is lost.
@@ -171,8 +177,8 @@ impl Stream {
     pub(crate) async fn finish(&mut self) -> Option<String> {
         let mut reason = None;
         while let Some(event) = self.next().await {
-            if let Some(why) = event["choices"][0]["finish_reason"].as_str() {
-                reason = Some(why.to_owned());
+            if let Some(ended) = event["choices"][0]["finish_reason"].as_str() {
+                reason = Some(ended.to_owned());
             }
         }
         reason

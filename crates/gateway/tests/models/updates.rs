@@ -1,5 +1,6 @@
 //! Updates of the weights that go well.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rollway_base::ServerKind;
@@ -15,7 +16,7 @@ use crate::stand_in::{StandIn, healthy, options};
 const KINDS: [ServerKind; 2] = [ServerKind::Vllm, ServerKind::Sglang];
 
 /// Clients stream without end while three updates go around: every stream comes to its end, with
-/// the version that its lease says.
+/// the version that its permit says.
 async fn under_load(kind: ServerKind, in_flight: InFlightPolicy) {
     let options = RoutingOptions { min_running: 2, ..options() };
     let fleet = Fleet::start(kind, 3, options).await;
@@ -32,17 +33,17 @@ async fn under_load(kind: ServerKind, in_flight: InFlightPolicy) {
                 // The last stream of each client begins after the updates: its version is known.
                 let is_last = stop.is_cancelled();
                 let wanted = RouteNeeds { session: Some(client), ..RouteNeeds::default() };
-                let lease = fleet.models.pick(wanted).await.unwrap();
-                let mut stream = Stream::open(lease, &format!("{client} {streams}")).await;
+                let permit = fleet.models.pick(wanted).await.unwrap();
+                let mut stream = Stream::open(permit, &format!("{client} {streams}")).await;
                 let mut labels = Vec::new();
                 while let Some(event) = stream.next().await {
                     // The first event only says who speaks, and may come long before a token.
                     if event["choices"][0]["delta"]["role"].is_null() {
-                        labels.push(stream.lease.version());
+                        labels.push(stream.permit.version());
                     }
                 }
                 assert!(stream.is_done, "a stream was lost");
-                stream.lease.went_well();
+                stream.permit.went_well();
                 let made = versions(&fleet.servers, &stream.id).await;
                 // Unknown is allowed, wrong is not: what is known must be what the server says.
                 for label in labels.iter().flatten() {
@@ -103,11 +104,11 @@ async fn kept_requests_go_on_with_the_new_weights_and_know_that_they_do_not_know
         inside.hold(5);
         let mut streams = held_streams(&fleet, 16).await;
         inside.wait_for(|counts| counts.frozen == 16).await;
-        assert!(streams.iter().all(|stream| stream.lease.version() == Some(0)));
+        assert!(streams.iter().all(|stream| stream.permit.version() == Some(0)));
         let report = fleet.update(1, InFlightPolicy::Keep).await;
         assert_eq!(outcomes(&report), [&ServerUpdateOutcome::Updated]);
         assert_eq!((report.servers[0].in_flight, report.servers[0].aborted), (16, 0));
-        assert!(streams.iter().all(|stream| stream.lease.version().is_none()));
+        assert!(streams.iter().all(|stream| stream.permit.version().is_none()));
         assert_eq!(fleet.pick().await.version(), Some(1));
         inside.release();
         for stream in &mut streams {
@@ -134,11 +135,11 @@ async fn a_single_server_is_updated_while_callers_wait() {
         inside.release();
         stream.finish().await;
         assert_eq!(versions(&fleet.servers, &stream.id).await.last(), Some(&0));
-        assert_eq!(stream.lease.version(), Some(0));
+        assert_eq!(stream.permit.version(), Some(0));
         drop(stream);
-        let (report, lease) = futures_util::join!(update, pick);
+        let (report, permit) = futures_util::join!(update, pick);
         assert_eq!(outcomes(&report), [&ServerUpdateOutcome::Updated]);
-        assert_eq!(lease.version(), Some(1));
+        assert_eq!(permit.version(), Some(1));
     }
 }
 
@@ -151,10 +152,10 @@ async fn an_update_that_may_abort_does() {
             fleet.control(0).hold(5);
             let streams = held_streams(&fleet, 4).await;
             let ends = streams.into_iter().map(|mut stream| async move {
-                let aborted = stream.lease.abort_token();
+                let permit = Arc::clone(&stream.permit);
                 tokio::select! {
                     reason = stream.finish() => assert_eq!(reason.as_deref(), Some("abort")),
-                    () = aborted.cancelled() => {}
+                    () = permit.aborted() => {}
                 }
             });
             let ends = futures_util::future::join_all(ends);
@@ -225,7 +226,7 @@ async fn servers_that_keep_their_weights_say_so() {
     let ServerUpdateOutcome::Skipped(why) = &report.servers[0].outcome else {
         panic!("{report:?}")
     };
-    assert!(why.starts_with("llama-server cannot be given other weights"), "{why}");
+    assert!(why.starts_with("llama-server cannot update its weights"), "{why}");
     assert!(!report.is_complete());
     fleet.servers.clear();
 }

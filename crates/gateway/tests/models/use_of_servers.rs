@@ -18,10 +18,10 @@ async fn a_call_gets_a_server_of_its_model() {
     let models = models();
     models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
     let judge = models.add(two.spec("judge", ServerKind::Openai)).unwrap();
-    let lease = models.pick(RouteNeeds::default()).await.unwrap();
-    assert_eq!(lease.server().spec.model, "trained");
-    assert_eq!(lease.server_model(), "weights");
-    assert_eq!(lease.version(), Some(0));
+    let permit = models.pick(RouteNeeds::default()).await.unwrap();
+    assert_eq!(permit.server().spec.model, "trained");
+    assert_eq!(permit.server_model(), "weights");
+    assert_eq!(permit.version(), Some(0));
     let other =
         models.pick(RouteNeeds { model: Some("judge"), ..RouteNeeds::default() }).await.unwrap();
     assert_eq!((other.server().id, other.server_model()), (judge, "judge"));
@@ -71,7 +71,7 @@ async fn whoever_gets_no_server_hears_why() {
     let error = models.pick(RouteNeeds::default()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unavailable);
     let start = r#"no server of model "trained" could take the call within 0.05 s: "#;
-    let end = format!("http://{address} is starting (/health: nobody listens there)");
+    let end = format!("http://{address} is starting (/health: connection refused)");
     assert_eq!(error.message, format!("{start}{end}"));
 }
 
@@ -81,21 +81,21 @@ async fn a_server_that_dies_is_left_out_until_it_is_back() {
     let models =
         Models::new(RoutingOptions { health_interval: Duration::from_secs(3600), ..options() });
     models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
-    let lease = models.pick(RouteNeeds::default()).await.unwrap();
+    let permit = models.pick(RouteNeeds::default()).await.unwrap();
     let address = one.stop().await;
-    lease.unreachable("connection refused");
+    permit.unreachable("connection refused");
     // It is asked at once; nobody waits an hour for that.
     let mut pick = Box::pin(models.pick(RouteNeeds::default()));
     assert!(futures_util::poll!(&mut pick).is_pending());
     let is_gone = |state: &ServerState| match state {
-        ServerState::Unhealthy(why) => why.contains("nobody"),
+        ServerState::Unhealthy(why) => why.contains("connection refused"),
         _ => false,
     };
     while !is_gone(&models.view()[0].servers[0].state) {
         tokio::task::yield_now().await;
     }
     let _again = StandIn::start_at(address, healthy("m")).await;
-    lease.unreachable("connection refused");
+    permit.unreachable("connection refused");
     pick.await.unwrap();
 }
 
@@ -106,9 +106,9 @@ async fn a_server_that_says_it_is_ill_is_left_out_until_it_is_well() {
     fleet.wait_for(|servers| matches!(servers[0].state, ServerState::Unhealthy(_))).await;
     let ServerState::Unhealthy(why) = &fleet.view()[0].state else { panic!("it came back") };
     assert_eq!(why, "/health answered 503 Service Unavailable");
-    let leases: Vec<ServerPermit> =
+    let permits: Vec<ServerPermit> =
         futures_util::future::join_all((0..8).map(|_| fleet.pick())).await;
-    assert!(leases.iter().all(|lease| lease.server().id == fleet.view()[1].id));
+    assert!(permits.iter().all(|permit| permit.server().id == fleet.view()[1].id));
     fleet.control(0).set_healthy(true);
     fleet.wait_for(|servers| servers[0].state == ServerState::Running).await;
     assert_eq!(fleet.pick().await.server().id, fleet.view()[0].id);
@@ -122,16 +122,16 @@ async fn requests_that_fail_make_a_server_unusable_one_that_goes_well_forgives()
     let max_wait = Duration::from_millis(20);
     let models = Models::new(RoutingOptions { health_interval: hour, max_wait, ..options() });
     models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
-    let lease = pick_patiently(&models).await;
+    let permit = pick_patiently(&models).await;
     for _ in 0..2 {
-        lease.went_wrong("answered 500");
+        permit.went_wrong("answered 500");
     }
-    lease.went_well();
+    permit.went_well();
     for _ in 0..2 {
-        lease.went_wrong("answered 500");
+        permit.went_wrong("answered 500");
     }
     assert_eq!(models.view()[0].servers[0].state, ServerState::Running);
-    lease.went_wrong("answered 500");
+    permit.went_wrong("answered 500");
     assert_eq!(models.view()[0].servers[0].state, ServerState::Unhealthy("answered 500".into()));
     let error = models.pick(RouteNeeds::default()).await.unwrap_err();
     assert!(error.message.ends_with("is unhealthy (answered 500)"), "{error}");
@@ -141,8 +141,8 @@ async fn requests_that_fail_make_a_server_unusable_one_that_goes_well_forgives()
 /// Waits for a server to be heard of for the first time.
 async fn pick_patiently(models: &Models) -> ServerPermit {
     loop {
-        if let Ok(lease) = models.pick(RouteNeeds::default()).await {
-            return lease;
+        if let Ok(permit) = models.pick(RouteNeeds::default()).await {
+            return permit;
         }
     }
 }
@@ -158,13 +158,13 @@ async fn sessions_stay_at_their_server_and_calls_avoid_who_failed_them() {
         }
     };
     // New sessions spread; old ones return, however often.
-    let mut leases = Vec::new();
+    let mut permits = Vec::new();
     for session in 0..9 {
-        leases.push(of(session, &[]).await);
+        permits.push(of(session, &[]).await);
     }
     assert!(fleet.view().iter().all(|server| server.in_flight == 3));
     for session in 0..9 {
-        assert_eq!(of(session, &[]).await.server().id, leases[session as usize].server().id);
+        assert_eq!(of(session, &[]).await.server().id, permits[session as usize].server().id);
     }
     // One that failed the call is avoided while there is another.
     let ids: Vec<ServerId> = fleet.view().iter().map(|server| server.id).collect();
@@ -183,9 +183,9 @@ async fn ten_thousand_who_wait_are_all_served() {
         let models = models.clone();
         tokio::spawn(async move {
             let wanted = RouteNeeds { session: Some(session), ..RouteNeeds::default() };
-            let lease = models.pick(wanted).await.unwrap();
+            let permit = models.pick(wanted).await.unwrap();
             tokio::task::yield_now().await;
-            lease.went_well();
+            permit.went_well();
         })
     });
     for call in calls.collect::<Vec<_>>() {

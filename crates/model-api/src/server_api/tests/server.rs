@@ -1,5 +1,4 @@
-//! Servers that say something that was decided before, each in its own shapes, with the extras that
-//! the body asks for and without the others.
+//! Scripted servers: each kind in its own form, with the requested extensions only.
 
 use proptest::prelude::*;
 use rollway_base::ServerKind;
@@ -7,7 +6,6 @@ use serde_json::{Map, Value, json};
 
 use crate::model_call::CallKind;
 
-/// All that a server is going to say.
 #[derive(Clone, Debug)]
 pub(super) struct ScriptedResponse {
     pub(super) prompt: Vec<i32>,
@@ -18,7 +16,7 @@ pub(super) struct ScriptedResponse {
 pub(super) struct SaidChoice {
     pieces: Vec<Piece>,
     pub(super) finish_reason: &'static str,
-    /// From which token on the weights were newer; none if the server tells no versions.
+    /// Token from which on the weights were newer. `None`: no versions reported.
     updated: Option<usize>,
 }
 
@@ -41,7 +39,6 @@ impl SaidChoice {
         self.pieces.iter().flat_map(|piece| piece.tokens.clone()).collect()
     }
 
-    /// The version that the server tells of a token.
     pub(super) fn version(&self, token: usize) -> Option<u64> {
         self.updated.map(|updated| if token < updated { 1 } else { 2 })
     }
@@ -92,7 +89,6 @@ fn call(tool: usize, arguments: &str) -> Value {
     json!({ "id": format!("call-{tool}"), "type": "function", "function": function })
 }
 
-/// Anything that a server may say.
 pub(super) fn scripted_response() -> impl Strategy<Value = ScriptedResponse> {
     let text = || "[a-c \"\\\\\n€😀]{1,4}";
     let say = prop_oneof![
@@ -111,7 +107,6 @@ pub(super) fn scripted_response() -> impl Strategy<Value = ScriptedResponse> {
         .prop_map(|(prompt, choices)| ScriptedResponse { prompt, choices })
 }
 
-/// What a body asks for.
 struct ScriptedRequest {
     kind: CallKind,
     ids: bool,
@@ -121,14 +116,14 @@ struct ScriptedRequest {
     prompt_ids: bool,
 }
 
-/// Says it: the events of a stream, or the one body.
+/// Returns the events of a stream, or the one body.
 pub(super) fn answer(
     engine: ServerKind,
     kind: CallKind,
     body: &Value,
-    said: &ScriptedResponse,
+    script: &ScriptedResponse,
 ) -> Vec<Value> {
-    let asked = ScriptedRequest {
+    let request = ScriptedRequest {
         kind,
         ids: body["return_token_ids"] == true,
         logprobs: body["logprobs"] == true || body["logprobs"].is_number(),
@@ -137,10 +132,10 @@ pub(super) fn answer(
         prompt_ids: body["return_prompt_token_ids"] == true,
     };
     match (engine, body["stream"] == true) {
-        (ServerKind::Sglang, true) => stream(&asked, said, sglang_piece),
-        (ServerKind::Sglang, false) => vec![sglang_whole(&asked, said)],
-        (_, true) => stream(&asked, said, vllm_piece),
-        (_, false) => vec![vllm_whole(&asked, said)],
+        (ServerKind::Sglang, true) => stream(&request, script, sglang_piece),
+        (ServerKind::Sglang, false) => vec![sglang_whole(&request, script)],
+        (_, true) => stream(&request, script, vllm_piece),
+        (_, false) => vec![vllm_whole(&request, script)],
     }
 }
 
@@ -151,9 +146,9 @@ fn envelope(kind: CallKind, object: &str, choices: Value) -> Value {
     })
 }
 
-fn usage(said: &ScriptedResponse) -> Value {
-    let tokens: usize = said.choices.iter().map(|choice| choice.tokens().len()).sum();
-    let prompt = said.prompt.len();
+fn usage(script: &ScriptedResponse) -> Value {
+    let tokens: usize = script.choices.iter().map(|choice| choice.tokens().len()).sum();
+    let prompt = script.prompt.len();
     json!({
         "prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens,
     })
@@ -177,36 +172,37 @@ fn logprobs(kind: CallKind, tokens: &[(i32, f32)]) -> Value {
 type Pieces =
     fn(&ScriptedRequest, &ScriptedResponse, usize, usize, &mut Map<String, Value>) -> Option<Value>;
 
-/// Says the pieces of all choices in turn, and how many tokens they were.
-fn stream(asked: &ScriptedRequest, said: &ScriptedResponse, piece: Pieces) -> Vec<Value> {
+/// Interleaves the chunks of all choices.
+fn stream(request: &ScriptedRequest, script: &ScriptedResponse, piece: Pieces) -> Vec<Value> {
     let object = "chat.completion.chunk";
     let mut events = Vec::new();
-    if asked.kind == CallKind::Chat {
-        for index in 0..said.choices.len() {
+    if request.kind == CallKind::Chat {
+        for index in 0..script.choices.len() {
             let delta = json!({ "role": "assistant", "content": "" });
             let choice = json!({
                 "index": index, "delta": delta, "logprobs": null, "finish_reason": null,
             });
-            let mut event = envelope(asked.kind, object, json!([choice]));
-            event["prompt_token_ids"] = if asked.ids { json!(said.prompt) } else { Value::Null };
+            let mut event = envelope(request.kind, object, json!([choice]));
+            event["prompt_token_ids"] =
+                if request.ids { json!(script.prompt) } else { Value::Null };
             events.push(event);
         }
     }
     for number in 0..6 {
-        for (index, choice) in said.choices.iter().enumerate() {
+        for (index, choice) in script.choices.iter().enumerate() {
             if number < choice.pieces.len() {
                 let mut more = Map::new();
-                if let Some(choice) = piece(asked, said, index, number, &mut more) {
-                    let mut event = envelope(asked.kind, object, json!([choice]));
+                if let Some(choice) = piece(request, script, index, number, &mut more) {
+                    let mut event = envelope(request.kind, object, json!([choice]));
                     event.as_object_mut().unwrap().extend(more);
                     events.push(event);
                 }
             }
         }
     }
-    if asked.usage {
-        let mut event = envelope(asked.kind, object, json!([]));
-        event["usage"] = usage(said);
+    if request.usage {
+        let mut event = envelope(request.kind, object, json!([]));
+        event["usage"] = usage(script);
         events.push(event);
     }
     events
@@ -239,126 +235,125 @@ fn delta_of(choice: &SaidChoice, number: usize) -> Value {
 }
 
 fn vllm_piece(
-    asked: &ScriptedRequest,
-    said: &ScriptedResponse,
+    request: &ScriptedRequest,
+    script: &ScriptedResponse,
     index: usize,
     number: usize,
     _: &mut Map<String, Value>,
 ) -> Option<Value> {
-    let choice = &said.choices[index];
+    let choice = &script.choices[index];
     let piece = &choice.pieces[number];
     let is_last = number + 1 == choice.pieces.len();
-    let mut told = json!({ "index": index, "logprobs": null, "finish_reason": null });
-    told["token_ids"] = if asked.ids { ids(&piece.tokens) } else { Value::Null };
-    if asked.logprobs {
-        told["logprobs"] = logprobs(asked.kind, &piece.tokens);
+    let mut choice_body = json!({ "index": index, "logprobs": null, "finish_reason": null });
+    choice_body["token_ids"] = if request.ids { ids(&piece.tokens) } else { Value::Null };
+    if request.logprobs {
+        choice_body["logprobs"] = logprobs(request.kind, &piece.tokens);
     }
-    if asked.kind == CallKind::Chat {
-        told["delta"] = delta_of(choice, number);
-        if told["delta"] == json!({}) && !is_last && !asked.ids && !asked.logprobs {
+    if request.kind == CallKind::Chat {
+        choice_body["delta"] = delta_of(choice, number);
+        if choice_body["delta"] == json!({}) && !is_last && !request.ids && !request.logprobs {
             return None;
         }
     } else {
-        told["text"] = text_of(&piece.say).into();
-        let prompt = asked.ids && number == 0;
-        told["prompt_token_ids"] = if prompt { json!(said.prompt) } else { Value::Null };
+        choice_body["text"] = text_of(&piece.say).into();
+        let prompt = request.ids && number == 0;
+        choice_body["prompt_token_ids"] = if prompt { json!(script.prompt) } else { Value::Null };
     }
     if is_last {
-        told["finish_reason"] = choice.finish_reason.into();
-        told["stop_reason"] = Value::Null;
+        choice_body["finish_reason"] = choice.finish_reason.into();
+        choice_body["stop_reason"] = Value::Null;
         if let Some(spans) = choice.spans() {
-            told["weight_versions"] = spans;
+            choice_body["weight_versions"] = spans;
         }
     }
-    Some(told)
+    Some(choice_body)
 }
 
 fn sglang_piece(
-    asked: &ScriptedRequest,
-    said: &ScriptedResponse,
+    request: &ScriptedRequest,
+    script: &ScriptedResponse,
     index: usize,
     number: usize,
     more: &mut Map<String, Value>,
 ) -> Option<Value> {
     more.insert("usage".to_owned(), Value::Null);
-    let choice = &said.choices[index];
+    let choice = &script.choices[index];
     let piece = &choice.pieces[number];
-    let mut told = json!({
+    let mut choice_body = json!({
         "index": index, "text": text_of(&piece.say), "logprobs": null, "finish_reason": null,
         "matched_stop": null,
     });
-    if asked.logprobs && !piece.tokens.is_empty() {
-        told["logprobs"] = logprobs(asked.kind, &piece.tokens);
+    if request.logprobs && !piece.tokens.is_empty() {
+        choice_body["logprobs"] = logprobs(request.kind, &piece.tokens);
     }
-    if asked.ids {
-        told["token_ids"] = ids(&piece.tokens);
+    if request.ids {
+        choice_body["token_ids"] = ids(&piece.tokens);
         if number == 0 {
-            told["prompt_token_ids"] = json!(said.prompt);
+            choice_body["prompt_token_ids"] = json!(script.prompt);
         }
     }
     if number + 1 == choice.pieces.len() {
-        told["finish_reason"] = choice.finish_reason.into();
+        choice_body["finish_reason"] = choice.finish_reason.into();
     }
-    Some(told)
+    Some(choice_body)
 }
 
-/// What the choices of all whole answers have.
-fn whole_choice(asked: &ScriptedRequest, index: usize, choice: &SaidChoice) -> Value {
-    let reply = choice.reply(asked.kind);
-    let name = if asked.kind == CallKind::Chat { "message" } else { "text" };
+fn whole_choice(request: &ScriptedRequest, index: usize, choice: &SaidChoice) -> Value {
+    let reply = choice.reply(request.kind);
+    let name = if request.kind == CallKind::Chat { "message" } else { "text" };
     let tokens = choice.tokens();
-    let logprobs = asked.logprobs.then(|| logprobs(asked.kind, &tokens));
+    let logprobs = request.logprobs.then(|| logprobs(request.kind, &tokens));
     json!({
         "index": index, name: reply, "logprobs": logprobs, "finish_reason": choice.finish_reason,
     })
 }
 
-fn vllm_whole(asked: &ScriptedRequest, said: &ScriptedResponse) -> Value {
-    let prompt = if asked.ids { json!(said.prompt) } else { Value::Null };
-    let choices = said.choices.iter().enumerate().map(|(index, choice)| {
-        let mut told = whole_choice(asked, index, choice);
-        told["stop_reason"] = Value::Null;
-        told["token_ids"] = if asked.ids { ids(&choice.tokens()) } else { Value::Null };
-        if asked.kind == CallKind::Completion {
-            told["prompt_token_ids"] = prompt.clone();
+fn vllm_whole(request: &ScriptedRequest, script: &ScriptedResponse) -> Value {
+    let prompt = if request.ids { json!(script.prompt) } else { Value::Null };
+    let choices = script.choices.iter().enumerate().map(|(index, choice)| {
+        let mut choice_body = whole_choice(request, index, choice);
+        choice_body["stop_reason"] = Value::Null;
+        choice_body["token_ids"] = if request.ids { ids(&choice.tokens()) } else { Value::Null };
+        if request.kind == CallKind::Completion {
+            choice_body["prompt_token_ids"] = prompt.clone();
         } else {
-            told["message"]["refusal"] = Value::Null;
+            choice_body["message"]["refusal"] = Value::Null;
         }
         if let Some(spans) = choice.spans() {
-            told["weight_versions"] = spans;
+            choice_body["weight_versions"] = spans;
         }
-        told
+        choice_body
     });
-    let mut whole = envelope(asked.kind, "chat.completion", choices.collect());
-    if asked.kind == CallKind::Chat {
+    let mut whole = envelope(request.kind, "chat.completion", choices.collect());
+    if request.kind == CallKind::Chat {
         whole["prompt_token_ids"] = prompt;
     }
-    whole["usage"] = usage(said);
+    whole["usage"] = usage(script);
     whole
 }
 
-fn sglang_whole(asked: &ScriptedRequest, said: &ScriptedResponse) -> Value {
-    let choices = said.choices.iter().enumerate().map(|(index, choice)| {
+fn sglang_whole(request: &ScriptedRequest, script: &ScriptedResponse) -> Value {
+    let choices = script.choices.iter().enumerate().map(|(index, choice)| {
         let tokens = choice.tokens();
-        let mut told = whole_choice(asked, index, choice);
-        told["matched_stop"] = Value::Null;
-        if asked.kind == CallKind::Completion && asked.ids {
-            told["token_ids"] = ids(&tokens);
+        let mut choice_body = whole_choice(request, index, choice);
+        choice_body["matched_stop"] = Value::Null;
+        if request.kind == CallKind::Completion && request.ids {
+            choice_body["token_ids"] = ids(&tokens);
         }
-        if asked.ids || asked.prompt_ids {
-            told["prompt_token_ids"] = json!(said.prompt);
+        if request.ids || request.prompt_ids {
+            choice_body["prompt_token_ids"] = json!(script.prompt);
         }
-        if asked.meta_info {
+        if request.meta_info {
             let entries: Vec<Value> =
                 tokens.iter().map(|(id, log)| json!([log, id, null])).collect();
-            told["meta_info"] = version_of(choice);
-            told["meta_info"]["output_token_logprobs"] = entries.into();
+            choice_body["meta_info"] = version_of(choice);
+            choice_body["meta_info"]["output_token_logprobs"] = entries.into();
         }
-        told
+        choice_body
     });
-    let mut whole = envelope(asked.kind, "chat.completion", choices.collect());
-    whole["usage"] = usage(said);
-    whole["metadata"] = version_of(&said.choices[0]);
+    let mut whole = envelope(request.kind, "chat.completion", choices.collect());
+    whole["usage"] = usage(script);
+    whole["metadata"] = version_of(&script.choices[0]);
     whole
 }
 
