@@ -10,7 +10,7 @@
 //! the servers are. Every line on its standard input opens another attempt and prints its keys; the
 //! end of the input ends it.
 
-#![expect(clippy::print_stdout, reason = "it talks to whoever started it")]
+#![expect(clippy::print_stdout, reason = "its output is its interface")]
 
 use std::env;
 use std::error::Error;
@@ -25,11 +25,10 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 type Failure = Box<dyn Error>;
 
-/// How long calls under way may take when the gateway ends.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// What was asked for on the command line.
-struct Wanted {
+/// Parsed arguments.
+struct Arguments {
     runs: u32,
     simulated: MockServerOptions,
     servers: Vec<(String, String)>,
@@ -37,12 +36,12 @@ struct Wanted {
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
-    let wanted = parse(env::args().skip(1))?;
+    let arguments = parse(env::args().skip(1))?;
     let mut simulations = Vec::new();
     let mut specs = Vec::new();
-    for (number, (engine, url)) in wanted.servers.iter().enumerate() {
+    for (number, (engine, url)) in arguments.servers.iter().enumerate() {
         let url = if url == "simulated" {
-            let server = simulate(engine, &wanted.simulated)?;
+            let server = simulate(engine, &arguments.simulated)?;
             let url = server.url();
             simulations.push(server);
             url
@@ -61,7 +60,7 @@ async fn main() -> Result<(), Failure> {
         json!({
             "url": gateway.url(),
             "admin_key": admin_key.reveal(),
-            "keys": handle.open(0, 0, wanted.runs),
+            "keys": handle.open(0, 0, arguments.runs),
             "servers": urls,
         })
     );
@@ -69,29 +68,29 @@ async fn main() -> Result<(), Failure> {
     let mut attempt = 0;
     while lines.next_line().await?.is_some() {
         attempt += 1;
-        println!("{}", json!({ "keys": handle.open(attempt, 0, wanted.runs) }));
+        println!("{}", json!({ "keys": handle.open(attempt, 0, arguments.runs) }));
     }
     gateway.stop(DEADLINE).await;
     Ok(())
 }
 
-fn parse(mut words: impl Iterator<Item = String>) -> Result<Wanted, Failure> {
+fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, Failure> {
     let simulated = MockServerOptions::default();
-    let mut wanted = Wanted { runs: 1, simulated, servers: Vec::new() };
+    let mut arguments = Arguments { runs: 1, simulated, servers: Vec::new() };
     while let Some(word) = words.next() {
         if let Some((engine, url)) = word.split_once('=') {
-            wanted.servers.push((engine.to_owned(), url.to_owned()));
+            arguments.servers.push((engine.to_owned(), url.to_owned()));
             continue;
         }
         let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
         match word.as_str() {
-            "--runs" => wanted.runs = value.parse()?,
-            "--tool-calls" => wanted.simulated.tool_call_rate = value.parse()?,
-            "--tokens-per-second" => wanted.simulated.tokens_per_second = value.parse()?,
+            "--runs" => arguments.runs = value.parse()?,
+            "--tool-calls" => arguments.simulated.tool_call_rate = value.parse()?,
+            "--tokens-per-second" => arguments.simulated.tokens_per_second = value.parse()?,
             _ => return Err(format!("unknown option: {word}").into()),
         }
     }
-    if wanted.servers.is_empty() { Err("name a server: vllm=URL".into()) } else { Ok(wanted) }
+    if arguments.servers.is_empty() { Err("name a server: vllm=URL".into()) } else { Ok(arguments) }
 }
 
 fn simulate(engine: &str, options: &MockServerOptions) -> Result<MockServer, Failure> {

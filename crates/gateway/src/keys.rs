@@ -39,7 +39,7 @@ const PREFIX: &str = "rw-";
 const CODE_BYTES: usize = 16;
 
 /// Creates and verifies keys. A key contains its run and a code that only this gateway can compute.
-/// Whether the run is open is checked elsewhere.
+/// The check that the run is open is elsewhere.
 pub(crate) struct KeyRing {
     admin: Secret,
     /// HMAC with a secret of this gateway, so that no key outlives it.

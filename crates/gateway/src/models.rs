@@ -8,8 +8,6 @@ mod connect;
 mod control;
 mod health_check;
 mod options;
-mod permit;
-mod probe;
 #[cfg(test)]
 mod properties;
 mod registry;
@@ -18,7 +16,6 @@ mod rolling_plan;
 mod rolling_update;
 mod routing;
 mod server_update;
-mod sessions;
 mod view;
 mod weight_update;
 
@@ -31,14 +28,13 @@ use rollway_base::{Secret, ServerKind};
 use rollway_model_api::CallError;
 use tokio::sync::{Notify, oneshot};
 
-pub use self::connect::http_client;
 pub(crate) use self::connect::{ReadError, read_limited};
+pub use self::connect::{http_client, reach};
 pub use self::options::RoutingOptions;
-pub use self::permit::ServerPermit;
-pub use self::probe::reach;
+pub use self::registry::ServerPermit;
 use self::registry::{ModelsInner, ServerHandle, ServerTable, WaitGuard};
 pub use self::removal::RemovalReport;
-use self::routing::{RouteOutcome, RouteRequest, RoutingRules, RoutingTable};
+use self::routing::{RouteOutcome, RouteRequest, RoutingTable};
 pub use self::view::{ModelView, ServerCounts, ServerState, ServerView};
 pub use self::weight_update::{
     InFlightPolicy, ServerUpdateOutcome, ServerUpdateReport, WeightSource, WeightUpdate,
@@ -54,7 +50,7 @@ pub struct ServerId(pub u64);
 pub struct ServerSpec {
     /// Name for clients. Servers of the same name serve the same model.
     pub model: String,
-    /// Whether it is the trained model: the default of calls without a model name, updated and
+    /// True if it is the trained model: the default of calls without a model name, updated and
     /// recorded. Other models are auxiliary.
     pub trained: bool,
     pub engine: ServerKind,
@@ -100,12 +96,7 @@ pub struct Models {
 
 impl Models {
     pub fn new(options: RoutingOptions) -> Self {
-        let routing = RoutingTable::new(RoutingRules {
-            max_in_flight: options.max_in_flight.max(1),
-            max_failures: options.max_failures.max(1),
-            max_sessions: options.max_sessions,
-            lead: options.lead,
-        });
+        let routing = RoutingTable::new(options.clone());
         let (handles, waiting) = (HashMap::new(), HashMap::new());
         let (wanted, latest) = (Vec::new(), None);
         let table =
@@ -167,11 +158,7 @@ impl Models {
         let version = update.version;
         let task = tokio::spawn(rolling_update::update(Arc::clone(&self.inner), update));
         // The task ends early only with the runtime.
-        task.await.unwrap_or(WeightUpdateReport {
-            version,
-            superseded_by: None,
-            servers: Vec::new(),
-        })
+        task.await.unwrap_or_else(|_| WeightUpdateReport { version, ..Default::default() })
     }
 
     /// Removes a server: it gets no new requests, and those in flight are aborted at the deadline.

@@ -25,7 +25,7 @@ pub struct GatewayOptions {
     pub models: models::RoutingOptions,
     /// Sampling arguments (`temperature`, `top_p`, ...) for calls of the trained model.
     pub sampling: Map<String, Value>,
-    /// Whether `sampling` also replaces arguments of clients, instead of filling in missing ones.
+    /// True if `sampling` also replaces arguments of clients, instead of filling in missing ones.
     pub force_sampling: bool,
     pub watcher: Option<Arc<dyn CallObserver>>,
 }

@@ -14,7 +14,7 @@ use rollway_experience::Experience;
 use rollway_model_api::replay::SavedResponse;
 use rollway_model_api::{ModelCall, ModelResponse, ResponseEnd};
 
-use self::dedup::{CallLog, CallMatch, Fingerprint};
+use self::dedup::{CallLog, Fingerprint};
 use self::merge_plan::MergePlan;
 use self::turn::{returned_tokens, turn_id};
 use self::turn_table::{TurnOrigin, TurnTable};
@@ -59,7 +59,7 @@ pub struct CallNumber(pub u64);
 pub struct RetryHeaders {
     /// `Idempotency-Key`: calls with the same key are the same.
     pub idempotency_key: Option<String>,
-    /// Whether `x-stainless-retry-count` is above zero.
+    /// True if `x-stainless-retry-count` is above zero.
     pub is_retry: bool,
 }
 
@@ -136,15 +136,10 @@ impl Recorder {
     ) -> Result<CallDecision, RecordError> {
         self.check_going()?;
         let content = self.store.add_content(call.body.get("messages"), call.body.get("tools"))?;
-        let matched = self.calls.begin(fingerprint, retry, content)?;
+        let decision = self.calls.begin(fingerprint, retry, content)?;
         self.enforce()?;
-        Ok(match matched {
-            CallMatch::New(number) => CallDecision::New(CallNumber(number)),
-            CallMatch::Again(number, saved) => {
-                self.counts.retries += 1;
-                CallDecision::Duplicate(CallNumber(number), saved)
-            }
-        })
+        self.counts.retries += u64::from(matches!(decision, CallDecision::Duplicate(..)));
+        Ok(decision)
     }
 
     /// Records a complete or aborted response. [`delivered`](Self::delivered) or
@@ -310,7 +305,7 @@ impl Recorder {
     /// Drops saved responses until the limits hold, else fails the recording.
     fn enforce(&mut self) -> Result<(), RecordError> {
         let RecorderLimits { max_turns, max_bytes, max_kept } = self.limits;
-        while (self.calls.kept() > max_kept as usize || self.bytes() > max_bytes)
+        while (self.calls.saved() > max_kept as usize || self.bytes() > max_bytes)
             && self.calls.drop_oldest()
         {
             self.counts.dropped += 1;

@@ -110,7 +110,7 @@ struct StoreMetrics(ServeStore);
 
 impl Collector for StoreMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let ServeStoreCounts { recorded, ready, step, forgotten, expired, rows, bytes } =
+        let ServeStoreCounts { recorded, ready, step, forgotten, expired, rows, bytes, .. } =
             self.0.counts();
         let gauges = [
             ("explore_step_num", "The last step that was committed", step),

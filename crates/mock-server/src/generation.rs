@@ -135,7 +135,7 @@ impl Generation {
     async fn admit(&mut self) {
         let state = Arc::clone(&self.state);
         let abort = self.abort.clone();
-        let place = async {
+        let wait_for_slot = async {
             let slot = Arc::clone(&state.slots).acquire_owned().await.ok();
             loop {
                 state.admitted().await;
@@ -156,7 +156,7 @@ impl Generation {
         };
         tokio::select! {
             biased;
-            slot = place => self.slot = slot,
+            slot = wait_for_slot => self.slot = slot,
             () = abort.cancelled() => {}
         }
         self.due = Instant::now() + self.speed.first;
@@ -367,11 +367,11 @@ impl Choice {
 
     /// Returns the text that can be sent: all but what might become a stop string.
     fn send_text(&mut self, stops: &[String]) -> String {
-        let kept = match self.is_done {
+        let held_back = match self.is_done {
             true => 0,
             false => stops.iter().map(|stop| stop.len() - 1).max().unwrap_or(0),
         };
-        let end = self.text.floor_char_boundary(self.text.len().saturating_sub(kept));
+        let end = self.text.floor_char_boundary(self.text.len().saturating_sub(held_back));
         if end <= self.sent {
             return String::new();
         }

@@ -34,7 +34,7 @@ pub struct MockServerOptions {
     pub version: u64,
     /// Name of the version until a client sets one. `None`: `default`, as the real servers.
     pub version_name: Option<String>,
-    /// Whether SGLang's `meta_info` has the version of each span of tokens (`weight_versions`), not
+    /// True if SGLang's `meta_info` has the version of each span of tokens (`weight_versions`), not
     /// only the last one (`weight_version`).
     pub version_spans: bool,
     /// Folder that a reload without a path reads.
@@ -46,9 +46,9 @@ pub struct MockServerOptions {
     pub cut_rate: f64,
     /// Probability of a tool call where the model may choose.
     pub tool_call_rate: f64,
-    /// Whether completions are tokenized differently when a prompt repeats them.
+    /// True if completions are tokenized differently when a prompt repeats them.
     pub drift: bool,
-    /// Whether fields that the API does not have are refused.
+    /// True if fields that the API does not have are refused.
     pub strict: bool,
     /// Maximum number of recorded requests.
     pub max_records: usize,

@@ -72,7 +72,6 @@ async fn full(mut generation: Generation, mut format: Box<dyn Format>) -> Respon
     }
 }
 
-/// Where a stream of events is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamPhase {
     Begin,

@@ -42,12 +42,12 @@ pub(super) trait MockApi: Debug + Send + Sync {
         "simulated"
     }
 
-    /// Whether `/v1/models` names the weights and the maximum length.
+    /// Returns whether `/v1/models` names the weights and the maximum length.
     fn describes_model(&self) -> bool {
         true
     }
 
-    /// Whether requests for other model names are answered too.
+    /// Returns whether requests for other model names are answered too.
     fn accepts_any_model(&self) -> bool {
         false
     }

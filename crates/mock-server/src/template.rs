@@ -10,7 +10,7 @@ use super::text::{ASSISTANT, BEGIN, END, SYSTEM, TOOL, TOOLS, Tokenizer, USER};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Template {
     pub(super) tokenizer: Tokenizer,
-    /// Whether completions are tokenized differently when they come back.
+    /// True if completions are tokenized differently when they come back.
     pub(super) drift: bool,
 }
 

@@ -14,7 +14,7 @@ pub(super) const CALL: i32 = 263;
 pub(super) const CALL_END: i32 = 264;
 pub(super) const FIRST_WORD: i32 = 272;
 
-/// How many words there can be: those of up to three syllables.
+/// Number of words of up to three syllables.
 const MAX_WORDS: u32 = 80 + 80 * 80 + 80 * 80 * 80;
 
 const CONSONANTS: &[u8; 16] = b"bdfghklmnprstvwz";
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn characters_are_returned_once_complete() {
         let mut decoder = Decoder::default();
-        let said: Vec<String> = "a語".bytes().map(|byte| decoder.push(&[byte])).collect();
-        assert_eq!(said, ["a", "", "", "語"]);
+        let pieces: Vec<String> = "a語".bytes().map(|byte| decoder.push(&[byte])).collect();
+        assert_eq!(pieces, ["a", "", "", "語"]);
     }
 }

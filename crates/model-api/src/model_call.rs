@@ -54,7 +54,7 @@ impl ModelCall {
         hash.finalize().into()
     }
 
-    /// Whether the client requested token ids, which then stay in its response.
+    /// Returns whether the client requested token ids, which then stay in its response.
     pub fn wants_token_ids(&self) -> bool {
         self.wants("return_token_ids")
     }

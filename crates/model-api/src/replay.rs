@@ -14,7 +14,7 @@ use crate::response::ModelResponse;
 /// A response in the internal form, saved for a client that repeats its call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedResponse {
-    /// Whether the parts are the data of events, and not the body of a full response.
+    /// True if the parts are the data of events, and not the body of a full response.
     pub stream: bool,
     /// The body, or the data of each event without the final `[DONE]`.
     pub parts: Vec<Bytes>,

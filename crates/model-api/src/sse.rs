@@ -18,11 +18,11 @@ pub fn write_event(data: &[u8], out: &mut BytesMut) {
 pub struct SseParser {
     line: Vec<u8>,
     data: Vec<u8>,
-    /// Whether the event has data, which may be empty.
+    /// True if the event has data, which may be empty.
     has_data: bool,
-    /// Whether the last byte was a CR: a following LF belongs to it.
+    /// True if the last byte was a CR: a following LF belongs to it.
     after_cr: bool,
-    /// Whether a line has ended: only the first may begin with a byte order mark.
+    /// True if a line has ended: only the first may begin with a byte order mark.
     begun: bool,
 }
 
@@ -63,7 +63,7 @@ impl SseParser {
         Ok(events)
     }
 
-    /// Whether the bytes ended within an event.
+    /// Returns whether the bytes ended within an event.
     pub fn is_torn(&self) -> bool {
         !self.line.is_empty() || self.has_data
     }

@@ -18,8 +18,8 @@ use super::metrics::{CallTimer, GatewayMetrics};
 use super::observed_call::ObservedCall;
 use super::record_response::{RecordTarget, unrecorded};
 use super::relay::Relay;
-use super::replay;
-use super::response_body::StreamBody;
+use super::response_body::{StreamBody, complete_response, saved_response};
+use super::responses::HandlerResult;
 use super::run_sessions::{CallPermit, CallStart, RunSession};
 use super::state::GatewayState;
 use super::upstream::{UpstreamFailure, UpstreamReply, UpstreamRequest, UpstreamResponse};
@@ -134,10 +134,10 @@ async fn begin_recording(
             let begun = upstream.within(session.begin(&upstream.call, retry)).await?;
             let pending = match begun.map_err(|error| refused(&error))? {
                 CallStart::New(pending) => pending,
-                CallStart::Again(receipt, kept) => {
+                CallStart::Again(receipt, saved) => {
                     app.metrics.values.retries.inc();
                     upstream.observed.status(StatusCode::OK.as_u16());
-                    return Ok(replay::saved(api, &upstream.call, kept, receipt));
+                    return Ok(saved_response(api, &upstream.call, saved, receipt));
                 }
             };
             match (agent, &app.history) {
@@ -227,7 +227,7 @@ async fn forward(
                 |_: &_| SavedResponse { stream: upstream.call.stream, parts: parts.clone() };
             let receipt = target.complete(&upstream, parser, source.version, saved).await?;
             upstream.observed.status(StatusCode::OK.as_u16());
-            replay::complete(upstream.api, &upstream.call, parts, receipt)
+            complete_response(upstream.api, &upstream.call, parts, receipt)
         }
         UpstreamReply::Events(response) => {
             let (chunks, body) = StreamBody::new();
@@ -272,26 +272,19 @@ pub(super) async fn experiences(
     State(app): State<Arc<GatewayState>>,
     Extension(caller): Extension<Caller>,
     query: Result<Query<SinceQuery>, QueryRejection>,
-) -> Response {
-    let outcome = (|| {
-        let Query(SinceQuery { since }) = query.map_err(|error| {
-            let message = format!("`since` must be the number of a turn: {error}");
-            CallError::new(ErrorKind::InvalidRequest, message).at("since")
-        })?;
-        let Caller::Run(name) = caller else {
-            let message = "experiences belong to a run: send its run key";
-            return Err(CallError::new(ErrorKind::Forbidden, message));
-        };
-        app.experiences(name, since).map_err(|error| refused(&error))
-    })();
-    match outcome {
-        Ok((payload, turns)) => {
-            let mut response = responses::json(StatusCode::OK, payload);
-            let headers = response.headers_mut();
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-            headers.insert("x-rollway-turns", HeaderValue::from(turns));
-            response
-        }
-        Err(error) => responses::error(&error),
-    }
+) -> HandlerResult {
+    let Query(SinceQuery { since }) = query.map_err(|error| {
+        let message = format!("`since` must be the number of a turn: {error}");
+        CallError::new(ErrorKind::InvalidRequest, message).at("since")
+    })?;
+    let Caller::Run(run) = caller else {
+        let message = "experiences belong to a run: send its run key";
+        return Err(CallError::new(ErrorKind::Forbidden, message).into());
+    };
+    let (payload, turns) = app.experiences(run, since).map_err(|error| refused(&error))?;
+    let mut response = responses::json(StatusCode::OK, payload);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert("x-rollway-turns", HeaderValue::from(turns));
+    Ok(response)
 }

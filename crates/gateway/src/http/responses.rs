@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde_json::Value;
 
@@ -32,8 +32,26 @@ pub(super) fn value(value: &Value) -> Response {
 }
 
 /// Returns an error in the form of the OpenAI API.
-pub(crate) fn error(error: &CallError) -> Response {
+pub(super) fn error(error: &CallError) -> Response {
     error_body(error, error.body().to_string().into())
+}
+
+/// Result of a handler whose errors have the form of the OpenAI API.
+pub(crate) type HandlerResult = Result<Response, HandlerError>;
+
+#[derive(Debug)]
+pub(crate) struct HandlerError(CallError);
+
+impl From<CallError> for HandlerError {
+    fn from(error: CallError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for HandlerError {
+    fn into_response(self) -> Response {
+        error(&self.0)
+    }
 }
 
 /// Returns an error in the form of a client API.

@@ -58,14 +58,8 @@ impl OpenRuns {
         let attempt = open.get_mut(&run.attempt).filter(|attempt| attempt.has(run.run));
         let attempt = attempt.ok_or_else(|| closed_error(run))?;
         let session = attempt.sessions.entry(run.run).or_insert_with(|| {
-            Arc::new(RunSession {
-                run,
-                routing: self.next_routing.fetch_add(1, Ordering::Relaxed),
-                cancelled: self.stopping.child_token(),
-                in_flight: AtomicUsize::new(0),
-                recorder: Mutex::new(Recorder::new(self.limits)),
-                settled: Notify::new(),
-            })
+            let routing = self.next_routing.fetch_add(1, Ordering::Relaxed);
+            Arc::new(RunSession::new(run, routing, self.limits, self.stopping.child_token()))
         });
         Ok(Arc::clone(session))
     }
@@ -117,9 +111,13 @@ pub(super) struct RunSession {
 impl RunSession {
     /// Returns the session of a call that belongs to no run.
     pub(super) fn of_agent(limits: RecordLimits, cancelled: CancellationToken) -> Self {
+        Self::new(RunRef { attempt: 0, run: 0 }, 0, limits, cancelled)
+    }
+
+    fn new(run: RunRef, routing: u64, limits: RecordLimits, cancelled: CancellationToken) -> Self {
         Self {
-            run: RunRef { attempt: 0, run: 0 },
-            routing: 0,
+            run,
+            routing,
             cancelled,
             in_flight: AtomicUsize::new(0),
             recorder: Mutex::new(Recorder::new(limits)),

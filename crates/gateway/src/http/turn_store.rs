@@ -17,7 +17,7 @@ pub trait TurnStore: Debug + Send + Sync {
     /// after success, otherwise an error. Once begun it is not cancelled.
     fn keep(&self, turns: Vec<Turn>) -> KeepFuture<'_>;
 
-    /// Whether callers need a key. Otherwise every client has admin rights.
+    /// Returns whether callers need a key. Otherwise every client has admin rights.
     fn needs_key(&self) -> bool {
         true
     }

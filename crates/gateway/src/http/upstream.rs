@@ -8,19 +8,23 @@ use axum::http::HeaderValue;
 use bytes::Bytes;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
-use rollway_model_api::server_api::server_api;
+use rollway_model_api::server_api::{LookupStep, PromptLookup, server_api};
 use rollway_model_api::{
     CallError, CallKind, ClientApi, ErrorKind, ModelCall, ResponseParseError, ResponseParser,
     UpstreamBody, openai_error,
 };
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::observed_call::ObservedCall;
-use super::prompt_tokens::prompt_tokens;
 use super::state::GatewayState;
-use crate::models::{ReadError, RouteNeeds, ServerId, ServerPermit, read_limited};
+use crate::models::{
+    ReadError, RegisteredServer, RouteNeeds, ServerId, ServerPermit, read_limited,
+};
 
 const MAX_ERROR_BYTES: usize = 256 << 10;
+
+const MAX_LOOKUP_BYTES: usize = 64 << 20;
 
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -33,7 +37,7 @@ pub(super) struct UpstreamRequest {
     pub(super) id: String,
     /// Routing key.
     pub(super) session: Option<u64>,
-    /// Whether the response is recorded, so that the prompt's tokens are needed.
+    /// True if the response is recorded, so that the prompt's tokens are needed.
     pub(super) is_recorded: bool,
     pub(super) deadline: tokio::time::Instant,
     /// The run is closed, or the gateway stops.
@@ -74,11 +78,23 @@ impl From<CallError> for UpstreamFailure {
     }
 }
 
-/// Outcome of one server.
-enum Trial {
-    Done(Result<UpstreamResponse, UpstreamFailure>),
-    /// Another server may succeed.
-    Elsewhere(ServerId, UpstreamFailure),
+/// Failure of one server.
+struct ServerFailure {
+    failure: UpstreamFailure,
+    /// True if another server may succeed.
+    may_retry: bool,
+}
+
+impl ServerFailure {
+    fn retryable(failure: impl Into<UpstreamFailure>) -> Self {
+        Self { failure: failure.into(), may_retry: true }
+    }
+}
+
+impl<T: Into<UpstreamFailure>> From<T> for ServerFailure {
+    fn from(failure: T) -> Self {
+        Self { failure: failure.into(), may_retry: false }
+    }
 }
 
 impl UpstreamRequest {
@@ -121,14 +137,13 @@ impl UpstreamRequest {
                 // The earlier failure tells more than the lack of another server.
                 Err(error) => return Err(last.unwrap_or(UpstreamFailure::Ours(error))),
             };
-            let trial = self.try_with(permit, avoid.len()).await?;
+            let server = permit.server().id;
+            let outcome = self.try_with(permit, avoid.len()).await;
             upstream += began.elapsed();
-            match trial {
-                Trial::Done(outcome) => {
-                    return outcome.map(|asked| UpstreamResponse { upstream, ..asked });
-                }
-                Trial::Elsewhere(server, failure) => {
-                    if avoid.len() >= self.app.options.limits.max_retries as usize {
+            match outcome {
+                Ok(response) => return Ok(UpstreamResponse { upstream, ..response }),
+                Err(ServerFailure { failure, may_retry }) => {
+                    if !may_retry || avoid.len() >= self.app.options.limits.max_retries as usize {
                         return Err(failure);
                     }
                     avoid.push(server);
@@ -140,18 +155,17 @@ impl UpstreamRequest {
     }
 
     async fn pick(&self, avoid: &[ServerId]) -> Result<ServerPermit, CallError> {
-        let wanted = RouteNeeds { model: self.call.model(), session: self.session, avoid };
+        let needs = RouteNeeds { model: self.call.model(), session: self.session, avoid };
         let _waiting = self.app.metrics.wait();
-        self.within(self.app.models.pick(wanted)).await?
+        self.within(self.app.models.pick(needs)).await?
     }
 
     async fn try_with(
         &self,
         permit: ServerPermit,
         failures: usize,
-    ) -> Result<Trial, UpstreamFailure> {
+    ) -> Result<UpstreamResponse, ServerFailure> {
         let server = permit.server();
-        let server_id = server.id;
         let api = server_api(server.spec.engine);
         // The server may still execute an earlier try, and must not mistake this one for it.
         let id = match failures {
@@ -165,52 +179,48 @@ impl UpstreamRequest {
         let guard = UpstreamGuard::new(self, permit, id);
         let permit = guard.permit();
         let prompt = async {
-            let is_needed = self.is_recorded;
-            match is_needed.then(|| api.prompt_lookup(&self.call)).flatten() {
+            match self.is_recorded.then(|| api.prompt_lookup(&self.call)).flatten() {
                 Some(lookup) => prompt_tokens(permit.server(), lookup).await.map(Some),
                 None => Ok(None),
             }
         };
         let both = async { tokio::join!(self.exchange(&guard, &body), prompt) };
-        let (answer, prompt) = tokio::select! {
+        let (reply, prompt) = tokio::select! {
             biased;
-            () = permit.aborted() => return Ok(Trial::Elsewhere(server_id, server_withdrawn(permit).into())),
+            () = permit.aborted() => {
+                return Err(ServerFailure::retryable(server_withdrawn(permit)));
+            }
             both = self.within(both) => both?,
         };
-        let reply = match answer {
+        let reply = match reply {
             Ok(reply) => reply,
-            Err(trial) => {
+            Err(failure) => {
                 guard.ended();
-                return Ok(*trial);
+                return Err(failure);
             }
         };
-        match prompt {
-            Ok(Some(tokens)) => parser.set_prompt(tokens),
-            Ok(None) => {}
-            Err(misread) => return Ok(Trial::Done(Err(UpstreamFailure::Unrecordable(misread)))),
+        if let Some(tokens) = prompt.map_err(UpstreamFailure::Unrecordable)? {
+            parser.set_prompt(tokens);
         }
-        Ok(Trial::Done(Ok(UpstreamResponse { guard, reply, parser, upstream: Duration::ZERO })))
+        Ok(UpstreamResponse { guard, reply, parser, upstream: Duration::ZERO })
     }
 
     async fn exchange(
         &self,
         at: &UpstreamGuard,
         body: &UpstreamBody,
-    ) -> Result<UpstreamReply, Box<Trial>> {
+    ) -> Result<UpstreamReply, ServerFailure> {
         let permit = at.permit();
-        let server = permit.server().id;
-        let elsewhere = |message: String| {
-            let error = CallError::new(ErrorKind::Upstream, message);
-            Box::new(Trial::Elsewhere(server, error.into()))
-        };
         let unreached = |error: &reqwest::Error| {
             let reason = rollway_base::error_chain(error);
             permit.unreachable(&reason);
-            elsewhere(format!("server {} could not be reached: {reason}", server.0))
+            let server = permit.server().id.0;
+            let message = format!("server {server} could not be reached: {reason}");
+            ServerFailure::retryable(CallError::new(ErrorKind::Upstream, message))
         };
         let response = self.post(at, body).await.map_err(|error| unreached(&error))?;
         if !response.status().is_success() {
-            return Err(Box::new(refused(permit, response).await));
+            return Err(refused(permit, response).await);
         }
         if body.stream {
             return Ok(UpstreamReply::Events(response));
@@ -222,8 +232,7 @@ impl UpstreamRequest {
             Err(ReadError::Broken(error)) => Err(unreached(&error)),
             Err(ReadError::TooLarge) => {
                 let message = format!("the response has more than the limit of {limit} bytes");
-                let error = CallError::new(ErrorKind::Upstream, message);
-                Err(Box::new(Trial::Done(Err(error.into()))))
+                Err(CallError::new(ErrorKind::Upstream, message).into())
             }
         }
     }
@@ -246,7 +255,7 @@ impl UpstreamRequest {
 }
 
 /// Interprets an error response.
-async fn refused(permit: &ServerPermit, response: Response) -> Trial {
+async fn refused(permit: &ServerPermit, response: Response) -> ServerFailure {
     let server = permit.server().id;
     let status = response.status();
     let retry_after = response.headers().get(RETRY_AFTER);
@@ -255,28 +264,28 @@ async fn refused(permit: &ServerPermit, response: Response) -> Trial {
     let body = read_limited(response, MAX_ERROR_BYTES).await.unwrap_or_default();
     let reply: String = String::from_utf8_lossy(&body).chars().take(500).collect();
     tracing::debug!(server = server.0, %status, reply, "server refused a call");
-    let ours = |kind, problem: &str| {
+    let gateway_error = |kind, problem: &str| {
         let mut error =
             CallError::new(kind, format!("server {} {problem}: {status}: {reply}", server.0));
         error.retry_after = retry_after;
-        UpstreamFailure::Ours(error)
+        error
     };
     match status {
         StatusCode::SERVICE_UNAVAILABLE => {
             permit.went_wrong(&status.to_string());
-            Trial::Elsewhere(server, ours(ErrorKind::Unavailable, "is not available"))
+            ServerFailure::retryable(gateway_error(ErrorKind::Unavailable, "is not available"))
         }
         StatusCode::TOO_MANY_REQUESTS => {
-            Trial::Elsewhere(server, ours(ErrorKind::TooMany, "is overloaded"))
+            ServerFailure::retryable(gateway_error(ErrorKind::TooMany, "is overloaded"))
         }
         _ if status.is_server_error() => {
             permit.went_wrong(&status.to_string());
-            Trial::Elsewhere(server, ours(ErrorKind::Upstream, "failed"))
+            ServerFailure::retryable(gateway_error(ErrorKind::Upstream, "failed"))
         }
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             // The gateway's key was refused, not the client's.
-            let future = "refuses the key of the gateway (see the `api_key` of the server)";
-            Trial::Done(Err(ours(ErrorKind::Upstream, future)))
+            let problem = "refuses the key of the gateway (see the `api_key` of the server)";
+            gateway_error(ErrorKind::Upstream, problem).into()
         }
         _ if status.is_client_error() => {
             permit.went_well();
@@ -284,9 +293,9 @@ async fn refused(permit: &ServerPermit, response: Response) -> Trial {
                 let message = format!("server {} refused the call: {reply}", server.0);
                 CallError::new(ErrorKind::InvalidRequest, message).body().to_string().into()
             });
-            Trial::Done(Err(UpstreamFailure::Theirs { status: status.as_u16(), body, retry_after }))
+            UpstreamFailure::Theirs { status: status.as_u16(), body, retry_after }.into()
         }
-        _ => Trial::Done(Err(ours(ErrorKind::Upstream, "sent an unexpected status"))),
+        _ => gateway_error(ErrorKind::Upstream, "sent an unexpected status").into(),
     }
 }
 
@@ -350,4 +359,44 @@ async fn abort(permit: &ServerPermit, body: &UpstreamBody) {
         let reason = rollway_base::error_chain(&error);
         tracing::debug!(server = server.id.0, reason, "cannot abort a request");
     }
+}
+
+/// Finds out the token ids of a prompt by the requests of a lookup.
+async fn prompt_tokens(
+    server: &RegisteredServer,
+    mut lookup: Box<dyn PromptLookup>,
+) -> Result<Vec<i32>, ResponseParseError> {
+    let mut step = lookup.start()?;
+    loop {
+        step = match step {
+            LookupStep::Request(request) => lookup.reply(&look_up(server, &request).await?)?,
+            LookupStep::Tokens(tokens) => return Ok(tokens),
+        };
+    }
+}
+
+async fn look_up(
+    server: &RegisteredServer,
+    request: &UpstreamBody,
+) -> Result<Value, ResponseParseError> {
+    let (root, path) = (&server.spec.url, request.path);
+    let failed = |error: reqwest::Error| {
+        ResponseParseError(format!("the server at {root} does not answer {path}: {error}"))
+    };
+    let wrong = |reply: &str| {
+        ResponseParseError(format!("the server at {root} answers {path} with {reply}"))
+    };
+    let post = server.client.post(format!("{root}{path}")).header(CONTENT_TYPE, "application/json");
+    let response = post.body(request.body.to_string()).send().await.map_err(failed)?;
+    let status = response.status();
+    let bytes = read_limited(response, MAX_LOOKUP_BYTES).await.map_err(|error| match error {
+        ReadError::Broken(error) => failed(error),
+        ReadError::TooLarge => wrong(&format!("more than {MAX_LOOKUP_BYTES} bytes")),
+    })?;
+    let reply: Value =
+        serde_json::from_slice(&bytes).map_err(|error| wrong(&format!("invalid JSON: {error}")))?;
+    if status.is_success() {
+        return Ok(reply);
+    }
+    Err(wrong(&reply.to_string().chars().take(200).collect::<String>()))
 }

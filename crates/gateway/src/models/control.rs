@@ -48,18 +48,19 @@ pub(super) async fn check(
     request(server, Method::GET, path, None, timeout).await.map(|_| ())
 }
 
-/// The server's name of its model, and the path of its weights.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ServedName {
+/// Identity of a server: its name of its model, and the path and version of its weights.
+#[derive(Debug)]
+pub(super) struct ServerIdentity {
     pub(super) name: String,
-    pub(super) root: Option<String>,
+    pub(super) weights_path: Option<String>,
+    pub(super) version: Option<u64>,
 }
 
-/// Returns the configured name of the model, else asks the server.
-pub(super) async fn model_name(
+/// Asks a server for its identity. A configured name of the model takes precedence.
+pub(super) async fn identify(
     server: &RegisteredServer,
     timeout: Duration,
-) -> Result<ServedName, ControlError> {
+) -> Result<ServerIdentity, ControlError> {
     let known = server.spec.server_model.as_deref();
     let reply = match request(server, Method::GET, "/v1/models", None, timeout).await {
         Err(_) if known.is_some() => Value::Null,
@@ -76,7 +77,8 @@ pub(super) async fn model_name(
         return Err(ControlError::new(FailureExtent::Failed, message));
     };
     let root = model.and_then(|model| model.get("root")).and_then(Value::as_str);
-    Ok(ServedName { name, root: root.map(str::to_owned) })
+    let version = version(server, timeout).await?;
+    Ok(ServerIdentity { name, weights_path: root.map(str::to_owned), version })
 }
 
 /// Returns the version of the server's weights; none if the server does not report it.

@@ -2,16 +2,9 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
-use super::control::{self, ControlError, FailureExtent, ServedName};
+use super::control::{self, FailureExtent};
 use super::{ModelsInner, ServerHandle};
-
-#[derive(Debug)]
-pub(super) struct HealthReply {
-    pub(super) model: ServedName,
-    pub(super) version: Option<u64>,
-}
 
 /// Checks a server until it is removed or the models are dropped.
 pub(super) async fn watch(inner: Weak<ModelsInner>, handle: Arc<ServerHandle>) {
@@ -40,16 +33,10 @@ async fn check(models: &Arc<ModelsInner>, handle: &ServerHandle) {
     let reply_of_check = async {
         control::check(&handle.server, timeout).await?;
         // After an outage the server may have other weights.
-        if is_known { Ok(None) } else { identify(handle, timeout).await.map(Some) }
+        if is_known { Ok(None) } else { control::identify(&handle.server, timeout).await.map(Some) }
     };
     match reply_of_check.await {
         Ok(reply) => models.passed(handle, reply, marks_before),
         Err(error) => models.failed(handle, &error.message, error.kind == FailureExtent::Gone),
     }
-}
-
-async fn identify(handle: &ServerHandle, timeout: Duration) -> Result<HealthReply, ControlError> {
-    let model = control::model_name(&handle.server, timeout).await?;
-    let version = control::version(&handle.server, timeout).await?;
-    Ok(HealthReply { model, version })
 }

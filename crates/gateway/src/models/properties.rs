@@ -5,18 +5,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::ServerId;
 use super::rolling_plan::{RollingPlan, RollingStep, usable};
-use super::routing::{
-    Health, RouteOutcome, RouteRequest, RoutingRules, RoutingTable, ServerDuty, WaiterId,
-};
+use super::routing::{Health, RouteOutcome, RouteRequest, RoutingTable, ServerDuty, WaiterId};
+use super::{RoutingOptions, ServerId};
 
 const LIMIT: u32 = 3;
 const LEAD: u32 = 1;
 
 fn routing(servers: u64) -> RoutingTable {
-    let rules = RoutingRules { max_in_flight: LIMIT, max_failures: 2, max_sessions: 4, lead: LEAD };
-    let mut routing = RoutingTable::new(rules);
+    let mut routing = RoutingTable::new(RoutingOptions {
+        max_in_flight: LIMIT,
+        max_failures: 2,
+        max_sessions: 4,
+        lead: LEAD,
+        ..RoutingOptions::default()
+    });
     for id in 1..=servers {
         routing.add(ServerId(id), "m", true).unwrap();
         routing.check_passed(ServerId(id));
@@ -41,9 +44,9 @@ fn event() -> impl Strategy<Value = Event> {
         4 => (0_u64..6, 0_u64..4).prop_map(|(session, avoid)| Event::Ask { session, avoid }),
         3 => any::<usize>().prop_map(Event::GiveBack),
         1 => any::<usize>().prop_map(Event::Leave),
-        1 => (server.clone(), any::<bool>()).prop_map(|(id, gone)| Event::Wrong(id, gone)),
+        1 => (server.clone(), any::<bool>()).prop_map(|(id, is_gone)| Event::Wrong(id, is_gone)),
         1 => server.clone().prop_map(Event::Well),
-        2 => (server.clone(), any::<Option<bool>>()).prop_map(|(id, how)| Event::Check(id, how)),
+        2 => (server.clone(), any::<Option<bool>>()).prop_map(|(id, outcome)| Event::Check(id, outcome)),
         1 => (server, any::<bool>()).prop_map(|(id, open)| Event::Duty(id, open)),
     ]
 }
@@ -84,7 +87,7 @@ impl Shell {
                 let model = routing.trained().unwrap();
                 match routing.route(model, want) {
                     RouteOutcome::Placed(server) => {
-                        assert!(self.waiting.is_empty(), "somebody waited longer");
+                        assert!(self.waiting.is_empty(), "a waiter was overtaken");
                         self.placed(routing, server, session);
                     }
                     RouteOutcome::Waits(waiter) => {
@@ -102,15 +105,15 @@ impl Shell {
                 routing.leave(waiter);
             }
             Event::GiveBack(_) | Event::Leave(_) => {}
-            Event::Wrong(id, gone) => {
-                routing.went_wrong(ServerId(id), "told to", gone);
+            Event::Wrong(id, is_gone) => {
+                routing.went_wrong(ServerId(id), "told to", is_gone);
             }
             Event::Well(id) => routing.went_well(ServerId(id)),
             Event::Check(id, None) => {
                 routing.check_passed(ServerId(id));
             }
-            Event::Check(id, Some(gone)) => {
-                routing.check_failed(ServerId(id), "told to", gone);
+            Event::Check(id, Some(is_gone)) => {
+                routing.check_failed(ServerId(id), "told to", is_gone);
             }
             Event::Duty(id, open) => {
                 let duty = if open { ServerDuty::Open } else { ServerDuty::Updating };
@@ -171,7 +174,7 @@ proptest! {
         {
             let busy = routing.slot(own).unwrap().in_flight;
             let RouteOutcome::Placed(server) = routing.route(model, want) else {
-                panic!("there was room, and nobody waited")
+                panic!("there was room, and no waiter")
             };
             prop_assert_eq!(server == own, busy <= least + LEAD || busy == least);
         }
@@ -193,24 +196,24 @@ proptest! {
         let at_first = usable(&routing, model);
         let all: Vec<_> = routing.slots(model).map(|(id, _)| id).collect();
         let mut roll = RollingPlan::new(&routing, model, all.clone(), at_once, min_running);
-        let (mut under_way, mut seen) = (Vec::new(), BTreeSet::new());
+        let (mut in_progress, mut seen) = (Vec::new(), BTreeSet::new());
         let mut order = order.into_iter().cycle();
         loop {
             match roll.next(&mut routing) {
                 RollingStep::Done => break,
                 RollingStep::Begin(id) => {
                     prop_assert!(seen.insert(id), "twice");
-                    under_way.push(id);
+                    in_progress.push(id);
                 }
                 RollingStep::Wait => {
-                    prop_assert!(!under_way.is_empty(), "stuck with all servers well");
-                    let which = order.next().unwrap_or(0) % under_way.len();
-                    let id = under_way.swap_remove(which);
+                    prop_assert!(!in_progress.is_empty(), "stuck with all servers well");
+                    let which = order.next().unwrap_or(0) % in_progress.len();
+                    let id = in_progress.swap_remove(which);
                     routing.slot_mut(id).unwrap().duty = ServerDuty::Open;
                     roll.done(id);
                 }
             }
-            prop_assert!(under_way.len() <= at_once.max(1));
+            prop_assert!(in_progress.len() <= at_once.max(1));
             if at_first > min_running {
                 prop_assert!(usable(&routing, model) >= min_running);
             } else {

@@ -8,12 +8,13 @@ use std::time::Instant;
 use parking_lot::{Mutex, MutexGuard};
 use rollway_model_api::{CallError, ErrorKind};
 use tokio::sync::{Notify, oneshot};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
+use super::control::ServerIdentity;
 use super::routing::{Health, RoutingTable, ServerSlot, WaiterId};
 use super::{
-    RegisteredServer, RoutingOptions, ServerId, ServerPermit, ServerSpec, ServerState, ServerView,
-    WeightUpdate, health_check, rolling_update,
+    RegisteredServer, RoutingOptions, ServerId, ServerSpec, ServerState, ServerView, WeightUpdate,
+    rolling_update,
 };
 
 #[derive(Debug)]
@@ -219,7 +220,7 @@ impl ModelsInner {
     pub(super) fn passed(
         self: &Arc<Self>,
         handle: &ServerHandle,
-        reply: Option<health_check::HealthReply>,
+        reply: Option<ServerIdentity>,
         marks_before: u64,
     ) {
         let id = handle.server.id;
@@ -227,10 +228,10 @@ impl ModelsInner {
         let version = reply.as_ref().and_then(|reply| reply.version);
         if let Some(reply) = reply {
             let mut info = handle.info();
-            info.server_model = Some(reply.model.name.into());
+            info.server_model = Some(reply.name.into());
             // Later replies are the same, whatever was loaded since.
             if reply.version == Some(0) {
-                info.weights = reply.model.root;
+                info.weights = reply.weights_path;
             }
         }
         let is_back = self.change(|table| {
@@ -325,4 +326,64 @@ impl ServerHandle {
 /// Returns whether the server need not be identified again.
 pub(super) fn is_known(slot: &ServerSlot) -> bool {
     slot.health == Health::Healthy && !slot.is_unconfirmed
+}
+
+/// Right to one upstream request at a server; released when dropped.
+#[derive(Debug)]
+pub struct ServerPermit {
+    inner: Arc<ModelsInner>,
+    handle: Arc<ServerHandle>,
+    server_model: Arc<str>,
+    version: Option<u64>,
+    /// Number of weight updates when the permit was taken.
+    weights: u64,
+    aborted: CancellationToken,
+}
+
+impl ServerPermit {
+    pub fn server(&self) -> &RegisteredServer {
+        &self.handle.server
+    }
+
+    /// The server's name of its model.
+    pub fn server_model(&self) -> &str {
+        &self.server_model
+    }
+
+    /// Version of the weights of all tokens received so far. `None`: unknown. Once the weights are
+    /// replaced, it stays `None`: tokens that arrive later may have been generated before.
+    pub fn version(&self) -> Option<u64> {
+        let is_same = self.handle.weights.load(Ordering::Acquire) == self.weights;
+        self.version.filter(|_| is_same)
+    }
+
+    /// Records a success.
+    pub fn went_well(&self) {
+        self.inner.with(|table| table.routing.went_well(self.handle.server.id));
+        self.handle.seen();
+    }
+
+    /// Records a failure of a reachable server. Consecutive failures make it unhealthy until its
+    /// next check.
+    pub fn went_wrong(&self, reason: &str) {
+        self.inner.went_wrong(&self.handle, reason, false);
+    }
+
+    /// Records that the server was unreachable. It is not used until its next check, which happens
+    /// at once.
+    pub fn unreachable(&self, reason: &str) {
+        self.inner.went_wrong(&self.handle, reason, true);
+    }
+
+    /// Completes when the request must end: its server is removed, or an update aborts requests in
+    /// flight.
+    pub fn aborted(&self) -> WaitForCancellationFuture<'_> {
+        self.aborted.cancelled()
+    }
+}
+
+impl Drop for ServerPermit {
+    fn drop(&mut self) {
+        self.inner.give_back(&self.handle);
+    }
 }

@@ -9,7 +9,7 @@ use super::routing::ServerDuty;
 use super::server_update::drained;
 use super::{ModelsInner, ServerHandle, ServerId};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemovalReport {
     pub aborted: u32,
 }
@@ -33,7 +33,7 @@ pub(super) async fn remove(
     })?;
     let task = tokio::spawn(finish(Arc::clone(inner), handle, deadline));
     // The task ends early only with the runtime.
-    Ok(task.await.unwrap_or(RemovalReport { aborted: 0 }))
+    Ok(task.await.unwrap_or_default())
 }
 
 async fn finish(

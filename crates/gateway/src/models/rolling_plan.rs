@@ -9,7 +9,7 @@ use super::routing::{Health, RoutingTable, ServerDuty};
 pub(super) struct RollingPlan {
     model: u32,
     left: BTreeSet<ServerId>,
-    under_way: BTreeSet<ServerId>,
+    in_progress: BTreeSet<ServerId>,
     at_once: usize,
     /// Minimum number of usable servers.
     floor: usize,
@@ -34,16 +34,16 @@ impl RollingPlan {
         min_running: usize,
     ) -> Self {
         let floor = min_running.min(usable(routing, model).saturating_sub(1));
-        let (left, under_way) = (servers.into_iter().collect(), BTreeSet::new());
-        Self { model, left, under_way, at_once: at_once.max(1), floor }
+        let (left, in_progress) = (servers.into_iter().collect(), BTreeSet::new());
+        Self { model, left, in_progress, at_once: at_once.max(1), floor }
     }
 
     pub(super) fn next(&mut self, routing: &mut RoutingTable) -> RollingStep {
         self.left.retain(|id| routing.slot(*id).is_some());
-        if self.left.is_empty() && self.under_way.is_empty() {
+        if self.left.is_empty() && self.in_progress.is_empty() {
             return RollingStep::Done;
         }
-        if self.under_way.len() >= self.at_once {
+        if self.in_progress.len() >= self.at_once {
             return RollingStep::Wait;
         }
         let spare = usable(routing, self.model) > self.floor;
@@ -57,7 +57,7 @@ impl RollingPlan {
             .map(|(id, _)| id);
         let Some(id) = next else { return RollingStep::Wait };
         self.left.remove(&id);
-        self.under_way.insert(id);
+        self.in_progress.insert(id);
         if let Some(slot) = routing.slot_mut(id) {
             slot.duty = ServerDuty::Draining;
         }
@@ -65,7 +65,7 @@ impl RollingPlan {
     }
 
     pub(super) fn done(&mut self, id: ServerId) {
-        self.under_way.remove(&id);
+        self.in_progress.remove(&id);
     }
 
     /// Returns the servers that were not begun.
@@ -74,7 +74,7 @@ impl RollingPlan {
     }
 
     pub(super) fn is_updating(&self) -> bool {
-        !self.under_way.is_empty()
+        !self.in_progress.is_empty()
     }
 }
 

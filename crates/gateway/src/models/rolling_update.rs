@@ -102,7 +102,7 @@ async fn carry_out(
     mut roll: RollingPlan,
 ) -> Vec<ServerUpdateReport> {
     let mut reports = Vec::new();
-    let mut under_way: FuturesUnordered<BoxFuture<'_, ServerUpdateReport>> =
+    let mut in_progress: FuturesUnordered<BoxFuture<'_, ServerUpdateReport>> =
         FuturesUnordered::new();
     let mut begun = 0;
     // Deadline while no server can be updated.
@@ -120,7 +120,7 @@ async fn carry_out(
                 if let Some(handle) = handle {
                     let (index, inner) = (begun, Arc::clone(inner));
                     begun += 1;
-                    under_way.push(Box::pin(async move {
+                    in_progress.push(Box::pin(async move {
                         replace(&inner, &handle, update, index).await
                     }));
                 } else {
@@ -135,7 +135,7 @@ async fn carry_out(
                 }
                 let given_up = tokio::time::sleep_until(stuck.unwrap_or_else(Instant::now));
                 tokio::select! {
-                    Some(report) = under_way.next() => {
+                    Some(report) = in_progress.next() => {
                         roll.done(report.id);
                         reports.push(report);
                     }

@@ -11,15 +11,8 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::ServerId;
-use super::sessions::StickySessions;
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RoutingRules {
-    pub(super) max_in_flight: u32,
-    pub(super) max_failures: u32,
-    pub(super) max_sessions: usize,
-    pub(super) lead: u32,
-}
+use super::options::RoutingOptions;
+use crate::lru::LruMap;
 
 /// Later waiters have larger ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -103,7 +96,7 @@ impl ServerSlot {
         }
     }
 
-    /// Whether it takes requests, apart from its limit.
+    /// Returns whether it takes requests, apart from its limit.
     pub(super) fn is_usable(&self) -> bool {
         self.health == Health::Healthy && self.duty == ServerDuty::Open && !self.is_unconfirmed
     }
@@ -130,7 +123,7 @@ pub(super) struct RouteGrant {
 
 #[derive(Debug)]
 pub(super) struct RoutingTable {
-    rules: RoutingRules,
+    options: RoutingOptions,
     models: BTreeMap<u32, RoutedModel>,
     slots: BTreeMap<ServerId, ServerSlot>,
     pub(super) sessions: StickySessions,
@@ -140,12 +133,12 @@ pub(super) struct RoutingTable {
 }
 
 impl RoutingTable {
-    pub(super) fn new(rules: RoutingRules) -> Self {
+    pub(super) fn new(options: RoutingOptions) -> Self {
         Self {
-            rules,
             models: BTreeMap::new(),
             slots: BTreeMap::new(),
-            sessions: StickySessions::new(rules.max_sessions),
+            sessions: StickySessions::new(options.max_sessions),
+            options,
             next_model: 0,
             next_ticket: 0,
             next_choice: 0,
@@ -283,7 +276,7 @@ impl RoutingTable {
 
     /// Records a failed request. Returns whether the server became unhealthy.
     pub(super) fn went_wrong(&mut self, id: ServerId, reason: &str, is_unreached: bool) -> bool {
-        let limit = self.rules.max_failures;
+        let limit = self.options.max_failures;
         let Some(slot) = self.slots.get_mut(&id) else { return false };
         slot.counts.went_wrong += 1;
         if is_unreached {
@@ -298,7 +291,7 @@ impl RoutingTable {
         let Some(slot) = self.slots.get_mut(&id) else { return false };
         let was_well = slot.health == Health::Healthy && !slot.is_unconfirmed;
         // After failed requests it is on probation: the next failure makes it unhealthy again.
-        slot.failures = slot.failures.min(self.rules.max_failures.saturating_sub(1));
+        slot.failures = slot.failures.min(self.options.max_failures.saturating_sub(1));
         slot.failed_checks = 0;
         slot.health = Health::Healthy;
         slot.is_unconfirmed = false;
@@ -326,7 +319,7 @@ impl RoutingTable {
     /// Records a failed check; `is_gone`: connection refused. Returns whether the server became
     /// unhealthy.
     pub(super) fn check_failed(&mut self, id: ServerId, reason: &str, is_gone: bool) -> bool {
-        let limit = self.rules.max_failures;
+        let limit = self.options.max_failures;
         let Some(slot) = self.slots.get_mut(&id) else { return false };
         slot.counts.failed_checks += 1;
         slot.was_gone |= is_gone;
@@ -343,7 +336,7 @@ impl RoutingTable {
     }
 
     fn choose(&self, model: u32, want: &RouteRequest) -> Option<ServerId> {
-        let limit = self.rules.max_in_flight;
+        let limit = self.options.max_in_flight.max(1);
         let open = |(_, slot): &(ServerId, &ServerSlot)| slot.is_usable() && slot.in_flight < limit;
         let fresh = |(id, _): &(ServerId, &ServerSlot)| !want.avoid.contains(id);
         let key = |(_, slot): &(ServerId, &ServerSlot)| (slot.in_flight, slot.chosen);
@@ -363,7 +356,7 @@ impl RoutingTable {
 
     /// Maximum load of a session's own server, given the least load.
     fn tolerated(&self, least: u32) -> u64 {
-        u64::from(least) + u64::from(least / 4) + u64::from(self.rules.lead)
+        u64::from(least) + u64::from(least / 4) + u64::from(self.options.lead)
     }
 
     fn assign(&mut self, server: ServerId, model: u32, want: &RouteRequest) -> ServerId {
@@ -393,4 +386,31 @@ fn mark_unhealthy(slot: &mut ServerSlot, reason: &str) -> bool {
     slot.health = Health::Unhealthy(reason.to_owned());
     slot.counts.lost += u64::from(was_well);
     was_well
+}
+
+/// Servers by model and session: a session may call several models.
+#[derive(Debug)]
+pub(super) struct StickySessions {
+    limit: usize,
+    servers: LruMap<(u32, u64), ServerId>,
+}
+
+impl StickySessions {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit, servers: LruMap::default() }
+    }
+
+    pub(super) fn server(&self, model: u32, session: u64) -> Option<ServerId> {
+        self.servers.peek(&(model, session)).copied()
+    }
+
+    pub(super) fn set(&mut self, model: u32, session: u64, server: ServerId) {
+        if self.limit == 0 {
+            return;
+        }
+        *self.servers.get_or_insert_with((model, session), || server) = server;
+        if self.servers.len() > self.limit {
+            self.servers.pop_oldest();
+        }
+    }
 }

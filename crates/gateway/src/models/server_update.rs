@@ -122,13 +122,13 @@ async fn exchange(
         InFlightPolicy::Abort => PauseMode::Abort,
     };
     // Counted before: aborted requests may have ended when the pause returns.
-    let under_way = in_flight(inner, handle);
+    let requests_before = in_flight(inner, handle);
     let halted = operate(server, update.timeout, |control| control.pause(mode)).await;
     let outcome = match halted {
         Err(error) => ServerUpdateOutcome::RolledBack(error.message),
         Ok(()) => {
             if mode == PauseMode::Abort {
-                *aborted += under_way;
+                *aborted += requests_before;
                 abort_rest(inner, handle).await;
             }
             // From now on the version of a token is unknown.

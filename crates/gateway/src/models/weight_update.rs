@@ -32,7 +32,7 @@ pub enum InFlightPolicy {
     /// They finish first.
     Drain {
         timeout: Duration,
-        /// Whether they are aborted after the timeout. Otherwise the server keeps its weights.
+        /// True if they are aborted after the timeout. Otherwise the server keeps its weights.
         then_abort: bool,
     },
     /// They are paused, and continue with the new weights.
@@ -40,7 +40,7 @@ pub enum InFlightPolicy {
     Abort,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct WeightUpdateReport {
     pub version: u64,
     /// Newer version that replaced this update before it began.

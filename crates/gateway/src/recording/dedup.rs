@@ -9,7 +9,7 @@ use std::mem;
 use rollway_model_api::replay::SavedResponse;
 
 use super::turn_table::TurnContent;
-use super::{RecordError, RetryHeaders};
+use super::{CallDecision, CallNumber, RecordError, RetryHeaders};
 
 pub(super) type Fingerprint = [u8; 32];
 
@@ -25,7 +25,7 @@ pub(super) struct CallLog {
     calls: HashMap<u64, LoggedCall>,
     keys: HashMap<String, u64>,
     group_of_body: HashMap<Fingerprint, DuplicateGroup>,
-    kept: HashMap<u64, SavedResponse>,
+    saved: HashMap<u64, SavedResponse>,
     /// Numbers of the saved responses, oldest first.
     order: VecDeque<u64>,
     bytes: usize,
@@ -48,7 +48,7 @@ struct LoggedCall {
     content: TurnContent,
     state: CallState,
     /// Number of deliveries in progress.
-    on_way: u32,
+    deliveries: u32,
     /// Calls that no longer count once this one is recorded.
     replaces: Vec<u64>,
     replaced_by: Option<u64>,
@@ -57,10 +57,10 @@ struct LoggedCall {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CallState {
-    UnderWay,
+    InFlight,
     Aborted,
     /// Answered; delivery in progress.
-    OnItsWay,
+    InDelivery,
     Delivered,
     /// Answered, but the client disconnected before the end.
     Undelivered,
@@ -68,18 +68,12 @@ enum CallState {
 
 impl CallState {
     fn is_complete(self) -> bool {
-        matches!(self, Self::OnItsWay | Self::Delivered | Self::Undelivered)
+        matches!(self, Self::InDelivery | Self::Delivered | Self::Undelivered)
     }
 
     fn is_settled(self) -> bool {
-        !matches!(self, Self::UnderWay | Self::OnItsWay)
+        !matches!(self, Self::InFlight | Self::InDelivery)
     }
-}
-
-#[derive(Debug)]
-pub(super) enum CallMatch {
-    New(u64),
-    Again(u64, SavedResponse),
 }
 
 impl CallLog {
@@ -107,15 +101,15 @@ impl CallLog {
         fingerprint: Fingerprint,
         retry: &RetryHeaders,
         content: TurnContent,
-    ) -> Result<CallMatch, RecordError> {
+    ) -> Result<CallDecision, RecordError> {
         let mut claims = false;
         let earlier = match &retry.idempotency_key {
             Some(key) => match self.keys.get(key).copied() {
                 Some(number) => match self.calls.get(&number) {
-                    Some(known) if known.fingerprint != fingerprint => {
+                    Some(call) if call.fingerprint != fingerprint => {
                         return Err(RecordError::KeyReused(key.clone()));
                     }
-                    Some(known) if known.state == CallState::UnderWay && !retry.is_retry => {
+                    Some(call) if call.state == CallState::InFlight && !retry.is_retry => {
                         return Err(RecordError::UnderWay);
                     }
                     Some(_) | None => Some(number),
@@ -129,13 +123,13 @@ impl CallLog {
             }
         };
         if let Some(number) = earlier
-            && let Some(known) = self.calls.get_mut(&number)
-            && known.state.is_complete()
-            && let Some(kept) = self.kept.get(&number)
+            && let Some(call) = self.calls.get_mut(&number)
+            && call.state.is_complete()
+            && let Some(saved) = self.saved.get(&number)
         {
-            known.state = CallState::OnItsWay;
-            known.on_way += 1;
-            return Ok(CallMatch::Again(number, kept.clone()));
+            call.state = CallState::InDelivery;
+            call.deliveries += 1;
+            return Ok(CallDecision::Duplicate(CallNumber(number), saved.clone()));
         }
         let number = self.next;
         self.next += 1;
@@ -154,33 +148,33 @@ impl CallLog {
             }
         }
         self.bytes += CALL_BYTES + 2 * key.as_ref().map_or(0, String::len);
-        let known = LoggedCall {
+        let call = LoggedCall {
             fingerprint,
             key,
             content,
-            state: CallState::UnderWay,
-            on_way: 0,
+            state: CallState::InFlight,
+            deliveries: 0,
             replaces: earlier.into_iter().collect(),
             replaced_by: None,
             turns: Vec::new(),
         };
-        self.calls.insert(number, known);
+        self.calls.insert(number, call);
         if let Some(earlier) = earlier {
             self.give_place(earlier, Some(number));
         }
-        Ok(CallMatch::New(number))
+        Ok(CallDecision::New(CallNumber(number)))
     }
 
     /// Sets the call that replaces another one; claims move along.
     fn give_place(&mut self, number: u64, newer: Option<u64>) {
-        let Some(known) = self.calls.get_mut(&number) else { return };
-        let before = mem::replace(&mut known.replaced_by, newer);
+        let Some(call) = self.calls.get_mut(&number) else { return };
+        let before = mem::replace(&mut call.replaced_by, newer);
         let (from, to) = match (before, newer) {
             (_, Some(newer)) => (number, newer),
             (Some(newer), None) => (newer, number),
             (None, None) => return,
         };
-        if let Some(group_of_body) = self.group_of_body.get_mut(&known.fingerprint) {
+        if let Some(group_of_body) = self.group_of_body.get_mut(&call.fingerprint) {
             group_of_body
                 .claims
                 .iter_mut()
@@ -198,8 +192,8 @@ impl CallLog {
             .numbers
             .iter()
             .filter_map(|number| Some((*number, self.calls.get(number)?)))
-            .filter(|(_, known)| known.replaced_by.is_none())
-            .map(|(number, known)| (number, known.state))
+            .filter(|(_, call)| call.replaced_by.is_none())
+            .map(|(number, call)| (number, call.state))
             .collect();
         let latest = |wanted: CallState| {
             let mut latest = states.iter().rev();
@@ -227,12 +221,12 @@ impl CallLog {
 
     /// Returns the content of a call in flight.
     pub(super) fn turn_content(&self, number: u64) -> Option<TurnContent> {
-        let known = self.calls.get(&number)?;
-        (known.state == CallState::UnderWay).then_some(known.content)
+        let call = self.calls.get(&number)?;
+        (call.state == CallState::InFlight).then_some(call.content)
     }
 
     pub(super) fn is_replaced(&self, number: u64) -> bool {
-        self.calls.get(&number).is_some_and(|known| known.replaced_by.is_some())
+        self.calls.get(&number).is_some_and(|call| call.replaced_by.is_some())
     }
 
     /// Marks a call as recorded. Returns the turns of each call that no longer counts.
@@ -242,11 +236,11 @@ impl CallLog {
         turns: Vec<usize>,
         is_aborted: bool,
     ) -> Vec<Vec<usize>> {
-        let Some(known) = self.calls.get_mut(&number) else { return Vec::new() };
+        let Some(call) = self.calls.get_mut(&number) else { return Vec::new() };
         self.bytes += size_of_val(&*turns);
-        known.turns = turns;
-        known.state = if is_aborted { CallState::Aborted } else { CallState::OnItsWay };
-        known.on_way = u32::from(!is_aborted);
+        call.turns = turns;
+        call.state = if is_aborted { CallState::Aborted } else { CallState::InDelivery };
+        call.deliveries = u32::from(!is_aborted);
         let mut dropped = self.clear(number);
         if is_aborted {
             dropped.append(&mut self.settle(number));
@@ -257,60 +251,60 @@ impl CallLog {
     /// Removes the calls that a recorded call replaces, except those in flight. Returns the turns
     /// of each.
     fn clear(&mut self, number: u64) -> Vec<Vec<usize>> {
-        let Some(known) = self.calls.get_mut(&number) else { return Vec::new() };
-        if known.state == CallState::UnderWay {
+        let Some(call) = self.calls.get_mut(&number) else { return Vec::new() };
+        if call.state == CallState::InFlight {
             return Vec::new();
         }
         let mut dropped = Vec::new();
-        let mut replaced = mem::take(&mut known.replaces);
+        let mut replaced = mem::take(&mut call.replaces);
         while let Some(older) = replaced.pop() {
-            let Some(known) = self.calls.get_mut(&older) else { continue };
-            replaced.append(&mut known.replaces);
-            if known.state != CallState::UnderWay {
-                dropped.extend(self.forget(older).map(|known| known.turns));
+            let Some(call) = self.calls.get_mut(&older) else { continue };
+            replaced.append(&mut call.replaces);
+            if call.state != CallState::InFlight {
+                dropped.extend(self.forget(older).map(|call| call.turns));
             }
         }
         dropped
     }
 
-    pub(super) fn keep(&mut self, number: u64, kept: SavedResponse) {
+    pub(super) fn keep(&mut self, number: u64, saved: SavedResponse) {
         if !self.calls.contains_key(&number) {
             return;
         }
-        self.bytes += kept_bytes(&kept);
+        self.bytes += saved_bytes(&saved);
         self.order.push_back(number);
-        if let Some(before) = self.kept.insert(number, kept) {
-            self.bytes -= kept_bytes(&before);
+        if let Some(before) = self.saved.insert(number, saved) {
+            self.bytes -= saved_bytes(&before);
         }
     }
 
     /// Drops the oldest saved response. Returns whether there was one.
     pub(super) fn drop_oldest(&mut self) -> bool {
         while let Some(number) = self.order.pop_front() {
-            if let Some(kept) = self.kept.remove(&number) {
-                self.bytes -= kept_bytes(&kept);
+            if let Some(saved) = self.saved.remove(&number) {
+                self.bytes -= saved_bytes(&saved);
                 return true;
             }
         }
         false
     }
 
-    pub(super) fn kept(&self) -> usize {
-        self.kept.len()
+    pub(super) fn saved(&self) -> usize {
+        self.saved.len()
     }
 
     /// Ends a delivery. Returns the turns of each call that no longer counts.
     pub(super) fn went(&mut self, number: u64, is_delivered: bool) -> Vec<Vec<usize>> {
-        let Some(known) = self.calls.get_mut(&number) else { return Vec::new() };
-        if !known.state.is_complete() {
+        let Some(call) = self.calls.get_mut(&number) else { return Vec::new() };
+        if !call.state.is_complete() {
             return Vec::new();
         }
         // Of several deliveries one is enough.
-        known.on_way = known.on_way.saturating_sub(1);
+        call.deliveries = call.deliveries.saturating_sub(1);
         if is_delivered {
-            known.state = CallState::Delivered;
-        } else if known.state != CallState::Delivered && known.on_way == 0 {
-            known.state = CallState::Undelivered;
+            call.state = CallState::Delivered;
+        } else if call.state != CallState::Delivered && call.deliveries == 0 {
+            call.state = CallState::Undelivered;
         }
         self.settle(number)
     }
@@ -318,12 +312,12 @@ impl CallLog {
     /// Removes a call without a valid response. Returns the turns of each call that no longer
     /// counts.
     pub(super) fn unanswered(&mut self, number: u64) -> Vec<Vec<usize>> {
-        let Some(known) = self.forget(number) else { return Vec::new() };
-        let dropped = match known.replaced_by {
-            Some(newer) => self.hand_over(known.replaces, newer),
-            None => self.resume(number, &known),
+        let Some(call) = self.forget(number) else { return Vec::new() };
+        let dropped = match call.replaced_by {
+            Some(newer) => self.hand_over(call.replaces, newer),
+            None => self.resume(number, &call),
         };
-        self.settle_claims(known.fingerprint);
+        self.settle_claims(call.fingerprint);
         dropped
     }
 
@@ -340,18 +334,18 @@ impl CallLog {
 
     /// Restores the best of the calls that a removed call was to replace; without any, expects a
     /// retry of the removed call.
-    fn resume(&mut self, number: u64, known: &LoggedCall) -> Vec<Vec<usize>> {
+    fn resume(&mut self, number: u64, call: &LoggedCall) -> Vec<Vec<usize>> {
         let worth = |number: &u64| Some((self.calls.get(number)?.state.is_complete(), *number));
-        if let Some((_, best)) = known.replaces.iter().filter_map(worth).max() {
+        if let Some((_, best)) = call.replaces.iter().filter_map(worth).max() {
             self.give_place(best, None);
-            if let Some(key) = &known.key {
+            if let Some(key) = &call.key {
                 self.keys.insert(key.clone(), best);
             }
-            let others = known.replaces.iter().copied().filter(|&other| other != best);
+            let others = call.replaces.iter().copied().filter(|&other| other != best);
             return self.hand_over(others.collect(), best);
         }
-        if known.key.is_none()
-            && let Some(group_of_body) = self.group_of_body.get_mut(&known.fingerprint)
+        if call.key.is_none()
+            && let Some(group_of_body) = self.group_of_body.get_mut(&call.fingerprint)
             && !group_of_body.claims.contains(&number)
         {
             group_of_body.unanswered = group_of_body.unanswered.saturating_add(1);
@@ -361,12 +355,12 @@ impl CallLog {
 
     /// Ends a call. If it failed and a retry claims it, it no longer counts.
     fn settle(&mut self, number: u64) -> Vec<Vec<usize>> {
-        let Some(known) = self.calls.get(&number) else { return Vec::new() };
-        let fingerprint = known.fingerprint;
+        let Some(call) = self.calls.get(&number) else { return Vec::new() };
+        let fingerprint = call.fingerprint;
         let mut dropped = Vec::new();
-        if known.key.is_none()
-            && known.replaced_by.is_none()
-            && matches!(known.state, CallState::Aborted | CallState::Undelivered)
+        if call.key.is_none()
+            && call.replaced_by.is_none()
+            && matches!(call.state, CallState::Aborted | CallState::Undelivered)
             && let Some(group_of_body) = self.group_of_body.get_mut(&fingerprint)
             && let Some(position) = group_of_body.claims.iter().position(|&claim| claim > number)
             && let Some(newer) = group_of_body.claims.remove(position)
@@ -384,7 +378,7 @@ impl CallLog {
         let first = group_of_body
             .numbers
             .iter()
-            .find(|number| calls.get(number).is_some_and(|known| !known.state.is_settled()));
+            .find(|number| calls.get(number).is_some_and(|call| !call.state.is_settled()));
         let first = first.copied();
         group_of_body.claims.retain(|&claim| {
             calls.contains_key(&claim) && first.is_some_and(|first| first < claim)
@@ -392,21 +386,21 @@ impl CallLog {
     }
 
     fn forget(&mut self, number: u64) -> Option<LoggedCall> {
-        let known = self.calls.remove(&number)?;
-        self.bytes -= CALL_BYTES + size_of_val(&*known.turns);
-        if let Some(kept) = self.kept.remove(&number) {
-            self.bytes -= kept_bytes(&kept);
-            self.order.retain(|&kept| kept != number);
+        let call = self.calls.remove(&number)?;
+        self.bytes -= CALL_BYTES + size_of_val(&*call.turns);
+        if let Some(saved) = self.saved.remove(&number) {
+            self.bytes -= saved_bytes(&saved);
+            self.order.retain(|&saved| saved != number);
         }
-        if let Some(key) = &known.key {
+        if let Some(key) = &call.key {
             self.bytes -= 2 * key.len();
             if self.keys.get(key) == Some(&number) {
                 self.keys.remove(key);
             }
-        } else if let Some(group_of_body) = self.group_of_body.get_mut(&known.fingerprint) {
+        } else if let Some(group_of_body) = self.group_of_body.get_mut(&call.fingerprint) {
             group_of_body.numbers.retain(|&group_of_body| group_of_body != number);
         }
-        Some(known)
+        Some(call)
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -420,6 +414,6 @@ struct Earlier {
     claims: bool,
 }
 
-fn kept_bytes(kept: &SavedResponse) -> usize {
-    kept.parts.iter().map(|part| part.len() + size_of_val(part)).sum()
+fn saved_bytes(saved: &SavedResponse) -> usize {
+    saved.parts.iter().map(|part| part.len() + size_of_val(part)).sum()
 }

@@ -86,15 +86,15 @@ impl MergePlan {
             return;
         }
         let unfolded = store.tokens.unfold(&turn.sequence);
-        let thread = match self.place(store, turn, &unfolded) {
+        let thread = match self.relation(store, turn, &unfolded) {
             TurnRelation::Continues(thread) => {
                 self.counts.continued += 1;
                 self.threads[thread].push(number);
                 thread
             }
-            place @ (TurnRelation::Drifts | TurnRelation::Branches | TurnRelation::Begins) => {
-                self.counts.drift += u64::from(place == TurnRelation::Drifts);
-                self.counts.branches += u64::from(place == TurnRelation::Branches);
+            relation @ (TurnRelation::Drifts | TurnRelation::Branches | TurnRelation::Begins) => {
+                self.counts.drift += u64::from(relation == TurnRelation::Drifts);
+                self.counts.branches += u64::from(relation == TurnRelation::Branches);
                 self.threads.push(vec![number]);
                 self.threads.len() - 1
             }
@@ -102,7 +102,7 @@ impl MergePlan {
         self.mark(turn, &unfolded, thread);
     }
 
-    fn place(
+    fn relation(
         &mut self,
         store: &TurnTable,
         turn: &StoredTurn,
@@ -135,11 +135,11 @@ impl MergePlan {
         mut visit: impl FnMut(usize, &Mark) -> ControlFlow<()>,
     ) {
         for blocks in (0..=turn.prompt / BLOCK).rev() {
-            let Some(here) = self.places.get(&unfolded.node(blocks)) else { continue };
+            let Some(boundaries) = self.places.get(&unfolded.node(blocks)) else { continue };
             let after = unfolded.after(blocks);
             let most = (turn.prompt - blocks * BLOCK).min(BLOCK - 1);
-            for length in (0..=most).rev().filter(|length| here.lengths >> length & 1 == 1) {
-                let mark = after.get(..length).and_then(|tokens| here.marks.get(tokens));
+            for length in (0..=most).rev().filter(|length| boundaries.lengths >> length & 1 == 1) {
+                let mark = after.get(..length).and_then(|tokens| boundaries.marks.get(tokens));
                 if let Some(mark) = mark
                     && visit(blocks * BLOCK + length, mark).is_break()
                 {
@@ -192,8 +192,8 @@ impl MergePlan {
 
     fn at(&mut self, unfolded: &Unfolded<'_>, length: usize) -> &mut Mark {
         let (node, rest) = unfolded.prefix(length);
-        let here = self.places.entry(node).or_default();
-        here.lengths |= 1 << rest.len();
-        here.marks.entry(rest.into()).or_default()
+        let boundaries = self.places.entry(node).or_default();
+        boundaries.lengths |= 1 << rest.len();
+        boundaries.marks.entry(rest.into()).or_default()
     }
 }

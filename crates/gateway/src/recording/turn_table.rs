@@ -150,7 +150,7 @@ fn check(
     logprobs: Option<&[f32]>,
     versions: u64,
 ) -> Result<(), RecordError> {
-    let misread = |what: String| Err(RecordError::Misread(what));
+    let misread = |problem: String| Err(RecordError::Misread(problem));
     if prompt.is_empty() {
         return misread("its prompt has no tokens".to_owned());
     }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::ServeMode;
 use super::commit::CommitError;
 use super::feedback::{Feedback, FeedbackOutcome};
-use crate::http::{error_response, json_response, read_body};
+use crate::http::{HandlerResult, json_response, read_body};
 
 const MAX_FEEDBACK_BYTES: usize = 32 << 20;
 
@@ -28,37 +28,29 @@ pub(super) fn routes(serve: ServeMode) -> Router {
         .with_state(serve)
 }
 
-async fn feedback(State(serve): State<ServeMode>, request: Request) -> Response {
-    let body = read_body(request, MAX_FEEDBACK_BYTES, BODY_TIMEOUT).await;
-    let feedback = match body.and_then(|body| Feedback::parse(&body)) {
-        Ok(feedback) => feedback,
-        Err(error) => return error_response(&error),
-    };
-    match serve.feedback(feedback).await {
-        Ok(FeedbackOutcome::Taken(receipt)) => respond(receipt.status(), &receipt.body()),
-        Ok(FeedbackOutcome::Full { bytes, limit }) => {
+async fn feedback(State(serve): State<ServeMode>, request: Request) -> HandlerResult {
+    let body = read_body(request, MAX_FEEDBACK_BYTES, BODY_TIMEOUT).await?;
+    let outcome = serve.feedback(Feedback::parse(&body)?).await;
+    match outcome.map_err(|error| unavailable(&error))? {
+        FeedbackOutcome::Taken(receipt) => Ok(respond(receipt.status(), &receipt.body())),
+        FeedbackOutcome::Full { bytes, limit } => {
             let message = format!(
                 "{bytes} bytes wait for a commit, the limit is {limit}: POST /commit first, or \
                  raise `explorer.serve_retention.max_queued_bytes`"
             );
-            error_response(&CallError::new(ErrorKind::TooMany, message).retry_after(RETRY_SECONDS))
+            Err(CallError::new(ErrorKind::TooMany, message).retry_after(RETRY_SECONDS).into())
         }
-        Err(error) => error_response(&unavailable(&error)),
     }
 }
 
-async fn commit(State(serve): State<ServeMode>) -> Response {
+async fn commit(State(serve): State<ServeMode>) -> HandlerResult {
     // A separate task, so that a disconnect does not interrupt it.
     let committing = tokio::spawn(async move { serve.commit().await });
-    match committing.await {
-        Ok(Ok(committed)) => respond(200, &committed.body()),
-        Ok(Err(error @ CommitError::Undelivered { .. })) => {
-            tracing::error!(%error, "a commit failed");
-            error_response(&unavailable(&error))
-        }
-        Ok(Err(CommitError::Store(error))) => error_response(&unavailable(&error)),
-        Err(error) => error_response(&unavailable(&error)),
+    let outcome = committing.await.map_err(|error| unavailable(&error))?;
+    if let Err(error @ CommitError::Undelivered { .. }) = &outcome {
+        tracing::error!(%error, "commit failed");
     }
+    Ok(respond(200, &outcome.map_err(|error| unavailable(&error))?.body()))
 }
 
 fn unavailable(error: &dyn std::fmt::Display) -> CallError {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use super::tables::{Tables, TurnRow, TurnTotals};
+use super::tables::{Tables, TurnRow};
 use crate::recording::Turn;
 
 const MAX_TRANSACTION_REQUESTS: usize = 512;
@@ -76,6 +76,8 @@ pub struct ServeStoreCounts {
     pub rows: u64,
     /// Bytes of choices without feedback.
     pub bytes: u64,
+    /// Bytes of queued choices.
+    pub queued_bytes: u64,
 }
 
 /// Cheap to clone. Dropping the last clone ends the thread after its queue.
@@ -97,7 +99,7 @@ impl ServeStore {
         let path = options.path.display().to_string();
         let work = move || match Tables::open(&options) {
             Ok(tables) => {
-                *counts.lock() = tables.totals().counts();
+                *counts.lock() = tables.totals();
                 let _ = opened.send(Ok(()));
                 StoreThread { tables, counts }.run(inbox);
             }
@@ -218,12 +220,12 @@ impl StoreThread {
     }
 
     fn transact(&mut self, group: &mut [Box<dyn StoreJob>]) -> Result<(), StoreError> {
-        let before: TurnTotals = self.tables.totals();
+        let before = self.tables.totals();
         self.tables.begin()?;
         let acted = group.iter_mut().try_for_each(|job| job.act(&mut self.tables));
         let ended = acted.and_then(|()| self.tables.prune()).and_then(|()| self.tables.commit());
         match ended {
-            Ok(()) => *self.counts.lock() = self.tables.totals().counts(),
+            Ok(()) => *self.counts.lock() = self.tables.totals(),
             Err(_) => self.tables.roll_back(before),
         }
         ended

@@ -84,26 +84,13 @@ pub(super) struct CommittedRow {
     pub(super) metrics: String,
 }
 
-/// Totals, computed once and then kept up to date.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct TurnTotals {
-    counts: ServeStoreCounts,
-    queued_bytes: u64,
-}
-
-impl TurnTotals {
-    pub(super) fn counts(self) -> ServeStoreCounts {
-        self.counts
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct Tables {
     connection: Connection,
     options: ServeStoreOptions,
     /// Unique name of the store.
     name: String,
-    totals: TurnTotals,
+    totals: ServeStoreCounts,
     pruned: Option<Instant>,
     _lock: FileLock,
 }
@@ -122,7 +109,7 @@ impl Tables {
             connection,
             options: options.clone(),
             name: new_name.reveal()[..16].to_owned(),
-            totals: TurnTotals::default(),
+            totals: ServeStoreCounts::default(),
             pruned: None,
             _lock: lock,
         };
@@ -147,17 +134,15 @@ impl Tables {
             let state =
                 |name: &str| c.query_row(value, [name], |row| row.get::<_, u64>(0)).optional();
             let recorded = "SELECT seq FROM sqlite_sequence WHERE name = 'proxy_history'";
-            Ok(TurnTotals {
-                counts: ServeStoreCounts {
-                    recorded: c.query_row(recorded, [], |row| row.get(0)).optional()?.unwrap_or(0),
-                    ready: of_state("count(*)", QUEUED)?.unwrap_or(0),
-                    step: number("SELECT max(step) FROM proxy_step WHERE done_at IS NOT NULL")?
-                        .unwrap_or(0),
-                    forgotten: state("forgotten")?.unwrap_or(0),
-                    expired: state("expired")?.unwrap_or(0),
-                    rows: number("SELECT count(*) FROM proxy_history")?.unwrap_or(0),
-                    bytes: of_state("sum(bytes)", RECORDED)?.unwrap_or(0),
-                },
+            Ok(ServeStoreCounts {
+                recorded: c.query_row(recorded, [], |row| row.get(0)).optional()?.unwrap_or(0),
+                ready: of_state("count(*)", QUEUED)?.unwrap_or(0),
+                step: number("SELECT max(step) FROM proxy_step WHERE done_at IS NOT NULL")?
+                    .unwrap_or(0),
+                forgotten: state("forgotten")?.unwrap_or(0),
+                expired: state("expired")?.unwrap_or(0),
+                rows: number("SELECT count(*) FROM proxy_history")?.unwrap_or(0),
+                bytes: of_state("sum(bytes)", RECORDED)?.unwrap_or(0),
                 queued_bytes: of_state("sum(bytes)", QUEUED)?.unwrap_or(0),
             })
         })?;
@@ -174,7 +159,7 @@ impl Tables {
         Ok(())
     }
 
-    pub(super) fn totals(&self) -> TurnTotals {
+    pub(super) fn totals(&self) -> ServeStoreCounts {
         self.totals
     }
 
@@ -186,7 +171,7 @@ impl Tables {
         self.execute(|c| c.execute_batch("COMMIT"))
     }
 
-    pub(super) fn roll_back(&mut self, before: TurnTotals) {
+    pub(super) fn roll_back(&mut self, before: ServeStoreCounts) {
         self.totals = before;
         // Some errors end the transaction themselves.
         if !self.connection.is_autocommit()
@@ -216,7 +201,7 @@ impl Tables {
                 ])
             })?;
             if kept > 0 {
-                let counts = &mut self.totals.counts;
+                let counts = &mut self.totals;
                 counts.recorded += 1;
                 counts.rows += 1;
                 counts.bytes += bytes;
@@ -291,8 +276,8 @@ impl Tables {
         })?;
         let bytes: u64 = choices.values().sum();
         self.totals.queued_bytes += bytes;
-        self.totals.counts.bytes = self.totals.counts.bytes.saturating_sub(bytes);
-        self.totals.counts.ready += choices.len() as u64;
+        self.totals.bytes = self.totals.bytes.saturating_sub(bytes);
+        self.totals.ready += choices.len() as u64;
         Ok(())
     }
 
@@ -371,7 +356,7 @@ impl Tables {
         })?;
         if let Some((turns, bytes)) = settled {
             self.totals.queued_bytes = self.totals.queued_bytes.saturating_sub(bytes);
-            let counts = &mut self.totals.counts;
+            let counts = &mut self.totals;
             counts.ready = counts.ready.saturating_sub(turns);
             counts.step = counts.step.max(*step);
         }
@@ -381,13 +366,13 @@ impl Tables {
     /// Removes rows beyond the limits, oldest first: ids of committed choices, then choices without
     /// feedback. Queued choices stay.
     pub(super) fn prune(&mut self) -> Result<(), StoreError> {
-        let ServeStoreCounts { rows, bytes, .. } = self.totals.counts;
+        let ServeStoreCounts { rows, bytes, .. } = self.totals;
         let over = rows.saturating_sub(self.options.max_rows);
         if over > 0 {
             let removed = self.remove(COMMITTED, over, None)?;
             self.remove(RECORDED, over - removed.min(over), None)?;
         }
-        while self.totals.counts.bytes > self.options.max_bytes {
+        while self.totals.bytes > self.options.max_bytes {
             if self.remove(RECORDED, 1, None)? == 0 {
                 break;
             }
@@ -431,7 +416,7 @@ impl Tables {
             Ok(rows)
         })?;
         let count = sizes.len() as u64;
-        let counts = &mut self.totals.counts;
+        let counts = &mut self.totals;
         counts.rows = counts.rows.saturating_sub(count);
         if state == COMMITTED {
             counts.forgotten += count;

@@ -252,11 +252,11 @@ async fn concurrent_responses_are_all_stored() {
     let fixture = StoreFixture::new();
     let options = ServeStoreOptions { max_waiting: 4, max_waiting_bytes: 1, ..fixture.options() };
     let serve = fixture.open_with(options).await;
-    let keeping = (0..200).map(|number| {
+    let stores = (0..200).map(|number| {
         let serve = serve.clone();
         tokio::spawn(async move { serve.keep(&[turn(&format!("m{number}"), &[1], &[2])]).await })
     });
-    for kept in keeping.collect::<Vec<_>>() {
+    for kept in stores.collect::<Vec<_>>() {
         kept.await.unwrap().unwrap();
     }
     assert_eq!(serve.counts().recorded, 200);

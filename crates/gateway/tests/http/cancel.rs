@@ -1,4 +1,4 @@
-//! A run that is over has nothing under way any more, neither here nor in the servers.
+//! Closing an attempt or a connection aborts its calls, also in the servers.
 
 use rollway_base::ServerKind;
 use rollway_mock_server::RequestEnd;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::help::{World, events, read};
 
-/// Of SGLang there are no streams of chats.
+/// SGLang has no chat streams.
 const PATH: &str = "/v1/completions";
 
 fn whole(text: &str) -> Value {
@@ -50,7 +50,7 @@ async fn closing_an_attempt_aborts_its_calls_in_the_server_and_refuses_its_keys(
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_takes_its_request_along() {
+async fn a_disconnect_aborts_the_request() {
     for kind in [ServerKind::Vllm, ServerKind::Sglang] {
         let world = World::of(kind).await;
         let run = world.open(1);
@@ -62,7 +62,7 @@ async fn a_client_that_leaves_takes_its_request_along() {
         drop(events_of);
         answer.abort();
         world.control().wait_for(|counts| counts.running == 0).await;
-        // The stream had begun, and what was heard of it is kept; of the other nobody heard.
+        // The stream had begun and is recorded partially; the other call is not.
         while world.metric("in_flight").await > 0.0 {}
         let experiences = world.experiences(&run);
         assert_eq!(experiences.len(), 1);

@@ -1,4 +1,4 @@
-//! A gateway in front of simulated servers, and clients of it.
+//! A gateway in front of mock servers, and its clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +12,10 @@ use rollway_gateway::models::ServerSpec;
 use rollway_mock_server::{MockControl, MockServer, MockServerOptions};
 use serde_json::{Value, json};
 
-/// Opens everything.
 pub(crate) const ADMIN: &str = "the admin key";
 
-/// The name that clients know the trained model by.
 pub(crate) const MODEL: &str = "trained";
 
-/// A gateway, its servers and a client.
 pub(crate) struct World {
     pub(crate) gateway: Gateway,
     pub(crate) handle: GatewayHandle,
@@ -26,7 +23,7 @@ pub(crate) struct World {
     pub(crate) client: reqwest::Client,
 }
 
-/// The options of a gateway that is in a hurry.
+/// Options with short intervals.
 pub(crate) fn options() -> GatewayOptions {
     let mut options = GatewayOptions::new(Secret::new(ADMIN).unwrap());
     options.models.health_interval = Duration::from_millis(50);
@@ -34,7 +31,6 @@ pub(crate) fn options() -> GatewayOptions {
     options
 }
 
-/// What the gateway is told of a server.
 pub(crate) fn spec(server: &MockServer, kind: ServerKind) -> ServerSpec {
     ServerSpec::new(MODEL, true, kind, server.url())
 }
@@ -45,12 +41,11 @@ pub(crate) fn client() -> reqwest::Client {
 }
 
 impl World {
-    /// One server that imitates vLLM.
+    /// One mock vLLM server.
     pub(crate) async fn new() -> Self {
         Self::with(options(), vec![MockServerOptions::default()]).await
     }
 
-    /// One server of a kind.
     pub(crate) async fn of(kind: ServerKind) -> Self {
         Self::with(options(), vec![MockServerOptions::new(kind)]).await
     }
@@ -83,12 +78,10 @@ impl World {
         format!("{}{path}", self.gateway.url())
     }
 
-    /// The inside of the first server.
     pub(crate) fn control(&self) -> MockControl {
         self.servers[0].control()
     }
 
-    /// Lets one run in.
     pub(crate) fn open(&self, attempt: u64) -> Run {
         let key = self.handle.open(attempt, 0, 1).remove(0);
         let name = RunRef { attempt, run: 0 };
@@ -105,7 +98,7 @@ impl World {
         deserialize_many(payload.into()).unwrap()
     }
 
-    /// The value of a metric, all its labels together.
+    /// Sums a metric over its labels.
     pub(crate) async fn metric(&self, name: &str) -> f64 {
         let request = self.client.get(self.url("/metrics")).bearer_auth(ADMIN);
         let text = request.send().await.unwrap().text().await.unwrap();
@@ -120,7 +113,6 @@ impl World {
     }
 }
 
-/// A client of one run.
 #[derive(Clone)]
 pub(crate) struct Run {
     pub(crate) url: String,
@@ -157,32 +149,27 @@ impl Run {
     }
 }
 
-/// A chat with one message.
 pub(crate) fn says(text: &str) -> Value {
     json!({ "model": MODEL, "messages": [{ "role": "user", "content": text }] })
 }
 
-/// The same, as a stream.
 pub(crate) fn streams(text: &str) -> Value {
     let mut body = says(text);
     body["stream"] = json!(true);
     body
 }
 
-/// Reads an answer as JSON.
 pub(crate) async fn read(response: reqwest::Response) -> (u16, Value) {
     let status = response.status().as_u16();
     let text = response.text().await.unwrap();
     (status, serde_json::from_str(&text).unwrap_or_else(|_| panic!("no JSON: {text}")))
 }
 
-/// Takes the events of a stream apart.
 pub(crate) fn events(body: &str) -> Vec<String> {
     let events = body.split("\n\n").filter(|event| !event.is_empty());
     events.map(|event| event.strip_prefix("data: ").unwrap().to_owned()).collect()
 }
 
-/// The text that the events of a chat make.
 pub(crate) fn text_of(events: &[String]) -> String {
     let mut text = String::new();
     for event in events.iter().filter(|event| *event != "[DONE]") {

@@ -1,4 +1,4 @@
-//! Servers learn which trace a call belongs to: the client's, or that of whoever watches.
+//! Trace headers for servers: the client's, or the observer's.
 
 use std::sync::{Arc, Mutex};
 

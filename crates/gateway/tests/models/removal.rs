@@ -1,4 +1,4 @@
-//! Servers that are taken out while they are used.
+//! Removal of servers in use.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::fleet::{DRAIN, Fleet, held_streams};
 use crate::stand_in::options;
 
 #[tokio::test]
-async fn a_server_that_is_removed_finishes_what_it_has() {
+async fn a_removed_server_finishes_its_requests() {
     let fleet = Fleet::start(ServerKind::Vllm, 2, options()).await;
     let ids: Vec<_> = fleet.view().iter().map(|server| server.id).collect();
     fleet.control(0).hold(5);
@@ -34,7 +34,7 @@ async fn a_server_that_is_removed_finishes_what_it_has() {
 }
 
 #[tokio::test]
-async fn what_is_left_at_the_deadline_is_aborted() {
+async fn requests_left_at_the_deadline_are_aborted() {
     let fleet = Fleet::single(ServerKind::Sglang).await;
     let id = fleet.view()[0].id;
     fleet.control(0).hold(5);

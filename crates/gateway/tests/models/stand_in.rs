@@ -1,4 +1,4 @@
-//! A server that can be told what to handle, and says when it was requests.
+//! A server with scripted responses, which records its requests.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// What a server was requests: method, path with query, and body.
+/// Method, path with query, and body.
 pub(crate) type ReceivedRequest = (String, String, Value);
 type Respond = dyn Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync;
 
@@ -24,7 +24,6 @@ struct StandInState {
     requests: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
-/// A server on loopback.
 pub(crate) struct StandIn {
     pub(crate) address: SocketAddr,
     pub(crate) requests: Arc<Mutex<Vec<ReceivedRequest>>>,
@@ -33,14 +32,13 @@ pub(crate) struct StandIn {
 }
 
 impl StandIn {
-    /// Starts a server that respond as told.
     pub(crate) async fn start(
         respond: impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static,
     ) -> Self {
         Self::start_at("127.0.0.1:0".parse().unwrap(), respond).await
     }
 
-    /// Starts a server at an address, as one that was restarted.
+    /// Starts a server at an address, like a restarted one.
     pub(crate) async fn start_at(
         address: SocketAddr,
         respond: impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static,
@@ -61,14 +59,12 @@ impl StandIn {
         Self { address, requests, stop, task }
     }
 
-    /// Stops listening.
     pub(crate) async fn stop(self) -> SocketAddr {
         self.stop.cancel();
         self.task.await.unwrap();
         self.address
     }
 
-    /// How to reach it.
     pub(crate) fn spec(&self, model: &str, engine: ServerKind) -> ServerSpec {
         spec(self.address, model, engine)
     }
@@ -85,7 +81,7 @@ async fn handle(State(state): State<StandInState>, request: Request) -> Response
     Response::builder().status(status).body(Body::from(body.to_string())).unwrap()
 }
 
-/// A server that is well, and whose model is called `name`.
+/// A healthy server with a model `name`.
 pub(crate) fn healthy(
     name: &'static str,
 ) -> impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static {
@@ -96,17 +92,15 @@ pub(crate) fn healthy(
     }
 }
 
-/// A server at an address, as the trained model if it is called `trained`.
+/// The trained model if it is called `trained`.
 pub(crate) fn spec(address: SocketAddr, model: &str, engine: ServerKind) -> ServerSpec {
     ServerSpec::new(model, model == "trained", engine, format!("http://{address}"))
 }
 
-/// Models that notice quickly.
 pub(crate) fn models() -> Models {
     Models::new(options())
 }
 
-/// Options by which things are noticed quickly.
 pub(crate) fn options() -> RoutingOptions {
     RoutingOptions {
         health_interval: Duration::from_millis(20),

@@ -65,7 +65,7 @@ impl MockApi for OpenaiMock {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpenaiStyle {
     pub(super) is_vllm: bool,
-    /// Whether token ids are part of the response.
+    /// True if token ids are part of the response.
     pub(super) ids: bool,
 }
 

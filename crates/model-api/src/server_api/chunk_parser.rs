@@ -43,37 +43,23 @@ pub(super) struct StripPlan {
     pub(super) keeps_usage: bool,
     pub(super) keeps_prompt_token_ids: bool,
     pub(super) keeps_meta_info: bool,
-    /// Whether the gateway requested more than the client, so that events may be for the gateway
+    /// True if the gateway requested more than the client, so that events may be for the gateway
     /// only.
     pub(super) adds: bool,
 }
 
 impl StripPlan {
-    /// Keeps requested fields only.
-    pub(super) fn stripping(call: &ModelCall) -> Self {
+    /// Returns the plan of a call. With `adds`, only requested fields stay.
+    pub(super) fn new(call: &ModelCall, adds: bool) -> Self {
         Self {
             kind: call.kind,
             stream: call.stream,
-            keeps_token_ids: call.wants_token_ids(),
-            keeps_logprobs: call.wants_logprobs(),
-            keeps_usage: call.wants_usage(),
-            keeps_prompt_token_ids: call.wants("return_prompt_token_ids"),
-            keeps_meta_info: call.wants("return_meta_info"),
-            adds: true,
-        }
-    }
-
-    /// Keeps everything.
-    pub(super) fn keeping(call: &ModelCall) -> Self {
-        Self {
-            kind: call.kind,
-            stream: call.stream,
-            keeps_token_ids: true,
-            keeps_logprobs: true,
-            keeps_usage: true,
-            keeps_prompt_token_ids: true,
-            keeps_meta_info: true,
-            adds: false,
+            keeps_token_ids: !adds || call.wants_token_ids(),
+            keeps_logprobs: !adds || call.wants_logprobs(),
+            keeps_usage: !adds || call.wants_usage(),
+            keeps_prompt_token_ids: !adds || call.wants("return_prompt_token_ids"),
+            keeps_meta_info: !adds || call.wants("return_meta_info"),
+            adds,
         }
     }
 }

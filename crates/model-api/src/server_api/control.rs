@@ -11,7 +11,7 @@ pub struct ControlStep {
     /// Path and query, below the server's root.
     pub path: &'static str,
     pub body: Value,
-    /// Whether the server has changed already if it refuses this step, so that its state is
+    /// True if the server has changed already if it refuses this step, so that its state is
     /// unknown.
     pub after_change: bool,
     /// Remedy that is appended to the message of a refusal.

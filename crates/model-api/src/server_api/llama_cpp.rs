@@ -62,7 +62,7 @@ impl ServerApi for LlamaCppApi {
 
     fn response_parser(&self, call: &ModelCall, id: &str, model: &str) -> Box<dyn ResponseParser> {
         Box::new(LlamaCppParser {
-            plan: StripPlan::stripping(call),
+            plan: StripPlan::new(call, true),
             kept_alternatives: usize::try_from(alternatives(call)).unwrap_or(usize::MAX),
             id: id.into(),
             model: model.into(),
@@ -112,14 +112,14 @@ impl ResponseParser for LlamaCppParser {
         source: TokenSource,
     ) -> Result<Vec<Bytes>, ResponseParseError> {
         let body: Value = serde_json::from_slice(body).map_err(|error| {
-            ResponseParseError(format!("the response of llama-server is not JSON: {error}"))
+            ResponseParseError::new(format!("the response of llama-server is not JSON: {error}"))
         })?;
         let Value::Object(mut body) = body else {
-            return Err(ResponseParseError(
-                "the response of llama-server is not a JSON object".to_owned(),
+            return Err(ResponseParseError::new(
+                "the response of llama-server is not a JSON object",
             ));
         };
-        self.choices = Some(self.gather(&body, source));
+        self.choices = Some(self.record_choices(&body, source));
         self.trim(&mut body);
         let body = Value::Object(body).to_string();
         if !self.plan.stream {
@@ -136,7 +136,7 @@ impl ResponseParser for LlamaCppParser {
         _data: &str,
         _source: TokenSource,
     ) -> Result<Vec<Bytes>, ResponseParseError> {
-        Err(ResponseParseError("llama-server sent events instead of a full response".to_owned()))
+        Err(ResponseParseError::new("llama-server sent events instead of a full response"))
     }
 
     fn finish(self: Box<Self>, end: ResponseEnd) -> Result<ModelResponse, ResponseParseError> {
@@ -144,7 +144,7 @@ impl ResponseParser for LlamaCppParser {
             (Some(choices), _) => choices?,
             (None, ResponseEnd::Aborted) => Vec::new(),
             (None, ResponseEnd::Complete) => {
-                return Err(ResponseParseError("llama-server sent no response".to_owned()));
+                return Err(ResponseParseError::new("llama-server sent no response"));
             }
         };
         Ok(ModelResponse { id: self.id, model: self.model, prompt: self.prompt, choices, end })
@@ -152,7 +152,7 @@ impl ResponseParser for LlamaCppParser {
 }
 
 impl LlamaCppParser {
-    fn gather(
+    fn record_choices(
         &self,
         body: &Map<String, Value>,
         source: TokenSource,
@@ -161,12 +161,12 @@ impl LlamaCppParser {
         let list = body.get("choices").and_then(Value::as_array);
         let list = list.filter(|list| !list.is_empty());
         let list = list.ok_or_else(|| {
-            ResponseParseError("the response of llama-server has no choices".to_owned())
+            ResponseParseError::new("the response of llama-server has no choices")
         })?;
         let check = TokenCheck::new(body, list.len());
         let choices = list.iter().enumerate().map(|(position, value)| {
             if value.get("index").and_then(Value::as_u64) != Some(position as u64) {
-                return Err(ResponseParseError(format!(
+                return Err(ResponseParseError::new(format!(
                     "choice {position} of llama-server is out of order"
                 )));
             }
@@ -184,7 +184,7 @@ impl LlamaCppParser {
         if stated == prompt.len() as u64 {
             return Ok(());
         }
-        Err(ResponseParseError(format!(
+        Err(ResponseParseError::new(format!(
             "llama-server evaluated a prompt of {stated} tokens but tokenizes it to {}: prompts \
              with images or audio cannot be recorded",
             prompt.len()
@@ -213,7 +213,7 @@ impl LlamaCppParser {
         }
         let finish_reason = value.get("finish_reason").and_then(Value::as_str).map(String::from);
         if finish_reason.is_none() {
-            return Err(ResponseParseError(format!(
+            return Err(ResponseParseError::new(format!(
                 "choice {position} of llama-server has no finish reason"
             )));
         }
@@ -238,12 +238,12 @@ impl LlamaCppParser {
         if let (Some(prompt), true) = (&self.prompt, self.plan.keeps_token_ids) {
             body.insert("prompt_token_ids".to_owned(), json!(prompt));
         }
-        let gathered = self.choices.as_ref().and_then(|choices| choices.as_ref().ok());
+        let recorded = self.choices.as_ref().and_then(|choices| choices.as_ref().ok());
         let list = body.get_mut("choices").and_then(Value::as_array_mut).into_iter().flatten();
         for (position, choice) in list.enumerate() {
             let Some(choice) = choice.as_object_mut() else { continue };
             if self.plan.keeps_token_ids {
-                let known = gathered.and_then(|choices| choices.get(position));
+                let known = recorded.and_then(|choices| choices.get(position));
                 let tokens = known.and_then(|choice| choice.tokens.as_ref());
                 choice.insert("token_ids".to_owned(), json!(tokens));
             }
@@ -271,16 +271,16 @@ fn read(entries: &[Value]) -> Result<(Vec<i32>, Vec<f32>), ResponseParseError> {
     for entry in entries {
         let id = entry.get("id").and_then(Value::as_i64).and_then(|id| i32::try_from(id).ok());
         tokens.push(id.ok_or_else(|| {
-            ResponseParseError(
-                "llama-server returns no token ids: it is older than its `id` fields".into(),
+            ResponseParseError::new(
+                "llama-server returns no token ids: it is older than its `id` fields",
             )
         })?);
         let logprob = entry.get("logprob").and_then(Value::as_f64).map(|number| number as f32);
         // Probabilities rounded to zero have the lowest float.
         logprobs.push(
             logprob.filter(|number| number.is_finite() && *number > f32::MIN).ok_or_else(|| {
-                ResponseParseError(
-                    "llama-server returns no log-probability of a sampled token".into(),
+                ResponseParseError::new(
+                    "llama-server returns no log-probability of a sampled token",
                 )
             })?,
         );

@@ -14,7 +14,7 @@ impl ServerApi for OpenaiApi {
     }
 
     fn response_parser(&self, call: &ModelCall, id: &str, model: &str) -> Box<dyn ResponseParser> {
-        Box::new(ChunkParser::new(&Self, StripPlan::keeping(call), call, id, model))
+        Box::new(ChunkParser::new(&Self, StripPlan::new(call, false), call, id, model))
     }
 
     fn health_path(&self) -> &'static str {

@@ -53,7 +53,7 @@ impl ServerApi for SglangApi {
     }
 
     fn response_parser(&self, call: &ModelCall, id: &str, model: &str) -> Box<dyn ResponseParser> {
-        Box::new(ChunkParser::new(&Self, StripPlan::stripping(call), call, id, model))
+        Box::new(ChunkParser::new(&Self, StripPlan::new(call, true), call, id, model))
     }
 
     fn abort_body(&self, _: CallKind, request_id: &str) -> Option<UpstreamBody> {
@@ -145,29 +145,29 @@ impl ResponseFields for SglangApi {
         if plan.kind == CallKind::Chat {
             return Ok(ChoiceDelta::default());
         }
-        let mut part = ChoiceDelta::default();
-        if let Some(told) = fields.get::<MetaInfo>("metadata")? {
-            told.versions(&mut part);
+        let mut delta = ChoiceDelta::default();
+        if let Some(meta) = fields.get::<MetaInfo>("metadata")? {
+            meta.versions(&mut delta);
         }
-        Ok(part)
+        Ok(delta)
     }
 
     fn choice(&self, plan: &StripPlan, fields: &mut JsonFields<'_>) -> Result<ChoiceDelta, String> {
-        let mut part =
+        let mut delta =
             ChoiceDelta { prompt: fields.get("prompt_token_ids")?, ..ChoiceDelta::default() };
         match plan.kind {
             CallKind::Chat => {
-                if let Some(mut told) = fields.get::<MetaInfo>("meta_info")? {
-                    if let Some(entries) = told.output_token_logprobs.take() {
-                        part.logprobs = Some(entries.iter().map(|entry| entry.0).collect());
-                        part.tokens = Some(entries.iter().map(|entry| entry.1).collect());
+                if let Some(mut meta) = fields.get::<MetaInfo>("meta_info")? {
+                    if let Some(entries) = meta.output_token_logprobs.take() {
+                        delta.logprobs = Some(entries.iter().map(|entry| entry.0).collect());
+                        delta.tokens = Some(entries.iter().map(|entry| entry.1).collect());
                     }
-                    told.versions(&mut part);
+                    meta.versions(&mut delta);
                 }
             }
             CallKind::Completion => {
-                part.tokens = fields.get("token_ids")?;
-                part.logprobs = logprobs(plan.kind, fields)?;
+                delta.tokens = fields.get("token_ids")?;
+                delta.logprobs = logprobs(plan.kind, fields)?;
             }
         }
         if !plan.keeps_token_ids {
@@ -182,15 +182,15 @@ impl ResponseFields for SglangApi {
         if !plan.keeps_logprobs {
             fields.blank("logprobs");
         }
-        Ok(part)
+        Ok(delta)
     }
 }
 
 impl MetaInfo {
-    fn versions(self, part: &mut ChoiceDelta) {
+    fn versions(self, delta: &mut ChoiceDelta) {
         match self.weight_versions {
-            Some(spans) => part.spans = Some(spans),
-            None => part.last_version = self.weight_version.as_ref().map(ReportedVersion::read),
+            Some(spans) => delta.spans = Some(spans),
+            None => delta.last_version = self.weight_version.as_ref().map(ReportedVersion::read),
         }
     }
 }

@@ -41,7 +41,7 @@ impl ServerApi for VllmApi {
     }
 
     fn response_parser(&self, call: &ModelCall, id: &str, model: &str) -> Box<dyn ResponseParser> {
-        Box::new(ChunkParser::new(&Self, StripPlan::stripping(call), call, id, model))
+        Box::new(ChunkParser::new(&Self, StripPlan::new(call, true), call, id, model))
     }
 
     fn abort_body(&self, kind: CallKind, request_id: &str) -> Option<UpstreamBody> {

@@ -141,10 +141,10 @@ fn merge_naively(turns: &[Turn]) -> NaiveMerge {
             entry.len() > beyond && turn.prompt.starts_with(&entry)
         });
         let list = |turn: &Turn| turn.messages.clone().unwrap().as_array().unwrap().clone();
-        let words = list(turn);
+        let body_number = list(turn);
         let answered = earlier().map(list).filter(|messages| {
-            words.starts_with(messages)
-                && words.get(messages.len()).is_some_and(|next| next["role"] == "assistant")
+            body_number.starts_with(messages)
+                && body_number.get(messages.len()).is_some_and(|next| next["role"] == "assistant")
         });
         let drifts_in_words = answered.max_by_key(Vec::len).is_some_and(|most| {
             !earlier().any(|earlier| list(earlier) == most && is_continued(earlier))
@@ -224,20 +224,20 @@ proptest! {
         let mut recorder = Recorder::new(RecorderLimits::default());
         for (at, turn) in turns.iter().enumerate() {
             let call = chat(turn.messages.clone().unwrap());
-            let words = u8::try_from(at).unwrap();
-            let number = begin(&mut recorder, words, &call, &RetryHeaders::default());
-            let said = ResponseChoice {
+            let body_number = u8::try_from(at).unwrap();
+            let number = begin(&mut recorder, body_number, &call, &RetryHeaders::default());
+            let choice_of_turn = ResponseChoice {
                 tokens: Some(turn.tokens.clone()),
                 logprobs: Some(turn.logprobs.clone()),
                 versions: turn.versions.clone(),
                 finish_reason: turn.finish_reason.clone(),
                 reply: turn.reply.clone(),
             };
-            let mut answer = answer(&turn.id, &turn.prompt, vec![said]);
+            let mut response = response(&turn.id, &turn.prompt, vec![choice_of_turn]);
             if turn.aborted && !turn.tokens.is_empty() {
-                answer.end = ResponseEnd::Aborted;
+                response.end = ResponseEnd::Aborted;
             }
-            recorder.answered(number, answer, kept("")).unwrap();
+            recorder.answered(number, response, saved("")).unwrap();
         }
         let tools = Some(json!([{"type": "function"}]));
         let with_tools = |turn: &Turn| Turn { tools: tools.clone(), ..turn.clone() };

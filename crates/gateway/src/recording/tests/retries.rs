@@ -17,13 +17,13 @@ fn ids(recorder: &Recorder) -> Vec<String> {
 }
 
 fn complete(recorder: &mut Recorder, number: CallNumber, id: &str) {
-    recorder.answered(number, answer(id, &[1], vec![choice(&[2, 3], id)]), kept(id)).unwrap();
+    recorder.answered(number, response(id, &[1], vec![choice(&[2, 3], id)]), saved(id)).unwrap();
 }
 
 fn abort(recorder: &mut Recorder, number: CallNumber, id: &str) {
-    let mut answer = answer(id, &[1], vec![choice(&[2], "")]);
-    answer.end = ResponseEnd::Aborted;
-    recorder.answered(number, answer, kept("")).unwrap();
+    let mut response = response(id, &[1], vec![choice(&[2], "")]);
+    response.end = ResponseEnd::Aborted;
+    recorder.answered(number, response, saved("")).unwrap();
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn an_idempotency_key_names_one_call() {
     complete(&mut recorder, first, "a");
     recorder.delivered(first);
     let again = recorder.begin_as([0; 32], &call, &keyed("k", false));
-    assert_eq!(again, Ok(CallDecision::Duplicate(first, kept("a"))));
+    assert_eq!(again, Ok(CallDecision::Duplicate(first, saved("a"))));
     let reused = recorder.begin_as([1; 32], &call, &keyed("k", false));
     assert_eq!(reused, Err(RecordError::KeyReused("k".to_owned())));
     // Another key is another call, even with the same words.
@@ -57,7 +57,7 @@ fn equal_calls_are_new_samples_unless_the_response_was_lost() {
     recorder.client_disconnected(first);
     assert_eq!(
         recorder.begin_as([0; 32], &call, &unmarked),
-        Ok(CallDecision::Duplicate(first, kept("a")))
+        Ok(CallDecision::Duplicate(first, saved("a")))
     );
     recorder.delivered(first);
     complete(&mut recorder, second, "b");
@@ -76,7 +76,7 @@ fn a_retry_gets_the_latest_answer_even_if_it_was_delivered() {
     complete(&mut recorder, first, "a");
     recorder.delivered(first);
     let again = recorder.begin_as([0; 32], &call, &retry());
-    assert_eq!(again, Ok(CallDecision::Duplicate(first, kept("a"))));
+    assert_eq!(again, Ok(CallDecision::Duplicate(first, saved("a"))));
     recorder.delivered(first);
     // The answer is no longer kept: the retry takes its place.
     let other = begin(&mut recorder, 1, &call, &RetryHeaders::default());
@@ -158,11 +158,11 @@ impl Clients {
         self.answers.to_string()
     }
 
-    fn begin(&mut self, words: u8, attempted: &RetryHeaders) -> ClientState {
-        match self.recorder.begin_as([words; 32], &chat(json!([])), attempted).unwrap() {
+    fn begin(&mut self, body_number: u8, attempted: &RetryHeaders) -> ClientState {
+        match self.recorder.begin_as([body_number; 32], &chat(json!([])), attempted).unwrap() {
             CallDecision::New(number) => ClientState::UnderWay(number),
-            CallDecision::Duplicate(number, kept) => {
-                ClientState::OnItsWay(number, String::from_utf8(kept.parts[0].to_vec()).unwrap())
+            CallDecision::Duplicate(number, saved) => {
+                ClientState::OnItsWay(number, String::from_utf8(saved.parts[0].to_vec()).unwrap())
             }
         }
     }
@@ -193,9 +193,9 @@ impl Clients {
             return;
         }
         let which = which % self.calls.len();
-        let (words, at) = self.calls[which].clone();
+        let (body_number, at) = self.calls[which].clone();
         self.calls[which].1 = match (at, kind) {
-            (ClientState::Waits, _) => self.begin(words, &retry()),
+            (ClientState::Waits, _) => self.begin(body_number, &retry()),
             (ClientState::UnderWay(number), 2 | 3) => {
                 let id = self.id();
                 complete(&mut self.recorder, number, &id);
@@ -233,8 +233,9 @@ fn play(steps: Vec<(u8, usize, bool)>, in_turn: bool) -> Clients {
         answers: 0,
     };
     for (kind, which, flag) in steps {
-        let busy =
-            |(words, at): &(u8, ClientState)| *words == u8::from(flag) && *at != ClientState::Done;
+        let busy = |(body_number, at): &(u8, ClientState)| {
+            *body_number == u8::from(flag) && *at != ClientState::Done
+        };
         if !(in_turn && kind == 0 && clients.calls.iter().any(busy)) {
             clients.step(kind, which, flag);
         }

@@ -24,7 +24,7 @@ pub(super) struct Chat {
 #[derive(Debug)]
 pub(super) struct Generate {
     steps: Vec<Vec<Step>>,
-    /// Whether the response is an object, not a list.
+    /// True if the response is an object, not a list.
     is_single: bool,
 }
 

@@ -77,10 +77,10 @@ fn numbers(list: &[Value]) -> Option<Vec<i32>> {
 }
 
 fn several_prompts() -> ResponseParseError {
-    ResponseParseError("a recorded completion needs one prompt, as a text or as token ids".into())
+    ResponseParseError::new("a recorded completion needs one prompt, as a text or as token ids")
 }
 
 fn unexpected(path: &str, reply_body: &Value) -> ResponseParseError {
     let shown: String = reply_body.to_string().chars().take(200).collect();
-    ResponseParseError(format!("llama-server answers {path} with {shown}"))
+    ResponseParseError::new(format!("llama-server answers {path} with {shown}"))
 }

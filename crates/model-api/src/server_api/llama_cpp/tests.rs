@@ -78,12 +78,12 @@ fn answer(choices: &[&[u8]], details: bool) -> Value {
 }
 
 fn read(call: &ModelCall, body: &Value) -> (Vec<Value>, Result<ModelResponse, ResponseParseError>) {
-    let mut reader = LlamaCppApi.response_parser(call, "ours", "policy");
-    reader.set_prompt(vec![7, 8]);
+    let mut parser = LlamaCppApi.response_parser(call, "ours", "policy");
+    parser.set_prompt(vec![7, 8]);
     let parts =
-        reader.parse_full(body.to_string().as_bytes(), SOURCE).expect("it can be passed on");
+        parser.parse_full(body.to_string().as_bytes(), SOURCE).expect("it can be passed on");
     let parts = parts.iter().map(|part| serde_json::from_slice(part).expect("JSON")).collect();
-    (parts, reader.finish(ResponseEnd::Complete))
+    (parts, parser.finish(ResponseEnd::Complete))
 }
 
 #[test]
@@ -119,9 +119,9 @@ fn a_stream_is_synthesized_from_a_full_response() {
     let call = chat(json!({ "stream": true, "stream_options": { "include_usage": true } }));
     assert!(!LlamaCppApi.upstream_body(&call, "m", "r").stream);
     let (parts, answer) = read(&call, &answer(&[b"abc"], true));
-    let said: String =
+    let content: String =
         parts.iter().filter_map(|part| part["choices"][0]["delta"]["content"].as_str()).collect();
-    assert_eq!(said, "abc");
+    assert_eq!(content, "abc");
     assert_eq!(parts.last().expect("events")["usage"]["completion_tokens"], 3);
     assert_eq!(answer.expect("it is whole").choices[0].tokens, Some(vec![97, 98, 99]));
 }

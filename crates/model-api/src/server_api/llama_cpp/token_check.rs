@@ -8,7 +8,7 @@ use crate::server_api::ResponseParseError;
 pub(super) struct TokenCheck {
     /// All tokens of the first choice, from newer servers.
     tokens: Option<Vec<i64>>,
-    /// Whether a stop string ended the first choice.
+    /// True if a stop string ended the first choice.
     stopped_by_word: bool,
     /// Number of tokens of the first choice.
     count: Option<u64>,
@@ -76,14 +76,14 @@ fn against_bytes(
     if reply.to_string().is_ascii() && entries.iter().all(is_ascii) {
         return Ok(());
     }
-    Err(ResponseParseError(format!(
+    Err(ResponseParseError::new(format!(
         "llama-server does not return all tokens of choice {position}, which is not ASCII: request \
          one choice at a time"
     )))
 }
 
 fn left_out(returned: usize, all: u64) -> ResponseParseError {
-    ResponseParseError(format!(
+    ResponseParseError::new(format!(
         "llama-server returned {returned} of {all} tokens with their log-probabilities: it omits \
          tokens that end inside a character"
     ))

@@ -2,18 +2,18 @@
 
 use proptest::prelude::*;
 use rollway_base::ServerKind;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::model_call::CallKind;
 
 #[derive(Clone, Debug)]
 pub(super) struct ScriptedResponse {
     pub(super) prompt: Vec<i32>,
-    pub(super) choices: Vec<SaidChoice>,
+    pub(super) choices: Vec<ScriptedChoice>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct SaidChoice {
+pub(super) struct ScriptedChoice {
     pieces: Vec<Piece>,
     pub(super) finish_reason: &'static str,
     /// Token from which on the weights were newer. `None`: no versions reported.
@@ -34,7 +34,7 @@ enum Say {
     Arguments(usize, String),
 }
 
-impl SaidChoice {
+impl ScriptedChoice {
     pub(super) fn tokens(&self) -> Vec<(i32, f32)> {
         self.pieces.iter().flat_map(|piece| piece.tokens.clone()).collect()
     }
@@ -101,14 +101,17 @@ pub(super) fn scripted_response() -> impl Strategy<Value = ScriptedResponse> {
     let piece =
         (prop::collection::vec(token, 0..4), say).prop_map(|(tokens, say)| Piece { tokens, say });
     let reason = prop_oneof![Just("stop"), Just("length"), Just("tool_calls"), Just("abort")];
-    let choice = (prop::collection::vec(piece, 1..6), reason, prop::option::of(0..8_usize))
-        .prop_map(|(pieces, finish_reason, updated)| SaidChoice { pieces, finish_reason, updated });
+    let choice =
+        (prop::collection::vec(piece, 1..6), reason, prop::option::of(0..8_usize)).prop_map(
+            |(pieces, finish_reason, updated)| ScriptedChoice { pieces, finish_reason, updated },
+        );
     (prop::collection::vec(0..200_000, 1..6), prop::collection::vec(choice, 1..4))
         .prop_map(|(prompt, choices)| ScriptedResponse { prompt, choices })
 }
 
 struct ScriptedRequest {
     kind: CallKind,
+    is_sglang: bool,
     ids: bool,
     logprobs: bool,
     usage: bool,
@@ -125,18 +128,14 @@ pub(super) fn answer(
 ) -> Vec<Value> {
     let request = ScriptedRequest {
         kind,
+        is_sglang: engine == ServerKind::Sglang,
         ids: body["return_token_ids"] == true,
         logprobs: body["logprobs"] == true || body["logprobs"].is_number(),
         usage: body["stream_options"]["include_usage"] == true,
         meta_info: body["return_meta_info"] == true,
         prompt_ids: body["return_prompt_token_ids"] == true,
     };
-    match (engine, body["stream"] == true) {
-        (ServerKind::Sglang, true) => stream(&request, script, sglang_piece),
-        (ServerKind::Sglang, false) => vec![sglang_whole(&request, script)],
-        (_, true) => stream(&request, script, vllm_piece),
-        (_, false) => vec![vllm_whole(&request, script)],
-    }
+    if body["stream"] == true { stream(&request, script) } else { vec![full(&request, script)] }
 }
 
 fn envelope(kind: CallKind, object: &str, choices: Value) -> Value {
@@ -169,11 +168,8 @@ fn logprobs(kind: CallKind, tokens: &[(i32, f32)]) -> Value {
     }
 }
 
-type Pieces =
-    fn(&ScriptedRequest, &ScriptedResponse, usize, usize, &mut Map<String, Value>) -> Option<Value>;
-
 /// Interleaves the chunks of all choices.
-fn stream(request: &ScriptedRequest, script: &ScriptedResponse, piece: Pieces) -> Vec<Value> {
+fn stream(request: &ScriptedRequest, script: &ScriptedResponse) -> Vec<Value> {
     let object = "chat.completion.chunk";
     let mut events = Vec::new();
     if request.kind == CallKind::Chat {
@@ -183,20 +179,20 @@ fn stream(request: &ScriptedRequest, script: &ScriptedResponse, piece: Pieces) -
                 "index": index, "delta": delta, "logprobs": null, "finish_reason": null,
             });
             let mut event = envelope(request.kind, object, json!([choice]));
-            event["prompt_token_ids"] =
-                if request.ids { json!(script.prompt) } else { Value::Null };
+            event["prompt_token_ids"] = json!(request.ids.then_some(&script.prompt));
             events.push(event);
         }
     }
     for number in 0..6 {
         for (index, choice) in script.choices.iter().enumerate() {
-            if number < choice.pieces.len() {
-                let mut more = Map::new();
-                if let Some(choice) = piece(request, script, index, number, &mut more) {
-                    let mut event = envelope(request.kind, object, json!([choice]));
-                    event.as_object_mut().unwrap().extend(more);
-                    events.push(event);
+            if number < choice.pieces.len()
+                && let Some(choice) = chunk(request, script, index, number)
+            {
+                let mut event = envelope(request.kind, object, json!([choice]));
+                if request.is_sglang {
+                    event["usage"] = Value::Null;
                 }
+                events.push(event);
             }
         }
     }
@@ -215,7 +211,7 @@ fn text_of(say: &Say) -> &str {
     }
 }
 
-fn delta_of(choice: &SaidChoice, number: usize) -> Value {
+fn delta_of(choice: &ScriptedChoice, number: usize) -> Value {
     match &choice.pieces[number].say {
         Say::Nothing => json!({}),
         Say::Content(text) => json!({ "content": text }),
@@ -234,130 +230,99 @@ fn delta_of(choice: &SaidChoice, number: usize) -> Value {
     }
 }
 
-fn vllm_piece(
+/// Unrequested fields are null at vLLM and absent at SGLang.
+fn chunk(
     request: &ScriptedRequest,
     script: &ScriptedResponse,
     index: usize,
     number: usize,
-    _: &mut Map<String, Value>,
 ) -> Option<Value> {
     let choice = &script.choices[index];
     let piece = &choice.pieces[number];
     let is_last = number + 1 == choice.pieces.len();
-    let mut choice_body = json!({ "index": index, "logprobs": null, "finish_reason": null });
-    choice_body["token_ids"] = if request.ids { ids(&piece.tokens) } else { Value::Null };
-    if request.logprobs {
-        choice_body["logprobs"] = logprobs(request.kind, &piece.tokens);
+    let mut body = json!({ "index": index, "logprobs": null, "finish_reason": null });
+    if request.ids || !request.is_sglang {
+        body["token_ids"] = json!(request.ids.then(|| ids(&piece.tokens)));
+    }
+    if request.logprobs && !(request.is_sglang && piece.tokens.is_empty()) {
+        body["logprobs"] = logprobs(request.kind, &piece.tokens);
     }
     if request.kind == CallKind::Chat {
-        choice_body["delta"] = delta_of(choice, number);
-        if choice_body["delta"] == json!({}) && !is_last && !request.ids && !request.logprobs {
+        body["delta"] = delta_of(choice, number);
+        if body["delta"] == json!({}) && !is_last && !request.ids && !request.logprobs {
             return None;
         }
     } else {
-        choice_body["text"] = text_of(&piece.say).into();
-        let prompt = request.ids && number == 0;
-        choice_body["prompt_token_ids"] = if prompt { json!(script.prompt) } else { Value::Null };
+        body["text"] = text_of(&piece.say).into();
+        let has_prompt = request.ids && number == 0;
+        if has_prompt || !request.is_sglang {
+            body["prompt_token_ids"] = json!(has_prompt.then_some(&script.prompt));
+        }
     }
     if is_last {
-        choice_body["finish_reason"] = choice.finish_reason.into();
-        choice_body["stop_reason"] = Value::Null;
+        body["finish_reason"] = choice.finish_reason.into();
+    }
+    if request.is_sglang {
+        body["matched_stop"] = Value::Null;
+    } else if is_last {
+        body["stop_reason"] = Value::Null;
         if let Some(spans) = choice.spans() {
-            choice_body["weight_versions"] = spans;
+            body["weight_versions"] = spans;
         }
     }
-    Some(choice_body)
+    Some(body)
 }
 
-fn sglang_piece(
-    request: &ScriptedRequest,
-    script: &ScriptedResponse,
-    index: usize,
-    number: usize,
-    more: &mut Map<String, Value>,
-) -> Option<Value> {
-    more.insert("usage".to_owned(), Value::Null);
-    let choice = &script.choices[index];
-    let piece = &choice.pieces[number];
-    let mut choice_body = json!({
-        "index": index, "text": text_of(&piece.say), "logprobs": null, "finish_reason": null,
-        "matched_stop": null,
-    });
-    if request.logprobs && !piece.tokens.is_empty() {
-        choice_body["logprobs"] = logprobs(request.kind, &piece.tokens);
-    }
-    if request.ids {
-        choice_body["token_ids"] = ids(&piece.tokens);
-        if number == 0 {
-            choice_body["prompt_token_ids"] = json!(script.prompt);
-        }
-    }
-    if number + 1 == choice.pieces.len() {
-        choice_body["finish_reason"] = choice.finish_reason.into();
-    }
-    Some(choice_body)
-}
-
-fn whole_choice(request: &ScriptedRequest, index: usize, choice: &SaidChoice) -> Value {
-    let reply = choice.reply(request.kind);
-    let name = if request.kind == CallKind::Chat { "message" } else { "text" };
-    let tokens = choice.tokens();
-    let logprobs = request.logprobs.then(|| logprobs(request.kind, &tokens));
-    json!({
-        "index": index, name: reply, "logprobs": logprobs, "finish_reason": choice.finish_reason,
-    })
-}
-
-fn vllm_whole(request: &ScriptedRequest, script: &ScriptedResponse) -> Value {
-    let prompt = if request.ids { json!(script.prompt) } else { Value::Null };
-    let choices = script.choices.iter().enumerate().map(|(index, choice)| {
-        let mut choice_body = whole_choice(request, index, choice);
-        choice_body["stop_reason"] = Value::Null;
-        choice_body["token_ids"] = if request.ids { ids(&choice.tokens()) } else { Value::Null };
-        if request.kind == CallKind::Completion {
-            choice_body["prompt_token_ids"] = prompt.clone();
-        } else {
-            choice_body["message"]["refusal"] = Value::Null;
-        }
-        if let Some(spans) = choice.spans() {
-            choice_body["weight_versions"] = spans;
-        }
-        choice_body
-    });
-    let mut whole = envelope(request.kind, "chat.completion", choices.collect());
-    if request.kind == CallKind::Chat {
-        whole["prompt_token_ids"] = prompt;
-    }
-    whole["usage"] = usage(script);
-    whole
-}
-
-fn sglang_whole(request: &ScriptedRequest, script: &ScriptedResponse) -> Value {
+fn full(request: &ScriptedRequest, script: &ScriptedResponse) -> Value {
+    let is_chat = request.kind == CallKind::Chat;
+    let prompt = json!(request.ids.then_some(&script.prompt));
     let choices = script.choices.iter().enumerate().map(|(index, choice)| {
         let tokens = choice.tokens();
-        let mut choice_body = whole_choice(request, index, choice);
-        choice_body["matched_stop"] = Value::Null;
-        if request.kind == CallKind::Completion && request.ids {
-            choice_body["token_ids"] = ids(&tokens);
+        let logprobs = request.logprobs.then(|| logprobs(request.kind, &tokens));
+        let mut body = json!({
+            "index": index,
+            (if is_chat { "message" } else { "text" }): choice.reply(request.kind),
+            "logprobs": logprobs,
+            "finish_reason": choice.finish_reason,
+        });
+        if request.is_sglang {
+            body["matched_stop"] = Value::Null;
+            if !is_chat && request.ids {
+                body["token_ids"] = ids(&tokens);
+            }
+            if request.ids || request.prompt_ids {
+                body["prompt_token_ids"] = json!(script.prompt);
+            }
+            if request.meta_info {
+                let entries = tokens.iter().map(|(id, log)| json!([log, id, null]));
+                body["meta_info"] = version_of(choice);
+                body["meta_info"]["output_token_logprobs"] = entries.collect();
+            }
+            return body;
         }
-        if request.ids || request.prompt_ids {
-            choice_body["prompt_token_ids"] = json!(script.prompt);
+        body["stop_reason"] = Value::Null;
+        body["token_ids"] = json!(request.ids.then(|| ids(&tokens)));
+        if is_chat {
+            body["message"]["refusal"] = Value::Null;
+        } else {
+            body["prompt_token_ids"] = prompt.clone();
         }
-        if request.meta_info {
-            let entries: Vec<Value> =
-                tokens.iter().map(|(id, log)| json!([log, id, null])).collect();
-            choice_body["meta_info"] = version_of(choice);
-            choice_body["meta_info"]["output_token_logprobs"] = entries.into();
+        if let Some(spans) = choice.spans() {
+            body["weight_versions"] = spans;
         }
-        choice_body
+        body
     });
-    let mut whole = envelope(request.kind, "chat.completion", choices.collect());
-    whole["usage"] = usage(script);
-    whole["metadata"] = version_of(&script.choices[0]);
-    whole
+    let mut body = envelope(request.kind, "chat.completion", choices.collect());
+    body["usage"] = usage(script);
+    if request.is_sglang {
+        body["metadata"] = version_of(&script.choices[0]);
+    } else if is_chat {
+        body["prompt_token_ids"] = prompt;
+    }
+    body
 }
 
-fn version_of(choice: &SaidChoice) -> Value {
+fn version_of(choice: &ScriptedChoice) -> Value {
     match choice.spans() {
         Some(spans) => json!({ "weight_version": "2", "weight_versions": spans }),
         None => json!({ "weight_version": "default" }),

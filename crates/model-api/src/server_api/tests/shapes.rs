@@ -14,11 +14,11 @@ fn parse_events(
     events: &[(Value, Option<u64>)],
     end: ResponseEnd,
 ) -> Result<ModelResponse, ResponseParseError> {
-    let mut reader = parser_of(ServerKind::Vllm, call);
+    let mut parser = parser_of(ServerKind::Vllm, call);
     for (event, version) in events {
-        reader.parse_event(&event.to_string(), TokenSource { version: *version })?;
+        parser.parse_event(&event.to_string(), TokenSource { version: *version })?;
     }
-    reader.finish(end)
+    parser.finish(end)
 }
 
 /// A chunk of a chat, with a log-probability of minus its id for each token.
@@ -99,10 +99,10 @@ fn tokens_have_the_current_version_if_the_server_reports_none() {
         (piece(&[3], None), None),
         (piece(&[4], Some("stop")), Some(5)),
     ];
-    let answer = parse_events(&streamed(), &events, ResponseEnd::Complete).unwrap();
-    let versions: Vec<Option<u64>> = answer.choices[0].versions.iter().collect();
+    let response = parse_events(&streamed(), &events, ResponseEnd::Complete).unwrap();
+    let versions: Vec<Option<u64>> = response.choices[0].versions.iter().collect();
     assert_eq!(versions, [Some(4), Some(4), None, Some(5)]);
-    assert_eq!(answer.choices[0].logprobs, Some(vec![-1.0, -2.0, -3.0, -4.0]));
+    assert_eq!(response.choices[0].logprobs, Some(vec![-1.0, -2.0, -3.0, -4.0]));
 }
 
 #[test]
@@ -111,8 +111,8 @@ fn versions_of_the_server_take_precedence() {
         let mut last = piece(&[3], Some("stop"));
         last["choices"][0]["weight_versions"] = reported;
         let events = [(piece(&[1, 2], None), Some(4)), (last, Some(5))];
-        let answer = parse_events(&streamed(), &events, ResponseEnd::Complete)?;
-        Ok::<_, ResponseParseError>(answer.choices[0].versions.iter().collect::<Vec<_>>())
+        let response = parse_events(&streamed(), &events, ResponseEnd::Complete)?;
+        Ok::<_, ResponseParseError>(response.choices[0].versions.iter().collect::<Vec<_>>())
     };
     let span = |version: &str, start: u32, end: u32| {
         let mut span = json!({ "start": start, "end": end });
@@ -123,7 +123,7 @@ fn versions_of_the_server_take_precedence() {
         versions(json!([span("v7", 0, 1), span("8", 1, 3)])),
         Ok(vec![Some(7), Some(8), Some(8)])
     );
-    // Names that somebody else gave mean nothing to us; a server that was never reported has none.
+    // Names of others are unknown versions; the default name is the current version.
     assert_eq!(versions(json!([span("lora", 0, 3)])), Ok(vec![None; 3]));
     assert_eq!(versions(json!([span("default", 0, 3)])), Ok(vec![Some(5); 3]));
     // Of tokens that it leaves out in the middle nothing is known; the rest is not reported yet.
@@ -169,14 +169,14 @@ fn inconsistent_responses_are_refused() {
 
 #[test]
 fn responses_that_cannot_be_recorded_are_forwarded() {
-    let mut reader = parser_of(ServerKind::Vllm, &streamed());
+    let mut parser = parser_of(ServerKind::Vllm, &streamed());
     let mut bad = piece(&[1], Some("stop"));
     bad["choices"][0]["token_ids"] = "nonsense".into();
-    let got = reader.parse_event(&bad.to_string(), NOW).unwrap();
+    let got = parser.parse_event(&bad.to_string(), NOW).unwrap();
     let got: Value = serde_json::from_slice(&got[0]).unwrap();
     assert_eq!(got["choices"][0]["delta"]["content"], "x");
     assert_eq!(got["choices"][0]["finish_reason"], "stop");
-    assert!(reader.finish(ResponseEnd::Complete).is_err());
+    assert!(parser.finish(ResponseEnd::Complete).is_err());
 }
 
 #[test]
@@ -184,70 +184,70 @@ fn a_response_without_token_ids_has_no_tokens() {
     let mut old = piece(&[1], Some("stop"));
     old["choices"][0].as_object_mut().unwrap().remove("token_ids");
     let usage = json!({ "choices": [], "usage": { "completion_tokens": 1 } });
-    let answer =
+    let response =
         parse_events(&streamed(), &[(old, Some(1)), (usage, Some(1))], ResponseEnd::Complete)
             .unwrap();
-    assert_eq!(answer.prompt, None);
-    assert_eq!(answer.choices[0].tokens, None);
-    assert_eq!(answer.choices[0].logprobs, None);
-    assert_eq!(answer.choices[0].versions.tokens(), 0);
-    assert_eq!(answer.choices[0].reply, json!({ "role": "assistant", "content": "x" }));
+    assert_eq!(response.prompt, None);
+    assert_eq!(response.choices[0].tokens, None);
+    assert_eq!(response.choices[0].logprobs, None);
+    assert_eq!(response.choices[0].versions.tokens(), 0);
+    assert_eq!(response.choices[0].reply, json!({ "role": "assistant", "content": "x" }));
 }
 
 #[test]
 fn errors_of_the_server_differ_from_invalid_responses() {
-    let mut reader = parser_of(ServerKind::Vllm, &streamed());
-    reader.parse_event(&piece(&[1], None).to_string(), NOW).unwrap();
+    let mut parser = parser_of(ServerKind::Vllm, &streamed());
+    parser.parse_event(&piece(&[1], None).to_string(), NOW).unwrap();
     let error = json!({ "error": { "message": "out of memory", "code": 500 } }).to_string();
-    let error_of_parser = reader.parse_event(&error, NOW).unwrap_err();
+    let error_of_parser = parser.parse_event(&error, NOW).unwrap_err();
     assert_eq!(error_of_parser.0, "the server failed: out of memory");
-    assert_eq!(reader.server_error(), Some(error.as_str()));
+    assert_eq!(parser.server_error(), Some(error.as_str()));
     let error = json!({ "object": "error", "message": "too long" }).to_string();
-    let error_of_parser = reader.parse_event(&error, NOW).unwrap_err();
+    let error_of_parser = parser.parse_event(&error, NOW).unwrap_err();
     assert_eq!(error_of_parser.0, "the server failed: too long");
-    assert_eq!(reader.server_error(), Some(error.as_str()));
-    let mut reader = parser_of(ServerKind::Vllm, &streamed());
-    for nonsense in ["", "<html>", "[]", "7", "{\"choices\":7}", "{\"choices\":[7]}"] {
-        let error_of_parser = reader.parse_event(nonsense, NOW).unwrap_err();
+    assert_eq!(parser.server_error(), Some(error.as_str()));
+    let mut parser = parser_of(ServerKind::Vllm, &streamed());
+    for invalid in ["", "<html>", "[]", "7", "{\"choices\":7}", "{\"choices\":[7]}"] {
+        let error_of_parser = parser.parse_event(invalid, NOW).unwrap_err();
         assert!(error_of_parser.0.contains("invalid response of the server"), "{error_of_parser}");
     }
-    assert!(reader.parse_full(b"{}", NOW).is_err());
-    assert!(reader.parse_full(b"\xff", NOW).is_err());
-    assert_eq!(reader.server_error(), None);
+    assert!(parser.parse_full(b"{}", NOW).is_err());
+    assert!(parser.parse_full(b"\xff", NOW).is_err());
+    assert_eq!(parser.server_error(), None);
 }
 
 #[test]
 fn unknown_fields_are_forwarded_unchanged() {
-    let mut reader = parser_of(ServerKind::Vllm, &streamed());
+    let mut parser = parser_of(ServerKind::Vllm, &streamed());
     let event = concat!(
         r#"{"z":1.0,"id":"x","model":"y","new":{"b":[1e2, 2]},"choices":[{"index":0,"delta":"#,
         r#"{"content":"\u00e9","novel":{"a":1}},"finish_reason":null,"logprobs":null}],"a":0}"#
     );
-    let got = reader.parse_event(event, NOW).unwrap();
+    let got = parser.parse_event(event, NOW).unwrap();
     let wanted = event.replace("\"x\"", "\"turn-1\"").replace("\"y\"", "\"ours\"");
     assert_eq!(str::from_utf8(&got[0]).unwrap(), wanted);
     let alive = r#"{"type": "ping"}"#;
-    assert_eq!(reader.parse_event(alive, NOW).unwrap(), [alive]);
-    let answer = reader.finish(ResponseEnd::Aborted).unwrap();
+    assert_eq!(parser.parse_event(alive, NOW).unwrap(), [alive]);
+    let response = parser.finish(ResponseEnd::Aborted).unwrap();
     let reply = json!({ "role": "assistant", "content": "é", "novel": { "a": 1 } });
-    assert_eq!(answer.choices[0].reply, reply);
+    assert_eq!(response.choices[0].reply, reply);
 }
 
 #[test]
 fn an_aborted_response_keeps_only_tokens_with_log_probabilities() {
     let call = call(CallKind::Completion, json!({ "stream": true }));
-    let mut reader = parser_of(ServerKind::Sglang, &call);
+    let mut parser = parser_of(ServerKind::Sglang, &call);
     let event = json!({ "choices": [{
         "index": 0, "text": "ab", "token_ids": [1, 2], "prompt_token_ids": [9],
         "logprobs": { "token_logprobs": [-0.5] }, "finish_reason": null,
     }]});
-    reader.parse_event(&event.to_string(), NOW).unwrap();
-    let answer = reader.finish(ResponseEnd::Aborted).unwrap();
-    assert_eq!(answer.prompt, Some(vec![9]));
-    assert_eq!(answer.choices[0].tokens, Some(vec![1]));
-    assert_eq!(answer.choices[0].logprobs, Some(vec![-0.5]));
-    assert_eq!(answer.choices[0].versions.tokens(), 1);
-    assert_eq!(answer.choices[0].reply, "ab");
+    parser.parse_event(&event.to_string(), NOW).unwrap();
+    let response = parser.finish(ResponseEnd::Aborted).unwrap();
+    assert_eq!(response.prompt, Some(vec![9]));
+    assert_eq!(response.choices[0].tokens, Some(vec![1]));
+    assert_eq!(response.choices[0].logprobs, Some(vec![-0.5]));
+    assert_eq!(response.choices[0].versions.tokens(), 1);
+    assert_eq!(response.choices[0].reply, "ab");
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn the_last_version_labels_all_tokens_only_if_it_never_changed() {
     let versions = |kind: CallKind, reported: Value, version: Option<u64>| {
         let call = call(kind, json!({}));
         let mut choice = json!({ "index": 0, "finish_reason": "stop" });
-        let mut answer = json!({ "metadata": reported });
+        let mut response = json!({ "metadata": reported });
         if kind == CallKind::Chat {
             choice["meta_info"] = reported;
             choice["meta_info"]["output_token_logprobs"] = json!([[-1.0, 5, "x"], [-2.0, 6, null]]);
@@ -263,12 +263,12 @@ fn the_last_version_labels_all_tokens_only_if_it_never_changed() {
             choice["token_ids"] = json!([5, 6]);
             choice["logprobs"] = json!({ "token_logprobs": [-1.0, -2.0] });
         }
-        answer["choices"] = json!([choice]);
-        let mut reader = parser_of(ServerKind::Sglang, &call);
-        reader.parse_full(answer.to_string().as_bytes(), TokenSource { version }).unwrap();
-        let answer = reader.finish(ResponseEnd::Complete).unwrap();
-        assert_eq!(answer.choices[0].tokens, Some(vec![5, 6]));
-        answer.choices[0].versions.iter().collect::<Vec<_>>()
+        response["choices"] = json!([choice]);
+        let mut parser = parser_of(ServerKind::Sglang, &call);
+        parser.parse_full(response.to_string().as_bytes(), TokenSource { version }).unwrap();
+        let response = parser.finish(ResponseEnd::Complete).unwrap();
+        assert_eq!(response.choices[0].tokens, Some(vec![5, 6]));
+        response.choices[0].versions.iter().collect::<Vec<_>>()
     };
     for kind in [CallKind::Chat, CallKind::Completion] {
         let last = json!({ "weight_version": "7" });
