@@ -13,7 +13,7 @@ pub struct CallInFlight {
     pub run: u32,
     /// `None`: the trained model.
     pub model: Option<Arc<str>>,
-    /// Server of the last request. `None`: waits for record.
+    /// Server of the last request. `None`: it waits for one.
     pub server: Option<Arc<str>>,
     pub since: Instant,
 }

@@ -173,7 +173,7 @@ impl Relay {
             }
             Err(error) => StreamChunk::Last(renderer.error(&error), None),
         };
-        // A client that is cancelled_error by now finds its response when it asks again.
+        // A disconnected client gets the saved response when it retries.
         let _ = request.within(chunks.send(last)).await;
     }
 
@@ -193,7 +193,7 @@ impl Relay {
                 Ok(response) => {
                     request.observed.on_response(&response, version);
                     let saved = SavedResponse { stream: true, parts: Vec::new() };
-                    // What could not be saved was counted, and is an error of the run.
+                    // A failure was counted, and is an error of the run.
                     let _ = target.record(app, &request.call, response, saved).await;
                 }
                 Err(misread) => target.fail(app, RecordError::Misread(misread.0)),

@@ -81,7 +81,7 @@ pub(super) async fn identify(
     Ok(ServerIdentity { name, weights_path: root.map(str::to_owned), version })
 }
 
-/// Returns the version of the server's weights; none if the server does not report it.
+/// Returns the version of the server's weights. `None`: the server does not report it.
 pub(super) async fn version(
     server: &RegisteredServer,
     timeout: Duration,
@@ -101,7 +101,7 @@ pub(super) async fn version(
     Ok(None)
 }
 
-/// Returns the reason why servers of a kind cannot be given other weights, if so.
+/// Returns the reason why servers of a kind cannot update their weights, if so.
 pub(super) fn cannot_update(kind: ServerKind) -> Option<&'static str> {
     server_api(kind).weight_control().err()
 }

@@ -46,7 +46,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<usize>().prop_map(Event::Leave),
         1 => (server.clone(), any::<bool>()).prop_map(|(id, is_gone)| Event::Wrong(id, is_gone)),
         1 => server.clone().prop_map(Event::Well),
-        2 => (server.clone(), any::<Option<bool>>()).prop_map(|(id, outcome)| Event::Check(id, outcome)),
+        2 => (server.clone(), any::<Option<bool>>()).prop_map(|(id, end)| Event::Check(id, end)),
         1 => (server, any::<bool>()).prop_map(|(id, open)| Event::Duty(id, open)),
     ]
 }

@@ -45,7 +45,7 @@ pub struct CommitReport {
     /// Steps finished by this commit: 0 if nothing was queued, 2 if one was left over.
     pub steps: u64,
     pub experiences: u64,
-    /// Choices without tokens, which make_experiences no experience.
+    /// Choices without tokens, which make no experience.
     pub empty: u64,
     /// Choices that could not be merged.
     pub invalid: u64,
@@ -166,7 +166,7 @@ impl StepContent {
     }
 }
 
-/// Makes the experiences of a feedback. Equal turns make_experiences equal bytes.
+/// Makes the experiences of a feedback. Equal turns make equal bytes.
 fn make_experiences(step: u64, member: &Member, turns: &[Vec<u8>]) -> StepContent {
     let mut content = StepContent::default();
     let mut read = Vec::with_capacity(turns.len());

@@ -1,7 +1,7 @@
 //! Content of the database and all SQL statements. Callers have begun a transaction.
 //!
 //! A recorded choice is a row of `proxy_history`: without feedback, then queued, then committed,
-//! when only its id is left. Feedback is a row of `proxy_feedback` until its step is execute; a step
+//! when only its id is left. Feedback is a row of `proxy_feedback` until its step is done; a step
 //! is a row of `proxy_step`. `proxy_state` has the name of the store and counters.
 
 use std::collections::BTreeMap;
@@ -332,7 +332,7 @@ impl Tables {
         })
     }
 
-    /// Marks a step as execute, and drops its content.
+    /// Marks a step as done, and drops its content.
     pub(super) fn settle(&mut self, execute: &CommittedRow) -> Result<(), StoreError> {
         let CommittedRow { step, experiences, metrics } = execute;
         let settled = self.execute(|c| {

@@ -304,13 +304,13 @@ proptest! {
                         ids.dedup();
                         let names: Vec<String> = ids.iter().map(u8::to_string).collect();
                         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                        let receipt_of_feedback = serve.feedback(feedback(&names, 1.0, "t", 0)).await.unwrap();
-                        let FeedbackOutcome::Taken(receipt_of_feedback) = receipt_of_feedback else { panic!("{receipt_of_feedback:?}") };
+                        let taken = serve.feedback(feedback(&names, 1.0, "t", 0)).await.unwrap();
+                        let FeedbackOutcome::Taken(taken) = taken else { panic!() };
                         let known = ids.iter().filter(|id| kept.contains(id));
                         let (old, new): (Vec<u8>, Vec<u8>) =
                             known.partition(|id| given.contains(*id));
-                        assert_eq!(receipt_of_feedback.accepted, new.len() as u64);
-                        assert_eq!(receipt_of_feedback.already, old.len() as u64);
+                        assert_eq!(taken.accepted, new.len() as u64);
+                        assert_eq!(taken.already, old.len() as u64);
                         given.extend(new);
                     }
                     Event::Commit { before, after } => {

@@ -116,7 +116,7 @@ fn kinds() -> impl Strategy<Value = CallKind> {
     prop_oneof![Just(CallKind::Chat), Just(CallKind::Completion)]
 }
 
-fn requested_call(
+fn call_for(
     kind: CallKind,
     [stream, ids, logprobs, usage]: [bool; 4],
     choices: usize,
@@ -141,7 +141,7 @@ proptest! {
         script in scripted_response(),
         cuts in prop::collection::vec(any::<usize>(), 0..20),
     ) {
-        let call = requested_call(kind, wanted, script.choices.len());
+        let call = call_for(kind, wanted, script.choices.len());
         let (forwarded, response) = through(ServerKind::Vllm, &call, &script, &cuts);
         check(&response, &script, kind, |_| true);
         prop_assert_eq!(forwarded, direct(ServerKind::Vllm, &call, &script));
@@ -158,7 +158,7 @@ proptest! {
     ) {
         // Chats do not bring `token_ids`, and streams of them not what we compare with.
         let text = kind == CallKind::Completion;
-        let call = requested_call(kind, [stream && text, ids && text, logprobs, usage], script.choices.len());
+        let call = call_for(kind, [stream && text, ids && text, logprobs, usage], script.choices.len());
         let (forwarded, response) = through(ServerKind::Sglang, &call, &script, &cuts);
         let of_first = !call.stream;
         check(&response, &script, kind, |index| kind == CallKind::Chat || (of_first && index == 0));
@@ -171,7 +171,7 @@ proptest! {
         logprobs in any::<bool>(),
         script in scripted_response(),
     ) {
-        let call = requested_call(CallKind::Chat, [true, false, logprobs, usage], script.choices.len());
+        let call = call_for(CallKind::Chat, [true, false, logprobs, usage], script.choices.len());
         let (events, response) = through(ServerKind::Sglang, &call, &script, &[]);
         check(&response, &script, CallKind::Chat, |_| true);
         // A client puts the events together like those of any other server.
@@ -204,7 +204,7 @@ proptest! {
         wanted in any::<[bool; 4]>(),
         script in scripted_response(),
     ) {
-        let call = requested_call(kind, wanted, script.choices.len());
+        let call = call_for(kind, wanted, script.choices.len());
         let outgoing = server_api(ServerKind::Openai).upstream_body(&call, "theirs", "request-1");
         let mut sent = call.body.clone();
         sent.insert("model".to_owned(), "theirs".into());
@@ -218,7 +218,7 @@ proptest! {
                 true => parser_of.parse_event(&part, NOW).unwrap(),
                 false => parser_of.parse_full(part.as_bytes(), NOW).unwrap(),
             };
-            forwarded.extend(parts.iter().map(|part| serde_json::from_slice::<Value>(part).unwrap()));
+            forwarded.extend(parts.iter().map(|p| serde_json::from_slice::<Value>(p).unwrap()));
         }
         prop_assert_eq!(forwarded, direct(ServerKind::Vllm, &call, &script));
         let response = parser_of.finish(ResponseEnd::Complete).unwrap();
@@ -234,7 +234,7 @@ proptest! {
         script in scripted_response(),
         stop in any::<prop::sample::Index>(),
     ) {
-        let call = requested_call(CallKind::Completion, [true, false, false, false], script.choices.len());
+        let call = call_for(CallKind::Completion, [true, false, false, false], script.choices.len());
         let outgoing = server_api(kind_of_server).upstream_body(&call, "theirs", "request-1");
         let sent = server::answer(kind_of_server, call.kind, &outgoing.body, &script);
         let stop = stop.index(sent.len());
@@ -264,7 +264,7 @@ proptest! {
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         end in prop_oneof![Just(ResponseEnd::Complete), Just(ResponseEnd::Aborted)],
     ) {
-        let call = requested_call(kind, [stream, false, false, false], script.choices.len());
+        let call = call_for(kind, [stream, false, false, false], script.choices.len());
         let outgoing = server_api(kind_of_server).upstream_body(&call, "theirs", "request-1");
         let mut parser_of = parser_of(kind_of_server, &call);
         for part in server::answer(kind_of_server, kind, &outgoing.body, &script) {

@@ -275,7 +275,7 @@ proptest! {
         let recorded = ids(&clients.recorder);
         let distinct: HashSet<String> = recorded.iter().cloned().collect();
         prop_assert_eq!(distinct.len(), recorded.len());
-        prop_assert!(clients.received.is_subset(&distinct), "{:?} {:?}", clients.received, distinct);
+        prop_assert!(clients.received.is_subset(&distinct), "{clients:?} {distinct:?}");
         for experience in clients.recorder.experiences(0).unwrap() {
             let info = experience.info.value();
             let id = info["message_ids"][0].as_str().unwrap();
