@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use serde_json::json;
 
-use super::generation_state::GenerationState;
+use super::server_api::MockApi;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ApiError {
@@ -33,8 +33,8 @@ impl ApiError {
         self
     }
 
-    /// Renders the error in the form of the server kind.
-    pub(super) fn response(&self, state: &GenerationState) -> Response {
+    /// Renders the error in the form of a server kind.
+    pub(super) fn render(&self, api: &dyn MockApi) -> Response {
         let kind = match self.status {
             StatusCode::BAD_REQUEST => "BadRequestError",
             StatusCode::NOT_FOUND => "NotFoundError",
@@ -48,6 +48,15 @@ impl ApiError {
             "param": self.param,
             "code": self.status.as_u16(),
         });
-        (self.status, Json(state.api.error_body(error))).into_response()
+        (self.status, Json(api.error_body(error))).into_response()
+    }
+}
+
+/// The middleware renders the error, since its form depends on the server kind.
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = self.status.into_response();
+        response.extensions_mut().insert(self);
+        response
     }
 }

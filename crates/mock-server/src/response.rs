@@ -30,14 +30,14 @@ pub(super) async fn respond(
     state.count(|counts| counts.requests += 1);
     let request = match request {
         Ok(request) => request,
-        Err(error) => return error.response(state),
+        Err(error) => return error.into_response(),
     };
     let fault = state.lock().faults.next();
     match fault {
         Some(MockFault::Status(status)) => {
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             state.count(|counts| counts.failed += 1);
-            return ApiError::new(status, "injected fault").response(state);
+            return ApiError::new(status, "injected fault").into_response();
         }
         Some(MockFault::Cut) => {
             state.count(|counts| counts.failed += 1);

@@ -26,6 +26,7 @@ use super::response::respond;
 const MAX_BODY_BYTES: usize = 64 << 20;
 
 pub(super) type SharedState = Arc<GenerationState>;
+type JsonResult = Result<Json<Value>, ApiError>;
 
 /// Differences between server kinds. The default methods are those of a plain OpenAI server.
 pub(super) trait MockApi: Debug + Send + Sync {
@@ -124,7 +125,11 @@ async fn authenticate(State(state): State<SharedState>, request: Request, next: 
             return (StatusCode::UNAUTHORIZED, body).into_response();
         }
     }
-    next.run(request).await
+    let response = next.run(request).await;
+    match response.extensions().get::<ApiError>() {
+        Some(error) => error.render(state.api),
+        None => response,
+    }
 }
 
 /// JSON of a request; an empty body counts as an empty object.
@@ -132,17 +137,19 @@ async fn authenticate(State(state): State<SharedState>, request: Request, next: 
 struct Body(Value);
 
 impl FromRequest<SharedState> for Body {
-    type Rejection = Response;
+    type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &SharedState) -> Result<Self, Response> {
-        let refused = |message: String| ApiError::bad_request(message).response(state);
+    async fn from_request(request: Request, _: &SharedState) -> Result<Self, ApiError> {
         let bytes = axum::body::to_bytes(request.into_body(), MAX_BODY_BYTES).await;
-        let bytes = bytes.map_err(|error| refused(format!("cannot read the body: {error}")))?;
+        let bytes = bytes
+            .map_err(|error| ApiError::bad_request(format!("cannot read the body: {error}")))?;
         if bytes.is_empty() {
             return Ok(Self(json!({})));
         }
         let value = serde_json::from_slice(&bytes);
-        value.map(Self).map_err(|error| refused(format!("JSON decode error: {error}")))
+        value
+            .map(Self)
+            .map_err(|error| ApiError::bad_request(format!("JSON decode error: {error}")))
     }
 }
 

@@ -30,15 +30,15 @@ use crate::options::TokenCounts;
 #[derive(Debug)]
 pub(crate) struct GatewayMetrics {
     registry: Registry,
-    seconds: Family<EndpointLabels, Histogram, fn() -> Histogram>,
-    added_seconds: Family<EndpointLabels, Histogram, fn() -> Histogram>,
+    seconds: Family<Label, Histogram, fn() -> Histogram>,
+    added_seconds: Family<Label, Histogram, fn() -> Histogram>,
     pub(super) values: Values,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Values {
     requests: Family<RequestLabels, Counter>,
-    tokens: Family<TokenLabels, Counter>,
+    tokens: Family<Label, Counter>,
     in_flight: Gauge,
     waiting: Gauge,
     sessions: Gauge,
@@ -58,20 +58,13 @@ pub(super) struct Values {
     pub(super) given_up: Counter,
 }
 
+/// One label with its value.
+type Label = [(&'static str, &'static str); 1];
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
     endpoint: &'static str,
     status: u16,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct EndpointLabels {
-    endpoint: &'static str,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct TokenLabels {
-    kind: &'static str,
 }
 
 /// Buckets from 0.1 ms to more than an hour.
@@ -99,12 +92,12 @@ impl GatewayMetrics {
     /// Creates common labels with the value zero, so that they are not absent.
     fn begin(&self) {
         for kind in ["prompt", "completion"] {
-            drop(self.values.tokens.get_or_create(&TokenLabels { kind }));
+            drop(self.values.tokens.get_or_create(&[("kind", kind)]));
         }
         for endpoint in CLIENT_APIS.iter().map(|api| api.name()) {
             drop(self.values.requests.get_or_create(&RequestLabels { endpoint, status: 200 }));
-            drop(self.seconds.get_or_create(&EndpointLabels { endpoint }));
-            drop(self.added_seconds.get_or_create(&EndpointLabels { endpoint }));
+            drop(self.seconds.get_or_create(&[("endpoint", endpoint)]));
+            drop(self.added_seconds.get_or_create(&[("endpoint", endpoint)]));
         }
     }
 
@@ -162,16 +155,16 @@ impl GatewayMetrics {
     pub(super) fn answered(&self, answer: &ModelResponse) {
         if let Some(prompt) = &answer.prompt {
             let count = u64::try_from(prompt.len()).unwrap_or(u64::MAX);
-            self.values.tokens.get_or_create(&TokenLabels { kind: "prompt" }).inc_by(count);
+            self.values.tokens.get_or_create(&[("kind", "prompt")]).inc_by(count);
         }
         let completions = answer.choices.iter().filter_map(|choice| choice.tokens.as_ref());
         let count = u64::try_from(completions.map(Vec::len).sum::<usize>()).unwrap_or(u64::MAX);
-        self.values.tokens.get_or_create(&TokenLabels { kind: "completion" }).inc_by(count);
+        self.values.tokens.get_or_create(&[("kind", "completion")]).inc_by(count);
         self.values.aborted.inc_by(u64::from(answer.end == ResponseEnd::Aborted));
     }
 
     pub(crate) fn token_counts(&self) -> TokenCounts {
-        let count = |kind| self.values.tokens.get_or_create(&TokenLabels { kind }).get();
+        let count = |kind| self.values.tokens.get_or_create(&[("kind", kind)]).get();
         TokenCounts { prompt: count("prompt"), answer: count("completion") }
     }
 
@@ -233,7 +226,7 @@ impl Drop for CallTimer {
     fn drop(&mut self) {
         let metrics = &self.app.metrics;
         metrics.values.in_flight.dec();
-        let endpoint = EndpointLabels { endpoint: self.endpoint };
+        let endpoint = [("endpoint", self.endpoint)];
         let took = self.began.elapsed();
         metrics.seconds.get_or_create(&endpoint).observe(took.as_secs_f64());
         let added = took.saturating_sub(self.upstream);

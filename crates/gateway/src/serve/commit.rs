@@ -53,6 +53,12 @@ pub struct CommitReport {
 }
 
 impl CommitReport {
+    fn add(&mut self, other: &Self) {
+        self.experiences += other.experiences;
+        self.empty += other.empty;
+        self.invalid += other.invalid;
+    }
+
     pub fn body(&self) -> Value {
         json!({
             "status": if self.steps == 0 { "empty" } else { "committed" },
@@ -117,81 +123,66 @@ impl CommitQueue {
 
     async fn deliver(&self, fixed: Fixed, committed: &mut CommitReport) -> Result<(), CommitError> {
         let Fixed { step, key } = fixed;
-        let mut content = StepContent::default();
+        let (mut payloads, mut step_report) = (Vec::new(), CommitReport::default());
         for member in self.store.run(move |tables| tables.members(step)).await? {
             let turns = self.store.run(move |tables| tables.turns(member.id)).await?;
             let work = move || make_experiences(step, &member, &turns);
-            let one = tokio::task::spawn_blocking(work).await.map_err(|error| {
+            let (payload, report) = tokio::task::spawn_blocking(work).await.map_err(|error| {
                 CommitError::Undelivered { step, reason: format!("merging failed: {error}") }
             })?;
-            content.add(one);
+            payloads.extend(payload);
+            step_report.add(&report);
         }
         let undelivered = |reason| CommitError::Undelivered { step, reason };
-        let metrics = if content.payloads.is_empty() {
+        let metrics = if payloads.is_empty() {
             Metrics::new()
         } else {
-            let step = CommitStep { number: step, key, payloads: content.payloads };
+            let step = CommitStep { number: step, key, payloads };
             self.committer.deliver(step).await.map_err(undelivered)?
         };
         let metrics_text = metrics_json(&metrics).to_string();
-        let experiences = content.experiences;
+        let CommitReport { experiences, empty, invalid, .. } = step_report;
         let row = CommittedRow { step, experiences, metrics: metrics_text };
         self.store.run(move |tables| tables.settle(&row)).await?;
-        let (empty, invalid) = (content.empty, content.invalid);
         tracing::info!(step, experiences, empty, invalid, "step committed");
         committed.step = step;
         committed.steps += 1;
-        committed.experiences += experiences;
-        committed.empty += empty;
-        committed.invalid += invalid;
+        committed.add(&step_report);
         committed.metrics = metrics;
         Ok(())
     }
 }
 
-#[derive(Debug, Default)]
-struct StepContent {
-    payloads: Vec<Bytes>,
-    experiences: u64,
-    empty: u64,
-    invalid: u64,
-}
-
-impl StepContent {
-    fn add(&mut self, other: Self) {
-        self.payloads.extend(other.payloads);
-        self.experiences += other.experiences;
-        self.empty += other.empty;
-        self.invalid += other.invalid;
-    }
-}
-
 /// Makes the experiences of a feedback. Equal turns make equal bytes.
-fn make_experiences(step: u64, member: &Member, turns: &[Vec<u8>]) -> StepContent {
-    let mut content = StepContent::default();
+fn make_experiences(
+    step: u64,
+    member: &Member,
+    turns: &[Vec<u8>],
+) -> (Option<Bytes>, CommitReport) {
+    let mut report = CommitReport::default();
     let mut read = Vec::with_capacity(turns.len());
     for turn in turns {
         match serde_json::from_slice::<Turn>(turn) {
             Ok(turn) => read.push(turn),
             Err(error) => {
                 tracing::error!(%error, feedback = member.id, "recorded turn invalid");
-                content.invalid += 1;
+                report.invalid += 1;
             }
         }
     }
     match merged(step, member, &read) {
         Ok((payload, experiences, empty)) => {
-            content.payloads.extend((experiences > 0).then_some(payload));
-            content.experiences = experiences;
-            content.empty = empty;
+            report.experiences = experiences;
+            report.empty = empty;
+            ((experiences > 0).then_some(payload), report)
         }
         Err(error) => {
             // Skipped: otherwise it would block every later commit.
             tracing::error!(%error, feedback = member.id, "turns cannot be merged");
-            content.invalid += read.len() as u64;
+            report.invalid += read.len() as u64;
+            (None, report)
         }
     }
-    content
 }
 
 fn merged(step: u64, member: &Member, turns: &[Turn]) -> Result<(Bytes, u64, u64), RecordError> {

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use self::format::{Chat, Generate, SglangStyle};
 use super::format::CompletionFormat;
-use super::{Body, Format, MockApi, RequestIds, SharedState, required};
+use super::{Body, Format, JsonResult, MockApi, RequestIds, SharedState, required};
 use crate::api_error::ApiError;
 use crate::generation_state::{GenerationState, PauseMode, WeightSource};
 use crate::request::{self, CHAT_PATH, MockRequest, number, object, prompts};
@@ -157,18 +157,15 @@ fn is_set(body: &Value, name: &str, default: bool) -> bool {
     body.get(name).and_then(Value::as_bool).unwrap_or(default)
 }
 
-async fn update_version(State(state): Shared, Body(body): Body) -> Response {
-    let name = match required(&body, "new_version") {
-        Ok(name) => name,
-        Err(error) => return error.response(&state),
-    };
+async fn update_version(State(state): Shared, Body(body): Body) -> JsonResult {
+    let name = required(&body, "new_version")?;
     // As SGLang does: a new name aborts all requests by default.
     if is_set(&body, "abort_all_requests", true) {
         state.abort(|_| true);
     }
     state.rename(name);
     let message = format!("Weight version updated to {name}");
-    Json(json!({ "success": true, "message": message, "new_version": name })).into_response()
+    Ok(Json(json!({ "success": true, "message": message, "new_version": name })))
 }
 
 /// Replaces the weights. Waits for running requests and admits none, unless generation is paused:
@@ -212,13 +209,10 @@ fn updated(message: Result<String, String>, mut content: Value) -> Response {
     (status, Json(content)).into_response()
 }
 
-async fn update_from_disk(State(state): Shared, Body(body): Body) -> Response {
-    let path = match required(&body, "model_path") {
-        Ok(path) => path,
-        Err(error) => return error.response(&state),
-    };
+async fn update_from_disk(State(state): Shared, Body(body): Body) -> Result<Response, ApiError> {
+    let path = required(&body, "model_path")?;
     let content = |running: u64| json!({ "num_paused_requests": running });
-    update(&state, &body, WeightSource::Directory(path), content).await
+    Ok(update(&state, &body, WeightSource::Directory(path), content).await)
 }
 
 async fn init_group() -> Response {
@@ -241,7 +235,7 @@ async fn abort(State(state): Shared, Body(body): Body) -> StatusCode {
     StatusCode::OK
 }
 
-async fn pause(State(state): Shared, Body(body): Body) -> Response {
+async fn pause(State(state): Shared, Body(body): Body) -> JsonResult {
     let mode = match body.get("mode").and_then(Value::as_str).unwrap_or("abort") {
         "abort" => PauseMode::Abort,
         "retract" | "in_place" => PauseMode::Keep,
@@ -249,12 +243,12 @@ async fn pause(State(state): Shared, Body(body): Body) -> Response {
             let message = format!(
                 "Invalid mode: '{other}'. Expected one of ['abort', 'retract', 'in_place']."
             );
-            return ApiError::bad_request(message).at("mode").response(&state);
+            return Err(ApiError::bad_request(message).at("mode"));
         }
     };
     state.pause(mode).await;
     let message = "Generation paused successfully.";
-    Json(json!({ "message": message, "status": "ok" })).into_response()
+    Ok(Json(json!({ "message": message, "status": "ok" })))
 }
 
 async fn resume(State(state): Shared) -> Json<Value> {

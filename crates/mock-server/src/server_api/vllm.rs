@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::openai::OpenaiStyle;
-use super::{Body, Format, MockApi, RequestIds, SharedState, required};
+use super::{Body, Format, JsonResult, MockApi, RequestIds, SharedState, required};
 use crate::api_error::ApiError;
 use crate::generation_state::{PauseMode, WeightSource};
 use crate::request::MockRequest;
@@ -69,7 +69,7 @@ struct PauseQuery {
     wait_for_inflight_requests: bool,
 }
 
-async fn pause(State(state): Shared, Query(query): Query<PauseQuery>) -> Response {
+async fn pause(State(state): Shared, Query(query): Query<PauseQuery>) -> JsonResult {
     let mode = match query.mode.as_deref() {
         None if query.wait_for_inflight_requests => PauseMode::Wait,
         None | Some("abort") => PauseMode::Abort,
@@ -77,11 +77,11 @@ async fn pause(State(state): Shared, Query(query): Query<PauseQuery>) -> Respons
         Some("keep") => PauseMode::Keep,
         Some(other) => {
             let message = format!("Input should be 'abort', 'wait' or 'keep', got {other}");
-            return ApiError::bad_request(message).at("mode").response(&state);
+            return Err(ApiError::bad_request(message).at("mode"));
         }
     };
     state.pause(mode).await;
-    Json(json!({ "status": "paused" })).into_response()
+    Ok(Json(json!({ "status": "paused" })))
 }
 
 async fn resume(State(state): Shared) -> Json<Value> {
@@ -124,17 +124,19 @@ async fn collective_rpc(State(state): Shared, Body(body): Body) -> Response {
     };
     if method != "reload_weights" {
         let message = format!("Method '{method}' is not implemented.");
-        return ApiError::server_error(message).response(&state);
+        return ApiError::server_error(message).into_response();
     }
     let named = body.pointer("/kwargs/weights_path").and_then(Value::as_str).map(str::to_owned);
     let Some(path) = named.or_else(|| state.lock().weights_path.clone()) else {
         let message = "no weights to reload: set weights_path";
-        return ApiError::server_error(message).response(&state);
+        return ApiError::server_error(message).into_response();
     };
-    match state.update(WeightSource::Directory(&path)).await {
-        Ok(_) => Json(json!({ "results": [null] })).into_response(),
-        Err(error) => error.response(&state),
-    }
+    state
+        .update(WeightSource::Directory(&path))
+        .await
+        .map_or_else(IntoResponse::into_response, |_| {
+            Json(json!({ "results": [null] })).into_response()
+        })
 }
 
 /// An error in FastAPI's form.
@@ -164,26 +166,21 @@ async fn update_weights(State(state): Shared, Body(body): Body) -> Response {
     Json(json!({ "message": "Weights updated" })).into_response()
 }
 
-async fn finish_update(State(state): Shared, Body(body): Body) -> Response {
+async fn finish_update(State(state): Shared, Body(body): Body) -> Result<Json<Value>, ApiError> {
     let pending = state.lock().pending.take();
-    if let Some(version) = pending
-        && let Err(error) = state.update(WeightSource::Sent(version)).await
-    {
-        return error.response(&state);
+    if let Some(version) = pending {
+        state.update(WeightSource::Sent(version)).await?;
     }
     if let Some(name) = body.get("weight_version").and_then(Value::as_str) {
         state.rename(name);
     }
-    Json(json!({ "message": "Weight update finished" })).into_response()
+    Ok(Json(json!({ "message": "Weight update finished" })))
 }
 
-async fn update_version(State(state): Shared, Body(body): Body) -> Response {
-    let name = match required(&body, "new_version") {
-        Ok(name) => name,
-        Err(error) => return error.response(&state),
-    };
+async fn update_version(State(state): Shared, Body(body): Body) -> Result<Json<Value>, ApiError> {
+    let name = required(&body, "new_version")?;
     state.rename(name);
-    Json(json!({ "success": true, "new_version": name })).into_response()
+    Ok(Json(json!({ "success": true, "new_version": name })))
 }
 
 async fn weight_info(State(state): Shared) -> Json<Value> {
