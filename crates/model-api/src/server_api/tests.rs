@@ -158,7 +158,8 @@ proptest! {
     ) {
         // Chats do not bring `token_ids`, and streams of them not what we compare with.
         let text = kind == CallKind::Completion;
-        let call = call_for(kind, [stream && text, ids && text, logprobs, usage], script.choices.len());
+        let fields = [stream && text, ids && text, logprobs, usage];
+        let call = call_for(kind, fields, script.choices.len());
         let (forwarded, response) = through(ServerKind::Sglang, &call, &script, &cuts);
         let of_first = !call.stream;
         check(&response, &script, kind, |index| kind == CallKind::Chat || (of_first && index == 0));
@@ -234,7 +235,8 @@ proptest! {
         script in scripted_response(),
         stop in any::<prop::sample::Index>(),
     ) {
-        let call = call_for(CallKind::Completion, [true, false, false, false], script.choices.len());
+        let fields = [true, false, false, false];
+        let call = call_for(CallKind::Completion, fields, script.choices.len());
         let outgoing = server_api(kind_of_server).upstream_body(&call, "theirs", "request-1");
         let sent = server::answer(kind_of_server, call.kind, &outgoing.body, &script);
         let stop = stop.index(sent.len());
