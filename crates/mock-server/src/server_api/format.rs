@@ -8,7 +8,7 @@ use crate::text::Tokenizer;
 
 pub(super) const CREATED: u64 = 1_700_000_000;
 pub(super) const CHUNK: &str = "chat.completion.chunk";
-const TEXT: &str = "text_completion";
+pub(super) const TEXT: &str = "text_completion";
 
 /// Renders the response of one endpoint of a server kind.
 pub(crate) trait Format: Send {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::MockApi;
 use super::format::{
-    CHUNK, CREATED, CompletionFormat, Format, Style, chat_logprobs, delta, is_first, message,
+    CHUNK, CREATED, CompletionFormat, Format, Style, TEXT, chat_logprobs, delta, is_first, message,
     returned_finish, returned_ids, returned_prompt, text_logprobs, token_text, usage,
 };
 use crate::api_error::ApiError;
@@ -135,6 +135,11 @@ impl Style for OpenaiStyle {
         body["usage"] = usage(generation);
         if self.is_vllm {
             body["kv_transfer_params"] = Value::Null;
+            if body["object"] == TEXT {
+                for choice in body["choices"].as_array_mut().into_iter().flatten() {
+                    choice["prompt_logprobs"] = Value::Null;
+                }
+            }
         }
     }
 }

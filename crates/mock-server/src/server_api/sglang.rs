@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use self::format::{Chat, Generate, SglangStyle};
 use super::format::CompletionFormat;
-use super::{Body, Format, JsonResult, MockApi, RequestIds, SharedState, required};
+use super::{Body, Format, JsonResult, MockApi, RequestIds, SharedState, health, required};
 use crate::api_error::ApiError;
 use crate::generation_state::{GenerationState, PauseMode, WeightSource};
 use crate::request::{self, CHAT_PATH, MockRequest, number, object, prompts};
@@ -26,6 +26,11 @@ impl MockApi for SglangMock {
     fn routes(&self) -> Router<SharedState> {
         Router::new()
             .route("/generate", post(generate))
+            .route("/health_generate", get(health))
+            .route("/metrics", get(metrics))
+            .route("/get_server_info", get(server_info))
+            .route("/server_info", get(server_info))
+            .route("/flush_cache", get(flush).post(flush))
             .route("/get_model_info", get(model_info))
             .route("/model_info", get(model_info))
             .route("/get_weight_version", get(weight_version))
@@ -131,6 +136,34 @@ fn native(state: &GenerationState, body: &Value) -> Result<MockRequest, ApiError
     }
     let plain = Value::Object(plain);
     request::parse(state, "/generate", id, prompts, logprobs, Some(max_tokens), &plain)
+}
+
+async fn metrics(State(state): Shared) -> String {
+    let counts = *state.counts.borrow();
+    let name = &state.options.model;
+    let line = |metric: &str, value: u64| {
+        format!("# TYPE sglang:{metric} gauge\nsglang:{metric}{{model_name=\"{name}\"}} {value}\n")
+    };
+    [line("num_running_reqs", counts.running), line("num_queue_reqs", counts.waiting)].concat()
+}
+
+async fn server_info(State(state): Shared) -> Json<Value> {
+    Json(json!({
+        "served_model_name": state.options.model,
+        "weight_version": state.version_name(),
+        "tp_size": 1,
+        "dp_size": 1,
+        "max_total_num_tokens": state.options.max_model_len,
+        "version": "0.5.23",
+    }))
+}
+
+async fn flush(State(state): Shared) -> Response {
+    if state.counts.borrow().running > 0 {
+        let text = "Flush cache failed, there are running requests.\n";
+        return (StatusCode::BAD_REQUEST, text).into_response();
+    }
+    "Cache flushed.\n".into_response()
 }
 
 async fn model_info(State(state): Shared) -> Json<Value> {

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::openai::OpenaiStyle;
-use super::{Body, Format, JsonResult, MockApi, RequestIds, SharedState, required};
+use super::{Body, Format, JsonResult, MockApi, RequestIds, SharedState, health, required};
 use crate::api_error::ApiError;
 use crate::generation_state::{PauseMode, WeightSource};
 use crate::request::MockRequest;
@@ -22,11 +22,18 @@ pub(super) struct VllmMock;
 impl MockApi for VllmMock {
     fn routes(&self) -> Router<SharedState> {
         Router::new()
+            .route("/ping", get(health).post(health))
+            .route("/version", get(|| async { Json(json!({ "version": "0.32.0" })) }))
+            .route("/load", get(load))
+            .route("/metrics", get(metrics))
+            .route("/tokenize", post(tokenize))
+            .route("/detokenize", post(detokenize))
             .route("/pause", post(pause))
             .route("/resume", post(resume))
             .route("/is_paused", get(is_paused))
             .route("/sleep", post(sleep))
             .route("/wake_up", post(wake_up))
+            .route("/is_sleeping", get(is_sleeping))
             .route("/reset_prefix_cache", post(|| async { Json(json!({ "success": true })) }))
             .route("/abort_requests", post(abort_requests))
             .route("/collective_rpc", post(collective_rpc))
@@ -36,6 +43,7 @@ impl MockApi for VllmMock {
             .route("/finish_weight_update", post(finish_update))
             .route("/update_weight_version", post(update_version))
             .route("/weight_info", get(weight_info))
+            .route("/get_world_size", get(|| async { Json(json!({ "world_size": 1 })) }))
     }
 
     fn owner(&self) -> &'static str {
@@ -59,6 +67,54 @@ impl MockApi for VllmMock {
     fn completion_format(&self, request: &MockRequest) -> Box<dyn Format> {
         OpenaiStyle { is_vllm: true, ids: request.wants("return_token_ids") }.completion()
     }
+}
+
+async fn load(State(state): Shared) -> Json<Value> {
+    let counts = *state.counts.borrow();
+    Json(json!({ "server_load": counts.running + counts.waiting }))
+}
+
+async fn metrics(State(state): Shared) -> String {
+    let counts = *state.counts.borrow();
+    let name = &state.options.model;
+    let line = |metric: &str, kind: &str, value: u64| {
+        format!("# TYPE vllm:{metric} {kind}\nvllm:{metric}{{model_name=\"{name}\"}} {value}\n")
+    };
+    [
+        line("num_requests_running", "gauge", counts.running),
+        line("num_requests_waiting", "gauge", counts.waiting),
+        line("request_success_total", "counter", counts.completed),
+    ]
+    .concat()
+}
+
+async fn tokenize(State(state): Shared, Body(body): Body) -> JsonResult {
+    let list = |name: &str| body.get(name).and_then(Value::as_array);
+    let tokens = match list("messages") {
+        Some(messages) => {
+            state.template.render(messages, list("tools").map_or(&[], Vec::as_slice))?
+        }
+        None => {
+            let prompt = body.get("prompt").and_then(Value::as_str);
+            let missing = || ApiError::bad_request("prompt must be a string").at("prompt");
+            state.template.tokenizer.encode(prompt.ok_or_else(missing)?)
+        }
+    };
+    Ok(Json(json!({
+        "count": tokens.len(),
+        "max_model_len": state.options.max_model_len,
+        "tokens": tokens,
+        "token_strs": null,
+    })))
+}
+
+async fn detokenize(State(state): Shared, Body(body): Body) -> JsonResult {
+    let Some(Value::Array(tokens)) = body.get("tokens") else {
+        return Err(ApiError::bad_request("tokens must be a list of ids").at("tokens"));
+    };
+    let ids = tokens.iter().filter_map(Value::as_i64).filter_map(|id| i32::try_from(id).ok());
+    let ids: Vec<i32> = ids.collect();
+    Ok(Json(json!({ "prompt": state.template.tokenizer.decode(&ids) })))
 }
 
 #[derive(Debug, Deserialize)]
@@ -103,6 +159,10 @@ async fn sleep(State(state): Shared) -> StatusCode {
 async fn wake_up(State(state): Shared) -> StatusCode {
     state.gate.send_modify(|gate| gate.asleep = false);
     StatusCode::OK
+}
+
+async fn is_sleeping(State(state): Shared) -> Json<Value> {
+    Json(json!({ "is_sleeping": state.gate.borrow().asleep }))
 }
 
 async fn abort_requests(State(state): Shared, Body(body): Body) -> Json<Value> {
