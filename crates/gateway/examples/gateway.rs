@@ -10,27 +10,25 @@
 //! the servers are. Every line on its standard input opens another attempt and prints its keys; the
 //! end of the input ends it.
 
-#![expect(clippy::print_stdout, reason = "it talks to whoever started it")]
+#![expect(clippy::print_stdout, reason = "its output is its interface")]
 
 use std::env;
 use std::error::Error;
 use std::time::Duration;
 
 use rollway_base::Secret;
-use rollway_gateway::gateway::{Gateway, GatewayLimits, GatewayOptions};
-use rollway_gateway::models::{self, ServerSpec};
-use rollway_gateway::recording;
+use rollway_gateway::gateway::{Gateway, GatewayOptions};
+use rollway_gateway::models::ServerSpec;
 use rollway_mock_server::{MockServer, MockServerOptions};
-use serde_json::{Map, json};
+use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 type Failure = Box<dyn Error>;
 
-/// How long calls under way may take when the gateway ends.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// What was asked for on the command line.
-struct Wanted {
+/// Parsed arguments.
+struct Arguments {
     runs: u32,
     simulated: MockServerOptions,
     servers: Vec<(String, String)>,
@@ -38,12 +36,12 @@ struct Wanted {
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
-    let wanted = parse(env::args().skip(1))?;
+    let arguments = parse(env::args().skip(1))?;
     let mut simulations = Vec::new();
     let mut specs = Vec::new();
-    for (number, (engine, url)) in wanted.servers.iter().enumerate() {
+    for (number, (engine, url)) in arguments.servers.iter().enumerate() {
         let url = if url == "simulated" {
-            let server = simulate(engine, &wanted.simulated)?;
+            let server = simulate(engine, &arguments.simulated)?;
             let url = server.url();
             simulations.push(server);
             url
@@ -54,17 +52,7 @@ async fn main() -> Result<(), Failure> {
     }
     let urls: Vec<String> = specs.iter().map(|spec| spec.url.clone()).collect();
     let admin_key = Secret::random()?;
-    let options = GatewayOptions {
-        listen: "127.0.0.1:0".to_owned(),
-        admin_key: admin_key.clone(),
-        limits: GatewayLimits::default(),
-        record: recording::RecorderLimits::default(),
-        models: models::RoutingOptions::default(),
-        sampling: Map::new(),
-        force_sampling: false,
-        host: None,
-        watcher: None,
-    };
+    let options = GatewayOptions::new(admin_key.clone());
     let gateway = Gateway::start(options, specs).await?;
     let handle = gateway.handle();
     println!(
@@ -72,7 +60,7 @@ async fn main() -> Result<(), Failure> {
         json!({
             "url": gateway.url(),
             "admin_key": admin_key.reveal(),
-            "keys": handle.open(0, 0, wanted.runs),
+            "keys": handle.open(0, 0, arguments.runs),
             "servers": urls,
         })
     );
@@ -80,29 +68,29 @@ async fn main() -> Result<(), Failure> {
     let mut attempt = 0;
     while lines.next_line().await?.is_some() {
         attempt += 1;
-        println!("{}", json!({ "keys": handle.open(attempt, 0, wanted.runs) }));
+        println!("{}", json!({ "keys": handle.open(attempt, 0, arguments.runs) }));
     }
     gateway.stop(DEADLINE).await;
     Ok(())
 }
 
-fn parse(mut words: impl Iterator<Item = String>) -> Result<Wanted, Failure> {
+fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, Failure> {
     let simulated = MockServerOptions::default();
-    let mut wanted = Wanted { runs: 1, simulated, servers: Vec::new() };
+    let mut arguments = Arguments { runs: 1, simulated, servers: Vec::new() };
     while let Some(word) = words.next() {
         if let Some((engine, url)) = word.split_once('=') {
-            wanted.servers.push((engine.to_owned(), url.to_owned()));
+            arguments.servers.push((engine.to_owned(), url.to_owned()));
             continue;
         }
         let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
         match word.as_str() {
-            "--runs" => wanted.runs = value.parse()?,
-            "--tool-calls" => wanted.simulated.tool_call_rate = value.parse()?,
-            "--tokens-per-second" => wanted.simulated.tokens_per_second = value.parse()?,
+            "--runs" => arguments.runs = value.parse()?,
+            "--tool-calls" => arguments.simulated.tool_call_rate = value.parse()?,
+            "--tokens-per-second" => arguments.simulated.tokens_per_second = value.parse()?,
             _ => return Err(format!("unknown option: {word}").into()),
         }
     }
-    if wanted.servers.is_empty() { Err("name a server: vllm=URL".into()) } else { Ok(wanted) }
+    if arguments.servers.is_empty() { Err("name a server: vllm=URL".into()) } else { Ok(arguments) }
 }
 
 fn simulate(engine: &str, options: &MockServerOptions) -> Result<MockServer, Failure> {
@@ -114,5 +102,5 @@ fn spec(number: usize, engine: &str, url: String) -> Result<ServerSpec, Failure>
     let engine = engine.parse()?;
     let trained = number == 0;
     let model = if trained { "policy".to_owned() } else { format!("judge-{number}") };
-    Ok(ServerSpec { model, trained, engine, url, api_key: None, server_model: None })
+    Ok(ServerSpec::new(model, trained, engine, url))
 }

@@ -1,4 +1,4 @@
-//! The gateway as whoever starts it sees it.
+//! The running gateway and its handle for the engine.
 
 use std::io;
 use std::sync::Arc;
@@ -12,24 +12,19 @@ use crate::models::{Models, ServerSpec};
 pub use crate::options::{ExtraMetrics, GatewayLimits, GatewayOptions, TokenCounts};
 use crate::recording::RecordError;
 
-/// How long the last words of a gateway that stops may take.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why a gateway did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The address cannot be listened at.
     #[error("cannot listen at {address}: {source}")]
     Listen { address: String, source: io::Error },
-    /// No secret can be made up.
     #[error("the operating system has no random numbers: {0}")]
     Random(io::Error),
-    /// A server is described wrongly.
     #[error("{0}")]
     Server(String),
 }
 
-/// A gateway that is running. Dropped without being stopped, it cuts everything at once.
+/// A running gateway. Dropping it without [`Self::stop`] closes all connections at once.
 #[derive(Debug)]
 pub struct Gateway {
     handle: GatewayHandle,
@@ -37,14 +32,14 @@ pub struct Gateway {
     url: String,
 }
 
-/// What the engine says to its gateway. Clones are the same.
+/// The engine's access to its gateway. Cheap to clone; clones share state.
 #[derive(Clone, Debug)]
 pub struct GatewayHandle {
     app: Arc<GatewayState>,
 }
 
 impl Gateway {
-    /// Starts listening. Servers are used as soon as they have said that they are well.
+    /// Starts listening. Servers are used after their first successful health check.
     pub async fn start(
         options: GatewayOptions,
         servers: Vec<ServerSpec>,
@@ -52,7 +47,7 @@ impl Gateway {
         Self::start_with(options, servers, None).await
     }
 
-    /// Starts listening, with what serve mode adds.
+    /// Starts listening, with the turn store of serve mode.
     pub async fn start_with(
         options: GatewayOptions,
         servers: Vec<ServerSpec>,
@@ -75,25 +70,24 @@ impl Gateway {
             Some(host) => format!("http://{host}:{}", listening.address.port()),
             None => format!("http://{}", listening.address),
         };
-        tracing::info!(url, "the gateway listens");
+        tracing::info!(url, "gateway listening");
         Ok(Self { handle: GatewayHandle { app }, listening, url })
     }
 
-    /// Where it is, without `/v1`: `http://127.0.0.1:8010`.
+    /// Root URL, without `/v1`: `http://127.0.0.1:8010`.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Returns what the engine talks to.
     pub fn handle(&self) -> GatewayHandle {
         self.handle.clone()
     }
 
-    /// Stops: takes no more calls, waits for those under way until the deadline, then aborts them.
+    /// Takes no more calls, waits until the deadline for calls in flight, then aborts them.
     pub async fn stop(self, deadline: Duration) {
         let app = &self.handle.app;
         let _ = tokio::time::timeout(deadline, self.listening.finish()).await;
-        // Streams end with an error, which is given a moment to reach their clients.
+        // Streams end with an error event, which needs time to reach their clients.
         app.stopping.cancel();
         app.tasks.close();
         let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.listening.finish()).await;
@@ -109,47 +103,46 @@ impl Drop for Gateway {
 }
 
 impl GatewayHandle {
-    /// Lets the runs of an attempt in. Returns the key of each, in order.
+    /// Opens the runs of an attempt. Returns their run keys, in order.
     pub fn open(&self, attempt: u64, first_run: u32, runs: u32) -> Vec<String> {
-        self.app.open(attempt, first_run, runs);
+        self.app.runs.open(attempt, first_run, runs);
         let runs = first_run..first_run.saturating_add(runs);
         runs.map(|run| self.app.keys.of(RunRef { attempt, run })).collect()
     }
 
-    /// Ends the runs of an attempt: their keys are refused from now on, what they have under way
-    /// is aborted, in the servers too, and what was recorded of them is dropped.
+    /// Closes an attempt: refuses its run keys, aborts its calls, also in the servers, and drops
+    /// its recordings.
     pub fn close(&self, attempt: u64) {
-        self.app.close(attempt);
+        self.app.runs.close(attempt);
     }
 
-    /// Returns the experiences of a run as a payload, from turn `since` on, and the number of
-    /// turns. A run that has not called, or whose attempt is not open, has none.
+    /// Returns the experiences of a run from turn `since` on as a payload, and the number of turns.
+    /// A run without calls or without an open attempt has none.
     pub fn experiences(&self, run: RunRef, since: u64) -> Result<(Vec<u8>, u64), RecordError> {
         self.app.experiences(run, since).map(|(payload, turns)| (payload.into(), turns))
     }
 
-    /// Returns the calls of an attempt that are under way, the oldest first.
+    /// Returns the calls of an attempt in flight, oldest first.
     pub fn calls_in_flight(&self, attempt: u64) -> Vec<CallInFlight> {
-        self.app.board.of(attempt)
+        self.app.calls_in_flight.of(attempt)
     }
 
-    /// The servers.
     pub fn models(&self) -> &Models {
         &self.app.models
     }
 
-    /// The numbers of the gateway as OpenMetrics, without the line that ends them.
+    /// Returns the metrics as OpenMetrics, without the final line.
     pub fn metrics(&self) -> String {
         self.app.metrics()
     }
 
-    /// Has `GET /metrics` show somebody's numbers below the gateway's own. The first one stays.
+    /// Appends further metrics to `GET /metrics`. Only the first call has an effect.
     pub fn add_metrics(&self, further: Arc<dyn ExtraMetrics>) {
         let _ = self.app.further.set(further);
     }
 
-    /// How many tokens went through so far, of calls that have ended.
+    /// Returns the tokens of ended calls.
     pub fn tokens(&self) -> TokenCounts {
-        self.app.tokens()
+        self.app.metrics.token_counts()
     }
 }

@@ -1,10 +1,9 @@
-//! The HTTP surface: who may come in, where each path leads, and what is said when it leads
-//! nowhere.
+//! HTTP server: authentication, routes and fallbacks.
 //!
-//! The way of a call: `listen` accepts the connection, the doorkeeper here asks for the key before
-//! anything else is looked at, `intake` reads the body within its limits, `calls` begins the
-//! recording, `upstream` asks a server and another one if that fails, `relay` passes a stream on,
-//! `delivery` notices whether the client has got it all.
+//! Path of a call: `listen` accepts the connection, `authenticate` checks the key, `request_body`
+//! reads the body within its limits, `calls` begins the recording, `upstream` sends the request and
+//! retries at other servers, `relay` streams the response, `response_body` detects whether the
+//! client received all of it.
 
 mod admin;
 mod agents;
@@ -13,11 +12,8 @@ mod calls_in_flight;
 mod listen;
 mod metrics;
 mod observed_call;
-mod openapi;
-mod prompt_tokens;
 mod record_response;
 mod relay;
-mod replay;
 mod request_body;
 mod response_body;
 mod responses;
@@ -40,14 +36,14 @@ use rollway_model_api::{CallError, ErrorKind};
 pub use self::calls_in_flight::CallInFlight;
 pub(crate) use self::listen::{HttpListener, listen};
 pub(crate) use self::request_body::body as read_body;
+pub(crate) use self::responses::{HandlerResult, json as json_response};
 pub(crate) use self::state::GatewayState;
 pub use self::turn_store::{KeepFuture, TurnStore};
 use crate::keys::{self, Caller};
 
-/// The one path that needs no key.
+/// The only path without authentication.
 const HEALTH: &str = "/health";
 
-/// Returns everything that the gateway answers to.
 pub(crate) fn router(app: &Arc<GatewayState>) -> Router {
     let mut routes = Router::new();
     for api in CLIENT_APIS.iter().copied() {
@@ -62,7 +58,7 @@ pub(crate) fn router(app: &Arc<GatewayState>) -> Router {
         .route("/rollway/v1/models/update", post(admin::update))
         .route("/rollway/v1/models/{id}", delete(admin::remove))
         .route("/metrics", get(metrics::show))
-        .route("/openapi.json", get(openapi::show))
+        .route("/openapi.json", get(responses::openapi))
         .route(HEALTH, get(responses::health))
         .with_state(Arc::clone(app));
     let further = app.history.as_ref().map(|history| history.routes()).unwrap_or_default();
@@ -73,15 +69,15 @@ pub(crate) fn router(app: &Arc<GatewayState>) -> Router {
         .layer(middleware::from_fn_with_state(Arc::clone(app), authenticate))
 }
 
-/// Lets nobody in without a key, nor a run to what is not for runs. Says the same to everybody
-/// else, whatever they ask for.
+/// Authenticates all requests but `/health`; run keys are valid below `/v1` and `/rollway/v1/run`
+/// only. The response to an invalid key does not depend on the path.
 async fn authenticate(
     State(app): State<Arc<GatewayState>>,
     mut request: Request,
     next: Next,
 ) -> Response {
     let path = request.uri().path();
-    let entry = app.metrics.entry(path);
+    let endpoint = metrics::endpoint(path);
     let caller = if path == HEALTH { Ok(None) } else { authorize(&app, &request).map(Some) };
     let response = match caller {
         Ok(caller) => {
@@ -95,46 +91,42 @@ async fn authenticate(
             None => responses::error(&error),
         },
     };
-    entry.answered(response.status());
+    app.metrics.count_request(endpoint, response.status());
     response
 }
 
 fn authorize(app: &GatewayState, request: &Request) -> Result<Caller, CallError> {
     let caller = keys::bearer_key(request.headers()).and_then(|key| app.keys.authenticate(key));
-    let Some(caller) = caller.or_else(|| is_open(app).then_some(Caller::Admin)) else {
-        let message = "no valid key: show the key of the run, or the gateway's own, as \
-                       `Authorization: Bearer KEY` or as `x-api-key: KEY`";
+    let is_open = app.history.as_ref().is_some_and(|history| !history.needs_key());
+    let Some(caller) = caller.or_else(|| is_open.then_some(Caller::Admin)) else {
+        let message = "no valid key: send a run key or the admin key as \
+                       `Authorization: Bearer KEY` or `x-api-key: KEY`";
         return Err(CallError::new(ErrorKind::Unauthorized, message));
     };
     if let Caller::Run(name) = caller {
         app.runs.check(name)?;
         let path = request.uri().path();
         if !path.starts_with("/v1/") && !path.starts_with("/rollway/v1/run/") {
-            let message = "the key of a run opens `/v1` and `/rollway/v1/run` alone: show the \
-                           gateway's own key";
+            let message = "a run key is valid for `/v1` and `/rollway/v1/run` only: send the \
+                           admin key";
             return Err(CallError::new(ErrorKind::Forbidden, message));
         }
     }
     Ok(caller)
 }
 
-/// Whether callers without a key are let in.
-fn is_open(app: &GatewayState) -> bool {
-    app.history.as_ref().is_some_and(|history| !history.needs_key())
-}
-
 async fn not_found(request: Request) -> Response {
-    let message = format!("there is nothing at {}", shortened(request.uri().path()));
+    let message = format!("unknown endpoint: {}", shortened(request.uri().path()));
     responses::error(&CallError::new(ErrorKind::NotFound, message))
 }
 
 async fn method_not_allowed(request: Request) -> Response {
-    let path = shortened(request.uri().path());
-    let message = format!("{path} does not take {}", shortened(request.method().as_str()));
+    let (method, path) = (request.method().as_str(), request.uri().path());
+    let message = format!("{} not allowed for {}", shortened(method), shortened(path));
     responses::error(&CallError::new(ErrorKind::MethodNotAllowed, message))
 }
 
-/// Names what a client asked for without repeating all of it.
+/// Limits a text of the client to 100 characters.
 fn shortened(text: &str) -> String {
     match text.char_indices().nth(100) {
         Some((end, _)) => format!("{}...", &text[..end]),

@@ -1,4 +1,4 @@
-//! Whose call it is: every run has a key of its own, and only while its attempt lasts.
+//! Authentication: run keys, which are valid while their attempt is open, and the admin key.
 
 use std::fmt::Write as _;
 use std::io;
@@ -10,24 +10,21 @@ use rollway_base::Secret;
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
-/// A run, as the gateway knows it: an attempt's number, which is never used twice, and the number
-/// of the run.
+/// A run. Attempt numbers are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RunRef {
     pub attempt: u64,
     pub run: u32,
 }
 
-/// Who calls.
+/// The authenticated caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
-    /// Whoever started the gateway, or was given its key.
     Admin,
     Run(RunRef),
 }
 
 impl Caller {
-    /// Returns which run it is, if it is one.
     pub(crate) const fn run(self) -> Option<RunRef> {
         match self {
             Self::Admin => None,
@@ -36,17 +33,16 @@ impl Caller {
     }
 }
 
-/// What every key of a run begins with.
 const PREFIX: &str = "rw-";
 
-/// How many bytes of the code are in a key: nobody can try 2^128 of them.
+/// Length of the code in a key: 2^128 guesses.
 const CODE_BYTES: usize = 16;
 
-/// Makes and recognises keys. A key says which run it belongs to, and proves that this gateway made
-/// it; that the run is still open is for others to say.
+/// Creates and verifies keys. A key contains its run and a code that only this gateway can compute.
+/// The check that the run is open is elsewhere.
 pub(crate) struct KeyRing {
     admin: Secret,
-    /// Knows the secret. New for every gateway, so that no key outlives it.
+    /// HMAC with a secret of this gateway, so that no key outlives it.
     code: Hmac<Sha256>,
 }
 
@@ -57,7 +53,6 @@ impl std::fmt::Debug for KeyRing {
 }
 
 impl KeyRing {
-    /// Takes the key that opens everything, and makes up a secret for the others.
     pub(crate) fn new(admin: Secret) -> io::Result<Self> {
         let secret = Secret::random()?;
         let code = Hmac::new_from_slice(secret.reveal().as_bytes())
@@ -65,7 +60,6 @@ impl KeyRing {
         Ok(Self { admin, code })
     }
 
-    /// Returns the key of a run.
     pub(crate) fn of(&self, name: RunRef) -> String {
         let RunRef { attempt, run } = name;
         let mut key = format!("{PREFIX}{attempt}-{run}");
@@ -78,7 +72,6 @@ impl KeyRing {
         key
     }
 
-    /// Returns whose key it is, if it is one.
     pub(crate) fn authenticate(&self, key: &str) -> Option<Caller> {
         if self.admin.reveal().as_bytes().ct_eq(key.as_bytes()).into() {
             return Some(Caller::Admin);
@@ -86,7 +79,7 @@ impl KeyRing {
         let mut parts = key.strip_prefix(PREFIX)?.splitn(3, '-');
         let attempt = parts.next()?.parse().ok()?;
         let run = parts.next()?.parse().ok()?;
-        // Made anew instead of taken apart, so that every run has one spelling of its key.
+        // Computed anew instead of parsed, so that a run has exactly one key.
         let name = RunRef { attempt, run };
         let valid: bool = self.of(name).as_bytes().ct_eq(key.as_bytes()).into();
         valid.then_some(Caller::Run(name))
@@ -100,7 +93,7 @@ impl KeyRing {
     }
 }
 
-/// Returns the key that a request shows, as `Authorization: Bearer` or as `x-api-key`.
+/// Returns the key of a request, from `Authorization: Bearer` or `x-api-key`.
 pub(crate) fn bearer_key(headers: &HeaderMap) -> Option<&str> {
     let bearer = headers.get(AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
@@ -120,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_opens_its_own_run_at_its_own_gateway() {
+    fn a_key_is_valid_for_its_run_at_its_gateway() {
         let (ours, theirs) = (keys(), keys());
         let name = RunRef { attempt: 7, run: 3 };
         let key = ours.of(name);
@@ -133,7 +126,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_other_text_opens_anything(text in "(rw-[0-9]{1,20}-[0-9]{1,10}-[0-9a-f]{0,40})|.*") {
+        fn no_other_text_is_a_key(text in "(rw-[0-9]{1,20}-[0-9]{1,10}-[0-9a-f]{0,40})|.*") {
             prop_assume!(text != "admin");
             prop_assert_eq!(keys().authenticate(&text), None);
         }

@@ -10,6 +10,7 @@ mod call_observer;
 pub mod gateway;
 pub mod http;
 pub mod keys;
+mod lru;
 pub mod models;
 mod options;
 pub mod recording;

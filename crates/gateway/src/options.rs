@@ -12,7 +12,6 @@ use serde_json::{Map, Value};
 use crate::call_observer::CallObserver;
 use crate::{models, recording};
 
-/// Options of a gateway.
 #[derive(Clone, Debug)]
 pub struct GatewayOptions {
     /// Address to listen on, as `host:port`; port 0 means any free port.
@@ -21,30 +20,40 @@ pub struct GatewayOptions {
     pub host: Option<String>,
     /// Admin key: servers, metrics, calls of agents in serve mode.
     pub admin_key: Secret,
-    /// Limits of requests.
     pub limits: GatewayLimits,
-    /// Limits of the recording of a run.
     pub record: recording::RecorderLimits,
-    /// Options of health checks and routing.
     pub models: models::RoutingOptions,
     /// Sampling arguments (`temperature`, `top_p`, ...) for calls of the trained model.
     pub sampling: Map<String, Value>,
-    /// Whether `sampling` also replaces arguments of clients, instead of filling in missing ones.
+    /// True if `sampling` also replaces arguments of clients, instead of filling in missing ones.
     pub force_sampling: bool,
-    /// Observer of the calls of runs.
     pub watcher: Option<Arc<dyn CallObserver>>,
 }
 
-/// Limits of requests.
+impl GatewayOptions {
+    /// Returns the default options: any free port of the loopback interface.
+    pub fn new(admin_key: Secret) -> Self {
+        Self {
+            listen: "127.0.0.1:0".to_owned(),
+            host: None,
+            admin_key,
+            limits: GatewayLimits::default(),
+            record: recording::RecorderLimits::default(),
+            models: models::RoutingOptions::default(),
+            sampling: Map::new(),
+            force_sampling: false,
+            watcher: None,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GatewayLimits {
-    /// Maximum size of a request body, in bytes.
+    /// Maximum size of a request body.
     pub max_body_bytes: usize,
-    /// Maximum size of a server's response, in bytes; of a stream, all events together.
+    /// Maximum size of a response or a stream.
     pub max_answer_bytes: usize,
-    /// Maximum number of calls in flight.
     pub max_in_flight: usize,
-    /// Maximum number of calls in flight per run.
     pub max_in_flight_per_run: usize,
     /// Maximum number of open connections; further ones wait to be accepted.
     pub max_connections: usize,
@@ -75,12 +84,9 @@ impl Default for GatewayLimits {
     }
 }
 
-/// Tokens of the calls of a gateway, as reported by its servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenCounts {
-    /// Prompt tokens.
     pub prompt: u64,
-    /// Completion tokens.
     pub answer: u64,
 }
 

@@ -1,12 +1,11 @@
-//! Serve mode: agents elsewhere call the gateway, give feedback, and commit.
+//! Serve mode: agents outside the job call the gateway, give feedback, and commit.
 //!
-//! What the trained model says is in a database before the client hears the end of it. Feedback
-//! gives recorded choices a reward, each once, and queues them. A commit makes one step of all that
-//! is queued and hands it to a [`Committer`], each once. All of it survives `kill -9`.
+//! Completions of the trained model are stored before the client receives their end. Feedback
+//! rewards recorded choices once, and queues them. A commit delivers all queued choices as one step
+//! to a [`Committer`], once. All of it survives `kill -9`.
 //!
-//! [`ServeMode`] is what a gateway is started with. `store.rs` has the thread that talks to the
-//! database, `tables.rs` and `file.rs` what is in it, `feedback.rs` and `commit.rs` the two
-//! requests, `routes.rs` their HTTP.
+//! `store.rs` has the thread that owns the database, `tables.rs` and `database.rs` its content,
+//! `feedback.rs` and `commit.rs` the two requests, `routes.rs` their HTTP.
 
 mod commit;
 mod database;
@@ -34,7 +33,7 @@ pub use self::store::{ServeStoreCounts, ServeStoreOptions, StoreError};
 use crate::http::{KeepFuture, TurnStore};
 use crate::recording::{RecordError, Turn};
 
-/// Serve mode behind its gateway. Clones are the same.
+/// The turn store of a gateway. Cheap to clone; clones share state.
 #[derive(Clone, Debug)]
 pub struct ServeMode {
     inner: Arc<ServeModeState>,
@@ -48,7 +47,7 @@ struct ServeModeState {
 }
 
 impl ServeMode {
-    /// Opens what was recorded, or begins anew.
+    /// Opens the store, or creates it.
     pub async fn open(
         options: ServeStoreOptions,
         committer: Arc<dyn Committer>,
@@ -59,40 +58,28 @@ impl ServeMode {
         Ok(Self { inner: Arc::new(ServeModeState { needs_key, store, commits }) })
     }
 
-    /// Delivers the step that a commit has fixed and not finished, if there is one. Feedback that
-    /// waits stays for a commit.
+    /// Delivers a step that was fixed but not finished. Queued feedback waits for a commit.
     pub async fn resume(&self) -> Result<CommitReport, CommitError> {
         self.inner.commits.resume().await
     }
 
-    /// Keeps the turns of an answer: when this has gone well, nothing loses them.
+    /// Stores the turns of a response durably.
     pub async fn keep(&self, turns: &[Turn]) -> Result<(), StoreError> {
         self.inner.store.keep(turns).await
     }
 
-    /// Takes feedback, in one transaction.
+    /// Applies feedback, in one transaction.
     pub async fn feedback(&self, feedback: Feedback) -> Result<FeedbackOutcome, StoreError> {
-        self.inner.feedback(feedback).await
+        self.inner.store.run(move |tables| tables.feedback(&feedback)).await
     }
 
-    /// Makes one step of all feedback that waits.
+    /// Delivers all queued feedback as one step.
     pub async fn commit(&self) -> Result<CommitReport, CommitError> {
-        self.inner.commit().await
+        self.inner.commits.commit().await
     }
 
-    /// What there is, in numbers.
     pub fn counts(&self) -> ServeStoreCounts {
         self.inner.store.counts()
-    }
-}
-
-impl ServeModeState {
-    async fn feedback(&self, feedback: Feedback) -> Result<FeedbackOutcome, StoreError> {
-        self.store.feedback(feedback).await
-    }
-
-    async fn commit(&self) -> Result<CommitReport, CommitError> {
-        self.commits.commit().await
     }
 }
 
@@ -109,21 +96,21 @@ impl TurnStore for ServeMode {
     }
 
     fn routes(&self) -> Router {
-        routes::routes(Arc::clone(&self.inner))
+        routes::routes(self.clone())
     }
 
     fn register(&self, registry: &mut Registry) {
-        registry.register_collector(Box::new(Numbers(self.inner.store.clone())));
+        registry.register_collector(Box::new(StoreMetrics(self.inner.store.clone())));
     }
 }
 
-/// The numbers of the history, as they are when somebody asks.
+/// Metrics of the store, collected at each scrape.
 #[derive(Debug)]
-struct Numbers(ServeStore);
+struct StoreMetrics(ServeStore);
 
-impl Collector for Numbers {
+impl Collector for StoreMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let ServeStoreCounts { recorded, ready, step, forgotten, expired, rows, bytes } =
+        let ServeStoreCounts { recorded, ready, step, forgotten, expired, rows, bytes, .. } =
             self.0.counts();
         let gauges = [
             ("explore_step_num", "The last step that was committed", step),

@@ -1,13 +1,12 @@
-//! Requests that are refused, in the words of each kind of server.
+//! Error responses.
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use rollway_base::ServerKind;
+use super::server_api::MockApi;
 
-/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ApiError {
     pub(super) status: StatusCode,
@@ -20,19 +19,22 @@ impl ApiError {
         Self { status, message: message.into(), param: None }
     }
 
-    /// The request is wrong.
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// Says which field is to blame.
+    pub(super) fn server_error(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+    }
+
+    /// Sets the field that the error is about.
     pub(super) fn at(mut self, param: impl Into<String>) -> Self {
         self.param = Some(param.into());
         self
     }
 
-    /// The error, without what is around it.
-    fn error(&self) -> Value {
+    /// Renders the error in the form of a server kind.
+    pub(super) fn render(&self, api: &dyn MockApi) -> Response {
         let kind = match self.status {
             StatusCode::BAD_REQUEST => "BadRequestError",
             StatusCode::NOT_FOUND => "NotFoundError",
@@ -40,32 +42,21 @@ impl ApiError {
             StatusCode::TOO_MANY_REQUESTS => "RateLimitError",
             _ => "InternalServerError",
         };
-        json!({
+        let error = json!({
             "message": self.message,
             "type": kind,
             "param": self.param,
             "code": self.status.as_u16(),
-        })
+        });
+        (self.status, Json(api.error_body(error))).into_response()
     }
+}
 
-    /// The body of the answer: SGLang puts the error itself there, others put it into `error`.
-    pub(super) fn body(&self, kind: ServerKind) -> Value {
-        let mut error = self.error();
-        match kind {
-            ServerKind::Sglang => {
-                error["object"] = "error".into();
-                error
-            }
-            ServerKind::Vllm => json!({ "error": error }),
-            ServerKind::Openai | ServerKind::LlamaCpp => {
-                error["type"] = "invalid_request_error".into();
-                error["code"] = Value::Null;
-                json!({ "error": error })
-            }
-        }
-    }
-
-    pub(super) fn response(&self, kind: ServerKind) -> Response {
-        (self.status, Json(self.body(kind))).into_response()
+/// The middleware renders the error, since its form depends on the server kind.
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = self.status.into_response();
+        response.extensions_mut().insert(self);
+        response
     }
 }

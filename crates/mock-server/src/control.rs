@@ -1,4 +1,4 @@
-//! The way into a simulated server for tests: to see what it saw and made, and to make it fail.
+//! Test interface of a mock server: inspects its state and injects faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,69 +7,66 @@ use super::faults::MockFault;
 use super::generation_state::{GenerationState, MockCounts, Speed};
 use super::record::{RecordedRequest, RequestEnd};
 
-/// A way into a server. Clones lead to the same one.
+/// Cheap to clone; clones share state.
 #[derive(Clone, Debug)]
 pub struct MockControl {
     pub(super) state: Arc<GenerationState>,
 }
 
 impl MockControl {
-    /// What goes on, in numbers.
     pub fn counts(&self) -> MockCounts {
         *self.state.counts.borrow()
     }
 
-    /// Waits until the numbers are as wanted.
+    /// Waits until the counts satisfy a condition, and returns them.
     pub async fn wait_for(&self, mut wanted: impl FnMut(&MockCounts) -> bool) -> MockCounts {
         let mut counts = self.state.counts.subscribe();
         loop {
             let now = *counts.borrow_and_update();
-            // The sender lives in the engine, so that it never goes away before us.
+            // The state owns the sender, so that it outlives the receiver.
             if wanted(&now) || counts.changed().await.is_err() {
                 return now;
             }
         }
     }
 
-    /// Waits until no request is begun any more: a pause, a sleep or an update.
+    /// Waits until requests are no longer admitted: a pause, a sleep or a weight update.
     pub async fn wait_until_closed(&self) {
-        // The sender lives in the engine, so that it never goes away before us.
+        // The state owns the sender, so that it outlives the receiver.
         let _ = self.state.gate.subscribe().wait_for(|gate| !gate.admits()).await;
     }
 
-    /// The requests for answers that were taken in, oldest first, with what was said to them. Of
-    /// one that is being answered, what was said until it last came to a halt.
+    /// Returns the admitted requests, oldest first. A running request has the tokens up to its last
+    /// halt.
     pub fn records(&self) -> Vec<RecordedRequest> {
         self.state.lock().records.all()
     }
 
-    /// The record of the answer with that id.
     pub fn record(&self, id: &str) -> Option<RecordedRequest> {
         self.records().into_iter().rev().find(|record| record.id == id)
     }
 
-    /// The ids of the answers that ended in that way.
-    pub fn ended(&self, how: RequestEnd) -> Vec<String> {
-        let records = self.records().into_iter().filter(|record| record.end == Some(how));
+    /// Returns the ids of the responses that ended in this way.
+    pub fn ended(&self, end: RequestEnd) -> Vec<String> {
+        let records = self.records().into_iter().filter(|record| record.end == Some(end));
         records.map(|record| record.id).collect()
     }
 
-    /// What was called: method, path and query, oldest first; as many as there are records at most.
+    /// Returns method, path and query of the latest requests to any endpoint, oldest first.
     pub fn calls(&self) -> Vec<String> {
         self.state.lock().calls.iter().cloned().collect()
     }
 
-    /// The version of the weights.
     pub fn version(&self) -> u64 {
         self.state.gate.borrow().version
     }
 
-    /// What the server calls them.
+    /// Name by which the server reports the version.
     pub fn version_name(&self) -> String {
         self.state.version_name()
     }
 
-    /// Replaces the weights behind everybody's back.
+    /// Replaces the weights without a request.
     pub fn set_version(&self, version: u64, name: &str) {
         self.state.gate.send_modify(|gate| {
             gate.version = version;
@@ -77,33 +74,30 @@ impl MockControl {
         });
     }
 
-    /// Lets something happen to the next `times` requests for answers.
+    /// Applies a fault to the next `times` generation requests.
     pub fn inject(&self, fault: MockFault, times: u64) {
         self.state.lock().faults.queue(fault, times);
     }
 
-    /// Lets the next updates of the weights fail.
     pub fn fail_updates(&self, times: u64) {
         self.state.lock().faults.fail_updates(times);
     }
 
-    /// Says whether the server is well when it is asked.
     pub fn set_healthy(&self, is_healthy: bool) {
         self.state.lock().healthy = is_healthy;
     }
 
-    /// Changes the speed of answers that are begun from now on.
+    /// Sets the speed of requests that begin from now on.
     pub fn set_speed(&self, first_token: Duration, tokens_per_second: f64) {
         self.state.lock().speed = Speed::new(first_token, tokens_per_second);
     }
 
-    /// Lets no choice have more than `tokens` tokens, until [`Self::release`]. Answers that wait
-    /// for that are counted as frozen.
+    /// Stops every choice after `tokens` tokens, until [`Self::release`]. Stopped requests are
+    /// counted as frozen.
     pub fn hold(&self, tokens: u32) {
         self.state.gate.send_modify(|gate| gate.hold = Some(tokens));
     }
 
-    /// Lets held answers go on.
     pub fn release(&self) {
         self.state.gate.send_modify(|gate| gate.hold = None);
     }

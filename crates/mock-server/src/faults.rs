@@ -1,32 +1,31 @@
-//! What goes wrong at a simulated server, because it was told to.
+//! Injected faults.
 
 use std::collections::VecDeque;
 
 use super::options::MockServerOptions;
 use super::script::mix;
 
-/// Something that happens to a request for an answer.
+/// Fault of one generation request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MockFault {
-    /// It is refused with this status.
+    /// Error response with this status.
     Status(u16),
-    /// The connection is lost before anything is answered.
+    /// Connection closed before the response.
     Cut,
-    /// The connection is lost once a choice has so many tokens.
+    /// Connection closed after this many tokens of a choice.
     CutAfter(u32),
-    /// Nothing ever comes.
+    /// No response.
     Hang,
-    /// Nothing comes any more once a choice has so many tokens.
+    /// No more events after this many tokens of a choice.
     HangAfter(u32),
-    /// The log-probability of the last token of every choice is left out.
+    /// No log-probability for the last token of every choice.
     Misalign,
-    /// Token ids are left out although they were asked for.
+    /// No token ids, although requested.
     NoTokenIds,
-    /// The answer ends well, but nothing is said about why the choices ended.
+    /// A complete response without finish reasons.
     NoFinish,
 }
 
-/// Faults that wait for their requests.
 #[derive(Debug)]
 pub(super) struct Faults {
     queued: VecDeque<(MockFault, u64)>,
@@ -34,7 +33,7 @@ pub(super) struct Faults {
     seed: u64,
     fail_rate: f64,
     cut_rate: f64,
-    seen: u64,
+    requests: u64,
 }
 
 impl Faults {
@@ -45,7 +44,7 @@ impl Faults {
             seed: mix(options.seed, 7),
             fail_rate: options.fail_rate,
             cut_rate: options.cut_rate,
-            seen: 0,
+            requests: 0,
         }
     }
 
@@ -59,9 +58,9 @@ impl Faults {
         self.failing_updates = times;
     }
 
-    /// What happens to the next request: what is queued, else what the rates say.
+    /// Returns the fault of the next request: a queued one, else by the configured rates.
     pub(super) fn next(&mut self) -> Option<MockFault> {
-        self.seen += 1;
+        self.requests += 1;
         if let Some((fault, times)) = self.queued.front_mut() {
             let fault = *fault;
             *times -= 1;
@@ -70,7 +69,7 @@ impl Faults {
             }
             return Some(fault);
         }
-        let hash = mix(self.seed, self.seen);
+        let hash = mix(self.seed, self.requests);
         if chance(hash, self.fail_rate) {
             return Some(MockFault::Status(500));
         }
@@ -78,7 +77,6 @@ impl Faults {
         chance(hash, self.cut_rate).then(|| MockFault::CutAfter(1 + u32::from(hash as u8 % 8)))
     }
 
-    /// Whether the update of the weights that is about to happen fails.
     pub(super) fn update_fails(&mut self) -> bool {
         let fails = self.failing_updates > 0;
         self.failing_updates = self.failing_updates.saturating_sub(1);
@@ -86,7 +84,6 @@ impl Faults {
     }
 }
 
-/// Whether something happens that happens with that probability.
 pub(super) fn chance(hash: u64, rate: f64) -> bool {
     ((hash >> 11) as f64) < rate * (1_u64 << 53) as f64
 }

@@ -1,4 +1,4 @@
-//! One request being answered, token by token.
+//! Generation of one response, token by token.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,68 +14,61 @@ use super::request::MockRequest;
 use super::script::Script;
 use super::text::{Decoder, END};
 
-/// A token, and what it adds to a choice.
+/// A token of a choice.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
     pub(super) choice: usize,
     pub(super) position: u32,
-    /// None if the choice was aborted instead.
+    /// `None`: the choice was aborted.
     pub(super) token: Option<RecordedToken>,
-    /// The characters that the token completes.
+    /// Characters that the token completes.
     pub(super) piece: String,
-    /// The text that may be told now: later than its tokens if it might become a stop string.
-    pub(super) told: String,
-    /// What it adds to a tool call.
+    /// Text that can be sent now. Text that might become a stop string is held back.
+    pub(super) text: String,
     pub(super) call: Option<CallPart>,
     pub(super) finish: Option<Finish>,
 }
 
-/// What a token adds to a tool call.
+/// Part of a tool call that a token belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CallPart {
-    /// The call begins: its name.
     Name(String),
-    /// More of its arguments.
     Arguments(String),
-    /// Nothing that is told.
     Nothing,
 }
 
-/// Why a choice ended.
+/// End of a choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finish {
     /// `stop`, `length` or `abort`.
     pub(super) reason: &'static str,
-    /// The stop string that was found.
+    /// The matched stop string.
     pub(super) stop: Option<String>,
 }
 
-/// What comes next.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A token for every choice that goes on.
+    /// A token for every open choice.
     Steps(Vec<Step>),
-    /// Nothing more.
     End,
-    /// The connection is to be lost.
+    /// The connection is closed.
     Cut,
 }
 
-/// A choice in the making.
 #[derive(Debug)]
 struct Choice {
     script: Script,
     limit: u32,
     decoder: Decoder,
     text: String,
-    /// How much of the text was told.
-    told: usize,
+    /// Bytes of the text that were sent.
+    sent: usize,
     made: u32,
-    said: RecordedChoice,
+    record: RecordedChoice,
     is_done: bool,
 }
 
-/// A request being answered. Dropping it before its end aborts it.
+/// A running request. Dropping it before its end aborts it.
 #[derive(Debug)]
 pub(super) struct Generation {
     pub(super) state: Arc<GenerationState>,
@@ -96,7 +89,7 @@ pub(super) struct Generation {
 }
 
 impl Generation {
-    /// Takes a request in, and waits until it is its turn.
+    /// Admits a request and waits until it may run.
     pub(super) async fn begin(
         state: &Arc<GenerationState>,
         request: MockRequest,
@@ -108,9 +101,9 @@ impl Generation {
             limit: request.limit(state, index / request.n as usize),
             decoder: Decoder::default(),
             text: String::new(),
-            told: 0,
+            sent: 0,
             made: 0,
-            said: RecordedChoice::default(),
+            record: RecordedChoice::default(),
             is_done: false,
         });
         let (speed, is_recorded) = {
@@ -142,7 +135,7 @@ impl Generation {
     async fn admit(&mut self) {
         let state = Arc::clone(&self.state);
         let abort = self.abort.clone();
-        let place = async {
+        let wait_for_slot = async {
             let slot = Arc::clone(&state.slots).acquire_owned().await.ok();
             loop {
                 state.admitted().await;
@@ -150,7 +143,8 @@ impl Generation {
                     counts.waiting -= 1;
                     counts.running += 1;
                 });
-                // Whoever closes the gate counts the running afterwards: one of us sees the other.
+                // The gate may have closed meanwhile: its closing also reads the number of running
+                // requests.
                 if state.gate.borrow().admits() {
                     return slot;
                 }
@@ -162,28 +156,24 @@ impl Generation {
         };
         tokio::select! {
             biased;
-            slot = place => self.slot = slot,
+            slot = wait_for_slot => self.slot = slot,
             () = abort.cancelled() => {}
         }
         self.due = Instant::now() + self.speed.first;
     }
 
-    /// How many tokens the choices have in all.
-    pub(super) fn made(&self) -> u64 {
+    pub(super) fn completion_tokens(&self) -> u64 {
         self.choices.iter().map(|choice| u64::from(choice.made)).sum()
     }
 
-    /// How many tokens the prompts have in all.
     pub(super) fn prompt_tokens(&self) -> u64 {
         self.request.prompts.iter().map(|prompt| prompt.len() as u64).sum()
     }
 
-    /// What a choice says.
     pub(super) fn script(&self, choice: usize) -> &Script {
         &self.choices[choice].script
     }
 
-    /// Waits for what comes next.
     pub(super) async fn next(&mut self) -> Event {
         if self.choices.iter().all(|choice| choice.is_done) {
             return Event::End;
@@ -192,7 +182,7 @@ impl Generation {
             self.end(RequestEnd::Failed);
             return Event::Cut;
         }
-        let Some((version, name)) = self.turn().await else {
+        let Some((version, name)) = self.next_weights().await else {
             return Event::Steps(self.aborted());
         };
         let position = self.position;
@@ -203,7 +193,7 @@ impl Generation {
             let (id, logprob) = choice.script.token(version, position);
             let token = RecordedToken { id, logprob, version, version_name: Arc::clone(&name) };
             if recorded {
-                choice.said.tokens.push(token.clone());
+                choice.record.tokens.push(token.clone());
             }
             choice.advance(index, token, position, stops)
         });
@@ -213,16 +203,16 @@ impl Generation {
             self.end(RequestEnd::Complete);
         }
         if let Some(next) = self.speed.next {
-            // Time that was spent frozen is not made up for.
+            // Time spent frozen is not made up for.
             let now = Instant::now();
             self.due = (self.due + next).max(now);
         }
         Event::Steps(steps)
     }
 
-    /// Waits until the next token may be given, and returns the weights that make it; none if the
-    /// request was aborted.
-    async fn turn(&mut self) -> Option<(u64, Arc<str>)> {
+    /// Waits until the next token is due, and returns the weights that generate it. `None`:
+    /// aborted.
+    async fn next_weights(&mut self) -> Option<(u64, Arc<str>)> {
         let is_hung = match self.fault {
             Some(MockFault::Hang) => true,
             Some(MockFault::HangAfter(after)) => self.position >= after,
@@ -277,24 +267,23 @@ impl Generation {
         steps
     }
 
-    /// Writes down what was said so far.
     fn flush(&mut self) {
         if !self.is_recorded {
             return;
         }
-        let said = self.choices.iter().map(|choice| choice.said.clone()).collect();
+        let choices = self.choices.iter().map(|choice| choice.record.clone()).collect();
         let mut inner = self.state.lock();
         if let Some(record) = inner.records.get_mut(self.number) {
-            record.choices = said;
+            record.choices = choices;
             record.end = self.end;
         }
     }
 
-    fn end(&mut self, how: RequestEnd) {
+    fn end(&mut self, end: RequestEnd) {
         if self.end.is_some() {
             return;
         }
-        self.end = Some(how);
+        self.end = Some(end);
         self.freeze(false);
         self.flush();
         self.state.lock().active.remove(&self.number);
@@ -304,7 +293,7 @@ impl Generation {
                 true => counts.running -= 1,
                 false => counts.waiting -= 1,
             }
-            match how {
+            match end {
                 RequestEnd::Complete => counts.completed += 1,
                 RequestEnd::Aborted => counts.aborted += 1,
                 RequestEnd::Left => counts.left += 1,
@@ -344,7 +333,7 @@ impl Choice {
         self.text.push_str(&piece);
         let mut finish = None;
         if call.is_none()
-            && let Some((at, stop)) = found(&self.text, self.told, stops)
+            && let Some((at, stop)) = find_stop(&self.text, self.sent, stops)
         {
             self.text.truncate(at);
             finish = Some(Finish { reason: "stop", stop: Some(stop.to_owned()) });
@@ -353,40 +342,48 @@ impl Choice {
         } else if self.made >= self.limit {
             finish = Some(Finish { reason: "length", stop: None });
         }
-        self.said.finish_reason = finish.as_ref().map(|finish| finish.reason);
+        self.record.finish_reason = finish.as_ref().map(|finish| finish.reason);
         self.is_done = finish.is_some();
-        let told = self.tell(stops);
-        Step { choice: index, position, token: Some(token), piece, told, call, finish }
+        let sent = self.send_text(stops);
+        Step { choice: index, position, token: Some(token), piece, text: sent, call, finish }
     }
 
     fn aborted(&mut self, index: usize, position: u32) -> Step {
         self.is_done = true;
-        self.said.finish_reason = Some("abort");
-        let told = self.tell(&[]);
+        self.record.finish_reason = Some("abort");
+        let sent = self.send_text(&[]);
         let finish = Some(Finish { reason: "abort", stop: None });
         let call = self.script.call().map(|_| CallPart::Nothing);
-        Step { choice: index, position, token: None, piece: String::new(), told, call, finish }
+        Step {
+            choice: index,
+            position,
+            token: None,
+            piece: String::new(),
+            text: sent,
+            call,
+            finish,
+        }
     }
 
-    /// The text that may be told: all of it but what might become a stop string.
-    fn tell(&mut self, stops: &[String]) -> String {
-        let kept = match self.is_done {
+    /// Returns the text that can be sent: all but what might become a stop string.
+    fn send_text(&mut self, stops: &[String]) -> String {
+        let held_back = match self.is_done {
             true => 0,
             false => stops.iter().map(|stop| stop.len() - 1).max().unwrap_or(0),
         };
-        let end = self.text.floor_char_boundary(self.text.len().saturating_sub(kept));
-        if end <= self.told {
+        let end = self.text.floor_char_boundary(self.text.len().saturating_sub(held_back));
+        if end <= self.sent {
             return String::new();
         }
-        let told = self.text[self.told..end].to_owned();
-        self.told = end;
-        told
+        let sent = self.text[self.sent..end].to_owned();
+        self.sent = end;
+        sent
     }
 }
 
-/// The first stop string in what was not told yet.
-fn found<'a>(text: &str, told: usize, stops: &'a [String]) -> Option<(usize, &'a str)> {
-    let rest = &text[told.min(text.len())..];
-    let places = stops.iter().filter_map(|stop| rest.find(stop.as_str()).map(|at| (at, stop)));
-    places.min_by_key(|(at, _)| *at).map(|(at, stop)| (told + at, stop.as_str()))
+/// Finds the first stop string in the unsent text.
+fn find_stop<'a>(text: &str, sent: usize, stops: &'a [String]) -> Option<(usize, &'a str)> {
+    let rest = &text[sent.min(text.len())..];
+    let matches = stops.iter().filter_map(|stop| rest.find(stop.as_str()).map(|at| (at, stop)));
+    matches.min_by_key(|(at, _)| *at).map(|(at, stop)| (sent + at, stop.as_str()))
 }

@@ -1,5 +1,5 @@
-//! The engine behind the simulated server's endpoints: who is being answered, whether answers go
-//! on, and with which weights.
+//! State shared by the endpoints: admitted requests, the gate that pauses generation, and the
+//! weights.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -7,9 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use http::{Method, StatusCode, Uri};
+use http::{Method, Uri};
 use parking_lot::{Mutex, MutexGuard};
-use rollway_base::ServerKind;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -19,24 +18,20 @@ use super::options::MockServerOptions;
 use super::record::{RecordedRequest, Records};
 use super::request::MockRequest;
 use super::script::mix;
+use super::server_api::MockApi;
 use super::template::Template;
 
-/// Whether answers go on, and with which weights.
+/// Pauses generation and holds the current weights.
 #[derive(Clone, Debug)]
 pub(super) struct Gate {
-    /// Requests are begun.
     pub(super) admitting: bool,
-    /// Nobody gets a token: a pause.
     pub(super) frozen: bool,
-    /// The same: asleep.
     pub(super) asleep: bool,
-    /// The same: the weights are being replaced.
     pub(super) updating: bool,
-    /// Nobody gets a token at this position or later: a test wants to look.
+    /// Position from which no token is generated, set by a test.
     pub(super) hold: Option<u32>,
-    /// The weights.
     pub(super) version: u64,
-    /// What the server calls them.
+    /// Name by which the server reports the version.
     pub(super) name: Arc<str>,
 }
 
@@ -51,33 +46,27 @@ impl Gate {
     }
 }
 
-/// What goes on, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MockCounts {
-    /// Requests for an answer that came in, refused ones among them.
+    /// Generation requests, including refused ones.
     pub requests: u64,
-    /// Requests that wait to be begun.
     pub waiting: u64,
-    /// Requests that are being answered.
     pub running: u64,
-    /// Those among them that get no token at the moment: paused, asleep, updating or held.
+    /// Running requests that get no token now: paused, asleep, updating or held.
     pub frozen: u64,
-    /// Answers that were completed.
     pub completed: u64,
-    /// Answers that were aborted by word.
+    /// Responses aborted by a request.
     pub aborted: u64,
-    /// Answers whose client left.
+    /// Responses whose client disconnected.
     pub left: u64,
-    /// Answers that an injected fault ended.
+    /// Responses ended by an injected fault.
     pub failed: u64,
-    /// Updates of the weights that took place.
     pub updates: u64,
     pub failed_updates: u64,
-    /// Records that were dropped because there were too many.
     pub dropped_records: u64,
 }
 
-/// How fast tokens come.
+/// Delays of the first and of each further token. `next` is `None`: no delay.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Speed {
     pub(super) first: Duration,
@@ -93,7 +82,7 @@ impl Speed {
     }
 }
 
-/// How a pause treats what is being answered.
+/// Treatment of running requests by a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PauseMode {
     Abort,
@@ -101,9 +90,9 @@ pub(super) enum PauseMode {
     Keep,
 }
 
-/// Everything that the endpoints share.
 #[derive(Debug)]
 pub(super) struct GenerationState {
+    pub(super) api: &'static dyn MockApi,
     pub(super) options: MockServerOptions,
     pub(super) template: Template,
     pub(super) gate: watch::Sender<Gate>,
@@ -113,7 +102,6 @@ pub(super) struct GenerationState {
     inner: Mutex<Inner>,
 }
 
-/// What changes and has no watchers.
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) healthy: bool,
@@ -122,22 +110,21 @@ pub(super) struct Inner {
     pub(super) records: Records,
     pub(super) active: HashMap<u64, Active>,
     pub(super) calls: VecDeque<String>,
-    /// Weights that were sent but not yet taken into use.
+    /// Version of weights that were sent and are not yet in use.
     pub(super) pending: Option<u64>,
     pub(super) weights_path: Option<String>,
     next: u64,
 }
 
-/// A request that is being answered or waits for it.
 #[derive(Debug)]
 pub(super) struct Active {
-    /// The ids that it can be aborted by.
+    /// Ids by which it can be aborted.
     pub(super) ids: Vec<String>,
     pub(super) abort: CancellationToken,
 }
 
 impl GenerationState {
-    pub(super) fn new(options: MockServerOptions) -> Self {
+    pub(super) fn new(api: &'static dyn MockApi, options: MockServerOptions) -> Self {
         let name = options.version_name.clone().unwrap_or_else(|| "default".to_owned());
         let gate = Gate {
             admitting: true,
@@ -160,6 +147,7 @@ impl GenerationState {
             next: 0,
         };
         Self {
+            api,
             template: Template { tokenizer: options.tokenizer(), drift: options.drift },
             gate: watch::Sender::new(gate),
             counts: watch::Sender::new(MockCounts::default()),
@@ -174,21 +162,19 @@ impl GenerationState {
         self.inner.lock()
     }
 
-    pub(super) fn kind(&self) -> ServerKind {
-        self.options.kind
-    }
-
     pub(super) fn count(&self, change: impl FnOnce(&mut MockCounts)) {
         self.counts.send_modify(change);
     }
 
-    /// Takes a request in: from now on it can be aborted, and is remembered.
+    /// Registers a request, so that it can be aborted and is recorded.
     pub(super) fn admit(&self, request: &MockRequest) -> (u64, CancellationToken) {
         let abort = CancellationToken::new();
         let mut inner = self.lock();
         inner.next += 1;
         let number = inner.next;
-        inner.active.insert(number, Active { ids: request.ids.clone(), abort: abort.clone() });
+        inner
+            .active
+            .insert(number, Active { ids: request.abort_ids.clone(), abort: abort.clone() });
         let dropped = if inner.records.is_on() {
             inner.records.push(RecordedRequest {
                 number,
@@ -207,7 +193,7 @@ impl GenerationState {
         (number, abort)
     }
 
-    /// Remembers that something was called.
+    /// Records a request to any endpoint.
     pub(super) fn note(&self, method: &Method, uri: &Uri) {
         let max = self.options.max_records;
         if max == 0 {
@@ -220,34 +206,31 @@ impl GenerationState {
         inner.calls.push_back(format!("{method} {uri}"));
     }
 
-    /// An id that no other answer of this server has.
-    pub(super) fn fresh_id(&self) -> String {
+    pub(super) fn new_id(&self) -> String {
         let number = self.ids.fetch_add(1, Ordering::Relaxed);
         let seed = self.options.seed;
         format!("{:016x}{:016x}", mix(mix(seed, number), 1), mix(mix(seed, number), 2))
     }
 
-    /// Waits until requests may be begun.
     pub(super) async fn admitted(&self) {
         let mut gate = self.gate.subscribe();
         let _ = gate.wait_for(Gate::admits).await;
     }
 
-    /// Stops giving tokens, as the kind of pause says.
-    pub(super) async fn pause(&self, how: PauseMode) {
+    pub(super) async fn pause(&self, mode: PauseMode) {
         self.gate.send_modify(|gate| {
             gate.admitting = false;
-            gate.frozen |= how == PauseMode::Keep;
+            gate.frozen |= mode == PauseMode::Keep;
         });
-        match how {
+        match mode {
             PauseMode::Keep => return,
             PauseMode::Abort => {
                 self.abort(|_| true);
             }
             PauseMode::Wait => {}
         }
-        let _ = self.counts.subscribe().wait_for(|counts| counts.running == 0).await;
-        // Somebody may have resumed in the meantime.
+        self.wait_until_idle().await;
+        // A resume may have come in the meantime.
         self.gate.send_modify(|gate| gate.frozen |= !gate.admitting);
     }
 
@@ -258,20 +241,18 @@ impl GenerationState {
         });
     }
 
-    /// Aborts the requests whose ids are meant; returns how many there are.
+    /// Aborts the requests with matching ids, and returns their number.
     pub(super) fn abort(&self, meant: impl Fn(&str) -> bool) -> usize {
         let inner = self.lock();
         let found = inner.active.values().filter(|active| active.ids.iter().any(|id| meant(id)));
         found.map(|active| active.abort.cancel()).count()
     }
 
-    /// Waits until nobody is being answered.
-    pub(super) async fn idle(&self) {
+    pub(super) async fn wait_until_idle(&self) {
         let _ = self.counts.subscribe().wait_for(|counts| counts.running == 0).await;
     }
 
-    /// Replaces the weights by those in a directory, or those that were sent before. The name of
-    /// the version stays what it was.
+    /// Replaces the weights. The name of the version stays.
     pub(super) async fn update(&self, from: WeightSource<'_>) -> Result<u64, ApiError> {
         self.gate.send_modify(|gate| gate.updating = true);
         if !self.options.update_time.is_zero() {
@@ -294,10 +275,7 @@ impl GenerationState {
     fn take(&self, from: WeightSource<'_>) -> Result<u64, ApiError> {
         let mut inner = self.lock();
         if inner.faults.update_fails() {
-            return Err(ApiError::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "the update of the weights failed, as it was told to",
-            ));
+            return Err(ApiError::server_error("injected fault: weight update"));
         }
         match from {
             WeightSource::Sent(version) => Ok(version),
@@ -309,7 +287,6 @@ impl GenerationState {
         }
     }
 
-    /// Gives the weights a name.
     pub(super) fn rename(&self, name: &str) {
         self.gate.send_modify(|gate| gate.name = name.into());
     }
@@ -319,7 +296,6 @@ impl GenerationState {
     }
 }
 
-/// Where weights come from.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WeightSource<'a> {
     Directory(&'a str),
@@ -327,12 +303,12 @@ pub(super) enum WeightSource<'a> {
 }
 
 /// Reads the version of the weights in a directory: `{"version": 7}` in its `weights.json`, or the
-/// digits that its name ends with.
+/// digits at the end of its name.
 fn read_version(directory: &Path) -> Result<u64, ApiError> {
     let missing = || {
         let path = directory.display();
         let message = format!("Cannot find any model weights with `{path}`");
-        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+        ApiError::server_error(message)
     };
     if !directory.is_dir() {
         return Err(missing());

@@ -3,35 +3,30 @@
 //! inspect its state and inject faults, and for trying a configuration without a GPU.
 //!
 //! `request` parses requests, `generation` generates tokens under the control of
-//! `generation_state`, `format*` renders responses, `script` determines the generated tokens.
+//! `generation_state`, `server_api` has the endpoints and responses of each server kind, `script`
+//! determines the generated tokens.
 
 mod api_error;
 mod control;
 mod faults;
-mod format;
 mod generation;
 mod generation_state;
-mod openai;
 mod options;
 mod record;
 mod request;
 mod response;
-mod routes;
 mod script;
 mod server;
-mod sglang;
-mod sglang_format;
+mod server_api;
 mod template;
 mod text;
 mod tools;
-mod vllm;
-mod vllm_format;
 
 pub use self::control::MockControl;
 pub use self::faults::MockFault;
 pub use self::generation_state::MockCounts;
 pub use self::options::MockServerOptions;
 pub use self::record::{RecordedChoice, RecordedRequest, RecordedToken, RequestEnd};
-pub use self::script::{CompletionLengths, Script, expected};
+pub use self::script::{CompletionLengths, Script};
 pub use self::server::MockServer;
-pub use self::text::{END, FIRST_WORD, MAX_WORDS, Tokenizer};
+pub use self::text::{END, Tokenizer};

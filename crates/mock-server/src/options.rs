@@ -9,55 +9,48 @@ use rollway_base::ServerKind;
 use super::script::CompletionLengths;
 use super::text::Tokenizer;
 
-/// Options of a mock server.
 #[derive(Clone, Debug)]
 pub struct MockServerOptions {
     /// Kind of the server; llama.cpp has no mock.
     pub kind: ServerKind,
-    /// Where it listens; port 0 takes any that is free.
+    /// Port 0 takes any free port.
     pub address: SocketAddr,
-    /// What everything it says depends on.
+    /// Determines all generated tokens.
     pub seed: u64,
-    /// The name of its model.
     pub model: String,
-    /// What it wants to be shown as `Authorization: Bearer`.
+    /// `None`: no key is required.
     pub api_key: Option<String>,
-    /// How long it takes until the first token.
+    /// Delay of the first token.
     pub first_token: Duration,
-    /// How many tokens a second each choice gets after that; 0 means at once.
+    /// Rate of each choice after the first token; 0: no delay.
     pub tokens_per_second: f64,
-    /// How long its answers are.
     pub lengths: CompletionLengths,
-    /// How many words it knows.
+    /// Size of the vocabulary, without bytes and special tokens.
     pub words: u32,
-    /// How many tokens a prompt and its answer may have together.
+    /// Maximum tokens of prompt and completion together.
     pub max_model_len: u32,
-    /// How many requests it works on at a time; others wait.
+    /// Maximum number of concurrent requests; further ones wait.
     pub max_running: usize,
-    /// The version of the weights that it starts with.
     pub version: u64,
-    /// What it calls that version until it is told another name; none for the name that a server of
-    /// the kind gives it (`default`).
+    /// Name of the version until a client sets one. `None`: `default`, as the real servers.
     pub version_name: Option<String>,
-    /// Whether SGLang's `meta_info` also tells which version made which tokens
-    /// (`weight_versions`), and not only the one at the end (`weight_version`).
+    /// True if SGLang's `meta_info` has the version of each span of tokens (`weight_versions`), not
+    /// only the last one (`weight_version`).
     pub version_spans: bool,
-    /// Where its weights are: read by a reload that names no other place.
+    /// Folder that a reload without a path reads.
     pub weights: Option<PathBuf>,
-    /// How long an update of the weights takes.
     pub update_time: Duration,
-    /// Which part of the requests fails with status 500, between 0 and 1.
+    /// Probability that a request fails with status 500.
     pub fail_rate: f64,
-    /// Which part of the requests loses its connection in the middle of the answer.
+    /// Probability that the connection is closed in the middle of a response.
     pub cut_rate: f64,
-    /// Which part of the requests that offer tools, and leave the choice to the model, is answered
-    /// with a tool call. Requests that demand one always are.
+    /// Probability of a tool call where the model may choose.
     pub tool_call_rate: f64,
-    /// Whether what the model said is spelled in other tokens when a prompt repeats it.
+    /// True if completions are tokenized differently when a prompt repeats them.
     pub drift: bool,
-    /// Whether fields that the API does not have are refused.
+    /// True if fields that the API does not have are refused.
     pub strict: bool,
-    /// How many requests are remembered with their tokens; of older ones only the number is known.
+    /// Maximum number of recorded requests.
     pub max_records: usize,
 }
 
@@ -91,12 +84,10 @@ impl Default for MockServerOptions {
 }
 
 impl MockServerOptions {
-    /// Returns the default options of a kind of server.
     pub fn new(kind: ServerKind) -> Self {
         Self { kind, ..Self::default() }
     }
 
-    /// The tokenizer of the model.
     pub fn tokenizer(&self) -> Tokenizer {
         Tokenizer::new(self.words)
     }

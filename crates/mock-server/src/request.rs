@@ -1,63 +1,61 @@
-//! What a request asks for, whichever endpoint it came to.
+//! Parsing of generation requests.
 
 use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
-use rollway_base::ServerKind;
 use serde_json::{Map, Value};
 
 use super::api_error::ApiError;
 use super::faults::chance;
 use super::generation_state::GenerationState;
 use super::script::{Script, ToolCall, mix};
+use super::server_api::RequestIds;
 use super::tools;
 
-/// What a request asks for.
+pub(super) const CHAT_PATH: &str = "/v1/chat/completions";
+pub(super) const COMPLETION_PATH: &str = "/v1/completions";
+
 #[derive(Clone, Debug)]
 pub(super) struct MockRequest {
     pub(super) path: &'static str,
-    /// The id of the answer.
+    /// Id of the response.
     pub(super) id: String,
-    /// The ids that it can be aborted by.
-    pub(super) ids: Vec<String>,
+    /// Ids by which it can be aborted.
+    pub(super) abort_ids: Vec<String>,
     pub(super) body: Arc<Value>,
     pub(super) prompts: Vec<Vec<i32>>,
-    /// Choices for each prompt.
+    /// Choices per prompt.
     pub(super) n: u32,
     pub(super) max_tokens: Option<u32>,
     min_tokens: u32,
     ignore_eos: bool,
     pub(super) stop: Vec<String>,
     seed: Option<i64>,
-    /// How many tokens besides the one that was said are wanted with their log-probabilities; none
-    /// if not even that one is.
+    /// Number of alternatives with log-probabilities. `None`: no log-probabilities at all.
     pub(super) logprobs: Option<u32>,
     pub(super) stream: bool,
     pub(super) include_usage: bool,
-    /// The tool that is called, and whether the request names it.
     call: Option<ToolCall>,
     pub(super) is_named: bool,
 }
 
 impl MockRequest {
-    /// Whether the request sets a field to true.
+    /// Returns whether a field is true.
     pub(super) fn wants(&self, field: &str) -> bool {
         self.body.get(field).and_then(Value::as_bool).unwrap_or(false)
     }
 
-    /// How many choices there are in all.
     pub(super) fn choices(&self) -> usize {
         self.prompts.len() * self.n as usize
     }
 
-    /// The most tokens that an answer to a prompt may have.
+    /// Returns the maximum number of tokens of a completion.
     pub(super) fn limit(&self, state: &GenerationState, prompt: usize) -> u32 {
         let used = u32::try_from(self.prompts[prompt].len()).unwrap_or(u32::MAX);
         let room = state.options.max_model_len.saturating_sub(used);
         self.max_tokens.map_or(room, |max| max.min(room))
     }
 
-    /// What is said in a choice.
     pub(super) fn script(&self, state: &GenerationState, choice: usize) -> Script {
         let prompt = choice / self.n as usize;
         let number = u32::try_from(choice % self.n as usize).unwrap_or(0);
@@ -79,25 +77,26 @@ impl MockRequest {
     }
 }
 
-/// Reads a chat request.
 pub(super) fn chat(
     state: &GenerationState,
     headers: &HeaderMap,
-    body: Value,
+    body: &Value,
 ) -> Result<MockRequest, ApiError> {
-    let fields = object(&body)?;
+    let fields = object(body)?;
     known_model(state, fields)?;
     let messages = match fields.get("messages") {
         Some(Value::Array(messages)) if !messages.is_empty() => messages,
         Some(Value::Array(_)) => {
             return Err(ApiError::bad_request("messages is empty").at("messages"));
         }
-        _ => return Err(ApiError::bad_request("Field required: messages is a list").at("messages")),
+        _ => {
+            return Err(ApiError::bad_request("Field required: messages, a list").at("messages"));
+        }
     };
     let offered: &[Value] = match fields.get("tools") {
         None | Some(Value::Null) => &[],
         Some(Value::Array(tools)) => tools,
-        Some(_) => return Err(ApiError::bad_request("tools is a list").at("tools")),
+        Some(_) => return Err(ApiError::bad_request("tools must be a list").at("tools")),
     };
     let prompt = state.template.render(messages, offered)?;
     let (tool, is_named) = tools::chosen(state, fields, offered, &prompt)?;
@@ -105,62 +104,47 @@ pub(super) fn chat(
     let logprobs = match fields.get("logprobs") {
         None | Some(Value::Null | Value::Bool(false)) => None,
         Some(Value::Bool(true)) => Some(top),
-        Some(_) => return Err(ApiError::bad_request("logprobs is true or false").at("logprobs")),
+        Some(_) => {
+            return Err(ApiError::bad_request("logprobs must be true or false").at("logprobs"));
+        }
     };
-    let id = id_of(state, headers, fields, "chatcmpl");
-    let ids = vec![id.clone()];
-    let parts = Parts { path: "/v1/chat/completions", id, ids, prompts: vec![prompt], logprobs };
-    let max_tokens = number(fields, "max_completion_tokens", 1, u32::MAX)?.or(number(
-        fields,
-        "max_tokens",
-        1,
-        u32::MAX,
-    )?);
-    let mut request = read(state, parts, max_tokens, &body)?;
+    let id = response_id(state, headers, fields, "chatcmpl");
+    let max_tokens = match number(fields, "max_completion_tokens", 1, u32::MAX)? {
+        None => number(fields, "max_tokens", 1, u32::MAX)?,
+        max_tokens => max_tokens,
+    };
+    let mut request = parse(state, CHAT_PATH, id, vec![prompt], logprobs, max_tokens, body)?;
     request.call = tool.map(|tool| tools::call(state, tool, &request.prompts[0]));
     request.is_named = is_named;
     Ok(request)
 }
 
-/// Reads a request for a completion.
-pub(super) fn text(
+pub(super) fn completion(
     state: &GenerationState,
     headers: &HeaderMap,
-    body: Value,
+    body: &Value,
 ) -> Result<MockRequest, ApiError> {
-    let fields = object(&body)?;
+    let fields = object(body)?;
     known_model(state, fields)?;
     let prompts = prompts(state, fields.get("prompt"))?;
     let logprobs = number(fields, "logprobs", 0, 20)?;
-    let id = id_of(state, headers, fields, "cmpl");
-    let ids = match state.kind() {
-        ServerKind::Vllm => (0..prompts.len()).map(|index| format!("{id}-{index}")).collect(),
-        ServerKind::Sglang | ServerKind::Openai | ServerKind::LlamaCpp => vec![id.clone()],
-    };
-    let parts = Parts { path: "/v1/completions", id, ids, prompts, logprobs };
+    let id = response_id(state, headers, fields, "cmpl");
     let max_tokens = number(fields, "max_tokens", 1, u32::MAX)?.or(Some(16));
-    read(state, parts, max_tokens, &body)
+    parse(state, COMPLETION_PATH, id, prompts, logprobs, max_tokens, body)
 }
 
-/// What differs between endpoints.
-#[derive(Debug)]
-pub(super) struct Parts {
-    pub(super) path: &'static str,
-    pub(super) id: String,
-    pub(super) ids: Vec<String>,
-    pub(super) prompts: Vec<Vec<i32>>,
-    pub(super) logprobs: Option<u32>,
-}
-
-/// Reads what requests have in common. `body` is where the sampling parameters are.
-pub(super) fn read(
+/// Parses the fields that all endpoints share.
+pub(super) fn parse(
     state: &GenerationState,
-    parts: Parts,
+    path: &'static str,
+    id: String,
+    prompts: Vec<Vec<i32>>,
+    logprobs: Option<u32>,
     max_tokens: Option<u32>,
     body: &Value,
 ) -> Result<MockRequest, ApiError> {
     let fields = object(body)?;
-    let longest = parts.prompts.iter().map(Vec::len).max().unwrap_or(0);
+    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     if longest >= state.options.max_model_len as usize {
         return Err(ApiError::bad_request(format!(
             "This model's maximum context length is {} tokens. However, your request has {longest} \
@@ -168,6 +152,10 @@ pub(super) fn read(
             state.options.max_model_len
         )));
     }
+    let abort_ids = match path {
+        COMPLETION_PATH => state.api.completion_abort_ids(&id, prompts.len()),
+        _ => vec![id.clone()],
+    };
     let stream = flag(fields, "stream")?;
     let usage = fields.get("stream_options").and_then(|options| options.get("include_usage"));
     if usage.is_some() && !stream {
@@ -175,11 +163,11 @@ pub(super) fn read(
         return Err(ApiError::bad_request(message).at("stream_options"));
     }
     Ok(MockRequest {
-        path: parts.path,
-        id: parts.id,
-        ids: parts.ids,
-        prompts: parts.prompts,
-        logprobs: parts.logprobs,
+        path,
+        id,
+        abort_ids,
+        prompts,
+        logprobs,
         n: number(fields, "n", 1, 4096)?.unwrap_or(1),
         max_tokens,
         min_tokens: number(fields, "min_tokens", 0, u32::MAX)?.unwrap_or(0),
@@ -194,12 +182,11 @@ pub(super) fn read(
     })
 }
 
-/// The fields of a body.
 pub(super) fn object(body: &Value) -> Result<&Map<String, Value>, ApiError> {
-    body.as_object().ok_or_else(|| ApiError::bad_request("the body is no JSON object"))
+    body.as_object().ok_or_else(|| ApiError::bad_request("the body must be a JSON object"))
 }
 
-/// A whole number within bounds, if the field is there.
+/// Parses an integer within bounds. `None`: absent.
 pub(super) fn number(
     fields: &Map<String, Value>,
     name: &str,
@@ -225,52 +212,41 @@ fn flag(fields: &Map<String, Value>, name: &str) -> Result<bool, ApiError> {
     match fields.get(name) {
         None | Some(Value::Null) => Ok(false),
         Some(Value::Bool(value)) => Ok(*value),
-        Some(_) => Err(ApiError::bad_request(format!("{name} is true or false")).at(name)),
+        Some(_) => Err(ApiError::bad_request(format!("{name} must be true or false")).at(name)),
     }
 }
 
 fn known_model(state: &GenerationState, fields: &Map<String, Value>) -> Result<(), ApiError> {
     match fields.get("model") {
         None | Some(Value::Null) => Ok(()),
-        // SGLang answers whatever it is called.
-        Some(Value::String(_)) if state.kind() == ServerKind::Sglang => Ok(()),
+        Some(Value::String(_)) if state.api.accepts_any_model() => Ok(()),
         Some(Value::String(name)) if *name == state.options.model => Ok(()),
         Some(Value::String(name)) => {
             let message = format!("The model `{name}` does not exist.");
             Err(ApiError::new(StatusCode::NOT_FOUND, message).at("model"))
         }
-        Some(_) => Err(ApiError::bad_request("model is a string").at("model")),
+        Some(_) => Err(ApiError::bad_request("model must be a string").at("model")),
     }
 }
 
-/// The id of an answer: what the client calls it where the server lets it, else one that depends on
-/// what was asked.
-fn id_of(
+fn response_id(
     state: &GenerationState,
     headers: &HeaderMap,
     fields: &Map<String, Value>,
-    kind: &str,
+    prefix: &str,
 ) -> String {
-    let given = |name: &str| fields.get(name).and_then(Value::as_str).map(str::to_owned);
-    match state.kind() {
-        ServerKind::Vllm => {
-            let header = headers.get("x-request-id").and_then(|id| id.to_str().ok());
-            let id = header.map(str::to_owned).or_else(|| given("request_id"));
-            format!("{kind}-{}", id.unwrap_or_else(|| state.fresh_id()))
-        }
-        ServerKind::Sglang => given("rid").unwrap_or_else(|| state.fresh_id()),
-        ServerKind::Openai | ServerKind::LlamaCpp => format!("{kind}-{}", state.fresh_id()),
-    }
+    state.api.response_id(RequestIds { headers, fields }, prefix, &state.new_id())
 }
 
-/// Prompts: a text, a list of texts, a list of ids, or a list of lists of ids.
+/// Parses prompts: a text, a list of texts, a list of token ids, or a list of such lists.
 pub(super) fn prompts(
     state: &GenerationState,
     prompt: Option<&Value>,
 ) -> Result<Vec<Vec<i32>>, ApiError> {
     let tokenizer = state.template.tokenizer;
-    let refused =
-        || ApiError::bad_request("prompt is a text, ids of tokens, or a list of them").at("prompt");
+    let refused = || {
+        ApiError::bad_request("prompt must be a text, token ids, or a list of them").at("prompt")
+    };
     let prompts = match prompt {
         Some(Value::String(text)) => vec![tokenizer.encode(text)],
         Some(Value::Array(items)) if items.iter().all(Value::is_number) => {
@@ -293,20 +269,18 @@ pub(super) fn prompts(
     Ok(prompts)
 }
 
-/// The ids of a prompt's tokens.
 fn ids(state: &GenerationState, items: &[Value]) -> Result<Vec<i32>, ApiError> {
     let read = |item: &Value| {
         let id = item.as_i64().and_then(|id| i32::try_from(id).ok());
         id.filter(|id| state.template.tokenizer.knows(*id)).ok_or_else(|| {
-            ApiError::bad_request(format!("RecordedToken id {item} is out of vocabulary"))
-                .at("prompt")
+            ApiError::bad_request(format!("Token id {item} is out of vocabulary")).at("prompt")
         })
     };
     items.iter().map(read).collect()
 }
 
 pub(super) fn stops(stop: Option<&Value>) -> Result<Vec<String>, ApiError> {
-    let refused = || ApiError::bad_request("stop is a string or a list of strings").at("stop");
+    let refused = || ApiError::bad_request("stop must be a string or a list of strings").at("stop");
     match stop {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::String(text)) if text.is_empty() => Ok(Vec::new()),
@@ -320,7 +294,7 @@ pub(super) fn stops(stop: Option<&Value>) -> Result<Vec<String>, ApiError> {
     }
 }
 
-/// Whether the model wants to call a tool although it need not.
+/// Decides whether the model calls a tool that it may but need not call.
 pub(super) fn wants_tool(state: &GenerationState, prompt: &[i32]) -> bool {
     let hash = prompt.iter().fold(state.options.seed, |hash, id| mix(hash, id.abs_diff(0).into()));
     chance(mix(hash, 11), state.options.tool_call_rate)

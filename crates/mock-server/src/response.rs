@@ -1,4 +1,4 @@
-//! How a request becomes a response: whole, or as a stream of events.
+//! Responses: full ones and streams of events.
 
 use std::io;
 use std::sync::Arc;
@@ -13,16 +13,15 @@ use serde_json::Value;
 
 use super::api_error::ApiError;
 use super::faults::MockFault;
-use super::format::Format;
 use super::generation::{Event, Generation, Step};
 use super::generation_state::GenerationState;
 use super::request::MockRequest;
+use super::server_api::Format;
 
-/// On a response: the connection is lost instead.
+/// Response extension: the connection is closed instead.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lost;
+pub(super) struct Disconnected;
 
-/// Answers a request.
 pub(super) async fn respond(
     state: &Arc<GenerationState>,
     request: Result<MockRequest, ApiError>,
@@ -31,35 +30,34 @@ pub(super) async fn respond(
     state.count(|counts| counts.requests += 1);
     let request = match request {
         Ok(request) => request,
-        Err(refusal) => return refusal.response(state.kind()),
+        Err(error) => return error.into_response(),
     };
     let fault = state.lock().faults.next();
     match fault {
         Some(MockFault::Status(status)) => {
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             state.count(|counts| counts.failed += 1);
-            return ApiError::new(status, "refused, as it was told to").response(state.kind());
+            return ApiError::new(status, "injected fault").into_response();
         }
         Some(MockFault::Cut) => {
             state.count(|counts| counts.failed += 1);
-            return lost();
+            return disconnected();
         }
         _ => {}
     }
     let format = format(&request);
     let is_stream = request.stream;
     let generation = Generation::begin(state, request, fault).await;
-    if is_stream { events(generation, format) } else { whole(generation, format).await }
+    if is_stream { stream_events(generation, format) } else { full(generation, format).await }
 }
 
-fn lost() -> Response {
+fn disconnected() -> Response {
     let mut response = StatusCode::INTERNAL_SERVER_ERROR.into_response();
-    response.extensions_mut().insert(Lost);
+    response.extensions_mut().insert(Disconnected);
     response
 }
 
-/// Answers at once, when all is said.
-async fn whole(mut generation: Generation, mut format: Box<dyn Format>) -> Response {
+async fn full(mut generation: Generation, mut format: Box<dyn Format>) -> Response {
     let mut choices: Vec<Vec<Step>> = vec![Vec::new(); generation.request.choices()];
     loop {
         match generation.next().await {
@@ -68,13 +66,12 @@ async fn whole(mut generation: Generation, mut format: Box<dyn Format>) -> Respo
                     choices[step.choice].push(step);
                 }
             }
-            Event::Cut => return lost(),
-            Event::End => return Json(format.whole(&generation, &choices)).into_response(),
+            Event::Cut => return disconnected(),
+            Event::End => return Json(format.full(&generation, &choices)).into_response(),
         }
     }
 }
 
-/// Where a stream of events is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamPhase {
     Begin,
@@ -82,8 +79,7 @@ enum StreamPhase {
     End,
 }
 
-/// Answers as it is said.
-fn events(generation: Generation, format: Box<dyn Format>) -> Response {
+fn stream_events(generation: Generation, format: Box<dyn Format>) -> Response {
     let state = (generation, format, StreamPhase::Begin);
     let body = stream::unfold(state, |(mut generation, mut format, stage)| async move {
         let (events, next) = match stage {
@@ -91,7 +87,7 @@ fn events(generation: Generation, format: Box<dyn Format>) -> Response {
             StreamPhase::Begin => {
                 (Ok(write(&format.begin(&generation), false)), StreamPhase::Middle)
             }
-            StreamPhase::Middle => middle(&mut generation, format.as_mut()).await,
+            StreamPhase::Middle => next_events(&mut generation, format.as_mut()).await,
         };
         Some((events, (generation, format, next)))
     });
@@ -101,7 +97,7 @@ fn events(generation: Generation, format: Box<dyn Format>) -> Response {
     response
 }
 
-async fn middle(
+async fn next_events(
     generation: &mut Generation,
     format: &mut dyn Format,
 ) -> (io::Result<Bytes>, StreamPhase) {
@@ -111,9 +107,9 @@ async fn middle(
         }
         Event::End => (Ok(write(&format.end(generation), true)), StreamPhase::End),
         Event::Cut => {
-            // What was said before is on its way first.
+            // Earlier events are written first.
             tokio::task::yield_now().await;
-            (Err(io::Error::other("cut, as it was told to")), StreamPhase::End)
+            (Err(io::Error::other("injected fault")), StreamPhase::End)
         }
     }
 }
@@ -122,7 +118,7 @@ fn write(events: &[Value], is_last: bool) -> Bytes {
     let mut bytes = Vec::with_capacity(256 * events.len() + 16);
     for event in events {
         bytes.extend_from_slice(b"data: ");
-        // Writing a value into memory cannot fail.
+        // Writing to memory cannot fail.
         let _ = serde_json::to_writer(&mut bytes, event);
         bytes.extend_from_slice(b"\n\n");
     }

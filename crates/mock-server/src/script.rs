@@ -1,21 +1,18 @@
-//! What the simulated model says: a pure function of its seed, the version of its weights, the
-//! prompt, the choice and the position, so that anybody can tell what should have been said.
+//! Generated tokens: a pure function of seed, version of the weights, prompt, choice and position,
+//! so that tests can compute them.
 
 use std::borrow::Cow;
 
 use super::text::{CALL, CALL_END, END, FIRST_WORD, Tokenizer};
 
-/// How long answers are, in tokens without the last one that ends them.
+/// Distribution of completion lengths, in tokens without the final one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CompletionLengths {
-    /// All the same.
     Fixed(u32),
-    /// Anything from the first to the second, alike often.
     Uniform(u32, u32),
-    /// Mostly short, sometimes long: of that mean, and never above `max`.
+    /// Geometric with this mean, truncated at `max`.
     Geometric {
         mean: f64,
-        /// The longest.
         max: u32,
     },
 }
@@ -29,7 +26,7 @@ impl CompletionLengths {
                 low + u32::try_from(hash % span).unwrap_or(0)
             }
             Self::Geometric { mean, max } => {
-                // 53 bits are what a float between 0 and 1 can hold; never 0, for the logarithm.
+                // 53 bits fit a float; never 0, for the logarithm.
                 let unit = ((hash >> 11) + 1) as f64 / (1_u64 << 53) as f64;
                 let stop = 1.0 / mean.max(1.0);
                 let length = if stop >= 1.0 { 1.0 } else { (unit.ln() / (-stop).ln_1p()).ceil() };
@@ -39,29 +36,29 @@ impl CompletionLengths {
     }
 }
 
-/// What one choice of an answer consists of.
+/// Tokens of one choice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Script {
     key: u64,
     tokenizer: Tokenizer,
-    /// Tokens before the one that ends the answer.
+    /// Number of tokens before the final one.
     content: u32,
-    /// A tool call is said word for word instead of whatever comes to mind.
+    /// A tool call that replaces the random tokens.
     call: Option<ToolCall>,
 }
 
-/// A tool call, in tokens. Its text does not depend on the version of the weights, its
-/// log-probabilities do.
+/// Tokens of a tool call. They do not depend on the version of the weights; their log-probabilities
+/// do.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ToolCall {
     pub(super) name: String,
     pub(super) tokens: Vec<i32>,
-    /// Where the arguments begin and end in the tokens.
+    /// Range of the arguments in the tokens.
     pub(super) arguments: (usize, usize),
 }
 
 impl ToolCall {
-    /// Spells a call. A prompt that repeats the call spells it the same way.
+    /// Tokenizes a call as a prompt that repeats it does.
     pub(super) fn new(tokenizer: Tokenizer, name: &str, arguments: &str) -> Self {
         let name_json = serde_json::Value::from(name).to_string();
         let mut tokens = vec![CALL];
@@ -76,8 +73,8 @@ impl ToolCall {
 }
 
 impl Script {
-    /// Returns what a model of that seed makes of a prompt. `request_seed` is the `seed` of the
-    /// request, `choice` the number of the choice among those of the same prompt.
+    /// Returns the tokens for a prompt. `request_seed` is the `seed` of the request, `choice` the
+    /// index among the choices of the prompt.
     pub fn new(
         tokenizer: Tokenizer,
         lengths: CompletionLengths,
@@ -90,14 +87,13 @@ impl Script {
         Self { key, tokenizer, content: lengths.pick(mix(key, LENGTH)), call: None }
     }
 
-    /// Limits the number of tokens, as `max_tokens` does. No character is begun that could not be
-    /// finished within it.
+    /// Limits the number of tokens, as `max_tokens` does. Multi-token characters are not cut.
     pub fn limited(mut self, max_tokens: u32) -> Self {
         self.content = self.content.min(max_tokens);
         self
     }
 
-    /// Makes the answer at least so long.
+    /// Sets a minimum number of tokens.
     pub fn at_least(mut self, min_tokens: u32) -> Self {
         self.content = self.content.max(min_tokens);
         self
@@ -113,26 +109,26 @@ impl Script {
         self.call.as_ref()
     }
 
-    /// How many tokens come before the one that ends the answer.
+    /// Returns the number of tokens before the final one.
     pub const fn content(&self) -> u32 {
         self.content
     }
 
-    /// The token at a position, and its log-probability, under a version of the weights.
+    /// Returns the token at a position and its log-probability.
     pub fn token(&self, version: u64, position: u32) -> (i32, f32) {
         let hash = mix(mix(mix(self.key, version), u64::from(position)), TOKEN);
-        // Thousand-and-twenty-fourths: the same number in binary and in the text of an answer.
+        // Multiples of 1/1024: exact in binary and in decimal text.
         let logprob = -((mix(hash, LOGPROB) % 4096 + 1) as f32) / 1024.0;
         (self.id(hash, position), logprob)
     }
 
-    /// Other tokens that might have come there, ever less likely.
+    /// Returns less likely alternatives at a position.
     pub fn others(&self, version: u64, position: u32, count: u32) -> Vec<(i32, f32)> {
-        let (said, logprob) = self.token(version, position);
+        let (sampled, logprob) = self.token(version, position);
         let first = mix(mix(self.key, version), u64::from(position)) % u64::from(self.word_count());
         (0..u64::from(self.word_count()))
             .map(|step| self.word((first + step) % u64::from(self.word_count())))
-            .filter(|id| *id != said)
+            .filter(|id| *id != sampled)
             .take(count as usize)
             .enumerate()
             .map(|(rank, id)| (id, logprob - (rank + 1) as f32 / 4.0))
@@ -159,8 +155,8 @@ impl Script {
         if let Some(call) = &self.call {
             return call.tokens.get(position as usize).copied().unwrap_or(END);
         }
-        // Where a character takes several tokens does not depend on the version: the weights may
-        // change in the middle of it, and it is a character all the same.
+        // Positions of multi-token characters do not depend on the version, so that characters stay
+        // valid when the weights change within one.
         let block = position / BLOCK;
         let shape = mix(mix(self.key, u64::from(block)), SHAPE);
         let width = [0, 2, 3, 4][(shape % 4) as usize];
@@ -175,26 +171,13 @@ impl Script {
     }
 }
 
-/// The token that a model of that seed says at a position, and its log-probability: for answers
-/// that nothing limits.
-pub fn expected(
-    (tokenizer, lengths): (Tokenizer, CompletionLengths),
-    seed: u64,
-    version: u64,
-    prompt: &[i32],
-    choice: u32,
-    position: u32,
-) -> (i32, f32) {
-    Script::new(tokenizer, lengths, seed, prompt, None, choice).token(version, position)
-}
-
 const BLOCK: u32 = 16;
 const LENGTH: u64 = 1;
 const TOKEN: u64 = 2;
 const LOGPROB: u64 = 3;
 const SHAPE: u64 = 4;
 
-/// Byte number `index` of a character of `width` bytes. Any of them fits any other.
+/// Returns byte `index` of a character of `width` bytes; all combinations are valid UTF-8.
 fn byte(width: u32, index: u32, hash: u64) -> i32 {
     let (low, count) = match (width, index) {
         (2, 0) => (0xC3, 3),
@@ -218,7 +201,6 @@ fn key(seed: u64, prompt: &[i32], request_seed: Option<i64>, choice: u32) -> u64
     mix(key, u64::from(choice))
 }
 
-/// Stirs a value into a hash.
 pub(super) const fn mix(hash: u64, value: u64) -> u64 {
     let mut z = (hash.rotate_left(23) ^ value).wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

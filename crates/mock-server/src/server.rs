@@ -1,4 +1,4 @@
-//! The listener and its connections.
+//! Listener and connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +8,6 @@ use axum::Router;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rollway_base::ServerKind;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -17,28 +16,27 @@ use tower::ServiceExt as _;
 use super::control::MockControl;
 use super::generation_state::GenerationState;
 use super::options::MockServerOptions;
-use super::response::Lost;
-use super::routes;
+use super::response::Disconnected;
+use super::server_api::{mock_api, router};
 
-/// How many connections may wait to be accepted.
 const BACKLOG: u32 = 16_384;
 
-/// A running server. It ends when it is dropped.
+/// A running server. Dropping it stops it.
 #[derive(Debug)]
 pub struct MockServer {
     address: SocketAddr,
     control: MockControl,
-    over: CancellationToken,
+    stopped: CancellationToken,
     listening: JoinHandle<()>,
 }
 
 impl MockServer {
-    /// Starts a server. It runs in the background of the runtime that this is called in.
+    /// Starts a server on the current runtime.
     pub fn start(options: MockServerOptions) -> io::Result<Self> {
-        if options.kind == ServerKind::LlamaCpp {
+        let Some(api) = mock_api(options.kind) else {
             let message = "there is no mock server of the kind llama_cpp; use openai";
             return Err(io::Error::new(io::ErrorKind::Unsupported, message));
-        }
+        };
         let socket = match options.address {
             SocketAddr::V4(_) => TcpSocket::new_v4()?,
             SocketAddr::V6(_) => TcpSocket::new_v6()?,
@@ -47,63 +45,61 @@ impl MockServer {
         socket.bind(options.address)?;
         let listener = socket.listen(BACKLOG)?;
         let address = listener.local_addr()?;
-        let state = Arc::new(GenerationState::new(options));
-        let router = routes::router(Arc::clone(&state));
-        let over = CancellationToken::new();
-        let listening = listen(listener, router, over.clone());
+        let state = Arc::new(GenerationState::new(api, options));
+        let router = router(Arc::clone(&state));
+        let stopped = CancellationToken::new();
+        let listening = listen(listener, router, stopped.clone());
         Ok(Self {
             address,
             control: MockControl { state },
             listening: tokio::spawn(listening),
-            over,
+            stopped,
         })
     }
 
-    /// Where it listens.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its root, without `/v1`.
+    /// Root URL, without `/v1`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// The way inside.
     pub fn control(&self) -> MockControl {
         self.control.clone()
     }
 
-    /// Ends it like a crash does: all connections are lost at once. Returns when its port is free.
+    /// Stops like a crash: closes all connections at once. Returns when the port is free.
     pub async fn stop(mut self) {
-        self.over.cancel();
-        // It ends because of that, or has panicked: there is nothing left to do in either case.
+        self.stopped.cancel();
+        // It ends because of that or has panicked; nothing is left to do.
         let _ = (&mut self.listening).await;
     }
 }
 
 impl Drop for MockServer {
     fn drop(&mut self) {
-        self.over.cancel();
+        self.stopped.cancel();
     }
 }
 
-async fn listen(listener: TcpListener, router: Router, over: CancellationToken) {
+async fn listen(listener: TcpListener, router: Router, stopped: CancellationToken) {
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             Some(_) = connections.join_next() => continue,
-            () = over.cancelled() => break,
+            () = stopped.cancelled() => break,
         };
         match accepted {
             Ok((stream, _)) => {
                 let _ = stream.set_nodelay(true);
                 connections.spawn(serve(stream, router.clone()));
             }
-            // Out of file handles, or a client that left again: others may do better.
+            // Out of file descriptors, or the client disconnected: later ones may succeed.
             Err(error) => {
-                tracing::debug!(%error, "a connection could not be accepted");
+                tracing::debug!(%error, "cannot accept a connection");
                 tokio::task::yield_now().await;
             }
         }
@@ -112,19 +108,17 @@ async fn listen(listener: TcpListener, router: Router, over: CancellationToken) 
     connections.shutdown().await;
 }
 
-/// The connection is lost on purpose.
 #[derive(Debug, thiserror::Error)]
-#[error("lost, as it was told to")]
-struct LostOnPurpose;
+#[error("injected fault: disconnect")]
+struct InjectedDisconnect;
 
 async fn serve(stream: TcpStream, router: Router) {
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let router = router.clone();
         async move {
-            let answered = router.oneshot(request).await;
-            let Ok(response) = answered;
-            match response.extensions().get::<Lost>() {
-                Some(_) => Err(LostOnPurpose),
+            let Ok(response) = router.oneshot(request).await;
+            match response.extensions().get::<Disconnected>() {
+                Some(_) => Err(InjectedDisconnect),
                 None => Ok(response),
             }
         }
@@ -132,6 +126,6 @@ async fn serve(stream: TcpStream, router: Router) {
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .serve_connection(TokioIo::new(stream), service);
-    // What ended a connection is seen by whoever holds the other end.
+    // The client sees why the connection ended.
     let _ = connection.await;
 }

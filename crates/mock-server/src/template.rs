@@ -1,5 +1,5 @@
-//! How a conversation becomes a prompt. A conversation that repeats an answer and goes on begins
-//! with the tokens of the answer's prompt and of the answer.
+//! Chat template. A conversation that repeats a completion begins with the tokens of its prompt and
+//! of the completion.
 
 use serde_json::Value;
 
@@ -7,16 +7,15 @@ use super::api_error::ApiError;
 use super::script::ToolCall;
 use super::text::{ASSISTANT, BEGIN, END, SYSTEM, TOOL, TOOLS, Tokenizer, USER};
 
-/// Turns conversations into prompts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Template {
     pub(super) tokenizer: Tokenizer,
-    /// Whether what the model said is spelled otherwise when it comes back.
+    /// True if completions are tokenized differently when they come back.
     pub(super) drift: bool,
 }
 
 impl Template {
-    /// Renders a conversation, ready for the model's turn.
+    /// Renders a conversation up to the model's turn.
     pub(super) fn render(&self, messages: &[Value], tools: &[Value]) -> Result<Vec<i32>, ApiError> {
         let mut prompt = vec![BEGIN];
         if !tools.is_empty() {
@@ -35,28 +34,18 @@ impl Template {
     fn message(&self, message: &Value, prompt: &mut Vec<i32>) -> Result<(), ApiError> {
         let role = message.get("role").and_then(Value::as_str);
         let text = text_of(message.get("content"))?;
-        let is_model = match role {
-            Some("system" | "developer") => {
-                prompt.push(SYSTEM);
-                false
-            }
-            Some("user") => {
-                prompt.push(USER);
-                false
-            }
-            Some("tool") => {
-                prompt.push(TOOL);
-                false
-            }
-            Some("assistant") => {
-                prompt.push(ASSISTANT);
-                true
-            }
+        let marker = match role {
+            Some("system" | "developer") => SYSTEM,
+            Some("user") => USER,
+            Some("tool") => TOOL,
+            Some("assistant") => ASSISTANT,
             Some(other) => {
                 return Err(ApiError::bad_request(format!("Unexpected message role: {other}")));
             }
             None => return Err(ApiError::bad_request("Field required: role")),
         };
+        prompt.push(marker);
+        let is_model = marker == ASSISTANT;
         if is_model && self.drift {
             prompt.extend(self.tokenizer.encode_bytes(&text));
         } else {
@@ -86,30 +75,21 @@ impl Template {
     }
 }
 
-/// The text of a message: a string, parts with text, or nothing.
+/// Returns the text of a message: a string, text parts, or nothing.
 fn text_of(content: Option<&Value>) -> Result<String, ApiError> {
     match content {
         None | Some(Value::Null) => Ok(String::new()),
         Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Array(parts)) => {
-            let mut text = String::new();
-            for part in parts {
-                match part {
-                    Value::String(words) => text.push_str(words),
-                    Value::Object(fields) => match fields.get("text").and_then(Value::as_str) {
-                        Some(words) => text.push_str(words),
-                        None => {
-                            return Err(ApiError::bad_request("This is not a multimodal model"));
-                        }
-                    },
-                    _ => {
-                        return Err(ApiError::bad_request(
-                            "A part of the content is neither text nor object",
-                        ));
-                    }
-                }
-            }
-            Ok(text)
+            let texts = parts.iter().map(|part| match part {
+                Value::String(text) => Ok(text.as_str()),
+                Value::Object(fields) => fields
+                    .get("text")
+                    .and_then(Value::as_str)
+                    .ok_or_else(|| ApiError::bad_request("This is not a multimodal model")),
+                _ => Err(ApiError::bad_request("A part of the content must be text or an object")),
+            });
+            texts.collect()
         }
         Some(_) => Err(ApiError::bad_request("Input should be a valid string or list: content")),
     }

@@ -1,31 +1,21 @@
-//! The simulated model's tokens: bytes, a few special ones, and words of syllables. Every text has
-//! one spelling in tokens, and every spelling that the model produces is that one.
+//! Tokenizer: bytes, special tokens, and words of syllables. Every text has one tokenization, and
+//! generated tokens are always that one.
 
 use std::borrow::Cow;
 
-/// The conversation begins.
 pub(super) const BEGIN: i32 = 256;
-/// A turn, or the model's answer, ends.
 pub const END: i32 = 257;
-/// A system message follows.
 pub(super) const SYSTEM: i32 = 258;
-/// A user's message follows.
 pub(super) const USER: i32 = 259;
-/// A message of the model follows.
 pub(super) const ASSISTANT: i32 = 260;
-/// What a tool returned follows.
 pub(super) const TOOL: i32 = 261;
-/// The tools that are offered follow.
 pub(super) const TOOLS: i32 = 262;
-/// A tool call follows.
 pub(super) const CALL: i32 = 263;
-/// The tool call ends.
 pub(super) const CALL_END: i32 = 264;
-/// The first word.
-pub const FIRST_WORD: i32 = 272;
+pub(super) const FIRST_WORD: i32 = 272;
 
-/// How many words there can be: those of up to three syllables.
-pub const MAX_WORDS: u32 = 80 + 80 * 80 + 80 * 80 * 80;
+/// Number of words of up to three syllables.
+const MAX_WORDS: u32 = 80 + 80 * 80 + 80 * 80 * 80;
 
 const CONSONANTS: &[u8; 16] = b"bdfghklmnprstvwz";
 const VOWELS: &[u8; 5] = b"aeiou";
@@ -41,30 +31,26 @@ const SPECIAL: [&str; 9] = [
     "<|/tool_call|>",
 ];
 
-/// Text to tokens and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokenizer {
     words: u32,
 }
 
 impl Tokenizer {
-    /// Returns the tokenizer of a vocabulary with that many words, at least one and at most
-    /// [`MAX_WORDS`].
+    /// Returns the tokenizer of a vocabulary with 1 to `MAX_WORDS` words.
     pub fn new(words: u32) -> Self {
         Self { words: words.clamp(1, MAX_WORDS) }
     }
 
-    /// How many words there are; their ids begin at [`FIRST_WORD`].
     pub const fn word_count(self) -> u32 {
         self.words
     }
 
-    /// Whether there is such a token.
     pub fn knows(self, id: i32) -> bool {
         (0..FIRST_WORD.saturating_add_unsigned(self.words)).contains(&id)
     }
 
-    /// Spells a text. Special tokens are never found in it, whatever it says.
+    /// Tokenizes a text. Special tokens are never recognized in it.
     pub fn encode(self, text: &str) -> Vec<i32> {
         let bytes = text.as_bytes();
         let mut tokens = Vec::with_capacity(bytes.len() / 4 + 4);
@@ -81,12 +67,12 @@ impl Tokenizer {
         tokens
     }
 
-    /// Spells a text in bytes alone: the same text, in other tokens.
+    /// Tokenizes a text in bytes only: the same text, other tokens.
     pub fn encode_bytes(self, text: &str) -> Vec<i32> {
         text.bytes().map(i32::from).collect()
     }
 
-    /// The bytes of a token; special and unknown ones have none.
+    /// Returns the bytes of a token; special and unknown tokens have none.
     pub fn bytes(self, id: i32) -> Cow<'static, [u8]> {
         match u8::try_from(id) {
             Ok(byte) => Cow::Owned(vec![byte]),
@@ -97,7 +83,7 @@ impl Tokenizer {
         }
     }
 
-    /// The text of tokens, special ones by their names. What is not UTF-8 is replaced.
+    /// Returns the text of tokens, special ones by name. Invalid UTF-8 is replaced.
     pub fn decode(self, tokens: &[i32]) -> String {
         let mut bytes = Vec::with_capacity(tokens.len() * 4);
         for &id in tokens {
@@ -109,7 +95,7 @@ impl Tokenizer {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The longest word that the bytes begin with, and its length.
+    /// Finds the longest word at the beginning, and its length.
     fn word_at(self, bytes: &[u8]) -> Option<(i32, usize)> {
         if bytes.first() != Some(&b' ') {
             return None;
@@ -135,7 +121,7 @@ fn syllable(pair: &[u8]) -> Option<u32> {
     u32::try_from(consonant * VOWELS.len() + vowel).ok()
 }
 
-/// Spells word number `index`: a space, then one to three syllables.
+/// Spells a word: a space, then one to three syllables.
 fn spell(index: u32) -> Vec<u8> {
     let (mut rest, mut count, mut syllables) = (index, 80, 1);
     while rest >= count {
@@ -153,33 +139,33 @@ fn spell(index: u32) -> Vec<u8> {
     word
 }
 
-/// Turns the bytes of tokens into text as they come: a character is said once it is whole.
+/// Incremental UTF-8 decoder.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
-    begun: Vec<u8>,
+    pending: Vec<u8>,
 }
 
 impl Decoder {
-    /// Takes a token's bytes and returns the characters that they complete.
+    /// Takes the bytes of a token, and returns the characters that they complete.
     pub(super) fn push(&mut self, bytes: &[u8]) -> String {
-        self.begun.extend_from_slice(bytes);
+        self.pending.extend_from_slice(bytes);
         let mut text = String::new();
         loop {
-            match str::from_utf8(&self.begun) {
-                Ok(whole) => {
-                    text.push_str(whole);
-                    self.begun.clear();
+            match str::from_utf8(&self.pending) {
+                Ok(text_part) => {
+                    text.push_str(text_part);
+                    self.pending.clear();
                     return text;
                 }
                 Err(error) => {
                     let good = error.valid_up_to();
-                    text.push_str(&String::from_utf8_lossy(&self.begun[..good]));
+                    text.push_str(&String::from_utf8_lossy(&self.pending[..good]));
                     let Some(bad) = error.error_len() else {
-                        self.begun.drain(..good);
+                        self.pending.drain(..good);
                         return text;
                     };
                     text.push(char::REPLACEMENT_CHARACTER);
-                    self.begun.drain(..good + bad);
+                    self.pending.drain(..good + bad);
                 }
             }
         }
@@ -201,9 +187,9 @@ mod tests {
     }
 
     #[test]
-    fn characters_are_said_once_whole() {
+    fn characters_are_returned_once_complete() {
         let mut decoder = Decoder::default();
-        let said: Vec<String> = "a語".bytes().map(|byte| decoder.push(&[byte])).collect();
-        assert_eq!(said, ["a", "", "", "語"]);
+        let pieces: Vec<String> = "a語".bytes().map(|byte| decoder.push(&[byte])).collect();
+        assert_eq!(pieces, ["a", "", "", "語"]);
     }
 }

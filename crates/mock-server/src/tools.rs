@@ -1,4 +1,4 @@
-//! Which tool the simulated model calls, and with what.
+//! Choice of the tool that the model calls, and its arguments.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ use super::request::wants_tool;
 use super::script::{ToolCall, mix};
 use super::text::FIRST_WORD;
 
-/// The tool that is called, if any, and whether the request names it.
+/// Returns the tool to call, if any, and whether the request names it.
 pub(super) fn chosen<'a>(
     state: &GenerationState,
     fields: &Map<String, Value>,
@@ -43,7 +43,7 @@ pub(super) fn chosen<'a>(
     }
 }
 
-/// The call of a tool, with arguments that its schema allows as far as it is simple.
+/// Returns a call with arguments that satisfy simple schemas.
 pub(super) fn call(state: &GenerationState, tool: &Value, prompt: &[i32]) -> ToolCall {
     let hash = prompt.iter().fold(state.options.seed, |hash, id| mix(hash, id.abs_diff(0).into()));
     let schema = tool.pointer("/function/parameters").unwrap_or(&Value::Null);
@@ -57,10 +57,9 @@ fn name_of(tool: &Value) -> Option<&str> {
     tool.pointer("/function/name").and_then(Value::as_str)
 }
 
-/// How deep a schema is followed.
 const MAX_DEPTH: u32 = 8;
 
-/// A value that a schema allows.
+/// Returns a value that satisfies a schema.
 fn value(state: &GenerationState, schema: &Value, hash: u64, depth: u32) -> Value {
     if let Some(one) = schema.get("enum").and_then(Value::as_array).and_then(|all| all.first()) {
         return one.clone();

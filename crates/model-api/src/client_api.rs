@@ -70,8 +70,8 @@ pub trait ClientApi: Debug + Send + Sync {
     }
 }
 
-/// Renders the events of one stream. The internal form is written without dynamic dispatch, since
-/// a stream has an event per token.
+/// Renders the events of one stream. The internal form needs no dynamic dispatch, since a stream
+/// has an event per token.
 #[derive(Debug)]
 pub enum StreamRenderer {
     /// OpenAI's events: the internal form.

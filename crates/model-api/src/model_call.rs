@@ -9,9 +9,7 @@ const ATTEMPT_NAMES: [&str; 2] = ["request_id", "rid"];
 /// OpenAI endpoint of servers that a call is sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallKind {
-    /// `/v1/chat/completions`.
     Chat,
-    /// `/v1/completions`.
     Completion,
 }
 
@@ -29,27 +27,20 @@ impl CallKind {
 /// fields of the body are forwarded unchanged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelCall {
-    /// Endpoint.
     pub kind: CallKind,
-    /// Body of the endpoint's request; of an OpenAI client, the body that it sent.
     pub body: Map<String, Value>,
-    /// Whether the client requested a stream of events.
     pub stream: bool,
     /// Number of requested choices (`n`), at least 1.
     pub choices: u32,
 }
 
 impl ModelCall {
-    /// The model that the client named.
     pub fn model(&self) -> Option<&str> {
         self.body.get("model").and_then(Value::as_str)
     }
 
-    /// A number that is the same for the same request of the same run: the body without what a
-    /// client's retry may change.
-    ///
-    /// A retry repeats its body. The order of keys and the spaces may differ, a field may be null
-    /// instead of absent, and names of the single attempt (`request_id`, `rid`) are new.
+    /// Identifies the body of a call. Client retries have the same fingerprint: order of keys,
+    /// spaces, null instead of absent fields and request ids do not count.
     pub fn fingerprint(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         hash.update(self.kind.path());
@@ -63,13 +54,11 @@ impl ModelCall {
         hash.finalize().into()
     }
 
-    /// Whether the client itself asked for token ids (`return_token_ids`), so that they are not
-    /// removed from its answer.
+    /// Returns whether the client requested token ids, which then stay in its response.
     pub fn wants_token_ids(&self) -> bool {
         self.wants("return_token_ids")
     }
 
-    /// Whether the client itself asked for log-probabilities.
     pub fn wants_logprobs(&self) -> bool {
         match self.body.get("logprobs") {
             Some(Value::Bool(wanted)) => *wanted,
@@ -78,19 +67,17 @@ impl ModelCall {
         }
     }
 
-    /// Whether the client itself asked for the number of tokens at the end of a stream.
     pub fn wants_usage(&self) -> bool {
         let options = self.body.get("stream_options");
         options.and_then(|options| options.get("include_usage")) == Some(&Value::Bool(true))
     }
 
-    /// Whether a field of the body is true.
     pub fn wants(&self, name: &str) -> bool {
         self.body.get(name) == Some(&Value::Bool(true))
     }
 }
 
-/// Writes JSON in the one form that its meaning has: keys in order, no spaces.
+/// Writes canonical JSON: sorted keys, no spaces.
 fn write_canonical(value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::Object(fields) => write_object(fields.iter(), out),

@@ -14,20 +14,18 @@ use crate::response::ModelResponse;
 /// A response in the internal form, saved for a client that repeats its call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedResponse {
-    /// Whether the parts are the data of events, and not the body of a full response.
+    /// True if the parts are the data of events, and not the body of a full response.
     pub stream: bool,
     /// The body, or the data of each event without the final `[DONE]`.
     pub parts: Vec<Bytes>,
 }
 
-/// State of a stream as far as it was forwarded.
+/// State of a forwarded stream.
 #[derive(Debug)]
 pub struct StreamCapture {
-    /// Number of choices.
     choices: u32,
-    /// Number of ended choices.
     finished: u32,
-    /// Rendered events from the end of the last choice on: sent after the response was recorded.
+    /// Events from the end of the last choice on, sent after the recording.
     held: BytesMut,
     /// Data of all events, if they are saved.
     parts: Option<Vec<Bytes>>,
@@ -36,7 +34,6 @@ pub struct StreamCapture {
 }
 
 impl StreamCapture {
-    /// Returns the state at the beginning of a stream.
     pub fn new(call: &ModelCall) -> Self {
         let is_verbatim = call.wants_logprobs() || call.wants_token_ids();
         Self {
@@ -64,17 +61,15 @@ impl StreamCapture {
         }
     }
 
-    /// Whether every choice has ended.
     pub fn is_finished(&self) -> bool {
         self.finished >= self.choices
     }
 
-    /// Returns the rendered events that wait for the recording.
+    /// Returns the events that wait for the recording.
     pub fn take_held(&mut self) -> BytesMut {
         self.held.split()
     }
 
-    /// Returns the response to save.
     pub fn into_saved(self, call: &ModelCall, response: &ModelResponse) -> SavedResponse {
         if let Some(parts) = self.parts {
             return SavedResponse { stream: true, parts };
@@ -85,7 +80,6 @@ impl StreamCapture {
 }
 
 impl SavedResponse {
-    /// Returns the id of the response.
     pub fn id(&self) -> Option<String> {
         self.first()?.get("id")?.as_str().map(str::to_owned)
     }
@@ -167,13 +161,13 @@ fn stream_events(call: &ModelCall, full: &Value) -> Vec<Bytes> {
     let mut parts = Vec::new();
     for choice in full["choices"].as_array().unwrap_or(&none) {
         let (index, reason) = (&choice["index"], &choice["finish_reason"]);
-        let (name, said, nothing) = match call.kind {
+        let (name, content, empty) = match call.kind {
             CallKind::Chat => ("delta", delta(&choice["message"]), json!({})),
             CallKind::Completion => ("text", choice["text"].clone(), json!("")),
         };
-        let said = json!({ "index": index, name: said, "finish_reason": null });
-        let ended = json!({ "index": index, name: nothing, "finish_reason": reason });
-        parts.push(event(json!([said]), None));
+        let content = json!({ "index": index, name: content, "finish_reason": null });
+        let ended = json!({ "index": index, name: empty, "finish_reason": reason });
+        parts.push(event(json!([content]), None));
         parts.push(event(json!([ended]), None));
     }
     if call.wants_usage() && full["usage"].is_object() {
@@ -208,10 +202,10 @@ fn count_finished(data: &[u8]) -> u32 {
     count
 }
 
-fn contains(data: &[u8], what: &[u8]) -> bool {
-    find(data, what).is_some()
+fn contains(data: &[u8], pattern: &[u8]) -> bool {
+    find(data, pattern).is_some()
 }
 
-fn find(data: &[u8], what: &[u8]) -> Option<usize> {
-    data.windows(what.len()).position(|window| window == what)
+fn find(data: &[u8], pattern: &[u8]) -> Option<usize> {
+    data.windows(pattern.len()).position(|window| window == pattern)
 }

@@ -8,7 +8,6 @@ mod control;
 mod json_fields;
 mod llama_cpp;
 mod openai;
-mod prompt_lookup;
 mod response_builder;
 mod sglang;
 mod synthesize_stream;
@@ -24,7 +23,6 @@ use rollway_base::ServerKind;
 use serde_json::Value;
 
 pub use self::control::{ControlStep, PauseMode, WeightControl};
-pub use self::prompt_lookup::{LookupStep, PromptLookup};
 use crate::model_call::{CallKind, ModelCall};
 use crate::response::{ModelResponse, ResponseEnd};
 
@@ -44,7 +42,7 @@ pub struct UpstreamBody {
     /// Path, below the server's root: `/v1/chat/completions`.
     pub path: &'static str,
     pub body: Value,
-    /// Whether the response is a stream. A server that returns token ids in full responses only is
+    /// True if the response is a stream. A server that returns token ids in full responses only is
     /// sent a request for a full response even if the client requested a stream;
     /// [`ResponseParser::parse_full`] then synthesizes the events.
     pub stream: bool,
@@ -55,12 +53,18 @@ pub struct UpstreamBody {
 #[error("{0}")]
 pub struct ResponseParseError(pub String);
 
+impl ResponseParseError {
+    fn new(reason: impl Into<String>) -> Self {
+        Self(reason.into())
+    }
+}
+
 /// Origin of the tokens of a response, as far as the gateway knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenSource {
-    /// Current version of the weights; none if unknown, as during an update. Used where the server
-    /// does not report versions itself. Of a full response, the version since the request was sent;
-    /// none if it changed meanwhile.
+    /// Current version of the weights. `None`: unknown, as during an update. Used where the server
+    /// does not report versions. Of a full response: the version since the request, if it did not
+    /// change.
     pub version: Option<u64>,
 }
 
@@ -104,13 +108,6 @@ pub trait ServerApi: Debug + Send + Sync {
         reply.get("weight_version").and_then(Value::as_str)
     }
 
-    /// Returns the requests that abort a request of any kind, for servers that have an endpoint
-    /// for it. All servers also end a request whose connection is closed.
-    fn abort_steps(&self, request_id: &str) -> Vec<ControlStep> {
-        let _ = request_id;
-        Vec::new()
-    }
-
     /// Returns the requests of weight updates, or the reason why there are none.
     fn weight_control(&self) -> Result<&'static dyn WeightControl, &'static str>;
 }
@@ -152,4 +149,18 @@ pub trait ResponseParser: Debug + Send {
     /// every choice has a finish reason, the numbers of tokens, log-probabilities and versions are
     /// equal, and equal to the server's `usage` if present.
     fn finish(self: Box<Self>, end: ResponseEnd) -> Result<ModelResponse, ResponseParseError>;
+}
+
+/// Finds out the token ids of a prompt by requests to the server. The caller sends the requests.
+pub trait PromptLookup: Send {
+    fn start(&mut self) -> Result<LookupStep, ResponseParseError>;
+
+    /// Takes the reply to the last request, and returns the next step.
+    fn reply(&mut self, reply: &Value) -> Result<LookupStep, ResponseParseError>;
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum LookupStep {
+    Request(UpstreamBody),
+    Tokens(Vec<i32>),
 }

@@ -12,33 +12,28 @@ pub fn write_event(data: &[u8], out: &mut BytesMut) {
     out.put_slice(b"\n\n");
 }
 
-/// Finds the events in a stream of bytes, wherever it is cut.
-///
-/// Every byte is looked at once: a line is kept until its end has come, the data of an event until
-/// the empty line after it.
+/// Incremental parser. Every byte is examined once: a line is buffered until its end, the data of
+/// an event until the empty line after it.
 #[derive(Debug, Default)]
 pub struct SseParser {
-    /// The beginning of a line whose end has not come.
     line: Vec<u8>,
-    /// The data of the event so far.
     data: Vec<u8>,
-    /// Whether the event has data; it may be empty.
+    /// True if the event has data, which may be empty.
     has_data: bool,
-    /// Whether the last byte was a CR: an LF now belongs to it.
+    /// True if the last byte was a CR: a following LF belongs to it.
     after_cr: bool,
-    /// Whether a line has ended: only the first may begin with a byte order mark.
+    /// True if a line has ended: only the first may begin with a byte order mark.
     begun: bool,
 }
 
-/// The stream is no stream of events, or an event is larger than allowed.
+/// The stream is malformed, or an event exceeds the limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SseError(pub String);
 
 impl SseParser {
-    /// Takes the next bytes and returns the data of every event that they complete, without the
-    /// final `[DONE]` being treated specially. Comments and other fields are skipped. An event of
-    /// more than `limit` bytes is refused.
+    /// Takes bytes and returns the data of every completed event. Comments and other fields are
+    /// skipped; `[DONE]` is not special. Events of more than `limit` bytes are refused.
     pub fn feed(&mut self, bytes: &[u8], limit: usize) -> Result<Vec<String>, SseError> {
         let mut events = Vec::new();
         if bytes.is_empty() {
@@ -68,12 +63,11 @@ impl SseParser {
         Ok(events)
     }
 
-    /// Whether the bytes ended in the middle of an event.
+    /// Returns whether the bytes ended within an event.
     pub fn is_torn(&self) -> bool {
         !self.line.is_empty() || self.has_data
     }
 
-    /// Refuses an event that `more` bytes would make too large.
     fn check(&self, more: usize, limit: usize) -> Result<(), SseError> {
         if self.data.len() + self.line.len() + more > limit {
             return Err(SseError(format!("an event has more than {limit} bytes")));
@@ -81,7 +75,6 @@ impl SseParser {
         Ok(())
     }
 
-    /// Takes a line without its end.
     fn end_line(&mut self, line: &[u8], events: &mut Vec<String>) -> Result<(), SseError> {
         let line = match line.strip_prefix(b"\xEF\xBB\xBF") {
             Some(line) if !self.begun => line,
@@ -107,7 +100,6 @@ impl SseParser {
         Ok(())
     }
 
-    /// Takes the empty line after an event.
     fn end_event(&mut self, events: &mut Vec<String>) -> Result<(), SseError> {
         if !mem::take(&mut self.has_data) {
             return Ok(());
@@ -128,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads a whole text as the specification words it, line by line.
+    /// Parses a complete text by the rules of the specification.
     fn read_whole(text: &str) -> Vec<String> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let text = text.replace("\r\n", "\n").replace('\r', "\n");
@@ -201,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_stream_is_noticed() {
+    fn a_torn_stream_is_detected() {
         let mut parser = SseParser::default();
         assert!(!parser.is_torn());
         parser.feed(b"data: a", 64).unwrap();
@@ -214,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_is_too_large_is_refused_however_it_comes() {
+    fn events_above_the_limit_are_refused() {
         let fed = |pieces: &[&[u8]]| {
             let mut parser = SseParser::default();
             pieces.iter().try_for_each(|piece| parser.feed(piece, 12).map(drop))

@@ -1,4 +1,4 @@
-//! The other processes: started, asked, and ended with this one.
+//! Child processes of the benchmark.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -9,15 +9,15 @@ use std::time::Duration;
 use rollway_base::Secret;
 use serde_json::{Value, json};
 
-/// Says to a process of this program what it is to do.
+/// Environment variable with the role of a child process.
 pub(super) const ROLE: &str = "ROLLWAY_BENCH_ROLE";
 
-/// A process that said in one line of JSON where it is, and ends when its input does.
+/// A process that prints its address as JSON, and ends with its input.
 pub(super) struct Child {
     process: Process,
     input: Option<ChildStdin>,
     output: Option<BufReader<ChildStdout>>,
-    told: Value,
+    info: Value,
 }
 
 impl Child {
@@ -32,8 +32,8 @@ impl Child {
             .expect("another process");
         let input = process.stdin.take();
         let output = process.stdout.take().map(BufReader::new);
-        let mut child = Self { process, input, output, told: Value::Null };
-        child.told = child.line();
+        let mut child = Self { process, input, output, info: Value::Null };
+        child.info = child.line();
         child
     }
 
@@ -44,7 +44,7 @@ impl Child {
         serde_json::from_str(&line).expect("a line of JSON")
     }
 
-    /// Says a line and returns the answer.
+    /// Writes a line and returns the reply.
     pub(super) fn ask(&mut self, line: &str) -> Value {
         let input = self.input.as_mut().expect("a process of ours");
         writeln!(input, "{line}").expect("a process that listens");
@@ -52,15 +52,15 @@ impl Child {
     }
 
     pub(super) fn text(&self, name: &str) -> String {
-        self.told[name].as_str().expect("a text").to_owned()
+        self.info[name].as_str().expect("a text").to_owned()
     }
 
     pub(super) fn texts(&self, name: &str) -> Vec<String> {
-        let list = self.told[name].as_array().expect("a list");
+        let list = self.info[name].as_array().expect("a list");
         list.iter().map(|text| text.as_str().expect("a text").to_owned()).collect()
     }
 
-    /// A figure of the process in bytes: `VmRSS` is its memory now, `VmHWM` the most it ever had.
+    /// Memory in bytes: `VmRSS` is the current, `VmHWM` the maximum.
     pub(super) fn memory(&self, name: &str) -> u64 {
         let path = format!("/proc/{}/status", self.process.id());
         let status = fs::read_to_string(path).unwrap_or_default();
@@ -74,14 +74,14 @@ impl Drop for Child {
     fn drop(&mut self) {
         drop(self.input.take());
         if self.output.is_none() {
-            // A program of others does not watch its input.
+            // LiteLLM does not watch its input.
             let _ = self.process.kill();
         }
         let _ = self.process.wait();
     }
 }
 
-/// Starts the peer, if it is there, in front of a server.
+/// Starts LiteLLM in front of a server, if available.
 pub(super) async fn litellm(server: &str) -> Option<Child> {
     let program = std::env::var_os("ROLLWAY_BENCH_LITELLM")?;
     let folder = tempfile::tempdir().expect("a temporary directory");
@@ -100,9 +100,9 @@ pub(super) async fn litellm(server: &str) -> Option<Child> {
     let process = Command::new(program)
         .args(["--host", "127.0.0.1", "--port", &address.port().to_string(), "--config"])
         .arg(&config)
-        // It does not start without one.
+        // It requires a key.
         .env("LITELLM_MASTER_KEY", &key)
-        // It would ask the network for prices.
+        // It would download prices.
         .env("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         .env("LITELLM_LOG", "ERROR")
         .stdin(Stdio::null())
@@ -110,9 +110,9 @@ pub(super) async fn litellm(server: &str) -> Option<Child> {
         .stderr(Stdio::null())
         .spawn()
         .expect("the peer");
-    let told = json!({ "url": format!("http://{address}"), "key": key });
-    let mut child = Child { process, input: None, output: None, told };
-    // It says nowhere when it listens.
+    let info = json!({ "url": format!("http://{address}"), "key": key });
+    let mut child = Child { process, input: None, output: None, info };
+    // It does not report when it listens.
     for _ in 0..600 {
         if TcpStream::connect(address).is_ok() {
             return Some(child);

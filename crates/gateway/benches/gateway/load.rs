@@ -1,5 +1,5 @@
-//! The load: requests one after the other on as many connections as are to be in flight. It speaks
-//! just enough HTTP, so that it costs little and the same in every row.
+//! Load generator: sequential requests on each of the concurrent connections, with minimal HTTP so
+//! that its cost is small and constant.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,21 +10,19 @@ use tokio::net::TcpStream;
 
 use super::TOKENS;
 
-/// A connection takes the key of another run after so many requests.
+/// Requests of a connection before it uses the key of another run.
 const REQUESTS_PER_RUN: usize = 50;
 
-/// Whom to ask, and in which words.
 #[derive(Clone)]
 pub(super) struct Target {
     address: String,
     model: &'static str,
-    /// Whether tokens and log-probabilities are asked for, as the gateway asks the server.
+    /// Requests tokens and log-probabilities, as the gateway does.
     asks_all: bool,
     keys: Vec<String>,
     next_key: usize,
 }
 
-/// What to do.
 #[derive(Clone, Copy)]
 pub(super) struct Job {
     pub(super) stream: bool,
@@ -32,7 +30,6 @@ pub(super) struct Job {
     pub(super) time: Duration,
 }
 
-/// What came of it.
 #[derive(Default)]
 pub(super) struct Outcome {
     latencies: Vec<Duration>,
@@ -40,7 +37,6 @@ pub(super) struct Outcome {
     failed: usize,
 }
 
-/// What came of it, in figures.
 #[derive(Clone, Copy)]
 pub(super) struct Summary {
     pub(super) rate: f64,
@@ -69,7 +65,7 @@ impl Outcome {
 }
 
 impl Target {
-    /// Someone who needs no key, and is asked for all that the gateway would ask for.
+    /// A server without a key, asked for everything that the gateway requests.
     pub(super) fn plain(url: &str) -> Self {
         Self { asks_all: true, ..Self::new(url, "simulated", vec!["none".to_owned()]) }
     }
@@ -95,7 +91,6 @@ impl Target {
         taken
     }
 
-    /// The bytes of a request.
     pub(super) fn request(&self, key: &str, stream: bool, tokens: u32) -> Vec<u8> {
         let content = "The sea is wide and the harbour is small. ".repeat(24);
         let mut body = json!({
@@ -123,7 +118,7 @@ impl Target {
         let begin = Instant::now();
         let end = begin + job.time;
         let mut tasks = tokio::task::JoinSet::new();
-        // Enough keys for more requests than anybody answers in that time.
+        // Enough keys for all requests of the duration.
         let keys_each = self.keys.len().div_ceil(job.in_flight * 16).clamp(1, 64);
         for _ in 0..job.in_flight {
             let keys = self.take_keys(keys_each);
@@ -171,14 +166,13 @@ async fn connection(target: Target, keys: Vec<String>, stream: bool, end: Instan
     outcome
 }
 
-/// A connection that is kept.
 pub(super) struct Connection {
     socket: TcpStream,
     buffer: Vec<u8>,
 }
 
 impl Connection {
-    /// Sends a request and reads all of the answer. Returns how many events it had.
+    /// Sends a request and reads the response. Returns the number of events.
     pub(super) async fn exchange(&mut self, request: &[u8], stream: bool) -> io::Result<usize> {
         self.socket.write_all(request).await?;
         self.buffer.clear();

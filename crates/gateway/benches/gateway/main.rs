@@ -1,11 +1,10 @@
-//! What the gateway costs: requests straight to a simulated server, through a bare reverse proxy
-//! (the limit: the same libraries, nothing understood), through the gateway with every answer
-//! recorded, and through a peer if one is named. Then as many streams at once as a process can
-//! have.
+//! Cost of the gateway: requests directly to a mock server, through a bare reverse proxy (the lower
+//! bound), through the gateway with every response recorded, and through LiteLLM if available. Then
+//! as many concurrent streams as a process can have.
 //!
-//! `cargo xtask bench gateway`. Every server is a process of its own, on this machine; the rows
-//! take turns, so that what else the machine does falls on all of them. `ROLLWAY_BENCH_LITELLM`
-//! names the program `litellm` of an environment with `litellm[proxy]`.
+//! `cargo xtask bench gateway`. Every server is a process of its own; the rows alternate, so that
+//! other load affects all of them. `ROLLWAY_BENCH_LITELLM` is the path of `litellm` from
+//! `litellm[proxy]`.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 
@@ -19,14 +18,13 @@ use std::time::Duration;
 use children::Child;
 use load::{Job, Outcome, Target};
 
-/// How often each row has its turn, and for how long.
+/// Rounds of each row, and their duration.
 const ROUNDS: u32 = 3;
 const TIME: Duration = Duration::from_secs(1);
 
-/// How many tokens an answer has.
 const TOKENS: u32 = 32;
 
-/// How many runs share the answers: none is to become longer than runs are.
+/// Runs that share the requests, so that none becomes too long.
 const RUNS: u32 = 4096;
 
 fn main() {
@@ -34,7 +32,7 @@ fn main() {
         roles::play(&role);
         return;
     }
-    // Without `--bench` somebody only wants to know that it runs.
+    // Without `--bench` it only checks that everything runs.
     let is_bench = std::env::args().any(|word| word == "--bench");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
@@ -44,7 +42,6 @@ fn main() {
     });
 }
 
-/// A row of the table.
 struct Row {
     name: &'static str,
     target: Target,
@@ -71,7 +68,7 @@ async fn compare(time: Duration) {
         .map(|(name, target)| Row { name, target, outcome: Outcome::default() })
         .collect();
     for row in &mut rows {
-        // Connections, caches and code are warm before anything counts.
+        // Warms up connections, caches and code.
         row.target.run(Job { stream: true, in_flight: 8, time: time / 4 }).await;
     }
     for (stream, in_flight) in [(false, 1), (false, 64), (true, 1), (true, 64)] {

@@ -1,4 +1,4 @@
-//! What the other processes do: the simulated server, the bare proxy, the gateway.
+//! Roles of child processes: mock server, bare proxy, gateway.
 
 use std::io::{BufRead as _, Write as _};
 use std::time::Duration;
@@ -8,19 +8,16 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::serve::ListenerExt as _;
-use rollway_base::Secret;
-use rollway_base::ServerKind;
+use rollway_base::{Secret, ServerKind};
 use rollway_experience::deserialize_many;
-use rollway_gateway::gateway::{Gateway, GatewayHandle, GatewayLimits, GatewayOptions};
+use rollway_gateway::gateway::{Gateway, GatewayHandle, GatewayOptions};
 use rollway_gateway::keys::RunRef;
-use rollway_gateway::models::{self, ServerSpec};
-use rollway_gateway::recording;
+use rollway_gateway::models::ServerSpec;
 use rollway_mock_server::{CompletionLengths, MockServer, MockServerOptions};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-/// Plays a role until the input ends.
 pub(super) fn play(role: &str) {
-    // The words of cargo itself are not for us.
+    // Arguments of cargo are not for us.
     let words: Vec<String> = std::env::args().skip(1).collect();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
@@ -28,34 +25,34 @@ pub(super) fn play(role: &str) {
     match role {
         "simulated" => {
             let server = MockServer::start(simulation(&words)).expect("a free port");
-            say(&json!({ "url": server.url() }));
-            listen(|_| Value::Null);
+            print_line(&json!({ "url": server.url() }));
+            answer_lines(|_| Value::Null);
         }
         "proxy" => {
             let url = runtime.block_on(proxy(words[0].clone()));
-            say(&json!({ "url": url }));
-            listen(|_| Value::Null);
+            print_line(&json!({ "url": url }));
+            answer_lines(|_| Value::Null);
         }
         "gateway" => {
             let runs: u32 = words[1].parse().expect("a number of runs");
             let gateway = runtime.block_on(gateway(&words));
             let handle = gateway.handle();
-            say(&json!({ "url": gateway.url(), "keys": handle.open(0, 0, runs) }));
-            listen(|_| recorded(&handle, runs));
+            print_line(&json!({ "url": gateway.url(), "keys": handle.open(0, 0, runs) }));
+            answer_lines(|_| recorded(&handle, runs));
             runtime.block_on(gateway.stop(Duration::from_secs(1)));
         }
         _ => panic!("unknown role: {role}"),
     }
 }
 
-fn say(value: &Value) {
+fn print_line(value: &Value) {
     println!("{value}");
-    std::io::stdout().flush().expect("somebody listens");
+    std::io::stdout().flush().expect("an open standard output");
 }
 
-fn listen(mut answer: impl FnMut(&str) -> Value) {
+fn answer_lines(mut answer: impl FnMut(&str) -> Value) {
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-        say(&answer(&line));
+        print_line(&answer(&line));
     }
 }
 
@@ -63,42 +60,23 @@ fn simulation(words: &[String]) -> MockServerOptions {
     MockServerOptions {
         first_token: Duration::from_secs(words[0].parse().expect("seconds")),
         tokens_per_second: words[1].parse().expect("a rate"),
-        // Longer than anybody asks for: the answers have as many tokens as requests allow.
+        // Longer than any request: `max_tokens` limits the completions.
         lengths: CompletionLengths::Fixed(1024),
-        // What it said is not asked for later.
+        // Records are not needed.
         max_records: 0,
         ..MockServerOptions::default()
     }
 }
 
 async fn gateway(words: &[String]) -> Gateway {
-    let spec = ServerSpec {
-        model: "policy".to_owned(),
-        trained: true,
-        engine: ServerKind::Vllm,
-        url: words[0].clone(),
-        api_key: None,
-        server_model: None,
-    };
-    let options = GatewayOptions {
-        listen: "127.0.0.1:0".to_owned(),
-        admin_key: Secret::random().expect("random bytes"),
-        limits: GatewayLimits::default(),
-        record: recording::RecorderLimits::default(),
-        models: models::RoutingOptions {
-            max_in_flight: words[2].parse().expect("a number of places"),
-            max_wait: Duration::from_secs(600),
-            ..models::RoutingOptions::default()
-        },
-        sampling: Map::new(),
-        force_sampling: false,
-        host: None,
-        watcher: None,
-    };
+    let spec = ServerSpec::new("policy", true, ServerKind::Vllm, words[0].clone());
+    let mut options = GatewayOptions::new(Secret::random().expect("random bytes"));
+    options.models.max_in_flight = words[2].parse().expect("a number of places");
+    options.models.max_wait = Duration::from_secs(600);
     Gateway::start(options, vec![spec]).await.expect("a gateway")
 }
 
-/// What was recorded: turns and tokens of the answers, of all runs together.
+/// Returns the recorded turns and tokens of all runs.
 fn recorded(handle: &GatewayHandle, runs: u32) -> Value {
     let (mut turns, mut tokens) = (0, 0);
     for run in 0..runs {
@@ -111,14 +89,14 @@ fn recorded(handle: &GatewayHandle, runs: u32) -> Value {
     json!({ "turns": turns, "tokens": tokens })
 }
 
-/// A reverse proxy that understands nothing: the least that anything in between costs.
+/// A reverse proxy that parses nothing: the lower bound of any proxy.
 async fn proxy(upstream: String) -> String {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().no_proxy().build().expect("a client");
     let app = Router::new().fallback(pass).with_state((client, upstream));
     let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = socket.local_addr().expect("an address");
-    // Events must not wait for more of them.
+    // Sends events at once.
     let socket = socket.tap_io(|stream| stream.set_nodelay(true).expect("a socket"));
     tokio::spawn(async move { axum::serve(socket, app).await });
     format!("http://{address}")

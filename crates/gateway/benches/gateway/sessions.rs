@@ -1,5 +1,4 @@
-//! As many streams at once as there are to be, in one gateway: none is lost, all are recorded, and
-//! what that takes in memory.
+//! Many concurrent streams in one gateway: completeness, recordings and memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,21 +7,21 @@ use std::time::Instant;
 use super::children::Child;
 use super::load::Target;
 
-/// The server says nothing for so long, in which all streams are opened, and then its tokens.
+/// Delay of the first token, in seconds, during which all streams are opened.
 const FIRST_TOKEN: &str = "15";
 const TOKENS_PER_SECOND: &str = "2";
 const TOKENS: u32 = 16;
 
-/// Files that a process needs besides its streams.
+/// Files of a process besides its streams.
 const OTHER_FILES: usize = 300;
 
 pub(super) async fn measure(sessions: usize) {
-    // Every stream takes two connections of the gateway, one to its client and one to the server.
-    // Where a process may not have that many, the last streams wait inside for a place.
-    let seats = file_limit().saturating_sub(sessions + OTHER_FILES).clamp(1, sessions);
+    // Every stream takes two connections of the gateway. If the process may not have that many, the
+    // last streams wait for a permit.
+    let permits = file_limit().saturating_sub(sessions + OTHER_FILES).clamp(1, sessions);
     let wait = if sessions < 1000 { "0" } else { FIRST_TOKEN };
     let server = Child::start("simulated", &[wait, TOKENS_PER_SECOND]);
-    let words = [&server.text("url"), &sessions.to_string(), &seats.to_string()];
+    let words = [&server.text("url"), &sessions.to_string(), &permits.to_string()];
     let mut gateway = Child::start("gateway", &words.map(String::as_str));
     let before = gateway.memory("VmRSS");
     let target = Arc::new(Target::gateway(&gateway.text("url"), Vec::new()));
@@ -40,14 +39,14 @@ pub(super) async fn measure(sessions: usize) {
             events
         });
         if tasks.len() % 100 == 0 {
-            // Others get their turn, so that connections are not all asked for at once.
+            // Yields, so that connections are not opened all at once.
             tokio::task::yield_now().await;
         }
     }
     let (mut whole, mut lost) = (0, 0);
     while let Some(one) = tasks.join_next().await {
         match one.expect("a session that does not panic") {
-            // Who speaks, then a token each.
+            // The role, then one event per token.
             Ok(events) if events >= TOKENS as usize => whole += 1,
             _ => lost += 1,
         }
@@ -55,7 +54,7 @@ pub(super) async fn measure(sessions: usize) {
     let took = begin.elapsed();
     let peak = gateway.memory("VmHWM");
     let recorded = gateway.ask("recorded");
-    println!("\n{sessions} streams at once in one gateway, {seats} places at the server");
+    println!("\n{sessions} streams at once in one gateway, {permits} places at the server");
     println!("open at once   {}", open.most.load(Ordering::Relaxed));
     println!("whole          {whole}\nlost           {lost}");
     println!("recorded       {} turns, {} tokens", recorded["turns"], recorded["tokens"]);
@@ -64,7 +63,6 @@ pub(super) async fn measure(sessions: usize) {
     println!("time           {:.1} s", took.as_secs_f64());
 }
 
-/// How many streams are open.
 #[derive(Default)]
 struct Open {
     now: AtomicUsize,
@@ -82,7 +80,7 @@ impl Open {
     }
 }
 
-/// How many files a process may have open.
+/// Maximum number of open files of a process.
 fn file_limit() -> usize {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));

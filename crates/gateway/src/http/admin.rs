@@ -1,5 +1,4 @@
-//! The models and their servers: what clients may know of them, and what whoever has the gateway's
-//! own key may change.
+//! Models and their servers: the list for clients, and administration.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -9,13 +8,13 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use rollway_base::Secret;
-use rollway_base::ServerKind;
+use rollway_base::{Secret, ServerKind};
 use rollway_model_api::{CallError, ErrorKind};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Value, json};
 
+use super::responses::HandlerResult;
 use super::state::GatewayState;
 use super::{request_body, responses};
 use crate::models::{
@@ -23,29 +22,25 @@ use crate::models::{
     WeightUpdate, WeightUpdateReport,
 };
 
-/// The names of the models, as OpenAI's API lists them.
+/// `GET /v1/models`.
 pub(super) async fn list_names(State(app): State<Arc<GatewayState>>) -> Response {
     let models: Vec<_> = app.models.view().iter().map(name_of).collect();
     responses::value(&json!({ "object": "list", "data": models }))
 }
 
-/// One of them.
+/// `GET /v1/models/{id}`.
 pub(super) async fn one_name(
     State(app): State<Arc<GatewayState>>,
     id: Result<Path<String>, PathRejection>,
-) -> Response {
-    let found = id.map_err(|error| unknown(&error.to_string())).and_then(|Path(id)| {
-        let models = app.models.view();
-        let model = models.iter().find(|model| model.name == id);
+) -> HandlerResult {
+    let Path(id) = id.map_err(|error| unknown(&error.to_string()))?;
+    let models = app.models.view();
+    let Some(model) = models.iter().find(|model| model.name == id) else {
         let known: Vec<_> = models.iter().map(|model| model.name.as_str()).collect();
-        model.map(name_of).ok_or_else(|| {
-            unknown(&format!("there is no such model; there are {}", known.join(", ")))
-        })
-    });
-    match found {
-        Ok(model) => responses::value(&model),
-        Err(error) => responses::error(&error),
-    }
+        let message = format!("unknown model; known models: {}", known.join(", "));
+        return Err(unknown(&message).into());
+    };
+    Ok(responses::value(&name_of(model)))
 }
 
 fn unknown(message: &str) -> CallError {
@@ -56,7 +51,7 @@ fn name_of(model: &ModelView) -> Value {
     json!({ "id": model.name, "object": "model", "created": 0, "owned_by": "rollway" })
 }
 
-/// The models with all their servers.
+/// `GET /rollway/v1/models`.
 pub(super) async fn list(State(app): State<Arc<GatewayState>>) -> Response {
     let models: Vec<_> = app
         .models
@@ -93,7 +88,6 @@ fn server(server: &ServerView) -> Value {
     })
 }
 
-/// A server that is to be used.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NewServer {
@@ -112,74 +106,55 @@ fn server_kind<'de, D: Deserializer<'de>>(from: D) -> Result<ServerKind, D::Erro
     name.parse().map_err(de::Error::custom)
 }
 
-/// Adds a server.
-pub(super) async fn add(State(app): State<Arc<GatewayState>>, request: Request) -> Response {
-    let added = async {
-        let new: NewServer = read(&app, request).await?;
-        let api_key = new.api_key.map(Secret::new).transpose().map_err(|error| {
-            CallError::new(ErrorKind::InvalidRequest, error.to_string()).at("api_key")
-        })?;
-        app.models.add(ServerSpec {
-            model: new.model,
-            trained: new.trained,
-            engine: new.engine,
-            url: new.url,
-            api_key,
-            server_model: new.server_model,
-        })
-    };
-    match added.await {
-        Ok(ServerId(id)) => responses::json(StatusCode::CREATED, json!({ "id": id }).to_string()),
-        Err(error) => responses::error(&error),
-    }
+/// `POST /rollway/v1/models`.
+pub(super) async fn add(State(app): State<Arc<GatewayState>>, request: Request) -> HandlerResult {
+    let new: NewServer = read(&app, request).await?;
+    let api_key = new.api_key.map(Secret::new).transpose();
+    let ServerId(id) = app.models.add(ServerSpec {
+        model: new.model,
+        trained: new.trained,
+        engine: new.engine,
+        url: new.url,
+        api_key: api_key.map_err(|error| invalid("api_key", &error))?,
+        server_model: new.server_model,
+    })?;
+    Ok(responses::json(StatusCode::CREATED, json!({ "id": id }).to_string()))
 }
 
-/// Reads a body of JSON.
 async fn read<T: DeserializeOwned>(app: &GatewayState, request: Request) -> Result<T, CallError> {
     let limits = &app.options.limits;
     let body = request_body::body(request, limits.max_body_bytes, limits.request_timeout).await?;
     serde_json::from_slice(&body).map_err(|error| {
-        CallError::new(
-            ErrorKind::InvalidRequest,
-            format!("the body is not as it should be: {error}"),
-        )
+        CallError::new(ErrorKind::InvalidRequest, format!("invalid body: {error}"))
     })
 }
 
-/// How a server is taken out.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Removal {
-    /// How long what it has under way may take.
-    #[serde(default = "half_a_minute")]
+    #[serde(default = "default_deadline")]
     deadline_seconds: f64,
 }
 
-fn half_a_minute() -> f64 {
+fn default_deadline() -> f64 {
     30.0
 }
 
-/// Takes a server out.
+/// `DELETE /rollway/v1/models/{id}`.
 pub(super) async fn remove(
     State(app): State<Arc<GatewayState>>,
     id: Result<Path<u64>, PathRejection>,
     query: Result<Query<Removal>, QueryRejection>,
-) -> Response {
-    let removed = async {
-        let Path(id) = id.map_err(|_| {
-            CallError::new(ErrorKind::NotFound, "a server is named by its number").at("id")
-        })?;
-        let Query(removal) = query.map_err(|error| invalid("deadline_seconds", &error))?;
-        let deadline = seconds("deadline_seconds", removal.deadline_seconds)?;
-        app.models.remove(ServerId(id), deadline).await
-    };
-    match removed.await {
-        Ok(removed) => responses::value(&json!({ "aborted": removed.aborted })),
-        Err(error) => responses::error(&error),
-    }
+) -> HandlerResult {
+    let Path(id) = id.map_err(|_| {
+        CallError::new(ErrorKind::NotFound, "the id of a server must be a number").at("id")
+    })?;
+    let Query(removal) = query.map_err(|error| invalid("deadline_seconds", &error))?;
+    let deadline = seconds("deadline_seconds", removal.deadline_seconds)?;
+    let removed = app.models.remove(ServerId(id), deadline).await?;
+    Ok(responses::value(&json!({ "aborted": removed.aborted })))
 }
 
-/// New weights for the trained model.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WeightsRequest {
@@ -187,13 +162,14 @@ struct WeightsRequest {
     path: String,
     #[serde(default)]
     in_flight: Treatment,
-    /// How long one server may take to load them.
-    #[serde(default = "ten_minutes")]
+    /// Timeout of loading the weights into one server.
+    #[serde(default = "default_timeout")]
     timeout_seconds: f64,
-    /// With `drain`: how long requests may take to end.
-    #[serde(default = "ten_minutes")]
+    /// With `drain`: timeout of requests in flight.
+    #[serde(default = "default_timeout")]
     drain_seconds: f64,
-    /// With `drain`: whether what is left then is aborted. Otherwise the server is left as it is.
+    /// With `drain`: whether requests are aborted after the timeout. Otherwise the server keeps its
+    /// weights.
     #[serde(default)]
     then_abort: bool,
 }
@@ -207,30 +183,28 @@ enum Treatment {
     Abort,
 }
 
-fn ten_minutes() -> f64 {
+fn default_timeout() -> f64 {
     600.0
 }
 
-/// Gives the trained model new weights, and says what became of each server.
-pub(super) async fn update(State(app): State<Arc<GatewayState>>, request: Request) -> Response {
-    let read = async {
-        let new: WeightsRequest = read(&app, request).await?;
-        let in_flight = match new.in_flight {
-            Treatment::Drain => InFlightPolicy::Drain {
-                timeout: seconds("drain_seconds", new.drain_seconds)?,
-                then_abort: new.then_abort,
-            },
-            Treatment::Keep => InFlightPolicy::Keep,
-            Treatment::Abort => InFlightPolicy::Abort,
-        };
-        let timeout = seconds("timeout_seconds", new.timeout_seconds)?;
-        let weights = WeightSource::Path(new.path.into());
-        Ok(WeightUpdate { version: new.version, weights, in_flight, timeout })
+/// `POST /rollway/v1/models/update`.
+pub(super) async fn update(
+    State(app): State<Arc<GatewayState>>,
+    request: Request,
+) -> HandlerResult {
+    let new: WeightsRequest = read(&app, request).await?;
+    let in_flight = match new.in_flight {
+        Treatment::Drain => InFlightPolicy::Drain {
+            timeout: seconds("drain_seconds", new.drain_seconds)?,
+            then_abort: new.then_abort,
+        },
+        Treatment::Keep => InFlightPolicy::Keep,
+        Treatment::Abort => InFlightPolicy::Abort,
     };
-    match read.await {
-        Ok(update) => responses::value(&report(&app.models.update(update).await)),
-        Err(error) => responses::error(&error),
-    }
+    let timeout = seconds("timeout_seconds", new.timeout_seconds)?;
+    let weights = WeightSource::Path(new.path.into());
+    let update = WeightUpdate { version: new.version, weights, in_flight, timeout };
+    Ok(responses::value(&report(&app.models.update(update).await)))
 }
 
 fn report(report: &WeightUpdateReport) -> Value {
@@ -238,18 +212,18 @@ fn report(report: &WeightUpdateReport) -> Value {
         .servers
         .iter()
         .map(|server| {
-            let (outcome, why) = match &server.outcome {
+            let (outcome, reason) = match &server.outcome {
                 ServerUpdateOutcome::Updated => ("updated", None),
                 ServerUpdateOutcome::AlreadyCurrent => ("had_it", None),
-                ServerUpdateOutcome::RolledBack(why) => ("put_back", Some(why)),
-                ServerUpdateOutcome::Broken(why) => ("broken", Some(why)),
-                ServerUpdateOutcome::Skipped(why) => ("skipped", Some(why)),
+                ServerUpdateOutcome::RolledBack(reason) => ("put_back", Some(reason)),
+                ServerUpdateOutcome::Broken(reason) => ("broken", Some(reason)),
+                ServerUpdateOutcome::Skipped(reason) => ("skipped", Some(reason)),
             };
             json!({
                 "id": server.id.0,
                 "url": server.url,
                 "outcome": outcome,
-                "why": why,
+                "why": reason,
                 "seconds": server.took.as_secs_f64(),
                 "in_flight": server.in_flight,
                 "aborted": server.aborted,
@@ -264,11 +238,10 @@ fn report(report: &WeightUpdateReport) -> Value {
     })
 }
 
-/// Understands a time.
 fn seconds(name: &str, seconds: f64) -> Result<Duration, CallError> {
     Duration::try_from_secs_f64(seconds).map_err(|error| invalid(name, &error))
 }
 
-fn invalid(name: &str, why: &dyn Display) -> CallError {
-    CallError::new(ErrorKind::InvalidRequest, format!("{name}: {why}")).at(name)
+fn invalid(name: &str, reason: &dyn Display) -> CallError {
+    CallError::new(ErrorKind::InvalidRequest, format!("{name}: {reason}")).at(name)
 }

@@ -1,40 +1,37 @@
-//! Callers of serve mode, which belong to no run: what their calls are routed by, and which of them
-//! were asked before.
+//! Calls of serve mode, which belong to no run: routing and deduplication of retries.
 //!
-//! There is a recorder for all calls with the same words, or the same idempotency key, of the same
-//! session. It knows a retry as the recorder of a run does; what is kept for good is in the
-//! history.
+//! All calls of a session with the same body or idempotency key share a recorder, which
+//! deduplicates retries as the recorder of a run does. The turns themselves are in the turn store.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rollway_model_api::ModelCall;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::run_sessions::RunSession;
+use crate::lru::LruMap;
 use crate::recording::{RecorderLimits, RetryHeaders};
 
-/// Headers that name a session, the first that is there counts.
-const HEADERS: [&str; 2] = ["x-rollway-session", "x-session-id"];
+/// Headers with the name of a session; the first one that is present counts.
+const SESSION_HEADERS: [&str; 2] = ["x-rollway-session", "x-session-id"];
 
-/// How many messages at the beginning of a conversation tell it from others, where it has no name.
-const BEGINNING: usize = 2;
+/// Number of first messages that identify a conversation without a session name.
+const ROUTING_MESSAGES: usize = 2;
 
-/// How many different calls are remembered.
 const MAX_CALLS: usize = 16_384;
 
-/// How many bytes of calls and answers are remembered.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// How much is remembered of calls with the same words.
-const ALIKE: RecorderLimits = RecorderLimits { max_turns: 256, max_bytes: 64 << 20, max_kept: 64 };
+/// Limits of the recorder of calls with the same body.
+const RECORDER_LIMITS: RecorderLimits =
+    RecorderLimits { max_turns: 256, max_bytes: 64 << 20, max_kept: 64 };
 
 type Name = [u8; 32];
 
-/// What is remembered of callers that belong to no run, the last used last.
+/// Recorders of recent calls.
 #[derive(Debug)]
 pub(super) struct AgentSessions {
     table: Mutex<Table>,
@@ -43,21 +40,16 @@ pub(super) struct AgentSessions {
 
 #[derive(Debug, Default)]
 struct Table {
-    guests: HashMap<Name, RememberedCalls>,
-    /// By when they were last used.
-    order: BTreeMap<u64, Name>,
-    next: u64,
+    calls: LruMap<Name, RememberedCalls>,
     bytes: u64,
 }
 
 #[derive(Debug)]
 struct RememberedCalls {
     session: Arc<RunSession>,
-    used: u64,
     bytes: u64,
 }
 
-/// A call of somebody who belongs to no run.
 #[derive(Clone, Debug)]
 pub(super) struct AgentCall {
     pub(super) routing: u64,
@@ -70,17 +62,16 @@ impl AgentSessions {
         Self { table: Mutex::default(), stopping }
     }
 
-    /// Returns what belongs to a call.
-    pub(super) fn guest(
+    pub(super) fn session(
         &self,
         headers: &HeaderMap,
         call: &ModelCall,
-        attempted: &RetryHeaders,
+        retry: &RetryHeaders,
     ) -> AgentCall {
-        let session = named(headers, call);
+        let session = session_name(headers, call);
         let mut hash = Sha256::new();
         hash.update(session.unwrap_or_default());
-        match &attempted.idempotency_key {
+        match &retry.idempotency_key {
             Some(key) => hash.update(format!("\0key\0{key}")),
             None => {
                 hash.update("\0words\0");
@@ -88,90 +79,76 @@ impl AgentSessions {
             }
         }
         let name: Name = hash.finalize().into();
-        let mut table = self.table();
-        let fresh = || Arc::new(RunSession::of_guest(ALIKE, self.stopping.child_token()));
-        AgentCall { routing: routing(session, call), session: table.take(name, fresh), name }
-    }
-
-    /// A call was recorded.
-    pub(super) fn recorded(&self, guest: &AgentCall) {
-        let bytes = guest.session.recorder().bytes();
-        self.table().weigh(guest, bytes);
-    }
-
-    /// Nothing more can be remembered of calls with these words: a new recorder takes over.
-    pub(super) fn forget(&self, guest: &AgentCall) {
-        let mut table = self.table();
-        let is_same = |known: &RememberedCalls| Arc::ptr_eq(&known.session, &guest.session);
-        if table.guests.get(&guest.name).is_some_and(is_same) {
-            table.remove(&guest.name);
+        let new = || Arc::new(RunSession::of_agent(RECORDER_LIMITS, self.stopping.child_token()));
+        AgentCall {
+            routing: routing(session, call),
+            session: self.table.lock().take(name, new),
+            name,
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock()
+    /// Updates the size of a call's recorder.
+    pub(super) fn recorded(&self, call: &AgentCall) {
+        let bytes = call.session.recorder().bytes();
+        self.table.lock().set_bytes(call, bytes);
+    }
+
+    /// Drops the recorder of a call that can record no more, so that the next call gets a new one.
+    pub(super) fn forget(&self, call: &AgentCall) {
+        let mut table = self.table.lock();
+        let is_same = |known: &RememberedCalls| Arc::ptr_eq(&known.session, &call.session);
+        if table.calls.peek(&call.name).is_some_and(is_same)
+            && let Some(removed) = table.calls.remove(&call.name)
+        {
+            table.bytes -= removed.bytes;
+        }
     }
 }
 
 impl Table {
-    fn take(&mut self, name: Name, fresh: impl FnOnce() -> Arc<RunSession>) -> Arc<RunSession> {
-        self.next += 1;
-        let used = self.next;
-        let known = self.guests.entry(name).or_insert_with(|| {
-            let session = fresh();
-            RememberedCalls { session, used, bytes: 0 }
-        });
-        self.order.remove(&known.used);
-        known.used = used;
-        let session = Arc::clone(&known.session);
-        self.order.insert(used, name);
-        self.bound();
+    fn take(&mut self, name: Name, new: impl FnOnce() -> Arc<RunSession>) -> Arc<RunSession> {
+        let new = || RememberedCalls { session: new(), bytes: 0 };
+        let session = Arc::clone(&self.calls.get_or_insert_with(name, new).session);
+        self.enforce_limits();
         session
     }
 
-    fn weigh(&mut self, guest: &AgentCall, bytes: u64) {
-        if let Some(known) = self.guests.get_mut(&guest.name)
-            && Arc::ptr_eq(&known.session, &guest.session)
+    fn set_bytes(&mut self, call: &AgentCall, bytes: u64) {
+        if let Some(known) = self.calls.peek_mut(&call.name)
+            && Arc::ptr_eq(&known.session, &call.session)
         {
             self.bytes = self.bytes - known.bytes + bytes;
             known.bytes = bytes;
         }
-        self.bound();
+        self.enforce_limits();
     }
 
-    /// Forgets those that were not used for longest. What they have under way goes on.
-    fn bound(&mut self) {
-        while (self.guests.len() > MAX_CALLS || self.bytes > MAX_BYTES)
-            && let Some((_, name)) = self.order.pop_first()
+    /// Drops the least recently used recorders. Their calls in flight go on.
+    fn enforce_limits(&mut self) {
+        while (self.calls.len() > MAX_CALLS || self.bytes > MAX_BYTES)
+            && let Some(removed) = self.calls.pop_oldest()
         {
-            self.remove(&name);
-        }
-    }
-
-    fn remove(&mut self, name: &Name) {
-        if let Some(known) = self.guests.remove(name) {
-            self.order.remove(&known.used);
-            self.bytes -= known.bytes;
+            self.bytes -= removed.bytes;
         }
     }
 }
 
-/// Returns the name that the client gives its session, in a header or as the `user` of the call.
-fn named<'a>(headers: &'a HeaderMap, call: &'a ModelCall) -> Option<&'a str> {
-    let header = HEADERS.iter().find_map(|name| headers.get(*name)?.to_str().ok());
+/// Returns the session name of the client: a header, or the `user` of the call.
+fn session_name<'a>(headers: &'a HeaderMap, call: &'a ModelCall) -> Option<&'a str> {
+    let header = SESSION_HEADERS.iter().find_map(|name| headers.get(*name)?.to_str().ok());
     let name = header.or_else(|| call.body.get("user")?.as_str());
     name.filter(|name| !name.is_empty())
 }
 
-/// Returns what a call is routed by: its session, or else the beginning of its conversation, whose
-/// turns a server has in its prefix cache.
+/// Returns the routing key of a call: its session, else the beginning of its conversation, which a
+/// server has in its prefix cache.
 fn routing(session: Option<&str>, call: &ModelCall) -> u64 {
     let mut hash = Sha256::new();
     match session {
         Some(name) => hash.update(name),
         None => {
             let messages = call.body.get("messages").and_then(serde_json::Value::as_array);
-            for message in messages.into_iter().flatten().take(BEGINNING) {
+            for message in messages.into_iter().flatten().take(ROUTING_MESSAGES) {
                 hash.update(message.to_string());
             }
             if let Some(prompt) = call.body.get("prompt") {
@@ -198,8 +175,8 @@ mod tests {
     }
 
     #[test]
-    fn the_same_words_in_the_same_session_meet_again() {
-        let guests = AgentSessions::new(CancellationToken::new());
+    fn equal_calls_of_a_session_share_a_recorder() {
+        let agents = AgentSessions::new(CancellationToken::new());
         let (none, again) = (HeaderMap::new(), RetryHeaders::default());
         let hello = json!({ "messages": [{ "role": "user", "content": "hello" }] });
         let longer = json!({ "messages": [
@@ -207,48 +184,47 @@ mod tests {
             { "role": "assistant", "content": "hi" },
             { "role": "user", "content": "bye" },
         ] });
-        let first = guests.guest(&none, &call(&hello), &again);
-        let second = guests.guest(&none, &call(&hello), &again);
+        let first = agents.session(&none, &call(&hello), &again);
+        let second = agents.session(&none, &call(&hello), &again);
         assert!(Arc::ptr_eq(&first.session, &second.session));
         assert_eq!(first.routing, second.routing);
 
-        let mut named = HeaderMap::new();
-        named.insert("x-rollway-session", "a".parse().unwrap());
-        let other = guests.guest(&named, &call(&hello), &again);
+        let mut with_session = HeaderMap::new();
+        with_session.insert("x-rollway-session", "a".parse().unwrap());
+        let other = agents.session(&with_session, &call(&hello), &again);
         assert!(!Arc::ptr_eq(&first.session, &other.session));
-        let later = guests.guest(&named, &call(&longer), &again);
+        let later = agents.session(&with_session, &call(&longer), &again);
         assert_eq!(other.routing, later.routing);
 
-        guests.forget(&first);
-        let third = guests.guest(&none, &call(&hello), &again);
+        agents.forget(&first);
+        let third = agents.session(&none, &call(&hello), &again);
         assert!(!Arc::ptr_eq(&first.session, &third.session));
-        guests.forget(&first);
-        let fourth = guests.guest(&none, &call(&hello), &again);
+        agents.forget(&first);
+        let fourth = agents.session(&none, &call(&hello), &again);
         assert!(Arc::ptr_eq(&third.session, &fourth.session));
     }
 
     #[test]
-    fn what_was_used_last_is_remembered() {
+    fn the_least_recently_used_recorders_are_dropped() {
         let mut table = Table::default();
-        let fresh = || Arc::new(RunSession::of_guest(ALIKE, CancellationToken::new()));
+        let new = || Arc::new(RunSession::of_agent(RECORDER_LIMITS, CancellationToken::new()));
         let name = |number: usize| {
             let mut name = [0; 32];
             name[..8].copy_from_slice(&(number as u64).to_le_bytes());
             name
         };
-        let first = table.take(name(0), fresh);
+        let first = table.take(name(0), new);
         for number in 1..MAX_CALLS {
-            table.take(name(number), fresh);
+            table.take(name(number), new);
         }
-        assert!(Arc::ptr_eq(&first, &table.take(name(0), fresh)));
-        table.take(name(MAX_CALLS), fresh);
-        assert!(table.guests.contains_key(&name(0)) && !table.guests.contains_key(&name(1)));
-        assert_eq!((table.guests.len(), table.order.len()), (MAX_CALLS, MAX_CALLS));
+        assert!(Arc::ptr_eq(&first, &table.take(name(0), new)));
+        table.take(name(MAX_CALLS), new);
+        assert!(table.calls.peek(&name(0)).is_some() && table.calls.peek(&name(1)).is_none());
+        assert_eq!(table.calls.len(), MAX_CALLS);
 
-        let guest = AgentCall { routing: 0, session: first, name: name(0) };
-        table.weigh(&guest, MAX_BYTES + 1);
-        // It goes, and all that were used before it.
-        assert_eq!((table.guests.len(), table.order.len(), table.bytes), (1, 1, 0));
-        assert!(table.guests.contains_key(&name(MAX_CALLS)));
+        let agent_call = AgentCall { routing: 0, session: first, name: name(0) };
+        table.set_bytes(&agent_call, MAX_BYTES + 1);
+        assert_eq!((table.calls.len(), table.bytes), (1, 0));
+        assert!(table.calls.peek(&name(MAX_CALLS)).is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! Calls of runs that are under way now: what somebody who looks at a run wants to know.
+//! Calls of runs in flight, by attempt.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,24 +8,20 @@ use crate::call_observer::{CallEnded, CallObserver};
 use crate::keys::RunRef;
 use parking_lot::{Mutex, MutexGuard};
 
-/// A call that has not ended.
 #[derive(Clone, Debug)]
 pub struct CallInFlight {
-    /// The run that waits for it.
     pub run: u32,
-    /// The model that it asks for; none: the trained one.
+    /// `None`: the trained model.
     pub model: Option<Arc<str>>,
-    /// The server it was sent to last; none: it waits for one.
+    /// Server of the last request. `None`: it waits for one.
     pub server: Option<Arc<str>>,
-    /// When it came in.
     pub since: Instant,
 }
 
-/// Keeps them, by attempt. There are no more than may be under way.
+/// Observer that records calls in flight and passes all events to the next observer.
 #[derive(Debug, Default)]
 pub(crate) struct CallsInFlight {
     calls: Mutex<HashMap<u64, Vec<(u64, CallInFlight)>>>,
-    /// Who wants to know as well.
     next: Option<Arc<dyn CallObserver>>,
 }
 
@@ -34,11 +30,10 @@ impl CallsInFlight {
         Self { calls: Mutex::default(), next }
     }
 
-    /// Returns the calls of an attempt, the oldest first.
     pub(crate) fn of(&self, attempt: u64) -> Vec<CallInFlight> {
         let calls = self.calls();
-        let theirs = calls.get(&attempt).into_iter().flatten();
-        theirs.map(|(_, call)| call.clone()).collect()
+        let calls_of_attempt = calls.get(&attempt).into_iter().flatten();
+        calls_of_attempt.map(|(_, call)| call.clone()).collect()
     }
 
     fn calls(&self) -> MutexGuard<'_, HashMap<u64, Vec<(u64, CallInFlight)>>> {
@@ -49,9 +44,9 @@ impl CallsInFlight {
 impl CallObserver for CallsInFlight {
     fn began(&self, run: RunRef, call: u64, model: Option<&str>) {
         let model_name = model.map(Arc::from);
-        let one =
+        let record =
             CallInFlight { run: run.run, model: model_name, server: None, since: Instant::now() };
-        self.calls().entry(run.attempt).or_default().push((call, one));
+        self.calls().entry(run.attempt).or_default().push((call, record));
         if let Some(next) = &self.next {
             next.began(run, call, model);
         }
@@ -63,9 +58,9 @@ impl CallObserver for CallsInFlight {
 
     fn sent(&self, run: RunRef, call: u64, server: &str) {
         let mut calls = self.calls();
-        let theirs = calls.get_mut(&run.attempt).into_iter().flatten();
-        for (_, one) in theirs.filter(|(id, _)| *id == call) {
-            one.server = Some(Arc::from(server));
+        let calls_of_attempt = calls.get_mut(&run.attempt).into_iter().flatten();
+        for (_, record) in calls_of_attempt.filter(|(id, _)| *id == call) {
+            record.server = Some(Arc::from(server));
         }
         drop(calls);
         if let Some(next) = &self.next {
@@ -75,9 +70,9 @@ impl CallObserver for CallsInFlight {
 
     fn ended(&self, run: RunRef, call: u64, ended: CallEnded) {
         let mut calls = self.calls();
-        if let Some(theirs) = calls.get_mut(&run.attempt) {
-            theirs.retain(|(id, _)| *id != call);
-            if theirs.is_empty() {
+        if let Some(calls_of_attempt) = calls.get_mut(&run.attempt) {
+            calls_of_attempt.retain(|(id, _)| *id != call);
+            if calls_of_attempt.is_empty() {
                 calls.remove(&run.attempt);
             }
         }

@@ -1,4 +1,4 @@
-//! Accepts connections, and lets them go.
+//! Listener and connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,27 +16,24 @@ use tokio_util::task::TaskTracker;
 
 use crate::options::GatewayLimits;
 
-/// How many connections may wait to be accepted; the kernel may allow fewer.
+/// Maximum number of connections that wait to be accepted; the kernel may allow fewer.
 const BACKLOG: u32 = 16_384;
 
-/// How long to wait when no connection can be accepted for want of files.
+/// Delay after a failed accept, as for lack of file descriptors.
 const EXHAUSTED: Duration = Duration::from_millis(50);
 
-/// The largest head of a request, in bytes.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 
-/// A listener at work.
 #[derive(Debug)]
 pub(crate) struct HttpListener {
     pub(crate) address: SocketAddr,
     connections: TaskTracker,
-    /// No further request is taken.
+    /// No further requests are taken.
     closing: CancellationToken,
-    /// What is still open is cut.
+    /// Open connections are closed.
     cut: CancellationToken,
 }
 
-/// Begins to listen at an address, with what every connection is served by.
 pub(crate) async fn listen(
     at: &str,
     limits: &GatewayLimits,
@@ -51,15 +48,15 @@ pub(crate) async fn listen(
         .timer(TokioTimer::new())
         .header_read_timeout(limits.request_timeout)
         .max_buf_size(MAX_HEAD_BYTES);
-    let door = Door {
-        places: Arc::new(Semaphore::new(limits.max_connections.min(Semaphore::MAX_PERMITS))),
+    let acceptor = Acceptor {
+        permits: Arc::new(Semaphore::new(limits.max_connections.min(Semaphore::MAX_PERMITS))),
         protocol,
         router,
         connections: connections.clone(),
         closing: closing.clone(),
         cut: cut.clone(),
     };
-    connections.spawn(door.accept(listener));
+    connections.spawn(acceptor.accept(listener));
     Ok(HttpListener { address, connections, closing, cut })
 }
 
@@ -78,14 +75,13 @@ async fn bind(at: &str) -> io::Result<TcpListener> {
 }
 
 impl HttpListener {
-    /// Takes no more requests, and returns when those under way have been answered.
+    /// Takes no more requests, and returns when all have been answered.
     pub(crate) async fn finish(&self) {
         self.closing.cancel();
         self.connections.close();
         self.connections.wait().await;
     }
 
-    /// Cuts what is still open.
     pub(crate) fn cut(&self) {
         self.closing.cancel();
         self.cut.cancel();
@@ -99,8 +95,8 @@ impl Drop for HttpListener {
 }
 
 #[derive(Debug)]
-struct Door {
-    places: Arc<Semaphore>,
+struct Acceptor {
+    permits: Arc<Semaphore>,
     protocol: http1::Builder,
     router: Router,
     connections: TaskTracker,
@@ -108,7 +104,7 @@ struct Door {
     cut: CancellationToken,
 }
 
-impl Door {
+impl Acceptor {
     async fn accept(self, listener: TcpListener) {
         let Some(()) = self.closing.run_until_cancelled(self.accept_all(&listener)).await else {
             return;
@@ -116,17 +112,17 @@ impl Door {
     }
 
     async fn accept_all(&self, listener: &TcpListener) {
-        // The semaphore is never closed, so that this ends only from outside.
-        while let Ok(place) = Arc::clone(&self.places).acquire_owned().await {
+        // The semaphore is never closed: this ends only by cancellation.
+        while let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await {
             match listener.accept().await {
                 Ok((stream, _)) => {
                     let connection = self.serve(stream);
                     self.connections.spawn(async move {
                         connection.await;
-                        drop(place);
+                        drop(permit);
                     });
                 }
-                Err(error) if is_of_the_connection(&error) => {}
+                Err(error) if is_client_disconnect(&error) => {}
                 Err(error) => {
                     tracing::warn!(%error, "no connection can be accepted at the moment");
                     tokio::time::sleep(EXHAUSTED).await;
@@ -136,7 +132,7 @@ impl Door {
     }
 
     fn serve(&self, stream: TcpStream) -> impl Future<Output = ()> + Send + use<> {
-        // Events are small and are to arrive at once. If it cannot be set they still arrive.
+        // Sends small events at once. Without it they still arrive.
         let _ = stream.set_nodelay(true);
         let service = TowerToHyperService::new(self.router.clone());
         let connection = self.protocol.serve_connection(TokioIo::new(stream), service);
@@ -160,8 +156,8 @@ impl Door {
     }
 }
 
-/// Whether a client is to blame that left before it was accepted.
-fn is_of_the_connection(error: &io::Error) -> bool {
+/// Returns whether the client disconnected before it was accepted.
+fn is_client_disconnect(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::ConnectionRefused

@@ -1,4 +1,4 @@
-//! What happens at the gateway, in numbers, for Prometheus.
+//! Prometheus metrics of the gateway.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use rollway_model_api::{CallError, ClientApi, ErrorKind, ModelResponse, ResponseEnd, client_api};
+use rollway_model_api::client_api::{self, CLIENT_APIS};
+use rollway_model_api::{CallError, ClientApi, ErrorKind, ModelResponse, ResponseEnd};
 
 use super::observed_call::ObservedCall;
 use super::responses;
@@ -26,19 +27,23 @@ use super::turn_store::TurnStore;
 use crate::models::Models;
 use crate::options::TokenCounts;
 
-/// All numbers.
 #[derive(Debug)]
-pub(super) struct GatewayMetrics {
+pub(crate) struct GatewayMetrics {
     registry: Registry,
-    requests: Family<RequestTimer, Counter>,
-    tokens: Family<TokenTimer, Counter>,
-    seconds: Family<Endpoint, Histogram, fn() -> Histogram>,
-    added_seconds: Family<Endpoint, Histogram, fn() -> Histogram>,
+    seconds: Family<Label, Histogram, fn() -> Histogram>,
+    added_seconds: Family<Label, Histogram, fn() -> Histogram>,
+    pub(super) values: Values,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Values {
+    requests: Family<RequestLabels, Counter>,
+    tokens: Family<Label, Counter>,
     in_flight: Gauge,
     waiting: Gauge,
     sessions: Gauge,
-    turns: Counter,
-    retries: Counter,
+    pub(super) turns: Counter,
+    pub(super) retries: Counter,
     aborted: Counter,
     replaced: Counter,
     empty: Counter,
@@ -47,32 +52,22 @@ pub(super) struct GatewayMetrics {
     continued: Counter,
     drift: Counter,
     branches: Counter,
-    recording_failures: Counter,
-    /// Calls that were sent to another server.
+    pub(super) recording_failures: Counter,
     pub(super) resent: Counter,
-    /// Answers that broke off in the middle.
     pub(super) broken: Counter,
-    /// Requests that were aborted in their servers.
     pub(super) given_up: Counter,
 }
 
+/// One label with its value.
+type Label = [(&'static str, &'static str); 1];
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RequestTimer {
+struct RequestLabels {
     endpoint: &'static str,
     status: u16,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Endpoint {
-    endpoint: &'static str,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct TokenTimer {
-    kind: &'static str,
-}
-
-/// From a tenth of a millisecond to a bit more than an hour.
+/// Buckets from 0.1 ms to more than an hour.
 fn seconds() -> Histogram {
     Histogram::new(exponential_buckets(0.0001, 2.5, 20))
 }
@@ -81,179 +76,125 @@ impl GatewayMetrics {
     pub(super) fn new(models: Models, history: Option<&dyn TurnStore>) -> Self {
         let mut metrics = Self {
             registry: Registry::with_prefix("rollway_gateway"),
-            requests: Family::default(),
-            tokens: Family::default(),
             seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
             added_seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
-            in_flight: Gauge::default(),
-            waiting: Gauge::default(),
-            sessions: Gauge::default(),
-            turns: Counter::default(),
-            retries: Counter::default(),
-            aborted: Counter::default(),
-            replaced: Counter::default(),
-            empty: Counter::default(),
-            dropped: Counter::default(),
-            untold: Counter::default(),
-            continued: Counter::default(),
-            drift: Counter::default(),
-            branches: Counter::default(),
-            recording_failures: Counter::default(),
-            resent: Counter::default(),
-            broken: Counter::default(),
-            given_up: Counter::default(),
+            values: Values::default(),
         };
         metrics.begin();
-        let mut registry = Registry::with_prefix("rollway_gateway");
-        metrics.register(&mut registry);
-        registry.register_collector(Box::new(Servers(models)));
+        metrics.register();
+        metrics.registry.register_collector(Box::new(Servers(models)));
         if let Some(history) = history {
-            history.register(&mut registry);
+            history.register(&mut metrics.registry);
         }
-        metrics.registry = registry;
         metrics
     }
 
-    /// Has what everybody will ask for begin at zero, instead of being absent until it happens.
+    /// Creates common labels with the value zero, so that they are not absent.
     fn begin(&self) {
         for kind in ["prompt", "completion"] {
-            drop(self.tokens.get_or_create(&TokenTimer { kind }));
+            drop(self.values.tokens.get_or_create(&[("kind", kind)]));
         }
-        for endpoint in ["chat", "completions"] {
-            drop(self.requests.get_or_create(&RequestTimer { endpoint, status: 200 }));
-            drop(self.seconds.get_or_create(&Endpoint { endpoint }));
-            drop(self.added_seconds.get_or_create(&Endpoint { endpoint }));
+        for endpoint in CLIENT_APIS.iter().map(|api| api.name()) {
+            drop(self.values.requests.get_or_create(&RequestLabels { endpoint, status: 200 }));
+            drop(self.seconds.get_or_create(&[("endpoint", endpoint)]));
+            drop(self.added_seconds.get_or_create(&[("endpoint", endpoint)]));
         }
     }
 
-    fn register(&self, to: &mut Registry) {
-        to.register("requests", "Requests by endpoint and status", self.requests.clone());
-        to.register("tokens", "Tokens of prompts and of answers", self.tokens.clone());
-        let help = "Calls from their first byte to the last of their answers, in seconds";
+    fn register(&mut self) {
+        let (to, values) = (&mut self.registry, &self.values);
+        to.register("requests", "Requests by endpoint and status", values.requests.clone());
+        to.register("tokens", "Tokens of prompts and completions", values.tokens.clone());
+        let help = "Duration of calls, in seconds";
         to.register("call_seconds", help, self.seconds.clone());
-        let help = "What of a call's time was the gateway's own, in seconds";
+        let help = "Duration of calls without the time of their servers, in seconds";
         to.register("overhead_seconds", help, self.added_seconds.clone());
-        to.register("in_flight", "Calls under way", self.in_flight.clone());
-        to.register("calls_waiting", "Calls that wait for a server", self.waiting.clone());
-        to.register("run_sessions", "Runs that have called and are open", self.sessions.clone());
+        to.register("in_flight", "Calls in flight", values.in_flight.clone());
+        to.register("calls_waiting", "Calls that wait for a server", values.waiting.clone());
+        to.register("run_sessions", "Open runs with at least one call", values.sessions.clone());
         let counters = [
-            ("turns", "Turns that were recorded", &self.turns),
-            (
-                "calls_deduplicated",
-                "Calls that were answered again, and not counted again",
-                &self.retries,
-            ),
-            ("completions_aborted", "Answers that ended early and were recorded so", &self.aborted),
-            ("calls_replaced", "Calls that a retry has replaced", &self.replaced),
-            ("calls_without_tokens", "Aborted calls of which no token was heard", &self.untold),
-            (
-                "saved_responses_dropped",
-                "Answers no longer kept for clients that ask again",
-                &self.dropped,
-            ),
-            ("turns_empty", "Turns without a token", &self.empty),
-            ("turns_continued", "Turns that continue an earlier one", &self.continued),
-            (
-                "turns_drifted",
-                "Turns that begin like an earlier one, but not with all of it",
-                &self.drift,
-            ),
-            (
-                "turns_branched",
-                "Turns that branch off in the middle of an experience",
-                &self.branches,
-            ),
-            ("recording_failures", "Answers that could not be recorded", &self.recording_failures),
-            ("calls_rerouted", "Calls that were sent to another server", &self.resent),
-            ("streams_broken", "Answers that broke off in the middle", &self.broken),
-            ("upstream_aborted", "Requests that were aborted in their servers", &self.given_up),
+            ("turns", "Recorded turns", &values.turns),
+            ("calls_deduplicated", "Client retries that got a saved response", &values.retries),
+            ("completions_aborted", "Recorded completions that ended early", &values.aborted),
+            ("calls_replaced", "Calls replaced by a client retry", &values.replaced),
+            ("calls_without_tokens", "Aborted calls without any token", &values.untold),
+            ("saved_responses_dropped", "Saved responses dropped for room", &values.dropped),
+            ("turns_empty", "Turns without a token", &values.empty),
+            ("turns_continued", "Turns that continue an earlier one", &values.continued),
+            ("turns_drifted", "Turns that continue only a part of an earlier one", &values.drift),
+            ("turns_branched", "Turns that branch off within an experience", &values.branches),
+            ("recording_failures", "Responses not recorded", &values.recording_failures),
+            ("calls_rerouted", "Calls sent to another server", &values.resent),
+            ("streams_broken", "Responses that broke off", &values.broken),
+            ("upstream_aborted", "Requests aborted in their servers", &values.given_up),
         ];
         for (name, help, counter) in counters {
             to.register(name, help, counter.clone());
         }
     }
 
-    /// A request came in.
-    pub(super) fn entry(&self, path: &str) -> MetricEntry<'_> {
-        MetricEntry { metrics: self, endpoint: endpoint(path) }
+    /// Counts a request with its status.
+    pub(super) fn count_request(&self, endpoint: &'static str, status: StatusCode) {
+        let request = RequestLabels { endpoint, status: status.as_u16() };
+        self.values.requests.get_or_create(&request).inc();
     }
 
-    /// A call begins.
-    pub(super) fn call(app: &Arc<GatewayState>, api: &dyn ClientApi) -> Timed {
+    pub(super) fn call(app: &Arc<GatewayState>, api: &dyn ClientApi) -> CallTimer {
         let endpoint = api.name();
-        app.metrics.in_flight.inc();
+        app.metrics.values.in_flight.inc();
         let app = Arc::clone(app);
         let (began, upstream) = (Instant::now(), Duration::ZERO);
-        Timed { app, endpoint, began, upstream, watched: ObservedCall::default() }
+        CallTimer { app, endpoint, began, upstream, observed: ObservedCall::default() }
     }
 
-    /// A call begins to wait for a server.
     pub(super) fn wait(&self) -> impl Drop + '_ {
-        self.waiting.inc();
-        Waiting(&self.waiting)
+        self.values.waiting.inc();
+        Waiting(&self.values.waiting)
     }
 
-    /// A server has answered.
     pub(super) fn answered(&self, answer: &ModelResponse) {
         if let Some(prompt) = &answer.prompt {
             let count = u64::try_from(prompt.len()).unwrap_or(u64::MAX);
-            self.tokens.get_or_create(&TokenTimer { kind: "prompt" }).inc_by(count);
+            self.values.tokens.get_or_create(&[("kind", "prompt")]).inc_by(count);
         }
-        let said = answer.choices.iter().filter_map(|choice| choice.tokens.as_ref());
-        let count = u64::try_from(said.map(Vec::len).sum::<usize>()).unwrap_or(u64::MAX);
-        self.tokens.get_or_create(&TokenTimer { kind: "completion" }).inc_by(count);
-        self.aborted.inc_by(u64::from(answer.end == ResponseEnd::Aborted));
+        let completions = answer.choices.iter().filter_map(|choice| choice.tokens.as_ref());
+        let count = u64::try_from(completions.map(Vec::len).sum::<usize>()).unwrap_or(u64::MAX);
+        self.values.tokens.get_or_create(&[("kind", "completion")]).inc_by(count);
+        self.values.aborted.inc_by(u64::from(answer.end == ResponseEnd::Aborted));
     }
 
-    /// Returns how many tokens were counted.
-    pub(super) fn token_counts(&self) -> TokenCounts {
-        let count = |kind| self.tokens.get_or_create(&TokenTimer { kind }).get();
+    pub(crate) fn token_counts(&self) -> TokenCounts {
+        let count = |kind| self.values.tokens.get_or_create(&[("kind", kind)]).get();
         TokenCounts { prompt: count("prompt"), answer: count("completion") }
     }
 
-    /// Turns were kept.
-    pub(super) fn kept(&self, turns: u64) {
-        self.turns.inc_by(turns);
-    }
-
-    /// A call of a run was recorded.
     pub(super) fn recorded(&self, counted: RecordDelta) {
         let RecordDelta { before, after } = counted;
         let counts = [
-            (&self.turns, before.turns, after.turns),
-            (&self.replaced, before.replaced, after.replaced),
-            (&self.untold, before.untold, after.untold),
-            (&self.dropped, before.dropped, after.dropped),
-            (&self.empty, before.empty, after.empty),
-            (&self.continued, before.continued, after.continued),
-            (&self.drift, before.drift, after.drift),
-            (&self.branches, before.branches, after.branches),
+            (&self.values.turns, before.turns, after.turns),
+            (&self.values.replaced, before.replaced, after.replaced),
+            (&self.values.untold, before.untold, after.untold),
+            (&self.values.dropped, before.dropped, after.dropped),
+            (&self.values.empty, before.merged.empty, after.merged.empty),
+            (&self.values.continued, before.merged.continued, after.merged.continued),
+            (&self.values.drift, before.merged.drift, after.merged.drift),
+            (&self.values.branches, before.merged.branches, after.merged.branches),
         ];
         for (counter, before, after) in counts {
             counter.inc_by(after.saturating_sub(before));
         }
     }
-
-    /// A client was given an earlier answer again.
-    pub(super) fn answered_again(&self) {
-        self.retries.inc();
-    }
-
-    /// An answer could not be recorded.
-    pub(super) fn recording_failed(&self) {
-        self.recording_failures.inc();
-    }
 }
 
-/// Returns the numbers as OpenMetrics, without the line that ends them.
+/// Returns the metrics as OpenMetrics, without the final line.
 pub(super) fn text(app: &GatewayState) -> Result<String, fmt::Error> {
-    app.metrics.sessions.set(i64::try_from(app.runs.sessions()).unwrap_or(i64::MAX));
+    app.metrics.values.sessions.set(i64::try_from(app.runs.sessions()).unwrap_or(i64::MAX));
     let mut text = String::new();
     encode_registry(&mut text, &app.metrics.registry)?;
     Ok(text)
 }
 
-/// Shows the numbers.
+/// `GET /metrics`.
 pub(super) async fn show(State(app): State<Arc<GatewayState>>) -> Response {
     let Ok(mut text) = text(&app) else {
         let message = "the metrics cannot be written";
@@ -262,7 +203,7 @@ pub(super) async fn show(State(app): State<Arc<GatewayState>>) -> Response {
     if let Some(further) = app.further.get() {
         text.push_str(&further.metrics().await);
     }
-    // Writing to a text does not fail.
+    // Writing to a string cannot fail.
     let _ = encode_eof(&mut text);
     let mut response = responses::json(StatusCode::OK, text);
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -270,37 +211,22 @@ pub(super) async fn show(State(app): State<Arc<GatewayState>>) -> Response {
     response
 }
 
-/// A request whose answer is to be counted.
+/// Measures a call in flight.
 #[derive(Debug)]
-pub(super) struct MetricEntry<'a> {
-    metrics: &'a GatewayMetrics,
-    endpoint: &'static str,
-}
-
-impl MetricEntry<'_> {
-    pub(super) fn answered(self, status: StatusCode) {
-        let request = RequestTimer { endpoint: self.endpoint, status: status.as_u16() };
-        self.metrics.requests.get_or_create(&request).inc();
-    }
-}
-
-/// A call under way.
-#[derive(Debug)]
-pub(super) struct Timed {
+pub(super) struct CallTimer {
     app: Arc<GatewayState>,
     endpoint: &'static str,
     pub(super) began: Instant,
-    /// What others have taken of its time.
+    /// Time that the servers have taken.
     pub(super) upstream: Duration,
-    /// For whoever sees calls, and learns of the end with this.
-    pub(super) watched: ObservedCall,
+    pub(super) observed: ObservedCall,
 }
 
-impl Drop for Timed {
+impl Drop for CallTimer {
     fn drop(&mut self) {
         let metrics = &self.app.metrics;
-        metrics.in_flight.dec();
-        let endpoint = Endpoint { endpoint: self.endpoint };
+        metrics.values.in_flight.dec();
+        let endpoint = [("endpoint", self.endpoint)];
         let took = self.began.elapsed();
         metrics.seconds.get_or_create(&endpoint).observe(took.as_secs_f64());
         let added = took.saturating_sub(self.upstream);
@@ -316,8 +242,8 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// A few names, whatever clients ask for.
-fn endpoint(path: &str) -> &'static str {
+/// Maps a path to one of a few labels.
+pub(super) fn endpoint(path: &str) -> &'static str {
     if let Some(api) = client_api::at_path(path) {
         return api.name();
     }

@@ -1,4 +1,4 @@
-//! Calls as somebody outside sees them: that they began, where they were sent, how they ended.
+//! Events of a call for its observer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,73 +11,62 @@ use super::upstream::UpstreamFailure;
 use crate::call_observer::{CallEnded, CallObserver};
 use crate::keys::RunRef;
 
-/// What a call is said to have ended with if its client left before it was answered.
-const CLIENT_LEFT: u16 = 499;
+/// Status of a call whose client disconnected before the response.
+const CLIENT_DISCONNECTED: u16 = 499;
 
-/// A call that is watched, or not. Clones are the same; with the last of them it has ended.
+/// A call with an observer, or none. Clones share state; the call ends with the last one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ObservedCall(Option<Arc<ObservedCallState>>);
 
 #[derive(Debug)]
 struct ObservedCallState {
-    watcher: Arc<dyn CallObserver>,
+    observer: Arc<dyn CallObserver>,
     run: RunRef,
     call: u64,
     ended: Mutex<CallEnded>,
 }
 
 impl ObservedCall {
-    /// A call of a run begins.
     pub(super) fn begin(
-        watcher: Option<&Arc<dyn CallObserver>>,
+        observer: Option<&Arc<dyn CallObserver>>,
         run: Option<RunRef>,
         model: Option<&str>,
     ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let (Some(watcher), Some(run)) = (watcher, run) else { return Self(None) };
+        let (Some(observer), Some(run)) = (observer, run) else { return Self(None) };
         let call = NEXT.fetch_add(1, Ordering::Relaxed);
-        watcher.began(run, call, model);
-        let ended = CallEnded {
-            status: CLIENT_LEFT,
-            prompt_tokens: None,
-            answer_tokens: None,
-            version: None,
-        };
-        let watcher = Arc::clone(watcher);
-        Self(Some(Arc::new(ObservedCallState { watcher, run, call, ended: Mutex::new(ended) })))
+        observer.began(run, call, model);
+        let ended = CallEnded { status: CLIENT_DISCONNECTED, ..CallEnded::default() };
+        let observer = Arc::clone(observer);
+        Self(Some(Arc::new(ObservedCallState { observer, run, call, ended: Mutex::new(ended) })))
     }
 
-    /// Returns what makes the server's spans part of a trace, if there is one.
     pub(super) fn traceparent(&self) -> Option<HeaderValue> {
         let inner = self.0.as_ref()?;
-        let text = inner.watcher.traceparent(inner.run, inner.call)?;
+        let text = inner.observer.traceparent(inner.run, inner.call)?;
         HeaderValue::from_str(&text).ok()
     }
 
-    /// It is sent to a server.
     pub(super) fn sent(&self, server: &str) {
         if let Some(inner) = &self.0 {
-            inner.watcher.sent(inner.run, inner.call, server);
+            inner.observer.sent(inner.run, inner.call, server);
         }
     }
 
-    /// A server has answered.
-    pub(super) fn on_response(&self, answer: &ModelResponse, version: Option<u64>) {
+    pub(super) fn on_response(&self, response: &ModelResponse, version: Option<u64>) {
         self.note(|ended| {
             let count = |tokens: usize| u64::try_from(tokens).unwrap_or(u64::MAX);
-            ended.prompt_tokens = answer.prompt.as_ref().map(|prompt| count(prompt.len()));
-            let said = answer.choices.iter().filter_map(|choice| choice.tokens.as_ref());
-            ended.answer_tokens = said.map(|tokens| count(tokens.len())).reduce(|a, b| a + b);
+            ended.prompt_tokens = response.prompt.as_ref().map(|prompt| count(prompt.len()));
+            let tokens = response.choices.iter().filter_map(|choice| choice.tokens.as_ref());
+            ended.answer_tokens = tokens.map(|tokens| count(tokens.len())).reduce(|a, b| a + b);
             ended.version = version;
         });
     }
 
-    /// The client is given this status.
     pub(super) fn status(&self, status: u16) {
         self.note(|ended| ended.status = status);
     }
 
-    /// The client is told that it failed.
     pub(super) fn failed(&self, failure: &UpstreamFailure) {
         self.status(match failure {
             UpstreamFailure::Ours(error) => error.kind.status(),
@@ -96,6 +85,6 @@ impl ObservedCall {
 impl Drop for ObservedCallState {
     fn drop(&mut self) {
         let ended = *self.ended.get_mut();
-        self.watcher.ended(self.run, self.call, ended);
+        self.observer.ended(self.run, self.call, ended);
     }
 }

@@ -1,90 +1,117 @@
-//! The end of an answer: what was heard is recorded before the client learns that it was all.
+//! Recording of a response, before the client receives its end.
 
 use std::sync::Arc;
 
 use rollway_model_api::replay::SavedResponse;
 use rollway_model_api::{
-    CallError, ErrorKind, ModelCall, ModelResponse, ResponseEnd, ResponseParseError,
+    CallError, ErrorKind, ModelCall, ModelResponse, ResponseEnd, ResponseParseError, ResponseParser,
 };
 
 use super::agents::AgentCall;
 use super::run_sessions::{DeliveryReceipt, PendingCall};
 use super::state::GatewayState;
 use super::turn_store::TurnStore;
+use super::upstream::UpstreamRequest;
 use crate::recording::{RecordError, Turn};
 
-/// Where an answer is kept.
+/// Destination of a recording.
 #[derive(Debug)]
 pub(super) enum RecordTarget {
     Run(PendingCall),
-    /// In the history of serve mode.
+    /// The turn store of serve mode.
     Agent(AgentCall, PendingCall, Arc<dyn TurnStore>),
-    /// Nowhere: it is a judge's, or nobody trains on it.
+    /// Not recorded: an auxiliary model, or no run.
     None,
 }
 
 impl RecordTarget {
-    /// Whether anything is kept.
-    pub(super) fn is_kept(&self) -> bool {
+    pub(super) fn is_recorded(&self) -> bool {
         !matches!(self, Self::None)
     }
 
-    /// Whether the answer itself is kept, for a client that asks again.
-    pub(super) fn keeps_answers(&self) -> bool {
-        matches!(self, Self::Run(_) | Self::Agent(..))
+    /// Finishes a complete response and records it. `saved` returns the response for client
+    /// retries.
+    pub(super) async fn complete(
+        self,
+        request: &UpstreamRequest,
+        parser: Box<dyn ResponseParser>,
+        version: Option<u64>,
+        saved: impl FnOnce(&ModelResponse) -> SavedResponse,
+    ) -> Result<Option<DeliveryReceipt>, CallError> {
+        match parser.finish(ResponseEnd::Complete) {
+            Ok(response) => {
+                request.observed.on_response(&response, version);
+                let saved = saved(&response);
+                let recorded = self.record(&request.app, &request.call, response, saved).await;
+                recorded.map_err(|error| unrecorded(&error))
+            }
+            Err(_) if !self.is_recorded() => Ok(None),
+            Err(error) => Err(self.reject(&request.app, error)),
+        }
     }
 
-    /// Keeps an answer, whole or aborted.
+    /// Fails the recording because a response is invalid, and returns the client's error.
+    pub(super) fn reject(self, app: &GatewayState, error: ResponseParseError) -> CallError {
+        if !self.is_recorded() {
+            let message = format!("invalid response of the server: {error}");
+            return CallError::new(ErrorKind::Upstream, message);
+        }
+        let error = RecordError::Misread(error.0);
+        self.fail(app, error.clone());
+        unrecorded(&error)
+    }
+
+    /// Records a complete or aborted response.
     pub(super) async fn record(
         self,
         app: &Arc<GatewayState>,
         call: &ModelCall,
-        mut answer: ModelResponse,
-        kept: SavedResponse,
+        mut response: ModelResponse,
+        saved: SavedResponse,
     ) -> Result<Option<DeliveryReceipt>, RecordError> {
-        if answer.choices.iter().any(|choice| choice.finish_reason.as_deref() == Some("abort")) {
-            // The server has ended it early, and says so in a whole answer.
-            answer.end = ResponseEnd::Aborted;
+        if response.choices.iter().any(|choice| choice.finish_reason.as_deref() == Some("abort")) {
+            // The server ended it early, and reports that in a full response.
+            response.end = ResponseEnd::Aborted;
         }
-        app.metrics.answered(&answer);
+        app.metrics.answered(&response);
         match self {
             Self::None => Ok(None),
             Self::Run(pending) => {
-                let (receipt, counted, result) = pending.answered(answer, kept);
+                let (receipt, counted, result) = pending.answered(response, saved);
                 app.metrics.recorded(counted);
                 match result {
                     Ok(()) => Ok(Some(receipt)),
                     Err(error) => {
-                        app.metrics.recording_failed();
-                        // The answer itself is good, and the run may have experiences of its own.
+                        app.metrics.values.recording_failures.inc();
+                        // The response is valid, and the run may return experiences of its own.
                         let is_bearable = matches!(error, RecordError::NoTokens(_));
                         if is_bearable { Ok(Some(receipt)) } else { Err(error) }
                     }
                 }
             }
-            Self::Agent(guest, pending, history) => {
-                let turns = Turn::of(call, answer.clone());
+            Self::Agent(agent, pending, history) => {
+                let turns = Turn::of(call, response.clone());
                 if let Err(error) = keep_in_history(app, history, turns).await {
-                    app.metrics.recording_failed();
+                    app.metrics.values.recording_failures.inc();
                     return Err(error);
                 }
-                // What follows is for a client that asks again; what counts is kept.
-                let (receipt, _, result) = pending.answered(answer, kept);
+                // Only for client retries: the turns are stored.
+                let (receipt, _, result) = pending.answered(response, saved);
                 match result {
-                    Ok(()) => app.guests.recorded(&guest),
-                    Err(_) => app.guests.forget(&guest),
+                    Ok(()) => app.agents.recorded(&agent),
+                    Err(_) => app.agents.forget(&agent),
                 }
                 Ok(Some(receipt))
             }
         }
     }
 
-    /// What was heard cannot be recorded.
+    /// Fails the recording of a run. Other targets have nothing to fail.
     pub(super) fn fail(self, app: &GatewayState, error: RecordError) {
-        app.metrics.recording_failed();
+        app.metrics.values.recording_failures.inc();
         match self {
             Self::Run(pending) => pending.failed(error),
-            // Its client is told, and no other call suffers for it.
+            // The client gets the error; other calls are not affected.
             Self::Agent(..) | Self::None => {}
         }
     }
@@ -97,26 +124,16 @@ async fn keep_in_history(
 ) -> Result<(), RecordError> {
     let turns = turns?;
     let count = u64::try_from(turns.len()).unwrap_or(u64::MAX);
-    // A task of its own: a client that leaves now must not leave half of it behind.
+    // A separate task, so that a disconnect does not interrupt it.
     let keeping = app.tasks.spawn(async move { history.keep(turns).await });
     match keeping.await {
         Ok(result) => result?,
-        Err(error) => return Err(RecordError::Misread(format!("the history failed: {error}"))),
+        Err(error) => return Err(RecordError::Misread(format!("the turn store failed: {error}"))),
     }
-    app.metrics.kept(count);
+    app.metrics.values.turns.inc_by(count);
     Ok(())
 }
 
-/// What the client is told when what a server says makes no sense; whether it was to be recorded.
-pub(super) fn invalid_response(misread: &ResponseParseError, is_recorded: bool) -> CallError {
-    if is_recorded {
-        return unrecorded(&RecordError::Misread(misread.0.clone()));
-    }
-    let message = format!("the server's answer could not be understood: {misread}");
-    CallError::new(ErrorKind::Upstream, message)
-}
-
-/// What the client is told when its answer was not recorded.
 pub(super) fn unrecorded(error: &RecordError) -> CallError {
     CallError::new(ErrorKind::Upstream, error.to_string())
 }

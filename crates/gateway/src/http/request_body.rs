@@ -1,12 +1,12 @@
-//! Takes a request in, within its limits.
+//! Request bodies within their limits, and headers of client retries.
 
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::{HeaderMap, Request};
-use bytes::{Bytes, BytesMut};
-use http_body_util::BodyExt;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Collected, LengthLimitError, Limited};
 use rollway_model_api::{CallError, ErrorKind};
 use tokio::time::timeout;
 
@@ -16,61 +16,42 @@ use crate::recording::RetryHeaders;
 pub(crate) async fn body(
     request: Request<Body>,
     limit: usize,
-    patience: Duration,
+    wait_limit: Duration,
 ) -> Result<Bytes, CallError> {
-    let announced = request.headers().get(CONTENT_LENGTH);
-    let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > limit as u64) {
+    let content_length = request.headers().get(CONTENT_LENGTH);
+    let content_length = content_length.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if content_length.is_some_and(|length| length > limit as u64) {
         return Err(too_large(limit));
     }
     let read = async {
-        let mut body = request.into_body();
-        let mut first = Bytes::new();
-        let mut more = BytesMut::new();
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| {
-                let message = format!("the body of the request broke off: {error}");
-                CallError::new(ErrorKind::InvalidRequest, message)
-            })?;
-            let Ok(data) = frame.into_data() else { continue };
-            if first.len() + more.len() + data.len() > limit {
-                return Err(too_large(limit));
+        let collected = Limited::new(request.into_body(), limit).collect().await;
+        collected.map(Collected::to_bytes).map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                return too_large(limit);
             }
-            // Most bodies come in one piece, which need not be copied.
-            if first.is_empty() {
-                first = data;
-            } else {
-                more.extend_from_slice(&data);
-            }
-        }
-        if more.is_empty() {
-            return Ok(first);
-        }
-        let mut whole = BytesMut::with_capacity(first.len() + more.len());
-        whole.extend_from_slice(&first);
-        whole.extend_from_slice(&more);
-        Ok(whole.freeze())
+            let message = format!("the request body is incomplete: {error}");
+            CallError::new(ErrorKind::InvalidRequest, message)
+        })
     };
-    timeout(patience, read).await.unwrap_or_else(|_| {
-        let message = format!("the body of the request did not arrive in {patience:?}");
+    timeout(wait_limit, read).await.unwrap_or_else(|_| {
+        let message = format!("the request body did not arrive within {wait_limit:?}");
         Err(CallError::new(ErrorKind::InvalidRequest, message))
     })
 }
 
 fn too_large(limit: usize) -> CallError {
-    let message =
-        format!("the body of the request has more than {limit} bytes, which is the limit");
+    let message = format!("the request body has more than the limit of {limit} bytes");
     CallError::new(ErrorKind::TooLarge, message)
 }
 
-/// Reads what a client says about a call besides its body.
-pub(super) fn attempted(headers: &HeaderMap) -> Result<RetryHeaders, CallError> {
+/// Parses the headers that identify client retries.
+pub(super) fn retry_headers(headers: &HeaderMap) -> Result<RetryHeaders, CallError> {
     let idempotency_key = match headers.get("idempotency-key") {
         None => None,
         Some(value) => match value.to_str() {
             Ok(key) if !key.is_empty() && key.len() <= 256 => Some(key.to_owned()),
             _ => {
-                let message = "`Idempotency-Key` must be of 1 to 256 visible ASCII characters";
+                let message = "`Idempotency-Key` must have 1 to 256 visible ASCII characters";
                 return Err(CallError::new(ErrorKind::InvalidRequest, message));
             }
         },

@@ -1,26 +1,29 @@
-//! The bodies of answers, which notice whether the connection took all of them.
+//! Response bodies that detect whether the connection took all of them.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use axum::body::HttpBody;
-use bytes::Bytes;
+use axum::body::{Body, HttpBody};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::Response;
+use bytes::{Bytes, BytesMut};
 use hyper::body::{Frame, SizeHint};
+use rollway_model_api::replay::SavedResponse;
+use rollway_model_api::{ClientApi, ModelCall};
 use tokio::sync::mpsc;
 
+use super::responses;
 use super::run_sessions::DeliveryReceipt;
 
-/// A piece of a stream.
 #[derive(Debug)]
 pub(super) enum StreamChunk {
-    /// There is more to come.
     Some(Bytes),
-    /// It is the last, with what is to be signed when it was taken.
+    /// The last chunk, with the receipt to sign when it was taken.
     Last(Bytes, Option<DeliveryReceipt>),
 }
 
-/// The body of an answer that was complete before it was given.
+/// Body of a response that is complete before it is sent.
 #[derive(Debug)]
 pub(super) struct FullBody {
     rest: Option<Bytes>,
@@ -42,7 +45,7 @@ impl HttpBody for FullBody {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         let rest = self.rest.take();
-        // It is not asked again once it has given as many bytes as it said it has.
+        // It is not polled again once it has returned all announced bytes.
         if let Some(receipt) = self.receipt.take() {
             receipt.sign();
         }
@@ -58,21 +61,20 @@ impl HttpBody for FullBody {
     }
 }
 
-/// The body of an answer that is made while it is given.
+/// Body of a stream.
 #[derive(Debug)]
 pub(super) struct StreamBody {
-    pieces: mpsc::Receiver<StreamChunk>,
+    chunks: mpsc::Receiver<StreamChunk>,
     receipt: Option<DeliveryReceipt>,
-    /// Whether the last piece has come.
     has_ended: bool,
 }
 
 impl StreamBody {
-    /// Returns the two ends. The far one is closed when the client has left.
+    /// Returns both ends. The sender is closed when the client disconnects.
     pub(super) fn new() -> (mpsc::Sender<StreamChunk>, Self) {
-        // A client that is slower than the server holds it up rather than filling memory.
-        let (sender, pieces) = mpsc::channel(16);
-        (sender, Self { pieces, receipt: None, has_ended: false })
+        // Back-pressure: a slow client delays the server instead of filling memory.
+        let (sender, chunks) = mpsc::channel(16);
+        (sender, Self { chunks, receipt: None, has_ended: false })
     }
 }
 
@@ -84,15 +86,15 @@ impl HttpBody for StreamBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        let piece = std::task::ready!(self.pieces.poll_recv(context));
-        Poll::Ready(match piece {
+        let chunk = std::task::ready!(self.chunks.poll_recv(context));
+        Poll::Ready(match chunk {
             Some(StreamChunk::Some(bytes)) => Some(Ok(Frame::data(bytes))),
             Some(StreamChunk::Last(bytes, receipt)) => {
                 self.receipt = receipt;
                 self.has_ended = true;
                 Some(Ok(Frame::data(bytes)))
             }
-            // The client is not to take what it has for all there is.
+            // The client must not mistake a partial response for a complete one.
             None if !self.has_ended => Some(Err(io::ErrorKind::BrokenPipe.into())),
             None => {
                 if let Some(receipt) = self.receipt.take() {
@@ -102,4 +104,41 @@ impl HttpBody for StreamBody {
             }
         })
     }
+}
+
+/// Returns a saved response again, in the form that the call requests.
+pub(super) fn saved_response(
+    api: &dyn ClientApi,
+    call: &ModelCall,
+    saved: SavedResponse,
+    receipt: DeliveryReceipt,
+) -> Response {
+    let id = saved.id().and_then(|id| HeaderValue::from_str(&id).ok());
+    let mut response = complete_response(api, call, saved.into_parts(call), Some(receipt));
+    if let Some(id) = id {
+        response.headers_mut().insert("x-request-id", id);
+    }
+    response
+}
+
+/// Returns a complete response, given its body or the data of its events in the internal form.
+pub(super) fn complete_response(
+    api: &dyn ClientApi,
+    call: &ModelCall,
+    parts: Vec<Bytes>,
+    receipt: Option<DeliveryReceipt>,
+) -> Response {
+    if !call.stream {
+        let body = parts.into_iter().next().unwrap_or_default();
+        let body = FullBody::new(api.render_body(call, body), receipt);
+        return responses::json(StatusCode::OK, Body::new(body));
+    }
+    let capacity = parts.iter().map(|part| part.len() + 8).sum::<usize>() + 16;
+    let mut body = BytesMut::with_capacity(capacity);
+    let mut renderer = api.stream_renderer(call);
+    for part in &parts {
+        renderer.event(part, &mut body);
+    }
+    renderer.finish(&mut body);
+    responses::events(Body::new(FullBody::new(body.freeze(), receipt)))
 }

@@ -1,21 +1,24 @@
-//! Answers that are no model's.
+//! Responses other than those of models.
 
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde_json::Value;
 
 use rollway_model_api::{CallError, ClientApi};
 
-/// Says that the gateway lives, and nothing else.
 pub(super) async fn health() -> Response {
     json(StatusCode::OK, r#"{"status":"ok"}"#)
 }
 
-/// Returns an answer of JSON.
-pub(super) fn json(status: StatusCode, body: impl Into<Body>) -> Response {
+/// `GET /openapi.json`: what clients may rely on, written by hand.
+pub(super) async fn openapi() -> Response {
+    json(StatusCode::OK, include_str!("openapi.json"))
+}
+
+pub(crate) fn json(status: StatusCode, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -24,7 +27,6 @@ pub(super) fn json(status: StatusCode, body: impl Into<Body>) -> Response {
     response
 }
 
-/// Returns an answer of JSON that went well.
 pub(super) fn value(value: &Value) -> Response {
     json(StatusCode::OK, value.to_string())
 }
@@ -32,6 +34,24 @@ pub(super) fn value(value: &Value) -> Response {
 /// Returns an error in the form of the OpenAI API.
 pub(super) fn error(error: &CallError) -> Response {
     error_body(error, error.body().to_string().into())
+}
+
+/// Result of a handler whose errors have the form of the OpenAI API.
+pub(crate) type HandlerResult = Result<Response, HandlerError>;
+
+#[derive(Debug)]
+pub(crate) struct HandlerError(CallError);
+
+impl From<CallError> for HandlerError {
+    fn from(error: CallError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for HandlerError {
+    fn into_response(self) -> Response {
+        error(&self.0)
+    }
 }
 
 /// Returns an error in the form of a client API.
@@ -48,13 +68,12 @@ fn error_body(error: &CallError, body: Bytes) -> Response {
     response
 }
 
-/// Returns an answer of events.
 pub(super) fn events(body: Body) -> Response {
     let mut response = json(StatusCode::OK, body);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // Proxies in between are to pass every event on at once.
+    // Proxies must forward every event at once.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }

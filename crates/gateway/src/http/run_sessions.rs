@@ -1,4 +1,4 @@
-//! The runs that may call, and what the gateway holds of each.
+//! Open runs and their sessions.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,17 +17,16 @@ use crate::recording::{
     RecorderLimits as RecordLimits, RetryHeaders,
 };
 
-/// All runs whose attempts are open.
 #[derive(Debug)]
-pub(super) struct OpenRuns {
+pub(crate) struct OpenRuns {
     open: Mutex<HashMap<u64, RunAttempt>>,
     limits: RecordLimits,
     next_routing: AtomicU64,
-    /// Ends every session when the gateway stops.
+    /// Cancels every session when the gateway stops.
     stopping: CancellationToken,
 }
 
-/// An attempt that is open. A session is made when its run calls for the first time.
+/// An open attempt. A session is created by the first call of its run.
 #[derive(Debug, Default)]
 struct RunAttempt {
     runs: Vec<Range<u64>>,
@@ -39,52 +38,44 @@ impl OpenRuns {
         Self { open: Mutex::default(), limits, next_routing: AtomicU64::new(1), stopping }
     }
 
-    /// Lets the runs of an attempt in, beside those that are in already.
-    pub(super) fn open(&self, attempt: u64, first_run: u32, runs: u32) {
+    /// Opens further runs of an attempt.
+    pub(crate) fn open(&self, attempt: u64, first_run: u32, runs: u32) {
         let first = u64::from(first_run);
         let mut open = self.open.lock();
         open.entry(attempt).or_default().runs.push(first..first + u64::from(runs));
     }
 
-    /// Ends an attempt. What its runs have under way notices that by itself.
-    pub(super) fn close(&self, attempt: u64) {
+    /// Closes an attempt. Calls in flight are cancelled.
+    pub(crate) fn close(&self, attempt: u64) {
         let closed = self.open.lock().remove(&attempt);
         for session in closed.into_iter().flat_map(|attempt| attempt.sessions.into_values()) {
             session.cancelled.cancel();
         }
     }
 
-    /// Returns the session of a run that is open.
-    pub(super) fn session(&self, name: RunRef) -> Result<Arc<RunSession>, CallError> {
+    pub(super) fn session(&self, run: RunRef) -> Result<Arc<RunSession>, CallError> {
         let mut open = self.open.lock();
-        let attempt = open.get_mut(&name.attempt).filter(|attempt| attempt.has(name.run));
-        let attempt = attempt.ok_or_else(|| over(name))?;
-        let session = attempt.sessions.entry(name.run).or_insert_with(|| {
-            Arc::new(RunSession {
-                name,
-                routing: self.next_routing.fetch_add(1, Ordering::Relaxed),
-                cancelled: self.stopping.child_token(),
-                in_flight: AtomicUsize::new(0),
-                recorder: Mutex::new(Recorder::new(self.limits)),
-                settled: Notify::new(),
-            })
+        let attempt = open.get_mut(&run.attempt).filter(|attempt| attempt.has(run.run));
+        let attempt = attempt.ok_or_else(|| closed_error(run))?;
+        let session = attempt.sessions.entry(run.run).or_insert_with(|| {
+            let routing = self.next_routing.fetch_add(1, Ordering::Relaxed);
+            Arc::new(RunSession::new(run, routing, self.limits, self.stopping.child_token()))
         });
         Ok(Arc::clone(session))
     }
 
-    /// Returns the session of a run, if it has called.
-    pub(super) fn existing(&self, name: RunRef) -> Option<Arc<RunSession>> {
-        self.open.lock().get(&name.attempt)?.sessions.get(&name.run).cloned()
+    /// Returns the session of a run that has called.
+    pub(super) fn existing(&self, run: RunRef) -> Option<Arc<RunSession>> {
+        self.open.lock().get(&run.attempt)?.sessions.get(&run.run).cloned()
     }
 
-    /// Checks that a run is open, without making a session of it.
-    pub(super) fn check(&self, name: RunRef) -> Result<(), CallError> {
+    /// Checks that a run is open, without creating a session.
+    pub(super) fn check(&self, run: RunRef) -> Result<(), CallError> {
         let open = self.open.lock();
-        let known = open.get(&name.attempt).is_some_and(|attempt| attempt.has(name.run));
-        if known { Ok(()) } else { Err(over(name)) }
+        let known = open.get(&run.attempt).is_some_and(|attempt| attempt.has(run.run));
+        if known { Ok(()) } else { Err(closed_error(run)) }
     }
 
-    /// How many runs are open that have called.
     pub(super) fn sessions(&self) -> usize {
         self.open.lock().values().map(|attempt| attempt.sessions.len()).sum()
     }
@@ -96,34 +87,37 @@ impl RunAttempt {
     }
 }
 
-fn over(name: RunRef) -> CallError {
+fn closed_error(run: RunRef) -> CallError {
     let message = format!(
-        "attempt {} is over, and with it run {}: its key opens nothing any more",
-        name.attempt, name.run
+        "attempt {} is closed: the key of its run {} is no longer valid",
+        run.attempt, run.run
     );
     CallError::new(ErrorKind::Unauthorized, message)
 }
 
-/// What the gateway holds of a run that has called.
+/// Recorder and permits of a run.
 #[derive(Debug)]
 pub(super) struct RunSession {
-    name: RunRef,
-    /// What its calls are routed by.
+    run: RunRef,
     pub(super) routing: u64,
-    /// The run is over, or the gateway stops.
+    /// The run is closed, or the gateway stops.
     pub(super) cancelled: CancellationToken,
     in_flight: AtomicUsize,
     recorder: Mutex<Recorder>,
-    /// Woken when a call has ended, one way or the other.
+    /// Notified when a call has ended.
     settled: Notify,
 }
 
 impl RunSession {
-    /// Returns the session of somebody who belongs to no run.
-    pub(super) fn of_guest(limits: RecordLimits, cancelled: CancellationToken) -> Self {
+    /// Returns the session of a call that belongs to no run.
+    pub(super) fn of_agent(limits: RecordLimits, cancelled: CancellationToken) -> Self {
+        Self::new(RunRef { attempt: 0, run: 0 }, 0, limits, cancelled)
+    }
+
+    fn new(run: RunRef, routing: u64, limits: RecordLimits, cancelled: CancellationToken) -> Self {
         Self {
-            name: RunRef { attempt: 0, run: 0 },
-            routing: 0,
+            run,
+            routing,
             cancelled,
             in_flight: AtomicUsize::new(0),
             recorder: Mutex::new(Recorder::new(limits)),
@@ -131,7 +125,7 @@ impl RunSession {
         }
     }
 
-    /// Takes one of the places for calls of this run.
+    /// Takes a permit for a call.
     pub(super) fn enter(self: &Arc<Self>, limit: usize) -> Result<CallPermit, CallError> {
         let place = CallPermit(Arc::clone(self));
         if self.in_flight.fetch_add(1, Ordering::Relaxed) < limit {
@@ -140,27 +134,27 @@ impl RunSession {
         let message = format!(
             "run {} of attempt {} has {limit} calls under way, which is the limit: wait for one \
              to end",
-            self.name.run, self.name.attempt
+            self.run.run, self.run.attempt
         );
         Err(CallError::new(ErrorKind::TooMany, message).retry_after(1))
     }
 
-    /// Begins a call. If the same call is under way, waits until that has ended.
+    /// Begins a call. If the same call is in flight, waits for its end first.
     pub(super) async fn begin(
         self: &Arc<Self>,
         call: &ModelCall,
-        attempted: &RetryHeaders,
+        retry: &RetryHeaders,
     ) -> Result<CallStart, RecordError> {
         loop {
             let settled = self.settled.notified();
-            let begun = self.recorder().begin(call, attempted);
+            let begun = self.recorder().begin(call, retry);
             let session = Arc::clone(self);
             return Ok(match begun {
                 Ok(CallDecision::New(number)) => {
                     CallStart::New(PendingCall { session, number, is_settled: false })
                 }
-                Ok(CallDecision::Duplicate(number, kept)) => {
-                    CallStart::Again(DeliveryReceipt { session, number, is_signed: false }, kept)
+                Ok(CallDecision::Duplicate(number, saved)) => {
+                    CallStart::Again(DeliveryReceipt { session, number, is_signed: false }, saved)
                 }
                 Err(RecordError::UnderWay) => {
                     settled.await;
@@ -171,13 +165,11 @@ impl RunSession {
         }
     }
 
-    /// What was recorded.
     pub(super) fn recorder(&self) -> MutexGuard<'_, Recorder> {
         self.recorder.lock()
     }
 }
 
-/// A place for a call of a run; given back when dropped.
 #[derive(Debug)]
 pub(super) struct CallPermit(Arc<RunSession>);
 
@@ -187,16 +179,13 @@ impl Drop for CallPermit {
     }
 }
 
-/// How a call begins.
 #[derive(Debug)]
 pub(super) enum CallStart {
-    /// A server is to be asked.
     New(PendingCall),
-    /// The client has asked before.
     Again(DeliveryReceipt, SavedResponse),
 }
 
-/// A call that is to be recorded. Dropped without a word, it was not answered.
+/// A call to be recorded. Dropping it means that no server answered.
 #[derive(Debug)]
 pub(super) struct PendingCall {
     session: Arc<RunSession>,
@@ -205,24 +194,24 @@ pub(super) struct PendingCall {
 }
 
 impl PendingCall {
-    /// Records the answer; returns what to sign when the client has it, and what was counted.
+    /// Records a response; returns the receipt for the client and the change of the counts.
     pub(super) fn answered(
         mut self,
-        answer: ModelResponse,
-        kept: SavedResponse,
+        response: ModelResponse,
+        saved: SavedResponse,
     ) -> (DeliveryReceipt, RecordDelta, Result<(), RecordError>) {
         self.is_settled = true;
         let (session, number) = (Arc::clone(&self.session), self.number);
         let mut recorder = session.recorder();
         let before = recorder.counts();
-        let result = recorder.answered(number, answer, kept);
+        let result = recorder.answered(number, response, saved);
         let counted = RecordDelta { before, after: recorder.counts() };
         drop(recorder);
         session.settled.notify_waiters();
         (DeliveryReceipt { session, number, is_signed: false }, counted, result)
     }
 
-    /// The answer cannot be recorded, and with it the whole run.
+    /// Fails the recording of the run.
     pub(super) fn failed(mut self, error: RecordError) {
         self.is_settled = true;
         self.session.recorder().failed(self.number, error);
@@ -239,14 +228,13 @@ impl Drop for PendingCall {
     }
 }
 
-/// What a run's numbers were before and after a call was recorded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RecordDelta {
     pub(super) before: RecorderCounts,
     pub(super) after: RecorderCounts,
 }
 
-/// Signed when a client has all of an answer; dropped unsigned, the client has not.
+/// Signed when the client has the complete response. Dropping it unsigned means that it has not.
 #[derive(Debug)]
 pub(super) struct DeliveryReceipt {
     session: Arc<RunSession>,

@@ -1,4 +1,4 @@
-//! The numbers of every server, as they are when somebody asks.
+//! Prometheus metrics of every server, collected at each scrape.
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -8,14 +8,12 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::models::{ModelView, Models, ServerState, ServerView};
 
-/// Looks at the servers whenever the metrics are shown.
 #[derive(Debug)]
 pub(super) struct Servers(pub(super) Models);
 
-type Look = fn(&ServerView) -> u64;
+type Reading = fn(&ServerView) -> u64;
 
-/// What is as it is: name, what it means, how to see it.
-const GAUGES: [(&str, &str, Look); 3] = [
+const GAUGES: [(&str, &str, Reading); 3] = [
     ("server_up", "Whether the server takes requests", |server| {
         u64::from(server.state == ServerState::Running)
     }),
@@ -25,8 +23,7 @@ const GAUGES: [(&str, &str, Look); 3] = [
     }),
 ];
 
-/// What only grows.
-const COUNTERS: [(&str, &str, Look); 8] = [
+const COUNTERS: [(&str, &str, Reading); 8] = [
     ("server_requests", "Requests sent to the server", |server| server.counts.requests),
     ("server_succeeded", "Requests that went well", |server| server.counts.went_well),
     ("server_failed", "Requests that the server failed", |server| server.counts.went_wrong),
@@ -42,17 +39,17 @@ const COUNTERS: [(&str, &str, Look); 8] = [
 impl Collector for Servers {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let models = self.0.view();
-        for (name, help, look) in GAUGES {
+        for (name, help, read) in GAUGES {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             each(&models, |labels, server| {
-                let value = i64::try_from(look(server)).unwrap_or(i64::MAX);
+                let value = i64::try_from(read(server)).unwrap_or(i64::MAX);
                 ConstGauge::new(value).encode(family.encode_family(labels)?)
             })?;
         }
-        for (name, help, look) in COUNTERS {
+        for (name, help, read) in COUNTERS {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             each(&models, |labels, server| {
-                ConstCounter::new(look(server)).encode(family.encode_family(labels)?)
+                ConstCounter::new(read(server)).encode(family.encode_family(labels)?)
             })?;
         }
         let help = "The version of the server's weights, if it is known";

@@ -1,4 +1,4 @@
-//! What every request may need.
+//! State shared by all requests.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,30 +20,27 @@ use super::turn_store::TurnStore;
 use crate::call_observer::CallObserver;
 use crate::keys::{KeyRing, RunRef};
 use crate::models::Models;
-use crate::options::{ExtraMetrics, GatewayOptions, TokenCounts};
+use crate::options::{ExtraMetrics, GatewayOptions};
 use crate::recording::RecordError;
 
-/// The gateway behind the router.
 #[derive(Debug)]
 pub(crate) struct GatewayState {
     pub(crate) options: GatewayOptions,
     pub(crate) keys: KeyRing,
     pub(crate) models: Models,
-    pub(super) runs: OpenRuns,
-    pub(super) guests: AgentSessions,
-    pub(super) metrics: GatewayMetrics,
+    pub(crate) runs: OpenRuns,
+    pub(super) agents: AgentSessions,
+    pub(crate) metrics: GatewayMetrics,
     pub(super) history: Option<Arc<dyn TurnStore>>,
-    /// Whose numbers are shown below the gateway's own.
+    /// Metrics of others that `GET /metrics` appends.
     pub(crate) further: OnceLock<Arc<dyn ExtraMetrics>>,
-    /// Calls of runs that are under way.
-    pub(crate) board: Arc<CallsInFlight>,
-    /// Places for calls.
-    pub(super) places: Arc<Semaphore>,
-    /// What is under way besides connections: streams, and requests that abort others.
+    pub(crate) calls_in_flight: Arc<CallsInFlight>,
+    pub(super) permits: Arc<Semaphore>,
+    /// Background tasks: streams and aborts.
     pub(crate) tasks: TaskTracker,
-    /// Everything that is under way is to end.
+    /// Cancels everything in flight.
     pub(crate) stopping: CancellationToken,
-    /// What the ids of answers begin with, so that those of two gateways differ.
+    /// Prefix of response ids, different for every gateway.
     prefix: String,
     next_id: AtomicU64,
 }
@@ -54,17 +51,17 @@ impl GatewayState {
         models: Models,
         history: Option<Arc<dyn TurnStore>>,
     ) -> io::Result<Self> {
-        let board = Arc::new(CallsInFlight::new(options.watcher.take()));
-        options.watcher = Some(Arc::clone(&board) as Arc<dyn CallObserver>);
+        let calls_in_flight = Arc::new(CallsInFlight::new(options.watcher.take()));
+        options.watcher = Some(Arc::clone(&calls_in_flight) as Arc<dyn CallObserver>);
         let stopping = CancellationToken::new();
         let mut prefix = Secret::random()?.reveal().to_owned();
         prefix.truncate(16);
         Ok(Self {
             keys: KeyRing::new(options.admin_key.clone())?,
             runs: OpenRuns::new(options.record, stopping.clone()),
-            guests: AgentSessions::new(stopping.clone()),
+            agents: AgentSessions::new(stopping.clone()),
             metrics: GatewayMetrics::new(models.clone(), history.as_deref()),
-            places: Arc::new(Semaphore::new(
+            permits: Arc::new(Semaphore::new(
                 options.limits.max_in_flight.min(Semaphore::MAX_PERMITS),
             )),
             tasks: TaskTracker::new(),
@@ -73,41 +70,24 @@ impl GatewayState {
             models,
             history,
             further: OnceLock::new(),
-            board,
+            calls_in_flight,
             stopping,
             prefix,
         })
     }
 
-    /// Returns an id that no other answer has.
     pub(super) fn new_id(&self, api: &dyn ClientApi) -> String {
         let number = self.next_id.fetch_add(1, Ordering::Relaxed);
         format!("{}-{}{number:08x}", api.id_prefix(), self.prefix)
     }
 
-    /// Lets the runs of an attempt in.
-    pub(crate) fn open(&self, attempt: u64, first_run: u32, runs: u32) {
-        self.runs.open(attempt, first_run, runs);
-    }
-
-    /// Ends an attempt.
-    pub(crate) fn close(&self, attempt: u64) {
-        self.runs.close(attempt);
-    }
-
-    /// Returns how many tokens went through.
-    pub(crate) fn tokens(&self) -> TokenCounts {
-        self.metrics.token_counts()
-    }
-
-    /// Returns the numbers as OpenMetrics, without the line that ends them.
+    /// Returns the metrics as OpenMetrics, without the final line.
     pub(crate) fn metrics(&self) -> String {
-        // Writing to a text does not fail.
+        // Writing to a string cannot fail.
         metrics::text(self).unwrap_or_default()
     }
 
-    /// Returns the experiences of a run as a payload, from turn `since` on, and the number of
-    /// turns.
+    /// Returns the experiences of a run from turn `since` on as a payload, and the number of turns.
     pub(crate) fn experiences(&self, run: RunRef, since: u64) -> Result<(Bytes, u64), RecordError> {
         let Some(session) = self.runs.existing(run) else {
             return Ok((serialized(&[])?, 0));

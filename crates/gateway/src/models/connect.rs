@@ -1,26 +1,23 @@
-//! Whether a server is described well, and the connections to it.
+//! Validation of server descriptions, and connections to servers.
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
-use reqwest::{Client, Url};
+use reqwest::{Client, Response, StatusCode, Url};
 use rollway_model_api::{CallError, ErrorKind};
 
 use super::ServerSpec;
 
-/// How many connections to one server are kept open while nobody uses them.
 const IDLE_CONNECTIONS: usize = 8192;
-/// How long they are kept. Shorter than the keep-alive of common servers would be safest, but some
-/// close after 5 seconds; a request that meets a closed connection is sent again by the client.
+/// Some servers close idle connections earlier; a request that meets a closed connection is sent
+/// again by the client.
 const IDLE_TIME: Duration = Duration::from_secs(30);
 
-/// The longest name of a model, in bytes.
 const NAME_BYTES: usize = 256;
-/// The longest URL, in bytes.
 const URL_BYTES: usize = 2048;
 
-/// Checks what was said of a server, and returns its root in the form that everything is appended
-/// to: without a slash at the end.
+/// Validates a description, and returns the root URL without a trailing slash.
 pub(super) fn root(spec: &ServerSpec) -> Result<String, CallError> {
     let server_model = spec.server_model.as_deref().unwrap_or_default();
     let lengths = [
@@ -32,10 +29,10 @@ pub(super) fn root(spec: &ServerSpec) -> Result<String, CallError> {
         let message = format!("`{name}` has {length} bytes, of {most} at most");
         return Err(CallError::new(ErrorKind::InvalidRequest, message).at(*name));
     }
-    let wrong = |why: &str| {
+    let wrong = |reason: &str| {
         Err(CallError::new(
             ErrorKind::InvalidRequest,
-            format!("server {:?} of model {:?}: {why}", spec.url, spec.model),
+            format!("server {:?} of model {:?}: {reason}", spec.url, spec.model),
         ))
     };
     if spec.model.trim().is_empty() {
@@ -69,15 +66,14 @@ pub(super) fn root(spec: &ServerSpec) -> Result<String, CallError> {
     Ok(root.to_owned())
 }
 
-/// Returns the connections to a server: HTTP/1.1, as many at once as there are requests, straight
-/// to it whatever proxies the environment names, and without a limit in time on whole requests.
+/// Returns the HTTP client of a server.
 pub(super) fn client(
     spec: &ServerSpec,
     root: &str,
     connect_timeout: Duration,
 ) -> Result<Client, CallError> {
-    let wrong = |why: String| {
-        let message = format!("server {root} of model {:?}: {why}", spec.model);
+    let wrong = |reason: String| {
+        let message = format!("server {root} of model {:?}: {reason}", spec.model);
         CallError::new(ErrorKind::InvalidRequest, message)
     };
     let mut headers = HeaderMap::new();
@@ -91,13 +87,14 @@ pub(super) fn client(
         .map_err(|error| wrong(format!("cannot prepare connections: {error}")))
 }
 
-/// Returns connections of that kind to whoever is at an address, with these headers.
+/// Returns a client with HTTP/1.1, without proxies, redirects, request timeouts and limits on
+/// connections.
 pub fn http_client(
     root: &str,
     headers: HeaderMap,
     connect_timeout: Duration,
 ) -> reqwest::Result<Client> {
-    // If there is one already, it serves as well.
+    // An installed provider serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = Client::builder()
         .default_headers(headers)
@@ -109,8 +106,57 @@ pub fn http_client(
         .pool_max_idle_per_host(IDLE_CONNECTIONS)
         .pool_idle_timeout(IDLE_TIME);
     if root.starts_with("http://") {
-        // No certificates are needed, so none are looked for: there may be none on this machine.
+        // Plain HTTP needs no certificates, and the machine may have none.
         builder = builder.tls_certs_only([]);
     }
     builder.build()
+}
+
+/// Requests the models of a server. The error is the reason why it cannot be used.
+pub async fn reach(spec: &ServerSpec, timeout: Duration) -> Result<(), String> {
+    let root = root(spec).map_err(|error| error.to_string())?;
+    let client = client(spec, &root, timeout).map_err(|error| error.to_string())?;
+    let answer = client.get(format!("{root}/v1/models")).timeout(timeout).send().await;
+    let status = match answer {
+        Ok(answer) => answer.status(),
+        Err(error) if error.is_timeout() => {
+            return Err(format!("no answer within {} s", timeout.as_secs_f64()));
+        }
+        Err(error) if error.is_connect() => {
+            return Err(format!("no connection ({})", root_cause(&error)));
+        }
+        Err(error) => return Err(root_cause(&error)),
+    };
+    match status {
+        status if status.is_success() => Ok(()),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            Err(format!("it refuses the key ({status})"))
+        }
+        status => Err(format!("/v1/models is answered with {status}")),
+    }
+}
+
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+pub(crate) enum ReadError {
+    Broken(reqwest::Error),
+    TooLarge,
+}
+
+/// Reads a body of at most `limit` bytes.
+pub(crate) async fn read_limited(mut response: Response, limit: usize) -> Result<Bytes, ReadError> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(ReadError::Broken)? {
+        if body.len() + chunk.len() > limit {
+            return Err(ReadError::TooLarge);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body.into())
 }

@@ -1,20 +1,12 @@
-//! Asks one server again and again whether it is well.
+//! Periodic health checks of a server.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
-use super::control::{self, ControlError, FailureExtent, ServedName};
+use super::control::{self, FailureExtent};
 use super::{ModelsInner, ServerHandle};
 
-/// What a server says of itself.
-#[derive(Debug)]
-pub(super) struct HealthReply {
-    pub(super) model: ServedName,
-    pub(super) version: Option<u64>,
-}
-
-/// Watches a server until it is removed, or nobody uses the models any more.
+/// Checks a server until it is removed or the models are dropped.
 pub(super) async fn watch(inner: Weak<ModelsInner>, handle: Arc<ServerHandle>) {
     loop {
         let Some(models) = inner.upgrade() else { return };
@@ -35,21 +27,16 @@ pub(super) async fn watch(inner: Weak<ModelsInner>, handle: Arc<ServerHandle>) {
 async fn check(models: &Arc<ModelsInner>, handle: &ServerHandle) {
     let timeout = models.options.health_timeout;
     let id = handle.server.id;
-    let said_before = handle.said.load(Ordering::Acquire);
-    let knows_it = models.with(|table| table.board.seat(id).is_some_and(super::registry::is_known));
-    let asked = async {
+    let marks_before = handle.update_marks.load(Ordering::Acquire);
+    let is_known =
+        models.with(|table| table.routing.slot(id).is_some_and(super::registry::is_known));
+    let reply_of_check = async {
         control::check(&handle.server, timeout).await?;
-        // Whoever was away may have come back with other weights.
-        if knows_it { Ok(None) } else { identify(handle, timeout).await.map(Some) }
+        // After an outage the server may have other weights.
+        if is_known { Ok(None) } else { control::identify(&handle.server, timeout).await.map(Some) }
     };
-    match asked.await {
-        Ok(said) => models.passed(handle, said, said_before),
+    match reply_of_check.await {
+        Ok(reply) => models.passed(handle, reply, marks_before),
         Err(error) => models.failed(handle, &error.message, error.kind == FailureExtent::Gone),
     }
-}
-
-async fn identify(handle: &ServerHandle, timeout: Duration) -> Result<HealthReply, ControlError> {
-    let model = control::model_name(&handle.server, timeout).await?;
-    let version = control::version(&handle.server, timeout).await?;
-    Ok(HealthReply { model, version })
 }

@@ -1,31 +1,26 @@
-//! How servers are watched and chosen.
+//! Options of health checks and routing.
 
 use std::time::Duration;
 
-/// How servers are watched and chosen.
 #[derive(Clone, Debug)]
 pub struct RoutingOptions {
-    /// How often each server is asked whether it is well.
     pub health_interval: Duration,
-    /// How long it may take to answer that.
     pub health_timeout: Duration,
-    /// How many failures in a row make a server unusable, until it is well again.
+    /// Consecutive failures that make a server unhealthy.
     pub max_failures: u32,
-    /// How many requests may be under way at one server.
+    /// Maximum requests in flight at one server.
     pub max_in_flight: u32,
-    /// How many requests more than the least busy server, plus a quarter of that one's, a session's
-    /// own server may have before the session is sent elsewhere.
+    /// A session leaves its server if that has more requests in flight than the least busy one,
+    /// plus a quarter of those, plus `lead`.
     pub lead: u32,
-    /// How long a call waits for a server that can be used.
+    /// Maximum wait of a call for a usable server.
     pub max_wait: Duration,
-    /// How many servers of the trained model must stay usable during an update, if there are that
-    /// many to begin with and at least one more.
+    /// Minimum number of usable servers of the trained model during an update, if there are more.
     pub min_running: u32,
-    /// How many servers may be updated at the same time.
+    /// Maximum number of servers that are updated at the same time.
     pub updates_at_once: u32,
-    /// How many sessions are remembered for the sake of their prefix caches.
+    /// Maximum number of sessions whose server is remembered.
     pub max_sessions: usize,
-    /// How long connecting may take.
     pub connect_timeout: Duration,
 }
 

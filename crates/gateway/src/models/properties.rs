@@ -1,27 +1,30 @@
-//! What holds for the choice of servers and the plan of updates, whatever happens.
+//! Properties of routing and of rolling updates, for random events.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::ServerId;
 use super::rolling_plan::{RollingPlan, RollingStep, usable};
-use super::routing::{
-    Health, RouteOutcome, RouteRequest, RoutingRules, RoutingTable, ServerDuty, WaiterId,
-};
+use super::routing::{Health, RouteOutcome, RouteRequest, RoutingTable, ServerDuty, WaiterId};
+use super::{RoutingOptions, ServerId};
 
 const LIMIT: u32 = 3;
 const LEAD: u32 = 1;
 
-fn board(servers: u64) -> RoutingTable {
-    let rules = RoutingRules { max_in_flight: LIMIT, max_failures: 2, max_sessions: 4, lead: LEAD };
-    let mut board = RoutingTable::new(rules);
+fn routing(servers: u64) -> RoutingTable {
+    let mut routing = RoutingTable::new(RoutingOptions {
+        max_in_flight: LIMIT,
+        max_failures: 2,
+        max_sessions: 4,
+        lead: LEAD,
+        ..RoutingOptions::default()
+    });
     for id in 1..=servers {
-        board.add(ServerId(id), "m", true).unwrap();
-        board.check_passed(ServerId(id));
+        routing.add(ServerId(id), "m", true).unwrap();
+        routing.check_passed(ServerId(id));
     }
-    board
+    routing
 }
 
 #[derive(Clone, Debug)]
@@ -41,14 +44,14 @@ fn event() -> impl Strategy<Value = Event> {
         4 => (0_u64..6, 0_u64..4).prop_map(|(session, avoid)| Event::Ask { session, avoid }),
         3 => any::<usize>().prop_map(Event::GiveBack),
         1 => any::<usize>().prop_map(Event::Leave),
-        1 => (server.clone(), any::<bool>()).prop_map(|(id, gone)| Event::Wrong(id, gone)),
+        1 => (server.clone(), any::<bool>()).prop_map(|(id, is_gone)| Event::Wrong(id, is_gone)),
         1 => server.clone().prop_map(Event::Well),
-        2 => (server.clone(), any::<Option<bool>>()).prop_map(|(id, how)| Event::Check(id, how)),
+        2 => (server.clone(), any::<Option<bool>>()).prop_map(|(id, end)| Event::Check(id, end)),
         1 => (server, any::<bool>()).prop_map(|(id, open)| Event::Duty(id, open)),
     ]
 }
 
-/// What the shell would know.
+/// State of a caller of the routing table.
 #[derive(Default)]
 struct Shell {
     held: Vec<ServerId>,
@@ -57,132 +60,126 @@ struct Shell {
 }
 
 impl Shell {
-    /// Somebody got a place. It must be one that could be given.
-    fn placed(&mut self, board: &RoutingTable, server: ServerId, session: u64) {
-        let seat = board.seat(server).unwrap();
-        assert!(seat.is_usable(), "{server:?} was given although it cannot be used");
-        assert!(seat.in_flight <= LIMIT);
+    fn placed(&mut self, routing: &RoutingTable, server: ServerId, session: u64) {
+        let slot = routing.slot(server).unwrap();
+        assert!(slot.is_usable(), "{server:?} was given although it cannot be used");
+        assert!(slot.in_flight <= LIMIT);
         self.held.push(server);
         self.sessions.insert(session, server);
     }
 
-    fn serve(&mut self, board: &mut RoutingTable) {
+    fn serve(&mut self, routing: &mut RoutingTable) {
         let mut last = None;
-        for placed in board.serve() {
-            assert!(last < Some(placed.ticket), "served out of order");
-            last = Some(placed.ticket);
-            // Nobody who came earlier is left behind: all want the same model.
-            assert_eq!(self.waiting.keys().next(), Some(&placed.ticket));
-            let session = self.waiting.remove(&placed.ticket).unwrap();
-            self.placed(board, placed.server, session);
+        for placed in routing.serve() {
+            assert!(last < Some(placed.waiter), "served out of order");
+            last = Some(placed.waiter);
+            // All want the same model: they are served in order.
+            assert_eq!(self.waiting.keys().next(), Some(&placed.waiter));
+            let session = self.waiting.remove(&placed.waiter).unwrap();
+            self.placed(routing, placed.server, session);
         }
     }
 
-    fn apply(&mut self, board: &mut RoutingTable, event: &Event) {
+    fn apply(&mut self, routing: &mut RoutingTable, event: &Event) {
         match *event {
             Event::Ask { session, avoid } => {
                 let want = RouteRequest { session: Some(session), avoid: vec![ServerId(avoid)] };
-                let model = board.trained().unwrap();
-                match board.route(model, want) {
+                let model = routing.trained().unwrap();
+                match routing.route(model, want) {
                     RouteOutcome::Placed(server) => {
-                        assert!(self.waiting.is_empty(), "somebody waited longer");
-                        self.placed(board, server, session);
+                        assert!(self.waiting.is_empty(), "a waiter was overtaken");
+                        self.placed(routing, server, session);
                     }
-                    RouteOutcome::Waits(ticket) => {
-                        self.waiting.insert(ticket, session);
+                    RouteOutcome::Waits(waiter) => {
+                        self.waiting.insert(waiter, session);
                     }
                 }
             }
             Event::GiveBack(which) if !self.held.is_empty() => {
-                board.give_back(self.held.swap_remove(which % self.held.len()));
+                routing.give_back(self.held.swap_remove(which % self.held.len()));
             }
             Event::Leave(which) if !self.waiting.is_empty() => {
                 let which = which % self.waiting.len();
-                let ticket = *self.waiting.keys().nth(which).unwrap();
-                self.waiting.remove(&ticket);
-                board.leave(ticket);
+                let waiter = *self.waiting.keys().nth(which).unwrap();
+                self.waiting.remove(&waiter);
+                routing.leave(waiter);
             }
             Event::GiveBack(_) | Event::Leave(_) => {}
-            Event::Wrong(id, gone) => {
-                board.went_wrong(ServerId(id), "told to", gone);
+            Event::Wrong(id, is_gone) => {
+                routing.went_wrong(ServerId(id), "told to", is_gone);
             }
-            Event::Well(id) => board.went_well(ServerId(id)),
+            Event::Well(id) => routing.went_well(ServerId(id)),
             Event::Check(id, None) => {
-                board.check_passed(ServerId(id));
+                routing.check_passed(ServerId(id));
             }
-            Event::Check(id, Some(gone)) => {
-                board.check_failed(ServerId(id), "told to", gone);
+            Event::Check(id, Some(is_gone)) => {
+                routing.check_failed(ServerId(id), "told to", is_gone);
             }
             Event::Duty(id, open) => {
                 let duty = if open { ServerDuty::Open } else { ServerDuty::Updating };
-                board.seat_mut(ServerId(id)).unwrap().duty = duty;
+                routing.slot_mut(ServerId(id)).unwrap().duty = duty;
             }
         }
-        self.serve(board);
+        self.serve(routing);
     }
 }
 
-fn has_room(board: &RoutingTable) -> bool {
-    let model = board.trained().unwrap();
-    board.seats(model).any(|(_, seat)| seat.is_usable() && seat.in_flight < LIMIT)
+fn has_room(routing: &RoutingTable) -> bool {
+    let model = routing.trained().unwrap();
+    routing.slots(model).any(|(_, slot)| slot.is_usable() && slot.in_flight < LIMIT)
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Nobody waits while there is room, nobody is passed over, no place is given twice or lost,
-    /// and everybody who waits is served in the end.
     #[test]
-    fn places_are_given_in_order_and_never_lost(events in vec(event(), 1..120)) {
-        let (mut board, mut shell) = (board(3), Shell::default());
+    fn permits_are_granted_in_order_and_never_lost(events in vec(event(), 1..120)) {
+        let (mut routing, mut shell) = (routing(3), Shell::default());
         for event in &events {
-            shell.apply(&mut board, event);
-            prop_assert!(shell.waiting.is_empty() || !has_room(&board));
-            let model = board.trained().unwrap();
-            for (id, seat) in board.seats(model) {
+            shell.apply(&mut routing, event);
+            prop_assert!(shell.waiting.is_empty() || !has_room(&routing));
+            let model = routing.trained().unwrap();
+            for (id, slot) in routing.slots(model) {
                 let held = shell.held.iter().filter(|held| **held == id).count();
-                prop_assert_eq!(seat.in_flight as usize, held);
+                prop_assert_eq!(slot.in_flight as usize, held);
             }
         }
         for id in 1..=3 {
-            shell.apply(&mut board, &Event::Duty(id, true));
-            shell.apply(&mut board, &Event::Check(id, None));
+            shell.apply(&mut routing, &Event::Duty(id, true));
+            shell.apply(&mut routing, &Event::Check(id, None));
         }
         while !shell.held.is_empty() {
-            shell.apply(&mut board, &Event::GiveBack(0));
+            shell.apply(&mut routing, &Event::GiveBack(0));
         }
         prop_assert!(shell.waiting.is_empty());
     }
 
-    /// A session stays where it is while its server can be used and is not much busier.
     #[test]
     fn sessions_stay_while_they_can(events in vec(event(), 1..120), session in 0_u64..3) {
-        let (mut board, mut shell) = (board(3), Shell::default());
+        let (mut routing, mut shell) = (routing(3), Shell::default());
         for event in &events {
-            shell.apply(&mut board, event);
+            shell.apply(&mut routing, event);
         }
-        let model = board.trained().unwrap();
-        let open = |board: &RoutingTable, id| {
-            let seat = board.seat(id).unwrap();
-            seat.is_usable() && seat.in_flight < LIMIT
+        let model = routing.trained().unwrap();
+        let open = |routing: &RoutingTable, id| {
+            let slot = routing.slot(id).unwrap();
+            slot.is_usable() && slot.in_flight < LIMIT
         };
-        let own = board.sessions.place(model, session);
-        let least = board.seats(model).filter(|(id, _)| open(&board, *id));
-        let least = least.map(|(_, seat)| seat.in_flight).min();
+        let own = routing.sessions.server(model, session);
+        let least = routing.slots(model).filter(|(id, _)| open(&routing, *id));
+        let least = least.map(|(_, slot)| slot.in_flight).min();
         let want = RouteRequest { session: Some(session), avoid: Vec::new() };
         if let (Some(own), Some(least)) = (own, least)
-            && open(&board, own)
+            && open(&routing, own)
         {
-            let busy = board.seat(own).unwrap().in_flight;
-            let RouteOutcome::Placed(server) = board.route(model, want) else {
-                panic!("there was room, and nobody waited")
+            let busy = routing.slot(own).unwrap().in_flight;
+            let RouteOutcome::Placed(server) = routing.route(model, want) else {
+                panic!("there was room, and no waiter")
             };
             prop_assert_eq!(server == own, busy <= least + LEAD || busy == least);
         }
     }
 
-    /// An update of all servers ends, touches each once, and never takes so many that fewer than
-    /// wanted are left, unless there were no more to begin with.
     #[test]
     fn an_update_leaves_enough_servers(
         servers in 1_u64..7,
@@ -191,55 +188,54 @@ proptest! {
         broken in 0_u64..3,
         order in vec(any::<usize>(), 64),
     ) {
-        let mut board = board(servers);
+        let mut routing = routing(servers);
         for id in 1..=broken.min(servers - 1) {
-            board.seat_mut(ServerId(id)).unwrap().duty = ServerDuty::Broken("told to".into());
+            routing.slot_mut(ServerId(id)).unwrap().duty = ServerDuty::Broken("told to".into());
         }
-        let model = board.trained().unwrap();
-        let at_first = usable(&board, model);
-        let all: Vec<_> = board.seats(model).map(|(id, _)| id).collect();
-        let mut roll = RollingPlan::new(&board, model, all.clone(), at_once, min_running);
-        let (mut under_way, mut seen) = (Vec::new(), BTreeSet::new());
+        let model = routing.trained().unwrap();
+        let at_first = usable(&routing, model);
+        let all: Vec<_> = routing.slots(model).map(|(id, _)| id).collect();
+        let mut roll = RollingPlan::new(&routing, model, all.clone(), at_once, min_running);
+        let (mut in_progress, mut seen) = (Vec::new(), BTreeSet::new());
         let mut order = order.into_iter().cycle();
         loop {
-            match roll.next(&mut board) {
+            match roll.next(&mut routing) {
                 RollingStep::Done => break,
                 RollingStep::Begin(id) => {
                     prop_assert!(seen.insert(id), "twice");
-                    under_way.push(id);
+                    in_progress.push(id);
                 }
                 RollingStep::Wait => {
-                    prop_assert!(!under_way.is_empty(), "stuck with all servers well");
-                    let which = order.next().unwrap_or(0) % under_way.len();
-                    let id = under_way.swap_remove(which);
-                    board.seat_mut(id).unwrap().duty = ServerDuty::Open;
+                    prop_assert!(!in_progress.is_empty(), "stuck with all servers well");
+                    let which = order.next().unwrap_or(0) % in_progress.len();
+                    let id = in_progress.swap_remove(which);
+                    routing.slot_mut(id).unwrap().duty = ServerDuty::Open;
                     roll.done(id);
                 }
             }
-            prop_assert!(under_way.len() <= at_once.max(1));
+            prop_assert!(in_progress.len() <= at_once.max(1));
             if at_first > min_running {
-                prop_assert!(usable(&board, model) >= min_running);
+                prop_assert!(usable(&routing, model) >= min_running);
             } else {
-                prop_assert!(usable(&board, model) + 1 >= at_first);
+                prop_assert!(usable(&routing, model) + 1 >= at_first);
             }
         }
         prop_assert_eq!(seen.len(), all.len());
     }
 
-    /// Servers that fall ill on the way are waited for, and nothing is taken below the floor.
     #[test]
-    fn an_update_waits_for_the_ill(ill in 1_u64..4) {
-        let mut board = board(3);
-        let model = board.trained().unwrap();
-        let all: Vec<_> = board.seats(model).map(|(id, _)| id).collect();
-        let mut roll = RollingPlan::new(&board, model, all, 1, 2);
-        for id in (1..=3).filter(|id| *id != ill) {
-            board.seat_mut(ServerId(id)).unwrap().health = Health::Unhealthy("told to".into());
+    fn an_update_waits_for_unhealthy_servers(healthy in 1_u64..4) {
+        let mut routing = routing(3);
+        let model = routing.trained().unwrap();
+        let all: Vec<_> = routing.slots(model).map(|(id, _)| id).collect();
+        let mut roll = RollingPlan::new(&routing, model, all, 1, 2);
+        for id in (1..=3).filter(|id| *id != healthy) {
+            routing.slot_mut(ServerId(id)).unwrap().health = Health::Unhealthy("told to".into());
         }
-        prop_assert_eq!(roll.next(&mut board), RollingStep::Wait);
+        prop_assert_eq!(roll.next(&mut routing), RollingStep::Wait);
         for id in 1..=3 {
-            board.check_passed(ServerId(id));
+            routing.check_passed(ServerId(id));
         }
-        prop_assert!(matches!(roll.next(&mut board), RollingStep::Begin(_)));
+        prop_assert!(matches!(roll.next(&mut routing), RollingStep::Begin(_)));
     }
 }

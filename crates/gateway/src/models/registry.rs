@@ -1,4 +1,4 @@
-//! What all clones of the models share, and what happens to it.
+//! State shared by all clones of the models, and its changes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,12 +8,13 @@ use std::time::Instant;
 use parking_lot::{Mutex, MutexGuard};
 use rollway_model_api::{CallError, ErrorKind};
 use tokio::sync::{Notify, oneshot};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
+use super::control::ServerIdentity;
 use super::routing::{Health, RoutingTable, ServerSlot, WaiterId};
 use super::{
-    RegisteredServer, RoutingOptions, ServerId, ServerPermit, ServerSpec, ServerState, ServerView,
-    WeightUpdate, health_check, rolling_update,
+    RegisteredServer, RoutingOptions, ServerId, ServerSpec, ServerState, ServerView, WeightUpdate,
+    rolling_update,
 };
 
 #[derive(Debug)]
@@ -21,70 +22,66 @@ pub(super) struct ModelsInner {
     pub(super) options: RoutingOptions,
     /// Never locked across an await.
     pub(super) table: Mutex<ServerTable>,
-    /// Tells that servers have become usable, or an update has ended.
+    /// Notified when a server became usable or an update ended.
     pub(super) changed: Notify,
-    /// Updates come one after the other.
+    /// Serializes updates.
     pub(super) updating: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug)]
 pub(super) struct ServerTable {
-    pub(super) board: RoutingTable,
+    pub(super) routing: RoutingTable,
     pub(super) handles: HashMap<ServerId, Arc<ServerHandle>>,
     pub(super) waiting: HashMap<WaiterId, oneshot::Sender<ServerPermit>>,
     pub(super) next_id: u64,
-    /// The versions that wait for their update.
+    /// Versions that wait for their update.
     pub(super) wanted: Vec<u64>,
-    /// What servers that come late, or back, are brought up to.
+    /// Update that late or returning servers get.
     pub(super) latest: Option<WeightUpdate>,
 }
 
-/// What belongs to one server, besides its seat on the board.
+/// Parts of a server outside the routing table.
 #[derive(Debug)]
 pub(super) struct ServerHandle {
     pub(super) server: Arc<RegisteredServer>,
-    /// Counts the replacements of the weights: requests of an earlier number cannot tell any more
-    /// which weights a token comes from.
+    /// Number of weight updates. Permits of an earlier number cannot tell the version of a token.
     pub(super) weights: AtomicU64,
-    /// Counts the beginnings and ends of updates: what a server said of its version across one of
-    /// them counts no more.
-    pub(super) said: AtomicU64,
-    /// Asks for a check right now.
+    /// Number of beginnings and ends of updates. A version reported across one of them is outdated.
+    pub(super) update_marks: AtomicU64,
+    /// Requests a health check.
     pub(super) check_now: Notify,
-    /// Tells that the last request has ended.
+    /// Notified when the last request has ended.
     pub(super) is_empty: Notify,
-    /// The server is removed.
+    /// Cancelled when the server is removed.
     pub(super) gone: CancellationToken,
-    pub(super) told: Mutex<ServerInfo>,
+    pub(super) info: Mutex<ServerInfo>,
 }
 
-/// What changes about a server, besides its seat.
 #[derive(Debug)]
 pub(super) struct ServerInfo {
     pub(super) server_model: Option<Arc<str>>,
     pub(super) last_seen: Option<Instant>,
-    /// Where its weights were loaded from, if we know.
+    /// Path of the weights, if known.
     pub(super) weights: Option<String>,
-    /// Ends what is under way.
+    /// Cancels requests in flight.
     pub(super) abort: CancellationToken,
 }
 
-/// Whoever waits, for as long as it does.
+/// Leaves the queue when dropped.
 pub(super) struct WaitGuard<'a> {
     pub(super) inner: &'a ModelsInner,
-    pub(super) ticket: WaiterId,
+    pub(super) waiter: WaiterId,
 }
 
 impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         self.inner.with(|table| {
-            table.board.leave(self.ticket);
-            table.waiting.remove(&self.ticket)
+            table.routing.leave(self.waiter);
+            table.waiting.remove(&self.waiter)
         });
     }
 }
 
-/// How many servers there may be: each is watched, and looked at for every call.
 const MAX_SERVERS: usize = 1024;
 
 impl ServerTable {
@@ -96,7 +93,7 @@ impl ServerTable {
         let same = |handle: &Arc<ServerHandle>| {
             handle.server.spec.url == spec.url && handle.server.spec.model == spec.model
         };
-        let wrong = |why: String| CallError::new(ErrorKind::InvalidRequest, why);
+        let wrong = |reason: String| CallError::new(ErrorKind::InvalidRequest, reason);
         if self.handles.values().any(same) {
             let message = format!("model {:?} has the server {} already", spec.model, spec.url);
             return Err(wrong(message));
@@ -107,25 +104,26 @@ impl ServerTable {
         }
         self.next_id += 1;
         let id = ServerId(self.next_id);
-        self.board.add(id, &spec.model, spec.trained).map_err(wrong)?;
+        self.routing.add(id, &spec.model, spec.trained).map_err(wrong)?;
         let server = Arc::new(RegisteredServer { id, spec, client });
         let abort = CancellationToken::new();
-        let told = ServerInfo { server_model: None, last_seen: None, weights: None, abort };
+        let info = ServerInfo { server_model: None, last_seen: None, weights: None, abort };
         let handle = Arc::new(ServerHandle {
             server,
             weights: AtomicU64::new(0),
-            said: AtomicU64::new(0),
+            update_marks: AtomicU64::new(0),
             check_now: Notify::new(),
             is_empty: Notify::new(),
             gone: CancellationToken::new(),
-            told: Mutex::new(told),
+            info: Mutex::new(info),
         });
         self.handles.insert(id, Arc::clone(&handle));
         Ok(handle)
     }
 
     pub(super) fn unknown(&self, name: Option<&str>) -> CallError {
-        let known: Vec<_> = self.board.models().map(|(_, name, ..)| format!("{name:?}")).collect();
+        let known: Vec<_> =
+            self.routing.models().map(|(_, name, ..)| format!("{name:?}")).collect();
         let known = known.join(", ");
         match name {
             _ if known.is_empty() => {
@@ -153,119 +151,128 @@ impl ModelsInner {
         f(&mut self.lock())
     }
 
-    /// Changes something by which places may have become free, and gives those to whoever waits.
+    /// Changes the table, then grants free permits to waiters.
     pub(super) fn change<T>(self: &Arc<Self>, f: impl FnOnce(&mut ServerTable) -> T) -> T {
         let mut table = self.lock();
         let result = f(&mut table);
         let mut served = Vec::new();
-        for placed in table.board.serve() {
-            let lease = self.lease(&table, placed.server);
-            served.push((table.waiting.remove(&placed.ticket), lease));
+        for placed in table.routing.serve() {
+            let permit = self.permit(&table, placed.server);
+            served.push((table.waiting.remove(&placed.waiter), permit));
         }
         drop(table);
-        for (sender, lease) in served {
-            // Whoever has stopped waiting drops the lease, which gives the place to the next.
-            let _ = sender.map(|sender| sender.send(lease));
+        for (sender, permit) in served {
+            // A waiter that left drops the permit, which grants it to the next one.
+            let _ = sender.map(|sender| sender.send(permit));
         }
         result
     }
 
-    /// Makes a lease of a place that the board has given. It must not be dropped while the table
-    /// is locked.
-    pub(super) fn lease(self: &Arc<Self>, table: &ServerTable, server: ServerId) -> ServerPermit {
+    /// Creates a granted permit. It must not be dropped while the table is locked.
+    pub(super) fn permit(self: &Arc<Self>, table: &ServerTable, server: ServerId) -> ServerPermit {
         let Some(handle) = table.handles.get(&server) else {
-            unreachable!("every server on the board has a handle")
+            unreachable!("every routed server has a handle")
         };
-        let version = table.board.seat(server).and_then(|seat| seat.version);
-        let told = handle.info();
-        let server_model = told.server_model.clone().unwrap_or_else(|| "".into());
+        let version = table.routing.slot(server).and_then(|slot| slot.version);
+        let info = handle.info();
+        let server_model = info.server_model.clone().unwrap_or_else(|| "".into());
         ServerPermit {
             inner: Arc::clone(self),
             handle: Arc::clone(handle),
             server_model,
             version,
             weights: handle.weights.load(Ordering::Acquire),
-            aborted: told.abort.clone(),
+            aborted: info.abort.clone(),
         }
     }
 
     pub(super) fn give_back(self: &Arc<Self>, handle: &ServerHandle) {
         let id = handle.server.id;
         let left = self.change(|table| {
-            table.board.give_back(id);
-            table.board.seat(id).map_or(0, |seat| seat.in_flight)
+            table.routing.give_back(id);
+            table.routing.slot(id).map_or(0, |slot| slot.in_flight)
         });
         if left == 0 {
             handle.is_empty.notify_waiters();
         }
     }
 
-    pub(super) fn went_wrong(&self, handle: &ServerHandle, why: &str, is_unreached: bool) {
+    pub(super) fn went_wrong(&self, handle: &ServerHandle, reason: &str, is_unreached: bool) {
         let id = handle.server.id;
-        let is_lost = self.with(|table| table.board.went_wrong(id, why, is_unreached));
+        let is_lost = self.with(|table| table.routing.went_wrong(id, reason, is_unreached));
         if is_lost {
             let RegisteredServer { spec, .. } = &*handle.server;
-            tracing::warn!(model = spec.model, url = spec.url, why, "server is not used any more");
+            tracing::warn!(
+                model = spec.model,
+                url = spec.url,
+                reason,
+                "server unhealthy, not routed"
+            );
         }
-        // One that was reached is not asked at once: it would say that it is well, be used again,
-        // and fail the next request.
+        // A reachable server is not checked at once: it would be healthy, used again, and fail the
+        // next request.
         if is_unreached {
             handle.check_now.notify_one();
         }
     }
 
-    /// A server is well; what it says of itself, if it was asked.
+    /// Records a passed check, with the reply if the server was identified.
     pub(super) fn passed(
         self: &Arc<Self>,
         handle: &ServerHandle,
-        said: Option<health_check::HealthReply>,
-        said_before: u64,
+        reply: Option<ServerIdentity>,
+        marks_before: u64,
     ) {
         let id = handle.server.id;
         handle.seen();
-        let version = said.as_ref().and_then(|said| said.version);
-        if let Some(said) = said {
-            let mut told = handle.info();
-            told.server_model = Some(said.model.name.into());
-            // Later it says the same, whatever it was told to load since.
-            if said.version == Some(0) {
-                told.weights = said.model.root;
+        let version = reply.as_ref().and_then(|reply| reply.version);
+        if let Some(reply) = reply {
+            let mut info = handle.info();
+            info.server_model = Some(reply.name.into());
+            // Later replies are the same, whatever was loaded since.
+            if reply.version == Some(0) {
+                info.weights = reply.weights_path;
             }
         }
         let is_back = self.change(|table| {
             if let Some(version) = version
-                && handle.said.load(Ordering::Acquire) == said_before
+                && handle.update_marks.load(Ordering::Acquire) == marks_before
             {
-                table.board.told_version(id, version);
+                table.routing.set_version(id, version);
             }
-            table.board.check_passed(id)
+            table.routing.check_passed(id)
         });
         if is_back {
             let RegisteredServer { spec, .. } = &*handle.server;
-            tracing::info!(model = spec.model, url = spec.url, version, "server is well");
+            tracing::info!(model = spec.model, url = spec.url, version, "server healthy");
             self.changed.notify_waiters();
             rolling_update::catch_up(self, handle);
         }
     }
 
-    pub(super) fn failed(&self, handle: &ServerHandle, why: &str, is_gone: bool) {
+    pub(super) fn failed(&self, handle: &ServerHandle, reason: &str, is_gone: bool) {
         let id = handle.server.id;
-        if self.with(|table| table.board.check_failed(id, why, is_gone)) {
+        if self.with(|table| table.routing.check_failed(id, reason, is_gone)) {
             let RegisteredServer { spec, .. } = &*handle.server;
-            tracing::warn!(model = spec.model, url = spec.url, why, "server is not used any more");
+            tracing::warn!(
+                model = spec.model,
+                url = spec.url,
+                reason,
+                "server unhealthy, not routed"
+            );
         }
     }
 
-    /// Says why nobody can be served, server by server.
+    /// Explains why no server could take a call.
     pub(super) fn unavailable(&self, name: Option<&str>) -> CallError {
         let table = self.lock();
-        let Some(number) = table.board.model(name) else { return table.unknown(name) };
-        let name = table.board.models().find(|(n, ..)| *n == number).map_or("", |(_, n, ..)| n);
+        let Some(number) = table.routing.model(name) else { return table.unknown(name) };
+        let name = table.routing.models().find(|(n, ..)| *n == number).map_or("", |(_, n, ..)| n);
         let mut reasons = Vec::new();
-        for (id, seat) in table.board.seats(number) {
+        for (id, slot) in table.routing.slots(number) {
             let url = table.handles.get(&id).map_or("", |handle| &handle.server.spec.url);
-            let state = match ServerState::of(seat) {
-                ServerState::Running => format!("busy with {} requests", seat.in_flight),
+            let state = match ServerState::of(slot) {
+                ServerState::Running => format!("busy with {} requests", slot.in_flight),
                 state => state.to_string(),
             };
             reasons.push(format!("{url} is {state}"));
@@ -292,32 +299,91 @@ impl Drop for ModelsInner {
 
 impl ServerHandle {
     pub(super) fn info(&self) -> MutexGuard<'_, ServerInfo> {
-        self.told.lock()
+        self.info.lock()
     }
 
-    /// The server was heard of.
     pub(super) fn seen(&self) {
         self.info().last_seen = Some(Instant::now());
     }
 
-    pub(super) fn view(&self, seat: &ServerSlot, now: Instant) -> ServerView {
-        let told = self.info();
+    pub(super) fn view(&self, slot: &ServerSlot, now: Instant) -> ServerView {
+        let info = self.info();
         ServerView {
             id: self.server.id,
             engine: self.server.spec.engine,
             url: self.server.spec.url.clone(),
-            server_model: told.server_model.as_deref().map(str::to_owned),
-            state: ServerState::of(seat),
-            in_flight: seat.in_flight,
-            version: seat.version,
-            failures: seat.failures,
-            last_seen: told.last_seen.map(|seen| now.duration_since(seen)),
-            counts: seat.counts,
+            server_model: info.server_model.as_deref().map(str::to_owned),
+            state: ServerState::of(slot),
+            in_flight: slot.in_flight,
+            version: slot.version,
+            failures: slot.failures,
+            last_seen: info.last_seen.map(|seen| now.duration_since(seen)),
+            counts: slot.counts,
         }
     }
 }
 
-/// Whether a server need not be asked again who it is.
-pub(super) fn is_known(seat: &ServerSlot) -> bool {
-    seat.health == Health::Healthy && !seat.is_doubtful
+/// Returns whether the server need not be identified again.
+pub(super) fn is_known(slot: &ServerSlot) -> bool {
+    slot.health == Health::Healthy && !slot.is_unconfirmed
+}
+
+/// Right to one upstream request at a server; released when dropped.
+#[derive(Debug)]
+pub struct ServerPermit {
+    inner: Arc<ModelsInner>,
+    handle: Arc<ServerHandle>,
+    server_model: Arc<str>,
+    version: Option<u64>,
+    /// Number of weight updates when the permit was taken.
+    weights: u64,
+    aborted: CancellationToken,
+}
+
+impl ServerPermit {
+    pub fn server(&self) -> &RegisteredServer {
+        &self.handle.server
+    }
+
+    /// The server's name of its model.
+    pub fn server_model(&self) -> &str {
+        &self.server_model
+    }
+
+    /// Version of the weights of all tokens received so far. `None`: unknown. Once the weights are
+    /// replaced, it stays `None`: tokens that arrive later may have been generated before.
+    pub fn version(&self) -> Option<u64> {
+        let is_same = self.handle.weights.load(Ordering::Acquire) == self.weights;
+        self.version.filter(|_| is_same)
+    }
+
+    /// Records a success.
+    pub fn went_well(&self) {
+        self.inner.with(|table| table.routing.went_well(self.handle.server.id));
+        self.handle.seen();
+    }
+
+    /// Records a failure of a reachable server. Consecutive failures make it unhealthy until its
+    /// next check.
+    pub fn went_wrong(&self, reason: &str) {
+        self.inner.went_wrong(&self.handle, reason, false);
+    }
+
+    /// Records that the server was unreachable. It is not used until its next check, which happens
+    /// at once.
+    pub fn unreachable(&self, reason: &str) {
+        self.inner.went_wrong(&self.handle, reason, true);
+    }
+
+    /// Completes when the request must end: its server is removed, or an update aborts requests in
+    /// flight.
+    pub fn aborted(&self) -> WaitForCancellationFuture<'_> {
+        self.aborted.cancelled()
+    }
+}
+
+impl Drop for ServerPermit {
+    fn drop(&mut self) {
+        self.inner.give_back(&self.handle);
+    }
 }

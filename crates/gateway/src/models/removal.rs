@@ -1,4 +1,4 @@
-//! Servers that are taken out while the gateway runs.
+//! Removal of servers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,14 +9,11 @@ use super::routing::ServerDuty;
 use super::server_update::drained;
 use super::{ModelsInner, ServerHandle, ServerId};
 
-/// What became of a server that was taken out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemovalReport {
-    /// Requests that had to be aborted.
     pub aborted: u32,
 }
 
-/// Takes a server out.
 pub(super) async fn remove(
     inner: &Arc<ModelsInner>,
     id: ServerId,
@@ -28,15 +25,15 @@ pub(super) async fn remove(
         let Some(handle) = table.handles.get(&id).cloned() else {
             return unknown("there is no such server");
         };
-        match table.board.seat_mut(id) {
-            Some(seat) if seat.duty != ServerDuty::Leaving => seat.duty = ServerDuty::Leaving,
+        match table.routing.slot_mut(id) {
+            Some(slot) if slot.duty != ServerDuty::Leaving => slot.duty = ServerDuty::Leaving,
             _ => return unknown("it is being removed already"),
         }
         Ok(handle)
     })?;
     let task = tokio::spawn(finish(Arc::clone(inner), handle, deadline));
-    // It ends early only with the runtime.
-    Ok(task.await.unwrap_or(RemovalReport { aborted: 0 }))
+    // The task ends early only with the runtime.
+    Ok(task.await.unwrap_or_default())
 }
 
 async fn finish(
@@ -51,7 +48,7 @@ async fn finish(
     handle.gone.cancel();
     let id = handle.server.id;
     inner.change(|table| {
-        table.board.remove(id);
+        table.routing.remove(id);
         table.handles.remove(&id);
     });
     inner.changed.notify_waiters();

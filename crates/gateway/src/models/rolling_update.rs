@@ -1,4 +1,4 @@
-//! Carries out updates, server by server, as [`super::rolling_plan`] says.
+//! Execution of rolling updates.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use super::weight_update::{
 };
 use super::{ModelsInner, ServerHandle, ServerId, ServerState};
 
-/// Brings the servers of the trained model to a version. Updates come one after the other; one that
-/// finds a newer one waiting behind it is dropped.
+/// Updates the servers of the trained model. Updates are serialized; one with a newer one waiting
+/// behind it is dropped.
 pub(super) async fn update(inner: Arc<ModelsInner>, update: WeightUpdate) -> WeightUpdateReport {
     let version = update.version;
     inner.with(|table| table.wanted.push(version));
@@ -37,12 +37,12 @@ pub(super) async fn update(inner: Arc<ModelsInner>, update: WeightUpdate) -> Wei
         servers.extend(carry_out(&inner, &update, roll).await);
     }
     servers.sort_by_key(|server| server.id);
-    // What was sent over a group cannot be had again.
+    // Weights sent over a group cannot be loaded again.
     let can_be_had = matches!(update.weights, WeightSource::Path(_));
     if servers.iter().any(|server| server.outcome == ServerUpdateOutcome::Updated) {
         inner.with(|table| table.latest = can_be_had.then_some(update));
     }
-    // Some may have come back too late for the plan.
+    // Skipped servers may have become healthy during the update.
     for id in skipped {
         if let Some(handle) = inner.with(|table| table.handles.get(&id).cloned()) {
             catch_up(&inner, &handle);
@@ -51,22 +51,22 @@ pub(super) async fn update(inner: Arc<ModelsInner>, update: WeightUpdate) -> Wei
     WeightUpdateReport { version, superseded_by: None, servers }
 }
 
-/// Says what becomes of servers that need not or cannot be updated, and plans the rest.
+/// Reports the servers that need not or cannot be updated, and plans the others.
 fn plan(
     inner: &ModelsInner,
     update: &WeightUpdate,
 ) -> (Vec<ServerUpdateReport>, Option<RollingPlan>) {
     inner.with(|table| {
-        let Some(model) = table.board.trained() else { return (Vec::new(), None) };
+        let Some(model) = table.routing.trained() else { return (Vec::new(), None) };
         let (mut reports, mut wanted) = (Vec::new(), Vec::new());
-        for (id, seat) in table.board.seats(model) {
+        for (id, slot) in table.routing.slots(model) {
             let Some(handle) = table.handles.get(&id) else { continue };
-            let outcome = if seat.duty == ServerDuty::Open && seat.version == Some(update.version) {
+            let outcome = if slot.duty == ServerDuty::Open && slot.version == Some(update.version) {
                 Some(ServerUpdateOutcome::AlreadyCurrent)
-            } else if let Some(why) = control::cannot_update(handle.server.spec.engine) {
-                Some(ServerUpdateOutcome::Skipped(why.to_owned()))
-            } else if seat.health != Health::Healthy || seat.duty == ServerDuty::Leaving {
-                Some(ServerUpdateOutcome::Skipped(format!("it is {}", ServerState::of(seat))))
+            } else if let Some(reason) = control::cannot_update(handle.server.spec.engine) {
+                Some(ServerUpdateOutcome::Skipped(reason.to_owned()))
+            } else if slot.health != Health::Healthy || slot.duty == ServerDuty::Leaving {
+                Some(ServerUpdateOutcome::Skipped(format!("it is {}", ServerState::of(slot))))
             } else {
                 None
             };
@@ -79,7 +79,8 @@ fn plan(
             WeightSource::Path(_) => (inner.options.updates_at_once, inner.options.min_running),
             WeightSource::Group(_) => (u32::MAX, 0),
         };
-        let roll = RollingPlan::new(&table.board, model, wanted, at_once as usize, floor as usize);
+        let roll =
+            RollingPlan::new(&table.routing, model, wanted, at_once as usize, floor as usize);
         (reports, Some(roll))
     })
 }
@@ -101,16 +102,16 @@ async fn carry_out(
     mut roll: RollingPlan,
 ) -> Vec<ServerUpdateReport> {
     let mut reports = Vec::new();
-    let mut under_way: FuturesUnordered<BoxFuture<'_, ServerUpdateReport>> =
+    let mut in_progress: FuturesUnordered<BoxFuture<'_, ServerUpdateReport>> =
         FuturesUnordered::new();
     let mut begun = 0;
-    // Nobody is under way and nobody may begin: so long it may take until a server is back.
+    // Deadline while no server can be updated.
     let mut stuck: Option<Instant> = None;
     loop {
-        // Registered before looking, so that nothing that happens in between is missed.
+        // Registered before the check, so that no notification is missed.
         let mut changed = Box::pin(inner.changed.notified());
         changed.as_mut().enable();
-        let step = inner.with(|table| roll.next(&mut table.board));
+        let step = inner.with(|table| roll.next(&mut table.routing));
         match step {
             RollingStep::Done => return reports,
             RollingStep::Begin(id) => {
@@ -119,7 +120,7 @@ async fn carry_out(
                 if let Some(handle) = handle {
                     let (index, inner) = (begun, Arc::clone(inner));
                     begun += 1;
-                    under_way.push(Box::pin(async move {
+                    in_progress.push(Box::pin(async move {
                         replace(&inner, &handle, update, index).await
                     }));
                 } else {
@@ -127,14 +128,14 @@ async fn carry_out(
                 }
             }
             RollingStep::Wait => {
-                if roll.is_busy() {
+                if roll.is_updating() {
                     stuck = None;
                 } else {
                     stuck = stuck.or_else(|| Some(Instant::now() + update.timeout));
                 }
                 let given_up = tokio::time::sleep_until(stuck.unwrap_or_else(Instant::now));
                 tokio::select! {
-                    Some(report) = under_way.next() => {
+                    Some(report) = in_progress.next() => {
                         roll.done(report.id);
                         reports.push(report);
                     }
@@ -149,27 +150,27 @@ async fn carry_out(
     }
 }
 
-/// Says why a server's turn never came.
+/// Reports a server that was never begun.
 fn left_out(inner: &ModelsInner, id: ServerId) -> Option<ServerUpdateReport> {
     inner.with(|table| {
-        let (handle, seat) = (table.handles.get(&id)?, table.board.seat(id)?);
-        let why = match ServerState::of(seat) {
+        let (handle, slot) = (table.handles.get(&id)?, table.routing.slot(id)?);
+        let reason = match ServerState::of(slot) {
             ServerState::Running => "too few other servers could be used meanwhile".to_owned(),
             state => format!("it is {state}"),
         };
-        Some(untouched(handle, ServerUpdateOutcome::Skipped(why)))
+        Some(untouched(handle, ServerUpdateOutcome::Skipped(reason)))
     })
 }
 
-/// Updates servers that came late, or back, to the weights that the others have.
+/// Updates a late or returning server to the latest weights.
 pub(super) fn catch_up(inner: &Arc<ModelsInner>, handle: &ServerHandle) {
     let id = handle.server.id;
     let latest = inner.with(|table| {
-        let seat = table.board.seat(id)?;
+        let slot = table.routing.slot(id)?;
         let latest = table.latest.clone()?;
-        let is_behind = table.board.trained() == Some(seat.model)
-            && seat.is_usable()
-            && seat.version != Some(latest.version)
+        let is_behind = table.routing.trained() == Some(slot.model)
+            && slot.is_usable()
+            && slot.version != Some(latest.version)
             && control::cannot_update(handle.server.spec.engine).is_none();
         is_behind.then_some(latest)
     });
@@ -179,7 +180,6 @@ pub(super) fn catch_up(inner: &Arc<ModelsInner>, handle: &ServerHandle) {
     }
 }
 
-/// A path as the servers are told it.
 pub(super) fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }

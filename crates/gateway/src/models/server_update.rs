@@ -1,4 +1,4 @@
-//! Replaces the weights of one server, and makes sure what it has afterwards.
+//! Weight update of one server, verified by reading back its version.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,26 +8,24 @@ use rollway_model_api::server_api::PauseMode;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::routing::ServerDuty;
-
-use super::control::{self, ControlError, FailureExtent};
+use super::control::{self, ControlError, FailureExtent, operate};
 use super::rolling_update::text;
+use super::routing::ServerDuty;
 use super::weight_update::{
     InFlightPolicy, ServerUpdateOutcome, ServerUpdateReport, WeightSource, WeightUpdate,
 };
 use super::{ModelsInner, ServerHandle};
 
-/// How long a server may take to let go of requests that it has aborted.
+/// Maximum wait for aborted requests to end.
 const ABORT_GRACE: Duration = Duration::from_secs(5);
 
-/// What was so before.
 struct Before {
     version: Option<u64>,
-    /// Where its weights were loaded from, if we know.
+    /// Path of its weights, if known.
     path: Option<String>,
 }
 
-/// Updates a server that the board has as draining, and gives it back to the board.
+/// Updates a draining server and makes it available again.
 pub(super) async fn replace(
     inner: &Arc<ModelsInner>,
     handle: &Arc<ServerHandle>,
@@ -35,21 +33,22 @@ pub(super) async fn replace(
     index: u32,
 ) -> ServerUpdateReport {
     let began = Instant::now();
-    handle.said.fetch_add(1, Ordering::AcqRel);
+    handle.update_marks.fetch_add(1, Ordering::AcqRel);
     let id = handle.server.id;
-    let seat = inner.with(|table| table.board.seat(id).map(|seat| (seat.in_flight, seat.version)));
-    let (in_flight, version) = seat.unwrap_or_default();
+    let slot =
+        inner.with(|table| table.routing.slot(id).map(|slot| (slot.in_flight, slot.version)));
+    let (in_flight, version) = slot.unwrap_or_default();
     let before = Before { version, path: handle.info().weights.clone() };
     let mut aborted = 0;
     let outcome = match make_room(inner, handle, update.in_flight, &mut aborted).await {
         Ok(()) => exchange(inner, handle, update, index, &before, &mut aborted).await,
-        Err(why) => ServerUpdateOutcome::RolledBack(why),
+        Err(reason) => ServerUpdateOutcome::RolledBack(reason),
     };
     finish(inner, handle, update, &before, &outcome);
     let (url, took) = (handle.server.spec.url.clone(), began.elapsed());
     let version = update.version;
     match &outcome {
-        // Who asked for it knows: with every step this would be said.
+        // Debug level: the caller has the report, and it would repeat every step.
         ServerUpdateOutcome::Updated | ServerUpdateOutcome::AlreadyCurrent => {
             tracing::debug!(url, version, ?outcome, "update of a server ended");
         }
@@ -58,7 +57,7 @@ pub(super) async fn replace(
     ServerUpdateReport { id, url, outcome, took, in_flight, aborted }
 }
 
-/// Waits until nothing is under way that must be finished first.
+/// Drains the server if the policy requires it.
 async fn make_room(
     inner: &ModelsInner,
     handle: &ServerHandle,
@@ -82,11 +81,11 @@ async fn make_room(
     }
 }
 
-/// Waits until nothing is under way at a server. Returns how much is, if that takes too long.
+/// Waits until the server has no requests. Returns the number of remaining ones after the timeout.
 pub(super) async fn drained(inner: &ModelsInner, handle: &ServerHandle, timeout: Duration) -> u32 {
     let deadline = Instant::now() + timeout;
     loop {
-        // Registered before looking, so that nothing that happens in between is missed.
+        // Registered before the check, so that no notification is missed.
         let mut empty = Box::pin(handle.is_empty.notified());
         empty.as_mut().enable();
         let left = in_flight(inner, handle);
@@ -96,7 +95,7 @@ pub(super) async fn drained(inner: &ModelsInner, handle: &ServerHandle, timeout:
     }
 }
 
-/// Halts the server, gives it the new weights, makes sure, and lets it go on, whatever happens.
+/// Pauses the server, loads the weights, verifies them, and resumes in any case.
 async fn exchange(
     inner: &ModelsInner,
     handle: &ServerHandle,
@@ -107,9 +106,9 @@ async fn exchange(
 ) -> ServerUpdateOutcome {
     let id = handle.server.id;
     let server = &handle.server;
-    let is_ours = inner.with(|table| match table.board.seat_mut(id) {
-        Some(seat) if seat.duty == ServerDuty::Draining => {
-            seat.duty = ServerDuty::Updating;
+    let is_ours = inner.with(|table| match table.routing.slot_mut(id) {
+        Some(slot) if slot.duty == ServerDuty::Draining => {
+            slot.duty = ServerDuty::Updating;
             true
         }
         _ => false,
@@ -117,37 +116,36 @@ async fn exchange(
     if !is_ours {
         return ServerUpdateOutcome::RolledBack("it is being removed".to_owned());
     }
-    let halt = match update.in_flight {
+    let mode = match update.in_flight {
         InFlightPolicy::Drain { .. } => PauseMode::Empty,
         InFlightPolicy::Keep => PauseMode::Keep,
         InFlightPolicy::Abort => PauseMode::Abort,
     };
-    // Counted before: what the server aborts may be gone by the time that it says so.
-    let under_way = in_flight(inner, handle);
-    let halted = control::halt(server, halt, update.timeout).await;
+    // Counted before: aborted requests may have ended when the pause returns.
+    let requests_before = in_flight(inner, handle);
+    let halted = operate(server, update.timeout, |control| control.pause(mode)).await;
     let outcome = match halted {
         Err(error) => ServerUpdateOutcome::RolledBack(error.message),
         Ok(()) => {
-            if halt == PauseMode::Abort {
-                *aborted += under_way;
+            if mode == PauseMode::Abort {
+                *aborted += requests_before;
                 abort_rest(inner, handle).await;
             }
-            // From now on nobody can say which weights a token comes from.
+            // From now on the version of a token is unknown.
             inner.with(|table| {
                 handle.weights.fetch_add(1, Ordering::AcqRel);
-                if let Some(seat) = table.board.seat_mut(id) {
-                    seat.version = None;
+                if let Some(slot) = table.routing.slot_mut(id) {
+                    slot.version = None;
                 }
             });
             load(handle, update, index, before).await
         }
     };
-    // A server that stays halted hangs every request it has. It must go on even if it is broken;
-    // what it says then has no version.
-    match control::resume(server, halt, update.timeout).await {
+    // A paused server hangs all requests: it must resume even if its weights are broken.
+    match operate(server, update.timeout, |control| control.resume(mode)).await {
         Ok(()) => outcome,
         Err(error) if error.kind == FailureExtent::Gone => outcome,
-        // It does not know how to halt, so that it does not know how to go on either.
+        // It does not support pausing, so it cannot resume either.
         Err(error)
             if error.kind == FailureExtent::Refused
                 && matches!(outcome, ServerUpdateOutcome::RolledBack(_)) =>
@@ -160,7 +158,7 @@ async fn exchange(
     }
 }
 
-/// The server has aborted what it had; what it has forgotten about is ended here.
+/// Ends requests that the server did not abort itself.
 async fn abort_rest(inner: &ModelsInner, handle: &ServerHandle) {
     if drained(inner, handle, ABORT_GRACE).await > 0 {
         handle.abort_all();
@@ -169,10 +167,10 @@ async fn abort_rest(inner: &ModelsInner, handle: &ServerHandle) {
 }
 
 fn in_flight(inner: &ModelsInner, handle: &ServerHandle) -> u32 {
-    inner.with(|table| table.board.seat(handle.server.id).map_or(0, |seat| seat.in_flight))
+    inner.with(|table| table.routing.slot(handle.server.id).map_or(0, |slot| slot.in_flight))
 }
 
-/// Loads the new weights and makes sure that they are what the server has now; or puts it back.
+/// Loads and verifies the weights; restores the old ones on failure.
 async fn load(
     handle: &ServerHandle,
     update: &WeightUpdate,
@@ -183,10 +181,11 @@ async fn load(
     let timeout = update.timeout;
     let loaded = match &update.weights {
         WeightSource::Path(path) => {
-            control::load(server, &text(path), update.version, timeout).await
+            operate(server, timeout, |control| control.load(&text(path), update.version)).await
         }
         WeightSource::Group(group) => {
-            control::receive(server, group, update.version, index, timeout).await
+            let rank = 1 + index * group.ranks_per_server;
+            operate(server, timeout, |control| control.receive(group, update.version, rank)).await
         }
     };
     let error = match loaded {
@@ -194,14 +193,13 @@ async fn load(
         Err(error) => error,
     };
     match error.kind {
-        // It will be asked what it has when it is back.
+        // It is identified when it is back.
         FailureExtent::Gone => ServerUpdateOutcome::Broken(error.message),
         FailureExtent::Refused => put_back(handle, before, error, timeout).await,
         FailureExtent::Failed => match (&before.path, before.version) {
-            // What it has now may be anything, whatever it calls it: it gets the old weights anew.
+            // Its weights may be anything, whatever it reports: it gets the old ones again.
             (Some(path), Some(version)) => {
-                let again = control::load(server, path, version, timeout).await;
-                match again {
+                match operate(server, timeout, |control| control.load(path, version)).await {
                     Ok(()) => put_back(handle, before, error, timeout).await,
                     Err(second) => ServerUpdateOutcome::Broken(format!(
                         "{error}; the old weights could not be loaded again either: {second}"
@@ -215,7 +213,7 @@ async fn load(
     }
 }
 
-/// Asks which version the server has after a load that went well.
+/// Compares the version after a successful load.
 async fn verify(
     handle: &ServerHandle,
     update: &WeightUpdate,
@@ -223,13 +221,16 @@ async fn verify(
 ) -> ServerUpdateOutcome {
     let version = update.version;
     match control::version(&handle.server, update.timeout).await {
-        Ok(Some(said)) if said == version => ServerUpdateOutcome::Updated,
-        Ok(Some(said)) if Some(said) == before.version => ServerUpdateOutcome::RolledBack(format!(
-            "it says that it has version {said} although it accepted version {version}"
-        )),
-        Ok(said) => {
-            let said = said.map_or_else(|| "none".to_owned(), |said| format!("version {said}"));
-            let message = format!("it says that it has {said} after an update to {version}");
+        Ok(Some(reported)) if reported == version => ServerUpdateOutcome::Updated,
+        Ok(Some(reported)) if Some(reported) == before.version => {
+            ServerUpdateOutcome::RolledBack(format!(
+                "it says that it has version {reported} although it accepted version {version}"
+            ))
+        }
+        Ok(reported) => {
+            let reported = reported
+                .map_or_else(|| "none".to_owned(), |reported| format!("version {reported}"));
+            let message = format!("it says that it has {reported} after an update to {version}");
             ServerUpdateOutcome::Broken(message)
         }
         Err(error) => {
@@ -238,7 +239,7 @@ async fn verify(
     }
 }
 
-/// Makes sure that the server still has, or has again, what it had.
+/// Verifies that the server has its old weights.
 async fn put_back(
     handle: &ServerHandle,
     before: &Before,
@@ -246,13 +247,13 @@ async fn put_back(
     timeout: Duration,
 ) -> ServerUpdateOutcome {
     match control::version(&handle.server, timeout).await {
-        Ok(said) if said == before.version && said.is_some() => {
+        Ok(reported) if reported == before.version && reported.is_some() => {
             ServerUpdateOutcome::RolledBack(error.message)
         }
-        Ok(said) => {
-            let (said, was) = (tell(said), tell(before.version));
+        Ok(reported) => {
+            let (reported, was) = (describe(reported), describe(before.version));
             ServerUpdateOutcome::Broken(format!(
-                "{error}; it says that it has {said}, and had {was}"
+                "{error}; it says that it has {reported}, and had {was}"
             ))
         }
         Err(second) => ServerUpdateOutcome::Broken(format!(
@@ -261,11 +262,11 @@ async fn put_back(
     }
 }
 
-fn tell(version: Option<u64>) -> String {
+fn describe(version: Option<u64>) -> String {
     version.map_or_else(|| "no version".to_owned(), |version| format!("version {version}"))
 }
 
-/// Gives the server back to the board.
+/// Applies the outcome to the routing table.
 fn finish(
     inner: &Arc<ModelsInner>,
     handle: &ServerHandle,
@@ -281,31 +282,31 @@ fn finish(
         };
     }
     inner.change(|table| {
-        handle.said.fetch_add(1, Ordering::AcqRel);
-        let Some(seat) = table.board.seat_mut(id) else { return };
+        handle.update_marks.fetch_add(1, Ordering::AcqRel);
+        let Some(slot) = table.routing.slot_mut(id) else { return };
         let duty = match outcome {
             ServerUpdateOutcome::Updated => {
-                seat.counts.updates += 1;
-                seat.version = Some(update.version);
+                slot.counts.updates += 1;
+                slot.version = Some(update.version);
                 ServerDuty::Open
             }
-            ServerUpdateOutcome::Broken(why) => {
-                seat.counts.failed_updates += 1;
-                seat.version = None;
-                ServerDuty::Broken(why.clone())
+            ServerUpdateOutcome::Broken(reason) => {
+                slot.counts.failed_updates += 1;
+                slot.version = None;
+                ServerDuty::Broken(reason.clone())
             }
             _ => {
-                seat.counts.failed_updates += 1;
-                seat.version = before.version;
-                // One that was broken before stays so.
+                slot.counts.failed_updates += 1;
+                slot.version = before.version;
+                // A broken server stays broken.
                 before.version.map_or_else(
                     || ServerDuty::Broken("its last update failed".to_owned()),
                     |_| ServerDuty::Open,
                 )
             }
         };
-        if seat.duty != ServerDuty::Leaving {
-            seat.duty = duty;
+        if slot.duty != ServerDuty::Leaving {
+            slot.duty = duty;
         }
     });
     inner.changed.notify_waiters();
@@ -313,7 +314,7 @@ fn finish(
 }
 
 impl ServerHandle {
-    /// Ends what is under way. What begins later is not concerned.
+    /// Aborts requests in flight. Later ones are not affected.
     pub(super) fn abort_all(&self) {
         let ended = std::mem::replace(&mut self.info().abort, CancellationToken::new());
         ended.cancel();

@@ -1,4 +1,4 @@
-//! What can be seen of the models: for clients, metrics and people.
+//! Public view of models and servers.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,61 +10,46 @@ use super::routing::{Health, ServerDuty, ServerSlot};
 
 pub use super::routing::ServerCounts;
 
-/// A model and its servers.
 #[derive(Clone, Debug)]
 pub struct ModelView {
-    /// The name that clients call it by.
     pub name: String,
-    /// Whether it is the one that is trained.
     pub trained: bool,
-    /// How many calls wait for a server.
     pub waiting: usize,
     pub servers: Vec<ServerView>,
 }
 
-/// A server.
 #[derive(Clone, Debug)]
 pub struct ServerView {
-    /// Its name here.
     pub id: ServerId,
     pub engine: ServerKind,
-    /// Its root.
     pub url: String,
-    /// The name that it knows its model by, once it was heard of.
+    /// The server's name of its model, once known.
     pub server_model: Option<String>,
-    /// What it does.
     pub state: ServerState,
-    /// Requests under way.
     pub in_flight: u32,
-    /// The version of its weights; none if nobody knows, as in an update.
+    /// `None`: unknown, as during an update.
     pub version: Option<u64>,
-    /// Requests in a row that it failed.
+    /// Consecutive failed requests.
     pub failures: u32,
-    /// How long ago it was last heard of; none if never.
+    /// Time since the last response. `None`: never.
     pub last_seen: Option<Duration>,
-    /// What happened at it, in numbers.
     pub counts: ServerCounts,
 }
 
-/// What a server does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerState {
-    /// It has not been heard of yet; why it does not answer, if it was asked.
+    /// Not checked successfully yet, with the reason of the last failure.
     Starting(Option<String>),
-    /// It takes requests.
     Running,
-    /// It does not answer as it should, and is asked again and again.
     Unhealthy(String),
-    /// Its weights are being replaced.
     Updating,
-    /// It finishes what it has, before its weights are replaced or it is removed.
+    /// Finishes its requests before an update or its removal.
     Draining,
-    /// An update failed, and nobody knows which weights it has. Another update can heal it.
+    /// The version is unknown after a failed update. Another update can repair it.
     Broken(String),
 }
 
 impl ServerState {
-    /// A word for it.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Starting(_) => "starting",
@@ -76,14 +61,14 @@ impl ServerState {
         }
     }
 
-    pub(super) fn of(seat: &ServerSlot) -> Self {
-        match (&seat.duty, &seat.health) {
-            (ServerDuty::Broken(why), _) => Self::Broken(why.clone()),
+    pub(super) fn of(slot: &ServerSlot) -> Self {
+        match (&slot.duty, &slot.health) {
+            (ServerDuty::Broken(reason), _) => Self::Broken(reason.clone()),
             (ServerDuty::Updating, _) => Self::Updating,
             (ServerDuty::Draining | ServerDuty::Leaving, _) => Self::Draining,
-            (ServerDuty::Open, Health::Unknown(why)) => Self::Starting(why.clone()),
-            (ServerDuty::Open, Health::Unhealthy(why)) => Self::Unhealthy(why.clone()),
-            (ServerDuty::Open, Health::Healthy) if seat.is_doubtful => {
+            (ServerDuty::Open, Health::Unknown(reason)) => Self::Starting(reason.clone()),
+            (ServerDuty::Open, Health::Unhealthy(reason)) => Self::Unhealthy(reason.clone()),
+            (ServerDuty::Open, Health::Healthy) if slot.is_unconfirmed => {
                 Self::Unhealthy("a request could not reach it; it is being asked".to_owned())
             }
             (ServerDuty::Open, Health::Healthy) => Self::Running,
@@ -94,8 +79,8 @@ impl ServerState {
 impl fmt::Display for ServerState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Starting(Some(why)) | Self::Unhealthy(why) | Self::Broken(why) => {
-                write!(f, "{} ({why})", self.name())
+            Self::Starting(Some(reason)) | Self::Unhealthy(reason) | Self::Broken(reason) => {
+                write!(f, "{} ({reason})", self.name())
             }
             _ => f.write_str(self.name()),
         }

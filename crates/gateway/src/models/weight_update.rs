@@ -1,4 +1,4 @@
-//! What an update of the weights is, and what came of it.
+//! Weight updates and their reports.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,87 +7,74 @@ use rollway_core::sync::TransferGroup;
 
 use super::ServerId;
 
-/// New weights for the trained model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightUpdate {
-    /// Their version. A server that has this version already is left alone.
+    /// Servers with this version are not updated.
     pub version: u64,
     pub weights: WeightSource,
-    /// What happens to requests that are under way.
     pub in_flight: InFlightPolicy,
-    /// How long one server may take to load them, once its requests are out of the way.
+    /// Timeout of one server, once it is drained.
     pub timeout: Duration,
 }
 
-/// Where weights come from.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WeightSource {
     /// A directory that the servers can read.
     Path(PathBuf),
-    /// The trainer sends them over a group that it and all servers are members of. All servers are
-    /// updated at the same time then, whatever [`super::RoutingOptions::min_running`] says.
+    /// The trainer sends them over a group. All servers are updated at once, regardless of
+    /// [`super::RoutingOptions::min_running`].
     Group(TransferGroup),
 }
 
-/// What happens to requests that are under way at a server that is to be updated.
+/// Treatment of requests in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlightPolicy {
-    /// They are finished first.
+    /// They finish first.
     Drain {
-        /// How long they may take.
         timeout: Duration,
-        /// Whether what is left then is aborted. Otherwise the server keeps its old weights.
+        /// True if they are aborted after the timeout. Otherwise the server keeps its weights.
         then_abort: bool,
     },
-    /// They stay, are halted meanwhile, and go on with the new weights.
+    /// They are paused, and continue with the new weights.
     Keep,
     Abort,
 }
 
-/// What came of an update.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct WeightUpdateReport {
     pub version: u64,
-    /// The newer version that made this one useless before it began.
+    /// Newer version that replaced this update before it began.
     pub superseded_by: Option<u64>,
-    /// What became of each server of the trained model.
     pub servers: Vec<ServerUpdateReport>,
 }
 
-/// What became of one server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerUpdateReport {
-    /// Its name here.
     pub id: ServerId,
-    /// Its root.
     pub url: String,
-    /// How it ended.
     pub outcome: ServerUpdateOutcome,
-    /// How long it was not used.
+    /// Time during which it was not used.
     pub took: Duration,
-    /// Requests that were under way when its turn came.
+    /// Requests in flight at the beginning.
     pub in_flight: u32,
-    /// How many of them were under way when they were aborted.
+    /// Requests that were aborted.
     pub aborted: u32,
 }
 
-/// How the update of a server ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerUpdateOutcome {
-    /// It has the new weights, and says so.
     Updated,
-    /// It had them before.
     AlreadyCurrent,
-    /// It keeps the old weights, and says so; why.
+    /// It has its old weights, verified, with the reason.
     RolledBack(String),
-    /// Nobody knows which weights it has, and it is not used until an update succeeds; why.
+    /// Its version is unknown, and it is not used until an update succeeds.
     Broken(String),
-    /// It was not touched; why.
+    /// Not updated, with the reason.
     Skipped(String),
 }
 
 impl WeightUpdateReport {
-    /// Whether every server has the new weights.
+    /// Returns whether every server has the new weights.
     pub fn is_complete(&self) -> bool {
         let has_it = |it: &ServerUpdateReport| {
             matches!(it.outcome, ServerUpdateOutcome::Updated | ServerUpdateOutcome::AlreadyCurrent)

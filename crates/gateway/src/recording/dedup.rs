@@ -1,7 +1,7 @@
-//! Which call is which: what a client asks again is the call that it has asked before.
+//! Deduplicates client retries.
 //!
-//! A client may also ask the same several times at once, to get several samples. What it asks again
-//! and what it asks anew can have the same words; [`CallLog::begin`] says how they are told apart.
+//! A client may also send the same call several times to get several samples; [`CallLog::begin`]
+//! tells the two apart.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem;
@@ -9,125 +9,107 @@ use std::mem;
 use rollway_model_api::replay::SavedResponse;
 
 use super::turn_table::TurnContent;
-use super::{RecordError, RetryHeaders};
+use super::{CallDecision, CallNumber, RecordError, RetryHeaders};
 
-/// What identifies the words of a call.
 pub(super) type Fingerprint = [u8; 32];
 
-/// What a call takes in the books.
+/// Estimated memory of a call.
 pub(super) const CALL_BYTES: usize = 256;
 
-/// What calls of the same words take in the books.
+/// Estimated memory of a group.
 const ALIKE_BYTES: usize = size_of::<(Fingerprint, DuplicateGroup)>();
 
-/// The calls of a run.
 #[derive(Debug, Default)]
 pub(super) struct CallLog {
     next: u64,
     calls: HashMap<u64, LoggedCall>,
     keys: HashMap<String, u64>,
-    alike: HashMap<Fingerprint, DuplicateGroup>,
-    kept: HashMap<u64, SavedResponse>,
-    /// The numbers of the answers that are kept, the oldest first.
+    group_of_body: HashMap<Fingerprint, DuplicateGroup>,
+    saved: HashMap<u64, SavedResponse>,
+    /// Numbers of the saved responses, oldest first.
     order: VecDeque<u64>,
     bytes: usize,
 }
 
-/// Calls with the same words and without an idempotency key.
+/// Calls with the same body and without an idempotency key.
 #[derive(Debug, Default)]
 struct DuplicateGroup {
-    /// Those that are known, in order.
     numbers: Vec<u64>,
-    /// Those that were not answered, and whose retries have not come.
+    /// Number of failed calls whose retries have not come.
     unanswered: u32,
     /// Retries of which it is not known yet which call they replace.
     claims: VecDeque<u64>,
 }
 
-/// A call that is known.
 #[derive(Debug)]
 struct LoggedCall {
     fingerprint: Fingerprint,
     key: Option<String>,
-    said: TurnContent,
+    content: TurnContent,
     state: CallState,
-    /// How often its answer is on its way to a client.
-    on_way: u32,
-    /// Calls that do not count once this one is recorded.
+    /// Number of deliveries in progress.
+    deliveries: u32,
+    /// Calls that no longer count once this one is recorded.
     replaces: Vec<u64>,
-    /// The call that takes the place of this one.
     replaced_by: Option<u64>,
-    /// The numbers of its turns.
     turns: Vec<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CallState {
-    UnderWay,
+    InFlight,
     Aborted,
-    /// Answered; nobody knows yet whether the client got it.
-    OnItsWay,
+    /// Answered; delivery in progress.
+    InDelivery,
     Delivered,
-    /// Answered, but the client left before it had everything.
+    /// Answered, but the client disconnected before the end.
     Undelivered,
 }
 
 impl CallState {
     fn is_complete(self) -> bool {
-        matches!(self, Self::OnItsWay | Self::Delivered | Self::Undelivered)
+        matches!(self, Self::InDelivery | Self::Delivered | Self::Undelivered)
     }
 
     fn is_settled(self) -> bool {
-        !matches!(self, Self::UnderWay | Self::OnItsWay)
+        !matches!(self, Self::InFlight | Self::InDelivery)
     }
 }
 
-/// What a call turned out to be.
-#[derive(Debug)]
-pub(super) enum CallMatch {
-    New(u64),
-    Again(u64, SavedResponse),
-}
-
 impl CallLog {
-    /// Finds out what a call is.
+    /// Matches a call with earlier ones.
     ///
-    /// With an idempotency key it is the call with that key, or new. If that one is under way it
-    /// is to be waited for, unless the client says that it is a retry: then it has given up the
-    /// first, and the call replaces it. Without a key it is compared with the calls of the same
-    /// words. The first of these that there is decides:
+    /// With an idempotency key it is the call with that key, or new. If that one is in flight, it
+    /// must end first, unless the client marks a retry: then the call replaces it. Without a key it
+    /// is compared with the calls of the same body; the first applicable rule decides:
     ///
-    /// 1. One that was answered but not delivered: the answer is given again.
-    /// 2. One that was aborted: the call is new and replaces it.
+    /// 1. One was answered but not delivered: its response is returned again.
+    /// 2. One was aborted: the call is new and replaces it.
     ///
-    /// and, if the client says that it is a retry,
+    /// and, if the client marks a retry,
     ///
-    /// 3. One that was not answered, or whose place another call has taken by rule 1 or 2: the call
-    ///    is new.
-    /// 4. One that has not ended. The client has given it up, which is merely not known here yet.
-    ///    If there is no other call of the same words, the call is new and replaces it, and what it
-    ///    still answers does not count. If there are others, it could be any of them: the call is
-    ///    new and replaces the first that turns out to have ended badly.
-    /// 5. One that was delivered: the answer is given again, since the client says that it did not
-    ///    get it.
+    /// 3. One failed, or was replaced by rule 1 or 2: the call is new.
+    /// 4. One is in flight: its client has given it up. If it is the only call of the body, the new
+    ///    call replaces it, and its response does not count. Among several, the call replaces the
+    ///    first that turns out to have failed.
+    /// 5. One was delivered: its response is returned again.
     ///
-    /// Anything else is a new call: asking the same twice gives two samples. Of several calls the
-    /// latest counts. An answer that is no longer kept cannot be given again: then the call is new,
-    /// and replaces it.
+    /// Anything else is a new call: two samples. Of several calls the latest counts. If a response
+    /// is no longer saved, the call is new and replaces it.
     pub(super) fn begin(
         &mut self,
         fingerprint: Fingerprint,
-        attempted: &RetryHeaders,
-        said: TurnContent,
-    ) -> Result<CallMatch, RecordError> {
+        retry: &RetryHeaders,
+        content: TurnContent,
+    ) -> Result<CallDecision, RecordError> {
         let mut claims = false;
-        let earlier = match &attempted.idempotency_key {
+        let earlier = match &retry.idempotency_key {
             Some(key) => match self.keys.get(key).copied() {
                 Some(number) => match self.calls.get(&number) {
-                    Some(known) if known.fingerprint != fingerprint => {
+                    Some(call) if call.fingerprint != fingerprint => {
                         return Err(RecordError::KeyReused(key.clone()));
                     }
-                    Some(known) if known.state == CallState::UnderWay && !attempted.is_retry => {
+                    Some(call) if call.state == CallState::InFlight && !retry.is_retry => {
                         return Err(RecordError::UnderWay);
                     }
                     Some(_) | None => Some(number),
@@ -135,77 +117,83 @@ impl CallLog {
                 None => None,
             },
             None => {
-                let found = self.earlier(fingerprint, attempted.is_retry);
+                let found = self.earlier(fingerprint, retry.is_retry);
                 claims = found.claims;
                 found.number
             }
         };
         if let Some(number) = earlier
-            && let Some(known) = self.calls.get_mut(&number)
-            && known.state.is_complete()
-            && let Some(kept) = self.kept.get(&number)
+            && let Some(call) = self.calls.get_mut(&number)
+            && call.state.is_complete()
+            && let Some(saved) = self.saved.get(&number)
         {
-            known.state = CallState::OnItsWay;
-            known.on_way += 1;
-            return Ok(CallMatch::Again(number, kept.clone()));
+            call.state = CallState::InDelivery;
+            call.deliveries += 1;
+            return Ok(CallDecision::Duplicate(CallNumber(number), saved.clone()));
         }
         let number = self.next;
         self.next += 1;
-        let key = attempted.idempotency_key.clone();
+        let key = retry.idempotency_key.clone();
         match &key {
             Some(key) => {
                 self.keys.insert(key.clone(), number);
             }
             None => {
-                let alike = self.alike.entry(fingerprint).or_insert_with(|| {
+                let group_of_body = self.group_of_body.entry(fingerprint).or_insert_with(|| {
                     self.bytes += ALIKE_BYTES;
                     DuplicateGroup::default()
                 });
-                alike.numbers.push(number);
-                alike.claims.extend(claims.then_some(number));
+                group_of_body.numbers.push(number);
+                group_of_body.claims.extend(claims.then_some(number));
             }
         }
         self.bytes += CALL_BYTES + 2 * key.as_ref().map_or(0, String::len);
-        let known = LoggedCall {
+        let call = LoggedCall {
             fingerprint,
             key,
-            said,
-            state: CallState::UnderWay,
-            on_way: 0,
+            content,
+            state: CallState::InFlight,
+            deliveries: 0,
             replaces: earlier.into_iter().collect(),
             replaced_by: None,
             turns: Vec::new(),
         };
-        self.calls.insert(number, known);
+        self.calls.insert(number, call);
         if let Some(earlier) = earlier {
             self.give_place(earlier, Some(number));
         }
-        Ok(CallMatch::New(number))
+        Ok(CallDecision::New(CallNumber(number)))
     }
 
-    /// Says which call takes the place of one; it also waits for what that one has waited for.
+    /// Sets the call that replaces another one; claims move along.
     fn give_place(&mut self, number: u64, newer: Option<u64>) {
-        let Some(known) = self.calls.get_mut(&number) else { return };
-        let before = mem::replace(&mut known.replaced_by, newer);
+        let Some(call) = self.calls.get_mut(&number) else { return };
+        let before = mem::replace(&mut call.replaced_by, newer);
         let (from, to) = match (before, newer) {
             (_, Some(newer)) => (number, newer),
             (Some(newer), None) => (newer, number),
             (None, None) => return,
         };
-        if let Some(alike) = self.alike.get_mut(&known.fingerprint) {
-            alike.claims.iter_mut().filter(|claim| **claim == from).for_each(|claim| *claim = to);
+        if let Some(group_of_body) = self.group_of_body.get_mut(&call.fingerprint) {
+            group_of_body
+                .claims
+                .iter_mut()
+                .filter(|claim| **claim == from)
+                .for_each(|claim| *claim = to);
         }
     }
 
-    /// Finds the call that is asked again, among those of the same words.
+    /// Finds the earlier call of a retry, among those of the same body.
     fn earlier(&mut self, fingerprint: Fingerprint, is_retry: bool) -> Earlier {
-        let Some(alike) = self.alike.get_mut(&fingerprint) else { return Earlier::default() };
-        let states: Vec<(u64, CallState)> = alike
+        let Some(group_of_body) = self.group_of_body.get_mut(&fingerprint) else {
+            return Earlier::default();
+        };
+        let states: Vec<(u64, CallState)> = group_of_body
             .numbers
             .iter()
             .filter_map(|number| Some((*number, self.calls.get(number)?)))
-            .filter(|(_, known)| known.replaced_by.is_none())
-            .map(|(number, known)| (number, known.state))
+            .filter(|(_, call)| call.replaced_by.is_none())
+            .map(|(number, call)| (number, call.state))
             .collect();
         let latest = |wanted: CallState| {
             let mut latest = states.iter().rev();
@@ -213,12 +201,12 @@ impl CallLog {
         };
         let lost = latest(CallState::Undelivered).or_else(|| latest(CallState::Aborted));
         if lost.is_some() || !is_retry {
-            // If it was not the same client after all, the retry of that one is still to come.
-            alike.unanswered += u32::from(lost.is_some() && !is_retry);
+            // If it came from another client, the retry of that one is still to come.
+            group_of_body.unanswered += u32::from(lost.is_some() && !is_retry);
             return Earlier { number: lost, claims: false };
         }
-        if alike.unanswered > 0 {
-            alike.unanswered -= 1;
+        if group_of_body.unanswered > 0 {
+            group_of_body.unanswered -= 1;
             return Earlier::default();
         }
         match states[..] {
@@ -231,117 +219,109 @@ impl CallLog {
         }
     }
 
-    /// Returns what a call that is under way has said; none if there is no such call.
+    /// Returns the content of a call in flight.
     pub(super) fn turn_content(&self, number: u64) -> Option<TurnContent> {
-        let known = self.calls.get(&number)?;
-        (known.state == CallState::UnderWay).then_some(known.said)
+        let call = self.calls.get(&number)?;
+        (call.state == CallState::InFlight).then_some(call.content)
     }
 
-    /// Whether a newer call has taken the place of one.
     pub(super) fn is_replaced(&self, number: u64) -> bool {
-        self.calls.get(&number).is_some_and(|known| known.replaced_by.is_some())
+        self.calls.get(&number).is_some_and(|call| call.replaced_by.is_some())
     }
 
-    /// A call is recorded. Returns the turns of each call that no longer counts.
+    /// Marks a call as recorded. Returns the turns of each call that no longer counts.
     pub(super) fn recorded(
         &mut self,
         number: u64,
         turns: Vec<usize>,
         is_aborted: bool,
     ) -> Vec<Vec<usize>> {
-        let Some(known) = self.calls.get_mut(&number) else { return Vec::new() };
+        let Some(call) = self.calls.get_mut(&number) else { return Vec::new() };
         self.bytes += size_of_val(&*turns);
-        known.turns = turns;
-        known.state = if is_aborted { CallState::Aborted } else { CallState::OnItsWay };
-        known.on_way = u32::from(!is_aborted);
-        let mut gone = self.clear(number);
+        call.turns = turns;
+        call.state = if is_aborted { CallState::Aborted } else { CallState::InDelivery };
+        call.deliveries = u32::from(!is_aborted);
+        let mut dropped = self.clear(number);
         if is_aborted {
-            gone.append(&mut self.settle(number));
+            dropped.append(&mut self.settle(number));
         }
-        gone
+        dropped
     }
 
-    /// Forgets what a recorded call replaces, except what is under way. Returns the turns of each.
+    /// Removes the calls that a recorded call replaces, except those in flight. Returns the turns
+    /// of each.
     fn clear(&mut self, number: u64) -> Vec<Vec<usize>> {
-        let Some(known) = self.calls.get_mut(&number) else { return Vec::new() };
-        if known.state == CallState::UnderWay {
+        let Some(call) = self.calls.get_mut(&number) else { return Vec::new() };
+        if call.state == CallState::InFlight {
             return Vec::new();
         }
-        let mut gone = Vec::new();
-        let mut replaced = mem::take(&mut known.replaces);
+        let mut dropped = Vec::new();
+        let mut replaced = mem::take(&mut call.replaces);
         while let Some(older) = replaced.pop() {
-            let Some(known) = self.calls.get_mut(&older) else { continue };
-            replaced.append(&mut known.replaces);
-            if known.state != CallState::UnderWay {
-                gone.extend(self.forget(older).map(|known| known.turns));
+            let Some(call) = self.calls.get_mut(&older) else { continue };
+            replaced.append(&mut call.replaces);
+            if call.state != CallState::InFlight {
+                dropped.extend(self.forget(older).map(|call| call.turns));
             }
         }
-        gone
+        dropped
     }
 
-    /// Returns the numbers of a call's turns.
-    pub(super) fn turns(&self, number: u64) -> &[usize] {
-        self.calls.get(&number).map_or(&[], |known| &known.turns)
-    }
-
-    /// Keeps an answer for a client that asks again.
-    pub(super) fn keep(&mut self, number: u64, kept: SavedResponse) {
+    pub(super) fn keep(&mut self, number: u64, saved: SavedResponse) {
         if !self.calls.contains_key(&number) {
             return;
         }
-        self.bytes += kept_bytes(&kept);
+        self.bytes += saved_bytes(&saved);
         self.order.push_back(number);
-        if let Some(before) = self.kept.insert(number, kept) {
-            self.bytes -= kept_bytes(&before);
+        if let Some(before) = self.saved.insert(number, saved) {
+            self.bytes -= saved_bytes(&before);
         }
     }
 
-    /// Drops the oldest answer that is kept. Returns whether there was one.
+    /// Drops the oldest saved response. Returns whether there was one.
     pub(super) fn drop_oldest(&mut self) -> bool {
         while let Some(number) = self.order.pop_front() {
-            if let Some(kept) = self.kept.remove(&number) {
-                self.bytes -= kept_bytes(&kept);
+            if let Some(saved) = self.saved.remove(&number) {
+                self.bytes -= saved_bytes(&saved);
                 return true;
             }
         }
         false
     }
 
-    /// How many answers are kept.
-    pub(super) fn kept(&self) -> usize {
-        self.kept.len()
+    pub(super) fn saved(&self) -> usize {
+        self.saved.len()
     }
 
-    /// The client has got the answer, or has left before. Returns the turns of each call that no
-    /// longer counts because of that.
+    /// Ends a delivery. Returns the turns of each call that no longer counts.
     pub(super) fn went(&mut self, number: u64, is_delivered: bool) -> Vec<Vec<usize>> {
-        let Some(known) = self.calls.get_mut(&number) else { return Vec::new() };
-        if !known.state.is_complete() {
+        let Some(call) = self.calls.get_mut(&number) else { return Vec::new() };
+        if !call.state.is_complete() {
             return Vec::new();
         }
-        // It may be on its way several times: once is enough.
-        known.on_way = known.on_way.saturating_sub(1);
+        // Of several deliveries one is enough.
+        call.deliveries = call.deliveries.saturating_sub(1);
         if is_delivered {
-            known.state = CallState::Delivered;
-        } else if known.state != CallState::Delivered && known.on_way == 0 {
-            known.state = CallState::Undelivered;
+            call.state = CallState::Delivered;
+        } else if call.state != CallState::Delivered && call.deliveries == 0 {
+            call.state = CallState::Undelivered;
         }
         self.settle(number)
     }
 
-    /// There is no answer to a call, or none that counts. Returns the turns of each call that no
-    /// longer counts because of that.
+    /// Removes a call without a valid response. Returns the turns of each call that no longer
+    /// counts.
     pub(super) fn unanswered(&mut self, number: u64) -> Vec<Vec<usize>> {
-        let Some(known) = self.forget(number) else { return Vec::new() };
-        let gone = match known.replaced_by {
-            Some(newer) => self.hand_over(known.replaces, newer),
-            None => self.resume(number, &known),
+        let Some(call) = self.forget(number) else { return Vec::new() };
+        let dropped = match call.replaced_by {
+            Some(newer) => self.hand_over(call.replaces, newer),
+            None => self.resume(number, &call),
         };
-        self.settle_claims(known.fingerprint);
-        gone
+        self.settle_claims(call.fingerprint);
+        dropped
     }
 
-    /// What a call was to replace falls to another one.
+    /// Moves the calls that one was to replace to another one.
     fn hand_over(&mut self, replaces: Vec<u64>, to: u64) -> Vec<Vec<usize>> {
         for &older in &replaces {
             self.give_place(older, Some(to));
@@ -352,90 +332,88 @@ impl CallLog {
         self.clear(to)
     }
 
-    /// A call is gone that nothing replaces. A retry that comes is one of what it was a retry of:
-    /// of several the best, which stands for all; or of itself.
-    fn resume(&mut self, number: u64, known: &LoggedCall) -> Vec<Vec<usize>> {
+    /// Restores the best of the calls that a removed call was to replace; without any, expects a
+    /// retry of the removed call.
+    fn resume(&mut self, number: u64, call: &LoggedCall) -> Vec<Vec<usize>> {
         let worth = |number: &u64| Some((self.calls.get(number)?.state.is_complete(), *number));
-        if let Some((_, best)) = known.replaces.iter().filter_map(worth).max() {
+        if let Some((_, best)) = call.replaces.iter().filter_map(worth).max() {
             self.give_place(best, None);
-            if let Some(key) = &known.key {
+            if let Some(key) = &call.key {
                 self.keys.insert(key.clone(), best);
             }
-            let others = known.replaces.iter().copied().filter(|&other| other != best);
+            let others = call.replaces.iter().copied().filter(|&other| other != best);
             return self.hand_over(others.collect(), best);
         }
-        if known.key.is_none()
-            && let Some(alike) = self.alike.get_mut(&known.fingerprint)
-            && !alike.claims.contains(&number)
+        if call.key.is_none()
+            && let Some(group_of_body) = self.group_of_body.get_mut(&call.fingerprint)
+            && !group_of_body.claims.contains(&number)
         {
-            alike.unanswered = alike.unanswered.saturating_add(1);
+            group_of_body.unanswered = group_of_body.unanswered.saturating_add(1);
         }
         Vec::new()
     }
 
-    /// A call has ended. If it ended badly and a retry waits for that, it no longer counts.
+    /// Ends a call. If it failed and a retry claims it, it no longer counts.
     fn settle(&mut self, number: u64) -> Vec<Vec<usize>> {
-        let Some(known) = self.calls.get(&number) else { return Vec::new() };
-        let fingerprint = known.fingerprint;
-        let mut gone = Vec::new();
-        if known.key.is_none()
-            && known.replaced_by.is_none()
-            && matches!(known.state, CallState::Aborted | CallState::Undelivered)
-            && let Some(alike) = self.alike.get_mut(&fingerprint)
-            && let Some(position) = alike.claims.iter().position(|&claim| claim > number)
-            && let Some(newer) = alike.claims.remove(position)
+        let Some(call) = self.calls.get(&number) else { return Vec::new() };
+        let fingerprint = call.fingerprint;
+        let mut dropped = Vec::new();
+        if call.key.is_none()
+            && call.replaced_by.is_none()
+            && matches!(call.state, CallState::Aborted | CallState::Undelivered)
+            && let Some(group_of_body) = self.group_of_body.get_mut(&fingerprint)
+            && let Some(position) = group_of_body.claims.iter().position(|&claim| claim > number)
+            && let Some(newer) = group_of_body.claims.remove(position)
         {
-            gone = self.hand_over(vec![number], newer);
+            dropped = self.hand_over(vec![number], newer);
         }
         self.settle_claims(fingerprint);
-        gone
+        dropped
     }
 
     /// Drops claims for which no call is left.
     fn settle_claims(&mut self, fingerprint: Fingerprint) {
-        let Some(alike) = self.alike.get_mut(&fingerprint) else { return };
+        let Some(group_of_body) = self.group_of_body.get_mut(&fingerprint) else { return };
         let calls = &self.calls;
-        let first = alike
+        let first = group_of_body
             .numbers
             .iter()
-            .find(|number| calls.get(number).is_some_and(|known| !known.state.is_settled()));
+            .find(|number| calls.get(number).is_some_and(|call| !call.state.is_settled()));
         let first = first.copied();
-        alike.claims.retain(|&claim| {
+        group_of_body.claims.retain(|&claim| {
             calls.contains_key(&claim) && first.is_some_and(|first| first < claim)
         });
     }
 
     fn forget(&mut self, number: u64) -> Option<LoggedCall> {
-        let known = self.calls.remove(&number)?;
-        self.bytes -= CALL_BYTES + size_of_val(&*known.turns);
-        if let Some(kept) = self.kept.remove(&number) {
-            self.bytes -= kept_bytes(&kept);
-            self.order.retain(|&kept| kept != number);
+        let call = self.calls.remove(&number)?;
+        self.bytes -= CALL_BYTES + size_of_val(&*call.turns);
+        if let Some(saved) = self.saved.remove(&number) {
+            self.bytes -= saved_bytes(&saved);
+            self.order.retain(|&saved| saved != number);
         }
-        if let Some(key) = &known.key {
+        if let Some(key) = &call.key {
             self.bytes -= 2 * key.len();
             if self.keys.get(key) == Some(&number) {
                 self.keys.remove(key);
             }
-        } else if let Some(alike) = self.alike.get_mut(&known.fingerprint) {
-            alike.numbers.retain(|&alike| alike != number);
+        } else if let Some(group_of_body) = self.group_of_body.get_mut(&call.fingerprint) {
+            group_of_body.numbers.retain(|&group_of_body| group_of_body != number);
         }
-        Some(known)
+        Some(call)
     }
 
-    /// How many bytes are taken.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// What was found among the calls of the same words.
 #[derive(Debug, Default)]
 struct Earlier {
     number: Option<u64>,
     claims: bool,
 }
 
-fn kept_bytes(kept: &SavedResponse) -> usize {
-    kept.parts.iter().map(|part| part.len() + size_of_val(part)).sum()
+fn saved_bytes(saved: &SavedResponse) -> usize {
+    saved.parts.iter().map(|part| part.len() + size_of_val(part)).sum()
 }

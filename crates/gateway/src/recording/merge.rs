@@ -1,4 +1,4 @@
-//! Turns that continue each other become one experience.
+//! Merges turns that continue each other into experiences.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -12,53 +12,41 @@ use rollway_model_api::ResponseChoice;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::merge_plan::{MergePlan, PlanCounts};
+use super::merge_plan::{MergeCounts, MergePlan};
 use super::turn_table::{StoredTurn, TurnOrigin, TurnTable, value};
 use super::{RecordError, Turn};
 
-/// What turns make.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MergedTurns {
-    /// The experiences, in the order of their first turns, without rewards.
+    /// Experiences without rewards, in the order of their first turns.
     pub experiences: Vec<Experience>,
-    /// Turns that continue an earlier one.
-    pub continued: u64,
-    /// Turns that begin like an earlier one but not with all of its tokens.
-    pub drift: u64,
-    /// Turns that branch off in the middle of an experience.
-    pub branches: u64,
-    /// Turns without a single token, of which there is no experience.
-    pub empty: u64,
+    pub counts: MergeCounts,
 }
 
-/// Makes experiences of turns, which come in the order of their calls. A turn whose prompt begins
-/// with all tokens of an experience so far continues it; any other begins one of its own.
-///
-/// Turns whose parts do not fit together are refused.
+/// Merges turns, in the order of their calls. A turn whose prompt begins with all tokens of an
+/// experience continues it; any other begins a new one. Inconsistent turns are refused.
 pub fn merge<T: Borrow<Turn>>(
     turns: impl IntoIterator<Item = T>,
 ) -> Result<MergedTurns, RecordError> {
     let mut store = TurnTable::default();
     for turn in turns {
         let turn: &Turn = turn.borrow();
-        let said = store.add_content(turn.messages.as_ref(), turn.tools.as_ref())?;
-        let (id, aborted) = (turn.id.clone(), turn.aborted);
-        let origin = TurnOrigin { id, model: &turn.model, aborted };
+        let content = store.add_content(turn.messages.as_ref(), turn.tools.as_ref())?;
+        let (id, model) = (turn.id.clone(), &turn.model);
+        let origin = TurnOrigin { id, model, aborted: turn.aborted };
         let choice = ResponseChoice {
             tokens: Some(turn.tokens.clone()),
-            logprobs: turn.told_logprobs().map(<[f32]>::to_vec),
+            logprobs: turn.reported_logprobs(),
             versions: turn.versions.clone(),
             finish_reason: turn.finish_reason.clone(),
             reply: turn.reply.clone(),
         };
-        store.push(origin, said, &turn.prompt, choice)?;
+        store.push(origin, content, &turn.prompt, choice)?;
     }
     let plan = MergePlan::of(&store, 0);
-    let PlanCounts { continued, drift, branches, empty } = plan.counts;
-    Ok(MergedTurns { experiences: experiences(&store, &plan)?, continued, drift, branches, empty })
+    Ok(MergedTurns { experiences: experiences(&store, &plan)?, counts: plan.counts })
 }
 
-/// Makes experiences of turns as planned.
 pub(super) fn experiences(
     store: &TurnTable,
     plan: &MergePlan,
@@ -95,21 +83,20 @@ fn experience(
         response_text: text(&reply),
         ..ExperienceFields::default()
     };
-    if let Some(node) = last.said.messages {
+    if let Some(node) = last.content.messages {
         let path = store.texts.path(node);
         let texts = path.into_iter().filter_map(|node| store.texts.piece(node));
         let texts: Vec<&str> = texts.chain([&*last.reply]).collect();
         let list = format!("[{}]", texts.join(","));
         fields.messages = Some(Json::new(list).map_err(|problem| problem.at("messages"))?);
     }
-    if let Some(tools) = last.said.tools.and_then(|node| store.texts.piece(node)) {
+    if let Some(tools) = last.content.tools.and_then(|node| store.texts.piece(node)) {
         fields.tools = Some(Json::new(tools.to_owned()).map_err(|problem| problem.at("tools"))?);
     }
     Experience::new(fields).map(Some)
 }
 
-/// Goes through the response of an experience: for every turn the number of tokens before its
-/// response, which others said, and the turn.
+/// Returns each turn with the number of context tokens before its completion.
 fn parts<'a>(turns: &'a [&'a StoredTurn]) -> impl Iterator<Item = (usize, &'a StoredTurn)> {
     let mut end = turns.first().map_or(0, |first| first.prompt);
     turns.iter().map(move |turn| {
@@ -126,7 +113,7 @@ fn mask(turns: &[&StoredTurn]) -> Array<bool> {
     parts(turns).flat_map(bits).collect()
 }
 
-/// The log-probabilities; none if there is a turn without them.
+/// Returns the log-probabilities. `None`: a turn has none.
 fn logprobs(turns: &[&StoredTurn]) -> Option<Array<f32>> {
     let mut all = Vec::new();
     for (context, turn) in parts(turns) {
@@ -166,7 +153,6 @@ fn info(turns: &[&StoredTurn], last: &StoredTurn) -> Value {
     Value::Object(info)
 }
 
-/// What a reply says in words.
 fn text(reply: &Value) -> Option<String> {
     let text = match reply {
         Value::String(text) => text,
@@ -175,7 +161,7 @@ fn text(reply: &Value) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Twelve digits that are the same for the same id, however long that is and whatever is in it.
+/// Returns twelve hexadecimal digits of the hash of an id.
 fn suffix(id: &str) -> String {
     let digest = Sha256::digest(id);
     digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect()

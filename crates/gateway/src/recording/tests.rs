@@ -1,4 +1,4 @@
-//! Tests of the recorder: what turns make, and which calls count.
+//! Recorder: experiences of turns, limits and failures.
 
 mod conversations;
 mod retries;
@@ -34,12 +34,12 @@ fn choice(tokens: &[i32], text: &str) -> ResponseChoice {
     }
 }
 
-fn answer(id: &str, prompt: &[i32], choices: Vec<ResponseChoice>) -> ModelResponse {
+fn response(id: &str, prompt: &[i32], choices: Vec<ResponseChoice>) -> ModelResponse {
     let (id, model) = (id.to_owned(), "m".to_owned());
     ModelResponse { id, model, prompt: Some(prompt.to_vec()), choices, end: ResponseEnd::Complete }
 }
 
-fn kept(text: &str) -> SavedResponse {
+fn saved(text: &str) -> SavedResponse {
     SavedResponse { stream: false, parts: vec![Bytes::copy_from_slice(text.as_bytes())] }
 }
 
@@ -50,21 +50,21 @@ fn retry() -> RetryHeaders {
 /// Begins a call that must be new.
 fn begin(
     recorder: &mut Recorder,
-    words: u8,
+    body_number: u8,
     call: &ModelCall,
     attempted: &RetryHeaders,
 ) -> CallNumber {
-    match recorder.begin_as([words; 32], call, attempted) {
+    match recorder.begin_as([body_number; 32], call, attempted) {
         Ok(CallDecision::New(number)) => number,
         other => panic!("not new: {other:?}"),
     }
 }
 
-/// Makes a call that goes well.
-fn ask(recorder: &mut Recorder, call: &ModelCall, answer: ModelResponse) {
-    let words = u8::try_from(recorder.turns()).unwrap();
-    let number = begin(recorder, words, call, &RetryHeaders::default());
-    recorder.answered(number, answer, kept("")).unwrap();
+/// Makes a call that succeeds.
+fn ask(recorder: &mut Recorder, call: &ModelCall, response: ModelResponse) {
+    let body_number = u8::try_from(recorder.turns()).unwrap();
+    let number = begin(recorder, body_number, call, &RetryHeaders::default());
+    recorder.answered(number, response, saved("")).unwrap();
     recorder.delivered(number);
 }
 
@@ -79,13 +79,13 @@ fn a_chat_becomes_one_experience_with_a_mask() {
     let mut recorder = Recorder::new(RecorderLimits::default());
     let user = |text: &str| json!({"role": "user", "content": text});
     let first = json!([user("hi")]);
-    ask(&mut recorder, &chat(first), answer("a", &[1, 2], vec![choice(&[5, 6], "hello")]));
-    let said = json!({"role": "assistant", "content": "hello"});
-    let second = json!([user("hi"), said, user("more")]);
+    ask(&mut recorder, &chat(first), response("a", &[1, 2], vec![choice(&[5, 6], "hello")]));
+    let reply = json!({"role": "assistant", "content": "hello"});
+    let second = json!([user("hi"), reply, user("more")]);
     let mut last = choice(&[9], "bye");
     last.versions = versions(2, 1);
     last.finish_reason = Some("length".to_owned());
-    ask(&mut recorder, &chat(second), answer("b", &[1, 2, 5, 6, 7, 8], vec![last]));
+    ask(&mut recorder, &chat(second), response("b", &[1, 2, 5, 6, 7, 8], vec![last]));
 
     let experiences = recorder.experiences(0).unwrap();
     let [experience] = &experiences[..] else { panic!("{experiences:?}") };
@@ -108,7 +108,8 @@ fn a_chat_becomes_one_experience_with_a_mask() {
     });
     assert_eq!(info, expected);
     assert_eq!(recorder.experiences(1).unwrap()[0].prompt_length, 6);
-    let counts = RecorderCounts { calls: 2, turns: 2, continued: 1, ..RecorderCounts::default() };
+    let merged = MergeCounts { continued: 1, ..MergeCounts::default() };
+    let counts = RecorderCounts { calls: 2, turns: 2, merged, ..RecorderCounts::default() };
     assert_eq!(recorder.counts(), counts);
 }
 
@@ -117,17 +118,17 @@ fn branches_and_drift_are_experiences_of_their_own() {
     let mut recorder = Recorder::new(RecorderLimits::default());
     let none = || chat(json!([]));
     let n = vec![choice(&[5, 6], "x"), choice(&[5, 7], "y")];
-    ask(&mut recorder, &none(), answer("a", &[1, 2], n));
+    ask(&mut recorder, &none(), response("a", &[1, 2], n));
     // Each of the two choices is continued, the first one twice.
-    ask(&mut recorder, &none(), answer("b", &[1, 2, 5, 6, 8], vec![choice(&[10], "")]));
-    ask(&mut recorder, &none(), answer("c", &[1, 2, 5, 7, 8], vec![choice(&[11], "")]));
-    ask(&mut recorder, &none(), answer("d", &[1, 2, 5, 6, 9], vec![choice(&[12], "")]));
+    ask(&mut recorder, &none(), response("b", &[1, 2, 5, 6, 8], vec![choice(&[10], "")]));
+    ask(&mut recorder, &none(), response("c", &[1, 2, 5, 7, 8], vec![choice(&[11], "")]));
+    ask(&mut recorder, &none(), response("d", &[1, 2, 5, 6, 9], vec![choice(&[12], "")]));
     // Into the response, but not to its end; and another prompt, which is no drift.
-    ask(&mut recorder, &none(), answer("e", &[1, 2, 5, 9, 9], vec![choice(&[13], "")]));
-    ask(&mut recorder, &none(), answer("f", &[1, 3], vec![choice(&[14], "")]));
+    ask(&mut recorder, &none(), response("e", &[1, 2, 5, 9, 9], vec![choice(&[13], "")]));
+    ask(&mut recorder, &none(), response("f", &[1, 3], vec![choice(&[14], "")]));
     let trained: Vec<_> = recorder.experiences(0).unwrap().iter().map(actions).collect();
     assert_eq!(trained, [vec![5, 6, 10], vec![5, 7, 11], vec![12], vec![13], vec![14]]);
-    let counts = recorder.counts();
+    let counts = recorder.counts().merged;
     assert_eq!((counts.continued, counts.branches, counts.drift), (2, 1, 1));
 }
 
@@ -136,21 +137,21 @@ fn messages_that_go_on_while_tokens_do_not_are_drift() {
     let mut recorder = Recorder::new(RecorderLimits::default());
     let user = json!({"role": "user", "content": "hi"});
     let first = chat(json!([user]));
-    ask(&mut recorder, &first, answer("a", &[1, 2], vec![choice(&[5, 6, 7], "hello")]));
+    ask(&mut recorder, &first, response("a", &[1, 2], vec![choice(&[5, 6, 7], "hello")]));
     // A template that leaves out what the model thought: the first token differs already.
-    let said = json!({"role": "assistant", "content": "hello"});
-    let second = chat(json!([user, said, user]));
-    ask(&mut recorder, &second, answer("b", &[1, 2, 7, 1, 2], vec![choice(&[8], "")]));
-    assert_eq!(recorder.counts().drift, 1);
+    let reply = json!({"role": "assistant", "content": "hello"});
+    let second = chat(json!([user, reply, user]));
+    ask(&mut recorder, &second, response("b", &[1, 2, 7, 1, 2], vec![choice(&[8], "")]));
+    assert_eq!(recorder.counts().merged.drift, 1);
     // The same beginning without an answer of the model is another prompt.
     let third = chat(json!([user, user]));
-    ask(&mut recorder, &third, answer("c", &[1, 2, 1, 2], vec![choice(&[9], "")]));
-    assert_eq!(recorder.counts().drift, 1);
+    ask(&mut recorder, &third, response("c", &[1, 2, 1, 2], vec![choice(&[9], "")]));
+    assert_eq!(recorder.counts().merged.drift, 1);
     assert_eq!(recorder.experiences(0).unwrap().len(), 3);
 }
 
 #[test]
-fn what_takes_too_much_room_fails_for_good() {
+fn a_recording_beyond_its_limits_fails_for_good() {
     let limits = RecorderLimits { max_bytes: 40_000, ..RecorderLimits::default() };
     let mut recorder = Recorder::new(limits);
     let call = chat(json!([]));
@@ -161,8 +162,8 @@ fn what_takes_too_much_room_fails_for_good() {
             Ok(other) => panic!("{other:?}"),
             Err(error) => break error,
         };
-        let answer = answer("a", &prompt, vec![choice(&[2; 100], "")]);
-        match recorder.answered(number, answer, kept(&"x".repeat(5000))) {
+        let response = response("a", &prompt, vec![choice(&[2; 100], "")]);
+        match recorder.answered(number, response, saved(&"x".repeat(5000))) {
             Ok(()) => assert!(recorder.bytes() <= 40_000),
             Err(error) => break error,
         }
@@ -176,13 +177,13 @@ fn what_takes_too_much_room_fails_for_good() {
 
     let mut recorder = Recorder::new(RecorderLimits { max_turns: 2, ..RecorderLimits::default() });
     let number = begin(&mut recorder, 0, &call, &RetryHeaders::default());
-    let three = answer("a", &[1], vec![choice(&[2], ""), choice(&[3], ""), choice(&[4], "")]);
-    let error = recorder.answered(number, three, kept("")).unwrap_err();
+    let three = response("a", &[1], vec![choice(&[2], ""), choice(&[3], ""), choice(&[4], "")]);
+    let error = recorder.answered(number, three, saved("")).unwrap_err();
     assert_eq!(error, RecordError::TooMuch { what: "turns", limit: 2 });
 }
 
 #[test]
-fn long_chats_take_room_for_what_is_new() {
+fn memory_of_long_chats_grows_with_new_content_only() {
     let mut recorder = Recorder::new(RecorderLimits { max_kept: 0, ..RecorderLimits::default() });
     let mut messages = Vec::new();
     let mut prompt = Vec::new();
@@ -190,87 +191,88 @@ fn long_chats_take_room_for_what_is_new() {
     for turn in 0..200 {
         messages.push(json!({"role": "user", "content": "w".repeat(400)}));
         prompt.extend((0..100).map(|token| token * turn));
-        let response: Vec<i32> = (0..100).map(|token| token + turn).collect();
-        let answer = answer(&turn.to_string(), &prompt, vec![choice(&response, "so")]);
-        ask(&mut recorder, &chat(json!(messages)), answer);
+        let completion: Vec<i32> = (0..100).map(|token| token + turn).collect();
+        let response = response(&turn.to_string(), &prompt, vec![choice(&completion, "so")]);
+        ask(&mut recorder, &chat(json!(messages)), response);
         messages.push(json!({"role": "assistant", "content": "so"}));
-        prompt.extend(response);
+        prompt.extend(completion);
         sizes.push(recorder.bytes());
     }
     let (first, last) = (sizes[20] - sizes[10], sizes[200] - sizes[190]);
     assert!(last < first + first / 4, "ten turns took {first} bytes and then {last}");
     assert_eq!(recorder.experiences(0).unwrap().len(), 1);
-    let whole = recorder.turns_of(CallNumber(199)).pop().unwrap();
-    assert_eq!(whole.prompt.len(), 200 * 200 - 100);
-    assert_eq!(whole.messages.unwrap().as_array().unwrap().len(), 399);
+    let last = recorder.experiences(199).unwrap().remove(0);
+    assert_eq!(last.prompt_length, 200 * 200 - 100);
+    assert_eq!(last.messages.as_ref().unwrap().value().as_array().unwrap().len(), 400);
 }
 
 #[test]
-fn what_cannot_be_trained_on_is_said() {
+fn responses_without_tokens_are_reported() {
     let call = chat(json!([]));
     let mut recorder = Recorder::new(RecorderLimits::default());
     let number = begin(&mut recorder, 0, &call, &RetryHeaders::default());
-    let mut silent = answer("a", &[], vec![ResponseChoice::default()]);
-    silent.prompt = None;
-    recorder.answered(number, silent.clone(), kept("text")).unwrap();
+    let mut without_tokens = response("a", &[], vec![ResponseChoice::default()]);
+    without_tokens.prompt = None;
+    recorder.answered(number, without_tokens.clone(), saved("text")).unwrap();
     assert_eq!(recorder.experiences(0), Err(RecordError::NoTokens("m".to_owned())));
     // Calls still go through, and are still made once.
     let again = recorder.begin_as([0; 32], &call, &retry());
-    assert_eq!(again, Ok(CallDecision::Duplicate(number, kept("text"))));
+    assert_eq!(again, Ok(CallDecision::Duplicate(number, saved("text"))));
     // One that was aborted before anything was told is no reason.
     let mut recorder = Recorder::new(RecorderLimits::default());
     let number = begin(&mut recorder, 0, &call, &RetryHeaders::default());
-    silent.end = ResponseEnd::Aborted;
-    recorder.answered(number, silent, kept("")).unwrap();
+    without_tokens.end = ResponseEnd::Aborted;
+    recorder.answered(number, without_tokens, saved("")).unwrap();
     assert_eq!(recorder.experiences(0), Ok(Vec::new()));
     assert_eq!((recorder.counts().aborted, recorder.counts().untold), (1, 1));
     // What does not fit together fails the run.
     let number = begin(&mut recorder, 0, &call, &RetryHeaders::default());
-    let mut odd = choice(&[1, 2], "");
-    odd.logprobs = Some(vec![0.0]);
-    let error = recorder.answered(number, answer("a", &[1], vec![odd]), kept("")).unwrap_err();
+    let mut inconsistent = choice(&[1, 2], "");
+    inconsistent.logprobs = Some(vec![0.0]);
+    let error =
+        recorder.answered(number, response("a", &[1], vec![inconsistent]), saved("")).unwrap_err();
     assert_eq!(error, RecordError::Misread("2 tokens have 1 log-probabilities".to_owned()));
     assert_eq!(recorder.experiences(0), Err(error));
 }
 
 #[test]
-fn the_words_of_a_call_tell_which_it_is() {
+fn calls_are_identified_by_their_body() {
     let mut recorder = Recorder::new(RecorderLimits::default());
     let call = |text: &str| chat(json!([{"role": "user", "content": text}]));
     let Ok(CallDecision::New(first)) = recorder.begin(&call("a"), &RetryHeaders::default()) else {
         panic!()
     };
-    recorder.answered(first, answer("a", &[1], vec![choice(&[2], "")]), kept("a")).unwrap();
+    recorder.answered(first, response("a", &[1], vec![choice(&[2], "")]), saved("a")).unwrap();
     let other = recorder.begin(&call("b"), &retry());
     assert!(matches!(other, Ok(CallDecision::New(_))), "{other:?}");
     let again = recorder.begin(&call("a"), &retry());
-    assert_eq!(again, Ok(CallDecision::Duplicate(first, kept("a"))));
+    assert_eq!(again, Ok(CallDecision::Duplicate(first, saved("a"))));
 }
 
 #[test]
-fn a_turn_without_tokens_is_counted_and_makes_nothing() {
+fn a_turn_without_tokens_is_counted_and_makes_no_experience() {
     let mut recorder = Recorder::new(RecorderLimits::default());
     let call = chat(json!([]));
-    ask(&mut recorder, &call, answer("a", &[1], vec![choice(&[], "")]));
+    ask(&mut recorder, &call, response("a", &[1], vec![choice(&[], "")]));
     assert_eq!(recorder.experiences(0), Ok(Vec::new()));
-    assert_eq!((recorder.counts().turns, recorder.counts().empty), (1, 1));
+    assert_eq!((recorder.counts().turns, recorder.counts().merged.empty), (1, 1));
 }
 
 #[test]
-fn log_probabilities_that_were_not_told_are_not_made_up() {
+fn missing_log_probabilities_stay_missing() {
     let mut recorder = Recorder::new(RecorderLimits::default());
-    let mut bare = choice(&[5], "");
-    bare.logprobs = None;
-    ask(&mut recorder, &chat(json!([])), answer("a", &[1], vec![bare]));
+    let mut without_logprobs = choice(&[5], "");
+    without_logprobs.logprobs = None;
+    ask(&mut recorder, &chat(json!([])), response("a", &[1], vec![without_logprobs]));
     assert_eq!(recorder.experiences(0).unwrap()[0].logprobs, None);
 }
 
 #[test]
-fn turns_are_written_and_read_to_the_last_bit() {
-    let mut said = choice(&[i32::MAX, -1, 0], "so");
-    said.logprobs = Some(vec![f32::NEG_INFINITY, -0.1, f32::MIN_POSITIVE]);
-    let answer = answer("a", &[1, 2], vec![said.clone(), said]);
-    let turns = Turn::of(&chat(json!([{"role": "user"}])), answer).unwrap();
+fn turns_are_serialized_exactly() {
+    let mut reply = choice(&[i32::MAX, -1, 0], "so");
+    reply.logprobs = Some(vec![f32::NEG_INFINITY, -0.1, f32::MIN_POSITIVE]);
+    let response = response("a", &[1, 2], vec![reply.clone(), reply]);
+    let turns = Turn::of(&chat(json!([{"role": "user"}])), response).unwrap();
     assert_eq!(turns[1].id, "a/1");
     let text = serde_json::to_string(&turns).unwrap();
     assert_eq!(serde_json::from_str::<Vec<Turn>>(&text).unwrap(), turns);

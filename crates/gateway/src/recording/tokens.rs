@@ -1,17 +1,15 @@
-//! Sequences of tokens, in blocks that sequences with the same beginning share.
+//! Token sequences in blocks that sequences with the same beginning share.
 
 use super::trie::{ROOT, Trie, TrieNode};
 
-/// How many tokens a block has. What is shared is shared in whole blocks.
+/// Tokens per block. Only whole blocks are shared.
 pub(super) const BLOCK: usize = 64;
 
-/// All tokens of a run.
 #[derive(Debug, Default)]
 pub(super) struct TokenBlocks {
     blocks: Trie<[i32]>,
 }
 
-/// A sequence of tokens.
 #[derive(Debug)]
 pub(super) struct Sequence {
     last: TrieNode,
@@ -20,19 +18,17 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// How many tokens it has.
     pub(super) fn len(&self) -> usize {
         self.length
     }
 
-    /// How many bytes it takes beside its blocks.
+    /// Memory besides the blocks.
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.rest)
     }
 }
 
 impl TokenBlocks {
-    /// Keeps a sequence.
     pub(super) fn keep(&mut self, tokens: &[i32]) -> Sequence {
         let blocks = tokens.chunks_exact(BLOCK);
         let rest = blocks.remainder().into();
@@ -40,7 +36,6 @@ impl TokenBlocks {
         Sequence { last, rest, length: tokens.len() }
     }
 
-    /// Returns the tokens of a sequence.
     pub(super) fn read(&self, sequence: &Sequence) -> Vec<i32> {
         let mut tokens = Vec::with_capacity(sequence.length);
         for node in self.blocks.path(sequence.last) {
@@ -50,18 +45,16 @@ impl TokenBlocks {
         tokens
     }
 
-    /// Returns a sequence for looking at its blocks one by one.
+    /// Returns a sequence with access to its blocks.
     pub(super) fn unfold<'a>(&'a self, sequence: &'a Sequence) -> Unfolded<'a> {
         Unfolded { path: self.blocks.path(sequence.last), tokens: self, rest: &sequence.rest }
     }
 
-    /// How many bytes the blocks take.
     pub(super) fn bytes(&self) -> usize {
         self.blocks.bytes()
     }
 }
 
-/// A sequence, and the places of its blocks.
 #[derive(Debug)]
 pub(super) struct Unfolded<'a> {
     path: Vec<TrieNode>,
@@ -70,12 +63,12 @@ pub(super) struct Unfolded<'a> {
 }
 
 impl<'a> Unfolded<'a> {
-    /// Where the first `blocks` blocks lead to.
+    /// Node of the first `blocks` blocks.
     pub(super) fn node(&self, blocks: usize) -> TrieNode {
         blocks.checked_sub(1).and_then(|last| self.path.get(last)).copied().unwrap_or(ROOT)
     }
 
-    /// The tokens after the first `blocks` blocks, up to one block of them.
+    /// Tokens after the first `blocks` blocks, at most one block.
     pub(super) fn after(&self, blocks: usize) -> &'a [i32] {
         match self.path.get(blocks) {
             Some(&node) => self.tokens.blocks.piece(node).unwrap_or_default(),
@@ -83,7 +76,7 @@ impl<'a> Unfolded<'a> {
         }
     }
 
-    /// Names the first `length` tokens: where their whole blocks lead to, and what follows.
+    /// Node of the whole blocks of the first `length` tokens, and the tokens that follow.
     pub(super) fn prefix(&self, length: usize) -> (TrieNode, &'a [i32]) {
         let blocks = length / BLOCK;
         let after = self.after(blocks);

@@ -1,28 +1,24 @@
-//! Sequences that begin alike, with their beginnings kept once.
-//!
-//! Every turn of a chat has all earlier turns in its prompt. Kept one by one they would take room
-//! that grows with the square of their number; as paths in a tree they take what is new of each.
+//! Trie of pieces. Every prompt of a chat contains all earlier turns: as paths of a trie they take
+//! memory for new content only, instead of quadratic memory.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
 
-/// A place in a tree: everything on the way to it.
+/// A node: the path to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct TrieNode(usize);
 
-/// Where every sequence begins.
 pub(super) const ROOT: TrieNode = TrieNode(0);
 
-/// What a place takes beside its content.
+/// Estimated memory of a node besides its content.
 const NODE_BYTES: usize = 64;
 
-/// A tree of pieces. The same pieces in the same order lead to the same place.
+/// Equal sequences of pieces lead to the same node.
 #[derive(Debug)]
 pub(super) struct Trie<T: ?Sized> {
-    /// The root has no entry: place `n` is at `n - 1`.
+    /// Node `n` is at `n - 1`; the root has no entry.
     pieces: Vec<(TrieNode, Box<T>)>,
-    /// Which places follow a place, by the hash of their piece. Of pieces with the same hash the
-    /// later ones are found under the numbers that follow it.
+    /// Children by the hash of their piece. Colliding pieces are at the following hashes.
     next: HashMap<(TrieNode, u64), TrieNode>,
     hasher: RandomState,
     bytes: usize,
@@ -38,7 +34,6 @@ impl<T: ?Sized + Hash + Eq> Trie<T>
 where
     for<'a> Box<T>: From<&'a T>,
 {
-    /// Returns the place that a piece leads to.
     pub(super) fn step(&mut self, from: TrieNode, piece: &T) -> TrieNode {
         let mut hash = self.hasher.hash_one(piece);
         while let Some(&found) = self.next.get(&(from, hash)) {
@@ -56,17 +51,15 @@ where
 }
 
 impl<T: ?Sized> Trie<T> {
-    /// The piece that leads to a place; none for the root.
     pub(super) fn piece(&self, node: TrieNode) -> Option<&T> {
         self.pieces.get(node.0.checked_sub(1)?).map(|(_, piece)| &**piece)
     }
 
-    /// The place before.
     pub(super) fn parent(&self, node: TrieNode) -> Option<TrieNode> {
         self.pieces.get(node.0.checked_sub(1)?).map(|(parent, _)| *parent)
     }
 
-    /// The places on the way to one, it included, the root not.
+    /// Nodes of the path, including the last, without the root.
     pub(super) fn path(&self, node: TrieNode) -> Vec<TrieNode> {
         let mut path = Vec::new();
         let mut node = node;
@@ -78,7 +71,6 @@ impl<T: ?Sized> Trie<T> {
         path
     }
 
-    /// How many bytes it takes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -1,61 +1,49 @@
-//! One turn: a prompt, and what the model said to it.
+//! Turns: a prompt and one completion.
 
 use rollway_experience::ModelVersions;
-use rollway_model_api::{ModelCall, ModelResponse, ResponseEnd};
+use rollway_model_api::{ModelCall, ModelResponse, ResponseChoice, ResponseEnd};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::RecordError;
 
-/// One choice of one answer, with everything that a trainer needs of it.
-///
-/// It can be written and read again with serde, to the last bit: arrays become base64 of their
-/// little-endian bytes.
+/// One choice of a response with everything that a trainer needs. Serialization is exact: arrays
+/// are base64 of their little-endian bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
-    /// What the client knows it by: the answer's id, and for choices after the first `/` and the
-    /// index of the choice.
+    /// The response id; of later choices followed by `/` and their index.
     pub id: String,
-    /// The name of the model.
     pub model: String,
-    /// The ids of the prompt's tokens.
     #[serde(with = "packed")]
     pub prompt: Vec<i32>,
-    /// The ids of the tokens that the model said.
     #[serde(with = "packed")]
     pub tokens: Vec<i32>,
-    /// The log-probability of each of them; empty if the server does not tell.
+    /// Empty: the server did not return them.
     #[serde(with = "packed")]
     pub logprobs: Vec<f32>,
-    /// Which version of the model said which of them.
     #[serde(with = "runs")]
     pub versions: ModelVersions,
-    /// Why the model stopped, as the server says.
     pub finish_reason: Option<String>,
-    /// Whether the client left before the end.
     pub aborted: bool,
-    /// The messages of the prompt, if it was a chat.
     pub messages: Option<Value>,
-    /// The tools that the model was offered.
     pub tools: Option<Value>,
-    /// What the model said: a message, or a text.
     pub reply: Value,
 }
 
 impl Turn {
-    /// Returns the turns of an answer that are worth keeping: all choices of a complete one, and of
-    /// an aborted one those with tokens.
-    pub fn of(call: &ModelCall, answer: ModelResponse) -> Result<Vec<Self>, RecordError> {
-        let is_aborted = answer.end == ResponseEnd::Aborted;
-        let ReturnedTokens { prompt, choices } =
-            match returned_tokens(answer.prompt, answer.choices, is_aborted) {
-                Some(told) => told,
-                None if is_aborted => return Ok(Vec::new()),
-                None => return Err(RecordError::NoTokens(answer.model)),
-            };
-        let turn = |(index, choice): (usize, rollway_model_api::ResponseChoice)| Self {
-            id: turn_id(&answer.id, index),
-            model: answer.model.clone(),
+    /// Returns the turns worth recording: all choices of a complete response, those with tokens of
+    /// an aborted one.
+    pub fn of(call: &ModelCall, response: ModelResponse) -> Result<Vec<Self>, RecordError> {
+        let is_aborted = response.end == ResponseEnd::Aborted;
+        let (prompt, choices) = match returned_tokens(response.prompt, response.choices, is_aborted)
+        {
+            Some(returned) => returned,
+            None if is_aborted => return Ok(Vec::new()),
+            None => return Err(RecordError::NoTokens(response.model)),
+        };
+        let turn = |(index, choice): (usize, ResponseChoice)| Self {
+            id: turn_id(&response.id, index),
+            model: response.model.clone(),
             prompt: prompt.clone(),
             tokens: choice.tokens.unwrap_or_default(),
             logprobs: choice.logprobs.unwrap_or_default(),
@@ -69,27 +57,22 @@ impl Turn {
         Ok(choices.into_iter().map(turn).collect())
     }
 
-    /// The log-probabilities, if the server tells them.
-    pub(super) fn told_logprobs(&self) -> Option<&[f32]> {
-        (self.logprobs.len() == self.tokens.len() || !self.logprobs.is_empty())
-            .then_some(&self.logprobs[..])
+    /// Returns the log-probabilities. `None`: the server did not return them.
+    pub(super) fn reported_logprobs(&self) -> Option<Vec<f32>> {
+        let is_reported = self.logprobs.len() == self.tokens.len() || !self.logprobs.is_empty();
+        is_reported.then(|| self.logprobs.clone())
     }
 }
 
-/// What a server has told of an answer.
-pub(super) struct ReturnedTokens {
-    /// The ids of the prompt's tokens.
-    pub(super) prompt: Vec<i32>,
-    /// The choices that are worth keeping, with their indices.
-    pub(super) choices: Vec<(usize, rollway_model_api::ResponseChoice)>,
-}
+type IndexedChoices = Vec<(usize, ResponseChoice)>;
 
-/// Returns what is worth keeping of an answer; none if the tokens were not told.
+/// Returns the prompt's token ids, and the choices worth recording with their indices. `None`: the
+/// server did not return token ids.
 pub(super) fn returned_tokens(
     prompt: Option<Vec<i32>>,
-    choices: Vec<rollway_model_api::ResponseChoice>,
+    choices: Vec<ResponseChoice>,
     is_aborted: bool,
-) -> Option<ReturnedTokens> {
+) -> Option<(Vec<i32>, IndexedChoices)> {
     let prompt = prompt?;
     let mut choices: Vec<_> = choices.into_iter().enumerate().collect();
     if is_aborted {
@@ -100,12 +83,11 @@ pub(super) fn returned_tokens(
     } else if choices.iter().any(|(_, choice)| choice.tokens.is_none()) {
         return None;
     }
-    Some(ReturnedTokens { prompt, choices })
+    Some((prompt, choices))
 }
 
-/// What the client knows a choice by.
-pub(super) fn turn_id(answer: &str, index: usize) -> String {
-    if index == 0 { answer.to_owned() } else { format!("{answer}/{index}") }
+pub(super) fn turn_id(response: &str, index: usize) -> String {
+    if index == 0 { response.to_owned() } else { format!("{response}/{index}") }
 }
 
 /// Arrays as base64 of their bytes.

@@ -1,19 +1,19 @@
-//! The turns of a run, in little room.
+//! Turns of a run, stored compactly.
 
 use rollway_model_api::ResponseChoice;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::RecordError;
 use super::merge_plan::MARKS_BYTES;
 use super::tokens::{Sequence, TokenBlocks};
 use super::trie::{ROOT, Trie, TrieNode};
-use super::{RecordError, Turn};
 
-/// What a turn takes beside its content.
+/// Estimated memory of a turn besides its content.
 const TURN_BYTES: usize = size_of::<Option<StoredTurn>>() + MARKS_BYTES;
 
-/// Turns by their numbers, which are given in the order in which the turns come in.
+/// Turns by number, in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct TurnTable {
     pub(super) tokens: TokenBlocks,
@@ -22,53 +22,45 @@ pub(super) struct TurnTable {
     bytes: usize,
 }
 
-/// What a call said beside its prompt's tokens.
+/// Messages and tools of a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TurnContent {
-    /// Where its messages lead to.
     pub(super) messages: Option<TrieNode>,
-    /// Its tools, as one text.
     pub(super) tools: Option<TrieNode>,
 }
 
-/// Which answer a turn is of.
 #[derive(Debug)]
 pub(super) struct TurnOrigin<'a> {
-    /// What the client knows the turn by.
     pub(super) id: String,
-    /// The name of the model.
     pub(super) model: &'a str,
-    /// Whether the client left before the end.
     pub(super) aborted: bool,
 }
 
-/// A turn that is kept.
 #[derive(Debug)]
 pub(super) struct StoredTurn {
     pub(super) id: String,
     pub(super) model: String,
-    /// Prompt and response.
+    /// Prompt and completion.
     pub(super) sequence: Sequence,
-    /// How many tokens are the prompt.
+    /// Number of prompt tokens.
     pub(super) prompt: usize,
     pub(super) logprobs: Option<Box<[f32]>>,
     pub(super) versions: rollway_experience::ModelVersions,
     pub(super) finish_reason: Option<String>,
     pub(super) aborted: bool,
-    pub(super) said: TurnContent,
-    /// A message or a text, as JSON.
+    pub(super) content: TurnContent,
+    /// Message or text as JSON.
     pub(super) reply: Box<str>,
 }
 
 impl StoredTurn {
-    /// How many tokens the model said.
+    /// Number of completion tokens.
     pub(super) fn response(&self) -> usize {
         self.sequence.len() - self.prompt
     }
 }
 
 impl TurnTable {
-    /// Keeps what a call said.
     pub(super) fn add_content(
         &mut self,
         messages: Option<&Value>,
@@ -87,11 +79,10 @@ impl TurnTable {
         Ok(TurnContent { messages, tools })
     }
 
-    /// Keeps a turn and returns its number.
     pub(super) fn push(
         &mut self,
         origin: TurnOrigin<'_>,
-        said: TurnContent,
+        content: TurnContent,
         prompt: &[i32],
         choice: ResponseChoice,
     ) -> Result<usize, RecordError> {
@@ -107,7 +98,7 @@ impl TurnTable {
             versions: choice.versions,
             finish_reason: choice.finish_reason,
             aborted: origin.aborted,
-            said,
+            content,
             reply: choice.reply.to_string().into(),
         };
         self.bytes += bytes(&stored) + TURN_BYTES;
@@ -115,54 +106,26 @@ impl TurnTable {
         Ok(self.turns.len() - 1)
     }
 
-    /// Takes a turn away. Its number is not used again.
+    /// Removes a turn. Its number is not reused.
     pub(super) fn remove(&mut self, number: usize) {
         if let Some(removed) = self.turns.get_mut(number).and_then(Option::take) {
             self.bytes -= bytes(&removed);
         }
     }
 
-    /// Returns a turn, unless it was taken away.
     pub(super) fn get(&self, number: usize) -> Option<&StoredTurn> {
         self.turns.get(number)?.as_ref()
     }
 
-    /// How many numbers were given.
     pub(super) fn len(&self) -> usize {
         self.turns.len()
     }
 
-    /// How many bytes are taken. Beginnings that a removed turn has shared stay counted: they are
-    /// still there.
+    /// Memory. Beginnings shared with removed turns stay counted, since they stay in memory.
     pub(super) fn bytes(&self) -> usize {
         self.bytes + self.tokens.bytes() + self.texts.bytes()
     }
 
-    /// Returns a turn with everything it has in common with others.
-    pub(super) fn turn(&self, number: usize) -> Option<Turn> {
-        let stored = self.get(number)?;
-        let mut prompt = self.tokens.read(&stored.sequence);
-        let tokens = prompt.split_off(stored.prompt);
-        let tools = stored.said.tools.and_then(|node| self.texts.piece(node)).map(value);
-        Some(Turn {
-            id: stored.id.clone(),
-            model: stored.model.clone(),
-            prompt,
-            tokens,
-            logprobs: stored.logprobs.as_deref().unwrap_or_default().to_vec(),
-            versions: stored.versions.clone(),
-            finish_reason: stored.finish_reason.clone(),
-            aborted: stored.aborted,
-            messages: stored.said.messages.map(|node| {
-                let path = self.texts.path(node);
-                path.into_iter().filter_map(|node| self.texts.piece(node)).map(value).collect()
-            }),
-            tools,
-            reply: value(&stored.reply),
-        })
-    }
-
-    /// Whether a text is a message of the model.
     pub(super) fn is_assistant(&self, node: TrieNode) -> bool {
         #[derive(Deserialize)]
         struct StoredMessage<'a> {
@@ -176,19 +139,18 @@ impl TurnTable {
     }
 }
 
-/// Reads a text that was written from a value.
 pub(super) fn value(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_default()
 }
 
-/// Checks that what is told of a turn fits together.
+/// Checks that the parts of a turn are consistent.
 fn check(
     prompt: &[i32],
     tokens: &[i32],
     logprobs: Option<&[f32]>,
     versions: u64,
 ) -> Result<(), RecordError> {
-    let misread = |what: String| Err(RecordError::Misread(what));
+    let misread = |problem: String| Err(RecordError::Misread(problem));
     if prompt.is_empty() {
         return misread("its prompt has no tokens".to_owned());
     }
@@ -204,7 +166,7 @@ fn check(
     Ok(())
 }
 
-/// How many bytes a turn takes beside what it may share.
+/// Memory of a turn besides shared parts.
 fn bytes(turn: &StoredTurn) -> usize {
     turn.id.len()
         + turn.model.len()

@@ -1,4 +1,4 @@
-//! The file of the database: one process at a time, the tables in it, and how it is written.
+//! Database file: lock, schema and connection.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,10 +8,9 @@ use rusqlite::Connection;
 
 use super::store::StoreError;
 
-/// How many prepared statements the connection keeps; there are fewer.
+/// Size of the cache of prepared statements; there are fewer.
 const STATEMENTS: usize = 64;
 
-/// The tables. Which row means what, `tables.rs` says.
 pub(super) const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS proxy_state (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS proxy_history (
@@ -46,12 +45,11 @@ CREATE TABLE IF NOT EXISTS proxy_step (
     metrics TEXT
 );";
 
-/// Says what went wrong with a file.
 pub(super) fn failed(path: &Path, error: &dyn std::fmt::Display) -> StoreError {
     StoreError::Failed { path: path.display().to_string(), message: error.to_string() }
 }
 
-/// Opens the database: a write-ahead log, which is on the disk when a transaction has ended.
+/// Opens the database with a write-ahead log that is synced by every commit.
 pub(super) fn prepare(path: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(Duration::from_secs(10))?;

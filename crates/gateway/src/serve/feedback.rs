@@ -1,54 +1,46 @@
-//! Feedback: what agents say about the answers that they got.
+//! Feedback of agents on responses.
 
 use rollway_experience::IdPart;
 use serde_json::{Map, Value, json};
 
 use rollway_model_api::{CallError, ErrorKind};
 
-/// How many message ids one feedback may name.
 const MAX_IDS: usize = 65_536;
 
-/// The longest name of a message or a task, in bytes.
 const MAX_NAME_BYTES: usize = 512;
 
-/// A reward for answers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Feedback {
-    /// How good it was; finite.
+    /// Finite.
     pub reward: f64,
-    /// Which answers, or choices of them. No name stands there twice.
+    /// Ids of responses or choices, without duplicates.
     pub msg_ids: Vec<String>,
     pub task: IdPart,
-    /// The run of the task.
     pub run: u64,
 }
 
-/// What became of feedback. Numbers are of choices.
+/// Result of feedback, in numbers of choices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeedbackReceipt {
-    /// Choices that have it now, and wait for a commit.
+    /// Choices that have it now, queued for a commit.
     pub accepted: u64,
-    /// Choices that had feedback before, and keep that.
+    /// Choices that had feedback before, which stays.
     pub already: u64,
-    /// Names that nothing recorded has, or nothing that is still kept.
+    /// Ids without a stored choice.
     pub unknown: Vec<String>,
 }
 
-/// What becomes of feedback.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FeedbackOutcome {
     Taken(FeedbackReceipt),
-    /// So much waits for a commit that no more is taken.
+    /// Too many bytes wait for a commit.
     Full {
-        /// How many bytes wait.
         bytes: u64,
-        /// How many may.
         limit: u64,
     },
 }
 
 impl Feedback {
-    /// Reads the body of a request.
     pub fn parse(body: &[u8]) -> Result<Self, CallError> {
         let body: Value = serde_json::from_slice(body).map_err(|error| {
             CallError::new(ErrorKind::InvalidRequest, format!("the body is no JSON: {error}"))
@@ -67,7 +59,7 @@ impl Feedback {
 }
 
 impl FeedbackReceipt {
-    /// The status code: 200 if every name was known, 404 if none was, 207 for something between.
+    /// 200 if every id was known, 404 if none was, else 207.
     pub fn status(&self) -> u16 {
         match (self.unknown.is_empty(), self.accepted + self.already) {
             (true, _) => 200,
@@ -76,7 +68,6 @@ impl FeedbackReceipt {
         }
     }
 
-    /// The body of the answer.
     pub fn body(&self) -> Value {
         let status = match self.status() {
             200 if self.accepted == 0 => "already",
@@ -100,8 +91,8 @@ impl FeedbackReceipt {
     }
 }
 
-fn wrong(field: &str, what: &str) -> CallError {
-    CallError::new(ErrorKind::InvalidRequest, format!("`{field}` {what}")).at(field)
+fn wrong(field: &str, expected: &str) -> CallError {
+    CallError::new(ErrorKind::InvalidRequest, format!("`{field}` {expected}")).at(field)
 }
 
 fn reward(fields: &Map<String, Value>) -> Result<f64, CallError> {
@@ -111,9 +102,9 @@ fn reward(fields: &Map<String, Value>) -> Result<f64, CallError> {
 }
 
 fn msg_ids(fields: &Map<String, Value>) -> Result<Vec<String>, CallError> {
-    let what = "is a list of the ids of answers, and not empty";
+    let expected = "is a list of the ids of answers, and not empty";
     let list = fields.get("msg_ids").and_then(Value::as_array);
-    let list = list.filter(|list| !list.is_empty()).ok_or_else(|| wrong("msg_ids", what))?;
+    let list = list.filter(|list| !list.is_empty()).ok_or_else(|| wrong("msg_ids", expected))?;
     if list.len() > MAX_IDS {
         return Err(wrong("msg_ids", &format!("has more than {MAX_IDS} ids, which is the limit")));
     }
@@ -133,14 +124,16 @@ fn msg_ids(fields: &Map<String, Value>) -> Result<Vec<String>, CallError> {
 }
 
 fn task(fields: &Map<String, Value>) -> Result<IdPart, CallError> {
-    let what =
+    let expected =
         format!("is the name of the task: a text of 1 to {MAX_NAME_BYTES} bytes, or an integer");
     match fields.get("task_id") {
         None => Err(wrong("task_id", "is missing: the name of the task, a text or an integer")),
         Some(Value::String(text)) if !text.is_empty() && text.len() <= MAX_NAME_BYTES => {
             Ok(IdPart::Text(text.clone()))
         }
-        Some(value) => value.as_i64().map(IdPart::Number).ok_or_else(|| wrong("task_id", &what)),
+        Some(value) => {
+            value.as_i64().map(IdPart::Number).ok_or_else(|| wrong("task_id", &expected))
+        }
     }
 }
 
@@ -163,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn feedback_is_read_and_each_mistake_is_named() {
+    fn feedback_is_parsed_and_errors_name_their_field() {
         let good = br#"{"reward": 1, "msg_ids": ["a", "b", "a"], "task_id": 7, "run_id": 2}"#;
         let feedback = Feedback::parse(good).unwrap();
         let msg_ids = vec!["a".to_owned(), "b".to_owned()];
@@ -184,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_says_whether_something_was_missing() {
+    fn the_status_depends_on_unknown_ids() {
         let receipt = |accepted, already, unknown: &[&str]| {
             let unknown = unknown.iter().map(|id| (*id).to_owned()).collect();
             FeedbackReceipt { accepted, already, unknown }.status()

@@ -1,8 +1,8 @@
-//! What is in the database, and every statement about it. Whoever calls has begun a transaction.
+//! Content of the database and all SQL statements. Callers have begun a transaction.
 //!
-//! A recorded choice is a row of `proxy_history`: first without feedback, then queued, then
-//! committed, when only its name is left. Feedback is a row of `proxy_feedback` until its step is
-//! done; a step is a row of `proxy_step`. `proxy_state` holds what the file is called and counts.
+//! A recorded choice is a row of `proxy_history`: without feedback, then queued, then committed,
+//! when only its id is left. Feedback is a row of `proxy_feedback` until its step is done; a step
+//! is a row of `proxy_step`. `proxy_state` has the name of the store and counters.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,33 +12,30 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rollway_base::FileLock;
 use rollway_base::Secret;
 use rollway_experience::IdPart;
-use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
+use rusqlite::{Connection, OptionalExtension, Row as SqlRow, ToSql, params};
 
 use super::database::{SCHEMA, failed, lock, prepare};
 use super::feedback::{Feedback, FeedbackOutcome, FeedbackReceipt};
 use super::store::{ServeStoreCounts, ServeStoreOptions, StoreError};
 use crate::recording::Turn;
 
-/// The layout that this version reads and writes.
 const LAYOUT: u64 = 1;
 
 /// A choice without feedback.
 const RECORDED: u8 = 0;
 /// A choice with feedback that is not committed.
 const QUEUED: u8 = 1;
-/// A choice that is with the trainer. Nothing but its name is left.
+/// A choice that was delivered to the trainer; only its id is left.
 const COMMITTED: u8 = 2;
 
-/// How many steps that are done are remembered, for people who look.
+/// Number of finished steps that are kept for inspection.
 const STEPS_KEPT: u64 = 1000;
 
-/// How many rows are removed with one transaction, so that no answer waits long for it.
+/// Maximum number of rows removed per transaction.
 const MAX_PRUNED_ROWS: u64 = 1000;
 
-/// How often old rows are looked for.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A choice on its way into the database.
 #[derive(Debug)]
 pub(super) struct TurnRow {
     answer: String,
@@ -59,21 +56,19 @@ impl TurnRow {
     }
 }
 
-/// Returns the answer and the choice that an id names; none if it names an answer alone.
+/// Splits an id into response and choice. `None`: it names a response.
 fn split(id: &str) -> Option<(&str, u64)> {
     let (answer, choice) = id.rsplit_once('/')?;
     Some((answer, choice.parse().ok()?))
 }
 
-/// A step that is to be delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fixed {
     pub(super) step: u64,
-    /// What the step is called among those of all stores that ever were.
+    /// Unique among the steps of all stores.
     pub(super) key: String,
 }
 
-/// One feedback of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Member {
     pub(super) id: u64,
@@ -82,7 +77,6 @@ pub(super) struct Member {
     pub(super) run: u64,
 }
 
-/// What became of a step.
 #[derive(Clone, Debug)]
 pub(super) struct CommittedRow {
     pub(super) step: u64,
@@ -90,33 +84,18 @@ pub(super) struct CommittedRow {
     pub(super) metrics: String,
 }
 
-/// How much there is, reckoned once and then kept up to date.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct TurnTotals {
-    counts: ServeStoreCounts,
-    queued_bytes: u64,
-}
-
-impl TurnTotals {
-    pub(super) fn counts(self) -> ServeStoreCounts {
-        self.counts
-    }
-}
-
-/// The open database.
 #[derive(Debug)]
 pub(super) struct Tables {
     connection: Connection,
     options: ServeStoreOptions,
-    /// What the file is called among all that ever were.
+    /// Unique name of the store.
     name: String,
-    totals: TurnTotals,
+    totals: ServeStoreCounts,
     pruned: Option<Instant>,
     _lock: FileLock,
 }
 
 impl Tables {
-    /// Opens the file, or makes it.
     pub(super) fn open(options: &ServeStoreOptions) -> Result<Self, StoreError> {
         let path = &options.path;
         let fail = |error: &dyn std::fmt::Display| failed(path, error);
@@ -130,7 +109,7 @@ impl Tables {
             connection,
             options: options.clone(),
             name: new_name.reveal()[..16].to_owned(),
-            totals: TurnTotals::default(),
+            totals: ServeStoreCounts::default(),
             pruned: None,
             _lock: lock,
         };
@@ -140,10 +119,9 @@ impl Tables {
         Ok(tables)
     }
 
-    /// Makes the tables, or reads what there is.
     fn restore(&mut self) -> Result<(), StoreError> {
         let name = self.name.clone();
-        self.totals = self.done(|c| {
+        self.totals = self.execute(|c| {
             c.execute_batch(SCHEMA)?;
             let put = "INSERT INTO proxy_state VALUES (?1, ?2) ON CONFLICT DO NOTHING";
             c.execute(put, params!["layout", LAYOUT])?;
@@ -152,72 +130,61 @@ impl Tables {
             let of_state = |what: &str, state: u8| {
                 number(&format!("SELECT {what} FROM proxy_history WHERE state = {state}"))
             };
-            let state = |name: &str| {
-                let sql = "SELECT value FROM proxy_state WHERE name = ?1";
-                c.query_row(sql, [name], |row| row.get::<_, u64>(0)).optional()
-            };
-            Ok(TurnTotals {
-                counts: ServeStoreCounts {
-                    recorded: c
-                        .query_row(
-                            "SELECT seq FROM sqlite_sequence WHERE name = 'proxy_history'",
-                            [],
-                            |row| row.get(0),
-                        )
-                        .optional()?
-                        .unwrap_or(0),
-                    ready: of_state("count(*)", QUEUED)?.unwrap_or(0),
-                    step: number("SELECT max(step) FROM proxy_step WHERE done_at IS NOT NULL")?
-                        .unwrap_or(0),
-                    forgotten: state("forgotten")?.unwrap_or(0),
-                    expired: state("expired")?.unwrap_or(0),
-                    rows: number("SELECT count(*) FROM proxy_history")?.unwrap_or(0),
-                    bytes: of_state("sum(bytes)", RECORDED)?.unwrap_or(0),
-                },
+            let value = "SELECT value FROM proxy_state WHERE name = ?1";
+            let state =
+                |name: &str| c.query_row(value, [name], |row| row.get::<_, u64>(0)).optional();
+            let recorded = "SELECT seq FROM sqlite_sequence WHERE name = 'proxy_history'";
+            Ok(ServeStoreCounts {
+                recorded: c.query_row(recorded, [], |row| row.get(0)).optional()?.unwrap_or(0),
+                ready: of_state("count(*)", QUEUED)?.unwrap_or(0),
+                step: number("SELECT max(step) FROM proxy_step WHERE done_at IS NOT NULL")?
+                    .unwrap_or(0),
+                forgotten: state("forgotten")?.unwrap_or(0),
+                expired: state("expired")?.unwrap_or(0),
+                rows: number("SELECT count(*) FROM proxy_history")?.unwrap_or(0),
+                bytes: of_state("sum(bytes)", RECORDED)?.unwrap_or(0),
                 queued_bytes: of_state("sum(bytes)", QUEUED)?.unwrap_or(0),
             })
         })?;
-        let (layout, name) = self.done(|c| {
+        let (layout, name) = self.execute(|c| {
             let get = "SELECT value FROM proxy_state WHERE name = ?1";
             let layout: u64 = c.query_row(get, ["layout"], |row| row.get(0))?;
             Ok((layout, c.query_row(get, ["name"], |row| row.get(0))?))
         })?;
         if layout != LAYOUT {
-            let message = format!("its layout is {layout}, and this version knows {LAYOUT}");
+            let message = format!("unsupported layout {layout}; this version supports {LAYOUT}");
             return Err(failed(&self.options.path, &message));
         }
         self.name = name;
         Ok(())
     }
 
-    pub(super) fn totals(&self) -> TurnTotals {
+    pub(super) fn totals(&self) -> ServeStoreCounts {
         self.totals
     }
 
     pub(super) fn begin(&self) -> Result<(), StoreError> {
-        self.done(|c| c.execute_batch("BEGIN IMMEDIATE"))
+        self.execute(|c| c.execute_batch("BEGIN IMMEDIATE"))
     }
 
     pub(super) fn commit(&self) -> Result<(), StoreError> {
-        self.done(|c| c.execute_batch("COMMIT"))
+        self.execute(|c| c.execute_batch("COMMIT"))
     }
 
-    /// Takes back everything since the beginning of the transaction.
-    pub(super) fn roll_back(&mut self, before: TurnTotals) {
+    pub(super) fn roll_back(&mut self, before: ServeStoreCounts) {
         self.totals = before;
-        // Some errors end the transaction by themselves.
+        // Some errors end the transaction themselves.
         if !self.connection.is_autocommit()
-            && let Err(error) = self.done(|c| c.execute_batch("ROLLBACK"))
+            && let Err(error) = self.execute(|c| c.execute_batch("ROLLBACK"))
         {
-            tracing::error!(%error, "a transaction of the history was not taken back");
+            tracing::error!(%error, "cannot roll back a transaction of the turn store");
         }
     }
 
-    /// Keeps choices.
     pub(super) fn keep(&mut self, rows: &[TurnRow]) -> Result<(), StoreError> {
         for row in rows {
             let bytes = row.turn.len() as u64;
-            let kept = self.done(|c| {
+            let kept = self.execute(|c| {
                 c.prepare_cached(
                     "INSERT INTO proxy_history
                         (answer_id, choice, model, recorded_at, state, bytes, turn)
@@ -234,7 +201,7 @@ impl Tables {
                 ])
             })?;
             if kept > 0 {
-                let counts = &mut self.totals.counts;
+                let counts = &mut self.totals;
                 counts.recorded += 1;
                 counts.rows += 1;
                 counts.bytes += bytes;
@@ -243,7 +210,6 @@ impl Tables {
         Ok(())
     }
 
-    /// Gives choices their reward.
     pub(super) fn feedback(&mut self, feedback: &Feedback) -> Result<FeedbackOutcome, StoreError> {
         let (queued, limit) = (self.totals.queued_bytes, self.options.max_queued_bytes);
         if queued >= limit {
@@ -258,7 +224,7 @@ impl Tables {
             }
             for choice in found {
                 match choice.state {
-                    // It may be named twice: alone, and with its answer.
+                    // It may be named twice: alone, and with its response.
                     RECORDED => drop(fresh.insert(choice.id, choice.bytes)),
                     _ => receipt.already += 1,
                 }
@@ -271,12 +237,12 @@ impl Tables {
         Ok(FeedbackOutcome::Taken(receipt))
     }
 
-    /// Returns the choices that an id names: a choice, or all of an answer.
+    /// Returns the choices of an id: one choice, or all of a response.
     fn find(&self, id: &str) -> Result<Vec<StoredChoice>, StoreError> {
         let choice = |row: &SqlRow<'_>| {
             Ok(StoredChoice { id: row.get(0)?, state: row.get(1)?, bytes: row.get(2)? })
         };
-        self.done(|c| {
+        self.execute(|c| {
             let sql = "SELECT id, state, bytes FROM proxy_history WHERE answer_id = ?1 ORDER BY id";
             let mut of_answer = c.prepare_cached(sql)?;
             let all = of_answer.query_map([id], choice)?;
@@ -295,39 +261,36 @@ impl Tables {
         feedback: &Feedback,
         choices: &BTreeMap<u64, u64>,
     ) -> Result<(), StoreError> {
-        self.done(|c| {
+        self.execute(|c| {
             let sql = "INSERT INTO proxy_feedback (reward, task, run, given_at)
                 VALUES (?1, ?2, ?3, ?4)";
             let mut insert = c.prepare_cached(sql)?;
-            let number = match &feedback.task {
-                IdPart::Number(task) => {
-                    insert.insert(params![feedback.reward, task, feedback.run, now()])?
-                }
-                IdPart::Text(task) => {
-                    insert.insert(params![feedback.reward, task, feedback.run, now()])?
-                }
+            let task: &dyn ToSql = match &feedback.task {
+                IdPart::Number(task) => task,
+                IdPart::Text(task) => task,
             };
+            let number = insert.insert(params![feedback.reward, task, feedback.run, now()])?;
             let sql = "UPDATE proxy_history SET state = ?1, feedback = ?2 WHERE id = ?3";
             let mut update = c.prepare_cached(sql)?;
             choices.keys().try_for_each(|id| update.execute(params![QUEUED, number, id]).map(drop))
         })?;
         let bytes: u64 = choices.values().sum();
         self.totals.queued_bytes += bytes;
-        self.totals.counts.bytes = self.totals.counts.bytes.saturating_sub(bytes);
-        self.totals.counts.ready += choices.len() as u64;
+        self.totals.bytes = self.totals.bytes.saturating_sub(bytes);
+        self.totals.ready += choices.len() as u64;
         Ok(())
     }
 
-    /// Returns the step that was begun and is not done.
+    /// Returns the step that is fixed but not finished.
     pub(super) fn begun(&self) -> Result<Option<Fixed>, StoreError> {
         let sql = "SELECT step FROM proxy_step WHERE done_at IS NULL ORDER BY step";
-        let step = self.done(|c| c.query_row(sql, [], |row| row.get::<_, u64>(0)).optional())?;
+        let step = self.execute(|c| c.query_row(sql, [], |row| row.get::<_, u64>(0)).optional())?;
         Ok(step.map(|step| self.fixed(step)))
     }
 
-    /// Makes a step of all feedback that waits.
+    /// Fixes a step with all queued feedback.
     pub(super) fn fix(&mut self) -> Result<Option<Fixed>, StoreError> {
-        let step = self.done(|c| {
+        let step = self.execute(|c| {
             let waits = "SELECT EXISTS (SELECT 1 FROM proxy_feedback WHERE step IS NULL)";
             if !c.query_row(waits, [], |row| row.get::<_, bool>(0))? {
                 return Ok(None);
@@ -346,9 +309,8 @@ impl Tables {
         Fixed { step, key: format!("{}/{step}", self.name) }
     }
 
-    /// Returns the feedback of a step, in the order in which it was given.
     pub(super) fn members(&mut self, step: u64) -> Result<Vec<Member>, StoreError> {
-        self.done(|c| {
+        self.execute(|c| {
             let sql = "SELECT id, reward, task, run FROM proxy_feedback
                 WHERE step = ?1 ORDER BY id";
             let member = |row: &SqlRow<'_>| {
@@ -362,19 +324,18 @@ impl Tables {
         })
     }
 
-    /// Returns the turns of a feedback, in the order in which they were recorded.
     pub(super) fn turns(&mut self, feedback: u64) -> Result<Vec<Vec<u8>>, StoreError> {
-        self.done(|c| {
+        self.execute(|c| {
             let sql = "SELECT turn FROM proxy_history
                 WHERE feedback = ?1 AND turn IS NOT NULL ORDER BY id";
             c.prepare_cached(sql)?.query_map([feedback], |row| row.get(0))?.collect()
         })
     }
 
-    /// A step is with the trainer. What it was made of is not needed any more.
-    pub(super) fn settle(&mut self, done: &CommittedRow) -> Result<(), StoreError> {
-        let CommittedRow { step, experiences, metrics } = done;
-        let settled = self.done(|c| {
+    /// Marks a step as done, and drops its content.
+    pub(super) fn settle(&mut self, execute: &CommittedRow) -> Result<(), StoreError> {
+        let CommittedRow { step, experiences, metrics } = execute;
+        let settled = self.execute(|c| {
             let sql = "UPDATE proxy_step SET done_at = ?1, experiences = ?2, metrics = ?3
                 WHERE step = ?4 AND done_at IS NULL";
             if c.execute(sql, params![now(), experiences, metrics, step])? == 0 {
@@ -395,23 +356,23 @@ impl Tables {
         })?;
         if let Some((turns, bytes)) = settled {
             self.totals.queued_bytes = self.totals.queued_bytes.saturating_sub(bytes);
-            let counts = &mut self.totals.counts;
+            let counts = &mut self.totals;
             counts.ready = counts.ready.saturating_sub(turns);
             counts.step = counts.step.max(*step);
         }
         Ok(())
     }
 
-    /// Removes what is beyond the bounds, the oldest first: names of what was committed before what
-    /// nobody gave feedback for. What waits for a commit is not touched.
+    /// Removes rows beyond the limits, oldest first: ids of committed choices, then choices without
+    /// feedback. Queued choices stay.
     pub(super) fn prune(&mut self) -> Result<(), StoreError> {
-        let ServeStoreCounts { rows, bytes, .. } = self.totals.counts;
+        let ServeStoreCounts { rows, bytes, .. } = self.totals;
         let over = rows.saturating_sub(self.options.max_rows);
         if over > 0 {
             let removed = self.remove(COMMITTED, over, None)?;
             self.remove(RECORDED, over - removed.min(over), None)?;
         }
-        while self.totals.counts.bytes > self.options.max_bytes {
+        while self.totals.bytes > self.options.max_bytes {
             if self.remove(RECORDED, 1, None)? == 0 {
                 break;
             }
@@ -427,15 +388,15 @@ impl Tables {
         Ok(())
     }
 
-    /// Removes the oldest rows of a state, and returns how many.
+    /// Removes the oldest rows of a state, and returns their number.
     fn remove(&mut self, state: u8, most: u64, before: Option<u64>) -> Result<u64, StoreError> {
         let before = before.unwrap_or(i64::MAX as u64);
         let most = most.min(MAX_PRUNED_ROWS);
-        let (name, removed) = (if state == COMMITTED { "forgotten" } else { "expired" }, most);
-        if removed == 0 {
+        if most == 0 {
             return Ok(0);
         }
-        let sizes = self.done(|c| {
+        let name = if state == COMMITTED { "forgotten" } else { "expired" };
+        let sizes = self.execute(|c| {
             let sql = "SELECT id, bytes FROM proxy_history
                 WHERE state = ?1 AND recorded_at < ?2 ORDER BY id LIMIT ?3";
             let pair = |row: &SqlRow<'_>| Ok((row.get::<_, u64>(0)?, row.get::<_, u64>(1)?));
@@ -455,7 +416,7 @@ impl Tables {
             Ok(rows)
         })?;
         let count = sizes.len() as u64;
-        let counts = &mut self.totals.counts;
+        let counts = &mut self.totals;
         counts.rows = counts.rows.saturating_sub(count);
         if state == COMMITTED {
             counts.forgotten += count;
@@ -467,7 +428,7 @@ impl Tables {
         Ok(count)
     }
 
-    fn done<T>(
+    fn execute<T>(
         &self,
         act: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
@@ -475,7 +436,6 @@ impl Tables {
     }
 }
 
-/// A choice that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StoredChoice {
     id: u64,
@@ -483,7 +443,6 @@ struct StoredChoice {
     bytes: u64,
 }
 
-/// Milliseconds since 1970.
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

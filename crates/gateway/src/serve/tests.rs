@@ -1,4 +1,4 @@
-//! What serve mode promises, through its public face.
+//! Guarantees of serve mode through its public API.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::*;
 
-/// A trainer that can be told to fail, before or after it has taken what it was given.
+/// A trainer that can fail before or after it has taken a step.
 #[derive(Debug, Default)]
 struct Trainer {
     taken: Mutex<BTreeMap<String, Vec<Experience>>>,
@@ -72,12 +72,12 @@ fn receipt(accepted: u64, already: u64, unknown: &[&str]) -> FeedbackOutcome {
     FeedbackOutcome::Taken(FeedbackReceipt { accepted, already, unknown })
 }
 
-struct Bench {
+struct StoreFixture {
     folder: tempfile::TempDir,
     trainer: Arc<Trainer>,
 }
 
-impl Bench {
+impl StoreFixture {
     fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap(), trainer: Arc::default() }
     }
@@ -90,7 +90,7 @@ impl Bench {
         self.open_with(self.options()).await
     }
 
-    /// Opens the history. One that was dropped just now is let go of by its thread first.
+    /// Opens the store; waits for the thread of a dropped one.
     async fn open_with(&self, options: ServeStoreOptions) -> ServeMode {
         loop {
             let committer = Arc::clone(&self.trainer) as Arc<dyn Committer>;
@@ -104,8 +104,8 @@ impl Bench {
 
 #[tokio::test]
 async fn feedback_counts_once_and_a_commit_brings_it_to_the_trainer_once() {
-    let bench = Bench::new();
-    let serve = bench.open().await;
+    let fixture = StoreFixture::new();
+    let serve = fixture.open().await;
     serve.keep(&[turn("a", &[1, 2], &[3]), turn("a/1", &[1, 2], &[4])]).await.unwrap();
     serve.keep(&[turn("b", &[9], &[8])]).await.unwrap();
 
@@ -124,20 +124,20 @@ async fn feedback_counts_once_and_a_commit_brings_it_to_the_trainer_once() {
     let late = serve.feedback(feedback(&["a", "b"], 0.0, "late", 0)).await.unwrap();
     assert_eq!(late, receipt(0, 3, &[]));
 
-    let mut all = bench.trainer.all();
+    let mut all = fixture.trainer.all();
     all.sort_by_key(|one| one.tokens.to_vec());
-    let told: Vec<_> = all.iter().map(|one| (one.eid.rid(), one.reward)).collect();
+    let labels: Vec<_> = all.iter().map(|one| (one.eid.rid(), one.reward)).collect();
     let first = ("1/task/2".to_owned(), Some(1.0));
-    assert_eq!(told, [first.clone(), first, ("1/7/0".to_owned(), Some(0.5))]);
+    assert_eq!(labels, [first.clone(), first, ("1/7/0".to_owned(), Some(0.5))]);
     let mut names: Vec<String> = all.iter().map(|one| one.eid.uid()).collect();
     names.dedup();
     assert_eq!(names.len(), 3, "{names:?}");
 }
 
 #[tokio::test]
-async fn one_choice_of_an_answer_can_be_meant() {
-    let bench = Bench::new();
-    let serve = bench.open().await;
+async fn feedback_can_name_one_choice() {
+    let fixture = StoreFixture::new();
+    let serve = fixture.open().await;
     serve.keep(&[turn("a", &[1], &[3]), turn("a/1", &[1], &[4])]).await.unwrap();
     let first = serve.feedback(feedback(&["a/0"], 1.0, "t", 0)).await.unwrap();
     assert_eq!(first, receipt(1, 0, &[]));
@@ -147,13 +147,13 @@ async fn one_choice_of_an_answer_can_be_meant() {
 
 #[tokio::test]
 async fn turns_of_one_feedback_become_one_conversation() {
-    let bench = Bench::new();
-    let serve = bench.open().await;
+    let fixture = StoreFixture::new();
+    let serve = fixture.open().await;
     serve.keep(&[turn("a", &[1, 2], &[3])]).await.unwrap();
     serve.keep(&[turn("b", &[1, 2, 3, 4], &[5, 6])]).await.unwrap();
     serve.feedback(feedback(&["b", "a"], 1.0, "t", 0)).await.unwrap();
     assert_eq!(serve.commit().await.unwrap().experiences, 1);
-    let all = bench.trainer.all();
+    let all = fixture.trainer.all();
     assert_eq!(all[0].tokens.to_vec(), [1, 2, 3, 4, 5, 6]);
     let mask = all[0].action_mask.as_ref().unwrap().to_vec();
     assert_eq!(mask, [true, false, true, true]);
@@ -161,53 +161,53 @@ async fn turns_of_one_feedback_become_one_conversation() {
 
 #[tokio::test]
 async fn a_commit_that_fails_loses_nothing_and_counts_once() {
-    let bench = Bench::new();
-    let serve = bench.open().await;
+    let fixture = StoreFixture::new();
+    let serve = fixture.open().await;
     serve.keep(&[turn("a", &[1], &[2]), turn("b", &[3], &[4])]).await.unwrap();
     serve.feedback(feedback(&["a"], 1.0, "t", 0)).await.unwrap();
-    bench.trainer.fails_before.store(true, Ordering::Relaxed);
+    fixture.trainer.fails_before.store(true, Ordering::Relaxed);
     let error = serve.commit().await.unwrap_err().to_string();
     assert!(error.contains("step 1 was not delivered") && error.contains("no room"), "{error}");
     assert_eq!(serve.counts().step, 0);
 
     // What is given now is no part of the step that was fixed.
     serve.feedback(feedback(&["b"], 1.0, "t", 0)).await.unwrap();
-    bench.trainer.fails_before.store(false, Ordering::Relaxed);
-    bench.trainer.fails_after.store(true, Ordering::Relaxed);
+    fixture.trainer.fails_before.store(false, Ordering::Relaxed);
+    fixture.trainer.fails_after.store(true, Ordering::Relaxed);
     serve.commit().await.unwrap_err();
-    bench.trainer.fails_after.store(false, Ordering::Relaxed);
+    fixture.trainer.fails_after.store(false, Ordering::Relaxed);
     let committed = serve.commit().await.unwrap();
     assert_eq!((committed.step, committed.steps, committed.experiences), (2, 2, 2));
-    assert_eq!(bench.trainer.all().len(), 2);
+    assert_eq!(fixture.trainer.all().len(), 2);
 }
 
 #[tokio::test]
 async fn a_step_that_was_fixed_is_finished_after_a_restart() {
-    let bench = Bench::new();
-    let serve = bench.open().await;
+    let fixture = StoreFixture::new();
+    let serve = fixture.open().await;
     serve.keep(&[turn("a", &[1], &[2])]).await.unwrap();
     serve.feedback(feedback(&["a"], 1.0, "t", 0)).await.unwrap();
-    bench.trainer.fails_after.store(true, Ordering::Relaxed);
+    fixture.trainer.fails_after.store(true, Ordering::Relaxed);
     serve.commit().await.unwrap_err();
     drop(serve);
 
-    bench.trainer.fails_after.store(false, Ordering::Relaxed);
-    let serve = bench.open().await;
+    fixture.trainer.fails_after.store(false, Ordering::Relaxed);
+    let serve = fixture.open().await;
     assert_eq!(serve.counts().recorded, 1);
     let resumed = serve.resume().await.unwrap();
     assert_eq!((resumed.step, resumed.steps), (1, 1));
     assert_eq!(serve.commit().await.unwrap().steps, 0);
-    assert_eq!(bench.trainer.all().len(), 1);
-    let committer = Arc::clone(&bench.trainer) as Arc<dyn Committer>;
-    let second = ServeMode::open(bench.options(), committer).await.unwrap_err().to_string();
+    assert_eq!(fixture.trainer.all().len(), 1);
+    let committer = Arc::clone(&fixture.trainer) as Arc<dyn Committer>;
+    let second = ServeMode::open(fixture.options(), committer).await.unwrap_err().to_string();
     assert!(second.contains(&format!("process {}", std::process::id())), "{second}");
 }
 
 #[tokio::test]
-async fn what_is_old_goes_and_what_waits_for_a_commit_stays() {
-    let bench = Bench::new();
-    let options = ServeStoreOptions { max_rows: 4, ..bench.options() };
-    let serve = bench.open_with(options).await;
+async fn old_choices_are_removed_and_queued_ones_stay() {
+    let fixture = StoreFixture::new();
+    let options = ServeStoreOptions { max_rows: 4, ..fixture.options() };
+    let serve = fixture.open_with(options).await;
     for id in ["a", "b", "c"] {
         serve.keep(&[turn(id, &[1], &[2])]).await.unwrap();
     }
@@ -224,8 +224,8 @@ async fn what_is_old_goes_and_what_waits_for_a_commit_stays() {
     assert_eq!(given, receipt(1, 1, &["a", "c"]));
     drop(serve);
 
-    let old = ServeStoreOptions { max_age: Duration::ZERO, ..bench.options() };
-    let serve = bench.open_with(old).await;
+    let old = ServeStoreOptions { max_age: Duration::ZERO, ..fixture.options() };
+    let serve = fixture.open_with(old).await;
     assert_eq!(serve.counts().expired, 1);
     tokio::time::sleep(Duration::from_millis(2)).await;
     serve.keep(&[]).await.unwrap();
@@ -235,8 +235,9 @@ async fn what_is_old_goes_and_what_waits_for_a_commit_stays() {
 
 #[tokio::test]
 async fn feedback_is_refused_when_too_much_waits_for_a_commit() {
-    let bench = Bench::new();
-    let serve = bench.open_with(ServeStoreOptions { max_queued_bytes: 1, ..bench.options() }).await;
+    let fixture = StoreFixture::new();
+    let serve =
+        fixture.open_with(ServeStoreOptions { max_queued_bytes: 1, ..fixture.options() }).await;
     serve.keep(&[turn("a", &[1], &[2]), turn("b", &[1], &[2])]).await.unwrap();
     serve.feedback(feedback(&["a"], 1.0, "t", 0)).await.unwrap();
     let refused = serve.feedback(feedback(&["b"], 1.0, "t", 0)).await.unwrap();
@@ -247,21 +248,20 @@ async fn feedback_is_refused_when_too_much_waits_for_a_commit() {
 }
 
 #[tokio::test]
-async fn answers_that_end_together_are_all_kept() {
-    let bench = Bench::new();
-    let options = ServeStoreOptions { max_waiting: 4, max_waiting_bytes: 1, ..bench.options() };
-    let serve = bench.open_with(options).await;
-    let keeping = (0..200).map(|number| {
+async fn concurrent_responses_are_all_stored() {
+    let fixture = StoreFixture::new();
+    let options = ServeStoreOptions { max_waiting: 4, max_waiting_bytes: 1, ..fixture.options() };
+    let serve = fixture.open_with(options).await;
+    let stores = (0..200).map(|number| {
         let serve = serve.clone();
         tokio::spawn(async move { serve.keep(&[turn(&format!("m{number}"), &[1], &[2])]).await })
     });
-    for kept in keeping.collect::<Vec<_>>() {
+    for kept in stores.collect::<Vec<_>>() {
         kept.await.unwrap().unwrap();
     }
     assert_eq!(serve.counts().recorded, 200);
 }
 
-/// What may happen to a served history.
 #[derive(Clone, Debug)]
 enum Event {
     Keep(u8),
@@ -284,15 +284,14 @@ fn event() -> impl Strategy<Value = Event> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Against a model of two sets: what was kept, and what has feedback.
     #[test]
-    fn whatever_happens_every_choice_is_trained_at_most_once(
+    fn every_choice_is_trained_at_most_once(
         events in proptest::collection::vec(event(), 1..40),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async move {
-            let bench = Bench::new();
-            let mut serve = bench.open().await;
+            let fixture = StoreFixture::new();
+            let mut serve = fixture.open().await;
             let (mut kept, mut given) = (Vec::new(), Vec::new());
             for event in events {
                 match event {
@@ -305,31 +304,31 @@ proptest! {
                         ids.dedup();
                         let names: Vec<String> = ids.iter().map(u8::to_string).collect();
                         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                        let said = serve.feedback(feedback(&names, 1.0, "t", 0)).await.unwrap();
-                        let FeedbackOutcome::Taken(said) = said else { panic!("{said:?}") };
+                        let taken = serve.feedback(feedback(&names, 1.0, "t", 0)).await.unwrap();
+                        let FeedbackOutcome::Taken(taken) = taken else { panic!() };
                         let known = ids.iter().filter(|id| kept.contains(id));
                         let (old, new): (Vec<u8>, Vec<u8>) =
                             known.partition(|id| given.contains(*id));
-                        assert_eq!(said.accepted, new.len() as u64);
-                        assert_eq!(said.already, old.len() as u64);
+                        assert_eq!(taken.accepted, new.len() as u64);
+                        assert_eq!(taken.already, old.len() as u64);
                         given.extend(new);
                     }
                     Event::Commit { before, after } => {
-                        bench.trainer.fails_before.store(before, Ordering::Relaxed);
-                        bench.trainer.fails_after.store(after, Ordering::Relaxed);
+                        fixture.trainer.fails_before.store(before, Ordering::Relaxed);
+                        fixture.trainer.fails_after.store(after, Ordering::Relaxed);
                         let _ = serve.commit().await;
                     }
                     Event::Restart => {
                         drop(serve);
-                        serve = bench.open().await;
+                        serve = fixture.open().await;
                     }
                 }
             }
-            bench.trainer.fails_before.store(false, Ordering::Relaxed);
-            bench.trainer.fails_after.store(false, Ordering::Relaxed);
+            fixture.trainer.fails_before.store(false, Ordering::Relaxed);
+            fixture.trainer.fails_after.store(false, Ordering::Relaxed);
             serve.commit().await.unwrap();
             let mut trained: Vec<i32> =
-                bench.trainer.all().iter().map(|one| one.tokens.to_vec()[0]).collect();
+                fixture.trainer.all().iter().map(|one| one.tokens.to_vec()[0]).collect();
             trained.sort_unstable();
             given.sort_unstable();
             assert_eq!(trained, given.into_iter().map(i32::from).collect::<Vec<_>>());

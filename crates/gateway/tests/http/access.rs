@@ -1,4 +1,4 @@
-//! Who gets in.
+//! Authentication.
 
 use rollway_gateway::keys::RunRef;
 use serde_json::Value;
@@ -18,12 +18,12 @@ const PATHS: [&str; 9] = [
 ];
 
 #[tokio::test]
-async fn without_a_key_every_path_says_the_same_except_health() {
+async fn without_a_key_all_paths_respond_alike_except_health() {
     let world = World::new().await;
     let run = world.open(1);
     let forged = run.key[..run.key.len() - 1].to_owned();
     let other = World::new().await.open(1).key;
-    let mut said: Option<Value> = None;
+    let mut expected_body: Option<Value> = None;
     for path in PATHS {
         for method in [reqwest::Method::GET, reqwest::Method::POST, reqwest::Method::OPTIONS] {
             for key in [None, Some(""), Some("wrong"), Some(&forged), Some(&other)] {
@@ -35,7 +35,7 @@ async fn without_a_key_every_path_says_the_same_except_health() {
                 assert!(response.headers().get("x-request-id").is_none());
                 let (status, body) = read(response).await;
                 assert_eq!(status, 401, "{method} {path} {key:?}: {body}");
-                assert_eq!(*said.get_or_insert_with(|| body.clone()), body);
+                assert_eq!(*expected_body.get_or_insert_with(|| body.clone()), body);
             }
         }
     }
@@ -45,7 +45,7 @@ async fn without_a_key_every_path_says_the_same_except_health() {
 }
 
 #[tokio::test]
-async fn a_run_reaches_what_is_for_runs_and_the_admin_the_rest() {
+async fn run_keys_and_the_admin_key_open_their_paths_only() {
     let world = World::new().await;
     let run = world.open(1);
     for (path, as_run, as_admin) in [
@@ -69,7 +69,7 @@ async fn a_run_reaches_what_is_for_runs_and_the_admin_the_rest() {
 }
 
 #[tokio::test]
-async fn a_key_is_good_for_its_run_and_while_the_attempt_is_open() {
+async fn a_run_key_is_valid_while_its_attempt_is_open() {
     let world = World::new().await;
     let keys = world.handle.open(4, 2, 2);
     assert_eq!(keys.len(), 2);
@@ -77,15 +77,15 @@ async fn a_key_is_good_for_its_run_and_while_the_attempt_is_open() {
     for (number, key) in keys.iter().enumerate() {
         run.key.clone_from(key);
         for _ in 0..=number {
-            assert_eq!(run.chat(&says("hi")).send().await.unwrap().status(), 200);
+            assert_eq!(run.send(&says("hi")).await.status(), 200);
         }
         let name = RunRef { attempt: 4, run: 2 + u32::try_from(number).unwrap() };
         assert_eq!(world.handle.experiences(name, 0).unwrap().1, 1 + number as u64);
     }
     world.handle.close(4);
-    let (status, error) = read(run.chat(&says("hi")).send().await.unwrap()).await;
+    let (status, error) = run.call(&says("hi")).await;
     assert_eq!(status, 401);
-    assert!(error["error"]["message"].as_str().unwrap().contains("attempt 4 is over"), "{error}");
+    assert!(error["error"]["message"].as_str().unwrap().contains("attempt 4 is closed"), "{error}");
     assert_eq!(world.handle.experiences(RunRef { attempt: 4, run: 2 }, 0).unwrap().1, 0);
     assert_eq!(world.control().counts().requests, 3);
 }

@@ -1,4 +1,4 @@
-//! A call goes through and is recorded.
+//! Calls are forwarded and recorded.
 
 use rollway_mock_server::MockServerOptions;
 use serde_json::json;
@@ -6,10 +6,10 @@ use serde_json::json;
 use super::help::{ADMIN, MODEL, World, events, options, read, says, streams, text_of};
 
 #[tokio::test]
-async fn a_whole_answer_is_given_and_recorded_as_the_server_made_it() {
+async fn a_full_response_is_forwarded_and_recorded() {
     let world = World::new().await;
     let run = world.open(1);
-    let response = run.chat(&says("hello")).send().await.unwrap();
+    let response = run.send(&says("hello")).await;
     assert_eq!(response.headers()["content-type"], "application/json");
     assert_eq!(response.headers()["x-rollway-model-version"], "0");
     let id = response.headers()["x-request-id"].to_str().unwrap().to_owned();
@@ -23,24 +23,27 @@ async fn a_whole_answer_is_given_and_recorded_as_the_server_made_it() {
     assert!(answer["choices"][0]["token_ids"].is_null(), "only the gateway asked for it");
 
     let records = world.control().records();
-    let said = &records[0].choices[0];
+    let recorded_choice = &records[0].choices[0];
     let experiences = world.experiences(&run);
     assert_eq!(experiences.len(), 1);
     let experience = &experiences[0];
     let tokens: Vec<i32> = experience.tokens.iter().collect();
     assert_eq!(&tokens[..experience.prompt_length], records[0].prompts[0]);
-    let response: Vec<i32> = said.tokens.iter().map(|token| token.id).collect();
+    let response: Vec<i32> = recorded_choice.tokens.iter().map(|token| token.id).collect();
     assert_eq!(&tokens[experience.prompt_length..], response);
     let logprobs: Vec<f32> = experience.logprobs.as_ref().unwrap().iter().collect();
-    assert_eq!(logprobs, said.tokens.iter().map(|token| token.logprob).collect::<Vec<_>>());
+    assert_eq!(
+        logprobs,
+        recorded_choice.tokens.iter().map(|token| token.logprob).collect::<Vec<_>>()
+    );
 }
 
 #[tokio::test]
-async fn a_stream_is_given_and_recorded_alike() {
+async fn a_stream_is_forwarded_and_recorded_alike() {
     let world = World::new().await;
     let (whole, streamed) = (world.open(1), world.open(2));
-    let (_, answer) = read(whole.chat(&says("hello")).send().await.unwrap()).await;
-    let response = streamed.chat(&streams("hello")).send().await.unwrap();
+    let (_, answer) = whole.call(&says("hello")).await;
+    let response = streamed.send(&streams("hello")).await;
     assert_eq!(response.headers()["content-type"], "text/event-stream");
     let events = events(&response.text().await.unwrap());
     assert_eq!(events.last().unwrap(), "[DONE]");
@@ -52,7 +55,7 @@ async fn a_stream_is_given_and_recorded_alike() {
 }
 
 #[tokio::test]
-async fn a_run_fetches_what_was_recorded_of_it_from_any_turn_on() {
+async fn a_run_fetches_its_experiences_from_any_turn_on() {
     let world = World::new().await;
     let run = world.open(1);
     let path = run.url.clone() + "/rollway/v1/run/experiences";
@@ -61,7 +64,7 @@ async fn a_run_fetches_what_was_recorded_of_it_from_any_turn_on() {
         let response = request.send().await.unwrap();
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["x-rollway-turns"], turns.to_string());
-        run.chat(&says(word)).send().await.unwrap().text().await.unwrap();
+        run.text(&says(word)).await;
     }
     let request = run.client.get(format!("{path}?since=1")).bearer_auth(&run.key);
     let payload = request.send().await.unwrap().bytes().await.unwrap();
@@ -100,7 +103,7 @@ async fn models_are_listed_by_name() {
 }
 
 #[tokio::test]
-async fn sampling_arguments_are_filled_in_or_insisted_on_for_the_trained_model() {
+async fn sampling_arguments_are_defaults_or_forced_for_the_trained_model() {
     for (force, expected) in [(false, [0.9, 0.5]), (true, [0.25, 0.5])] {
         let mut options = options();
         options.sampling =

@@ -1,13 +1,13 @@
-//! A run that is over has nothing under way any more, neither here nor in the servers.
+//! Closing an attempt or a connection aborts its calls, also in the servers.
 
 use rollway_base::ServerKind;
-use rollway_mock_server::{MockServerOptions, RequestEnd};
+use rollway_mock_server::RequestEnd;
 
 use serde_json::{Value, json};
 
-use super::help::{World, events, options, read};
+use super::help::{World, events, read};
 
-/// Of SGLang there are no streams of chats.
+/// SGLang has no chat streams.
 const PATH: &str = "/v1/completions";
 
 fn whole(text: &str) -> Value {
@@ -21,7 +21,7 @@ fn stream(text: &str) -> Value {
 #[tokio::test]
 async fn closing_an_attempt_aborts_its_calls_in_the_server_and_refuses_its_keys() {
     for kind in [ServerKind::Vllm, ServerKind::Sglang] {
-        let world = World::with(options(), vec![MockServerOptions::new(kind)]).await;
+        let world = World::of(kind).await;
         let (closed, other) = (world.open(1), world.open(2));
         world.control().hold(2);
         let answer = tokio::spawn(closed.post(PATH, &whole("a")).send());
@@ -50,9 +50,9 @@ async fn closing_an_attempt_aborts_its_calls_in_the_server_and_refuses_its_keys(
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_takes_its_request_along() {
+async fn a_disconnect_aborts_the_request() {
     for kind in [ServerKind::Vllm, ServerKind::Sglang] {
-        let world = World::with(options(), vec![MockServerOptions::new(kind)]).await;
+        let world = World::of(kind).await;
         let run = world.open(1);
         world.control().hold(3);
         let mut events_of = run.post(PATH, &stream("d")).send().await.unwrap();
@@ -62,7 +62,7 @@ async fn a_client_that_leaves_takes_its_request_along() {
         drop(events_of);
         answer.abort();
         world.control().wait_for(|counts| counts.running == 0).await;
-        // The stream had begun, and what was heard of it is kept; of the other nobody heard.
+        // The stream had begun and is recorded partially; the other call is not.
         while world.metric("in_flight").await > 0.0 {}
         let experiences = world.experiences(&run);
         assert_eq!(experiences.len(), 1);

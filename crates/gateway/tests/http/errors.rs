@@ -1,14 +1,14 @@
-//! What clients are told when a call does not go well.
+//! Error responses.
 
 use rollway_base::ServerKind;
 use rollway_gateway::recording::RecordError;
-use rollway_mock_server::{MockFault, MockServerOptions};
+use rollway_mock_server::MockFault;
 use serde_json::{Value, json};
 
-use super::help::{ADMIN, World, events, options, read, says, streams};
+use super::help::{World, events, read, says, streams};
 
-/// Every error has the form of OpenAI's API.
-fn is_in_form(error: &Value, status: u16) {
+/// Checks the form of OpenAI's API.
+fn check_form(error: &Value, status: u16) {
     let inside = &error["error"];
     assert!(inside["message"].as_str().is_some_and(|message| !message.is_empty()), "{error}");
     assert!(inside["type"].is_string(), "{error}");
@@ -16,7 +16,7 @@ fn is_in_form(error: &Value, status: u16) {
 }
 
 #[tokio::test]
-async fn wrong_requests_are_refused_with_the_field_that_is_to_blame() {
+async fn invalid_requests_are_refused_with_their_field() {
     let world = World::new().await;
     let run = world.open(1);
     for (body, status, param) in [
@@ -33,7 +33,7 @@ async fn wrong_requests_are_refused_with_the_field_that_is_to_blame() {
         assert_eq!(response.headers()["content-type"], "application/json");
         let (got, error) = read(response).await;
         assert_eq!(got, status, "{body}: {error}");
-        is_in_form(&error, status);
+        check_form(&error, status);
         assert_eq!(error["error"]["param"], param, "{body}: {error}");
     }
     assert_eq!(world.control().counts().requests, 0);
@@ -41,19 +41,19 @@ async fn wrong_requests_are_refused_with_the_field_that_is_to_blame() {
 }
 
 #[tokio::test]
-async fn what_the_server_refuses_is_passed_on_once_and_not_recorded() {
+async fn refusals_of_the_server_are_forwarded_and_not_recorded() {
     for kind in [ServerKind::Vllm, ServerKind::Sglang, ServerKind::Openai] {
-        let world = World::with(options(), vec![MockServerOptions::new(kind)]).await;
+        let world = World::of(kind).await;
         let run = world.open(1);
         for body in [says("x"), streams("x")] {
             world.control().inject(MockFault::Status(422), 1);
-            let (status, error) = read(run.chat(&body).send().await.unwrap()).await;
+            let (status, error) = run.call(&body).await;
             assert_eq!(status, 422, "{error}");
             assert!(error["error"]["message"].is_string(), "{error}");
         }
         assert_eq!(world.control().counts().requests, 2);
         assert_eq!(world.handle.experiences(run.name, 0).unwrap().1, 0);
-        assert_eq!(run.chat(&says("x")).send().await.unwrap().status(), 200);
+        assert_eq!(run.send(&says("x")).await.status(), 200);
     }
 }
 
@@ -62,20 +62,20 @@ async fn a_stream_that_breaks_ends_with_an_error_and_is_recorded_as_aborted() {
     let world = World::new().await;
     let run = world.open(1);
     world.control().inject(MockFault::CutAfter(3), 1);
-    let response = run.chat(&streams("hello")).send().await.unwrap();
+    let response = run.send(&streams("hello")).await;
     assert_eq!(response.status(), 200);
     let events = events(&response.text().await.unwrap());
     assert!(!events.iter().any(|event| event == "[DONE]"));
     let last: Value = serde_json::from_str(events.last().unwrap()).unwrap();
-    is_in_form(&last, 502);
+    check_form(&last, 502);
     let experiences = world.experiences(&run);
     assert_eq!(experiences.len(), 1);
     let said = &world.control().records()[0].choices[0].tokens;
     assert!(experiences[0].response_length() <= said.len());
     assert!(world.metric("streams_broken_total").await >= 1.0);
 
-    // The same again is another try of it, and takes its place.
-    let response = run.chat(&streams("hello")).send().await.unwrap();
+    // The same call is a retry, and replaces it.
+    let response = run.send(&streams("hello")).await;
     assert!(response.text().await.unwrap().ends_with("data: [DONE]\n\n"));
     let experiences = world.experiences(&run);
     assert_eq!(experiences.len(), 1);
@@ -86,16 +86,16 @@ async fn a_stream_that_breaks_ends_with_an_error_and_is_recorded_as_aborted() {
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_recorded_is_an_error_of_the_run_for_good() {
+async fn a_response_that_cannot_be_recorded_fails_the_run() {
     for (fault, stream) in
         [(MockFault::Misalign, false), (MockFault::Misalign, true), (MockFault::NoFinish, true)]
     {
         let world = World::new().await;
         let run = world.open(1);
-        assert_eq!(run.chat(&says("good")).send().await.unwrap().status(), 200);
+        assert_eq!(run.send(&says("good")).await.status(), 200);
         world.control().inject(fault, 1);
         let body = if stream { streams("bad") } else { says("bad") };
-        let response = run.chat(&body).send().await.unwrap();
+        let response = run.send(&body).await;
         let error = if stream {
             let events = events(&response.text().await.unwrap());
             serde_json::from_str(events.last().unwrap()).unwrap()
@@ -103,38 +103,37 @@ async fn an_answer_that_cannot_be_recorded_is_an_error_of_the_run_for_good() {
             assert_eq!(response.status(), 502);
             read(response).await.1
         };
-        is_in_form(&error, 502);
+        check_form(&error, 502);
         assert!(matches!(world.handle.experiences(run.name, 0), Err(RecordError::Misread(_))));
         let request = run.client.get(run.url.clone() + "/rollway/v1/run/experiences");
         let (status, error) = read(request.bearer_auth(&run.key).send().await.unwrap()).await;
         assert_eq!(status, 409);
-        is_in_form(&error, 409);
-        let (status, _) = read(run.chat(&says("more")).send().await.unwrap()).await;
+        check_form(&error, 409);
+        let (status, _) = run.call(&says("more")).await;
         assert_eq!(status, 409, "nothing more of the run can be recorded");
         assert_eq!(world.metric("recording_failures_total").await, 1.0);
         let other = world.open(2);
-        assert_eq!(other.chat(&says("good")).send().await.unwrap().status(), 200);
+        assert_eq!(other.send(&says("good")).await.status(), 200);
     }
 }
 
 #[tokio::test]
-async fn a_server_without_token_ids_answers_but_leaves_nothing_to_train_on() {
-    let world = World::with(options(), vec![MockServerOptions::new(ServerKind::Openai)]).await;
+async fn a_server_without_token_ids_is_not_recorded() {
+    let world = World::of(ServerKind::Openai).await;
     let run = world.open(1);
     for body in [says("hello"), streams("hello")] {
-        assert_eq!(run.chat(&body).send().await.unwrap().status(), 200);
+        assert_eq!(run.send(&body).await.status(), 200);
     }
     let error = world.handle.experiences(run.name, 0).unwrap_err();
     assert!(matches!(error, RecordError::NoTokens(_)));
 }
 
 #[tokio::test]
-async fn calls_with_the_admin_key_are_answered_and_belong_to_nobody() {
+async fn calls_with_the_admin_key_belong_to_no_run() {
     let world = World::new().await;
-    let mut run = world.open(1);
-    ADMIN.clone_into(&mut run.key);
-    assert_eq!(run.chat(&says("hello")).send().await.unwrap().status(), 200);
-    assert_eq!(run.chat(&streams("hello")).send().await.unwrap().status(), 200);
+    let run = world.agent();
+    assert_eq!(run.send(&says("hello")).await.status(), 200);
+    assert_eq!(run.send(&streams("hello")).await.status(), 200);
     assert_eq!(world.handle.experiences(run.name, 0).unwrap().1, 0);
     assert_eq!(world.metric("turns_total").await, 0.0);
 }

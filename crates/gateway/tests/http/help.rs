@@ -1,24 +1,21 @@
-//! A gateway in front of simulated servers, and clients of it.
+//! A gateway in front of mock servers, and its clients.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use rollway_base::Secret;
-use rollway_base::ServerKind;
+use rollway_base::{Secret, ServerKind};
 use rollway_experience::{Experience, deserialize_many};
-use rollway_gateway::gateway::{Gateway, GatewayHandle, GatewayLimits, GatewayOptions};
+use rollway_gateway::gateway::{Gateway, GatewayHandle, GatewayOptions};
+use rollway_gateway::http::TurnStore;
 use rollway_gateway::keys::RunRef;
-use rollway_gateway::models::{self, ServerSpec};
-use rollway_gateway::recording;
+use rollway_gateway::models::ServerSpec;
 use rollway_mock_server::{MockControl, MockServer, MockServerOptions};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-/// Opens everything.
 pub(crate) const ADMIN: &str = "the admin key";
 
-/// The name that clients know the trained model by.
 pub(crate) const MODEL: &str = "trained";
 
-/// A gateway, its servers and a client.
 pub(crate) struct World {
     pub(crate) gateway: Gateway,
     pub(crate) handle: GatewayHandle,
@@ -26,35 +23,16 @@ pub(crate) struct World {
     pub(crate) client: reqwest::Client,
 }
 
-/// The options of a gateway that is in a hurry.
+/// Options with short intervals.
 pub(crate) fn options() -> GatewayOptions {
-    GatewayOptions {
-        listen: "127.0.0.1:0".to_owned(),
-        admin_key: Secret::new(ADMIN).unwrap(),
-        limits: GatewayLimits::default(),
-        record: recording::RecorderLimits::default(),
-        models: models::RoutingOptions {
-            health_interval: Duration::from_millis(50),
-            max_wait: Duration::from_secs(30),
-            ..models::RoutingOptions::default()
-        },
-        sampling: Map::new(),
-        force_sampling: false,
-        host: None,
-        watcher: None,
-    }
+    let mut options = GatewayOptions::new(Secret::new(ADMIN).unwrap());
+    options.models.health_interval = Duration::from_millis(50);
+    options.models.max_wait = Duration::from_secs(30);
+    options
 }
 
-/// What the gateway is told of a server.
 pub(crate) fn spec(server: &MockServer, kind: ServerKind) -> ServerSpec {
-    ServerSpec {
-        model: MODEL.to_owned(),
-        trained: true,
-        engine: kind,
-        url: server.url(),
-        api_key: None,
-        server_model: None,
-    }
+    ServerSpec::new(MODEL, true, kind, server.url())
 }
 
 pub(crate) fn client() -> reqwest::Client {
@@ -63,18 +41,35 @@ pub(crate) fn client() -> reqwest::Client {
 }
 
 impl World {
-    /// One server that imitates vLLM.
+    /// One mock vLLM server.
     pub(crate) async fn new() -> Self {
         Self::with(options(), vec![MockServerOptions::default()]).await
     }
 
+    pub(crate) async fn of(kind: ServerKind) -> Self {
+        Self::with(options(), vec![MockServerOptions::new(kind)]).await
+    }
+
     pub(crate) async fn with(options: GatewayOptions, servers: Vec<MockServerOptions>) -> Self {
+        Self::with_store(options, servers, None).await
+    }
+
+    pub(crate) async fn with_store(
+        options: GatewayOptions,
+        servers: Vec<MockServerOptions>,
+        store: Option<Arc<dyn TurnStore>>,
+    ) -> Self {
         let client = client();
-        let kinds: Vec<_> = servers.iter().map(|options| options.kind).collect();
-        let servers: Vec<_> =
-            servers.into_iter().map(|options| MockServer::start(options).unwrap()).collect();
-        let specs = servers.iter().zip(kinds).map(|(server, kind)| spec(server, kind)).collect();
-        let gateway = Gateway::start(options, specs).await.unwrap();
+        let (servers, specs) = servers
+            .into_iter()
+            .map(|options| {
+                let kind = options.kind;
+                let server = MockServer::start(options).unwrap();
+                let spec = spec(&server, kind);
+                (server, spec)
+            })
+            .unzip();
+        let gateway = Gateway::start_with(options, specs, store).await.unwrap();
         let handle = gateway.handle();
         Self { gateway, handle, servers, client }
     }
@@ -83,16 +78,19 @@ impl World {
         format!("{}{path}", self.gateway.url())
     }
 
-    /// The inside of the first server.
     pub(crate) fn control(&self) -> MockControl {
         self.servers[0].control()
     }
 
-    /// Lets one run in.
     pub(crate) fn open(&self, attempt: u64) -> Run {
         let key = self.handle.open(attempt, 0, 1).remove(0);
         let name = RunRef { attempt, run: 0 };
         Run { url: self.gateway.url().to_owned(), client: self.client.clone(), key, name }
+    }
+
+    /// A client with the admin key, which belongs to no run.
+    pub(crate) fn agent(&self) -> Run {
+        Run { key: ADMIN.to_owned(), ..self.open(1) }
     }
 
     pub(crate) fn experiences(&self, run: &Run) -> Vec<Experience> {
@@ -100,7 +98,7 @@ impl World {
         deserialize_many(payload.into()).unwrap()
     }
 
-    /// The value of a metric, all its labels together.
+    /// Sums a metric over its labels.
     pub(crate) async fn metric(&self, name: &str) -> f64 {
         let request = self.client.get(self.url("/metrics")).bearer_auth(ADMIN);
         let text = request.send().await.unwrap().text().await.unwrap();
@@ -115,7 +113,6 @@ impl World {
     }
 }
 
-/// A client of one run.
 #[derive(Clone)]
 pub(crate) struct Run {
     pub(crate) url: String,
@@ -136,34 +133,43 @@ impl Run {
     pub(crate) fn chat(&self, body: &Value) -> reqwest::RequestBuilder {
         self.post("/v1/chat/completions", body)
     }
+
+    pub(crate) async fn send(&self, body: &Value) -> reqwest::Response {
+        self.chat(body).send().await.unwrap()
+    }
+
+    /// Sends a chat, and returns status and JSON.
+    pub(crate) async fn call(&self, body: &Value) -> (u16, Value) {
+        read(self.send(body).await).await
+    }
+
+    /// Sends a chat, and returns the body of the response.
+    pub(crate) async fn text(&self, body: &Value) -> String {
+        self.send(body).await.text().await.unwrap()
+    }
 }
 
-/// A chat with one message.
 pub(crate) fn says(text: &str) -> Value {
     json!({ "model": MODEL, "messages": [{ "role": "user", "content": text }] })
 }
 
-/// The same, as a stream.
 pub(crate) fn streams(text: &str) -> Value {
     let mut body = says(text);
     body["stream"] = json!(true);
     body
 }
 
-/// Reads an answer as JSON.
 pub(crate) async fn read(response: reqwest::Response) -> (u16, Value) {
     let status = response.status().as_u16();
     let text = response.text().await.unwrap();
     (status, serde_json::from_str(&text).unwrap_or_else(|_| panic!("no JSON: {text}")))
 }
 
-/// Takes the events of a stream apart.
 pub(crate) fn events(body: &str) -> Vec<String> {
     let events = body.split("\n\n").filter(|event| !event.is_empty());
     events.map(|event| event.strip_prefix("data: ").unwrap().to_owned()).collect()
 }
 
-/// The text that the events of a chat make.
 pub(crate) fn text_of(events: &[String]) -> String {
     let mut text = String::new();
     for event in events.iter().filter(|event| *event != "[DONE]") {

@@ -1,4 +1,4 @@
-//! Everything has a limit.
+//! Limits of requests.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use rollway_mock_server::{MockFault, MockServerOptions};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::help::{ADMIN, World, events, options, read, says, streams};
+use super::help::{ADMIN, World, events, options, says, streams};
 
 fn limited(limits: GatewayLimits) -> GatewayOptions {
     GatewayOptions { limits, ..options() }
@@ -23,10 +23,10 @@ async fn world(limits: GatewayLimits) -> World {
 async fn large_bodies_are_refused_without_being_read() {
     let world = world(GatewayLimits { max_body_bytes: 1000, ..GatewayLimits::default() }).await;
     let run = world.open(1);
-    let (status, _) = read(run.chat(&says(&"x".repeat(1000))).send().await.unwrap()).await;
+    let (status, _) = run.call(&says(&"x".repeat(1000))).await;
     assert_eq!(status, 413);
 
-    // In pieces, without end, and without saying how large it will be.
+    // Chunked, endless, and without a length.
     let endless = stream::repeat_with(|| Ok::<_, std::io::Error>(vec![b' '; 100]));
     let request = run.chat(&says("x")).body(reqwest::Body::wrap_stream(endless));
     match request.send().await {
@@ -35,11 +35,11 @@ async fn large_bodies_are_refused_without_being_read() {
         Err(error) => assert!(error.is_request() || error.is_body(), "{error:?}"),
     }
     assert_eq!(world.control().counts().requests, 0);
-    assert_eq!(run.chat(&says("x")).send().await.unwrap().status(), 200);
+    assert_eq!(run.send(&says("x")).await.status(), 200);
 }
 
 #[tokio::test]
-async fn too_many_calls_are_told_to_come_again() {
+async fn calls_above_the_limits_get_a_retry_time() {
     let limits =
         GatewayLimits { max_in_flight: 3, max_in_flight_per_run: 2, ..GatewayLimits::default() };
     let world = world(limits).await;
@@ -49,28 +49,28 @@ async fn too_many_calls_are_told_to_come_again() {
         let request = run.chat(&streams("x"));
         tokio::spawn(async move { request.send().await.unwrap().text().await.unwrap() })
     };
-    let mut under_way = vec![start(&one), start(&one)];
+    let mut in_flight = vec![start(&one), start(&one)];
     world.control().wait_for(|counts| counts.frozen == 2).await;
     let refused = |response: &reqwest::Response| {
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()["retry-after"], "1");
     };
-    refused(&one.chat(&says("of the run")).send().await.unwrap());
-    under_way.push(start(&other));
+    refused(&one.send(&says("of the run")).await);
+    in_flight.push(start(&other));
     world.control().wait_for(|counts| counts.frozen == 3).await;
-    refused(&other.chat(&says("overall")).send().await.unwrap());
+    refused(&other.send(&says("overall")).await);
     assert_eq!(world.metric("in_flight").await, 3.0);
 
     world.control().release();
-    for text in join_all(under_way).await {
+    for text in join_all(in_flight).await {
         assert!(text.unwrap().ends_with("[DONE]\n\n"));
     }
-    assert_eq!(other.chat(&says("again")).send().await.unwrap().status(), 200);
+    assert_eq!(other.send(&says("again")).await.status(), 200);
     assert_eq!(world.metric("in_flight").await, 0.0);
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_is_given_up() {
+async fn a_hanging_server_times_out() {
     let limits = GatewayLimits {
         call_timeout: Duration::from_secs(2),
         max_retries: 0,
@@ -78,12 +78,12 @@ async fn a_server_that_hangs_is_given_up() {
     };
     let world = world(limits).await;
     let run = world.open(1);
-    assert_eq!(run.chat(&says("warm")).send().await.unwrap().status(), 200);
+    assert_eq!(run.send(&says("warm")).await.status(), 200);
     world.control().inject(MockFault::Hang, 1);
-    let (status, _) = read(run.chat(&says("x")).send().await.unwrap()).await;
+    let (status, _) = run.call(&says("x")).await;
     assert_eq!(status, 504);
     world.control().inject(MockFault::HangAfter(2), 1);
-    let response = run.chat(&streams("y")).send().await.unwrap();
+    let response = run.send(&streams("y")).await;
     let events = events(&response.text().await.unwrap());
     assert!(events.last().unwrap().contains("upstream_timeout"), "{events:?}");
     world.control().wait_for(|counts| counts.running == 0).await;
@@ -91,31 +91,31 @@ async fn a_server_that_hangs_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_stream_that_falls_silent_is_given_up() {
+async fn an_idle_stream_times_out() {
     let limits =
         GatewayLimits { idle_timeout: Duration::from_millis(200), ..GatewayLimits::default() };
     let world = world(limits).await;
     let run = world.open(1);
     world.control().inject(MockFault::HangAfter(2), 1);
-    let response = run.chat(&streams("y")).send().await.unwrap();
+    let response = run.send(&streams("y")).await;
     let events = events(&response.text().await.unwrap());
     assert!(events.last().unwrap().contains("upstream_timeout"), "{events:?}");
     world.control().wait_for(|counts| counts.running == 0).await;
 }
 
 #[tokio::test]
-async fn slow_clients_are_let_go() {
+async fn slow_clients_time_out() {
     let world = world(GatewayLimits {
         request_timeout: Duration::from_millis(200),
         ..GatewayLimits::default()
     })
     .await;
     let address = world.gateway.url().strip_prefix("http://").unwrap().to_owned();
-    let mut said = String::new();
+    let mut reply = String::new();
     let mut slow = TcpStream::connect(&address).await.unwrap();
     slow.write_all(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n").await.unwrap();
-    slow.read_to_string(&mut said).await.unwrap();
-    assert!(said.is_empty() || said.starts_with("HTTP/1.1 408"), "{said}");
+    slow.read_to_string(&mut reply).await.unwrap();
+    assert!(reply.is_empty() || reply.starts_with("HTTP/1.1 408"), "{reply}");
 
     let mut slow = TcpStream::connect(&address).await.unwrap();
     let head = format!(
@@ -123,12 +123,12 @@ async fn slow_clients_are_let_go() {
          content-length: 100\r\n\r\n{{"
     );
     slow.write_all(head.as_bytes()).await.unwrap();
-    slow.read_to_string(&mut said).await.unwrap();
-    assert!(said.starts_with("HTTP/1.1 400"), "{said}");
+    slow.read_to_string(&mut reply).await.unwrap();
+    assert!(reply.starts_with("HTTP/1.1 400"), "{reply}");
 }
 
 #[tokio::test]
-async fn one_call_after_the_other_needs_one_place() {
+async fn sequential_calls_need_one_permit() {
     let limits =
         GatewayLimits { max_in_flight: 1, max_in_flight_per_run: 1, ..GatewayLimits::default() };
     let world = world(limits).await;
@@ -136,7 +136,7 @@ async fn one_call_after_the_other_needs_one_place() {
     for number in 0..50 {
         let text = format!("say {number}");
         let body = if number % 2 == 0 { says(&text) } else { streams(&text) };
-        let response = run.chat(&body).send().await.unwrap();
+        let response = run.send(&body).await;
         assert_eq!(response.status(), 200);
         response.text().await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! The gateway as its clients see it: over HTTP, in front of simulated servers.
+//! The gateway over HTTP, in front of mock servers.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -9,7 +9,6 @@ mod errors;
 mod failover;
 mod fuzz;
 mod help;
-mod history;
 mod limits;
 mod many;
 mod once;

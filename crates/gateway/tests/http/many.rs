@@ -1,4 +1,4 @@
-//! Many streams at once, none of them lost.
+//! Many concurrent streams.
 
 use futures_util::future::join_all;
 use rollway_mock_server::{CompletionLengths, MockServerOptions};
@@ -8,7 +8,7 @@ use super::help::{World, options, streams};
 const STREAMS: u64 = 400;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hundreds_of_streams_are_open_at_once_and_all_of_them_end_well() {
+async fn hundreds_of_concurrent_streams_all_complete() {
     let lengths = CompletionLengths::Uniform(4, 12);
     let server = MockServerOptions { lengths, ..MockServerOptions::default() };
     let world = World::with(options(), vec![server]).await;
@@ -33,8 +33,8 @@ async fn hundreds_of_streams_are_open_at_once_and_all_of_them_end_well() {
         assert_eq!(experiences.len(), 1);
         let tokens: Vec<i32> = experiences[0].tokens.iter().collect();
         let made = records.iter().any(|record| {
-            let said = record.choices[0].tokens.iter().map(|token| token.id);
-            record.prompts[0].iter().copied().chain(said).eq(tokens.iter().copied())
+            let completion = record.choices[0].tokens.iter().map(|token| token.id);
+            record.prompts[0].iter().copied().chain(completion).eq(tokens.iter().copied())
         });
         assert!(made, "what was recorded is what the server made");
     }
@@ -43,15 +43,15 @@ async fn hundreds_of_streams_are_open_at_once_and_all_of_them_end_well() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_cannot_outlive_its_run() {
+async fn a_client_that_does_not_read_ends_with_its_run() {
     let server =
         MockServerOptions { lengths: CompletionLengths::Fixed(20_000), ..Default::default() };
     let world = World::with(options(), vec![server]).await;
     let run = world.open(1);
     let mut body = streams("much");
     body["max_tokens"] = 20_000.into();
-    // Nobody reads, until everything between the server and the client is full.
-    let response = run.chat(&body).send().await.unwrap();
+    // The client does not read, until all buffers are full.
+    let response = run.send(&body).await;
     assert_eq!(response.status(), 200);
     world.control().wait_for(|counts| counts.running == 1).await;
     world.handle.close(1);

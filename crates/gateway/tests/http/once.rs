@@ -1,4 +1,4 @@
-//! Every sample is recorded once, whatever clients and connections do.
+//! Every sample is recorded once, despite failing clients and servers.
 
 use futures_util::future::join_all;
 use rollway_mock_server::{CompletionLengths, MockFault, MockServerOptions};
@@ -13,11 +13,11 @@ async fn a_retry_gets_the_same_answer_and_is_no_second_sample() {
             let world = World::new().await;
             let run = world.open(1);
             let body = if stream { streams("hello") } else { says("hello") };
-            let ask = || {
+            let send = || {
                 let request = run.chat(&body);
                 async move { request.header(header.0, header.1).send().await.unwrap() }
             };
-            let (first, second) = (ask().await, ask().await);
+            let (first, second) = (send().await, send().await);
             for name in ["content-type", "x-request-id"] {
                 assert_eq!(second.headers()[name], first.headers()[name]);
             }
@@ -40,11 +40,11 @@ async fn a_retry_gets_the_same_answer_and_is_no_second_sample() {
 }
 
 #[tokio::test]
-async fn the_same_question_asked_twice_gives_two_samples() {
+async fn equal_calls_give_two_samples() {
     let world = World::new().await;
     let run = world.open(1);
     for body in [says("hello"), says("hello"), streams("hello"), streams("hello")] {
-        run.chat(&body).send().await.unwrap().text().await.unwrap();
+        run.text(&body).await;
     }
     assert_eq!(world.handle.experiences(run.name, 0).unwrap().1, 4);
     assert_eq!(world.control().counts().requests, 4);
@@ -54,21 +54,21 @@ async fn the_same_question_asked_twice_gives_two_samples() {
 async fn an_idempotency_key_belongs_to_one_request() {
     let world = World::new().await;
     let run = world.open(1);
-    let ask = |text| run.chat(&says(text)).header("idempotency-key", "k").send();
-    assert_eq!(ask("one").await.unwrap().status(), 200);
-    let (status, error) = read(ask("other").await.unwrap()).await;
+    let send = |text| run.chat(&says(text)).header("idempotency-key", "k").send();
+    assert_eq!(send("one").await.unwrap().status(), 200);
+    let (status, error) = read(send("other").await.unwrap()).await;
     assert_eq!(status, 409, "{error}");
-    assert_eq!(ask("one").await.unwrap().status(), 200);
+    assert_eq!(send("one").await.unwrap().status(), 200);
     assert_eq!(world.experiences(&run).len(), 1);
 }
 
 #[tokio::test]
-async fn two_requests_with_one_idempotency_key_are_one_even_at_once() {
+async fn concurrent_requests_with_one_idempotency_key_are_one() {
     let world = World::new().await;
     let run = world.open(1);
     world.control().hold(1);
-    let ask = || tokio::spawn(run.chat(&says("x")).header("idempotency-key", "k").send());
-    let (first, second) = (ask(), ask());
+    let send = || tokio::spawn(run.chat(&says("x")).header("idempotency-key", "k").send());
+    let (first, second) = (send(), send());
     world.control().wait_for(|counts| counts.frozen == 1).await;
     world.control().release();
     let first = read(first.await.unwrap().unwrap()).await;
@@ -78,7 +78,7 @@ async fn two_requests_with_one_idempotency_key_are_one_even_at_once() {
 }
 
 #[tokio::test]
-async fn a_retry_of_a_call_that_was_left_takes_its_place() {
+async fn a_retry_replaces_an_abandoned_call() {
     for stream in [false, true] {
         let world = World::new().await;
         let run = world.open(1);
@@ -100,17 +100,17 @@ async fn a_retry_of_a_call_that_was_left_takes_its_place() {
 }
 
 #[tokio::test]
-async fn a_call_that_failed_is_new_when_it_comes_again() {
+async fn a_failed_call_is_new_when_it_is_retried() {
     let world = World::new().await;
     let run = world.open(1);
     world.control().inject(MockFault::Status(400), 1);
-    assert_eq!(run.chat(&says("x")).send().await.unwrap().status(), 400);
+    assert_eq!(run.send(&says("x")).await.status(), 400);
     let retry = run.chat(&says("x")).header("x-stainless-retry-count", "1").send().await.unwrap();
     assert_eq!(retry.status(), 200);
     assert_eq!(world.experiences(&run).len(), 1);
 }
 
-/// Numbers that look random and are always the same.
+/// Deterministic pseudo-random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -120,20 +120,19 @@ impl Dice {
     }
 }
 
-/// A client that loses patience now and then, and asks again; returns the text that it got in the
-/// end, if it got all of it.
-async fn stubborn(run: Run, text: String, mut dice: Dice) -> Option<String> {
+/// A client that disconnects at random and retries. Returns the text of a complete response.
+async fn retrying_client(run: Run, text: String, mut dice: Dice) -> Option<String> {
     for retry in 0..5 {
         let request = run.chat(&streams(&text)).header("x-stainless-retry-count", retry);
-        // None means that it reads to the end.
-        let patience = (dice.below(2) == 0).then(|| dice.below(4));
+        // `None`: it reads to the end.
+        let chunk_limit = (dice.below(2) == 0).then(|| dice.below(4));
         let Ok(mut response) = request.send().await else { continue };
         if response.status() != 200 {
             continue;
         }
         let mut body = Vec::new();
         let mut chunks = 0;
-        while patience.is_none_or(|patience| chunks < patience) {
+        while chunk_limit.is_none_or(|chunk_limit| chunks < chunk_limit) {
             let Ok(Some(chunk)) = response.chunk().await else { break };
             body.extend_from_slice(&chunk);
             chunks += 1;
@@ -147,7 +146,7 @@ async fn stubborn(run: Run, text: String, mut dice: Dice) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_and_servers_that_fail_at_random_leave_every_sample_once() {
+async fn random_failures_leave_every_sample_recorded_once() {
     const CALLS: u64 = 24;
     let server = MockServerOptions {
         fail_rate: 0.1,
@@ -156,7 +155,7 @@ async fn clients_and_servers_that_fail_at_random_leave_every_sample_once() {
         ..MockServerOptions::default()
     };
     let mut options = options();
-    // Failures are to reach the clients, and not to make the server unusable.
+    // Failures must reach the clients, and not make the server unhealthy.
     options.limits.max_retries = 0;
     options.models.max_failures = u32::MAX;
     let world = World::with(options, vec![server]).await;
@@ -167,7 +166,7 @@ async fn clients_and_servers_that_fail_at_random_leave_every_sample_once() {
         .map(|(run, call)| {
             let text = format!("number {call}");
             let dice = Dice(1000 * run.name.attempt + call);
-            tokio::spawn(stubborn(run.clone(), text, dice))
+            tokio::spawn(retrying_client(run.clone(), text, dice))
         })
         .collect();
     let mut got = join_all(calls).await.into_iter().map(Result::unwrap);
@@ -177,16 +176,16 @@ async fn clients_and_servers_that_fail_at_random_leave_every_sample_once() {
     for run in &runs {
         let experiences = world.experiences(run);
         for call in 0..CALLS {
-            let told = format!("number {call}");
-            let is_of_call = |messages: &Value| messages[0]["content"] == told;
-            let said: Vec<_> = experiences
+            let prompt = format!("number {call}");
+            let is_of_call = |messages: &Value| messages[0]["content"] == prompt;
+            let matching: Vec<_> = experiences
                 .iter()
                 .filter(|it| it.messages.as_ref().is_some_and(|json| is_of_call(&json.value())))
                 .collect();
-            assert!(said.len() <= 1, "{told} was recorded {} times", said.len());
+            assert!(matching.len() <= 1, "{prompt} was recorded {} times", matching.len());
             if let Some(text) = got.next().unwrap() {
                 complete += 1;
-                let reply = said[0].response_text.as_ref().unwrap();
+                let reply = matching[0].response_text.as_ref().unwrap();
                 assert_eq!(*reply, text, "what the client has is what was recorded");
             }
         }

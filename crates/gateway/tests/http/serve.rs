@@ -1,20 +1,19 @@
-//! Serve mode over HTTP: what agents elsewhere meet.
+//! Serve mode over HTTP.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
 use rollway_core::metrics::Metrics;
-use rollway_gateway::gateway::Gateway;
 use rollway_gateway::http::{KeepFuture, TurnStore};
 use rollway_gateway::recording::{RecordError, Turn};
 use rollway_gateway::serve::{self, CommitDelivery, CommitStep, Committer, ServeMode};
-use rollway_mock_server::{CompletionLengths, MockServer, MockServerOptions};
-use serde_json::{Value, json};
+use rollway_mock_server::{CompletionLengths, MockServerOptions};
+use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::help::{ADMIN, World, client, options, read, says, spec, streams};
+use super::help::{Run, World, options, read, says, streams};
 
-/// Takes everything.
 #[derive(Debug)]
 struct Trainer;
 
@@ -25,18 +24,18 @@ impl Committer for Trainer {
     }
 }
 
-/// Serve mode that tells what it keeps, and can be told to fail.
+/// Serve mode that reports stored turns, and can fail.
 #[derive(Debug)]
-struct Watched {
+struct ObservedStore {
     serve: ServeMode,
     kept: mpsc::UnboundedSender<Vec<Turn>>,
-    fails: bool,
+    fails: Arc<AtomicBool>,
 }
 
-impl TurnStore for Watched {
+impl TurnStore for ObservedStore {
     fn keep(&self, turns: Vec<Turn>) -> KeepFuture<'_> {
         Box::pin(async move {
-            if self.fails {
+            if self.fails.load(Ordering::Relaxed) {
                 return Err(RecordError::Misread("the disk is full".to_owned()));
             }
             TurnStore::keep(&self.serve, turns.clone()).await?;
@@ -56,44 +55,32 @@ impl TurnStore for Watched {
 
 struct Served {
     world: World,
+    agent: Run,
+    fails: Arc<AtomicBool>,
     kept: mpsc::UnboundedReceiver<Vec<Turn>>,
     _folder: tempfile::TempDir,
 }
 
 impl Served {
-    async fn new(fails: bool, needs_key: bool, model: MockServerOptions) -> Self {
+    async fn new(needs_key: bool, model: MockServerOptions) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("history.db");
         let history = serve::ServeStoreOptions { needs_key, ..serve::ServeStoreOptions::new(path) };
         let serve = ServeMode::open(history, Arc::new(Trainer)).await.expect("a history");
         let (sender, kept) = mpsc::unbounded_channel();
-        let watched = Arc::new(Watched { serve, kept: sender, fails });
-        let client = client();
-        let kind = model.kind;
-        let server = MockServer::start(model).expect("a server");
-        let specs = vec![spec(&server, kind)];
-        let gateway = Gateway::start_with(options(), specs, Some(watched)).await;
-        let gateway = gateway.expect("a gateway");
-        let handle = gateway.handle();
-        let world = World { gateway, handle, servers: vec![server], client };
-        Self { world, kept, _folder: folder }
-    }
-
-    fn post(&self, path: &str, body: &Value) -> reqwest::RequestBuilder {
-        let request = self.world.client.post(self.world.url(path)).bearer_auth(ADMIN);
-        request.body(body.to_string())
-    }
-
-    fn chat(&self, body: &Value) -> reqwest::RequestBuilder {
-        self.post("/v1/chat/completions", body)
+        let fails: Arc<AtomicBool> = Arc::default();
+        let store = ObservedStore { serve, kept: sender, fails: Arc::clone(&fails) };
+        let world = World::with_store(options(), vec![model], Some(Arc::new(store))).await;
+        let agent = world.agent();
+        Self { world, agent, fails, kept, _folder: folder }
     }
 }
 
 #[tokio::test]
-async fn a_retry_is_no_second_sample_and_sessions_are_told_apart() {
-    let mut served = Served::new(false, true, MockServerOptions::default()).await;
+async fn retries_are_deduplicated_per_session() {
+    let mut served = Served::new(true, MockServerOptions::default()).await;
     let retry = |session: &'static str| {
-        let request = served.chat(&says("hello")).header("x-rollway-session", session);
+        let request = served.agent.chat(&says("hello")).header("x-rollway-session", session);
         let request = request.header("x-stainless-retry-count", "1");
         async move { read(request.send().await.unwrap()).await.1["id"].clone() }
     };
@@ -105,38 +92,61 @@ async fn a_retry_is_no_second_sample_and_sessions_are_told_apart() {
     }
     assert!(served.kept.try_recv().is_err(), "two answers, two samples");
 
-    // Without a word about a retry the same question is another sample.
+    // Without the retry header the same call is another sample.
     for _ in 0..2 {
-        read(served.chat(&says("hello")).send().await.unwrap()).await;
+        served.agent.call(&says("hello")).await;
         served.kept.recv().await.unwrap();
     }
     let body = json!({ "reward": 1, "msg_ids": [first, other], "task_id": 1 });
-    let (status, told) = read(served.post("/feedback", &body).send().await.unwrap()).await;
-    assert_eq!((status, &told["accepted"]), (200, &json!(2)), "{told}");
-    let (status, told) = read(served.post("/commit", &json!(null)).send().await.unwrap()).await;
-    assert_eq!((status, &told["experiences"]), (200, &json!(2)), "{told}");
+    let (status, reply) = read(served.agent.post("/feedback", &body).send().await.unwrap()).await;
+    assert_eq!((status, &reply["accepted"]), (200, &json!(2)), "{reply}");
+    let (status, reply) =
+        read(served.agent.post("/commit", &json!(null)).send().await.unwrap()).await;
+    assert_eq!((status, &reply["experiences"]), (200, &json!(2)), "{reply}");
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_kept_is_not_given() {
-    let served = Served::new(true, true, MockServerOptions::default()).await;
-    let (status, error) = read(served.chat(&says("hello")).send().await.unwrap()).await;
+async fn turns_are_stored_before_the_end_of_the_response() {
+    let mut served = Served::new(true, MockServerOptions::default()).await;
+    let agent = served.agent.clone();
+    let mut body = says("two");
+    body["n"] = json!(2);
+    let (status, response) = agent.call(&body).await;
+    assert_eq!(status, 200, "{response}");
+    let id = response["id"].as_str().unwrap();
+    let ids: Vec<_> = served.kept.try_recv().unwrap().into_iter().map(|turn| turn.id).collect();
+    assert_eq!(ids, [id.to_owned(), format!("{id}/1")]);
+    assert!(agent.text(&streams("more")).await.ends_with(
+        "[DONE]
+
+"
+    ));
+    assert_eq!(served.kept.try_recv().unwrap().len(), 1);
+
+    served.fails.store(true, Ordering::Relaxed);
+    let (status, error) = agent.call(&says("x")).await;
     assert_eq!(status, 502, "{error}");
     assert!(error["error"]["message"].as_str().unwrap().contains("the disk is full"), "{error}");
-    let response = served.chat(&streams("hello")).send().await.unwrap();
-    let text = response.text().await.unwrap();
+    let text = agent.text(&streams("x")).await;
     assert!(text.contains("the disk is full") && !text.contains("[DONE]"), "{text}");
+    assert_eq!(served.world.metric("recording_failures_total").await, 2.0);
+
+    // Runs have recordings of their own.
+    let run = served.world.open(2);
+    assert_eq!(run.send(&says("x")).await.status(), 200);
+    assert_eq!(served.world.experiences(&run).len(), 1);
+    assert!(served.kept.try_recv().is_err());
 }
 
 #[tokio::test]
-async fn an_answer_whose_client_left_is_marked_so() {
+async fn a_response_whose_client_disconnected_is_marked_as_aborted() {
     let model = MockServerOptions {
         lengths: CompletionLengths::Fixed(10_000),
         tokens_per_second: 200.0,
         ..MockServerOptions::default()
     };
-    let mut served = Served::new(false, true, model).await;
-    let mut response = served.chat(&streams("hello")).send().await.unwrap();
+    let mut served = Served::new(true, model).await;
+    let mut response = served.agent.send(&streams("hello")).await;
     while let Some(chunk) = response.chunk().await.unwrap() {
         if chunk.windows(9).any(|window| window == b"\"content\"") {
             break;
@@ -148,14 +158,16 @@ async fn an_answer_whose_client_left_is_marked_so() {
 }
 
 #[tokio::test]
-async fn strangers_get_nothing_unless_the_gateway_is_open() {
+async fn requests_without_a_key_are_refused_unless_the_gateway_is_open() {
     for (needs_key, expected) in [(true, 401), (false, 200)] {
-        let served = Served::new(false, needs_key, MockServerOptions::default()).await;
+        let served = Served::new(needs_key, MockServerOptions::default()).await;
         let url = |path: &str| served.world.url(path);
         let client = &served.world.client;
         let chat = client.post(url("/v1/chat/completions")).body(says("hello").to_string());
         for request in [chat, client.post(url("/commit")), client.get(url("/v1/models"))] {
             assert_eq!(request.send().await.unwrap().status(), expected);
         }
+        let run = served.world.open(2);
+        assert_eq!(run.post("/commit", &json!({})).send().await.unwrap().status(), 403);
     }
 }

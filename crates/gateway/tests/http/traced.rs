@@ -1,4 +1,4 @@
-//! Servers learn which trace a call belongs to: the client's, or that of whoever watches.
+//! Trace headers for servers: the client's, or the observer's.
 
 use std::sync::{Arc, Mutex};
 
@@ -30,8 +30,8 @@ impl CallObserver for Tracer {
 
 #[tokio::test]
 async fn a_call_carries_the_trace_of_its_client_or_of_its_run() {
-    let heard: Arc<Mutex<Vec<HeaderMap>>> = Arc::default();
-    let keep = Arc::clone(&heard);
+    let received: Arc<Mutex<Vec<HeaderMap>>> = Arc::default();
+    let keep = Arc::clone(&received);
     let answer = move |method: Method, headers: HeaderMap| async move {
         if method == Method::GET {
             return axum::Json(json!({ "object": "list", "data": [{ "id": MODEL }] }));
@@ -48,8 +48,7 @@ async fn a_call_carries_the_trace_of_its_client_or_of_its_run() {
     tokio::spawn(async move { axum::serve(listener, app).await });
     let mut options = options();
     options.watcher = Some(Arc::new(Tracer));
-    let (engine, model) = (ServerKind::Openai, MODEL.to_owned());
-    let spec = ServerSpec { model, trained: false, engine, url, api_key: None, server_model: None };
+    let spec = ServerSpec::new(MODEL, false, ServerKind::Openai, url);
     let gateway = Gateway::start(options, vec![spec]).await.unwrap();
     let run = |attempt| Run {
         url: gateway.url().to_owned(),
@@ -65,9 +64,9 @@ async fn a_call_carries_the_trace_of_its_client_or_of_its_run() {
     for call in calls {
         assert_eq!(call.send().await.unwrap().status(), 200);
     }
-    let heard = heard.lock().unwrap();
+    let received = received.lock().unwrap();
     let header = |call: usize, name: &str| {
-        heard[call].get(name).map(|value| value.to_str().unwrap().to_owned())
+        received[call].get(name).map(|value| value.to_str().unwrap().to_owned())
     };
     let ours = header(0, "traceparent").unwrap();
     assert!(ours.starts_with("00-00000000000000000000000000000007-"), "{ours}");

@@ -1,5 +1,5 @@
-//! New weights under load: nothing is lost, and every token has the label of the weights that the
-//! server says it was made with.
+//! Weight updates under load: no call is lost, and every token has the version that its server
+//! generated it with.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use super::help::{ADMIN, Run, World, options, read, streams};
 
 const STREAMS: u64 = 256;
 
-/// So many tokens of every answer come before the update.
+/// Tokens of every response before the update.
 const HELD: u32 = 4;
 
-/// Longer than the hold, so that every answer is in the middle when the weights change.
+/// Longer than the hold, so that the weights change within every response.
 const LENGTHS: CompletionLengths = CompletionLengths::Uniform(8, 24);
 
 async fn world(kind: ServerKind) -> World {
@@ -36,7 +36,6 @@ async fn world(kind: ServerKind) -> World {
     world
 }
 
-/// Waits until the servers do what they should.
 async fn wait_for(world: &World, wanted: impl Fn(&[ServerState]) -> bool) {
     let states = || {
         let servers = world.handle.models().view().remove(0).servers;
@@ -47,10 +46,10 @@ async fn wait_for(world: &World, wanted: impl Fn(&[ServerState]) -> bool) {
     }
 }
 
-async fn ask(kind: ServerKind, run: Run, number: u64) -> String {
+async fn send_stream(kind: ServerKind, run: Run, number: u64) -> String {
     let text = format!("say {number}");
     let request = match kind {
-        // It tells versions with chats, of which it has no streams: their events are ours.
+        // SGLang reports versions in full chats only; the gateway synthesizes the stream.
         ServerKind::Sglang => run.chat(&streams(&text)),
         _ => run.post("/v1/completions", &json!({ "prompt": text, "stream": true })),
     };
@@ -61,30 +60,29 @@ async fn ask(kind: ServerKind, run: Run, number: u64) -> String {
     text
 }
 
-/// Finds what the server made for a run: the record with the same tokens.
 fn records(world: &World) -> Vec<RecordedRequest> {
     world.servers.iter().flat_map(|server| server.control().records()).collect()
 }
 
-/// The version of every token of a run: as it is labelled, and as the server made it.
+/// Returns the recorded and the actual version of every token of a run.
 fn labels(world: &World, records: &[RecordedRequest], run: &Run) -> Vec<(Option<u64>, u64)> {
     let experiences = world.experiences(run);
     assert_eq!(experiences.len(), 1);
     let experience = &experiences[0];
     let tokens: Vec<i32> = experience.tokens.iter().collect();
-    let (prompt, said) = tokens.split_at(experience.prompt_length);
+    let (prompt, completion) = tokens.split_at(experience.prompt_length);
     let record = records.iter().find(|record| {
         record.prompts[0] == prompt
-            && record.choices[0].tokens.iter().map(|token| token.id).eq(said.iter().copied())
+            && record.choices[0].tokens.iter().map(|token| token.id).eq(completion.iter().copied())
     });
     let record = record.expect("what was recorded is what a server made");
     let made = record.choices[0].tokens.iter().map(|token| token.version);
     let labels: Vec<_> = experience.model_versions.as_ref().unwrap().iter().collect();
-    assert_eq!(labels.len(), said.len());
+    assert_eq!(labels.len(), completion.len());
     labels.into_iter().zip(made).collect()
 }
 
-/// Checks every label of every run; returns how many tokens have which version.
+/// Checks all labels; returns the number of tokens of each version.
 fn check(world: &World, runs: &[Run]) -> [usize; 2] {
     let records = records(world);
     let mut counts = [0; 2];
@@ -110,7 +108,10 @@ fn open(world: &World, first: u64, count: u64) -> Vec<Run> {
 }
 
 fn start(kind: ServerKind, runs: &[Run]) -> Vec<tokio::task::JoinHandle<String>> {
-    runs.iter().zip(0..).map(|(run, number)| tokio::spawn(ask(kind, run.clone(), number))).collect()
+    runs.iter()
+        .zip(0..)
+        .map(|(run, number)| tokio::spawn(send_stream(kind, run.clone(), number)))
+        .collect()
 }
 
 async fn wait_until_frozen(world: &World, count: u64) {
@@ -129,21 +130,20 @@ async fn wait_until_frozen(world: &World, count: u64) {
     }
 }
 
-/// Updates in the middle of all streams, and lets them go on.
 async fn keep(world: &World, kind: ServerKind) -> Vec<Run> {
     let weights = TempDir::new().unwrap();
     for server in &world.servers {
         server.control().hold(HELD);
     }
     let runs = open(world, 1, STREAMS);
-    let under_way = start(kind, &runs);
+    let in_flight = start(kind, &runs);
     wait_until_frozen(world, STREAMS).await;
     let report = update(world, &weights, "keep").await;
     assert_eq!(report["complete"], true, "{report}");
     for server in &world.servers {
         server.control().release();
     }
-    for answer in join_all(under_way).await {
+    for answer in join_all(in_flight).await {
         answer.unwrap();
     }
     assert_eq!(world.metric("upstream_aborted_total").await, 0.0);
@@ -151,7 +151,7 @@ async fn keep(world: &World, kind: ServerKind) -> Vec<Run> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_that_are_kept_go_on_with_the_new_weights_and_say_so() {
+async fn kept_requests_continue_with_the_new_weights() {
     let world = world(ServerKind::Sglang).await;
     let runs = keep(&world, ServerKind::Sglang).await;
     let [old, new] = check(&world, &runs);
@@ -160,15 +160,14 @@ async fn requests_that_are_kept_go_on_with_the_new_weights_and_say_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_does_not_say_where_the_versions_meet_is_not_guessed_at() {
+async fn versions_are_unknown_if_the_server_does_not_report_them() {
     let world = world(ServerKind::Vllm).await;
     let runs = keep(&world, ServerKind::Vllm).await;
     let records = records(&world);
     let mut known = 0;
     for run in &runs {
         for (label, made) in labels(&world, &records, run) {
-            // What had been heard before the update is known to be old; of the rest nobody can
-            // tell.
+            // Tokens received before the update have the old version; the others are unknown.
             assert!(label.is_none() || (label, made) == (Some(0), 0), "{label:?} {made}");
             known += u64::from(label.is_some());
         }
@@ -177,19 +176,19 @@ async fn a_server_that_does_not_say_where_the_versions_meet_is_not_guessed_at() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_that_are_drained_end_with_the_old_weights_and_later_ones_have_the_new() {
+async fn drained_requests_end_with_the_old_weights() {
     for kind in [ServerKind::Vllm, ServerKind::Sglang] {
         let (world, weights) = (world(kind).await, TempDir::new().unwrap());
         for server in &world.servers {
             server.control().hold(HELD);
         }
         let runs = open(&world, 1, STREAMS);
-        let under_way = start(kind, &runs);
+        let in_flight = start(kind, &runs);
         wait_until_frozen(&world, STREAMS).await;
         let updated = update(&world, &weights, "drain");
         let meanwhile = async {
             wait_for(&world, |states| states.contains(&ServerState::Draining)).await;
-            // What comes now goes to the other server, or waits.
+            // New calls go to the other server, or wait.
             let later = open(&world, 1000, 32);
             let answers = start(kind, &later);
             for server in &world.servers {
@@ -199,7 +198,7 @@ async fn requests_that_are_drained_end_with_the_old_weights_and_later_ones_have_
         };
         let (report, (later, answers)) = tokio::join!(updated, meanwhile);
         assert_eq!(report["complete"], true, "{report}");
-        for answer in join_all(under_way).await.into_iter().chain(answers) {
+        for answer in join_all(in_flight).await.into_iter().chain(answers) {
             answer.unwrap();
         }
         let [_, new] = check(&world, &runs);
@@ -216,7 +215,7 @@ async fn requests_that_are_drained_end_with_the_old_weights_and_later_ones_have_
 }
 
 #[tokio::test]
-async fn servers_come_and_go_while_runs_call() {
+async fn servers_are_added_and_removed_during_calls() {
     let world = World::new().await;
     let extra = MockServer::start(MockServerOptions::default()).unwrap();
     let post = |path: &str, body: Value| {
@@ -228,7 +227,7 @@ async fn servers_come_and_go_while_runs_call() {
     assert_eq!(status, 201, "{added}");
     let run = world.open(1);
     let body = json!({ "model": "judge", "messages": [{ "role": "user", "content": "x" }] });
-    let (status, answer) = read(run.chat(&body).send().await.unwrap()).await;
+    let (status, answer) = run.call(&body).await;
     assert_eq!((status, answer["model"].as_str()), (200, Some("judge")), "{answer}");
     assert_eq!(world.handle.experiences(run.name, 0).unwrap().1, 0, "judges are not trained");
 
@@ -237,7 +236,7 @@ async fn servers_come_and_go_while_runs_call() {
     let (status, removed) = read(remove().await.unwrap()).await;
     assert_eq!((status, &removed["aborted"]), (200, &json!(0)));
     assert_eq!(read(remove().await.unwrap()).await.0, 404);
-    assert!(read(run.chat(&body).send().await.unwrap()).await.0 >= 400);
+    assert!(run.call(&body).await.0 >= 400);
     for (body, status) in [
         (json!({}), 400),
         (json!({ "model": "m", "engine": "abacus", "url": "http://x" }), 400),

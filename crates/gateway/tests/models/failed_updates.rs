@@ -1,4 +1,4 @@
-//! Updates of the weights that go wrong.
+//! Failing weight updates.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::fleet::{DRAIN, Fleet, held_streams, outcomes, spec};
 use crate::stand_in::{StandIn, options};
 
 #[tokio::test]
-async fn a_server_whose_update_fails_is_put_back() {
+async fn a_failed_update_is_rolled_back() {
     for kind in [ServerKind::Vllm, ServerKind::Sglang] {
         for in_flight in [DRAIN, InFlightPolicy::Keep] {
             let fleet = Fleet::start(kind, 2, options()).await;
@@ -26,7 +26,7 @@ async fn a_server_whose_update_fails_is_put_back() {
                 outcomes(&report)[..],
                 [ServerUpdateOutcome::RolledBack(_), ServerUpdateOutcome::Updated]
             ));
-            // It is used as before, and not halted.
+            // It is used as before, and not paused.
             let view = fleet.view();
             assert_eq!((view[0].version, view[1].version), (Some(1), Some(2)));
             assert_eq!(view[0].state, ServerState::Running);
@@ -42,14 +42,14 @@ async fn a_server_whose_update_fails_is_put_back() {
 }
 
 #[tokio::test]
-async fn a_server_of_which_nothing_is_known_is_broken_until_an_update_heals_it() {
+async fn a_server_with_unknown_weights_is_broken_until_the_next_update() {
     let fleet = Fleet::start(
         ServerKind::Vllm,
         1,
         RoutingOptions { max_wait: Duration::from_millis(50), ..options() },
     )
     .await;
-    // Where its first weights are is not known to be a directory that it could load again.
+    // The path of its first weights is unknown.
     fleet.control(0).fail_updates(1);
     let report = fleet.update(1, DRAIN).await;
     assert!(matches!(outcomes(&report)[..], [ServerUpdateOutcome::Broken(_)]), "{report:?}");
@@ -62,25 +62,25 @@ async fn a_server_of_which_nothing_is_known_is_broken_until_an_update_heals_it()
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_be_emptied_keeps_its_weights() {
+async fn a_server_that_does_not_drain_keeps_its_weights() {
     let fleet = Fleet::single(ServerKind::Vllm).await;
     fleet.control(0).hold(5);
     let mut streams = held_streams(&fleet, 2).await;
     let in_flight = InFlightPolicy::Drain { timeout: Duration::from_millis(20), then_abort: false };
     let report = fleet.update(1, in_flight).await;
-    let why = "2 requests were still under way after 0.02 s".to_owned();
-    assert_eq!(outcomes(&report), [&ServerUpdateOutcome::RolledBack(why)]);
+    let reason = "2 requests were still under way after 0.02 s".to_owned();
+    assert_eq!(outcomes(&report), [&ServerUpdateOutcome::RolledBack(reason)]);
     assert_eq!(fleet.pick().await.version(), Some(0));
     fleet.control(0).release();
     for stream in &mut streams {
         stream.finish().await;
         assert!(stream.is_done);
-        assert_eq!(stream.lease.version(), Some(0));
+        assert_eq!(stream.permit.version(), Some(0));
     }
 }
 
 #[tokio::test]
-async fn an_update_that_nobody_waits_for_is_carried_out() {
+async fn an_update_continues_without_its_caller() {
     let fleet = Fleet::single(ServerKind::Vllm).await;
     let mut update = Box::pin(fleet.update(1, DRAIN));
     assert!(futures_util::poll!(&mut update).is_pending());
@@ -123,8 +123,8 @@ async fn a_server_that_dies_in_an_update_does_not_stop_it() {
     fleet.servers.clear();
 }
 
-/// A vLLM that does everything, and then says that it has this version.
-async fn liar(said: &'static str) -> (StandIn, Models) {
+/// A vLLM server that succeeds, and then reports this version.
+async fn misreporting_server(reported: &'static str) -> (StandIn, Models) {
     let named = Mutex::new("default".to_owned());
     let server = StandIn::start(move |(_, path, body)| {
         let mut named = named.lock().unwrap();
@@ -133,7 +133,7 @@ async fn liar(said: &'static str) -> (StandIn, Models) {
             "/weight_info" => (200, json!({ "weight_version": *named })),
             "/update_weight_version" => {
                 assert_eq!(body["new_version"], "1");
-                *named = said.to_owned();
+                *named = reported.to_owned();
                 (200, json!({ "success": true }))
             }
             _ => (200, Value::Null),
@@ -142,7 +142,7 @@ async fn liar(said: &'static str) -> (StandIn, Models) {
     .await;
     let models = Models::new(options());
     models.add(server.spec("trained", ServerKind::Vllm)).unwrap();
-    // It is running once it gives a place.
+    // It is running once it grants a permit.
     models.pick(RouteNeeds::default()).await.unwrap();
     (server, models)
 }
@@ -157,14 +157,14 @@ async fn update(models: &Models) -> ServerUpdateOutcome {
 }
 
 #[tokio::test]
-async fn a_server_that_says_another_version_afterwards_is_broken() {
-    let (server, models) = liar("12").await;
-    let why = "it says that it has version 12 after an update to 1".to_owned();
-    assert_eq!(update(&models).await, ServerUpdateOutcome::Broken(why));
+async fn a_server_that_reports_another_version_is_broken() {
+    let (server, models) = misreporting_server("12").await;
+    let reason = "it says that it has version 12 after an update to 1".to_owned();
+    assert_eq!(update(&models).await, ServerUpdateOutcome::Broken(reason));
     assert!(matches!(models.view()[0].servers[0].state, ServerState::Broken(_)));
-    // In this order; and it goes on although it is broken.
-    let asked = server.asked.lock().unwrap();
-    let posts = asked.iter().filter(|(method, ..)| method == "POST");
+    // In this order, including the resume of a broken server.
+    let requests = server.requests.lock().unwrap();
+    let posts = requests.iter().filter(|(method, ..)| method == "POST");
     let posts: Vec<&str> = posts.map(|(_, path, _)| path.as_str()).collect();
     let wanted = [
         "/pause?mode=keep",
@@ -177,8 +177,8 @@ async fn a_server_that_says_another_version_afterwards_is_broken() {
 }
 
 #[tokio::test]
-async fn a_server_that_says_the_old_version_afterwards_is_put_back() {
-    let (_server, models) = liar("default").await;
+async fn a_server_that_reports_the_old_version_is_rolled_back() {
+    let (_server, models) = misreporting_server("default").await;
     assert!(matches!(update(&models).await, ServerUpdateOutcome::RolledBack(_)));
     assert_eq!(models.pick(RouteNeeds::default()).await.unwrap().version(), Some(0));
 }

@@ -1,6 +1,7 @@
-//! Simulated servers with models in front of them, and streams through both.
+//! Mock servers behind models, and streams through both.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -16,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::stand_in::options;
 
-/// What is waited for at most, because without an error it happens at once.
+/// Upper bound of waits that normally end at once.
 const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) struct Fleet {
@@ -27,7 +28,6 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// Starts servers, and returns when all of them are running.
     pub(crate) async fn start(kind: ServerKind, servers: usize, options: RoutingOptions) -> Self {
         let mut fleet = Self {
             models: Models::new(options),
@@ -41,21 +41,18 @@ impl Fleet {
         fleet
     }
 
-    /// Starts one server with default options.
     pub(crate) async fn single(kind: ServerKind) -> Self {
         Self::start(kind, 1, options()).await
     }
 
-    /// How the servers are.
     pub(crate) fn mock(&self) -> MockServerOptions {
         let lengths = CompletionLengths::Uniform(16, 24);
-        // Different seeds make different ids of answers.
+        // Different seeds make different response ids.
         let seed = self.servers.len() as u64;
         let max_records = 256;
         MockServerOptions { lengths, seed, max_records, ..MockServerOptions::new(self.kind) }
     }
 
-    /// Adds a server, and returns when it is running.
     pub(crate) async fn add(&mut self, options: MockServerOptions) {
         let server = MockServer::start(options).unwrap();
         self.models.add(spec(self.kind, server.url())).unwrap();
@@ -67,12 +64,10 @@ impl Fleet {
         .await;
     }
 
-    /// The servers of the trained model, as they are seen.
     pub(crate) fn view(&self) -> Vec<ServerView> {
         self.models.view().into_iter().next().map(|model| model.servers).unwrap_or_default()
     }
 
-    /// Waits until the servers are seen to be as wanted.
     pub(crate) async fn wait_for(&self, wanted: impl Fn(&[ServerView]) -> bool) {
         let wait = async {
             while !wanted(&self.view()) {
@@ -88,7 +83,6 @@ impl Fleet {
         self.servers[server].control()
     }
 
-    /// A directory with weights of a version.
     pub(crate) fn path(&self, version: u64) -> PathBuf {
         let path = self.weights.path().join(format!("v{version}"));
         std::fs::create_dir_all(&path).unwrap();
@@ -114,20 +108,17 @@ impl Fleet {
 }
 
 pub(crate) fn spec(engine: ServerKind, url: String) -> ServerSpec {
-    let model = "trained".to_owned();
-    ServerSpec { model, trained: true, engine, url, api_key: None, server_model: None }
+    ServerSpec::new("trained", true, engine, url)
 }
 
-/// Lets requests finish for as long as they need.
 pub(crate) const DRAIN: InFlightPolicy = InFlightPolicy::Drain { timeout: LONG, then_abort: false };
 
 pub(crate) fn outcomes(report: &WeightUpdateReport) -> Vec<&ServerUpdateOutcome> {
     report.servers.iter().map(|server| &server.outcome).collect()
 }
 
-/// A stream through a lease.
 pub(crate) struct Stream {
-    pub(crate) lease: ServerPermit,
+    pub(crate) permit: Arc<ServerPermit>,
     response: Response,
     buffer: String,
     pub(crate) id: String,
@@ -135,20 +126,26 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub(crate) async fn open(lease: ServerPermit, text: &str) -> Self {
-        let url = format!("{}/v1/chat/completions", lease.server().spec.url);
+    pub(crate) async fn open(permit: ServerPermit, text: &str) -> Self {
+        let url = format!("{}/v1/chat/completions", permit.server().spec.url);
         let body = json!({
-            "model": lease.server_model(),
+            "model": permit.server_model(),
             "messages": [{ "role": "user", "content": text }],
             "stream": true,
         });
-        let request = lease.server().client.post(url).header("content-type", "application/json");
+        let request = permit.server().client.post(url).header("content-type", "application/json");
         let response = request.body(body.to_string()).send().await.unwrap();
         assert_eq!(response.status().as_u16(), 200);
-        Self { lease, response, buffer: String::new(), id: String::new(), is_done: false }
+        Self {
+            permit: Arc::new(permit),
+            response,
+            buffer: String::new(),
+            id: String::new(),
+            is_done: false,
+        }
     }
 
-    /// The next event; none after the last one, and when the connection is lost.
+    /// Returns the next event. `None`: the stream ended or broke.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         loop {
             if let Some((event, rest)) = self.buffer.split_once("\n\n") {
@@ -171,27 +168,27 @@ impl Stream {
     pub(crate) async fn finish(&mut self) -> Option<String> {
         let mut reason = None;
         while let Some(event) = self.next().await {
-            if let Some(why) = event["choices"][0]["finish_reason"].as_str() {
-                reason = Some(why.to_owned());
+            if let Some(ended) = event["choices"][0]["finish_reason"].as_str() {
+                reason = Some(ended.to_owned());
             }
         }
         reason
     }
 }
 
-/// The versions of the tokens of an answer, as its server knows them.
+/// Returns the actual versions of the tokens of a response.
 pub(crate) async fn versions(servers: &[MockServer], id: &str) -> Vec<u64> {
     loop {
         let record = servers.iter().find_map(|server| server.control().record(id)).unwrap();
         if record.end.is_some() {
             return record.choices[0].tokens.iter().map(|token| token.version).collect();
         }
-        // The end of a stream is sent before it is written down.
+        // The end is sent before it is recorded.
         tokio::task::yield_now().await;
     }
 }
 
-/// Opens as many streams as wanted, each of which is halted by a hold.
+/// Opens streams that a hold stops.
 pub(crate) async fn held_streams(fleet: &Fleet, many: usize) -> Vec<Stream> {
     let opened = (0..many).map(|number| async move {
         let mut stream = Stream::open(fleet.pick().await, &format!("hello {number}")).await;

@@ -1,4 +1,4 @@
-//! The models behind the gateway: how servers are chosen, watched, removed and updated.
+//! Models behind the gateway: routing, health checks, removal and updates.
 
 #![expect(clippy::unwrap_used, reason = "a helper of a test may fail it")]
 

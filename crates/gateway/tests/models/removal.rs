@@ -1,4 +1,4 @@
-//! Servers that are taken out while they are used.
+//! Removal of servers in use.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::fleet::{DRAIN, Fleet, held_streams};
 use crate::stand_in::options;
 
 #[tokio::test]
-async fn a_server_that_is_removed_finishes_what_it_has() {
+async fn a_removed_server_finishes_its_requests() {
     let fleet = Fleet::start(ServerKind::Vllm, 2, options()).await;
     let ids: Vec<_> = fleet.view().iter().map(|server| server.id).collect();
     fleet.control(0).hold(5);
@@ -23,40 +23,28 @@ async fn a_server_that_is_removed_finishes_what_it_has() {
     let again = fleet.models.remove(ids[0], Duration::ZERO).await.unwrap_err();
     assert_eq!(again.kind, ErrorKind::NotFound);
     fleet.control(0).release();
-    for mut stream in streams.into_iter().filter(|it| it.lease.server().id == ids[0]) {
+    for mut stream in streams.into_iter().filter(|it| it.permit.server().id == ids[0]) {
         stream.finish().await;
-        assert!(stream.is_done && !stream.lease.is_aborted());
+        assert!(
+            stream.is_done && futures_util::poll!(Box::pin(stream.permit.aborted())).is_pending()
+        );
     }
     assert_eq!(removal.await, Ok(RemovalReport { aborted: 0 }));
     assert_eq!(fleet.view().len(), 1);
 }
 
 #[tokio::test]
-async fn what_is_left_at_the_deadline_is_aborted() {
+async fn requests_left_at_the_deadline_are_aborted() {
     let fleet = Fleet::single(ServerKind::Sglang).await;
     let id = fleet.view()[0].id;
     fleet.control(0).hold(5);
     let stream = held_streams(&fleet, 1).await.remove(0);
     let removed = fleet.models.remove(id, Duration::from_millis(5)).await;
     assert_eq!(removed, Ok(RemovalReport { aborted: 1 }));
-    stream.lease.aborted().await;
+    stream.permit.aborted().await;
     drop(stream);
     fleet.control(0).wait_for(|counts| counts.left == 1).await;
     let error = fleet.models.pick(RouteNeeds::default()).await.unwrap_err();
     assert_eq!(error.message, "the gateway has no models: add a server of one");
     assert!(fleet.update(1, DRAIN).await.servers.is_empty());
-}
-
-#[tokio::test]
-async fn one_request_is_aborted_in_its_server() {
-    for kind in [ServerKind::Vllm, ServerKind::Sglang] {
-        let fleet = Fleet::single(kind).await;
-        fleet.control(0).hold(5);
-        let mut streams = held_streams(&fleet, 2).await;
-        let id = streams[0].id.trim_start_matches("chatcmpl-").to_owned();
-        streams[0].lease.server().abort(&id).await.unwrap();
-        assert_eq!(streams[0].finish().await.as_deref(), Some("abort"));
-        fleet.control(0).release();
-        assert_eq!(streams[1].finish().await.as_deref(), Some("stop"));
-    }
 }

@@ -1,4 +1,4 @@
-//! A server that can be told what to answer, and says when it was asked.
+//! A server with scripted responses, which records its requests.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -14,42 +14,40 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// What a server was asked: method, path with query, and body.
+/// Method, path with query, and body.
 pub(crate) type ReceivedRequest = (String, String, Value);
-type Answers = dyn Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync;
+type Respond = dyn Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync;
 
 #[derive(Clone)]
-struct Heart {
-    answers: Arc<Answers>,
-    asked: Arc<Mutex<Vec<ReceivedRequest>>>,
+struct StandInState {
+    respond: Arc<Respond>,
+    requests: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
-/// A server on loopback.
 pub(crate) struct StandIn {
     pub(crate) address: SocketAddr,
-    pub(crate) asked: Arc<Mutex<Vec<ReceivedRequest>>>,
+    pub(crate) requests: Arc<Mutex<Vec<ReceivedRequest>>>,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl StandIn {
-    /// Starts a server that answers as told.
     pub(crate) async fn start(
-        answers: impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static,
+        respond: impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static,
     ) -> Self {
-        Self::start_at("127.0.0.1:0".parse().unwrap(), answers).await
+        Self::start_at("127.0.0.1:0".parse().unwrap(), respond).await
     }
 
-    /// Starts a server at an address, as one that was restarted.
+    /// Starts a server at an address, like a restarted one.
     pub(crate) async fn start_at(
         address: SocketAddr,
-        answers: impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static,
+        respond: impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let heart = Heart { answers: Arc::new(answers), asked: Arc::clone(&asked) };
-        let app = Router::new().fallback(answer).with_state(heart);
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let state = StandInState { respond: Arc::new(respond), requests: Arc::clone(&requests) };
+        let app = Router::new().fallback(handle).with_state(state);
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
         let task = tokio::spawn(async move {
@@ -58,34 +56,32 @@ impl StandIn {
                 () = stopped => {}
             }
         });
-        Self { address, asked, stop, task }
+        Self { address, requests, stop, task }
     }
 
-    /// Stops listening.
     pub(crate) async fn stop(self) -> SocketAddr {
         self.stop.cancel();
         self.task.await.unwrap();
         self.address
     }
 
-    /// How to reach it.
     pub(crate) fn spec(&self, model: &str, engine: ServerKind) -> ServerSpec {
         spec(self.address, model, engine)
     }
 }
 
-async fn answer(State(heart): State<Heart>, request: Request) -> Response {
+async fn handle(State(state): State<StandInState>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let bytes = axum::body::to_bytes(body, 1 << 20).await.unwrap();
     let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
     let path = parts.uri.path_and_query().unwrap().to_string();
-    let asked = (parts.method.to_string(), path, body);
-    heart.asked.lock().unwrap().push(asked.clone());
-    let (status, body) = (heart.answers)(&asked);
+    let requests = (parts.method.to_string(), path, body);
+    state.requests.lock().unwrap().push(requests.clone());
+    let (status, body) = (state.respond)(&requests);
     Response::builder().status(status).body(Body::from(body.to_string())).unwrap()
 }
 
-/// A server that is well, and whose model is called `name`.
+/// A healthy server with a model `name`.
 pub(crate) fn healthy(
     name: &'static str,
 ) -> impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static {
@@ -96,28 +92,18 @@ pub(crate) fn healthy(
     }
 }
 
-/// A server at an address, as the trained model if it is called `trained`.
+/// The trained model if it is called `trained`.
 pub(crate) fn spec(address: SocketAddr, model: &str, engine: ServerKind) -> ServerSpec {
-    ServerSpec {
-        model: model.to_owned(),
-        trained: model == "trained",
-        engine,
-        url: format!("http://{address}"),
-        api_key: None,
-        server_model: None,
-    }
+    ServerSpec::new(model, model == "trained", engine, format!("http://{address}"))
 }
 
-/// Models that notice quickly.
 pub(crate) fn models() -> Models {
     Models::new(options())
 }
 
-/// Options by which things are noticed quickly.
 pub(crate) fn options() -> RoutingOptions {
-    let health_interval = Duration::from_millis(20);
     RoutingOptions {
-        health_interval,
+        health_interval: Duration::from_millis(20),
         max_wait: Duration::from_secs(20),
         ..RoutingOptions::default()
     }

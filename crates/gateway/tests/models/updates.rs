@@ -1,5 +1,6 @@
-//! Updates of the weights that go well.
+//! Successful weight updates.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rollway_base::ServerKind;
@@ -14,8 +15,7 @@ use crate::stand_in::{StandIn, healthy, options};
 
 const KINDS: [ServerKind; 2] = [ServerKind::Vllm, ServerKind::Sglang];
 
-/// Clients stream without end while three updates go around: every stream comes to its end, with
-/// the version that its lease says.
+/// Clients stream during three updates: every stream completes, with the version of its permit.
 async fn under_load(kind: ServerKind, in_flight: InFlightPolicy) {
     let options = RoutingOptions { min_running: 2, ..options() };
     let fleet = Fleet::start(kind, 3, options).await;
@@ -32,19 +32,19 @@ async fn under_load(kind: ServerKind, in_flight: InFlightPolicy) {
                 // The last stream of each client begins after the updates: its version is known.
                 let is_last = stop.is_cancelled();
                 let wanted = RouteNeeds { session: Some(client), ..RouteNeeds::default() };
-                let lease = fleet.models.pick(wanted).await.unwrap();
-                let mut stream = Stream::open(lease, &format!("{client} {streams}")).await;
+                let permit = fleet.models.pick(wanted).await.unwrap();
+                let mut stream = Stream::open(permit, &format!("{client} {streams}")).await;
                 let mut labels = Vec::new();
                 while let Some(event) = stream.next().await {
-                    // The first event only says who speaks, and may come long before a token.
+                    // The first event has the role only, and may precede the first token by long.
                     if event["choices"][0]["delta"]["role"].is_null() {
-                        labels.push(stream.lease.version());
+                        labels.push(stream.permit.version());
                     }
                 }
                 assert!(stream.is_done, "a stream was lost");
-                stream.lease.went_well();
+                stream.permit.went_well();
                 let made = versions(&fleet.servers, &stream.id).await;
-                // Unknown is allowed, wrong is not: what is known must be what the server says.
+                // Unknown versions are allowed, wrong ones are not.
                 for label in labels.iter().flatten() {
                     assert!(made.contains(label), "{labels:?} for {made:?}");
                 }
@@ -74,9 +74,9 @@ async fn under_load(kind: ServerKind, in_flight: InFlightPolicy) {
     let labelled: usize = counts.iter().map(|count| count.1).sum();
     assert!(labelled >= 24, "{streams} streams, {labelled} labelled");
     for server in &fleet.servers {
-        let inside = server.control();
-        assert_eq!((inside.version(), inside.version_name()), (3, "3".to_owned()));
-        assert_eq!(inside.counts().aborted + inside.counts().left, 0);
+        let control = server.control();
+        assert_eq!((control.version(), control.version_name()), (3, "3".to_owned()));
+        assert_eq!(control.counts().aborted + control.counts().left, 0);
     }
     assert!(fleet.view().iter().all(|it| it.version == Some(3) && it.in_flight == 0));
 }
@@ -96,20 +96,20 @@ async fn kept_updates_under_load_lose_nothing() {
 }
 
 #[tokio::test]
-async fn kept_requests_go_on_with_the_new_weights_and_know_that_they_do_not_know() {
+async fn kept_requests_continue_with_unknown_versions() {
     for kind in KINDS {
         let fleet = Fleet::single(kind).await;
-        let inside = fleet.control(0);
-        inside.hold(5);
+        let control = fleet.control(0);
+        control.hold(5);
         let mut streams = held_streams(&fleet, 16).await;
-        inside.wait_for(|counts| counts.frozen == 16).await;
-        assert!(streams.iter().all(|stream| stream.lease.version() == Some(0)));
+        control.wait_for(|counts| counts.frozen == 16).await;
+        assert!(streams.iter().all(|stream| stream.permit.version() == Some(0)));
         let report = fleet.update(1, InFlightPolicy::Keep).await;
         assert_eq!(outcomes(&report), [&ServerUpdateOutcome::Updated]);
         assert_eq!((report.servers[0].in_flight, report.servers[0].aborted), (16, 0));
-        assert!(streams.iter().all(|stream| stream.lease.version().is_none()));
+        assert!(streams.iter().all(|stream| stream.permit.version().is_none()));
         assert_eq!(fleet.pick().await.version(), Some(1));
-        inside.release();
+        control.release();
         for stream in &mut streams {
             stream.finish().await;
             assert!(stream.is_done);
@@ -120,30 +120,30 @@ async fn kept_requests_go_on_with_the_new_weights_and_know_that_they_do_not_know
 }
 
 #[tokio::test]
-async fn a_single_server_is_updated_while_callers_wait() {
+async fn calls_wait_while_a_single_server_is_updated() {
     for kind in KINDS {
         let fleet = Fleet::single(kind).await;
-        let inside = fleet.control(0);
-        inside.hold(5);
+        let control = fleet.control(0);
+        control.hold(5);
         let mut stream = held_streams(&fleet, 1).await.remove(0);
         let mut update = Box::pin(fleet.update(1, DRAIN));
         assert!(futures_util::poll!(&mut update).is_pending());
         fleet.wait_for(|servers| servers[0].state == ServerState::Draining).await;
         let mut pick = Box::pin(fleet.pick());
         assert!(futures_util::poll!(&mut pick).is_pending());
-        inside.release();
+        control.release();
         stream.finish().await;
         assert_eq!(versions(&fleet.servers, &stream.id).await.last(), Some(&0));
-        assert_eq!(stream.lease.version(), Some(0));
+        assert_eq!(stream.permit.version(), Some(0));
         drop(stream);
-        let (report, lease) = futures_util::join!(update, pick);
+        let (report, permit) = futures_util::join!(update, pick);
         assert_eq!(outcomes(&report), [&ServerUpdateOutcome::Updated]);
-        assert_eq!(lease.version(), Some(1));
+        assert_eq!(permit.version(), Some(1));
     }
 }
 
 #[tokio::test]
-async fn an_update_that_may_abort_does() {
+async fn an_update_aborts_requests_if_allowed() {
     for kind in KINDS {
         let at_once = InFlightPolicy::Drain { timeout: Duration::ZERO, then_abort: true };
         for in_flight in [InFlightPolicy::Abort, at_once] {
@@ -151,17 +151,17 @@ async fn an_update_that_may_abort_does() {
             fleet.control(0).hold(5);
             let streams = held_streams(&fleet, 4).await;
             let ends = streams.into_iter().map(|mut stream| async move {
-                let aborted = stream.lease.abort_token();
+                let permit = Arc::clone(&stream.permit);
                 tokio::select! {
                     reason = stream.finish() => assert_eq!(reason.as_deref(), Some("abort")),
-                    () = aborted.cancelled() => {}
+                    () = permit.aborted() => {}
                 }
             });
             let ends = futures_util::future::join_all(ends);
             let (report, _) = futures_util::join!(fleet.update(1, in_flight), ends);
             assert_eq!(outcomes(&report), [&ServerUpdateOutcome::Updated]);
             assert_eq!((report.servers[0].in_flight, report.servers[0].aborted), (4, 4));
-            // It notices a little later that a client has left.
+            // It notices disconnects with a delay.
             let counts = fleet.control(0).wait_for(|counts| counts.running == 0).await;
             assert_eq!((counts.completed, counts.aborted + counts.left), (0, 4));
         }
@@ -169,7 +169,7 @@ async fn an_update_that_may_abort_does() {
 }
 
 #[tokio::test]
-async fn the_same_version_again_is_nothing_and_a_waiting_one_gives_way_to_a_newer() {
+async fn a_newer_update_supersedes_a_waiting_one() {
     let fleet = Fleet::single(ServerKind::Vllm).await;
     fleet.control(0).hold(5);
     let stream = held_streams(&fleet, 1).await;
@@ -193,7 +193,7 @@ async fn the_same_version_again_is_nothing_and_a_waiting_one_gives_way_to_a_newe
 }
 
 #[tokio::test]
-async fn whoever_comes_late_or_back_gets_the_weights_of_the_others() {
+async fn late_and_returning_servers_get_the_latest_weights() {
     for kind in KINDS {
         let mut fleet = Fleet::start(kind, 2, options()).await;
         assert!(fleet.update(7, DRAIN).await.is_complete());
@@ -216,22 +216,22 @@ async fn whoever_comes_late_or_back_gets_the_weights_of_the_others() {
 }
 
 #[tokio::test]
-async fn servers_that_keep_their_weights_say_so() {
+async fn servers_without_updates_are_skipped_with_a_reason() {
     let llama = StandIn::start(healthy("m")).await;
     let mut fleet = Fleet::start(ServerKind::Vllm, 0, options()).await;
     fleet.models.add(llama.spec("trained", ServerKind::LlamaCpp)).unwrap();
     fleet.wait_for(|servers| servers[0].state == ServerState::Running).await;
     let report = fleet.update(1, DRAIN).await;
-    let ServerUpdateOutcome::Skipped(why) = &report.servers[0].outcome else {
+    let ServerUpdateOutcome::Skipped(reason) = &report.servers[0].outcome else {
         panic!("{report:?}")
     };
-    assert!(why.starts_with("llama-server cannot be given other weights"), "{why}");
+    assert!(reason.starts_with("llama-server cannot update its weights"), "{reason}");
     assert!(!report.is_complete());
     fleet.servers.clear();
 }
 
 #[tokio::test]
-async fn weights_that_are_sent_over_a_group_reach_all_servers_at_once() {
+async fn weights_over_a_group_reach_all_servers_at_once() {
     for kind in KINDS {
         let fleet = Fleet::start(kind, 2, options()).await;
         let tensor = |name: &str| TensorSpec {

@@ -1,4 +1,4 @@
-//! Which server a call gets, and what it hears when it gets none.
+//! Routing, health checks and errors without a usable server.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ async fn a_call_gets_a_server_of_its_model() {
     let models = models();
     models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
     let judge = models.add(two.spec("judge", ServerKind::Openai)).unwrap();
-    let lease = models.pick(RouteNeeds::default()).await.unwrap();
-    assert_eq!(lease.server().spec.model, "trained");
-    assert_eq!(lease.server_model(), "weights");
-    assert_eq!(lease.version(), Some(0));
+    let permit = models.pick(RouteNeeds::default()).await.unwrap();
+    assert_eq!(permit.server().spec.model, "trained");
+    assert_eq!(permit.server_model(), "weights");
+    assert_eq!(permit.version(), Some(0));
     let other =
         models.pick(RouteNeeds { model: Some("judge"), ..RouteNeeds::default() }).await.unwrap();
     assert_eq!((other.server().id, other.server_model()), (judge, "judge"));
@@ -32,14 +32,14 @@ async fn a_call_gets_a_server_of_its_model() {
 }
 
 #[tokio::test]
-async fn without_models_that_is_what_is_said() {
+async fn without_models_calls_are_refused() {
     let error = models().pick(RouteNeeds::default()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unavailable);
     assert_eq!(error.message, "the gateway has no models: add a server of one");
 }
 
 #[tokio::test]
-async fn places_are_limited_and_given_in_order() {
+async fn permits_are_limited_and_granted_in_order() {
     let one = StandIn::start(healthy("m")).await;
     let models = Models::new(RoutingOptions { max_in_flight: 1, ..options() });
     models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
@@ -48,11 +48,11 @@ async fn places_are_limited_and_given_in_order() {
     for _ in 0..3 {
         let models = models.clone();
         let mut pick = Box::pin(async move { models.pick(RouteNeeds::default()).await.unwrap() });
-        // Once polled it stands in the queue.
+        // Once polled it is in the queue.
         assert!(futures_util::poll!(&mut pick).is_pending());
         waiting.push(pick);
     }
-    // The first leaves the queue; the others move up, each when the place is free.
+    // The first leaves the queue; the others follow in order.
     drop(waiting.remove(0));
     assert_eq!(models.view()[0].waiting, 2);
     drop(first);
@@ -64,51 +64,51 @@ async fn places_are_limited_and_given_in_order() {
 }
 
 #[tokio::test]
-async fn whoever_gets_no_server_hears_why() {
+async fn the_error_explains_each_server() {
     let address = StandIn::start(healthy("m")).await.stop().await;
     let models = Models::new(RoutingOptions { max_wait: Duration::from_millis(50), ..options() });
     models.add(spec(address, "trained", ServerKind::LlamaCpp)).unwrap();
     let error = models.pick(RouteNeeds::default()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unavailable);
     let start = r#"no server of model "trained" could take the call within 0.05 s: "#;
-    let end = format!("http://{address} is starting (/health: nobody listens there)");
+    let end = format!("http://{address} is starting (/health: connection refused)");
     assert_eq!(error.message, format!("{start}{end}"));
 }
 
 #[tokio::test]
-async fn a_server_that_dies_is_left_out_until_it_is_back() {
+async fn a_stopped_server_is_not_used_until_it_is_back() {
     let one = StandIn::start(healthy("m")).await;
     let models =
         Models::new(RoutingOptions { health_interval: Duration::from_secs(3600), ..options() });
     models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
-    let lease = models.pick(RouteNeeds::default()).await.unwrap();
+    let permit = models.pick(RouteNeeds::default()).await.unwrap();
     let address = one.stop().await;
-    lease.unreachable("connection refused");
-    // It is asked at once; nobody waits an hour for that.
+    permit.unreachable("connection refused");
+    // It is checked at once, not after an hour.
     let mut pick = Box::pin(models.pick(RouteNeeds::default()));
     assert!(futures_util::poll!(&mut pick).is_pending());
     let is_gone = |state: &ServerState| match state {
-        ServerState::Unhealthy(why) => why.contains("nobody"),
+        ServerState::Unhealthy(reason) => reason.contains("connection refused"),
         _ => false,
     };
     while !is_gone(&models.view()[0].servers[0].state) {
         tokio::task::yield_now().await;
     }
     let _again = StandIn::start_at(address, healthy("m")).await;
-    lease.unreachable("connection refused");
+    permit.unreachable("connection refused");
     pick.await.unwrap();
 }
 
 #[tokio::test]
-async fn a_server_that_says_it_is_ill_is_left_out_until_it_is_well() {
+async fn an_unhealthy_server_is_not_used_until_it_is_healthy() {
     let mut fleet = Fleet::start(ServerKind::Vllm, 2, options()).await;
     fleet.control(0).set_healthy(false);
     fleet.wait_for(|servers| matches!(servers[0].state, ServerState::Unhealthy(_))).await;
-    let ServerState::Unhealthy(why) = &fleet.view()[0].state else { panic!("it came back") };
-    assert_eq!(why, "/health answered 503 Service Unavailable");
-    let leases: Vec<ServerPermit> =
+    let ServerState::Unhealthy(reason) = &fleet.view()[0].state else { panic!("it came back") };
+    assert_eq!(reason, "/health answered 503 Service Unavailable");
+    let permits: Vec<ServerPermit> =
         futures_util::future::join_all((0..8).map(|_| fleet.pick())).await;
-    assert!(leases.iter().all(|lease| lease.server().id == fleet.view()[1].id));
+    assert!(permits.iter().all(|permit| permit.server().id == fleet.view()[1].id));
     fleet.control(0).set_healthy(true);
     fleet.wait_for(|servers| servers[0].state == ServerState::Running).await;
     assert_eq!(fleet.pick().await.server().id, fleet.view()[0].id);
@@ -116,39 +116,38 @@ async fn a_server_that_says_it_is_ill_is_left_out_until_it_is_well() {
 }
 
 #[tokio::test]
-async fn requests_that_fail_make_a_server_unusable_one_that_goes_well_forgives() {
+async fn consecutive_failures_make_a_server_unhealthy() {
     let one = StandIn::start(healthy("m")).await;
     let hour = Duration::from_secs(3600);
     let max_wait = Duration::from_millis(20);
     let models = Models::new(RoutingOptions { health_interval: hour, max_wait, ..options() });
     models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
-    let lease = pick_patiently(&models).await;
+    let permit = pick_when_healthy(&models).await;
     for _ in 0..2 {
-        lease.went_wrong("answered 500");
+        permit.went_wrong("answered 500");
     }
-    lease.went_well();
+    permit.went_well();
     for _ in 0..2 {
-        lease.went_wrong("answered 500");
+        permit.went_wrong("answered 500");
     }
     assert_eq!(models.view()[0].servers[0].state, ServerState::Running);
-    lease.went_wrong("answered 500");
+    permit.went_wrong("answered 500");
     assert_eq!(models.view()[0].servers[0].state, ServerState::Unhealthy("answered 500".into()));
     let error = models.pick(RouteNeeds::default()).await.unwrap_err();
     assert!(error.message.ends_with("is unhealthy (answered 500)"), "{error}");
     assert_eq!(models.view()[0].servers[0].counts.went_wrong, 5);
 }
 
-/// Waits for a server to be heard of for the first time.
-async fn pick_patiently(models: &Models) -> ServerPermit {
+async fn pick_when_healthy(models: &Models) -> ServerPermit {
     loop {
-        if let Ok(lease) = models.pick(RouteNeeds::default()).await {
-            return lease;
+        if let Ok(permit) = models.pick(RouteNeeds::default()).await {
+            return permit;
         }
     }
 }
 
 #[tokio::test]
-async fn sessions_stay_at_their_server_and_calls_avoid_who_failed_them() {
+async fn sessions_stay_and_calls_avoid_failed_servers() {
     let fleet = Fleet::start(ServerKind::Vllm, 3, options()).await;
     let of = |session, avoid| {
         let models = fleet.models.clone();
@@ -157,16 +156,16 @@ async fn sessions_stay_at_their_server_and_calls_avoid_who_failed_them() {
             models.pick(wanted).await.unwrap()
         }
     };
-    // New sessions spread; old ones return, however often.
-    let mut leases = Vec::new();
+    // New sessions spread; known ones return to their server.
+    let mut permits = Vec::new();
     for session in 0..9 {
-        leases.push(of(session, &[]).await);
+        permits.push(of(session, &[]).await);
     }
     assert!(fleet.view().iter().all(|server| server.in_flight == 3));
     for session in 0..9 {
-        assert_eq!(of(session, &[]).await.server().id, leases[session as usize].server().id);
+        assert_eq!(of(session, &[]).await.server().id, permits[session as usize].server().id);
     }
-    // One that failed the call is avoided while there is another.
+    // A server that failed the call is avoided while there is another.
     let ids: Vec<ServerId> = fleet.view().iter().map(|server| server.id).collect();
     let avoid: &'static [ServerId] = ids[..2].to_vec().leak();
     assert_eq!(of(0, avoid).await.server().id, ids[2]);
@@ -175,7 +174,7 @@ async fn sessions_stay_at_their_server_and_calls_avoid_who_failed_them() {
 }
 
 #[tokio::test]
-async fn ten_thousand_who_wait_are_all_served() {
+async fn ten_thousand_waiters_are_all_served() {
     let one = StandIn::start(healthy("m")).await;
     let models = Models::new(RoutingOptions { max_in_flight: 16, ..options() });
     models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
@@ -183,9 +182,9 @@ async fn ten_thousand_who_wait_are_all_served() {
         let models = models.clone();
         tokio::spawn(async move {
             let wanted = RouteNeeds { session: Some(session), ..RouteNeeds::default() };
-            let lease = models.pick(wanted).await.unwrap();
+            let permit = models.pick(wanted).await.unwrap();
             tokio::task::yield_now().await;
-            lease.went_well();
+            permit.went_well();
         })
     });
     for call in calls.collect::<Vec<_>>() {
@@ -197,12 +196,12 @@ async fn ten_thousand_who_wait_are_all_served() {
 }
 
 #[tokio::test]
-async fn servers_that_are_described_wrongly_are_refused_in_words() {
+async fn invalid_server_descriptions_are_refused() {
     let models = models();
     let address = "127.0.0.1:1".parse().unwrap();
     let good = || spec(address, "trained", ServerKind::Vllm);
     let with_url = |url: &str| ServerSpec { url: url.into(), ..good() };
-    for (spec, why) in [
+    for (spec, reason) in [
         (with_url("localhost:80"), "must begin with http:// or https://"),
         (with_url("127.0.0.1"), "write it as http://host:port"),
         (with_url("http://h/v1/"), "remove /v1 at its end"),
@@ -214,17 +213,17 @@ async fn servers_that_are_described_wrongly_are_refused_in_words() {
     ] {
         let error = models.add(spec).unwrap_err();
         assert_eq!(error.kind, ErrorKind::InvalidRequest);
-        assert!(error.message.contains(why), "{error}");
+        assert!(error.message.contains(reason), "{error}");
     }
     models.add(good()).unwrap();
     models.add(with_url("https://127.0.0.1:2/below/")).unwrap();
-    for (spec, why) in [
+    for (spec, reason) in [
         (good(), "has the server http://127.0.0.1:1 already"),
         (ServerSpec { trained: false, ..with_url("http://h") }, "servers of a name are the same"),
         (ServerSpec { model: "x".into(), ..with_url("http://h") }, "is the trained model already"),
     ] {
         let error = models.add(spec).unwrap_err();
-        assert!(error.message.contains(why), "{error}");
+        assert!(error.message.contains(reason), "{error}");
     }
     let urls: Vec<_> = models.view()[0].servers.iter().map(|it| it.url.clone()).collect();
     assert_eq!(urls, ["http://127.0.0.1:1", "https://127.0.0.1:2/below"]);

@@ -1,11 +1,10 @@
-//! A plain HTTP client for a simulated server.
+//! HTTP client of a mock server.
 
 use futures_util::StreamExt as _;
 use reqwest::Response;
 use rollway_mock_server::{MockServer, MockServerOptions};
 use serde_json::{Value, json};
 
-/// A client of a server that was started for it.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) server: MockServer,
@@ -24,12 +23,12 @@ impl Client {
         request.header("content-type", "application/json").body(body.to_string()).send().await
     }
 
-    /// Posts and returns status and JSON; null for a body that is none.
+    /// Posts, and returns status and JSON; null for a body without JSON.
     pub(crate) async fn post(&self, path: &str, body: Value) -> (u16, Value) {
         read(self.send(path, &body).await.unwrap()).await
     }
 
-    /// Posts what must succeed.
+    /// Posts a request that must succeed.
     pub(crate) async fn good(&self, path: &str, body: Value) -> Value {
         let (status, body) = self.post(path, body).await;
         assert_eq!(status, 200, "{path}: {body}");
@@ -46,7 +45,6 @@ impl Client {
         self.http.get(url).bearer_auth(key).send().await.unwrap().status().as_u16()
     }
 
-    /// Posts, and returns the events of the stream that comes back.
     pub(crate) async fn stream(&self, path: &str, body: Value) -> Vec<Value> {
         let mut events = Events::open(self, path, body).await;
         let mut all = Vec::new();
@@ -64,7 +62,6 @@ async fn read(response: Response) -> (u16, Value) {
     (status, serde_json::from_str(&text).unwrap_or(Value::Null))
 }
 
-/// A stream of events.
 pub(crate) struct Events {
     bytes:
         std::pin::Pin<Box<dyn futures_util::Stream<Item = reqwest::Result<bytes::Bytes>> + Send>>,
@@ -84,7 +81,7 @@ impl Events {
         Self { bytes, buffer: String::new(), is_done: false, is_broken: false }
     }
 
-    /// The next event; none after the last one, and when the connection is lost.
+    /// Returns the next event. `None`: the stream ended or broke.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         loop {
             if let Some((event, rest)) = self.buffer.split_once("\n\n") {
@@ -108,12 +105,11 @@ impl Events {
     }
 }
 
-/// A chat with one message of the user.
 pub(crate) fn chat(text: &str) -> Value {
     json!({ "messages": [{ "role": "user", "content": text }] })
 }
 
-/// The same request with more fields.
+/// Returns the body with more fields.
 pub(crate) fn with(mut body: Value, fields: Value) -> Value {
     for (name, value) in fields.as_object().unwrap() {
         body[name] = value.clone();
@@ -121,7 +117,6 @@ pub(crate) fn with(mut body: Value, fields: Value) -> Value {
     body
 }
 
-/// A list of ids.
 pub(crate) fn ids(value: &Value) -> Vec<i32> {
     value
         .as_array()
@@ -131,7 +126,7 @@ pub(crate) fn ids(value: &Value) -> Vec<i32> {
         .collect()
 }
 
-/// The log-probabilities of a chat's choice, or of a chunk of it.
+/// Returns the log-probabilities of a choice or chunk of a chat.
 pub(crate) fn logprobs(choice: &Value) -> Vec<f32> {
     let content = choice["logprobs"]["content"].as_array().unwrap();
     content.iter().map(|entry| entry["logprob"].as_f64().unwrap() as f32).collect()

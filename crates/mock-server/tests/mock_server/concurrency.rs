@@ -15,17 +15,17 @@ async fn no_more_requests_run_than_there_are_slots() {
         max_running: 3,
         ..MockServerOptions::new(ServerKind::Vllm)
     });
-    let inside = client.server.control();
-    inside.hold(1);
+    let control = client.server.control();
+    control.hold(1);
     let texts: Vec<String> = (0..10).map(|number| number.to_string()).collect();
-    let answers = join_all(texts.iter().map(|text| client.good(CHAT, chat(text))));
-    let (answers, ()) = tokio::join!(answers, async {
-        let counts = inside.wait_for(|counts| counts.frozen == 3 && counts.waiting == 7).await;
+    let responses = join_all(texts.iter().map(|text| client.good(CHAT, chat(text))));
+    let (responses, ()) = tokio::join!(responses, async {
+        let counts = control.wait_for(|counts| counts.frozen == 3 && counts.waiting == 7).await;
         assert_eq!(counts.running, 3);
-        inside.release();
+        control.release();
     });
-    assert_eq!(answers.len(), 10);
-    assert_eq!(inside.counts().completed, 10);
+    assert_eq!(responses.len(), 10);
+    assert_eq!(control.counts().completed, 10);
 }
 
 #[tokio::test]
@@ -34,18 +34,18 @@ async fn hundreds_of_held_streams_all_end_with_the_new_weights() {
     let lengths = CompletionLengths::Geometric { mean: 40.0, max: 200 };
     let client =
         Client::start(MockServerOptions { lengths, ..MockServerOptions::new(ServerKind::Vllm) });
-    let inside = client.server.control();
-    inside.hold(1);
+    let control = client.server.control();
+    control.hold(1);
     let streams = join_all((0..STREAMS).map(|number| {
-        let ask = json!({ "return_token_ids": true, "request_id": number.to_string(),
+        let fields = json!({ "return_token_ids": true, "request_id": number.to_string(),
             "min_tokens": 2 });
-        Events::open(&client, CHAT, with(chat(&format!("stream {number}")), ask))
+        Events::open(&client, CHAT, with(chat(&format!("stream {number}")), fields))
     }));
     let streams = streams.await;
-    inside.wait_for(|counts| counts.frozen == STREAMS as u64).await;
-    inside.set_version(5, "5");
-    inside.release();
-    let said = join_all(streams.into_iter().map(|mut stream| async move {
+    control.wait_for(|counts| counts.frozen == STREAMS as u64).await;
+    control.set_version(5, "5");
+    control.release();
+    let tokens_of_streams = join_all(streams.into_iter().map(|mut stream| async move {
         let mut tokens = Vec::new();
         while let Some(event) = stream.next().await {
             if let Some(choice) = event["choices"].get(0)
@@ -57,8 +57,8 @@ async fn hundreds_of_held_streams_all_end_with_the_new_weights() {
         assert!(stream.is_done);
         tokens
     }));
-    for (number, tokens) in said.await.into_iter().enumerate() {
-        let record = inside.record(&format!("chatcmpl-{number}")).unwrap();
+    for (number, tokens) in tokens_of_streams.await.into_iter().enumerate() {
+        let record = control.record(&format!("chatcmpl-{number}")).unwrap();
         let made = &record.choices[0].tokens;
         assert_eq!(tokens, made.iter().map(|token| token.id).collect::<Vec<_>>());
         assert_eq!(made[0].version, 0);
@@ -67,7 +67,7 @@ async fn hundreds_of_held_streams_all_end_with_the_new_weights() {
 }
 
 #[tokio::test]
-async fn failures_come_at_the_rate_that_was_set_and_are_the_same_every_time() {
+async fn failures_have_the_configured_rate_and_are_reproducible() {
     let mut failed = Vec::new();
     for _ in 0..2 {
         let options = MockServerOptions {

@@ -1,4 +1,4 @@
-//! In OpenAI's words and no others.
+//! OpenAI's API without extensions.
 
 use rollway_base::ServerKind;
 use rollway_mock_server::MockServerOptions;
@@ -9,19 +9,19 @@ use crate::client::{Client, chat, logprobs, with};
 const CHAT: &str = "/v1/chat/completions";
 
 #[tokio::test]
-async fn nothing_is_told_beyond_the_api() {
+async fn responses_have_no_fields_beyond_the_api() {
     let client = Client::start(MockServerOptions::new(ServerKind::Openai));
     let body = with(chat("x"), json!({ "logprobs": true, "return_token_ids": true }));
-    let answer = client.good(CHAT, body).await;
-    assert!(answer.get("prompt_token_ids").is_none());
-    let choice = &answer["choices"][0];
+    let response = client.good(CHAT, body).await;
+    assert!(response.get("prompt_token_ids").is_none());
+    let choice = &response["choices"][0];
     assert!(choice.get("token_ids").is_none());
-    assert_eq!(answer["usage"]["completion_tokens"], logprobs(choice).len());
+    assert_eq!(response["usage"]["completion_tokens"], logprobs(choice).len());
     assert_eq!(client.post("/pause", json!({})).await.0, 404);
 }
 
 #[tokio::test]
-async fn a_strict_server_refuses_what_it_does_not_know() {
+async fn a_strict_server_refuses_unknown_fields() {
     let client = Client::start(MockServerOptions {
         strict: true,
         ..MockServerOptions::new(ServerKind::Openai)

@@ -1,4 +1,4 @@
-//! What the model says, whatever it is asked and whenever its weights change.
+//! Properties of the tokenizer and of generated tokens.
 
 use proptest::prelude::*;
 use rollway_mock_server::{CompletionLengths, END, Script, Tokenizer};
@@ -7,7 +7,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn every_text_is_spelled_and_read_back(text in ".*", words in 1_u32..600_000) {
+    fn every_text_is_tokenized_and_decoded_back(text in ".*", words in 1_u32..600_000) {
         let tokenizer = Tokenizer::new(words);
         let tokens = tokenizer.encode(&text);
         prop_assert!(tokens.iter().all(|id| tokenizer.knows(*id)));
@@ -16,7 +16,7 @@ proptest! {
     }
 
     #[test]
-    fn an_answer_is_text_in_its_only_spelling_whenever_the_weights_change(
+    fn completions_are_valid_text_in_their_only_tokenization(
         seed: u64,
         prompt in prop::collection::vec(0_i32..4000, 1..20),
         choice in 0_u32..4,
@@ -29,14 +29,14 @@ proptest! {
         let script = Script::new(tokenizer, lengths, seed, &prompt, None, choice).limited(limit);
         prop_assert!((1..=limit).contains(&script.content()));
         let version = |at: u32| changes[at as usize % changes.len()];
-        let said: Vec<(i32, f32)> =
+        let sampled: Vec<(i32, f32)> =
             (0..script.content()).map(|at| script.token(version(at), at)).collect();
-        let tokens: Vec<i32> = said.iter().map(|(id, _)| *id).collect();
+        let tokens: Vec<i32> = sampled.iter().map(|(id, _)| *id).collect();
         let bytes = tokens.iter().flat_map(|id| tokenizer.bytes(*id).into_owned());
         let bytes: Vec<u8> = bytes.collect();
         let text = String::from_utf8(bytes).unwrap();
         prop_assert_eq!(tokenizer.encode(&text), tokens);
-        prop_assert!(said.iter().all(|(_, logprob)| *logprob < 0.0));
+        prop_assert!(sampled.iter().all(|(_, logprob)| *logprob < 0.0));
         prop_assert_eq!(script.token(0, script.content()).0, END);
     }
 
@@ -63,22 +63,22 @@ fn geometric_lengths_have_their_mean() {
 }
 
 #[test]
-fn everything_that_should_matter_does() {
+fn every_input_changes_the_tokens() {
     let tokenizer = Tokenizer::new(4096);
     let lengths = CompletionLengths::Fixed(40);
-    let say = |seed, version, prompt: &[i32], request_seed, choice| -> Vec<(i32, f32)> {
+    let generate = |seed, version, prompt: &[i32], request_seed, choice| -> Vec<(i32, f32)> {
         let script = Script::new(tokenizer, lengths, seed, prompt, request_seed, choice);
         (0..40).map(|at| script.token(version, at)).collect()
     };
-    let base = say(0, 0, &[1, 2], None, 0);
-    assert_eq!(base, say(0, 0, &[1, 2], None, 0));
+    let base = generate(0, 0, &[1, 2], None, 0);
+    assert_eq!(base, generate(0, 0, &[1, 2], None, 0));
     for other in [
-        say(1, 0, &[1, 2], None, 0),
-        say(0, 1, &[1, 2], None, 0),
-        say(0, 0, &[1, 3], None, 0),
-        say(0, 0, &[1, 2, 2], None, 0),
-        say(0, 0, &[1, 2], Some(0), 0),
-        say(0, 0, &[1, 2], None, 1),
+        generate(1, 0, &[1, 2], None, 0),
+        generate(0, 1, &[1, 2], None, 0),
+        generate(0, 0, &[1, 3], None, 0),
+        generate(0, 0, &[1, 2, 2], None, 0),
+        generate(0, 0, &[1, 2], Some(0), 0),
+        generate(0, 0, &[1, 2], None, 1),
     ] {
         let same = base.iter().zip(&other).filter(|(a, b)| a == b).count();
         assert!(same < 4, "{same} of 40 tokens are the same");

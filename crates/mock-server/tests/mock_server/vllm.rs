@@ -1,4 +1,4 @@
-//! In vLLM's words: answers whole and in events, and the control of weights.
+//! vLLM: full and streamed responses, and weight updates.
 
 use rollway_base::ServerKind;
 use rollway_mock_server::{
@@ -19,20 +19,19 @@ fn options() -> MockServerOptions {
     }
 }
 
-fn asking() -> Value {
+fn extra_fields() -> Value {
     json!({ "return_token_ids": true, "logprobs": true })
 }
 
-/// The tokens of a choice in a record, with their log-probabilities.
 fn recorded_choice(record: &RecordedRequest, choice: usize) -> (Vec<i32>, Vec<f32>) {
     let tokens = &record.choices[choice].tokens;
     tokens.iter().map(|token| (token.id, token.logprob)).unzip()
 }
 
 #[tokio::test]
-async fn whole_and_streamed_answers_tell_what_the_model_said() {
+async fn full_and_streamed_responses_contain_the_generated_tokens() {
     let client = Client::start(options());
-    let body = with(chat("hello, wörld"), with(asking(), json!({ "n": 3 })));
+    let body = with(chat("hello, wörld"), with(extra_fields(), json!({ "n": 3 })));
     let whole = client.good(CHAT, body.clone()).await;
     let streamed = with(body, json!({ "stream_options": { "include_usage": true } }));
     let events = client.stream(CHAT, streamed).await;
@@ -67,12 +66,12 @@ async fn whole_and_streamed_answers_tell_what_the_model_said() {
 }
 
 #[tokio::test]
-async fn what_is_said_can_be_computed_and_spelled_back() {
+async fn tokens_can_be_computed_and_retokenized() {
     let client = Client::start(options());
     let mut wide = 0;
     for number in 0..20 {
         let limits = if number % 2 == 0 { json!({}) } else { json!({ "max_tokens": 10 + number }) };
-        let body = with(chat(&format!("question {number}")), with(asking(), limits));
+        let body = with(chat(&format!("question {number}")), with(extra_fields(), limits));
         let whole = client.good(CHAT, body).await;
         let choice = &whole["choices"][0];
         let tokens = ids(&choice["token_ids"]);
@@ -99,7 +98,7 @@ async fn what_is_said_can_be_computed_and_spelled_back() {
 }
 
 #[tokio::test]
-async fn the_next_turn_begins_with_the_last_one_unless_spelling_drifts() {
+async fn the_next_prompt_begins_with_the_last_turn_unless_tokenization_drifts() {
     let tools = json!([{ "type": "function", "function": {
         "name": "look_up",
         "parameters": { "type": "object", "properties": {
@@ -115,12 +114,12 @@ async fn the_next_turn_begins_with_the_last_one_unless_spelling_drifts() {
         for turn in 0..4 {
             let choice = if turn == 1 { "required" } else { "auto" };
             let body = json!({ "messages": messages, "tools": tools, "tool_choice": choice });
-            let answer = client.good(CHAT, with(body, asking())).await;
-            let prompt = ids(&answer["prompt_token_ids"]);
+            let response = client.good(CHAT, with(body, extra_fields())).await;
+            let prompt = ids(&response["prompt_token_ids"]);
             if let Some(before) = before {
                 assert_eq!(prompt.starts_with(&before), !drift || turn == 2, "turn {turn}");
             }
-            let choice = &answer["choices"][0];
+            let choice = &response["choices"][0];
             before = Some([prompt, ids(&choice["token_ids"])].concat());
             messages.push(choice["message"].clone());
             if turn == 1 {
@@ -141,12 +140,12 @@ async fn the_next_turn_begins_with_the_last_one_unless_spelling_drifts() {
 }
 
 #[tokio::test]
-async fn a_streamed_tool_call_is_the_whole_one() {
+async fn a_streamed_tool_call_equals_the_full_one() {
     let client = Client::start(options());
     let tools = json!([{ "type": "function", "function": { "name": "f", "parameters": {
         "type": "object", "properties": { "x": { "type": "string" } } } } }]);
     let body = with(chat("go"), json!({ "tools": tools, "tool_choice": "required" }));
-    let body = with(body, asking());
+    let body = with(body, extra_fields());
     let whole = client.good(CHAT, body.clone()).await;
     let events = client.stream(CHAT, body).await;
     let call = &whole["choices"][0]["message"]["tool_calls"][0]["function"];
@@ -164,7 +163,7 @@ async fn a_streamed_tool_call_is_the_whole_one() {
 }
 
 #[tokio::test]
-async fn completions_take_texts_and_ids_and_stop_where_told() {
+async fn completions_take_texts_and_ids_and_stop_at_stop_strings() {
     let client = Client::start(options());
     let body = json!({ "prompt": ["one", [1, 2, 300]], "n": 2, "max_tokens": 200, "logprobs": 1,
         "return_token_ids": true });
@@ -176,8 +175,8 @@ async fn completions_take_texts_and_ids_and_stop_where_told() {
         assert_eq!(choice["index"], index);
         assert_eq!(ids(&choice["prompt_token_ids"]), record.prompts[index / 2]);
         assert_eq!(ids(&choice["token_ids"]), recorded_choice(record, index).0);
-        let told = choice["logprobs"]["token_logprobs"].as_array().unwrap();
-        assert_eq!(told.len(), recorded_choice(record, index).1.len());
+        let returned = choice["logprobs"]["token_logprobs"].as_array().unwrap();
+        assert_eq!(returned.len(), recorded_choice(record, index).1.len());
     }
     let events = client.stream(TEXT, body).await;
     let text = |index: usize| -> String {
@@ -201,18 +200,18 @@ async fn completions_take_texts_and_ids_and_stop_where_told() {
 }
 
 #[tokio::test]
-async fn weights_change_in_the_middle_of_a_kept_answer() {
+async fn weights_change_in_the_middle_of_a_kept_response() {
     let client = Client::start(options());
-    let inside = client.server.control();
+    let control = client.server.control();
     let weights = tempfile::tempdir().unwrap();
     std::fs::write(weights.path().join("weights.json"), r#"{"version": 7}"#).unwrap();
-    inside.hold(5);
-    let body = with(chat("a long story"), with(asking(), json!({ "request_id": "x" })));
-    let (answer, ()) = tokio::join!(client.good(CHAT, body.clone()), async {
-        inside.wait_for(|counts: &MockCounts| counts.frozen == 1).await;
+    control.hold(5);
+    let body = with(chat("a long story"), with(extra_fields(), json!({ "request_id": "x" })));
+    let (response, ()) = tokio::join!(client.good(CHAT, body.clone()), async {
+        control.wait_for(|counts: &MockCounts| counts.frozen == 1).await;
         client.good("/pause?mode=keep", json!({})).await;
         assert_eq!(client.get("/is_paused").await.1["is_paused"], true);
-        inside.release();
+        control.release();
         let rpc = json!({ "method": "reload_weights",
             "kwargs": { "weights_path": weights.path() } });
         client.good("/collective_rpc", rpc).await;
@@ -220,18 +219,18 @@ async fn weights_change_in_the_middle_of_a_kept_answer() {
         assert_eq!(info["weight_version"], "default", "a reload renames nothing");
         client.good("/update_weight_version", json!({ "new_version": "7" })).await;
         assert_eq!(client.get("/weight_info").await.1["weight_version"], "7");
-        assert_eq!(inside.record("chatcmpl-x").unwrap().choices[0].tokens.len(), 5);
+        assert_eq!(control.record("chatcmpl-x").unwrap().choices[0].tokens.len(), 5);
         client.good("/resume", json!({})).await;
     });
-    let record = inside.record("chatcmpl-x").unwrap();
+    let record = control.record("chatcmpl-x").unwrap();
     let tokens = &record.choices[0].tokens;
-    assert_eq!(ids(&answer["choices"][0]["token_ids"]), recorded_choice(&record, 0).0);
+    assert_eq!(ids(&response["choices"][0]["token_ids"]), recorded_choice(&record, 0).0);
     for (at, token) in tokens.iter().enumerate() {
         assert_eq!(token.version, if at < 5 { 0 } else { 7 });
     }
     let after = client.good(CHAT, body).await;
     let (before, after) =
-        (ids(&answer["choices"][0]["token_ids"]), ids(&after["choices"][0]["token_ids"]));
+        (ids(&response["choices"][0]["token_ids"]), ids(&after["choices"][0]["token_ids"]));
     assert_ne!(before[..5], after[..5]);
     assert_eq!(before[5..], after[5..]);
 }
@@ -255,61 +254,61 @@ async fn an_update_that_fails_changes_nothing() {
 }
 
 #[tokio::test]
-async fn aborts_and_clients_that_leave_end_answers() {
+async fn aborts_and_disconnects_end_responses() {
     let client = Client::start(options());
-    let inside = client.server.control();
-    inside.hold(3);
+    let control = client.server.control();
+    control.hold(3);
     let named = |id: &str| with(chat(id), json!({ "request_id": id }));
     let mut stays = Events::open(&client, CHAT, named("stays")).await;
     let mut leaves = Events::open(&client, CHAT, named("leaves")).await;
     assert!(leaves.next().await.is_some());
-    inside.wait_for(|counts| counts.frozen == 2).await;
+    control.wait_for(|counts| counts.frozen == 2).await;
     drop(leaves);
-    inside.wait_for(|counts| counts.left == 1).await;
-    let asked = json!({ "request_ids": ["chatcmpl-stays"] });
-    assert_eq!(client.good("/abort_requests", asked).await["aborted"], 1);
+    control.wait_for(|counts| counts.left == 1).await;
+    let request = json!({ "request_ids": ["chatcmpl-stays"] });
+    assert_eq!(client.good("/abort_requests", request).await["aborted"], 1);
     let mut last = Value::Null;
     while let Some(event) = stays.next().await {
         last = event;
     }
     assert!(stays.is_done);
     assert_eq!(last["choices"][0]["finish_reason"], "abort");
-    assert_eq!(inside.ended(RequestEnd::Left), ["chatcmpl-leaves"]);
-    assert_eq!(inside.ended(RequestEnd::Aborted), ["chatcmpl-stays"]);
-    assert_eq!(inside.counts().running, 0);
+    assert_eq!(control.ended(RequestEnd::Left), ["chatcmpl-leaves"]);
+    assert_eq!(control.ended(RequestEnd::Aborted), ["chatcmpl-stays"]);
+    assert_eq!(control.counts().running, 0);
 }
 
 #[tokio::test]
-async fn a_whole_answer_whose_client_leaves_is_given_up() {
+async fn a_full_response_is_aborted_when_its_client_disconnects() {
     let client = Client::start(options());
-    let inside = client.server.control();
-    inside.hold(3);
+    let control = client.server.control();
+    control.hold(3);
     tokio::select! {
         _ = client.post(CHAT, chat("never mind")) => panic!("it was held"),
-        _ = inside.wait_for(|counts| counts.frozen == 1) => {}
+        _ = control.wait_for(|counts| counts.frozen == 1) => {}
     }
-    assert_eq!(inside.wait_for(|counts| counts.left == 1).await.running, 0);
+    assert_eq!(control.wait_for(|counts| counts.left == 1).await.running, 0);
 }
 
 #[tokio::test]
-async fn a_pause_that_waits_lets_answers_end_and_begins_none() {
+async fn a_waiting_pause_lets_responses_end_and_admits_none() {
     let client = Client::start(options());
-    let inside = client.server.control();
-    inside.hold(3);
+    let control = client.server.control();
+    control.hold(3);
     let first = client.good(CHAT, chat("first"));
     let pause = async {
-        inside.wait_for(|counts| counts.frozen == 1).await;
+        control.wait_for(|counts| counts.frozen == 1).await;
         let release = async {
-            inside.wait_until_closed().await;
+            control.wait_until_closed().await;
             let after = async {
-                inside.wait_for(|counts| counts.waiting == 1).await;
-                inside.release();
+                control.wait_for(|counts| counts.waiting == 1).await;
+                control.release();
             };
             tokio::join!(client.good(CHAT, chat("second")), after).0
         };
         let paused = async {
             client.good("/pause?mode=wait", json!({})).await;
-            assert_eq!((inside.counts().completed, inside.counts().running), (1, 0));
+            assert_eq!((control.counts().completed, control.counts().running), (1, 0));
             client.good("/resume", json!({})).await;
         };
         tokio::join!(paused, release).1
@@ -319,15 +318,15 @@ async fn a_pause_that_waits_lets_answers_end_and_begins_none() {
 }
 
 #[tokio::test]
-async fn faults_happen_when_told() {
+async fn injected_faults_happen() {
     let client = Client::start(options());
-    let inside = client.server.control();
-    let body = with(chat("hm"), asking());
-    inside.inject(MockFault::Status(503), 2);
-    inside.inject(MockFault::Cut, 1);
-    inside.inject(MockFault::CutAfter(4), 1);
-    inside.inject(MockFault::Misalign, 1);
-    inside.inject(MockFault::NoTokenIds, 1);
+    let control = client.server.control();
+    let body = with(chat("hm"), extra_fields());
+    control.inject(MockFault::Status(503), 2);
+    control.inject(MockFault::Cut, 1);
+    control.inject(MockFault::CutAfter(4), 1);
+    control.inject(MockFault::Misalign, 1);
+    control.inject(MockFault::NoTokenIds, 1);
     for _ in 0..2 {
         let (status, error) = client.post(CHAT, body.clone()).await;
         assert_eq!((status, error["error"]["code"].as_u64()), (503, Some(503)));
@@ -342,16 +341,18 @@ async fn faults_happen_when_told() {
     assert_eq!(seen, 5, "the role and four tokens");
     let choice = client.good(CHAT, body.clone()).await["choices"][0].clone();
     assert_eq!(logprobs(&choice).len() + 1, ids(&choice["token_ids"]).len());
-    let answer = client.good(CHAT, body.clone()).await;
-    assert!(answer["choices"][0]["token_ids"].is_null() && answer["prompt_token_ids"].is_null());
+    let response = client.good(CHAT, body.clone()).await;
+    assert!(
+        response["choices"][0]["token_ids"].is_null() && response["prompt_token_ids"].is_null()
+    );
     assert!(client.good(CHAT, body).await["choices"][0]["token_ids"].is_array());
-    assert_eq!(inside.counts().failed, 4);
-    inside.set_healthy(false);
+    assert_eq!(control.counts().failed, 4);
+    control.set_healthy(false);
     assert_eq!(client.get("/health").await.0, 503);
 }
 
 #[tokio::test]
-async fn wrong_requests_are_refused_in_vllms_words() {
+async fn invalid_requests_are_refused_like_vllm() {
     let client = Client::start(MockServerOptions { api_key: Some("k".into()), ..options() });
     assert_eq!(client.get("/v1/models").await.0, 401);
     assert_eq!(client.get_with_key("/v1/models", "k").await, 200);
@@ -384,10 +385,10 @@ async fn wrong_requests_are_refused_in_vllms_words() {
 async fn a_stopped_server_frees_its_port_for_the_next() {
     let client = Client::start(options());
     let address = client.server.address();
-    let inside = client.server.control();
-    inside.hold(2);
+    let control = client.server.control();
+    control.hold(2);
     let mut events = Events::open(&client, CHAT, chat("doomed")).await;
-    inside.wait_for(|counts| counts.frozen == 1).await;
+    control.wait_for(|counts| counts.frozen == 1).await;
     client.server.stop().await;
     while events.next().await.is_some() {}
     assert!(!events.is_done);

@@ -61,15 +61,15 @@ fn token_ids(ids: &[Value]) -> Result<(), CallError> {
     }
     for (number, id) in ids.iter().enumerate() {
         if id.as_u64().is_none_or(|id| id > i32::MAX.cast_unsigned().into()) {
-            let told = if id.is_number() { id.to_string() } else { a(id).to_owned() };
-            return Err(refusal(format!("prompt[{number}] must be a token id, not {told}")).at(at));
+            let shown = if id.is_number() { id.to_string() } else { a(id).to_owned() };
+            return Err(refusal(format!("prompt[{number}] must be a token id, not {shown}")).at(at));
         }
     }
     Ok(())
 }
 
 fn check_logprobs(fields: &RequestFields<'_>) -> Result<(), CallError> {
-    let most = i64::from(i32::MAX);
-    fields.integer("top_logprobs", -1, most)?;
-    fields.integer("logprobs", -1, most).map(drop)
+    let max = i64::from(i32::MAX);
+    fields.integer("top_logprobs", -1, max)?;
+    fields.integer("logprobs", -1, max).map(drop)
 }

@@ -1,21 +1,17 @@
-//! Fields of an OpenAI request that the gateway relies on, each with its check.
+//! Validation of the fields of an OpenAI request that the gateway relies on.
 
 use serde_json::{Map, Value};
 
 use crate::error::{CallError, ErrorKind};
 use crate::model_call::{CallKind, ModelCall};
 
-/// Maximum number of choices of a call.
 const MAX_CHOICES: u64 = 128;
 
-/// A check of the fields of a request.
 type FieldCheck = fn(&RequestFields<'_>) -> Result<(), CallError>;
 
-/// Parses the body of an OpenAI request. Wrong types of the fields that the gateway relies on
-/// (`messages`, `prompt`, `model`, `stream`, `n`, `stream_options`, `logprobs`, ...) are refused
-/// with the name of the field, and so are options that make the tokens of the response
-/// unknowable. `input` checks the messages or the prompt, `logprobs` the options of
-/// log-probabilities.
+/// Parses the body of an OpenAI request. Refuses fields of a wrong type, and options that make the
+/// tokens of the response unknown. `input` checks the messages or the prompt, `logprobs` the
+/// options of log-probabilities.
 pub(super) fn parse(
     kind: CallKind,
     body: &[u8],
@@ -47,7 +43,7 @@ pub(super) fn refusal(message: impl Into<String>) -> CallError {
     CallError::new(ErrorKind::InvalidRequest, message)
 }
 
-/// Names a value's type, with its article.
+/// Names the type of a value, with its article.
 pub(super) fn a(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -60,7 +56,6 @@ pub(super) fn a(value: &Value) -> &'static str {
     }
 }
 
-/// The fields of a body.
 pub(super) struct RequestFields<'a>(&'a Map<String, Value>);
 
 impl<'a> RequestFields<'a> {
@@ -94,19 +89,14 @@ impl<'a> RequestFields<'a> {
         }
     }
 
-    pub(super) fn integer(
-        &self,
-        name: &str,
-        least: i64,
-        most: i64,
-    ) -> Result<Option<i64>, CallError> {
+    pub(super) fn integer(&self, name: &str, min: i64, max: i64) -> Result<Option<i64>, CallError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         match value.as_i64() {
-            Some(number) if (least..=most).contains(&number) => Ok(Some(number)),
+            Some(number) if (min..=max).contains(&number) => Ok(Some(number)),
             _ => {
-                let told = if value.is_number() { value.to_string() } else { a(value).to_owned() };
-                let wanted = format!("an integer from {least} to {most}");
-                Err(refusal(format!("{name} must be {wanted}, not {told}")).at(name))
+                let shown = if value.is_number() { value.to_string() } else { a(value).to_owned() };
+                let wanted = format!("an integer from {min} to {max}");
+                Err(refusal(format!("{name} must be {wanted}, not {shown}")).at(name))
             }
         }
     }
@@ -139,17 +129,23 @@ impl<'a> RequestFields<'a> {
 
     /// Refuses options whose response does not contain the sampled tokens.
     fn recordable(&self) -> Result<(), CallError> {
-        let no = |name: &str, why: &str| {
-            Err(refusal(format!("{name} is not supported: {why}")).at(name))
+        let unsupported = |name: &str, reason: &str| {
+            Err(refusal(format!("{name} is not supported: {reason}")).at(name))
         };
         if self.boolean("echo")? == Some(true) {
-            return no("echo", "the answer would repeat the prompt as if the model had said it");
+            return unsupported(
+                "echo",
+                "the response would repeat the prompt as if the model had generated it",
+            );
         }
         if self.boolean("use_beam_search")? == Some(true) {
-            return no("use_beam_search", "its answers are not samples of the model");
+            return unsupported("use_beam_search", "its completions are not samples of the model");
         }
         if self.boolean("include_reasoning")? == Some(false) {
-            return no("include_reasoning", "servers that hide the reasoning hide all token ids");
+            return unsupported(
+                "include_reasoning",
+                "servers that hide the reasoning hide all token ids",
+            );
         }
         Ok(())
     }

@@ -13,7 +13,6 @@ fn parse(kind: CallKind, body: &Value) -> Result<ModelCall, CallError> {
     at_path(kind.path()).unwrap().parse(body.to_string().as_bytes())
 }
 
-/// A call with one more field.
 fn with(kind: CallKind, name: &str, value: Value) -> Result<ModelCall, CallError> {
     let mut body = match kind {
         CallKind::Chat => json!({ "messages": [{ "role": "user" }] }),
@@ -24,7 +23,7 @@ fn with(kind: CallKind, name: &str, value: Value) -> Result<ModelCall, CallError
 }
 
 #[test]
-fn what_the_gateway_relies_on_is_read() {
+fn required_fields_are_parsed() {
     let body = json!({
         "model": "ours", "messages": [{ "role": "user", "content": "Hi" }], "stream": true,
         "stream_options": { "include_usage": true }, "n": 3, "logprobs": true,
@@ -51,7 +50,7 @@ fn what_the_gateway_relies_on_is_read() {
 }
 
 #[test]
-fn what_is_wrong_is_refused_by_its_name() {
+fn invalid_fields_are_refused_by_name() {
     use CallKind::{Chat, Completion};
     for (kind, name, value, at) in [
         (Chat, "model", json!(7), "model"),
@@ -100,7 +99,7 @@ fn what_is_wrong_is_refused_by_its_name() {
 }
 
 #[test]
-fn nonsense_is_refused_and_not_fallen_over() {
+fn invalid_bodies_are_refused() {
     let deep = format!("{{\"prompt\":\"Hi\",\"a\":{}1{}}}", "[".repeat(9999), "]".repeat(9999));
     for body in ["", "7", "[]", "null", "{", "{\"a\":1,}", "{\"n\":1e999}", deep.as_str()] {
         let error =
@@ -121,7 +120,7 @@ fn fingerprint(kind: CallKind, body: &str) -> [u8; 32] {
 }
 
 #[test]
-fn a_retry_has_the_same_fingerprint_and_another_call_has_not() {
+fn retries_have_equal_fingerprints_and_other_calls_do_not() {
     let print = |body| fingerprint(CallKind::Completion, body);
     let known = print(r#"{"prompt":"Hi","seed":1,"x":{"a":[1,2],"b":null}}"#);
     for same in [

@@ -1,6 +1,5 @@
-//! Reads answers of the form that all servers share: `choices` in a whole answer, pieces of them
-//! in the events of a stream. Where a server hides tokens, log-probabilities and versions is said
-//! by its [`ResponseFields`].
+//! Parser of responses in the form that all servers share: `choices` in full responses and in
+//! events. [`ResponseFields`] finds tokens, log-probabilities and versions.
 
 use std::fmt::Debug;
 
@@ -16,27 +15,25 @@ use super::{ResponseParseError, ResponseParser, TokenSource, UpstreamBody};
 use crate::model_call::{CallKind, ModelCall};
 use crate::response::{ModelResponse, ResponseEnd};
 
-/// How many characters of a server's nonsense an error shows.
+/// Characters of an invalid response that an error shows.
 const MAX_SHOWN_CHARS: usize = 200;
 
-/// Where a kind of server puts what must be recorded. Each method also takes away what the client
-/// did not ask for.
+/// Location of recorded fields in the responses of a server kind. Each method also removes what the
+/// client did not request.
 pub(super) trait ResponseFields: Debug + Send + Sync {
-    /// Reads the fields of a whole answer or an event, except for its choices. What it tells is
-    /// taken as told about the first choice.
+    /// Parses the fields outside of choices. They count for the first choice.
     fn top(&self, plan: &StripPlan, fields: &mut JsonFields<'_>) -> Result<ChoiceDelta, String> {
         let _ = (plan, fields);
         Ok(ChoiceDelta::default())
     }
 
-    /// Reads the fields of a choice.
     fn choice(&self, plan: &StripPlan, fields: &mut JsonFields<'_>) -> Result<ChoiceDelta, String> {
         let _ = (plan, fields);
         Ok(ChoiceDelta::default())
     }
 }
 
-/// What the client asked for, and so what may stay in its answer.
+/// Fields that stay in the client's response.
 #[derive(Debug)]
 pub(super) struct StripPlan {
     pub(super) kind: CallKind,
@@ -44,77 +41,60 @@ pub(super) struct StripPlan {
     pub(super) keeps_token_ids: bool,
     pub(super) keeps_logprobs: bool,
     pub(super) keeps_usage: bool,
-    /// Fields of the server's own that the client asked for by name.
     pub(super) keeps_prompt_token_ids: bool,
     pub(super) keeps_meta_info: bool,
-    /// Whether we asked for more than the client: then events may be there for us alone.
+    /// True if the gateway requested more than the client, so that events may be for the gateway
+    /// only.
     pub(super) adds: bool,
 }
 
 impl StripPlan {
-    /// Returns what may stay of the answer to a call for which we ask more than the client.
-    pub(super) fn stripping(call: &ModelCall) -> Self {
+    /// Returns the plan of a call. With `adds`, only requested fields stay.
+    pub(super) fn new(call: &ModelCall, adds: bool) -> Self {
         Self {
             kind: call.kind,
             stream: call.stream,
-            keeps_token_ids: call.wants_token_ids(),
-            keeps_logprobs: call.wants_logprobs(),
-            keeps_usage: call.wants_usage(),
-            keeps_prompt_token_ids: call.wants("return_prompt_token_ids"),
-            keeps_meta_info: call.wants("return_meta_info"),
-            adds: true,
-        }
-    }
-
-    /// Returns that all of the answer may stay.
-    pub(super) fn keeping(call: &ModelCall) -> Self {
-        Self {
-            kind: call.kind,
-            stream: call.stream,
-            keeps_token_ids: true,
-            keeps_logprobs: true,
-            keeps_usage: true,
-            keeps_prompt_token_ids: true,
-            keeps_meta_info: true,
-            adds: false,
+            keeps_token_ids: !adds || call.wants_token_ids(),
+            keeps_logprobs: !adds || call.wants_logprobs(),
+            keeps_usage: !adds || call.wants_usage(),
+            keeps_prompt_token_ids: !adds || call.wants("return_prompt_token_ids"),
+            keeps_meta_info: !adds || call.wants("return_meta_info"),
+            adds,
         }
     }
 }
 
-/// Reads one answer.
 #[derive(Debug)]
 pub(super) struct ChunkParser {
-    words: &'static dyn ResponseFields,
+    server_fields: &'static dyn ResponseFields,
     plan: StripPlan,
     id: String,
     model: String,
-    gathered: ResponseBuilder,
+    response: ResponseBuilder,
     server_error: Option<String>,
 }
 
 impl ChunkParser {
-    /// Returns a reader for the answer to a call.
     pub(super) fn new(
-        words: &'static dyn ResponseFields,
+        server_fields: &'static dyn ResponseFields,
         plan: StripPlan,
         call: &ModelCall,
         id: &str,
         model: &str,
     ) -> Self {
-        let gathered = ResponseBuilder::new(call.choices);
+        let response = ResponseBuilder::new(call.choices);
         let (id, model) = (id.to_owned(), model.to_owned());
-        Self { words, plan, id, model, gathered, server_error: None }
+        Self { server_fields, plan, id, model, response, server_error: None }
     }
 
-    /// Reads what a whole answer and an event share. Returns its fields and choices, under our
-    /// names.
+    /// Parses the envelope. Returns fields and choices under the gateway's id and model name.
     fn open<'a>(
         &mut self,
         json: &'a str,
-    ) -> Result<(JsonFields<'a>, Opened<'a>), ResponseParseError> {
-        let nonsense = |why: String| nonsense(&why, json);
-        let mut fields = JsonFields::read(json).map_err(|error| nonsense(error.to_string()))?;
-        // Some put the error's fields at the top.
+    ) -> Result<(JsonFields<'a>, Option<Vec<JsonFields<'a>>>), ResponseParseError> {
+        let invalid = |reason: String| invalid(&reason, json);
+        let mut fields = JsonFields::read(json).map_err(|error| invalid(error.to_string()))?;
+        // Some servers put the fields of an error at the top.
         let is_error = fields.json("object") == Some("\"error\"");
         if let Some(error) = fields.json("error").or_else(|| is_error.then_some(json)) {
             self.server_error = Some(json.to_owned());
@@ -125,53 +105,51 @@ impl ChunkParser {
                 message.unwrap_or(error)
             )));
         }
-        let choices = fields.get::<Vec<JsonFields<'a>>>("choices").map_err(nonsense)?;
+        let choices = fields.get::<Vec<JsonFields<'a>>>("choices").map_err(invalid)?;
         fields.set_text("id", &self.id);
         fields.set_text("model", &self.model);
         Ok((fields, choices))
     }
 
-    /// Takes what a piece tells about its choices.
     fn take(
         &mut self,
         fields: &mut JsonFields<'_>,
         choices: &mut [JsonFields<'_>],
         source: TokenSource,
     ) {
-        match self.words.top(&self.plan, fields) {
-            Ok(part) => self.gathered.part(0, part, source),
-            Err(why) => self.gathered.broken(why),
+        match self.server_fields.top(&self.plan, fields) {
+            Ok(part) => self.response.part(0, part, source),
+            Err(reason) => self.response.broken(reason),
         }
         for choice in choices {
             let index = match choice.get::<usize>("index") {
                 Ok(index) => index.unwrap_or(0),
-                Err(why) => {
-                    self.gathered.broken(why);
+                Err(reason) => {
+                    self.response.broken(reason);
                     continue;
                 }
             };
-            match self.words.choice(&self.plan, choice) {
-                Ok(part) => self.gathered.part(index, part, source),
-                Err(why) => self.gathered.broken(format!("choice {index}: {why}")),
+            match self.server_fields.choice(&self.plan, choice) {
+                Ok(part) => self.response.part(index, part, source),
+                Err(reason) => self.response.broken(format!("choice {index}: {reason}")),
             }
-            let said = self.take_reply(index, choice);
-            self.gathered.note(said.map_err(|why| format!("choice {index}: {why}")));
+            let outcome = self.take_reply(index, choice);
+            self.response.note(outcome.map_err(|reason| format!("choice {index}: {reason}")));
         }
     }
 
-    /// Takes what a choice says to the client.
     fn take_reply(&mut self, index: usize, choice: &JsonFields<'_>) -> Result<(), String> {
-        if let Some(reply) = self.gathered.reply(index) {
+        if let Some(reply) = self.response.reply(index) {
             if let Some(delta) = choice.get::<JsonFields<'_>>("delta")? {
                 reply.push_delta(&delta)?;
             } else if let Some(message) = choice.get::<Value>("message")? {
-                *reply = ClientReply::Whole(message);
+                *reply = ClientReply::Full(message);
             } else if let Some(text) = choice.get::<JsonText<'_>>("text")? {
                 reply.push_text(&text.0);
             }
         }
         if let Some(reason) = choice.get::<String>("finish_reason")? {
-            self.gathered.finished(index, reason);
+            self.response.finished(index, reason);
         }
         Ok(())
     }
@@ -184,25 +162,22 @@ impl ChunkParser {
         match fields.get::<Usage>("usage") {
             Ok(usage) => {
                 if let Some(counted) = usage.and_then(|usage| usage.completion_tokens) {
-                    self.gathered.usage(counted);
+                    self.response.usage(counted);
                 }
             }
-            Err(why) => self.gathered.broken(why),
+            Err(reason) => self.response.broken(reason),
         }
     }
 }
 
-/// The choices that were found.
-type Opened<'a> = Option<Vec<JsonFields<'a>>>;
-
-fn nonsense(why: &str, json: &str) -> ResponseParseError {
+fn invalid(reason: &str, json: &str) -> ResponseParseError {
     let shown: String = json.chars().take(MAX_SHOWN_CHARS).collect();
-    ResponseParseError(format!("the server's answer makes no sense: {why}: {shown}"))
+    ResponseParseError(format!("invalid response of the server: {reason}: {shown}"))
 }
 
 impl ResponseParser for ChunkParser {
     fn set_prompt(&mut self, tokens: Vec<i32>) {
-        self.gathered.set_prompt(tokens);
+        self.response.set_prompt(tokens);
     }
 
     fn parse_full(
@@ -211,10 +186,10 @@ impl ResponseParser for ChunkParser {
         source: TokenSource,
     ) -> Result<Vec<Bytes>, ResponseParseError> {
         let body = str::from_utf8(body).map_err(|error| {
-            ResponseParseError(format!("the server's answer is no UTF-8: {error}"))
+            ResponseParseError(format!("the response of the server is not UTF-8: {error}"))
         })?;
         let (mut fields, Some(mut choices)) = self.open(body)? else {
-            return Err(nonsense("it has no choices", body));
+            return Err(invalid("it has no choices", body));
         };
         self.take(&mut fields, &mut choices, source);
         self.take_usage(&fields);
@@ -231,11 +206,11 @@ impl ResponseParser for ChunkParser {
         source: TokenSource,
     ) -> Result<Vec<Bytes>, ResponseParseError> {
         let (mut fields, Some(mut choices)) = self.open(data)? else {
-            // Nothing of an answer, such as a sign of life.
+            // No part of a response, such as a keep-alive.
             return Ok(vec![Bytes::copy_from_slice(data.as_bytes())]);
         };
         self.take(&mut fields, &mut choices, source);
-        // Counts that come with choices are counts so far, of one choice.
+        // Counts with choices are partial counts of one choice.
         if choices.is_empty() {
             self.take_usage(&fields);
         }
@@ -261,11 +236,11 @@ impl ResponseParser for ChunkParser {
     }
 
     fn finish(self: Box<Self>, end: ResponseEnd) -> Result<ModelResponse, ResponseParseError> {
-        self.gathered.finish(self.id, self.model, end)
+        self.response.finish(self.id, self.model, end)
     }
 }
 
-/// Whether a piece of a choice has nothing for the client: an empty delta and nothing besides.
+/// Returns whether a chunk has nothing for the client: an empty delta and no other field.
 fn says_nothing(choice: &JsonFields<'_>) -> bool {
     choice.iter().all(|(name, json)| match name {
         "index" => true,
@@ -276,7 +251,6 @@ fn says_nothing(choice: &JsonFields<'_>) -> bool {
     })
 }
 
-/// Reads the log-probabilities of a choice, in the form of the endpoint.
 pub(super) fn logprobs(
     kind: CallKind,
     choice: &JsonFields<'_>,
@@ -305,25 +279,24 @@ pub(super) fn logprobs(
     }
 }
 
-/// Returns the client's call as it is sent on, for the server's model.
+/// Returns the body of the call with the server's model name.
 pub(super) fn forward(call: &ModelCall, model: &str) -> Map<String, Value> {
     let mut body = call.body.clone();
     body.insert("model".to_owned(), model.into());
     body
 }
 
-/// Adds the wish for log-probabilities, in the form of the endpoint.
 pub(super) fn ask_logprobs(call: &ModelCall, body: &mut Map<String, Value>) {
     match call.kind {
         CallKind::Chat => {
             body.insert("logprobs".to_owned(), true.into());
-            // Null would mean none at all to some servers.
+            // Some servers take null as no log-probabilities.
             if body.get("top_logprobs").is_none_or(Value::is_null) {
                 body.insert("top_logprobs".to_owned(), 0.into());
             }
         }
         CallKind::Completion => {
-            // 0 is the number of alternatives: the sampled token is always there.
+            // 0 alternatives: the sampled token is always included.
             if !call.wants_logprobs() {
                 body.insert("logprobs".to_owned(), 0.into());
             }
@@ -331,7 +304,6 @@ pub(super) fn ask_logprobs(call: &ModelCall, body: &mut Map<String, Value>) {
     }
 }
 
-/// Adds the wish for the number of tokens at the end of a stream.
 pub(super) fn ask_usage(body: &mut Map<String, Value>) {
     let options = body.entry("stream_options").or_insert(Value::Null);
     if !options.is_object() {
@@ -342,7 +314,6 @@ pub(super) fn ask_usage(body: &mut Map<String, Value>) {
     }
 }
 
-/// Returns what is sent to the endpoint that the client called.
 pub(super) fn outgoing(call: &ModelCall, body: Map<String, Value>, stream: bool) -> UpstreamBody {
     UpstreamBody { path: call.kind.path(), body: Value::Object(body), stream }
 }

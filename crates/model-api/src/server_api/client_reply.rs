@@ -1,4 +1,4 @@
-//! What the client is told, put together from the pieces of a stream.
+//! Reply to the client, assembled from the chunks of a stream.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,19 @@ use serde_json::{Map, Value};
 
 use super::json_fields::{JsonFields, JsonText};
 
-/// How many tools one message may call.
 const MAX_TOOL_CALLS: u64 = 4096;
 
-/// A reply that grows.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) enum ClientReply {
-    /// Nothing has come.
+    #[default]
     Nothing,
-    /// The text of a completion.
     Text(String),
-    /// The message of a chat, in pieces.
+    /// Message of a chat, in chunks.
     Message(ReplyMessage),
-    /// The message of a chat, as it came.
-    Whole(Value),
+    /// Message of a chat, complete.
+    Full(Value),
 }
 
-/// The message of a chat that comes in pieces.
 #[derive(Debug, Default)]
 pub(super) struct ReplyMessage {
     fields: Map<String, Value>,
@@ -31,7 +27,6 @@ pub(super) struct ReplyMessage {
 }
 
 impl ClientReply {
-    /// Takes the next piece of a text.
     pub(super) fn push_text(&mut self, piece: &str) {
         match self {
             Self::Text(text) => text.push_str(piece),
@@ -39,7 +34,6 @@ impl ClientReply {
         }
     }
 
-    /// Takes the next piece of a message.
     pub(super) fn push_delta(&mut self, delta: &JsonFields<'_>) -> Result<(), String> {
         if !matches!(self, Self::Message(_)) {
             *self = Self::Message(ReplyMessage::default());
@@ -50,13 +44,12 @@ impl ClientReply {
         }
     }
 
-    /// Returns what there is.
     pub(super) fn into_value(self) -> Value {
         match self {
             Self::Nothing => Value::Null,
             Self::Text(text) => Value::String(text),
             Self::Message(message) => message.into_value(),
-            Self::Whole(message) => message,
+            Self::Full(message) => message,
         }
     }
 }
@@ -112,7 +105,7 @@ impl ReplyMessage {
                         merge_function(&mut function, piece);
                         call.insert(name, Value::Object(function));
                     }
-                    // A position in the stream's list; the place in the message says it.
+                    // The position in the message replaces it.
                     _ if name == "index" => {}
                     value => {
                         call.insert(name, value);
@@ -134,7 +127,7 @@ impl ReplyMessage {
     }
 }
 
-/// Adds a piece of a function's call: arguments come bit by bit, the rest at once.
+/// Merges a chunk of a function call: arguments are appended, other fields replaced.
 fn merge_function(function: &mut Map<String, Value>, piece: Map<String, Value>) {
     for (name, value) in piece {
         match value {

@@ -11,11 +11,9 @@ pub struct ControlStep {
     /// Path and query, below the server's root.
     pub path: &'static str,
     pub body: Value,
-    /// Whether the server has changed already if it refuses this step, so that its state is
+    /// True if the server has changed already if it refuses this step, so that its state is
     /// unknown.
     pub after_change: bool,
-    /// Whether a refusal of this step counts as success.
-    pub is_optional: bool,
     /// Remedy that is appended to the message of a refusal.
     pub hint: Option<&'static str>,
 }
@@ -23,7 +21,7 @@ pub struct ControlStep {
 impl ControlStep {
     /// Returns a step whose refusal leaves the server unchanged.
     pub(super) fn new(path: &'static str, body: Value) -> Self {
-        Self { path, body, after_change: false, is_optional: false, hint: None }
+        Self { path, body, after_change: false, hint: None }
     }
 
     /// Returns a step whose refusal leaves the server in an unknown state.

@@ -1,10 +1,9 @@
-//! The dialect of `llama-server`, the server of llama.cpp.
+//! llama.cpp's `llama-server`.
 //!
-//! It tells token ids beside log-probabilities, with a catch: of the tokens that make up one
-//! character of several bytes only the last is told. Nothing in an answer says so; only the number
-//! of entries is too small. So every answer has to prove that none is missing (`proof`), or it is
-//! not recorded. In streams more goes missing without a trace (the token that ends a chat), so the
-//! server is always asked for whole answers.
+//! It returns token ids beside log-probabilities, but of the tokens of one multi-byte character
+//! only the last. Nothing marks the omission; only the number of entries is too small. So
+//! `token_check` verifies that none is missing before a response is recorded. Streams omit more
+//! (the final token of a chat), so full responses are always requested.
 
 mod prompt;
 #[cfg(test)]
@@ -27,7 +26,6 @@ use super::{
 use crate::model_call::{CallKind, ModelCall};
 use crate::response::{ModelResponse, ResponseChoice, ResponseEnd};
 
-/// The dialect of `llama-server`.
 #[derive(Debug)]
 pub(super) struct LlamaCppApi;
 
@@ -37,7 +35,7 @@ impl ServerApi for LlamaCppApi {
         for name in ["stream_options", "return_token_ids", "n_probs"] {
             body.remove(name);
         }
-        // Fewer than one alternative would mean: tell nothing.
+        // With 0 alternatives nothing is returned.
         let alternatives = alternatives(call).max(1);
         match call.kind {
             CallKind::Chat => {
@@ -50,11 +48,11 @@ impl ServerApi for LlamaCppApi {
         }
         for (name, value) in [
             ("stream", json!(false)),
-            // What the tokens are, if the log-probabilities leave some out.
+            // All tokens, in case the log-probabilities omit some.
             ("verbose", json!(true)),
             ("return_tokens", json!(true)),
             ("response_fields", json!(["tokens", "stop_type"])),
-            // Log-probabilities of the model, whatever the sampling did to them.
+            // Log-probabilities before sampling.
             ("post_sampling_probs", json!(false)),
         ] {
             body.insert(name.to_owned(), value);
@@ -63,8 +61,8 @@ impl ServerApi for LlamaCppApi {
     }
 
     fn response_parser(&self, call: &ModelCall, id: &str, model: &str) -> Box<dyn ResponseParser> {
-        Box::new(WholeReader {
-            plan: StripPlan::stripping(call),
+        Box::new(LlamaCppParser {
+            plan: StripPlan::new(call, true),
             kept_alternatives: usize::try_from(alternatives(call)).unwrap_or(usize::MAX),
             id: id.into(),
             model: model.into(),
@@ -78,12 +76,11 @@ impl ServerApi for LlamaCppApi {
     }
 
     fn weight_control(&self) -> Result<&'static dyn WeightControl, &'static str> {
-        Err("llama-server cannot be given other weights while it runs: start it anew, or train \
-             with vllm or sglang")
+        Err("llama-server cannot update its weights: restart it, or train with vllm or sglang")
     }
 }
 
-/// How many alternatives to each token the client wants.
+/// Number of alternatives per token that the client requested.
 fn alternatives(call: &ModelCall) -> u64 {
     let name = match call.kind {
         CallKind::Chat => "top_logprobs",
@@ -92,19 +89,19 @@ fn alternatives(call: &ModelCall) -> u64 {
     call.body.get(name).and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// Reads a whole answer.
 #[derive(Debug)]
-struct WholeReader {
+struct LlamaCppParser {
     plan: StripPlan,
     kept_alternatives: usize,
     id: String,
     model: String,
     prompt: Option<Vec<i32>>,
-    /// What is recorded, or why nothing is: the client gets its answer all the same.
+    /// Recorded choices, or the reason why there are none: the client gets its response in any
+    /// case.
     choices: Option<Result<Vec<ResponseChoice>, ResponseParseError>>,
 }
 
-impl ResponseParser for WholeReader {
+impl ResponseParser for LlamaCppParser {
     fn set_prompt(&mut self, tokens: Vec<i32>) {
         self.prompt = Some(tokens);
     }
@@ -115,12 +112,14 @@ impl ResponseParser for WholeReader {
         source: TokenSource,
     ) -> Result<Vec<Bytes>, ResponseParseError> {
         let body: Value = serde_json::from_slice(body).map_err(|error| {
-            ResponseParseError(format!("llama-server's answer is no JSON: {error}"))
+            ResponseParseError::new(format!("the response of llama-server is not JSON: {error}"))
         })?;
         let Value::Object(mut body) = body else {
-            return Err(ResponseParseError("llama-server's answer is no JSON object".to_owned()));
+            return Err(ResponseParseError::new(
+                "the response of llama-server is not a JSON object",
+            ));
         };
-        self.choices = Some(self.gather(&body, source));
+        self.choices = Some(self.record_choices(&body, source));
         self.trim(&mut body);
         let body = Value::Object(body).to_string();
         if !self.plan.stream {
@@ -137,9 +136,7 @@ impl ResponseParser for WholeReader {
         _data: &str,
         _source: TokenSource,
     ) -> Result<Vec<Bytes>, ResponseParseError> {
-        Err(ResponseParseError(
-            "llama-server sent events but was asked for a whole answer".to_owned(),
-        ))
+        Err(ResponseParseError::new("llama-server sent events instead of a full response"))
     }
 
     fn finish(self: Box<Self>, end: ResponseEnd) -> Result<ModelResponse, ResponseParseError> {
@@ -147,15 +144,15 @@ impl ResponseParser for WholeReader {
             (Some(choices), _) => choices?,
             (None, ResponseEnd::Aborted) => Vec::new(),
             (None, ResponseEnd::Complete) => {
-                return Err(ResponseParseError("llama-server gave no answer".to_owned()));
+                return Err(ResponseParseError::new("llama-server sent no response"));
             }
         };
         Ok(ModelResponse { id: self.id, model: self.model, prompt: self.prompt, choices, end })
     }
 }
 
-impl WholeReader {
-    fn gather(
+impl LlamaCppParser {
+    fn record_choices(
         &self,
         body: &Map<String, Value>,
         source: TokenSource,
@@ -163,21 +160,22 @@ impl WholeReader {
         self.check_prompt(body)?;
         let list = body.get("choices").and_then(Value::as_array);
         let list = list.filter(|list| !list.is_empty());
-        let list = list
-            .ok_or_else(|| ResponseParseError("llama-server's answer has no choices".to_owned()))?;
-        let proof = TokenCheck::new(body, list.len());
+        let list = list.ok_or_else(|| {
+            ResponseParseError::new("the response of llama-server has no choices")
+        })?;
+        let check = TokenCheck::new(body, list.len());
         let choices = list.iter().enumerate().map(|(position, value)| {
             if value.get("index").and_then(Value::as_u64) != Some(position as u64) {
-                return Err(ResponseParseError(format!(
-                    "llama-server's choice {position} is out of order"
+                return Err(ResponseParseError::new(format!(
+                    "choice {position} of llama-server is out of order"
                 )));
             }
-            self.choice(value, position, &proof, source)
+            self.choice(value, position, &check, source)
         });
         choices.collect()
     }
 
-    /// The prompt was tokenized apart from the answer: at least the number must be the same.
+    /// The prompt was tokenized separately: at least the number of tokens must be equal.
     fn check_prompt(&self, body: &Map<String, Value>) -> Result<(), ResponseParseError> {
         let stated = body.get("usage").and_then(|usage| usage.get("prompt_tokens"));
         let (Some(stated), Some(prompt)) = (stated.and_then(Value::as_u64), &self.prompt) else {
@@ -186,9 +184,9 @@ impl WholeReader {
         if stated == prompt.len() as u64 {
             return Ok(());
         }
-        Err(ResponseParseError(format!(
-            "llama-server saw a prompt of {stated} tokens but tokenizes it to {}: prompts with \
-             pictures or sound cannot be recorded",
+        Err(ResponseParseError::new(format!(
+            "llama-server evaluated a prompt of {stated} tokens but tokenizes it to {}: prompts \
+             with images or audio cannot be recorded",
             prompt.len()
         )))
     }
@@ -197,7 +195,7 @@ impl WholeReader {
         &self,
         value: &Value,
         position: usize,
-        proof: &TokenCheck,
+        check: &TokenCheck,
         source: TokenSource,
     ) -> Result<ResponseChoice, ResponseParseError> {
         let entries = value.get("logprobs").and_then(|logprobs| logprobs.get("content"));
@@ -207,7 +205,7 @@ impl WholeReader {
             CallKind::Completion => value.get("text").cloned().unwrap_or_default(),
         };
         let (tokens, logprobs) = read(entries)?;
-        proof.check(position, &tokens, entries, &reply)?;
+        check.check(position, &tokens, entries, &reply)?;
         let mut versions = ModelVersions::default();
         if let Ok(count @ 1..) = u32::try_from(tokens.len()) {
             let run = VersionRun { version: source.version, tokens: count };
@@ -215,8 +213,8 @@ impl WholeReader {
         }
         let finish_reason = value.get("finish_reason").and_then(Value::as_str).map(String::from);
         if finish_reason.is_none() {
-            return Err(ResponseParseError(format!(
-                "llama-server's choice {position} has no finish reason"
+            return Err(ResponseParseError::new(format!(
+                "choice {position} of llama-server has no finish reason"
             )));
         }
         Ok(ResponseChoice {
@@ -228,24 +226,24 @@ impl WholeReader {
         })
     }
 
-    /// Removes what only the gateway asked for, and adds what only the gateway knows.
+    /// Removes fields that only the gateway requested, and adds token ids.
     fn trim(&self, body: &mut Map<String, Value>) {
         body.insert("id".to_owned(), self.id.as_str().into());
         body.insert("model".to_owned(), self.model.as_str().into());
         body.remove("__verbose");
         if self.plan.stream {
-            // Of the whole answer, and meant for one event alone.
+            // Belongs to the full response, not to an event.
             body.remove("timings");
         }
         if let (Some(prompt), true) = (&self.prompt, self.plan.keeps_token_ids) {
             body.insert("prompt_token_ids".to_owned(), json!(prompt));
         }
-        let gathered = self.choices.as_ref().and_then(|choices| choices.as_ref().ok());
+        let recorded = self.choices.as_ref().and_then(|choices| choices.as_ref().ok());
         let list = body.get_mut("choices").and_then(Value::as_array_mut).into_iter().flatten();
         for (position, choice) in list.enumerate() {
             let Some(choice) = choice.as_object_mut() else { continue };
             if self.plan.keeps_token_ids {
-                let known = gathered.and_then(|choices| choices.get(position));
+                let known = recorded.and_then(|choices| choices.get(position));
                 let tokens = known.and_then(|choice| choice.tokens.as_ref());
                 choice.insert("token_ids".to_owned(), json!(tokens));
             }
@@ -267,23 +265,22 @@ impl WholeReader {
     }
 }
 
-/// Reads ids and log-probabilities from the entries.
 fn read(entries: &[Value]) -> Result<(Vec<i32>, Vec<f32>), ResponseParseError> {
     let mut tokens = Vec::with_capacity(entries.len());
     let mut logprobs = Vec::with_capacity(entries.len());
     for entry in entries {
         let id = entry.get("id").and_then(Value::as_i64).and_then(|id| i32::try_from(id).ok());
         tokens.push(id.ok_or_else(|| {
-            ResponseParseError(
-                "llama-server tells no token ids: it is older than its `id` fields".into(),
+            ResponseParseError::new(
+                "llama-server returns no token ids: it is older than its `id` fields",
             )
         })?);
         let logprob = entry.get("logprob").and_then(Value::as_f64).map(|number| number as f32);
-        // A probability that was rounded to zero is told as the lowest number there is.
+        // Probabilities rounded to zero have the lowest float.
         logprobs.push(
             logprob.filter(|number| number.is_finite() && *number > f32::MIN).ok_or_else(|| {
-                ResponseParseError(
-                    "llama-server tells no log-probability of a token that it said".into(),
+                ResponseParseError::new(
+                    "llama-server returns no log-probability of a sampled token",
                 )
             })?,
         );

@@ -1,11 +1,10 @@
-//! Any other server that speaks OpenAI's API. Some refuse fields that they do not know, so that it
-//! is sent what the client sent and nothing more, and its answers have no tokens to train on.
+//! OpenAI-compatible servers without extensions. Some refuse unknown fields, so that the client's
+//! request is sent unchanged, and responses have no tokens to train on.
 
 use super::chunk_parser::{ChunkParser, ResponseFields, StripPlan, forward, outgoing};
 use super::{ResponseParser, ServerApi, UpstreamBody, WeightControl};
 use crate::model_call::ModelCall;
 
-/// The dialect of servers of which nothing else is known.
 #[derive(Debug)]
 pub(super) struct OpenaiApi;
 
@@ -15,7 +14,7 @@ impl ServerApi for OpenaiApi {
     }
 
     fn response_parser(&self, call: &ModelCall, id: &str, model: &str) -> Box<dyn ResponseParser> {
-        Box::new(ChunkParser::new(&Self, StripPlan::keeping(call), call, id, model))
+        Box::new(ChunkParser::new(&Self, StripPlan::new(call, false), call, id, model))
     }
 
     fn health_path(&self) -> &'static str {
@@ -23,8 +22,7 @@ impl ServerApi for OpenaiApi {
     }
 
     fn weight_control(&self) -> Result<&'static dyn WeightControl, &'static str> {
-        Err("a plain OpenAI-compatible server cannot be given other weights: train with vllm or \
-             sglang")
+        Err("an OpenAI-compatible server cannot update its weights: train with vllm or sglang")
     }
 }
 

@@ -1,19 +1,16 @@
 //! SGLang: token ids in `meta_info`.
 //!
-//! - Chat: `return_meta_info` and `logprobs` bring `output_token_logprobs` in the `meta_info` of
-//!   every choice, as `[log-probability, token id, text or null]`, and the versions of the weights;
-//!   `return_prompt_token_ids` brings the prompt's tokens, in every choice. The server refuses all
-//!   of them for streams, so that it is always asked for a whole answer; a client who wants a
-//!   stream gets events that are made from it: who speaks, what is said, which tools are called,
-//!   the end. It waits for the first of them until the server has said everything.
-//! - Completions: `return_token_ids` brings `token_ids` and `prompt_token_ids` in every choice, and
-//!   in streams too. Versions are told by whole answers alone, at the top (`metadata`), of the
-//!   first choice.
-//! - A server that tells one `weight_version` and no spans of tokens (`weight_versions`) means the
-//!   one at the end of the answer. It is believed of all tokens if the gateway knows of no other
-//!   since the request; otherwise the tokens have no known version.
-//! - What was not asked for is left out, except for `logprobs`, which are null then.
-//! - The request's id is the body's `rid`, by which `/abort_request` knows it.
+//! - Chat: `return_meta_info` and `logprobs` return `output_token_logprobs` (`[log-probability,
+//!   token id, text or null]`) and versions in the `meta_info` of every choice,
+//!   `return_prompt_token_ids` the prompt. The server refuses them for streams, so that full
+//!   responses are requested and streams synthesized.
+//! - Completions: `return_token_ids` returns `token_ids` and `prompt_token_ids` in every choice,
+//!   also in streams. Only full responses have versions, at the top (`metadata`), of the first
+//!   choice.
+//! - A `weight_version` without spans (`weight_versions`) is the one at the end. It labels all
+//!   tokens if the gateway knows of no other since the request; otherwise the version is unknown.
+//! - Unrequested fields are absent, except for `logprobs`, which is null.
+//! - The request id is `rid`, which `/abort_request` takes.
 
 use rollway_core::sync::TransferGroup;
 use serde::Deserialize;
@@ -29,7 +26,6 @@ use super::response_builder::{ChoiceDelta, ReportedVersion, VersionSpan};
 use super::{ControlStep, PauseMode, ResponseParser, ServerApi, UpstreamBody, WeightControl};
 use crate::model_call::{CallKind, ModelCall};
 
-/// The dialect of SGLang.
 #[derive(Debug)]
 pub(super) struct SglangApi;
 
@@ -57,7 +53,7 @@ impl ServerApi for SglangApi {
     }
 
     fn response_parser(&self, call: &ModelCall, id: &str, model: &str) -> Box<dyn ResponseParser> {
-        Box::new(ChunkParser::new(&Self, StripPlan::stripping(call), call, id, model))
+        Box::new(ChunkParser::new(&Self, StripPlan::new(call, true), call, id, model))
     }
 
     fn abort_body(&self, _: CallKind, request_id: &str) -> Option<UpstreamBody> {
@@ -68,10 +64,6 @@ impl ServerApi for SglangApi {
     /// Newer servers first.
     fn version_paths(&self) -> &'static [&'static str] {
         &["/model_info", "/get_weight_version", "/get_model_info"]
-    }
-
-    fn abort_steps(&self, request_id: &str) -> Vec<ControlStep> {
-        vec![ControlStep::new("/abort_request", json!({ "rid": request_id }))]
     }
 
     fn weight_control(&self) -> Result<&'static dyn WeightControl, &'static str> {
@@ -140,7 +132,6 @@ impl WeightControl for SglangApi {
     }
 }
 
-/// What the server knows about a choice.
 #[derive(Deserialize)]
 struct MetaInfo {
     output_token_logprobs: Option<Vec<(Option<f32>, i32, IgnoredAny)>>,
@@ -154,29 +145,29 @@ impl ResponseFields for SglangApi {
         if plan.kind == CallKind::Chat {
             return Ok(ChoiceDelta::default());
         }
-        let mut part = ChoiceDelta::default();
-        if let Some(told) = fields.get::<MetaInfo>("metadata")? {
-            told.versions(&mut part);
+        let mut delta = ChoiceDelta::default();
+        if let Some(meta) = fields.get::<MetaInfo>("metadata")? {
+            meta.versions(&mut delta);
         }
-        Ok(part)
+        Ok(delta)
     }
 
     fn choice(&self, plan: &StripPlan, fields: &mut JsonFields<'_>) -> Result<ChoiceDelta, String> {
-        let mut part =
+        let mut delta =
             ChoiceDelta { prompt: fields.get("prompt_token_ids")?, ..ChoiceDelta::default() };
         match plan.kind {
             CallKind::Chat => {
-                if let Some(mut told) = fields.get::<MetaInfo>("meta_info")? {
-                    if let Some(entries) = told.output_token_logprobs.take() {
-                        part.logprobs = Some(entries.iter().map(|entry| entry.0).collect());
-                        part.tokens = Some(entries.iter().map(|entry| entry.1).collect());
+                if let Some(mut meta) = fields.get::<MetaInfo>("meta_info")? {
+                    if let Some(entries) = meta.output_token_logprobs.take() {
+                        delta.logprobs = Some(entries.iter().map(|entry| entry.0).collect());
+                        delta.tokens = Some(entries.iter().map(|entry| entry.1).collect());
                     }
-                    told.versions(&mut part);
+                    meta.versions(&mut delta);
                 }
             }
             CallKind::Completion => {
-                part.tokens = fields.get("token_ids")?;
-                part.logprobs = logprobs(plan.kind, fields)?;
+                delta.tokens = fields.get("token_ids")?;
+                delta.logprobs = logprobs(plan.kind, fields)?;
             }
         }
         if !plan.keeps_token_ids {
@@ -191,16 +182,15 @@ impl ResponseFields for SglangApi {
         if !plan.keeps_logprobs {
             fields.blank("logprobs");
         }
-        Ok(part)
+        Ok(delta)
     }
 }
 
 impl MetaInfo {
-    /// Tells the versions of the tokens.
-    fn versions(self, part: &mut ChoiceDelta) {
+    fn versions(self, delta: &mut ChoiceDelta) {
         match self.weight_versions {
-            Some(spans) => part.spans = Some(spans),
-            None => part.last_version = self.weight_version.as_ref().map(ReportedVersion::read),
+            Some(spans) => delta.spans = Some(spans),
+            None => delta.last_version = self.weight_version.as_ref().map(ReportedVersion::read),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The events of a stream, made from a whole answer.
+//! Events of a stream, synthesized from a full response.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -7,7 +7,6 @@ use super::chunk_parser::StripPlan;
 use super::json_fields::JsonFields;
 use crate::model_call::CallKind;
 
-/// Makes the events that a client who wants a stream gets of a whole answer.
 pub(super) fn make_events(
     plan: &StripPlan,
     mut fields: JsonFields<'_>,
@@ -28,8 +27,8 @@ pub(super) fn make_events(
                 events.push(event(&format!("\"choices\":[{}]", choice.to_json())))
             }
             CallKind::Chat => {
-                for piece in pieces(&choice)? {
-                    events.push(event(&format!("\"choices\":[{piece}]")));
+                for chunk in split_choice(&choice)? {
+                    events.push(event(&format!("\"choices\":[{chunk}]")));
                 }
             }
         }
@@ -40,8 +39,8 @@ pub(super) fn make_events(
     Ok(events)
 }
 
-/// Takes the choice of a chat apart: who speaks, what is said, which tools are called, the end.
-fn pieces(choice: &JsonFields<'_>) -> Result<Vec<Value>, String> {
+/// Splits the choice of a chat: role, other fields, content, tool calls, end.
+fn split_choice(choice: &JsonFields<'_>) -> Result<Vec<Value>, String> {
     let index = choice.get::<u64>("index")?.unwrap_or(0);
     let mut logprobs = choice.get::<Value>("logprobs")?;
     let mut message = choice.get::<Map<String, Value>>("message")?.unwrap_or_default();
@@ -49,15 +48,15 @@ fn pieces(choice: &JsonFields<'_>) -> Result<Vec<Value>, String> {
     let role = if role.is_null() { "assistant".into() } else { role };
     let content = message.remove("content").unwrap_or(Value::Null);
     let tool_calls = message.remove("tool_calls");
-    let piece = |delta, logprobs| piece(index, delta, logprobs);
-    let mut pieces = vec![piece(json!({ "role": role, "content": "" }), None)];
+    let chunk = |delta, logprobs| chunk(index, delta, logprobs);
+    let mut split_choice = vec![chunk(json!({ "role": role, "content": "" }), None)];
     message.retain(|_, value| !value.is_null());
     if !message.is_empty() {
         // Reasoning, and what else the server's messages have.
-        pieces.push(piece(Value::Object(message), None));
+        split_choice.push(chunk(Value::Object(message), None));
     }
     if !content.is_null() && content != "" {
-        pieces.push(piece(json!({ "content": content }), logprobs.take()));
+        split_choice.push(chunk(json!({ "content": content }), logprobs.take()));
     }
     if let Some(Value::Array(mut calls)) = tool_calls
         && !calls.is_empty()
@@ -67,19 +66,19 @@ fn pieces(choice: &JsonFields<'_>) -> Result<Vec<Value>, String> {
                 call.insert("index".to_owned(), position.into());
             }
         }
-        pieces.push(piece(json!({ "tool_calls": calls }), logprobs.take()));
+        split_choice.push(chunk(json!({ "tool_calls": calls }), logprobs.take()));
     }
-    let mut last = piece(json!({}), logprobs);
+    let mut last = chunk(json!({}), logprobs);
     for (name, value) in choice.iter() {
         if !matches!(name, "index" | "message" | "logprobs") {
             let value = serde_json::from_str(value).map_err(|error| format!("{name}: {error}"))?;
             last[name] = value;
         }
     }
-    pieces.push(last);
-    Ok(pieces)
+    split_choice.push(last);
+    Ok(split_choice)
 }
 
-fn piece(index: u64, delta: Value, logprobs: Option<Value>) -> Value {
+fn chunk(index: u64, delta: Value, logprobs: Option<Value>) -> Value {
     json!({ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": null })
 }

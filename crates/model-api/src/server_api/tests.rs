@@ -1,6 +1,5 @@
-//! Responses of servers through their APIs. The servers are played by [`server`], which answers a
-//! body as the real ones do: what a client gets through the gateway is compared with what the same
-//! server says to the client's own body.
+//! Responses of servers through their APIs. [`server`] renders scripted responses as the real
+//! servers do; the response through the gateway is compared with the direct one.
 
 mod server;
 mod shapes;
@@ -33,25 +32,25 @@ pub(super) fn call(kind: CallKind, more: Value) -> ModelCall {
     at_path(kind.path()).unwrap().parse(body.to_string().as_bytes()).unwrap()
 }
 
-fn reader(engine: ServerKind, call: &ModelCall) -> Box<dyn ResponseParser> {
-    server_api(engine).response_parser(call, ID, NAME)
+fn parser_of(kind_of_server: ServerKind, call: &ModelCall) -> Box<dyn ResponseParser> {
+    server_api(kind_of_server).response_parser(call, ID, NAME)
 }
 
-/// Sends what a server says through a reader: the client's answer, and the record's.
+/// Sends a scripted response through a parser: returns the client's response and the recorded one.
 fn through(
-    engine: ServerKind,
+    kind_of_server: ServerKind,
     call: &ModelCall,
-    said: &ScriptedResponse,
+    script: &ScriptedResponse,
     cuts: &[usize],
 ) -> (Vec<Value>, ModelResponse) {
-    let outgoing = server_api(engine).upstream_body(call, "theirs", "request-1");
+    let outgoing = server_api(kind_of_server).upstream_body(call, "theirs", "request-1");
     assert_eq!(outgoing.body["model"], "theirs");
     assert_eq!(outgoing.body["stream"] == true, outgoing.stream);
-    let mut reader = reader(engine, call);
-    let answered = server::answer(engine, call.kind, &outgoing.body, said);
-    let mut got = Vec::new();
+    let mut parser_of = parser_of(kind_of_server, call);
+    let sent = server::answer(kind_of_server, call.kind, &outgoing.body, script);
+    let mut forwarded = Vec::new();
     if outgoing.stream {
-        let text: String = answered.iter().map(|event| format!("data: {event}\n\n")).collect();
+        let text: String = sent.iter().map(|event| format!("data: {event}\n\n")).collect();
         let mut parser = SseParser::default();
         let mut places: Vec<usize> = cuts.iter().map(|cut| cut % (text.len() + 1)).collect();
         places.push(text.len());
@@ -59,48 +58,48 @@ fn through(
         let mut from = 0;
         for to in places {
             for event in parser.feed(&text.as_bytes()[from..to], 1 << 20).unwrap() {
-                got.extend(reader.parse_event(&event, NOW).unwrap());
+                forwarded.extend(parser_of.parse_event(&event, NOW).unwrap());
             }
             from = to;
         }
         assert!(!parser.is_torn());
     } else {
-        got = reader.parse_full(answered[0].to_string().as_bytes(), NOW).unwrap();
+        forwarded = parser_of.parse_full(sent[0].to_string().as_bytes(), NOW).unwrap();
     }
-    let got = got.iter().map(|part| serde_json::from_slice(part).unwrap()).collect();
-    (got, reader.finish(ResponseEnd::Complete).unwrap())
+    let forwarded = forwarded.iter().map(|part| serde_json::from_slice(part).unwrap()).collect();
+    (forwarded, parser_of.finish(ResponseEnd::Complete).unwrap())
 }
 
-/// What the server says to the client's own body, under the gateway's names.
-fn direct(engine: ServerKind, call: &ModelCall, said: &ScriptedResponse) -> Vec<Value> {
-    let mut answered = server::answer(engine, call.kind, &Value::Object(call.body.clone()), said);
-    for part in &mut answered {
+/// Returns the server's response to the client's own body, under the gateway's names.
+fn direct(kind_of_server: ServerKind, call: &ModelCall, script: &ScriptedResponse) -> Vec<Value> {
+    let mut sent =
+        server::answer(kind_of_server, call.kind, &Value::Object(call.body.clone()), script);
+    for part in &mut sent {
         part["id"] = ID.into();
         part["model"] = NAME.into();
     }
-    answered
+    sent
 }
 
-/// Checks an answer against what was said, and by whom its versions were told.
 fn check(
-    answer: &ModelResponse,
-    said: &ScriptedResponse,
+    response: &ModelResponse,
+    script: &ScriptedResponse,
     kind: CallKind,
-    tells_version: impl Fn(usize) -> bool,
+    has_version: impl Fn(usize) -> bool,
 ) {
-    assert_eq!((answer.id.as_str(), answer.model.as_str()), (ID, NAME));
-    assert_eq!(answer.prompt.as_ref(), Some(&said.prompt));
-    assert_eq!(answer.choices.len(), said.choices.len());
-    for (index, (choice, said)) in answer.choices.iter().zip(&said.choices).enumerate() {
-        let (tokens, logprobs): (Vec<i32>, Vec<f32>) = said.tokens().into_iter().unzip();
-        let versions: Vec<Option<u64>> = match tells_version(index) {
-            true => (0..tokens.len()).map(|token| said.version(token).or(NOW.version)).collect(),
+    assert_eq!((response.id.as_str(), response.model.as_str()), (ID, NAME));
+    assert_eq!(response.prompt.as_ref(), Some(&script.prompt));
+    assert_eq!(response.choices.len(), script.choices.len());
+    for (index, (choice, script)) in response.choices.iter().zip(&script.choices).enumerate() {
+        let (tokens, logprobs): (Vec<i32>, Vec<f32>) = script.tokens().into_iter().unzip();
+        let versions: Vec<Option<u64>> = match has_version(index) {
+            true => (0..tokens.len()).map(|token| script.version(token).or(NOW.version)).collect(),
             false => vec![NOW.version; tokens.len()],
         };
         assert_eq!(choice.versions.iter().collect::<Vec<_>>(), versions);
         assert_eq!(choice.tokens.as_ref(), Some(&tokens));
         assert_eq!(choice.logprobs.as_ref(), Some(&logprobs));
-        assert_eq!(choice.finish_reason.as_deref(), Some(said.finish_reason));
+        assert_eq!(choice.finish_reason.as_deref(), Some(script.finish_reason));
         let reply = match &choice.reply {
             Value::Object(message) => {
                 let mut message = message.clone();
@@ -109,7 +108,7 @@ fn check(
             }
             text => text.clone(),
         };
-        assert_eq!(reply, said.reply(kind));
+        assert_eq!(reply, script.reply(kind));
     }
 }
 
@@ -117,62 +116,67 @@ fn kinds() -> impl Strategy<Value = CallKind> {
     prop_oneof![Just(CallKind::Chat), Just(CallKind::Completion)]
 }
 
-fn wishes(kind: CallKind, [stream, ids, logprobs, usage]: [bool; 4], choices: usize) -> ModelCall {
-    let mut wishes = json!({ "stream": stream, "return_token_ids": ids, "n": choices });
+fn call_for(
+    kind: CallKind,
+    [stream, ids, logprobs, usage]: [bool; 4],
+    choices: usize,
+) -> ModelCall {
+    let mut requested_call = json!({ "stream": stream, "return_token_ids": ids, "n": choices });
     if logprobs {
-        wishes["logprobs"] = if kind == CallKind::Chat { true.into() } else { 0.into() };
+        requested_call["logprobs"] = if kind == CallKind::Chat { true.into() } else { 0.into() };
     }
     if usage && stream {
-        wishes["stream_options"] = json!({ "include_usage": true });
+        requested_call["stream_options"] = json!({ "include_usage": true });
     }
-    call(kind, wishes)
+    call(kind, requested_call)
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn vllm_is_recorded_and_the_client_sees_only_what_it_asked_for(
+    fn vllm_is_recorded_and_the_client_gets_only_requested_fields(
         kind in kinds(),
         wanted in any::<[bool; 4]>(),
-        said in scripted_response(),
+        script in scripted_response(),
         cuts in prop::collection::vec(any::<usize>(), 0..20),
     ) {
-        let call = wishes(kind, wanted, said.choices.len());
-        let (got, answer) = through(ServerKind::Vllm, &call, &said, &cuts);
-        check(&answer, &said, kind, |_| true);
-        prop_assert_eq!(got, direct(ServerKind::Vllm, &call, &said));
-        let whole = through(ServerKind::Vllm, &call, &said, &[]);
-        prop_assert_eq!(whole.1, answer);
+        let call = call_for(kind, wanted, script.choices.len());
+        let (forwarded, response) = through(ServerKind::Vllm, &call, &script, &cuts);
+        check(&response, &script, kind, |_| true);
+        prop_assert_eq!(forwarded, direct(ServerKind::Vllm, &call, &script));
+        let whole = through(ServerKind::Vllm, &call, &script, &[]);
+        prop_assert_eq!(whole.1, response);
     }
 
     #[test]
-    fn sglang_is_recorded_and_the_client_sees_only_what_it_asked_for(
+    fn sglang_is_recorded_and_the_client_gets_only_requested_fields(
         kind in kinds(),
         [stream, ids, logprobs, usage] in any::<[bool; 4]>(),
-        said in scripted_response(),
+        script in scripted_response(),
         cuts in prop::collection::vec(any::<usize>(), 0..20),
     ) {
         // Chats do not bring `token_ids`, and streams of them not what we compare with.
         let text = kind == CallKind::Completion;
-        let call = wishes(kind, [stream && text, ids && text, logprobs, usage], said.choices.len());
-        let (got, answer) = through(ServerKind::Sglang, &call, &said, &cuts);
+        let fields = [stream && text, ids && text, logprobs, usage];
+        let call = call_for(kind, fields, script.choices.len());
+        let (forwarded, response) = through(ServerKind::Sglang, &call, &script, &cuts);
         let of_first = !call.stream;
-        check(&answer, &said, kind, |index| kind == CallKind::Chat || (of_first && index == 0));
-        prop_assert_eq!(got, direct(ServerKind::Sglang, &call, &said));
+        check(&response, &script, kind, |index| kind == CallKind::Chat || (of_first && index == 0));
+        prop_assert_eq!(forwarded, direct(ServerKind::Sglang, &call, &script));
     }
 
     #[test]
-    fn a_stream_made_from_a_whole_answer_says_the_same(
+    fn a_synthesized_stream_equals_the_full_response(
         usage in any::<bool>(),
         logprobs in any::<bool>(),
-        said in scripted_response(),
+        script in scripted_response(),
     ) {
-        let call = wishes(CallKind::Chat, [true, false, logprobs, usage], said.choices.len());
-        let (events, answer) = through(ServerKind::Sglang, &call, &said, &[]);
-        check(&answer, &said, CallKind::Chat, |_| true);
+        let call = call_for(CallKind::Chat, [true, false, logprobs, usage], script.choices.len());
+        let (events, response) = through(ServerKind::Sglang, &call, &script, &[]);
+        check(&response, &script, CallKind::Chat, |_| true);
         // A client puts the events together like those of any other server.
-        let mut client = reader(ServerKind::Openai, &call);
+        let mut client = parser_of(ServerKind::Openai, &call);
         let mut shown = 0;
         for event in &events {
             prop_assert_eq!(event["object"].as_str(), Some("chat.completion.chunk"));
@@ -182,102 +186,103 @@ proptest! {
             prop_assert!(choice.get("meta_info").is_none());
             client.parse_event(&event.to_string(), NOW).unwrap();
         }
-        let tokens: usize = said.choices.iter().map(|choice| choice.tokens().len()).sum();
+        let tokens: usize = script.choices.iter().map(|choice| choice.tokens().len()).sum();
         prop_assert_eq!(shown, if logprobs { tokens } else { 0 });
         let ended_with_usage = events.last().unwrap()["usage"]["completion_tokens"] == tokens;
         prop_assert_eq!(ended_with_usage, usage);
         let seen = client.finish(ResponseEnd::Complete).unwrap();
         prop_assert!(seen.prompt.is_none());
-        for (choice, said) in seen.choices.iter().zip(&said.choices) {
+        for (choice, script) in seen.choices.iter().zip(&script.choices) {
             prop_assert!(choice.tokens.is_none() && choice.logprobs.is_none());
-            prop_assert_eq!(choice.finish_reason.as_deref(), Some(said.finish_reason));
-            prop_assert_eq!(&choice.reply, &said.reply(CallKind::Chat));
+            prop_assert_eq!(choice.finish_reason.as_deref(), Some(script.finish_reason));
+            prop_assert_eq!(&choice.reply, &script.reply(CallKind::Chat));
         }
     }
 
     #[test]
-    fn plain_servers_are_asked_and_heard_word_by_word(
+    fn plain_servers_get_and_send_everything_unchanged(
         kind in kinds(),
         wanted in any::<[bool; 4]>(),
-        said in scripted_response(),
+        script in scripted_response(),
     ) {
-        let call = wishes(kind, wanted, said.choices.len());
+        let call = call_for(kind, wanted, script.choices.len());
         let outgoing = server_api(ServerKind::Openai).upstream_body(&call, "theirs", "request-1");
         let mut sent = call.body.clone();
         sent.insert("model".to_owned(), "theirs".into());
         prop_assert_eq!(&outgoing.body, &Value::Object(sent));
-        let mut reader = reader(ServerKind::Openai, &call);
-        let answered = server::answer(ServerKind::Vllm, kind, &outgoing.body, &said);
-        let mut got: Vec<Value> = Vec::new();
-        for part in answered {
+        let mut parser_of = parser_of(ServerKind::Openai, &call);
+        let sent = server::answer(ServerKind::Vllm, kind, &outgoing.body, &script);
+        let mut forwarded: Vec<Value> = Vec::new();
+        for part in sent {
             let part = part.to_string();
             let parts = match call.stream {
-                true => reader.parse_event(&part, NOW).unwrap(),
-                false => reader.parse_full(part.as_bytes(), NOW).unwrap(),
+                true => parser_of.parse_event(&part, NOW).unwrap(),
+                false => parser_of.parse_full(part.as_bytes(), NOW).unwrap(),
             };
-            got.extend(parts.iter().map(|part| serde_json::from_slice::<Value>(part).unwrap()));
+            forwarded.extend(parts.iter().map(|p| serde_json::from_slice::<Value>(p).unwrap()));
         }
-        prop_assert_eq!(got, direct(ServerKind::Vllm, &call, &said));
-        let answer = reader.finish(ResponseEnd::Complete).unwrap();
-        for (choice, said) in answer.choices.iter().zip(&said.choices) {
+        prop_assert_eq!(forwarded, direct(ServerKind::Vllm, &call, &script));
+        let response = parser_of.finish(ResponseEnd::Complete).unwrap();
+        for (choice, script) in response.choices.iter().zip(&script.choices) {
             prop_assert!(choice.tokens.is_none() && choice.versions.tokens() == 0);
-            prop_assert_eq!(choice.finish_reason.as_deref(), Some(said.finish_reason));
+            prop_assert_eq!(choice.finish_reason.as_deref(), Some(script.finish_reason));
         }
     }
 
     #[test]
-    fn whatever_is_left_of_an_aborted_stream_fits_together(
-        engine in prop_oneof![Just(ServerKind::Vllm), Just(ServerKind::Sglang)],
-        said in scripted_response(),
+    fn aborted_streams_are_consistent(
+        kind_of_server in prop_oneof![Just(ServerKind::Vllm), Just(ServerKind::Sglang)],
+        script in scripted_response(),
         stop in any::<prop::sample::Index>(),
     ) {
-        let call = wishes(CallKind::Completion, [true, false, false, false], said.choices.len());
-        let outgoing = server_api(engine).upstream_body(&call, "theirs", "request-1");
-        let answered = server::answer(engine, call.kind, &outgoing.body, &said);
-        let stop = stop.index(answered.len());
-        let mut reader = reader(engine, &call);
-        for event in &answered[..stop] {
-            reader.parse_event(&event.to_string(), NOW).unwrap();
+        let fields = [true, false, false, false];
+        let call = call_for(CallKind::Completion, fields, script.choices.len());
+        let outgoing = server_api(kind_of_server).upstream_body(&call, "theirs", "request-1");
+        let sent = server::answer(kind_of_server, call.kind, &outgoing.body, &script);
+        let stop = stop.index(sent.len());
+        let mut parser_of = parser_of(kind_of_server, &call);
+        for event in &sent[..stop] {
+            parser_of.parse_event(&event.to_string(), NOW).unwrap();
         }
-        let answer = reader.finish(ResponseEnd::Aborted).unwrap();
-        prop_assert_eq!(answer.end, ResponseEnd::Aborted);
-        for (choice, said) in answer.choices.iter().zip(&said.choices) {
+        let response = parser_of.finish(ResponseEnd::Aborted).unwrap();
+        prop_assert_eq!(response.end, ResponseEnd::Aborted);
+        for (choice, script) in response.choices.iter().zip(&script.choices) {
             let count = choice.versions.tokens();
             prop_assert_eq!(choice.tokens.as_ref().map_or(0, Vec::len) as u64, count);
             prop_assert_eq!(choice.logprobs.as_ref().map_or(0, Vec::len) as u64, count);
-            let tokens: Vec<i32> = said.tokens().iter().map(|token| token.0).collect();
+            let tokens: Vec<i32> = script.tokens().iter().map(|token| token.0).collect();
             prop_assert!(tokens.starts_with(choice.tokens.as_deref().unwrap_or(&[])));
         }
     }
 
     #[test]
-    fn no_words_of_a_server_make_it_panic(
-        engine in proptest::sample::select(vec![
+    fn no_response_of_a_server_makes_it_panic(
+        kind_of_server in proptest::sample::select(vec![
             ServerKind::Vllm, ServerKind::Sglang, ServerKind::Openai,
         ]),
         kind in kinds(),
         stream in any::<bool>(),
-        said in scripted_response(),
+        script in scripted_response(),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         end in prop_oneof![Just(ResponseEnd::Complete), Just(ResponseEnd::Aborted)],
     ) {
-        let call = wishes(kind, [stream, false, false, false], said.choices.len());
-        let outgoing = server_api(engine).upstream_body(&call, "theirs", "request-1");
-        let mut reader = reader(engine, &call);
-        for part in server::answer(engine, kind, &outgoing.body, &said) {
+        let call = call_for(kind, [stream, false, false, false], script.choices.len());
+        let outgoing = server_api(kind_of_server).upstream_body(&call, "theirs", "request-1");
+        let mut parser_of = parser_of(kind_of_server, &call);
+        for part in server::answer(kind_of_server, kind, &outgoing.body, &script) {
             let mut bytes = part.to_string().into_bytes();
             for (place, byte) in &damage {
                 let place = place.index(bytes.len());
                 bytes[place] = *byte;
             }
             let read: Result<_, ResponseParseError> = match str::from_utf8(&bytes) {
-                Ok(text) if outgoing.stream => reader.parse_event(text, NOW),
-                _ => reader.parse_full(&bytes, NOW),
+                Ok(text) if outgoing.stream => parser_of.parse_event(text, NOW),
+                _ => parser_of.parse_full(&bytes, NOW),
             };
             drop(read);
         }
-        if let Ok(answer) = reader.finish(end) {
-            for choice in answer.choices {
+        if let Ok(response) = parser_of.finish(end) {
+            for choice in response.choices {
                 let count = choice.versions.tokens();
                 prop_assert_eq!(choice.tokens.map_or(0, |tokens| tokens.len()) as u64, count);
                 prop_assert_eq!(choice.logprobs.map_or(0, |all| all.len()) as u64, count);

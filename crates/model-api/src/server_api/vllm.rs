@@ -1,18 +1,17 @@
 //! vLLM: token ids by `return_token_ids`.
 //!
-//! - Chat: `prompt_token_ids` at the top of a whole answer and of the first event of each choice;
-//!   `token_ids` and `logprobs.content` in every choice and every piece of one, token by token.
-//! - Completions: `prompt_token_ids` in every choice, or in the first piece of each.
-//! - What was not asked for is null there, so that is what is put in its place. An empty `delta`
-//!   is sent only for the sake of its token ids, and left out for clients who did not want them.
-//! - Weight versions are told by some versions of the server, as spans of tokens
-//!   (`weight_versions`), with the last piece of a choice.
-//! - The request's id is the body's `request_id` (a header `X-Request-Id` would go before it),
-//!   of which the server makes a name of its own, with the endpoint and, for completions, the
-//!   number of the prompt in it. `/abort_requests` wants that name, and is not open everywhere.
+//! - Chat: `prompt_token_ids` at the top of a full response and of the first event of each choice;
+//!   `token_ids` and `logprobs.content` in every choice and chunk, token by token.
+//! - Completions: `prompt_token_ids` in every choice, or in its first chunk.
+//! - Unrequested fields are null. An empty `delta` is sent only for its token ids, and dropped for
+//!   clients that did not request them.
+//! - Some versions report weight versions as spans of tokens (`weight_versions`) with the last
+//!   chunk.
+//! - The request id is `request_id` (a header `X-Request-Id` would override it). The server adds
+//!   the endpoint and, for completions, the index of the prompt; `/abort_requests` takes that name.
 //!
-//! A stream's `system_fingerprint` comes with the number of tokens, which we ask for: a client who
-//! did not gets neither.
+//! The `system_fingerprint` of a stream comes with the usage, which the gateway requests: clients
+//! that did not request usage get neither.
 
 use rollway_core::sync::TransferGroup;
 use serde_json::{Value, json};
@@ -26,7 +25,6 @@ use super::response_builder::{ChoiceDelta, ReportedVersion, VersionSpan};
 use super::{ControlStep, PauseMode, ResponseParser, ServerApi, UpstreamBody, WeightControl};
 use crate::model_call::{CallKind, ModelCall};
 
-/// The dialect of vLLM.
 #[derive(Debug)]
 pub(super) struct VllmApi;
 
@@ -43,7 +41,7 @@ impl ServerApi for VllmApi {
     }
 
     fn response_parser(&self, call: &ModelCall, id: &str, model: &str) -> Box<dyn ResponseParser> {
-        Box::new(ChunkParser::new(&Self, StripPlan::stripping(call), call, id, model))
+        Box::new(ChunkParser::new(&Self, StripPlan::new(call, true), call, id, model))
     }
 
     fn abort_body(&self, kind: CallKind, request_id: &str) -> Option<UpstreamBody> {
@@ -61,19 +59,6 @@ impl ServerApi for VllmApi {
 
     fn version_name<'a>(&self, reply: &'a Value) -> Option<&'a str> {
         Some(reply.get("weight_version").and_then(Value::as_str).unwrap_or_default())
-    }
-
-    /// The server knows a request by the given id or by one that it derives from it. Servers
-    /// without the endpoint end a request only when its connection is closed.
-    fn abort_steps(&self, request_id: &str) -> Vec<ControlStep> {
-        let ids = [
-            request_id.to_owned(),
-            format!("chatcmpl-{request_id}"),
-            format!("cmpl-{request_id}"),
-            format!("cmpl-{request_id}-0"),
-        ];
-        let step = ControlStep::new("/abort_requests", json!({ "request_ids": ids }));
-        vec![ControlStep { is_optional: true, ..step }]
     }
 
     fn weight_control(&self) -> Result<&'static dyn WeightControl, &'static str> {

@@ -1,20 +1,18 @@
-//! Random conversations, compared with a plain reading of the rules.
+//! Random conversations, compared with a naive implementation of the rules.
 
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
 
-/// What an agent does next. Numbers name earlier turns, modulo how many there are.
+/// Next call of an agent. Numbers name earlier turns, modulo their number.
 #[derive(Clone, Debug)]
 enum Move {
-    /// Another prompt.
     Begin(Vec<i32>),
-    /// Everything that was said, and something new. Of the same turn twice it is a branch.
+    /// All earlier tokens and new ones. Twice for the same turn it is a branch.
     Continue(usize, Vec<i32>),
-    /// The same prompt again.
     Repeat(usize),
-    /// What was said with another token in the response, and something new.
+    /// Earlier tokens with another token in the completion, and new ones.
     Drift(usize, usize, Vec<i32>),
 }
 
@@ -26,7 +24,7 @@ struct Step {
     version: u64,
 }
 
-/// Few different tokens, so that sequences begin alike by chance too, and lengths around a block.
+/// Few different tokens, so that sequences share beginnings by chance, with lengths around a block.
 fn tokens(least: usize) -> impl Strategy<Value = Vec<i32>> {
     let length = prop_oneof![4 => least..5usize, 1 => 60..70usize, 1 => 125..130usize];
     length.prop_flat_map(|length| prop::collection::vec(0..3, length))
@@ -52,7 +50,7 @@ fn step() -> impl Strategy<Value = Step> {
     })
 }
 
-/// Makes turns of moves. Log-probabilities are different everywhere, so that they name their token.
+/// Log-probabilities are unique, so that they identify their token.
 fn turns(steps: &[Step]) -> Vec<Turn> {
     let mut turns: Vec<Turn> = Vec::new();
     for (call, step) in steps.iter().enumerate() {
@@ -60,7 +58,7 @@ fn turns(steps: &[Step]) -> Vec<Turn> {
         let (prompt, messages) = match &step.to {
             Move::Begin(prompt) => (prompt.clone(), json!([{"role": "user", "content": call}])),
             Move::Continue(of, new) => match earlier(*of) {
-                Some(turn) => (completion_of(turn, new), went_on(turn, call)),
+                Some(turn) => (completion_of(turn, new), continued_messages(turn, call)),
                 None => (vec![1], json!([])),
             },
             Move::Repeat(of) => match earlier(*of) {
@@ -73,7 +71,7 @@ fn turns(steps: &[Step]) -> Vec<Turn> {
                     if !turn.tokens.is_empty() {
                         prompt[turn.prompt.len() + at % turn.tokens.len()] = 7;
                     }
-                    (prompt, went_on(turn, call))
+                    (prompt, continued_messages(turn, call))
                 }
                 None => (vec![1], json!([])),
             },
@@ -102,28 +100,25 @@ fn completion_of(turn: &Turn, new: &[i32]) -> Vec<i32> {
     [&turn.prompt, &turn.tokens, new].concat()
 }
 
-fn went_on(turn: &Turn, call: usize) -> Value {
+fn continued_messages(turn: &Turn, call: usize) -> Value {
     let mut messages = turn.messages.clone().unwrap();
     let more = [turn.reply.clone(), json!({"role": "user", "content": call})];
     messages.as_array_mut().unwrap().extend(more);
     messages
 }
 
-/// The rules, read plainly: every turn is compared with every earlier one.
+/// Naive implementation: every turn is compared with every earlier one.
 #[derive(Debug, Default, PartialEq)]
-struct Plain {
+struct NaiveMerge {
     threads: Vec<Vec<usize>>,
-    continued: u64,
-    drift: u64,
-    branches: u64,
-    empty: u64,
+    counts: MergeCounts,
 }
 
-fn plainly(turns: &[Turn]) -> Plain {
-    let mut plain = Plain::default();
+fn merge_naively(turns: &[Turn]) -> NaiveMerge {
+    let mut naive = NaiveMerge::default();
     for (number, turn) in turns.iter().enumerate() {
         if turn.tokens.is_empty() {
-            plain.empty += 1;
+            naive.counts.empty += 1;
             continue;
         }
         let earlier = || turns[..number].iter().filter(|turn| !turn.tokens.is_empty());
@@ -132,12 +127,12 @@ fn plainly(turns: &[Turn]) -> Plain {
             .filter(|turn| is_continued(turn))
             .map(|turn| completion_of(turn, &[]))
             .max_by_key(Vec::len);
-        let open = plain.threads.iter_mut().find(|thread| {
+        let open = naive.threads.iter_mut().find(|thread| {
             thread.last().is_some_and(|&last| Some(completion_of(&turns[last], &[])) == longest)
         });
         if let Some(thread) = open {
             thread.push(number);
-            plain.continued += 1;
+            naive.counts.continued += 1;
             continue;
         }
         let beyond = longest.as_ref().map_or(0, Vec::len);
@@ -146,25 +141,24 @@ fn plainly(turns: &[Turn]) -> Plain {
             entry.len() > beyond && turn.prompt.starts_with(&entry)
         });
         let list = |turn: &Turn| turn.messages.clone().unwrap().as_array().unwrap().clone();
-        let words = list(turn);
+        let body_number = list(turn);
         let answered = earlier().map(list).filter(|messages| {
-            words.starts_with(messages)
-                && words.get(messages.len()).is_some_and(|next| next["role"] == "assistant")
+            body_number.starts_with(messages)
+                && body_number.get(messages.len()).is_some_and(|next| next["role"] == "assistant")
         });
         let drifts_in_words = answered.max_by_key(Vec::len).is_some_and(|most| {
             !earlier().any(|earlier| list(earlier) == most && is_continued(earlier))
         });
         if entered || drifts_in_words {
-            plain.drift += 1;
+            naive.counts.drift += 1;
         } else if longest.is_some() {
-            plain.branches += 1;
+            naive.counts.branches += 1;
         }
-        plain.threads.push(vec![number]);
+        naive.threads.push(vec![number]);
     }
-    plain
+    naive
 }
 
-/// Checks that an experience is what its turns say, and nothing else.
 fn check(experience: &Experience, turns: &[&Turn], step: usize) {
     let (first, last) = (turns[0], turns[turns.len() - 1]);
     experience.check().unwrap();
@@ -204,17 +198,16 @@ proptest! {
     ) {
         let turns = turns(&steps);
         let merged = merge(&turns).unwrap();
-        let plain = plainly(&turns);
-        prop_assert_eq!(merged.experiences.len(), plain.threads.len());
-        let pairs = merged.experiences.iter().zip(&plain.threads);
+        let naive = merge_naively(&turns);
+        prop_assert_eq!(merged.experiences.len(), naive.threads.len());
+        let pairs = merged.experiences.iter().zip(&naive.threads);
         for (step, (experience, thread)) in pairs.enumerate() {
             let turns: Vec<&Turn> = thread.iter().map(|&turn| &turns[turn]).collect();
             check(experience, &turns, step);
         }
-        let MergedTurns { continued, drift, branches, empty, .. } = merged;
-        let counts = Plain { threads: plain.threads, continued, drift, branches, empty };
-        prop_assert_eq!(&counts.threads.concat().len(), &(turns.len() - empty as usize));
-        prop_assert_eq!(counts, plainly(&turns));
+        let merged_turns = turns.len() - merged.counts.empty as usize;
+        prop_assert_eq!(naive.threads.concat().len(), merged_turns);
+        prop_assert_eq!(merged.counts, naive.counts);
         let mut suffixes: Vec<&str> =
             merged.experiences.iter().map(|experience| experience.eid.suffix.as_str()).collect();
         suffixes.sort_unstable();
@@ -231,34 +224,27 @@ proptest! {
         let mut recorder = Recorder::new(RecorderLimits::default());
         for (at, turn) in turns.iter().enumerate() {
             let call = chat(turn.messages.clone().unwrap());
-            let words = u8::try_from(at).unwrap();
-            let number = begin(&mut recorder, words, &call, &RetryHeaders::default());
-            let said = ResponseChoice {
+            let body_number = u8::try_from(at).unwrap();
+            let number = begin(&mut recorder, body_number, &call, &RetryHeaders::default());
+            let choice_of_turn = ResponseChoice {
                 tokens: Some(turn.tokens.clone()),
                 logprobs: Some(turn.logprobs.clone()),
                 versions: turn.versions.clone(),
                 finish_reason: turn.finish_reason.clone(),
                 reply: turn.reply.clone(),
             };
-            let mut answer = answer(&turn.id, &turn.prompt, vec![said]);
+            let mut response = response(&turn.id, &turn.prompt, vec![choice_of_turn]);
             if turn.aborted && !turn.tokens.is_empty() {
-                answer.end = ResponseEnd::Aborted;
+                response.end = ResponseEnd::Aborted;
             }
-            recorder.answered(number, answer, kept("")).unwrap();
-            let of = recorder.turns_of(number);
-            prop_assert_eq!(&of[0].prompt, &turn.prompt);
-            prop_assert_eq!(&of[0].tokens, &turn.tokens);
+            recorder.answered(number, response, saved("")).unwrap();
         }
         let tools = Some(json!([{"type": "function"}]));
         let with_tools = |turn: &Turn| Turn { tools: tools.clone(), ..turn.clone() };
         let recorded: Vec<Turn> = turns.iter().map(with_tools).collect();
         let merged = merge(&recorded).unwrap();
         prop_assert_eq!(recorder.experiences(0).unwrap(), merged.experiences);
-        let counts = recorder.counts();
-        prop_assert_eq!(
-            (counts.continued, counts.drift, counts.branches, counts.empty),
-            (merged.continued, merged.drift, merged.branches, merged.empty)
-        );
+        prop_assert_eq!(recorder.counts().merged, merged.counts);
         let since = since.index(recorded.len() + 1);
         let merged = merge(&recorded[since..]).unwrap();
         prop_assert_eq!(recorder.experiences(since as u64).unwrap(), merged.experiences);

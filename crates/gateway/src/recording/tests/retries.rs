@@ -1,4 +1,4 @@
-//! Which calls count: by example, and with clients that lose their connections at random.
+//! Calls that count: examples, and clients that lose their connections at random.
 
 use std::collections::HashSet;
 
@@ -17,13 +17,13 @@ fn ids(recorder: &Recorder) -> Vec<String> {
 }
 
 fn complete(recorder: &mut Recorder, number: CallNumber, id: &str) {
-    recorder.answered(number, answer(id, &[1], vec![choice(&[2, 3], id)]), kept(id)).unwrap();
+    recorder.answered(number, response(id, &[1], vec![choice(&[2, 3], id)]), saved(id)).unwrap();
 }
 
 fn abort(recorder: &mut Recorder, number: CallNumber, id: &str) {
-    let mut answer = answer(id, &[1], vec![choice(&[2], "")]);
-    answer.end = ResponseEnd::Aborted;
-    recorder.answered(number, answer, kept("")).unwrap();
+    let mut response = response(id, &[1], vec![choice(&[2], "")]);
+    response.end = ResponseEnd::Aborted;
+    recorder.answered(number, response, saved("")).unwrap();
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn an_idempotency_key_names_one_call() {
     complete(&mut recorder, first, "a");
     recorder.delivered(first);
     let again = recorder.begin_as([0; 32], &call, &keyed("k", false));
-    assert_eq!(again, Ok(CallDecision::Duplicate(first, kept("a"))));
+    assert_eq!(again, Ok(CallDecision::Duplicate(first, saved("a"))));
     let reused = recorder.begin_as([1; 32], &call, &keyed("k", false));
     assert_eq!(reused, Err(RecordError::KeyReused("k".to_owned())));
     // Another key is another call, even with the same words.
@@ -46,7 +46,7 @@ fn an_idempotency_key_names_one_call() {
 }
 
 #[test]
-fn the_same_words_are_a_new_sample_unless_the_answer_was_lost() {
+fn equal_calls_are_new_samples_unless_the_response_was_lost() {
     let mut recorder = Recorder::new(RecorderLimits::default());
     let call = chat(json!([]));
     let unmarked = RetryHeaders::default();
@@ -57,7 +57,7 @@ fn the_same_words_are_a_new_sample_unless_the_answer_was_lost() {
     recorder.client_disconnected(first);
     assert_eq!(
         recorder.begin_as([0; 32], &call, &unmarked),
-        Ok(CallDecision::Duplicate(first, kept("a")))
+        Ok(CallDecision::Duplicate(first, saved("a")))
     );
     recorder.delivered(first);
     complete(&mut recorder, second, "b");
@@ -76,7 +76,7 @@ fn a_retry_gets_the_latest_answer_even_if_it_was_delivered() {
     complete(&mut recorder, first, "a");
     recorder.delivered(first);
     let again = recorder.begin_as([0; 32], &call, &retry());
-    assert_eq!(again, Ok(CallDecision::Duplicate(first, kept("a"))));
+    assert_eq!(again, Ok(CallDecision::Duplicate(first, saved("a"))));
     recorder.delivered(first);
     // The answer is no longer kept: the retry takes its place.
     let other = begin(&mut recorder, 1, &call, &RetryHeaders::default());
@@ -90,7 +90,7 @@ fn a_retry_gets_the_latest_answer_even_if_it_was_delivered() {
 }
 
 #[test]
-fn a_retry_of_what_was_aborted_replaces_it() {
+fn a_retry_replaces_an_aborted_call() {
     let mut recorder = Recorder::new(RecorderLimits::default());
     let call = chat(json!([]));
     let first = begin(&mut recorder, 0, &call, &RetryHeaders::default());
@@ -105,11 +105,10 @@ fn a_retry_of_what_was_aborted_replaces_it() {
     let counts = recorder.counts();
     assert_eq!((counts.calls, counts.aborted, counts.replaced), (2, 1, 1));
     assert_eq!(recorder.turns(), 2, "numbers are not used again");
-    assert_eq!(recorder.turns_of(first), []);
 }
 
 #[test]
-fn a_retry_wins_over_the_call_that_its_client_gave_up() {
+fn a_retry_replaces_the_call_in_flight() {
     for late_is_complete in [false, true] {
         let mut recorder = Recorder::new(RecorderLimits::default());
         let call = chat(json!([]));
@@ -126,60 +125,57 @@ fn a_retry_wins_over_the_call_that_its_client_gave_up() {
     }
 }
 
-/// What a client's call is at.
 #[derive(Clone, Debug, PartialEq)]
-enum At {
+enum ClientState {
     UnderWay(CallNumber),
-    /// The answer with this id is on its way.
+    /// Delivery of the response with this id.
     OnItsWay(CallNumber, String),
-    /// It has lost its connection, and will ask again.
+    /// It lost its connection, and will retry.
     Waits,
     Done,
 }
 
-/// What becomes known later about a connection that was lost.
+/// Lost connections that the gateway notices later.
 #[derive(Clone, Debug)]
-enum Late {
+enum LateLoss {
     UnderWay(CallNumber),
     OnItsWay(CallNumber),
 }
 
-/// Clients of one run, and what they have got.
+/// Clients of one run, and the responses they received.
 #[derive(Debug)]
-struct World {
+struct Clients {
     recorder: Recorder,
-    /// The words of each call, and what it is at.
-    calls: Vec<(u8, At)>,
-    late: Vec<Late>,
-    got: HashSet<String>,
+    calls: Vec<(u8, ClientState)>,
+    late: Vec<LateLoss>,
+    received: HashSet<String>,
     answers: u32,
 }
 
-impl World {
+impl Clients {
     fn id(&mut self) -> String {
         self.answers += 1;
         self.answers.to_string()
     }
 
-    fn begin(&mut self, words: u8, attempted: &RetryHeaders) -> At {
-        match self.recorder.begin_as([words; 32], &chat(json!([])), attempted).unwrap() {
-            CallDecision::New(number) => At::UnderWay(number),
-            CallDecision::Duplicate(number, kept) => {
-                At::OnItsWay(number, String::from_utf8(kept.parts[0].to_vec()).unwrap())
+    fn begin(&mut self, body_number: u8, attempted: &RetryHeaders) -> ClientState {
+        match self.recorder.begin_as([body_number; 32], &chat(json!([])), attempted).unwrap() {
+            CallDecision::New(number) => ClientState::UnderWay(number),
+            CallDecision::Duplicate(number, saved) => {
+                ClientState::OnItsWay(number, String::from_utf8(saved.parts[0].to_vec()).unwrap())
             }
         }
     }
 
-    /// A connection that was lost is noticed.
-    fn notice(&mut self, late: Late, is_complete: bool) {
+    fn notice(&mut self, late: LateLoss, is_complete: bool) {
         let id = self.id();
         match late {
-            Late::UnderWay(number) if is_complete => {
+            LateLoss::UnderWay(number) if is_complete => {
                 complete(&mut self.recorder, number, &id);
                 self.recorder.client_disconnected(number);
             }
-            Late::UnderWay(number) => abort(&mut self.recorder, number, &id),
-            Late::OnItsWay(number) => self.recorder.client_disconnected(number),
+            LateLoss::UnderWay(number) => abort(&mut self.recorder, number, &id),
+            LateLoss::OnItsWay(number) => self.recorder.client_disconnected(number),
         }
     }
 
@@ -197,60 +193,62 @@ impl World {
             return;
         }
         let which = which % self.calls.len();
-        let (words, at) = self.calls[which].clone();
+        let (body_number, at) = self.calls[which].clone();
         self.calls[which].1 = match (at, kind) {
-            (At::Waits, _) => self.begin(words, &retry()),
-            (At::UnderWay(number), 2 | 3) => {
+            (ClientState::Waits, _) => self.begin(body_number, &retry()),
+            (ClientState::UnderWay(number), 2 | 3) => {
                 let id = self.id();
                 complete(&mut self.recorder, number, &id);
-                At::OnItsWay(number, id)
+                ClientState::OnItsWay(number, id)
             }
-            (At::UnderWay(number), 4) => {
+            (ClientState::UnderWay(number), 4) => {
                 self.recorder.upstream_failed(number);
-                At::Waits
+                ClientState::Waits
             }
-            (At::UnderWay(number), 5) => {
-                self.late.push(Late::UnderWay(number));
-                At::Waits
+            (ClientState::UnderWay(number), 5) => {
+                self.late.push(LateLoss::UnderWay(number));
+                ClientState::Waits
             }
-            (At::OnItsWay(number, id), 2 | 3) => {
+            (ClientState::OnItsWay(number, id), 2 | 3) => {
                 self.recorder.delivered(number);
-                self.got.insert(id);
-                At::Done
+                self.received.insert(id);
+                ClientState::Done
             }
-            (At::OnItsWay(number, _), 5) => {
-                self.late.push(Late::OnItsWay(number));
-                At::Waits
+            (ClientState::OnItsWay(number, _), 5) => {
+                self.late.push(LateLoss::OnItsWay(number));
+                ClientState::Waits
             }
             (at, _) => at,
         };
     }
 }
 
-/// Lets clients do what they do, until every one has got its answer and every loss was noticed.
-fn play(steps: Vec<(u8, usize, bool)>, in_turn: bool) -> World {
-    let mut world = World {
+/// Executes the steps, then lets every client receive its response and every loss be noticed.
+fn play(steps: Vec<(u8, usize, bool)>, in_turn: bool) -> Clients {
+    let mut clients = Clients {
         recorder: Recorder::new(RecorderLimits::default()),
         calls: Vec::new(),
         late: Vec::new(),
-        got: HashSet::new(),
+        received: HashSet::new(),
         answers: 0,
     };
     for (kind, which, flag) in steps {
-        let busy = |(words, at): &(u8, At)| *words == u8::from(flag) && *at != At::Done;
-        if !(in_turn && kind == 0 && world.calls.iter().any(busy)) {
-            world.step(kind, which, flag);
+        let busy = |(body_number, at): &(u8, ClientState)| {
+            *body_number == u8::from(flag) && *at != ClientState::Done
+        };
+        if !(in_turn && kind == 0 && clients.calls.iter().any(busy)) {
+            clients.step(kind, which, flag);
         }
     }
-    while let Some(late) = world.late.pop() {
-        world.notice(late, false);
+    while let Some(late) = clients.late.pop() {
+        clients.notice(late, false);
     }
-    for which in 0..world.calls.len() {
-        while world.calls[which].1 != At::Done {
-            world.step(2, which, false);
+    for which in 0..clients.calls.len() {
+        while clients.calls[which].1 != ClientState::Done {
+            clients.step(2, which, false);
         }
     }
-    world
+    clients
 }
 
 fn steps() -> impl Strategy<Value = Vec<(u8, usize, bool)>> {
@@ -261,29 +259,29 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn what_clients_got_is_recorded_once_and_nothing_else(steps in steps()) {
-        let world = play(steps, true);
-        let recorded = ids(&world.recorder);
+    fn received_responses_are_recorded_once_and_nothing_else(steps in steps()) {
+        let clients = play(steps, true);
+        let recorded = ids(&clients.recorder);
         let distinct: HashSet<String> = recorded.iter().cloned().collect();
         prop_assert_eq!(distinct.len(), recorded.len());
-        prop_assert_eq!(distinct, world.got);
+        prop_assert_eq!(distinct, clients.received);
     }
 
-    // With the same words several times at once it cannot always be told who has asked again.
-    // Then an aborted answer may stay, but nothing that a client got is missing or there twice.
+    // With concurrent equal calls the retried one is not always known. Then an aborted response may
+    // stay, but no received response is missing or duplicated.
     #[test]
-    fn samples_that_are_taken_at_once_are_all_recorded(steps in steps()) {
-        let world = play(steps, false);
-        let recorded = ids(&world.recorder);
+    fn concurrent_samples_are_all_recorded(steps in steps()) {
+        let clients = play(steps, false);
+        let recorded = ids(&clients.recorder);
         let distinct: HashSet<String> = recorded.iter().cloned().collect();
         prop_assert_eq!(distinct.len(), recorded.len());
-        prop_assert!(world.got.is_subset(&distinct), "{:?} {:?}", world.got, distinct);
-        for experience in world.recorder.experiences(0).unwrap() {
+        prop_assert!(clients.received.is_subset(&distinct), "{clients:?} {distinct:?}");
+        for experience in clients.recorder.experiences(0).unwrap() {
             let info = experience.info.value();
             let id = info["message_ids"][0].as_str().unwrap();
-            prop_assert!(world.got.contains(id) || info["aborted"] == true, "{id}");
+            prop_assert!(clients.received.contains(id) || info["aborted"] == true, "{id}");
         }
-        let counts = world.recorder.counts();
+        let counts = clients.recorder.counts();
         prop_assert_eq!(counts.calls - counts.replaced, recorded.len() as u64);
     }
 }

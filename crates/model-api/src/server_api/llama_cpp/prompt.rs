@@ -1,4 +1,4 @@
-//! The tokens of a call's prompt, which `llama-server` returns only by separate requests.
+//! Token ids of a prompt, which `llama-server` returns only by separate requests.
 
 use serde_json::{Map, Value, json};
 
@@ -8,12 +8,10 @@ use crate::server_api::{LookupStep, PromptLookup, ResponseParseError, UpstreamBo
 const APPLY_TEMPLATE: &str = "/apply-template";
 const TOKENIZE: &str = "/tokenize";
 
-/// Renders the template of a chat, then tokenizes the text, as the server does for the call itself.
+/// Renders the chat template, then tokenizes the text, as the server does for the call itself.
 pub(super) struct LlamaPromptLookup {
     kind: CallKind,
-    /// Fields of the call that determine the prompt.
     body: Map<String, Value>,
-    /// Path of the last request.
     path: &'static str,
 }
 
@@ -49,8 +47,10 @@ impl PromptLookup for LlamaPromptLookup {
             CallKind::Chat => Ok(self.request(APPLY_TEMPLATE, Value::Object(body))),
             CallKind::Completion => match body.get("prompt") {
                 Some(Value::String(text)) => Ok(self.tokenize(text)),
-                Some(Value::Array(ids)) => numbers(ids).map(LookupStep::Tokens).ok_or_else(several),
-                _ => Err(several()),
+                Some(Value::Array(ids)) => {
+                    numbers(ids).map(LookupStep::Tokens).ok_or_else(several_prompts)
+                }
+                _ => Err(several_prompts()),
             },
         }
     }
@@ -58,16 +58,16 @@ impl PromptLookup for LlamaPromptLookup {
     fn reply(&mut self, reply: &Value) -> Result<LookupStep, ResponseParseError> {
         if self.path == APPLY_TEMPLATE {
             let text = reply.get("prompt").and_then(Value::as_str);
-            let text = text.ok_or_else(|| odd(APPLY_TEMPLATE, reply))?;
+            let text = text.ok_or_else(|| unexpected(APPLY_TEMPLATE, reply))?;
             return Ok(self.tokenize(text));
         }
         let tokens = reply.get("tokens").and_then(Value::as_array);
         let tokens = tokens.and_then(|tokens| numbers(tokens));
-        tokens.map(LookupStep::Tokens).ok_or_else(|| odd(TOKENIZE, reply))
+        tokens.map(LookupStep::Tokens).ok_or_else(|| unexpected(TOKENIZE, reply))
     }
 }
 
-/// Reads token ids. A list within the list is another prompt.
+/// Parses token ids. A nested list is one prompt of several.
 fn numbers(list: &[Value]) -> Option<Vec<i32>> {
     let number = |value: &Value| value.as_i64().and_then(|id| i32::try_from(id).ok());
     match list {
@@ -76,11 +76,11 @@ fn numbers(list: &[Value]) -> Option<Vec<i32>> {
     }
 }
 
-fn several() -> ResponseParseError {
-    ResponseParseError("a recorded completion has one prompt, as a text or as token ids".into())
+fn several_prompts() -> ResponseParseError {
+    ResponseParseError::new("a recorded completion needs one prompt, as a text or as token ids")
 }
 
-fn odd(path: &str, answer: &Value) -> ResponseParseError {
-    let shown: String = answer.to_string().chars().take(200).collect();
-    ResponseParseError(format!("llama-server answers {path} with {shown}"))
+fn unexpected(path: &str, reply_body: &Value) -> ResponseParseError {
+    let shown: String = reply_body.to_string().chars().take(200).collect();
+    ResponseParseError::new(format!("llama-server answers {path} with {shown}"))
 }

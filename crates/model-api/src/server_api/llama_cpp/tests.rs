@@ -1,5 +1,4 @@
-//! A server like the real one, as far as it can be wrong: what it leaves out, and what it says
-//! besides.
+//! A scripted `llama-server` with the omissions of the real one.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -22,8 +21,8 @@ fn chat(more: Value) -> ModelCall {
         .expect("a valid call")
 }
 
-/// Says tokens, each one byte, the way the server does: a token inside a character is told with the
-/// one that completes it. Returns the text and the entries.
+/// Renders one-byte tokens as the server does: tokens inside a character are omitted. Returns text
+/// and entries.
 fn say(tokens: &[u8]) -> (String, Vec<Value>) {
     let mut entries = Vec::new();
     let mut sent = 0;
@@ -41,7 +40,6 @@ fn say(tokens: &[u8]) -> (String, Vec<Value>) {
     (String::from_utf8_lossy(tokens).into_owned(), entries)
 }
 
-/// Whether a character has begun at the end and is not complete.
 fn is_incomplete(bytes: &[u8]) -> bool {
     (1..=bytes.len().min(4)).any(|back| {
         let length = match bytes[bytes.len() - back] {
@@ -80,16 +78,16 @@ fn answer(choices: &[&[u8]], details: bool) -> Value {
 }
 
 fn read(call: &ModelCall, body: &Value) -> (Vec<Value>, Result<ModelResponse, ResponseParseError>) {
-    let mut reader = LlamaCppApi.response_parser(call, "ours", "policy");
-    reader.set_prompt(vec![7, 8]);
+    let mut parser = LlamaCppApi.response_parser(call, "ours", "policy");
+    parser.set_prompt(vec![7, 8]);
     let parts =
-        reader.parse_full(body.to_string().as_bytes(), SOURCE).expect("it can be passed on");
+        parser.parse_full(body.to_string().as_bytes(), SOURCE).expect("it can be passed on");
     let parts = parts.iter().map(|part| serde_json::from_slice(part).expect("JSON")).collect();
-    (parts, reader.finish(ResponseEnd::Complete))
+    (parts, parser.finish(ResponseEnd::Complete))
 }
 
 #[test]
-fn a_plain_answer_is_recorded_and_the_client_sees_none_of_it() {
+fn a_response_is_recorded_and_the_client_gets_no_extra_fields() {
     let (parts, answer) = read(&chat(json!({})), &answer(&[b"abc"], true));
     let answer = answer.expect("it is whole");
     assert_eq!((answer.id.as_str(), answer.model.as_str()), ("ours", "policy"));
@@ -106,7 +104,7 @@ fn a_plain_answer_is_recorded_and_the_client_sees_none_of_it() {
 }
 
 #[test]
-fn a_client_gets_the_log_probabilities_and_ids_that_it_asks_for() {
+fn a_client_gets_requested_log_probabilities_and_ids() {
     let call = chat(json!({ "logprobs": true, "return_token_ids": true }));
     let (parts, _) = read(&call, &answer(&[b"ab"], true));
     let choice = &parts[0]["choices"][0];
@@ -117,19 +115,19 @@ fn a_client_gets_the_log_probabilities_and_ids_that_it_asks_for() {
 }
 
 #[test]
-fn a_stream_is_made_from_a_whole_answer() {
+fn a_stream_is_synthesized_from_a_full_response() {
     let call = chat(json!({ "stream": true, "stream_options": { "include_usage": true } }));
     assert!(!LlamaCppApi.upstream_body(&call, "m", "r").stream);
     let (parts, answer) = read(&call, &answer(&[b"abc"], true));
-    let said: String =
+    let content: String =
         parts.iter().filter_map(|part| part["choices"][0]["delta"]["content"].as_str()).collect();
-    assert_eq!(said, "abc");
+    assert_eq!(content, "abc");
     assert_eq!(parts.last().expect("events")["usage"]["completion_tokens"], 3);
     assert_eq!(answer.expect("it is whole").choices[0].tokens, Some(vec![97, 98, 99]));
 }
 
 #[test]
-fn what_is_asked_for_tells_all_the_gateway_needs() {
+fn requests_ask_for_everything_that_recording_needs() {
     let call = chat(json!({ "top_logprobs": 5, "logprobs": true, "n_probs": 0, "seed": 1 }));
     let body = LlamaCppApi.upstream_body(&call, "file.gguf", "r").body;
     assert_eq!((&body["model"], &body["seed"]), (&json!("file.gguf"), &json!(1)));
@@ -140,7 +138,7 @@ fn what_is_asked_for_tells_all_the_gateway_needs() {
 }
 
 #[test]
-fn a_string_that_ends_the_answer_is_not_part_of_it() {
+fn a_stop_string_is_not_part_of_the_completion() {
     let mut body = answer(&[b"abc"], true);
     body["__verbose"] = json!({ "tokens": [97, 98, 99, 46, 46], "stop_type": "word" });
     body["usage"]["completion_tokens"] = json!(5);
@@ -151,14 +149,14 @@ fn a_string_that_ends_the_answer_is_not_part_of_it() {
 }
 
 #[test]
-fn a_prompt_of_another_length_than_the_server_saw_is_not_recorded() {
+fn a_prompt_of_another_length_is_not_recorded() {
     let mut body = answer(&[b"abc"], true);
     body["usage"]["prompt_tokens"] = json!(77);
-    let why = read(&chat(json!({})), &body).1.expect_err("it differs").0;
-    assert!(why.contains("77 tokens"), "{why}");
+    let reason = read(&chat(json!({})), &body).1.expect_err("it differs").0;
+    assert!(reason.contains("77 tokens"), "{reason}");
 }
 
-/// Mostly letters, and bytes that begin, continue or spoil characters.
+/// Mostly letters, and bytes that begin, continue or break characters.
 fn token() -> impl Strategy<Value = u8> {
     prop_oneof![
         6 => 32..127_u8,
@@ -170,7 +168,7 @@ fn token() -> impl Strategy<Value = u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever is left out, an answer is recorded with all of its tokens or not at all.
+    /// A response is recorded with all of its tokens or not at all.
     #[test]
     fn nothing_misaligned_is_recorded(
         first in prop::collection::vec(token(), 1..12),
@@ -181,18 +179,18 @@ proptest! {
         choices.extend(second.as_deref());
         let call = chat(json!({ "n": choices.len() }));
         let (_, outcome) = read(&call, &answer(&choices, details));
-        let is_told = |tokens: &&[u8]| say(tokens).1.len() == tokens.len();
-        let all_told = choices.iter().all(is_told);
+        let has_all_entries = |tokens: &&[u8]| say(tokens).1.len() == tokens.len();
+        let all_entries = choices.iter().all(has_all_entries);
         match outcome {
             Ok(answer) => {
-                prop_assert!(all_told);
+                prop_assert!(all_entries);
                 for (choice, tokens) in answer.choices.iter().zip(&choices) {
                     let tokens = tokens.iter().map(|byte| i32::from(*byte)).collect();
                     prop_assert_eq!(&choice.tokens, &Some(tokens));
                 }
             }
-            // Where the count is known, nothing good is refused.
-            Err(why) => prop_assert!(!all_told || choices.len() > 1, "{}", why),
+            // With a known count no valid response is refused.
+            Err(reason) => prop_assert!(!all_entries || choices.len() > 1, "{}", reason),
         }
     }
 }

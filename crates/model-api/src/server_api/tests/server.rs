@@ -1,24 +1,22 @@
-//! Servers that say something that was decided before, each in its own shapes, with the extras that
-//! the body asks for and without the others.
+//! Scripted servers: each kind in its own form, with the requested extensions only.
 
 use proptest::prelude::*;
 use rollway_base::ServerKind;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::model_call::CallKind;
 
-/// All that a server is going to say.
 #[derive(Clone, Debug)]
 pub(super) struct ScriptedResponse {
     pub(super) prompt: Vec<i32>,
-    pub(super) choices: Vec<SaidChoice>,
+    pub(super) choices: Vec<ScriptedChoice>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct SaidChoice {
+pub(super) struct ScriptedChoice {
     pieces: Vec<Piece>,
     pub(super) finish_reason: &'static str,
-    /// From which token on the weights were newer; none if the server tells no versions.
+    /// Token from which on the weights were newer. `None`: no versions reported.
     updated: Option<usize>,
 }
 
@@ -36,12 +34,11 @@ enum Say {
     Arguments(usize, String),
 }
 
-impl SaidChoice {
+impl ScriptedChoice {
     pub(super) fn tokens(&self) -> Vec<(i32, f32)> {
         self.pieces.iter().flat_map(|piece| piece.tokens.clone()).collect()
     }
 
-    /// The version that the server tells of a token.
     pub(super) fn version(&self, token: usize) -> Option<u64> {
         self.updated.map(|updated| if token < updated { 1 } else { 2 })
     }
@@ -92,7 +89,6 @@ fn call(tool: usize, arguments: &str) -> Value {
     json!({ "id": format!("call-{tool}"), "type": "function", "function": function })
 }
 
-/// Anything that a server may say.
 pub(super) fn scripted_response() -> impl Strategy<Value = ScriptedResponse> {
     let text = || "[a-c \"\\\\\n€😀]{1,4}";
     let say = prop_oneof![
@@ -105,15 +101,17 @@ pub(super) fn scripted_response() -> impl Strategy<Value = ScriptedResponse> {
     let piece =
         (prop::collection::vec(token, 0..4), say).prop_map(|(tokens, say)| Piece { tokens, say });
     let reason = prop_oneof![Just("stop"), Just("length"), Just("tool_calls"), Just("abort")];
-    let choice = (prop::collection::vec(piece, 1..6), reason, prop::option::of(0..8_usize))
-        .prop_map(|(pieces, finish_reason, updated)| SaidChoice { pieces, finish_reason, updated });
+    let choice =
+        (prop::collection::vec(piece, 1..6), reason, prop::option::of(0..8_usize)).prop_map(
+            |(pieces, finish_reason, updated)| ScriptedChoice { pieces, finish_reason, updated },
+        );
     (prop::collection::vec(0..200_000, 1..6), prop::collection::vec(choice, 1..4))
         .prop_map(|(prompt, choices)| ScriptedResponse { prompt, choices })
 }
 
-/// What a body asks for.
 struct ScriptedRequest {
     kind: CallKind,
+    is_sglang: bool,
     ids: bool,
     logprobs: bool,
     usage: bool,
@@ -121,27 +119,23 @@ struct ScriptedRequest {
     prompt_ids: bool,
 }
 
-/// Says it: the events of a stream, or the one body.
+/// Returns the events of a stream, or the one body.
 pub(super) fn answer(
     engine: ServerKind,
     kind: CallKind,
     body: &Value,
-    said: &ScriptedResponse,
+    script: &ScriptedResponse,
 ) -> Vec<Value> {
-    let asked = ScriptedRequest {
+    let request = ScriptedRequest {
         kind,
+        is_sglang: engine == ServerKind::Sglang,
         ids: body["return_token_ids"] == true,
         logprobs: body["logprobs"] == true || body["logprobs"].is_number(),
         usage: body["stream_options"]["include_usage"] == true,
         meta_info: body["return_meta_info"] == true,
         prompt_ids: body["return_prompt_token_ids"] == true,
     };
-    match (engine, body["stream"] == true) {
-        (ServerKind::Sglang, true) => stream(&asked, said, sglang_piece),
-        (ServerKind::Sglang, false) => vec![sglang_whole(&asked, said)],
-        (_, true) => stream(&asked, said, vllm_piece),
-        (_, false) => vec![vllm_whole(&asked, said)],
-    }
+    if body["stream"] == true { stream(&request, script) } else { vec![full(&request, script)] }
 }
 
 fn envelope(kind: CallKind, object: &str, choices: Value) -> Value {
@@ -151,9 +145,9 @@ fn envelope(kind: CallKind, object: &str, choices: Value) -> Value {
     })
 }
 
-fn usage(said: &ScriptedResponse) -> Value {
-    let tokens: usize = said.choices.iter().map(|choice| choice.tokens().len()).sum();
-    let prompt = said.prompt.len();
+fn usage(script: &ScriptedResponse) -> Value {
+    let tokens: usize = script.choices.iter().map(|choice| choice.tokens().len()).sum();
+    let prompt = script.prompt.len();
     json!({
         "prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens,
     })
@@ -174,39 +168,37 @@ fn logprobs(kind: CallKind, tokens: &[(i32, f32)]) -> Value {
     }
 }
 
-type Pieces =
-    fn(&ScriptedRequest, &ScriptedResponse, usize, usize, &mut Map<String, Value>) -> Option<Value>;
-
-/// Says the pieces of all choices in turn, and how many tokens they were.
-fn stream(asked: &ScriptedRequest, said: &ScriptedResponse, piece: Pieces) -> Vec<Value> {
+/// Interleaves the chunks of all choices.
+fn stream(request: &ScriptedRequest, script: &ScriptedResponse) -> Vec<Value> {
     let object = "chat.completion.chunk";
     let mut events = Vec::new();
-    if asked.kind == CallKind::Chat {
-        for index in 0..said.choices.len() {
+    if request.kind == CallKind::Chat {
+        for index in 0..script.choices.len() {
             let delta = json!({ "role": "assistant", "content": "" });
             let choice = json!({
                 "index": index, "delta": delta, "logprobs": null, "finish_reason": null,
             });
-            let mut event = envelope(asked.kind, object, json!([choice]));
-            event["prompt_token_ids"] = if asked.ids { json!(said.prompt) } else { Value::Null };
+            let mut event = envelope(request.kind, object, json!([choice]));
+            event["prompt_token_ids"] = json!(request.ids.then_some(&script.prompt));
             events.push(event);
         }
     }
     for number in 0..6 {
-        for (index, choice) in said.choices.iter().enumerate() {
-            if number < choice.pieces.len() {
-                let mut more = Map::new();
-                if let Some(choice) = piece(asked, said, index, number, &mut more) {
-                    let mut event = envelope(asked.kind, object, json!([choice]));
-                    event.as_object_mut().unwrap().extend(more);
-                    events.push(event);
+        for (index, choice) in script.choices.iter().enumerate() {
+            if number < choice.pieces.len()
+                && let Some(choice) = chunk(request, script, index, number)
+            {
+                let mut event = envelope(request.kind, object, json!([choice]));
+                if request.is_sglang {
+                    event["usage"] = Value::Null;
                 }
+                events.push(event);
             }
         }
     }
-    if asked.usage {
-        let mut event = envelope(asked.kind, object, json!([]));
-        event["usage"] = usage(said);
+    if request.usage {
+        let mut event = envelope(request.kind, object, json!([]));
+        event["usage"] = usage(script);
         events.push(event);
     }
     events
@@ -219,7 +211,7 @@ fn text_of(say: &Say) -> &str {
     }
 }
 
-fn delta_of(choice: &SaidChoice, number: usize) -> Value {
+fn delta_of(choice: &ScriptedChoice, number: usize) -> Value {
     match &choice.pieces[number].say {
         Say::Nothing => json!({}),
         Say::Content(text) => json!({ "content": text }),
@@ -238,131 +230,99 @@ fn delta_of(choice: &SaidChoice, number: usize) -> Value {
     }
 }
 
-fn vllm_piece(
-    asked: &ScriptedRequest,
-    said: &ScriptedResponse,
+/// Unrequested fields are null at vLLM and absent at SGLang.
+fn chunk(
+    request: &ScriptedRequest,
+    script: &ScriptedResponse,
     index: usize,
     number: usize,
-    _: &mut Map<String, Value>,
 ) -> Option<Value> {
-    let choice = &said.choices[index];
+    let choice = &script.choices[index];
     let piece = &choice.pieces[number];
     let is_last = number + 1 == choice.pieces.len();
-    let mut told = json!({ "index": index, "logprobs": null, "finish_reason": null });
-    told["token_ids"] = if asked.ids { ids(&piece.tokens) } else { Value::Null };
-    if asked.logprobs {
-        told["logprobs"] = logprobs(asked.kind, &piece.tokens);
+    let mut body = json!({ "index": index, "logprobs": null, "finish_reason": null });
+    if request.ids || !request.is_sglang {
+        body["token_ids"] = json!(request.ids.then(|| ids(&piece.tokens)));
     }
-    if asked.kind == CallKind::Chat {
-        told["delta"] = delta_of(choice, number);
-        if told["delta"] == json!({}) && !is_last && !asked.ids && !asked.logprobs {
+    if request.logprobs && !(request.is_sglang && piece.tokens.is_empty()) {
+        body["logprobs"] = logprobs(request.kind, &piece.tokens);
+    }
+    if request.kind == CallKind::Chat {
+        body["delta"] = delta_of(choice, number);
+        if body["delta"] == json!({}) && !is_last && !request.ids && !request.logprobs {
             return None;
         }
     } else {
-        told["text"] = text_of(&piece.say).into();
-        let prompt = asked.ids && number == 0;
-        told["prompt_token_ids"] = if prompt { json!(said.prompt) } else { Value::Null };
+        body["text"] = text_of(&piece.say).into();
+        let has_prompt = request.ids && number == 0;
+        if has_prompt || !request.is_sglang {
+            body["prompt_token_ids"] = json!(has_prompt.then_some(&script.prompt));
+        }
     }
     if is_last {
-        told["finish_reason"] = choice.finish_reason.into();
-        told["stop_reason"] = Value::Null;
+        body["finish_reason"] = choice.finish_reason.into();
+    }
+    if request.is_sglang {
+        body["matched_stop"] = Value::Null;
+    } else if is_last {
+        body["stop_reason"] = Value::Null;
         if let Some(spans) = choice.spans() {
-            told["weight_versions"] = spans;
+            body["weight_versions"] = spans;
         }
     }
-    Some(told)
+    Some(body)
 }
 
-fn sglang_piece(
-    asked: &ScriptedRequest,
-    said: &ScriptedResponse,
-    index: usize,
-    number: usize,
-    more: &mut Map<String, Value>,
-) -> Option<Value> {
-    more.insert("usage".to_owned(), Value::Null);
-    let choice = &said.choices[index];
-    let piece = &choice.pieces[number];
-    let mut told = json!({
-        "index": index, "text": text_of(&piece.say), "logprobs": null, "finish_reason": null,
-        "matched_stop": null,
-    });
-    if asked.logprobs && !piece.tokens.is_empty() {
-        told["logprobs"] = logprobs(asked.kind, &piece.tokens);
-    }
-    if asked.ids {
-        told["token_ids"] = ids(&piece.tokens);
-        if number == 0 {
-            told["prompt_token_ids"] = json!(said.prompt);
-        }
-    }
-    if number + 1 == choice.pieces.len() {
-        told["finish_reason"] = choice.finish_reason.into();
-    }
-    Some(told)
-}
-
-/// What the choices of all whole answers have.
-fn whole_choice(asked: &ScriptedRequest, index: usize, choice: &SaidChoice) -> Value {
-    let reply = choice.reply(asked.kind);
-    let name = if asked.kind == CallKind::Chat { "message" } else { "text" };
-    let tokens = choice.tokens();
-    let logprobs = asked.logprobs.then(|| logprobs(asked.kind, &tokens));
-    json!({
-        "index": index, name: reply, "logprobs": logprobs, "finish_reason": choice.finish_reason,
-    })
-}
-
-fn vllm_whole(asked: &ScriptedRequest, said: &ScriptedResponse) -> Value {
-    let prompt = if asked.ids { json!(said.prompt) } else { Value::Null };
-    let choices = said.choices.iter().enumerate().map(|(index, choice)| {
-        let mut told = whole_choice(asked, index, choice);
-        told["stop_reason"] = Value::Null;
-        told["token_ids"] = if asked.ids { ids(&choice.tokens()) } else { Value::Null };
-        if asked.kind == CallKind::Completion {
-            told["prompt_token_ids"] = prompt.clone();
-        } else {
-            told["message"]["refusal"] = Value::Null;
-        }
-        if let Some(spans) = choice.spans() {
-            told["weight_versions"] = spans;
-        }
-        told
-    });
-    let mut whole = envelope(asked.kind, "chat.completion", choices.collect());
-    if asked.kind == CallKind::Chat {
-        whole["prompt_token_ids"] = prompt;
-    }
-    whole["usage"] = usage(said);
-    whole
-}
-
-fn sglang_whole(asked: &ScriptedRequest, said: &ScriptedResponse) -> Value {
-    let choices = said.choices.iter().enumerate().map(|(index, choice)| {
+fn full(request: &ScriptedRequest, script: &ScriptedResponse) -> Value {
+    let is_chat = request.kind == CallKind::Chat;
+    let prompt = json!(request.ids.then_some(&script.prompt));
+    let choices = script.choices.iter().enumerate().map(|(index, choice)| {
         let tokens = choice.tokens();
-        let mut told = whole_choice(asked, index, choice);
-        told["matched_stop"] = Value::Null;
-        if asked.kind == CallKind::Completion && asked.ids {
-            told["token_ids"] = ids(&tokens);
+        let logprobs = request.logprobs.then(|| logprobs(request.kind, &tokens));
+        let mut body = json!({
+            "index": index,
+            (if is_chat { "message" } else { "text" }): choice.reply(request.kind),
+            "logprobs": logprobs,
+            "finish_reason": choice.finish_reason,
+        });
+        if request.is_sglang {
+            body["matched_stop"] = Value::Null;
+            if !is_chat && request.ids {
+                body["token_ids"] = ids(&tokens);
+            }
+            if request.ids || request.prompt_ids {
+                body["prompt_token_ids"] = json!(script.prompt);
+            }
+            if request.meta_info {
+                let entries = tokens.iter().map(|(id, log)| json!([log, id, null]));
+                body["meta_info"] = version_of(choice);
+                body["meta_info"]["output_token_logprobs"] = entries.collect();
+            }
+            return body;
         }
-        if asked.ids || asked.prompt_ids {
-            told["prompt_token_ids"] = json!(said.prompt);
+        body["stop_reason"] = Value::Null;
+        body["token_ids"] = json!(request.ids.then(|| ids(&tokens)));
+        if is_chat {
+            body["message"]["refusal"] = Value::Null;
+        } else {
+            body["prompt_token_ids"] = prompt.clone();
         }
-        if asked.meta_info {
-            let entries: Vec<Value> =
-                tokens.iter().map(|(id, log)| json!([log, id, null])).collect();
-            told["meta_info"] = version_of(choice);
-            told["meta_info"]["output_token_logprobs"] = entries.into();
+        if let Some(spans) = choice.spans() {
+            body["weight_versions"] = spans;
         }
-        told
+        body
     });
-    let mut whole = envelope(asked.kind, "chat.completion", choices.collect());
-    whole["usage"] = usage(said);
-    whole["metadata"] = version_of(&said.choices[0]);
-    whole
+    let mut body = envelope(request.kind, "chat.completion", choices.collect());
+    body["usage"] = usage(script);
+    if request.is_sglang {
+        body["metadata"] = version_of(&script.choices[0]);
+    } else if is_chat {
+        body["prompt_token_ids"] = prompt;
+    }
+    body
 }
 
-fn version_of(choice: &SaidChoice) -> Value {
+fn version_of(choice: &ScriptedChoice) -> Value {
     match choice.spans() {
         Some(spans) => json!({ "weight_version": "2", "weight_versions": spans }),
         None => json!({ "weight_version": "default" }),

@@ -1,27 +1,27 @@
-//! Single answers, in the words of the servers.
+//! Single responses in the form of the servers.
 
 use rollway_base::ServerKind;
 use serde_json::{Value, json};
 
-use super::{NOW, call, reader};
+use super::{NOW, call, parser_of};
 use crate::model_call::{CallKind, ModelCall};
 use crate::response::{ModelResponse, ResponseEnd};
 use crate::server_api::{ResponseParseError, TokenSource, server_api};
 
-/// Lets vLLM say events, each at a version of the weights.
-fn hear(
+/// Parses events of vLLM, each at a version of the weights.
+fn parse_events(
     call: &ModelCall,
     events: &[(Value, Option<u64>)],
     end: ResponseEnd,
 ) -> Result<ModelResponse, ResponseParseError> {
-    let mut reader = reader(ServerKind::Vllm, call);
+    let mut parser = parser_of(ServerKind::Vllm, call);
     for (event, version) in events {
-        reader.parse_event(&event.to_string(), TokenSource { version: *version })?;
+        parser.parse_event(&event.to_string(), TokenSource { version: *version })?;
     }
-    reader.finish(end)
+    parser.finish(end)
 }
 
-/// A piece of a chat: tokens, each with a log-probability of minus its id.
+/// A chunk of a chat, with a log-probability of minus its id for each token.
 fn piece(tokens: &[i32], finish_reason: Option<&str>) -> Value {
     let logprob = |id: &i32| json!({ "token": "x", "logprob": -id });
     let logprobs: Vec<Value> = tokens.iter().map(logprob).collect();
@@ -36,7 +36,7 @@ fn streamed() -> ModelCall {
 }
 
 #[test]
-fn servers_are_asked_for_what_must_be_recorded_and_for_nothing_else() {
+fn requests_add_only_the_fields_that_recording_needs() {
     let sent = |engine: ServerKind, call: &ModelCall| {
         let outgoing = server_api(engine).upstream_body(call, "theirs", "request-1");
         assert_eq!(outgoing.path, call.kind.path());
@@ -93,26 +93,26 @@ fn servers_are_asked_for_what_must_be_recorded_and_for_nothing_else() {
 }
 
 #[test]
-fn tokens_have_the_version_of_the_moment_if_the_server_tells_none() {
+fn tokens_have_the_current_version_if_the_server_reports_none() {
     let events = [
         (piece(&[1, 2], None), Some(4)),
         (piece(&[3], None), None),
         (piece(&[4], Some("stop")), Some(5)),
     ];
-    let answer = hear(&streamed(), &events, ResponseEnd::Complete).unwrap();
-    let versions: Vec<Option<u64>> = answer.choices[0].versions.iter().collect();
+    let response = parse_events(&streamed(), &events, ResponseEnd::Complete).unwrap();
+    let versions: Vec<Option<u64>> = response.choices[0].versions.iter().collect();
     assert_eq!(versions, [Some(4), Some(4), None, Some(5)]);
-    assert_eq!(answer.choices[0].logprobs, Some(vec![-1.0, -2.0, -3.0, -4.0]));
+    assert_eq!(response.choices[0].logprobs, Some(vec![-1.0, -2.0, -3.0, -4.0]));
 }
 
 #[test]
-fn what_the_server_tells_of_versions_goes_before_the_moment() {
-    let versions = |told: Value| {
+fn versions_of_the_server_take_precedence() {
+    let versions = |reported: Value| {
         let mut last = piece(&[3], Some("stop"));
-        last["choices"][0]["weight_versions"] = told;
+        last["choices"][0]["weight_versions"] = reported;
         let events = [(piece(&[1, 2], None), Some(4)), (last, Some(5))];
-        let answer = hear(&streamed(), &events, ResponseEnd::Complete)?;
-        Ok::<_, ResponseParseError>(answer.choices[0].versions.iter().collect::<Vec<_>>())
+        let response = parse_events(&streamed(), &events, ResponseEnd::Complete)?;
+        Ok::<_, ResponseParseError>(response.choices[0].versions.iter().collect::<Vec<_>>())
     };
     let span = |version: &str, start: u32, end: u32| {
         let mut span = json!({ "start": start, "end": end });
@@ -123,10 +123,10 @@ fn what_the_server_tells_of_versions_goes_before_the_moment() {
         versions(json!([span("v7", 0, 1), span("8", 1, 3)])),
         Ok(vec![Some(7), Some(8), Some(8)])
     );
-    // Names that somebody else gave mean nothing to us; a server that was never told has none.
+    // Names of others are unknown versions; the default name is the current version.
     assert_eq!(versions(json!([span("lora", 0, 3)])), Ok(vec![None; 3]));
     assert_eq!(versions(json!([span("default", 0, 3)])), Ok(vec![Some(5); 3]));
-    // Of tokens that it leaves out in the middle nothing is known; the rest is not told yet.
+    // Of tokens that it leaves out in the middle nothing is known; the rest is not reported yet.
     assert_eq!(versions(json!([span("6", 1, 2)])), Ok(vec![None, Some(6), Some(5)]));
     assert_eq!(versions(json!([span("+6", 0, 9)])), Ok(vec![None; 3]));
     assert_eq!(versions(json!([])), Ok(vec![Some(4), Some(4), Some(5)]));
@@ -135,17 +135,17 @@ fn what_the_server_tells_of_versions_goes_before_the_moment() {
 }
 
 #[test]
-fn an_answer_that_does_not_fit_together_is_refused() {
-    let refused = |events: &[Value], why: &str| {
+fn inconsistent_responses_are_refused() {
+    let refused = |events: &[Value], reason: &str| {
         let events: Vec<(Value, Option<u64>)> =
             events.iter().map(|event| (event.clone(), Some(1))).collect();
-        let error = hear(&streamed(), &events, ResponseEnd::Complete).unwrap_err();
-        assert!(error.0.contains(why), "{error}");
+        let error = parse_events(&streamed(), &events, ResponseEnd::Complete).unwrap_err();
+        assert!(error.0.contains(reason), "{error}");
     };
     let usage = |tokens: u64| json!({ "choices": [], "usage": { "completion_tokens": tokens } });
     refused(&[piece(&[1], None)], "without a finish reason");
     refused(&[], "without a finish reason");
-    refused(&[piece(&[1, 2], Some("stop")), usage(3)], "counted 3 tokens, but showed 2");
+    refused(&[piece(&[1, 2], Some("stop")), usage(3)], "counted 3 tokens, but returned 2");
     refused(&[piece(&[1], Some("stop")), piece(&[2], None)], "after the finish reason");
     let mut short = piece(&[1, 2], Some("stop"));
     short["choices"][0]["token_ids"] = json!([1]);
@@ -168,106 +168,107 @@ fn an_answer_that_does_not_fit_together_is_refused() {
 }
 
 #[test]
-fn a_client_gets_its_words_even_if_they_cannot_be_recorded() {
-    let mut reader = reader(ServerKind::Vllm, &streamed());
+fn responses_that_cannot_be_recorded_are_forwarded() {
+    let mut parser = parser_of(ServerKind::Vllm, &streamed());
     let mut bad = piece(&[1], Some("stop"));
     bad["choices"][0]["token_ids"] = "nonsense".into();
-    let got = reader.parse_event(&bad.to_string(), NOW).unwrap();
+    let got = parser.parse_event(&bad.to_string(), NOW).unwrap();
     let got: Value = serde_json::from_slice(&got[0]).unwrap();
     assert_eq!(got["choices"][0]["delta"]["content"], "x");
     assert_eq!(got["choices"][0]["finish_reason"], "stop");
-    assert!(reader.finish(ResponseEnd::Complete).is_err());
+    assert!(parser.finish(ResponseEnd::Complete).is_err());
 }
 
 #[test]
-fn a_server_that_hides_its_tokens_has_none() {
+fn a_response_without_token_ids_has_no_tokens() {
     let mut old = piece(&[1], Some("stop"));
     old["choices"][0].as_object_mut().unwrap().remove("token_ids");
     let usage = json!({ "choices": [], "usage": { "completion_tokens": 1 } });
-    let answer =
-        hear(&streamed(), &[(old, Some(1)), (usage, Some(1))], ResponseEnd::Complete).unwrap();
-    assert_eq!(answer.prompt, None);
-    assert_eq!(answer.choices[0].tokens, None);
-    assert_eq!(answer.choices[0].logprobs, None);
-    assert_eq!(answer.choices[0].versions.tokens(), 0);
-    assert_eq!(answer.choices[0].reply, json!({ "role": "assistant", "content": "x" }));
+    let response =
+        parse_events(&streamed(), &[(old, Some(1)), (usage, Some(1))], ResponseEnd::Complete)
+            .unwrap();
+    assert_eq!(response.prompt, None);
+    assert_eq!(response.choices[0].tokens, None);
+    assert_eq!(response.choices[0].logprobs, None);
+    assert_eq!(response.choices[0].versions.tokens(), 0);
+    assert_eq!(response.choices[0].reply, json!({ "role": "assistant", "content": "x" }));
 }
 
 #[test]
-fn an_error_of_the_server_is_told_from_nonsense() {
-    let mut reader = reader(ServerKind::Vllm, &streamed());
-    reader.parse_event(&piece(&[1], None).to_string(), NOW).unwrap();
+fn errors_of_the_server_differ_from_invalid_responses() {
+    let mut parser = parser_of(ServerKind::Vllm, &streamed());
+    parser.parse_event(&piece(&[1], None).to_string(), NOW).unwrap();
     let error = json!({ "error": { "message": "out of memory", "code": 500 } }).to_string();
-    let misread = reader.parse_event(&error, NOW).unwrap_err();
-    assert_eq!(misread.0, "the server failed: out of memory");
-    assert_eq!(reader.server_error(), Some(error.as_str()));
+    let error_of_parser = parser.parse_event(&error, NOW).unwrap_err();
+    assert_eq!(error_of_parser.0, "the server failed: out of memory");
+    assert_eq!(parser.server_error(), Some(error.as_str()));
     let error = json!({ "object": "error", "message": "too long" }).to_string();
-    let misread = reader.parse_event(&error, NOW).unwrap_err();
-    assert_eq!(misread.0, "the server failed: too long");
-    assert_eq!(reader.server_error(), Some(error.as_str()));
-    let mut reader = super::reader(ServerKind::Vllm, &streamed());
-    for nonsense in ["", "<html>", "[]", "7", "{\"choices\":7}", "{\"choices\":[7]}"] {
-        let misread = reader.parse_event(nonsense, NOW).unwrap_err();
-        assert!(misread.0.contains("makes no sense"), "{misread}");
+    let error_of_parser = parser.parse_event(&error, NOW).unwrap_err();
+    assert_eq!(error_of_parser.0, "the server failed: too long");
+    assert_eq!(parser.server_error(), Some(error.as_str()));
+    let mut parser = parser_of(ServerKind::Vllm, &streamed());
+    for invalid in ["", "<html>", "[]", "7", "{\"choices\":7}", "{\"choices\":[7]}"] {
+        let error_of_parser = parser.parse_event(invalid, NOW).unwrap_err();
+        assert!(error_of_parser.0.contains("invalid response of the server"), "{error_of_parser}");
     }
-    assert!(reader.parse_full(b"{}", NOW).is_err());
-    assert!(reader.parse_full(b"\xff", NOW).is_err());
-    assert_eq!(reader.server_error(), None);
+    assert!(parser.parse_full(b"{}", NOW).is_err());
+    assert!(parser.parse_full(b"\xff", NOW).is_err());
+    assert_eq!(parser.server_error(), None);
 }
 
 #[test]
-fn what_is_not_understood_goes_through_as_it_is() {
-    let mut reader = reader(ServerKind::Vllm, &streamed());
+fn unknown_fields_are_forwarded_unchanged() {
+    let mut parser = parser_of(ServerKind::Vllm, &streamed());
     let event = concat!(
         r#"{"z":1.0,"id":"x","model":"y","new":{"b":[1e2, 2]},"choices":[{"index":0,"delta":"#,
         r#"{"content":"\u00e9","novel":{"a":1}},"finish_reason":null,"logprobs":null}],"a":0}"#
     );
-    let got = reader.parse_event(event, NOW).unwrap();
+    let got = parser.parse_event(event, NOW).unwrap();
     let wanted = event.replace("\"x\"", "\"turn-1\"").replace("\"y\"", "\"ours\"");
     assert_eq!(str::from_utf8(&got[0]).unwrap(), wanted);
     let alive = r#"{"type": "ping"}"#;
-    assert_eq!(reader.parse_event(alive, NOW).unwrap(), [alive]);
-    let answer = reader.finish(ResponseEnd::Aborted).unwrap();
+    assert_eq!(parser.parse_event(alive, NOW).unwrap(), [alive]);
+    let response = parser.finish(ResponseEnd::Aborted).unwrap();
     let reply = json!({ "role": "assistant", "content": "é", "novel": { "a": 1 } });
-    assert_eq!(answer.choices[0].reply, reply);
+    assert_eq!(response.choices[0].reply, reply);
 }
 
 #[test]
-fn an_aborted_answer_keeps_only_tokens_whose_log_probability_came() {
+fn an_aborted_response_keeps_only_tokens_with_log_probabilities() {
     let call = call(CallKind::Completion, json!({ "stream": true }));
-    let mut reader = reader(ServerKind::Sglang, &call);
+    let mut parser = parser_of(ServerKind::Sglang, &call);
     let event = json!({ "choices": [{
         "index": 0, "text": "ab", "token_ids": [1, 2], "prompt_token_ids": [9],
         "logprobs": { "token_logprobs": [-0.5] }, "finish_reason": null,
     }]});
-    reader.parse_event(&event.to_string(), NOW).unwrap();
-    let answer = reader.finish(ResponseEnd::Aborted).unwrap();
-    assert_eq!(answer.prompt, Some(vec![9]));
-    assert_eq!(answer.choices[0].tokens, Some(vec![1]));
-    assert_eq!(answer.choices[0].logprobs, Some(vec![-0.5]));
-    assert_eq!(answer.choices[0].versions.tokens(), 1);
-    assert_eq!(answer.choices[0].reply, "ab");
+    parser.parse_event(&event.to_string(), NOW).unwrap();
+    let response = parser.finish(ResponseEnd::Aborted).unwrap();
+    assert_eq!(response.prompt, Some(vec![9]));
+    assert_eq!(response.choices[0].tokens, Some(vec![1]));
+    assert_eq!(response.choices[0].logprobs, Some(vec![-0.5]));
+    assert_eq!(response.choices[0].versions.tokens(), 1);
+    assert_eq!(response.choices[0].reply, "ab");
 }
 
 #[test]
-fn the_version_at_the_end_is_that_of_all_tokens_only_if_there_was_no_other() {
-    let versions = |kind: CallKind, told: Value, version: Option<u64>| {
+fn the_last_version_labels_all_tokens_only_if_it_never_changed() {
+    let versions = |kind: CallKind, reported: Value, version: Option<u64>| {
         let call = call(kind, json!({}));
         let mut choice = json!({ "index": 0, "finish_reason": "stop" });
-        let mut answer = json!({ "metadata": told });
+        let mut response = json!({ "metadata": reported });
         if kind == CallKind::Chat {
-            choice["meta_info"] = told;
+            choice["meta_info"] = reported;
             choice["meta_info"]["output_token_logprobs"] = json!([[-1.0, 5, "x"], [-2.0, 6, null]]);
         } else {
             choice["token_ids"] = json!([5, 6]);
             choice["logprobs"] = json!({ "token_logprobs": [-1.0, -2.0] });
         }
-        answer["choices"] = json!([choice]);
-        let mut reader = reader(ServerKind::Sglang, &call);
-        reader.parse_full(answer.to_string().as_bytes(), TokenSource { version }).unwrap();
-        let answer = reader.finish(ResponseEnd::Complete).unwrap();
-        assert_eq!(answer.choices[0].tokens, Some(vec![5, 6]));
-        answer.choices[0].versions.iter().collect::<Vec<_>>()
+        response["choices"] = json!([choice]);
+        let mut parser = parser_of(ServerKind::Sglang, &call);
+        parser.parse_full(response.to_string().as_bytes(), TokenSource { version }).unwrap();
+        let response = parser.finish(ResponseEnd::Complete).unwrap();
+        assert_eq!(response.choices[0].tokens, Some(vec![5, 6]));
+        response.choices[0].versions.iter().collect::<Vec<_>>()
     };
     for kind in [CallKind::Chat, CallKind::Completion] {
         let last = json!({ "weight_version": "7" });
@@ -278,7 +279,7 @@ fn the_version_at_the_end_is_that_of_all_tokens_only_if_there_was_no_other() {
         let spans = json!([
             { "version": "6", "start": 0, "end": 1 }, { "version": "7", "start": 1, "end": 2 },
         ]);
-        let told = json!({ "weight_version": "7", "weight_versions": spans });
-        assert_eq!(versions(kind, told, None), [Some(6), Some(7)]);
+        let reported = json!({ "weight_version": "7", "weight_versions": spans });
+        assert_eq!(versions(kind, reported, None), [Some(6), Some(7)]);
     }
 }

@@ -1,0 +1,248 @@
+//! vLLM's endpoints.
+
+use axum::extract::{Query, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::openai::OpenaiStyle;
+use super::{Body, Format, JsonResult, MockApi, RequestIds, SharedState, health, required};
+use crate::api_error::ApiError;
+use crate::generation_state::{PauseMode, WeightSource};
+use crate::request::MockRequest;
+
+type Shared = State<SharedState>;
+
+#[derive(Debug)]
+pub(super) struct VllmMock;
+
+impl MockApi for VllmMock {
+    fn routes(&self) -> Router<SharedState> {
+        Router::new()
+            .route("/ping", get(health).post(health))
+            .route("/version", get(|| async { Json(json!({ "version": "0.32.0" })) }))
+            .route("/load", get(load))
+            .route("/metrics", get(metrics))
+            .route("/tokenize", post(tokenize))
+            .route("/detokenize", post(detokenize))
+            .route("/pause", post(pause))
+            .route("/resume", post(resume))
+            .route("/is_paused", get(is_paused))
+            .route("/sleep", post(sleep))
+            .route("/wake_up", post(wake_up))
+            .route("/is_sleeping", get(is_sleeping))
+            .route("/reset_prefix_cache", post(|| async { Json(json!({ "success": true })) }))
+            .route("/abort_requests", post(abort_requests))
+            .route("/collective_rpc", post(collective_rpc))
+            .route("/init_weight_transfer_engine", post(init_transfer))
+            .route("/start_weight_update", post(start_update))
+            .route("/update_weights", post(update_weights))
+            .route("/finish_weight_update", post(finish_update))
+            .route("/update_weight_version", post(update_version))
+            .route("/weight_info", get(weight_info))
+            .route("/get_world_size", get(|| async { Json(json!({ "world_size": 1 })) }))
+    }
+
+    fn owner(&self) -> &'static str {
+        "vllm"
+    }
+
+    fn response_id(&self, request: RequestIds<'_>, prefix: &str, new_id: &str) -> String {
+        let header = request.headers.get("x-request-id").and_then(|id| id.to_str().ok());
+        let id = header.map(str::to_owned).or_else(|| request.field("request_id"));
+        format!("{prefix}-{}", id.as_deref().unwrap_or(new_id))
+    }
+
+    fn completion_abort_ids(&self, id: &str, prompts: usize) -> Vec<String> {
+        (0..prompts).map(|index| format!("{id}-{index}")).collect()
+    }
+
+    fn chat_format(&self, request: &MockRequest) -> Box<dyn Format> {
+        OpenaiStyle { is_vllm: true, ids: request.wants("return_token_ids") }.chat()
+    }
+
+    fn completion_format(&self, request: &MockRequest) -> Box<dyn Format> {
+        OpenaiStyle { is_vllm: true, ids: request.wants("return_token_ids") }.completion()
+    }
+}
+
+async fn load(State(state): Shared) -> Json<Value> {
+    let counts = *state.counts.borrow();
+    Json(json!({ "server_load": counts.running + counts.waiting }))
+}
+
+async fn metrics(State(state): Shared) -> String {
+    let counts = *state.counts.borrow();
+    let name = &state.options.model;
+    let line = |metric: &str, kind: &str, value: u64| {
+        format!("# TYPE vllm:{metric} {kind}\nvllm:{metric}{{model_name=\"{name}\"}} {value}\n")
+    };
+    [
+        line("num_requests_running", "gauge", counts.running),
+        line("num_requests_waiting", "gauge", counts.waiting),
+        line("request_success_total", "counter", counts.completed),
+    ]
+    .concat()
+}
+
+async fn tokenize(State(state): Shared, Body(body): Body) -> JsonResult {
+    let list = |name: &str| body.get(name).and_then(Value::as_array);
+    let tokens = match list("messages") {
+        Some(messages) => {
+            state.template.render(messages, list("tools").map_or(&[], Vec::as_slice))?
+        }
+        None => {
+            let prompt = body.get("prompt").and_then(Value::as_str);
+            let missing = || ApiError::bad_request("prompt must be a string").at("prompt");
+            state.template.tokenizer.encode(prompt.ok_or_else(missing)?)
+        }
+    };
+    Ok(Json(json!({
+        "count": tokens.len(),
+        "max_model_len": state.options.max_model_len,
+        "tokens": tokens,
+        "token_strs": null,
+    })))
+}
+
+async fn detokenize(State(state): Shared, Body(body): Body) -> JsonResult {
+    let Some(Value::Array(tokens)) = body.get("tokens") else {
+        return Err(ApiError::bad_request("tokens must be a list of ids").at("tokens"));
+    };
+    let ids = tokens.iter().filter_map(Value::as_i64).filter_map(|id| i32::try_from(id).ok());
+    let ids: Vec<i32> = ids.collect();
+    Ok(Json(json!({ "prompt": state.template.tokenizer.decode(&ids) })))
+}
+
+#[derive(Debug, Deserialize)]
+struct PauseQuery {
+    #[serde(default)]
+    mode: Option<String>,
+    #[serde(default)]
+    wait_for_inflight_requests: bool,
+}
+
+async fn pause(State(state): Shared, Query(query): Query<PauseQuery>) -> JsonResult {
+    let mode = match query.mode.as_deref() {
+        None if query.wait_for_inflight_requests => PauseMode::Wait,
+        None | Some("abort") => PauseMode::Abort,
+        Some("wait") => PauseMode::Wait,
+        Some("keep") => PauseMode::Keep,
+        Some(other) => {
+            let message = format!("Input should be 'abort', 'wait' or 'keep', got {other}");
+            return Err(ApiError::bad_request(message).at("mode"));
+        }
+    };
+    state.pause(mode).await;
+    Ok(Json(json!({ "status": "paused" })))
+}
+
+async fn resume(State(state): Shared) -> Json<Value> {
+    state.resume();
+    Json(json!({ "status": "resumed" }))
+}
+
+async fn is_paused(State(state): Shared) -> Json<Value> {
+    Json(json!({ "is_paused": !state.gate.borrow().admitting }))
+}
+
+async fn sleep(State(state): Shared) -> StatusCode {
+    state.gate.send_modify(|gate| gate.asleep = true);
+    state.abort(|_| true);
+    state.wait_until_idle().await;
+    StatusCode::OK
+}
+
+async fn wake_up(State(state): Shared) -> StatusCode {
+    state.gate.send_modify(|gate| gate.asleep = false);
+    StatusCode::OK
+}
+
+async fn is_sleeping(State(state): Shared) -> Json<Value> {
+    Json(json!({ "is_sleeping": state.gate.borrow().asleep }))
+}
+
+async fn abort_requests(State(state): Shared, Body(body): Body) -> Json<Value> {
+    let ids = body.get("request_ids").and_then(Value::as_array).into_iter().flatten();
+    let ids: Vec<&str> = ids.filter_map(Value::as_str).collect();
+    // As vLLM does: the number of ids in the request, whether or not they are known.
+    let aborted = if ids.is_empty() {
+        state.abort(|_| true)
+    } else {
+        state.abort(|id| ids.contains(&id));
+        ids.len()
+    };
+    Json(json!({ "status": "aborted", "aborted": aborted }))
+}
+
+async fn collective_rpc(State(state): Shared, Body(body): Body) -> Response {
+    let Some(method) = body.get("method").and_then(Value::as_str) else {
+        return detail("Missing 'method' in request body");
+    };
+    if method != "reload_weights" {
+        let message = format!("Method '{method}' is not implemented.");
+        return ApiError::server_error(message).into_response();
+    }
+    let named = body.pointer("/kwargs/weights_path").and_then(Value::as_str).map(str::to_owned);
+    let Some(path) = named.or_else(|| state.lock().weights_path.clone()) else {
+        let message = "no weights to reload: set weights_path";
+        return ApiError::server_error(message).into_response();
+    };
+    state
+        .update(WeightSource::Directory(&path))
+        .await
+        .map_or_else(IntoResponse::into_response, |_| {
+            Json(json!({ "results": [null] })).into_response()
+        })
+}
+
+/// An error in FastAPI's form.
+fn detail(message: &str) -> Response {
+    (StatusCode::BAD_REQUEST, Json(json!({ "detail": message }))).into_response()
+}
+
+async fn init_transfer(Body(body): Body) -> Response {
+    match body.get("init_info") {
+        None | Some(Value::Null) => detail("Missing 'init_info' in request body"),
+        Some(_) => Json(json!({ "message": "Weight transfer initialized" })).into_response(),
+    }
+}
+
+async fn start_update(State(state): Shared) -> Json<Value> {
+    state.lock().pending = None;
+    Json(json!({ "message": "Weight update started" }))
+}
+
+async fn update_weights(State(state): Shared, Body(body): Body) -> Response {
+    let Some(info) = body.get("update_info").filter(|info| !info.is_null()) else {
+        return detail("Missing 'update_info' in request body");
+    };
+    let version = info.get("version").and_then(Value::as_u64);
+    let next = state.gate.borrow().version + 1;
+    state.lock().pending = Some(version.unwrap_or(next));
+    Json(json!({ "message": "Weights updated" })).into_response()
+}
+
+async fn finish_update(State(state): Shared, Body(body): Body) -> Result<Json<Value>, ApiError> {
+    let pending = state.lock().pending.take();
+    if let Some(version) = pending {
+        state.update(WeightSource::Sent(version)).await?;
+    }
+    if let Some(name) = body.get("weight_version").and_then(Value::as_str) {
+        state.rename(name);
+    }
+    Ok(Json(json!({ "message": "Weight update finished" })))
+}
+
+async fn update_version(State(state): Shared, Body(body): Body) -> Result<Json<Value>, ApiError> {
+    let name = required(&body, "new_version")?;
+    state.rename(name);
+    Ok(Json(json!({ "success": true, "new_version": name })))
+}
+
+async fn weight_info(State(state): Shared) -> Json<Value> {
+    Json(json!({ "weight_version": state.version_name() }))
+}
