@@ -19,7 +19,7 @@ use rollway_engine::{
 use rollway_telemetry::alarms::AlarmObserver;
 use rollway_telemetry::history::{self, RunHistory};
 use rollway_telemetry::prometheus::PrometheusExporter;
-use rollway_telemetry::{DropCounters, live_job, view};
+use rollway_telemetry::{DropCounters, view};
 use rollway_trace::Tracer;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -136,7 +136,7 @@ impl On {
             let options = history::HistoryOptions::of(&config).expect("a history is kept");
             let history = RunHistory::open(&options).expect("it can be written");
             if self.dashboard {
-                kept.push(Box::new(look(live_job::live(Arc::clone(&history))).await));
+                kept.push(Box::new(look(history::live_view(Arc::clone(&history))).await));
             }
             observers.push(history);
         }

@@ -10,7 +10,7 @@ use rollway_core::{
 };
 use rollway_engine::RunOutcome;
 use rollway_engine::events::{CallEvent, CallEventKind, RunEventKind};
-use rollway_telemetry::history::{HistoryOptions, RunHistory};
+use rollway_telemetry::history::{HistoryOptions, RunHistory, live_view};
 use serde_json::Value;
 
 use super::span::{AttributeValue, Span, SpanStatus};
@@ -270,8 +270,7 @@ fn a_history_is_written_as_a_trace_file() {
     let path = folder.path().join("drawn.json");
     // An existing file is replaced.
     fs::write(&path, "old").unwrap();
-    let (runs, untraced) =
-        write_trace(&*rollway_telemetry::live_job::live(history), &path, 1 << 20).unwrap();
+    let (runs, untraced) = write_trace(&*live_view(history), &path, 1 << 20).unwrap();
     assert_eq!((runs, untraced), (2, UntracedCounts::default()));
     let events: Vec<Value> = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     let of = |phase: &str| events.iter().filter(|event| event["ph"] == phase).collect::<Vec<_>>();

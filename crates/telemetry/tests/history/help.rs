@@ -15,8 +15,7 @@ use rollway_engine::{
     RunOutcome, RunOutput, RunnerBackend, Sink, Task, WorkflowRegistry,
 };
 use rollway_experience::{Array, Experience, ExperienceFields, serialize};
-use rollway_telemetry::history::{HistoryOptions, RunHistory};
-use rollway_telemetry::live_job;
+use rollway_telemetry::history::{HistoryOptions, RunHistory, live_view};
 use rollway_telemetry::view::{JobView, RunQuery, RunRow, RunState};
 
 pub(crate) const MB: u64 = 1 << 20;
@@ -146,5 +145,5 @@ pub(crate) async fn until(scene: &dyn JobView, state: RunState, count: u64) {
 }
 
 pub(crate) fn live(history: &Arc<RunHistory>) -> Arc<dyn JobView> {
-    live_job::live(Arc::clone(history))
+    live_view(Arc::clone(history))
 }

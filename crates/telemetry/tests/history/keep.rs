@@ -9,8 +9,7 @@ use rollway_core::BatchType;
 use rollway_engine::events::RunObservers;
 use rollway_engine::{LocalRunners, RolloutCoordinator};
 use rollway_ledger as ledger;
-use rollway_telemetry::history::RunHistory;
-use rollway_telemetry::recorded_job;
+use rollway_telemetry::history::{RunHistory, recorded_view};
 use rollway_telemetry::view::{JobState, RunKey, RunState};
 
 use crate::help::{all, config, live, local, options, registry, tasks, until};
@@ -29,7 +28,7 @@ async fn a_torn_tail_loses_no_more_than_itself() {
         let mut file = OpenOptions::new().append(true).open(dir.join(file)).unwrap();
         file.write_all(&[200, 0, 0, 0, 1, 2, 3, 4, b'{']).unwrap();
     }
-    let told = recorded_job::open(folder.path()).unwrap();
+    let told = recorded_view(folder.path()).unwrap();
     assert_eq!(all(&*told).len(), 5);
 
     // The next process goes on behind what was whole.
@@ -39,7 +38,7 @@ async fn a_torn_tail_loses_no_more_than_itself() {
     coordinator.finalize_train_batch(2, None).await.unwrap();
     assert_eq!(all(&*scene).len(), 8);
     history.close(JobState::Finished, None);
-    let told = recorded_job::open(folder.path()).unwrap();
+    let told = recorded_view(folder.path()).unwrap();
     let runs = all(&*told);
     assert_eq!(runs.len(), 8);
     assert!(runs.values().all(|run| run.state == RunState::Succeeded), "{runs:?}");
@@ -71,7 +70,7 @@ async fn what_cannot_be_written_is_counted_and_the_next_goes_elsewhere() {
     for file in ["runs-000001", "trajectories-000001"] {
         fs::remove_dir(folder.path().join("history").join(file)).unwrap();
     }
-    let told = recorded_job::open(folder.path()).unwrap();
+    let told = recorded_view(folder.path()).unwrap();
     for task in 0..3 {
         let detail = told.run(&RunKey { batch: "2".to_owned(), task, run: 0 }).unwrap();
         assert_eq!((detail.attempts.len(), detail.experiences.len()), (1, 1), "{detail:?}");
@@ -87,11 +86,11 @@ async fn a_second_writer_is_refused() {
     let error = RunHistory::open(&options(folder.path())).unwrap_err().to_string();
     assert!(error.contains("another process"), "{error}");
     // Whoever only looks is not.
-    assert_eq!(recorded_job::open(folder.path()).unwrap().job().state, JobState::Running);
+    assert_eq!(recorded_view(folder.path()).unwrap().job().state, JobState::Running);
     history.close(JobState::Finished, None);
     drop(history);
-    assert_eq!(recorded_job::open(folder.path()).unwrap().job().state, JobState::Finished);
-    let nothing = recorded_job::open(&folder.path().join("history")).unwrap_err().to_string();
+    assert_eq!(recorded_view(folder.path()).unwrap().job().state, JobState::Finished);
+    let nothing = recorded_view(&folder.path().join("history")).unwrap_err().to_string();
     assert!(nothing.contains("no history"), "{nothing}");
 }
 
@@ -152,7 +151,7 @@ async fn goes_on(is_lost: bool) {
     );
     let before = all(&*scene);
     history.close(JobState::Stopped, None);
-    assert_eq!(all(&*recorded_job::open(folder.path()).unwrap()), before);
+    assert_eq!(all(&*recorded_view(folder.path()).unwrap()), before);
 }
 
 #[test]

@@ -9,8 +9,7 @@ use rollway_core::{
     RunnerId, TaskId,
 };
 use rollway_engine::events::{self, RunEvent, RunEventKind, RunObserver};
-use rollway_telemetry::history::RunHistory;
-use rollway_telemetry::recorded_job;
+use rollway_telemetry::history::{RunHistory, recorded_view};
 use rollway_telemetry::view::{JobState, RunKey, RunQuery, RunState};
 
 use crate::help::{all, experience, live, local, options, tasks};
@@ -120,7 +119,7 @@ fn a_hundred_thousand_runs_are_asked_and_read_again() {
     let overview = scene.overview();
     assert_eq!((overview.runs.succeeded, overview.dropped.get("events")), (TASKS.into(), None));
     history.close(JobState::Finished, None);
-    let told = recorded_job::open(folder.path()).unwrap();
+    let told = recorded_view(folder.path()).unwrap();
     assert_eq!(told.overview().runs.succeeded, u64::from(TASKS));
     assert_eq!(told.runs(&query("1/9999")), page);
     let key = RunKey { batch: "1".to_owned(), task: 99_999, run: 0 };

@@ -1,8 +1,7 @@
 //! Runs that end well, badly, after a retry, by a cancel and by an abort.
 
 use rollway_core::BatchType;
-use rollway_telemetry::history::RunHistory;
-use rollway_telemetry::recorded_job;
+use rollway_telemetry::history::{RunHistory, recorded_view};
 use rollway_telemetry::view::{self, BiasReport, JobState, RunKey, RunQuery, RunSort, RunState};
 
 use crate::help::{all, live, local, options, tasks, until};
@@ -67,7 +66,7 @@ async fn every_run_is_there_once_with_what_became_of_it() {
     // The same, from what is in the folder.
     let before = all(&*scene);
     history.close(JobState::Finished, None);
-    let told = recorded_job::open(folder.path()).unwrap();
+    let told = recorded_view(folder.path()).unwrap();
     assert_eq!(all(&*told), before);
     assert_eq!(told.run(&key("1", 0, 1)), Some(detail));
     assert_eq!(told.overview().runs, overview.runs);
