@@ -29,8 +29,8 @@ impl JobDashboard {
         if !config.dashboard.enable {
             return None;
         }
-        let scene = history::live_view(Arc::clone(history));
-        let opened = match DashboardOptions::new(config, scene) {
+        let view = history::live_view(Arc::clone(history));
+        let opened = match DashboardOptions::new(config, view) {
             Ok(options) => Dashboard::open(DashboardOptions { metrics, ..options }).await,
             Err(error) => Err(error),
         };

@@ -42,7 +42,7 @@ pub struct DashboardOptions {
     pub listen: String,
     /// `None`: a random token.
     pub token: Option<Secret>,
-    pub scene: Arc<dyn JobView>,
+    pub view: Arc<dyn JobView>,
     /// Served at `/metrics`, if present.
     pub metrics: Option<Arc<PrometheusExporter>>,
 }
@@ -52,18 +52,18 @@ impl DashboardOptions {
     ///
     /// # Errors
     /// If the token's variable is not set.
-    pub fn new(config: &Config, scene: Arc<dyn JobView>) -> Result<Self, DashboardError> {
+    pub fn new(config: &Config, view: Arc<dyn JobView>) -> Result<Self, DashboardError> {
         let variable = config.dashboard.token_env.as_deref();
         let token = api_key("dashboard.token_env", variable)
             .map_err(|problem| DashboardError::Token(problem.to_string()))?;
-        Ok(Self { listen: config.dashboard.listen.clone(), token, scene, metrics: None })
+        Ok(Self { listen: config.dashboard.listen.clone(), token, view, metrics: None })
     }
 }
 
 impl fmt::Debug for DashboardOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { listen, scene, .. } = self;
-        f.debug_struct("DashboardOptions").field("listen", listen).field("scene", scene).finish()
+        let Self { listen, view, .. } = self;
+        f.debug_struct("DashboardOptions").field("listen", listen).field("view", view).finish()
     }
 }
 
@@ -106,10 +106,10 @@ impl Dashboard {
             None => Secret::random().map_err(|error| DashboardError::Token(error.to_string()))?,
         };
         let shutdown = CancellationToken::new();
-        let hub = EventHub::start(Arc::clone(&options.scene), shutdown.clone());
+        let hub = EventHub::start(Arc::clone(&options.view), shutdown.clone());
         let auth = DashboardAuth::new(token.clone(), address);
         let shared =
-            routes::DashboardState::new(options.scene, options.metrics, auth, Arc::clone(&hub));
+            routes::DashboardState::new(options.view, options.metrics, auth, Arc::clone(&hub));
         let listener = listener.tap_io(|stream| {
             let _ = stream.set_nodelay(true);
         });

@@ -174,7 +174,7 @@ export function open(root, { store, go, announce }) {
   };
 }
 
-/** Waits until somebody has stopped typing. */
+/** Debounces input. */
 function later(act) {
   let timer = 0;
   return (event) => {

@@ -1,4 +1,4 @@
-// What a person does with the pages: find a run, look at it, end it; see what is stuck; come back.
+// Workflows of users: find, inspect and cancel a run; stuck runners; navigation.
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";

@@ -1,4 +1,4 @@
-// A browser and a made-up job, for tests, pictures and measurements of the dashboard.
+// A browser and a simulated job, for tests, pictures and measurements of the dashboard.
 
 import { spawn } from "node:child_process";
 import { createRequire } from "node:module";
