@@ -35,8 +35,8 @@ impl DashboardAddress {
         format!("{}/?token={}", self.url, self.token)
     }
 
-    /// Reads the address file of a job. `None`: there is none. It may be stale: a killed process leaves
-    /// it behind.
+    /// Reads the address file of a job. `None`: there is none. It may be stale, since a killed
+    /// process leaves it behind.
     ///
     /// # Errors
     /// If the file cannot be read.

@@ -11,7 +11,7 @@ pub(super) const MARK: &str = "x-rollway";
 #[derive(Debug)]
 pub(super) struct DashboardAuth {
     token: Secret,
-    /// Whether it listens on the loopback interface.
+    /// Listens on the loopback interface.
     is_private: bool,
     /// Name with the port, since cookies are shared between ports.
     cookie: String,

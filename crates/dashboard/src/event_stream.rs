@@ -1,5 +1,5 @@
-//! Server-sent events: changes for open pages, merged, at most twice a second and never faster than a
-//! page reads.
+//! Server-sent events: merged changes for open pages, at most twice a second and never faster than
+//! a page reads.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -208,8 +208,8 @@ impl EventSnapshot {
 }
 
 impl EventSubscriber {
-    /// Sends the changes since the last message; a page that has not read it gets all of them later.
-    /// Returns whether the page is kept.
+    /// Sends the changes since the last message that the page has read. Returns whether the page is
+    /// kept.
     fn send(&mut self, now: &EventSnapshot) -> bool {
         let Ok(permit) = self.sender.try_reserve() else {
             self.missed += 1;

@@ -18,8 +18,8 @@ pub struct JobDashboard {
 }
 
 impl JobDashboard {
-    /// Serves the dashboard of a job if its configuration wants it. The address, or an error that does
-    /// not affect the job, is an event for `observers`.
+    /// Serves the dashboard of a job if its configuration wants it. `observers` get the address, or
+    /// an error that does not affect the job.
     pub async fn open(
         config: &Config,
         history: &Arc<RunHistory>,

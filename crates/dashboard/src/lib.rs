@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Owns the HTTP server and the pages; both read a job through `rollway_telemetry::view` alone. All
-//! requests need the token; it grants read access and cancel. `docs/dashboard.md` describes the pages.
+//! requests need the token; it grants read access and cancel. `docs/dashboard.md` has the pages.
 
 mod address_file;
 mod assets;

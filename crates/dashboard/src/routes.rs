@@ -138,8 +138,8 @@ fn unauthorized(error: AuthError) -> Response {
         ),
         AuthError::Token => (
             StatusCode::UNAUTHORIZED,
-            "missing or wrong token: it is printed with the address, and is in dashboard.json in the \
-             job's folder",
+            "missing or wrong token: it is printed with the address, and is in dashboard.json in \
+             the job's folder",
         ),
         AuthError::Site => {
             (StatusCode::FORBIDDEN, "actions need the header X-Rollway and the dashboard's origin")

@@ -61,7 +61,7 @@ struct AlarmShared {
     state: Mutex<AlarmState>,
     changed: Notify,
     observers: JobObservers,
-    /// Whether consecutive failures stop the job.
+    /// Stop the job after consecutive failures.
     stops: bool,
     /// Cancelled to stop the job.
     stop: CancellationToken,
@@ -79,8 +79,8 @@ struct AlarmState {
 }
 
 impl AlarmObserver {
-    /// Starts the task, which sends alarms to `observers`. An alarm that stops the job cancels `stop`.
-    /// Must be called in a tokio runtime.
+    /// Starts the task, which sends alarms to `observers`. An alarm that stops the job cancels
+    /// `stop`. Must be called in a tokio runtime.
     pub fn start(
         config: &Config,
         observers: JobObservers,

@@ -28,7 +28,7 @@ mod trajectory;
 mod write_queue;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -131,7 +131,7 @@ struct Queue {
     payload_bytes: u64,
     dropped_items: u64,
     dropped_payloads: u64,
-    /// Whether the state has items that are not written, because a query applied them.
+    /// A query applied items that are not written yet.
     unwritten: bool,
     closing: bool,
 }
@@ -191,10 +191,6 @@ impl RunHistory {
             self.shared.wake.notify_all();
             let _ = thread.join();
         }
-    }
-
-    pub fn dir(&self) -> &Path {
-        &self.shared.dir
     }
 
     /// Uses this coordinator for actions and runner states until the history is closed. That of an

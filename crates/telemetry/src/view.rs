@@ -1,7 +1,7 @@
 //! View of a job for the dashboard, `rollway top` and trace export: queries and response types.
 //!
-//! All times are seconds since 1970; unknown values are absent (`null`). `docs/history.md` describes
-//! the sources.
+//! All times are seconds since 1970; unknown values are absent (`null`). `docs/history.md` has the
+//! sources.
 
 mod bias;
 mod job;
@@ -39,7 +39,6 @@ pub type ViewFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// Result of a requested action.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ActionResult {
-    /// Whether anything was changed.
     pub done: bool,
     pub message: String,
 }

@@ -90,7 +90,7 @@ struct HistoryReader {
     keys: HashMap<String, (BatchKey, f64)>,
     workflows: HashMap<BatchKey, BTreeMap<u32, Arc<str>>>,
     attempts: BTreeMap<u64, RecordedAttempt>,
-    /// Whether runs of one attempt were executed at the same time.
+    /// Runs of one attempt were executed at the same time.
     overlaps: bool,
 }
 

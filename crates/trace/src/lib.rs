@@ -3,8 +3,8 @@
 //! Owns span building, sampling and both exporters. Knows nothing of pages, explorers and jobs.
 //!
 //! ```text
-//! RunEvent ─► sampling ─┐                                                 ┌─► otlp ─► collector
-//! JobEvent ─────────────┴─► queue ─► thread ─► TraceEvent ─► span_builder ─┴─► perfetto ─► trace.json
+//! RunEvent ─► sampling ─┐                                  ┌─► otlp ─► collector
+//! JobEvent ─────────────┴─► queue ─► thread: span_builder ─┴─► perfetto ─► trace.json
 //! ```
 //!
 //! `sampling.rs` decides in the caller's thread which tasks are traced. `docs/tracing.md` describes

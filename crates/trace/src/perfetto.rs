@@ -59,7 +59,7 @@ struct OpenSlice {
     container: Option<SpanId>,
     /// Number of attributes that were written at its begin.
     attributes: usize,
-    /// Whether its slice ended before the span, because the next one began on its lane.
+    /// Its slice ended before the span, because the next one began on its lane.
     is_ended: bool,
 }
 

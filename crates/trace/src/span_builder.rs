@@ -35,9 +35,9 @@ type AttemptEnd = Option<RunEnd<Option<f64>>>;
 #[derive(Debug)]
 pub(super) struct SpanBuilder {
     names: SpanNamer,
-    /// Whether a runner executes the runs of an attempt one after the other.
+    /// Runners execute the runs of an attempt one after the other.
     in_turn: bool,
-    /// Whether failures have a kind; those of a history have none.
+    /// Failures have a kind; those of a history have none.
     has_failure_kinds: bool,
     batches: BTreeMap<BatchKey, OpenBatch>,
     attempts: HashMap<AttemptId, OpenAttempt>,

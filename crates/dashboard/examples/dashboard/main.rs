@@ -5,8 +5,8 @@
 //!     [--listen 127.0.0.1:0] [--token …] [--state running|finished|failed|empty] [--still]
 //! ```
 //!
-//! The same arguments give the same job. `--rate` is the number of events per second; `--still` stops
-//! its clock. Prints the address, and ends with its standard input.
+//! The same arguments give the same job. `--rate` is the number of events per second; `--still`
+//! stops its clock. Prints the address, and ends with its standard input.
 
 mod demo;
 mod detail;

@@ -1,5 +1,5 @@
-//! Fairness between workflows: detects one whose tasks wait longer or are cancelled more often, which
-//! biases training data towards fast tasks.
+//! Fairness between workflows: detects one whose tasks wait longer or are cancelled more often.
+//! Training data would be biased towards fast tasks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

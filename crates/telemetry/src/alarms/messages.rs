@@ -20,8 +20,8 @@ pub(super) fn no_progress(stalled: Duration, busy: &[String]) -> String {
                 .to_owned()
         }
         busy => format!(
-            "longest: {}\nhint: check what they wait for; `explorer.max_timeout` bounds an attempt, \
-             and a single run can be cancelled",
+            "longest: {}\nhint: check what they wait for; `explorer.max_timeout` bounds an \
+             attempt, and a single run can be cancelled",
             busy.join("; ")
         ),
     };
@@ -47,8 +47,8 @@ pub(super) fn failures(count: u32, failure: &RunFailure, stops: bool) -> String 
 
 pub(super) fn staleness(step: u64, mean: f64, max: f64) -> String {
     format!(
-        "experiences of step {step} are {mean:.1} versions old on average (alarms.staleness: {max})\n\
-         hint: sync weights more often (`synchronizer.sync_interval`), have fewer steps in flight \
+        "experiences of step {step} are {mean:.1} versions old on average (alarms.staleness: \
+         {max})\nhint: sync weights more often (`synchronizer.sync_interval`), have fewer steps in flight \
          (`synchronizer.sync_offset`), or drop stale experiences in the pipeline"
     )
 }
@@ -59,14 +59,14 @@ pub(super) fn starvation(starved: &StarvedWorkflow) -> String {
             "tasks of `{class}` wait {its:.1} s for their first attempt, others {others:.1} s"
         ),
         StarvedWorkflow::Cancelled { class, its, others } => format!(
-            "{:.0} % of the tasks of `{class}` are kept, {:.0} % of others: training data are biased",
+            "{:.0} % of the tasks of `{class}` are kept, {:.0} % of others: biased training data",
             its * 100.0,
             others * 100.0
         ),
     };
     format!(
-        "{condition}\nhint: give slow tasks more time (smaller `explorer.over_rollout.ratio`, larger \
-         `explorer.max_timeout`) or a separate job"
+        "{condition}\nhint: give slow tasks more time (smaller `explorer.over_rollout.ratio`, \
+         larger `explorer.max_timeout`) or a separate job"
     )
 }
 
@@ -84,8 +84,8 @@ pub(super) fn broken(broken: &BTreeMap<RunnerId, Arc<str>>) -> String {
     let first =
         broken.iter().next().map(|(runner, message)| format!("{runner}: {}", clip(message)));
     format!(
-        "runners fail to start repeatedly; starts are retried. Runner {}\nhint: test with the job's \
-         Python: `python -c 'import rollway'`",
+        "runners fail to start repeatedly; starts are retried. Runner {}\nhint: test with the \
+         job's Python: `python -c 'import rollway'`",
         first.unwrap_or_default()
     )
 }

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use super::record::{Entry, Trajectory};
 use super::row::RecordPosition;
-use super::write_queue::{FRAME_HEAD, MAGIC, ObsoleteFile, WriteBatch};
+use super::write_queue::{FRAME_HEAD, HistoryWrite, MAGIC, ObsoleteFile};
 
 const EVENTS: &str = "events";
 const RUNS: &str = "runs";
@@ -82,7 +82,7 @@ impl Files {
     }
 
     /// Writes records; returns the counts of failed writes.
-    pub(super) fn write(&mut self, batch: WriteBatch) -> Unwritten {
+    pub(super) fn write(&mut self, batch: HistoryWrite) -> Unwritten {
         let mut unwritten = Unwritten::default();
         let is_same =
             |one: &(Trajectory, _), other: &(Trajectory, _)| one.0.segment == other.0.segment;

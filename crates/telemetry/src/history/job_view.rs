@@ -44,7 +44,7 @@ struct RecordedJob {
     dir: PathBuf,
     state: State,
     summary: Option<Summary>,
-    /// Whether a process is writing the history.
+    /// A process is writing the history.
     is_written: bool,
 }
 
@@ -73,7 +73,7 @@ impl RecordedJob {
                 SummaryState::Stopped => JobState::Stopped,
                 SummaryState::Running => JobState::Unknown,
             };
-            job.message = summary.error.clone().or(job.message.take());
+            job.message = summary.error.clone().or_else(|| job.message.take());
             job.step = job.step.max(summary.steps);
             job.version = job.version.max(summary.version);
             job.total_steps = summary.total_steps.or(job.total_steps);

@@ -30,7 +30,7 @@ struct Text {
     workflows: Vec<bool>,
     /// Batches whose ids contain it.
     batches: Vec<u32>,
-    /// Whether it can be a part of `batch/task/run` beyond the batch id.
+    /// It can be a part of `batch/task/run` beyond the batch id.
     is_number: bool,
 }
 

@@ -93,7 +93,7 @@ pub(super) struct AttemptRecord {
     pub(super) began: Option<f64>,
     pub(super) ended: Option<f64>,
     pub(super) state: RunState,
-    /// Whether the runner was lost, with `state` failed.
+    /// The runner was lost; `state` is failed.
     pub(super) is_lost: bool,
     pub(super) message: Option<Arc<str>>,
     pub(super) calls: Vec<CallRecord>,

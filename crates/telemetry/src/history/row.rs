@@ -20,7 +20,7 @@ pub(super) struct Row {
     pub(super) task: u32,
     pub(super) run: u32,
     pub(super) state: RunState,
-    /// Whether it was cancelled because the process stopped; the next one may continue it.
+    /// Cancelled because the process stopped; the next one may continue it.
     pub(super) is_stopped: bool,
     pub(super) attempts: u16,
     pub(super) runner: u32,
@@ -105,7 +105,7 @@ pub(super) struct Batch {
     pub(super) ended: Option<f64>,
     pub(super) tasks: Vec<TaskRow>,
     pub(super) counts: Counts,
-    /// Whether this process began or continues it.
+    /// Begun or continued by this process.
     pub(super) is_ours: bool,
     /// Number of its runs in memory.
     pub(super) rows: u64,

@@ -113,8 +113,7 @@ impl State {
         });
     }
 
-    /// Applies a call event. The gateway sends these, so that they may come before or after those of
-    /// the attempt.
+    /// Applies a call event of the gateway, which may come before or after those of the attempt.
     pub(super) fn call(&mut self, at: f64, call: CallEvent) {
         if let CallEventKind::Ended { prompt_tokens, answer_tokens, .. } = &call.moment {
             self.totals.prompt_tokens += prompt_tokens.unwrap_or(0);

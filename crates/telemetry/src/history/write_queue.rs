@@ -27,7 +27,7 @@ pub(super) struct WriteQueue {
     pub(super) runs: Put,
     /// Position of the next frame of runs.
     frame: RecordPosition,
-    /// Whether the file of runs has a gap, at which reading stops.
+    /// The file of runs has a gap, at which reading stops.
     is_torn: bool,
     /// Number of runs of each file that are in memory.
     segments: BTreeMap<u32, u64>,
@@ -48,7 +48,7 @@ pub(super) enum ObsoleteFile {
 
 /// Records of one write.
 #[derive(Debug)]
-pub(super) struct WriteBatch {
+pub(super) struct HistoryWrite {
     pub(super) entries: Vec<Entry>,
     pub(super) runs: Vec<u8>,
     pub(super) frame: RecordPosition,
@@ -165,7 +165,7 @@ impl WriteQueue {
     }
 
     /// Takes all records for one write.
-    pub(super) fn take(&mut self) -> WriteBatch {
+    pub(super) fn take(&mut self) -> HistoryWrite {
         let runs = std::mem::take(&mut self.runs.0);
         let frame = self.frame;
         if !runs.is_empty() {
@@ -175,7 +175,7 @@ impl WriteQueue {
         if self.frame.offset > MAX_SEGMENT_BYTES || std::mem::take(&mut self.is_torn) {
             self.begin(frame.segment + 1);
         }
-        WriteBatch {
+        HistoryWrite {
             entries: std::mem::take(&mut self.entries),
             runs,
             frame,

@@ -15,8 +15,8 @@ pub(super) fn append(message: &impl Message, to: &mut Vec<u8>) {
     to.extend(sum.to_le_bytes());
 }
 
-/// Returns the checksum of the format: rotated and shifted, since a checksum over bytes that contain
-/// checksums is weak.
+/// Returns the checksum of the format: rotated and shifted, since a checksum over bytes that
+/// contain checksums is weak.
 fn masked(bytes: &[u8]) -> u32 {
     crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }

@@ -146,8 +146,8 @@ impl EventLog {
         self.waiting.len() >= FLUSH_BYTES && !self.is_failing
     }
 
-    /// Writes all records, or keeps them for the next time: the file has no incomplete record in its
-    /// middle.
+    /// Writes all records, or keeps them for the next time: the file has no incomplete record in
+    /// its middle.
     pub(super) fn flush(&mut self) {
         if self.waiting.is_empty() {
             return;
@@ -164,8 +164,8 @@ impl EventLog {
             Err(error) if !self.is_failing => {
                 self.is_failing = true;
                 tracing::warn!(
-                    "cannot write event files to {}: {error}; the job continues, recent metrics are \
-                     kept in memory",
+                    "cannot write event files to {}: {error}; the job continues, recent metrics \
+                     are kept in memory",
                     self.folder.display()
                 );
             }

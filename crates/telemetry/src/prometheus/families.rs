@@ -95,8 +95,8 @@ impl MetricsView {
 
     fn runs(&self, page: &mut MetricsPage<'_>) -> Result {
         let counters = self.counters();
-        let help = "Submitted runs by batch type: the sum of succeeded, failed, cancelled, pending and \
-                    running runs";
+        let help = "Submitted runs by batch type: the sum of succeeded, failed, cancelled, pending \
+                    and running runs";
         page.counters("runs_submitted", help, by_kind(counters, |it| it.runs.submitted))?;
         let help = "Succeeded runs";
         page.counters("runs_succeeded", help, by_kind(counters, |it| it.runs.succeeded))?;
@@ -137,8 +137,8 @@ impl MetricsView {
         let counters = self.counters();
         let help = "Submitted tasks by batch type: the sum of ended and open tasks";
         page.counters("tasks_submitted", help, by_kind(counters, |it| it.tasks.submitted))?;
-        let help = "Ended tasks by outcome: all runs succeeded (ok), some (partial), none (failed), or \
-                    cancelled";
+        let help = "Ended tasks by outcome: all runs succeeded (ok), some (partial), none (failed), \
+                    or cancelled";
         page.counters("tasks_ended", help, |put: Put<'_, u64>| {
             for (kind, name) in KINDS {
                 let ended = counters.of(kind).tasks.ended;
@@ -159,13 +159,13 @@ impl MetricsView {
         let batches = &self.snapshot.glance.batches;
         page.gauges("batches", "Open batches by state", |put: Put<'_, f64>| {
             for (kind, name) in KINDS {
-                for (state, word) in OPEN {
+                for (state, state_name) in OPEN {
                     let is_it = |it: &&rollway_core::BatchView| {
                         // A collected batch has no state.
                         it.kind == kind && it.state.unwrap_or(BatchState::Running) == state
                     };
                     let count = batches.iter().filter(is_it).count();
-                    put(&[("batch_type", name), ("state", word)], count as f64)?;
+                    put(&[("batch_type", name), ("state", state_name)], count as f64)?;
                 }
             }
             Ok(())
@@ -176,14 +176,14 @@ impl MetricsView {
 
     fn payloads(&self, page: &mut MetricsPage<'_>) -> Result {
         let counters = self.counters();
-        let help = "Received payloads; with the restored ones the sum of delivered, dropped and held \
-                    payloads";
+        let help = "Received payloads; with the restored ones the sum of delivered, dropped and \
+                    held payloads";
         page.counter("payloads_received", help, counters.payloads_received)?;
         let help = "Payloads restored after a crash";
         page.counter("payloads_restored", help, counters.payloads_restored)?;
         let help = "Payloads whose delivery was acknowledged";
         page.counter("payloads_delivered", help, counters.payloads_delivered)?;
-        let help = "Experiences of runs that were dropped instead of delivered, by reason";
+        let help = "Payloads dropped instead of delivered, by reason";
         page.counters("payloads_dropped", help, |put: Put<'_, u64>| {
             let mut each = DropReason::ALL.iter();
             each.try_for_each(|it| put(&[("reason", it.name())], counters.payloads_dropped[*it]))

@@ -13,7 +13,7 @@ pub struct JobInfo {
     pub mode: String,
     pub job_dir: String,
     pub state: JobState,
-    /// Whether the view is of a running job.
+    /// The view is of a running job.
     pub live: bool,
     /// Start of the first process.
     pub started: Option<UnixSeconds>,

@@ -139,6 +139,6 @@ pub struct AlarmRow {
     pub kind: String,
     /// Human-readable message.
     pub words: String,
-    /// Whether it was raised; otherwise cleared.
+    /// `false`: cleared.
     pub raised: bool,
 }
