@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use rollway::{recorded_job, trace};
+use rollway::{history, trace};
 
 use crate::CliError;
 
@@ -29,7 +29,8 @@ pub(crate) fn trace(args: &TraceArgs) -> Result<(), CliError> {
         let job = job_dir.display();
         return Err(CliError::Input(format!("no such folder: {job}; pass the folder of a job")));
     }
-    let view = recorded_job::open(job_dir).map_err(|error| CliError::Input(error.to_string()))?;
+    let view =
+        history::recorded_view(job_dir).map_err(|error| CliError::Input(error.to_string()))?;
     let path = output.clone().unwrap_or_else(|| job_dir.join("trace-from-history.json"));
     let (runs, untraced) = trace::write_trace(&*view, &path, *max_bytes).map_err(|error| {
         CliError::Job(format!("cannot write {}: {error}; choose another --output", path.display()))

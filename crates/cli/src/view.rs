@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use clap::Args;
 use rollway::dashboard::{Dashboard, DashboardAddress, DashboardError, DashboardOptions};
-use rollway::recorded_job;
+use rollway::history;
 use rollway_base::error_chain;
 
 use crate::signals::Signals;
@@ -43,13 +43,10 @@ pub(crate) fn view(args: &ViewArgs) -> Result<(), CliError> {
             open(args, &dashboard.address());
             return Ok(());
         }
-        let view = recorded_job::open(job).map_err(|error| CliError::Input(error.to_string()))?;
-        let options = DashboardOptions {
-            listen: args.listen.clone(),
-            token: None,
-            scene: view,
-            metrics: None,
-        };
+        let view =
+            history::recorded_view(job).map_err(|error| CliError::Input(error.to_string()))?;
+        let options =
+            DashboardOptions { listen: args.listen.clone(), token: None, view, metrics: None };
         let dashboard = Dashboard::open(options).await?;
         let mut signals = Signals::new()?;
         println!("{}", dashboard.address());

@@ -1,5 +1,5 @@
-//! What it costs to be observed: no-op tasks with nobody looking, and with this or that on, in
-//! turns so that all see the same machine. Ratios are of neighbours in time; their spread is told.
+//! Cost of observers: no-op tasks without and with them, in turn, so that all see the same machine.
+//! Ratios compare neighbouring rounds; their spread is printed.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -19,42 +19,40 @@ use rollway_engine::{
 use rollway_telemetry::alarms::AlarmObserver;
 use rollway_telemetry::history::{self, RunHistory};
 use rollway_telemetry::prometheus::PrometheusExporter;
-use rollway_telemetry::{DropCounters, live_job, view};
+use rollway_telemetry::{DropCounters, view};
 use rollway_trace::Tracer;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-/// Tasks of a round.
 const TASKS: usize = 100_000;
 
-/// Rounds, the first of which are not counted: everything is warm then.
+/// Number of rounds, and of those that only warm up.
 const ROUNDS: usize = 13;
 const WARM: usize = 2;
 
-/// Runners.
 const RUNNERS: u32 = 8;
 
 async fn nothing(_: RunContext) -> RunOutcome {
     Ok(RunOutput::default())
 }
 
-/// Does what it costs to be told, and nothing else.
+/// Observer that ignores all events.
 #[derive(Debug)]
-struct Deaf;
+struct IgnoringObserver;
 
-impl RunObserver for Deaf {
-    fn observe(&self, seen: &[RunEvent]) {
-        std::hint::black_box(seen);
+impl RunObserver for IgnoringObserver {
+    fn observe(&self, events: &[RunEvent]) {
+        std::hint::black_box(events);
     }
 }
 
-/// One way to be observed.
+/// A scheduler with some observers.
 struct Setting {
     name: &'static str,
     scheduler: Scheduler,
     times: Vec<Duration>,
-    /// Processor time of the whole process, with what threads do after the last task has ended.
+    /// Processor time of the process, with its threads after the last task.
     processor: Vec<Duration>,
     _kept: Vec<Box<dyn std::any::Any>>,
 }
@@ -72,7 +70,7 @@ impl Setting {
         Self { name, scheduler, times: Vec::new(), processor: Vec::new(), _kept: kept }
     }
 
-    /// Has all tasks done, and notes how long it takes.
+    /// Executes all tasks and records the duration.
     async fn round(&mut self, round: usize) {
         let batch = i64::try_from(round).expect("few rounds");
         let tasks = vec![Task::new("nothing", ""); TASKS];
@@ -88,21 +86,21 @@ impl Setting {
     }
 }
 
-/// How long those who write things down get to do so, before the next has its turn.
+/// Time for writers before the next round.
 const SETTLE: Duration = Duration::from_millis(600);
 
-/// How much processor time this process has used, to a hundredth of a second.
+/// Returns the processor time of this process, to a hundredth of a second.
 fn processor_time() -> Duration {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name of the program, in brackets, may have spaces.
+    // The name of the program, in parentheses, may contain spaces.
     let fields = text.rsplit(')').next().unwrap_or_default();
     let ticks = fields.split_whitespace().skip(11).take(2).filter_map(|it| it.parse::<u64>().ok());
     Duration::from_millis(10 * ticks.sum::<u64>())
 }
 
-/// What may be on.
+/// Enabled observers.
 #[derive(Default)]
-struct On {
+struct Observers {
     trace: bool,
     history: bool,
     meters: bool,
@@ -110,8 +108,7 @@ struct On {
     dashboard: bool,
 }
 
-impl On {
-    /// Switches it on, for no-op tasks to be observed by.
+impl Observers {
     async fn setting(self, name: &'static str) -> Setting {
         let folder = tempfile::tempdir().expect("a folder");
         let mut config = JobConfig::default();
@@ -136,7 +133,7 @@ impl On {
             let options = history::HistoryOptions::of(&config).expect("a history is kept");
             let history = RunHistory::open(&options).expect("it can be written");
             if self.dashboard {
-                kept.push(Box::new(look(live_job::live(Arc::clone(&history))).await));
+                kept.push(Box::new(browse(history::live_view(Arc::clone(&history))).await));
             }
             observers.push(history);
         }
@@ -145,13 +142,13 @@ impl On {
     }
 }
 
-/// Serves pages, and follows their events as a browser does.
-async fn look(scene: Arc<dyn view::JobView>) -> Dashboard {
+/// Serves a dashboard and reads its events like a browser.
+async fn browse(view: Arc<dyn view::JobView>) -> Dashboard {
     let token = "token";
     let secret = Some(Secret::new(token).expect("a token"));
     let listen = "127.0.0.1:0".to_owned();
     let options =
-        rollway_dashboard::DashboardOptions { listen, token: secret, scene, metrics: None };
+        rollway_dashboard::DashboardOptions { listen, token: secret, view, metrics: None };
     let dashboard = Dashboard::open(options).await.expect("a port");
     let address = dashboard.address();
     let host = address.trim_start_matches("http://");
@@ -163,39 +160,39 @@ async fn look(scene: Arc<dyn view::JobView>) -> Dashboard {
     socket.write_all(request.as_bytes()).await.expect("it listens");
     let mut head = [0; 12];
     socket.read_exact(&mut head).await.expect("it answers");
-    assert_eq!(&head, b"HTTP/1.1 200", "it lets the browser in");
+    assert_eq!(&head, b"HTTP/1.1 200", "the token is accepted");
     tokio::spawn(async move {
-        let mut heard = vec![0; 1 << 16];
-        while matches!(socket.read(&mut heard).await, Ok(1..)) {}
+        let mut buffer = vec![0; 1 << 16];
+        while matches!(socket.read(&mut buffer).await, Ok(1..)) {}
     });
     dashboard
 }
 
-/// Answers every request with success.
+/// Collector that accepts every request.
 async fn collector() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     tokio::spawn(async move {
         while let Ok((mut socket, _)) = listener.accept().await {
             tokio::spawn(async move {
-                let mut heard = Vec::new();
+                let mut received = Vec::new();
                 loop {
                     let (head, length) = loop {
-                        if let Some(found) = head_of(&heard) {
+                        if let Some(found) = head_of(&received) {
                             break found;
                         }
-                        if !matches!(socket.read_buf(&mut heard).await, Ok(1..)) {
+                        if !matches!(socket.read_buf(&mut received).await, Ok(1..)) {
                             return;
                         }
                     };
-                    while heard.len() < head + length {
-                        if !matches!(socket.read_buf(&mut heard).await, Ok(1..)) {
+                    while received.len() < head + length {
+                        if !matches!(socket.read_buf(&mut received).await, Ok(1..)) {
                             return;
                         }
                     }
-                    heard.drain(..head + length);
-                    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
-                    if socket.write_all(answer).await.is_err() {
+                    received.drain(..head + length);
+                    let response = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+                    if socket.write_all(response).await.is_err() {
                         return;
                     }
                 }
@@ -205,18 +202,17 @@ async fn collector() -> String {
     format!("http://{address}")
 }
 
-/// Returns how long the head of a request is, and how long its body.
-fn head_of(heard: &[u8]) -> Option<(usize, usize)> {
-    let head = heard.windows(4).position(|bytes| bytes == b"\r\n\r\n")? + 4;
-    let text = String::from_utf8_lossy(&heard[..head]).to_ascii_lowercase();
+/// Returns the lengths of head and body of a request.
+fn head_of(received: &[u8]) -> Option<(usize, usize)> {
+    let head = received.windows(4).position(|bytes| bytes == b"\r\n\r\n")? + 4;
+    let text = String::from_utf8_lossy(&received[..head]).to_ascii_lowercase();
     let length = text.lines().find_map(|line| line.strip_prefix("content-length:"))?;
     Some((head, length.trim().parse().ok()?))
 }
 
-/// Prints of every setting the rate and the processor time of a task, and what part of the first
-/// setting's throughput is left: by the clock, and by processor time.
+/// Prints rate and processor time per task of every setting, and their ratio to the first.
 fn report(settings: &[Setting]) {
-    let rates = |setting: &Setting| middle(&setting.times[WARM..], |of| TASKS as f64 / of);
+    let rates = |setting: &Setting| median(&setting.times[WARM..], |of| TASKS as f64 / of);
     let ratio = |first: &[Duration], other: &[Duration]| {
         let pairs = first[WARM..].iter().zip(&other[WARM..]);
         let ratios = pairs.map(|(first, other)| first.as_secs_f64() / other.as_secs_f64());
@@ -224,7 +220,7 @@ fn report(settings: &[Setting]) {
     };
     for setting in settings {
         let rate = rates(setting);
-        let micros = middle(&setting.processor[WARM..], |of| of * 1e6 / TASKS as f64);
+        let micros = median(&setting.processor[WARM..], |of| of * 1e6 / TASKS as f64);
         let by_clock = ratio(&settings[0].times, &setting.times);
         let by_processor = ratio(&settings[0].processor, &setting.processor);
         println!(
@@ -242,8 +238,8 @@ fn sorted(mut values: Vec<f64>) -> Vec<f64> {
     values
 }
 
-fn middle(times: &[Duration], what: impl Fn(f64) -> f64) -> f64 {
-    let values = sorted(times.iter().map(|time| what(time.as_secs_f64())).collect());
+fn median(times: &[Duration], value: impl Fn(f64) -> f64) -> f64 {
+    let values = sorted(times.iter().map(|time| value(time.as_secs_f64())).collect());
     values[values.len() / 2]
 }
 
@@ -252,31 +248,31 @@ fn spread(sorted: &[f64]) -> String {
     format!("{middle:.3} of the first, {:.3} to {:.3}", sorted[0], sorted[sorted.len() - 1])
 }
 
-/// Tells whether a setting is wanted: all are, or those that are named.
+/// Returns whether a setting is selected on the command line; none selects all.
 fn is_wanted(name: &str) -> bool {
-    let mut named = std::env::args().skip(1).filter(|word| !word.starts_with('-')).peekable();
-    named.peek().is_none() || named.any(|word| name.starts_with(&word))
+    let mut named = std::env::args().skip(1).filter(|name| !name.starts_with('-')).peekable();
+    named.peek().is_none() || named.any(|prefix| name.starts_with(&prefix))
 }
 
 #[tokio::main]
 async fn main() {
-    let all = On { trace: true, history: true, meters: true, alarms: true, dashboard: true };
-    let looks = [
-        ("traces, file and collector", On { trace: true, ..On::default() }),
-        ("meters", On { meters: true, ..On::default() }),
-        ("alarms", On { alarms: true, ..On::default() }),
-        ("history", On { history: true, ..On::default() }),
+    let all = Observers { trace: true, history: true, meters: true, alarms: true, dashboard: true };
+    let observed = [
+        ("traces, file and collector", Observers { trace: true, ..Observers::default() }),
+        ("meters", Observers { meters: true, ..Observers::default() }),
+        ("alarms", Observers { alarms: true, ..Observers::default() }),
+        ("history", Observers { history: true, ..Observers::default() }),
         ("everything, and a browser", all),
     ];
     let mut settings = Vec::new();
-    if is_wanted("nobody looks") {
-        settings.push(Setting::new("nobody looks", vec![], vec![]).await);
+    if is_wanted("no observers") {
+        settings.push(Setting::new("no observers", vec![], vec![]).await);
     }
-    let deaf = "told, and not listened to";
-    if is_wanted(deaf) {
-        settings.push(Setting::new(deaf, vec![Arc::new(Deaf)], vec![]).await);
+    let ignoring = "ignoring observer";
+    if is_wanted(ignoring) {
+        settings.push(Setting::new(ignoring, vec![Arc::new(IgnoringObserver)], vec![]).await);
     }
-    for (name, on) in looks.into_iter().filter(|(name, _)| is_wanted(name)) {
+    for (name, on) in observed.into_iter().filter(|(name, _)| is_wanted(name)) {
         settings.push(on.setting(name).await);
     }
     for round in 0..ROUNDS {

@@ -1,31 +1,29 @@
-//! Who is let in: those who show the token, from where it makes sense.
+//! Authentication: token, host name and origin of requests.
 
 use std::net::SocketAddr;
 
 use axum::http::{HeaderMap, header};
 use rollway_base::Secret;
 
-/// The header that no form and no simple request of another site can send.
+/// Header that forms and simple requests of other sites cannot send.
 pub(super) const MARK: &str = "x-rollway";
 
-/// Knows the token, and under which names this server can be called.
 #[derive(Debug)]
 pub(super) struct DashboardAuth {
     token: Secret,
-    /// Whether only this machine can reach it.
+    /// Listens on the loopback interface.
     is_private: bool,
-    /// Cookies do not tell ports apart, so that the name does.
+    /// Name with the port, since cookies are shared between ports.
     cookie: String,
 }
 
-/// Why somebody is not let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AuthError {
-    /// The server was called by a name that is not its own.
+    /// Foreign host name.
     Host,
-    /// There was no token, or another one.
+    /// Missing or wrong token.
     Token,
-    /// Another site has sent this.
+    /// Request of another site.
     Site,
 }
 
@@ -39,8 +37,7 @@ impl DashboardAuth {
         self.is_private
     }
 
-    /// Refuses names that a foreign page could have pointed at this machine: such a page would be
-    /// of the same origin as ours in the eyes of a browser.
+    /// Rejects host names that another site could point at this machine (DNS rebinding).
     pub(super) fn host(&self, headers: &HeaderMap) -> Result<(), AuthError> {
         if !self.is_private {
             return Ok(());
@@ -54,12 +51,11 @@ impl DashboardAuth {
         if is_ours { Ok(()) } else { Err(AuthError::Host) }
     }
 
-    /// Tells whether this is the token.
-    pub(super) fn opens(&self, token: &str) -> bool {
+    pub(super) fn is_token(&self, token: &str) -> bool {
         Secret::new(token).is_ok_and(|token| token == self.token)
     }
 
-    /// Wants the token: in the header of a program, or in the cookie of a browser.
+    /// Checks the token: a bearer token, or the cookie of a browser.
     pub(super) fn token(&self, headers: &HeaderMap) -> Result<(), AuthError> {
         let shown = headers.get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
         let shown = shown.and_then(|it| it.strip_prefix("Bearer "));
@@ -70,23 +66,24 @@ impl DashboardAuth {
             .filter_map(|cookie| cookie.trim().split_once('='))
             .filter(|(name, _)| *name == self.cookie)
             .map(|(_, token)| token);
-        let is_known =
-            shown.is_some_and(|token| self.opens(token)) || cookies.any(|token| self.opens(token));
+        let is_known = shown.is_some_and(|token| self.is_token(token))
+            || cookies.any(|token| self.is_token(token));
         if is_known { Ok(()) } else { Err(AuthError::Token) }
     }
 
-    /// Wants that an act comes from our own pages, or from a program.
-    pub(super) fn act(&self, headers: &HeaderMap) -> Result<(), AuthError> {
+    /// Checks that an action comes from our own pages or a program.
+    pub(super) fn action(&self, headers: &HeaderMap) -> Result<(), AuthError> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let is_own_site = text("sec-fetch-site").is_none_or(|site| site == "same-origin");
         let host = text("host").unwrap_or("");
-        let is_own_origin = text("origin")
-            .is_none_or(|origin| origin.split_once("://").is_some_and(|(_, place)| place == host));
+        let is_own_origin = text("origin").is_none_or(|origin| {
+            origin.split_once("://").is_some_and(|(_, origin)| origin == host)
+        });
         let is_ours = headers.contains_key(MARK) && is_own_site && is_own_origin;
         if is_ours { Ok(()) } else { Err(AuthError::Site) }
     }
 
-    /// Returns the cookie for whoever came with the token in the address.
+    /// Returns the cookie that replaces the token in the address.
     pub(super) fn cookie(&self) -> String {
         let (name, token) = (&self.cookie, self.token.reveal());
         format!("{name}={token}; Path=/; HttpOnly; SameSite=Strict")

@@ -1,56 +1,55 @@
-//! The dashboard of a job that runs: opened with it, found by others through its card.
+//! The dashboard of a running job, with its address file.
 
 use std::sync::Arc;
 
 use rollway_config::Config;
 use rollway_engine::job_event::{JobEvent, JobObservers};
-use rollway_telemetry::history::RunHistory;
-use rollway_telemetry::live_job;
+use rollway_telemetry::history::{self, RunHistory};
 use rollway_telemetry::prometheus::PrometheusExporter;
 
 use super::address_file::DashboardAddressFile;
 use super::{Dashboard, DashboardOptions};
 
-/// The dashboard of a job, and its card in the job's folder. Both end when this is dropped.
+/// Dashboard and address file of a job. Dropping it removes both.
 #[derive(Debug)]
 pub struct JobDashboard {
-    _card: Option<DashboardAddressFile>,
+    _file: Option<DashboardAddressFile>,
     dashboard: Dashboard,
 }
 
 impl JobDashboard {
-    /// Serves the dashboard of a job, if its configuration wants that, and tells `people` where it
-    /// is. What goes wrong is said as well, and does not keep the job from running.
+    /// Serves the dashboard of a job if its configuration wants it. `observers` get the address, or
+    /// an error that does not affect the job.
     pub async fn open(
         config: &Config,
         history: &Arc<RunHistory>,
         metrics: Option<Arc<PrometheusExporter>>,
-        people: &JobObservers,
+        observers: &JobObservers,
     ) -> Option<Self> {
         if !config.dashboard.enable {
             return None;
         }
-        let scene = live_job::live(Arc::clone(history));
-        let opened = match DashboardOptions::new(config, scene) {
+        let view = history::live_view(Arc::clone(history));
+        let opened = match DashboardOptions::new(config, view) {
             Ok(options) => Dashboard::open(DashboardOptions { metrics, ..options }).await,
             Err(error) => Err(error),
         };
         let dashboard = match opened {
             Ok(dashboard) => dashboard,
             Err(error) => {
-                people.emit(&JobEvent::Info(format!("{error}; the job goes on without it")));
+                observers.emit(&JobEvent::Info(format!("{error}; the job continues without it")));
                 return None;
             }
         };
-        let card = dashboard.card().leave(&config.job_dir());
-        if let Err(error) = &card {
-            tracing::warn!(%error, "`rollway view` and `rollway top` will not find the dashboard");
+        let file = dashboard.card().write(&config.job_dir());
+        if let Err(error) = &file {
+            tracing::warn!(%error, "`rollway view` and `rollway top` cannot find the dashboard");
         }
-        people.emit(&JobEvent::Info(format!("dashboard: {}", dashboard.address())));
-        Some(Self { _card: card.ok(), dashboard })
+        observers.emit(&JobEvent::Info(format!("dashboard: {}", dashboard.address())));
+        Some(Self { _file: file.ok(), dashboard })
     }
 
-    /// Returns where it is, with the token that opens it.
+    /// Returns the URL with the token.
     pub fn address(&self) -> String {
         self.dashboard.address()
     }

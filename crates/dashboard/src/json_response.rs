@@ -1,38 +1,27 @@
-//! Answers: JSON with a tag, so that nothing is sent twice, and refusals in words.
+//! JSON responses with ETags, and error responses.
 
-use std::hash::{DefaultHasher, Hasher as _};
-use std::io;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
-/// Returns a number that differs when the value does.
+/// Returns a hash of a value, without its field `now`.
 pub(super) fn tag(value: &impl Serialize) -> u64 {
-    struct Into(DefaultHasher);
-
-    impl io::Write for Into {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.write(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
+    let mut value = serde_json::to_value(value).unwrap_or_default();
+    if let Value::Object(fields) = &mut value {
+        fields.remove("now");
     }
-
-    let mut hasher = Into(DefaultHasher::new());
-    // Neither the hasher nor our own types can fail.
-    let _ = serde_json::to_writer(&mut hasher, value);
-    hasher.0.finish()
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
-/// Answers with a value, or says that it is still the one that the client has.
-pub(super) fn json(headers: &HeaderMap, tag: u64, value: &impl Serialize) -> Response {
-    let tag = format!("\"{tag:016x}\"");
+/// Responds with a value, or with `304` if the client has it.
+pub(super) fn json(headers: &HeaderMap, value: &impl Serialize) -> Response {
+    let tag = format!("\"{:016x}\"", tag(value));
     let known = headers.get(header::IF_NONE_MATCH).and_then(|known| known.to_str().ok());
     if known == Some(&*tag) {
         return (StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response();
@@ -40,7 +29,6 @@ pub(super) fn json(headers: &HeaderMap, tag: u64, value: &impl Serialize) -> Res
     ([(header::ETAG, tag)], Json(value)).into_response()
 }
 
-/// Says why there is no answer.
-pub(super) fn refusal(status: StatusCode, words: &str) -> Response {
-    (status, Json(json!({ "error": words }))).into_response()
+pub(super) fn error_response(status: StatusCode, message: &str) -> Response {
+    (status, Json(json!({ "error": message }))).into_response()
 }

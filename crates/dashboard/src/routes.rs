@@ -1,4 +1,4 @@
-//! The addresses of the dashboard.
+//! HTTP routes of the dashboard.
 
 use std::sync::Arc;
 
@@ -10,58 +10,57 @@ use axum::response::{Html, IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use rollway_telemetry::prometheus::{ExpositionFormat, PrometheusExporter};
-use rollway_telemetry::view::{ActionResult, JobView, RunKey, RunQuery};
+use rollway_telemetry::view::{ActionResult, JobView, QUERIES, RunKey, RunQuery};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
-use super::assets::{ASSETS, ENTER, INDEX};
+use super::assets::{INDEX, LOGIN, assets};
 use super::auth::{AuthError, DashboardAuth};
 use super::event_stream::{self, EventHub};
-use super::json_response::{self, refusal, tag};
+use super::json_response::{self, error_response, tag};
 
-/// The longest body that is taken: acts are short.
+/// Maximum length of a request body.
 const MAX_BODY: usize = 4096;
 
-/// The most runs of one page.
+/// Maximum number of runs of one page.
 const MAX_PAGE: usize = 500;
 
-/// How many questions are worked out at once; others wait.
+/// Maximum number of concurrent queries; others wait.
 const CONCURRENT_QUERIES: usize = 4;
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                       connect-src 'self'; base-uri 'none'; form-action 'self'; \
                       frame-ancestors 'none'";
 
-/// What every call needs.
 pub(super) struct DashboardState {
-    scene: Arc<dyn JobView>,
+    view: Arc<dyn JobView>,
     metrics: Option<Arc<PrometheusExporter>>,
-    guard: DashboardAuth,
+    auth: DashboardAuth,
     hub: Arc<EventHub>,
-    looks: Semaphore,
+    queries: Semaphore,
 }
 
 impl DashboardState {
     pub(super) fn new(
-        scene: Arc<dyn JobView>,
+        view: Arc<dyn JobView>,
         metrics: Option<Arc<PrometheusExporter>>,
-        guard: DashboardAuth,
+        auth: DashboardAuth,
         hub: Arc<EventHub>,
     ) -> Arc<Self> {
-        Arc::new(Self { scene, metrics, guard, hub, looks: Semaphore::new(CONCURRENT_QUERIES) })
+        let queries = Semaphore::new(CONCURRENT_QUERIES);
+        Arc::new(Self { view, metrics, auth, hub, queries })
     }
 
-    /// Looks at the scene on a thread that may take its time.
-    async fn look<T: Send + 'static>(
+    /// Runs a query on a blocking thread.
+    async fn query<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&dyn JobView) -> T + Send + 'static,
+        query: impl FnOnce(&dyn JobView) -> T + Send + 'static,
     ) -> Result<T, Response> {
-        let broken =
-            || refusal(StatusCode::INTERNAL_SERVER_ERROR, "the answer could not be worked out");
-        let _turn = self.looks.acquire().await.map_err(|_| broken())?;
-        let scene = Arc::clone(&self.scene);
-        tokio::task::spawn_blocking(move || look(&*scene)).await.map_err(|_| broken())
+        let failed = || error_response(StatusCode::INTERNAL_SERVER_ERROR, "the query failed");
+        let _permit = self.queries.acquire().await.map_err(|_| failed())?;
+        let view = Arc::clone(&self.view);
+        tokio::task::spawn_blocking(move || query(&*view)).await.map_err(|_| failed())
     }
 }
 
@@ -69,20 +68,24 @@ type Shares = State<Arc<DashboardState>>;
 type Reply = Result<Response, Response>;
 
 pub(super) fn router(shared: Arc<DashboardState>) -> Router {
-    let api = Router::new()
-        .route("/job", get(job))
-        .route("/overview", get(overview))
-        .route("/timeline", get(timeline))
-        .route("/batches", get(batches))
+    let mut api = Router::new();
+    for (name, query) in QUERIES {
+        let respond = move |State(shared): Shares, headers: HeaderMap| async move {
+            let response = shared.query(query).await?;
+            Ok::<_, Response>(json_response::json(&headers, &response))
+        };
+        api = api.route(&format!("/{name}"), get(respond));
+    }
+    let api = api
         .route("/batches/{batch}/abort", post(abort))
         .route("/runners", get(runners))
         .route("/runs", get(runs))
         .route("/runs/{batch}/{task}/{run}", get(run))
         .route("/runs/{batch}/{task}/{run}/cancel", post(cancel))
-        .route("/bias", get(bias))
-        .route("/alarms", get(alarms))
         .route("/events", get(follow))
-        .fallback(async || refusal(StatusCode::NOT_FOUND, "there is no such question"))
+        .fallback(async |uri: Uri| {
+            error_response(StatusCode::NOT_FOUND, &format!("unknown endpoint: /api{}", uri.path()))
+        })
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), token_check))
         .layer(DefaultBodyLimit::max(MAX_BODY));
     Router::new()
@@ -94,13 +97,13 @@ pub(super) fn router(shared: Arc<DashboardState>) -> Router {
         .with_state(shared)
 }
 
-/// Turns names away that are not ours, and has every answer say what a browser may do with it.
+/// Rejects foreign host names, and adds the security headers to every response.
 async fn host_check(State(shared): Shares, request: Request, next: Next) -> Response {
-    let mut answer = match shared.guard.host(request.headers()) {
+    let mut response = match shared.auth.host(request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(stranger) => turned_away(stranger),
+        Err(error) => unauthorized(error),
     };
-    let headers = answer.headers_mut();
+    let headers = response.headers_mut();
     for (name, value) in [
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -111,64 +114,62 @@ async fn host_check(State(shared): Shares, request: Request, next: Next) -> Resp
         headers.insert(name, HeaderValue::from_static(value));
     }
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-    answer
+    response
 }
 
-/// Lets nobody ask or act without the token, and no other site act at all.
+/// Checks the token of all requests, and the origin of actions.
 async fn token_check(State(shared): Shares, request: Request, next: Next) -> Response {
     let headers = request.headers();
-    let mut allowed = shared.guard.token(headers);
+    let mut allowed = shared.auth.token(headers);
     if request.method() != Method::GET && request.method() != Method::HEAD {
-        allowed = allowed.and_then(|()| shared.guard.act(headers));
+        allowed = allowed.and_then(|()| shared.auth.action(headers));
     }
     match allowed {
         Ok(()) => next.run(request).await,
-        Err(stranger) => turned_away(stranger),
+        Err(error) => unauthorized(error),
     }
 }
 
-fn turned_away(stranger: AuthError) -> Response {
-    let (status, words) = match stranger {
+fn unauthorized(error: AuthError) -> Response {
+    let (status, message) = match error {
         AuthError::Host => (
             StatusCode::MISDIRECTED_REQUEST,
-            "this dashboard is for this machine: call it by 127.0.0.1 or localhost",
+            "this dashboard serves only this machine: use 127.0.0.1 or localhost",
         ),
         AuthError::Token => (
             StatusCode::UNAUTHORIZED,
-            "the token of this dashboard is missing or is another one: it is printed with the \
-             address, and is in dashboard.json in the job's folder",
+            "missing or wrong token: it is printed with the address, and is in dashboard.json in \
+             the job's folder",
         ),
-        AuthError::Site => (
-            StatusCode::FORBIDDEN,
-            "acts need the header X-Rollway, and come from the dashboard's own pages",
-        ),
+        AuthError::Site => {
+            (StatusCode::FORBIDDEN, "actions need the header X-Rollway and the dashboard's origin")
+        }
     };
-    refusal(status, words)
+    error_response(status, message)
 }
 
 #[derive(Deserialize)]
-struct Opening {
+struct PageQuery {
     token: Option<String>,
 }
 
-/// The page, at whatever address: the script knows which part of it is meant. Whoever comes with
-/// the token in the address gets it as a cookie.
+/// Serves the page for all other paths. A token in the address becomes a cookie.
 async fn page(State(shared): Shares, uri: Uri, headers: HeaderMap) -> Response {
-    let opening = Query::<Opening>::try_from_uri(&uri).ok();
-    let given = opening.and_then(|Query(opening)| opening.token);
-    if given.as_deref().is_some_and(|token| shared.guard.opens(token)) {
-        return ([(header::SET_COOKIE, shared.guard.cookie())], Html(INDEX)).into_response();
+    let query = Query::<PageQuery>::try_from_uri(&uri).ok();
+    let token = query.and_then(|Query(query)| query.token);
+    if token.as_deref().is_some_and(|token| shared.auth.is_token(token)) {
+        return ([(header::SET_COOKIE, shared.auth.cookie())], Html(INDEX)).into_response();
     }
-    match shared.guard.token(&headers) {
+    match shared.auth.token(&headers) {
         Ok(()) => Html(INDEX).into_response(),
-        Err(_) => (StatusCode::UNAUTHORIZED, Html(ENTER)).into_response(),
+        Err(_) => (StatusCode::UNAUTHORIZED, Html(LOGIN)).into_response(),
     }
 }
 
-/// The files of the pages are no secret.
+/// Serves an asset; these need no token.
 async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Response {
-    let Some(asset) = ASSETS.iter().find(|asset| asset.name == name) else {
-        return refusal(StatusCode::NOT_FOUND, "there is no such file");
+    let Some(asset) = assets().find(|asset| asset.name == name) else {
+        return error_response(StatusCode::NOT_FOUND, &format!("unknown asset: {name}"));
     };
     let tag = format!("\"{:016x}\"", tag(&asset.text));
     let always = [(header::ETAG, tag.clone()), (header::CACHE_CONTROL, "no-cache".to_owned())];
@@ -180,43 +181,23 @@ async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Response {
 }
 
 async fn metrics(State(shared): Shares, headers: HeaderMap) -> Reply {
-    if !shared.guard.is_private() {
-        shared.guard.token(&headers).map_err(turned_away)?;
+    if !shared.auth.is_private() {
+        shared.auth.token(&headers).map_err(unauthorized)?;
     }
-    let missing = || refusal(StatusCode::NOT_FOUND, "no metrics are kept");
-    let meters = shared.metrics.as_ref().ok_or_else(missing)?;
+    let missing = || error_response(StatusCode::NOT_FOUND, "metrics are disabled");
+    let exporter = shared.metrics.as_ref().ok_or_else(missing)?;
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let form = ExpositionFormat::accepted(accept);
-    let text = meters.render(form).await;
+    let text = exporter.render(form).await;
     Ok(([(header::CONTENT_TYPE, form.content_type())], text).into_response())
 }
 
-async fn job(State(shared): Shares, headers: HeaderMap) -> Reply {
-    let job = shared.look(|scene| scene.job()).await?;
-    Ok(json_response::json(&headers, event_stream::of_job(&job), &job))
-}
-
-async fn overview(State(shared): Shares, headers: HeaderMap) -> Reply {
-    let overview = shared.look(|scene| scene.overview()).await?;
-    Ok(json_response::json(&headers, event_stream::of_overview(&overview), &overview))
-}
-
-async fn timeline(State(shared): Shares, headers: HeaderMap) -> Reply {
-    let timeline = shared.look(|scene| scene.timeline()).await?;
-    Ok(json_response::json(&headers, event_stream::of_timeline(&timeline), &timeline))
-}
-
-async fn batches(State(shared): Shares, headers: HeaderMap) -> Reply {
-    let batches = shared.look(|scene| scene.batches()).await?;
-    Ok(json_response::json(&headers, tag(&batches), &batches))
-}
-
 async fn runners(State(shared): Shares, headers: HeaderMap) -> Reply {
-    let runners = shared.scene.runners().await;
-    Ok(json_response::json(&headers, tag(&runners), &runners))
+    let runners = shared.view.runners().await;
+    Ok(json_response::json(&headers, &runners))
 }
 
-/// A query in the address; what cannot be read is said in words.
+/// Query parameters; invalid ones are an error in JSON.
 struct ViewQuery<T>(T);
 
 impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for ViewQuery<T> {
@@ -225,7 +206,7 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for ViewQuery<T> {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
         Query::try_from_uri(&parts.uri)
             .map(|Query(query)| Self(query))
-            .map_err(|error| refusal(StatusCode::BAD_REQUEST, &error.body_text()))
+            .map_err(|error| error_response(StatusCode::BAD_REQUEST, &error.body_text()))
     }
 }
 
@@ -235,29 +216,22 @@ async fn runs(
     ViewQuery(mut query): ViewQuery<RunQuery>,
 ) -> Reply {
     query.limit = query.limit.min(MAX_PAGE);
-    let page = shared.look(move |scene| scene.runs(&query)).await?;
-    Ok(json_response::json(&headers, tag(&page), &page))
+    let page = shared.query(move |view| view.runs(&query)).await?;
+    Ok(json_response::json(&headers, &page))
 }
 
-type Which = Path<(String, u32, u32)>;
+type RunPath = Path<(String, u32, u32)>;
 
-async fn run(State(shared): Shares, headers: HeaderMap, Path(which): Which) -> Reply {
-    let (batch, task, run) = which;
+async fn run(
+    State(shared): Shares,
+    headers: HeaderMap,
+    Path((batch, task, run)): RunPath,
+) -> Reply {
     let key = RunKey { batch, task, run };
-    let detail = shared.look(move |scene| scene.run(&key)).await?;
-    let unknown = || refusal(StatusCode::NOT_FOUND, "this run is not known, or is not kept");
+    let detail = shared.query(move |view| view.run(&key)).await?;
+    let unknown = || error_response(StatusCode::NOT_FOUND, "unknown or dropped run");
     let detail = detail.ok_or_else(unknown)?;
-    Ok(json_response::json(&headers, tag(&detail), &detail))
-}
-
-async fn bias(State(shared): Shares, headers: HeaderMap) -> Reply {
-    let bias = shared.look(|scene| scene.bias()).await?;
-    Ok(json_response::json(&headers, tag(&bias), &bias))
-}
-
-async fn alarms(State(shared): Shares, headers: HeaderMap) -> Reply {
-    let alarms = shared.look(|scene| scene.alarms()).await?;
-    Ok(json_response::json(&headers, tag(&alarms), &alarms))
+    Ok(json_response::json(&headers, &detail))
 }
 
 async fn follow(
@@ -265,13 +239,13 @@ async fn follow(
     ViewQuery(query): ViewQuery<event_stream::EventQuery>,
 ) -> Response {
     shared.hub.follow(&query).unwrap_or_else(|| {
-        let words = "too many pages follow this job already: close some of them";
-        refusal(StatusCode::SERVICE_UNAVAILABLE, words)
+        let message = "too many open pages of this job: close some of them";
+        error_response(StatusCode::SERVICE_UNAVAILABLE, message)
     })
 }
 
-async fn cancel(State(shared): Shares, Path((batch, task, run)): Which) -> Response {
-    done(&shared.scene.cancel_run(&RunKey { batch, task, run }).await)
+async fn cancel(State(shared): Shares, Path((batch, task, run)): RunPath) -> Response {
+    action_response(&shared.view.cancel_run(&RunKey { batch, task, run }).await)
 }
 
 #[derive(Deserialize)]
@@ -283,14 +257,14 @@ struct AbortRequest {
 async fn abort(
     State(shared): Shares,
     Path(batch): Path<String>,
-    Json(how): Json<AbortRequest>,
+    Json(request): Json<AbortRequest>,
 ) -> Response {
-    done(&shared.scene.abort_batch(&batch, how.keep_partial).await)
+    action_response(&shared.view.abort_batch(&batch, request.keep_partial).await)
 }
 
-fn done(done: &ActionResult) -> Response {
-    if done.done {
-        return Json(done).into_response();
+fn action_response(result: &ActionResult) -> Response {
+    if result.done {
+        return Json(result).into_response();
     }
-    refusal(StatusCode::CONFLICT, &done.message)
+    error_response(StatusCode::CONFLICT, &result.message)
 }

@@ -29,9 +29,7 @@ pub use rollway_engine::{
 pub use rollway_engine::{cluster, events, supervisor};
 pub use rollway_sync as synchronizer;
 pub use rollway_tasksets as taskset;
-pub use rollway_telemetry::{
-    DropCounters, alarms, history, live_job, monitors, prometheus, recorded_job, view,
-};
+pub use rollway_telemetry::{DropCounters, alarms, history, monitors, prometheus, view};
 pub use rollway_tiny as tiny;
 pub use rollway_trace as trace;
 

@@ -1,10 +1,9 @@
-//! Tells monitors what happens, for tests that read it with TensorBoard and the packages
-//! themselves.
+//! Sends scripted events to monitors, for tests that read them with TensorBoard and the packages.
 //!
 //! `monitor FOLDER [MONITOR]`, with the section `monitor` of a configuration in JSON, reads one
-//! JSON object per line: `{"began": 3}`, the last step that is done;
-//! `{"step": 4, "metrics": {…}}`, and so `{"eval": 4, …}` and `{"trained": 4, …}`.
-//! The curves are below `FOLDER`, where a job's would be.
+//! JSON object per line: `{"began": 3}` (the last finalized step),
+//! `{"step": 4, "metrics": {…}}`, `{"eval": 4, …}` or `{"trained": 4, …}`. Event files are below
+//! `FOLDER`.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -45,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for line in io::stdin().lines() {
         watchers.emit(&event(&config, serde_json::from_str(&line?)?)?);
     }
-    // What is told is shown before they are gone.
+    // Writes the queued messages.
     drop(watchers);
     serde_json::to_writer(io::stdout(), &drops.read())?;
     Ok(())
@@ -63,14 +62,14 @@ fn event(config: &Config, line: Line) -> Result<JobEvent, Box<dyn Error>> {
             runners: 1,
         },
         (None, Some(step), None, None) => {
-            JobEvent::StepDone { step, result: nothing(), metrics, waited: Duration::ZERO }
+            JobEvent::StepDone { step, result: empty_result(), metrics, waited: Duration::ZERO }
         }
         (None, None, Some(step), None) => JobEvent::Evaluated {
             step,
             version: step,
             set: "held_out".into(),
             score: None,
-            result: nothing(),
+            result: empty_result(),
             metrics,
         },
         (None, None, None, Some(step)) => JobEvent::Trained { step, metrics },
@@ -78,8 +77,8 @@ fn event(config: &Config, line: Line) -> Result<JobEvent, Box<dyn Error>> {
     })
 }
 
-/// Returns the result of a batch without tasks: the monitor looks at the metrics only.
-fn nothing() -> Arc<BatchResult> {
+/// Returns the result of a batch without tasks: monitors use the metrics only.
+fn empty_result() -> Arc<BatchResult> {
     Arc::new(BatchResult {
         batch: BatchId::Number(1),
         key: BatchKey(1),

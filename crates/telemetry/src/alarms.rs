@@ -18,8 +18,9 @@ mod tests;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rollway_config::{AlarmsConfig as Config, OnConsecutiveFailures};
+use rollway_core::RunEnd;
 use rollway_engine::RunnerStatus;
 use rollway_engine::events::{self, RunEvent, RunEventKind, RunObserver};
 use rollway_engine::job_event::{Alarm, JobEvent, JobObserver, JobObservers};
@@ -31,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::rules::{AlarmChange, AlarmRules};
 use crate::dropped::DropCounters;
-use crate::in_flight::{DurationEvent, InFlight, Ran};
+use crate::in_flight::{DurationEvent, InFlight};
 use crate::staleness::Staleness;
 
 const NO_PROGRESS: &str = "no_progress";
@@ -41,14 +42,13 @@ const STARVATION: &str = "starvation";
 const DROPPED: &str = "dropped";
 const BROKEN: &str = "runners_broken";
 
-/// All kinds of alarms, as they are called in events, in `summary.json` and in the metric
-/// `rollway_alarm`.
+/// All kinds of alarms: names in events, `summary.json` and the metric `rollway_alarm`.
 pub const KINDS: [&str; 6] = [NO_PROGRESS, FAILURES, STALENESS, STARVATION, DROPPED, BROKEN];
 
-/// How many of those that are under way an alarm names.
+/// Maximum number of runners in a message.
 const MAX_NAMED_RUNS: usize = 3;
 
-/// Watches over a job until it is dropped.
+/// Raises alarms of a job until it is dropped.
 #[derive(Debug)]
 pub struct AlarmObserver {
     shared: Arc<AlarmShared>,
@@ -58,64 +58,62 @@ pub struct AlarmObserver {
 #[derive(Debug)]
 struct AlarmShared {
     origin: Instant,
-    inner: Mutex<AlarmState>,
-    news: Notify,
-    /// Who is told.
-    watchers: JobObservers,
-    /// Whether too many failures in a row end the job.
-    ends: bool,
-    /// Cancelled to end the job.
+    state: Mutex<AlarmState>,
+    changed: Notify,
+    observers: JobObservers,
+    /// Stop the job after consecutive failures.
+    stops: bool,
+    /// Cancelled to stop the job.
     stop: CancellationToken,
-    tripped: OnceLock<String>,
+    stop_reason: OnceLock<String>,
 }
 
 #[derive(Debug)]
 struct AlarmState {
-    track: InFlight,
-    dog: AlarmRules,
-    /// When the task wakes by itself.
-    armed: Option<Duration>,
-    pulse: Option<LiveStats>,
-    /// The newest weights that anybody has told of.
-    newest: u64,
+    in_flight: InFlight,
+    rules: AlarmRules,
+    /// Deadline of the task.
+    deadline: Option<Duration>,
+    stats: Option<LiveStats>,
+    newest_version: u64,
 }
 
 impl AlarmObserver {
-    /// Begins to watch over a job. Alarms are told to `watchers`; one that ends the job cancels
-    /// `stop`. Must be called in a tokio runtime, which it lives in.
+    /// Starts the task, which sends alarms to `observers`. An alarm that stops the job cancels
+    /// `stop`. Must be called in a tokio runtime.
     pub fn start(
         config: &Config,
-        watchers: JobObservers,
+        observers: JobObservers,
         drops: &DropCounters,
         stop: CancellationToken,
     ) -> Arc<Self> {
-        let inner = AlarmState {
-            track: InFlight::default(),
-            dog: AlarmRules::new(config),
-            armed: None,
-            pulse: None,
-            newest: 0,
+        let state = AlarmState {
+            in_flight: InFlight::default(),
+            rules: AlarmRules::new(config),
+            deadline: None,
+            stats: None,
+            newest_version: 0,
         };
         let shared = Arc::new(AlarmShared {
             origin: Instant::now(),
-            inner: Mutex::new(inner),
-            news: Notify::new(),
-            watchers,
-            ends: config.on_consecutive_failures == OnConsecutiveFailures::Stop,
+            state: Mutex::new(state),
+            changed: Notify::new(),
+            observers,
+            stops: config.on_consecutive_failures == OnConsecutiveFailures::Stop,
             stop,
-            tripped: OnceLock::new(),
+            stop_reason: OnceLock::new(),
         });
         let weak = Arc::downgrade(&shared);
-        drops.listen(move |who, count| {
+        drops.listen(move |observer, count| {
             if let Some(shared) = Weak::upgrade(&weak) {
-                shared.change(|inner, now| inner.dog.dropped(now, who, count));
+                shared.change(|state, now| state.rules.dropped(now, observer, count));
             }
         });
-        let task = tokio::spawn(Arc::clone(&shared).watch());
+        let task = tokio::spawn(Arc::clone(&shared).run());
         Arc::new(Self { shared, task: Mutex::new(Some(task)) })
     }
 
-    /// Ends its task, and waits until that has let go of whoever it tells.
+    /// Stops the task and waits until it has released its observers.
     pub async fn end(&self) {
         let task = self.task.lock().take();
         if let Some(task) = task {
@@ -124,9 +122,9 @@ impl AlarmObserver {
         }
     }
 
-    /// Returns why the job was ended, if an alarm has done that.
+    /// Returns the alarm that stopped the job.
     pub fn tripped(&self) -> Option<&str> {
-        self.shared.tripped.get().map(String::as_str)
+        self.shared.stop_reason.get().map(String::as_str)
     }
 }
 
@@ -139,20 +137,21 @@ impl Drop for AlarmObserver {
 }
 
 impl RunObserver for AlarmObserver {
-    fn observe(&self, seen: &[RunEvent]) {
-        self.shared.change(|inner, now| seen.iter().for_each(|seen| inner.saw(seen, now)));
+    fn observe(&self, events: &[RunEvent]) {
+        self.shared.change(|state, now| events.iter().for_each(|event| state.apply(event, now)));
     }
 }
 
 impl JobObserver for AlarmObserver {
     fn on_event(&self, event: &JobEvent) {
-        self.shared.change(|inner, _| match event {
-            JobEvent::Ready(pulse) => inner.pulse = Some(pulse.clone()),
-            JobEvent::Synced { version, .. } => inner.newest = inner.newest.max(*version),
-            JobEvent::Trained { step, .. } => inner.newest = inner.newest.max(*step),
+        self.shared.change(|state, _| match event {
+            JobEvent::Ready(stats) => state.stats = Some(stats.clone()),
+            JobEvent::Synced { version: newest, .. } | JobEvent::Trained { step: newest, .. } => {
+                state.newest_version = state.newest_version.max(*newest);
+            }
             JobEvent::StepDone { step, metrics, .. } => {
-                if let Some(staleness) = Staleness::of(metrics, inner.newest) {
-                    inner.dog.stale(*step, staleness.mean);
+                if let Some(staleness) = Staleness::of(metrics, state.newest_version) {
+                    state.rules.stale(*step, staleness.mean);
                 }
             }
             JobEvent::Began { .. }
@@ -165,135 +164,125 @@ impl JobObserver for AlarmObserver {
 }
 
 impl AlarmState {
-    fn saw(&mut self, seen: &RunEvent, now: Duration) {
-        let Self { track, dog, .. } = self;
-        match &seen.what {
+    fn apply(&mut self, event: &RunEvent, now: Duration) {
+        let Self { in_flight, rules, .. } = self;
+        match &event.what {
             RunEventKind::RunnerBroken { runner, message } => {
-                dog.broken(*runner, Arc::clone(message))
+                rules.runner_broken(*runner, Arc::clone(message))
             }
-            RunEventKind::RunnerReady { runner } => dog.mended(*runner),
+            RunEventKind::RunnerReady { runner } => rules.runner_ready(*runner),
             _ => {}
         }
-        track.see(seen, |passed| match passed {
-            DurationEvent::Given { class, waited, .. } => dog.waited(class, waited),
-            DurationEvent::Run { how } => {
-                dog.progress(now);
-                match how {
-                    Ran::Well => dog.record_success(),
-                    Ran::Badly { kind, message } => dog.badly(kind, message),
-                    Ran::Cut => {}
+        in_flight.apply(event, |duration| match duration {
+            DurationEvent::Started { class, waited, .. } => rules.waited(class, waited),
+            DurationEvent::Run(end) => {
+                rules.progress(now);
+                match end {
+                    RunEnd::Succeeded(()) => rules.record_success(),
+                    RunEnd::Failed(failure) => rules.record_failure(failure),
+                    RunEnd::Cancelled(_) => {}
                 }
             }
             DurationEvent::Task { class, status, .. } => {
                 let is_kept = status.completed_runs > 0 || status.cancelled_runs.total() == 0;
-                dog.task(class, is_kept);
+                rules.task_ended(class, is_kept);
             }
             DurationEvent::Attempt { .. } => {}
         });
-        dog.work(now, track.open_tasks() > 0);
-    }
-
-    fn pulse(&self) -> Option<LiveStats> {
-        self.pulse.clone()
+        rules.set_work(now, in_flight.open_tasks() > 0);
     }
 }
 
 impl AlarmShared {
-    fn lock(&self) -> MutexGuard<'_, AlarmState> {
-        self.inner.lock()
-    }
-
-    /// Takes something in, and wakes the task if that is needed.
+    /// Changes the state, and wakes the task if needed.
     fn change(&self, change: impl FnOnce(&mut AlarmState, Duration)) {
-        let mut inner = self.lock();
-        change(&mut inner, self.origin.elapsed());
-        let due = inner.dog.due();
-        let is_earlier = due.is_some_and(|due| inner.armed.is_none_or(|armed| due < armed));
-        if inner.dog.has_news() || is_earlier {
-            inner.armed = inner.armed.min(due).or(due);
-            self.news.notify_one();
+        let mut state = self.state.lock();
+        change(&mut state, self.origin.elapsed());
+        let due = state.rules.due();
+        let is_earlier = due.is_some_and(|due| state.deadline.is_none_or(|known| due < known));
+        if state.rules.has_changes() || is_earlier {
+            state.deadline = state.deadline.min(due).or(due);
+            self.changed.notify_one();
         }
     }
 
-    /// Sleeps until there is news, or until time alone changes something.
-    async fn watch(self: Arc<Self>) {
+    /// Emits alarms, and sleeps until a change or a deadline.
+    async fn run(self: Arc<Self>) {
         loop {
-            self.tell();
+            self.emit();
             let due = {
-                let mut inner = self.lock();
-                inner.armed = inner.dog.due();
-                inner.armed
+                let mut state = self.state.lock();
+                state.deadline = state.rules.due();
+                state.deadline
             };
             match due {
                 Some(due) => {
                     tokio::select! {
-                        () = self.news.notified() => {}
-                        () = sleep_until(self.origin + due) => self.pass().await,
+                        () = self.changed.notified() => {}
+                        () = sleep_until(self.origin + due) => self.on_deadline().await,
                     }
                 }
-                None => self.news.notified().await,
+                None => self.changed.notified().await,
             }
         }
     }
 
-    /// Time has passed.
-    async fn pass(&self) {
+    async fn on_deadline(&self) {
         let now = self.origin.elapsed();
-        let (stands, pulse) = {
-            let mut inner = self.lock();
-            inner.dog.pass(now);
-            (inner.dog.stands_still(now).is_some(), inner.pulse())
+        let (is_stalled, stats) = {
+            let mut state = self.state.lock();
+            state.rules.advance(now);
+            (state.rules.stalled_for(now).is_some(), state.stats.clone())
         };
-        if !stands {
+        if !is_stalled {
             return;
         }
-        let (is_work, under_way) = match &pulse {
-            Some(pulse) => under_way(pulse).await,
+        let (has_work, busy) = match &stats {
+            Some(stats) => busy_runners(stats).await,
             None => (true, Vec::new()),
         };
-        let mut inner = self.lock();
-        // What was restored after a crash may have ended before.
-        inner.dog.work(now, is_work);
-        inner.dog.stand_still(now, &under_way);
+        let mut state = self.state.lock();
+        // Tasks that a crash restored may have ended before.
+        state.rules.set_work(now, has_work);
+        state.rules.check_progress(now, &busy);
     }
 
-    /// Tells everybody what has changed.
-    fn tell(&self) {
-        let changes = self.lock().dog.take();
-        for AlarmChange { kind, words, raised } in changes {
-            let ends = raised && kind == FAILURES && self.ends;
-            let alarm = Alarm { at: events::now(), kind, words: words.clone(), raised };
-            self.watchers.emit(&JobEvent::Alarm(alarm));
-            if ends {
-                let _ = self.tripped.set(words);
+    fn emit(&self) {
+        let changes = self.state.lock().rules.take();
+        for AlarmChange { kind, message, raised } in changes {
+            let stops = raised && kind == FAILURES && self.stops;
+            let alarm = Alarm { at: events::now(), kind, words: message.clone(), raised };
+            self.observers.emit(&JobEvent::Alarm(alarm));
+            if stops {
+                let _ = self.stop_reason.set(message);
                 self.stop.cancel();
             }
         }
     }
 }
 
-/// Tells whether anything is waited for, and what has been under way for longest.
-async fn under_way(pulse: &LiveStats) -> (bool, Vec<String>) {
-    let beat = pulse.sample().await;
-    let runners = pulse.runners().await;
+/// Returns whether there are open runs, and the longest busy runners.
+async fn busy_runners(stats: &LiveStats) -> (bool, Vec<String>) {
+    let sample = stats.sample().await;
+    let runners = stats.runners().await;
     let busy = runners.iter().filter(|runner| runner.attempt.is_some());
-    (beat.pending + beat.running > 0, busy.take(MAX_NAMED_RUNS).map(in_words).collect())
+    (sample.pending + sample.running > 0, busy.take(MAX_NAMED_RUNS).map(describe).collect())
 }
 
-fn in_words(runner: &RunnerStatus) -> String {
-    let mut words = format!("runner {}", runner.runner);
+fn describe(runner: &RunnerStatus) -> String {
+    let mut text = format!("runner {}", runner.runner);
     if let (Some(task), Some(batch)) = (runner.task, &runner.batch) {
-        words += &format!(" with task {task} of batch {batch}");
+        text += &format!(" with task {task} of batch {batch}");
     }
-    words += &format!(" for {}", messages::time(runner.age));
+    text += &format!(" for {}", messages::time(runner.age));
     if let Some(stage) = &runner.stage {
-        words += &format!(", {stage}");
+        text += &format!(", {stage}");
         if let Some(at) = runner.stage_for {
-            words += &format!(" for {}", messages::time(at));
+            text += &format!(" for {}", messages::time(at));
         }
     }
-    if let Some(place) = &runner.code_location {
-        words += &format!(" at {place}");
+    if let Some(location) = &runner.code_location {
+        text += &format!(" at {location}");
     }
-    words
+    text
 }

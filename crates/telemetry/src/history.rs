@@ -1,24 +1,25 @@
-//! What happened to every run of a job: in memory while it runs, and in its folder for later.
+//! Run history: every run of a job, in memory while it runs and in its folder for later.
 //!
 //! ```text
-//! observe, saw ──► queue ──► state (rows, batches, what is under way) ──► files in <job>/history
-//!                              ▲
-//!                              └── pages ask here, and first have the queue emptied
+//! run and job events ─► queue ─► state (rows, batches, open attempts) ─► files in <job>/history
+//!                                  ▲
+//!                                  └── queries; they empty the queue first
 //! ```
 //!
-//! Those who tell only put things into the queue. A thread takes them out a few times a second,
-//! and writes one frame for all of it. Everything has a limit, and what does not fit is counted
-//! under `dropped`. `docs/history.md` says it for people.
+//! Observers only append to the queue. A thread empties it a few times a second and writes one
+//! frame. Everything has a limit; dropped items are counted by kind. `docs/history.md` describes
+//! the files.
 
 mod codec;
+mod detail;
 mod files;
 mod interner;
 mod job_events;
 mod job_log;
+mod job_view;
 mod load;
 mod query;
 mod record;
-mod recorded;
 mod row;
 mod runs;
 mod state;
@@ -27,60 +28,56 @@ mod trajectory;
 mod write_queue;
 
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use rollway_config::{Config, Mode};
 use rollway_core::RunnerState;
 use rollway_engine::RolloutCoordinator;
 use rollway_engine::events::{self, RunEvent, RunObserver};
-use rollway_engine::job_event::JobObserver;
-use rollway_engine::live_stats::LiveStats;
+use rollway_engine::job_event::{JobEvent, JobObserver};
+use rollway_engine::live_stats::{self, LiveStats};
 
 use self::files::{Files, Unwritten};
+pub use self::job_view::{live_view, recorded_view};
 use self::record::JobNote;
-pub use self::recorded::RecordedHistory;
 use self::state::{Event, Item, State, seconds};
-use crate::view::{JobState, RunDetail, RunKey, RunnerCounts, StatsSample};
+use crate::view::{JobState, RunnerCounts, StatsSample};
 
-/// How long things may wait in the queue, so that many are written at once.
-const LINGER: Duration = Duration::from_millis(200);
+/// Time in which events are gathered for one write.
+const BATCH_DELAY: Duration = Duration::from_millis(200);
 
-/// How many things may wait in the queue.
-const QUEUE: usize = 1 << 20;
+/// Maximum number of queued events.
+const QUEUE_CAPACITY: usize = 1 << 20;
 
-/// From how many on they do not wait any longer: as many as a processor has near at hand.
-const MANY: usize = 1 << 14;
+/// Number of events that are written without further delay; they fit into a processor cache.
+const BATCH_SIZE: usize = 1 << 14;
 
-/// How many bytes of experiences may wait in the queue.
-const QUEUE_BYTES: u64 = 64 << 20;
+/// Maximum bytes of queued experiences.
+const MAX_QUEUED_BYTES: u64 = 64 << 20;
 
-/// Into how many payloads a second it is looked, to know how long an answer was.
-const MAX_QUERIES_PER_SECOND: f64 = 2_000.0;
+/// Payloads per second that are decoded to measure completions.
+const MAX_DECODES_PER_SECOND: f64 = 2_000.0;
 
-/// How a history is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryOptions {
-    /// Its folder.
+    /// Folder of the history.
     pub dir: PathBuf,
-    /// The job.
     pub name: String,
-    /// The project that the job belongs to.
     pub project: String,
-    /// What the job does.
     pub mode: String,
-    /// The folder of the job.
     pub job_dir: PathBuf,
-    /// How many runs it has; older ones are dropped.
+    /// Maximum number of runs; older ones are dropped.
     pub max_runs: u64,
-    /// Bytes of experiences that it has; older ones are dropped.
+    /// Maximum bytes of experiences; older ones are dropped.
     pub max_trajectory_bytes: u64,
 }
 
 impl HistoryOptions {
-    /// Returns what a configuration says; none: no history is kept.
+    /// Returns the options of a configuration. `None`: no history is kept.
     pub fn of(config: &Config) -> Option<Self> {
         let dashboard = &config.dashboard;
         dashboard.history.then(|| Self {
@@ -95,7 +92,7 @@ impl HistoryOptions {
     }
 }
 
-/// Where the history of a process is: several that share a job's folder have one each.
+/// Returns the folder of a process's history; processes that share a job's folder have one each.
 fn folder(config: &Config) -> PathBuf {
     let own = match (config.mode, config.explorer.name.as_str()) {
         (Mode::Bench, _) => "bench_history".to_owned(),
@@ -106,7 +103,7 @@ fn folder(config: &Config) -> PathBuf {
     config.job_dir().join(own)
 }
 
-/// The history of a job that runs. Dropped, it writes what is left.
+/// History of a running job. Dropping it writes the queued events.
 #[derive(Debug)]
 pub struct RunHistory {
     shared: Arc<Shared>,
@@ -118,10 +115,10 @@ struct Shared {
     dir: PathBuf,
     queue: Mutex<Queue>,
     wake: Condvar,
-    /// Taken before `state`, and `state` before `queue`.
+    /// Lock order: `files`, `state`, `queue`.
     files: Mutex<Option<Files>>,
     state: Mutex<State>,
-    pulse: Mutex<Option<LiveStats>>,
+    stats: Mutex<Option<LiveStats>>,
     coordinator: Mutex<Option<RolloutCoordinator>>,
     runners: Mutex<RunnerCounts>,
     refilled: Mutex<Instant>,
@@ -132,19 +129,15 @@ struct Queue {
     items: Vec<Item>,
     spare: Vec<Item>,
     payload_bytes: u64,
-    /// Things, and experiences, that there was no room for.
-    dropped: (u64, u64),
-    /// Whether something that was taken in, by whoever asked, is still to be written.
+    dropped_items: u64,
+    dropped_payloads: u64,
+    /// A query applied items that are not written yet.
     unwritten: bool,
     closing: bool,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl RunHistory {
-    /// Opens the history in a folder, and goes on with what is there.
+    /// Opens the history in a folder and continues an earlier one.
     ///
     /// # Errors
     /// If the folder cannot be read or written, or another process writes to it.
@@ -152,14 +145,14 @@ impl RunHistory {
         let files = Files::open(&options.dir)?;
         let mut state = State::load(&options.dir, options.max_runs)?;
         state.out.keep(options.max_trajectory_bytes);
-        state.looks = MAX_QUERIES_PER_SECOND;
+        state.decodes = MAX_DECODES_PER_SECOND;
         let shared = Arc::new(Shared {
             dir: options.dir.clone(),
             queue: Mutex::default(),
             wake: Condvar::new(),
             files: Mutex::new(Some(files)),
             state: Mutex::new(state),
-            pulse: Mutex::default(),
+            stats: Mutex::default(),
             coordinator: Mutex::default(),
             runners: Mutex::default(),
             refilled: Mutex::new(Instant::now()),
@@ -176,70 +169,46 @@ impl RunHistory {
         Ok(Arc::new(Self { shared, thread: Mutex::new(Some(thread)) }))
     }
 
-    /// Opens the history of a job, if its configuration wants one. A job goes on without: it only
-    /// tells what was.
+    /// Opens the history of a job if its configuration wants one. A failure is a warning, since the
+    /// job does not need it.
     pub fn of(config: &Config) -> Option<Arc<Self>> {
         let options = HistoryOptions::of(config)?;
-        let opened = Self::open(&options);
-        let complain = |error: &io::Error| {
+        let warn = |error: &io::Error| {
             let folder = options.dir.display();
-            tracing::warn!(%error, %folder, "no history of runs is kept");
+            tracing::warn!(%error, %folder, "run history disabled");
         };
-        opened.inspect_err(complain).ok()
+        Self::open(&options).inspect_err(warn).ok()
     }
 
-    /// Writes everything, and how the job ended. What is told afterwards is not kept; it can still
-    /// be asked.
+    /// Writes everything and the end of the job. Later events are not kept; queries still work.
     pub fn close(&self, outcome: JobState, error: Option<String>) {
-        // Whoever is observed keeps who observes: it is let go of first.
-        drop(lock(&self.shared.coordinator).take());
-        let thread = lock(&self.thread).take();
+        // The coordinator holds its observers: this breaks the cycle.
+        drop(self.shared.coordinator.lock().take());
+        let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             self.shared.note(JobNote::Closed { outcome, error });
-            lock(&self.shared.queue).closing = true;
+            self.shared.queue.lock().closing = true;
             self.shared.wake.notify_all();
             let _ = thread.join();
         }
     }
 
-    /// Where it is.
-    pub fn dir(&self) -> &Path {
-        &self.shared.dir
-    }
-
-    /// Has actions and questions about runners go to this coordinator, until the history is
-    /// closed. That of an explorer is known without a word.
+    /// Uses this coordinator for actions and runner states until the history is closed. That of an
+    /// explorer is known from its events.
     pub fn follow(&self, coordinator: &RolloutCoordinator) {
-        *lock(&self.shared.coordinator) = Some(coordinator.clone());
+        *self.shared.coordinator.lock() = Some(coordinator.clone());
     }
 
-    /// Who can be asked about runners, and told to cancel runs.
-    pub(crate) fn coordinator(&self) -> Option<RolloutCoordinator> {
-        let followed = lock(&self.shared.coordinator).clone();
-        followed.or_else(|| lock(&self.shared.pulse).as_ref()?.coordinator())
+    fn coordinator(&self) -> Option<RolloutCoordinator> {
+        let followed = self.shared.coordinator.lock().clone();
+        followed.or_else(|| self.shared.stats.lock().as_ref()?.coordinator())
     }
 
-    /// The runners, by what they are at, as they last were.
-    fn runner_counts(&self) -> RunnerCounts {
-        *lock(&self.shared.runners)
-    }
-
-    pub(crate) fn runners_are(&self, counts: RunnerCounts) {
-        *lock(&self.shared.runners) = counts;
-    }
-
-    /// Asks about everything that was told until now.
-    fn ask<T>(&self, question: impl FnOnce(&State, f64) -> T) -> T {
-        let mut state = lock(&self.shared.state);
+    /// Runs a query on the state with all events until now.
+    fn query<T>(&self, query: impl FnOnce(&State, f64) -> T) -> T {
+        let mut state = self.shared.state.lock();
         self.shared.catch_up(&mut state);
-        question(&state, seconds(events::now()))
-    }
-
-    /// Returns one run in detail.
-    pub(crate) fn run(&self, key: &RunKey) -> Option<RunDetail> {
-        // What is asked for may not be on the disk yet.
-        self.shared.write();
-        self.ask(|state, now| state.detail(&self.shared.dir, key, now))
+        query(&state, seconds(events::now()))
     }
 }
 
@@ -250,40 +219,40 @@ impl Drop for RunHistory {
 }
 
 impl RunObserver for RunHistory {
-    fn observe(&self, seen: &[RunEvent]) {
-        self.shared.push(seen.iter().filter_map(Item::of));
+    fn observe(&self, events: &[RunEvent]) {
+        self.shared.push(events.iter().filter_map(Item::of));
     }
 }
 
 impl JobObserver for RunHistory {
-    fn on_event(&self, event: &rollway_engine::job_event::JobEvent) {
-        if let rollway_engine::job_event::JobEvent::Ready(pulse) = event {
-            *lock(&self.shared.pulse) = Some(pulse.clone());
-            job_events::keep_beating(&self.shared, pulse);
+    fn on_event(&self, event: &JobEvent) {
+        if let JobEvent::Ready(stats) = event {
+            *self.shared.stats.lock() = Some(stats.clone());
+            job_events::sample_stats(&self.shared, stats);
         }
-        job_events::notes(event).into_iter().for_each(|note| self.shared.note(note));
+        job_events::note(event).into_iter().for_each(|note| self.shared.note(note));
     }
 }
 
 impl Shared {
     fn note(&self, note: JobNote) {
         let at = seconds(events::now());
-        self.push(std::iter::once(Item { at, what: Event::Note(Box::new(note)) }));
+        self.push(std::iter::once(Item { at, event: Event::Note(Box::new(note)) }));
     }
 
-    /// Puts things aside. Never waits for more than others who do the same.
+    /// Queues items. Waits only for other observers.
     fn push(&self, items: impl Iterator<Item = Item>) {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         let before = queue.items.len();
         for mut item in items {
-            if queue.closing || queue.items.len() >= QUEUE {
-                queue.dropped.0 += 1;
+            if queue.closing || queue.items.len() >= QUEUE_CAPACITY {
+                queue.dropped_items += 1;
                 continue;
             }
             let bytes = item.payload_bytes();
-            if bytes > 0 && queue.payload_bytes + bytes > QUEUE_BYTES {
+            if bytes > 0 && queue.payload_bytes + bytes > MAX_QUEUED_BYTES {
                 item.drop_payload();
-                queue.dropped.1 += 1;
+                queue.dropped_payloads += 1;
             } else {
                 queue.payload_bytes += bytes;
             }
@@ -291,45 +260,44 @@ impl Shared {
         }
         let after = queue.items.len();
         drop(queue);
-        if (before == 0 && after > 0) || (before < MANY && after >= MANY) {
+        if (before == 0 && after > 0) || (before < BATCH_SIZE && after >= BATCH_SIZE) {
             self.wake.notify_one();
         }
     }
 
-    /// Takes in what is in the queue.
+    /// Applies the queued items.
     fn catch_up(&self, state: &mut State) {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         let spare = std::mem::take(&mut queue.spare);
         let mut items = std::mem::replace(&mut queue.items, spare);
         queue.payload_bytes = 0;
         queue.unwritten |= !items.is_empty();
-        let (things, payloads) = std::mem::take(&mut queue.dropped);
+        state.count_dropped("events", std::mem::take(&mut queue.dropped_items));
+        state.count_dropped("trajectories", std::mem::take(&mut queue.dropped_payloads));
         drop(queue);
-        state.dropped("events", things);
-        state.dropped("trajectories", payloads);
         items.drain(..).for_each(|item| state.apply(item));
-        items.shrink_to(MANY);
-        lock(&self.queue).spare = items;
+        items.shrink_to(BATCH_SIZE);
+        self.queue.lock().spare = items;
     }
 
-    /// Takes in what is in the queue, and writes it.
+    /// Applies and writes the queued items.
     fn write(&self) {
-        let mut files = lock(&self.files);
+        let mut files = self.files.lock();
         let Some(files) = &mut *files else { return };
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         self.catch_up(&mut state);
-        let past = std::mem::replace(&mut *lock(&self.refilled), Instant::now()).elapsed();
-        state.looks =
-            (state.looks + past.as_secs_f64() * MAX_QUERIES_PER_SECOND).min(MAX_QUERIES_PER_SECOND);
+        let elapsed = std::mem::replace(&mut *self.refilled.lock(), Instant::now()).elapsed();
+        let decodes = state.decodes + elapsed.as_secs_f64() * MAX_DECODES_PER_SECOND;
+        state.decodes = decodes.min(MAX_DECODES_PER_SECOND);
         let taken = state.out.take();
-        lock(&self.queue).unwritten = false;
+        self.queue.lock().unwritten = false;
         drop(state);
         let Unwritten { events, records, trajectories } = files.write(taken);
         if events + records + trajectories > 0 {
-            let mut state = lock(&self.state);
-            state.dropped("events", events);
-            state.dropped("records", records);
-            state.dropped("trajectories", trajectories);
+            let mut state = self.state.lock();
+            state.count_dropped("events", events);
+            state.count_dropped("records", records);
+            state.count_dropped("trajectories", trajectories);
             if records + trajectories > 0 {
                 state.out.renew();
             }
@@ -338,36 +306,32 @@ impl Shared {
 
     fn run(&self) {
         loop {
-            let queue = lock(&self.queue);
+            let mut queue = self.queue.lock();
             let idle =
                 |queue: &mut Queue| queue.items.is_empty() && !queue.unwritten && !queue.closing;
-            let queue = self.wake.wait_while(queue, idle).unwrap_or_else(PoisonError::into_inner);
-            // More is sure to come.
-            let few = |queue: &mut Queue| queue.items.len() < MANY && !queue.closing;
-            let waited = self.wake.wait_timeout_while(queue, LINGER, few);
-            let is_last = waited.unwrap_or_else(PoisonError::into_inner).0.closing;
+            self.wake.wait_while(&mut queue, idle);
+            let few = |queue: &mut Queue| queue.items.len() < BATCH_SIZE && !queue.closing;
+            self.wake.wait_while_for(&mut queue, few, BATCH_DELAY);
+            let is_last = queue.closing;
+            drop(queue);
             if is_last {
-                let totals = {
-                    let mut state = lock(&self.state);
-                    self.catch_up(&mut state);
-                    state.totals_now()
-                };
-                let at = seconds(events::now());
-                lock(&self.state).out.note(at, JobNote::Totals { totals });
+                let mut state = self.state.lock();
+                self.catch_up(&mut state);
+                let totals = state.totals_now();
+                state.out.note(seconds(events::now()), JobNote::Totals { totals });
             }
             self.write();
             if is_last {
-                // Another process may write from now on.
-                *lock(&self.files) = None;
+                // Releases the lock of the folder.
+                *self.files.lock() = None;
                 break;
             }
         }
     }
 
-    /// Takes the numbers of a moment in.
-    fn beat(&self, beat: rollway_engine::live_stats::StatsSample, states: &[RunnerState]) {
-        *lock(&self.runners) = RunnerCounts::of(states.iter().copied());
-        let mut state = lock(&self.state);
+    fn add_sample(&self, sample: live_stats::StatsSample, states: &[RunnerState]) {
+        *self.runners.lock() = RunnerCounts::of(states.iter().copied());
+        let mut state = self.state.lock();
         self.catch_up(&mut state);
         let counts = state.counts(true);
         let beat = StatsSample {
@@ -377,12 +341,12 @@ impl Shared {
             cancelled: counts.cancelled.total(),
             running: counts.running,
             pending: counts.pending(),
-            busy: beat.busy.into(),
-            runners: beat.runners.into(),
+            busy: sample.busy.into(),
+            runners: sample.runners.into(),
             prompt_tokens: state.totals.prompt_tokens,
             answer_tokens: state.totals.answer_tokens,
         };
-        if state.notes.beat(beat) {
+        if state.notes.add_sample(beat) {
             let totals = state.totals_now();
             state.out.note(beat.at, JobNote::Beat { beat });
             state.out.note(beat.at, JobNote::Totals { totals });

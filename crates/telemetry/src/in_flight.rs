@@ -1,5 +1,4 @@
-//! What is under way, as far as it can be seen: batches, tasks and attempts with their times. Turns
-//! the stream of single facts into durations, for whoever counts or judges them.
+//! Open batches, tasks and attempts. Turns run events into durations for metrics and alarms.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
@@ -7,40 +6,43 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rollway_core::{
-    AttemptId, BatchKey, BatchState, BatchType, FailureKind, RunEnd, RunFailure, Status, TaskId,
+    AttemptId, BatchKey, BatchState, BatchType, RunEnd, RunFailure, Status, TaskId,
 };
 use rollway_engine::events::{RunEvent, RunEventKind};
 use rustc_hash::FxHashMap;
 
-/// How many batches are known at most. Those of a coordinator leave when they are closed; those of
-/// a scheduler's user have no end, and the oldest go first.
-const BATCHES: usize = 1024;
+/// Maximum number of batches. Those of a scheduler have no end event; the oldest are dropped.
+const MAX_BATCHES: usize = 1024;
 
-/// What is called a class where nobody knows the workflow.
+/// Class of tasks whose workflow is unknown.
 const UNKNOWN: &str = "unknown";
 
-/// Something that has lasted for a time that is known now.
+/// End of a wait or an execution.
 #[derive(Debug)]
 pub(crate) enum DurationEvent<'a> {
-    /// A task was given to a runner for the first time.
-    Given { class: &'a Arc<str>, kind: BatchType, waited: Duration },
-    /// A run ended, for good or until it is tried again.
-    Run { how: Ran<'a> },
-    /// An attempt is over.
-    Attempt { class: &'a Arc<str>, kind: BatchType, took: Duration },
-    /// A task ended for good; one that was never given to a runner took no time.
-    Task { class: &'a Arc<str>, kind: BatchType, took: Option<Duration>, status: &'a Status },
+    /// First attempt of a task.
+    Started {
+        class: &'a Arc<str>,
+        kind: BatchType,
+        waited: Duration,
+    },
+    /// End of a run, or a failure that is retried.
+    Run(&'a RunEnd),
+    Attempt {
+        class: &'a Arc<str>,
+        kind: BatchType,
+        took: Duration,
+    },
+    /// `took` is `None` for a task without an attempt.
+    Task {
+        class: &'a Arc<str>,
+        kind: BatchType,
+        took: Option<Duration>,
+        status: &'a Status,
+    },
 }
 
-/// How a run ended.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Ran<'a> {
-    Well,
-    Badly { kind: FailureKind, message: &'a Arc<str> },
-    Cut,
-}
-
-/// An attempt under way.
+/// An open attempt.
 #[derive(Clone, Debug)]
 pub(crate) struct AttemptInFlight {
     pub(crate) given: SystemTime,
@@ -57,20 +59,19 @@ struct BatchInFlight {
     open: u64,
 }
 
-/// Tasks that were taken in together: workflow, runs.
+/// Tasks of one submission: workflow, runs.
 type Tasks = Arc<[(Arc<str>, u32)]>;
 
-/// Which workflows the tasks of a batch have, as they were told: nothing is copied.
+/// Workflows of the tasks of a batch, shared with the events.
 #[derive(Debug, Default)]
 pub struct TaskWorkflows(Vec<(TaskId, Tasks)>);
 
 impl TaskWorkflows {
-    /// Adds tasks behind the others.
+    /// Appends tasks.
     pub fn add(&mut self, first: TaskId, tasks: &Tasks) {
         self.0.push((first, Arc::clone(tasks)));
     }
 
-    /// How many tasks there are.
     pub fn task_count(&self) -> u64 {
         self.0.iter().map(|(_, tasks)| tasks.len() as u64).sum()
     }
@@ -82,12 +83,11 @@ impl TaskWorkflows {
     }
 }
 
-/// What is under way.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     batches: BTreeMap<BatchKey, BatchInFlight>,
     attempts: BTreeMap<AttemptId, AttemptInFlight>,
-    /// When tasks were first given to a runner.
+    /// Start of the first attempt of open tasks.
     first: FxHashMap<(BatchKey, TaskId), SystemTime>,
     open: u64,
     unknown: Arc<str>,
@@ -106,10 +106,10 @@ impl Default for InFlight {
 }
 
 impl InFlight {
-    /// Takes in what was seen, and tells what is known through it.
-    pub(crate) fn see(&mut self, seen: &RunEvent, mut tell: impl FnMut(DurationEvent<'_>)) {
-        let at = seen.at;
-        match &seen.what {
+    /// Applies an event and emits the durations that it completes.
+    pub(crate) fn apply(&mut self, event: &RunEvent, mut emit: impl FnMut(DurationEvent<'_>)) {
+        let at = event.at;
+        match &event.what {
             RunEventKind::BatchBegan { key, kind, first, tasks, .. } => {
                 self.batch(*key, *kind, at, *first, tasks);
             }
@@ -125,36 +125,28 @@ impl InFlight {
                 let first = self.first.entry((*key, *task));
                 if let (Entry::Vacant(first), Some(batch)) = (first, batch) {
                     first.insert(at);
-                    tell(DurationEvent::Given { class, kind, waited: since(at, batch.at) });
+                    emit(DurationEvent::Started { class, kind, waited: since(at, batch.at) });
                 }
                 let class = Arc::clone(class);
-                let underway = AttemptInFlight { given: at, began: None, class, kind };
-                self.attempts.insert(*attempt, underway);
+                let open = AttemptInFlight { given: at, began: None, class, kind };
+                self.attempts.insert(*attempt, open);
             }
             RunEventKind::AttemptBegan { attempt } => {
-                if let Some(underway) = self.attempts.get_mut(attempt) {
-                    underway.began = Some(at);
+                if let Some(attempt) = self.attempts.get_mut(attempt) {
+                    attempt.began = Some(at);
                 }
             }
             RunEventKind::RunRetried { kind, message, .. } => {
-                tell(DurationEvent::Run { how: Ran::Badly { kind: *kind, message } });
+                let failure = RunFailure { kind: *kind, message: Arc::clone(message) };
+                emit(DurationEvent::Run(&RunEnd::Failed(failure)));
             }
-            RunEventKind::RunEnded { how, .. } => {
-                let how = match how {
-                    RunEnd::Succeeded(()) => Ran::Well,
-                    RunEnd::Failed(RunFailure { kind, message }) => {
-                        Ran::Badly { kind: *kind, message }
-                    }
-                    RunEnd::Cancelled(_) => Ran::Cut,
-                };
-                tell(DurationEvent::Run { how });
-            }
+            RunEventKind::RunEnded { how, .. } => emit(DurationEvent::Run(how)),
             RunEventKind::AttemptEnded { attempt, .. } => {
                 if let Some(AttemptInFlight { given, began, class, kind, .. }) =
                     self.attempts.remove(attempt)
                 {
                     let took = since(at, began.unwrap_or(given));
-                    tell(DurationEvent::Attempt { class: &class, kind, took });
+                    emit(DurationEvent::Attempt { class: &class, kind, took });
                 }
             }
             RunEventKind::TaskEnded { key, task, status, .. } => {
@@ -168,23 +160,21 @@ impl InFlight {
                     self.open -= 1;
                 }
                 let (class, kind) = class(batch.as_deref(), *task, &self.unknown);
-                tell(DurationEvent::Task { class, kind, took, status });
+                emit(DurationEvent::Task { class, kind, took, status });
             }
             _ => {}
         }
     }
 
-    /// Tells how many tasks have not ended.
     pub(crate) const fn open_tasks(&self) -> u64 {
         self.open
     }
 
-    /// Returns attempts under way, oldest first.
+    /// Returns open attempts, oldest first.
     pub(crate) fn oldest_attempts(&self) -> impl Iterator<Item = &AttemptInFlight> {
         self.attempts.values()
     }
 
-    /// Returns when a batch began.
     pub(crate) fn began(&self, key: BatchKey) -> Option<SystemTime> {
         self.batches.get(&key).map(|batch| batch.at)
     }
@@ -202,7 +192,7 @@ impl InFlight {
         batch.workflows.add(first, tasks);
         batch.open += tasks.len() as u64;
         self.open += tasks.len() as u64;
-        if self.batches.len() > BATCHES
+        if self.batches.len() > MAX_BATCHES
             && let Some(oldest) = self.batches.keys().next().copied()
         {
             self.forget(oldest);
@@ -212,7 +202,7 @@ impl InFlight {
     fn forget(&mut self, key: BatchKey) {
         let Some(batch) = self.batches.remove(&key) else { return };
         self.open -= batch.open;
-        // Those that were given and have not ended.
+        // Started tasks that have not ended.
         if batch.open > 0 {
             self.first.retain(|(of, _), _| *of != key);
         }
@@ -228,7 +218,6 @@ fn class<'a>(
     (batch.workflows.of(task).unwrap_or(unknown), batch.kind)
 }
 
-/// Returns how long it is since then.
 pub(crate) fn since(now: SystemTime, then: SystemTime) -> Duration {
     now.duration_since(then).unwrap_or_default()
 }

@@ -1,14 +1,14 @@
-//! Metrics of a job for Prometheus: those of the engine and of its gateway, in one scrape.
+//! Prometheus exporter: metrics of the engine and its gateway in one scrape.
 //!
 //! ```text
 //! RunEvent ─► in_flight ─► durations ───────┐
 //! JobEvent ─► steps, weights, experiences ──┼─► MetricsView ─► one text
-//! the core, at the moment of the scrape ────┘      ▲
+//! the core, at the time of the scrape ──────┘      ▲
 //! the gateway's own registry ──────────────────────┘
 //! ```
 //!
-//! Counts that must add up (runs, tasks, payloads) are read in one moment between two turns of the
-//! driver. `docs/metrics.md` lists every metric; a test compares.
+//! Counts that must add up (runs, tasks, payloads) are read between two turns of the driver.
+//! `docs/metrics.md` lists every metric; a test compares.
 
 mod durations;
 mod families;
@@ -23,7 +23,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::registry::Registry;
 use rollway_config::Config;
@@ -40,13 +40,13 @@ pub use self::server::{MetricsServer, MetricsServerError};
 use crate::dropped::DropCounters;
 use crate::in_flight::{DurationEvent, InFlight, since};
 
-/// What every name begins with.
+/// Prefix of all names.
 const PREFIX: &str = "rollway";
 
-/// The line that ends a text.
+/// Last line of a response.
 const END: &str = "# EOF\n";
 
-/// How a scrape is written.
+/// Format of a scrape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExpositionFormat {
     /// OpenMetrics 1.0.
@@ -57,7 +57,7 @@ pub enum ExpositionFormat {
 }
 
 impl ExpositionFormat {
-    /// Returns the form that fits the `Accept` header of a request.
+    /// Returns the format for the `Accept` header of a request.
     pub fn accepted(accept: Option<&str>) -> Self {
         match accept {
             Some(accept) if accept.contains("application/openmetrics-text") => Self::OpenMetrics,
@@ -65,7 +65,6 @@ impl ExpositionFormat {
         }
     }
 
-    /// Returns the content type.
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -74,7 +73,7 @@ impl ExpositionFormat {
     }
 }
 
-/// The numbers of a job. It observes runs and watches the job.
+/// Collects the metrics of a job as an observer of runs and job events.
 #[derive(Debug)]
 pub struct PrometheusExporter {
     job: JobFamilies,
@@ -84,17 +83,17 @@ pub struct PrometheusExporter {
 
 #[derive(Debug)]
 struct ExporterState {
-    track: InFlight,
+    in_flight: InFlight,
     names: DurationNames,
     attempts: Spans,
     tasks: Spans,
     waits: Spans,
-    told: JobMetrics,
-    pulse: Option<LiveStats>,
+    metrics: JobMetrics,
+    stats: Option<LiveStats>,
 }
 
 impl PrometheusExporter {
-    /// Returns numbers that nothing was counted in. `drops` are what others could not keep up with.
+    /// `drops` has the counts of other observers.
     pub fn new(config: &Config, drops: DropCounters) -> Arc<Self> {
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mode = serde_json::to_value(config.mode).unwrap_or_default();
@@ -105,69 +104,64 @@ impl PrometheusExporter {
             started: started.as_secs_f64(),
         };
         let inner = ExporterState {
-            track: InFlight::default(),
+            in_flight: InFlight::default(),
             names: DurationNames::default(),
             attempts: Spans::default(),
             tasks: Spans::default(),
             waits: Spans::default(),
-            told: JobMetrics::new(),
-            pulse: None,
+            metrics: JobMetrics::new(),
+            stats: None,
         };
         Arc::new(Self { job, drops, inner: Mutex::new(inner) })
     }
 
-    /// Returns everything there is to say now, of the engine and of its gateway.
+    /// Renders all metrics of the engine and its gateway.
     pub async fn render(&self, form: ExpositionFormat) -> String {
-        let whole = self.whole().await;
-        let mut text = self.engine(Arc::clone(&whole)).unwrap_or_default();
-        text.push_str(&whole.gateway);
+        let snapshot = self.snapshot().await;
+        let mut text = self.render_engine(Arc::clone(&snapshot)).unwrap_or_default();
+        text.push_str(&snapshot.gateway);
         match form {
             ExpositionFormat::OpenMetrics => text + END,
             ExpositionFormat::Text => text_format::classic(&text),
         }
     }
 
-    /// Looks at the core. Nothing is locked meanwhile.
-    async fn whole(&self) -> Arc<MetricsSnapshot> {
-        let pulse = self.lock().pulse.clone();
-        match pulse {
-            Some(pulse) => pulse.metrics().await,
+    /// Reads the core, without a lock.
+    async fn snapshot(&self) -> Arc<MetricsSnapshot> {
+        let stats = self.inner.lock().stats.clone();
+        match stats {
+            Some(stats) => stats.metrics().await,
             None => Arc::default(),
         }
     }
 
-    /// Writes the part of the engine.
-    fn engine(&self, whole: Arc<MetricsSnapshot>) -> Result<String, fmt::Error> {
-        let inner = self.lock();
-        let snapshot = MetricsView {
+    fn render_engine(&self, snapshot: Arc<MetricsSnapshot>) -> Result<String, fmt::Error> {
+        let inner = self.inner.lock();
+        let view = MetricsView {
             job: self.job.clone(),
-            ages: inner.ages(&whole.glance.batches),
-            told: inner.told.clone(),
+            ages: inner.ages(&snapshot.glance.batches),
+            metrics: inner.metrics.clone(),
             attempts: inner.attempts.clone(),
             tasks: inner.tasks.clone(),
             waits: inner.waits.clone(),
             names: inner.names.clone(),
             drops: self.drops.read(),
-            whole,
+            snapshot,
         };
         drop(inner);
         let mut registry = Registry::with_prefix(PREFIX);
-        registry.register_collector(Box::new(snapshot));
+        registry.register_collector(Box::new(view));
         let mut text = String::new();
         encode_registry(&mut text, &registry)?;
         Ok(text)
     }
-
-    fn lock(&self) -> MutexGuard<'_, ExporterState> {
-        self.inner.lock()
-    }
 }
 
 impl ExporterState {
-    fn saw(&mut self, seen: &RunEvent) {
-        let Self { track, names, attempts, tasks, waits, .. } = self;
-        track.see(seen, |passed| match passed {
-            DurationEvent::Given { class, kind, waited } => {
+    fn apply(&mut self, event: &RunEvent) {
+        let Self { in_flight, names, attempts, tasks, waits, .. } = self;
+        in_flight.apply(event, |duration| match duration {
+            DurationEvent::Started { class, kind, waited } => {
                 waits.add((names.of(class), kind), waited)
             }
             DurationEvent::Attempt { class, kind, took } => {
@@ -176,15 +170,15 @@ impl ExporterState {
             DurationEvent::Task { class, kind, took: Some(took), .. } => {
                 tasks.add((names.of(class), kind), took);
             }
-            DurationEvent::Task { took: None, .. } | DurationEvent::Run { .. } => {}
+            DurationEvent::Task { took: None, .. } | DurationEvent::Run(_) => {}
         });
     }
 
     fn ages(&self, batches: &[BatchView]) -> Ages {
         let now = now();
-        let age = |batch: &BatchView| Some(since(now, self.track.began(batch.key)?));
+        let age = |batch: &BatchView| Some(since(now, self.in_flight.began(batch.key)?));
         let pending = batches.iter().filter(|batch| batch.runs.pending > 0);
-        let oldest = self.track.oldest_attempts().next();
+        let oldest = self.in_flight.oldest_attempts().next();
         Ages {
             pending: pending.filter_map(age).max(),
             attempt: oldest.map(|attempt| since(now, attempt.given)),
@@ -194,25 +188,25 @@ impl ExporterState {
 }
 
 impl RunObserver for PrometheusExporter {
-    fn observe(&self, seen: &[RunEvent]) {
-        let mut inner = self.lock();
-        seen.iter().for_each(|seen| inner.saw(seen));
+    fn observe(&self, events: &[RunEvent]) {
+        let mut inner = self.inner.lock();
+        events.iter().for_each(|event| inner.apply(event));
     }
 }
 
 impl JobObserver for PrometheusExporter {
     fn on_event(&self, event: &JobEvent) {
-        let mut inner = self.lock();
-        if let JobEvent::Ready(pulse) = event {
-            inner.pulse = Some(pulse.clone());
+        let mut inner = self.inner.lock();
+        if let JobEvent::Ready(stats) = event {
+            inner.stats = Some(stats.clone());
         }
-        inner.told.saw(event);
+        inner.metrics.apply(event);
     }
 }
 
-/// What mode `serve` shows below the numbers of its gateway.
+/// Mode `serve` appends these to the metrics of its gateway.
 impl ExtraMetrics for PrometheusExporter {
     fn metrics(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
-        Box::pin(async { self.engine(self.whole().await).unwrap_or_default() })
+        Box::pin(async { self.render_engine(self.snapshot().await).unwrap_or_default() })
     }
 }

@@ -2,7 +2,7 @@
 
 use rollway_core::metrics::Metrics;
 
-/// By how many steps the experiences of a step lag behind the newest weights.
+/// Versions between the experiences of a step and the newest weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Staleness {
     pub(crate) mean: f64,
@@ -10,7 +10,7 @@ pub(crate) struct Staleness {
 }
 
 impl Staleness {
-    /// Returns that of a step, if its experiences say of which weights they are.
+    /// Returns the staleness of a step. `None`: its experiences have no versions.
     pub(crate) fn of(metrics: &Metrics, newest: u64) -> Option<Self> {
         let mean = metrics.get("rollout/model_version")?;
         let oldest = metrics.get("rollout/model_version/min").unwrap_or(mean);

@@ -1,7 +1,6 @@
-//! `summary.json`: what a job did, over all its processes.
+//! `summary.json`: results of a job over all its processes.
 //!
-//! It is written after every step and at the end, each time whole. Steps count once, whichever
-//! process finalized them: a step that is told again after a crash is known by its number.
+//! Rewritten after every step and at the end. A step that is repeated after a crash counts once.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,76 +8,64 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rollway_base::atomic_file::write_atomic;
 use rollway_config::{Config, Mode};
 use rollway_core::BatchResult;
 use rollway_engine::job_event::{JobEvent, JobObserver};
 use serde::{Deserialize, Serialize};
 
-/// The file of a job.
-const FILE: &str = "summary.json";
+pub(crate) const FILE: &str = "summary.json";
 
-/// How many evaluations are kept; of more the first and the last ones are.
-const EVALS: usize = 2000;
+/// Maximum number of evaluations; the middle ones are dropped.
+const MAX_EVALS: usize = 2000;
 
-/// Under which metric a batch says how many experiences reached the buffer.
+/// Metric with the number of experiences that a batch stored.
 const EXPERIENCES: &str = "experience_pipeline/experience_count";
 
-/// What a job did, over all its processes.
+/// Results of a job over all its processes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Summary {
-    /// What the job does.
     pub mode: Mode,
-    /// The explorer or the trainer that this is about.
+    /// Explorer or trainer.
     pub name: String,
-    /// How it stands.
     pub state: SummaryState,
-    /// Why it failed.
     pub error: Option<String>,
-    /// The last explore step that was finalized; in mode `train` the last train step.
+    /// Last finalized explore step; in mode `train` the last train step.
     pub steps: u64,
-    /// Explore steps of the whole job; none: unknown.
+    /// Explore steps of the whole job. `None`: unknown.
     pub total_steps: Option<u64>,
-    /// The mean score of all sets at the first evaluation.
+    /// Mean score of all sets at the first evaluation.
     pub first_eval: Option<f64>,
-    /// The mean score of all sets at the last evaluation.
     pub last_eval: Option<f64>,
-    /// Tasks to train on that were submitted. Those of finalized steps are
+    /// Submitted train tasks. Those of finalized steps are
     /// `tasks_finished + tasks_failed + tasks_cancelled`.
     pub tasks_submitted: u64,
-    /// Those with at least one good run.
+    /// Tasks with at least one succeeded run.
     pub tasks_finished: u64,
-    /// Those without one.
     pub tasks_failed: u64,
-    /// Those that were cut.
     pub tasks_cancelled: u64,
-    /// Their failed runs, by kind.
+    /// By failure kind.
     pub failed_runs: BTreeMap<String, u64>,
-    /// Experiences that reached the buffer.
+    /// Experiences stored in the buffer.
     pub experiences_delivered: u64,
-    /// How long the job has run.
     pub seconds: f64,
-    /// How often it was started again.
     pub restarts: u64,
-    /// The last train step.
     pub trained_steps: u64,
-    /// The version of the weights that the models have.
+    /// Model version of the servers.
     pub version: u64,
-    /// How often weights were exchanged.
+    /// Number of weight syncs.
     pub syncs: u64,
-    /// The mean reward of the last step.
+    /// Mean reward of the last step.
     pub last_reward: Option<f64>,
-    /// Every evaluation.
     pub evals: Vec<EvalSummary>,
-    /// Evaluations in the middle that there was no room for.
+    /// Number of dropped evaluations.
     pub evals_left_out: u64,
-    /// What the job was to do when it was last started.
     pub goal: JobGoal,
-    /// The last step that was begun.
+    /// Last begun step.
     pub begun_steps: u64,
-    /// How often each alarm was raised.
+    /// Number of raises by kind.
     pub alarms: BTreeMap<String, u64>,
 }
 
@@ -86,24 +73,19 @@ pub struct Summary {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}; {hint}")]
 pub struct SummaryError {
-    /// Description of the failure, with the path.
     pub what: String,
-    /// Remedy.
     pub hint: &'static str,
 }
 
-/// How a job stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SummaryState {
-    /// It runs, or its process was killed.
+    /// Running, or its process was killed.
     #[default]
     Running,
-    /// It did what it should.
     Finished,
-    /// Somebody ended it; the same command goes on.
+    /// Interrupted; the same command resumes it.
     Stopped,
-    /// It ended with an error.
     Failed,
 }
 
@@ -111,20 +93,19 @@ pub enum SummaryState {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EvalSummary {
-    /// The step that it belongs to; in mode `bench` the checkpoint.
+    /// In mode `bench` the checkpoint.
     pub step: u64,
-    /// The version of the weights.
+    /// Model version.
     pub version: u64,
     pub set: String,
-    /// The mean reward; none if no run succeeded.
+    /// Mean reward. `None`: no run succeeded.
     pub score: Option<f64>,
-    /// Tasks with at least one good run.
+    /// Tasks with at least one succeeded run.
     pub finished: u64,
-    /// Tasks without one.
     pub failed: u64,
 }
 
-/// What a job was to do.
+/// Configured length of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobGoal {
     total_steps: Option<u32>,
@@ -155,7 +136,7 @@ impl Summary {
             return;
         }
         self.steps = step;
-        // A process that was killed right after it had begun the step could not count it.
+        // A killed process may not have counted the begin of the step.
         self.step_begun(step, result.tasks.total());
         self.tasks_finished += result.tasks.ok + result.tasks.partial;
         self.tasks_failed += result.tasks.failed;
@@ -173,23 +154,23 @@ impl Summary {
             Some(known) => *known = eval,
             None => self.evals.push(eval),
         }
-        if self.evals.len() > EVALS {
-            self.evals.remove(EVALS / 2);
+        if self.evals.len() > MAX_EVALS {
+            self.evals.remove(MAX_EVALS / 2);
             self.evals_left_out += 1;
         }
         self.first_eval = self.mean(self.evals.first().map(|eval| eval.step));
         self.last_eval = self.mean(self.evals.last().map(|eval| eval.step));
     }
 
-    /// The mean score of all sets at a step.
+    /// Returns the mean score of all sets at a step.
     fn mean(&self, step: Option<u64>) -> Option<f64> {
         let evals = self.evals.iter().filter(|eval| Some(eval.step) == step);
         let scores: Vec<f64> = evals.filter_map(|eval| eval.score).collect();
         (!scores.is_empty()).then(|| scores.iter().sum::<f64>() / scores.len() as f64)
     }
 
-    /// Takes note of an event; tells whether it is worth writing down at once.
-    fn saw(&mut self, event: &JobEvent) -> bool {
+    /// Applies an event; returns whether the summary is written now.
+    fn apply(&mut self, event: &JobEvent) -> bool {
         match event {
             JobEvent::Began { total_steps, .. } => self.total_steps = *total_steps,
             JobEvent::StepBegun { step, tasks, .. } => self.step_begun(*step, *tasks),
@@ -232,7 +213,7 @@ impl Summary {
     }
 }
 
-/// Keeps the summary of a job up to date.
+/// Updates the summary of a job.
 #[derive(Debug)]
 pub struct SummaryWriter {
     path: PathBuf,
@@ -243,12 +224,12 @@ pub struct SummaryWriter {
 }
 
 impl SummaryWriter {
-    /// Takes the summary up where an earlier process left it, and writes that it runs.
+    /// Continues the summary of an earlier process and writes the state `running`.
     pub fn open(config: &Config) -> Result<Arc<Self>, SummaryError> {
         let job = config.job_dir();
         let name = role(config);
         let (path, known) = find(&job, config.mode, &name)?;
-        // Every run of a benchmark is a new one.
+        // Benchmarks start anew.
         let known = known.filter(|_| config.mode != Mode::Bench);
         let restarts = known.as_ref().map_or(0, |known| known.restarts + 1);
         let earlier = known.as_ref().map_or(0.0, |known| known.seconds);
@@ -262,33 +243,33 @@ impl SummaryWriter {
             ..known.unwrap_or_default()
         };
         let summary = Mutex::new(summary);
-        let recorder = Self { path, begin: Instant::now(), earlier, summary };
-        recorder.keep(&mut recorder.lock()).map_err(|error| {
-            let what = format!("{} cannot be written: {error}", recorder.path.display());
-            SummaryError { what, hint: "see that the folder can be written to" }
+        let writer = Self { path, begin: Instant::now(), earlier, summary };
+        writer.write_durably(&mut writer.summary.lock()).map_err(|error| {
+            let what = format!("cannot write {}: {error}", writer.path.display());
+            SummaryError { what, hint: "make the folder writable" }
         })?;
-        Ok(Arc::new(recorder))
+        Ok(Arc::new(writer))
     }
 
     /// Writes the end of the job.
     pub fn close(&self, state: SummaryState, error: Option<String>) -> io::Result<Summary> {
-        let mut summary = self.lock();
+        let mut summary = self.summary.lock();
         summary.state = state;
         summary.error = error;
-        self.keep(&mut summary)?;
+        self.write_durably(&mut summary)?;
         Ok(summary.clone())
     }
 
-    /// Changes the summary; it is written with the next event, or when it is closed.
+    /// Changes the summary; it is written with the next event or at the end.
     pub fn update(&self, change: impl FnOnce(&mut Summary)) {
-        change(&mut self.lock());
+        change(&mut self.summary.lock());
     }
 
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes it. Whoever reads it sees what was there, or all of what is now.
+    /// Replaces the file atomically.
     fn write(&self, summary: &mut Summary) -> io::Result<()> {
         let text = self.text(summary)?;
         let new = self.path.with_extension("json.new");
@@ -296,8 +277,8 @@ impl SummaryWriter {
         fs::rename(&new, &self.path)
     }
 
-    /// Writes it so that it survives even the machine.
-    fn keep(&self, summary: &mut Summary) -> io::Result<()> {
+    /// Replaces the file and syncs it to the disk.
+    fn write_durably(&self, summary: &mut Summary) -> io::Result<()> {
         write_atomic(&self.path, self.text(summary)?.as_bytes(), 0o644)
     }
 
@@ -308,29 +289,25 @@ impl SummaryWriter {
         text.push('\n');
         Ok(text)
     }
-
-    fn lock(&self) -> MutexGuard<'_, Summary> {
-        self.summary.lock()
-    }
 }
 
 impl JobObserver for SummaryWriter {
     fn on_event(&self, event: &JobEvent) {
-        let mut summary = self.lock();
-        if summary.saw(event)
+        let mut summary = self.summary.lock();
+        if summary.apply(event)
             && let Err(error) = self.write(&mut summary)
         {
-            tracing::warn!(path = %self.path.display(), %error, "the summary cannot be written");
+            tracing::warn!(path = %self.path.display(), %error, "cannot write the summary");
         }
     }
 }
 
-/// Returns what an earlier process wrote; none if this is the first one.
+/// Returns the summary of an earlier process. `None`: this is the first.
 pub fn earlier(config: &Config) -> Result<Option<Summary>, SummaryError> {
     Ok(find(&config.job_dir(), config.mode, &role(config))?.1)
 }
 
-/// Whose summary it is.
+/// Returns the name of the explorer or trainer.
 fn role(config: &Config) -> String {
     match config.mode {
         Mode::Train => config.trainer.name.clone(),
@@ -339,8 +316,8 @@ fn role(config: &Config) -> String {
     }
 }
 
-/// Finds the file, and what is in it. The first who comes has `summary.json`; others that share the
-/// folder, such as a second explorer, have one under their names.
+/// Finds and reads the file. The first process of a folder has `summary.json`, others, such as a
+/// second explorer, have one with their name.
 fn find(job: &Path, mode: Mode, name: &str) -> Result<(PathBuf, Option<Summary>), SummaryError> {
     let first = job.join(FILE);
     match read(&first)? {
@@ -354,20 +331,20 @@ fn find(job: &Path, mode: Mode, name: &str) -> Result<(PathBuf, Option<Summary>)
 }
 
 fn read(path: &Path) -> Result<Option<Summary>, SummaryError> {
-    let wrong = |what: String| {
-        let hint = "it only tells what was: move it away to go on without it";
-        SummaryError { what: format!("{}: {what}", path.display()), hint }
+    let invalid = |message: String| {
+        let hint = "move it away to continue without it";
+        SummaryError { what: format!("{}: {message}", path.display()), hint }
     };
     match fs::read(path) {
         Ok(bytes) => serde_json::from_slice(&bytes)
             .map(Some)
-            .map_err(|error| wrong(format!("this is no summary of a job: {error}"))),
-        // Whether a folder can be made is for the preflight to say.
+            .map_err(|error| invalid(format!("not a summary of a job: {error}"))),
+        // The preflight checks the folder.
         Err(error)
             if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
         {
             Ok(None)
         }
-        Err(error) => Err(wrong(format!("cannot be read: {error}"))),
+        Err(error) => Err(invalid(format!("cannot be read: {error}"))),
     }
 }

@@ -1,11 +1,7 @@
-//! What can be seen of a job, whether it runs or is over: the questions that pages ask, and the
-//! shapes of the answers. `docs/history.md` says where the answers come from.
+//! View of a job for the dashboard, `rollway top` and trace export: queries and response types.
 //!
-//! ```text
-//! pages, `rollway top` ──► Scene ──► a live job (history, core, gateway) | a job's folder | a test
-//! ```
-//!
-//! All times are seconds since 1970; what is not known is absent (`null`).
+//! All times are seconds since 1970; unknown values are absent (`null`). `docs/history.md` has the
+//! sources.
 
 mod bias;
 mod job;
@@ -20,6 +16,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 pub use rollway_core::RunState;
+use serde_json::{Value, json};
 
 pub use self::bias::{BiasGroup, BiasReport, FieldBias, HistogramBin};
 pub use self::job::{JobInfo, JobState};
@@ -37,51 +34,74 @@ pub use self::timeline::{Timeline, TimelineLane, TimelineSpan};
 /// Seconds since 1970.
 pub type UnixSeconds = f64;
 
-/// An answer that takes a moment.
 pub type ViewFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What became of something that a person asked for.
+/// Result of a requested action.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ActionResult {
-    /// Whether anything was changed.
     pub done: bool,
-    /// What happened, or why nothing did, in words.
     pub message: String,
 }
 
-/// A job to look at.
+/// A query without parameters: its path below `/api`, and its JSON response.
+pub type NamedQuery = (&'static str, fn(&dyn JobView) -> Value);
+
+/// All queries without parameters. The dashboard serves each of them.
+pub const QUERIES: [NamedQuery; 6] = [
+    ("job", |view| json!(view.job())),
+    ("overview", |view| json!(view.overview())),
+    ("timeline", |view| json!(view.timeline())),
+    ("batches", |view| json!(view.batches())),
+    ("bias", |view| json!(view.bias())),
+    ("alarms", |view| json!(view.alarms())),
+];
+
+/// Read model of a job, live or recorded. The defaults are empty.
 pub trait JobView: Debug + Send + Sync + 'static {
-    /// The job as a whole.
     fn job(&self) -> JobInfo;
 
-    /// Its numbers.
-    fn overview(&self) -> Overview;
+    fn overview(&self) -> Overview {
+        Overview::default()
+    }
 
-    /// Steps, evaluations, exchanges of weights and training, in time.
-    fn timeline(&self) -> Timeline;
+    fn timeline(&self) -> Timeline {
+        Timeline::default()
+    }
 
-    /// Its batches, the newest first.
-    fn batches(&self) -> Vec<BatchRow>;
+    /// Batches, newest first.
+    fn batches(&self) -> Vec<BatchRow> {
+        Vec::new()
+    }
 
-    /// Its runners: those that are stuck first, then the ones that are longest at it.
-    fn runners(&self) -> ViewFuture<'_, Vec<RunnerRow>>;
+    /// Runners: stuck ones first, then by time in the current stage.
+    fn runners(&self) -> ViewFuture<'_, Vec<RunnerRow>> {
+        Box::pin(std::future::ready(Vec::new()))
+    }
 
-    /// One page of its runs.
-    fn runs(&self, query: &RunQuery) -> RunPage;
+    fn runs(&self, query: &RunQuery) -> RunPage {
+        let _ = query;
+        RunPage::default()
+    }
 
-    /// One run in detail; none: it is not known, or was dropped.
-    fn run(&self, key: &RunKey) -> Option<RunDetail>;
+    /// One run in detail. `None`: unknown or dropped.
+    fn run(&self, key: &RunKey) -> Option<RunDetail> {
+        let _ = key;
+        None
+    }
 
-    /// How the work that was given out differs from the work that is trained on.
-    fn bias(&self) -> BiasReport;
+    fn bias(&self) -> BiasReport {
+        BiasReport::default()
+    }
 
-    /// Alarms, the newest first.
-    fn alarms(&self) -> Vec<AlarmRow>;
+    /// Alarms, newest first.
+    fn alarms(&self) -> Vec<AlarmRow> {
+        Vec::new()
+    }
 
-    /// Cancels a run, and has nobody try it again.
+    /// Cancels a run without retry.
     fn cancel_run<'a>(&'a self, key: &'a RunKey) -> ViewFuture<'a, ActionResult>;
 
-    /// Gives a batch up; what it has finished is kept if asked for.
+    /// Aborts a batch; `keep_partial` keeps its finished runs.
     fn abort_batch<'a>(
         &'a self,
         batch: &'a str,

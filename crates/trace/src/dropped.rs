@@ -1,70 +1,67 @@
-//! What could not be traced, by name: said once when it begins, and in numbers at the end.
+//! Counts of what was not traced, with a warning at the first loss and at the end.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What could not be traced.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     tasks: AtomicU64,
-    marks: AtomicU64,
+    facts: AtomicU64,
     spans: AtomicU64,
     events: AtomicU64,
 }
 
-/// What was not traced of a job.
+/// Counts of what was not traced of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UntracedCounts {
-    /// Tasks that came faster than they can be traced; they are left out whole.
+    /// Tasks above the rate limit; none of their spans are traced.
     pub tasks: u64,
-    /// Facts that found the queue full.
+    /// Events dropped because the queue was full.
     pub facts: u64,
-    /// Spans that the collector did not get.
+    /// Spans that did not reach the collector.
     pub spans: u64,
-    /// Events that did not fit into the file, or could not be written.
+    /// Events that were not written to the file.
     pub events: u64,
 }
 
 impl Losses {
     pub(super) fn tasks(&self, count: u64) {
         if count > 0 && self.tasks.fetch_add(count, Ordering::Relaxed) == 0 {
-            tracing::warn!(
-                "tasks come faster than they can be traced: some are left out of the trace, whole"
-            );
+            tracing::warn!("more tasks than the trace limit: some are not traced");
         }
     }
 
-    pub(super) fn marks(&self, count: usize) {
-        if self.marks.fetch_add(count as u64, Ordering::Relaxed) == 0 {
-            tracing::warn!("more happens than can be traced: the trace has gaps");
+    pub(super) fn facts(&self, count: usize) {
+        if self.facts.fetch_add(count as u64, Ordering::Relaxed) == 0 {
+            tracing::warn!("trace queue full: the trace has gaps");
         }
     }
 
-    pub(super) fn spans(&self, count: usize, why: &str) {
+    pub(super) fn spans(&self, count: usize, reason: &str) {
         if self.spans.fetch_add(count as u64, Ordering::Relaxed) == 0 {
-            tracing::warn!(why, "spans do not reach the collector; the job goes on");
+            tracing::warn!(reason, "spans do not reach the collector; the job continues");
         }
     }
 
-    pub(super) fn events(&self, count: u64, why: &str) {
+    pub(super) fn events(&self, count: u64, reason: &str) {
         if self.events.fetch_add(count, Ordering::Relaxed) == 0 {
-            tracing::warn!(why, "the trace file does not grow any more; the job goes on");
+            tracing::warn!(reason, "trace file truncated; the job continues");
         }
     }
 
     pub(super) fn count(&self) -> UntracedCounts {
         UntracedCounts {
             tasks: self.tasks.load(Ordering::Relaxed),
-            facts: self.marks.load(Ordering::Relaxed),
+            facts: self.facts.load(Ordering::Relaxed),
             spans: self.spans.load(Ordering::Relaxed),
             events: self.events.load(Ordering::Relaxed),
         }
     }
 
-    /// Says what is missing, if anything is.
-    pub(super) fn tell(&self) {
+    /// Logs what is missing.
+    pub(super) fn log(&self) {
         let UntracedCounts { tasks, facts, spans, events } = self.count();
         if (tasks, facts, spans, events) != (0, 0, 0, 0) {
-            tracing::warn!(tasks, facts, spans, events, "the trace does not have everything");
+            tracing::warn!(tasks, facts, spans, events, "the trace is incomplete");
         }
     }
 }

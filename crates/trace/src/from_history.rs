@@ -1,228 +1,251 @@
-//! The trace file of a job that has a history, made afterwards.
+//! Writes the trace file of a job from its run history.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+use rollway_core::metrics::Metrics;
 use rollway_core::{
-    AttemptId, BatchId, BatchKey, BatchState, BatchType, Incarnation, RunId, RunRange, RunnerId,
-    TaskId,
+    AttemptId, BatchId, BatchKey, BatchState, BatchType, FailureKind, Incarnation, RunFailure,
+    RunId, RunOutput, RunRange, RunnerId, TaskId,
 };
-use rollway_engine::events::{CallEvent, CallEventKind};
+use rollway_engine::RunOutcome;
+use rollway_engine::events::{CallEvent, CallEventKind, RunEventKind};
+use rollway_telemetry::view::{CallDetail, JobView, RunDetail, RunKey, RunQuery, Timeline};
 
 use super::dropped::{Losses, UntracedCounts};
-use super::event::{AttemptStart, SpanEnd, Tasks, TraceEvent, TraceEventKind};
+use super::event::{REWARD, TraceEvent, TraceEventKind};
+use super::exporters::SpanExporters;
+use super::ids::SpanNamer;
 use super::perfetto::PerfettoWriter;
 use super::span::Nanos;
-use rollway_telemetry::view::{self, JobView, RunDetail, RunKey, RunQuery, Timeline};
+use super::span_builder::SpanBuilder;
 
-/// How many runs are asked for at once.
+/// Runs of one query.
 const PAGE: usize = 1_000;
 
-/// How many seconds it may take until the end of a run is heard.
+/// Maximum delay of the report of a run's end, in seconds.
 const REPORT_DELAY_SECONDS: f64 = 1.0;
 
-/// Writes what the history of a job tells as a trace file of at most so many bytes. Returns how
-/// many runs are in it, and what is not.
+/// Writes the history of a job as a trace file. Returns the number of runs in it and the counts of
+/// what does not fit into `max_bytes`.
 ///
 /// # Errors
 /// If the file cannot be written.
 pub fn write_trace(
-    scene: &dyn JobView,
+    view: &dyn JobView,
     path: &Path,
-    most: u64,
+    max_bytes: u64,
 ) -> io::Result<(u64, UntracedCounts)> {
-    let mut drawing = Drawing::default();
-    drawing.batches(scene);
-    let runs = drawing.runs(scene);
-    drawing.timeline(&scene.timeline());
-    drawing.attempts();
-    let Drawing { mut marks, overlaps, .. } = drawing;
-    // What ends is told before what begins at the same moment.
-    marks.sort_by_key(|(rank, mark)| (mark.at, *rank));
+    let mut reader = HistoryReader::default();
+    reader.read_batches(view);
+    let runs = reader.read_runs(view);
+    reader.read_timeline(&view.timeline());
+    reader.add_attempts();
+    let HistoryReader { mut events, overlaps, .. } = reader;
+    // Ends come before begins at the same time.
+    events.sort_by_key(|(rank, event)| (event.at, *rank));
     let losses = Arc::new(Losses::default());
-    let origin = marks.first().map_or(0, |(_, mark)| mark.at);
-    // A file that is there is replaced when this one is whole.
+    let origin = events.first().map_or(0, |(_, event)| event.at);
+    // An existing file is replaced when the new one is complete.
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     match std::fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut chrome = PerfettoWriter::open(new.as_ref(), most, origin, !overlaps, &losses)?;
-    marks.iter().for_each(|(_, mark)| chrome.note(mark));
-    chrome.close();
+    let file = PerfettoWriter::open(new.as_ref(), max_bytes, origin, &losses)?;
+    let exporters = SpanExporters { file: Some(file), ended: None };
+    // The file has no ids of jobs.
+    let names = SpanNamer::new("history");
+    let mut builder = SpanBuilder::new(names, !overlaps, exporters).without_failure_kinds();
+    events.iter().for_each(|(_, event)| builder.apply(event));
+    builder.close();
+    if let Some(file) = builder.exporters.file {
+        file.close();
+    }
     std::fs::rename(new, path)?;
     Ok((runs, losses.count()))
 }
 
-/// In which order things of one moment are told.
+/// Order of events at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum SpanRank {
+enum EventRank {
     CallEnded,
     RunEnded,
     AttemptEnded,
     BatchBegan,
-    Given,
+    Sent,
     Began,
     Called,
     BatchEnded,
 }
 
 #[derive(Debug, Default)]
-struct Drawing {
-    marks: Vec<(SpanRank, TraceEvent)>,
-    /// Every batch by its name, and when it began.
+struct HistoryReader {
+    events: Vec<(EventRank, TraceEvent)>,
+    /// Key and begin of each batch, by its id.
     keys: HashMap<String, (BatchKey, f64)>,
-    workflows: HashMap<String, BTreeMap<u32, Arc<str>>>,
-    attempts: BTreeMap<u64, Slice>,
-    /// Whether runs of one attempt were seen to be executed at the same time.
+    workflows: HashMap<BatchKey, BTreeMap<u32, Arc<str>>>,
+    attempts: BTreeMap<u64, RecordedAttempt>,
+    /// Runs of one attempt were executed at the same time.
     overlaps: bool,
 }
 
-/// What is known of an attempt from all its runs.
+/// An attempt, put together from its runs.
 #[derive(Debug)]
-struct Slice {
+struct RecordedAttempt {
     key: BatchKey,
     task: u32,
     runner: u32,
-    life: u32,
-    given: f64,
+    incarnation: u32,
+    sent: f64,
     began: Option<f64>,
-    /// When the last of its runs was over; none: one is not.
+    /// End of its last run. `None`: a run has not ended.
     ended: Option<f64>,
     lost: Option<Arc<str>>,
-    runs: BTreeMap<u32, HistoryPart>,
+    runs: BTreeMap<u32, RecordedRun>,
 }
 
-/// A run of an attempt.
 #[derive(Debug)]
-struct HistoryPart {
-    /// From its first call to the end of its last.
+struct RecordedRun {
+    /// Begin of the first call and end of the last.
     calls: Option<(f64, f64)>,
-    over: Option<f64>,
-    end: Option<SpanEnd>,
+    ended: Option<f64>,
+    outcome: Option<RunOutcome>,
 }
 
-impl Slice {
-    /// Tells whether some of its runs were executed at the same time. What a run says at its end is
-    /// heard a moment later, when the next one may be at work.
+impl RecordedAttempt {
+    /// Returns whether runs overlap by more than the delay of their reports.
     fn overlaps(&self) -> bool {
+        let runs = self.runs.values().filter_map(|run| {
+            run.calls.map(|(first, last)| (first, last, run.ended.unwrap_or(f64::MAX)))
+        });
+        let mut runs: Vec<(f64, f64, f64)> = runs.collect();
+        runs.sort_by(|one, other| one.0.total_cmp(&other.0));
         let mut before = (f64::MIN, f64::MIN);
-        let mut parts: Vec<(f64, f64, f64)> = Vec::new();
-        for part in self.runs.values() {
-            let Some((first, last)) = part.calls else { continue };
-            parts.push((first, last, part.over.unwrap_or(f64::MAX)));
-        }
-        parts.sort_by(|one, other| one.0.total_cmp(&other.0));
-        parts.into_iter().any(|(first, last, over)| {
+        runs.into_iter().any(|(first, last, end)| {
             let (called, ended) = before;
-            before = (last.max(called), over.max(ended));
+            before = (last.max(called), end.max(ended));
             first < called || first + REPORT_DELAY_SECONDS < ended
         })
     }
 
-    /// Has each run end before the next one calls.
-    fn in_turn(&mut self) {
+    /// Ends each run before the first call of the next.
+    fn serialize_runs(&mut self) {
         let mut next = f64::MAX;
-        for part in self.runs.values_mut().rev() {
-            part.over = part.over.map(|over| over.min(next));
-            next = part.calls.map_or(next, |(first, _)| first.min(next));
+        for run in self.runs.values_mut().rev() {
+            run.ended = run.ended.map(|ended| ended.min(next));
+            next = run.calls.map_or(next, |(first, _)| first.min(next));
         }
     }
 }
 
-impl Drawing {
-    fn add(&mut self, rank: SpanRank, seconds: f64, fact: TraceEventKind) {
+impl HistoryReader {
+    fn add(&mut self, rank: EventRank, seconds: f64, kind: TraceEventKind) {
         let at = (seconds.max(0.0) * 1e9) as Nanos;
-        self.marks.push((rank, TraceEvent { at, fact }));
+        self.events.push((rank, TraceEvent { at, kind }));
     }
 
-    fn batches(&mut self, scene: &dyn JobView) {
-        for (number, batch) in scene.batches().into_iter().rev().enumerate() {
+    fn add_run_event(&mut self, rank: EventRank, seconds: f64, event: RunEventKind) {
+        self.add(rank, seconds, TraceEventKind::Run(event));
+    }
+
+    fn read_batches(&mut self, view: &dyn JobView) {
+        for (number, row) in view.batches().into_iter().rev().enumerate() {
             let key = BatchKey(number as u64);
-            self.keys.insert(batch.batch.clone(), (key, batch.began));
-            let kind = if batch.kind == "eval" { BatchType::Eval } else { BatchType::Train };
-            let nobody = Tasks { first: TaskId(0), tasks: Arc::from([]) };
-            let id = BatchId::from(batch.batch.as_str());
-            let began = TraceEventKind::BatchBegan { batch: id, key, kind, tasks: nobody };
-            self.add(SpanRank::BatchBegan, batch.began, began);
-            if let Some(ended) = batch.ended {
-                let is_aborted = batch.state == "aborted";
+            let kind = if row.kind == "eval" { BatchType::Eval } else { BatchType::Train };
+            let batch = BatchId::from(row.batch.as_str());
+            let (first, tasks) = (TaskId(0), Arc::from([]));
+            let began = RunEventKind::BatchBegan { batch, key, kind, first, tasks };
+            self.add_run_event(EventRank::BatchBegan, row.began, began);
+            if let Some(ended) = row.ended {
+                let is_aborted = row.state == "aborted";
                 let state = if is_aborted { BatchState::Aborted } else { BatchState::Finalized };
-                self.add(SpanRank::BatchEnded, ended, TraceEventKind::BatchIs { key, state });
+                let ended_event = RunEventKind::BatchStateChanged { key, state };
+                self.add_run_event(EventRank::BatchEnded, ended, ended_event);
             }
+            self.keys.insert(row.batch, (key, row.began));
         }
     }
 
-    /// Takes in every run; returns how many there are.
-    fn runs(&mut self, scene: &dyn JobView) -> u64 {
+    /// Reads all runs; returns their number.
+    fn read_runs(&mut self, view: &dyn JobView) -> u64 {
         let mut query = RunQuery { limit: PAGE, ..RunQuery::default() };
         loop {
-            let page = scene.runs(&query);
+            let page = view.runs(&query);
             if page.runs.is_empty() {
                 return page.total;
             }
             query.offset += page.runs.len();
             for run in page.runs {
                 let key = RunKey { batch: run.batch, task: run.task, run: run.run };
-                if let Some(detail) = scene.run(&key) {
-                    self.run(&detail);
+                if let Some(detail) = view.run(&key) {
+                    self.read_run(&detail);
                 }
             }
         }
     }
 
-    fn run(&mut self, detail: &RunDetail) {
+    fn read_run(&mut self, detail: &RunDetail) {
         let run = &detail.run;
-        let Some((key, batch)) = self.keys.get(&run.batch).copied() else { return };
-        let workflows = self.workflows.entry(run.batch.clone()).or_default();
+        let Some((key, batch_began)) = self.keys.get(&run.batch).copied() else { return };
+        let workflows = self.workflows.entry(key).or_default();
         workflows.entry(run.task).or_insert_with(|| run.workflow.as_str().into());
         for attempt in &detail.attempts {
-            let slice = self.attempts.entry(attempt.attempt).or_insert_with(|| Slice {
-                key,
-                task: run.task,
-                runner: attempt.runner,
-                life: attempt.life,
-                // Within a second of so many digits the one may be rounded below the other.
-                given: attempt.given.max(batch),
-                began: attempt.began,
-                ended: Some(attempt.given),
-                lost: None,
-                runs: BTreeMap::new(),
-            });
-            slice.ended = slice.ended.zip(attempt.ended).map(|(one, other)| one.max(other));
-            let words: Option<Arc<str>> = attempt.message.as_deref().map(Into::into);
-            if attempt.outcome == "lost" {
-                slice.lost = Some(words.clone().unwrap_or_else(|| "lost".into()));
-            }
-            let end = match &*attempt.outcome {
-                "succeeded" => Some(SpanEnd::Succeeded { reward: run.reward }),
-                "failed" => {
-                    Some(SpanEnd::Failed { kind: None, message: words.unwrap_or_default() })
+            let recorded =
+                self.attempts.entry(attempt.attempt).or_insert_with(|| RecordedAttempt {
+                    key,
+                    task: run.task,
+                    runner: attempt.runner,
+                    incarnation: attempt.life,
+                    // Rounding may put it before its batch.
+                    sent: attempt.given.max(batch_began),
+                    began: attempt.began,
+                    ended: Some(attempt.given),
+                    lost: None,
+                    runs: BTreeMap::new(),
+                });
+            recorded.ended = recorded.ended.zip(attempt.ended).map(|(one, other)| one.max(other));
+            let message: Arc<str> = attempt.message.as_deref().unwrap_or_default().into();
+            let outcome = match &*attempt.outcome {
+                "succeeded" => {
+                    let reward = run.reward.map(|reward| (REWARD, reward));
+                    let metrics = reward.into_iter().collect::<Metrics>();
+                    Some(Ok(RunOutput { payload: None, metrics }))
+                }
+                // The history has no kind of failure, and the builder omits it.
+                "failed" => Some(Err(RunFailure::new(FailureKind::Workflow, message))),
+                "lost" => {
+                    let is_known = attempt.message.is_some();
+                    recorded.lost = Some(if is_known { message } else { "lost".into() });
+                    None
                 }
                 _ => None,
             };
             let calls = attempt.calls.iter();
             let calls = calls.map(|call| (call.began, call.ended.unwrap_or(call.began)));
             let calls = calls.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)));
-            slice.runs.insert(run.run, HistoryPart { calls, over: attempt.ended, end });
-            let id = AttemptId(attempt.attempt);
+            recorded.runs.insert(run.run, RecordedRun { calls, ended: attempt.ended, outcome });
             for call in &attempt.calls {
-                self.call(id, RunId(run.run), call);
+                self.add_call(AttemptId(attempt.attempt), RunId(run.run), call);
             }
         }
     }
 
-    fn call(&mut self, attempt: AttemptId, run: RunId, call: &view::CallDetail) {
-        let fact =
-            |moment| TraceEventKind::Call(CallEvent { attempt, run, call: call.call, moment });
+    fn add_call(&mut self, attempt: AttemptId, run: RunId, call: &CallDetail) {
+        let event = |moment| {
+            let call = CallEvent { attempt, run, call: call.call, moment };
+            TraceEventKind::Run(RunEventKind::Call(call))
+        };
         let model = call.model.as_str().into();
-        self.add(SpanRank::Called, call.began, fact(CallEventKind::Began { model }));
+        self.add(EventRank::Called, call.began, event(CallEventKind::Began { model }));
         if let (Some(sent), Some(server)) = (call.sent, &call.server) {
             let server = server.as_str().into();
-            self.add(SpanRank::Called, sent.max(call.began), fact(CallEventKind::Sent { server }));
+            let sent_event = event(CallEventKind::Sent { server });
+            self.add(EventRank::Called, sent.max(call.began), sent_event);
         }
         if let Some(ended) = call.ended {
             let moment = CallEventKind::Ended {
@@ -231,104 +254,88 @@ impl Drawing {
                 answer_tokens: call.answer_tokens,
                 version: call.version,
             };
-            // Not before it began, though that was at the same moment.
-            let rank = if ended > call.began { SpanRank::CallEnded } else { SpanRank::Called };
-            self.add(rank, ended, fact(moment));
+            // A call that ended at its begin ends after it.
+            let rank = if ended > call.began { EventRank::CallEnded } else { EventRank::Called };
+            self.add(rank, ended, event(moment));
         }
     }
 
-    fn attempts(&mut self) {
+    fn add_attempts(&mut self) {
         let attempts = std::mem::take(&mut self.attempts);
-        self.overlaps = attempts.values().any(Slice::overlaps);
-        for (id, mut slice) in attempts {
+        self.overlaps = attempts.values().any(RecordedAttempt::overlaps);
+        for (id, mut recorded) in attempts {
             if !self.overlaps {
-                slice.in_turn();
+                recorded.serialize_runs();
             }
-            let (Some(first), Some(last)) = (slice.runs.keys().next(), slice.runs.keys().last())
+            let first = recorded.runs.keys().next().copied().unwrap_or_default();
+            let last = recorded.runs.keys().next_back().copied().unwrap_or_default();
+            let attempt = AttemptId(id);
+            let sent = RunEventKind::AttemptSent {
+                attempt,
+                key: recorded.key,
+                task: TaskId(recorded.task),
+                runs: RunRange { first, count: last - first + 1 },
+                runner: RunnerId(recorded.runner),
+                life: Incarnation(recorded.incarnation),
+                timeout: Duration::ZERO,
+            };
+            self.add_run_event(EventRank::Sent, recorded.sent, sent);
+            if let Some(began) = recorded.began {
+                let event = RunEventKind::AttemptBegan { attempt };
+                self.add_run_event(EventRank::Began, began.max(recorded.sent), event);
+            }
+            for (run, recorded) in recorded.runs {
+                if let (Some(end), Some(ended)) = (recorded.outcome, recorded.ended) {
+                    let event = RunEventKind::RunReported { attempt, run: RunId(run), end };
+                    self.add_run_event(EventRank::RunEnded, ended, event);
+                }
+            }
+            if let Some(ended) = recorded.ended {
+                let event = RunEventKind::AttemptEnded { attempt, lost: recorded.lost };
+                self.add_run_event(EventRank::AttemptEnded, ended, event);
+            }
+        }
+        self.add_workflows();
+    }
+
+    /// Adds the workflows of tasks to the begin of their batches.
+    fn add_workflows(&mut self) {
+        for (_, event) in &mut self.events {
+            let TraceEventKind::Run(RunEventKind::BatchBegan { key, tasks, .. }) = &mut event.kind
             else {
                 continue;
             };
-            let (first, count) = (*first, last - first + 1);
-            let attempt = AttemptId(id);
-            let given = AttemptStart {
-                attempt,
-                key: slice.key,
-                task: TaskId(slice.task),
-                runs: RunRange { first, count },
-                runner: RunnerId(slice.runner),
-                life: Incarnation(slice.life),
-            };
-            self.add(SpanRank::Given, slice.given, TraceEventKind::Given(given));
-            if let Some(began) = slice.began {
-                self.add(
-                    SpanRank::Began,
-                    began.max(slice.given),
-                    TraceEventKind::Began { attempt },
-                );
-            }
-            for (run, part) in slice.runs {
-                if let (Some(end), Some(over)) = (part.end, part.over) {
-                    let fact = TraceEventKind::RunEnded { attempt, run: RunId(run), end };
-                    self.add(SpanRank::RunEnded, over, fact);
-                }
-            }
-            if let Some(ended) = slice.ended {
-                let fact = TraceEventKind::AttemptEnded { attempt, lost: slice.lost };
-                self.add(SpanRank::AttemptEnded, ended, fact);
-            }
-        }
-        self.name_workflows();
-    }
-
-    /// Says which workflow each task has, as soon as its batch begins.
-    fn name_workflows(&mut self) {
-        let mut named: HashMap<BatchKey, Tasks> = HashMap::new();
-        for (batch, workflows) in std::mem::take(&mut self.workflows) {
-            let Some((key, _)) = self.keys.get(&batch) else { continue };
-            let tasks = workflows.keys().next_back().map_or(0, |last| last + 1);
-            let name = |task| workflows.get(&task).cloned().unwrap_or_default();
-            let tasks = (0..tasks).map(|task| (name(task), 0)).collect();
-            named.insert(*key, Tasks { first: TaskId(0), tasks });
-        }
-        for (_, mark) in &mut self.marks {
-            if let TraceEventKind::BatchBegan { key, tasks, .. } = &mut mark.fact
-                && let Some(known) = named.remove(key)
-            {
-                *tasks = known;
+            if let Some(workflows) = self.workflows.remove(key) {
+                let count = workflows.keys().next_back().map_or(0, |last| last + 1);
+                let name = |task| workflows.get(&task).cloned().unwrap_or_default();
+                *tasks = (0..count).map(|task| (name(task), 0)).collect();
             }
         }
     }
 
-    fn timeline(&mut self, timeline: &Timeline) {
+    fn read_timeline(&mut self, timeline: &Timeline) {
         for lane in &timeline.lanes {
             for span in &lane.spans {
                 let step = span.step;
-                match (&*lane.name, span.end) {
-                    ("steps", end) => {
-                        let begun = TraceEventKind::StepBegun { step, tasks: 0, runs: 0 };
-                        self.add(SpanRank::BatchBegan, span.begin, begun);
-                        if let Some(end) = end {
-                            let done = TraceEventKind::StepDone { step, reward: None };
-                            self.add(SpanRank::BatchEnded, end, done);
-                        }
-                    }
-                    ("syncs", Some(end)) => {
-                        let waited = ((end - span.begin).max(0.0) * 1e9) as Nanos;
-                        let synced =
-                            TraceEventKind::Synced { step, version: None, waited, loading: 0 };
-                        self.add(SpanRank::BatchEnded, end, synced);
-                    }
-                    ("training", Some(end)) => {
-                        self.add(SpanRank::BatchEnded, end, TraceEventKind::Trained { step });
-                    }
-                    ("evals", Some(end)) => {
-                        let set = span.name.as_str().into();
-                        let done =
-                            TraceEventKind::Evaluated { step, version: None, set, score: None };
-                        self.add(SpanRank::BatchEnded, end, done);
-                    }
-                    _ => {}
+                if lane.name == "steps" {
+                    let begun = TraceEventKind::StepBegun { step, tasks: 0, runs: 0 };
+                    self.add(EventRank::BatchBegan, span.begin, begun);
                 }
+                let Some(end) = span.end else { continue };
+                let ended = match &*lane.name {
+                    "steps" => TraceEventKind::StepDone { step, reward: None },
+                    "syncs" => {
+                        let waited = ((end - span.begin).max(0.0) * 1e9) as Nanos;
+                        TraceEventKind::Synced { step, version: None, waited, loading: 0 }
+                    }
+                    "training" => TraceEventKind::Trained { step },
+                    "evals" => {
+                        let set = span.name.as_str().into();
+                        TraceEventKind::Evaluated { step, version: None, set, score: None }
+                    }
+                    _ => continue,
+                };
+                self.add(EventRank::BatchEnded, end, ended);
             }
         }
     }

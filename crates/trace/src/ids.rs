@@ -1,8 +1,7 @@
-//! Names of spans and traces, made of the names of what they show: whoever knows a job and an
-//! attempt knows the span, without asking anybody.
+//! Ids of spans and traces, derived from names: the log and the gateway compute the same ids.
 //!
-//! An id is the beginning of the SHA-256 of a text: `rollway:JOB:task:BATCH:TASK` for the trace of
-//! a task. `docs/tracing.md` has them all.
+//! An id is a prefix of the SHA-256 of a text, such as `rollway:JOB:task:BATCH:TASK` for the trace
+//! of a task. `docs/tracing.md` lists the texts.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,12 +10,10 @@ use rollway_config::Config;
 use rollway_core::{AttemptId, BatchId, BatchKey, BatchStep, RunId, TaskId};
 use sha2::{Digest, Sha256};
 
-/// Names a trace.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TraceId(pub [u8; 16]);
 
-/// Names a span of a trace.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SpanId(pub [u8; 8]);
 
 impl fmt::Display for TraceId {
@@ -31,27 +28,14 @@ impl fmt::Display for SpanId {
     }
 }
 
-impl fmt::Debug for TraceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl fmt::Debug for SpanId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-/// Makes the names of a job's spans.
+/// Derives the ids of a job's spans.
 #[derive(Clone, Debug)]
 pub struct SpanNamer {
     job: Arc<str>,
 }
 
 impl SpanNamer {
-    /// Returns the names of the job of a configuration: its project, group and name, with slashes
-    /// between them.
+    /// Uses project, group and name of a configuration, joined by slashes.
     pub fn of(config: &Config) -> Self {
         let parts = [&config.project, &config.group, &config.name];
         let parts: Vec<&str> =
@@ -59,27 +43,25 @@ impl SpanNamer {
         Self::new(&parts.join("/"))
     }
 
-    /// Returns the names of a job.
     pub fn new(job: &str) -> Self {
         Self { job: job.into() }
     }
 
-    /// The job.
     pub fn job(&self) -> &Arc<str> {
         &self.job
     }
 
-    /// The trace of a task: everything that is done for it.
+    /// Trace of a task with its runs, attempts and calls.
     pub fn task_trace(&self, batch: &BatchId, task: TaskId) -> TraceId {
         self.trace(format_args!("task:{batch}:{}", task.0))
     }
 
-    /// The trace of what happens in a step: batches, evaluations, new weights.
+    /// Trace of a step with its batches, evaluations and weight sync.
     pub fn step_trace(&self, step: impl fmt::Display) -> TraceId {
         self.trace(format_args!("step:{step}"))
     }
 
-    /// The trace that a batch is in: that of its step, or its own if its name has no number.
+    /// Trace of a batch: that of its step, or its own if its id has no step.
     pub fn batch_trace(&self, batch: &BatchId) -> TraceId {
         match batch.priority().step {
             BatchStep::At(step) => self.step_trace(step),
@@ -87,66 +69,66 @@ impl SpanNamer {
         }
     }
 
-    /// The span of a step.
     pub fn step(&self, step: u64) -> SpanId {
         self.span(format_args!("step:{step}"))
     }
 
-    /// The span of the evaluation of one set: its batch is called `<step>/<set>`.
+    /// Span of the evaluation of one set; its batch id is `<step>/<set>`.
     pub fn eval(&self, batch: &BatchId) -> SpanId {
         self.span(format_args!("eval:{batch}"))
     }
 
-    /// The span of an exchange of weights.
     pub fn sync(&self, step: u64, at: u64) -> SpanId {
         self.span(format_args!("sync:{step}:{at}"))
     }
 
-    /// The span of a batch.
     pub fn batch(&self, key: BatchKey) -> SpanId {
         self.span(format_args!("batch:{}", key.0))
     }
 
-    /// The span of a task.
     pub fn task(&self, key: BatchKey, task: TaskId) -> SpanId {
         self.span(format_args!("task:{}:{}", key.0, task.0))
     }
 
-    /// The span of a run, over all its attempts.
+    /// Span of a run over all its attempts.
     pub fn run(&self, key: BatchKey, task: TaskId, run: RunId) -> SpanId {
         self.span(format_args!("run:{}:{}:{}", key.0, task.0, run.0))
     }
 
-    /// The span of a run in one attempt.
+    /// Span of a run in one attempt.
     pub fn attempt(&self, attempt: AttemptId, run: RunId) -> SpanId {
         self.span(format_args!("attempt:{}:{}", attempt.0, run.0))
     }
 
-    /// The span of a model call.
     pub fn call(&self, attempt: AttemptId, run: RunId, call: u64) -> SpanId {
         self.span(format_args!("call:{}:{}:{call}", attempt.0, run.0))
     }
 
-    /// Returns a number for a batch, from which those of its tasks are drawn.
+    /// Id of all runs of an attempt in the trace file.
+    pub(super) fn slice(&self, attempt: AttemptId) -> SpanId {
+        self.span(format_args!("slice:{}", attempt.0))
+    }
+
+    /// Seed for sampling the tasks of a batch.
     pub(super) fn seed(&self, batch: &BatchId) -> u64 {
         u64::from_be_bytes(self.span(format_args!("sample:{batch}")).0)
     }
 
-    fn trace(&self, what: fmt::Arguments<'_>) -> TraceId {
-        TraceId(self.digest(what))
+    fn trace(&self, text: fmt::Arguments<'_>) -> TraceId {
+        TraceId(self.digest(text))
     }
 
-    fn span(&self, what: fmt::Arguments<'_>) -> SpanId {
-        SpanId(self.digest(what))
+    fn span(&self, text: fmt::Arguments<'_>) -> SpanId {
+        SpanId(self.digest(text))
     }
 
-    fn digest<const BYTES: usize>(&self, what: fmt::Arguments<'_>) -> [u8; BYTES] {
-        let digest = Sha256::digest(format!("rollway:{}:{what}", self.job).as_bytes());
+    fn digest<const BYTES: usize>(&self, text: fmt::Arguments<'_>) -> [u8; BYTES] {
+        let digest = Sha256::digest(format!("rollway:{}:{text}", self.job).as_bytes());
         std::array::from_fn(|index| digest[index])
     }
 }
 
-/// Returns the header `traceparent` that makes a span the parent of what a server does.
+/// Returns the header `traceparent` that makes a span the parent of a server's spans.
 pub fn traceparent(trace: TraceId, span: SpanId) -> String {
     format!("00-{trace}-{span}-01")
 }
@@ -155,9 +137,9 @@ pub fn traceparent(trace: TraceId, span: SpanId) -> String {
 mod tests {
     use super::*;
 
-    /// What `printf 'rollway:p/j:task:3:5' | sha256sum` and its like begin with.
+    /// Expected values are prefixes of `printf 'rollway:p/j:task:3:5' | sha256sum`.
     #[test]
-    fn ids_can_be_worked_out_by_anybody() {
+    fn ids_are_prefixes_of_documented_hashes() {
         let names = SpanNamer::new("p/j");
         let trace = names.task_trace(&BatchId::from(3), TaskId(5));
         let span = names.attempt(AttemptId(9), RunId(1));

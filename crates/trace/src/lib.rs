@@ -3,20 +3,19 @@
 //! Owns span building, sampling and both exporters. Knows nothing of pages, explorers and jobs.
 //!
 //! ```text
-//! RunEvent ─► sampling ─┐                                  ┌─► span_builder ─► otlp ─► collector
-//! JobEvent ─────────────┴─► queue ─► thread ─► TraceEvent ─┴─► perfetto ─► trace.json
+//! RunEvent ─► sampling ─┐                                  ┌─► otlp ─► collector
+//! JobEvent ─────────────┴─► queue ─► thread: span_builder ─┴─► perfetto ─► trace.json
 //! ```
 //!
-//! `sampling.rs` decides in the caller's thread which tasks are traced, `span_builder.rs` makes
-//! spans, `ids.rs` names them. `docs/tracing.md` describes the output.
+//! `sampling.rs` decides in the caller's thread which tasks are traced. `docs/tracing.md` describes
+//! the output.
 
-mod call_spans;
 mod dropped;
 mod event;
+mod exporters;
 mod from_history;
 mod ids;
 mod otlp;
-mod outcome;
 mod perfetto;
 mod queue;
 mod sampling;
@@ -40,6 +39,7 @@ use rollway_engine::live_stats::LiveStats;
 use self::dropped::Losses;
 pub use self::dropped::UntracedCounts;
 use self::event::{TraceEvent, TraceEventKind, nanos};
+use self::exporters::SpanExporters;
 pub use self::from_history::write_trace;
 pub use self::ids::{SpanId, SpanNamer, TraceId, traceparent};
 use self::otlp::{Exporter, Target};
@@ -48,130 +48,145 @@ use self::queue::TraceQueue;
 use self::sampling::TraceSampler;
 use self::span_builder::SpanBuilder;
 
-/// How often the numbers of runs in flight are put down.
-const BEAT: Duration = Duration::from_secs(1);
+/// Interval of the counters of runs and runners.
+const STATS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long the end of a job waits for its trace: the collector's farewell, and a disk.
+/// Maximum time that the end of a job waits for the collector and the disk.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(12);
 
-/// Returns where the trace file of a job is.
+/// Returns the path of a job's trace file.
 pub fn file(config: &Config) -> PathBuf {
     config.job_dir().join("trace.json")
 }
 
-/// Tells whether a job is traced.
+/// Returns whether a job is traced.
 pub fn is_wanted(config: &Config) -> bool {
-    let variable = |name: &str| std::env::var(name).ok();
-    // What cannot be understood is told when it is opened.
-    config.trace.file
-        || Target::of(config, &SpanNamer::of(config), variable).is_ok_and(|target| target.is_some())
+    // `Tracer::open` reports an invalid target.
+    config.trace.file || matches!(target(config), Ok(Some(_)))
 }
 
-/// Traces a job. Closed, or dropped, it writes and sends what it has.
+fn target(config: &Config) -> Result<Option<Target>, String> {
+    Target::of(config, &SpanNamer::of(config), |name| std::env::var(name).ok())
+}
+
+/// Traces a job. Closing or dropping it writes and sends the remaining spans.
 #[derive(Debug)]
 pub struct Tracer {
     shared: Arc<TracerShared>,
-    over: Mutex<Receiver<()>>,
+    thread_end: Mutex<Receiver<()>>,
 }
 
 #[derive(Debug)]
 struct TracerShared {
-    filter: Mutex<TraceSampler>,
+    sampler: Mutex<TraceSampler>,
     queue: TraceQueue,
     losses: Arc<Losses>,
 }
 
 impl Tracer {
-    /// Opens what a configuration wants; none if it wants no traces.
+    /// Opens the exporters of a configuration. `None`: it wants no traces.
     ///
     /// # Errors
-    /// If the file cannot be written, or the collector's address or headers make no sense.
+    /// If the file cannot be written, or the collector's address or headers are invalid.
     pub fn open(config: &Config) -> io::Result<Option<Arc<Self>>> {
-        let names = SpanNamer::of(config);
         let losses = Arc::new(Losses::default());
-        let variable = |name: &str| std::env::var(name).ok();
-        let target = Target::of(config, &names, variable).map_err(io::Error::other)?;
-        let in_turn = config.explorer.concurrent_mode == ConcurrentMode::Sequential;
-        let mut outlets = Outlets { book: None, chrome: None };
-        if let Some(target) = target {
-            let exporter = Exporter::start(target, &losses)?;
-            outlets.book = Some((SpanBuilder::new(names.clone(), in_turn), exporter));
-        }
+        let target = target(config).map_err(io::Error::other)?;
+        let otlp = target.map(|target| Exporter::start(target, &losses)).transpose()?;
+        let mut exporters = SpanExporters { file: None, ended: otlp.is_some().then(Vec::new) };
         if config.trace.file {
-            let (path, most) = (file(config), config.trace.max_file_bytes);
+            let (path, max_bytes) = (file(config), config.trace.max_file_bytes);
             let now = nanos(SystemTime::now());
-            outlets.chrome = Some(PerfettoWriter::open(&path, most, now, in_turn, &losses)?);
+            exporters.file = Some(PerfettoWriter::open(&path, max_bytes, now, &losses)?);
         }
-        if outlets.book.is_none() && outlets.chrome.is_none() {
+        if otlp.is_none() && exporters.file.is_none() {
             return Ok(None);
         }
-        let filter = TraceSampler::new(names, config.trace.sample);
-        Self::start(filter, outlets, losses).map(|tracer| Some(Arc::new(tracer)))
-    }
-
-    fn start(filter: TraceSampler, outlets: Outlets, losses: Arc<Losses>) -> io::Result<Self> {
-        let (end, over) = channel();
-        let filter = Mutex::new(filter);
-        let shared = Arc::new(TracerShared { filter, queue: TraceQueue::default(), losses });
-        let known = Arc::clone(&shared);
+        let in_turn = config.explorer.concurrent_mode == ConcurrentMode::Sequential;
+        let names = SpanNamer::of(config);
+        let builder = SpanBuilder::new(names.clone(), in_turn, exporters);
+        let (end, thread_end) = channel();
+        let sampler = Mutex::new(TraceSampler::new(names, config.trace.sample));
+        let shared = Arc::new(TracerShared { sampler, queue: TraceQueue::default(), losses });
+        let owned = Arc::clone(&shared);
         let work = move || {
-            outlets.work(&known.queue);
-            // Nobody may be waiting.
+            export(builder, otlp, &owned.queue);
             let _ = end.send(());
         };
         thread::Builder::new().name("trace".to_owned()).spawn(work)?;
-        Ok(Self { shared, over: over.into() })
+        Ok(Some(Arc::new(Self { shared, thread_end: thread_end.into() })))
     }
 
-    /// Writes and sends what there is, within a deadline; nothing is traced from now on.
+    /// Stops tracing and exports the remaining spans, within a deadline.
     pub fn close(&self) {
         if !self.shared.queue.close() {
             return;
         }
-        // A disk that hangs keeps nobody from ending.
-        if self.over.lock().recv_timeout(SHUTDOWN_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
-            tracing::warn!("the last of the trace is not written: its disk hangs");
+        let end = self.thread_end.lock().recv_timeout(SHUTDOWN_TIMEOUT);
+        if end == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("trace not completely written: timeout of {SHUTDOWN_TIMEOUT:?}");
         }
-        self.shared.losses.tell();
+        self.shared.losses.log();
     }
 
-    /// Returns what was not traced so far.
+    /// Returns the counts of what was not traced so far.
     pub fn untraced(&self) -> UntracedCounts {
         self.shared.losses.count()
     }
 }
 
+/// Builds and exports spans until the queue is closed.
+fn export(mut builder: SpanBuilder, otlp: Option<Exporter>, queue: &TraceQueue) {
+    let send = |builder: &mut SpanBuilder| {
+        if let Some(otlp) = &otlp {
+            otlp.send(builder.exporters.take_ended());
+        }
+    };
+    let mut events = Vec::new();
+    while queue.take(&mut events) {
+        events.iter().for_each(|event| builder.apply(event));
+        if let Some(file) = &mut builder.exporters.file {
+            file.flush();
+        }
+        send(&mut builder);
+    }
+    builder.close();
+    send(&mut builder);
+    if let Some(file) = builder.exporters.file {
+        file.close();
+    }
+}
+
 impl TracerShared {
-    fn tell(&self, marks: Vec<TraceEvent>) {
-        let left = self.queue.push(marks);
-        if left > 0 {
-            self.losses.marks(left);
+    fn push(&self, events: Vec<TraceEvent>) {
+        let dropped = self.queue.push(events);
+        if dropped > 0 {
+            self.losses.facts(dropped);
         }
     }
 
-    fn now(&self, fact: TraceEventKind) {
-        self.tell(vec![TraceEvent { at: nanos(SystemTime::now()), fact }]);
+    fn push_now(&self, kind: TraceEventKind) {
+        self.push(vec![TraceEvent { at: nanos(SystemTime::now()), kind }]);
     }
 }
 
 impl RunObserver for Tracer {
-    fn observe(&self, seen: &[RunEvent]) {
+    fn observe(&self, events: &[RunEvent]) {
         let shared = &self.shared;
         let has_room = shared.queue.has_room();
-        let mut marks = Vec::new();
+        let mut kept = Vec::new();
         let ignored = {
-            let mut filter = shared.filter.lock();
-            filter.keep(seen, has_room, &mut marks);
-            std::mem::take(&mut filter.ignored)
+            let mut sampler = shared.sampler.lock();
+            sampler.keep(events, has_room, &mut kept);
+            std::mem::take(&mut sampler.ignored)
         };
         shared.losses.tasks(ignored);
-        if !marks.is_empty() {
-            shared.tell(marks);
+        if !kept.is_empty() {
+            shared.push(kept);
         }
     }
 
     fn traceparent(&self, attempt: AttemptId, run: RunId, call: u64) -> Option<String> {
-        let (trace, span) = self.shared.filter.lock().call(attempt, run, call)?;
+        let (trace, span) = self.shared.sampler.lock().call(attempt, run, call)?;
         Some(traceparent(trace, span))
     }
 }
@@ -179,8 +194,8 @@ impl RunObserver for Tracer {
 impl JobObserver for Tracer {
     fn on_event(&self, event: &JobEvent) {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let fact = match event {
-            JobEvent::Ready(pulse) => return count(pulse.clone(), &self.shared),
+        let kind = match event {
+            JobEvent::Ready(stats) => return sample_stats(stats.clone(), &self.shared),
             JobEvent::StepBegun { step, tasks, runs } => {
                 TraceEventKind::StepBegun { step: *step, tasks: *tasks, runs: *runs }
             }
@@ -196,28 +211,28 @@ impl JobObserver for Tracer {
                 TraceEventKind::Synced { step: *step, version: Some(*version), waited, loading }
             }
             JobEvent::Trained { step, .. } => TraceEventKind::Trained { step: *step },
-            JobEvent::Info(words) => TraceEventKind::Noted(words.as_str().into()),
-            _ => return,
+            JobEvent::Info(message) => TraceEventKind::Info(message.as_str().into()),
+            JobEvent::Began { .. } | JobEvent::Alarm(_) => return,
         };
-        self.shared.now(fact);
+        self.shared.push_now(kind);
     }
 }
 
-/// Puts down how many runs are in flight, as long as somebody traces.
-fn count(pulse: LiveStats, shared: &Arc<TracerShared>) {
+/// Records the numbers of runs and busy runners until the tracer is closed.
+fn sample_stats(stats: LiveStats, shared: &Arc<TracerShared>) {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
     let shared: Weak<TracerShared> = Arc::downgrade(shared);
     runtime.spawn(async move {
         loop {
-            let beat = pulse.sample().await;
+            let sample = stats.sample().await;
             let Some(shared) = shared.upgrade() else { return };
             if shared.queue.is_closed() {
                 return;
             }
-            let (pending, running, busy) = (beat.pending, beat.running, beat.busy);
-            shared.now(TraceEventKind::Beat { pending, running, busy });
+            let (pending, running, busy) = (sample.pending, sample.running, sample.busy);
+            shared.push_now(TraceEventKind::Stats { pending, running, busy });
             drop(shared);
-            tokio::time::sleep(BEAT).await;
+            tokio::time::sleep(STATS_INTERVAL).await;
         }
     });
 }
@@ -225,39 +240,6 @@ fn count(pulse: LiveStats, shared: &Arc<TracerShared>) {
 impl Drop for Tracer {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-/// Where marks go.
-struct Outlets {
-    book: Option<(SpanBuilder, Exporter)>,
-    chrome: Option<PerfettoWriter>,
-}
-
-impl Outlets {
-    /// Takes marks until there are no more.
-    fn work(mut self, queue: &TraceQueue) {
-        let mut marks = Vec::new();
-        while queue.take(&mut marks) {
-            self.take(&marks);
-        }
-        if let Some((mut book, exporter)) = self.book {
-            exporter.send(book.close());
-        }
-        if let Some(chrome) = self.chrome {
-            chrome.close();
-        }
-    }
-
-    fn take(&mut self, marks: &[TraceEvent]) {
-        if let Some(chrome) = &mut self.chrome {
-            marks.iter().for_each(|mark| chrome.note(mark));
-            chrome.flush();
-        }
-        if let Some((book, exporter)) = &mut self.book {
-            marks.iter().for_each(|mark| book.note(mark));
-            exporter.send(book.over());
-        }
     }
 }
 

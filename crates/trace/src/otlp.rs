@@ -1,5 +1,5 @@
-//! Sends spans to a collector, as OTLP over HTTP, from a thread of its own. A collector that is
-//! slow or away costs spans, which are counted, and nothing else.
+//! Exporter to a collector: OTLP over HTTP, in its own thread. Spans that a slow or unreachable
+//! collector does not take are dropped and counted.
 
 mod messages;
 mod target;
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use prost::Message as _;
 use reqwest::header::RETRY_AFTER;
 use reqwest::{Client, StatusCode};
+use tokio_util::sync::CancellationToken;
 
 use self::messages::{Export, Exported, Resource, ResourceSpans, Scope, ScopeSpans};
 pub(super) use self::target::Target;
@@ -21,73 +22,69 @@ use super::dropped::Losses;
 use super::ids::{SpanId, TraceId};
 use super::span::Span;
 
-/// How many spans may wait for the collector: about 30 MB.
+/// Maximum number of queued spans: about 30 MB.
 const QUEUE_CAPACITY: usize = 32_768;
 
-/// How many spans are sent at once.
+/// Maximum number of spans in a request.
 const BATCH_SIZE: usize = 1_024;
 
-/// How long a span waits for others to go with.
+/// Time in which spans are gathered for a request.
 const BATCH_DELAY: Duration = Duration::from_secs(1);
 
-/// How long a request is tried again.
+/// Time in which a request is retried.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long is waited before a second try, and before a later one at most.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LAST_PAUSE: Duration = Duration::from_secs(10);
+/// First backoff of a request; it doubles up to the maximum.
+const RETRY_DELAY: Duration = Duration::from_millis(250);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// How long the end of a job waits for its last spans.
+/// Maximum time that the end of a job waits for its last spans.
 pub(super) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Sends spans. Dropped, it sends what it has, for as long as [`SHUTDOWN_TIMEOUT`] lasts.
+/// Sends spans. Dropping it sends the queued ones within [`SHUTDOWN_TIMEOUT`].
 #[derive(Debug)]
 pub(super) struct Exporter {
     sender: Option<Sender<Vec<Span>>>,
-    /// How many spans wait.
     waiting: Arc<AtomicUsize>,
     losses: Arc<Losses>,
     thread: Option<JoinHandle<()>>,
-    goodbye: tokio_util::sync::CancellationToken,
+    shutdown: CancellationToken,
 }
 
 impl Exporter {
-    /// Begins to send.
     pub(super) fn start(target: Target, losses: &Arc<Losses>) -> io::Result<Self> {
         let (sender, receiver) = channel();
-        let goodbye = tokio_util::sync::CancellationToken::new();
+        let shutdown = CancellationToken::new();
         let waiting = Arc::<AtomicUsize>::default();
         let sending = Sending {
             target,
             waiting: Arc::clone(&waiting),
             losses: Arc::clone(losses),
-            goodbye: goodbye.clone(),
+            shutdown: shutdown.clone(),
         };
         let client = sending.client()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let work = move || sending.work(&receiver, &client, &runtime);
         let thread = std::thread::Builder::new().name("otlp".to_owned()).spawn(work)?;
         let losses = Arc::clone(losses);
-        Ok(Self { sender: Some(sender), waiting, losses, thread: Some(thread), goodbye })
+        Ok(Self { sender: Some(sender), waiting, losses, thread: Some(thread), shutdown })
     }
 
-    /// Has spans sent, as many as there is room for.
+    /// Queues spans; those that do not fit are dropped and counted.
     pub(super) fn send(&self, mut spans: Vec<Span>) {
         let room = QUEUE_CAPACITY.saturating_sub(self.waiting.load(Ordering::Relaxed));
-        let left = spans.len().saturating_sub(room);
-        if left > 0 {
+        let excess = spans.len().saturating_sub(room);
+        if excess > 0 {
             spans.truncate(room);
-            self.losses.spans(left, "the collector does not take them fast enough");
+            self.losses.spans(excess, "the collector is too slow");
         }
         if spans.is_empty() {
             return;
         }
         self.waiting.fetch_add(spans.len(), Ordering::Relaxed);
         if let Some(sender) = &self.sender {
-            // Without a thread nobody sends anything any more.
             let _ = sender.send(spans);
         }
     }
@@ -96,8 +93,7 @@ impl Exporter {
 impl Drop for Exporter {
     fn drop(&mut self) {
         drop(self.sender.take());
-        // From here on nothing is tried for longer than the farewell.
-        self.goodbye.cancel();
+        self.shutdown.cancel();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -108,14 +104,13 @@ struct Sending {
     target: Target,
     waiting: Arc<AtomicUsize>,
     losses: Arc<Losses>,
-    goodbye: tokio_util::sync::CancellationToken,
+    shutdown: CancellationToken,
 }
 
-/// What became of a request.
 enum ExportReply {
-    Taken,
-    /// Another try may help; the collector may have said after how long.
-    Later(String, Option<Duration>),
+    Accepted,
+    /// With the collector's `Retry-After`.
+    Retry(String, Option<Duration>),
     Refused(String),
 }
 
@@ -126,7 +121,7 @@ impl Sending {
             .map_err(io::Error::other)
     }
 
-    /// Sends spans until there are no more.
+    /// Sends spans until the exporter is dropped.
     fn work(
         &self,
         receiver: &Receiver<Vec<Span>>,
@@ -142,55 +137,57 @@ impl Sending {
             {
                 spans.extend(more);
             }
-            for together in spans.chunks(BATCH_SIZE) {
-                self.waiting.fetch_sub(together.len(), Ordering::Relaxed);
-                if self.goodbye.is_cancelled() {
+            for batch in spans.chunks(BATCH_SIZE) {
+                self.waiting.fetch_sub(batch.len(), Ordering::Relaxed);
+                if self.shutdown.is_cancelled() {
                     end.get_or_insert_with(|| Instant::now() + SHUTDOWN_TIMEOUT);
                 }
-                runtime.block_on(self.deliver(client, together, end));
+                runtime.block_on(self.deliver(client, batch, end));
             }
         }
     }
 
-    /// Sends spans, again if need be.
+    /// Sends a batch with retries.
     async fn deliver(&self, client: &Client, spans: &[Span], end: Option<Instant>) {
         let body = self.export(spans).encode_to_vec();
         let mut deadline = end.unwrap_or_else(|| Instant::now() + RETRY_TIMEOUT);
-        let mut pause = FIRST_PAUSE;
+        let mut delay = RETRY_DELAY;
         loop {
-            let goodbye = self.goodbye.is_cancelled();
-            let said = tokio::select! {
-                said = self.post(client, body.clone()) => said,
+            let is_shutdown = self.shutdown.is_cancelled();
+            let reply = tokio::select! {
+                reply = self.post(client, body.clone()) => reply,
                 () = tokio::time::sleep_until(deadline.into()) => {
-                    ExportReply::Refused("it does not answer".to_owned())
+                    ExportReply::Refused("no response from the collector".to_owned())
                 }
-                // What is under way is given a last moment.
-                () = self.leave(), if !goodbye => ExportReply::Refused("the job ends".to_owned()),
+                // The request in flight gets the shutdown timeout.
+                () = self.shutdown_timeout(), if !is_shutdown => {
+                    ExportReply::Refused("the job ended".to_owned())
+                }
             };
-            let (why, wait) = match said {
-                ExportReply::Taken => return,
-                ExportReply::Refused(why) => return self.losses.spans(spans.len(), &why),
-                ExportReply::Later(why, wait) => (why, wait),
+            let (reason, wait) = match reply {
+                ExportReply::Accepted => return,
+                ExportReply::Refused(reason) => return self.losses.spans(spans.len(), &reason),
+                ExportReply::Retry(reason, wait) => (reason, wait),
             };
-            if self.goodbye.is_cancelled() {
+            if self.shutdown.is_cancelled() {
                 deadline = deadline.min(Instant::now() + SHUTDOWN_TIMEOUT);
             }
-            let wait = wait.unwrap_or(pause);
-            pause = (pause * 2).min(LAST_PAUSE);
+            let wait = wait.unwrap_or(delay);
+            delay = (delay * 2).min(MAX_RETRY_DELAY);
             if Instant::now() + wait >= deadline {
-                return self.losses.spans(spans.len(), &why);
+                return self.losses.spans(spans.len(), &reason);
             }
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                // A last try at once.
-                () = self.goodbye.cancelled(), if !goodbye => {}
+                // The last attempt starts at once.
+                () = self.shutdown.cancelled(), if !is_shutdown => {}
             }
         }
     }
 
-    /// Waits for the end of the job, and then the farewell.
-    async fn leave(&self) {
-        self.goodbye.cancelled().await;
+    /// Waits for the shutdown and its timeout.
+    async fn shutdown_timeout(&self) {
+        self.shutdown.cancelled().await;
         tokio::time::sleep(SHUTDOWN_TIMEOUT).await;
     }
 
@@ -200,7 +197,7 @@ impl Sending {
         let response = match request.send().await {
             Ok(response) => response,
             Err(error) => {
-                return ExportReply::Later(format!("{url} cannot be reached: {error}"), None);
+                return ExportReply::Retry(format!("{url} is unreachable: {error}"), None);
             }
         };
         let status = response.status();
@@ -209,22 +206,22 @@ impl Sending {
         let wait = wait.map(Duration::from_secs);
         match status {
             _ if status.is_success() => {
-                let said = response.bytes().await.unwrap_or_default();
-                if let Ok(Exported { partly: Some(partly) }) = Exported::decode(said)
+                let body = response.bytes().await.unwrap_or_default();
+                if let Ok(Exported { partly: Some(partly) }) = Exported::decode(body)
                     && partly.rejected > 0
                 {
                     let rejected = usize::try_from(partly.rejected).unwrap_or_default();
                     self.losses.spans(rejected, &partly.message);
                 }
-                ExportReply::Taken
+                ExportReply::Accepted
             }
             StatusCode::TOO_MANY_REQUESTS
             | StatusCode::BAD_GATEWAY
             | StatusCode::SERVICE_UNAVAILABLE
             | StatusCode::GATEWAY_TIMEOUT => {
-                ExportReply::Later(format!("{url} says {status}"), wait)
+                ExportReply::Retry(format!("{url} responded with {status}"), wait)
             }
-            _ => ExportReply::Refused(format!("{url} says {status}")),
+            _ => ExportReply::Refused(format!("{url} responded with {status}")),
         }
     }
 

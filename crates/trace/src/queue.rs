@@ -1,5 +1,5 @@
-//! Marks on their way to the thread that traces. It takes many at once: to wake it for every one
-//! would cost more than the mark.
+//! Bounded queue to the trace thread, which takes many events at once: waking it for each event
+//! would cost more than the event.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -7,42 +7,40 @@ use std::time::Duration;
 use super::event::TraceEvent;
 use parking_lot::{Condvar, Mutex};
 
-/// How many marks may wait for the thread. No task is begun to be traced once half are there, so
-/// that those that were have the other half.
+/// Maximum number of queued events. Above half no further task is traced, so that traced ones have
+/// the other half.
 pub(super) const QUEUE_CAPACITY: usize = 65_536;
 
-/// How long marks may wait, so that many are taken at once.
+/// Time in which events are gathered.
 const BATCH_DELAY: Duration = Duration::from_millis(200);
 
-/// From how many on they do not wait any longer.
+/// Number of events that are taken at once without further delay.
 const BATCH_SIZE: usize = QUEUE_CAPACITY / 8;
 
-/// Marks that wait.
 #[derive(Debug, Default)]
 pub(super) struct TraceQueue {
     inner: Mutex<QueueInner>,
     wake: Condvar,
-    /// How many marks there are, with those that the thread has taken and is at.
+    /// Number of queued events, with those that the thread has taken and not processed.
     waiting: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct QueueInner {
-    marks: Vec<TraceEvent>,
+    events: Vec<TraceEvent>,
     is_closed: bool,
 }
 
 impl TraceQueue {
-    /// Tells whether there is room for more tasks.
+    /// Returns whether more tasks can be traced.
     pub(super) fn has_room(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) < QUEUE_CAPACITY / 2
     }
 
-    /// Puts marks behind the others, if there is room for them; returns how many were left out.
-    pub(super) fn push(&self, marks: Vec<TraceEvent>) -> usize {
-        let count = marks.len();
+    /// Appends events if all fit; returns the number of dropped events.
+    pub(super) fn push(&self, events: Vec<TraceEvent>) -> usize {
+        let count = events.len();
         let mut inner = self.inner.lock();
-        // Nobody traces any more.
         if inner.is_closed {
             return 0;
         }
@@ -50,9 +48,9 @@ impl TraceQueue {
             self.waiting.fetch_sub(count, Ordering::Relaxed);
             return count;
         }
-        let before = inner.marks.len();
-        inner.marks.extend(marks);
-        let after = inner.marks.len();
+        let before = inner.events.len();
+        inner.events.extend(events);
+        let after = inner.events.len();
         drop(inner);
         if (before == 0 && after > 0) || (before < BATCH_SIZE && after >= BATCH_SIZE) {
             self.wake.notify_one();
@@ -60,23 +58,21 @@ impl TraceQueue {
         0
     }
 
-    /// Waits for marks and takes all in place of those that were taken last. False: there are no
-    /// more.
-    pub(super) fn take(&self, marks: &mut Vec<TraceEvent>) -> bool {
-        self.waiting.fetch_sub(marks.len(), Ordering::Relaxed);
-        marks.clear();
-        marks.shrink_to(BATCH_SIZE);
-        let idle = |inner: &mut QueueInner| inner.marks.is_empty() && !inner.is_closed;
+    /// Waits for events and replaces the processed ones. `false`: closed and empty.
+    pub(super) fn take(&self, events: &mut Vec<TraceEvent>) -> bool {
+        self.waiting.fetch_sub(events.len(), Ordering::Relaxed);
+        events.clear();
+        events.shrink_to(BATCH_SIZE);
+        let idle = |inner: &mut QueueInner| inner.events.is_empty() && !inner.is_closed;
         let mut inner = self.inner.lock();
         self.wake.wait_while(&mut inner, idle);
-        // More is sure to come.
-        let few = |inner: &mut QueueInner| inner.marks.len() < BATCH_SIZE && !inner.is_closed;
+        let few = |inner: &mut QueueInner| inner.events.len() < BATCH_SIZE && !inner.is_closed;
         self.wake.wait_while_for(&mut inner, few, BATCH_DELAY);
-        std::mem::swap(&mut inner.marks, marks);
-        !marks.is_empty()
+        std::mem::swap(&mut inner.events, events);
+        !events.is_empty()
     }
 
-    /// Lets nothing more in; tells whether that is new.
+    /// Closes the queue; returns whether it was open.
     pub(super) fn close(&self) -> bool {
         let was_closed = std::mem::replace(&mut self.inner.lock().is_closed, true);
         self.wake.notify_all();

@@ -1,8 +1,7 @@
-//! Which tasks are traced: those that the sample draws, and no more at once than tracing may cost.
-//! A task is traced whole or not at all.
+//! Sampling: chooses the tasks that are traced, by `trace.sample` and a rate limit. All spans of a
+//! task are traced, or none.
 //!
-//! This is asked by whoever saw something, and must be quick: what belongs to a task that is not
-//! traced is gone after a look into a table.
+//! Runs in the observer's thread: an event of an untraced task costs one table lookup.
 
 use std::collections::BTreeMap;
 
@@ -16,19 +15,22 @@ use super::event::{TraceEvent, TraceEventKind, nanos};
 use super::ids::{SpanId, SpanNamer, TraceId};
 use super::span::Nanos;
 
-/// How many tasks a second are traced in the long run. Rollouts take seconds: only work that does
-/// nothing comes faster than this, and then looking must not cost more than the work.
+/// Tasks a second that are traced in the long run. Rollouts take seconds; for faster tasks tracing
+/// would cost more than the work.
 const TASKS_PER_SECOND: u64 = 1_000;
 
-/// How many tasks may come at once beyond that.
+/// Capacity of the token bucket in tasks.
 const BURST: u64 = 500;
 
-/// How many batches are remembered.
-const BATCHES: usize = 10_000;
+/// One task in the token bucket.
+const TOKEN: u64 = 1_000_000;
 
-/// What was decided about a task.
+/// Maximum number of open batches.
+const MAX_BATCHES: usize = 10_000;
+
+/// Decision about a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Fate {
+enum Decision {
     #[default]
     Undecided,
     Traced,
@@ -39,24 +41,23 @@ enum Fate {
 struct BatchSampling {
     name: BatchId,
     seed: u64,
-    fates: Vec<Fate>,
+    tasks: Vec<Decision>,
 }
 
-/// Decides which tasks are traced.
 #[derive(Debug)]
 pub(super) struct TraceSampler {
     names: SpanNamer,
     sample: f64,
     is_bounded: bool,
     batches: BTreeMap<BatchKey, BatchSampling>,
-    /// The attempts of traced tasks that are under way.
+    /// Open attempts of traced tasks.
     attempts: FxHashMap<AttemptId, (BatchKey, TaskId)>,
-    /// Their calls that are under way. A call may outlive its attempt by a little.
+    /// Open calls of traced tasks. A call may end after its attempt.
     calls: FxHashSet<u64>,
-    /// Tasks that may be taken now, in millionths.
-    purse: u64,
-    filled: Nanos,
-    /// Tasks that were ignored because there were too many.
+    /// Token bucket, in millionths of a task.
+    tokens: u64,
+    refilled: Nanos,
+    /// Tasks above the rate limit since the last look.
     pub(super) ignored: u64,
 }
 
@@ -69,29 +70,28 @@ impl TraceSampler {
             batches: BTreeMap::new(),
             attempts: FxHashMap::default(),
             calls: FxHashSet::default(),
-            purse: BURST * 1_000_000,
-            filled: 0,
+            tokens: BURST * TOKEN,
+            refilled: 0,
             ignored: 0,
         }
     }
 
-    /// Returns one that traces every task: time is no matter.
+    /// Returns a sampler without rate limit.
     #[cfg(test)]
     pub(super) fn unbounded(names: SpanNamer) -> Self {
         Self { is_bounded: false, ..Self::new(names, 1.0) }
     }
 
-    /// Puts aside what belongs to traced tasks. `has_room`: whether more of them can be taken.
-    pub(super) fn keep(&mut self, seen: &[RunEvent], has_room: bool, kept: &mut Vec<TraceEvent>) {
-        for RunEvent { at, what } in seen {
+    /// Copies the events of traced tasks. `has_room`: whether further tasks can be traced.
+    pub(super) fn keep(&mut self, events: &[RunEvent], has_room: bool, kept: &mut Vec<TraceEvent>) {
+        for RunEvent { at, what } in events {
             if self.wants(*at, what, has_room) {
-                let at = nanos(*at);
-                kept.extend(TraceEventKind::of(what).map(|fact| TraceEvent { at, fact }));
+                kept.push(TraceEvent { at: nanos(*at), kind: TraceEventKind::of_run(what) });
             }
         }
     }
 
-    /// Returns the trace and the span of a call of a traced task.
+    /// Returns the ids of a call. `None`: its task is not traced.
     pub(super) fn call(
         &self,
         attempt: AttemptId,
@@ -104,18 +104,18 @@ impl TraceSampler {
         Some((trace, self.names.call(attempt, run, call)))
     }
 
-    fn wants(&mut self, at: std::time::SystemTime, what: &RunEventKind, has_room: bool) -> bool {
-        match what {
+    fn wants(&mut self, at: std::time::SystemTime, event: &RunEventKind, has_room: bool) -> bool {
+        match event {
             RunEventKind::BatchBegan { batch, key, first, tasks, .. } => {
-                if self.batches.len() >= BATCHES {
+                if self.batches.len() >= MAX_BATCHES {
                     self.batches.pop_first();
                 }
                 let seed = self.names.seed(batch);
                 let entry = self.batches.entry(*key);
-                let fresh = || BatchSampling { name: batch.clone(), seed, fates: Vec::new() };
-                let fates = &mut entry.or_insert_with(fresh).fates;
-                let tasks = first.0 as usize + tasks.len();
-                fates.resize(tasks.max(fates.len()), Fate::Undecided);
+                let fresh = || BatchSampling { name: batch.clone(), seed, tasks: Vec::new() };
+                let decisions = &mut entry.or_insert_with(fresh).tasks;
+                let count = (first.0 as usize + tasks.len()).max(decisions.len());
+                decisions.resize(count, Decision::Undecided);
                 true
             }
             RunEventKind::BatchStateChanged { key, state } => {
@@ -138,8 +138,8 @@ impl TraceSampler {
             RunEventKind::RunEnded { key, task, .. }
             | RunEventKind::TaskEnded { key, task, .. } => {
                 let batch = self.batches.get(key);
-                let fate = batch.and_then(|batch| batch.fates.get(task.0 as usize));
-                fate == Some(&Fate::Traced)
+                let decision = batch.and_then(|batch| batch.tasks.get(task.0 as usize));
+                decision == Some(&Decision::Traced)
             }
             RunEventKind::RunRetried { .. }
             | RunEventKind::PayloadDropped { .. }
@@ -164,41 +164,38 @@ impl TraceSampler {
         has_room: bool,
     ) -> bool {
         let Some(batch) = self.batches.get_mut(&key) else { return false };
-        let place = task.0 as usize;
-        if place >= batch.fates.len() {
-            batch.fates.resize(place + 1, Fate::Undecided);
+        let index = task.0 as usize;
+        if index >= batch.tasks.len() {
+            batch.tasks.resize(index + 1, Decision::Undecided);
         }
-        if batch.fates[place] == Fate::Undecided {
-            let is_drawn = self.sample >= 1.0 || {
-                let mut rng = ChaCha8Rng::seed_from_u64(batch.seed);
-                rng.set_stream(task.0.into());
-                rng.random::<f64>() < self.sample
-            };
-            let is_taken = is_drawn && has_room && (!self.is_bounded || self.pay(at()));
-            self.ignored += u64::from(is_drawn && !is_taken);
-            let fate = if is_taken { Fate::Traced } else { Fate::Ignored };
-            if let Some(batch) = self.batches.get_mut(&key) {
-                batch.fates[place] = fate;
-            }
-            return is_taken;
+        if batch.tasks[index] != Decision::Undecided {
+            return batch.tasks[index] == Decision::Traced;
         }
-        batch.fates[place] == Fate::Traced
+        let is_drawn = self.sample >= 1.0 || {
+            let mut rng = ChaCha8Rng::seed_from_u64(batch.seed);
+            rng.set_stream(task.0.into());
+            rng.random::<f64>() < self.sample
+        };
+        let is_traced = is_drawn && has_room && (!self.is_bounded || self.take_token(at()));
+        self.ignored += u64::from(is_drawn && !is_traced);
+        if let Some(batch) = self.batches.get_mut(&key) {
+            batch.tasks[index] = if is_traced { Decision::Traced } else { Decision::Ignored };
+        }
+        is_traced
     }
 
-    /// Takes one task's worth out of the purse, if there is as much in it.
-    fn pay(&mut self, now: Nanos) -> bool {
-        const TASK: u64 = 1_000_000;
-        let micros = now.saturating_sub(self.filled) / 1_000;
-        // What is in it never grows beyond a burst, so that a long pause adds no more than that.
-        let gain = micros.min(BURST * 1_000_000).saturating_mul(TASKS_PER_SECOND);
+    /// Token bucket: takes one token if available.
+    fn take_token(&mut self, now: Nanos) -> bool {
+        let micros = now.saturating_sub(self.refilled) / 1_000;
+        let gain = micros.min(BURST * TOKEN).saturating_mul(TASKS_PER_SECOND);
         if gain > 0 {
-            self.filled = now;
-            self.purse = self.purse.saturating_add(gain).min(BURST * TASK);
+            self.refilled = now;
+            self.tokens = self.tokens.saturating_add(gain).min(BURST * TOKEN);
         }
-        let is_enough = self.purse >= TASK;
-        if is_enough {
-            self.purse -= TASK;
+        let is_available = self.tokens >= TOKEN;
+        if is_available {
+            self.tokens -= TOKEN;
         }
-        is_enough
+        is_available
     }
 }

@@ -1,4 +1,4 @@
-//! A span: something that was done, from when to when, inside of what.
+//! Spans, as both exporters take them.
 
 use std::sync::Arc;
 
@@ -7,75 +7,126 @@ use super::ids::{SpanId, TraceId};
 /// Nanoseconds since 1970.
 pub(super) type Nanos = u64;
 
-/// Something that was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SpanKind {
+    Step,
+    Eval,
+    Sync,
+    Batch,
+    Task,
+    /// A run over all its attempts.
+    Run,
+    /// All runs of an attempt; only in the trace file.
+    Slice,
+    /// One run in one attempt.
+    Attempt,
+    Call,
+}
+
+impl SpanKind {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Step => "step",
+            Self::Eval => "eval",
+            Self::Sync => "sync",
+            Self::Batch => "batch",
+            Self::Task => "task",
+            Self::Run => "run",
+            Self::Slice => "slice",
+            Self::Attempt => "attempt",
+            Self::Call => "call",
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Span {
+    pub(super) kind: SpanKind,
     pub(super) trace: TraceId,
     pub(super) id: SpanId,
     pub(super) parent: Option<SpanId>,
-    /// What it belongs to in another trace.
+    /// Related span of another trace.
     pub(super) link: Option<(TraceId, SpanId)>,
-    pub(super) name: &'static str,
-    /// Whether it is a request to another program.
-    pub(super) is_request: bool,
     pub(super) begin: Nanos,
     pub(super) end: Nanos,
     pub(super) status: SpanStatus,
     pub(super) attributes: Vec<(&'static str, AttributeValue)>,
-    /// Moments in between.
-    pub(super) moments: Vec<(Nanos, &'static str)>,
+    pub(super) events: Vec<(Nanos, &'static str)>,
 }
 
-/// How it went.
+impl Span {
+    pub(super) fn new(
+        kind: SpanKind,
+        (trace, id, parent): (TraceId, SpanId, Option<SpanId>),
+        begin: Nanos,
+        attributes: Vec<(&'static str, AttributeValue)>,
+    ) -> Self {
+        Self {
+            kind,
+            trace,
+            id,
+            parent,
+            link: None,
+            begin,
+            end: begin,
+            status: SpanStatus::Unset,
+            attributes,
+            events: Vec::new(),
+        }
+    }
+
+    pub(super) fn push(&mut self, name: &'static str, value: impl Into<AttributeValue>) {
+        self.attributes.push((name, value.into()));
+    }
+
+    /// Adds an attribute if its value is known.
+    pub(super) fn push_known(
+        &mut self,
+        name: &'static str,
+        value: Option<impl Into<AttributeValue>>,
+    ) {
+        if let Some(value) = value {
+            self.push(name, value);
+        }
+    }
+
+    /// Marks a span that had not ended when the job did.
+    pub(super) fn set_unfinished(&mut self) {
+        self.push("rollway.outcome", "unfinished");
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum SpanStatus {
-    /// Nobody can say: given up, or not ended yet.
-    Open,
-    Well,
-    /// Badly, and what happened.
-    Badly(Arc<str>),
+    /// Cancelled or not ended.
+    Unset,
+    Ok,
+    Error(Arc<str>),
 }
 
-/// The value of an attribute.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum AttributeValue {
     Text(Arc<str>),
-    Whole(i64),
-    Number(f64),
+    Integer(i64),
+    Float(f64),
 }
 
-impl From<&str> for AttributeValue {
-    fn from(text: &str) -> Self {
-        Self::Text(text.into())
-    }
+macro_rules! attribute_from {
+    ($($from:ty: $value:ident => $attribute:expr,)*) => {
+        $(impl From<$from> for AttributeValue {
+            fn from($value: $from) -> Self {
+                $attribute
+            }
+        })*
+    };
 }
 
-impl From<String> for AttributeValue {
-    fn from(text: String) -> Self {
-        Self::Text(text.into())
-    }
-}
-
-impl From<&Arc<str>> for AttributeValue {
-    fn from(text: &Arc<str>) -> Self {
-        Self::Text(Arc::clone(text))
-    }
-}
-
-impl From<u64> for AttributeValue {
-    fn from(number: u64) -> Self {
-        Self::Whole(i64::try_from(number).unwrap_or(i64::MAX))
-    }
-}
-
-impl From<u32> for AttributeValue {
-    fn from(number: u32) -> Self {
-        Self::Whole(i64::from(number))
-    }
-}
-
-impl From<f64> for AttributeValue {
-    fn from(number: f64) -> Self {
-        Self::Number(number)
-    }
+attribute_from! {
+    &str: text => Self::Text(text.into()),
+    String: text => Self::Text(text.into()),
+    &Arc<str>: text => Self::Text(Arc::clone(text)),
+    u16: number => Self::Integer(number.into()),
+    u32: number => Self::Integer(number.into()),
+    u64: number => Self::Integer(i64::try_from(number).unwrap_or(i64::MAX)),
+    f64: number => Self::Float(number),
 }

@@ -1,10 +1,10 @@
-//! One run of the made-up job in detail.
+//! One run of the simulated job in detail.
 
 use rollway_telemetry::view::{AttemptDetail, CallDetail, ExperienceDetail, RunDetail, RunState};
 use serde_json::json;
 
-use crate::scene::World;
-use crate::work::{FAILURES, chance, fate};
+use crate::demo::World;
+use crate::runs::{FAILURES, chance, plan};
 
 const QUESTION: &str = "A train leaves at 9:40 and arrives at 13:25. It stops for 18 minutes in \
                         all. For how many minutes does it move?";
@@ -20,8 +20,8 @@ const ANSWER: &str = "That is 225 minutes between leaving and arriving. The trai
 pub(crate) fn of(world: &World, index: usize, now: f64) -> RunDetail {
     let run = world.describe(index, now);
     let began = world.began[index];
-    let step = world.lots[world.lot_of(index)].step;
-    let fate = fate(index, step);
+    let step = world.batches[world.batch_of(index)].step;
+    let plan = plan(index, step);
     let mut attempts = Vec::new();
     let mut at = began;
     for number in 0..run.attempts.max(1) {
@@ -30,7 +30,7 @@ pub(crate) fn of(world: &World, index: usize, now: f64) -> RunDetail {
             break;
         }
         let runs_on = is_last && run.state == RunState::Running;
-        let long = fate.seconds * (0.6 + 0.4 * chance(index as u64, u64::from(number)));
+        let long = plan.seconds * (0.6 + 0.4 * chance(index as u64, u64::from(number)));
         let outcome = match (is_last, run.state) {
             (false, _) => "failed",
             (true, RunState::Running) => "running",
@@ -48,13 +48,13 @@ pub(crate) fn of(world: &World, index: usize, now: f64) -> RunDetail {
             began: Some(at + 0.12),
             ended,
             outcome: outcome.to_owned(),
-            message: (outcome == "failed").then(|| FAILURES[fate.failure.min(3)].1.to_owned()),
+            message: (outcome == "failed").then(|| FAILURES[plan.failure.min(3)].1.to_owned()),
             calls: calls(index, at, long, runs_on, step),
         });
         at += long + 0.8;
     }
     let experiences = match run.state {
-        RunState::Succeeded => vec![experience(index, fate.reward, step)],
+        RunState::Succeeded => vec![experience(index, plan.reward, step)],
         _ => Vec::new(),
     };
     RunDetail { run, attempts, experiences, experiences_message: None }

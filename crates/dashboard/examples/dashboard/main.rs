@@ -1,18 +1,17 @@
-//! Serves the dashboard of a made-up job, to look at the pages without one: for screenshots, tests
-//! and measurements.
+//! Serves the dashboard of a simulated job, for screenshots, tests and measurements.
 //!
 //! ```text
 //! cargo run -p rollway-dashboard --example dashboard -- [--tasks 100000] [--rate 1000]
 //!     [--listen 127.0.0.1:0] [--token …] [--state running|finished|failed|empty] [--still]
 //! ```
 //!
-//! The same arguments make the same job. With `--rate` that many things happen in it every second;
-//! with `--still` its clock stands still. Prints the address, and ends with its standard input.
+//! The same arguments give the same job. `--rate` is the number of events per second; `--still`
+//! stops its clock. Prints the address, and ends with its standard input.
 
+mod demo;
 mod detail;
 mod numbers;
-mod scene;
-mod work;
+mod runs;
 
 use std::io::{self, Read as _, Write as _};
 use std::sync::Arc;
@@ -20,9 +19,8 @@ use std::sync::Arc;
 use rollway_base::Secret;
 use rollway_dashboard::{Dashboard, DashboardOptions};
 
-use self::scene::Demo;
+use self::demo::Demo;
 
-/// What is to be shown.
 #[derive(Clone, Debug)]
 struct Args {
     tasks: u32,
@@ -42,17 +40,17 @@ fn args() -> Args {
         state: "running".to_owned(),
         still: false,
     };
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        let mut value = || words.next().expect("this option has a value");
-        match word.as_str() {
+    let mut given = std::env::args().skip(1);
+    while let Some(option) = given.next() {
+        let mut value = || given.next().expect("this option has a value");
+        match option.as_str() {
             "--tasks" => args.tasks = value().parse().expect("a number of tasks"),
             "--rate" => args.rate = value().parse().expect("a number of events"),
             "--listen" => args.listen = value(),
             "--token" => args.token = Some(value()),
             "--state" => args.state = value(),
             "--still" => args.still = true,
-            other => panic!("no such option: {other}"),
+            other => panic!("unknown option: {other}"),
         }
     }
     args
@@ -69,13 +67,13 @@ async fn main() {
     let options = DashboardOptions {
         listen: args.listen,
         token: args.token.map(|token| Secret::new(token).expect("the token has letters")),
-        scene: demo,
+        view: demo,
         metrics: None,
     };
     let dashboard = Dashboard::open(options).await.expect("the address is free");
     let mut out = io::stdout();
-    writeln!(out, "{}", dashboard.address()).expect("somebody reads");
-    out.flush().expect("somebody reads");
+    writeln!(out, "{}", dashboard.address()).expect("stdout is open");
+    out.flush().expect("stdout is open");
     let ended = tokio::task::spawn_blocking(|| io::stdin().read_to_end(&mut Vec::new()));
     let _ = ended.await;
 }

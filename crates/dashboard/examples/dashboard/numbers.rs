@@ -1,4 +1,4 @@
-//! What the pages of the made-up job add up to.
+//! Aggregates of the simulated job.
 
 use std::collections::BTreeMap;
 
@@ -8,31 +8,32 @@ use rollway_telemetry::view::{
     TimelineSpan, WasteReport,
 };
 
-use crate::scene::{Demo, RUNNERS, World};
-use crate::work::{FAILURES, PACE, chance, fate, skill};
+use crate::demo::{Demo, RUNNERS, World};
+use crate::runs::{FAILURES, PACE, chance, plan, skill};
 
 /// Seconds of the curves.
 const SECONDS: u64 = 600;
 
-const LATE: f64 = 1200.0;
+/// Seconds after which a run is stuck.
+const STUCK_AFTER: f64 = 1200.0;
 
 pub(crate) fn overview(demo: &Demo, world: &World) -> Overview {
     let now = demo.now();
     let mut runs = RunCounts { submitted: world.states.len() as u64, ..RunCounts::default() };
     let (mut good, mut tasks) = (0, TaskCounts::default());
-    for lot in &world.lots {
-        good += lot.runs.succeeded;
-        runs.pending += lot.runs.pending;
-        runs.running += lot.runs.running;
-        let lost = lot.runs.failed;
+    for batch in &world.batches {
+        good += batch.runs.succeeded;
+        runs.pending += batch.runs.pending;
+        runs.running += batch.runs.running;
+        let lost = batch.runs.failed;
         for (at, (kind, _)) in FAILURES.iter().enumerate() {
             let share = [0.52, 0.28, 0.14, 0.06][at];
             *runs.failed.entry((*kind).to_owned()).or_default() += (lost as f64 * share) as u64;
         }
-        let reason = if lot.aborted { "batch_aborted" } else { "not_needed" };
-        *runs.cancelled.entry(reason.to_owned()).or_default() += lot.runs.cancelled;
-        tasks.submitted += u64::from(lot.tasks);
-        tasks.finished += if lot.is_over() { u64::from(lot.tasks) - lost / 4 } else { 0 };
+        let reason = if batch.aborted { "batch_aborted" } else { "not_needed" };
+        *runs.cancelled.entry(reason.to_owned()).or_default() += batch.runs.cancelled;
+        tasks.submitted += u64::from(batch.tasks);
+        tasks.finished += if batch.is_over() { u64::from(batch.tasks) - lost / 4 } else { 0 };
     }
     runs.succeeded = good;
     runs.failed.retain(|_, number| *number > 0);
@@ -48,7 +49,7 @@ pub(crate) fn overview(demo: &Demo, world: &World) -> Overview {
             retried: counts(&[("workflow_error", good / 61), ("runner_lost", good / 240)]),
             seconds_useful: good as f64 * 9.1,
             seconds_lost: [("failed", 0.21), ("cancelled", 0.33), ("retried", 0.12)]
-                .map(|(why, share)| (why.to_owned(), good as f64 * share))
+                .map(|(reason, share)| (reason.to_owned(), good as f64 * share))
                 .into(),
             experiences_dropped: counts(&[("same_reward", good / 9), ("too_long", good / 310)]),
         },
@@ -109,13 +110,13 @@ fn beats(now: f64, world: &World, runs: &RunCounts) -> Vec<StatsSample> {
 }
 
 fn rewards(world: &World) -> Vec<RewardPoint> {
-    let over = world.lots.iter().filter(|lot| lot.kind == "train" && lot.is_over());
-    over.map(|lot| {
-        let mean = lot.rewards / (lot.runs.succeeded.max(1)) as f64;
-        let spread = 0.10 + 0.05 * chance(u64::from(lot.step), 9);
+    let over = world.batches.iter().filter(|batch| batch.kind == "train" && batch.is_over());
+    over.map(|batch| {
+        let mean = batch.rewards / (batch.runs.succeeded.max(1)) as f64;
+        let spread = 0.10 + 0.05 * chance(u64::from(batch.step), 9);
         RewardPoint {
-            step: u64::from(lot.step),
-            at: lot.began + 1.2 * PACE,
+            step: u64::from(batch.step),
+            at: batch.began + 1.2 * PACE,
             mean: Some(mean),
             min: Some((mean - spread).max(0.0)),
             max: Some((mean + spread).min(1.0)),
@@ -125,16 +126,16 @@ fn rewards(world: &World) -> Vec<RewardPoint> {
 }
 
 fn evals(world: &World) -> Vec<EvalPoint> {
-    let over = world.lots.iter().filter(|lot| lot.kind == "eval" && lot.is_over());
-    over.flat_map(|lot| {
+    let over = world.batches.iter().filter(|batch| batch.kind == "eval" && batch.is_over());
+    over.flat_map(|batch| {
         let point = |set: &str, score: f64| EvalPoint {
-            step: u64::from(lot.step),
-            at: lot.began + PACE,
+            step: u64::from(batch.step),
+            at: batch.began + PACE,
             set: set.to_owned(),
             score: Some(score),
         };
-        let hard = skill(lot.step).powi(2) * 0.8 + 0.02 * chance(u64::from(lot.step), 11);
-        [point("held_out", lot.rewards / lot.runs.succeeded.max(1) as f64), point("hard", hard)]
+        let hard = skill(batch.step).powi(2) * 0.8 + 0.02 * chance(u64::from(batch.step), 11);
+        [point("held_out", batch.rewards / batch.runs.succeeded.max(1) as f64), point("hard", hard)]
     })
     .collect()
 }
@@ -154,15 +155,15 @@ pub(crate) fn timeline(demo: &Demo, world: &World) -> Timeline {
     let mut lanes: Vec<TimelineLane> = ["steps", "evals", "syncs", "training"]
         .map(|name| TimelineLane { name: name.to_owned(), spans: Vec::new() })
         .into();
-    for lot in &world.lots {
-        let has_begun = lot.runs.running + lot.runs.succeeded > 0;
+    for batch in &world.batches {
+        let has_begun = batch.runs.running + batch.runs.succeeded > 0;
         if !has_begun {
             continue;
         }
-        let over = lot.is_over();
-        let long = PACE * (1.15 + 0.3 * chance(u64::from(lot.step), 20));
-        let end = over.then_some((lot.began + long).min(now - 1.0));
-        let state = match (lot.aborted, over) {
+        let over = batch.is_over();
+        let long = PACE * (1.15 + 0.3 * chance(u64::from(batch.step), 20));
+        let end = over.then_some((batch.began + long).min(now - 1.0));
+        let state = match (batch.aborted, over) {
             (true, _) => "cut",
             (false, true) => "done",
             (false, false) => "running",
@@ -171,30 +172,30 @@ pub(crate) fn timeline(demo: &Demo, world: &World) -> Timeline {
             TimelineSpan {
                 id: name.clone(),
                 name,
-                step: u64::from(lot.step),
+                step: u64::from(batch.step),
                 begin,
                 end,
                 state: state.to_owned(),
                 detail,
             }
         };
-        let runs = lot.runs;
-        let detail = format!("{} tasks, {} runs failed", lot.tasks, runs.failed);
-        if lot.kind == "eval" {
-            let name = format!("eval {} held_out", lot.step);
-            lanes[1].spans.push(span(name, lot.began, end, state, detail));
+        let runs = batch.runs;
+        let detail = format!("{} tasks, {} runs failed", batch.tasks, runs.failed);
+        if batch.kind == "eval" {
+            let name = format!("eval {} held_out", batch.step);
+            lanes[1].spans.push(span(name, batch.began, end, state, detail));
             continue;
         }
-        lanes[0].spans.push(span(format!("step {}", lot.step), lot.began, end, state, detail));
+        lanes[0].spans.push(span(format!("step {}", batch.step), batch.began, end, state, detail));
         let Some(end) = end else { continue };
-        let detail = format!("version {}", lot.step);
+        let detail = format!("version {}", batch.step);
         let train = (end + 1.0, end + 1.0 + 0.62 * PACE);
         if train.1 < now {
-            let name = format!("train {}", lot.step);
-            let loss = format!("loss {:.4}", 0.4 * (-f64::from(lot.step) / 90.0).exp());
+            let name = format!("train {}", batch.step);
+            let loss = format!("loss {:.4}", 0.4 * (-f64::from(batch.step) / 90.0).exp());
             lanes[3].spans.push(span(name, train.0, Some(train.1), "done", loss));
             let sync = (train.1 + 0.4, train.1 + 3.1);
-            let name = format!("sync {}", lot.step);
+            let name = format!("sync {}", batch.step);
             lanes[2].spans.push(span(name, sync.0, Some(sync.1), "done", detail));
         }
     }
@@ -203,31 +204,33 @@ pub(crate) fn timeline(demo: &Demo, world: &World) -> Timeline {
 
 pub(crate) fn batches(demo: &Demo, world: &World) -> Vec<BatchRow> {
     let now = demo.now();
-    let seen = world.lots.iter().filter(|lot| lot.runs.running + lot.runs.succeeded > 0);
-    let ahead = world.lots.iter().filter(|lot| lot.runs.running + lot.runs.succeeded == 0).take(2);
+    let seen = world.batches.iter().filter(|batch| batch.runs.running + batch.runs.succeeded > 0);
+    let pending =
+        world.batches.iter().filter(|batch| batch.runs.running + batch.runs.succeeded == 0).take(2);
     let mut all: Vec<BatchRow> = seen
-        .chain(ahead)
-        .map(|lot| {
-            let over = lot.is_over();
-            let begun = lot.runs.running + lot.runs.succeeded > 0;
+        .chain(pending)
+        .map(|batch| {
+            let over = batch.is_over();
+            let begun = batch.runs.running + batch.runs.succeeded > 0;
             BatchRow {
-                batch: lot.name.clone(),
-                kind: lot.kind.to_owned(),
-                state: match (lot.aborted, over, begun) {
+                batch: batch.name.clone(),
+                kind: batch.kind.to_owned(),
+                state: match (batch.aborted, over, begun) {
                     (true, ..) => "aborted",
                     (_, true, _) => "finalized",
                     (_, _, true) => "running",
                     _ => "pending",
                 }
                 .to_owned(),
-                began: lot.began.min(now),
-                ended: over.then_some((lot.began + 1.3 * PACE).min(now)),
-                tasks: u64::from(lot.tasks),
-                runs: lot.runs,
-                reward: (lot.runs.succeeded > 0).then(|| lot.rewards / lot.runs.succeeded as f64),
+                began: batch.began.min(now),
+                ended: over.then_some((batch.began + 1.3 * PACE).min(now)),
+                tasks: u64::from(batch.tasks),
+                runs: batch.runs,
+                reward: (batch.runs.succeeded > 0)
+                    .then(|| batch.rewards / batch.runs.succeeded as f64),
                 waiting_for: match (over, begun) {
                     (true, _) => None,
-                    (_, true) => Some(format!("{} runs", lot.runs.running + lot.runs.pending)),
+                    (_, true) => Some(format!("{} runs", batch.runs.running + batch.runs.pending)),
                     _ => Some("the batch before it".to_owned()),
                 },
             }
@@ -264,7 +267,7 @@ pub(crate) fn runners(demo: &Demo, world: &World) -> Vec<RunnerRow> {
             };
             let run = world.describe(index, now);
             let age = now - world.began[index];
-            let stuck = age > LATE;
+            let stuck = age > STUCK_AFTER;
             let draw = chance(index as u64, 30);
             let stage = if stuck { 0 } else { (draw * 5.0) as usize };
             RunnerRow {
@@ -283,7 +286,7 @@ pub(crate) fn runners(demo: &Demo, world: &World) -> Vec<RunnerRow> {
                 server: Some(format!("http://node-{}:8000", number % 2 + 1)),
                 calls: 1 + (draw * 6.0) as u64,
                 last_heartbeat: Some(now - 5.0 * chance(number as u64, 31)),
-                message: stuck.then(|| "no progress for longer than is usual".to_owned()),
+                message: stuck.then(|| "much longer than the typical duration".to_owned()),
                 stuck,
                 ..RunnerRow::default()
             }
@@ -296,16 +299,16 @@ pub(crate) fn runners(demo: &Demo, world: &World) -> Vec<RunnerRow> {
 pub(crate) fn bias(world: &World) -> BiasReport {
     let names = ["dispatched", "trained", "failed", "cancelled"];
     let mut values: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
-    // A tenth of them tell as much.
+    // A tenth is enough.
     for index in (0..world.next).step_by(10) {
-        let fate = fate(index, 50);
+        let plan = plan(index, 50);
         let group = match world.states[index] {
             RunState::Succeeded => "trained",
             RunState::Failed => "failed",
             RunState::Cancelled => "cancelled",
             _ => continue,
         };
-        for (field, value) in [("tokens", fate.tokens as f64), ("seconds", fate.seconds)] {
+        for (field, value) in [("tokens", plan.tokens as f64), ("seconds", plan.seconds)] {
             values.entry((field, "dispatched")).or_default().push(value);
             values.entry((field, group)).or_default().push(value);
         }

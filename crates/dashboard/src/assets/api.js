@@ -1,31 +1,31 @@
-// Talks to the job: questions with ETags, the stream of changes, and actions.
+// HTTP client: queries with ETags, the event stream, and actions.
 
 const kept = new Map();
 const KEEP = 32;
 
-/** Why a question was not answered. `status` 0: nobody was there. */
-export class Refused extends Error {
+/** Error of a request. `status` 0: no response. */
+export class RequestError extends Error {
   constructor(status, message) {
     super(message);
     this.status = status;
   }
 }
 
-/** Asks. What has not changed since it was asked last is not sent again, and is the same object. */
+/** Runs a query. An unchanged result is not sent again and is the same object. */
 export async function ask(path, signal) {
   const known = kept.get(path);
   const headers = known ? { "If-None-Match": known.tag } : {};
-  let answer;
+  let response;
   try {
-    answer = await fetch(`/api/${path}`, { headers, signal, credentials: "same-origin" });
+    response = await fetch(`/api/${path}`, { headers, signal, credentials: "same-origin" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused(0, "The job does not answer.");
+    throw new RequestError(0, "The job does not respond.");
   }
-  if (answer.status === 304 && known) return known.value;
-  if (!answer.ok) throw new Refused(answer.status, await reason(answer));
-  const value = await answer.json();
-  const tag = answer.headers.get("ETag");
+  if (response.status === 304 && known) return known.value;
+  if (!response.ok) throw new RequestError(response.status, await reason(response));
+  const value = await response.json();
+  const tag = response.headers.get("ETag");
   kept.delete(path);
   if (tag) {
     kept.set(path, { tag, value });
@@ -34,37 +34,37 @@ export async function ask(path, signal) {
   return value;
 }
 
-async function reason(answer) {
+async function reason(response) {
   try {
-    return (await answer.json()).error ?? answer.statusText;
+    return (await response.json()).error ?? response.statusText;
   } catch {
-    return answer.statusText || `status ${answer.status}`;
+    return response.statusText || `status ${response.status}`;
   }
 }
 
-/** Acts. The header tells the server that no form of another site sends this. */
+/** Requests an action. The header proves that it is not a form of another site. */
 export async function act(path, body = {}) {
-  let answer;
+  let response;
   try {
-    answer = await fetch(`/api/${path}`, {
+    response = await fetch(`/api/${path}`, {
       method: "POST",
       credentials: "same-origin",
       headers: { "Content-Type": "application/json", "X-Rollway": "1" },
       body: JSON.stringify(body),
     });
   } catch {
-    throw new Refused(0, "The job does not answer: nothing was done.");
+    throw new RequestError(0, "The job does not respond: nothing was changed.");
   }
-  if (!answer.ok) throw new Refused(answer.status, await reason(answer));
-  return answer.json();
+  if (!response.ok) throw new RequestError(response.status, await reason(response));
+  return response.json();
 }
 
 /**
- * Follows what changes. `told(message)` gets every message, `stands(state)` one of "open",
- * "closed", "refused". Watches only what `watch` names; `since()` is the last beat that is known.
- * Returns a function that ends it.
+ * Subscribes to changes. `onMessage(message)` gets every message, `onState(state)` one of "open",
+ * "closed", "refused". `watch` names the parts; `since()` is the time of the last known sample.
+ * Returns a function that unsubscribes.
  */
-export function follow(watch, since, told, stands) {
+export function follow(watch, since, onMessage, onState) {
   let source = null;
   let timer = 0;
   let wait = 500;
@@ -75,23 +75,23 @@ export function follow(watch, since, told, stands) {
     source = new EventSource(`/api/events?watch=${watch.join(",")}${from}`);
     source.onopen = () => {
       wait = 500;
-      stands("open");
+      onState("open");
     };
-    source.onmessage = (event) => told(JSON.parse(event.data));
+    source.onmessage = (event) => onMessage(JSON.parse(event.data));
     source.onerror = () => {
       source.close();
       if (over) return;
-      stands("closed");
+      onState("closed");
       timer = setTimeout(again, wait);
       wait = Math.min(10000, wait * 2);
     };
   };
   const again = async () => {
-    // An event source does not say why it was refused; a question does.
+    // An event source has no error status; a query has.
     try {
       await ask("job");
     } catch (error) {
-      if (error.status === 401) return stands("refused");
+      if (error.status === 401) return onState("refused");
     }
     if (!over) open();
   };

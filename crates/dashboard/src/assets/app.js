@@ -1,27 +1,15 @@
-// The frame around the pages: which page an address names, what everybody shares, keys, colours.
+// Frame of the pages: routing, shared state, keyboard, colours.
 
 import { ask } from "./api.js";
-import * as batches from "./batches.js";
-import * as bias from "./bias.js";
 import { help } from "./dialog.js";
 import { h, put, say, set } from "./dom.js";
 import { score, words } from "./format.js";
 import { icon } from "./icons.js";
-import * as overview from "./overview.js";
+import modules from "./pages.js";
 import * as run from "./run.js";
-import * as runners from "./runners.js";
-import * as runs from "./runs.js";
 import { Store } from "./store.js";
-import * as timeline from "./timeline.js";
 
-const PAGES = [
-  { path: "/", name: "Overview", icon: "overview", page: overview },
-  { path: "/timeline", name: "Timeline", icon: "timeline", page: timeline },
-  { path: "/batches", name: "Batches", icon: "batches", page: batches },
-  { path: "/runners", name: "Runners", icon: "runners", page: runners },
-  { path: "/runs", name: "Runs", icon: "runs", page: runs },
-  { path: "/bias", name: "Bias", icon: "bias", page: bias },
-];
+const PAGES = modules.map((module) => ({ ...module.page, module }));
 
 const $ = (id) => document.getElementById(id);
 const store = new Store();
@@ -31,13 +19,13 @@ function find(path) {
   const detail = path.match(/^\/runs\/([^/]+)\/(\d+)\/(\d+)$/);
   if (detail) {
     const [batch, task, number] = detail.slice(1).map(decodeURIComponent);
-    return { page: run, under: "/runs", name: "Run", params: { batch, task, run: number } };
+    return { module: run, under: "/runs", name: "Run", params: { batch, task, run: number } };
   }
   const found = PAGES.find((page) => page.path === path);
   return found ? { ...found, under: found.path, params: {} } : null;
 }
 
-/** Shows the page of the address. */
+/** Shows the page of the current path. */
 async function show(focus) {
   shown?.handle?.close?.();
   shown = null;
@@ -48,16 +36,16 @@ async function show(focus) {
   }
   if (!found) {
     document.title = "Not found · Rollway";
-    put(root, h("h1", null, "Nothing is here"), h("p", { class: "empty" },
-      "No page has this address. ", h("a", { href: "/" }, "To the overview")));
+    put(root, h("h1", null, "Not found"), h("p", { class: "empty" },
+      "Unknown page. ", h("a", { href: "/" }, "To the overview")));
     return;
   }
-  const mine = { handle: null, found };
-  shown = mine;
+  const current = { handle: null, found };
+  shown = current;
   root.replaceChildren();
   title(found.name);
-  store.watch(found.page.watch ?? []);
-  mine.handle = found.page.open(root, { store, params: found.params, go, announce, toast, title });
+  store.watch(found.module.watch ?? []);
+  current.handle = found.module.open(root, { store, params: found.params, go, announce, toast, title });
   if (focus) {
     $("main").focus({ preventScroll: true });
     window.scrollTo(0, 0);
@@ -68,7 +56,7 @@ function title(name) {
   document.title = `${name} · ${store.job?.name ?? "Rollway"}`;
 }
 
-/** Goes to an address of this dashboard. */
+/** Goes to a path of this dashboard. */
 function go(path, { replace = false } = {}) {
   history[replace ? "replaceState" : "pushState"](null, "", path);
   if (!replace) show(true);
@@ -80,7 +68,7 @@ function announce(text) {
 
 let toasting = 0;
 
-/** Shows what came of an action, for a while. */
+/** Shows the result of an action for a while. */
 function toast(text, kind = "good") {
   const element = $("toast");
   put(element, icon(kind === "good" ? "check" : "warn"), h("span", null, text));
@@ -96,8 +84,7 @@ function drawNav() {
   put($("nav"), h("ul", null, PAGES.map((page, at) => h("li", null,
     h("a", { href: page.path, "aria-keyshortcuts": String(at + 1) },
       icon(page.icon), h("span", null, page.name),
-      page.path === "/runners" ? h("b", { id: "stuck", class: "count bad", hidden: true }) : null,
-      page.path === "/" ? h("b", { id: "raised", class: "count bad", hidden: true }) : null)))));
+      page.badge ? h("b", { id: page.badge, class: "count bad", hidden: true }) : null)))));
 }
 
 function drawJob() {
@@ -117,7 +104,7 @@ function drawJob() {
   bar.hidden = !known;
   if (known) bar.value = Math.min(1, (job.step ?? 0) / job.total_steps);
   const version = Number.isFinite(job.version) ? ` · v${job.version}` : "";
-  set(steps, "title", version ? `version ${job.version} of the weights` : null);
+  set(steps, "title", version ? `model version ${job.version}` : null);
   say(steps, `step ${job.step ?? 0}${known ? ` of ${job.total_steps}` : ""}${version}`);
   const last = store.overview?.rewards?.at(-1);
   set(place, "title", last ? `reward ${score(last.mean)}` : null);
@@ -138,36 +125,36 @@ function drawCounts() {
 function drawBanner() {
   const banner = $("banner");
   const job = store.job;
-  const say_ = (kind, ...content) => {
-    if (banner.dataset.words === content.join("")) return;
-    banner.dataset.words = content.join("");
+  const showBanner = (kind, ...content) => {
+    if (banner.dataset.message === content.join("")) return;
+    banner.dataset.message = content.join("");
     banner.dataset.kind = kind;
     put(banner, kind ? [icon(kind === "calm" ? "done" : "warn"), h("span", null, content)] : null);
   };
-  if (store.stands === "refused") {
-    say_("bad", "The token is not valid any more: the job was started again. Open the address " +
+  if (store.connection === "refused") {
+    showBanner("bad", "The token is invalid: the job was restarted. Open the address " +
       "that it printed.");
-  } else if (store.stands === "closed" && job?.live && job.state !== "running") {
-    say_("calm", `The job is ${job.state}, and its dashboard with it. ` +
-      `rollway view ${job.job_dir} shows what it recorded.`);
-  } else if (store.stands === "closed" && job?.live) {
-    say_("bad", "Disconnected. What you see is the last that was heard; trying again …");
-  } else if (!job && store.stands === "closed") {
-    say_("bad", "The job does not answer; trying again …");
+  } else if (store.connection === "closed" && job?.live && job.state !== "running") {
+    showBanner("calm", `The job is ${job.state} and its dashboard closed. ` +
+      `rollway view ${job.job_dir} shows its record.`);
+  } else if (store.connection === "closed" && job?.live) {
+    showBanner("bad", "Disconnected. The last known state is shown; reconnecting …");
+  } else if (!job && store.connection === "closed") {
+    showBanner("bad", "The job does not respond; reconnecting …");
   } else if (job?.state === "failed") {
-    say_("bad", `The job failed. ${job.message ?? ""}`);
+    showBanner("bad", `The job failed. ${job.message ?? ""}`);
   } else if (job && !job.live && job.state === "unknown") {
-    say_("warn", "The job is not running, and did not say how it ended. This is what it recorded.");
+    showBanner("warn", "The job is not running and its end is unknown. This is its record.");
   } else if (job && !job.live) {
-    say_("calm", `The job is ${job.state}. This is what it recorded.`);
+    showBanner("calm", `The job is ${job.state}. This is its record.`);
   } else if (job && job.state !== "running") {
-    say_("calm", `The job is ${job.state}.`);
+    showBanner("calm", `The job is ${job.state}.`);
   } else {
-    say_("", "");
+    showBanner("", "");
   }
 }
 
-// Colours: as the system says, light, dark.
+// Colours: of the system, light, dark.
 const THEMES = ["system", "light", "dark"];
 
 function theme() {
@@ -188,7 +175,7 @@ function changeTheme() {
   try {
     localStorage.setItem("theme", next);
   } catch {
-    // It holds until the page is closed.
+    // Without storage the choice lasts until the page is closed.
   }
   drawTheme();
   announce(`Colours: ${next}`);
@@ -204,7 +191,7 @@ function key(event) {
   }
   const number = Number(event.key);
   if (number >= 1 && number <= PAGES.length) go(PAGES[number - 1].path);
-  else if (event.key === "?") help();
+  else if (event.key === "?") help(PAGES.length);
   else if (event.key === "c") changeTheme();
   else if (event.key === "/") {
     const search = document.querySelector("input[type=search]");
@@ -223,19 +210,19 @@ function follow(event) {
   go(link.pathname + link.search);
 }
 
-store.listen((what) => {
-  if (what.job || what.overview) drawJob();
+store.listen((change) => {
+  if (change.job || change.overview) drawJob();
   drawCounts();
-  if (what.alarm) announce(`Alarm: ${what.alarm}`);
-  if (what.stands) announce(what.stands === "open" ? "Connected" : "Disconnected");
+  if (change.alarm) announce(`Alarm: ${change.alarm}`);
+  if (change.connection) announce(change.connection === "open" ? "Connected" : "Disconnected");
   drawBanner();
-  if (shown?.handle?.update) shown.handle.update(what);
+  if (shown?.handle?.update) shown.handle.update(change);
 });
 
 drawNav();
 drawTheme();
 $("theme").addEventListener("click", changeTheme);
-$("help").addEventListener("click", help);
+$("help").addEventListener("click", () => help(PAGES.length));
 document.addEventListener("keydown", key);
 document.addEventListener("click", follow);
 window.addEventListener("popstate", () => show(true));

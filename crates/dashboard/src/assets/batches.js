@@ -1,13 +1,18 @@
-// Batches, where each stands, and the button that ends one.
+// Batches with their states, and the button that aborts one.
 
 import { act, ask } from "./api.js";
 import { confirm } from "./dialog.js";
 import { h, put, say, set } from "./dom.js";
 import { count, score, span, text } from "./format.js";
-import { badgeTo, pageHead, refresher, sinceTo, stackTo, trouble } from "./parts.js";
+import { badgeTo, pageHead, refresher, sinceTo, stackTo, trouble } from "./components.js";
 import { rowsOf, table } from "./table.js";
 
 export const watch = ["batches"];
+
+export const page = {
+  path: "/batches", name: "Batches",
+  icon: "M8 2 14 5 8 8 2 5zM2 8l6 3 6-3M2 11l6 3 6-3",
+};
 
 const RUNS = ["succeeded", "failed", "cancelled", "running", "pending"];
 const OVER = new Set(["finalized", "aborted", "ended"]);
@@ -44,9 +49,9 @@ export function open(root, { store, go, toast, announce }) {
     const left = (batch.runs.running ?? 0) + (batch.runs.pending ?? 0);
     const sure = await confirm({
       title: `Abort batch ${batch.batch}?`,
-      words: `${count(left)} of its runs have not ended and will be cut. This cannot be undone.`,
+      words: `${count(left)} of its runs have not ended and will be cancelled. This cannot be undone.`,
       yes: "Abort the batch",
-      boxes: [{ name: "keep_partial", label: "Keep what its finished runs have made",
+      boxes: [{ name: "keep_partial", label: "Keep the results of its finished runs",
         checked: true }],
     });
     if (!sure) return;
@@ -62,9 +67,9 @@ export function open(root, { store, go, toast, announce }) {
 
   load();
   return {
-    update: (what) => {
-      if (what.changed?.includes("batches")) fresh.poke();
-      else if (what.job && all) grid.draw({ total: all.length, get: (at) => all[at] });
+    update: (change) => {
+      if (change.changed?.includes("batches")) fresh.poke();
+      else if (change.job && all) grid.draw({ total: all.length, get: (at) => all[at] });
     },
     key: grid.key,
     close() {
@@ -100,7 +105,7 @@ function columns(store, end) {
       fill: (cell, batch) => sinceTo(cell.firstChild, batch.began, store.now()) },
     { label: "Took", width: 92, number: true, hide: 1, fill: (cell, batch) =>
       say(cell, span((batch.ended ?? store.now()) - batch.began)) },
-    { label: "Waits for", width: 160, hide: 2, fill: (cell, batch) => {
+    { label: "Blocked by", width: 160, hide: 2, fill: (cell, batch) => {
       say(cell, text(batch.waiting_for));
       set(cell, "title", batch.waiting_for);
     } },

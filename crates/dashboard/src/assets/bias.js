@@ -1,30 +1,35 @@
-// Selection bias: whether what is trained on is like what was given out.
+// Selection bias: trained runs compared with dispatched ones.
 
 import { ask } from "./api.js";
 import { h, put, s, unique } from "./dom.js";
 import { count, counted, isNumber, percent, short, span } from "./format.js";
-import { pageHead, refresher, trouble } from "./parts.js";
+import { pageHead, refresher, trouble } from "./components.js";
 
 export const watch = [];
 
+export const page = {
+  path: "/bias", name: "Selection bias",
+  icon: "M2 13.5h12M2.5 13c2 0 2-8 4-8s2.5 8 5 8M6 13c1.5 0 2-10 3.5-10S12 13 13.5 13",
+};
+
 const FIELDS = {
-  tokens: { title: "Length", unit: "tokens of answers", say: short, more: "longer",
+  tokens: { title: "Length", unit: "generated tokens", say: short, more: "longer",
     less: "shorter" },
   seconds: { title: "Duration", unit: "seconds of a run", say: span, more: "slower",
     less: "faster" },
 };
 const GROUPS = [
-  ["dispatched", "faint", "given to a runner"],
-  ["trained", "good", "handed to the trainer"],
-  ["failed", "bad", "failed for good"],
-  ["cancelled", "cut", "cut or dropped"],
+  ["dispatched", "faint", "sent to a runner"],
+  ["trained", "good", "used for training"],
+  ["failed", "bad", "failed without further retry"],
+  ["cancelled", "cut", "cancelled or dropped"],
 ];
 
 export function open(root, { store }) {
   let shown = null;
   const place = h("div", null, h("p", { class: "loading" }, "Loading …"));
-  put(root, pageHead("Selection bias", "If long or slow runs are the ones that get lost, the " +
-    "model learns from another mix than it was asked for."), place);
+  put(root, pageHead("Selection bias", "If long or slow runs are lost more often, the " +
+    "model is trained on a different distribution."), place);
   const fresh = refresher(load, 5000);
 
   async function load() {
@@ -34,14 +39,14 @@ export function open(root, { store }) {
       shown = bias;
       const fields = (bias.fields ?? []).filter((field) => bias.groups?.[field]?.dispatched?.count);
       put(place, fields.length ? fields.map((field) => section(field, bias.groups[field]))
-        : h("p", { class: "empty" }, "No run has ended yet: there is nothing to compare."));
+        : h("p", { class: "empty" }, "No run has ended yet."));
     } catch (error) {
       if (!shown) put(place, trouble(error, load));
     }
   }
   load();
   return {
-    update: (what) => what.overview && store.job?.live && fresh.poke(),
+    update: (change) => change.overview && store.job?.live && fresh.poke(),
     close: fresh.close,
   };
 }
@@ -57,7 +62,7 @@ function section(name, groups) {
     h("div", { class: "charts three" }, others.map(([group, kind, about]) =>
       histogram(group, kind, about, groups, field))),
     h("div", { class: "panel" }, h("table", { class: "plain" },
-      h("caption", { class: "unseen" }, `${field.title} by what became of runs`),
+      h("caption", { class: "unseen" }, `${field.title} by outcome`),
       h("thead", null, h("tr", null, h("th", { scope: "col" }, "Runs"),
         ["Count", "Mean", "10 %", "Median", "90 %", "Mean against dispatched"].map((label, at) =>
           h("th", { scope: "col",
@@ -81,7 +86,7 @@ function against(groups, group) {
   return by === null ? "–" : `${by >= 0 ? "+" : "−"}${percent(Math.abs(by), 0)}`;
 }
 
-/** Says in a sentence what the numbers mean. */
+/** Summarizes the numbers in a sentence. */
 function verdict(groups, field) {
   const trained = change(groups, "trained");
   const lost = ["failed", "cancelled"].reduce((sum, group) => sum + (groups[group]?.count ?? 0), 0);
@@ -91,12 +96,12 @@ function verdict(groups, field) {
   }
   const by = Math.abs(trained);
   const way = trained > 0 ? field.more : field.less;
-  const means = by < 0.01 ? "Runs that are trained on are like those that were given out."
-    : `Runs that are trained on are ${percent(by, 0)} ${way} than those that were given out.`;
-  return `${means} ${share} of all failed or were cut.`;
+  const means = by < 0.01 ? "Trained runs are like the dispatched ones."
+    : `Trained runs are ${percent(by, 0)} ${way} than the dispatched ones.`;
+  return `${means} ${share} of all failed or were cancelled.`;
 }
 
-/** A group in front of everything that was dispatched, both as shares of their own total. */
+/** Histogram of a group in front of all dispatched runs, as shares of their totals. */
 function histogram(group, kind, about, groups, field) {
   const [mine, all] = [groups[group].histogram ?? [], groups.dispatched.histogram ?? []];
   const [width, height, floor] = [320, 130, 108];
@@ -125,5 +130,5 @@ function histogram(group, kind, about, groups, field) {
       "text-anchor": ["start", "middle", "end"][at] }, field.say(edge)))),
     h("p", { class: "unseen", id: name }, `${group}: ${counted(groups[group].count, "run")}, ` +
       `mean ${field.say(groups[group].mean)}, against ${field.say(groups.dispatched.mean)} of ` +
-      "all that were dispatched."));
+      "all dispatched runs."));
 }

@@ -1,4 +1,4 @@
-// Curves, bars and histograms, drawn as SVG that scales with its place.
+// Curves and bars as SVG that scales with its container.
 
 import { h, put, s, say, set, unique } from "./dom.js";
 import { isNumber } from "./format.js";
@@ -8,7 +8,7 @@ const PAD = { left: 40, right: 10, top: 8, bottom: 20 };
 
 /**
  * A chart of lines over numbers: `draw({lines: [{name, kind, points: [[x, y]], band: [[x, lo, hi]],
- * area}], x: format, y: format, from, to, summary})`. The summary is what a screen reader hears.
+ * area}], x: format, y: format, from, to, summary})`. The summary is for screen readers.
  */
 export function chart({ title, unit = "", height = HEIGHT }) {
   const name = unique("chart");
@@ -49,7 +49,7 @@ export function chart({ title, unit = "", height = HEIGHT }) {
   };
 }
 
-/** Where the axis of values begins and ends, with round marks between. */
+/** Range of the value axis, with round marks. */
 export function nice(low, high, marks = 3) {
   if (!(high > low)) {
     high = low + (Math.abs(low) || 1);
@@ -121,7 +121,7 @@ function ticks(data, left, right, inner) {
   const many = Math.max(2, Math.min(5, Math.floor(inner / 90)));
   const all = [];
   if (data.whole) {
-    // Steps are whole numbers, and read best at round ones.
+    // Steps are integers; round ones get a mark.
     const round = nice(left, right, many).at.filter((value) => value >= left && value <= right
       && Number.isInteger(value));
     return round.map((value) => [value, data.x(value), value === left ? "start"

@@ -1,10 +1,10 @@
-// Questions before something is ended, and the list of keys.
+// Confirmation dialogs, and the list of keys.
 
 import { h, unique } from "./dom.js";
 
 /**
- * Asks whether it is meant. Answers with null, or with the boxes that were ticked by name.
- * `options`: title, words, yes (the verb on the button), boxes: [{name, label, checked}].
+ * Asks for confirmation. Resolves to null, or to the values of the boxes by name.
+ * `options`: title, words (text), yes (label of the button), boxes: [{name, label, checked}].
  */
 export function confirm({ title, words, yes, boxes = [] }) {
   return new Promise((resolve) => {
@@ -42,7 +42,6 @@ function open(content, name, about, closed) {
 }
 
 const KEYS = [
-  ["1 … 6", "Go to a page, in the order of the menu"],
   ["/", "Search runs"],
   ["j k", "Next and previous row of a table"],
   ["Enter", "Open the row"],
@@ -53,14 +52,15 @@ const KEYS = [
   ["Esc", "Close, or leave the search"],
 ];
 
-export function help() {
+/** Lists the keys; `pages` is the number of pages in the menu. */
+export function help(pages) {
   if (document.querySelector("dialog[open]")) return;
   const name = unique("title");
   open(h("form", { method: "dialog" },
     h("h2", { id: name }, "Keys"),
-    h("dl", { class: "keys" }, KEYS.map(([key, what]) => h("div", null,
+    h("dl", { class: "keys" }, [[`1 … ${pages}`, "Go to a page, in the order of the menu"], ...KEYS].map(([key, about]) => h("div", null,
       h("dt", null, key.split(" ").map((one) => (one === "…" ? " … " : h("kbd", null, one)))),
-      h("dd", null, what)))),
+      h("dd", null, about)))),
     h("div", { class: "buttons" }, h("button", { class: "primary", autofocus: true }, "Close"))),
   name, name);
 }

@@ -1,13 +1,13 @@
-// Elements, without a framework: made once, changed only where something differs.
+// DOM helpers: elements are created once and changed only where something differs.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Makes an element: attributes, `on…` listeners, `class`, and children (text, elements, lists). */
+/** Creates an element: attributes, `on…` listeners, `class`, and children (text, elements, lists). */
 export function h(name, attributes, ...children) {
   return fill(document.createElement(name), attributes, children);
 }
 
-/** Makes an element of a drawing. */
+/** Creates an SVG element. */
 export function s(name, attributes, ...children) {
   return fill(document.createElementNS(SVG, name), attributes, children);
 }
@@ -29,13 +29,13 @@ function append(element, children) {
   }
 }
 
-/** Replaces the text of an element, if it is another one. */
+/** Sets the text of an element if it differs. */
 export function say(element, text) {
-  const words = String(text ?? "");
-  if (element.textContent !== words) element.textContent = words;
+  const value = String(text ?? "");
+  if (element.textContent !== value) element.textContent = value;
 }
 
-/** Replaces an attribute, if it is another one. */
+/** Sets an attribute if it differs. */
 export function set(element, name, value) {
   if (value === null || value === undefined || value === false) {
     if (element.hasAttribute(name)) element.removeAttribute(name);
@@ -52,8 +52,8 @@ export function put(element, ...children) {
 }
 
 /**
- * Keeps a list of children in step with items: each is made once by `make(item)`, found again by
- * `key(item)`, and changed by `change(child, item)`.
+ * Synchronizes children with items: created by `make(item)`, identified by `key(item)`, updated by
+ * `change(child, item)`.
  */
 export function keep(parent, items, key, make, change) {
   const known = new Map([...parent.children].map((child) => [child.dataset.key, child]));
@@ -75,7 +75,7 @@ export function keep(parent, items, key, make, change) {
 
 let ids = 0;
 
-/** Returns an id that nobody else has. */
+/** Returns a unique id. */
 export function unique(prefix) {
   ids += 1;
   return `${prefix}-${ids}`;

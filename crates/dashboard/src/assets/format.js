@@ -1,4 +1,4 @@
-// Numbers, times and names as people read them.
+// Formatting of numbers, times and names.
 
 import { h } from "./dom.js";
 
@@ -56,7 +56,7 @@ export function span(seconds) {
   return two(Math.floor(whole / 86400), "d", Math.floor(whole / 3600) % 24, "h");
 }
 
-/** The same in one unit, for what changes all the time: 12 s, 3 min, 2 h */
+/** Durations in one unit, for values that change often: 12 s, 3 min, 2 h */
 export function ago(seconds) {
   if (!isNumber(seconds)) return NONE;
   const past = Math.max(0, Math.round(seconds));
@@ -72,25 +72,25 @@ export const exact = (at) => (isNumber(at) ? day.format(new Date(at * 1000)) : N
 /** 10:37:22 */
 export const clock = (at) => (isNumber(at) ? clockOf.format(new Date(at * 1000)) : NONE);
 
-/** A moment as a `time` element: relative to `now`, exact on hover and for screen readers. */
+/** A time as a `time` element: relative to `now`, exact on hover. */
 export function moment(at, now) {
   if (!isNumber(at)) return h("span", null, NONE);
   const iso = new Date(at * 1000).toISOString();
   return h("time", { datetime: iso, title: exact(at) }, `${ago(now - at)} ago`);
 }
 
-/** The words of a name: `runner_lost` → runner lost */
+/** `runner_lost` → runner lost */
 export const words = (name) => String(name ?? "").replaceAll("_", " ") || NONE;
 
 /** Text or a dash. */
 export const text = (value) =>
   value === null || value === undefined || value === "" ? NONE : String(value);
 
-/** The address of a run. */
+/** Path of a run. */
 export const runPath = (run) =>
   `/runs/${encodeURIComponent(run.batch)}/${run.task}/${run.run}`;
 
-/** How a run is called: batch · task · run */
+/** Name of a run: batch · task · run */
 export const runName = (run) => `${run.batch} · ${run.task} · ${run.run}`;
 
 /** Seconds since 1970, by this browser's clock. */

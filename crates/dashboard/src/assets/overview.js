@@ -1,4 +1,4 @@
-// The overview: is it moving, is it learning, and what is lost on the way.
+// Overview: throughput, learning progress and losses.
 
 import { bars, chart } from "./charts.js";
 import { h, keep, put, say, set } from "./dom.js";
@@ -6,9 +6,15 @@ import {
   ago, clock, count, counted, exact, isNumber, percent, score, short, span,
 } from "./format.js";
 import { icon } from "./icons.js";
-import { pageHead } from "./parts.js";
+import { pageHead } from "./components.js";
 
 export const watch = [];
+
+export const page = {
+  path: "/", name: "Overview",
+  badge: "raised",
+  icon: "M2 13.5h12M4 11V7.5M8 11V3M12 11V5.5",
+};
 
 const SETS = ["c2", "c3", "c5", "c4", "c1"];
 
@@ -19,24 +25,24 @@ export function open(root, { store }) {
     runs: chart({ title: "Runs", unit: "per second" }),
     tokens: chart({ title: "Tokens", unit: "per second" }),
     busy: chart({ title: "Runners", unit: "busy of all" }),
-    reward: chart({ title: "Reward", unit: "mean of a step, and its range" }),
+    reward: chart({ title: "Reward", unit: "mean and range of a step" }),
     evals: chart({ title: "Evaluations", unit: "score of each set" }),
     flight: chart({ title: "In flight", unit: "runs" }),
   };
   const lists = {
-    failed: bars({ title: "Failures", empty: "No run has failed for good." }),
-    retried: bars({ title: "Retries", empty: "No attempt had to be repeated." }),
-    lost: bars({ title: "Time of runners", empty: "Nothing was spent yet." }),
-    dropped: bars({ title: "Dropped", empty: "Everything that was made was kept." }),
+    failed: bars({ title: "Failures", empty: "No run has failed." }),
+    retried: bars({ title: "Retries", empty: "No run was retried." }),
+    lost: bars({ title: "Runner time", empty: "No attempt has ended." }),
+    dropped: bars({ title: "Dropped", empty: "No experience was dropped." }),
   };
-  put(root, pageHead("Overview", "Is it moving, is it learning, what is lost on the way."),
+  put(root, pageHead("Overview", "Throughput, learning progress and losses."),
     alarms, tiles,
     h("h2", null, "Learning"),
     h("div", { class: "charts two" }, charts.reward.element, charts.evals.element),
-    h("h2", null, "Moving"),
+    h("h2", null, "Throughput"),
     h("div", { class: "charts" }, charts.runs.element, charts.tokens.element,
       charts.busy.element, charts.flight.element),
-    h("h2", null, "Lost on the way"),
+    h("h2", null, "Losses"),
     h("div", { class: "charts four" }, lists.failed.element, lists.retried.element,
       lists.lost.element, lists.dropped.element));
 
@@ -112,7 +118,7 @@ function trend(rewards) {
 
 const sum = (values) => Object.values(values ?? {}).reduce((total, value) => total + value, 0);
 
-/** Evaluations by set, in the order in which sets appeared. */
+/** Evaluations by set, in the order of their first score. */
 function newest(evals) {
   const sets = new Map();
   for (const one of evals) {
@@ -123,7 +129,7 @@ function newest(evals) {
   return [...sets];
 }
 
-/** Beats count from the beginning; their differences are what happened in a second. */
+/** Returns rates per second: samples have cumulative counts. */
 export function ratesOf(beats) {
   const width = Math.max(1, Math.ceil(beats.length / 150));
   const rates = [];
@@ -148,20 +154,20 @@ function drawMoving(charts, over) {
     lines: [
       { name: "done", kind: "good", points: points(rates, "done"), area: true },
       { name: "failed", kind: "bad", points: points(rates, "failed") },
-      { name: "cut", kind: "cut", points: points(rates, "cancelled") },
+      { name: "cancelled", kind: "cut", points: points(rates, "cancelled") },
     ],
     x: clock, y: short,
     summary: now && `${short(now.done)} done, ${short(now.failed)} failed and ` +
-      `${short(now.cancelled)} cut per second at ${clock(now.at)}.`,
+      `${short(now.cancelled)} cancelled per second at ${clock(now.at)}.`,
   });
   charts.tokens.draw({
     lines: [
-      { name: "answers", kind: "c1", points: points(rates, "answers"), area: true },
+      { name: "generated", kind: "c1", points: points(rates, "answers"), area: true },
       { name: "prompts", kind: "c3", points: points(rates, "prompts") },
     ],
     x: clock, y: short,
-    summary: now && `${short(now.answers)} tokens of answers and ${short(now.prompts)} of ` +
-      "prompts per second.",
+    summary: now && `${short(now.answers)} generated and ${short(now.prompts)} prompt ` +
+      "tokens per second.",
   });
   const last = beats.at(-1);
   const some = beats.filter((_, at) => at % Math.max(1, Math.ceil(beats.length / 200)) === 0);
@@ -179,7 +185,7 @@ function drawMoving(charts, over) {
       { name: "running", kind: "busy", points: points(some, "running") },
     ],
     x: clock, y: short,
-    summary: last && `${count(last.running)} runs are under way and ${count(last.pending)} wait.`,
+    summary: last && `${count(last.running)} runs are running and ${count(last.pending)} are pending.`,
   });
 }
 
@@ -191,7 +197,7 @@ function drawLearning(charts, over) {
   charts.reward.draw({
     lines: [{ name: "mean", kind: "c1", points: rewards.map((one) => [one.step, one.mean]),
       band: band.map((one) => [one.step, one.min, one.max]) }],
-    x: step, y: tick, whole: true, empty: "The first step is under way",
+    x: step, y: tick, whole: true, empty: "No step has ended",
     summary: last && `From ${score(first.mean)} at step ${first.step} to ${score(last.mean)} at ` +
       `step ${last.step}.`,
   });
@@ -199,7 +205,7 @@ function drawLearning(charts, over) {
   charts.evals.draw({
     lines: sets.slice(0, SETS.length).map(([name, points], at) => ({ name, kind: SETS[at],
       dots: true, points: points.map((one) => [one.step, one.score]) })),
-    x: step, y: tick, whole: true, empty: "Nothing was evaluated yet",
+    x: step, y: tick, whole: true, empty: "No evaluation yet",
     summary: sets.map(([name, points]) => `${name} from ${score(points[0].score)} to ` +
       `${score(points.at(-1).score)}`).join("; ") || undefined,
   });
@@ -218,7 +224,7 @@ function drawLost(lists, over) {
     `${span(sum(time))} in all`);
   const dropped = { ...(waste.experiences_dropped ?? {}) };
   for (const [reason, number] of Object.entries(runs.cancelled ?? {})) {
-    dropped[`cut: ${reason}`] = number;
+    dropped[`cancelled: ${reason}`] = number;
   }
   for (const [what, number] of Object.entries(over.dropped ?? {})) {
     dropped[`not recorded: ${what}`] = number;

@@ -1,11 +1,11 @@
-// One run in detail: what was tried, what was asked of models, what came of it.
+// One run in detail: attempts, model calls, experiences.
 
 import { act, ask } from "./api.js";
 import { confirm } from "./dialog.js";
 import { h, put, s } from "./dom.js";
 import { clock, count, exact, isNumber, runName, score, span, text, words } from "./format.js";
 import { icon } from "./icons.js";
-import { badge, look, refresher, sinceTo, trouble } from "./parts.js";
+import { badge, look, refresher, sinceTo, trouble } from "./components.js";
 import { trajectory } from "./tokens.js";
 
 export const watch = [];
@@ -46,13 +46,13 @@ export function open(root, { store, params, toast, title }) {
     } catch (error) {
       if (shown) return;
       put(place, error.status === 404
-        ? h("p", { class: "empty" }, `No run ${name} is known. It was never submitted, or it is ` +
-          "older than what is kept. ", h("a", { href: "/runs" }, "To all runs"))
+        ? h("p", { class: "empty" }, `Unknown run ${name}: not submitted, or dropped ` +
+          "from the history. ", h("a", { href: "/runs" }, "To all runs"))
         : trouble(error, load));
     }
   }
 
-  /** The runner that is at this run now. Of one that has several, the run it is longest at. */
+  /** Returns the runner that executes this run. */
   async function runnerOf(run) {
     if (run.state !== "running" || !store.job?.live) return null;
     const runners = await ask("runners");
@@ -69,21 +69,21 @@ export function open(root, { store, params, toast, title }) {
       run.message) : null);
     drawFacts(facts, run, store.now());
     drawAttempts(attempts, run, store.now());
-    // What a person reads is not drawn anew while it stays the same.
+    // Unchanged experiences are not redrawn while they are read.
     if (JSON.stringify(before?.experiences) !== JSON.stringify(run.experiences)) {
       put(what, run.experiences?.length ? run.experiences.map((one, at) =>
         trajectory(one, at, run.experiences.length)) : null);
     }
     if (!run.experiences?.length) {
       put(what, h("p", { class: "empty" }, run.experiences_message ?? (over
-        ? "This run yielded no experience." : "There will be one when the run has ended.")));
+        ? "This run has no experience." : "Available after the end of the run.")));
     }
   }
 
   async function end() {
     const sure = await confirm({
       title: `Cancel run ${name}?`,
-      words: "It is ended where it is and not tried again. Other runs of its task go on. " +
+      words: "It is stopped and not retried. Other runs of its task continue. " +
         "This cannot be undone.",
       yes: "Cancel the run",
     });
@@ -101,7 +101,7 @@ export function open(root, { store, params, toast, title }) {
 
   load();
   return {
-    update: (news) => news.overview && store.job?.live && shown && !OVER.has(shown.state)
+    update: (change) => change.overview && store.job?.live && shown && !OVER.has(shown.state)
       && fresh.poke(),
     close: fresh.close,
   };
@@ -117,11 +117,11 @@ function drawFacts(list, run, now) {
     of("Began", time), of("Workflow", `${text(run.workflow)}${run.kind ? `, ${run.kind}` : ""}`));
 }
 
-/** All attempts on one scale of time, each with its calls. */
+/** All attempts on one time scale, with their calls. */
 function drawAttempts(place, run, now) {
   const all = run.attempts ?? [];
   if (all.length === 0) {
-    put(place, h("p", { class: "empty" }, "No runner has got it yet."));
+    put(place, h("p", { class: "empty" }, "No attempt has started."));
     return;
   }
   const from = Math.min(...all.map((one) => one.given));
@@ -153,14 +153,14 @@ function drawAttempts(place, run, now) {
         h("td", { class: "number" }, span((one.ended ?? to) - (one.began ?? one.given))),
         h("td", { class: "number" }, ""), h("td", { class: "number hide1" }, ""),
         bar(one.given, one.began, one.ended, look(one.outcome))),
-      one.message && h("tr", { class: "said" }, h("td", { colspan: "7" }, one.message)),
+      one.message && h("tr", { class: "message-row" }, h("td", { colspan: "7" }, one.message)),
       (one.calls ?? []).map((call, at) => h("tr", null,
         h("th", { scope: "row", class: "call" }, `Call ${at + 1}`,
           h("small", null, ` ${call.model}${call.server ? ` · ${call.server}` : ""}`)),
         h("td", null, statusOf(call)),
         h("td", { class: "number hide1", title: exact(call.began) }, since(call.began)),
         h("td", { class: "number" }, span((call.ended ?? to) - call.began)),
-        h("td", { class: "number", title: "prompt → answer" },
+        h("td", { class: "number", title: "prompt → completion" },
           `${count(call.prompt_tokens)} → ${count(call.answer_tokens)}`),
         h("td", { class: "number hide1" }, text(call.version)),
         bar(call.began, call.sent, call.ended, call.status >= 400 ? "bad" : "call"))),

@@ -1,12 +1,18 @@
-// Runners and what each does now: stuck ones first.
+// Runners with their current stage, stuck ones first.
 
 import { ask } from "./api.js";
 import { h, keep, put, say, set } from "./dom.js";
 import { ago, count, counted, isNumber, text, words } from "./format.js";
-import { badgeTo, look, pageHead, refresher, runLink, trouble } from "./parts.js";
+import { badgeTo, look, pageHead, refresher, runLink, trouble } from "./components.js";
 import { table } from "./table.js";
 
 export const watch = ["runners"];
+
+export const page = {
+  path: "/runners", name: "Runners",
+  badge: "stuck",
+  icon: "M3 3h10v4H3zM3 9h10v4H3zM5.5 5h.01M5.5 11h.01",
+};
 
 export function open(root, { store, go, announce }) {
   let all = null;
@@ -14,7 +20,7 @@ export function open(root, { store, go, announce }) {
   let stuckBefore = 0;
   const chips = h("div", { class: "chips", role: "group", "aria-label": "Show runners that are" });
   const place = h("div", { class: "fill" }, h("p", { class: "loading" }, "Loading …"));
-  put(root, pageHead("Runners", "What each one does now. Those that seem stuck stand first."),
+  put(root, pageHead("Runners", "Current stage of each runner, stuck ones first."),
     chips, place);
   root.classList.add("whole");
   const grid = table({
@@ -24,7 +30,7 @@ export function open(root, { store, go, announce }) {
     open: (runner) => isNumber(runner.task) && go(`/runs/${encodeURIComponent(runner.batch)}/` +
       `${runner.task}/${runner.run}`),
     empty: () => h("p", null, only ? `No runner is ${words(only)}.` :
-      store.job?.live ? "No runner has been started yet." : "The job is over: no runner is left."),
+      store.job?.live ? "No runner has been started yet." : "No runner: the job has ended."),
   });
   const fresh = refresher(load, 500);
 
@@ -73,7 +79,7 @@ export function open(root, { store, go, announce }) {
 
   load();
   return {
-    update: (what) => what.changed?.includes("runners") && fresh.poke(),
+    update: (change) => change.changed?.includes("runners") && fresh.poke(),
     key: grid.key,
     close() {
       fresh.close();
@@ -86,11 +92,11 @@ function columns(store) {
   return [
     { label: "Runner", width: 70, fill: (cell, runner) => {
       say(cell, runner.runner);
-      set(cell, "title", isNumber(runner.life) ? `life ${runner.life}` : null);
+      set(cell, "title", isNumber(runner.life) ? `incarnation ${runner.life}` : null);
     } },
     { label: "State", width: 88, make: (cell) => cell.append(h("span", { class: "badge" })),
       fill: (cell, runner) => badgeTo(cell.firstChild, runner.stuck ? "stuck" : runner.state) },
-    { label: "Does now", class: "grow", make: (cell) => cell.append(h("span"), h("small")),
+    { label: "Current stage", class: "grow", make: (cell) => cell.append(h("span"), h("small")),
       fill: (cell, runner) => {
         say(cell.firstChild, text(runner.stage ?? runner.message));
         say(cell.lastChild, isNumber(runner.stage_for) ? ` for ${ago(runner.stage_for)}` : "");

@@ -1,21 +1,26 @@
-// All runs: searched, filtered and sorted by the job, drawn as far as they can be seen.
+// All runs: the job filters and sorts, the table draws the visible rows.
 
 import { ask } from "./api.js";
 import { h, put, say, set } from "./dom.js";
 import { count, runPath, score, span, text } from "./format.js";
-import { badgeTo, pageHead, refresher, runLink, sinceTo, trouble } from "./parts.js";
+import { badgeTo, pageHead, refresher, runLink, sinceTo, trouble } from "./components.js";
 import { MAX_ROWS, rowsOf, table } from "./table.js";
 
 export const watch = [];
 
-/** Rows that are asked for at once, and how many such blocks are kept. */
+export const page = {
+  path: "/runs", name: "Runs",
+  icon: "M2.5 4h11M2.5 8h11M2.5 12h7",
+};
+
+/** Rows of one query, and maximum number of cached blocks. */
 const BLOCK = 100;
 const BLOCKS = 24;
 const STATES = ["pending", "running", "succeeded", "failed", "cancelled"];
 const FIELDS = ["text", "state", "kind", "batch", "task", "sort", "desc"];
 
 export function open(root, { store, go, announce }) {
-  const asked = Object.fromEntries(FIELDS.map((field) =>
+  const filter = Object.fromEntries(FIELDS.map((field) =>
     [field, new URLSearchParams(location.search).get(field) ?? ""]));
   let blocks = new Map();
   let total = null;
@@ -25,18 +30,18 @@ export function open(root, { store, go, announce }) {
   const loading = new Map();
   const total_ = h("p", { class: "total", role: "status" }, " ");
   const place = h("div", { class: "fill" }, h("p", { class: "loading" }, "Loading …"));
-  const search = h("input", { type: "search", id: "search", value: asked.text,
+  const search = h("input", { type: "search", id: "search", value: filter.text,
     placeholder: "Batch, task, workflow, message",
-    oninput: later(() => ask_("text", search.value)) });
+    oninput: later(() => setFilter("text", search.value)) });
   const choose = (name, label, values) => h("label", { class: "field" }, h("span", null, label),
-    h("select", { name, onchange: (event) => ask_(name, event.target.value) },
+    h("select", { name, onchange: (event) => setFilter(name, event.target.value) },
       h("option", { value: "" }, "any"), values.map((value) =>
-        h("option", { value, selected: asked[name] === value }, value))));
+        h("option", { value, selected: filter[name] === value }, value))));
   const field = (name, label, mode) => h("label", { class: "field" }, h("span", null, label),
-    h("input", { name, value: asked[name], size: "7", inputmode: mode,
-      oninput: later((event) => ask_(name, event.target.value.trim())) }));
+    h("input", { name, value: filter[name], size: "7", inputmode: mode,
+      oninput: later((event) => setFilter(name, event.target.value.trim())) }));
   const clear = h("button", { type: "button", class: "quiet", onclick: () => {
-    for (const name of FIELDS) asked[name] = "";
+    for (const name of FIELDS) filter[name] = "";
     for (const input of form.querySelectorAll("input, select")) input.value = "";
     again();
   } }, "Clear");
@@ -62,12 +67,12 @@ export function open(root, { store, go, announce }) {
   });
   const fresh = refresher(refresh, 2000);
 
-  const filtered = () => ["text", "state", "kind", "batch", "task"].some((name) => asked[name]);
+  const filtered = () => ["text", "state", "kind", "batch", "task"].some((name) => filter[name]);
 
   function query(offset, limit) {
     const params = new URLSearchParams();
-    for (const name of FIELDS) if (asked[name]) params.set(name, asked[name]);
-    if (!asked.sort) {
+    for (const name of FIELDS) if (filter[name]) params.set(name, filter[name]);
+    if (!filter.sort) {
       params.set("sort", "begin");
       params.set("desc", "true");
     }
@@ -76,16 +81,16 @@ export function open(root, { store, go, announce }) {
     return `runs?${params}`;
   }
 
-  function ask_(name, value) {
-    if (asked[name] === value) return;
-    asked[name] = value;
+  function setFilter(name, value) {
+    if (filter[name] === value) return;
+    filter[name] = value;
     again();
   }
 
-  /** Begins anew: something else is asked for. */
+  /** Restarts with a changed query. */
   function again() {
-    const params = new URLSearchParams(FIELDS.filter((name) => asked[name])
-      .map((name) => [name, asked[name]]));
+    const params = new URLSearchParams(FIELDS.filter((name) => filter[name])
+      .map((name) => [name, filter[name]]));
     history.replaceState(null, "", params.size ? `/runs?${params}` : "/runs");
     for (const one of loading.values()) one.abort();
     loading.clear();
@@ -97,13 +102,13 @@ export function open(root, { store, go, announce }) {
   }
 
   function sortBy(name) {
-    const turn = asked.sort === name && asked.desc === "true";
-    asked.sort = name;
-    asked.desc = turn ? "" : "true";
+    const turn = filter.sort === name && filter.desc === "true";
+    filter.sort = name;
+    filter.desc = turn ? "" : "true";
     again();
   }
 
-  /** These rows are looked at: what is not here is asked for. */
+  /** Loads the missing rows of a visible range. */
   function want(from, to) {
     seen = [Math.floor(from / BLOCK), Math.floor(Math.max(from, to - 1) / BLOCK)];
     for (let at = seen[0]; at <= seen[1]; at += 1) {
@@ -145,7 +150,7 @@ export function open(root, { store, go, announce }) {
     say(total_, rowsOf(total, "run"));
     if (changed && filtered()) announce(`${count(total)} runs found`);
     grid.draw({
-      total: Math.min(total, MAX_ROWS), sort: asked.sort, desc: asked.desc === "true",
+      total: Math.min(total, MAX_ROWS), sort: filter.sort, desc: filter.desc === "true",
       get: (at) => blocks.get(Math.floor(at / BLOCK))?.[at % BLOCK],
     });
   }
@@ -158,7 +163,7 @@ export function open(root, { store, go, announce }) {
 
   again();
   return {
-    update: (what) => (what.overview || failed) && store.job?.live && fresh.poke(),
+    update: (change) => (change.overview || failed) && store.job?.live && fresh.poke(),
     key: grid.key,
     close() {
       round += 1;
@@ -169,7 +174,7 @@ export function open(root, { store, go, announce }) {
   };
 }
 
-/** Waits until somebody has stopped typing. */
+/** Debounces input. */
 function later(act) {
   let timer = 0;
   return (event) => {
@@ -197,7 +202,7 @@ function columns(store) {
       say(cell, count(run.tokens)) },
     { label: "Turns", width: 62, number: true, hide: 3, fill: (cell, run) =>
       say(cell, count(run.turns)) },
-    { label: "Tries", width: 70, number: true, hide: 2, sort: "attempts", fill: (cell, run) =>
+    { label: "Attempts", width: 70, number: true, hide: 2, sort: "attempts", fill: (cell, run) =>
       say(cell, count(run.attempts)) },
     { label: "Version", width: 76, number: true, hide: 2, fill: (cell, run) =>
       say(cell, text(run.version)) },

@@ -1,18 +1,18 @@
-// What every page knows: the job and the overview, kept in step with the stream of changes.
+// Shared state of the pages: job and overview, updated by the event stream.
 
 import { follow } from "./api.js";
 import { here } from "./format.js";
 
-/** As many points as a curve has. */
+/** Maximum number of samples. */
 const POINTS = 600;
 
 export class Store {
   job = null;
   overview = null;
-  stands = "opening";
-  /** Runners that seem stuck. */
+  connection = "opening";
+  /** Number of stuck runners. */
   stuck = 0;
-  /** How many messages came. */
+  /** Number of received messages. */
   messages = 0;
   #listeners = [];
   #skew = 0;
@@ -23,22 +23,22 @@ export class Store {
     this.#listeners.push(listener);
   }
 
-  /** Asks for what everybody needs. What goes wrong is shown, and tried again by the stream. */
+  /** Fetches job and overview. The event stream retries after an error. */
   async start(ask) {
     try {
       const [job, overview] = await Promise.all([ask("job"), ask("overview")]);
-      this.#take({ job, overview });
+      this.#apply({ job, overview });
     } catch (error) {
-      this.#stand(error.status === 401 ? "refused" : "closed");
+      this.#setConnection(error.status === 401 ? "refused" : "closed");
     }
   }
 
-  /** Seconds since 1970 by the job's clock. */
+  /** Returns seconds since 1970 by the job's clock. */
   now() {
     return here() + this.#skew;
   }
 
-  /** Watches these parts from now on, beside job and overview. */
+  /** Subscribes to these parts, beside job and overview. */
   watch(parts) {
     const wanted = parts.join(",");
     if (this.#watched === wanted) return;
@@ -47,38 +47,38 @@ export class Store {
     const since = () => this.overview?.beats?.at(-1)?.at;
     this.#stop = follow(parts, since, (message) => {
       this.messages += 1;
-      this.#take(message);
-    }, (state) => this.#stand(state));
+      this.#apply(message);
+    }, (state) => this.#setConnection(state));
   }
 
-  #stand(state) {
-    if (this.stands === state) return;
-    const before = this.stands;
-    this.stands = state;
-    if (before !== "opening" || state !== "open") this.#tell({ stands: state });
+  #setConnection(state) {
+    if (this.connection === state) return;
+    const before = this.connection;
+    this.connection = state;
+    if (before !== "opening" || state !== "open") this.#notify({ connection: state });
   }
 
-  #take(message) {
-    const what = { changed: message.changed ?? [] };
+  #apply(message) {
+    const change = { changed: message.changed ?? [] };
     this.stuck = message.stuck ?? this.stuck;
     if (message.job) {
       this.job = message.job;
       this.#skew = message.job.live ? message.job.now - here() : 0;
-      what.job = true;
+      change.job = true;
     }
     if (message.overview) {
-      what.alarm = this.#news(message.overview);
+      change.alarm = this.#newAlarm(message.overview);
       this.overview = this.#merged(message.overview);
-      what.overview = true;
+      change.overview = true;
     }
-    this.#tell(what);
+    this.#notify(change);
   }
 
-  /** Beats come once: the message has those that are new. */
+  /** Appends the new samples of a message. */
   #merged(overview) {
     const known = this.overview?.beats;
     if (!known) return overview;
-    // What did not change was not sent.
+    // Unchanged parts are not sent.
     const { rewards = this.overview.rewards, evals = this.overview.evals } = overview;
     if (typeof overview.since !== "number") return { ...overview, rewards, evals };
     const last = known.at(-1)?.at ?? 0;
@@ -86,8 +86,8 @@ export class Store {
     return { ...overview, rewards, evals, beats: beats.length > POINTS ? thinned(beats) : beats };
   }
 
-  /** The words of an alarm that was not there before. */
-  #news(overview) {
+  /** Returns the message of a new alarm. */
+  #newAlarm(overview) {
     if (!this.overview) return null;
     const known = new Set((this.overview.alarms ?? []).map((alarm) => alarm.at + alarm.kind));
     const fresh = (overview.alarms ?? []).filter((alarm) =>
@@ -95,12 +95,12 @@ export class Store {
     return fresh.at(-1)?.words ?? null;
   }
 
-  #tell(what) {
-    for (const listener of this.#listeners) listener(what);
+  #notify(change) {
+    for (const listener of this.#listeners) listener(change);
   }
 }
 
-/** Every second of the older half goes; beats count from the beginning, so nothing is lost. */
+/** Removes every second sample of the older half; counts are cumulative, so nothing is lost. */
 function thinned(beats) {
   const half = beats.length >> 1;
   return beats.filter((_, at) => at >= half || at % 2 === 0);

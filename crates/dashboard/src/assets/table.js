@@ -1,20 +1,20 @@
-// A table that draws only the rows that can be seen, however many there are.
+// Table that draws only the visible rows.
 
 import { framed, h, say, set, unique } from "./dom.js";
 import { count } from "./format.js";
 
 /** Height of a row in pixels, as in the style sheet. */
 const ROW = 34;
-/** Rows beyond the edges that are drawn ahead of scrolling. */
-const AHEAD = 6;
-/** Browsers cannot draw taller elements; who looks for more has to filter. */
+/** Rows that are drawn beyond the edges. */
+const MARGIN_ROWS = 6;
+/** Browsers cannot draw taller elements; further rows need a filter. */
 export const MAX_ROWS = 800_000;
 
 /**
- * Makes a table. `columns`: [{label, width, hide (1: not on
+ * Creates a table. `columns`: [{label, width, hide (1: not on
  * phones, 2: not on tablets, 3: not on laptops),
- * number, sort, make(cell), fill(cell, item, index)}]; `open(item)` is a click;
- * `range(from, to)` is told which rows are looked at; `sorted(field)` that a head was pressed.
+ * number, sort, make(cell), fill(cell, item, index)}]; callbacks: `open(item)` for a click,
+ * `range(from, to)` for the visible rows, `sorted(field)` for a click on a head.
  */
 export function table({ label, columns, open, range, sorted, mark, empty }) {
   const caption = unique("caption");
@@ -52,8 +52,8 @@ export function table({ label, columns, open, range, sorted, mark, empty }) {
     const seen = Math.ceil(space / ROW);
     const total = Math.min(state.total, MAX_ROWS);
     const top = Math.floor(element.scrollTop / ROW);
-    const first = Math.max(0, Math.min(top - AHEAD, total - seen - 2 * AHEAD));
-    const many = Math.max(0, Math.min(total - first, seen + 2 * AHEAD));
+    const first = Math.max(0, Math.min(top - MARGIN_ROWS, total - seen - 2 * MARGIN_ROWS));
+    const many = Math.max(0, Math.min(total - first, seen + 2 * MARGIN_ROWS));
     state.first = first;
     while (state.rows.length < many) state.rows.push(make());
     const spare = state.rows.splice(many);
@@ -112,7 +112,7 @@ export function table({ label, columns, open, range, sorted, mark, empty }) {
 
   return {
     element,
-    /** Shows these rows: `get(index)` is an item, or nothing while it is on its way. */
+    /** Shows rows: `get(index)` returns an item, or nothing while it is loading. */
     draw({ total, get, sort, desc }) {
       state.total = total;
       state.get = get;
@@ -126,7 +126,7 @@ export function table({ label, columns, open, range, sorted, mark, empty }) {
       element.scrollTop = 0;
       state.active = -1;
     },
-    /** Keys that move from row to row. Tells whether it was one. */
+    /** Handles keys that move between rows; returns whether it was one. */
     key(event) {
       const by = { j: 1, k: -1, ArrowDown: 1, ArrowUp: -1 }[event.key];
       const scrolls = event.key.startsWith("Arrow") && state.active < 0;
@@ -143,7 +143,7 @@ function classes(column) {
   return all.filter(Boolean).join(" ") || null;
 }
 
-/** How many rows there are, in words. */
+/** Number of rows as text. */
 export const rowsOf = (total, noun) =>
   total > MAX_ROWS ? `${count(total)} ${noun}s, the first ${count(MAX_ROWS)} below` :
     `${count(total)} ${noun}${total === 1 ? "" : "s"}`;

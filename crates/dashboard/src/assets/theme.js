@@ -1,4 +1,4 @@
-// Sets the colours before anything is drawn, so that nothing flashes. A classic script on purpose.
+// Sets the colours before the first paint, hence a classic script.
 (() => {
   "use strict";
   try {
@@ -7,10 +7,9 @@
       document.documentElement.dataset.theme = chosen;
     }
   } catch {
-    // Without storage the system's choice counts.
+    // Without storage the system's colours are used.
   }
-  // The token has done its work: it is a cookie now, and belongs neither into the history of the
-  // browser nor into a screenshot.
+  // The token is a cookie now: it is removed from the address, the history and screenshots.
   const url = new URL(location.href);
   if (url.searchParams.has("token")) {
     url.searchParams.delete("token");

@@ -1,18 +1,23 @@
-// Steps, evaluations, exchanges of weights and training in time, as long as they took.
+// Timeline of steps, evaluations, weight syncs and training.
 
 import { ask } from "./api.js";
 import { framed, h, put, s, set } from "./dom.js";
 import { clock, count, exact, span, words } from "./format.js";
 import { icon } from "./icons.js";
-import { badge, pageHead, refresher, trouble } from "./parts.js";
+import { badge, pageHead, refresher, trouble } from "./components.js";
 
 export const watch = ["timeline"];
+
+export const page = {
+  path: "/timeline", name: "Timeline",
+  icon: "M2 4h6M6 8h7M4 12h5",
+};
 
 const LABEL = 78;
 const BAR = 20;
 const GAP = 4;
 const TOP = 26;
-/** More bars than these are not drawn at once: what is narrower than a pixel is drawn together. */
+/** Maximum number of bars; those narrower than a pixel are merged. */
 const MAX_DRAWN_SPANS = 1500;
 const NAMES = { steps: "Steps", evals: "Evals", syncs: "Syncs", training: "Training" };
 
@@ -25,7 +30,7 @@ export function open(root, { store }) {
   const stage = h("div", { class: "stage", tabindex: "0", role: "application",
     "aria-label": "Timeline: arrow keys move, plus and minus zoom, 0 shows everything" }, svg);
   const detail = h("div", { class: "picked", role: "status" }, h("span", { class: "soft" },
-    "Point at a bar to see more of it."));
+    "Point at a bar for details."));
   const button = (name, label, act) => h("button", {
     type: "button", class: "icon", "aria-label": label, title: label, onclick: act }, icon(name));
   const live = h("button", { type: "button", class: "chip", onclick: () => {
@@ -43,8 +48,8 @@ export function open(root, { store }) {
       h("thead", null, h("tr", null, ["What", "Lane", "State", "Began", "Took", "About"].map(
         (name, at) => h("th", { scope: "col", class: at > 3 ? "hide1" : null }, name)))), latest));
   const place = h("div", { class: "panel timeline" }, h("p", { class: "loading" }, "Loading …"));
-  put(root, pageHead("Timeline", "When each step, evaluation, exchange of weights and training " +
-    "step was under way, and what overlapped.", tools), place, detail, list);
+  put(root, pageHead("Timeline", "Steps, evaluations, weight syncs and train " +
+    "steps over time.", tools), place, detail, list);
 
   const fresh = refresher(load, 500);
   const draw = framed(paint);
@@ -57,7 +62,7 @@ export function open(root, { store }) {
       data = await ask("timeline");
       lanes = (data.lanes ?? []).filter((lane) => lane.spans.length).map(packed);
       if (lanes.length === 0) {
-        put(place, h("p", { class: "empty" }, "Nothing has begun yet."));
+        put(place, h("p", { class: "empty" }, "No step has begun."));
         return;
       }
       if (!stage.isConnected) put(place, stage);
@@ -79,7 +84,7 @@ export function open(root, { store }) {
     return [from, Math.max(to, from + 0.001)];
   };
 
-  /** Shows the end, as wide as this; everything if no width is given. */
+  /** Shows the last `width` seconds, or everything. */
   function fitTo(width) {
     const [from, to] = bounds();
     const margin = (width ?? to - from) * 0.01;
@@ -87,7 +92,7 @@ export function open(root, { store }) {
     view.to = to + margin;
   }
 
-  /** A long job is first shown where it is now. */
+  /** Shows the latest part of a long job first. */
   function begin() {
     const spans = lanes[0].rows.flat().sort((a, b) => a.begin - b.begin);
     if (spans.length <= 16) return;
@@ -149,7 +154,7 @@ export function open(root, { store }) {
       const begin = Math.max(left, x(one.begin));
       const stop = Math.min(width, x(one.end ?? end()));
       if (stop < left || begin > width || drawn.length > MAX_DRAWN_SPANS) continue;
-      // What would not be seen apart is not drawn apart.
+      // Merges bars that cannot be distinguished.
       if (stop - begin < 1 && begin - edge < 1) continue;
       edge = stop;
       const wide = Math.max(1.5, stop - begin - 1);
@@ -214,8 +219,8 @@ export function open(root, { store }) {
   load();
   return {
     key,
-    update(what) {
-      if (what.changed?.includes("timeline")) fresh.poke();
+    update(change) {
+      if (change.changed?.includes("timeline")) fresh.poke();
       else if (data && lanes.length && store.job?.live && view.follow) {
         fitTo(view.whole ? null : view.to - view.from);
         draw();
@@ -228,7 +233,7 @@ export function open(root, { store }) {
   };
 }
 
-/** Puts spans that overlap into rows of their own. */
+/** Distributes overlapping spans over rows. */
 function packed(lane) {
   const rows = [];
   for (const span of lane.spans) {
@@ -242,7 +247,7 @@ function packed(lane) {
 
 const ONE = { steps: "step", syncs: "sync", training: "train" };
 
-/** A span by a name that says what it is outside of its lane, too. */
+/** Adds the lane to the name of a span. */
 function named(one, lane) {
   const word = lane === "evals" ? `eval ${one.step}` : ONE[lane] ?? lane;
   const name = one.name.startsWith(word) ? one.name : `${word} ${one.name}`;
@@ -255,7 +260,7 @@ const STEPS = [0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900
 const nearestStep = (rough) =>
   STEPS.find((step) => step >= rough) ?? 86400 * Math.ceil(rough / 86400);
 
-/** Follows a pointer that is held down; tells by which share of the width it moved. */
+/** Reports drags as a share of the width. */
 function drag(element, moved) {
   let from = null;
   element.addEventListener("pointerdown", (event) => {

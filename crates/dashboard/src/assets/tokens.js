@@ -1,10 +1,9 @@
-// A trajectory: its messages, and its tokens coloured by how likely they were, whether they are
-// trained on, and which version made them.
+// A trajectory: messages, and tokens coloured by probability, training mask or model version.
 
 import { h, put, say, set, unique } from "./dom.js";
 import { count, isNumber, percent, score } from "./format.js";
 
-/** Tokens that are drawn before somebody asks for all. */
+/** Tokens that are drawn at first. */
 const FIRST = 3000;
 
 export function trajectory(one, at, of) {
@@ -33,7 +32,7 @@ export function trajectory(one, at, of) {
         h("small", null, `reward ${score(one.reward)} · ${count(one.prompt_length)} + ` +
           `${count(answer)} tokens, ${count(trained)} trained`)),
       h("div", { class: "chips", role: "group", "aria-label": "Show" }, tabs)),
-    one.truncated ? h("p", { class: "soft" }, "It was too long to be kept whole: this is its " +
+    one.truncated ? h("p", { class: "soft" }, "Truncated: this is the " +
       "beginning.") : null,
     place);
 }
@@ -69,10 +68,10 @@ function numbers(extra) {
 }
 
 const WAYS = [
-  ["log-prob", "How likely the model found each token: the stronger the colour, the less likely."],
-  ["mask", "Which tokens are trained on. The others are crossed out."],
-  ["version", "Which version of the weights made each token."],
-  ["plain", "Nothing."],
+  ["log-prob", "Probability of each token: the stronger the colour, the less likely."],
+  ["mask", "Tokens that are trained on. The others are crossed out."],
+  ["version", "Model version of each token."],
+  ["plain", "No colours."],
 ];
 
 function tokens(one) {
@@ -154,7 +153,7 @@ function tokens(one) {
     "aria-label": "Colour tokens by" }, chips), legend), about, box, readout, more];
 }
 
-/** Seven shades: exact numbers are in the line below. */
+/** Seven shades; the line below has exact numbers. */
 const shade = (logprob) => Math.max(0, Math.min(6, Math.floor(-logprob * 1.6)));
 
 function look(token, way, versions) {

@@ -1,4 +1,4 @@
-// Who is let in, and that everybody can use the pages: by keyboard, by screen reader, in any light.
+// Authentication and accessibility: keyboard, screen reader, colours.
 
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
@@ -103,7 +103,7 @@ test("everything can be reached with the keyboard alone", async () => {
   await page.context().close();
 });
 
-test("colours are the system's until somebody chooses, and the choice stays", async () => {
+test("colours follow the system until one is chosen, and the choice is kept", async () => {
   const page = await open(browser, job.url, "/", { colorScheme: "dark" });
   const scheme = () => page.evaluate(() => getComputedStyle(document.documentElement).colorScheme);
   assert.equal(await scheme(), "dark");

@@ -18,7 +18,7 @@ const WAYS = [
   ["phone-dark", { ...PHONE, colorScheme: "dark" }, ["overview", "timeline", "runs"]],
 ];
 
-/** What makes a picture tell more. */
+/** Prepares a page for its picture. */
 const POSES = {
   async run(page) {
     await page.getByRole("button", { name: "Tokens" }).click();

@@ -1,4 +1,4 @@
-// What a person does with the pages: find a run, look at it, end it; see what is stuck; come back.
+// Workflows of users: find, inspect and cancel a run; stuck runners; navigation.
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
@@ -89,7 +89,7 @@ test("a batch is aborted after a question, and says so", async () => {
   const name = await row.locator("a").textContent();
   await row.getByRole("button", { name: `Abort batch ${name}` }).click();
   const dialog = page.getByRole("dialog");
-  assert.match(await dialog.textContent(), /of its runs have not ended and will be cut/);
+  assert.match(await dialog.textContent(), /of its runs have not ended and will be cancelled/);
   await dialog.getByLabel("Keep what its finished runs have made").uncheck();
   const sent = page.waitForRequest((request) => request.method() === "POST");
   await dialog.getByRole("button", { name: "Abort the batch" }).click();
@@ -114,13 +114,13 @@ test("a job that goes away is said to be gone, and found again when it is back",
   await job.kill();
   await page.getByText("Disconnected.").waitFor();
   job = await demo("--tasks", "2000", "--token", "another-token-now", "--listen", host);
-  await page.getByText("The token is not valid any more").waitFor();
+  await page.getByText("The token is invalid").waitFor();
   await page.context().close();
   await job.close();
 });
 
-test("jobs that are empty, finished or failed look like it", async () => {
-  for (const [state, words] of [["finished", "The job is finished. This is what it recorded."],
+test("empty, finished and failed jobs show their state", async () => {
+  for (const [state, words] of [["finished", "The job is finished. This is its record."],
     ["failed", "the trainer did not answer for 600 s"]]) {
     const job = await demo("--tasks", "2000", "--state", state);
     const page = await open(browser, job.url, "/batches");
@@ -132,11 +132,11 @@ test("jobs that are empty, finished or failed look like it", async () => {
   }
   const job = await demo("--state", "empty");
   const page = await open(browser, job.url);
-  for (const [path, words] of [["/", "The first step is under way"],
+  for (const [path, words] of [["/", "No step has ended"],
     ["/runs", "No run was submitted"],
-    ["/timeline", "Nothing has begun yet"], ["/batches", "No batch was submitted"],
-    ["/runners", "No runner"], ["/bias", "nothing to compare"], ["/nowhere", "Nothing is here"],
-    ["/runs/1/2/3", "No run 1 · 2 · 3 is known"]]) {
+    ["/timeline", "No step has begun"], ["/batches", "No batch was submitted"],
+    ["/runners", "No runner"], ["/bias", "No run has ended yet"], ["/nowhere", "Unknown page"],
+    ["/runs/1/2/3", "Unknown run 1 · 2 · 3"]]) {
     await page.goto(new URL(path, job.url).href);
     await page.getByText(words).first().waitFor();
   }

@@ -1,4 +1,4 @@
-// A browser and a made-up job, for tests, pictures and measurements of the dashboard.
+// A browser and a simulated job, for tests, pictures and measurements of the dashboard.
 
 import { spawn } from "node:child_process";
 import { createRequire } from "node:module";
@@ -38,10 +38,10 @@ export async function serve(program, args) {
   };
 }
 
-/** Serves a made-up job. */
+/** Serves a simulated job. */
 export const demo = (...args) => serve(need("ROLLWAY_DASHBOARD_BIN"), args);
 
-/** Starts a browser that talks to nobody but the pages. */
+/** Starts a browser without background traffic. */
 export const browse = () => chromium.launch({
   executablePath: need("ROLLWAY_CHROMIUM"),
   args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -50,8 +50,8 @@ export const browse = () => chromium.launch({
 });
 
 /**
- * Opens a page of a job with its token. What goes wrong in it is kept in `page.wrong`. Whatever a
- * test waits for is waited for long: a loaded machine is slow, and that is no failure.
+ * Opens a page of a job with its token. Errors of the page are in `page.wrong`. Timeouts are long,
+ * since a loaded machine is slow.
  */
 export async function open(browser, url, path = "/", options = {}) {
   const context = await browser.newContext({
@@ -63,10 +63,14 @@ export async function open(browser, url, path = "/", options = {}) {
   page.on("console", (message) => {
     if (message.type() === "error") page.wrong.push(message.text());
   });
-  // To try pages without building anything.
+  // Serves the pages from a folder, without a build.
   if (process.env.ROLLWAY_PAGES) {
-    await page.route("**/assets/*", (route) => route.fulfill({
-      path: `${process.env.ROLLWAY_PAGES}/${new URL(route.request().url()).pathname.slice(8)}` }));
+    await page.route("**/assets/*", (route) => {
+      const name = new URL(route.request().url()).pathname.slice(8);
+      // The server generates the list of pages.
+      return name === "pages.js" ? route.continue()
+        : route.fulfill({ path: `${process.env.ROLLWAY_PAGES}/${name}` });
+    });
   }
   await page.goto(url);
   if (path !== "/") await page.goto(new URL(path, url).href);
@@ -74,7 +78,7 @@ export async function open(browser, url, path = "/", options = {}) {
   return page;
 }
 
-/** Every page of a job, by name. */
+/** All pages by name. */
 export const PAGES = {
   overview: "/",
   timeline: "/timeline",
@@ -85,7 +89,7 @@ export const PAGES = {
   bias: "/bias",
 };
 
-/** Waits until a page has drawn what it is about. */
+/** Waits until a page has drawn its content. */
 export async function drawn(page, name) {
   const shown = { overview: ".tile b", timeline: ".lanes .span", batches: "tbody .badge",
     runners: "tbody .badge", runs: "tbody .badge", run: ".experience", bias: ".bin" };

@@ -1,29 +1,28 @@
-//! Whether a class of tasks is served worse than the others: waits longer, or is cut more often.
-//! What is trained on would be biased then, towards what is quick.
+//! Fairness between workflows: detects one whose tasks wait longer or are cancelled more often.
+//! Training data would be biased towards fast tasks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many classes are told apart; further ones are not judged.
-const CLASSES: usize = 64;
+/// Maximum number of workflows; further ones are ignored.
+const MAX_CLASSES: usize = 64;
 
-/// How many tasks of a class must be known before it is judged.
+/// Minimum number of tasks of a workflow.
 const MIN_TASKS: u32 = 20;
 
-/// How many tasks the averages reach back.
-const REACH: u32 = 64;
+/// Window of the averages in tasks.
+const WINDOW: u32 = 64;
 
-/// Waits shorter than this are as good as none.
-const SHORT: f64 = 1.0;
+/// Shorter waits count as this many seconds.
+const MIN_WAIT_SECONDS: f64 = 1.0;
 
-/// A raised alarm is cleared only when it is clearly over.
-const CLEARLY: f64 = 0.8;
+/// Hysteresis of a raised alarm.
+const CLEAR_FACTOR: f64 = 0.8;
 
-/// How classes fare.
 #[derive(Debug)]
 pub(super) struct WorkflowFairness {
-    /// How much worse a class may fare.
+    /// Maximum ratio to the other workflows. `None`: not checked.
     factor: Option<f64>,
     known: BTreeMap<Arc<str>, Class>,
 }
@@ -34,26 +33,25 @@ struct Class {
     kept: Average,
 }
 
-/// The average of the last values, roughly.
+/// Moving average.
 #[derive(Clone, Copy, Debug, Default)]
 struct Average {
     count: u32,
     value: f64,
 }
 
-/// A class that fares worse.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum StarvedWorkflow {
-    /// Its tasks wait longer, in seconds.
+    /// Mean waits in seconds.
     Waits { class: Arc<str>, its: f64, others: f64 },
-    /// Fewer of its tasks are kept: shares.
-    Cut { class: Arc<str>, its: f64, others: f64 },
+    /// Shares of kept tasks.
+    Cancelled { class: Arc<str>, its: f64, others: f64 },
 }
 
 impl Average {
     fn add(&mut self, value: f64) {
         self.count = self.count.saturating_add(1);
-        self.value += (value - self.value) / f64::from(self.count.min(REACH));
+        self.value += (value - self.value) / f64::from(self.count.min(WINDOW));
     }
 
     const fn known(&self) -> Option<f64> {
@@ -81,7 +79,7 @@ impl WorkflowFairness {
     fn class(&mut self, class: &Arc<str>) -> Option<&mut Class> {
         self.factor?;
         if !self.known.contains_key(class) {
-            if self.known.len() >= CLASSES {
+            if self.known.len() >= MAX_CLASSES {
                 return None;
             }
             self.known.insert(Arc::clone(class), Class::default());
@@ -89,36 +87,36 @@ impl WorkflowFairness {
         self.known.get_mut(class)
     }
 
-    /// Returns a class that is starved, if there is one. While the alarm is raised it takes less.
+    /// Returns a starved workflow. A raised alarm lowers the limit.
     pub(super) fn starved(&self, is_raised: bool) -> Option<StarvedWorkflow> {
-        let factor = self.factor? * if is_raised { CLEARLY } else { 1.0 };
+        let factor = self.factor? * if is_raised { CLEAR_FACTOR } else { 1.0 };
         if self.known.len() < 2 {
             return None;
         }
         let waits = |class: &Class| class.wait.known();
         let kept = |class: &Class| class.kept.known();
         let (all_waits, all_kept) = (self.all(waits), self.all(kept));
-        self.known.iter().find_map(|(class, fares)| {
-            if let Some((its, others)) = beside(waits(fares), all_waits)
-                && its > factor * others.max(SHORT)
+        self.known.iter().find_map(|(class, averages)| {
+            if let Some((its, others)) = compare(waits(averages), all_waits)
+                && its > factor * others.max(MIN_WAIT_SECONDS)
             {
                 return Some(StarvedWorkflow::Waits { class: Arc::clone(class), its, others });
             }
-            let (its, others) = beside(kept(fares), all_kept)?;
-            let is_cut = its * factor < others;
-            is_cut.then(|| StarvedWorkflow::Cut { class: Arc::clone(class), its, others })
+            let (its, others) = compare(kept(averages), all_kept)?;
+            let is_starved = its * factor < others;
+            is_starved.then(|| StarvedWorkflow::Cancelled { class: Arc::clone(class), its, others })
         })
     }
 
-    /// The sum over all classes that can be judged, and their number.
-    fn all(&self, look: impl Fn(&Class) -> Option<f64>) -> (f64, u32) {
-        let values = self.known.values().filter_map(look);
+    /// Returns sum and number of the known averages.
+    fn all(&self, average: impl Fn(&Class) -> Option<f64>) -> (f64, u32) {
+        let values = self.known.values().filter_map(average);
         values.fold((0.0, 0), |(sum, count), value| (sum + value, count + 1))
     }
 }
 
-/// How one class fares, and the mean over all others.
-fn beside(its: Option<f64>, (sum, count): (f64, u32)) -> Option<(f64, f64)> {
+/// Returns the average of one workflow and the mean of the others.
+fn compare(its: Option<f64>, (sum, count): (f64, u32)) -> Option<(f64, f64)> {
     let (its, others) = (its?, count.checked_sub(1).filter(|others| *others > 0)?);
     Some((its, (sum - its) / f64::from(others)))
 }

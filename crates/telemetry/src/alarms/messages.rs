@@ -1,85 +1,81 @@
-//! What is said to people when something goes wrong: what it is, and what to do.
+//! Messages of alarms: the condition, and what to do.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) use rollway_base::human::duration as time;
-use rollway_core::{FailureKind, RunnerId};
+use rollway_core::{FailureKind, RunFailure, RunnerId};
 
 use super::fairness::StarvedWorkflow;
 
-/// How much of an error message is shown.
-const MESSAGE: usize = 300;
+/// Maximum length of an error message.
+const MAX_SHOWN_CHARS: usize = 300;
 
-pub(super) fn no_progress(stood: Duration, under_way: &[String]) -> String {
-    let what = match under_way {
-        [] => "no runner is at work, though runs wait: see whether runners start and models are \
-               there"
-            .to_owned(),
-        oldest => format!(
-            "the oldest: {}\nhint: look at what they wait for; `explorer.max_timeout` bounds an \
-             attempt, and a run can be cancelled by itself",
-            oldest.join("; ")
+pub(super) fn no_progress(stalled: Duration, busy: &[String]) -> String {
+    let cause = match busy {
+        [] => {
+            "no runner is busy, though runs are pending: check that runners start and models are \
+               reachable"
+                .to_owned()
+        }
+        busy => format!(
+            "longest: {}\nhint: check what they wait for; `explorer.max_timeout` bounds an \
+             attempt, and a single run can be cancelled",
+            busy.join("; ")
         ),
     };
-    format!("no run has ended for {}; {what}", time(stood))
+    format!("no run has ended for {}; {cause}", time(stalled))
 }
 
-pub(super) fn failures(count: u32, kind: FailureKind, message: &str, stops: bool) -> String {
-    let remedy = match kind {
-        FailureKind::Workflow => "`rollway debug` runs one task and shows the whole traceback",
+pub(super) fn failures(count: u32, failure: &RunFailure, stops: bool) -> String {
+    let remedy = match failure.kind {
+        FailureKind::Workflow => "`rollway debug` runs one task and shows the traceback",
         FailureKind::Timeout => {
-            "see what takes so long, or raise `explorer.max_timeout`; `rollway debug` runs one task"
+            "find the slow part with `rollway debug`, or raise `explorer.max_timeout`"
         }
         FailureKind::RunnerLost => {
-            "the log says how the processes of runners ended; memory is the usual cause"
+            "the log has the exit status of worker processes; a common cause is memory"
         }
-        FailureKind::ModelUnavailable => "see whether the inference servers answer",
-        FailureKind::InvalidOutput => {
-            "`rollway debug` runs one task and shows what the workflow returned"
-        }
+        FailureKind::ModelUnavailable => "check that the inference servers respond",
+        FailureKind::InvalidOutput => "`rollway debug` runs one task and shows its output",
     };
-    let then = match stops {
-        true => "; the job is ended, and the same command goes on",
-        false => "",
-    };
-    let message = clip(message);
-    format!("{count} runs failed in a row, the last as {kind}: {message}\nhint: {remedy}{then}")
+    let stop = if stops { "; the job is stopped, run the same command to resume" } else { "" };
+    let (kind, message) = (failure.kind, clip(&failure.message));
+    format!("{count} runs failed in a row, the last as {kind}: {message}\nhint: {remedy}{stop}")
 }
 
-pub(super) fn staleness(step: u64, mean: f64, most: f64) -> String {
+pub(super) fn staleness(step: u64, mean: f64, max: f64) -> String {
     format!(
-        "experiences of step {step} lag {mean:.1} versions behind the newest weights on average \
-         (alarms.staleness: {most})\nhint: exchange weights more often \
-         (`synchronizer.sync_interval`), have fewer steps in flight (`synchronizer.sync_offset`), \
-         or drop what is too old in the pipeline"
+        "experiences of step {step} are {mean:.1} versions old on average (alarms.staleness: \
+         {max})\nhint: sync weights more often (`synchronizer.sync_interval`), have fewer steps in flight \
+         (`synchronizer.sync_offset`), or drop stale experiences in the pipeline"
     )
 }
 
 pub(super) fn starvation(starved: &StarvedWorkflow) -> String {
-    let what = match starved {
+    let condition = match starved {
         StarvedWorkflow::Waits { class, its, others } => format!(
-            "tasks of `{class}` wait {its:.1} s until they are begun, those of others {others:.1} s"
+            "tasks of `{class}` wait {its:.1} s for their first attempt, others {others:.1} s"
         ),
-        StarvedWorkflow::Cut { class, its, others } => format!(
-            "of the tasks of `{class}` {:.0} % are kept, of others {:.0} %: what is trained on is \
-             biased",
+        StarvedWorkflow::Cancelled { class, its, others } => format!(
+            "{:.0} % of the tasks of `{class}` are kept, {:.0} % of others: biased training data",
             its * 100.0,
             others * 100.0
         ),
     };
     format!(
-        "{what}\nhint: give slow tasks more time (a smaller `explorer.over_rollout.ratio`, a \
-         larger `explorer.max_timeout`), or a job of their own"
+        "{condition}\nhint: give slow tasks more time (smaller `explorer.over_rollout.ratio`, \
+         larger `explorer.max_timeout`) or a separate job"
     )
 }
 
 pub(super) fn dropped(drops: &BTreeMap<&'static str, u64>) -> String {
-    let drops: Vec<String> = drops.iter().map(|(who, count)| format!("{who}: {count}")).collect();
+    let drops: Vec<String> =
+        drops.iter().map(|(observer, count)| format!("{observer}: {count}")).collect();
     format!(
-        "what watches the job cannot keep up and drops what it is told ({}); the job itself is not \
-         affected\nhint: see its disk or its server; `rollway_telemetry_dropped_total` counts on",
+        "observers cannot keep up and drop events ({}); the job is not affected\nhint: check the \
+         disk or the server of the monitor; `rollway_telemetry_dropped_total` has the count",
         drops.join(", ")
     )
 }
@@ -88,16 +84,16 @@ pub(super) fn broken(broken: &BTreeMap<RunnerId, Arc<str>>) -> String {
     let first =
         broken.iter().next().map(|(runner, message)| format!("{runner}: {}", clip(message)));
     format!(
-        "runners do not start, again and again; they are tried on and on. Runner {}\nhint: start \
-         one by hand to see what is wrong: `python -c 'import rollway'` with the job's Python",
+        "runners fail to start repeatedly; starts are retried. Runner {}\nhint: test with the \
+         job's Python: `python -c 'import rollway'`",
         first.unwrap_or_default()
     )
 }
 
-/// The last line of a traceback says most; long ones are cut.
+/// Returns the last line, which names the error of a traceback, truncated.
 fn clip(message: &str) -> String {
     let line = message.trim_end().lines().last().unwrap_or("no message");
-    match line.char_indices().nth(MESSAGE) {
+    match line.char_indices().nth(MAX_SHOWN_CHARS) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line.to_owned(),
     }

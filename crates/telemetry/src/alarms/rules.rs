@@ -1,40 +1,38 @@
-//! Decides what is alarming: facts with their times in, alarms out. It has no clock of its own.
-//!
-//! Every alarm is raised once and cleared once; what has been said is kept until somebody takes it.
+//! Alarm rules: events with their times in, raised and cleared alarms out. They have no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rollway_config::{AlarmsConfig as Config, OnConsecutiveFailures};
-use rollway_core::{FailureKind, RunnerId};
+use rollway_core::{RunFailure, RunnerId};
 
 use super::fairness::WorkflowFairness;
 use super::messages;
 use super::{BROKEN, DROPPED, FAILURES, NO_PROGRESS, STALENESS, STARVATION};
 
-/// How long nothing may be dropped before that is no longer worth an alarm.
+/// Time without drops after which the alarm is cleared.
 const CLEAR_AFTER: Duration = Duration::from_secs(60);
 
-/// An alarm that is raised, or over.
+/// A raised or cleared alarm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AlarmChange {
     pub(super) kind: &'static str,
-    pub(super) words: String,
+    pub(super) message: String,
     pub(super) raised: bool,
 }
 
-/// Decides. Times count from any moment that stays the same.
+/// Times count from a fixed origin.
 #[derive(Debug)]
 pub(super) struct AlarmRules {
     no_progress: Option<Duration>,
     failures: Option<u32>,
     stops: bool,
     staleness: Option<f64>,
-    /// Whether there is work, and since when nothing has come of it.
     idle: bool,
-    last: Duration,
-    in_a_row: u32,
+    /// Last end of a run, or begin of the work.
+    last_progress: Duration,
+    consecutive: u32,
     classes: WorkflowFairness,
     drops: BTreeMap<&'static str, u64>,
     last_drop: Duration,
@@ -51,8 +49,8 @@ impl AlarmRules {
             stops: config.on_consecutive_failures == OnConsecutiveFailures::Stop,
             staleness: config.staleness,
             idle: true,
-            last: Duration::ZERO,
-            in_a_row: 0,
+            last_progress: Duration::ZERO,
+            consecutive: 0,
             classes: WorkflowFairness::new(config.starvation),
             drops: BTreeMap::new(),
             last_drop: Duration::ZERO,
@@ -62,138 +60,131 @@ impl AlarmRules {
         }
     }
 
-    /// There is work now, or none.
-    pub(super) fn work(&mut self, now: Duration, is_there: bool) {
-        if is_there && self.idle {
-            self.last = now;
+    pub(super) fn set_work(&mut self, now: Duration, has_work: bool) {
+        if has_work && self.idle {
+            self.last_progress = now;
         }
-        self.idle = !is_there;
+        self.idle = !has_work;
         if self.idle {
-            self.clear(NO_PROGRESS, || "nothing is waited for any more".to_owned());
+            self.clear(NO_PROGRESS, || "no open tasks".to_owned());
         }
     }
 
-    /// A run ended, in whatever way.
+    /// Records the end of a run.
     pub(super) fn progress(&mut self, now: Duration) {
-        let stood = now.saturating_sub(self.last);
-        self.last = now;
-        self.clear(NO_PROGRESS, || format!("runs end again, after {}", messages::time(stood)));
+        let stalled = now.saturating_sub(self.last_progress);
+        self.last_progress = now;
+        self.clear(NO_PROGRESS, || format!("runs end again, after {}", messages::time(stalled)));
     }
 
-    /// A run went well.
     pub(super) fn record_success(&mut self) {
-        let before = std::mem::take(&mut self.in_a_row);
-        self.clear(FAILURES, || format!("a run went well again, after {before} failures in a row"));
+        let before = std::mem::take(&mut self.consecutive);
+        self.clear(FAILURES, || format!("a run succeeded after {before} failures in a row"));
     }
 
-    /// A run failed.
-    pub(super) fn badly(&mut self, kind: FailureKind, message: &str) {
-        self.in_a_row = self.in_a_row.saturating_add(1);
-        if self.failures.is_some_and(|most| self.in_a_row >= most) {
-            let (count, stops) = (self.in_a_row, self.stops);
-            self.raise(FAILURES, || messages::failures(count, kind, message, stops));
+    pub(super) fn record_failure(&mut self, failure: &RunFailure) {
+        self.consecutive = self.consecutive.saturating_add(1);
+        if self.failures.is_some_and(|max| self.consecutive >= max) {
+            let (count, stops) = (self.consecutive, self.stops);
+            self.raise(FAILURES, || messages::failures(count, failure, stops));
         }
     }
 
-    /// A task of a class waited for so long until it was begun.
+    /// Records the wait of a task for its first attempt.
     pub(super) fn waited(&mut self, class: &Arc<str>, waited: Duration) {
         self.classes.waited(class, waited);
     }
 
-    /// A task of a class ended: kept, or cut so that nothing is left of it.
-    pub(super) fn task(&mut self, class: &Arc<str>, is_kept: bool) {
+    /// Records the end of a task: kept, or cancelled without a result.
+    pub(super) fn task_ended(&mut self, class: &Arc<str>, is_kept: bool) {
         self.classes.ended(class, is_kept);
         match self.classes.starved(self.raised.contains(STARVATION)) {
             Some(starved) => self.raise(STARVATION, || messages::starvation(&starved)),
             None => {
-                let clear = || "no kind of task is served worse than others any more".to_owned();
-                self.clear(STARVATION, clear);
+                self.clear(STARVATION, || "no workflow is starved".to_owned());
             }
         }
     }
 
-    /// By how many versions the experiences of a step lag behind.
+    /// Records the mean staleness of a step, in versions.
     pub(super) fn stale(&mut self, step: u64, mean: f64) {
-        let Some(most) = self.staleness else { return };
-        if mean > most {
-            self.raise(STALENESS, || messages::staleness(step, mean, most));
+        let Some(max) = self.staleness else { return };
+        if mean > max {
+            self.raise(STALENESS, || messages::staleness(step, mean, max));
         } else {
             self.clear(STALENESS, || {
-                format!("experiences of step {step} lag {mean:.1} versions behind, as they may")
+                format!("experiences of step {step} are {mean:.1} versions old: below the limit")
             });
         }
     }
 
-    /// Somebody who watches had to drop something.
-    pub(super) fn dropped(&mut self, now: Duration, who: &'static str, count: u64) {
-        *self.drops.entry(who).or_default() += count;
+    /// Records items that an observer dropped.
+    pub(super) fn dropped(&mut self, now: Duration, observer: &'static str, count: u64) {
+        *self.drops.entry(observer).or_default() += count;
         self.last_drop = now;
         let drops = self.drops.clone();
         self.raise(DROPPED, || messages::dropped(&drops));
     }
 
-    /// A runner does not start, again and again.
-    pub(super) fn broken(&mut self, runner: RunnerId, message: Arc<str>) {
+    pub(super) fn runner_broken(&mut self, runner: RunnerId, message: Arc<str>) {
         self.broken.insert(runner, message);
         let broken = self.broken.clone();
         self.raise(BROKEN, || messages::broken(&broken));
     }
 
-    /// A runner is there.
-    pub(super) fn mended(&mut self, runner: RunnerId) {
+    pub(super) fn runner_ready(&mut self, runner: RunnerId) {
         if self.broken.remove(&runner).is_some() && self.broken.is_empty() {
-            self.clear(BROKEN, || "every runner starts again".to_owned());
+            self.clear(BROKEN, || "all runners start again".to_owned());
         }
     }
 
-    /// Returns when time alone changes something.
+    /// Returns the next deadline.
     pub(super) fn due(&self) -> Option<Duration> {
-        let stands = self.no_progress.filter(|_| !self.idle && !self.raised.contains(NO_PROGRESS));
+        let stalled = self.no_progress.filter(|_| !self.idle && !self.raised.contains(NO_PROGRESS));
         let quiet = self.raised.contains(DROPPED).then(|| self.last_drop + CLEAR_AFTER);
-        stands.map(|patience| self.last + patience).into_iter().chain(quiet).min()
+        stalled.map(|timeout| self.last_progress + timeout).into_iter().chain(quiet).min()
     }
 
-    /// Tells whether no run has ended for too long.
-    pub(super) fn stands_still(&self, now: Duration) -> Option<Duration> {
-        let patience = self.no_progress.filter(|_| !self.idle)?;
-        let stood = now.saturating_sub(self.last);
-        (stood >= patience && !self.raised.contains(NO_PROGRESS)).then_some(stood)
+    /// Returns the time without progress, if it is too long and no alarm is raised.
+    pub(super) fn stalled_for(&self, now: Duration) -> Option<Duration> {
+        let timeout = self.no_progress.filter(|_| !self.idle)?;
+        let stalled = now.saturating_sub(self.last_progress);
+        (stalled >= timeout && !self.raised.contains(NO_PROGRESS)).then_some(stalled)
     }
 
-    /// Says that no run has ended for too long, and what is under way.
-    pub(super) fn stand_still(&mut self, now: Duration, under_way: &[String]) {
-        if let Some(stood) = self.stands_still(now) {
-            self.raise(NO_PROGRESS, || messages::no_progress(stood, under_way));
+    /// Raises an alarm without progress; `busy` describes the longest busy runners.
+    pub(super) fn check_progress(&mut self, now: Duration, busy: &[String]) {
+        if let Some(stalled) = self.stalled_for(now) {
+            self.raise(NO_PROGRESS, || messages::no_progress(stalled, busy));
         }
     }
 
-    /// Time has passed.
-    pub(super) fn pass(&mut self, now: Duration) {
+    /// Clears alarms whose time is up.
+    pub(super) fn advance(&mut self, now: Duration) {
         if self.raised.contains(DROPPED) && now >= self.last_drop + CLEAR_AFTER {
             self.drops.clear();
-            self.clear(DROPPED, || "nothing was dropped for a minute".to_owned());
+            self.clear(DROPPED, || "no drops for a minute".to_owned());
         }
     }
 
-    /// Tells whether there is anything to take.
-    pub(super) const fn has_news(&self) -> bool {
+    pub(super) const fn has_changes(&self) -> bool {
         !self.changes.is_empty()
     }
 
-    /// Returns what has changed since the last time.
+    /// Takes the changes since the last call.
     pub(super) fn take(&mut self) -> Vec<AlarmChange> {
         std::mem::take(&mut self.changes)
     }
 
-    fn raise(&mut self, kind: &'static str, words: impl FnOnce() -> String) {
+    fn raise(&mut self, kind: &'static str, message: impl FnOnce() -> String) {
         if self.raised.insert(kind) {
-            self.changes.push(AlarmChange { kind, words: words(), raised: true });
+            self.changes.push(AlarmChange { kind, message: message(), raised: true });
         }
     }
 
-    fn clear(&mut self, kind: &'static str, words: impl FnOnce() -> String) {
+    fn clear(&mut self, kind: &'static str, message: impl FnOnce() -> String) {
         if self.raised.remove(kind) {
-            self.changes.push(AlarmChange { kind, words: words(), raised: false });
+            self.changes.push(AlarmChange { kind, message: message(), raised: false });
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Numbers and words as few bytes, and back.
+//! Compact encoding of numbers and texts.
 
 use std::sync::Arc;
 
-/// Writes.
+/// Encoder.
 #[derive(Debug, Default)]
 pub(super) struct Put(pub(super) Vec<u8>);
 
@@ -11,7 +11,7 @@ impl Put {
         self.0.push(value);
     }
 
-    /// Small numbers take one byte, large ones up to ten.
+    /// Variable length: one byte for small numbers, up to ten.
     pub(super) fn number(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.0.push(value as u8 | 0x80);
@@ -35,20 +35,20 @@ impl Put {
         }
     }
 
-    pub(super) fn text(&mut self, words: &str) {
-        self.number(words.len() as u64);
-        self.0.extend_from_slice(words.as_bytes());
+    pub(super) fn text(&mut self, text: &str) {
+        self.number(text.len() as u64);
+        self.0.extend_from_slice(text.as_bytes());
     }
 
-    pub(super) fn maybe_words(&mut self, words: Option<&str>) {
-        self.byte(u8::from(words.is_some()));
-        if let Some(words) = words {
-            self.text(words);
+    pub(super) fn maybe_text(&mut self, text: Option<&str>) {
+        self.byte(u8::from(text.is_some()));
+        if let Some(text) = text {
+            self.text(text);
         }
     }
 }
 
-/// Reads. None: the bytes are not what was written.
+/// Decoder. `None`: invalid bytes.
 #[derive(Debug)]
 pub(super) struct Take<'a>(pub(super) &'a [u8]);
 
@@ -95,15 +95,15 @@ impl<'a> Take<'a> {
         }
     }
 
-    pub(super) fn words(&mut self) -> Option<&'a str> {
+    pub(super) fn text(&mut self) -> Option<&'a str> {
         let count = usize::try_from(self.number()?).ok()?;
         std::str::from_utf8(self.bytes(count)?).ok()
     }
 
-    pub(super) fn maybe_words(&mut self) -> Option<Option<Arc<str>>> {
+    pub(super) fn maybe_text(&mut self) -> Option<Option<Arc<str>>> {
         match self.byte()? {
             0 => Some(None),
-            _ => self.words().map(|words| Some(words.into())),
+            _ => self.text().map(|text| Some(text.into())),
         }
     }
 }

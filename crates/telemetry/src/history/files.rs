@@ -1,14 +1,13 @@
-//! The files of a history.
+//! Files of a history.
 //!
 //! ```text
-//! <job>/history/events              everything but runs, one frame of JSON each
+//! <job>/history/events              job events, one frame of JSON each
 //! <job>/history/runs-000001         records of runs, many in a frame
 //! <job>/history/trajectories-000001 experiences, one after the other
 //! ```
 //!
-//! A frame is the number of its bytes, their checksum, and the bytes. Nothing is synced: what was
-//! written last may be missing after a crash of the machine, and a frame that was torn is where
-//! reading ends.
+//! A frame is length, checksum and bytes. Nothing is synced: the last writes may be missing after a
+//! crash of the machine. Reading stops at an incomplete frame.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -18,22 +17,21 @@ use std::path::{Path, PathBuf};
 
 use super::record::{Entry, Trajectory};
 use super::row::RecordPosition;
-use super::write_queue::{FRAME, MAGIC, Old, Taken};
+use super::write_queue::{FRAME_HEAD, HistoryWrite, MAGIC, ObsoleteFile};
 
 const EVENTS: &str = "events";
 const RUNS: &str = "runs";
 const TRAJECTORIES: &str = "trajectories";
 
-/// The file of events takes no more than this.
-const EVENTS_MOST: u64 = 64 << 20;
+/// Maximum bytes of the file of events.
+const MAX_EVENTS_BYTES: u64 = 64 << 20;
 
-/// How many bytes of trajectories are written at once, if they are short.
-const TOGETHER: usize = 1 << 18;
+/// Write buffer for short trajectories.
+const BUFFER_BYTES: usize = 1 << 18;
 
-/// The longest frame that is believed.
-const LONGEST: u32 = 1 << 30;
+/// Maximum length of a valid frame.
+const MAX_FRAME_BYTES: u32 = 1 << 30;
 
-/// Files that are written.
 #[derive(Debug)]
 pub(super) struct Files {
     dir: PathBuf,
@@ -44,7 +42,7 @@ pub(super) struct Files {
     _lock: File,
 }
 
-/// What could not be written.
+/// Counts of records that could not be written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unwritten {
     pub(super) events: u64,
@@ -53,7 +51,7 @@ pub(super) struct Unwritten {
 }
 
 impl Files {
-    /// Opens a folder for one process.
+    /// Opens a folder and locks it for this process.
     pub(super) fn open(dir: &Path) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
         let lock = File::create(dir.join("lock"))?;
@@ -70,29 +68,29 @@ impl Files {
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
         let mut good = MAGIC.len() as u64;
-        read(&path, &mut |_, frame| good += (FRAME + frame.len()) as u64)?;
+        read(&path, &mut |_, frame| good += (FRAME_HEAD + frame.len()) as u64)?;
         let mut events = OpenOptions::new().create(true).append(true).open(&path)?;
         if events.metadata()?.len() < good {
             events.set_len(0)?;
             events.write_all(MAGIC)?;
         }
-        // What a crash has torn is cut off.
+        // Removes an incomplete frame.
         events.set_len(good)?;
         let (runs, trajectories) = (None, None);
         let dir = dir.to_owned();
         Ok(Self { dir, events, events_bytes: good, runs, trajectories, _lock: lock })
     }
 
-    /// Writes what was taken. What cannot be written is counted, and the next goes to new files.
-    pub(super) fn write(&mut self, taken: Taken) -> Unwritten {
+    /// Writes records; returns the counts of failed writes.
+    pub(super) fn write(&mut self, batch: HistoryWrite) -> Unwritten {
         let mut unwritten = Unwritten::default();
         let is_same =
             |one: &(Trajectory, _), other: &(Trajectory, _)| one.0.segment == other.0.segment;
-        for part in taken.trajectories.chunk_by(is_same) {
+        for part in batch.trajectories.chunk_by(is_same) {
             let Trajectory { segment, offset, .. } = part[0].0;
-            let file = at(&self.dir, TRAJECTORIES, (segment, offset), &mut self.trajectories);
+            let file = open_at(&self.dir, TRAJECTORIES, (segment, offset), &mut self.trajectories);
             let written = file.and_then(|file| {
-                let mut out = BufWriter::with_capacity(TOGETHER, file);
+                let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);
                 part.iter().try_for_each(|(_, payload)| out.write_all(payload))?;
                 out.flush()
             });
@@ -101,24 +99,24 @@ impl Files {
                 unwritten.trajectories += part.len() as u64;
             }
         }
-        if !taken.entries.is_empty() {
-            unwritten.events += self.write_events(&taken.entries);
+        if !batch.entries.is_empty() {
+            unwritten.events += self.write_events(&batch.entries);
         }
-        if !taken.runs.is_empty() {
-            let RecordPosition { segment, offset } = taken.frame;
-            let file = at(&self.dir, RUNS, (segment, offset.into()), &mut self.runs);
-            let framed = framed(&taken.runs);
+        if !batch.runs.is_empty() {
+            let RecordPosition { segment, offset } = batch.frame;
+            let file = open_at(&self.dir, RUNS, (segment, offset.into()), &mut self.runs);
+            let framed = framed(&batch.runs);
             if logged(file.and_then(|file| file.write_all(&framed))).is_none() {
                 self.runs = None;
                 unwritten.records += 1;
             }
         }
-        for old in taken.remove {
-            let (name, number) = match old {
-                Old::Runs(number) => (RUNS, number),
-                Old::Trajectories(number) => (TRAJECTORIES, number),
+        for file in batch.remove {
+            let (name, number) = match file {
+                ObsoleteFile::Runs(number) => (RUNS, number),
+                ObsoleteFile::Trajectories(number) => (TRAJECTORIES, number),
             };
-            // It may never have been written.
+            // It may never have been created.
             let _ = fs::remove_file(path(&self.dir, name, number));
         }
         unwritten
@@ -131,12 +129,12 @@ impl Files {
                 bytes.extend_from_slice(&framed(&text));
             }
         }
-        let room = EVENTS_MOST.saturating_sub(self.events_bytes);
+        let room = MAX_EVENTS_BYTES.saturating_sub(self.events_bytes);
         if bytes.len() as u64 > room {
             return entries.len() as u64;
         }
         if logged(self.events.write_all(&bytes)).is_none() {
-            // Nobody reads behind a frame that is torn: what was written of it is cut off.
+            // Reading stops at an incomplete frame: it is removed.
             logged(self.events.set_len(self.events_bytes));
             return entries.len() as u64;
         }
@@ -146,12 +144,12 @@ impl Files {
 }
 
 fn logged<T>(result: io::Result<T>) -> Option<T> {
-    result.map_err(|error| tracing::debug!(%error, "the history cannot be written")).ok()
+    result.map_err(|error| tracing::debug!(%error, "cannot write the history")).ok()
 }
 
-/// Opens the file of a number, unless it is open, and goes to the place where more is to be: that
-/// was decided before, and may not be the end of the file if something could not be written.
-fn at<'a>(
+/// Opens a numbered file and seeks to the assigned position, which is not the end of the file after
+/// a failed write.
+fn open_at<'a>(
     dir: &Path,
     name: &str,
     (number, offset): (u32, u64),
@@ -175,7 +173,7 @@ fn at<'a>(
 }
 
 fn framed(bytes: &[u8]) -> Vec<u8> {
-    let mut framed = Vec::with_capacity(FRAME + bytes.len());
+    let mut framed = Vec::with_capacity(FRAME_HEAD + bytes.len());
     framed.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
     framed.extend_from_slice(&crc32fast::hash(bytes).to_le_bytes());
     framed.extend_from_slice(bytes);
@@ -186,8 +184,7 @@ fn path(dir: &Path, name: &str, number: u32) -> PathBuf {
     dir.join(format!("{name}-{number:06}"))
 }
 
-/// Visits the frames of a file with their places, up to the first that is not whole. A file that is
-/// not there has none.
+/// Visits the complete frames of a file with their positions. A missing file has none.
 fn read(path: &Path, visit: &mut dyn FnMut(u64, &[u8])) -> io::Result<()> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
@@ -195,34 +192,33 @@ fn read(path: &Path, visit: &mut dyn FnMut(u64, &[u8])) -> io::Result<()> {
         Err(error) => return Err(error),
     };
     let Some(mut rest) = bytes.strip_prefix(MAGIC) else { return Ok(()) };
-    while let Some((head, after)) = rest.split_at_checked(FRAME) {
+    while let Some((head, after)) = rest.split_at_checked(FRAME_HEAD) {
         let word =
             |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let (length, sum) = (word(0), word(4));
-        if length > LONGEST {
+        if length > MAX_FRAME_BYTES {
             break;
         }
         let Some((frame, after)) = after.split_at_checked(length as usize) else { break };
         if crc32fast::hash(frame) != sum {
             break;
         }
-        visit((bytes.len() - rest.len() + FRAME) as u64, frame);
+        visit((bytes.len() - rest.len() + FRAME_HEAD) as u64, frame);
         rest = after;
     }
     Ok(())
 }
 
-/// Visits every event.
 pub(super) fn events(dir: &Path, visit: &mut dyn FnMut(Entry)) -> io::Result<()> {
     read(&dir.join(EVENTS), &mut |_, frame| {
-        // What another release wrote, and this one does not know, is left out.
+        // Skips entries of other releases.
         if let Ok(entry) = serde_json::from_slice(frame) {
             visit(entry);
         }
     })
 }
 
-/// Visits the frames of every file of runs: number, place, bytes.
+/// Visits the frames of all files of runs: number, position, bytes.
 pub(super) fn runs(dir: &Path, visit: &mut dyn FnMut(u32, u64, &[u8])) -> io::Result<()> {
     for (number, path) in numbered(dir, RUNS)? {
         read(&path, &mut |place, frame| visit(number, place, frame))?;
@@ -230,12 +226,12 @@ pub(super) fn runs(dir: &Path, visit: &mut dyn FnMut(u32, u64, &[u8])) -> io::Re
     Ok(())
 }
 
-/// Returns the numbers of the files of runs.
+/// Returns the numbers of all files of runs.
 pub(super) fn segments(dir: &Path) -> io::Result<Vec<u32>> {
     Ok(numbered(dir, RUNS)?.into_keys().collect())
 }
 
-/// Returns the files of trajectories with their bytes.
+/// Returns numbers and sizes of the files of trajectories.
 pub(super) fn trajectories(dir: &Path) -> io::Result<Vec<(u32, u64)>> {
     let files = numbered(dir, TRAJECTORIES)?.into_iter();
     let sizes = files.map(|(number, path)| {
@@ -258,30 +254,27 @@ fn numbered(dir: &Path, name: &str) -> io::Result<BTreeMap<u32, PathBuf>> {
     Ok(files)
 }
 
-/// Reads the record of a run.
 pub(super) fn record(dir: &Path, segment: u32, offset: u32) -> io::Result<Vec<u8>> {
     let file = File::open(path(dir, RUNS, segment))?;
     let mut head = [0; super::record::HEAD];
     file.read_exact_at(&mut head, offset.into())?;
     let length = u32::from_le_bytes([head[1], head[2], head[3], head[4]]);
-    if length > LONGEST {
-        return Err(io::Error::other("this is no record"));
+    if length > MAX_FRAME_BYTES {
+        return Err(io::Error::other("invalid record"));
     }
     let mut bytes = vec![0; head.len() + length as usize];
     file.read_exact_at(&mut bytes, offset.into())?;
     Ok(bytes)
 }
 
-/// Reads experiences.
-pub(super) fn trajectory(dir: &Path, part: u32, offset: u64, bytes: u32) -> io::Result<Vec<u8>> {
-    let file = File::open(path(dir, TRAJECTORIES, part))?;
-    let mut read = vec![0; bytes as usize];
-    file.read_exact_at(&mut read, offset)?;
+pub(super) fn trajectory(dir: &Path, place: Trajectory) -> io::Result<Vec<u8>> {
+    let file = File::open(path(dir, TRAJECTORIES, place.segment))?;
+    let mut read = vec![0; place.bytes as usize];
+    file.read_exact_at(&mut read, place.offset)?;
     Ok(read)
 }
 
-/// Returns whether a file begins with anything but [`MAGIC`]. A beginning that a crash has torn
-/// off is not another format.
+/// Returns whether a file has another format. A begin that a crash truncated has not.
 fn other_format(path: &Path) -> io::Result<bool> {
     let mut start = Vec::new();
     match File::open(path) {
@@ -292,8 +285,8 @@ fn other_format(path: &Path) -> io::Result<bool> {
     Ok(!MAGIC.starts_with(&start))
 }
 
-/// Tells whether a folder has a history.
-pub(super) fn is_there(dir: &Path) -> bool {
+/// Returns whether a folder has a history.
+pub(super) fn exists(dir: &Path) -> bool {
     let mut magic = [0; MAGIC.len()];
     let read = File::open(dir.join(EVENTS)).and_then(|mut file| file.read_exact(&mut magic));
     read.is_ok() && magic == *MAGIC

@@ -1,18 +1,17 @@
-//! Words that many runs share, kept once.
+//! Interner of texts that many runs share.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How many different words there may be.
+/// Maximum number of texts.
 const MAX_NAMES: usize = 200_000;
 
-/// How many bytes of a message are kept with a run; all of it is in its record.
-const LONGEST: usize = 300;
+/// Maximum bytes of a text; records have the whole message.
+const MAX_TEXT_BYTES: usize = 300;
 
-/// Says that there were too many.
-const TOO_MANY: &str = "(there were too many different messages to keep this one here)";
+const TOO_MANY: &str = "(not listed: too many different messages)";
 
-/// Words by number. Number 0 is nothing.
+/// Texts by number. Number 0: none; 1: limit reached.
 #[derive(Debug)]
 pub(super) struct Names {
     list: Vec<Arc<str>>,
@@ -26,13 +25,12 @@ impl Names {
         Self { list, numbers: HashMap::new(), left_out: 0 }
     }
 
-    /// Returns the number of words.
-    pub(super) fn number(&mut self, words: &str) -> u32 {
-        let words = &words[..words.floor_char_boundary(LONGEST)];
-        if words.is_empty() {
+    pub(super) fn number(&mut self, text: &str) -> u32 {
+        let text = &text[..text.floor_char_boundary(MAX_TEXT_BYTES)];
+        if text.is_empty() {
             return 0;
         }
-        if let Some(number) = self.numbers.get(words) {
+        if let Some(number) = self.numbers.get(text) {
             return *number;
         }
         if self.list.len() >= MAX_NAMES {
@@ -40,29 +38,28 @@ impl Names {
             return 1;
         }
         let number = self.list.len() as u32;
-        let words: Arc<str> = words.into();
-        self.list.push(Arc::clone(&words));
-        self.numbers.insert(words, number);
+        let text: Arc<str> = text.into();
+        self.list.push(Arc::clone(&text));
+        self.numbers.insert(text, number);
         number
     }
 
-    /// Returns the words of a number; none of nothing.
     pub(super) fn text(&self, number: u32) -> Option<&Arc<str>> {
         self.list.get(number as usize).filter(|_| number > 0)
     }
 
-    /// Tells of every number whether its words contain others, in small letters.
+    /// Returns for each number whether its text contains the lowercase `text`.
     pub(super) fn containing(&self, text: &str) -> Vec<bool> {
-        self.list.iter().map(|words| contains(words, text)).collect()
+        self.list.iter().map(|known| contains(known, text)).collect()
     }
 }
 
-/// Tells whether words contain others, which are in small letters.
-pub(super) fn contains(words: &str, text: &str) -> bool {
-    if text.is_ascii() {
-        let (words, text) = (words.as_bytes(), text.as_bytes());
-        return words.windows(text.len().max(1)).any(|part| part.eq_ignore_ascii_case(text))
-            || text.is_empty();
+/// Returns whether a text contains the lowercase `part`, ignoring case.
+pub(super) fn contains(text: &str, part: &str) -> bool {
+    if part.is_ascii() {
+        let (text, part) = (text.as_bytes(), part.as_bytes());
+        return part.is_empty()
+            || text.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part));
     }
-    words.to_lowercase().contains(text)
+    text.to_lowercase().contains(part)
 }

@@ -1,4 +1,4 @@
-//! What happens to the job, as it is kept.
+//! Job events as records, and samples of live statistics.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,13 +12,12 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::Shared;
 use super::record::{JobNote, Totals};
-use super::state::State;
+use super::state::{State, add};
 
-/// How often live numbers are taken.
-const EVERY: Duration = Duration::from_secs(1);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Returns what is kept of an event.
-pub(super) fn notes(event: &JobEvent) -> Option<JobNote> {
+/// Returns the record of an event.
+pub(super) fn note(event: &JobEvent) -> Option<JobNote> {
     Some(match event {
         JobEvent::Ready(_) => return None,
         JobEvent::Began { done_steps, total_steps, runners, .. } => {
@@ -48,10 +47,10 @@ pub(super) fn notes(event: &JobEvent) -> Option<JobNote> {
         JobEvent::Trained { step, metrics } => {
             JobNote::Trained { step: *step, seconds: None, detail: trained(metrics) }
         }
-        JobEvent::Info(words) => JobNote::Said { words: words.clone() },
+        JobEvent::Info(message) => JobNote::Info { message: message.clone() },
         JobEvent::Alarm(alarm) => JobNote::Alarm {
             kind: alarm.kind.to_owned(),
-            words: alarm.words.clone(),
+            message: alarm.words.clone(),
             raised: alarm.raised,
         },
     })
@@ -59,13 +58,13 @@ pub(super) fn notes(event: &JobEvent) -> Option<JobNote> {
 
 fn ended(result: &BatchResult) -> String {
     let tasks = &result.tasks;
-    let mut words = format!("{} of {} tasks ok", tasks.ok, tasks.total());
+    let mut text = format!("{} of {} tasks ok", tasks.ok, tasks.total());
     let others =
         [("partial", tasks.partial), ("failed", tasks.failed), ("cancelled", tasks.cancelled)];
     for (name, count) in others.into_iter().filter(|(_, count)| *count > 0) {
-        words.push_str(&format!(", {count} {name}"));
+        text.push_str(&format!(", {count} {name}"));
     }
-    words
+    text
 }
 
 fn trained(metrics: &Metrics) -> String {
@@ -76,30 +75,29 @@ fn trained(metrics: &Metrics) -> String {
     known.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns a number to four places; what is nothing then has no sign.
+/// Formats a number to four places, without a negative zero.
 fn plain(number: f64) -> String {
     let shown = format!("{number:.4}");
     if shown == "-0.0000" { "0.0000".to_owned() } else { shown }
 }
 
-/// Takes live numbers once a second for as long as there are any, and somebody who keeps them.
-pub(super) fn keep_beating(shared: &Arc<Shared>, pulse: &LiveStats) {
-    let (shared, pulse): (Weak<Shared>, _) = (Arc::downgrade(shared), pulse.clone());
-    // Whoever tells of a pulse outside of a runtime has nothing that could beat.
+/// Samples live statistics while the job and its history are open.
+pub(super) fn sample_stats(shared: &Arc<Shared>, stats: &LiveStats) {
+    let (shared, stats): (Weak<Shared>, _) = (Arc::downgrade(shared), stats.clone());
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
     runtime.spawn(async move {
-        let mut every = interval(EVERY);
+        let mut every = interval(SAMPLE_INTERVAL);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             every.tick().await;
-            let is_live = pulse.is_live();
-            let states = match pulse.coordinator() {
+            let is_live = stats.is_live();
+            let states = match stats.coordinator() {
                 Some(coordinator) => coordinator.counters_and_states().await.unwrap_or_default().1,
                 None => Vec::new(),
             };
-            let beat = pulse.sample().await;
+            let sample = stats.sample().await;
             let Some(shared) = shared.upgrade() else { return };
-            shared.beat(beat, &states);
+            shared.add_sample(sample, &states);
             if !is_live {
                 return;
             }
@@ -108,7 +106,7 @@ pub(super) fn keep_beating(shared: &Arc<Shared>, pulse: &LiveStats) {
 }
 
 impl State {
-    /// What is counted beside the runs, with what others count.
+    /// Returns the totals with the counts of other parts.
     pub(super) fn totals_now(&self) -> Totals {
         let mut totals = self.totals.clone();
         let more = [
@@ -116,8 +114,8 @@ impl State {
             ("trajectories", self.out.trajectories_dropped),
             ("points", self.notes.left_out),
         ];
-        for (what, count) in more.into_iter().filter(|(_, count)| *count > 0) {
-            *totals.dropped.entry(what.to_owned()).or_default() += count;
+        for (kind, count) in more.into_iter().filter(|(_, count)| *count > 0) {
+            add(&mut totals.dropped, kind, count);
         }
         totals
     }

@@ -1,4 +1,4 @@
-//! Steps, evaluations, exchanges of weights, training, alarms: what happened to the job as a whole.
+//! Job events: steps, evaluations, weight syncs, training, alarms.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -11,16 +11,15 @@ use crate::view::{
     AlarmRow, EvalPoint, JobState, RewardPoint, StatsSample, TimelineLane, TimelineSpan,
 };
 
-/// How many spans a lane has, and points a curve.
+/// Maximum number of spans of a lane and points of a curve.
 const MAX_ENTRIES: usize = 5_000;
 
-/// How many alarms and words are kept.
-const ALARMS: usize = 1_000;
+/// Maximum number of alarms.
+const MAX_ALARMS: usize = 1_000;
 
-/// How many beats are kept. When there are more, every second one goes.
-const BEATS: usize = 600;
+/// Maximum number of samples. Above it every second one is removed.
+const MAX_SAMPLES: usize = 600;
 
-/// What happened to the job as a whole.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     pub(super) name: String,
@@ -28,11 +27,9 @@ pub(super) struct Notes {
     pub(super) mode: String,
     pub(super) job_dir: String,
     pub(super) started: Option<f64>,
-    /// When the last process ended in an orderly way.
+    /// Orderly end of the last process.
     pub(super) closed: Option<f64>,
-    /// How it ended.
     pub(super) outcome: JobState,
-    /// Why it failed.
     pub(super) error: Option<String>,
     pub(super) step: u64,
     pub(super) total_steps: Option<u64>,
@@ -41,21 +38,21 @@ pub(super) struct Notes {
     pub(super) rewards: VecDeque<RewardPoint>,
     pub(super) evals: VecDeque<EvalPoint>,
     pub(super) alarms: VecDeque<AlarmRow>,
-    /// The last words that a person should know.
-    pub(super) said: Option<String>,
-    pub(super) beats: Vec<StatsSample>,
-    every: f64,
+    /// Last `JobEvent::Info`.
+    pub(super) info: Option<String>,
+    pub(super) samples: Vec<StatsSample>,
+    /// Minimum distance of samples in seconds.
+    interval: f64,
     steps: BTreeMap<u64, TimelineSpan>,
-    /// Evaluations by the number of their batch.
+    /// Evaluations by batch number.
     sets: BTreeMap<u32, TimelineSpan>,
     syncs: VecDeque<TimelineSpan>,
     trained: VecDeque<TimelineSpan>,
-    /// Spans and points that there was no room for.
+    /// Number of dropped spans and points.
     pub(super) left_out: u64,
 }
 
 impl Notes {
-    /// Takes something in that happened.
     pub(super) fn apply(&mut self, at: f64, note: &JobNote) {
         match note {
             JobNote::Opened { name, project, mode, job_dir } => {
@@ -65,7 +62,7 @@ impl Notes {
                 self.project.clone_from(project);
                 self.mode.clone_from(mode);
                 self.job_dir.clone_from(job_dir);
-                self.cut(at);
+                self.end_open(at);
             }
             JobNote::Began { done_steps, total_steps, runners } => {
                 self.step = self.step.max(*done_steps);
@@ -88,23 +85,23 @@ impl Notes {
                 self.version = *version;
                 let mut span = begun("sync", *step, at - waited - loading);
                 span.name = format!("v{version}");
-                let [waited, loading] = [*waited, *loading].map(said_time);
+                let [waited, loading] = [*waited, *loading].map(duration);
                 let detail = format!("waited {waited}, loaded in {loading}");
                 end(&mut span, at, "done", &detail);
                 self.syncs.push_back(span);
             }
             JobNote::Trained { step, seconds, detail } => self.trained(at, *step, *seconds, detail),
-            JobNote::Said { words } => self.said = Some(words.clone()),
-            JobNote::Alarm { kind, words, raised } => {
-                let (kind, words) = (kind.clone(), words.clone());
+            JobNote::Info { message } => self.info = Some(message.clone()),
+            JobNote::Alarm { kind, message, raised } => {
+                let (kind, words) = (kind.clone(), message.clone());
                 self.alarms.push_front(AlarmRow { at, kind, words, raised: *raised });
-                self.alarms.truncate(ALARMS);
+                self.alarms.truncate(MAX_ALARMS);
             }
-            JobNote::Beat { beat } => drop(self.beat(*beat)),
+            JobNote::Beat { beat } => drop(self.add_sample(*beat)),
             JobNote::Closed { outcome, error } => {
                 self.closed = Some(at);
                 (self.outcome, self.error) = (*outcome, error.clone());
-                self.cut(at);
+                self.end_open(at);
             }
             JobNote::Batch { .. }
             | JobNote::Adopted { .. }
@@ -114,8 +111,8 @@ impl Notes {
         self.trim();
     }
 
-    /// What an earlier process was at has ended with it.
-    fn cut(&mut self, at: f64) {
+    /// Ends the open spans of an earlier process.
+    fn end_open(&mut self, at: f64) {
         for span in self.steps.values_mut().chain(self.sets.values_mut()) {
             if span.end.is_none() {
                 end(span, at, "cut", "");
@@ -155,7 +152,6 @@ impl Notes {
         self.trained.push_back(span);
     }
 
-    /// A batch is over.
     pub(super) fn batch_ended(&mut self, number: u32, at: f64, state: BatchState) {
         if let Some(span) = self.sets.get_mut(&number).filter(|span| span.end.is_none()) {
             let is_good = state == BatchState::Finalized;
@@ -163,41 +159,33 @@ impl Notes {
         }
     }
 
-    /// Takes the numbers of a moment in; tells whether they are kept.
-    pub(super) fn beat(&mut self, beat: StatsSample) -> bool {
-        let every = self.every.max(1.0);
-        if self.beats.last().is_some_and(|last| beat.at < last.at + every * 0.95) {
+    /// Adds a sample; returns whether it is kept.
+    pub(super) fn add_sample(&mut self, sample: StatsSample) -> bool {
+        let interval = self.interval.max(1.0);
+        if self.samples.last().is_some_and(|last| sample.at < last.at + interval * 0.95) {
             return false;
         }
-        self.beats.push(beat);
-        if self.beats.len() > BEATS {
+        self.samples.push(sample);
+        if self.samples.len() > MAX_SAMPLES {
             let mut count = 0;
-            self.beats.retain(|_| {
+            self.samples.retain(|_| {
                 count += 1;
                 count % 2 == 1
             });
-            self.every = every * 2.0;
+            self.interval = interval * 2.0;
         }
         true
     }
 
     fn trim(&mut self) {
-        let lost = cut_front(&mut self.rewards)
-            + cut_front(&mut self.evals)
-            + cut_front(&mut self.syncs)
-            + cut_front(&mut self.trained);
-        self.left_out += lost;
-        while self.steps.len() > MAX_ENTRIES {
-            self.steps.pop_first();
-            self.left_out += 1;
-        }
-        while self.sets.len() > MAX_ENTRIES {
-            self.sets.pop_first();
-            self.left_out += 1;
-        }
+        self.left_out += trim_list(&mut self.rewards)
+            + trim_list(&mut self.evals)
+            + trim_list(&mut self.syncs)
+            + trim_list(&mut self.trained)
+            + trim_map(&mut self.steps)
+            + trim_map(&mut self.sets);
     }
 
-    /// Returns everything in time.
     pub(super) fn lanes(&self) -> Vec<TimelineLane> {
         let lane =
             |name: &str, spans: Vec<TimelineSpan>| TimelineLane { name: name.to_owned(), spans };
@@ -210,15 +198,21 @@ impl Notes {
     }
 }
 
-fn cut_front<T>(list: &mut VecDeque<T>) -> u64 {
-    let lost = list.len().saturating_sub(MAX_ENTRIES);
-    list.drain(..lost);
-    lost as u64
+fn trim_list<T>(list: &mut VecDeque<T>) -> u64 {
+    let excess = list.len().saturating_sub(MAX_ENTRIES);
+    list.drain(..excess);
+    excess as u64
 }
 
-fn begun(sort: &str, step: u64, at: f64) -> TimelineSpan {
+fn trim_map<K: Ord, T>(map: &mut BTreeMap<K, T>) -> u64 {
+    let excess = map.len().saturating_sub(MAX_ENTRIES);
+    (0..excess).for_each(|_| drop(map.pop_first()));
+    excess as u64
+}
+
+fn begun(kind: &str, step: u64, at: f64) -> TimelineSpan {
     TimelineSpan {
-        id: format!("{sort}-{step}"),
+        id: format!("{kind}-{step}"),
         name: step.to_string(),
         step,
         begin: at,
@@ -236,7 +230,7 @@ fn end(span: &mut TimelineSpan, at: f64, state: &str, detail: &str) {
     }
 }
 
-/// Returns seconds as people say them; what was read from a file may be anything.
-fn said_time(seconds: f64) -> String {
+/// Formats seconds; a value from a file may be invalid.
+fn duration(seconds: f64) -> String {
     human::duration(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }

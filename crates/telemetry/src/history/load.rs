@@ -1,4 +1,4 @@
-//! What an earlier process, or this one's past, has left in a folder.
+//! Reads the history of earlier processes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,29 +13,29 @@ use super::row::RecordPosition;
 use super::state::State;
 
 impl State {
-    /// Reads a folder.
+    /// Reads a folder. Incomplete or unknown records are skipped.
     ///
     /// # Errors
-    /// If it cannot be read. What is torn, or not known, is left out.
+    /// If the folder cannot be read.
     pub(super) fn load(dir: &Path, max_runs: u64) -> io::Result<Self> {
         let mut state = Self::new(max_runs);
-        files::events(dir, &mut |entry| state.take_entry(entry))?;
+        files::events(dir, &mut |entry| state.apply_entry(entry))?;
         let mut kept: BTreeMap<u32, u64> = BTreeMap::new();
         files::runs(dir, &mut |segment, place, frame| {
-            state.take_frame(segment, place, frame, &mut kept);
+            state.apply_frame(segment, place, frame, &mut kept);
         })?;
-        files::segments(dir)?.into_iter().for_each(|segment| state.out.is_there(segment));
+        files::segments(dir)?.into_iter().for_each(|segment| state.out.add_segment(segment));
         for (part, bytes) in files::trajectories(dir)? {
-            state.out.found(part, bytes, kept.get(&part).copied().unwrap_or(0));
+            state.out.add_part(part, bytes, kept.get(&part).copied().unwrap_or(0));
         }
-        state.close_tasks();
+        let batches: Vec<u32> = state.batches.keys().copied().collect();
+        batches.into_iter().for_each(|number| state.recount(number));
         Ok(state)
     }
 
-    fn take_entry(&mut self, entry: Entry) {
-        let Entry { at, what } = entry;
-        match &what {
-            JobNote::Batch { .. } => self.take_batch(at, &what, false),
+    fn apply_entry(&mut self, Entry { at, note }: Entry) {
+        match &note {
+            JobNote::Batch { .. } => self.add_batch(at, &note, false),
             JobNote::State { number, state } => {
                 let states = [
                     BatchState::Pending,
@@ -52,10 +52,10 @@ impl State {
             JobNote::Totals { totals } => self.totals = totals.clone(),
             _ => {}
         }
-        self.notes.apply(at, &what);
+        self.notes.apply(at, &note);
     }
 
-    fn take_frame(
+    fn apply_frame(
         &mut self,
         segment: u32,
         place: u64,
@@ -74,8 +74,8 @@ impl State {
                         *kept.entry(trajectory.segment).or_default() += 1;
                     }
                     let offset = u32::try_from(offset).unwrap_or(0);
-                    self.take_record(number, &record, RecordPosition { segment, offset });
-                    self.out.wrote(segment);
+                    self.apply_record(number, &record, RecordPosition { segment, offset });
+                    self.out.add_run(segment);
                 }
                 Some(Record::Dropped { batch, task, reason }) => {
                     let batch = self.batches.get_mut(&batch);
@@ -86,11 +86,5 @@ impl State {
                 None => break,
             }
         }
-    }
-
-    /// Counts the tasks all of whose runs are over.
-    fn close_tasks(&mut self) {
-        let numbers: Vec<u32> = self.batches.keys().copied().collect();
-        numbers.into_iter().for_each(|number| self.recount(number));
     }
 }

@@ -1,4 +1,4 @@
-//! Questions about runs: filtered, sorted, page by page.
+//! Queries of runs: filter, order and page.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
@@ -6,18 +6,16 @@ use std::fmt::Write as _;
 use rollway_core::BatchType;
 
 use super::interner::contains;
-use super::record::AttemptRecord;
 use super::row::{Row, finite, known};
 use super::state::State;
 use crate::view::{self, RunPage, RunQuery, RunRow, RunSort, RunState};
 
-/// How many runs a page has if nobody says.
+/// Default length of a page.
 const PAGE: usize = 100;
 
-/// How many runs a page may have.
-const PAGE_MOST: usize = 1_000;
+/// Maximum length of a page.
+const MAX_PAGE: usize = 1_000;
 
-/// What rows are compared with.
 struct Filter<'a> {
     query: &'a RunQuery,
     batches: Option<Vec<u32>>,
@@ -25,19 +23,18 @@ struct Filter<'a> {
     text: Option<Text>,
 }
 
-/// Words to look for.
+/// Text to search for.
 struct Text {
     text: String,
     messages: Vec<bool>,
     workflows: Vec<bool>,
-    /// Batches whose names contain them.
+    /// Batches whose ids contain it.
     batches: Vec<u32>,
-    /// Whether they can be a part of `batch/task/run` beyond the name of the batch.
+    /// It can be a part of `batch/task/run` beyond the batch id.
     is_number: bool,
 }
 
 impl State {
-    /// Returns one page of runs.
     pub(super) fn runs(&self, query: &RunQuery, now: f64) -> RunPage {
         let filter = Filter::new(self, query);
         let mut found: Vec<(f64, u64)> = Vec::new();
@@ -47,7 +44,7 @@ impl State {
             }
         }
         let total = found.len() as u64;
-        let limit = if query.limit == 0 { PAGE } else { query.limit.min(PAGE_MOST) };
+        let limit = if query.limit == 0 { PAGE } else { query.limit.min(MAX_PAGE) };
         let end = query.offset.saturating_add(limit).min(found.len());
         let start = query.offset.min(end);
         let order = |a: &(f64, u64), b: &(f64, u64)| compare(a, b, query.desc);
@@ -59,7 +56,7 @@ impl State {
         RunPage { total, runs: page.map(|row| self.shown(row, now)).collect() }
     }
 
-    /// Returns the rows that may be asked for: of one batch, those that are its.
+    /// Returns all rows, or those of the wanted batch.
     fn candidates<'a>(
         &'a self,
         query: &'a RunQuery,
@@ -73,7 +70,6 @@ impl State {
         Box::new(numbers.filter_map(|number| self.row(number).map(|row| (number, row))))
     }
 
-    /// Returns a run as it is shown.
     pub(super) fn shown(&self, row: &Row, now: f64) -> RunRow {
         let batch = self.batches.get(&row.batch);
         let task = batch.and_then(|batch| batch.tasks.get(row.task as usize));
@@ -89,7 +85,7 @@ impl State {
             runner: known(row.runner),
             begin: finite(row.begin),
             end: finite(row.end),
-            seconds: finite(lasted(row, now)),
+            seconds: finite(duration(row, now)),
             reward: finite(row.reward),
             tokens: known(row.tokens).map(u64::from),
             turns: known(row.turns).map(u64::from),
@@ -98,7 +94,7 @@ impl State {
         }
     }
 
-    /// Returns the latest run of that name.
+    /// Returns the row number of the latest run with this key.
     pub(super) fn find(&self, key: &view::RunKey) -> Option<u64> {
         let named = self.batches.iter().rev().filter(|(_, batch)| *batch.id == *key.batch);
         let mut numbers = named.filter_map(|(number, _)| self.row_of(*number, key.task, key.run));
@@ -106,8 +102,8 @@ impl State {
     }
 }
 
-/// How long a run took, or has taken.
-fn lasted(row: &Row, now: f64) -> f64 {
+/// Returns the duration of a run until its end or now.
+fn duration(row: &Row, now: f64) -> f64 {
     if row.state == RunState::Running { now - row.begin } else { row.seconds }
 }
 
@@ -117,7 +113,7 @@ fn key(sort: RunSort, row: &Row, number: u64, now: f64) -> f64 {
         RunSort::Order => number as f64,
         RunSort::Begin => row.begin,
         RunSort::End => row.end,
-        RunSort::Seconds => lasted(row, now),
+        RunSort::Seconds => duration(row, now),
         RunSort::Reward => row.reward,
         RunSort::Tokens => count(row.tokens),
         RunSort::Attempts => row.attempts.into(),
@@ -125,7 +121,7 @@ fn key(sort: RunSort, row: &Row, number: u64, now: f64) -> f64 {
     }
 }
 
-/// Those without a value come last, whatever the direction.
+/// Orders by value; unknown values come last in both directions.
 fn compare(a: &(f64, u64), b: &(f64, u64), desc: bool) -> Ordering {
     let by_key = match (a.0.is_nan(), b.0.is_nan()) {
         (false, false) if desc => b.0.total_cmp(&a.0),
@@ -190,36 +186,8 @@ impl Text {
             return false;
         }
         let mut name = String::with_capacity(batch.id.len() + 16);
-        // Writing to a text cannot fail.
+        // Writing to a string cannot fail.
         let _ = write!(name, "{}/{}/{}", batch.id, row.task, row.run);
         contains(&name, &self.text)
-    }
-}
-
-/// Returns an attempt as it is shown.
-pub(super) fn attempt(record: &AttemptRecord) -> view::AttemptDetail {
-    let calls = record.calls.iter().map(|call| view::CallDetail {
-        call: call.call,
-        model: call.model.to_string(),
-        server: call.server.as_deref().map(str::to_owned),
-        began: call.began,
-        sent: call.sent,
-        ended: call.ended,
-        status: call.status,
-        prompt_tokens: call.prompt_tokens,
-        answer_tokens: call.answer_tokens,
-        version: call.version,
-    });
-    view::AttemptDetail {
-        attempt: record.attempt,
-        runner: record.runner,
-        life: record.life,
-        node: record.node.as_deref().map(str::to_owned),
-        given: record.given,
-        began: record.began,
-        ended: record.ended,
-        outcome: record.outcome.name().to_owned(),
-        message: record.message.as_deref().map(str::to_owned),
-        calls: calls.collect(),
     }
 }

@@ -1,32 +1,36 @@
-//! What is written of a run when it is over, and of everything else that is kept.
+//! Records of the files: ended runs, and job events.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rollway_core::{CancelReason, DropReason, FailureKind, RunState};
+use rollway_core::{CancelReason, DropReason, FailureKind, RunEnd, RunFailure, RunState};
 use serde::{Deserialize, Serialize};
 
 use super::codec::{Put, Take};
 use crate::view::{JobState, StatsSample};
 
-/// Begins the record of a run.
+/// Tag of a run.
 const RUN: u8 = 1;
-/// Begins the record of a task whose experiences were dropped.
+/// Tag of a task whose experiences were dropped.
 const DROPPED: u8 = 2;
 
-/// Bytes before what a record says: what it is, and how long.
+/// Outcome of an attempt whose runner was lost.
+const LOST: &str = "lost";
+
+/// Bytes of tag and length before a record.
 pub(super) const HEAD: usize = 5;
 
-/// A run that is over.
+/// An ended run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RunRecord {
     pub(super) batch: u32,
     pub(super) task: u32,
     pub(super) run: u32,
-    pub(super) how: StoredRunEnd,
+    pub(super) end_state: RunEnd,
     pub(super) begin: Option<f64>,
     pub(super) end: f64,
     pub(super) runner: Option<u32>,
-    /// How often it was given to a runner.
+    /// Number of attempts.
     pub(super) tries: u32,
     pub(super) seconds: Option<f64>,
     pub(super) reward: Option<f64>,
@@ -36,56 +40,42 @@ pub(super) struct RunRecord {
     pub(super) message: Option<Arc<str>>,
     pub(super) trajectory: Option<Trajectory>,
     pub(super) attempts: Vec<AttemptRecord>,
-    /// Attempts and calls that there was no room for.
+    /// Number of dropped attempts and calls.
     pub(super) left_out: u64,
 }
 
-/// How a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StoredRunEnd {
-    Succeeded,
-    Failed(FailureKind),
-    Cancelled(CancelReason),
-}
-
-impl StoredRunEnd {
-    pub(super) const fn state(self) -> RunState {
-        match self {
-            Self::Succeeded => RunState::Succeeded,
-            Self::Failed(_) => RunState::Failed,
-            Self::Cancelled(_) => RunState::Cancelled,
-        }
-    }
-
-    /// Writes the name of the state, and that of the failure kind or the cancel reason.
-    fn put(self, put: &mut Put) {
-        put.text(self.state().name());
-        match self {
-            Self::Succeeded => {}
-            Self::Failed(kind) => put.text(kind.name()),
-            Self::Cancelled(reason) => put.text(reason.name()),
-        }
-    }
-
-    fn take(take: &mut Take<'_>) -> Option<Self> {
-        match named(take, RunState::ALL, RunState::name)? {
-            RunState::Succeeded => Some(Self::Succeeded),
-            RunState::Failed => named(take, FailureKind::ALL, FailureKind::name).map(Self::Failed),
-            RunState::Cancelled => {
-                named(take, CancelReason::ALL, CancelReason::name).map(Self::Cancelled)
-            }
-            RunState::Pending | RunState::Running => None,
-        }
+/// Writes the name of the state, and that of the failure kind or the cancel reason.
+fn put_end(end: &RunEnd, put: &mut Put) {
+    put.text(end.state().name());
+    match end {
+        RunEnd::Succeeded(()) => {}
+        RunEnd::Failed(failure) => put.text(failure.kind.name()),
+        RunEnd::Cancelled(reason) => put.text(reason.name()),
     }
 }
 
-/// Reads a name and returns the value that has it.
+/// Reads an end; the message of a failure follows later in the record.
+fn take_end(take: &mut Take<'_>) -> Option<RunEnd> {
+    Some(match named(take, RunState::ALL, RunState::name)? {
+        RunState::Succeeded => RunEnd::Succeeded(()),
+        RunState::Failed => {
+            let kind = named(take, FailureKind::ALL, FailureKind::name)?;
+            RunEnd::Failed(RunFailure::new(kind, ""))
+        }
+        RunState::Cancelled => {
+            RunEnd::Cancelled(named(take, CancelReason::ALL, CancelReason::name)?)
+        }
+        RunState::Pending | RunState::Running => return None,
+    })
+}
+
+/// Reads a name and returns its value.
 fn named<T: Copy>(take: &mut Take<'_>, all: &[T], name: fn(T) -> &'static str) -> Option<T> {
-    let found = take.words()?;
+    let found = take.text()?;
     all.iter().copied().find(|known| name(*known) == found)
 }
 
-/// Where the experiences of a run are.
+/// Position of a run's experiences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Trajectory {
     pub(super) segment: u32,
@@ -93,50 +83,23 @@ pub(super) struct Trajectory {
     pub(super) bytes: u32,
 }
 
-/// One attempt of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct AttemptRecord {
     pub(super) attempt: u64,
     pub(super) runner: u32,
     pub(super) life: u32,
-    /// Where the runner was.
     pub(super) node: Option<Arc<str>>,
     pub(super) given: f64,
     pub(super) began: Option<f64>,
     pub(super) ended: Option<f64>,
-    pub(super) outcome: Outcome,
+    pub(super) state: RunState,
+    /// The runner was lost; `state` is failed.
+    pub(super) is_lost: bool,
     pub(super) message: Option<Arc<str>>,
     pub(super) calls: Vec<CallRecord>,
 }
 
-/// What became of an attempt, as far as one run is concerned.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Outcome {
-    #[default]
-    Running,
-    Succeeded,
-    Failed,
-    Cancelled,
-    Lost,
-}
-
-impl Outcome {
-    const ALL: [Self; 5] =
-        [Self::Running, Self::Succeeded, Self::Failed, Self::Cancelled, Self::Lost];
-
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Succeeded => "succeeded",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-            Self::Lost => "lost",
-        }
-    }
-}
-
-/// One model call.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct CallRecord {
     pub(super) call: u64,
     pub(super) model: Arc<str>,
@@ -150,23 +113,22 @@ pub(super) struct CallRecord {
     pub(super) version: Option<u64>,
 }
 
-/// A moment after another, in microseconds.
+/// Returns a time in microseconds after another.
 fn later(from: f64, at: Option<f64>) -> Option<u64> {
     at.map(|at| ((at - from).max(0.0) * 1e6) as u64)
 }
 
-fn moment(from: f64, micros: Option<u64>) -> Option<f64> {
+fn time_after(from: f64, micros: Option<u64>) -> Option<f64> {
     micros.map(|micros| from + micros as f64 / 1e6)
 }
 
 impl RunRecord {
-    /// Appends it.
     pub(super) fn put(&self, put: &mut Put) {
         framed(put, RUN, |put| {
             put.number(self.batch.into());
             put.number(self.task.into());
             put.number(self.run.into());
-            self.how.put(put);
+            put_end(&self.end_state, put);
             put.maybe_float(self.begin);
             put.float(self.end);
             put.maybe(self.runner.map(u64::from));
@@ -176,7 +138,7 @@ impl RunRecord {
             put.maybe(self.tokens);
             put.maybe(self.turns);
             put.maybe(self.version);
-            put.maybe_words(self.message.as_deref());
+            put.maybe_text(self.message.as_deref());
             put.byte(u8::from(self.trajectory.is_some()));
             if let Some(Trajectory { segment, offset, bytes }) = self.trajectory {
                 put.number(segment.into());
@@ -189,13 +151,13 @@ impl RunRecord {
         });
     }
 
-    /// Reads it; without attempts if only the run itself is of interest.
+    /// Reads a run, with its attempts if `is_whole`.
     fn take(take: &mut Take<'_>, is_whole: bool) -> Option<Self> {
         let mut record = Self {
             batch: take.small()?,
             task: take.small()?,
             run: take.small()?,
-            how: StoredRunEnd::take(take)?,
+            end_state: take_end(take)?,
             begin: take.maybe_float()?,
             end: take.float()?,
             runner: take.maybe()?.and_then(|runner| u32::try_from(runner).ok()),
@@ -205,7 +167,7 @@ impl RunRecord {
             tokens: take.maybe()?,
             turns: take.maybe()?,
             version: take.maybe()?,
-            message: take.maybe_words()?,
+            message: take.maybe_text()?,
             trajectory: match take.byte()? {
                 0 => None,
                 _ => Some(Trajectory {
@@ -217,6 +179,9 @@ impl RunRecord {
             attempts: Vec::new(),
             left_out: 0,
         };
+        if let (RunEnd::Failed(failure), Some(message)) = (&mut record.end_state, &record.message) {
+            failure.message = Arc::clone(message);
+        }
         if is_whole {
             for _ in 0..take.number()? {
                 record.attempts.push(AttemptRecord::take(take)?);
@@ -228,21 +193,26 @@ impl RunRecord {
 }
 
 impl AttemptRecord {
+    /// Returns the stored name of its outcome.
+    pub(super) const fn outcome(&self) -> &'static str {
+        if self.is_lost { LOST } else { self.state.name() }
+    }
+
     fn put(&self, put: &mut Put) {
         put.number(self.attempt);
         put.number(self.runner.into());
         put.number(self.life.into());
-        put.maybe_words(self.node.as_deref());
+        put.maybe_text(self.node.as_deref());
         put.float(self.given);
         put.maybe(later(self.given, self.began));
         put.maybe(later(self.given, self.ended));
-        put.text(self.outcome.name());
-        put.maybe_words(self.message.as_deref());
+        put.text(self.outcome());
+        put.maybe_text(self.message.as_deref());
         put.number(self.calls.len() as u64);
         for call in &self.calls {
             put.number(call.call);
             put.text(&call.model);
-            put.maybe_words(call.server.as_deref());
+            put.maybe_text(call.server.as_deref());
             put.float(call.began);
             put.maybe(later(call.began, call.sent));
             put.maybe(later(call.began, call.ended));
@@ -255,29 +225,36 @@ impl AttemptRecord {
 
     fn take(take: &mut Take<'_>) -> Option<Self> {
         let (attempt, runner, life) = (take.number()?, take.small()?, take.small()?);
-        let (node, given) = (take.maybe_words()?, take.float()?);
+        let (node, given) = (take.maybe_text()?, take.float()?);
+        let began = time_after(given, take.maybe()?);
+        let ended = time_after(given, take.maybe()?);
+        let (state, is_lost) = match take.text()? {
+            LOST => (RunState::Failed, true),
+            name => (*RunState::ALL.iter().find(|state| state.name() == name)?, false),
+        };
         let mut record = Self {
             attempt,
             runner,
             life,
             node,
             given,
-            began: moment(given, take.maybe()?),
-            ended: moment(given, take.maybe()?),
-            outcome: named(take, &Outcome::ALL, Outcome::name)?,
-            message: take.maybe_words()?,
+            began,
+            ended,
+            state,
+            is_lost,
+            message: take.maybe_text()?,
             calls: Vec::new(),
         };
         for _ in 0..take.number()? {
-            let (call, model) = (take.number()?, take.words()?.into());
-            let (server, began) = (take.maybe_words()?, take.float()?);
+            let (call, model) = (take.number()?, take.text()?.into());
+            let (server, began) = (take.maybe_text()?, take.float()?);
             record.calls.push(CallRecord {
                 call,
                 model,
                 server,
                 began,
-                sent: moment(began, take.maybe()?),
-                ended: moment(began, take.maybe()?),
+                sent: time_after(began, take.maybe()?),
+                ended: time_after(began, take.maybe()?),
                 status: take.maybe()?.and_then(|status| u16::try_from(status).ok()),
                 prompt_tokens: take.maybe()?,
                 answer_tokens: take.maybe()?,
@@ -288,7 +265,7 @@ impl AttemptRecord {
     }
 }
 
-/// What is in the files of runs.
+/// Record of a file of runs.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Record {
     Run(Box<RunRecord>),
@@ -296,7 +273,7 @@ pub(super) enum Record {
 }
 
 impl Record {
-    /// Appends that the experiences of a task were dropped.
+    /// Appends the drop of a task's experiences.
     pub(super) fn put_dropped(put: &mut Put, batch: u32, task: u32, reason: DropReason) {
         framed(put, DROPPED, |put| {
             put.number(batch.into());
@@ -305,12 +282,12 @@ impl Record {
         });
     }
 
-    /// Reads the next one. None: the bytes are not what was written.
+    /// Reads the next record. `None`: end, or invalid bytes.
     pub(super) fn next(take: &mut Take<'_>, is_whole: bool) -> Option<Self> {
-        let what = take.byte()?;
+        let tag = take.byte()?;
         let bytes = take.bytes(4)?.try_into().ok().map(u32::from_le_bytes)?;
         let mut take = Take(take.bytes(bytes as usize)?);
-        match what {
+        match tag {
             RUN => RunRecord::take(&mut take, is_whole).map(Box::new).map(Self::Run),
             DROPPED => {
                 let (batch, task) = (take.small()?, take.small()?);
@@ -322,8 +299,8 @@ impl Record {
     }
 }
 
-fn framed(put: &mut Put, what: u8, body: impl FnOnce(&mut Put)) {
-    put.byte(what);
+fn framed(put: &mut Put, tag: u8, body: impl FnOnce(&mut Put)) {
+    put.byte(tag);
     let at = put.0.len();
     put.0.extend_from_slice(&[0; 4]);
     body(put);
@@ -331,32 +308,31 @@ fn framed(put: &mut Put, what: u8, body: impl FnOnce(&mut Put)) {
     put.0[at..at + 4].copy_from_slice(&bytes.to_le_bytes());
 }
 
-/// What is in the file of events: everything but runs.
+/// Record of the file of job events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub(super) at: f64,
     #[serde(flatten)]
-    pub(super) what: JobNote,
+    pub(super) note: JobNote,
 }
 
-/// Something that happened to a job, as it is kept.
+/// A job event, as it is stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub(super) enum JobNote {
-    /// A process of the job began.
+    /// A process opened the history.
     Opened {
         name: String,
         project: String,
         mode: String,
         job_dir: String,
     },
-    /// Its loop began.
     Began {
         done_steps: u64,
         total_steps: Option<u64>,
         runners: u32,
     },
-    /// Tasks were taken in: of each workflow so many tasks with so many runs.
+    /// Submitted tasks: workflow, runs of a task, number of tasks.
     Batch {
         number: u32,
         key: u64,
@@ -365,11 +341,10 @@ pub(super) enum JobNote {
         first: u32,
         tasks: Vec<(String, u32, u32)>,
     },
-    /// A process goes on with a batch of an earlier one.
+    /// The process continues a batch of an earlier one.
     Adopted {
         number: u32,
     },
-    /// A batch is in another state.
     State {
         number: u32,
         state: String,
@@ -379,7 +354,6 @@ pub(super) enum JobNote {
         tasks: u64,
         runs: u64,
     },
-    /// A step was finalized.
     StepDone {
         step: u64,
         mean: Option<f64>,
@@ -393,52 +367,50 @@ pub(super) enum JobNote {
         set: String,
         score: Option<f64>,
     },
-    /// Weights were exchanged.
     Synced {
         step: u64,
         version: u64,
         waited: f64,
         loading: f64,
     },
-    /// The trainer made a step.
     Trained {
         step: u64,
         seconds: Option<f64>,
         detail: String,
     },
-    /// Something that a person should know.
-    Said {
-        words: String,
+    #[serde(rename = "said")]
+    Info {
+        #[serde(rename = "words")]
+        message: String,
     },
     Alarm {
         kind: String,
-        words: String,
+        #[serde(rename = "words")]
+        message: String,
         raised: bool,
     },
-    /// The numbers of a moment.
     Beat {
         beat: StatsSample,
     },
-    /// What was wasted and dropped so far.
     Totals {
         totals: Totals,
     },
-    /// The process ended in an orderly way.
+    /// Orderly end of the process.
     Closed {
         outcome: JobState,
         error: Option<String>,
     },
 }
 
-/// What is counted beside the runs.
+/// Counts that are not part of runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Totals {
     pub(super) seconds_useful: f64,
-    pub(super) seconds_lost: std::collections::BTreeMap<String, f64>,
-    pub(super) retried: std::collections::BTreeMap<String, u64>,
-    pub(super) experiences_dropped: std::collections::BTreeMap<String, u64>,
-    pub(super) dropped: std::collections::BTreeMap<String, u64>,
+    pub(super) seconds_lost: BTreeMap<String, f64>,
+    pub(super) retried: BTreeMap<String, u64>,
+    pub(super) experiences_dropped: BTreeMap<String, u64>,
+    pub(super) dropped: BTreeMap<String, u64>,
     pub(super) prompt_tokens: u64,
     pub(super) answer_tokens: u64,
 }
@@ -468,7 +440,8 @@ mod tests {
             given: 100.0,
             began: Some(100.125),
             ended: Some(101.0),
-            outcome: Outcome::Lost,
+            state: RunState::Failed,
+            is_lost: true,
             message: Some("killed".into()),
             calls: vec![call],
         };
@@ -476,7 +449,7 @@ mod tests {
             batch: 300,
             task: 4,
             run: 5,
-            how: StoredRunEnd::Failed(FailureKind::RunnerLost),
+            end_state: RunEnd::Failed(RunFailure::new(FailureKind::RunnerLost, "killed")),
             begin: Some(100.0),
             end: 101.0,
             runner: Some(2),
@@ -494,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_what_was_written() {
+    fn records_survive_a_round_trip() {
         let mut put = Put::default();
         record().put(&mut put);
         Record::put_dropped(&mut put, 3, 4, DropReason::Aborted);
@@ -506,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_is_no_record() {
+    fn truncated_records_are_rejected() {
         let mut put = Put::default();
         record().put(&mut put);
         for end in 0..put.0.len() {

@@ -1,45 +1,44 @@
-//! What is held in memory of batches, tasks and runs: a run takes less than a hundred bytes, since
-//! there may be a million of them.
+//! Batches, tasks and runs in memory. A run takes less than a hundred bytes, since there may be a
+//! million.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use rollway_core::{
-    BatchState, BatchType, ByCancelReason, ByFailureKind, DropReason, RunRange, TaskTally,
+    BatchState, BatchType, ByCancelReason, ByFailureKind, DropReason, RunEnd, RunRange, TaskTally,
 };
 
-use super::record::{AttemptRecord, CallRecord, Outcome, StoredRunEnd};
+use super::record::{AttemptRecord, CallRecord};
+use super::state::ReportedOutput;
 use crate::view::{BatchRuns, RunState};
 
-/// Says that a number is not known.
+/// An unknown number.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     pub(super) batch: u32,
     pub(super) task: u32,
     pub(super) run: u32,
     pub(super) state: RunState,
-    /// Whether it was cancelled because the process ended: the next one may run it again.
+    /// Cancelled because the process stopped; the next one may continue it.
     pub(super) is_stopped: bool,
     pub(super) attempts: u16,
     pub(super) runner: u32,
     pub(super) tokens: u32,
     pub(super) turns: u32,
     pub(super) version: u32,
-    /// The number of its message.
+    /// Number of its message in the interner.
     pub(super) message: u32,
-    /// When it was first given to a runner; NaN: never.
+    /// Start of the first attempt; NaN: none.
     pub(super) begin: f64,
-    /// When it was over, or when the attempt that is under way was given.
+    /// NaN: not ended.
     pub(super) end: f64,
     pub(super) seconds: f64,
     pub(super) reward: f64,
     pub(super) place: RecordPosition,
 }
 
-/// Where a record is; segment 0: nowhere.
+/// Position of a record. Segment 0: not written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RecordPosition {
     pub(super) segment: u32,
@@ -73,22 +72,20 @@ impl Row {
     }
 }
 
-/// Returns a number that may not be known.
 pub(super) const fn known(number: u32) -> Option<u32> {
     if number == NONE { None } else { Some(number) }
 }
 
-/// Returns a number that may not be known.
 pub(super) fn finite(number: f64) -> Option<f64> {
     (!number.is_nan()).then_some(number)
 }
 
-/// Keeps a number that may be too large.
+/// Stores a number, limited to 32 bits.
 pub(super) fn small(number: Option<u64>) -> u32 {
     number.map_or(NONE, |number| u32::try_from(number).unwrap_or(NONE - 1).min(NONE - 1))
 }
 
-/// A task: where its runs are.
+/// A task with the rows of its runs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TaskRow {
     pub(super) first: u64,
@@ -98,7 +95,6 @@ pub(super) struct TaskRow {
     pub(super) dropped: Option<DropReason>,
 }
 
-/// A batch.
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
     pub(super) id: Arc<str>,
@@ -109,14 +105,13 @@ pub(super) struct Batch {
     pub(super) ended: Option<f64>,
     pub(super) tasks: Vec<TaskRow>,
     pub(super) counts: Counts,
-    /// Whether it is of this process, or was taken up by it.
+    /// Begun or continued by this process.
     pub(super) is_ours: bool,
-    /// Runs of it that are still in memory.
+    /// Number of its runs in memory.
     pub(super) rows: u64,
     rewards: (f64, u64),
 }
 
-/// Where runs and tasks are.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Counts {
     pub(super) submitted: u64,
@@ -147,11 +142,11 @@ impl Counts {
         self.ended.cancelled += other.ended.cancelled;
     }
 
-    pub(super) fn over(&mut self, how: StoredRunEnd) {
-        match how {
-            StoredRunEnd::Succeeded => self.succeeded += 1,
-            StoredRunEnd::Failed(kind) => self.failed[kind] += 1,
-            StoredRunEnd::Cancelled(reason) => self.cancelled[reason] += 1,
+    pub(super) fn count(&mut self, end: &RunEnd) {
+        match end {
+            RunEnd::Succeeded(()) => self.succeeded += 1,
+            RunEnd::Failed(failure) => self.failed[failure.kind] += 1,
+            RunEnd::Cancelled(reason) => self.cancelled[*reason] += 1,
         }
     }
 
@@ -187,7 +182,7 @@ impl Batch {
         matches!(self.state, BatchState::Finalized | BatchState::Aborted)
     }
 
-    pub(super) fn rewarded(&mut self, reward: f64) {
+    pub(super) fn add_reward(&mut self, reward: f64) {
         if !reward.is_nan() {
             self.rewards.0 += reward;
             self.rewards.1 += 1;
@@ -199,78 +194,68 @@ impl Batch {
     }
 }
 
-/// A run that is not over: all that is known of it.
+/// Details of a run that has not ended.
 #[derive(Debug, Default)]
 pub(super) struct LiveRun {
     pub(super) attempts: Vec<AttemptRecord>,
     pub(super) left_out: u64,
-    pub(super) end: Option<End>,
-}
-
-/// How a run ended, before it is known what becomes of it.
-#[derive(Debug)]
-pub(super) struct End {
-    pub(super) reward: Option<f64>,
-    pub(super) seconds: Option<f64>,
-    pub(super) payload: Option<Bytes>,
+    /// Last report, until the core decides about the run.
+    pub(super) output: Option<ReportedOutput>,
 }
 
 impl LiveRun {
-    /// Returns the attempt of that number.
     pub(super) fn attempt(&mut self, attempt: u64) -> Option<&mut AttemptRecord> {
         self.attempts.iter_mut().rev().find(|one| one.attempt == attempt)
     }
 
-    /// The last attempt is over, as far as this run is concerned. Returns its number.
-    pub(super) fn settle(
+    /// Ends the last attempt of this run. Returns its number.
+    pub(super) fn end_attempt(
         &mut self,
         at: f64,
-        outcome: Outcome,
+        state: RunState,
+        is_lost: bool,
         message: Option<&Arc<str>>,
     ) -> Option<u64> {
         let last = self.attempts.last_mut()?;
-        if last.ended.is_none() || last.outcome == Outcome::Running {
+        if last.ended.is_none() || last.state == RunState::Running {
             last.ended = Some(last.ended.unwrap_or(at));
-            last.outcome = outcome;
+            (last.state, last.is_lost) = (state, is_lost);
         }
         last.message = last.message.take().or_else(|| message.cloned());
         Some(last.attempt)
     }
-
-    pub(super) fn last(&self) -> Option<&AttemptRecord> {
-        self.attempts.last()
-    }
 }
 
-/// An attempt under way.
+/// An attempt that has not ended.
 #[derive(Debug)]
 pub(super) struct LiveAttempt {
     pub(super) runs: RunRange,
-    /// The row of its first run.
+    /// Row of its first run.
     pub(super) first: u64,
     pub(super) given: f64,
     pub(super) began: Option<f64>,
-    /// When its last run ended.
+    /// End of its last run.
     pub(super) mark: f64,
     pub(super) calls: u64,
-    /// How many of its runs counted.
+    /// Number of its runs that succeeded.
     pub(super) useful: u32,
-    /// And how many did not, by why.
-    pub(super) shares: Vec<(&'static str, u32)>,
+    /// Numbers of the others by reason.
+    pub(super) wasted: Vec<(&'static str, u32)>,
 }
 
 impl LiveAttempt {
-    pub(super) fn share(&mut self, why: Option<&'static str>) {
-        let Some(why) = why else { return self.useful += 1 };
-        match self.shares.iter_mut().find(|(known, _)| *known == why) {
+    /// Counts an ended run. `None`: it succeeded.
+    pub(super) fn count(&mut self, reason: Option<&'static str>) {
+        let Some(reason) = reason else { return self.useful += 1 };
+        match self.wasted.iter_mut().find(|(known, _)| *known == reason) {
             Some((_, count)) => *count += 1,
-            None => self.shares.push((why, 1)),
+            None => self.wasted.push((reason, 1)),
         }
     }
 }
 
-/// Returns the answers of a run in numbers: tokens, turns, version.
-pub(super) fn answers(calls: &[CallRecord]) -> (Option<u64>, Option<u64>, Option<u64>) {
+/// Returns tokens, turns and newest version of the completions of a run.
+pub(super) fn completions(calls: &[CallRecord]) -> (Option<u64>, Option<u64>, Option<u64>) {
     let good = || calls.iter().filter(|call| call.status == Some(200));
     let tokens = good().filter_map(|call| call.answer_tokens).reduce(|a, b| a + b);
     let turns = good().count() as u64;

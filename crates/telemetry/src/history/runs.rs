@@ -1,4 +1,4 @@
-//! What becomes of runs: from being given to a runner to the record that is written.
+//! Runs from their first attempt to the record of their end.
 
 use std::sync::Arc;
 
@@ -8,22 +8,22 @@ use rollway_core::{
 };
 use rollway_engine::events::{CallEvent, CallEventKind};
 
-use super::record::{AttemptRecord, CallRecord, Outcome, Record, RunRecord, StoredRunEnd};
+use super::record::{AttemptRecord, CallRecord, Record, RunRecord};
 use super::row::{
-    End, LiveAttempt, LiveRun, NONE, RecordPosition, Row, answers, finite, known, small,
+    LiveAttempt, LiveRun, NONE, RecordPosition, Row, completions, finite, known, small,
 };
-use super::state::{Ended, State};
+use super::state::{ReportedOutput, State, add};
 use super::trajectory;
 use crate::view::RunState;
 
-/// How many attempts of a run are kept in detail.
-const ATTEMPTS: usize = 64;
+/// Maximum number of attempts of a run.
+const MAX_ATTEMPTS: usize = 64;
 
-/// How many calls of an attempt are kept in detail.
-const CALLS: usize = 256;
+/// Maximum number of calls of an attempt.
+const MAX_CALLS: usize = 256;
 
 impl State {
-    pub(super) fn given(
+    pub(super) fn attempt_sent(
         &mut self,
         at: f64,
         attempt: AttemptId,
@@ -32,8 +32,8 @@ impl State {
     ) {
         let Some(batch) = self.keys.get(&key).copied() else { return };
         let Some(first) = self.row_of(batch, task.0, runs.first) else { return };
-        let node = self.places.get(&runner).filter(|(is, _)| *is == life).map(|(_, at)| at);
-        let node = node.cloned();
+        let location = self.locations.get(&runner).filter(|(known, _)| *known == life);
+        let node = location.map(|(_, location)| Arc::clone(location));
         for number in first..first + u64::from(runs.count) {
             let Some(row) = self.row_mut(number) else { continue };
             row.attempts = row.attempts.saturating_add(1);
@@ -49,9 +49,9 @@ impl State {
                 batch.counts.running += u64::from(is_new);
             }
             let live = self.live.entry(number).or_default();
-            if live.attempts.len() == ATTEMPTS {
-                // The first and the last ones tell the most.
-                live.attempts.remove(ATTEMPTS / 2);
+            if live.attempts.len() == MAX_ATTEMPTS {
+                // The first and the last attempts are kept.
+                live.attempts.remove(MAX_ATTEMPTS / 2);
                 live.left_out += 1;
             }
             live.attempts.push(AttemptRecord {
@@ -62,12 +62,13 @@ impl State {
                 given: at,
                 began: None,
                 ended: None,
-                outcome: Outcome::Running,
+                state: RunState::Running,
+                is_lost: false,
                 message: None,
                 calls: Vec::new(),
             });
         }
-        let under_way = LiveAttempt {
+        let open = LiveAttempt {
             runs,
             first,
             given: at,
@@ -75,12 +76,12 @@ impl State {
             mark: at,
             calls: 0,
             useful: 0,
-            shares: Vec::new(),
+            wasted: Vec::new(),
         };
-        self.attempts.insert(attempt, under_way);
+        self.attempts.insert(attempt, open);
     }
 
-    pub(super) fn began(&mut self, at: f64, id: AttemptId) {
+    pub(super) fn attempt_began(&mut self, at: f64, id: AttemptId) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         (attempt.began, attempt.mark) = (Some(at), at);
         for number in attempt.first..attempt.first + u64::from(attempt.runs.count) {
@@ -90,61 +91,71 @@ impl State {
         }
     }
 
-    pub(super) fn run_ended(&mut self, at: f64, id: AttemptId, run: u32, end: Ended) {
+    pub(super) fn reported(
+        &mut self,
+        at: f64,
+        id: AttemptId,
+        run: u32,
+        outcome: Result<ReportedOutput, Arc<str>>,
+    ) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        let Some(place) = run.checked_sub(attempt.runs.first) else { return };
+        let Some(index) = run.checked_sub(attempt.runs.first) else { return };
         let took = at - std::mem::replace(&mut attempt.mark, at);
-        let Some(live) = self.live.get_mut(&(attempt.first + u64::from(place))) else { return };
-        match end {
-            Ended::Well { reward, seconds, payload } => {
-                let (reward, seconds) = (finite(reward), finite(seconds).or(Some(took)));
-                live.end = Some(End { reward, seconds, payload: payload.map(|payload| *payload) });
+        let Some(live) = self.live.get_mut(&(attempt.first + u64::from(index))) else { return };
+        live.output = Some(match outcome {
+            Ok(output) => {
+                ReportedOutput { seconds: finite(output.seconds).unwrap_or(took), ..output }
             }
-            Ended::Badly { message } => {
-                live.end = Some(End { reward: None, seconds: Some(took), payload: None });
-                live.settle(at, Outcome::Failed, Some(&message));
+            Err(message) => {
+                live.end_attempt(at, RunState::Failed, false, Some(&message));
+                ReportedOutput { reward: f64::NAN, seconds: took, payload: None }
             }
-        }
+        });
     }
 
-    /// Calls are seen by others than those who see attempts, and may come a little before or after.
+    /// Applies a call event of the gateway, which may come before or after those of the attempt.
     pub(super) fn call(&mut self, at: f64, call: CallEvent) {
         if let CallEventKind::Ended { prompt_tokens, answer_tokens, .. } = &call.moment {
             self.totals.prompt_tokens += prompt_tokens.unwrap_or(0);
             self.totals.answer_tokens += answer_tokens.unwrap_or(0);
         }
         let Some(attempt) = self.attempts.get_mut(&call.attempt) else { return };
-        let Some(place) = call.run.0.checked_sub(attempt.runs.first) else { return };
-        let Some(live) = self.live.get_mut(&(attempt.first + u64::from(place))) else { return };
-        let Some(one) = live.attempt(call.attempt.0) else { return };
+        let Some(index) = call.run.0.checked_sub(attempt.runs.first) else { return };
+        let Some(live) = self.live.get_mut(&(attempt.first + u64::from(index))) else { return };
+        let LiveRun { attempts, left_out, .. } = live;
+        let mut attempts = attempts.iter_mut().rev();
+        let Some(one) = attempts.find(|one| one.attempt == call.attempt.0) else { return };
         let calls = &mut one.calls;
-        if let CallEventKind::Began { model } = call.moment {
-            attempt.calls += 1;
-            if calls.len() == CALLS {
-                calls.remove(CALLS / 2);
-                live.left_out += 1;
-                // It is looked up again, since the count is beside it.
-                let Some(one) = live.attempt(call.attempt.0) else { return };
-                return one.calls.push(begun(at, call.call, model));
+        let known = calls.iter_mut().rev().find(|known| known.call == call.call);
+        match (call.moment, known) {
+            (CallEventKind::Began { model }, _) => {
+                attempt.calls += 1;
+                if calls.len() == MAX_CALLS {
+                    calls.remove(MAX_CALLS / 2);
+                    *left_out += 1;
+                }
+                calls.push(CallRecord {
+                    call: call.call,
+                    model,
+                    began: at,
+                    ..CallRecord::default()
+                });
             }
-            return calls.push(begun(at, call.call, model));
-        }
-        let Some(known) = calls.iter_mut().rev().find(|known| known.call == call.call) else {
-            return;
-        };
-        match call.moment {
-            CallEventKind::Began { .. } => {}
-            CallEventKind::Sent { server } => {
+            (CallEventKind::Sent { server }, Some(known)) => {
                 known.sent = known.sent.or(Some(at));
                 known.server = Some(server);
             }
-            CallEventKind::Ended { status, prompt_tokens, answer_tokens, version } => {
+            (
+                CallEventKind::Ended { status, prompt_tokens, answer_tokens, version },
+                Some(known),
+            ) => {
                 known.ended = Some(at);
                 known.status = Some(status);
                 known.prompt_tokens = prompt_tokens;
                 known.answer_tokens = answer_tokens;
                 known.version = version;
             }
+            (_, None) => {}
         }
     }
 
@@ -155,26 +166,26 @@ impl State {
         kind: FailureKind,
         message: &Arc<str>,
     ) {
-        *self.totals.retried.entry(kind.name().to_owned()).or_default() += 1;
+        add(&mut self.totals.retried, kind.name(), 1);
         let batch = self.keys.get(&key).copied();
         let Some(number) = batch.and_then(|batch| self.row_of(batch, task.0, run.0)) else {
             return;
         };
-        let words = self.messages.number(message);
+        let message_number = self.messages.number(message);
         if let Some(live) = self.live.get_mut(&number) {
-            live.end = None;
-            let attempt = live.settle(at, Outcome::Failed, Some(message));
+            live.output = None;
+            let attempt = live.end_attempt(at, RunState::Failed, false, Some(message));
             let attempt = attempt.and_then(|id| self.attempts.get_mut(&AttemptId(id)));
-            attempt.into_iter().for_each(|attempt| attempt.share(Some(kind.name())));
+            attempt.into_iter().for_each(|attempt| attempt.count(Some(kind.name())));
         }
         if let Some(row) = self.row_mut(number) {
-            row.message = words;
+            row.message = message_number;
         }
-        self.put_back(number);
+        self.requeue(number);
     }
 
-    /// A run waits for a runner again.
-    fn put_back(&mut self, number: u64) {
+    /// Makes a running run pending again.
+    fn requeue(&mut self, number: u64) {
         let Some(row) = self.row_mut(number) else { return };
         if row.state != RunState::Running {
             return;
@@ -186,89 +197,86 @@ impl State {
         }
     }
 
-    pub(super) fn over(
+    pub(super) fn run_ended(
         &mut self,
         at: f64,
         (key, task, run): (BatchKey, TaskId, RunId),
-        how: &RunEnd,
+        end: RunEnd,
     ) {
         let Some(batch) = self.keys.get(&key).copied() else { return };
         let Some(number) = self.row_of(batch, task.0, run.0) else { return };
-        let (how, message) = match how {
-            RunEnd::Succeeded(()) => (StoredRunEnd::Succeeded, None),
-            RunEnd::Failed(RunFailure { kind, message }) => {
-                (StoredRunEnd::Failed(*kind), Some(Arc::clone(message)))
-            }
-            RunEnd::Cancelled(reason) => {
-                (StoredRunEnd::Cancelled(*reason), Some(format!("cancelled: {reason}").into()))
-            }
+        let message = match &end {
+            RunEnd::Succeeded(()) => None,
+            RunEnd::Failed(failure) => Some(Arc::clone(&failure.message)),
+            RunEnd::Cancelled(reason) => Some(format!("cancelled: {reason}").into()),
         };
-        self.finish(at, number, how, message);
+        self.finish(at, number, end, message);
     }
 
-    /// Ends a run for good, and has that written.
-    fn finish(&mut self, at: f64, number: u64, how: StoredRunEnd, message: Option<Arc<str>>) {
+    /// Ends a run and writes its record.
+    fn finish(&mut self, at: f64, number: u64, end: RunEnd, message: Option<Arc<str>>) {
         let Some(row) = self.row(number).copied().filter(|row| !row.is_over()) else { return };
         let mut live = self.live.remove(&number).unwrap_or_default();
-        let (outcome, why) = match how {
-            StoredRunEnd::Succeeded => (Outcome::Succeeded, None),
-            StoredRunEnd::Failed(kind) => (Outcome::Failed, Some(kind.name())),
-            StoredRunEnd::Cancelled(reason) => (Outcome::Cancelled, Some(reason.name())),
-        };
         if row.state == RunState::Running {
-            let attempt = live.settle(at, outcome, message.as_ref());
+            let reason = match &end {
+                RunEnd::Succeeded(()) => None,
+                RunEnd::Failed(failure) => Some(failure.kind.name()),
+                RunEnd::Cancelled(reason) => Some(reason.name()),
+            };
+            let attempt = live.end_attempt(at, end.state(), false, message.as_ref());
             let attempt = attempt.and_then(|id| self.attempts.get_mut(&AttemptId(id)));
-            attempt.into_iter().for_each(|attempt| attempt.share(why));
+            attempt.into_iter().for_each(|attempt| attempt.count(reason));
         }
-        let record = self.record(at, &row, how, message, live);
+        let record = self.record(at, &row, end, message, live);
         let mut place = RecordPosition::default();
         if self.out.is_kept() {
-            place = self.out.place();
+            place = self.out.next_position();
             record.put(&mut self.out.runs);
-            self.out.wrote(place.segment);
+            self.out.add_run(place.segment);
         }
-        self.take_record(number, &record, place);
+        self.apply_record(number, &record, place);
     }
 
-    /// Puts together what is written of a run.
     fn record(
         &mut self,
         at: f64,
         row: &Row,
-        how: StoredRunEnd,
+        end_state: RunEnd,
         message: Option<Arc<str>>,
         live: LiveRun,
     ) -> RunRecord {
-        let LiveRun { attempts, left_out, end } = live;
-        // What was last wrong with it is worth knowing even if it ended well.
+        let LiveRun { attempts, left_out, output } = live;
+        // A run that succeeded keeps the message of its last failure.
         let message = message.or_else(|| self.messages.text(row.message).cloned());
         let last = attempts.last();
         let took = last.and_then(|last| Some(last.ended? - last.began.unwrap_or(last.given)));
         let (mut tokens, mut turns, mut version) =
-            last.map_or((None, None, None), |last| answers(&last.calls));
-        let End { mut reward, seconds, payload } =
-            end.unwrap_or(End { reward: None, seconds: None, payload: None });
-        let payload =
-            payload.filter(|payload| !payload.is_empty() && how == StoredRunEnd::Succeeded);
+            last.map_or((None, None, None), |last| completions(&last.calls));
+        let (mut reward, seconds, payload) = match output {
+            Some(output) => (finite(output.reward), finite(output.seconds), output.payload),
+            None => (None, None, None),
+        };
+        let is_success = end_state.state() == RunState::Succeeded;
+        let payload = payload.filter(|payload| !payload.is_empty() && is_success);
         if let Some(payload) = &payload
             && (tokens.is_none() || reward.is_none())
         {
-            if self.looks >= 1.0 {
-                self.looks -= 1.0;
+            if self.decodes >= 1.0 {
+                self.decodes -= 1.0;
                 let lengths = trajectory::lengths(payload);
                 tokens = tokens.or(lengths.tokens);
                 turns = turns.or(lengths.turns);
                 version = version.or(lengths.version);
                 reward = reward.or(lengths.reward);
             } else {
-                self.dropped("lengths", 1);
+                self.count_dropped("lengths", 1);
             }
         }
         RunRecord {
             batch: row.batch,
             task: row.task,
             run: row.run,
-            how,
+            end_state,
             begin: finite(row.begin),
             end: at,
             runner: known(row.runner),
@@ -279,20 +287,20 @@ impl State {
             turns,
             version,
             message,
-            trajectory: payload.and_then(|payload| self.out.trajectory(payload)),
+            trajectory: payload.and_then(|payload| self.out.add_trajectory(*payload)),
             attempts,
             left_out,
         }
     }
 
-    /// Takes in a run that is over, be it now or in what was read.
-    pub(super) fn take_record(&mut self, number: u64, record: &RunRecord, place: RecordPosition) {
-        let message = record.message.as_deref().map_or(0, |words| self.messages.number(words));
+    /// Applies the record of an ended run, made now or read from a file.
+    pub(super) fn apply_record(&mut self, number: u64, record: &RunRecord, place: RecordPosition) {
+        let message = record.message.as_deref().map_or(0, |message| self.messages.number(message));
         self.reopen_run(number);
         let Some(row) = self.row_mut(number).filter(|row| !row.is_over()) else { return };
         let was_running = row.state == RunState::Running;
-        row.is_stopped = record.how == StoredRunEnd::Cancelled(CancelReason::Stopped);
-        row.state = record.how.state();
+        row.is_stopped = record.end_state == RunEnd::Cancelled(CancelReason::Stopped);
+        row.state = record.end_state.state();
         row.attempts = u16::try_from(record.tries).unwrap_or(u16::MAX);
         row.runner = record.runner.unwrap_or(NONE);
         row.begin = record.begin.unwrap_or(f64::NAN);
@@ -307,19 +315,19 @@ impl State {
         let (reward, succeeded) = (row.reward, row.state == RunState::Succeeded);
         if let Some(batch) = self.batches.get_mut(&record.batch) {
             batch.counts.running -= u64::from(was_running);
-            batch.counts.over(record.how);
+            batch.counts.count(&record.end_state);
             if succeeded {
-                batch.rewarded(reward);
+                batch.add_reward(reward);
             }
         }
     }
 
-    /// A run that was cancelled because its process ended goes on; tells whether it was.
+    /// Continues a run that was cancelled because its process stopped; returns whether it was.
     pub(super) fn reopen_run(&mut self, number: u64) -> bool {
         let Some(row) = self.row_mut(number).filter(|row| row.is_stopped) else { return false };
         let (batch, segment) = (row.batch, row.place.segment);
         *row = Row { attempts: row.attempts, ..Row::new(row.batch, row.task, row.run) };
-        self.out.forgot(segment);
+        self.out.remove_run(segment);
         if let Some(batch) = self.batches.get_mut(&batch) {
             batch.counts.cancelled[CancelReason::Stopped] -= 1;
         }
@@ -332,26 +340,27 @@ impl State {
         let took = (at - attempt.began.unwrap_or(attempt.given)).max(0.0);
         let mut left = all.saturating_sub(attempt.useful);
         self.totals.seconds_useful += took * f64::from(attempt.useful) / f64::from(all);
-        for (why, count) in &attempt.shares {
+        for (reason, count) in &attempt.wasted {
             left = left.saturating_sub(*count);
-            self.spent(why, took * f64::from(*count) / f64::from(all));
+            self.add_wasted(reason, took * f64::from(*count) / f64::from(all));
         }
         if left > 0 {
-            let why = if lost.is_some() { "runner_lost" } else { "put_back" };
-            self.spent(why, took * f64::from(left) / f64::from(all));
+            let reason = if lost.is_some() { "runner_lost" } else { "put_back" };
+            self.add_wasted(reason, took * f64::from(left) / f64::from(all));
         }
         for number in attempt.first..attempt.first + u64::from(attempt.runs.count) {
             let Some(live) = self.live.get_mut(&number) else { continue };
-            if live.last().is_some_and(|last| last.attempt == id.0) {
-                let outcome = if lost.is_some() { Outcome::Lost } else { Outcome::Cancelled };
-                live.settle(at, outcome, lost);
-                self.put_back(number);
+            if live.attempts.last().is_some_and(|last| last.attempt == id.0) {
+                let is_lost = lost.is_some();
+                let state = if is_lost { RunState::Failed } else { RunState::Cancelled };
+                live.end_attempt(at, state, is_lost, lost);
+                self.requeue(number);
             }
         }
     }
 
-    fn spent(&mut self, why: &str, seconds: f64) {
-        *self.totals.seconds_lost.entry(why.to_owned()).or_default() += seconds;
+    fn add_wasted(&mut self, reason: &str, seconds: f64) {
+        *self.totals.seconds_lost.entry(reason.to_owned()).or_default() += seconds;
     }
 
     pub(super) fn task_ended(
@@ -366,16 +375,15 @@ impl State {
         let Some(rows) = self.rows_of(number, task.0) else { return };
         self.finish_unseen(at, rows.clone(), status);
         if let Some(reason) = dropped {
-            let is_kept = self.out.is_kept();
-            if is_kept {
+            if self.out.is_kept() {
                 Record::put_dropped(&mut self.out.runs, number, task.0, reason);
             }
-            // What it took was spent in vain after all.
+            // The time of its runs was wasted after all.
             let good = rows.filter_map(|row| self.row(row));
             let good = good.filter(|row| row.state == RunState::Succeeded);
             let seconds: f64 = good.filter_map(|row| finite(row.seconds)).sum();
             self.totals.seconds_useful = (self.totals.seconds_useful - seconds).max(0.0);
-            self.spent(reason.name(), seconds);
+            self.add_wasted(reason.name(), seconds);
         }
         self.close_task(number, task.0, dropped);
     }
@@ -385,9 +393,10 @@ impl State {
         Some(task.first..task.first + u64::from(task.runs))
     }
 
-    /// Ends runs of a task whose end was not seen: they ended before this process began, and what
-    /// was known of it is lost. The task's status says how many ended in which way.
+    /// Ends runs of a task that ended before this process began and have no record. The status of
+    /// the task has their number by outcome.
     fn finish_unseen(&mut self, at: f64, rows: std::ops::Range<u64>, status: &Status) {
+        const MESSAGE: &str = "ended before the job was restarted; its record was lost";
         let is_open = |number: &u64| self.row(*number).is_some_and(|row| !row.is_over());
         let open: Vec<u64> = rows.clone().filter(is_open).collect();
         if open.is_empty() {
@@ -400,20 +409,17 @@ impl State {
         let kind = status.failed_runs.nonzero().next().map(|(kind, _)| kind);
         let reason = status.cancelled_runs.nonzero().next().map(|(reason, _)| reason);
         for number in open {
-            let how = match (good, kind, reason) {
-                (1.., _, _) => StoredRunEnd::Succeeded,
-                (_, Some(kind), _) => StoredRunEnd::Failed(kind),
-                (_, None, reason) => {
-                    StoredRunEnd::Cancelled(reason.unwrap_or(CancelReason::Stopped))
-                }
+            let end = match (good, kind) {
+                (1.., _) => RunEnd::Succeeded(()),
+                (_, Some(kind)) => RunEnd::Failed(RunFailure::new(kind, MESSAGE)),
+                (_, None) => RunEnd::Cancelled(reason.unwrap_or(CancelReason::Stopped)),
             };
             good = good.saturating_sub(1);
-            let message = "it ended before the job was started again; nothing else is known of it";
-            self.finish(at, number, how, Some(message.into()));
+            self.finish(at, number, end, Some(MESSAGE.into()));
         }
     }
 
-    /// A task is over: it is counted by how its runs ended.
+    /// Counts an ended task by the outcome of its runs.
     pub(super) fn close_task(&mut self, number: u32, task: u32, dropped: Option<DropReason>) {
         let Some(rows) = self.rows_of(number, task) else { return };
         let count = |state: RunState| {
@@ -434,20 +440,5 @@ impl State {
             0 if cancelled > 0 => ended.cancelled += 1,
             0 => ended.failed += 1,
         }
-    }
-}
-
-fn begun(at: f64, call: u64, model: Arc<str>) -> CallRecord {
-    CallRecord {
-        call,
-        model,
-        server: None,
-        began: at,
-        sent: None,
-        ended: None,
-        status: None,
-        prompt_tokens: None,
-        answer_tokens: None,
-        version: None,
     }
 }

@@ -1,15 +1,15 @@
-//! What is known of a job: changed by what is seen, and by what is read.
+//! State of a history: changed by events and by the records of earlier processes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use bytes::Bytes;
+use rollway_core::metrics::RUN_SECONDS;
 use rollway_core::{
     AttemptId, BatchId, BatchKey, BatchState, BatchType, DropReason, Incarnation, RunEnd,
     RunFailure, RunId, RunOutput, RunRange, RunnerId, Status, TaskId,
 };
-use rollway_engine::RunOutcome;
 use rollway_engine::events::{CallEvent, RunEvent, RunEventKind};
 use rustc_hash::FxHashMap;
 
@@ -19,17 +19,17 @@ use super::record::{JobNote, Totals};
 use super::row::{Batch, Counts, LiveAttempt, LiveRun, Row, TaskRow};
 use super::write_queue::WriteQueue;
 
-/// What was seen, as far as it is needed later.
+/// A queued event.
 #[derive(Debug)]
 pub(super) struct Item {
     pub(super) at: f64,
-    pub(super) what: Event,
+    pub(super) event: Event,
 }
 
-/// What a [`RunEvent`] comes down to.
+/// Reduced form of a [`RunEvent`].
 #[derive(Debug)]
 pub(super) enum Event {
-    Given {
+    Sent {
         attempt: AttemptId,
         of: (BatchKey, TaskId, RunRange),
         to: (RunnerId, Incarnation),
@@ -37,16 +37,15 @@ pub(super) enum Event {
     Began {
         attempt: AttemptId,
     },
-    /// A run of an attempt ended.
-    Ended {
+    /// Reward, seconds and payload of a run, or its error message.
+    Reported {
         attempt: AttemptId,
         run: u32,
-        end: Ended,
+        outcome: Result<ReportedOutput, Arc<str>>,
     },
-    /// A run ended for good.
-    Over {
+    RunEnded {
         of: (BatchKey, TaskId, RunId),
-        how: RunEnd,
+        end: RunEnd,
     },
     AttemptEnded {
         attempt: AttemptId,
@@ -57,33 +56,24 @@ pub(super) enum Event {
         status: Arc<Status>,
         dropped: Option<DropReason>,
     },
-    /// The experiences of a run were dropped.
-    Dropped {
+    PayloadDropped {
         reason: DropReason,
     },
-    /// A call did something.
     Call(Box<CallEvent>),
-    /// Anything else about runs.
-    Seen(Box<RunEventKind>),
-    /// Something about the job.
+    /// Any other run event.
+    Other(Box<RunEventKind>),
     Note(Box<JobNote>),
 }
 
-/// A million of them may wait: what is large and rare is elsewhere.
+/// A million items may be queued: large and rare parts are boxed.
 const _: () = assert!(size_of::<Item>() <= 56, "an item is small");
 
-/// How a run of an attempt ended.
+/// Output of a run as its runner reported it. NaN: unknown.
 #[derive(Debug)]
-pub(super) enum Ended {
-    /// NaN: not known.
-    Well {
-        reward: f64,
-        seconds: f64,
-        payload: Option<Box<Bytes>>,
-    },
-    Badly {
-        message: Arc<str>,
-    },
+pub(super) struct ReportedOutput {
+    pub(super) reward: f64,
+    pub(super) seconds: f64,
+    pub(super) payload: Option<Box<Bytes>>,
 }
 
 /// Seconds since 1970.
@@ -92,18 +82,26 @@ pub(super) fn seconds(at: std::time::SystemTime) -> f64 {
 }
 
 impl Item {
-    /// Puts aside what is needed, if anything is.
-    pub(super) fn of(seen: &RunEvent) -> Option<Self> {
-        let what = match &seen.what {
+    /// Returns the part of an event that the history needs.
+    pub(super) fn of(event: &RunEvent) -> Option<Self> {
+        let reduced = match &event.what {
             RunEventKind::AttemptSent { attempt, key, task, runs, runner, life, .. } => {
-                Event::Given { attempt: *attempt, of: (*key, *task, *runs), to: (*runner, *life) }
+                Event::Sent { attempt: *attempt, of: (*key, *task, *runs), to: (*runner, *life) }
             }
             RunEventKind::AttemptBegan { attempt } => Event::Began { attempt: *attempt },
             RunEventKind::RunReported { attempt, run, end } => {
-                Event::Ended { attempt: *attempt, run: run.0, end: Ended::of(end) }
+                let outcome = match end {
+                    Ok(RunOutput { payload, metrics }) => Ok(ReportedOutput {
+                        reward: metrics.get("reward").unwrap_or(f64::NAN),
+                        seconds: metrics.get(RUN_SECONDS).unwrap_or(f64::NAN),
+                        payload: payload.clone().map(Box::new),
+                    }),
+                    Err(RunFailure { message, .. }) => Err(Arc::clone(message)),
+                };
+                Event::Reported { attempt: *attempt, run: run.0, outcome }
             }
             RunEventKind::RunEnded { key, task, run, how } => {
-                Event::Over { of: (*key, *task, *run), how: how.clone() }
+                Event::RunEnded { of: (*key, *task, *run), end: how.clone() }
             }
             RunEventKind::AttemptEnded { attempt, lost } => {
                 Event::AttemptEnded { attempt: *attempt, lost: lost.clone() }
@@ -112,56 +110,43 @@ impl Item {
                 let (of, status) = ((*key, *task), Arc::clone(status));
                 Event::TaskEnded { of, status, dropped: *dropped }
             }
-            RunEventKind::PayloadDropped { reason, .. } => Event::Dropped { reason: *reason },
+            RunEventKind::PayloadDropped { reason, .. } => {
+                Event::PayloadDropped { reason: *reason }
+            }
             RunEventKind::Call(call) => Event::Call(Box::new(call.clone())),
-            what @ (RunEventKind::BatchBegan { .. }
+            other @ (RunEventKind::BatchBegan { .. }
             | RunEventKind::BatchStateChanged { .. }
             | RunEventKind::RunRetried { .. }
-            | RunEventKind::RunnerLocated { .. }) => Event::Seen(Box::new(what.clone())),
-            // What follows tells more: which runs were cancelled, and when the runner was done.
-            RunEventKind::AttemptCancelled { .. } => return None,
-            // The runners themselves are asked what they do.
-            RunEventKind::RunnerBroken { .. } | RunEventKind::RunnerReady { .. } => return None,
+            | RunEventKind::RunnerLocated { .. }) => Event::Other(Box::new(other.clone())),
+            // The ends of runs and attempts follow; runner states are queried.
+            RunEventKind::AttemptCancelled { .. }
+            | RunEventKind::RunnerBroken { .. }
+            | RunEventKind::RunnerReady { .. } => return None,
         };
-        Some(Self { at: seconds(seen.at), what })
+        Some(Self { at: seconds(event.at), event: reduced })
     }
 
-    /// Bytes of experiences that it holds.
     pub(super) fn payload_bytes(&self) -> u64 {
-        match &self.what {
-            Event::Ended { end: Ended::Well { payload: Some(payload), .. }, .. } => {
-                payload.len() as u64
+        match &self.event {
+            Event::Reported { outcome: Ok(output), .. } => {
+                output.payload.as_ref().map_or(0, |payload| payload.len() as u64)
             }
             _ => 0,
         }
     }
 
     pub(super) fn drop_payload(&mut self) {
-        if let Event::Ended { end: Ended::Well { payload, .. }, .. } = &mut self.what {
-            *payload = None;
+        if let Event::Reported { outcome: Ok(output), .. } = &mut self.event {
+            output.payload = None;
         }
     }
 }
 
-impl Ended {
-    fn of(end: &RunOutcome) -> Self {
-        match end {
-            Ok(RunOutput { payload, metrics }) => Self::Well {
-                reward: metrics.get("reward").unwrap_or(f64::NAN),
-                seconds: metrics.get(rollway_core::metrics::RUN_SECONDS).unwrap_or(f64::NAN),
-                payload: payload.clone().map(Box::new),
-            },
-            Err(RunFailure { message, .. }) => Self::Badly { message: Arc::clone(message) },
-        }
-    }
-}
-
-/// What is known of a job.
 #[derive(Debug)]
 pub(super) struct State {
-    /// Runs, in the order in which they were taken in.
+    /// Runs in the order of their submission.
     pub(super) rows: VecDeque<Row>,
-    /// How many rows were dropped before the first.
+    /// Number of dropped rows before the first.
     pub(super) base: u64,
     pub(super) max_runs: u64,
     pub(super) batches: BTreeMap<u32, Batch>,
@@ -170,18 +155,17 @@ pub(super) struct State {
     pub(super) keys: FxHashMap<BatchKey, u32>,
     pub(super) attempts: FxHashMap<AttemptId, LiveAttempt>,
     pub(super) live: FxHashMap<u64, LiveRun>,
-    /// Where runners are, in which life of theirs.
-    pub(super) places: FxHashMap<RunnerId, (Incarnation, Arc<str>)>,
+    /// Incarnation and location of runners.
+    pub(super) locations: FxHashMap<RunnerId, (Incarnation, Arc<str>)>,
     pub(super) messages: Names,
     pub(super) workflows: Names,
     pub(super) notes: Notes,
     pub(super) totals: Totals,
-    /// Of batches that are dropped.
+    /// Counts of dropped batches.
     pub(super) gone: Counts,
-    /// What is to be written.
     pub(super) out: WriteQueue,
-    /// How many payloads may still be looked into.
-    pub(super) looks: f64,
+    /// Payloads that may still be decoded (token bucket).
+    pub(super) decodes: f64,
 }
 
 impl State {
@@ -195,58 +179,53 @@ impl State {
             keys: FxHashMap::default(),
             attempts: FxHashMap::default(),
             live: FxHashMap::default(),
-            places: FxHashMap::default(),
+            locations: FxHashMap::default(),
             messages: Names::new(),
             workflows: Names::new(),
             notes: Notes::default(),
             totals: Totals::default(),
             gone: Counts::default(),
             out: WriteQueue::default(),
-            looks: 0.0,
+            decodes: 0.0,
         }
     }
 
-    /// Takes in what was seen.
     pub(super) fn apply(&mut self, item: Item) {
         let at = item.at;
-        match item.what {
-            Event::Given { attempt, of, to } => self.given(at, attempt, of, to),
-            Event::Began { attempt } => self.began(at, attempt),
-            Event::Ended { attempt, run, end } => self.run_ended(at, attempt, run, end),
-            Event::Over { of, how } => self.over(at, of, &how),
+        match item.event {
+            Event::Sent { attempt, of, to } => self.attempt_sent(at, attempt, of, to),
+            Event::Began { attempt } => self.attempt_began(at, attempt),
+            Event::Reported { attempt, run, outcome } => self.reported(at, attempt, run, outcome),
+            Event::RunEnded { of, end } => self.run_ended(at, of, end),
             Event::AttemptEnded { attempt, lost } => self.attempt_ended(at, attempt, lost.as_ref()),
             Event::TaskEnded { of: (key, task), status, dropped } => {
                 self.task_ended(at, key, task, &status, dropped);
             }
-            Event::Dropped { reason } => {
-                let dropped = &mut self.totals.experiences_dropped;
-                match dropped.get_mut(reason.name()) {
-                    Some(count) => *count += 1,
-                    None => drop(dropped.insert(reason.name().to_owned(), 1)),
-                }
+            Event::PayloadDropped { reason } => {
+                add(&mut self.totals.experiences_dropped, reason.name(), 1);
             }
             Event::Call(call) => self.call(at, *call),
             Event::Note(note) => {
                 self.notes.apply(at, &note);
                 self.out.note(at, *note);
             }
-            Event::Seen(what) => self.seen(at, *what),
+            Event::Other(event) => self.other(at, *event),
         }
     }
 
-    fn seen(&mut self, at: f64, what: RunEventKind) {
-        match what {
+    fn other(&mut self, at: f64, event: RunEventKind) {
+        match event {
             RunEventKind::BatchBegan { batch, key, kind, first, tasks } => {
                 self.batch_began(at, &batch, key, kind, first, &tasks);
             }
-            RunEventKind::BatchStateChanged { key, state } => self.batch_is(at, key, state),
+            RunEventKind::BatchStateChanged { key, state } => self.batch_changed(at, key, state),
             RunEventKind::RunRetried { key, task, run, kind, message } => {
                 self.retried(at, (key, task, run), kind, &message);
             }
             RunEventKind::RunnerLocated { runner, life, place } => {
-                self.places.insert(runner, (life, place));
+                self.locations.insert(runner, (life, place));
             }
-            // These come as events of their own, or not at all.
+            // `Item::of` reduces or omits these.
             _ => {}
         }
     }
@@ -265,11 +244,11 @@ impl State {
             return;
         }
         let number = self.keys.get(&key).copied().unwrap_or(self.next_batch);
-        let mut alike: Vec<(String, u32, u32)> = Vec::new();
+        let mut groups: Vec<(String, u32, u32)> = Vec::new();
         for (workflow, runs) in tasks {
-            match alike.last_mut() {
+            match groups.last_mut() {
                 Some((known, of, count)) if **known == **workflow && of == runs => *count += 1,
-                _ => alike.push((workflow.to_string(), *runs, 1)),
+                _ => groups.push((workflow.to_string(), *runs, 1)),
             }
         }
         let note = JobNote::Batch {
@@ -278,25 +257,25 @@ impl State {
             id: id.to_string(),
             train: kind == BatchType::Train,
             first: first.0,
-            tasks: alike,
+            tasks: groups,
         };
-        self.take_batch(at, &note, true);
+        self.add_batch(at, &note, true);
         self.keys.insert(key, number);
         self.notes.apply(at, &note);
         self.out.note(at, note);
     }
 
-    /// Takes up a batch that an earlier process of the job had begun; tells whether there was one.
+    /// Continues a batch that an earlier process had begun; returns whether there was one.
     fn adopt(&mut self, at: f64, id: &Arc<str>, key: BatchKey, tasks: usize) -> bool {
         let mut earlier = self.batches.iter_mut().rev();
-        let is_it = |batch: &Batch| {
+        let is_same = |batch: &Batch| {
             (&batch.id, batch.key) == (id, key.0)
-                // A process that ends gives up in memory what the next one goes on with.
+                // A process that stops aborts in memory what the next one continues.
                 && batch.state != BatchState::Finalized
                 && !batch.is_ours
                 && batch.tasks.len() == tasks
         };
-        let Some((number, batch)) = earlier.find(|(_, batch)| is_it(batch)) else { return false };
+        let Some((number, batch)) = earlier.find(|(_, batch)| is_same(batch)) else { return false };
         batch.is_ours = true;
         let number = *number;
         self.keys.insert(key, number);
@@ -312,14 +291,14 @@ impl State {
         true
     }
 
-    /// A batch that an earlier process had begun goes on.
+    /// Continues a batch of an earlier process.
     pub(super) fn reopen(&mut self, number: u32) {
         if let Some(batch) = self.batches.get_mut(&number) {
             (batch.state, batch.ended) = (BatchState::Running, None);
         }
     }
 
-    /// Counts the tasks of a batch that are over.
+    /// Counts the ended tasks of a batch.
     pub(super) fn recount(&mut self, number: u32) {
         let Some(batch) = self.batches.get_mut(&number) else { return };
         batch.counts.ended = rollway_core::TaskTally::default();
@@ -335,8 +314,8 @@ impl State {
         }
     }
 
-    /// Makes room for the runs of a batch.
-    pub(super) fn take_batch(&mut self, at: f64, note: &JobNote, is_ours: bool) {
+    /// Adds the tasks and runs of a batch.
+    pub(super) fn add_batch(&mut self, at: f64, note: &JobNote, is_ours: bool) {
         let JobNote::Batch { number, key, id, train, first, tasks } = note else { return };
         let kind = if *train { BatchType::Train } else { BatchType::Eval };
         let fresh = || Batch::new(id.as_str().into(), *key, kind, at);
@@ -358,17 +337,17 @@ impl State {
             batch.counts.submitted += more;
             batch.counts.tasks += u64::from(*count);
         }
-        self.forget();
+        self.drop_oldest();
     }
 
-    /// Drops the oldest runs while there are too many.
-    fn forget(&mut self) {
+    /// Drops the oldest runs above the limit.
+    fn drop_oldest(&mut self) {
         while self.rows.len() as u64 > self.max_runs {
             let Some(row) = self.rows.pop_front() else { return };
             self.live.remove(&self.base);
             self.base += 1;
-            self.out.forgot(row.place.segment);
-            self.dropped("runs", 1);
+            self.out.remove_run(row.place.segment);
+            self.count_dropped("runs", 1);
             let Some(batch) = self.batches.get_mut(&row.batch) else { continue };
             batch.rows -= 1;
             if batch.rows == 0
@@ -382,20 +361,20 @@ impl State {
         }
     }
 
-    pub(super) fn dropped(&mut self, what: &str, count: u64) {
+    pub(super) fn count_dropped(&mut self, kind: &str, count: u64) {
         if count > 0 {
-            *self.totals.dropped.entry(what.to_owned()).or_default() += count;
+            add(&mut self.totals.dropped, kind, count);
         }
     }
 
-    fn batch_is(&mut self, at: f64, key: BatchKey, state: BatchState) {
+    fn batch_changed(&mut self, at: f64, key: BatchKey, state: BatchState) {
         let Some(number) = self.keys.get(&key).copied() else { return };
         if self.set_state(at, number, state) {
             self.out.note(at, JobNote::State { number, state: state.to_string() });
         }
     }
 
-    /// Tells whether it was in another state.
+    /// Returns whether the state changed.
     pub(super) fn set_state(&mut self, at: f64, number: u32, state: BatchState) -> bool {
         let Some(batch) = self.batches.get_mut(&number) else { return false };
         let is_new = batch.state != state;
@@ -407,7 +386,7 @@ impl State {
         is_new
     }
 
-    /// Returns the number of a run's row.
+    /// Returns the row number of a run.
     pub(super) fn row_of(&self, batch: u32, task: u32, run: u32) -> Option<u64> {
         let task = self.batches.get(&batch)?.tasks.get(task as usize)?;
         (run < task.runs).then(|| task.first + u64::from(run))
@@ -421,7 +400,7 @@ impl State {
         self.rows.get_mut(usize::try_from(number.checked_sub(self.base)?).ok()?)
     }
 
-    /// Where all runs and tasks are; of batches that nobody works on any more, only what ended.
+    /// Sums up all batches; of those of earlier processes only ended runs.
     pub(super) fn counts(&self, is_live: bool) -> Counts {
         let mut all = self.gone;
         for batch in self.batches.values() {
@@ -431,5 +410,13 @@ impl State {
             }
         }
         all
+    }
+}
+
+/// Adds to a counter.
+pub(super) fn add(counts: &mut BTreeMap<String, u64>, name: &str, count: u64) {
+    match counts.get_mut(name) {
+        Some(known) => *known += count,
+        None => drop(counts.insert(name.to_owned(), count)),
     }
 }

@@ -1,5 +1,4 @@
-//! All runs in numbers: the overview, the batches, and how what is trained on differs from what was
-//! given out.
+//! Aggregates of all runs: overview, batches and selection bias.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +11,16 @@ use crate::view::{
     TaskCounts, WasteReport,
 };
 
-/// How many ranges a histogram has.
+/// Number of bins of a histogram.
 const BINS: usize = 24;
 
 impl State {
-    /// Returns all batches, the newest first.
+    /// Returns all batches, newest first.
     pub(super) fn batches(&self, is_live: bool) -> Vec<view::BatchRow> {
         self.batches.values().rev().map(|batch| shown(batch, is_live)).collect()
     }
 
-    /// Returns the numbers of the job; those of runners are for others to say.
+    /// Returns the overview without the counts of runners.
     pub(super) fn overview(&self, now: f64, is_live: bool) -> Overview {
         let counts = self.counts(is_live);
         let count = |(name, count): (&'static str, u64)| (name.to_owned(), count);
@@ -29,11 +28,11 @@ impl State {
         let cancelled = counts.cancelled.nonzero().map(|(reason, n)| (reason.name(), n));
         let totals = self.totals_now();
         let mut experiences_dropped = totals.experiences_dropped;
-        // Evaluations yield none.
+        // Evaluations have no experiences.
         experiences_dropped.remove("eval");
         Overview {
             now,
-            beats: self.notes.beats.clone(),
+            beats: self.notes.samples.clone(),
             rewards: self.notes.rewards.iter().cloned().collect(),
             evals: self.notes.evals.iter().cloned().collect(),
             runs: RunCounts {
@@ -61,7 +60,7 @@ impl State {
         }
     }
 
-    /// Returns the alarms that are raised: the last word of each kind counts.
+    /// Returns the raised alarms: the newest entry of each kind counts.
     fn raised(&self) -> Vec<view::AlarmRow> {
         let mut seen: Vec<&str> = Vec::new();
         let mut raised = Vec::new();
@@ -75,7 +74,6 @@ impl State {
         raised
     }
 
-    /// Tells how the work that was given out differs from the work that is trained on.
     pub(super) fn bias(&self) -> BiasReport {
         let tokens: fn(&Row) -> Option<f64> = |row| known(row.tokens).map(f64::from);
         let seconds: fn(&Row) -> Option<f64> = |row| finite(row.seconds);
@@ -112,8 +110,8 @@ impl State {
                 groups.entry(name).or_default().push(value);
             }
         }
-        let most = groups["dispatched"].iter().copied().fold(0.0, f64::max);
-        let width = if most > 0.0 { most / BINS as f64 } else { 1.0 };
+        let max = groups["dispatched"].iter().copied().fold(0.0, f64::max);
+        let width = if max > 0.0 { max / BINS as f64 } else { 1.0 };
         let group = |(name, values): (&str, Vec<f64>)| (name.to_owned(), measure(values, width));
         groups.into_iter().map(group).collect()
     }
@@ -126,7 +124,7 @@ fn measure(mut values: Vec<f64>, width: f64) -> BiasGroup {
         .map(|at| HistogramBin { from: at as f64 * width, to: (at + 1) as f64 * width, count: 0 })
         .collect();
     for value in &values {
-        // The largest is in the last range, whose end it is.
+        // The maximum belongs to the last bin.
         let at = ((value / width) as usize).min(BINS - 1);
         histogram[at].count += 1;
     }
@@ -143,12 +141,11 @@ fn shown(batch: &Batch, is_live: bool) -> view::BatchRow {
     let runs = batch.counts.runs();
     let waiting_for = match batch.state {
         _ if is_left || batch.is_over() => None,
-        BatchState::Finalizing => Some("the buffer, to store its experiences".to_owned()),
-        _ if runs.running + runs.pending > 0 => Some(format!(
-            "{} runs under way, {} that wait for a runner",
-            runs.running, runs.pending
-        )),
-        _ => Some("whoever finalizes it".to_owned()),
+        BatchState::Finalizing => Some("buffer write".to_owned()),
+        _ if runs.running + runs.pending > 0 => {
+            Some(format!("{} running and {} pending runs", runs.running, runs.pending))
+        }
+        _ => Some("finalization by the caller".to_owned()),
     };
     view::BatchRow {
         batch: batch.id.to_string(),

@@ -1,4 +1,4 @@
-//! The experiences of a run, for people.
+//! Experiences of a run: lengths for the list, content for the page.
 
 use bytes::Bytes;
 use rollway_experience::deserialize_many;
@@ -6,16 +6,15 @@ use serde_json::{Value, json};
 
 use crate::view::ExperienceDetail;
 
-/// How many experiences of a run are shown.
-const EXPERIENCES: usize = 64;
+/// Maximum number of shown experiences of a run.
+const MAX_EXPERIENCES: usize = 64;
 
-/// How many tokens of an experience are shown.
-const TOKENS: usize = 32 * 1024;
+/// Maximum number of shown tokens of an experience.
+const MAX_TOKENS: usize = 32 * 1024;
 
-/// How many bytes of text or JSON are shown.
-const TEXT: usize = 256 * 1024;
+/// Maximum bytes of a shown text or JSON value.
+const MAX_TEXT_BYTES: usize = 256 * 1024;
 
-/// A run in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Lengths {
     pub(super) tokens: Option<u64>,
@@ -24,7 +23,7 @@ pub(super) struct Lengths {
     pub(super) reward: Option<f64>,
 }
 
-/// Looks at the experiences of a run. What is none has no numbers.
+/// Measures the experiences of a run; all unknown if the payload is invalid.
 pub(super) fn lengths(payload: &Bytes) -> Lengths {
     let Ok(experiences) = deserialize_many(payload.clone()) else { return Lengths::default() };
     let rewards: Vec<f64> = experiences.iter().filter_map(|one| one.reward).collect();
@@ -37,33 +36,36 @@ pub(super) fn lengths(payload: &Bytes) -> Lengths {
     }
 }
 
-/// Counts the stretches that the model produced.
+/// Counts the sections that the model generated.
 fn turns(experience: &rollway_experience::Experience) -> u64 {
     let Some(mask) = &experience.action_mask else { return 1 };
     let mut was = false;
     mask.iter().filter(|is| std::mem::replace(&mut was, *is) != *is && *is).count() as u64
 }
 
-/// Returns the experiences of a run as they are shown; otherwise why not.
+/// Decodes the experiences of a run for display, with a message if some are omitted.
+///
+/// # Errors
+/// Message for the page.
 pub(super) fn shown(payload: Bytes) -> Result<(Vec<ExperienceDetail>, Option<String>), String> {
     let experiences = deserialize_many(payload)
-        .map_err(|error| format!("what it yielded are no experiences: {error}"))?;
-    let more = experiences.len().saturating_sub(EXPERIENCES);
-    let words = (more > 0).then(|| format!("{more} more experiences are not shown"));
-    Ok((experiences.iter().take(EXPERIENCES).map(show).collect(), words))
+        .map_err(|error| format!("its payload cannot be decoded: {error}"))?;
+    let more = experiences.len().saturating_sub(MAX_EXPERIENCES);
+    let message = (more > 0).then(|| format!("{more} more experiences are not shown"));
+    Ok((experiences.iter().take(MAX_EXPERIENCES).map(show).collect(), message))
 }
 
 fn show(one: &rollway_experience::Experience) -> ExperienceDetail {
-    let mut is_cut = one.tokens.len() > TOKENS;
-    let response = TOKENS.saturating_sub(one.prompt_length);
+    let mut is_cut = one.tokens.len() > MAX_TOKENS;
+    let response = MAX_TOKENS.saturating_sub(one.prompt_length);
     let mut text = |text: &Option<String>| {
         let text = text.as_deref()?;
-        is_cut |= text.len() > TEXT;
-        Some(text[..text.floor_char_boundary(TEXT)].to_owned())
+        is_cut |= text.len() > MAX_TEXT_BYTES;
+        Some(text[..text.floor_char_boundary(MAX_TEXT_BYTES)].to_owned())
     };
     let (prompt_text, response_text) = (text(&one.prompt_text), text(&one.response_text));
     let mut value = |json: Option<&rollway_experience::Json>| match json {
-        Some(json) if json.bytes().len() > TEXT => {
+        Some(json) if json.bytes().len() > MAX_TEXT_BYTES => {
             is_cut = true;
             Value::Null
         }
@@ -72,7 +74,7 @@ fn show(one: &rollway_experience::Experience) -> ExperienceDetail {
     };
     let (messages, info) = (value(one.messages.as_ref()), value(Some(&one.info)));
     let logprobs = one.logprobs.as_ref().map(|logprobs| {
-        logprobs.iter().take(response).map(|number| shortest(f64::from(number))).collect()
+        logprobs.iter().take(response).map(|number| rounded(f64::from(number))).collect()
     });
     let mask = one.action_mask.as_ref();
     ExperienceDetail {
@@ -81,7 +83,7 @@ fn show(one: &rollway_experience::Experience) -> ExperienceDetail {
         messages,
         prompt_text,
         response_text,
-        tokens: one.tokens.iter().take(TOKENS).map(i64::from).collect(),
+        tokens: one.tokens.iter().take(MAX_TOKENS).map(i64::from).collect(),
         texts: None,
         logprobs,
         mask: mask.map(|mask| mask.iter().take(response).collect()).unwrap_or_default(),
@@ -96,7 +98,7 @@ fn show(one: &rollway_experience::Experience) -> ExperienceDetail {
     }
 }
 
-/// Five digits are enough to look at, and a tenth of the text.
-fn shortest(number: f64) -> f64 {
+/// Rounds to five digits, which shortens the JSON.
+fn rounded(number: f64) -> f64 {
     (number * 1e5).round() / 1e5
 }

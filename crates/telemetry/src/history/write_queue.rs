@@ -1,5 +1,4 @@
-//! What is to be written, and where it will be: decided in memory, so that a run's place is known
-//! before its bytes are on the disk.
+//! Queue of unwritten records. Positions are assigned in memory, before the bytes are on the disk.
 
 use std::collections::BTreeMap;
 
@@ -9,62 +8,56 @@ use super::codec::Put;
 use super::record::{Entry, JobNote, Trajectory};
 use super::row::RecordPosition;
 
-/// What every file begins with.
+/// Begin of every file.
 pub(super) const MAGIC: &[u8; 8] = b"rwhist2\n";
 
-/// Bytes before the bytes of a frame: their number and their checksum.
-pub(super) const FRAME: usize = 8;
+/// Bytes of the length and the checksum of a frame.
+pub(super) const FRAME_HEAD: usize = 8;
 
-/// A file of runs that has grown beyond this is followed by another.
-const SEGMENT: u32 = 16 << 20;
+/// Maximum bytes of a file of runs before the next begins.
+const MAX_SEGMENT_BYTES: u32 = 16 << 20;
 
-/// Trajectories are in this many files, so that dropping the oldest drops a part of all.
+/// Number of files of trajectories; the oldest is dropped as a whole.
 const PARTS: u64 = 8;
 
-/// What is to be written.
 #[derive(Debug, Default)]
 pub(super) struct WriteQueue {
     is_kept: bool,
     entries: Vec<Entry>,
-    /// Records of runs.
     pub(super) runs: Put,
-    /// Where the frame of these will begin.
+    /// Position of the next frame of runs.
     frame: RecordPosition,
-    /// Whether the file of runs has a gap, after which nobody reads.
+    /// The file of runs has a gap, at which reading stops.
     is_torn: bool,
-    /// Runs in each file that are not forgotten.
+    /// Number of runs of each file that are in memory.
     segments: BTreeMap<u32, u64>,
     trajectories: Vec<(Trajectory, Bytes)>,
     /// Bytes and runs of each file of trajectories.
     parts: BTreeMap<u32, (u64, u64)>,
     part: u32,
     max_trajectory_bytes: u64,
-    /// Files that nobody needs.
-    remove: Vec<Old>,
-    /// Trajectories that there was no room for.
+    remove: Vec<ObsoleteFile>,
     pub(super) trajectories_dropped: u64,
 }
 
-/// A file that nobody needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Old {
+pub(super) enum ObsoleteFile {
     Runs(u32),
     Trajectories(u32),
 }
 
-/// What is written at once.
+/// Records of one write.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct HistoryWrite {
     pub(super) entries: Vec<Entry>,
     pub(super) runs: Vec<u8>,
-    /// Where the frame of these begins.
     pub(super) frame: RecordPosition,
     pub(super) trajectories: Vec<(Trajectory, Bytes)>,
-    pub(super) remove: Vec<Old>,
+    pub(super) remove: Vec<ObsoleteFile>,
 }
 
 impl WriteQueue {
-    /// Goes on after what was read.
+    /// Continues after the files of earlier processes.
     pub(super) fn keep(&mut self, max_trajectory_bytes: u64) {
         self.is_kept = true;
         self.max_trajectory_bytes = max_trajectory_bytes;
@@ -83,37 +76,37 @@ impl WriteQueue {
         self.segments.entry(segment).or_default();
     }
 
-    pub(super) fn note(&mut self, at: f64, what: JobNote) {
+    pub(super) fn note(&mut self, at: f64, note: JobNote) {
         if self.is_kept {
-            self.entries.push(Entry { at, what });
+            self.entries.push(Entry { at, note });
         }
     }
 
-    /// Where the next record will be.
-    pub(super) fn place(&self) -> RecordPosition {
-        let offset = self.frame.offset as usize + FRAME + self.runs.0.len();
+    /// Returns the position of the next record.
+    pub(super) fn next_position(&self) -> RecordPosition {
+        let offset = self.frame.offset as usize + FRAME_HEAD + self.runs.0.len();
         RecordPosition { segment: self.frame.segment, offset: offset as u32 }
     }
 
-    /// A run is in a file.
-    pub(super) fn wrote(&mut self, segment: u32) {
+    /// Counts a run in a file.
+    pub(super) fn add_run(&mut self, segment: u32) {
         *self.segments.entry(segment).or_default() += 1;
     }
 
-    /// A file of runs was found.
-    pub(super) fn is_there(&mut self, segment: u32) {
+    /// Adds an existing file of runs.
+    pub(super) fn add_segment(&mut self, segment: u32) {
         self.segments.entry(segment).or_default();
     }
 
-    /// A file of trajectories was found.
-    pub(super) fn found(&mut self, part: u32, bytes: u64, runs: u64) {
+    /// Adds bytes and runs to a file of trajectories.
+    pub(super) fn add_part(&mut self, part: u32, bytes: u64, runs: u64) {
         let known = self.parts.entry(part).or_default();
         known.0 += bytes;
         known.1 += runs;
     }
 
-    /// A run that was in a file is forgotten.
-    pub(super) fn forgot(&mut self, segment: u32) {
+    /// Removes a run from a file, and files without runs.
+    pub(super) fn remove_run(&mut self, segment: u32) {
         if let Some(runs) = self.segments.get_mut(&segment) {
             *runs = runs.saturating_sub(1);
         }
@@ -121,24 +114,24 @@ impl WriteQueue {
             && oldest < self.frame.segment
         {
             self.segments.remove(&oldest);
-            self.remove.push(Old::Runs(oldest));
+            self.remove.push(ObsoleteFile::Runs(oldest));
         }
     }
 
-    /// Says where experiences will be; none: there is no room.
-    pub(super) fn trajectory(&mut self, payload: Bytes) -> Option<Trajectory> {
+    /// Assigns a position to experiences. `None`: they do not fit.
+    pub(super) fn add_trajectory(&mut self, payload: Bytes) -> Option<Trajectory> {
         let bytes = u32::try_from(payload.len()).ok();
-        let most = self.max_trajectory_bytes / PARTS;
-        let Some(bytes) = bytes.filter(|bytes| self.is_kept && u64::from(*bytes) <= most) else {
+        let max = self.max_trajectory_bytes / PARTS;
+        let Some(bytes) = bytes.filter(|bytes| self.is_kept && u64::from(*bytes) <= max) else {
             self.trajectories_dropped += u64::from(self.is_kept);
             return None;
         };
         let mut used = self.parts.entry(self.part).or_default().0;
-        if used > 0 && used + u64::from(bytes) > most {
+        if used > 0 && used + u64::from(bytes) > max {
             self.part += 1;
             used = 0;
         }
-        self.found(self.part, bytes.into(), 1);
+        self.add_part(self.part, bytes.into(), 1);
         let offset = MAGIC.len() as u64 + used;
         let trajectory = Trajectory { segment: self.part, offset, bytes };
         self.trajectories.push((trajectory, payload));
@@ -146,43 +139,43 @@ impl WriteQueue {
         Some(trajectory)
     }
 
-    /// Drops the oldest trajectories while there are too many.
+    /// Drops the oldest trajectories above the limit.
     fn make_room(&mut self) {
         let all = |parts: &BTreeMap<u32, (u64, u64)>| parts.values().map(|(it, _)| it).sum::<u64>();
         while self.parts.len() > 1 && all(&self.parts) > self.max_trajectory_bytes {
             let Some((oldest, (_, runs))) = self.parts.pop_first() else { return };
             self.trajectories_dropped += runs;
-            self.remove.push(Old::Trajectories(oldest));
+            self.remove.push(ObsoleteFile::Trajectories(oldest));
         }
     }
 
-    /// Something could not be written: what comes goes to new files.
+    /// Continues in new files after a failed write.
     pub(super) fn renew(&mut self) {
         self.part += 1;
-        // Records that were put aside meanwhile have their place already.
+        // Queued records already have their positions.
         self.is_torn = !self.runs.0.is_empty();
         if !self.is_torn {
             self.begin(self.frame.segment + 1);
         }
     }
 
-    /// Whether experiences that were written are still there.
+    /// Returns whether written experiences still exist.
     pub(super) fn has(&self, trajectory: &Trajectory) -> bool {
         self.parts.contains_key(&trajectory.segment)
     }
 
-    /// Takes everything, to be written as it is.
-    pub(super) fn take(&mut self) -> Taken {
+    /// Takes all records for one write.
+    pub(super) fn take(&mut self) -> HistoryWrite {
         let runs = std::mem::take(&mut self.runs.0);
         let frame = self.frame;
         if !runs.is_empty() {
-            let end = self.frame.offset as usize + FRAME + runs.len();
+            let end = self.frame.offset as usize + FRAME_HEAD + runs.len();
             self.frame.offset = u32::try_from(end).unwrap_or(u32::MAX);
         }
-        if self.frame.offset > SEGMENT || std::mem::take(&mut self.is_torn) {
+        if self.frame.offset > MAX_SEGMENT_BYTES || std::mem::take(&mut self.is_torn) {
             self.begin(frame.segment + 1);
         }
-        Taken {
+        HistoryWrite {
             entries: std::mem::take(&mut self.entries),
             runs,
             frame,

@@ -1,9 +1,9 @@
-//! Records of an event file: a length, its checksum, the bytes, their checksum.
+//! Records of an event file: length, checksum of the length, bytes, checksum of the bytes.
 
 use crc32c::crc32c;
 use prost::Message;
 
-/// Adds a message as one record.
+/// Appends a message as one record.
 pub(super) fn append(message: &impl Message, to: &mut Vec<u8>) {
     let length = message.encoded_len() as u64;
     let head = length.to_le_bytes();
@@ -15,8 +15,8 @@ pub(super) fn append(message: &impl Message, to: &mut Vec<u8>) {
     to.extend(sum.to_le_bytes());
 }
 
-/// Returns the checksum in the form that files have: turned and shifted, because a checksum over
-/// bytes that contain checksums is weak.
+/// Returns the checksum of the format: rotated and shifted, since a checksum over bytes that
+/// contain checksums is weak.
 fn masked(bytes: &[u8]) -> u32 {
     crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -25,9 +25,9 @@ fn masked(bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// The examples of RFC 3720, appendix B.4, and the check value of the catalogues.
+    /// Examples of RFC 3720, appendix B.4, and the usual check value.
     #[test]
-    fn the_checksum_is_the_known_one() {
+    fn crc32c_matches_published_values() {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(crc32c(&[0xff; 32]), 0x62a8_ab43);

@@ -1,34 +1,31 @@
-//! The configuration as a text for everybody: without what only some may know.
+//! The configuration without secrets.
 
 use rollway_config::Config;
 use serde_json::Value;
 
-/// What is shown of a configuration at most.
 const MAX_SHOWN_BYTES: usize = 64 * 1024;
 
-/// What stands where something was hidden.
+/// Replacement of a secret.
 const HIDDEN: &str = "(hidden)";
 
-/// Returns a configuration as Markdown.
+/// Returns a configuration as Markdown, without secrets.
 pub(super) fn describe(config: &Config) -> String {
     let mut text = format!("{:#}", masked(config));
     if text.len() > MAX_SHOWN_BYTES {
         text.truncate(text.floor_char_boundary(MAX_SHOWN_BYTES));
-        text.push_str("\n(and more)");
+        text.push_str("\n(truncated)");
     }
-    // Markdown shows indented lines as they are.
+    // Indented lines are code in Markdown.
     text.lines().map(|line| format!("    {line}\n")).collect()
 }
 
-/// Returns a configuration without what only some may know.
 pub(super) fn masked(config: &Config) -> Value {
     let mut config = serde_json::to_value(config).unwrap_or_default();
     hide(&mut config);
     config
 }
 
-/// Replaces values that may be secret: those of variables, those whose name says so, and the
-/// passwords in addresses.
+/// Replaces values of environment variables, values with a secret's name, and passwords in URLs.
 fn hide(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -43,10 +40,10 @@ fn hide(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(hide),
         Value::String(text) => {
             if let Some((scheme, rest)) = text.split_once("://")
-                && let Some((login, place)) = rest.split_once('@')
+                && let Some((login, host)) = rest.split_once('@')
                 && !login.contains('/')
             {
-                *text = format!("{scheme}://{HIDDEN}@{place}");
+                *text = format!("{scheme}://{HIDDEN}@{host}");
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
@@ -56,11 +53,11 @@ fn hide(value: &mut Value) {
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let words = ["password", "secret", "credential", "api_key", "apikey", "access_token"];
-    // The name of a variable is no secret, its value is.
+    // `*_env` is the name of a variable, not its value.
     name == "env_vars" || (!name.ends_with("_env") && words.iter().any(|word| name.contains(word)))
 }
 
-/// Keeps the names of what is hidden.
+/// Hides a value and keeps the names of its fields.
 fn mask(value: &Value) -> Value {
     match value {
         Value::Object(fields) => fields.keys().map(|name| (name.clone(), HIDDEN)).collect(),
@@ -75,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_hidden_and_nothing_else() {
+    fn only_secrets_are_hidden() {
         let mut config = json!({
             "env_vars": { "TOKEN": "abc" },
             "api_key_env": "OPENAI_API_KEY",

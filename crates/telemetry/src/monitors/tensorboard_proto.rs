@@ -1,20 +1,19 @@
-//! The messages of event files, as far as we write them.
+//! Messages of event files, as far as they are written.
 
 use prost::{Message, Oneof};
 
-/// What the first record of every file says.
+/// Content of the first record of every file.
 const FILE_VERSION: &str = "brain.Event:2";
 
-/// The type of tensors of texts.
+/// Data type of string tensors.
 const STRINGS: i32 = 7;
 
-/// The class of data that is read as whole tensors.
+/// Data class of tensors.
 const TENSORS: i32 = 2;
 
-/// A session begins: what was told about its first step and later ones is void.
+/// Begin of a session: earlier values of its first step and later ones are void.
 const START: i32 = 1;
 
-/// One record.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Event {
     /// Seconds since 1970.
@@ -22,12 +21,12 @@ pub(super) struct Event {
     pub(super) wall_time: f64,
     #[prost(int64, tag = "2")]
     pub(super) step: i64,
-    #[prost(oneof = "What", tags = "3, 5, 7")]
-    pub(super) what: Option<What>,
+    #[prost(oneof = "EventKind", tags = "3, 5, 7")]
+    pub(super) kind: Option<EventKind>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub(super) enum What {
+pub(super) enum EventKind {
     #[prost(string, tag = "3")]
     FileVersion(String),
     #[prost(message, tag = "5")]
@@ -60,7 +59,7 @@ pub(super) struct Value {
 
 #[derive(Clone, PartialEq, Oneof)]
 pub(super) enum Content {
-    /// What every reader of event files understands; TensorBoard makes its tensors of it.
+    /// Understood by all readers; TensorBoard converts it to a tensor.
     #[prost(float, tag = "2")]
     Number(f32),
     #[prost(message, tag = "8")]
@@ -81,7 +80,7 @@ pub(super) struct Plugin {
     name: String,
 }
 
-/// Texts without a dimension: one.
+/// Scalar string tensor.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Tensor {
     #[prost(int32, tag = "1")]
@@ -95,18 +94,16 @@ pub(super) struct Tensor {
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Shape {}
 
-impl What {
-    /// Returns the beginning of a file.
+impl EventKind {
     pub(super) fn file_version() -> Self {
         Self::FileVersion(FILE_VERSION.to_owned())
     }
 
-    /// Returns the beginning of a session.
     pub(super) const fn start() -> Self {
         Self::Session(Session { status: START })
     }
 
-    /// Returns numbers under their names. Files have them in single precision.
+    /// Returns named numbers, in single precision.
     pub(super) fn numbers<'a>(numbers: impl Iterator<Item = (&'a str, f64)>) -> Self {
         let value = |(tag, number): (&str, f64)| {
             let content = Some(Content::Number(number as f32));

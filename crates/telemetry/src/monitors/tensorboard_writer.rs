@@ -1,107 +1,92 @@
-//! The thread that writes event files: it gathers records, and writes them every few moments.
+//! Writer of event files: gathers records and writes them every few seconds.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use rollway_config::MonitorType;
 use rollway_core::metrics::Metrics;
 
-use super::tensorboard_proto::{self, What as Content};
+use super::tensorboard_proto::{Event, EventKind};
 use super::{MonitorMessage, MonitorMessageKind, event_file};
+use crate::dropped::DropCounters;
 
-/// How long a number may wait until it is in a file.
-const FLUSH: Duration = Duration::from_secs(2);
+const FLUSH_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Bytes that are written without further waiting.
+/// Bytes that are written at once.
 const FLUSH_BYTES: usize = 64 * 1024;
 
-/// Bytes that are kept for a disk that takes none.
+/// Maximum bytes that are kept while writes fail.
 const MAX_BUFFERED_BYTES: usize = 4 * 1024 * 1024;
 
-/// What files begin their names with. The number behind it orders them.
+/// Prefix of file names; a number follows that orders them.
 const PREFIX: &str = "events.out.tfevents.";
-
-/// What the thread knows of a job.
-#[derive(Debug)]
-pub(super) struct WriteJob {
-    /// The folder of the explorer's files.
-    pub(super) explorer: PathBuf,
-    /// The folder of the trainer's files.
-    pub(super) trainer: PathBuf,
-    /// What is told about the job, in Markdown.
-    pub(super) description: String,
-}
 
 #[derive(Debug)]
 pub(super) struct EventWriter {
+    /// Configuration of the job, in Markdown.
     description: String,
     explorer: EventLog,
     trainer: EventLog,
-    dropped: Arc<AtomicU64>,
-    /// How many dropped numbers were spoken of.
-    told: u64,
+    drops: DropCounters,
+    /// Number of drops that were logged.
+    logged_drops: u64,
 }
 
 impl EventWriter {
-    pub(super) fn new(job: WriteJob, dropped: Arc<AtomicU64>) -> Self {
-        Self {
-            description: job.description,
-            explorer: EventLog::new(job.explorer),
-            trainer: EventLog::new(job.trainer),
-            dropped,
-            told: 0,
-        }
+    pub(super) fn new(
+        explorer: PathBuf,
+        trainer: PathBuf,
+        description: String,
+        drops: &DropCounters,
+    ) -> Self {
+        let (explorer, trainer) = (EventLog::new(explorer), EventLog::new(trainer));
+        Self { description, explorer, trainer, drops: drops.clone(), logged_drops: 0 }
     }
 
-    /// Writes until nobody tells anything any more.
-    pub(super) fn work(mut self, told: &Receiver<MonitorMessage>) {
+    /// Writes messages until the queue is closed.
+    pub(super) fn write(mut self, messages: &Receiver<MonitorMessage>) {
         let mut due: Option<Instant> = None;
         loop {
             let next = match due {
-                None => told.recv().map_err(RecvTimeoutError::from),
-                Some(due) => told.recv_timeout(due.saturating_duration_since(Instant::now())),
+                None => messages.recv().map_err(RecvTimeoutError::from),
+                Some(due) => messages.recv_timeout(due.saturating_duration_since(Instant::now())),
             };
             match next {
-                Ok(next) => {
-                    self.take(next);
-                    due.get_or_insert_with(|| Instant::now() + FLUSH);
+                Ok(message) => {
+                    self.add(message);
+                    due.get_or_insert_with(|| Instant::now() + FLUSH_INTERVAL);
                     if self.explorer.is_full() || self.trainer.is_full() {
                         self.flush();
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     self.flush();
-                    // What the disk did not take is offered again.
+                    // A failed write is retried.
                     let is_left =
                         !self.explorer.waiting.is_empty() || !self.trainer.waiting.is_empty();
-                    due = is_left.then(|| Instant::now() + FLUSH);
+                    due = is_left.then(|| Instant::now() + FLUSH_INTERVAL);
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
         self.flush();
-        self.explorer.give_up();
-        self.trainer.give_up();
+        self.explorer.log_losses();
+        self.trainer.log_losses();
     }
 
-    fn take(&mut self, told: MonitorMessage) {
-        let MonitorMessage { at, step, what } = told;
-        match what {
-            MonitorMessageKind::Began => {
-                self.explorer.add(at, step, Content::start());
-                self.explorer.add(at, step - 1, Content::text("config", &self.description));
+    fn add(&mut self, MonitorMessage { at, step, kind }: MonitorMessage) {
+        let config = || EventKind::text("config", &self.description);
+        match kind {
+            MonitorMessageKind::ExplorerBegan => {
+                self.explorer.add(at, step, EventKind::start());
+                self.explorer.add(at, step - 1, config());
             }
-            MonitorMessageKind::Looked => {
-                self.explorer.add(at, step, Content::text("config", &self.description));
-            }
-            MonitorMessageKind::Trains => {
-                self.trainer.add(at, step, Content::text("config", &self.description));
-            }
+            MonitorMessageKind::BenchBegan => self.explorer.add(at, step, config()),
+            MonitorMessageKind::TrainerBegan => self.trainer.add(at, step, config()),
             MonitorMessageKind::Explored(metrics) => self.explorer.add(at, step, numbers(&metrics)),
             MonitorMessageKind::Trained(metrics) => self.trainer.add(at, step, numbers(&metrics)),
         }
@@ -110,31 +95,28 @@ impl EventWriter {
     fn flush(&mut self) {
         self.explorer.flush();
         self.trainer.flush();
-        let dropped = self.dropped.load(Ordering::Relaxed);
-        if dropped > self.told {
-            tracing::warn!(
-                monitor.dropped = dropped,
-                "the monitor has no time for all numbers: its disk is slow"
-            );
-            self.told = dropped;
+        let dropped = self.drops.read().get(MonitorType::Tensorboard.name()).copied();
+        if let Some(dropped) = dropped.filter(|dropped| *dropped > self.logged_drops) {
+            tracing::warn!(monitor.dropped = dropped, "slow disk: metrics dropped");
+            self.logged_drops = dropped;
         }
     }
 }
 
-fn numbers(metrics: &Metrics) -> Content {
-    Content::numbers(metrics.iter().map(|(key, value)| (&**key, value)))
+fn numbers(metrics: &Metrics) -> EventKind {
+    EventKind::numbers(metrics.iter().map(|(key, value)| (&**key, value)))
 }
 
-/// The files of one folder, of which this process writes one.
+/// Event files of one folder; each process writes one.
 #[derive(Debug)]
 pub(super) struct EventLog {
     folder: PathBuf,
     file: Option<File>,
-    /// Bytes of the file that are whole records.
+    /// Bytes of complete records in the file.
     good: u64,
-    /// Records that are not in the file yet.
+    /// Unwritten records.
     pub(super) waiting: Vec<u8>,
-    /// Records that there was no room for.
+    /// Number of dropped records.
     lost: u64,
     is_failing: bool,
 }
@@ -145,19 +127,14 @@ impl EventLog {
         Self { folder, file: None, good: 0, waiting, lost: 0, is_failing: false }
     }
 
-    /// Adds a record.
-    pub(super) fn add(&mut self, at: f64, step: u64, what: Content) {
-        let record = |what| tensorboard_proto::Event {
-            wall_time: at,
-            step: i64::try_from(step).unwrap_or(i64::MAX),
-            what: Some(what),
-        };
+    pub(super) fn add(&mut self, at: f64, step: u64, kind: EventKind) {
+        let step = i64::try_from(step).unwrap_or(i64::MAX);
+        let record = |step, kind| Event { wall_time: at, step, kind: Some(kind) };
         if self.good == 0 && self.waiting.is_empty() {
-            let begin = tensorboard_proto::Event { step: 0, ..record(Content::file_version()) };
-            event_file::append(&begin, &mut self.waiting);
+            event_file::append(&record(0, EventKind::file_version()), &mut self.waiting);
         }
         let before = self.waiting.len();
-        event_file::append(&record(what), &mut self.waiting);
+        event_file::append(&record(step, kind), &mut self.waiting);
         if self.waiting.len() > MAX_BUFFERED_BYTES {
             self.waiting.truncate(before);
             self.lost += 1;
@@ -165,12 +142,12 @@ impl EventLog {
     }
 
     const fn is_full(&self) -> bool {
-        // A disk that takes nothing is not asked more often for it.
+        // Failed writes are not retried more often.
         self.waiting.len() >= FLUSH_BYTES && !self.is_failing
     }
 
-    /// Writes what waits. If that fails, it waits for the next time: the file never has half a
-    /// record in its middle.
+    /// Writes all records, or keeps them for the next time: the file has no incomplete record in
+    /// its middle.
     pub(super) fn flush(&mut self) {
         if self.waiting.is_empty() {
             return;
@@ -180,18 +157,15 @@ impl EventLog {
                 self.good += self.waiting.len() as u64;
                 self.waiting.clear();
                 if std::mem::take(&mut self.is_failing) {
-                    let folder = self.folder.display();
-                    tracing::info!(
-                        monitor.lost = self.lost,
-                        "curves are written to {folder} again"
-                    );
+                    let (folder, lost) = (self.folder.display(), self.lost);
+                    tracing::info!(monitor.lost = lost, "event files writable again: {folder}");
                 }
             }
             Err(error) if !self.is_failing => {
                 self.is_failing = true;
                 tracing::warn!(
-                    "curves cannot be written to {}: {error}; the job goes on, and what fits into \
-                     memory is written when there is room again",
+                    "cannot write event files to {}: {error}; the job continues, recent metrics \
+                     are kept in memory",
                     self.folder.display()
                 );
             }
@@ -205,26 +179,25 @@ impl EventLog {
             None => self.file.insert(create(&self.folder)?),
         };
         file.write_all_at(&self.waiting, self.good).inspect_err(|_| {
-            // Readers stop at a torn record for now and read it again later, so that it may also
-            // stay.
+            // May fail: readers retry an incomplete record at the end.
             let _ = file.set_len(self.good);
         })
     }
 
-    /// Says what is lost for good.
-    fn give_up(&self) {
+    /// Logs records that were not written.
+    fn log_losses(&self) {
         if !self.waiting.is_empty() || self.lost > 0 {
             tracing::warn!(
                 monitor.lost = self.lost,
                 monitor.unwritten_bytes = self.waiting.len(),
-                "the curves in {} are not complete",
+                "event files in {} incomplete",
                 self.folder.display()
             );
         }
     }
 }
 
-/// Makes a file that is read after all that are there: readers go through them by name.
+/// Creates a file whose name sorts after the existing ones, as readers need it.
 fn create(folder: &Path) -> io::Result<File> {
     fs::create_dir_all(folder)?;
     let number = |name: &str| name.strip_prefix(PREFIX)?.split('.').next()?.parse::<u64>().ok();

@@ -1,16 +1,16 @@
-//! What is in the files, read by a reader that knows only the format's description.
+//! Event files, read by an independent reader of the format.
 
 use std::path::Path;
 
 use super::tensorboard_writer::EventLog;
 use super::*;
 
-/// A number as a file has it: step, name, value.
+/// Step, name, value.
 type Number = (i64, String, f32);
 
-/// Takes whole records from the front; what is left at the end is torn.
+/// Reads complete records; returns them and the number of bytes after the last.
 fn records(mut bytes: &[u8]) -> (Vec<Vec<u8>>, usize) {
-    // CRC-32C by its definition, bit by bit: a division of polynomials.
+    // CRC-32C by its definition, bit by bit.
     let crc = |bytes: &[u8]| {
         let mut sum = u32::MAX;
         for bit in bytes.iter().flat_map(|byte| (0..8).map(move |at| byte >> at & 1)) {
@@ -36,7 +36,7 @@ fn records(mut bytes: &[u8]) -> (Vec<Vec<u8>>, usize) {
     (records, bytes.len())
 }
 
-/// Takes a message apart into its fields: number, and either bits or bytes.
+/// Splits a message into fields: number, and either bits or bytes.
 fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, Vec<u8>)> {
     fn varint(bytes: &mut &[u8]) -> u64 {
         let end = bytes.iter().position(|byte| *byte < 0x80).unwrap();
@@ -99,6 +99,10 @@ fn config(folder: &Path) -> Config {
     config
 }
 
+fn open(config: &Config) -> Option<TensorboardMonitor> {
+    TensorboardMonitor::open(config, &DropCounters::default()).unwrap()
+}
+
 fn metrics(numbers: &[(&str, f64)]) -> Metrics {
     numbers.iter().copied().collect()
 }
@@ -119,15 +123,15 @@ fn began(done_steps: u64) -> JobEvent {
 }
 
 #[test]
-fn every_number_is_in_the_files_of_who_told_it_and_a_new_start_makes_a_new_file() {
+fn metrics_are_in_the_files_of_their_role_and_each_process_writes_its_own_file() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
     let curves = super::folder(&config).unwrap();
     let mut expected = Vec::new();
-    for life in 0..3 {
-        let monitor = TensorboardMonitor::open(&config).unwrap().unwrap();
-        monitor.on_event(&began(life));
-        for step in life * 10..life * 10 + 10 {
+    for process in 0..3 {
+        let monitor = open(&config).unwrap();
+        monitor.on_event(&began(process));
+        for step in process * 10..process * 10 + 10 {
             let value = 1.0 / (step + 1) as f64;
             monitor.on_event(&trained(step, value));
             expected.push((step as i64, "trainer/loss".to_owned(), value as f32));
@@ -143,11 +147,11 @@ fn every_number_is_in_the_files_of_who_told_it_and_a_new_start_makes_a_new_file(
 }
 
 #[test]
-fn a_file_that_was_cut_anywhere_keeps_what_was_whole() {
+fn a_truncated_file_keeps_its_complete_records() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = EventLog::new(folder.path().to_owned());
     for step in 0..3 {
-        log.add(0.0, step, tensorboard_proto::What::numbers([("a", 1.0)].into_iter()));
+        log.add(0.0, step, tensorboard_proto::EventKind::numbers([("a", 1.0)].into_iter()));
     }
     log.flush();
     let file = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
@@ -162,23 +166,23 @@ fn a_file_that_was_cut_anywhere_keeps_what_was_whole() {
 }
 
 #[test]
-fn no_files_are_written_if_none_are_wanted() {
+fn no_files_are_written_without_tensorboard() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
     config.monitor.monitor_type = vec![MonitorType::None];
-    assert!(TensorboardMonitor::open(&config).unwrap().is_none());
+    assert!(open(&config).is_none());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// A folder that is a file stands for a disk that takes nothing.
+/// A file in place of the folder makes writes fail.
 #[test]
-fn what_the_disk_does_not_take_is_written_later() {
+fn failed_writes_are_retried() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("curves");
     std::fs::write(&place, "").unwrap();
     let mut log = EventLog::new(place.clone());
     let add = |log: &mut EventLog, step| {
-        log.add(0.0, step, tensorboard_proto::What::numbers([("a", 1.0)].into_iter()));
+        log.add(0.0, step, tensorboard_proto::EventKind::numbers([("a", 1.0)].into_iter()));
         log.flush();
     };
     add(&mut log, 1);
@@ -192,21 +196,20 @@ fn what_the_disk_does_not_take_is_written_later() {
 }
 
 #[test]
-fn a_thread_that_does_not_keep_up_blocks_nobody() {
+fn messages_beyond_the_queue_capacity_are_dropped() {
     let folder = tempfile::tempdir().unwrap();
-    let job = WriteJob {
-        explorer: folder.path().join("explorer"),
-        trainer: folder.path().join("trainer"),
-        description: String::new(),
-    };
-    let (monitor, thread) = TensorboardMonitor::new(|dropped| EventWriter::new(job, dropped));
-    // The thread does not run yet: what is more than may wait is dropped.
+    let [explorer, trainer] = ["explorer", "trainer"].map(|name| folder.path().join(name));
+    let drops = DropCounters::default();
+    let writer = EventWriter::new(explorer, trainer, String::new(), &drops);
+    let (queue, receiver, end) = MonitorQueue::new("tensorboard", &drops);
+    let monitor = TensorboardMonitor(queue);
+    // The thread does not run yet.
     for step in 0..QUEUE_CAPACITY as u64 + 7 {
         monitor.on_event(&trained(step, 1.0));
     }
-    assert_eq!(monitor.dropped.load(Ordering::Relaxed), 7);
-    let thread = thread::spawn(thread);
+    assert_eq!(drops.read()["tensorboard"], 7);
+    end.send(()).unwrap();
     drop(monitor);
-    thread.join().unwrap();
+    writer.write(&receiver);
     assert_eq!(read(&folder.path().join("trainer")).0.len(), 2 * QUEUE_CAPACITY);
 }

@@ -1,5 +1,4 @@
-//! How long attempts and tasks last, by workflow: a few workflows under their own names, the rest
-//! together.
+//! Durations of attempts and tasks by workflow. The number of workflow labels is limited.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +8,10 @@ use rollway_core::BatchType;
 
 use super::writer::Quantiles;
 
-/// How many workflows have numbers of their own.
-const WORKFLOWS: usize = 50;
+/// Maximum number of workflow labels.
+const MAX_WORKFLOWS: usize = 50;
 
-/// What the others are called together.
+/// Label of all further workflows.
 const OTHER: &str = "other";
 
 /// Upper bounds, in seconds: from 5 ms to 2 h.
@@ -21,7 +20,7 @@ const BOUNDS: [f64; 16] = [
     7200.0,
 ];
 
-/// Durations by the number of a workflow and by kind of batch.
+/// Durations by label number and batch type.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Spans(BTreeMap<(usize, BatchType), Histogram>);
 
@@ -32,7 +31,6 @@ struct Histogram {
 }
 
 impl Spans {
-    /// Counts a duration.
     pub(super) fn add(&mut self, name: (usize, BatchType), took: Duration) {
         let seconds = took.as_secs_f64();
         let at = BOUNDS.partition_point(|bound| *bound < seconds);
@@ -41,7 +39,7 @@ impl Spans {
         histogram.sum += seconds;
     }
 
-    /// Returns everything that was counted, in the order in which workflows came.
+    /// Returns all histograms in the order of labels.
     pub(super) fn iter<'a>(
         &'a self,
         names: &'a DurationNames,
@@ -55,15 +53,15 @@ impl Spans {
     }
 }
 
-/// Which names are used. The first that come have theirs, the rest share one.
+/// Workflow labels. The first workflows have their own, the rest share `other`.
 #[derive(Clone, Debug)]
 pub(super) struct DurationNames {
-    /// Number 0 is the shared one.
+    /// Number 0 is `other`.
     list: Vec<Arc<str>>,
     numbers: BTreeMap<Arc<str>, usize>,
-    /// The last that was asked for: most often it is the next one too.
+    /// Last lookup, which is usually the next one too.
     last: (Arc<str>, usize),
-    /// How often one was counted under the shared name.
+    /// Number of durations under `other`.
     pub(super) others: u64,
 }
 
@@ -76,14 +74,14 @@ impl Default for DurationNames {
 }
 
 impl DurationNames {
-    /// Returns the number of the name under which something is counted.
+    /// Returns the label number of a workflow.
     pub(super) fn of(&mut self, name: &Arc<str>) -> usize {
         if Arc::ptr_eq(&self.last.0, name) {
             return self.last.1;
         }
         let number = match self.numbers.get(name) {
             Some(known) => *known,
-            None if self.list.len() <= WORKFLOWS => {
+            None if self.list.len() <= MAX_WORKFLOWS => {
                 self.list.push(Arc::clone(name));
                 self.numbers.insert(Arc::clone(name), self.list.len() - 1);
                 self.list.len() - 1
@@ -103,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_few_workflows_have_names_and_all_are_counted() {
+    fn workflow_labels_are_limited_and_all_durations_are_counted() {
         let (mut names, mut spans) = (DurationNames::default(), Spans::default());
         for number in 0..200 {
             let workflow: Arc<str> = format!("w{number}").into();
@@ -113,7 +111,7 @@ mod tests {
         let count = |spread: &Quantiles| spread.buckets.iter().map(|(_, count)| count).sum::<u64>();
         let counts: Vec<_> =
             spans.iter(&names).map(|(name, _, spread)| (name.to_owned(), count(&spread))).collect();
-        assert_eq!(counts.len(), WORKFLOWS + 1);
+        assert_eq!(counts.len(), MAX_WORKFLOWS + 1);
         assert_eq!(counts.iter().map(|(_, count)| count).sum::<u64>(), 200);
         assert!(counts.contains(&(OTHER.to_owned(), 150)));
         assert_eq!(names.others, 150);

@@ -1,4 +1,4 @@
-//! What the events of a job say, in numbers: steps, weights, experiences, evaluations, alarms.
+//! Metrics from job events: steps, weights, experiences, evaluations, alarms.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,16 +8,15 @@ use rollway_engine::job_event::JobEvent;
 
 use crate::staleness::Staleness;
 
-/// How many names (sets of an evaluation, reasons of operators) have numbers of their own.
-const NAMES: usize = 100;
+/// Maximum number of label values (evaluation sets, drop reasons).
+const MAX_LABELS: usize = 100;
 
-/// What the others are called together.
+/// Label of all further values.
 const OTHER: &str = "other";
 
-/// Where the pipeline says what it did.
+/// Prefix of the pipeline's metrics.
 const PIPELINE: &str = "experience_pipeline/";
 
-/// What the events of a job have said.
 #[derive(Clone, Debug, Default)]
 pub(super) struct JobMetrics {
     pub(super) total_steps: Option<u64>,
@@ -46,12 +45,12 @@ impl JobMetrics {
         Self { alarms, ..Self::default() }
     }
 
-    /// The newest weights that anybody has told of.
+    /// Newest known model version.
     pub(super) fn newest(&self) -> u64 {
         self.version.max(self.trained_step).unwrap_or(0)
     }
 
-    pub(super) fn saw(&mut self, event: &JobEvent) {
+    pub(super) fn apply(&mut self, event: &JobEvent) {
         match event {
             JobEvent::Began { done_steps, total_steps, .. } => {
                 self.step = *done_steps;
@@ -70,7 +69,7 @@ impl JobMetrics {
             JobEvent::Evaluated { set, score, .. } => {
                 self.evals += 1;
                 if let Some(score) = score
-                    && (self.scores.contains_key(set) || self.scores.len() < NAMES)
+                    && (self.scores.contains_key(set) || self.scores.len() < MAX_LABELS)
                 {
                     self.scores.insert(Arc::clone(set), *score);
                 }
@@ -93,7 +92,7 @@ impl JobMetrics {
         }
     }
 
-    /// Adds up what the pipeline says about the experiences of a step.
+    /// Adds the pipeline's counts of a step.
     fn delivered(&mut self, result: &BatchResult) {
         for (key, value) in result.sink_metrics.iter() {
             let Some(name) = key.strip_prefix(PIPELINE) else { continue };
@@ -111,7 +110,7 @@ impl JobMetrics {
     }
 
     fn reason(&mut self, reason: String) -> &mut u64 {
-        let is_known = self.dropped.contains_key(&reason) || self.dropped.len() < NAMES;
+        let is_known = self.dropped.contains_key(&reason) || self.dropped.len() < MAX_LABELS;
         self.dropped.entry(if is_known { reason } else { OTHER.to_owned() }).or_default()
     }
 }

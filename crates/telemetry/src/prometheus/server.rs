@@ -1,4 +1,4 @@
-//! An address at which nothing is served but the metrics of a job: `monitor.prometheus`.
+//! HTTP server for the metrics of a job alone: `monitor.prometheus`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,37 +22,34 @@ pub struct MetricsServer {
     task: JoinHandle<()>,
 }
 
-/// Why metrics are not served.
 #[derive(Debug, thiserror::Error)]
-#[error("metrics cannot be served at {address}: {source}")]
+#[error("cannot serve metrics at {address}: {source}")]
 pub struct MetricsServerError {
     pub address: String,
-    /// Why not.
     pub source: io::Error,
 }
 
 impl MetricsServer {
-    /// Begins to serve at an address, as `host:port`; port 0 means any that is free.
+    /// Listens at `host:port`; port 0 means any free port.
     ///
     /// # Errors
-    /// If the address cannot be listened at.
+    /// If it cannot listen there.
     pub async fn start(
         address: &str,
-        meters: Arc<PrometheusExporter>,
+        exporter: Arc<PrometheusExporter>,
     ) -> Result<Self, MetricsServerError> {
         let failed = |source| MetricsServerError { address: address.to_owned(), source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let routes = Router::new().route("/metrics", get(show)).with_state(meters);
+        let routes = Router::new().route("/metrics", get(show)).with_state(exporter);
         let task = tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, routes).await {
-                tracing::warn!(%error, "metrics are no longer served");
+                tracing::warn!(%error, "metrics server stopped");
             }
         });
         Ok(Self { address, task })
     }
 
-    /// Where it is.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
@@ -65,10 +62,10 @@ impl Drop for MetricsServer {
 }
 
 async fn show(
-    State(meters): State<Arc<PrometheusExporter>>,
+    State(exporter): State<Arc<PrometheusExporter>>,
     headers: HeaderMap,
 ) -> impl IntoResponse {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
     let form = ExpositionFormat::accepted(accept);
-    ([(CONTENT_TYPE, form.content_type())], meters.render(form).await)
+    ([(CONTENT_TYPE, form.content_type())], exporter.render(form).await)
 }

@@ -1,11 +1,9 @@
-//! OpenMetrics in the words of the older text format, for those who ask for it.
-//!
-//! There, a counter is called by its whole name, there are no units, no infos and no end.
+//! Conversion of OpenMetrics to the older text format: full names of counters; no units, infos and
+//! end marker.
 
-/// Returns a text in the older format.
 pub(super) fn classic(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    // Names stand before their types: the help of a family waits until its type is known.
+    // The suffix of a name is known with its type, which follows the help.
     let mut help: Option<(&str, &str)> = None;
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
@@ -17,10 +15,10 @@ pub(super) fn classic(text: &str) -> String {
                 "info" => ("_info", "gauge"),
                 other => ("", other),
             };
-            if let Some((of, words)) = help.take()
+            if let Some((of, text)) = help.take()
                 && of == name
             {
-                out.push_str(&format!("# HELP {name}{suffix} {words}\n"));
+                out.push_str(&format!("# HELP {name}{suffix} {text}\n"));
             }
             out.push_str(&format!("# TYPE {name}{suffix} {kind}\n"));
         } else if !line.starts_with('#') {
@@ -36,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_have_their_older_names() {
+    fn families_get_their_older_names() {
         let text = "# HELP a_seconds Time.\n# TYPE a_seconds counter\n# UNIT a_seconds seconds\n\
                     a_seconds_total 1.0\n# HELP b B.\n# TYPE b info\nb_info{x=\"1\"} 1\n\
                     # HELP c C.\n# TYPE c gauge\nc 2\n# EOF\n";

@@ -1,4 +1,4 @@
-//! Run states in JSON: their names.
+//! Run states in JSON, by name.
 
 use rollway_core::RunState;
 use serde::de::Error;
@@ -20,7 +20,7 @@ fn parse<E: Error>(name: &str) -> Result<RunState, E> {
     })
 }
 
-/// The same for a state that may be absent.
+/// An optional state.
 pub(super) mod option {
     use super::{Deserialize, Deserializer, RunState, Serializer, parse};
 

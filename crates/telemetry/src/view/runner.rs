@@ -1,47 +1,42 @@
-//! A runner, and what it does now.
+//! Runners.
 
 use serde::{Deserialize, Serialize};
 
 use super::UnixSeconds;
 
-/// A runner, and what it does now.
+/// A runner and its current work.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunnerRow {
-    /// Its number.
     pub runner: u32,
-    /// Its current or last life.
+    /// Incarnation.
     pub life: u32,
-    /// How it stands: `idle`, `busy`, `starting`, `cancelling`, `broken`, `gone`.
+    /// `idle`, `busy`, `starting`, `cancelling`, `broken`, `gone`.
     pub state: String,
+    /// Location.
     pub node: Option<String>,
-    /// What it is at, in words.
     pub stage: Option<String>,
-    /// For how many seconds it has been at that.
+    /// Seconds in the current stage.
     pub stage_for: Option<f64>,
-    /// How many seconds attempts like its own have taken lately.
+    /// Typical duration of such attempts in seconds.
     pub usual: Option<f64>,
-    /// Where in the user's code that is, if it has lasted a while: `file:line function`.
+    /// Code location, if the stage has lasted a while: `file:line function`.
     pub place: Option<String>,
-    /// For how many seconds it has been in its state.
+    /// Seconds in the current state.
     pub age: f64,
-    /// The batch that it works for.
     pub batch: Option<String>,
     pub task: Option<u32>,
-    /// The run; of several the first that has not ended.
+    /// First run of the attempt that has not ended.
     pub run: Option<u32>,
-    /// The number of the attempt.
     pub attempt: Option<u64>,
-    /// The model that it waits for.
+    /// Model of the call in flight.
     pub model: Option<String>,
-    /// The server that it waits for.
+    /// Server of the call in flight.
     pub server: Option<String>,
-    /// Model calls of its attempt, those under way included.
+    /// Model calls of the attempt.
     pub calls: u64,
-    /// When it was last heard.
     pub last_heartbeat: Option<UnixSeconds>,
-    /// Why it was last lost or could not be started, or why it counts as stuck.
+    /// Reason of its last loss or failed start, or why it is stuck.
     pub message: Option<String>,
-    /// Whether it has made no progress for longer than is usual.
     pub stuck: bool,
 }

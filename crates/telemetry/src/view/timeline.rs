@@ -1,45 +1,38 @@
-//! Steps, evaluations, exchanges of weights and training, in time.
+//! Timeline of steps, evaluations, weight syncs and training.
 
 use serde::{Deserialize, Serialize};
 
 use super::UnixSeconds;
 
-/// What a job did when.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Timeline {
-    /// When this was said.
+    /// Time of this response.
     pub now: UnixSeconds,
-    /// One lane for each sort: `steps`, `evals`, `syncs`, `training`.
+    /// `steps`, `evals`, `syncs`, `training`.
     pub lanes: Vec<TimelineLane>,
 }
 
-/// Spans of one sort.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TimelineLane {
-    /// Which sort.
     pub name: String,
-    /// The spans, by when they began.
+    /// Ordered by begin.
     pub spans: Vec<TimelineSpan>,
 }
 
-/// Something that took its time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TimelineSpan {
-    /// Names it in its lane.
+    /// Unique in its lane.
     pub id: String,
-    /// What to call it.
+    /// Title.
     pub name: String,
-    /// The step that it belongs to.
     pub step: u64,
-    /// When it began.
     pub begin: UnixSeconds,
-    /// When it ended; none: it is under way.
+    /// `None`: not ended.
     pub end: Option<UnixSeconds>,
-    /// How it stands: `running`, `done`, `failed`, `cut`.
+    /// `running`, `done`, `failed`, `cut`.
     pub state: String,
-    /// More about it, in words.
     pub detail: String,
 }

@@ -1,4 +1,4 @@
-//! A coordinator with runners in this process, and the history of what it does.
+//! A coordinator with local runners and a history.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -15,16 +15,15 @@ use rollway_engine::{
     RunOutcome, RunOutput, RunnerBackend, Sink, Task, WorkflowRegistry,
 };
 use rollway_experience::{Array, Experience, ExperienceFields, serialize};
-use rollway_telemetry::history::{HistoryOptions, RunHistory};
-use rollway_telemetry::live_job;
+use rollway_telemetry::history::{HistoryOptions, RunHistory, live_view};
 use rollway_telemetry::view::{JobView, RunQuery, RunRow, RunState};
 
 pub(crate) const MB: u64 = 1 << 20;
 
-/// Takes everything and keeps nothing.
-struct Nowhere;
+/// Discards all deliveries.
+struct NullSink;
 
-impl Sink for Nowhere {
+impl Sink for NullSink {
     fn deliver(
         &self,
         _: BatchDelivery,
@@ -37,7 +36,7 @@ impl Sink for Nowhere {
     }
 }
 
-/// Three tokens of an answer to a prompt of two.
+/// Two prompt tokens and three completion tokens.
 pub(crate) fn experience(reward: f64) -> Bytes {
     let fields = ExperienceFields {
         tokens: Array::from(vec![1, 2, 3, 4, 5]),
@@ -50,7 +49,7 @@ pub(crate) fn experience(reward: f64) -> Bytes {
     serialize(&Experience::new(fields).unwrap()).unwrap()
 }
 
-/// Runs of a task: well, once badly and then well, always badly, without an end.
+/// Runs 0 to 3 of a task: success, success after a failure, failure, no end.
 async fn whimsical(context: RunContext, is_first: bool) -> RunOutcome {
     match context.run.0 {
         1 if is_first => return Err(failed("not at the first time")),
@@ -109,7 +108,7 @@ pub(crate) async fn coordinator(
     workers: impl RunnerBackend,
     history: &Arc<RunHistory>,
 ) -> RolloutCoordinator {
-    let sink = Some(Arc::new(Nowhere) as Arc<dyn Sink>);
+    let sink = Some(Arc::new(NullSink) as Arc<dyn Sink>);
     let observers = RunObservers::new(vec![Arc::clone(history) as _]);
     let coordinator = RolloutCoordinator::new(config, workers, sink).with_observers(observers);
     coordinator.prepare().await.unwrap();
@@ -126,25 +125,25 @@ pub(crate) fn tasks(workflow: &str, count: usize, runs: u32) -> Vec<Task> {
     vec![Task::new(workflow, "").repeat(runs); count]
 }
 
-/// All runs, by name.
-pub(crate) fn all(scene: &dyn JobView) -> BTreeMap<String, RunRow> {
-    let page = scene.runs(&RunQuery { limit: 1000, ..RunQuery::default() });
+/// Returns all runs by name.
+pub(crate) fn all(view: &dyn JobView) -> BTreeMap<String, RunRow> {
+    let page = view.runs(&RunQuery { limit: 1000, ..RunQuery::default() });
     let count = page.runs.len();
     let named =
         page.runs.into_iter().map(|run| (format!("{}/{}/{}", run.batch, run.task, run.run), run));
     let runs: BTreeMap<String, RunRow> = named.collect();
-    assert_eq!((runs.len(), runs.len() as u64), (count, page.total), "each of them once");
+    assert_eq!((runs.len(), runs.len() as u64), (count, page.total), "no duplicates");
     runs
 }
 
-/// Waits until as many runs are in a state.
-pub(crate) async fn until(scene: &dyn JobView, state: RunState, count: u64) {
+/// Waits until a number of runs is in a state.
+pub(crate) async fn until(view: &dyn JobView, state: RunState, count: u64) {
     let query = RunQuery { state: Some(state), ..RunQuery::default() };
-    while scene.runs(&query).total < count {
+    while view.runs(&query).total < count {
         tokio::task::yield_now().await;
     }
 }
 
 pub(crate) fn live(history: &Arc<RunHistory>) -> Arc<dyn JobView> {
-    live_job::live(Arc::clone(history))
+    live_view(Arc::clone(history))
 }

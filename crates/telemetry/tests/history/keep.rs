@@ -1,4 +1,4 @@
-//! What survives: a process that is killed, a tail that is torn, a job that goes on.
+//! Recovery: killed processes, incomplete files, resumed jobs.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -9,14 +9,13 @@ use rollway_core::BatchType;
 use rollway_engine::events::RunObservers;
 use rollway_engine::{LocalRunners, RolloutCoordinator};
 use rollway_ledger as ledger;
-use rollway_telemetry::history::RunHistory;
-use rollway_telemetry::recorded_job;
+use rollway_telemetry::history::{RunHistory, recorded_view};
 use rollway_telemetry::view::{JobState, RunKey, RunState};
 
 use crate::help::{all, config, live, local, options, registry, tasks, until};
 
 #[tokio::test]
-async fn a_torn_tail_loses_no_more_than_itself() {
+async fn an_incomplete_frame_loses_only_itself() {
     let folder = tempfile::tempdir().unwrap();
     let history = RunHistory::open(&options(folder.path())).unwrap();
     let coordinator = local(&history).await;
@@ -29,40 +28,40 @@ async fn a_torn_tail_loses_no_more_than_itself() {
         let mut file = OpenOptions::new().append(true).open(dir.join(file)).unwrap();
         file.write_all(&[200, 0, 0, 0, 1, 2, 3, 4, b'{']).unwrap();
     }
-    let told = recorded_job::open(folder.path()).unwrap();
-    assert_eq!(all(&*told).len(), 5);
+    let recorded = recorded_view(folder.path()).unwrap();
+    assert_eq!(all(&*recorded).len(), 5);
 
-    // The next process goes on behind what was whole.
+    // The next process continues after the complete frames.
     let history = RunHistory::open(&options(folder.path())).unwrap();
-    let (coordinator, scene) = (local(&history).await, live(&history));
+    let (coordinator, view) = (local(&history).await, live(&history));
     coordinator.submit_batch(2, tasks("well", 3, 1), BatchType::Train, None).await.unwrap();
     coordinator.finalize_train_batch(2, None).await.unwrap();
-    assert_eq!(all(&*scene).len(), 8);
+    assert_eq!(all(&*view).len(), 8);
     history.close(JobState::Finished, None);
-    let told = recorded_job::open(folder.path()).unwrap();
-    let runs = all(&*told);
+    let recorded = recorded_view(folder.path()).unwrap();
+    let runs = all(&*recorded);
     assert_eq!(runs.len(), 8);
     assert!(runs.values().all(|run| run.state == RunState::Succeeded), "{runs:?}");
-    let names: Vec<String> = told.batches().into_iter().map(|batch| batch.batch).collect();
+    let names: Vec<String> = recorded.batches().into_iter().map(|batch| batch.batch).collect();
     assert_eq!(names, ["2", "1"]);
-    let detail = told.run(&RunKey { batch: "1".to_owned(), task: 4, run: 0 }).unwrap();
+    let detail = recorded.run(&RunKey { batch: "1".to_owned(), task: 4, run: 0 }).unwrap();
     assert_eq!((detail.attempts.len(), detail.experiences.len()), (1, 1));
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_is_counted_and_the_next_goes_elsewhere() {
+async fn failed_writes_are_counted_and_new_files_are_used() {
     let folder = tempfile::tempdir().unwrap();
     let history = RunHistory::open(&options(folder.path())).unwrap();
     for file in ["runs-000001", "trajectories-000001"] {
-        // Nobody can write to it.
+        // A folder in place of the file makes writes fail.
         fs::create_dir(folder.path().join("history").join(file)).unwrap();
     }
-    let (coordinator, scene) = (local(&history).await, live(&history));
+    let (coordinator, view) = (local(&history).await, live(&history));
     coordinator.submit_batch(1, tasks("well", 3, 1), BatchType::Train, None).await.unwrap();
     coordinator.finalize_train_batch(1, None).await.unwrap();
-    let is_counted = |what: &str| scene.overview().dropped.get(what).is_some_and(|it| *it > 0);
+    let is_counted = |what: &str| view.overview().dropped.get(what).is_some_and(|it| *it > 0);
     while !(is_counted("records") && is_counted("trajectories")) {
-        // Whoever writes has to get its turn.
+        // The writer thread needs time.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     coordinator.submit_batch(2, tasks("well", 3, 1), BatchType::Train, None).await.unwrap();
@@ -71,11 +70,11 @@ async fn what_cannot_be_written_is_counted_and_the_next_goes_elsewhere() {
     for file in ["runs-000001", "trajectories-000001"] {
         fs::remove_dir(folder.path().join("history").join(file)).unwrap();
     }
-    let told = recorded_job::open(folder.path()).unwrap();
+    let recorded = recorded_view(folder.path()).unwrap();
     for task in 0..3 {
-        let detail = told.run(&RunKey { batch: "2".to_owned(), task, run: 0 }).unwrap();
+        let detail = recorded.run(&RunKey { batch: "2".to_owned(), task, run: 0 }).unwrap();
         assert_eq!((detail.attempts.len(), detail.experiences.len()), (1, 1), "{detail:?}");
-        let lost = told.run(&RunKey { batch: "1".to_owned(), task, run: 0 }).unwrap();
+        let lost = recorded.run(&RunKey { batch: "1".to_owned(), task, run: 0 }).unwrap();
         assert_eq!((lost.attempts.len(), lost.experiences.len()), (0, 0), "{lost:?}");
     }
 }
@@ -86,12 +85,12 @@ async fn a_second_writer_is_refused() {
     let history = RunHistory::open(&options(folder.path())).unwrap();
     let error = RunHistory::open(&options(folder.path())).unwrap_err().to_string();
     assert!(error.contains("another process"), "{error}");
-    // Whoever only looks is not.
-    assert_eq!(recorded_job::open(folder.path()).unwrap().job().state, JobState::Running);
+    // Readers are accepted.
+    assert_eq!(recorded_view(folder.path()).unwrap().job().state, JobState::Running);
     history.close(JobState::Finished, None);
     drop(history);
-    assert_eq!(recorded_job::open(folder.path()).unwrap().job().state, JobState::Finished);
-    let nothing = recorded_job::open(&folder.path().join("history")).unwrap_err().to_string();
+    assert_eq!(recorded_view(folder.path()).unwrap().job().state, JobState::Finished);
+    let nothing = recorded_view(&folder.path().join("history")).unwrap_err().to_string();
     assert!(nothing.contains("no history"), "{nothing}");
 }
 
@@ -108,51 +107,51 @@ async fn durable(folder: &std::path::Path, history: &Arc<RunHistory>) -> Rollout
 }
 
 #[tokio::test]
-async fn a_job_goes_on_with_the_same_batches() {
-    goes_on(false).await;
+async fn a_resumed_job_continues_its_batches() {
+    resume(false).await;
 }
 
 #[tokio::test]
-async fn what_the_history_has_lost_the_ledger_knows() {
-    goes_on(true).await;
+async fn the_ledger_replaces_lost_records() {
+    resume(true).await;
 }
 
-async fn goes_on(is_lost: bool) {
+async fn resume(is_lost: bool) {
     let folder = tempfile::tempdir().unwrap();
     let history = RunHistory::open(&options(folder.path())).unwrap();
-    let scene = live(&history);
+    let view = live(&history);
     let coordinator = durable(folder.path(), &history).await;
     coordinator.submit_batch("1/q", tasks("whimsical", 1, 4), BatchType::Eval, None).await.unwrap();
-    until(&*scene, RunState::Succeeded, 2).await;
-    until(&*scene, RunState::Failed, 1).await;
+    until(&*view, RunState::Succeeded, 2).await;
+    until(&*view, RunState::Failed, 1).await;
     coordinator.shutdown(Duration::ZERO).await.unwrap();
     history.close(JobState::Stopped, None);
-    drop((coordinator, scene, history));
+    drop((coordinator, view, history));
     if is_lost {
         fs::remove_file(folder.path().join("history/runs-000001")).unwrap();
     }
 
     let history = RunHistory::open(&options(folder.path())).unwrap();
-    let scene = live(&history);
+    let view = live(&history);
     let coordinator = durable(folder.path(), &history).await;
     history.follow(&coordinator);
-    until(&*scene, RunState::Running, 1).await;
-    let runs = all(&*scene);
+    until(&*view, RunState::Running, 1).await;
+    let runs = all(&*view);
     let states: Vec<RunState> = runs.values().map(|run| run.state).collect();
     let ended = [RunState::Succeeded, RunState::Succeeded, RunState::Failed];
     assert_eq!((&states[..3], states[3]), (&ended[..], RunState::Running));
-    assert_eq!(scene.overview().runs.submitted, 4);
-    assert_eq!(scene.batches().len(), 1);
+    assert_eq!(view.overview().runs.submitted, 4);
+    assert_eq!(view.batches().len(), 1);
     coordinator.abort_batch("1/q", "enough", false).await.unwrap();
-    let overview = scene.overview();
+    let overview = view.overview();
     assert_eq!((overview.runs.pending, overview.runs.running), (0, 0));
     assert_eq!(
         overview.runs.cancelled.into_iter().collect::<Vec<_>>(),
         [("aborted".to_owned(), 1)]
     );
-    let before = all(&*scene);
+    let before = all(&*view);
     history.close(JobState::Stopped, None);
-    assert_eq!(all(&*recorded_job::open(folder.path()).unwrap()), before);
+    assert_eq!(all(&*recorded_view(folder.path()).unwrap()), before);
 }
 
 #[test]

@@ -1,7 +1,6 @@
-//! The history of runs: every run is in it exactly once, with what became of it, while a job runs
-//! and after it has ended or was killed.
+//! Run history: contains every run exactly once, while a job runs and after its end or kill.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod calls;
 mod help;

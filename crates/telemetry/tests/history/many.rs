@@ -1,4 +1,4 @@
-//! Many runs: what is done per question stays small, and limits hold.
+//! Many runs and limits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,37 +9,36 @@ use rollway_core::{
     RunnerId, TaskId,
 };
 use rollway_engine::events::{self, RunEvent, RunEventKind, RunObserver};
-use rollway_telemetry::history::RunHistory;
-use rollway_telemetry::recorded_job;
+use rollway_telemetry::history::{RunHistory, recorded_view};
 use rollway_telemetry::view::{JobState, RunKey, RunQuery, RunState};
 
 use crate::help::{all, experience, live, local, options, tasks};
 
 #[tokio::test]
-async fn the_oldest_runs_make_room_and_are_counted() {
+async fn the_oldest_runs_are_dropped_and_counted() {
     let folder = tempfile::tempdir().unwrap();
     let limited =
         rollway_telemetry::history::HistoryOptions { max_runs: 50, ..options(folder.path()) };
     let history = RunHistory::open(&limited).unwrap();
-    let (coordinator, scene) = (local(&history).await, live(&history));
+    let (coordinator, view) = (local(&history).await, live(&history));
     for batch in 0..6 {
         let tasks = tasks("well", 20, 1);
         coordinator.submit_batch(batch, tasks, BatchType::Train, None).await.unwrap();
         coordinator.finalize_train_batch(batch, None).await.unwrap();
     }
-    let runs = all(&*scene);
+    let runs = all(&*view);
     assert_eq!(runs.len(), 50);
     assert!(!runs.contains_key("3/9/0") && runs.contains_key("3/10/0"), "{:?}", runs.keys());
-    let overview = scene.overview();
+    let overview = view.overview();
     assert_eq!(overview.dropped["runs"], 70);
-    // What was dropped is still counted.
+    // Dropped runs are still counted.
     assert_eq!((overview.runs.submitted, overview.runs.succeeded), (120, 120));
     assert_eq!(overview.tasks.finished, 120);
-    assert!(scene.run(&RunKey { batch: "0".to_owned(), task: 0, run: 0 }).is_none());
+    assert!(view.run(&RunKey { batch: "0".to_owned(), task: 0, run: 0 }).is_none());
 }
 
 #[tokio::test]
-async fn the_oldest_trajectories_make_room_and_are_counted() {
+async fn the_oldest_trajectories_are_dropped_and_counted() {
     let folder = tempfile::tempdir().unwrap();
     let bytes = experience(1.0).len() as u64;
     // Eight files of two each.
@@ -49,18 +48,18 @@ async fn the_oldest_trajectories_make_room_and_are_counted() {
         ..options(folder.path())
     };
     let history = RunHistory::open(&limited).unwrap();
-    let (coordinator, scene) = (local(&history).await, live(&history));
+    let (coordinator, view) = (local(&history).await, live(&history));
     coordinator.submit_batch(1, tasks("well", 40, 1), BatchType::Train, None).await.unwrap();
     coordinator.finalize_train_batch(1, None).await.unwrap();
     let mut kept = 0;
     for task in 0..40 {
-        let detail = scene.run(&RunKey { batch: "1".to_owned(), task, run: 0 }).unwrap();
+        let detail = view.run(&RunKey { batch: "1".to_owned(), task, run: 0 }).unwrap();
         match &detail.experiences[..] {
             [] => assert!(detail.experiences_message.unwrap().contains("dropped")),
             _ => kept += 1,
         }
     }
-    assert_eq!(scene.overview().dropped["trajectories"] + kept, 40);
+    assert_eq!(view.overview().dropped["trajectories"] + kept, 40);
     assert!((14..=16).contains(&kept), "{kept}");
     history.close(JobState::Finished, None);
     let files = std::fs::read_dir(folder.path().join("history")).unwrap();
@@ -72,12 +71,12 @@ async fn the_oldest_trajectories_make_room_and_are_counted() {
     assert!(sizes.sum::<u64>() <= max_trajectory_bytes + 8 * 8);
 }
 
-/// Tells of a batch whose runs all succeed, as a driver would.
-fn tell(history: &RunHistory, tasks: u32) {
-    let what = |what| RunEvent { at: events::now(), what };
+/// Sends the events of a batch whose runs all succeed.
+fn observe_batch(history: &RunHistory, tasks: u32) {
+    let event = |what| RunEvent { at: events::now(), what };
     let key = BatchKey(0);
     let one: (Arc<str>, u32) = ("well".into(), 1);
-    history.observe(&[what(RunEventKind::BatchBegan {
+    history.observe(&[event(RunEventKind::BatchBegan {
         batch: 1.into(),
         key,
         kind: BatchType::Train,
@@ -91,38 +90,39 @@ fn tell(history: &RunHistory, tasks: u32) {
         let end = Ok(RunOutput { payload: None, metrics: Metrics::new() });
         let (run, how) = (RunId(0), RunEnd::Succeeded(()));
         history.observe(&[
-            what(RunEventKind::AttemptSent { attempt, key, task, runs, runner, life, timeout }),
-            what(RunEventKind::AttemptBegan { attempt }),
-            what(RunEventKind::RunReported { attempt, run, end }),
-            what(RunEventKind::RunEnded { key, task, run, how }),
-            what(RunEventKind::AttemptEnded { attempt, lost: None }),
+            event(RunEventKind::AttemptSent { attempt, key, task, runs, runner, life, timeout }),
+            event(RunEventKind::AttemptBegan { attempt }),
+            event(RunEventKind::RunReported { attempt, run, end }),
+            event(RunEventKind::RunEnded { key, task, run, how }),
+            event(RunEventKind::AttemptEnded { attempt, lost: None }),
         ]);
     }
-    history.observe(&[what(RunEventKind::BatchStateChanged { key, state: BatchState::Finalized })]);
+    history
+        .observe(&[event(RunEventKind::BatchStateChanged { key, state: BatchState::Finalized })]);
 }
 
 #[test]
-fn a_hundred_thousand_runs_are_asked_and_read_again() {
+fn a_hundred_thousand_runs_are_queried_and_read_again() {
     const TASKS: u32 = 100_000;
     let folder = tempfile::tempdir().unwrap();
     let history = RunHistory::open(&options(folder.path())).unwrap();
-    let scene = live(&history);
-    tell(&history, TASKS);
+    let view = live(&history);
+    observe_batch(&history, TASKS);
     let query = |text: &str| RunQuery {
         text: Some(text.to_owned()),
         state: Some(RunState::Succeeded),
         limit: 10,
         ..RunQuery::default()
     };
-    let page = scene.runs(&query("1/9999"));
+    let page = view.runs(&query("1/9999"));
     // 9999 and 99990 to 99999.
     assert_eq!((page.total, page.runs.len()), (11, 10));
-    let overview = scene.overview();
+    let overview = view.overview();
     assert_eq!((overview.runs.succeeded, overview.dropped.get("events")), (TASKS.into(), None));
     history.close(JobState::Finished, None);
-    let told = recorded_job::open(folder.path()).unwrap();
-    assert_eq!(told.overview().runs.succeeded, u64::from(TASKS));
-    assert_eq!(told.runs(&query("1/9999")), page);
+    let recorded = recorded_view(folder.path()).unwrap();
+    assert_eq!(recorded.overview().runs.succeeded, u64::from(TASKS));
+    assert_eq!(recorded.runs(&query("1/9999")), page);
     let key = RunKey { batch: "1".to_owned(), task: 99_999, run: 0 };
-    assert_eq!(told.run(&key).unwrap().attempts.len(), 1);
+    assert_eq!(recorded.run(&key).unwrap().attempts.len(), 1);
 }

@@ -1,18 +1,18 @@
-//! The messages of OTLP, as far as we write them.
+//! OTLP messages, as far as they are written.
 
 use prost::{Message, Oneof};
 
 use crate::span;
 
-/// Kinds of spans: inside of this program, and a request to another.
+/// Span kinds.
 const INTERNAL: i32 = 1;
 const CLIENT: i32 = 3;
 
-/// How a span went.
+/// Status codes.
 const OK: i32 = 1;
 const ERROR: i32 = 2;
 
-/// Bit 0: the span is sampled. The next two: it is known that the parent is in this process.
+/// Bit 0: sampled. Bit 8: it is known whether the parent is remote (it is not).
 const FLAGS: u32 = 0x101;
 
 #[derive(Clone, PartialEq, Message)]
@@ -122,19 +122,18 @@ enum Content {
     #[prost(string, tag = "1")]
     Text(String),
     #[prost(int64, tag = "3")]
-    Whole(i64),
+    Integer(i64),
     #[prost(double, tag = "4")]
-    Number(f64),
+    Float(f64),
 }
 
-/// What a collector answers.
+/// Response of a collector.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Exported {
     #[prost(message, optional, tag = "1")]
     pub(super) partly: Option<Partly>,
 }
 
-/// That it did not take everything.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Partly {
     #[prost(int64, tag = "1")]
@@ -157,8 +156,8 @@ impl From<&(&'static str, span::AttributeValue)> for KeyValue {
     fn from((key, value): &(&'static str, span::AttributeValue)) -> Self {
         let content = match value {
             span::AttributeValue::Text(text) => Content::Text(text.as_ref().to_owned()),
-            span::AttributeValue::Whole(number) => Content::Whole(*number),
-            span::AttributeValue::Number(number) => Content::Number(*number),
+            span::AttributeValue::Integer(number) => Content::Integer(*number),
+            span::AttributeValue::Float(number) => Content::Float(*number),
         };
         Self::new(key, content)
     }
@@ -167,10 +166,10 @@ impl From<&(&'static str, span::AttributeValue)> for KeyValue {
 impl From<&span::Span> for Span {
     fn from(span: &span::Span) -> Self {
         let status = match &span.status {
-            span::SpanStatus::Open => None,
-            span::SpanStatus::Well => Some(Status { message: String::new(), code: OK }),
-            span::SpanStatus::Badly(words) => {
-                Some(Status { message: words.as_ref().to_owned(), code: ERROR })
+            span::SpanStatus::Unset => None,
+            span::SpanStatus::Ok => Some(Status { message: String::new(), code: OK }),
+            span::SpanStatus::Error(message) => {
+                Some(Status { message: message.as_ref().to_owned(), code: ERROR })
             }
         };
         let link = |(trace, span): &(super::TraceId, super::SpanId)| Link {
@@ -183,12 +182,12 @@ impl From<&span::Span> for Span {
             trace_id: span.trace.0.to_vec(),
             span_id: span.id.0.to_vec(),
             parent_span_id: span.parent.map(|parent| parent.0.to_vec()).unwrap_or_default(),
-            name: span.name.to_owned(),
-            kind: if span.is_request { CLIENT } else { INTERNAL },
+            name: span.kind.name().to_owned(),
+            kind: if span.kind == span::SpanKind::Call { CLIENT } else { INTERNAL },
             start: span.begin,
             end: span.end,
             attributes: span.attributes.iter().map(KeyValue::from).collect(),
-            events: span.moments.iter().map(event).collect(),
+            events: span.events.iter().map(event).collect(),
             links: span.link.iter().map(link).collect(),
             status,
             flags: FLAGS,

@@ -1,5 +1,5 @@
-//! Which collector spans go to, and under whose name: what the configuration says, else what the
-//! variables of OpenTelemetry say.
+//! Collector and resource attributes, from the configuration or OpenTelemetry's environment
+//! variables.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,27 +10,25 @@ use rollway_config::Config;
 use super::messages::KeyValue;
 use crate::ids::SpanNamer;
 
-/// Where a collector takes traces, below its address.
+/// Path of traces below a collector's address.
 const PATH: &str = "/v1/traces";
 
-/// How long a collector may take to answer, unless a variable says otherwise.
+/// Default timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A collector.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(super) url: String,
     pub(super) headers: HeaderMap,
     pub(super) timeout: Duration,
-    /// Who sends.
     pub(super) resource: Vec<KeyValue>,
 }
 
 impl Target {
-    /// Returns the collector of a job, if there is one.
+    /// Returns the collector of a job. `None`: none is configured.
     ///
     /// # Errors
-    /// What is wrong with it, and what to do, in words.
+    /// Message with remedy.
     pub(crate) fn of(
         config: &Config,
         names: &SpanNamer,
@@ -40,14 +38,15 @@ impl Target {
         let Some((url, source)) = endpoint(config, &variable) else { return Ok(None) };
         if !url.starts_with("http://") && !url.starts_with("https://") {
             return Err(format!(
-                "{source} is `{url}`, which is no address: name a collector that takes OTLP over \
+                "{source} is not an HTTP address: `{url}`; name a collector that takes OTLP over \
                  HTTP, such as `http://localhost:4318`"
             ));
         }
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
         for (name, value) in named(config, &variable) {
-            let wrong = |_| format!("the collector's header `{name}` cannot be sent: check it");
+            let wrong =
+                |_| format!("invalid header of the collector: `{name}`; check its name and value");
             let key = HeaderName::try_from(name.as_str()).map_err(|_| wrong(()))?;
             let mut value = HeaderValue::try_from(value.as_str()).map_err(|_| wrong(()))?;
             value.set_sensitive(true);
@@ -62,7 +61,7 @@ impl Target {
     }
 }
 
-/// Returns where traces go, and who says so.
+/// Returns the URL for traces and the setting that it comes from.
 fn endpoint(
     config: &Config,
     variable: &impl Fn(&str) -> Option<String>,
@@ -88,7 +87,6 @@ fn endpoint(
     traces().or_else(|| variable(ALL).map(|address| (below(&address), ALL)))
 }
 
-/// Returns the headers for the collector.
 fn named(config: &Config, variable: &impl Fn(&str) -> Option<String>) -> BTreeMap<String, String> {
     let text = variable("OTEL_EXPORTER_OTLP_TRACES_HEADERS")
         .or_else(|| variable("OTEL_EXPORTER_OTLP_HEADERS"));
@@ -97,7 +95,7 @@ fn named(config: &Config, variable: &impl Fn(&str) -> Option<String>) -> BTreeMa
     headers
 }
 
-/// Returns who sends: what the variables say, and the job.
+/// Returns the resource attributes: variables before our own.
 fn resource(names: &SpanNamer, variable: &impl Fn(&str) -> Option<String>) -> Vec<KeyValue> {
     let text = variable("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
     let mut attributes: BTreeMap<String, String> = pairs(&text).collect();
@@ -116,7 +114,7 @@ fn resource(names: &SpanNamer, variable: &impl Fn(&str) -> Option<String>) -> Ve
     attributes.iter().map(|(key, value)| KeyValue::text(key, value)).collect()
 }
 
-/// Returns the pairs of `a=b,c=d`, in which letters may be written as `%20`.
+/// Parses `a=b,c=d` with percent encoding.
 fn pairs(text: &str) -> impl Iterator<Item = (String, String)> {
     text.split(',').filter_map(|pair| {
         let (name, value) = pair.split_once('=')?;
@@ -158,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_opentelemetry_say_where_traces_go() {
+    fn opentelemetry_variables_name_the_collector() {
         let mut config = Config::default();
         assert!(target(&config, &[]).unwrap().is_none());
         let all = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://all:4318/");
@@ -172,12 +170,12 @@ mod tests {
         config.trace.otlp_endpoint = Some("https://own".to_owned());
         assert_eq!(url(&config, &[all, traces]).as_deref(), Some("https://own/v1/traces"));
         config.trace.otlp_endpoint = Some("localhost:4318".to_owned());
-        let words = target(&config, &[]).unwrap_err();
-        assert!(words.contains("trace.otlp_endpoint"), "{words}");
+        let message = target(&config, &[]).unwrap_err();
+        assert!(message.contains("trace.otlp_endpoint"), "{message}");
     }
 
     #[test]
-    fn headers_and_names_are_taken_from_variables_too() {
+    fn opentelemetry_variables_set_headers_and_resource() {
         let mut config = Config::default();
         config.trace.otlp_endpoint = Some("http://own".to_owned());
         config.trace.otlp_headers.insert("x-own".to_owned(), "1".to_owned());

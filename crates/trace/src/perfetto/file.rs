@@ -1,7 +1,7 @@
-//! The file itself: an event a line, in an array that may lack its end.
+//! The trace file: one event a line, in an array that may lack its end.
 //!
-//! The first line says how many processes have written, and from when times count; whoever goes on
-//! changes it in place. A line that a killed process left torn is cut off.
+//! The first line has the number of processes that have written and the origin of times; each
+//! process rewrites it in place. An incomplete last line is removed.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufWriter, Read as _, Seek as _, SeekFrom, Write as _};
@@ -11,42 +11,41 @@ use std::sync::Arc;
 use crate::dropped::Losses;
 use crate::span::Nanos;
 
-/// What the first event is called, by which our files are known.
+/// Begin of the first event, which identifies our files.
 const MARK: &str =
     "[\n{\"ph\":\"M\",\"name\":\"rollway_trace\",\"pid\":0,\"tid\":0,\"args\":{\"processes\":";
 
-/// How many bytes the last event may have, for which there is always room.
-const LAST: u64 = 100;
+/// Bytes that are reserved for the last event.
+const MAX_LAST_EVENT_BYTES: u64 = 100;
 
-/// How many digits a number in the first event has room for.
+/// Width of the numbers in the first event.
 const DIGITS: usize = 20;
 
-/// What stands behind the last event of a file that was closed.
+/// End of a closed file.
 const END: &[u8] = b"\n]\n";
 
-/// Where to look for the last whole line; lines are much shorter.
-const TAIL: u64 = 1 << 20;
+/// Bytes that are searched for the last complete line; lines are much shorter.
+const TAIL_BYTES: u64 = 1 << 20;
 
-/// A file that is written to.
 #[derive(Debug)]
 pub(super) struct TraceFile {
     out: BufWriter<std::fs::File>,
-    /// How many processes have written, this one included.
+    /// Number of processes that have written, this one included.
     pub(super) process: u32,
-    /// From when times count.
+    /// Origin of times.
     pub(super) origin: Nanos,
     written: u64,
-    most: u64,
+    max_bytes: u64,
     is_broken: bool,
     losses: Arc<Losses>,
     lost: u64,
 }
 
 impl TraceFile {
-    /// Opens the file, or goes on in it.
+    /// Opens the file for appending.
     pub(super) fn open(
         path: &Path,
-        most: u64,
+        max_bytes: u64,
         now: Nanos,
         losses: Arc<Losses>,
     ) -> io::Result<Self> {
@@ -62,7 +61,7 @@ impl TraceFile {
             }
             None => {
                 if file.metadata()?.len() > 0 {
-                    // Somebody else's: put aside, not lost.
+                    // A file of another program is moved aside.
                     let mut aside = path.as_os_str().to_owned();
                     aside.push(".old");
                     std::fs::rename(path, aside)?;
@@ -77,15 +76,17 @@ impl TraceFile {
         let written = written.max(first.len() as u64);
         file.seek(SeekFrom::Start(written))?;
         let out = BufWriter::with_capacity(1 << 16, file);
-        Ok(Self { out, process, origin, written, most, is_broken: false, losses, lost: 0 })
+        Ok(Self { out, process, origin, written, max_bytes, is_broken: false, losses, lost: 0 })
     }
 
-    /// Writes an event, if there is room for it.
+    /// Writes an event if it fits.
     pub(super) fn write(&mut self, event: &str) {
         let bytes = event.len() as u64 + 2;
-        if self.is_broken || self.written.saturating_add(bytes + LAST) > self.most {
+        if self.is_broken
+            || self.written.saturating_add(bytes + MAX_LAST_EVENT_BYTES) > self.max_bytes
+        {
             self.lost += 1;
-            self.losses.events(1, "it is as large as `trace.max_file_bytes` allows");
+            self.losses.events(1, "`trace.max_file_bytes` is reached");
             return;
         }
         self.written += bytes;
@@ -93,13 +94,12 @@ impl TraceFile {
         self.check(done);
     }
 
-    /// Makes everything that was written readable by others.
     pub(super) fn flush(&mut self) {
         let done = self.out.flush();
         self.check(done);
     }
 
-    /// Ends the file, in such a way that others can go on.
+    /// Completes the array; a later process can still append.
     pub(super) fn close(&mut self) {
         if !self.is_broken {
             let last = format!(
@@ -107,8 +107,7 @@ impl TraceFile {
                  \"args\":{{\"lost\":{}}}}}",
                 self.lost
             );
-            let done = self.out.write_all(last.as_bytes());
-            let done = done.and_then(|()| self.out.write_all(END));
+            let done = self.out.write_all(last.as_bytes()).and_then(|()| self.out.write_all(END));
             self.check(done);
         }
         self.flush();
@@ -118,7 +117,7 @@ impl TraceFile {
         if let Err(error) = done
             && !std::mem::replace(&mut self.is_broken, true)
         {
-            self.losses.events(1, &format!("it cannot be written: {error}"));
+            self.losses.events(1, &format!("the file cannot be written: {error}"));
         }
     }
 }
@@ -127,7 +126,7 @@ fn first_line(processes: u32, origin: Nanos) -> String {
     format!("{MARK}{processes:>DIGITS$},\"origin\":{origin:>DIGITS$}}}}},\n")
 }
 
-/// Returns how many processes have written, and from when times count, if it is a file of ours.
+/// Reads number of processes and origin. `None`: not a file of ours.
 fn head(file: &mut std::fs::File) -> io::Result<Option<(u32, Nanos)>> {
     let mut line = vec![0; first_line(0, 0).len()];
     file.seek(SeekFrom::Start(0))?;
@@ -143,10 +142,10 @@ fn head(file: &mut std::fs::File) -> io::Result<Option<(u32, Nanos)>> {
     Ok(read)
 }
 
-/// Cuts off the end of the array, or a torn line; returns where to go on.
+/// Removes the end of the array or an incomplete line; returns the new length.
 fn mend(file: &mut std::fs::File) -> io::Result<u64> {
     let length = file.metadata()?.len();
-    let from = length.saturating_sub(TAIL);
+    let from = length.saturating_sub(TAIL_BYTES);
     file.seek(SeekFrom::Start(from))?;
     let mut tail = Vec::new();
     file.read_to_end(&mut tail)?;

@@ -1,4 +1,4 @@
-//! The tracks of the file: what begins on one ends there, and time goes forwards.
+//! Tracks of the file. What begins on a track ends there, and its time does not go backwards.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -7,14 +7,15 @@ use std::fmt::Write as _;
 use rollway_core::RunnerId;
 
 use super::file::TraceFile;
+use crate::ids::SpanId;
 use crate::span::Nanos;
 
-/// How many tracks a runner, or a group, may have: more is shown nowhere, and said nowhere.
-const LANES: u32 = 1_000;
+/// Maximum number of tracks of a runner or a group; the last one is shared.
+pub(super) const MAX_LANES: u32 = 1_000;
 
 /// Tracks of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum TrackGroup {
+pub(crate) enum TrackGroup {
     Steps,
     Evals,
     Weights,
@@ -24,17 +25,11 @@ pub(super) enum TrackGroup {
 
 impl TrackGroup {
     const fn name(self) -> &'static str {
-        match self {
-            Self::Steps => "steps",
-            Self::Evals => "evaluations",
-            Self::Weights => "weights",
-            Self::Batches => "batches",
-            Self::Notes => "notes",
-        }
+        ["steps", "evaluations", "weights", "batches", "notes"][self as usize]
     }
 }
 
-/// A track: a row of slices, each inside of another or after it.
+/// A row of slices, each inside of another or after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Track {
     is_runner: bool,
@@ -47,13 +42,12 @@ struct TrackState {
     depth: u32,
 }
 
-/// All tracks.
 #[derive(Debug)]
 pub(super) struct Tracks {
     pub(super) file: TraceFile,
-    known: HashMap<Track, TrackState>,
-    /// Lanes of groups that are in use.
-    taken: BTreeSet<(TrackGroup, u32)>,
+    states: HashMap<Track, TrackState>,
+    /// Tracks of groups that are in use.
+    used: BTreeSet<u32>,
     last_count: Nanos,
     line: String,
 }
@@ -62,8 +56,8 @@ impl Tracks {
     pub(super) fn new(file: TraceFile) -> Self {
         let mut tracks = Self {
             file,
-            known: HashMap::new(),
-            taken: BTreeSet::new(),
+            states: HashMap::new(),
+            used: BTreeSet::new(),
             last_count: 0,
             line: String::new(),
         };
@@ -72,55 +66,56 @@ impl Tracks {
         tracks
     }
 
-    /// Returns the first track of a group that nothing is on, and takes it.
+    /// Reserves the first free track of a group.
     pub(super) fn lane(&mut self, group: TrackGroup) -> Track {
-        let lane = (0..LANES - 1).find(|lane| !self.taken.contains(&(group, *lane)));
-        let lane = lane.unwrap_or(LANES - 1);
-        self.taken.insert((group, lane));
-        self.known_as(false, group as u32 * LANES + lane, || match lane {
+        let first = group as u32 * MAX_LANES;
+        let lane = (0..MAX_LANES - 1).find(|lane| !self.used.contains(&(first + lane)));
+        let lane = lane.unwrap_or(MAX_LANES - 1);
+        self.used.insert(first + lane);
+        self.track(false, first + lane, || match lane {
             0 => group.name().to_owned(),
             lane => format!("{} {}", group.name(), lane + 1),
         })
     }
 
-    /// Gives a track of a group back.
+    /// Releases a track of a group.
     pub(super) fn free(&mut self, track: Track) {
-        let lane = track.number % LANES;
-        self.taken.retain(|(group, taken)| *group as u32 != track.number / LANES || *taken != lane);
+        if !track.is_runner {
+            self.used.remove(&track.number);
+        }
     }
 
-    /// Returns the one track of a group.
+    /// Returns the only track of a group.
     pub(super) fn fixed(&mut self, group: TrackGroup) -> Track {
-        self.known_as(false, group as u32 * LANES, || group.name().to_owned())
+        self.track(false, group as u32 * MAX_LANES, || group.name().to_owned())
     }
 
-    /// Returns a track of a runner.
     pub(super) fn runner(&mut self, runner: RunnerId, lane: u32) -> Track {
-        let lane = lane.min(LANES - 1);
-        let number = runner.0.saturating_mul(LANES).saturating_add(lane);
-        self.known_as(true, number, || match lane {
+        let lane = lane.min(MAX_LANES - 1);
+        let number = runner.0.saturating_mul(MAX_LANES).saturating_add(lane);
+        self.track(true, number, || match lane {
             0 => format!("runner {}", runner.0),
             lane => format!("runner {} at once {lane}", runner.0),
         })
     }
 
     pub(super) fn begin(&mut self, at: Nanos, track: Track, name: &str, args: &str) {
-        let at = self.pass(at, track, 1);
-        let name = text(name);
+        let at = self.advance(at, track, 1);
+        let name = json_string(name);
         self.write("B", at, track, &format!("\"name\":{name},\"args\":{{{args}}}"));
     }
 
     pub(super) fn end(&mut self, at: Nanos, track: Track, args: &str) {
-        if self.known.get(&track).is_none_or(|state| state.depth == 0) {
+        if self.states.get(&track).is_none_or(|state| state.depth == 0) {
             return;
         }
-        let at = self.pass(at, track, -1);
+        let at = self.advance(at, track, -1);
         self.write("E", at, track, &format!("\"args\":{{{args}}}"));
     }
 
     pub(super) fn instant(&mut self, at: Nanos, track: Track, name: &str, args: &str) {
-        let at = self.pass(at, track, 0);
-        let name = text(name);
+        let at = self.advance(at, track, 0);
+        let name = json_string(name);
         self.write("i", at, track, &format!("\"name\":{name},\"s\":\"t\",\"args\":{{{args}}}"));
     }
 
@@ -131,58 +126,51 @@ impl Tracks {
         self.write("C", self.last_count, track, &rest);
     }
 
-    /// Draws an arrow from what is on a track to what has just begun on another.
-    pub(super) fn flow(&mut self, at: Nanos, id: u64, from: Track, to: Track) {
-        let rest = |more: &str| {
-            format!(
-                "\"name\":\"given\",\"cat\":\"flow\",\"id\":\"{}-{id}\"{more}",
-                self.file.process
-            )
-        };
-        let (start, finish) = (rest(""), rest(",\"bp\":\"e\""));
-        let at = self.pass(at, from, 0).max(self.pass(at, to, 0));
-        self.write("s", at, from, &start);
-        self.write("f", at, to, &finish);
-        let (_, _) = (self.pass(at, from, 0), self.pass(at, to, 0));
+    /// Draws an arrow from the open slice of a track to a slice that has just begun.
+    pub(super) fn flow(&mut self, at: Nanos, id: SpanId, from: Track, to: Track) {
+        let id =
+            format!("\"name\":\"given\",\"cat\":\"flow\",\"id\":\"{}-{id}\"", self.file.process);
+        let at = self.advance(at, from, 0).max(self.advance(at, to, 0));
+        self.write("s", at, from, &id);
+        self.write("f", at, to, &format!("{id},\"bp\":\"e\""));
+        self.advance(at, from, 0);
+        self.advance(at, to, 0);
     }
 
-    /// Returns a moment that is not before the last one on the track.
-    fn pass(&mut self, at: Nanos, track: Track, change: i32) -> Nanos {
-        let state = self.known.entry(track).or_default();
+    /// Returns a time that is not before the last one of the track.
+    fn advance(&mut self, at: Nanos, track: Track, depth_change: i32) -> Nanos {
+        let state = self.states.entry(track).or_default();
         state.last = state.last.max(at);
-        state.depth = state.depth.saturating_add_signed(change);
+        state.depth = state.depth.saturating_add_signed(depth_change);
         state.last
     }
 
-    fn known_as(&mut self, is_runner: bool, number: u32, name: impl FnOnce() -> String) -> Track {
+    fn track(&mut self, is_runner: bool, number: u32, name: impl FnOnce() -> String) -> Track {
         let track = Track { is_runner, number };
-        if let Entry::Vacant(place) = self.known.entry(track) {
-            place.insert(TrackState::default());
+        if let Entry::Vacant(entry) = self.states.entry(track) {
+            entry.insert(TrackState::default());
             self.name("thread_name", is_runner, number, &name());
-            let sort = format!(
-                "{{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":{},\"tid\":{number},\
-                 \"args\":{{\"sort_index\":{number}}}}}",
-                self.pid(is_runner)
-            );
-            self.file.write(&sort);
+            let index = number.to_string();
+            self.metadata("thread_sort_index", is_runner, number, "sort_index", &index);
         }
         track
     }
 
-    fn name(&mut self, what: &str, is_runner: bool, number: u32, name: &str) {
+    fn name(&mut self, kind: &str, is_runner: bool, number: u32, name: &str) {
         let process = self.file.process;
-        let name = match process {
-            0 | 1 => name.to_owned(),
-            _ if what == "process_name" => format!("{name} (process {process})"),
+        let name = match kind {
+            "process_name" if process > 1 => format!("{name} (process {process})"),
             _ => name.to_owned(),
         };
-        let line = format!(
-            "{{\"ph\":\"M\",\"name\":\"{what}\",\"pid\":{},\"tid\":{number},\
-             \"args\":{{\"name\":{}}}}}",
-            self.pid(is_runner),
-            text(&name)
-        );
-        self.file.write(&line);
+        self.metadata(kind, is_runner, number, "name", &json_string(&name));
+    }
+
+    fn metadata(&mut self, kind: &str, is_runner: bool, number: u32, name: &str, value: &str) {
+        let pid = self.pid(is_runner);
+        self.file.write(&format!(
+            "{{\"ph\":\"M\",\"name\":\"{kind}\",\"pid\":{pid},\"tid\":{number},\
+             \"args\":{{\"{name}\":{value}}}}}"
+        ));
     }
 
     const fn pid(&self, is_runner: bool) -> u32 {
@@ -206,7 +194,6 @@ impl Tracks {
     }
 }
 
-/// Returns a text as JSON has it.
-pub(super) fn text(text: &str) -> String {
+pub(super) fn json_string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

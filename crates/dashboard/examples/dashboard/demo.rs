@@ -1,4 +1,4 @@
-//! The made-up job as a scene: what there is, and what happens to it.
+//! View and progress of the simulated job.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,16 +9,15 @@ use rollway_telemetry::view::{
     ViewFuture,
 };
 
-use crate::work::{self, Lot, describe, fate, lots};
+use crate::runs::{DemoBatch, PACE, batches, describe, plan};
 use crate::{Args, detail, numbers};
 
 /// Runners of the job; the last three hang.
 pub(crate) const RUNNERS: usize = 64;
 
-/// When the made-up job stands still.
+/// Fixed time of `--still`.
 const STILL: f64 = 1_794_823_200.0;
 
-/// A made-up job.
 #[derive(Debug)]
 pub(crate) struct Demo {
     pub(crate) state: String,
@@ -26,65 +25,63 @@ pub(crate) struct Demo {
     world: Mutex<World>,
 }
 
-/// What changes.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) start: f64,
-    pub(crate) lots: Vec<Lot>,
+    pub(crate) batches: Vec<DemoBatch>,
     pub(crate) states: Vec<RunState>,
     pub(crate) began: Vec<f64>,
-    /// Runs that are under way.
     pub(crate) running: Vec<usize>,
-    /// The first run that nobody has got.
+    /// First pending run.
     pub(crate) next: usize,
     pub(crate) events: u64,
-    /// The last answer to what runs there are, and to which question in which world.
-    asked: Option<(RunQuery, u64, Vec<usize>)>,
+    /// Last query of runs, with the number of events and its result.
+    cached: Option<(RunQuery, u64, Vec<usize>)>,
 }
 
 impl Demo {
     pub(crate) fn new(args: &Args) -> Self {
         let tasks = if args.state == "empty" { 0 } else { args.tasks };
-        // Something that goes on has work left; a picture is of its last third.
         let share = match (args.rate, args.state.as_str()) {
             (0, "finished" | "failed") => 1.0,
             (0, _) => 0.985,
             _ => 0.5,
         };
         let now = if args.still { STILL } else { clock() };
-        let mut lots = lots(tasks, 0.0);
-        let runs: usize = lots.iter().map(Lot::len).sum();
-        let current = ((lots.len() as f64 * share) as usize).min(lots.len());
-        let passed = lots.get(current).or_else(|| lots.last()).map_or(0.0, |lot| lot.began);
-        let start = now - passed - 0.6 * work::PACE;
-        lots.iter_mut().for_each(|lot| lot.began += start);
+        let mut batches = batches(tasks, 0.0);
+        let runs: usize = batches.iter().map(DemoBatch::len).sum();
+        let current = ((batches.len() as f64 * share) as usize).min(batches.len());
+        let passed =
+            batches.get(current).or_else(|| batches.last()).map_or(0.0, |batch| batch.began);
+        let start = now - passed - 0.6 * PACE;
+        batches.iter_mut().for_each(|batch| batch.began += start);
         let mut world = World {
             start,
-            lots,
+            batches,
             states: vec![RunState::Pending; runs],
             began: vec![0.0; runs],
             running: Vec::new(),
             next: 0,
             events: 0,
-            asked: None,
+            cached: None,
         };
-        let done: usize = world.lots[..current].iter().map(Lot::len).sum();
-        let rest = world.lots.get(current).map_or(0, |lot| lot.len() / 3);
+        let done: usize = world.batches[..current].iter().map(DemoBatch::len).sum();
+        let rest = world.batches.get(current).map_or(0, |lot| lot.len() / 3);
         while world.next < (done + rest).min(runs) {
             world.begin(None);
-            world.end_first();
+            world.end_at(0);
         }
         if args.state == "running" {
             (0..RUNNERS).for_each(|runner| {
                 world.begin((runner >= RUNNERS - 3).then_some(now - 1311.0 - runner as f64));
             });
-            // Those that hang are the oldest.
+            // The stuck runs are the oldest.
             world.running.sort_by(|a, b| world.began[*a].total_cmp(&world.began[*b]));
         }
         Self { state: args.state.clone(), still: args.still, world: Mutex::new(world) }
     }
 
-    /// Has so many things happen every second.
+    /// Simulates events at a rate per second.
     pub(crate) fn keep_going(&self, rate: u32) {
         let pause = Duration::from_millis(20);
         loop {
@@ -92,7 +89,7 @@ impl Demo {
             let mut world = self.world();
             for _ in 0..(f64::from(rate) * pause.as_secs_f64() / 2.0).ceil() as u32 {
                 if world.next < world.states.len() {
-                    // The first three hang, and nobody gets their results.
+                    // The first three runs are stuck.
                     let at = 3.min(world.running.len().saturating_sub(1));
                     world.end_at(at);
                     let now = clock();
@@ -116,26 +113,22 @@ fn clock() -> f64 {
 }
 
 impl World {
-    /// Finds the batch of a run.
-    pub(crate) fn lot_of(&self, index: usize) -> usize {
-        self.lots.partition_point(|lot| lot.first <= index) - 1
+    /// Returns the index of a run's batch.
+    pub(crate) fn batch_of(&self, index: usize) -> usize {
+        self.batches.partition_point(|batch| batch.first <= index) - 1
     }
 
     fn begin(&mut self, at: Option<f64>) {
-        let (index, lot) = (self.next, self.lot_of(self.next));
-        let fate = fate(index, self.lots[lot].step);
+        let (index, batch) = (self.next, self.batch_of(self.next));
+        let plan = plan(index, self.batches[batch].step);
         self.next += 1;
         self.events += 1;
-        self.began[index] = at.unwrap_or(self.lots[lot].began + fate.after);
+        self.began[index] = at.unwrap_or(self.batches[batch].began + plan.after);
         self.states[index] = RunState::Running;
         self.running.push(index);
-        let runs = &mut self.lots[lot].runs;
+        let runs = &mut self.batches[batch].runs;
         runs.pending -= 1;
         runs.running += 1;
-    }
-
-    fn end_first(&mut self) {
-        self.end_at(0);
     }
 
     fn end_at(&mut self, at: usize) {
@@ -143,15 +136,15 @@ impl World {
             return;
         }
         let index = self.running.remove(at);
-        let step = self.lots[self.lot_of(index)].step;
-        self.end(index, fate(index, step).state);
+        let step = self.batches[self.batch_of(index)].step;
+        self.end(index, plan(index, step).state);
     }
 
     fn end(&mut self, index: usize, state: RunState) {
-        let lot = self.lot_of(index);
-        let lot = &mut self.lots[lot];
+        let batch = self.batch_of(index);
+        let batch = &mut self.batches[batch];
         let from = self.states[index];
-        let place = |runs: &mut rollway_telemetry::view::BatchRuns, state, by: i64| {
+        let count = |runs: &mut rollway_telemetry::view::BatchRuns, state, by: i64| {
             let field = match state {
                 RunState::Pending => &mut runs.pending,
                 RunState::Running => &mut runs.running,
@@ -161,16 +154,16 @@ impl World {
             };
             *field = field.saturating_add_signed(by);
         };
-        place(&mut lot.runs, from, -1);
-        place(&mut lot.runs, state, 1);
+        count(&mut batch.runs, from, -1);
+        count(&mut batch.runs, state, 1);
         if state == RunState::Succeeded {
-            lot.rewards += fate(index, lot.step).reward;
+            batch.rewards += plan(index, batch.step).reward;
         }
         self.states[index] = state;
         self.events += 1;
     }
 
-    /// Ends a run that has not ended yet, by hand.
+    /// Cancels a run; returns whether it was open.
     fn cancel(&mut self, index: usize) -> bool {
         if !matches!(self.states[index], RunState::Pending | RunState::Running) {
             return false;
@@ -181,25 +174,22 @@ impl World {
     }
 
     pub(crate) fn find(&self, key: &RunKey) -> Option<usize> {
-        let lot = self.lots.iter().find(|lot| lot.name == key.batch)?;
-        let fits = key.task < lot.tasks && key.run < lot.repeat;
-        fits.then(|| lot.first + (key.task * lot.repeat + key.run) as usize)
+        let batch = self.batches.iter().find(|batch| batch.name == key.batch)?;
+        let exists = key.task < batch.tasks && key.run < batch.repeat;
+        exists.then(|| batch.first + (key.task * batch.repeat + key.run) as usize)
     }
 
     pub(crate) fn describe(&self, index: usize, now: f64) -> RunRow {
-        let lot = &self.lots[self.lot_of(index)];
-        describe(lot, index, self.states[index], self.began[index], now)
+        let batch = &self.batches[self.batch_of(index)];
+        describe(batch, index, self.states[index], self.began[index], now)
     }
 
-    fn fits(&self, index: usize, query: &RunQuery, now: f64) -> bool {
+    fn matches(&self, index: usize, query: &RunQuery, now: f64) -> bool {
         if query.state.is_some_and(|state| state != self.states[index]) {
             return false;
         }
-        if query.batch.is_none()
-            && query.task.is_none()
-            && query.kind.is_none()
-            && query.text.is_none()
-        {
+        let RunQuery { batch, task, kind, text, .. } = query;
+        if batch.is_none() && task.is_none() && kind.is_none() && text.is_none() {
             return true;
         }
         let run = self.describe(index, now);
@@ -208,15 +198,15 @@ impl World {
             let name = format!("{}/{}/{}", run.batch, run.task, run.run);
             [&*name, &*run.workflow, message].iter().any(|field| field.contains(text.as_str()))
         };
-        query.batch.as_ref().is_none_or(|batch| *batch == run.batch)
-            && query.task.is_none_or(|task| task == run.task)
-            && query.kind.as_ref().is_none_or(|kind| *kind == run.kind)
-            && query.text.as_ref().is_none_or(has)
+        batch.as_ref().is_none_or(|batch| *batch == run.batch)
+            && task.is_none_or(|task| task == run.task)
+            && kind.as_ref().is_none_or(|kind| *kind == run.kind)
+            && text.as_ref().is_none_or(has)
     }
 
     fn select(&self, query: &RunQuery, now: f64) -> Vec<usize> {
         let mut all: Vec<usize> =
-            (0..self.states.len()).filter(|index| self.fits(*index, query, now)).collect();
+            (0..self.states.len()).filter(|index| self.matches(*index, query, now)).collect();
         let value = |index: &usize| {
             let run = self.describe(*index, now);
             let value = match query.sort {
@@ -251,7 +241,8 @@ impl JobView for Demo {
         let world = self.world();
         let now = self.now();
         let live = matches!(self.state.as_str(), "running" | "empty");
-        let step = world.lots.iter().filter(|lot| lot.kind == "train" && lot.is_over()).count();
+        let step =
+            world.batches.iter().filter(|batch| batch.kind == "train" && batch.is_over()).count();
         JobInfo {
             name: "arithmetic-grpo".to_owned(),
             project: "examples".to_owned(),
@@ -295,21 +286,15 @@ impl JobView for Demo {
     fn runs(&self, query: &RunQuery) -> RunPage {
         let mut world = self.world();
         let now = self.now();
-        let asked = RunQuery { offset: 0, limit: 0, ..query.clone() };
-        let known = world.asked.take();
-        // A list is good for as many events as happen while a person scrolls.
-        let all = match known {
-            Some((question, at, all)) if question == asked && at + 2000 > world.events => {
-                world.asked = Some((question, at, all));
-                &world.asked
-            }
-            _ => {
-                let all = world.select(&asked, now);
-                world.asked = Some((asked, world.events, all));
-                &world.asked
-            }
-        };
-        let all = all.as_ref().map_or(&[][..], |(_, _, all)| all);
+        let filter = RunQuery { offset: 0, limit: 0, ..query.clone() };
+        // A result is valid for some events, for scrolling.
+        let events = world.events;
+        world.cached.take_if(|(known, at, _)| *known != filter || *at + 2000 <= events);
+        if world.cached.is_none() {
+            let all = world.select(&filter, now);
+            world.cached = Some((filter, events, all));
+        }
+        let all = world.cached.as_ref().map_or(&[][..], |(_, _, all)| all);
         let limit = if query.limit == 0 { 100 } else { query.limit };
         let page = all.iter().skip(query.offset).take(limit);
         let runs = page.map(|index| world.describe(*index, now)).collect();
@@ -333,7 +318,7 @@ impl JobView for Demo {
     fn cancel_run<'a>(&'a self, key: &'a RunKey) -> ViewFuture<'a, ActionResult> {
         let mut world = self.world();
         let done = world.find(key).is_some_and(|index| world.cancel(index));
-        world.asked = None;
+        world.cached = None;
         let name = format!("{}/{}/{}", key.batch, key.task, key.run);
         let message =
             if done { format!("Run {name} is cancelled.") } else { format!("{name} has ended") };
@@ -342,15 +327,15 @@ impl JobView for Demo {
 
     fn abort_batch<'a>(&'a self, batch: &'a str, _: bool) -> ViewFuture<'a, ActionResult> {
         let mut world = self.world();
-        let found = world.lots.iter().position(|lot| lot.name == batch && !lot.is_over());
+        let found = world.batches.iter().position(|one| one.name == batch && !one.is_over());
         if let Some(at) = found {
-            let (first, many) = (world.lots[at].first, world.lots[at].len());
+            let (first, many) = (world.batches[at].first, world.batches[at].len());
             (first..first + many).for_each(|index| {
                 world.cancel(index);
             });
             world.next = world.next.max(first + many);
-            world.lots[at].aborted = true;
-            world.asked = None;
+            world.batches[at].aborted = true;
+            world.cached = None;
         }
         let done = found.is_some();
         let message = if done { "aborted" } else { "it is over, or there is no such batch" };

@@ -1,9 +1,9 @@
-// Small things that several pages show: states, links to runs, moments, page heads.
+// Components of several pages: states, links to runs, times, page heads.
 
 import { h, say, set } from "./dom.js";
 import { ago, exact, isNumber, runName, runPath, words } from "./format.js";
 
-/** What a state looks like: good, bad, busy, wait, cut. Never told by colour alone. */
+/** Style of a state; the text names the state too. */
 const STATE_STYLES = {
   succeeded: "good", finished: "good", finalized: "good", done: "good", trained: "good",
   idle: "wait", pending: "wait", waiting: "wait", queued: "wait", stopped: "cut", gone: "cut",
@@ -20,20 +20,20 @@ export function badge(state) {
   return badgeTo(element, state);
 }
 
-/** Makes a badge show a state. */
+/** Shows a state in a badge. */
 export function badgeTo(element, state) {
   set(element, "data-look", look(state));
   say(element, words(state));
   return element;
 }
 
-/** Makes a link lead to a run. */
+/** Sets the target of a link to a run. */
 export function runLink(link, run) {
   set(link, "href", runPath(run));
   say(link, runName(run));
 }
 
-/** Makes a `time` element say how long ago something was. */
+/** Shows the time since an event in a `time` element. */
 export function sinceTo(element, at, now) {
   if (!isNumber(at)) {
     say(element, "–");
@@ -45,20 +45,20 @@ export function sinceTo(element, at, now) {
   set(element, "datetime", new Date(at * 1000).toISOString());
 }
 
-/** The head of a page: what it is, what it tells, and what can be done. */
+/** Head of a page: title, description, tools. */
 export function pageHead(name, about, ...tools) {
   return h("div", { class: "page-head" }, h("div", null, h("h1", null, name),
     h("p", { class: "about" }, about)), tools.length ? h("div", { class: "tools" }, tools) : null);
 }
 
-/** What is shown where nothing could be had. */
+/** Error of a query, with a retry button. */
 export function trouble(error, again) {
   return h("div", { class: "trouble", role: "alert" },
-    h("p", null, h("strong", null, "This could not be shown. "), error.message),
+    h("p", null, h("strong", null, "Loading failed. "), error.message),
     again ? h("button", { type: "button", onclick: again }, "Try again") : null);
 }
 
-/** Asks again at most every so often, never twice at once, and not while nobody looks. */
+/** Limits `load` to one call per interval, never concurrently, and not in a hidden page. */
 export function refresher(load, every) {
   let busy = false;
   let wanted = false;
@@ -95,7 +95,7 @@ export function refresher(load, every) {
   };
 }
 
-/** A bar of parts: [[name, number]], drawn in proportion and said in words. */
+/** Stacked bar of [[name, number]], with a text for screen readers. */
 export function stackTo(element, parts) {
   const total = parts.reduce((sum, [, value]) => sum + value, 0) || 1;
   while (element.children.length < parts.length) element.append(h("i"));
@@ -105,8 +105,8 @@ export function stackTo(element, parts) {
     part.style.flexGrow = value / total;
     part.hidden = value === 0;
   });
-  const said = parts.filter(([, value]) => value).map(([name, value]) => `${value} ${name}`);
-  set(element, "title", said.join(", "));
-  set(element, "aria-label", said.join(", ") || "none");
+  const text = parts.filter(([, value]) => value).map(([name, value]) => `${value} ${name}`);
+  set(element, "title", text.join(", "));
+  set(element, "aria-label", text.join(", ") || "none");
   set(element, "role", "img");
 }
