@@ -1,5 +1,5 @@
-//! Feeds the core arbitrary sequences of inputs, sense and nonsense mixed. Whatever comes, it must
-//! not panic, must not contradict itself, and must answer every request exactly once.
+//! Applies arbitrary sequences of valid and invalid inputs to the core. It must not panic, must not
+//! contradict itself, and must answer every request exactly once.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn kind() -> impl Strategy<Value = BatchType> {
 
 fn tasks() -> impl Strategy<Value = Vec<TaskSpec>> {
     let task = (0..20u32, 0..3u32).prop_map(|(runs, workflow)| TaskSpec {
-        // Now and then a task that wants no runs, which must be refused.
+        // Includes tasks without runs, which must be refused.
         repeat_times: runs.div_ceil(5),
         workflow: WorkflowId(workflow),
     });
@@ -82,7 +82,7 @@ fn failure_kind() -> impl Strategy<Value = FailureKind> {
 fn outcome() -> impl Strategy<Value = RunOutcome> {
     prop_oneof![
         3 => (0..120u64).prop_map(|bytes| Ok(RunOutput {
-            // The id is filled in when the input is made: payload ids are unique.
+            // The id is set when the input is built: payload ids are unique.
             payload: (bytes > 5).then_some(Payload { id: PayloadId(0), bytes }),
             metrics: [("a", 1.0), ("b", 2.0), ("c", 3.0)].into_iter().collect(),
         })),
@@ -92,7 +92,7 @@ fn outcome() -> impl Strategy<Value = RunOutcome> {
     ]
 }
 
-/// A report about recent attempts: `back` counts from the latest one.
+/// An input; `back` counts attempts or leases from the latest one.
 #[derive(Clone, Debug)]
 enum ArbitraryInput {
     Input(Input),
@@ -100,11 +100,11 @@ enum ArbitraryInput {
         runner: u32,
         life_back: u32,
         attempt_back: u64,
-        what: u8,
+        kind: u8,
         run: u32,
         outcome: RunOutcome,
     },
-    /// What the runner with the given number would truthfully say next.
+    /// The next valid report of a runner.
     Truth {
         runner: u32,
         run: u32,
@@ -114,14 +114,14 @@ enum ArbitraryInput {
         lease_back: u64,
         delivery: DeliveryOutcome,
     },
-    /// All that was recorded so far, or not quite, is told to a new core.
+    /// A crash; the records, except the last `lost`, are restored into a new core, one of them twice.
     Crash {
         lost: usize,
         twice: usize,
     },
 }
 
-/// A record of a batch that there may be or not.
+/// A record of a batch that may exist or not.
 fn record() -> impl Strategy<Value = LedgerRecord> {
     let key = || prop_oneof![9 => 0..6u64, 1 => any::<u64>()].prop_map(BatchKey);
     let ending = prop_oneof![
@@ -169,8 +169,8 @@ fn arbitrary_input() -> impl Strategy<Value = ArbitraryInput> {
             ArbitraryInput::Truth { runner, run, outcome }
         }),
         4 => (0..6u32, 0..2u32, 0..3u64, 0..8u8, 0..5u32, outcome()).prop_map(
-            |(runner, life_back, attempt_back, what, run, outcome)| ArbitraryInput::Reported {
-                runner, life_back, attempt_back, what, run, outcome
+            |(runner, life_back, attempt_back, kind, run, outcome)| ArbitraryInput::Reported {
+                runner, life_back, attempt_back, kind, run, outcome
             }
         ),
         1 => record().prop_map(|record| ArbitraryInput::Input(Input::Restore(record))),
@@ -231,7 +231,7 @@ fn config() -> impl Strategy<Value = CoreConfig> {
         })
 }
 
-/// Knows as much of the past as is needed to make inputs that almost fit.
+/// State that is needed to build inputs that almost match.
 #[derive(Default)]
 struct Memory {
     attempts: u64,
@@ -255,8 +255,8 @@ impl Memory {
         }
     }
 
-    /// Gives the payload of an invented record a number of its own.
-    fn numbered(&mut self, mut record: LedgerRecord) -> LedgerRecord {
+    /// Gives the payload of a record a unique id.
+    fn with_payload_id(&mut self, mut record: LedgerRecord) -> LedgerRecord {
         if let LedgerRecord::RunEnded {
             ending: RunEnd::Succeeded(RunOutput { payload: Some(payload), .. }),
             ..
@@ -269,7 +269,7 @@ impl Memory {
         record
     }
 
-    /// Forgets what a crash forgets; returns what the next core is told.
+    /// Drops the state that a crash loses; returns the records to restore.
     fn crash(&mut self, lost: usize, twice: usize) -> Vec<LedgerRecord> {
         self.asked.clear();
         self.held.clear();
@@ -283,8 +283,8 @@ impl Memory {
         let needed = |record: &&LedgerRecord| {
             matches!(record, LedgerRecord::Closed(_)) || !ended(record.batch())
         };
-        let mut told: Vec<LedgerRecord> = self.records.iter().filter(needed).cloned().collect();
-        for record in &told {
+        let mut restored: Vec<LedgerRecord> = self.records.iter().filter(needed).cloned().collect();
+        for record in &restored {
             if let LedgerRecord::RunEnded {
                 ending: RunEnd::Succeeded(RunOutput { payload: Some(payload), .. }),
                 ..
@@ -293,26 +293,28 @@ impl Memory {
                 self.held.insert(payload.id);
             }
         }
-        if let Some(again) = told.get(twice).cloned() {
-            told.push(again);
+        if let Some(again) = restored.get(twice).cloned() {
+            restored.push(again);
         }
-        told
+        restored
     }
 
-    fn input(&mut self, core: &Core, told: ArbitraryInput) -> Input {
-        match told {
-            ArbitraryInput::Input(Input::Restore(record)) => Input::Restore(self.numbered(record)),
+    fn input(&mut self, core: &Core, input: ArbitraryInput) -> Input {
+        match input {
+            ArbitraryInput::Input(Input::Restore(record)) => {
+                Input::Restore(self.with_payload_id(record))
+            }
             ArbitraryInput::Input(input) => input,
             ArbitraryInput::Crash { .. } => Input::TimePassed,
             ArbitraryInput::Delivered { lease_back, delivery } => {
                 let lease = LeaseId(self.leases.saturating_sub(lease_back));
                 Input::DeliveryDone { lease, delivery }
             }
-            ArbitraryInput::Reported { runner, life_back, attempt_back, what, run, outcome } => {
+            ArbitraryInput::Reported { runner, life_back, attempt_back, kind, run, outcome } => {
                 let runner = RunnerId(runner);
                 let life = core.runner(runner).map_or(0, |view| view.life.0);
                 let attempt = AttemptId(self.attempts.saturating_sub(attempt_back));
-                let report = match what {
+                let report = match kind {
                     0 => RunnerReport::Ready { after: None },
                     1 => RunnerReport::Ready { after: Some(attempt) },
                     2 => RunnerReport::StartFailed { message: "no such file or directory".into() },
@@ -353,8 +355,8 @@ impl Memory {
         Input::Report { runner, life: view.life, report }
     }
 
-    /// Notes what was ordered, and that every request is answered once and every payload dropped
-    /// once at most.
+    /// Applies actions, and asserts that every request is answered once and every payload dropped
+    /// at most once.
     fn note(&mut self, actions: &[Action]) {
         for action in actions {
             match action {
@@ -365,7 +367,7 @@ impl Memory {
                     assert!(self.held.remove(&payload.id), "dropped twice: {payload:?}");
                 }
                 Action::Respond { request, answer } => {
-                    assert!(self.asked.remove(request), "answered unasked: {request} {answer:?}");
+                    assert!(self.asked.remove(request), "no such request: {request} {answer:?}");
                     if let rollway_core::Response::Collected(collected) = answer {
                         self.leases = collected.lease.map_or(self.leases, |lease| lease.0);
                     }
@@ -380,7 +382,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_core_takes_anything(
+    fn the_core_accepts_any_sequence_of_inputs(
         config in config(),
         steps in prop::collection::vec((arbitrary_input(), 0..4u64), 1..250),
     ) {
@@ -393,10 +395,10 @@ proptest! {
         memory.asked.insert(RequestId(1000));
         core.apply(now, start, &mut actions);
         core.enable_events();
-        let mut noticed = 0;
-        for (told, pause) in steps {
+        let mut events = 0;
+        for (arbitrary, pause) in steps {
             now = now.after(Duration::from_secs(pause));
-            if let ArbitraryInput::Crash { lost, twice } = told {
+            if let ArbitraryInput::Crash { lost, twice } = arbitrary {
                 config.epoch += 1;
                 core = Core::new(config.clone());
                 actions.clear();
@@ -404,18 +406,18 @@ proptest! {
                     core.apply(now, Input::Restore(record), &mut actions);
                     memory.note(&actions);
                     actions.clear();
-                    if let Err(words) = core.check() {
-                        prop_assert!(false, "after a crash: {words}");
+                    if let Err(problem) = core.check() {
+                        prop_assert!(false, "after a crash: {problem}");
                     }
                 }
-                // What ended before is told of active batches alone, and not run by run.
+                // Events about earlier ends cover active batches only, and not each run.
                 core.enable_events();
                 core.drain_events().for_each(drop);
                 let runs = &core.counters().runs;
-                noticed = runs.succeeded + runs.failed.total() + runs.cancelled.total();
+                events = runs.succeeded + runs.failed.total() + runs.cancelled.total();
                 continue;
             }
-            let input = memory.input(&core, told);
+            let input = memory.input(&core, arbitrary);
             if let Input::Requested { request, .. } = &input {
                 memory.asked.insert(*request);
             }
@@ -425,13 +427,13 @@ proptest! {
             core.apply(now, input.clone(), &mut actions);
             memory.note(&actions);
             actions.clear();
-            let over = |notice: &CoreEvent| matches!(notice, CoreEvent::Over { .. });
-            noticed += core.drain_events().filter(over).count() as u64;
+            let over = |event: &CoreEvent| matches!(event, CoreEvent::Over { .. });
+            events += core.drain_events().filter(over).count() as u64;
             let runs = &core.counters().runs;
             let ended = runs.succeeded + runs.failed.total() + runs.cancelled.total();
-            prop_assert_eq!(noticed, ended, "every run that ended is noticed once");
-            if let Err(words) = core.check() {
-                prop_assert!(false, "after {input:?}: {words}");
+            prop_assert_eq!(events, ended, "every end of a run is one event");
+            if let Err(problem) = core.check() {
+                prop_assert!(false, "after {input:?}: {problem}");
             }
         }
     }

@@ -1,13 +1,12 @@
-//! One slot of the pool: the life it leads and the attempt it works on.
+//! One slot of the pool: its incarnation and its attempt.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ids::{AttemptId, BatchKey, Incarnation, TaskId};
-use crate::scheduler::action::{AttemptCancelReason, RunRange};
-use crate::scheduler::config::Supervision;
-use crate::scheduler::view::RunnerState;
-use crate::time::Time;
+use crate::{
+    AttemptCancelReason, AttemptId, BatchKey, Incarnation, RunRange, RunnerState, Supervision,
+    TaskId, Time,
+};
 
 /// A slot. Its transitions are in `pool.rs` and `attempt.rs`.
 #[derive(Clone, Debug)]
@@ -16,26 +15,25 @@ pub(crate) struct RunnerSlot {
     pub(crate) phase: RunnerPhase,
     pub(crate) since: Time,
     pub(crate) last_heard: Time,
-    /// Whether it is to go when it is done with its attempt.
+    /// Retires when its attempt ends.
     pub(crate) retiring: bool,
     /// Whether it has been ready, or has failed to be, since the last start of the pool.
     pub(crate) settled: bool,
-    /// Whether its start waits for something outside, for as long as that takes.
+    /// Whether its start waits for an external condition.
     pub(crate) waits: bool,
-    /// Failed starts in a row.
+    /// Consecutive failed starts.
     pub(crate) start_failures: u32,
-    /// Lives in a row that ended without having finished an attempt.
+    /// Consecutive incarnations without a finished attempt.
     pub(crate) fruitless: u32,
-    /// Whether this life has finished an attempt.
+    /// Whether this incarnation has finished an attempt.
     pub(crate) fruitful: bool,
     pub(crate) message: Option<Arc<str>>,
-    /// Its place among the idle ones.
+    /// Position in the idle set.
     pub(crate) idle_since: u64,
     pub(crate) timer: Option<Time>,
     pub(crate) silence: Option<Time>,
 }
 
-/// What a slot does.
 #[derive(Clone, Debug)]
 pub(crate) enum RunnerPhase {
     Starting,
@@ -43,9 +41,9 @@ pub(crate) enum RunnerPhase {
     Busy(SlotAttempt),
     Cancelling(SlotAttempt, AttemptCancelReason),
     Broken,
-    /// Waits to be started again.
+    /// Waits for its restart.
     Resting,
-    /// Is not wanted any more; the slot may be used for another runner.
+    /// Surplus; the slot may be used for another runner.
     Retired,
 }
 
@@ -67,7 +65,7 @@ pub(crate) struct SlotAttempt {
 impl RunnerSlot {
     pub(crate) fn new(epoch: u16) -> Self {
         Self {
-            // Half of the number is left for the lives of one epoch.
+            // The upper half is the epoch.
             life: Incarnation(u32::from(epoch) << 16),
             phase: RunnerPhase::Retired,
             since: Time::ZERO,
@@ -107,7 +105,7 @@ impl RunnerSlot {
         }
     }
 
-    /// Returns the attempt, and why it is being cancelled if it is.
+    /// Returns the attempt, and the reason if it is being cancelled.
     pub(crate) fn work(&self) -> Option<(SlotAttempt, Option<AttemptCancelReason>)> {
         match &self.phase {
             RunnerPhase::Busy(attempt) => Some((attempt.clone(), None)),
@@ -120,7 +118,7 @@ impl RunnerSlot {
         }
     }
 
-    /// Tells whether there is, or should be, a living runner behind the slot.
+    /// Returns whether the slot has, or should have, a live runner.
     pub(crate) const fn alive(&self) -> bool {
         matches!(
             self.phase,
@@ -131,12 +129,12 @@ impl RunnerSlot {
         )
     }
 
-    /// Tells whether the core has counted it in: a slot that is to stay.
+    /// Returns whether the slot counts towards the target.
     pub(crate) const fn counted(&self) -> bool {
         !self.retiring && !matches!(self.phase, RunnerPhase::Retired)
     }
 
-    /// Returns how long to rest before the next life.
+    /// Returns the delay before the next incarnation.
     pub(crate) fn rest(&self, supervision: &Supervision) -> Duration {
         if self.fruitless == 0 {
             return Duration::ZERO;

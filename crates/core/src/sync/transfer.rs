@@ -3,15 +3,12 @@
 /// A process group that weights are sent over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransferGroup {
-    /// Host of the trainer.
     pub master_address: String,
-    /// Port of the trainer.
     pub master_port: u16,
     /// Number of members: the trainer, which has rank 0, and the workers of all servers.
     pub world_size: u32,
     /// Number of members of each server.
     pub ranks_per_server: u32,
-    /// Name of the group.
     pub name: String,
     /// Communication backend: `nccl`.
     pub backend: String,
@@ -26,7 +23,6 @@ pub struct TransferGroup {
 pub struct TensorSpec {
     /// Name in the model.
     pub name: String,
-    /// Data type: `bfloat16`.
     pub dtype: String,
     /// Dimensions.
     pub shape: Vec<u64>,
