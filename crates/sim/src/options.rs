@@ -1,5 +1,5 @@
-//! What a world is like, drawn from its seed: the core's configuration, the faults, the size of
-//! everything and the habits of the users. Limits are drawn small enough to be hit.
+//! Options of a world, drawn from its seed: configuration of the core, faults, sizes and users.
+//! Limits are small enough to be reached.
 
 use std::time::Duration;
 
@@ -11,54 +11,48 @@ use rollway_core::{
 use crate::faults::FaultPlan;
 use crate::random::SimRandom;
 
-/// Everything that is settled before a world begins.
 #[derive(Clone, Debug)]
 pub struct WorldOptions {
-    /// What the core is told.
     pub config: CoreConfig,
-    /// What goes wrong.
     pub faults: FaultPlan,
-    /// How large and how fast everything is.
     pub shape: WorldShape,
 }
 
-/// Sizes and speeds of a world.
 #[derive(Clone, Debug)]
 pub struct WorldShape {
-    /// How long faults strike before the world is healed.
+    /// Duration of the phase with faults.
     pub length: Duration,
-    /// How long a run usually takes.
+    /// Typical duration of a run.
     pub run: Duration,
-    /// How long a message usually takes.
+    /// Typical delay of a message.
     pub latency: Duration,
-    /// How often a runner says that it is alive.
+    /// Interval of a runner's heartbeats.
     pub heartbeat: Duration,
-    /// How long users think.
+    /// Typical pause of a user.
     pub think: Duration,
-    /// How large the payload of a run usually is.
+    /// Typical bytes of a run's payload.
     pub payload: u64,
-    /// Users who submit and finalize.
+    /// Users that submit and finalize.
     pub coordinators: u32,
-    /// Users who schedule and collect.
+    /// Users that schedule and collect.
     pub schedulers: u32,
-    /// Users who ask for things they have no business with.
+    /// Users that send requests about other users' batches.
     pub meddlers: u32,
-    /// Users who stop, start and wait for everything.
+    /// Users that stop, start and wait for all tasks.
     pub operators: u32,
-    /// How many runners share a machine.
+    /// Runners per machine.
     pub machine: u32,
-    /// How many requests one user makes.
+    /// Maximum requests of one user.
     pub requests: u32,
-    /// How many batches one user has under way.
+    /// Maximum open batches of one user.
     pub window: u32,
-    /// The most tasks of one request.
+    /// Maximum tasks of one request.
     pub tasks: u32,
-    /// The most runs of one task; may exceed the limit.
+    /// Maximum runs of one task; may exceed the limit.
     pub repeats: u32,
 }
 
 impl WorldOptions {
-    /// Draws the options of a seed.
     pub fn draw(dice: &mut SimRandom) -> Self {
         let faults = FaultPlan::draw(dice);
         let max_timeout = dice.spread(millis(500), millis(20_000));
@@ -123,7 +117,7 @@ fn config(dice: &mut SimRandom, max_timeout: Duration, shape: &WorldShape) -> Co
     }
 }
 
-/// In some worlds the number of runners follows the work.
+/// Scales the pool in some worlds.
 fn scaling(dice: &mut SimRandom, shape: &WorldShape) -> Option<ScalingBounds> {
     if !dice.percent(30) {
         return None;
@@ -135,7 +129,7 @@ fn scaling(dice: &mut SimRandom, shape: &WorldShape) -> Option<ScalingBounds> {
     Some(ScalingBounds { min, max, runners_per_worker: together, idle_timeout: quiet })
 }
 
-/// Largest number of retries, in the order of the failure kinds.
+/// Maximum number of retries, in the order of the failure kinds.
 const FAILURE_RETRIES: [u32; FailureKind::ALL.len()] = [3, 3, 10, 6, 2];
 
 fn failures(dice: &mut SimRandom) -> FailurePolicy {

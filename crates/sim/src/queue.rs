@@ -1,12 +1,10 @@
-//! What is going to happen in the world, by the instant at which it does; what is due at the same
-//! instant happens in the order in which it was planned.
+//! Planned events by time; events at the same time keep the order in which they were planned.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use rollway_core::Time;
 
-/// A queue of events.
 #[derive(Debug)]
 pub struct EventQueue<E> {
     heap: BinaryHeap<Reverse<QueueEntry<E>>>,
@@ -20,18 +18,17 @@ impl<E> Default for EventQueue<E> {
 }
 
 impl<E> EventQueue<E> {
-    /// Plans an event.
     pub fn plan(&mut self, at: Time, event: E) {
         self.planned += 1;
         self.heap.push(Reverse(QueueEntry { at, serial: self.planned, event }));
     }
 
-    /// Returns when the next event is due.
+    /// Returns the time of the next event.
     pub fn next_at(&self) -> Option<Time> {
         self.heap.peek().map(|Reverse(entry)| entry.at)
     }
 
-    /// Takes out the next event.
+    /// Removes the next event.
     pub fn take(&mut self) -> Option<(Time, E)> {
         self.heap.pop().map(|Reverse(entry)| (entry.at, entry.event))
     }

@@ -1,5 +1,4 @@
-//! What must happen at a certain time happens then: attempts, starts, cancels and deliveries that
-//! take too long are noticed, and a deadline that was dealt with is over.
+//! Timeouts of attempts, starts, cancels and deliveries are handled in time.
 
 use std::time::Duration;
 
@@ -8,15 +7,10 @@ use rollway_core::{Action, AttemptCancelReason, BatchType, Input, Time};
 use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::reference_model::{AttemptState, Phase};
 
-/// Looks for what will be noticed too late.
 #[derive(Debug)]
 pub(super) struct DeadlinesChecker;
 
 impl Checker for DeadlinesChecker {
-    fn name(&self) -> &'static str {
-        "overdue"
-    }
-
     fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         let Action::StartAttempt { batch, timeout, .. } = action else { return Ok(()) };
         let (most, learns) = (scene.book.config.max_timeout, scene.book.config.dynamic_timeout);
@@ -65,12 +59,16 @@ impl Checker for DeadlinesChecker {
                         AttemptState::Cancelling(
                             AttemptCancelReason::Timeout | AttemptCancelReason::BeginTimeout,
                         ) => {
-                            in_time("a deaf runner", since, supervision.cancel_grace)?;
+                            in_time("an unresponsive runner", since, supervision.cancel_grace)?;
                         }
-                        // Who aborts may allow as much time as the attempt could have taken.
+                        // An abort may allow as much time as the attempt could have taken.
                         AttemptState::Cancelling(AttemptCancelReason::Runs(_)) => {
                             let most = attempt.timeout + supervision.begin_timeout;
-                            in_time("a deaf runner", since, most + supervision.cancel_grace)?;
+                            in_time(
+                                "an unresponsive runner",
+                                since,
+                                most + supervision.cancel_grace,
+                            )?;
                         }
                         AttemptState::Over => {}
                     }
@@ -92,7 +90,7 @@ impl Checker for DeadlinesChecker {
     }
 }
 
-/// A timeout that was learned comes from what attempts at this kind of work took, at as many runs
+/// A learned timeout follows from the durations of attempts at the same workflow, with as many runs
 /// or more, after the warm-up.
 fn learned(scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
     let Action::StartAttempt { batch, task, runs, timeout, .. } = action else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! Nothing leaves before it is safe, and nothing leaves twice: a payload that was accepted is held,
-//! on its way out, delivered, or dropped under a name; and the sink has what the results say.
+//! No payload is lost or leaves twice: an accepted payload is held, leased, delivered, or dropped
+//! with a reason; and the sink has the payloads of the results.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,17 +13,12 @@ use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::ledger::SimLedger;
 use crate::reference_model::{PayloadState, RunState};
 
-/// Follows every payload.
 #[derive(Debug, Default)]
 pub(super) struct PayloadSafetyChecker {
     results: BTreeMap<BatchKey, Arc<BatchResult>>,
 }
 
 impl Checker for PayloadSafetyChecker {
-    fn name(&self) -> &'static str {
-        "kept"
-    }
-
     fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
             Action::DropPayload { payload, reason } => may_drop(scene, *payload, *reason),
@@ -65,14 +60,14 @@ impl Checker for PayloadSafetyChecker {
             nothing_ignored(scene, report)?;
         }
         let twice = scene.sink.conflicts.first();
-        require!(twice.is_none(), "the sink got two results of {twice:?}");
+        require!(twice.is_none(), "the sink has two results of {twice:?}");
         Ok(())
     }
 
     fn ended(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
         for (id, kept) in &scene.book.payloads {
             let gone = matches!(kept.place, PayloadState::Delivered | PayloadState::Dropped(_));
-            require!(gone, "payload {id} is left: {kept:?}");
+            require!(gone, "payload {id} is left at the end: {kept:?}");
         }
         for (key, result) in &self.results {
             let (stored, delivered) = (scene.sink.count(*key), result.delivered);
@@ -104,9 +99,8 @@ impl PayloadSafetyChecker {
             }
             Response::Collected(CollectedResults { results, lease, .. }) => {
                 require!(lease.is_some() != results.is_empty(), "{lease:?} for {}", results.len());
-                let name = scene.book.requests.get(&request).and_then(|asked| asked.batch());
-                match name.and_then(|name| scene.book.latest.get(name)) {
-                    Some(batch) => may_leave(scene, *batch, results),
+                match scene.book.batch_of(request) {
+                    Some(batch) => may_leave(scene, batch, results),
                     None => Ok(()),
                 }
             }
@@ -121,7 +115,7 @@ impl PayloadSafetyChecker {
     }
 }
 
-/// Whoever is refused has changed nothing. Somebody else who is answered in the same step may have.
+/// A refused request changes nothing. Another response in the same step may have.
 fn nothing_cut(scene: &CheckContext<'_>, request: RequestId, batch: &BatchId) -> CheckVerdict {
     let key = scene.book.latest.get(batch).copied();
     let mut cut = None;
@@ -145,9 +139,9 @@ fn nothing_cut(scene: &CheckContext<'_>, request: RequestId, batch: &BatchId) ->
 fn may_drop(scene: &CheckContext<'_>, payload: Payload, reason: DropReason) -> CheckVerdict {
     let id = payload.id;
     let Some(kept) = scene.book.payloads.get(&id) else {
-        return Err(format!("payload {id} is dropped and never came"));
+        return Err(format!("payload {id} is dropped and was never received"));
     };
-    // A stop that has lasted long enough ends deliveries; what they carried is then uncertain.
+    // A stop that timed out ends deliveries; their payloads are then uncertain.
     let stopped = reason == DropReason::Stopped && matches!(kept.place, PayloadState::Leased(_));
     require!(kept.place == PayloadState::Held || stopped, "payload {id} is dropped: {kept:?}");
     require!(kept.bytes == payload.bytes, "payload {id} has {} bytes", kept.bytes);
@@ -159,7 +153,7 @@ fn may_drop(scene: &CheckContext<'_>, payload: Payload, reason: DropReason) -> C
     Ok(())
 }
 
-/// What came with a report that did not count, or was too large, is dropped at once.
+/// The payload of an ignored or too large report is dropped at once.
 fn nothing_ignored(scene: &CheckContext<'_>, report: &rollway_core::RunnerReport) -> CheckVerdict {
     use rollway_core::RunnerReport;
     let RunnerReport::RunFinished { outcome: Ok(RunOutput { payload: Some(payload), .. }), .. } =
@@ -182,7 +176,7 @@ fn may_leave(scene: &CheckContext<'_>, batch: BatchKey, results: &[TaskResult]) 
         for payload in &result.payloads {
             let id = payload.id;
             let Some(kept) = scene.book.payloads.get(&id) else {
-                return Err(format!("payload {id} leaves and never came"));
+                return Err(format!("payload {id} leaves and was never received"));
             };
             require!(kept.place == PayloadState::Held, "payload {id} leaves: {kept:?}");
             let (from, of, run) = kept.origin.unwrap_or((BatchKey(u64::MAX), task, 0));
@@ -195,7 +189,7 @@ fn may_leave(scene: &CheckContext<'_>, batch: BatchKey, results: &[TaskResult]) 
     Ok(())
 }
 
-/// A task yields what all its good runs yielded, or nothing: where groups are whole or not at all.
+/// A task yields the payloads of all its successful runs, or none if groups must be whole.
 fn group_is_right(scene: &CheckContext<'_>, key: BatchKey, result: &TaskResult) -> CheckVerdict {
     let Some(batch) = scene.book.batches.get(&key) else { return Ok(()) };
     let Some(task) = batch.tasks.get(result.task.0 as usize) else { return Ok(()) };
@@ -209,13 +203,14 @@ fn group_is_right(scene: &CheckContext<'_>, key: BatchKey, result: &TaskResult) 
     Ok(())
 }
 
-/// A delivery to the sink carries every payload that the batch holds.
+/// A delivery to the sink contains every payload that the batch holds.
 fn all_there(scene: &CheckContext<'_>, batch: BatchKey, results: &[TaskResult]) -> CheckVerdict {
     let carried = results.iter().map(|result| result.payloads.len()).sum::<usize>();
-    let held = scene.book.payloads.values().filter(|kept| {
-        let theirs = kept.origin.is_some_and(|(from, ..)| from == batch);
-        theirs && kept.accepted && kept.place == PayloadState::Held
-    });
+    let held = scene
+        .book
+        .payloads
+        .values()
+        .filter(|kept| kept.of(batch) && kept.accepted && kept.place == PayloadState::Held);
     let held = held.count();
     require!(carried == held, "{carried} of {held} payloads of {batch} are delivered");
     Ok(())
@@ -223,8 +218,7 @@ fn all_there(scene: &CheckContext<'_>, batch: BatchKey, results: &[TaskResult]) 
 
 fn nothing_left(scene: &CheckContext<'_>, batch: BatchKey) -> CheckVerdict {
     let left = scene.book.payloads.iter().find(|(_, kept)| {
-        let theirs = kept.origin.is_some_and(|(from, ..)| from == batch);
-        theirs && matches!(kept.place, PayloadState::Held | PayloadState::Leased(_))
+        kept.of(batch) && matches!(kept.place, PayloadState::Held | PayloadState::Leased(_))
     });
     require!(left.is_none(), "{batch} ends and leaves {left:?}");
     Ok(())
@@ -249,9 +243,8 @@ fn result_is_true(scene: &CheckContext<'_>, result: &BatchResult) -> CheckVerdic
             "{dropped} payloads of {key} were dropped as {reason}: {result:?}"
         );
     }
-    let payloads = batch.tasks.iter().flat_map(|task| &task.runs);
-    let good =
-        payloads.filter(|run| matches!(run.state, RunState::Succeeded { payload: Some(_), .. }));
+    let runs = batch.tasks.iter().flat_map(|task| &task.runs);
+    let good = runs.filter(|run| matches!(run.state, RunState::Succeeded { payload: Some(_), .. }));
     let good = good.count() as u64;
     let known = result.delivered + batch.dropped.total();
     require!(known == good, "{good} payloads of {key}, {known} accounted for: {result:?}");

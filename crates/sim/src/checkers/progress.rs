@@ -1,20 +1,15 @@
-//! No runner is idle while there is work for it, and once nothing goes wrong any more everything
-//! comes to an end. The second half is watched by the world, which knows the time it takes.
+//! No runner is idle while runs wait, and after the last fault everything ends. The world itself
+//! checks the second half, which needs the time that it takes.
 
 use super::dispatch_order::fresh_left;
 use super::limits::{crowded, room};
-use super::{CheckContext, CheckVerdict, Checker, PROGRESS, require};
+use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::reference_model::{Phase, Pool};
 
-/// Looks for idle hands.
 #[derive(Debug)]
 pub(super) struct Progress;
 
 impl Checker for Progress {
-    fn name(&self) -> &'static str {
-        PROGRESS
-    }
-
     fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
         if scene.book.pool != Pool::Running {
             return Ok(());

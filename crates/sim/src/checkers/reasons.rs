@@ -1,5 +1,4 @@
-//! Nothing is cancelled, dropped or stopped but for the reason that is given, and for none before
-//! its time.
+//! Every cancellation, drop and stop has a true reason, and none comes too early.
 
 use rollway_core::{
     Action, AttemptCancelReason, AttemptId, BatchKey, CancelReason, CollectOutcome, DropReason,
@@ -10,15 +9,10 @@ use rollway_core::{
 use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::reference_model::{AttemptState, Phase, Pool};
 
-/// Asks why.
 #[derive(Debug)]
 pub(super) struct Reasons;
 
 impl Checker for Reasons {
-    fn name(&self) -> &'static str {
-        "reasons"
-    }
-
     fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
             Action::CancelAttempt { attempt, reason, .. } => cancelled(scene, *attempt, *reason),
@@ -46,7 +40,7 @@ fn cancelled(scene: &CheckContext<'_>, id: AttemptId, reason: AttemptCancelReaso
     partial_is_kept(scene, id, reason)
 }
 
-/// Tells whether a batch may be cut for this reason.
+/// Returns whether a batch may be truncated for this reason.
 fn cut(scene: &CheckContext<'_>, key: BatchKey, reason: CancelReason) -> bool {
     let Some(batch) = scene.book.batches.get(&key) else { return false };
     let policy = &scene.book.config.failures;
@@ -67,17 +61,14 @@ fn cut(scene: &CheckContext<'_>, key: BatchKey, reason: CancelReason) -> bool {
             })
         }
         CancelReason::BatchFailed => {
-            let rules = rollway_core::FailureKind::ALL.iter().map(|kind| policy.rule(*kind));
-            rules.into_iter().any(|rule| rule.then == OnExhausted::FailBatch)
+            policy.rules.iter().any(|rule| rule.then == OnExhausted::FailBatch)
         }
-        // What waits is cancelled for lack of room, or by a stop; what runs may end.
-        CancelReason::NoRoom | CancelReason::Stopped => false,
-        // One run was, not the batch.
-        CancelReason::Requested => false,
+        // `NoRoom` and `Stopped` cancel waiting runs only, `Requested` a single run.
+        CancelReason::NoRoom | CancelReason::Stopped | CancelReason::Requested => false,
     }
 }
 
-/// Tells whether somebody has just had a run of the attempt cancelled.
+/// Returns whether the input is a request to cancel a run of the attempt.
 fn requested(scene: &CheckContext<'_>, id: AttemptId) -> bool {
     let Input::Requested { what: Request::CancelRun { batch, task, run }, .. } = scene.input else {
         return false;
@@ -87,7 +78,7 @@ fn requested(scene: &CheckContext<'_>, id: AttemptId) -> bool {
     run.is_some_and(|run| run.last == Some(id))
 }
 
-/// A task that was cut yields its good runs if whoever cut it wanted them, and only then.
+/// A truncated task yields its successful runs if the request wanted them, and only then.
 fn partial_is_kept(
     scene: &CheckContext<'_>,
     id: AttemptId,
@@ -108,7 +99,7 @@ fn partial_is_kept(
     let good = good.is_some_and(|task| task.runs.iter().any(|run| run.succeeded()));
     let this =
         |action: &Action| matches!(action, Action::CancelAttempt { attempt, .. } if *attempt == id);
-    // The first who is answered after the cut is the one who wanted it.
+    // The first response after the truncation is the one that wanted it.
     let after = scene.actions.iter().skip_while(|action| !this(action));
     for action in after {
         let (results, partial) = match action {
@@ -135,7 +126,7 @@ fn partial_is_kept(
         let there = results.iter().any(|result| result.task == task);
         require!(
             there == (good && partial),
-            "{key} {task} was cut with partial={partial}, good={good}, and there={there}"
+            "{key} {task} was truncated with partial={partial}, good={good}, and there={there}"
         );
         break;
     }
@@ -165,7 +156,7 @@ fn dropped(scene: &CheckContext<'_>, payload: Payload, reason: DropReason) -> Ch
     Ok(())
 }
 
-/// Tells whether somebody is answered who did not want what is unfinished.
+/// Returns whether an action answers a request that did not want unfinished tasks.
 fn cuts(scene: &CheckContext<'_>, action: &Action) -> bool {
     let keeps = scene.book.config.over_rollout.return_partial_tasks;
     let Action::Respond { request, .. } = action else {
@@ -180,15 +171,14 @@ fn cuts(scene: &CheckContext<'_>, action: &Action) -> bool {
     }
 }
 
-/// Tells whether somebody is answered who wanted everything cleared.
+/// Returns whether an action answers a request that cleared everything.
 fn clears(scene: &CheckContext<'_>, action: &Action) -> bool {
     let Action::Respond { request, answer: Response::Refused(_) } = action else { return false };
     let asked = scene.book.requests.get(request).map(|asked| &asked.what);
     matches!(asked, Some(Request::WaitAll { clear_timeout_tasks: true, .. }))
 }
 
-/// A runner is stopped when it is lost, not wanted, or has taken too long; time alone is a reason
-/// only when it is up.
+/// A runner is stopped when it is lost, surplus, or has exceeded a timeout.
 fn stopped(scene: &CheckContext<'_>, runner: RunnerId, life: Incarnation) -> CheckVerdict {
     let Some(slot) = scene.book.slots.get(&runner) else { return Ok(()) };
     let supervision = &scene.book.config.supervision;
@@ -210,7 +200,7 @@ fn stopped(scene: &CheckContext<'_>, runner: RunnerId, life: Incarnation) -> Che
                 Phase::Idle | Phase::Over => false,
             };
             let starting = slot.phase == Phase::Starting;
-            // Whoever has nothing to do may not be needed any more.
+            // An idle runner may be surplus.
             let idle = !matches!(slot.phase, Phase::Given(_));
             let scaled = idle && scene.book.config.scaling.is_some();
             late || scaled || (silent && !starting)

@@ -1,5 +1,5 @@
-//! Every request is answered exactly once, in its own kind, not after it was withdrawn, not later
-//! than it allows, and at once when what it waits for is given up.
+//! Every request gets exactly one response of its own type, in time, none after its withdrawal, and
+//! at once when its batch is aborted.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,11 @@ use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::ledger::SimLedger;
 use crate::reference_model::{AskedState, AttemptState, ModelRequest, ModelRun, Phase, RunState};
 
-/// Keeps an eye on the clock of everybody who waits.
 #[derive(Debug, Default)]
 pub(super) struct ResponsesChecker {
-    /// What was given up in this step: a batch, or everything.
+    /// Scope of the abort or stop in this step.
     given_up: Option<AbandonedRequest>,
-    /// Since when there has been enough for those who said what is.
+    /// Time since which the minimum of a waiting request is reached.
     enough_since: BTreeMap<RequestId, Time>,
 }
 
@@ -26,10 +25,6 @@ enum AbandonedRequest {
 }
 
 impl Checker for ResponsesChecker {
-    fn name(&self) -> &'static str {
-        "answers"
-    }
-
     fn input(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
         self.given_up = match scene.input {
             Input::Requested { request, what } if scene.believed && !refused(scene, *request) => {
@@ -81,13 +76,12 @@ impl Checker for ResponsesChecker {
         let next = scene.core.next_deadline().map_or(Time::MAX, |deadline| deadline.at);
         for (request, asked) in scene.book.waiting() {
             self.woken(scene, request, asked)?;
-            // Who waited when results went on their way hears what the sink says.
+            // Requests from before the delivery wait for the sink's answer.
             let patient = delivering(scene, asked).is_some_and(|since| asked.at <= since);
             if let Some(deadline) = asked.deadline().filter(|_| !patient) {
                 require!(
                     next <= deadline,
-                    "{request} must be answered by {deadline}, and nobody will look before {next}: \
-                     {:?}",
+                    "{request} must be answered by {deadline}, and the next deadline is {next}: {:?}",
                     asked.what
                 );
             }
@@ -117,8 +111,7 @@ impl Checker for ResponsesChecker {
 }
 
 impl ResponsesChecker {
-    /// Nobody waits for a batch that is complete, or longer than the grace time once there is
-    /// enough of it.
+    /// No request waits for a complete batch, or longer than the grace period after its minimum.
     fn woken(
         &mut self,
         scene: &CheckContext<'_>,
@@ -148,7 +141,7 @@ impl ResponsesChecker {
         let since = *self.enough_since.entry(request).or_insert(scene.now);
         let until = since.after(scene.book.config.over_rollout.wait_after_min);
         if matches!(asked.what, Request::Finalize { .. }) && too_few_good(scene, *key) {
-            // While tasks are open there may be more.
+            // Open tasks may add successful ones.
             return Ok(());
         }
         let next = scene.core.next_deadline().map_or(Time::MAX, |deadline| deadline.at);
@@ -157,16 +150,17 @@ impl ResponsesChecker {
     }
 }
 
-/// Whoever has a run cancelled hears that there was one if it was under way, and that there was
-/// none if it is known to have ended.
+/// A cancel of a run is confirmed if the run was in execution, and denied if it had ended.
 fn cancelled_or_not(
     scene: &CheckContext<'_>,
     request: RequestId,
     run: Option<&ModelRun>,
 ) -> CheckVerdict {
-    let told = scene.actions.iter().find_map(|action| match action {
-        Action::Respond { request: to, answer: Response::RunCancelled(told) } if *to == request => {
-            Some(*told)
+    let confirmed = scene.actions.iter().find_map(|action| match action {
+        Action::Respond { request: to, answer: Response::RunCancelled(confirmed) }
+            if *to == request =>
+        {
+            Some(*confirmed)
         }
         _ => None,
     });
@@ -174,16 +168,16 @@ fn cancelled_or_not(
     let current = attempt.is_some_and(|attempt| attempt.state == AttemptState::Current);
     let right = match run.map(|run| run.state) {
         None | Some(RunState::Succeeded { .. } | RunState::Failed(_) | RunState::Cancelled) => {
-            told != Some(true)
+            confirmed != Some(true)
         }
-        Some(RunState::Given) if current => told != Some(false),
+        Some(RunState::Given) if current => confirmed != Some(false),
         Some(RunState::Given | RunState::Fresh | RunState::Back) => true,
     };
-    require!(right, "{request} cancels a run, which is {run:?}, and hears {told:?}");
+    require!(right, "{request} cancels a run, which is {run:?}: {confirmed:?}");
     Ok(())
 }
 
-/// Tells whether an attempt or a delivery to the sink has not come to its end.
+/// Returns whether an attempt or a delivery to the sink is open.
 fn under_way(scene: &CheckContext<'_>) -> bool {
     let mut slots = scene.book.slots.values();
     let mut leases = scene.book.leases.values();
@@ -198,7 +192,7 @@ fn refused(scene: &CheckContext<'_>, request: RequestId) -> bool {
     })
 }
 
-/// Returns since when results of the batch are on their way to the sink: who waits for that, waits.
+/// Returns the begin of an open delivery of the request's batch to the sink.
 fn delivering(scene: &CheckContext<'_>, asked: &ModelRequest) -> Option<Time> {
     let key = scene.book.latest.get(asked.batch()?)?;
     let mut leases = scene.book.leases.values();
@@ -206,7 +200,7 @@ fn delivering(scene: &CheckContext<'_>, asked: &ModelRequest) -> Option<Time> {
     Some(lease.since)
 }
 
-/// Tells whether an answer is one that the request can have.
+/// Returns whether a request can have this response.
 fn fits(what: &Request, answer: &Response) -> bool {
     if let Response::Refused(refusal) = answer {
         return may_be_refused(what, refusal);

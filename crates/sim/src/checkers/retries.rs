@@ -1,20 +1,15 @@
-//! Only runs that did not succeed are tried again, as often as the policy says, on another runner
-//! where there is one; and what the machinery does wrong is not charged to the task.
+//! Only runs without success are retried, as often as the policy allows, on another runner if there
+//! is one; failures of the infrastructure are not charged to the task.
 
 use rollway_core::{Action, BatchKey, FailureKind, Response, RunnerId, Status, TaskId, TaskResult};
 
 use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::reference_model::{ModelRun, Phase, RunState};
 
-/// Counts what was tried.
 #[derive(Debug)]
 pub(super) struct Retries;
 
 impl Checker for Retries {
-    fn name(&self) -> &'static str {
-        "retries"
-    }
-
     fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
             Action::StartAttempt { runner, batch, task, runs, suspected_losses: kills, .. } => {
@@ -24,9 +19,9 @@ impl Checker for Retries {
                     let Some(record) = scene.book.run(*batch, *task, run.0) else { continue };
                     may_try(scene, record)
                         .map_err(|what| format!("{batch} {task} {run} {what}"))?;
-                    // A run that hangs or kills must not take others along again.
+                    // A run that hangs or kills its runner must not affect others again.
                     let alone = runs.count == 1 || record.state == RunState::Fresh;
-                    require!(alone, "{batch} {task} {run} is tried again together with others");
+                    require!(alone, "{batch} {task} {run} is retried together with others");
                     let here = last_runner(scene, record) == Some(*runner);
                     let elsewhere = other_idle(scene, *runner).filter(|_| here);
                     require!(
@@ -38,9 +33,8 @@ impl Checker for Retries {
             }
             Action::Deliver { batch, results, .. } => not_too_early(scene, *batch, results),
             Action::Respond { request, answer: Response::Collected(collected) } => {
-                let name = scene.book.requests.get(request).and_then(|asked| asked.batch());
-                match name.and_then(|name| scene.book.latest.get(name)) {
-                    Some(batch) => not_too_early(scene, *batch, &collected.results),
+                match scene.book.batch_of(*request) {
+                    Some(batch) => not_too_early(scene, batch, &collected.results),
                     None => Ok(()),
                 }
             }
@@ -59,19 +53,19 @@ fn may_try(scene: &CheckContext<'_>, run: &ModelRun) -> CheckVerdict {
     match run.state {
         RunState::Fresh => return Ok(()),
         RunState::Back => {}
-        state => return Err(format!("is tried again and was {state:?}")),
+        state => return Err(format!("is retried and was {state:?}")),
     }
     let policy = &scene.book.config.failures;
     if let Some(kind) = run.last_failure {
         let (failures, retries) = (run.failures_like(kind), policy.rule(kind).retries);
         require!(
             failures <= u64::from(retries),
-            "is tried again after {failures} failures like {kind}, of which it may have {retries}"
+            "is retried after {failures} failures like {kind}, of which {retries} are retried"
         );
     }
     require!(
         run.kills < policy.poison_limit.max(1),
-        "is tried again after its task has killed {} runners",
+        "is retried after its task has killed {} runners",
         run.kills
     );
     Ok(())
@@ -97,7 +91,7 @@ fn not_too_early(
     Ok(())
 }
 
-/// No run ends as failed while its policy would have it tried again.
+/// No run fails while its policy allows a retry.
 fn was_tried(
     scene: &CheckContext<'_>,
     batch: BatchKey,
@@ -114,9 +108,8 @@ fn was_tried(
             RunState::Back if run.last_failure == Some(kind) => {
                 run.failures_like(kind) > retries || poisoned
             }
-            RunState::Back => poisoned,
-            // A task that has cost enough runners is not given any more.
-            RunState::Fresh => poisoned,
+            // A poison task is not dispatched again.
+            RunState::Back | RunState::Fresh => poisoned,
             RunState::Failed(before) => before == kind,
             RunState::Given | RunState::Succeeded { .. } | RunState::Cancelled => false,
         };

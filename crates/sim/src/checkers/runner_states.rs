@@ -1,5 +1,5 @@
-//! A runner is in exactly one state, changes it only in legal ways, is idle only when it said so
-//! itself, and never has two attempts.
+//! A runner is in exactly one state, changes it only in legal ways, is idle only after its own
+//! report, and never has two attempts.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,12 @@ use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::ledger::SimLedger;
 use crate::reference_model::{AttemptState, Phase};
 
-/// Compares what the core says about runners with what they said and are.
 #[derive(Debug, Default)]
 pub(super) struct RunnerStatesChecker {
     seen: BTreeMap<RunnerId, (Incarnation, RunnerState)>,
 }
 
 impl Checker for RunnerStatesChecker {
-    fn name(&self) -> &'static str {
-        "place"
-    }
-
     fn crashed(&mut self, _: &SimLedger) {
         self.seen.clear();
     }
@@ -32,7 +27,7 @@ impl Checker for RunnerStatesChecker {
                     phase == Some(Phase::Idle),
                     "{runner} {life} gets {attempt} and is {phase:?}"
                 );
-                let process = scene.processes.get(*runner, *life);
+                let process = scene.processes.get((*runner, *life));
                 let work = process.and_then(|process| process.work.as_ref());
                 require!(work.is_none(), "{runner} {life} gets {attempt} and has {work:?}");
             }
@@ -68,7 +63,7 @@ impl Checker for RunnerStatesChecker {
     }
 
     fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
-        said_why(scene)?;
+        message_is_shown(scene)?;
         for view in scene.core.runners() {
             agrees(scene, &view)?;
             let now = (view.life, view.state);
@@ -86,8 +81,8 @@ impl Checker for RunnerStatesChecker {
     }
 }
 
-/// A runner that was lost or could not be started shows why.
-fn said_why(scene: &CheckContext<'_>) -> CheckVerdict {
+/// A lost runner, or one whose start failed, shows the reason.
+fn message_is_shown(scene: &CheckContext<'_>) -> CheckVerdict {
     let Input::Report { runner, life, report } = scene.input else { return Ok(()) };
     let (RunnerReport::Lost { message, .. } | RunnerReport::StartFailed { message }) = report
     else {
@@ -95,10 +90,9 @@ fn said_why(scene: &CheckContext<'_>) -> CheckVerdict {
     };
     let Some(view) = scene.core.runner(*runner).filter(|_| scene.believed) else { return Ok(()) };
     let shown = view.message.as_deref();
-    // Where the number of runners follows the work, another may have its place at once.
+    // With scaling, another runner may use the slot at once.
     let another = scene.book.config.scaling.is_some() && view.life != *life;
-    let right = shown.is_some_and(|shown| message.starts_with(shown));
-    let right = right || another;
+    let right = another || shown.is_some_and(|shown| message.starts_with(shown));
     require!(right, "{runner} was lost by {message:?} and shows {shown:?}");
     Ok(())
 }
@@ -121,7 +115,7 @@ fn agrees(scene: &CheckContext<'_>, view: &RunnerView) -> CheckVerdict {
         }
         _ => false,
     };
-    // Slots of runners that were let go may be used again, and begin anew.
+    // Slots of retired runners may be used again, and begin anew.
     let most = scene.book.config.supervision.start_failures_max;
     let counts = scene.book.fitted();
     let broken = slot.phase == Phase::Over && slot.start_failures >= most;
@@ -134,7 +128,7 @@ fn agrees(scene: &CheckContext<'_>, view: &RunnerView) -> CheckVerdict {
     );
     require!(
         right && slot.life == view.life,
-        "{} {} is said to be {:?}, and is {slot:?}",
+        "{} {} is shown as {:?}, and is {slot:?}",
         view.runner,
         view.life,
         view.state
@@ -142,12 +136,12 @@ fn agrees(scene: &CheckContext<'_>, view: &RunnerView) -> CheckVerdict {
     Ok(())
 }
 
-/// Tells whether one step can lead from one state to the other. A step may pass through several:
-/// an attempt ends, the next one begins and is cancelled; a runner is lost and started again.
+/// Returns whether one step can lead from one state to the other, possibly through several: an
+/// attempt ends, the next one begins and is cancelled; a runner is lost and started again.
 fn legal(from: (Incarnation, RunnerState), to: (Incarnation, RunnerState), scales: bool) -> bool {
     use RunnerState::{Broken, Busy, Cancelling, Idle, Starting, Stopped};
     if to.0 > from.0 {
-        // Where the number of runners follows the work, it may be let go in the same breath.
+        // With scaling, it may retire in the same step.
         return (to.1 == Starting || (scales && to.1 == Stopped)) && to.0.0 == from.0.0 + 1;
     }
     if to.0 < from.0 {
@@ -156,12 +150,11 @@ fn legal(from: (Incarnation, RunnerState), to: (Incarnation, RunnerState), scale
     match (from.1, to.1) {
         (Starting, Idle | Busy(_) | Cancelling(_) | Broken | Stopped)
         | (Idle, Busy(_) | Cancelling(_) | Stopped)
-        | (Busy(_), Idle | Stopped)
-        | (Cancelling(_), Idle | Stopped)
+        | (Busy(_) | Cancelling(_), Idle | Stopped)
         | (Broken, Stopped) => true,
-        (Busy(before) | Cancelling(before), Busy(after)) => after > before,
+        (Busy(before) | Cancelling(before), Busy(after))
+        | (Cancelling(before), Cancelling(after)) => after > before,
         (Busy(before), Cancelling(after)) => after >= before,
-        (Cancelling(before), Cancelling(after)) => after > before,
         _ => false,
     }
 }

@@ -1,5 +1,5 @@
 //! The number of runners follows the work: between its bounds, up at once, down slowly, and never
-//! so far that what was needed a moment ago is missing.
+//! below the recent demand.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,19 +12,14 @@ use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::ledger::SimLedger;
 use crate::reference_model::{Phase, Pool};
 
-/// Remembers who was busy, and how many were wanted.
 #[derive(Debug, Default)]
 pub(super) struct Scaling {
     wanted: Option<u32>,
-    /// How many runners were busy, from each of these moments on.
+    /// Number of busy runners, from each of these times on.
     busy: VecDeque<(Time, u32)>,
 }
 
 impl Checker for Scaling {
-    fn name(&self) -> &'static str {
-        "scaling"
-    }
-
     fn crashed(&mut self, _: &SimLedger) {
         *self = Self::default();
     }
@@ -45,8 +40,7 @@ impl Checker for Scaling {
         );
         let whole = wanted.is_multiple_of(together) || wanted == least || wanted == most;
         require!(whole, "{wanted} runners are no whole workers of {together}");
-        let given = |phase| matches!(phase, Phase::Given(_));
-        let busy = scene.book.slots.values().filter(|slot| given(slot.phase)).count() as u32;
+        let busy = scene.book.slots.values().filter(|slot| slot.phase.is_given()).count() as u32;
         self.note(scene.now, busy, bounds.idle_timeout);
         let waits = waiting(scene);
         let needed = u64::from(busy) + waits;
@@ -75,7 +69,7 @@ impl Checker for Scaling {
 }
 
 impl Scaling {
-    /// Notes how many are busy, and forgets what was so before the quiet time.
+    /// Records the number of busy runners for the idle timeout.
     fn note(&mut self, now: Time, busy: u32, quiet: Duration) {
         if self.busy.back().is_none_or(|(_, last)| *last != busy) {
             self.busy.push_back((now, busy));
@@ -86,7 +80,7 @@ impl Scaling {
     }
 }
 
-/// Returns how many more runners would certainly have something to do that nobody has.
+/// Returns how many more runners waiting runs could certainly use.
 fn waiting(scene: &CheckContext<'_>) -> u64 {
     let idle = scene.book.slots.values().any(|slot| slot.phase == Phase::Idle);
     if idle || crowded(scene) {

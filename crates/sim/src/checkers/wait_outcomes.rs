@@ -1,23 +1,17 @@
-//! Nobody is told that enough is there when it is not, that time is up before it is, or that a
-//! batch failed that did not.
+//! Every outcome of a wait is true: the minimum is reached, the time is up, or the batch failed.
 
 use rollway_core::{
-    Action, BatchKey, BatchPolicy, BatchResult, BatchState, BatchType, CollectOutcome,
-    CollectedResults, FailureKind, OnExhausted, Refusal, Request, Response,
+    Action, BatchKey, BatchResult, BatchState, BatchView, CollectOutcome, CollectedResults,
+    FailureKind, OnExhausted, Refusal, Request, Response,
 };
 
 use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::reference_model::{ModelBatch, ModelRequest, ModelRun};
 
-/// Measures answers by what was asked for.
 #[derive(Debug)]
 pub(super) struct WaitOutcomesChecker;
 
 impl Checker for WaitOutcomesChecker {
-    fn name(&self) -> &'static str {
-        "enough"
-    }
-
     fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         let Action::Respond { request, answer } = action else { return Ok(()) };
         let Some(asked) = scene.book.requests.get(request) else { return Ok(()) };
@@ -26,10 +20,7 @@ impl Checker for WaitOutcomesChecker {
             Response::Collected(collected) => taken(scene, asked, collected),
             Response::AllEnded => {
                 let open: u64 = scene.core.batches().map(|view| view.open_tasks).sum();
-                require!(
-                    open == 0,
-                    "{request} hears that all has ended, and {open} tasks are open"
-                );
+                require!(open == 0, "{request} is answered with {open} open tasks");
                 Ok(())
             }
             Response::Refused(refusal) => refused(scene, asked, refusal),
@@ -39,11 +30,11 @@ impl Checker for WaitOutcomesChecker {
     }
 }
 
-/// A batch is finalized if it is complete, or as much has finished as somebody said is enough.
+/// A batch is finalized if it is complete, or enough tasks have finished.
 fn closed(scene: &CheckContext<'_>, result: &BatchResult) -> CheckVerdict {
     let Some(batch) = scene.book.batches.get(&result.key) else { return Ok(()) };
     let (finished, expected) = (result.finished(), batch.tasks.len() as u64);
-    let policy = policy(scene, batch);
+    let policy = scene.book.config.policy(batch.kind);
     let quorum = policy.quorum_percent.is_some_and(|quorum| finished >= share(expected, quorum));
     let enough = batch.min_wait_num.is_some() && finished >= needed(batch);
     require!(
@@ -59,8 +50,8 @@ fn closed(scene: &CheckContext<'_>, result: &BatchResult) -> CheckVerdict {
     Ok(())
 }
 
-/// Tells whether too few tasks have a good run for the batch to be finalized as it is; perhaps more
-/// than there are, since what was cut is counted as well.
+/// Returns whether too few tasks have a successful run for finalizing the batch now; perhaps also if
+/// there are enough, since truncated tasks are counted as well.
 pub(super) fn too_few_good(scene: &CheckContext<'_>, key: BatchKey) -> bool {
     let (Some(batch), Some(view)) = (scene.book.batches.get(&key), scene.core.batch_by_key(key))
     else {
@@ -70,7 +61,7 @@ pub(super) fn too_few_good(scene: &CheckContext<'_>, key: BatchKey) -> bool {
     let ended = view.tasks.ok + view.tasks.partial;
     let good = batch.tasks.iter().filter(|task| task.runs.iter().any(ModelRun::succeeded)).count();
     let good = if partial && view.tasks.cancelled == 0 { good as u64 } else { ended };
-    good < share(batch.tasks.len() as u64, policy(scene, batch).success_min_percent)
+    good < share(batch.tasks.len() as u64, scene.book.config.policy(batch.kind).success_min_percent)
 }
 
 fn taken(
@@ -78,9 +69,8 @@ fn taken(
     asked: &ModelRequest,
     collected: &CollectedResults,
 ) -> CheckVerdict {
-    let Request::Collect { batch, min_num, .. } = &asked.what else { return Ok(()) };
-    let key = scene.book.latest.get(batch);
-    let view = key.and_then(|key| scene.core.batch_by_key(*key));
+    let Request::Collect { min_num, .. } = &asked.what else { return Ok(()) };
+    let view = view_of(scene, asked);
     match collected.outcome {
         CollectOutcome::Complete => {
             let open = view.map_or(0, |view| view.open_tasks);
@@ -104,11 +94,11 @@ fn refused(scene: &CheckContext<'_>, asked: &ModelRequest, refusal: &Refusal) ->
     match refusal {
         Refusal::TimedOut { state, finished, needed: said, expected, .. } => {
             not_early(scene, asked)?;
-            let Some(batch) = batch_of(scene, asked) else { return Ok(()) };
+            let Some(batch) = scene.book.latest_batch_of(asked) else { return Ok(()) };
             let tasks = batch.tasks.len() as u64;
             let right = *expected == tasks && *said == needed(batch);
             require!(right, "there are {tasks} tasks, {} needed", needed(batch));
-            let quorum = policy(scene, batch).quorum_percent;
+            let quorum = scene.book.config.policy(batch.kind).quorum_percent;
             let enough = finished >= said || quorum.is_some_and(|q| *finished >= share(tasks, q));
             require!(*state == BatchState::Finalizing || !enough, "{finished} were enough");
             Ok(())
@@ -119,10 +109,9 @@ fn refused(scene: &CheckContext<'_>, asked: &ModelRequest, refusal: &Refusal) ->
         }
         Refusal::TooFewSucceeded { succeeded, needed, .. } => {
             require!(succeeded < needed, "{succeeded} were enough");
-            let Some(batch) = batch_of(scene, asked) else { return Ok(()) };
-            // Tasks that somebody cut do not count, nor do unfinished ones that would be dropped.
-            let key = scene.book.latest.get(&batch.id);
-            let view = key.and_then(|key| scene.core.batch_by_key(*key));
+            let Some(batch) = scene.book.latest_batch_of(asked) else { return Ok(()) };
+            // Truncated tasks do not count, nor do unfinished ones that would be dropped.
+            let view = view_of(scene, asked);
             let partial = scene.book.config.over_rollout.return_partial_tasks;
             let whole = view.is_some_and(|view| view.tasks.cancelled == 0);
             let good = batch.tasks.iter().filter(|task| task.runs.iter().any(ModelRun::succeeded));
@@ -143,9 +132,7 @@ fn not_early(scene: &CheckContext<'_>, asked: &ModelRequest) -> CheckVerdict {
 }
 
 fn failed_by(scene: &CheckContext<'_>, asked: &ModelRequest, kind: FailureKind) -> CheckVerdict {
-    let key = asked.batch().and_then(|batch| scene.book.latest.get(batch));
-    let view = key.and_then(|key| scene.core.batch_by_key(*key));
-    let failed = view.is_none_or(|view| view.runs.failed[kind] > 0);
+    let failed = view_of(scene, asked).is_none_or(|view| view.runs.failed[kind] > 0);
     require!(failed && fails_batch(scene, kind), "no run failed the batch by {kind}");
     Ok(())
 }
@@ -154,15 +141,8 @@ fn fails_batch(scene: &CheckContext<'_>, kind: FailureKind) -> bool {
     scene.book.config.failures.rule(kind).then == OnExhausted::FailBatch
 }
 
-fn batch_of<'a>(scene: &'a CheckContext<'_>, asked: &ModelRequest) -> Option<&'a ModelBatch> {
-    scene.book.batches.get(scene.book.latest.get(asked.batch()?)?)
-}
-
-fn policy(scene: &CheckContext<'_>, batch: &ModelBatch) -> BatchPolicy {
-    match batch.kind {
-        BatchType::Train => scene.book.config.train,
-        BatchType::Eval => scene.book.config.eval,
-    }
+fn view_of(scene: &CheckContext<'_>, asked: &ModelRequest) -> Option<BatchView> {
+    scene.core.batch_by_key(*scene.book.latest.get(asked.batch()?)?)
 }
 
 fn needed(batch: &ModelBatch) -> u64 {
@@ -170,7 +150,7 @@ fn needed(batch: &ModelBatch) -> u64 {
     batch.min_wait_num.map_or(expected, |min| u64::from(min).min(expected))
 }
 
-/// Returns the smallest number that is at least this share of all.
+/// Returns `percent` of `all`, rounded up.
 fn share(all: u64, percent: u8) -> u64 {
     (all * u64::from(percent)).div_ceil(100)
 }

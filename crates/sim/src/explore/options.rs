@@ -1,5 +1,4 @@
-//! What a world of explorers is like, drawn from its seed: the pace, everybody's speed, and what
-//! goes wrong.
+//! Options of a world of explorers, drawn from its seed: plan, speeds and faults.
 
 use std::time::Duration;
 
@@ -7,53 +6,50 @@ use rollway_core::explore::{PlanConfig, PlanStyle};
 
 use crate::random::{FaultRate, SimRandom};
 
-/// Everything that is settled before a world begins.
+/// Options of a world.
 #[derive(Clone, Debug)]
 pub(crate) struct ExploreWorldOptions {
-    /// Whether nothing goes wrong.
+    /// Whether there are no faults.
     pub(crate) is_calm: bool,
-    /// How explorers proceed.
+    /// Configuration of the plans.
     pub(crate) pace: PlanConfig,
-    /// How long a step takes each explorer.
+    /// Duration of a step for each explorer.
     pub(crate) explorers: Vec<Duration>,
-    /// How many steps there are tasks for.
+    /// Number of steps with tasks.
     pub(crate) tasks: u64,
     pub(crate) trainer: TrainerOptions,
-    /// How long somebody who says nothing is believed to be there.
+    /// Heartbeat timeout.
     pub(crate) lease: Duration,
-    /// How long an explorer waits for weights.
+    /// Timeout of waits for weights.
     pub(crate) sync_timeout: Duration,
-    /// How long a message usually takes.
+    /// Typical delay of a message.
     pub(crate) latency: Duration,
-    /// How likely an explorer dies at something that happens to it.
+    /// Probability of a crash at each event.
     pub(crate) crash: FaultRate,
-    /// How likely it is stopped then.
+    /// Probability of a stop at each event.
     pub(crate) stop: FaultRate,
-    /// How often all explorers together die or are stopped at most.
+    /// Maximum number of crashes and stops of all explorers.
     pub(crate) crashes_max: u32,
-    /// How likely a step delivers less than it should.
+    /// Probability that a step delivers too few experiences.
     pub(crate) loss: FaultRate,
 }
 
-/// What the trainer is like.
 #[derive(Clone, Debug)]
 pub(crate) struct TrainerOptions {
-    /// How long a train step takes.
+    /// Duration of a train step.
     pub(crate) work: Duration,
-    /// When it comes; none: never.
+    /// Time of its start. `None`: never.
     pub(crate) comes: Option<Duration>,
-    /// How many train steps it makes at most.
     pub(crate) steps_max: u64,
-    /// When it dies, and after how long it comes again; none: never.
+    /// Time of its crash, and the delay of its restart. `None`: never.
     pub(crate) crash: Option<(Duration, Option<Duration>)>,
-    /// Whether it says so when it dies.
+    /// Whether it reports its crash.
     pub(crate) is_loud: bool,
-    /// Whether it says what it does.
+    /// Whether it reports its activity.
     pub(crate) tells: bool,
 }
 
 impl ExploreWorldOptions {
-    /// Draws the options of a seed.
     pub(crate) fn draw(dice: &mut SimRandom) -> Self {
         let is_calm = dice.percent(20);
         let pace = pace(dice);
@@ -66,7 +62,7 @@ impl ExploreWorldOptions {
             tasks: u64::MAX,
             trainer: trainer(dice, step, lease),
             lease,
-            // Enough for whatever a calm world does.
+            // Enough for every calm world.
             sync_timeout: millis(100_000_000),
             latency: dice.spread(millis(1), millis(50)),
             crash: FaultRate::NEVER,

@@ -1,4 +1,4 @@
-//! The people around the core: who asks for what, and what they make of the answers.
+//! Users of the core: their requests, and their reactions to responses.
 
 mod coordinator;
 mod operator;
@@ -16,47 +16,44 @@ use crate::faults::Fault;
 use crate::reference_model::{AttemptState, ModelBatch};
 use crate::world::{SimWorld, WorldEvent};
 
-/// Everybody who asks.
 #[derive(Debug, Default)]
 pub(crate) struct Users {
     list: Vec<User>,
-    /// Whose request it is; nobody's are those of the world itself.
+    /// User of each request. `None`: the world itself.
     asked: BTreeMap<RequestId, Option<usize>>,
-    /// Every name that was ever used.
+    /// Every id that was ever used.
     names: Vec<BatchId>,
-    /// Batches that cannot be finalized, as whoever closes the world has heard.
+    /// Batches that cannot be finalized, known to the world itself.
     pub(crate) hopeless: BTreeSet<BatchKey>,
-    /// What somebody asked for and has not heard about.
+    /// Requests of users without a response.
     unheard: BTreeMap<RequestId, (usize, Request)>,
-    /// Requests that were made before, of a coordinator that is no more.
+    /// Requests that were sent anew after a crash.
     anew: BTreeSet<RequestId>,
     next_request: u64,
     next_step: i64,
 }
 
-/// Somebody.
 #[derive(Debug)]
 pub(crate) struct User {
     role: Role,
-    /// How many more requests they make.
+    /// Remaining requests.
     left: u32,
     mine: Vec<Mine>,
 }
 
-/// What somebody does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// Submits and finalizes.
     Coordinator,
     /// Schedules and collects.
     Scheduler,
-    /// Asks for anything.
+    /// Sends requests about any batch.
     Meddler,
-    /// Stops, starts.
+    /// Stops, starts and waits.
     Operator,
 }
 
-/// A batch that somebody believes to have.
+/// A batch that a user expects to own.
 #[derive(Clone, Debug)]
 struct Mine {
     id: BatchId,
@@ -64,14 +61,13 @@ struct Mine {
     tries: u32,
 }
 
-/// What somebody does next.
 enum NextUserAction {
     Ask(Request),
     Think,
 }
 
 impl SimWorld {
-    /// Brings everybody in.
+    /// Creates all users.
     pub(crate) fn open_users(&mut self) {
         let shape = self.shape.clone();
         let roles = [
@@ -86,15 +82,15 @@ impl SimWorld {
                 let left = self.dice.small(1, shape.requests);
                 self.users.list.push(User { role, left, mine: Vec::new() });
                 let wait = self.dice.spread(Duration::from_millis(1), shape.think);
-                self.plan(wait, WorldEvent::Wake { user });
+                self.plan(wait, WorldEvent::Wake(user));
             }
         }
         if !self.dice.percent(10) {
-            self.ask(None, Request::Start);
+            self.ask_world(Request::Start);
         }
     }
 
-    /// Somebody does the next thing.
+    /// Lets a user act.
     pub(crate) fn wake_user(&mut self, user: usize) {
         if self.healed {
             return;
@@ -113,20 +109,23 @@ impl SimWorld {
             Role::Operator => self.operate(),
         };
         match next {
-            NextUserAction::Ask(what) => {
-                self.ask(Some(user), what);
-            }
+            NextUserAction::Ask(what) => self.ask(Some(user), what),
             NextUserAction::Think => self.think(user),
         }
     }
 
     fn think(&mut self, user: usize) {
         let wait = self.dice.heavy(self.shape.think);
-        self.plan(wait, WorldEvent::Wake { user });
+        self.plan(wait, WorldEvent::Wake(user));
     }
 
-    /// Makes a request.
-    pub(crate) fn ask(&mut self, user: Option<usize>, what: Request) -> RequestId {
+    /// Sends a request of the world itself.
+    pub(crate) fn ask_world(&mut self, what: Request) {
+        self.ask(None, what);
+    }
+
+    /// Sends a request.
+    pub(crate) fn ask(&mut self, user: Option<usize>, what: Request) {
         let request = RequestId(self.users.next_request);
         self.users.next_request += 1;
         self.users.asked.insert(request, user);
@@ -140,17 +139,16 @@ impl SimWorld {
         }
         if user.is_some() && self.strikes(Fault::Withdrawal) {
             let wait = self.dice.heavy(self.shape.run);
-            self.plan(wait, WorldEvent::Withdraw { request });
+            self.plan(wait, WorldEvent::Withdraw(request));
         }
         if self.strikes(Fault::AskedTwice) {
             let wait = self.dice.spread(self.shape.latency, self.shape.run);
-            self.plan(wait, WorldEvent::AskAgain { request });
+            self.plan(wait, WorldEvent::AskAgain(request));
         }
         self.step(Input::Requested { request, what });
-        request
     }
 
-    /// Whoever asked goes away; they come back with something else.
+    /// Withdraws a request; its user continues with another one.
     pub(crate) fn withdraw(&mut self, request: RequestId) {
         let open = self.book.open.contains_key(&request);
         self.step(Input::RequestAbandoned { request });
@@ -162,23 +160,23 @@ impl SimWorld {
         }
     }
 
-    /// Whoever has not heard from a coordinator that is no more will ask the next one.
+    /// Sends open requests anew to the restarted coordinator.
     pub(crate) fn users_begin_anew(&mut self) {
         for (user, what) in std::mem::take(&mut self.users.unheard).into_values() {
             let wait = self.dice.spread(self.shape.latency, self.shape.think);
-            self.plan(wait, WorldEvent::AskAnew { user, what });
+            self.plan(wait, WorldEvent::AskAnew(user, what));
         }
     }
 
     pub(crate) fn ask_anew(&mut self, user: usize, what: Request) {
         if !self.healed {
-            // Its number is known before it is answered, which may be at once.
+            // Its id is known before the response, which may come at once.
             self.users.anew.insert(RequestId(self.users.next_request));
             self.ask(Some(user), what);
         }
     }
 
-    /// A request is sent again while nobody has answered it.
+    /// Sends an open request again.
     pub(crate) fn ask_again(&mut self, request: RequestId) {
         if self.book.open.contains_key(&request)
             && let Some(asked) = self.book.requests.get(&request)
@@ -188,8 +186,8 @@ impl SimWorld {
         }
     }
 
-    /// Somebody is answered.
-    pub(crate) fn hear(&mut self, request: RequestId, answer: &Response) {
+    /// Handles a response.
+    pub(crate) fn on_response(&mut self, request: RequestId, answer: &Response) {
         self.users.unheard.remove(&request);
         let Some(asked) = self.book.requests.get(&request) else { return };
         let what = asked.what.clone();
@@ -207,7 +205,7 @@ impl SimWorld {
         self.think(user);
     }
 
-    /// Whoever closes the world remembers which batches cannot be finalized.
+    /// Remembers batches that cannot be finalized.
     fn take_note(&mut self, what: &Request, answer: &Response) {
         let Request::Finalize { batch, .. } = what else { return };
         let Response::Refused(refusal) = answer else { return };
@@ -222,7 +220,7 @@ impl SimWorld {
         }
     }
 
-    /// Tells whether everybody is done.
+    /// Returns whether no user has further requests.
     fn users_done(&self) -> bool {
         let heard = self.book.open.is_empty() && self.users.unheard.is_empty();
         heard && self.users.list.iter().all(|user| user.left == 0)
@@ -243,7 +241,7 @@ impl SimWorld {
         if self.dice.percent(75) { BatchType::Train } else { BatchType::Eval }
     }
 
-    /// Returns a name for a batch: usually the next one, sometimes one that was used before.
+    /// Returns an id for a batch: usually the next one, sometimes a used one.
     fn new_name(&mut self, kind: BatchType) -> BatchId {
         if self.dice.percent(10) && !self.users.names.is_empty() {
             return self.dice.pick(&self.users.names).clone();
@@ -260,8 +258,8 @@ impl SimWorld {
         }
     }
 
-    /// Returns how long somebody is willing to wait.
-    fn patience(&mut self) -> Option<Duration> {
+    /// Returns a timeout for a wait.
+    fn wait_timeout(&mut self) -> Option<Duration> {
         match self.dice.below(10) {
             0..5 => None,
             5 => Some(Duration::ZERO),
@@ -273,7 +271,7 @@ impl SimWorld {
         self.dice.percent(40).then(|| self.dice.small(0, most + 1))
     }
 
-    /// Cancels a run: usually one that somebody works on, otherwise any.
+    /// Cancels a run: usually one in execution, otherwise any.
     fn cancel_one(&mut self) -> Request {
         let book = &self.book;
         let under_way = book.attempts.values().filter_map(|attempt| {
@@ -295,7 +293,7 @@ impl SimWorld {
                 .collect();
         }
         if aims.is_empty() {
-            return Request::CancelRun { batch: "nobody".into(), task: TaskId(0), run: RunId(0) };
+            return Request::CancelRun { batch: "unknown".into(), task: TaskId(0), run: RunId(0) };
         }
         let (batch, task, runs) = self.dice.pick(&aims).clone();
         let run = if runs.is_empty() { 0 } else { *self.dice.pick(&runs) };

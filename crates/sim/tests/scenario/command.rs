@@ -1,4 +1,4 @@
-//! The commands of a scenario, read from words.
+//! Commands of a scenario, parsed from tokens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,25 +14,25 @@ use super::tokens::{BadScript, CommandTokens};
 use super::{config, labels};
 
 pub(super) enum ScenarioCommand {
-    /// Begin anew with a fresh core.
+    /// Restart with a new core.
     Config(Box<CoreConfig>),
-    /// A new core whose pool has been started and is ready.
+    /// A new core whose pool is started and ready.
     StartedPool(Box<CoreConfig>),
     Request(Option<RequestId>, Request),
     Withdraw(RequestId),
-    /// Every runner that is starting reports that it is ready.
+    /// Every starting runner reports that it is ready.
     PoolReady,
     Report(RunnerId, Option<Incarnation>, RunnerReport),
     Attempt(AttemptId, Option<(RunnerId, Option<Incarnation>)>, ReportAbout),
     Delivered(LeaseId, DeliveryOutcome),
-    /// The core is gone, and with it the last records; a new one is told the others.
+    /// The core is lost with the last records; a new one restores the others.
     Crash(usize),
     Recorded(LedgerRecord),
     Move(TimeMove),
     Show(ScenarioView),
 }
 
-/// What is reported about an attempt.
+/// Report about an attempt.
 pub(super) enum ReportAbout {
     Began,
     Ok(Vec<u32>, Yield),
@@ -42,14 +42,14 @@ pub(super) enum ReportAbout {
     Done(Yield),
 }
 
-/// What a run that succeeded brings.
+/// Output of a successful run.
 pub(super) struct Yield {
     pub(super) payload: Brings,
     pub(super) metrics: Metrics,
 }
 
 pub(super) enum Brings {
-    /// A payload with the next free name if its batch is for training, else nothing.
+    /// A payload with the next free id if its batch is for training, else none.
     Usual,
     Nothing,
     Payload {
@@ -58,15 +58,15 @@ pub(super) enum Brings {
     },
 }
 
-/// The size of a payload where the scenario does not care.
+/// Payload size where the scenario does not name one.
 pub(super) const USUAL_BYTES: u64 = 100;
 
-/// How time goes on.
+/// Change of the virtual time.
 pub(super) enum TimeMove {
-    /// To this instant, and what is due then happens.
+    /// To this time, including deadlines at it.
     At(Time),
     After(Duration),
-    /// To this instant, but what is due then has not happened yet.
+    /// To this time, excluding deadlines at it.
     Reach(Time),
 }
 
@@ -79,7 +79,7 @@ pub(super) enum ScenarioView {
     Timeout,
 }
 
-/// Reads one command; every word of it must mean something.
+/// Parses one command; every token must be used.
 pub(super) fn read(mut words: CommandTokens) -> Result<ScenarioCommand, BadScript> {
     let name = words.name().to_owned();
     let asker = match words.following("as")? {
@@ -102,7 +102,6 @@ pub(super) fn read(mut words: CommandTokens) -> Result<ScenarioCommand, BadScrip
 }
 
 fn request(name: &str, words: &mut CommandTokens) -> Result<Option<Request>, BadScript> {
-    let clear = |words: &mut CommandTokens| words.flag("clear");
     Ok(Some(match name {
         "start" => Request::Start,
         "stop" => Request::Stop { timeout: duration(words)? },
@@ -118,7 +117,7 @@ fn request(name: &str, words: &mut CommandTokens) -> Result<Option<Request>, Bad
         "collect" => Request::Collect {
             min_num: words.get("min")?,
             timeout: words.get("timeout")?,
-            clear_timeout_tasks: clear(words),
+            clear_timeout_tasks: words.flag("clear"),
             return_partial_tasks: words.flag("partial"),
             batch: words.batch()?,
         },
@@ -144,14 +143,15 @@ fn request(name: &str, words: &mut CommandTokens) -> Result<Option<Request>, Bad
             task: numbered(words, 't').map(TaskId)?,
             run: numbered(words, 'r').map(RunId)?,
         },
-        "wait-all" => {
-            Request::WaitAll { timeout: words.get("timeout")?, clear_timeout_tasks: clear(words) }
-        }
+        "wait-all" => Request::WaitAll {
+            timeout: words.get("timeout")?,
+            clear_timeout_tasks: words.flag("clear"),
+        },
         _ => return Ok(None),
     }))
 }
 
-/// Reads a letter with a number.
+/// Parses a letter with a number.
 fn numbered(words: &mut CommandTokens, letter: char) -> Result<u32, BadScript> {
     let word = words.next("a number")?;
     words.number(letter, &word)
@@ -170,7 +170,7 @@ fn duration(words: &mut CommandTokens) -> Result<Duration, BadScript> {
     words.read("duration", &word)
 }
 
-/// Reads `tasks=3 runs=2`, or `runs=2,1,4` for tasks that differ.
+/// Parses `tasks=3 runs=2`, or `runs=2,1,4` for tasks that differ.
 fn tasks(words: &mut CommandTokens) -> Result<Vec<TaskSpec>, BadScript> {
     let workflow = WorkflowId(words.get("workflow")?.unwrap_or(0));
     let count = words.get::<u32>("tasks")?;
@@ -188,9 +188,9 @@ fn tasks(words: &mut CommandTokens) -> Result<Vec<TaskSpec>, BadScript> {
     Ok(each.into_iter().map(task).collect())
 }
 
-type Reported = (RunnerId, Option<Incarnation>, RunnerReport);
+type ReportToken = (RunnerId, Option<Incarnation>, RunnerReport);
 
-fn report(name: &str, words: &mut CommandTokens) -> Result<Option<Reported>, BadScript> {
+fn report(name: &str, words: &mut CommandTokens) -> Result<Option<ReportToken>, BadScript> {
     let message = |words: &mut CommandTokens| words.quoted().unwrap_or_default().into();
     let report = match name {
         "ready" => {
@@ -211,7 +211,7 @@ fn report(name: &str, words: &mut CommandTokens) -> Result<Option<Reported>, Bad
     Ok(Some((runner, life, report)))
 }
 
-/// Reads `w0`, or `w0/l2` for a certain life.
+/// Parses `w0`, or `w0/l2` for a certain incarnation.
 fn runner(words: &CommandTokens, word: &str) -> Result<(RunnerId, Option<Incarnation>), BadScript> {
     let (slot, life) = match word.split_once('/') {
         Some((slot, life)) => {
@@ -257,7 +257,7 @@ fn failure_kind(words: &CommandTokens, word: &str) -> Result<FailureKind, BadScr
     kind.copied().ok_or_else(|| words.bad("no failure kind", word))
 }
 
-/// Reads `r0`, `r0-3` and so on; the first word that is none of them is left in `other`.
+/// Parses `r0`, `r0-3` and so on; the first other token is returned in `other`.
 fn runs(words: &mut CommandTokens, other: &mut Option<String>) -> Result<Vec<u32>, BadScript> {
     let mut runs = Vec::new();
     while let Some(word) = words.next_bare() {

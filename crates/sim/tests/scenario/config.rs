@@ -1,4 +1,4 @@
-//! The `config` command: a configuration in short words.
+//! The `config` command: a configuration in short form.
 
 use std::time::Duration;
 
@@ -6,16 +6,15 @@ use rollway_core::{CoreConfig, FailureKind, FailurePolicy, ScalingBounds};
 
 use super::tokens::{BadScript, CommandTokens};
 
-/// Returns the configuration of a scenario that asks for nothing: as by default, except that there
-/// are two runners and nobody watches for silence. Most scenarios let much time pass in one step
-/// and are not about heartbeats.
+/// Returns the default configuration of scenarios: two runners and no heartbeat timeout, because most
+/// scenarios advance time in large steps.
 pub(super) fn usual() -> CoreConfig {
     let mut config = CoreConfig { runners: 2, ..CoreConfig::default() };
     config.supervision.silence_timeout = None;
     config
 }
 
-/// Returns the usual configuration with what the words change.
+/// Returns the default configuration with the changes of the tokens.
 pub(super) fn read(words: &mut CommandTokens) -> Result<CoreConfig, BadScript> {
     let mut config = usual();
     let retries = words.get("retries")?.unwrap_or(2);
@@ -36,7 +35,7 @@ pub(super) fn read(words: &mut CommandTokens) -> Result<CoreConfig, BadScript> {
     Ok(config)
 }
 
-/// Reads the bounds between which the number of runners follows the work, if there are any.
+/// Parses the scaling bounds, if there are any.
 fn scaling(words: &mut CommandTokens) -> Result<Option<ScalingBounds>, BadScript> {
     let Some(min) = words.get("min_runners")? else { return Ok(None) };
     let max = words.get("max_runners")?.unwrap_or(min);

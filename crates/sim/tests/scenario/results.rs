@@ -1,4 +1,4 @@
-//! Statuses, results and tallies in words.
+//! Text of statuses, results and tallies.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn status(status: &Status) -> String {
     if metrics.iter().any(|metrics| !metrics.is_empty()) {
         words.push(format!("[{}]", metrics.join(", ")));
     }
-    // Most scenarios have no time to lose; zeros would only be in the way.
+    // Durations of zero are not shown.
     if attempt_seconds.iter().any(|took| *took > 0.0) {
         let took = attempt_seconds.iter().map(|took| seconds(Duration::from_secs_f64(*took)));
         words.push(format!("in {}", took.collect::<Vec<_>>().join("+")));
@@ -51,7 +51,7 @@ fn metrics_in_words(metrics: &Metrics) -> String {
     pairs.collect::<Vec<_>>().join(" ")
 }
 
-/// Returns `what a=1 b=2`, or nothing if there is none.
+/// Returns `what a=1 b=2`, or nothing without counts.
 pub(super) fn counted<'a>(
     what: &str,
     counts: impl Iterator<Item = (&'a str, u64)>,
@@ -88,7 +88,7 @@ pub(super) fn task_tally(open: u64, tasks: &TaskTally) -> String {
     counted(&all, counts.into_iter()).unwrap_or(all)
 }
 
-/// Appends the result of a batch: its numbers, then its statuses.
+/// Appends the result of a batch: its counts, then its statuses.
 pub(super) fn batch(result: &BatchResult, names: &ScenarioLabels, lines: &mut Vec<String>) {
     let BatchResult {
         batch: _,
@@ -123,7 +123,7 @@ pub(super) fn batch(result: &BatchResult, names: &ScenarioLabels, lines: &mut Ve
     }
 }
 
-/// Joins words with semicolons, on as many lines as keep the file readable.
+/// Joins phrases with semicolons, on lines of limited length.
 pub(super) fn wrapped(words: &[String]) -> Vec<String> {
     const COLUMNS_MAX: usize = 84;
     let mut lines: Vec<String> = Vec::new();

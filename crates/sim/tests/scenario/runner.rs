@@ -1,4 +1,4 @@
-//! One core in virtual time, and what a scenario needs to know around it.
+//! Execution of scenario commands on one core in virtual time.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ use super::tokens::{BadScript, CommandTokens};
 use super::{config, render, views};
 use rollway_sim::ledger::SimLedger;
 
-/// More wake-ups than any scenario needs in one move: beyond them the core is running in circles.
+/// Maximum deadlines in one move; more mean that the core makes no progress.
 const WAKES_MAX: u32 = 10_000;
 
 pub(super) struct ScenarioRunner {
@@ -27,19 +27,19 @@ pub(super) struct ScenarioRunner {
     attempts: BTreeMap<AttemptId, Sent>,
     last_request: u64,
     last_payload: u64,
-    /// The line of the command that is being played.
+    /// Line of the current command.
     line: usize,
-    /// Whether the core has panicked and cannot be used any more.
+    /// Whether the core has panicked.
     dead: bool,
     broken: Vec<(usize, String)>,
 }
 
-/// An attempt as it was sent out.
+/// A dispatched attempt.
 struct Sent {
     runner: RunnerId,
     life: Incarnation,
     batch: BatchKey,
-    /// Runs about which the scenario has said nothing.
+    /// Runs without a report in the scenario.
     left: Vec<RunId>,
 }
 
@@ -64,7 +64,7 @@ impl ScenarioRunner {
         }
     }
 
-    /// Plays commands and appends what came of them.
+    /// Executes commands, and returns the lines of their actions.
     pub(super) fn play(
         &mut self,
         commands: &[CommandTokens],
@@ -86,7 +86,7 @@ impl ScenarioRunner {
         Ok(())
     }
 
-    /// Takes out what the core did wrong so far, with the lines of the commands.
+    /// Returns the contradictions of the core so far, with the lines of the commands.
     pub(super) fn take_broken(&mut self) -> Vec<(usize, String)> {
         std::mem::take(&mut self.broken)
     }
@@ -128,7 +128,7 @@ impl ScenarioRunner {
         Ok(())
     }
 
-    /// Begins anew with another configuration.
+    /// Restarts with another configuration.
     fn configure(&mut self, config: CoreConfig) {
         let broken = self.take_broken();
         *self = Self::with(config);
@@ -141,7 +141,7 @@ impl ScenarioRunner {
         self.apply(Input::Requested { request, what }, given);
     }
 
-    /// Returns the current or last life of a runner; of an unknown one the first.
+    /// Returns the current or last incarnation of a runner; of an unknown one the first.
     fn life(&self, runner: RunnerId) -> Incarnation {
         self.core.runner(runner).map_or(Incarnation(1), |view| view.life)
     }
@@ -169,8 +169,8 @@ impl ScenarioRunner {
         self.apply(input, given);
     }
 
-    /// Reports something about an attempt, from the runner and life it was sent to unless the
-    /// scenario says otherwise.
+    /// Reports about an attempt, from its own runner and incarnation unless the scenario names
+    /// others.
     fn about(
         &mut self,
         words: &CommandTokens,
@@ -261,7 +261,7 @@ impl ScenarioRunner {
         self.report(runner, life, report, given);
     }
 
-    /// Begins anew with a core that is told what the ledger has, but for the last records.
+    /// Restarts with a core that restores the records of the ledger, except the last ones.
     fn crash(&mut self, lost: usize, given: &mut Vec<String>) {
         let (_, all) = self.ledger.reach();
         self.ledger.crash(all.saturating_sub(lost));
@@ -279,7 +279,7 @@ impl ScenarioRunner {
         self.names.note_batches(&self.core);
     }
 
-    /// Lets time go on, and stops wherever the core wants to be woken.
+    /// Advances the time, and stops at every deadline of the core.
     fn pass_time(
         &mut self,
         words: &CommandTokens,
@@ -302,8 +302,8 @@ impl ScenarioRunner {
             }
             wakes += 1;
             if wakes > WAKES_MAX {
-                let words = format!("it wants to be woken again and again: {deadline:?}");
-                self.broken.push((self.line, words));
+                let message = format!("its deadlines make no progress: {deadline:?}");
+                self.broken.push((self.line, message));
                 break;
             }
             self.now = self.now.max(deadline.at);
@@ -317,7 +317,7 @@ impl ScenarioRunner {
         Ok(())
     }
 
-    /// Applies one input, shows what came of it and has the core check itself.
+    /// Applies one input, appends the lines of its actions and lets the core check itself.
     fn apply(&mut self, input: Input, given: &mut Vec<String>) {
         if self.dead {
             return;
@@ -325,7 +325,7 @@ impl ScenarioRunner {
         self.names.note_input(&input);
         let before = self.core.counters().ignored_reports;
         let mut actions = Vec::new();
-        // A panic is shown at its line, and the files after this one are still played.
+        // A panic is reported at its line, and the other files are still executed.
         let applied = catch_unwind(AssertUnwindSafe(|| {
             self.core.apply(self.now, input, &mut actions);
         }));
@@ -346,14 +346,14 @@ impl ScenarioRunner {
             return;
         }
         let after = self.core.counters().ignored_reports;
-        for why in IgnoreReason::ALL {
-            if after[*why] > before[*why] {
-                given.push(format!("ignored: {why}"));
+        for reason in IgnoreReason::ALL {
+            if after[*reason] > before[*reason] {
+                given.push(format!("ignored: {reason}"));
             }
         }
-        if let Err(words) = self.core.check() {
-            given.push(format!("check failed: {words}"));
-            self.broken.push((self.line, words));
+        if let Err(message) = self.core.check() {
+            given.push(format!("check failed: {message}"));
+            self.broken.push((self.line, message));
         }
     }
 }

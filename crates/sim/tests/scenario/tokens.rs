@@ -1,4 +1,4 @@
-//! A command as words: names, `key=value` settings, bare flags and quoted texts.
+//! Tokens of a command: names, `key=value` settings, flags and quoted texts.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rollway_core::{BatchId, GroupPolicy, OnExhausted};
 
-/// A scenario that cannot be understood: where, what about it, and the word itself.
+/// A parse error: line, description and token.
 #[derive(Debug)]
 pub(super) struct BadScript {
     pub(super) line: usize,
@@ -32,8 +32,8 @@ struct Word {
     quoted: bool,
 }
 
-/// The words of one command. Each is taken out once, and [`end`](Self::end) refuses what is left,
-/// so that no word of a scenario is without effect.
+/// Tokens of one command. Each is removed when it is used, and [`end`](Self::end) rejects the rest, so
+/// that no token is without effect.
 #[derive(Clone)]
 pub(super) struct CommandTokens {
     pub(super) line: usize,
@@ -41,7 +41,7 @@ pub(super) struct CommandTokens {
     rest: Vec<Word>,
 }
 
-/// Splits a line into its commands, which are parted by semicolons.
+/// Splits a line into its commands, which are separated by semicolons.
 pub(super) fn split(line: usize, text: &str) -> Result<Vec<CommandTokens>, BadScript> {
     let mut commands: Vec<Vec<Word>> = vec![Vec::new()];
     let mut chars = text.chars().peekable();
@@ -53,7 +53,7 @@ pub(super) fn split(line: usize, text: &str) -> Result<Vec<CommandTokens>, BadSc
             ';' => commands.push(Vec::new()),
             '"' => {
                 let quoted: String = chars.by_ref().take_while(|c| *c != '"').collect();
-                // The closing quote was taken, or the line ended without one.
+                // The closing quote was consumed, or the line ended without one.
                 if text.matches('"').count() % 2 == 1 {
                     return Err(BadScript::new(line, "a quote without its end", &quoted));
                 }
@@ -76,7 +76,7 @@ pub(super) fn split(line: usize, text: &str) -> Result<Vec<CommandTokens>, BadSc
 }
 
 impl CommandTokens {
-    /// Returns the first word: what the command is.
+    /// Returns the first token: the command.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -85,7 +85,7 @@ impl CommandTokens {
         BadScript::new(self.line, what, word)
     }
 
-    /// Takes the next word; `what` it is to be is said if there is none.
+    /// Removes the next token; the error for a missing one names `what`.
     pub(super) fn next(&mut self, what: &str) -> Result<String, BadScript> {
         if self.rest.is_empty() {
             return Err(self.bad(format!("{what} is missing after"), &self.name));
@@ -93,13 +93,13 @@ impl CommandTokens {
         Ok(self.rest.remove(0).text)
     }
 
-    /// Takes the next word if it is not a quoted text.
+    /// Removes the next token if it is not quoted.
     pub(super) fn next_bare(&mut self) -> Option<String> {
         let bare = self.rest.first().is_some_and(|word| !word.quoted);
         bare.then(|| self.rest.remove(0).text)
     }
 
-    /// Takes the next word, which names a batch. A quoted number is a text.
+    /// Removes the next token, a batch id. A quoted number is a text.
     pub(super) fn batch(&mut self) -> Result<BatchId, BadScript> {
         if self.rest.is_empty() {
             return Err(self.bad("a batch is missing after", &self.name));
@@ -111,20 +111,20 @@ impl CommandTokens {
         })
     }
 
-    /// Takes out the text in quotes.
+    /// Removes the quoted text.
     pub(super) fn quoted(&mut self) -> Option<String> {
         let at = self.rest.iter().position(|word| word.quoted)?;
         Some(self.rest.remove(at).text)
     }
 
-    /// Takes out a word that stands alone, and tells whether it was there.
+    /// Removes a flag, and returns whether it was present.
     pub(super) fn flag(&mut self, name: &str) -> bool {
         let is = |word: &Word| !word.quoted && word.text == name;
         let at = self.rest.iter().position(is);
         at.map(|at| self.rest.remove(at)).is_some()
     }
 
-    /// Takes out a word together with the one that follows it.
+    /// Removes a token together with the following one, which is returned.
     pub(super) fn following(&mut self, name: &str) -> Result<Option<String>, BadScript> {
         let is = |word: &Word| !word.quoted && word.text == name;
         let Some(at) = self.rest.iter().position(is) else {
@@ -137,7 +137,7 @@ impl CommandTokens {
         Ok(Some(self.rest.remove(at).text))
     }
 
-    /// Takes out the value of a `key=value`.
+    /// Removes a `key=value` and returns the value.
     pub(super) fn value(&mut self, key: &str) -> Option<String> {
         let of = |word: &Word| -> Option<String> {
             let (name, value) = word.text.split_once('=').filter(|_| !word.quoted)?;
@@ -147,7 +147,7 @@ impl CommandTokens {
         of(&self.rest.remove(at))
     }
 
-    /// Takes out the value of a `key=value` as a value of some type.
+    /// Removes a `key=value` and parses the value.
     pub(super) fn get<T: TokenValue>(&mut self, key: &str) -> Result<Option<T>, BadScript> {
         let Some(word) = self.value(key) else {
             return Ok(None);
@@ -158,7 +158,7 @@ impl CommandTokens {
         }
     }
 
-    /// Sets what the `key=value` is about, if there is one.
+    /// Sets `place` to the value of a `key=value`, if present.
     pub(super) fn set<T: TokenValue>(&mut self, key: &str, place: &mut T) -> Result<(), BadScript> {
         if let Some(value) = self.get(key)? {
             *place = value;
@@ -166,26 +166,26 @@ impl CommandTokens {
         Ok(())
     }
 
-    /// Reads a word as a value of some type.
+    /// Parses a token.
     pub(super) fn read<T: TokenValue>(&self, what: &str, word: &str) -> Result<T, BadScript> {
         T::read(word).ok_or_else(|| self.bad(format!("no {what}"), word))
     }
 
-    /// Reads the number behind the letter of a name such as `w3`.
+    /// Parses the number behind the letter of a label such as `w3`.
     pub(super) fn number<T: FromStr>(&self, letter: char, word: &str) -> Result<T, BadScript> {
         let number = word.strip_prefix(letter).and_then(|rest| rest.parse().ok());
         number.ok_or_else(|| self.bad(format!("no name such as `{letter}0`"), word))
     }
 
-    /// Reads the number behind the letter, with the epoch before it if it is not the first: `a1.3`
-    /// is attempt 3 after the first crash.
+    /// Parses the number behind the letter, with an optional epoch: `a1.3` is attempt 3 after the
+    /// first crash.
     pub(super) fn numbered(&self, letter: char, word: &str, bits: u32) -> Result<u64, BadScript> {
         let Some((epoch, number)) = word.split_once('.') else { return self.number(letter, word) };
         let epoch: u64 = self.number(letter, epoch)?;
         Ok((epoch << bits) + self.read::<u64>("number", number)?)
     }
 
-    /// Refuses words that nobody took.
+    /// Rejects unused tokens.
     pub(super) fn end(self) -> Result<(), BadScript> {
         match self.rest.first() {
             None => Ok(()),
@@ -194,7 +194,7 @@ impl CommandTokens {
     }
 }
 
-/// What can be written as one word.
+/// A value that can be written as one token.
 pub(super) trait TokenValue: Sized {
     fn read(word: &str) -> Option<Self>;
 }

@@ -1,4 +1,4 @@
-//! What the `show` command tells: the core's getters in words.
+//! Text of the core's getters for the `show` command.
 
 use rollway_core::{BatchView, Core, Counters, DeadlineReason, RunnerState, RunnerView};
 
@@ -78,11 +78,11 @@ fn runner(names: &ScenarioLabels, view: &RunnerView) -> String {
     words.join(" ")
 }
 
-/// Appends the counters that are not zero, all but the number of inputs.
+/// Appends the counters that are not zero, without the number of inputs.
 fn counters(counters: &Counters, lines: &mut Vec<String>) {
     let Counters {
         runs,
-        // The sums of both are `runs`; `balanced` sees to it.
+        // `runs` is the sum of both.
         train: _,
         eval: _,
         inputs: _,

@@ -1,4 +1,4 @@
-//! Whatever is due is evaluated once, with one version of the weights, and its results are taken.
+//! Every due evaluation runs once, with one version of the weights, and its results are taken.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,16 +8,15 @@ use super::{ExploreChecker, ExploreContext, ExploreEvent};
 use crate::checkers::{CheckVerdict, require};
 use crate::explore::process::ProcessEnd;
 
-/// No evaluation lost, doubled or mixed.
 #[derive(Debug, Default)]
 pub(super) struct Evals {
-    /// Evaluations under way, with their versions.
+    /// Active evaluations, with their versions.
     under_way: BTreeMap<(usize, u64), u64>,
     over: BTreeSet<(usize, u64)>,
 }
 
 impl Evals {
-    /// Returns the evaluations that must have been made when an explorer is done.
+    /// Returns the evaluations that must exist when an explorer is done.
     fn due(scene: &ExploreContext<'_>, last: u64) -> BTreeSet<u64> {
         let pace = &scene.options.pace;
         let Some(interval) = pace.eval_interval else { return BTreeSet::new() };
@@ -41,7 +40,7 @@ impl Evals {
             let version = scene.explorer().version;
             let is_last = newest.is_some_and(|(_, of)| of == version);
             require!(is_last, "the last evaluation is {newest:?}, and the weights are {version}");
-            // The end came early, and the last step was evaluated before.
+            // The job ended early, and the last step was evaluated before.
             if newest.is_some_and(|(step, _)| step == last + 1) {
                 over.remove(&(last + 1));
             }
@@ -53,10 +52,6 @@ impl Evals {
 }
 
 impl ExploreChecker for Evals {
-    fn name(&self) -> &'static str {
-        "evals"
-    }
-
     fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
         let at = scene.at;
         let version = scene.explorer().version;

@@ -1,4 +1,4 @@
-//! Every step is begun, delivered and finalized exactly once, in order; none is lost.
+//! Every step is begun, delivered and finalized exactly once, in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,20 +8,15 @@ use super::{ExploreChecker, ExploreContext, ExploreEvent};
 use crate::checkers::{CheckVerdict, require};
 use crate::explore::process::ProcessEnd;
 
-/// Nothing twice, and nothing never.
 #[derive(Debug, Default)]
 pub(super) struct ExploreOnceChecker {
-    /// The last steps that were told to be begun and finalized.
+    /// Last begun and finalized steps.
     told: BTreeMap<usize, (u64, u64)>,
     submitted: BTreeSet<(usize, u64)>,
     delivered: BTreeSet<(usize, u64)>,
 }
 
 impl ExploreChecker for ExploreOnceChecker {
-    fn name(&self) -> &'static str {
-        "once"
-    }
-
     fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
         let at = scene.at;
         let (begun, finalized) = self.told.entry(at).or_default();

@@ -1,5 +1,4 @@
-//! Nothing is trained on that is staler than allowed, and nothing is begun that would be; unless
-//! the trainer cannot go on otherwise.
+//! Nothing staler than allowed is trained on or begun, unless the trainer cannot continue otherwise.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,24 +7,19 @@ use rollway_core::explore::{PlanAction, PlanInput, PlanStyle, SyncResult};
 use super::{ExploreChecker, ExploreContext, ExploreEvent};
 use crate::checkers::{CheckVerdict, require};
 
-/// No step too early for its weights.
 #[derive(Debug, Default)]
 pub(super) struct Stale {
-    /// Explorers that were told that the trainer waits for them.
+    /// Explorers whose trainer waits for them.
     wanted: BTreeSet<usize>,
-    /// Steps that were let in.
+    /// Steps that were begun.
     admitted: BTreeSet<(usize, u64)>,
-    /// The version that explorers were told last.
+    /// Last version of each explorer.
     versions: BTreeMap<usize, u64>,
-    /// Steps that were begun because of that, which the bound does not hold for.
+    /// Steps that began because the trainer waited; they may exceed the bound.
     forced: BTreeSet<(usize, u64)>,
 }
 
 impl ExploreChecker for Stale {
-    fn name(&self) -> &'static str {
-        "stale"
-    }
-
     fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
         let pace = &scene.options.pace;
         let Some(bound) = pace.max_staleness.filter(|_| pace.style == PlanStyle::FullyAsync) else {
@@ -52,7 +46,7 @@ impl ExploreChecker for Stale {
             }
             ExploreEvent::Ordered(PlanAction::BeginStep(step)) => {
                 if !self.admitted.insert((scene.at, step)) {
-                    // Again, after a crash.
+                    // Repeated after a crash.
                     return Ok(());
                 }
                 let explorers = scene.explorers.iter();
@@ -70,7 +64,7 @@ impl ExploreChecker for Stale {
                     self.forced.insert((scene.at, step));
                 }
             }
-            // Who is overtaken by others is trained on later than anybody could know.
+            // With several explorers the age depends on the others.
             ExploreEvent::Trains(samples) if scene.explorers.len() == 1 => {
                 let version = scene.trainer.version;
                 for sample in samples {

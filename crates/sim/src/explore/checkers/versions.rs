@@ -1,4 +1,4 @@
-//! Versions never go backwards: not in the servers, and not in what an explorer believes.
+//! Versions never decrease: not in the servers, and not in the progress of an explorer.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,12 @@ use rollway_core::explore::{PlanInput, SyncResult};
 use super::{ExploreChecker, ExploreContext, ExploreEvent};
 use crate::checkers::{CheckVerdict, require};
 
-/// No way back.
 #[derive(Debug, Default)]
 pub(super) struct Versions {
     told: BTreeMap<usize, u64>,
 }
 
 impl ExploreChecker for Versions {
-    fn name(&self) -> &'static str {
-        "versions"
-    }
-
     fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
         let told = self.told.entry(scene.at).or_default();
         let version = match seen {
@@ -30,12 +25,12 @@ impl ExploreChecker for Versions {
             }
             ExploreEvent::Settled => {
                 let kept = scene.explorer().kept.version;
-                require!(kept == *told, "version {told} came, and {kept} was kept");
+                require!(kept == *told, "version {told} was applied, and {kept} was saved");
                 return Ok(());
             }
             _ => return Ok(()),
         };
-        require!(version >= *told, "version {version} is told after {told}");
+        require!(version >= *told, "version {version} is applied after {told}");
         *told = version;
         Ok(())
     }

@@ -1,17 +1,12 @@
-//! Nobody waits at the board for longer than was agreed.
+//! No wait exceeds its timeout.
 
 use super::{ExploreChecker, ExploreContext, ExploreEvent};
 use crate::checkers::{CheckVerdict, require};
 
-/// No wait without an end.
 #[derive(Debug)]
 pub(super) struct Waits;
 
 impl ExploreChecker for Waits {
-    fn name(&self) -> &'static str {
-        "waits"
-    }
-
     fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
         let most = scene.options.sync_timeout;
         match *seen {

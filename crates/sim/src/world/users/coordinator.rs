@@ -1,11 +1,11 @@
-//! Users who submit batches and finalize them, in order and otherwise.
+//! Users that submit batches and finalize them, in order and otherwise.
 
 use rollway_core::{Refusal, Request, Response};
 
 use super::{Mine, NextUserAction, User};
 use crate::world::SimWorld;
 
-/// After how many failed tries somebody gives a batch up.
+/// Number of failed attempts to finalize before a user aborts a batch.
 const MAX_ATTEMPTS: u32 = 4;
 
 impl SimWorld {
@@ -27,16 +27,16 @@ impl SimWorld {
         if self.dice.percent(5) {
             return NextUserAction::Ask(self.cancel_one());
         }
-        let timeout = self.patience();
+        let timeout = self.wait_timeout();
         NextUserAction::Ask(Request::Finalize { batch: id, kind, timeout })
     }
 }
 
 impl User {
-    /// Draws the consequences of an answer.
+    /// Applies a response to the user's batches.
     pub(super) fn learn(&mut self, what: &Request, answer: &Response, anew: bool) {
         match (what, answer) {
-            // Whoever asks anew and hears that it is active has been heard before.
+            // Sent anew after a crash, "already active" confirms the first request.
             (
                 Request::Submit { batch, kind, .. },
                 Response::Submitted { .. } | Response::Refused(Refusal::AlreadyActive { .. }),

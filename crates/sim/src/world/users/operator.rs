@@ -1,4 +1,4 @@
-//! Users who look after the whole: they stop, start and wait for everything.
+//! Users that operate the whole core: they stop, start and wait for all tasks.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ impl SimWorld {
         }
         match self.dice.below(9) {
             0..4 => NextUserAction::Ask(Request::WaitAll {
-                timeout: self.patience(),
+                timeout: self.wait_timeout(),
                 clear_timeout_tasks: self.dice.percent(30),
             }),
             4 => {

@@ -1,4 +1,4 @@
-//! Users who schedule tasks and collect what becomes of them; and those who ask for anything.
+//! Users that schedule tasks and collect results; and users with requests about any batch.
 
 use rollway_core::{BatchId, CollectOutcome, CollectedResults, Request, Response, RunId, TaskId};
 
@@ -32,17 +32,17 @@ impl SimWorld {
         Request::Collect {
             batch,
             min_num: self.some_of(self.shape.tasks),
-            timeout: self.patience(),
+            timeout: self.wait_timeout(),
             clear_timeout_tasks: self.dice.percent(50),
             return_partial_tasks: self.dice.percent(50),
         }
     }
 
-    /// Asks for something one has no business with.
+    /// Sends a request about a batch of another user.
     pub(super) fn meddle(&mut self) -> NextUserAction {
         let unknown = self.users.names.is_empty() || self.dice.percent(15);
         let batch = if unknown {
-            BatchId::from(format!("{}/nobody", self.dice.below(100)).as_str())
+            BatchId::from(format!("{}/unknown", self.dice.below(100)).as_str())
         } else {
             self.dice.pick(&self.users.names).clone()
         };
@@ -50,7 +50,7 @@ impl SimWorld {
         NextUserAction::Ask(match self.dice.below(18) {
             16 => self.cancel_one(),
             17 => Request::CancelRun { batch, task: TaskId(self.dice.small(0, 3)), run: RunId(0) },
-            0..6 => Request::Finalize { batch, kind, timeout: self.patience() },
+            0..6 => Request::Finalize { batch, kind, timeout: self.wait_timeout() },
             6..8 => self.abort(batch),
             8..11 => self.collect(batch),
             11 => Request::Drain { batch },
@@ -66,7 +66,7 @@ impl SimWorld {
 }
 
 impl User {
-    /// Draws the consequences of an answer.
+    /// Applies a response to the user's batches.
     pub(super) fn sort_out(&mut self, what: &Request, answer: &Response) {
         match (what, answer) {
             (Request::Schedule { batch, kind, .. }, Response::Scheduled { batch: Some(_), .. }) => {
