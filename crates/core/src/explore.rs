@@ -28,12 +28,8 @@ pub enum PlanInput {
     Begun(u64),
     /// There are no more tasks. Result of [`PlanAction::BeginStep`], or unsolicited.
     Exhausted,
-    /// A step was finalized. Result of [`PlanAction::FinalizeStep`].
-    Finalized {
-        step: u64,
-        /// Number of experiences that the step delivered.
-        delivered: u64,
-    },
+    /// A step was finalized with so many experiences. Result of [`PlanAction::FinalizeStep`].
+    Finalized { step: u64, delivered: u64 },
     /// The evaluations of a step were submitted. Result of [`PlanAction::Evaluate`].
     EvalBegun(u64),
     /// The evaluations of a step were finished. Result of [`PlanAction::FinishEval`].
@@ -84,16 +80,12 @@ pub enum PlanAction {
     Evaluate(u64),
     /// Wait for the evaluations of a step.
     FinishEval(u64),
-    /// Sync weights after a step: wait for newer ones, with a deadline, and load them. With
-    /// [`PlanStyle::ExplorerDriven`] and [`PlanStyle::FullyAsync`] the explorer requests a
+    /// Sync weights after the last finalized step: wait for newer ones, with a deadline, and load
+    /// them. `at_least` is the version that the trainer is expected to reach; older ones do not end the
+    /// wait. With [`PlanStyle::ExplorerDriven`] and [`PlanStyle::FullyAsync`] the explorer requests a
     /// publication. With the latter it is emitted only if the next step would be too stale and
     /// nothing is in flight.
-    Sync {
-        /// Last finalized step.
-        step: u64,
-        /// Version that the trainer is expected to reach; older versions do not end the wait.
-        at_least: u64,
-    },
+    Sync { step: u64, at_least: u64 },
     /// Load the newest published weights, with [`PlanStyle::FullyAsync`]. No evaluation is active,
     /// and none begins until [`PlanInput::Loaded`].
     Load,

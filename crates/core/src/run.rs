@@ -13,7 +13,6 @@ pub struct Payload {
     pub bytes: u64,
 }
 
-/// Output of a run that succeeded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunOutput<P = Payload> {
     /// `None` in eval.
@@ -33,7 +32,6 @@ impl<P> RunOutput<P> {
     }
 }
 
-/// Failure of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunFailure {
     /// Decides about retries.
@@ -112,44 +110,24 @@ names!(
 /// Report about a runner, sent by the runner itself unless stated otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RunnerReport<P = Payload> {
-    /// The runner is idle. May be repeated at any time.
-    Ready {
-        /// The last attempt that the runner received. `None`: it has just started.
-        after: Option<AttemptId>,
-    },
+    /// The runner is idle. `after`: the last attempt that it received, `None` if it has just started.
+    /// May be repeated at any time.
+    Ready { after: Option<AttemptId> },
+    /// The runner is alive.
     Heartbeat,
     /// The start waits for an external condition: a machine with room, or a worker that connects
-    /// (from the backend). No timeout runs meanwhile.
-    Waits {
-        /// The condition. `None`: the wait is over, and the start timeout counts from now.
-        why: Option<Arc<str>>,
-    },
+    /// (from the backend). No timeout runs meanwhile. `None`: the wait is over.
+    Waits { why: Option<Arc<str>> },
     /// The start failed (from the backend).
-    StartFailed {
-        /// Human-readable error message.
-        message: Arc<str>,
-    },
-    /// The runner is lost (from the backend).
-    Lost {
-        /// Human-readable error message.
-        message: Arc<str>,
-        /// Whether its attempt may be the cause.
-        suspect: bool,
-    },
+    StartFailed { message: Arc<str> },
+    /// The runner is lost (from the backend). `suspect`: its attempt may be the cause.
+    Lost { message: Arc<str>, suspect: bool },
     /// The runner has begun an attempt.
-    AttemptBegan {
-        attempt: AttemptId,
-    },
+    AttemptBegan { attempt: AttemptId },
     /// A run of an attempt ended.
-    RunFinished {
-        attempt: AttemptId,
-        run: RunId,
-        outcome: RunOutcome<P>,
-    },
+    RunFinished { attempt: AttemptId, run: RunId, outcome: RunOutcome<P> },
     /// The attempt is over, also if it was cancelled, and the runner is idle.
-    AttemptEnded {
-        attempt: AttemptId,
-    },
+    AttemptEnded { attempt: AttemptId },
 }
 
 impl<P> RunnerReport<P> {

@@ -61,7 +61,6 @@ impl WeightWait {
     pub const LAST: u64 = u64::MAX;
 }
 
-/// Outcome of a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitOutcome {
     /// Weights of this version are published.
@@ -286,7 +285,6 @@ impl SyncCore {
         deadlines.chain(self.waits.values().map(|wait| wait.until)).min()
     }
 
-    /// Drains the outcomes of waits.
     pub fn outcomes(&mut self) -> Vec<(WaitId, WaitOutcome)> {
         std::mem::take(&mut self.over)
     }

@@ -95,7 +95,9 @@ fn outcome() -> impl Strategy<Value = RunOutcome> {
 /// An input; `back` counts attempts or leases from the latest one.
 #[derive(Clone, Debug)]
 enum ArbitraryInput {
+    /// Any other input.
     Input(Input),
+    /// A report that may be invalid.
     Reported {
         runner: u32,
         life_back: u32,
@@ -105,20 +107,11 @@ enum ArbitraryInput {
         outcome: RunOutcome,
     },
     /// The next valid report of a runner.
-    Truth {
-        runner: u32,
-        run: u32,
-        outcome: RunOutcome,
-    },
-    Delivered {
-        lease_back: u64,
-        delivery: DeliveryOutcome,
-    },
+    Truth { runner: u32, run: u32, outcome: RunOutcome },
+    /// The outcome of a recent delivery.
+    Delivered { lease_back: u64, delivery: DeliveryOutcome },
     /// A crash; the records, except the last `lost`, are restored into a new core, one of them twice.
-    Crash {
-        lost: usize,
-        twice: usize,
-    },
+    Crash { lost: usize, twice: usize },
 }
 
 /// A record of a batch that may exist or not.
@@ -255,7 +248,6 @@ impl Memory {
         }
     }
 
-    /// Gives the payload of a record a unique id.
     fn with_payload_id(&mut self, mut record: LedgerRecord) -> LedgerRecord {
         if let LedgerRecord::RunEnded {
             ending: RunEnd::Succeeded(RunOutput { payload: Some(payload), .. }),

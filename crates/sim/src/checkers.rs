@@ -47,11 +47,11 @@ pub struct CheckContext<'a> {
     pub input: &'a Input,
     pub actions: &'a [Action],
     /// Whether the core did not ignore the input.
-    pub believed: bool,
+    pub accepted: bool,
     /// The core after the step.
     pub core: &'a Core,
     /// The reference model, up to the event that is being checked.
-    pub book: &'a mut ReferenceModel,
+    pub model: &'a mut ReferenceModel,
     /// The runners as they really are, before the actions are performed.
     pub processes: &'a Processes,
     pub sink: &'a SimSink,
@@ -60,22 +60,22 @@ pub struct CheckContext<'a> {
 /// One guarantee.
 pub trait Checker: fmt::Debug {
     /// Checks the input, before the model has it.
-    fn input(&mut self, _scene: &CheckContext<'_>) -> CheckVerdict {
+    fn input(&mut self, _ctx: &CheckContext<'_>) -> CheckVerdict {
         Ok(())
     }
 
     /// Checks one action; the model has all earlier ones.
-    fn action(&mut self, _scene: &CheckContext<'_>, _action: &Action) -> CheckVerdict {
+    fn action(&mut self, _ctx: &CheckContext<'_>, _action: &Action) -> CheckVerdict {
         Ok(())
     }
 
     /// Checks the state after a step.
-    fn settled(&mut self, _scene: &CheckContext<'_>) -> CheckVerdict {
+    fn settled(&mut self, _ctx: &CheckContext<'_>) -> CheckVerdict {
         Ok(())
     }
 
     /// Checks a response or a delivery that the ledger has released.
-    fn released(&mut self, _scene: &CheckContext<'_>, _action: &Action) -> CheckVerdict {
+    fn released(&mut self, _ctx: &CheckContext<'_>, _action: &Action) -> CheckVerdict {
         Ok(())
     }
 
@@ -83,12 +83,12 @@ pub trait Checker: fmt::Debug {
     fn crashed(&mut self, _ledger: &SimLedger) {}
 
     /// Checks a core that was restored from the ledger.
-    fn restored(&mut self, _scene: &CheckContext<'_>) -> CheckVerdict {
+    fn restored(&mut self, _ctx: &CheckContext<'_>) -> CheckVerdict {
         Ok(())
     }
 
     /// Checks the final state.
-    fn ended(&mut self, _scene: &CheckContext<'_>) -> CheckVerdict {
+    fn ended(&mut self, _ctx: &CheckContext<'_>) -> CheckVerdict {
         Ok(())
     }
 }
@@ -168,30 +168,30 @@ impl Checkers {
     }
 
     /// Checks one step and updates the model.
-    pub fn observe(&mut self, scene: &mut CheckContext<'_>) -> Option<Violation> {
-        let found = self.each(scene, |checker, scene| checker.input(scene));
-        scene.book.input(scene.now, scene.input, scene.actions, scene.believed);
+    pub fn observe(&mut self, ctx: &mut CheckContext<'_>) -> Option<Violation> {
+        let found = self.each(ctx, |checker, ctx| checker.input(ctx));
+        ctx.model.input(ctx.now, ctx.input, ctx.actions, ctx.accepted);
         if found.is_some() {
             return found;
         }
-        for action in scene.actions {
-            let found = self.each(scene, |checker, scene| checker.action(scene, action));
-            scene.book.action(scene.now, action);
+        for action in ctx.actions {
+            let found = self.each(ctx, |checker, ctx| checker.action(ctx, action));
+            ctx.model.action(ctx.now, action);
             if found.is_some() {
                 return found;
             }
         }
-        let found = self.each(scene, |checker, scene| checker.settled(scene));
+        let found = self.each(ctx, |checker, ctx| checker.settled(ctx));
         if found.is_some() || !self.invariants {
             return found;
         }
-        let what = scene.core.check().err()?;
-        Some(Violation { checker: INVARIANTS, at: scene.now, what })
+        let what = ctx.core.check().err()?;
+        Some(Violation { checker: INVARIANTS, at: ctx.now, what })
     }
 
     /// Checks a response or a delivery that the ledger has released.
-    pub fn released(&mut self, scene: &mut CheckContext<'_>, action: &Action) -> Option<Violation> {
-        self.each(scene, |checker, scene| checker.released(scene, action))
+    pub fn released(&mut self, ctx: &mut CheckContext<'_>, action: &Action) -> Option<Violation> {
+        self.each(ctx, |checker, ctx| checker.released(ctx, action))
     }
 
     /// Informs the checkers of a crash.
@@ -202,13 +202,13 @@ impl Checkers {
     }
 
     /// Checks a core that was restored from the ledger.
-    pub fn restored(&mut self, scene: &mut CheckContext<'_>) -> Option<Violation> {
-        self.each(scene, |checker, scene| checker.restored(scene))
+    pub fn restored(&mut self, ctx: &mut CheckContext<'_>) -> Option<Violation> {
+        self.each(ctx, |checker, ctx| checker.restored(ctx))
     }
 
     /// Checks the final state.
-    pub fn ended(&mut self, scene: &mut CheckContext<'_>) -> Option<Violation> {
-        self.each(scene, |checker, scene| checker.ended(scene))
+    pub fn ended(&mut self, ctx: &mut CheckContext<'_>) -> Option<Violation> {
+        self.each(ctx, |checker, ctx| checker.ended(ctx))
     }
 
     /// Returns a violation for a world that does not end, if progress is checked.
@@ -219,12 +219,12 @@ impl Checkers {
 
     fn each(
         &mut self,
-        scene: &CheckContext<'_>,
+        ctx: &CheckContext<'_>,
         look: impl Fn(&mut dyn Checker, &CheckContext<'_>) -> CheckVerdict,
     ) -> Option<Violation> {
         for (name, checker) in &mut self.list {
-            if let Err(what) = look(checker.as_mut(), scene) {
-                return Some(Violation { checker: name, at: scene.now, what });
+            if let Err(what) = look(checker.as_mut(), ctx) {
+                return Some(Violation { checker: name, at: ctx.now, what });
             }
         }
         None

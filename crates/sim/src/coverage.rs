@@ -136,7 +136,6 @@ impl Coverage {
         self.runners.clear();
     }
 
-    /// Adds the counters of the core.
     pub fn counters(&mut self, core: &Core) {
         let counters = core.counters();
         for why in IgnoreReason::ALL {

@@ -43,9 +43,9 @@ pub fn run(
     checkers: ExploreCheckers,
     mutant: Option<&ExploreMutant>,
 ) -> WorldResult {
-    let mut dice = SimRandom::new(seed);
-    let options = ExploreWorldOptions::draw(&mut dice);
-    ExploreWorld::new(options, dice, mutant, checkers, SimTrace::new(trace)).run()
+    let mut rng = SimRandom::new(seed);
+    let options = ExploreWorldOptions::draw(&mut rng);
+    ExploreWorld::new(options, rng, mutant, checkers, SimTrace::new(trace)).run()
 }
 
 /// Runs the world of a seed to its end with all checkers.

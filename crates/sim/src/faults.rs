@@ -78,7 +78,6 @@ faults! {
     SinkSlow = "sink_slow",
     /// The sink stores and never answers.
     SinkSilent = "sink_silent",
-    /// The sink answers twice.
     SinkTwice = "sink_twice",
     /// A collector is gone when the results arrive.
     CollectorGone = "collector_gone",
@@ -96,7 +95,6 @@ faults! {
     CoordinatorCrash = "coordinator_crash",
     /// A record takes long to become durable.
     LedgerSlow = "ledger_slow",
-    /// A record is restored twice.
     RecordedTwice = "recorded_twice",
 }
 
@@ -109,13 +107,13 @@ pub struct FaultPlan {
 
 impl FaultPlan {
     /// Draws rates: about half of the classes are off, the others rare or frequent.
-    pub fn draw(dice: &mut SimRandom) -> Self {
+    pub fn draw(rng: &mut SimRandom) -> Self {
         // Some worlds are calm, so that healthy runs are checked as well.
-        let on = *dice.pick(&[0, 15, 30, 50, 70]);
+        let on = *rng.pick(&[0, 15, 30, 50, 70]);
         let mut rates = vec![FaultRate::NEVER; Fault::ALL.len()];
         for rate in &mut rates {
-            if dice.percent(on) {
-                *rate = FaultRate(dice.small(20, 200) * dice.small(1, 12));
+            if rng.percent(on) {
+                *rate = FaultRate(rng.small(20, 200) * rng.small(1, 12));
             }
         }
         let mut faults = Self { rates, struck: vec![0; Fault::ALL.len()] };
@@ -156,9 +154,9 @@ impl FaultPlan {
     }
 
     /// Draws whether a fault occurs now.
-    pub fn strikes(&mut self, fault: Fault, dice: &mut SimRandom) -> bool {
+    pub fn strikes(&mut self, fault: Fault, rng: &mut SimRandom) -> bool {
         let rate = self.rates[fault as usize];
-        let strikes = rate > FaultRate::NEVER && dice.chance(rate);
+        let strikes = rate > FaultRate::NEVER && rng.chance(rate);
         self.struck[fault as usize] += u64::from(strikes);
         strikes
     }

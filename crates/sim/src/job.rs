@@ -70,7 +70,6 @@ pub struct JobReport {
 
 enum JobWorldEvent {
     Input(Input),
-    /// A runner begins the next run of its attempt.
     NextRun(RunnerKey, AttemptId),
 }
 
@@ -85,7 +84,7 @@ struct JobWork {
 struct JobWorld<'a, F> {
     job: &'a SimulatedJob,
     core: Core,
-    dice: SimRandom,
+    rng: SimRandom,
     now: Time,
     events: EventQueue<JobWorldEvent>,
     working: BTreeMap<RunnerId, JobWork>,
@@ -111,7 +110,7 @@ pub fn run_job(
     let mut world = JobWorld {
         job,
         core: Core::new(config),
-        dice: SimRandom::new(job.seed),
+        rng: SimRandom::new(job.seed),
         now: Time::ZERO,
         events: EventQueue::default(),
         working: BTreeMap::new(),
@@ -253,17 +252,17 @@ impl<F: FnMut(SimStepReport)> JobWorld<'_, F> {
             return self.report(Duration::ZERO, at, RunnerReport::AttemptEnded { attempt });
         };
         let faults = self.job.faults;
-        let took = self.dice.heavy(self.job.run_time);
-        if self.dice.chance(faults.hang) {
+        let took = self.rng.heavy(self.job.run_time);
+        if self.rng.chance(faults.hang) {
             return;
         }
-        if self.dice.chance(faults.crash) {
+        if self.rng.chance(faults.crash) {
             let lost = RunnerReport::Lost { message: "killed".into(), suspect: true };
             return self.report(took, at, lost);
         }
-        let outcome = if self.dice.chance(faults.raise) {
+        let outcome = if self.rng.chance(faults.raise) {
             Err(RunFailure { kind: FailureKind::Workflow, message: "ValueError".into() })
-        } else if self.dice.chance(faults.model_unavailable) {
+        } else if self.rng.chance(faults.model_unavailable) {
             let message = "connection refused".into();
             Err(RunFailure { kind: FailureKind::ModelUnavailable, message })
         } else {

@@ -75,10 +75,10 @@ pub fn run(
     checkers: Checkers,
     mutant: Option<&Mutant>,
 ) -> WorldResult {
-    let mut dice = SimRandom::new(seed);
-    let options = WorldOptions::draw(&mut dice);
+    let mut rng = SimRandom::new(seed);
+    let options = WorldOptions::draw(&mut rng);
     let subject = CoreSubject::new(options.config.clone(), mutant);
-    SimWorld::new(options, dice, subject, checkers, SimTrace::new(trace)).run()
+    SimWorld::new(options, rng, subject, checkers, SimTrace::new(trace)).run()
 }
 
 /// Runs a world twice and compares the traces.

@@ -106,7 +106,6 @@ fn run_all(stage: WorldKind, seeds: Range<u64>, jobs: usize) -> Campaign {
     campaign
 }
 
-/// Returns the flag for a kind of world.
 const fn flag(stage: WorldKind) -> &'static str {
     match stage {
         WorldKind::Core => "",

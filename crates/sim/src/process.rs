@@ -9,7 +9,6 @@ use rollway_core::{AttemptId, BatchKey, Incarnation, RunnerId, RunnerReport, Tas
 #[derive(Debug, Default)]
 pub struct Processes(BTreeMap<RunnerKey, SimProcess>);
 
-/// One incarnation of one runner.
 pub type RunnerKey = (RunnerId, Incarnation);
 
 /// One incarnation of a runner.
@@ -90,7 +89,6 @@ impl Processes {
         self.0.iter().map(|(at, process)| (*at, process))
     }
 
-    /// Iterates over the processes that are up.
     pub fn up(&self) -> impl Iterator<Item = (RunnerKey, &SimProcess)> {
         self.iter().filter(|(_, process)| process.state == ProcessState::Alive)
     }

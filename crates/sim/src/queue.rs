@@ -23,7 +23,6 @@ impl<E> EventQueue<E> {
         self.heap.push(Reverse(QueueEntry { at, serial: self.planned, event }));
     }
 
-    /// Returns the time of the next event.
     pub fn next_at(&self) -> Option<Time> {
         self.heap.peek().map(|Reverse(entry)| entry.at)
     }

@@ -92,17 +92,17 @@ mod tests {
 
     #[test]
     fn a_seed_gives_the_same_draws_everywhere() {
-        let mut dice = SimRandom::new(7);
-        let drawn: Vec<u64> = (0..6).map(|_| dice.below(1000)).collect();
+        let mut rng = SimRandom::new(7);
+        let drawn: Vec<u64> = (0..6).map(|_| rng.below(1000)).collect();
         assert_eq!(drawn, [157, 167, 704, 726, 601, 359]);
     }
 
     #[test]
     fn spread_stays_within_its_bounds() {
-        let mut dice = SimRandom::new(1);
+        let mut rng = SimRandom::new(1);
         let (low, high) = (Duration::from_millis(3), Duration::from_secs(100));
         for _ in 0..1000 {
-            let drawn = dice.spread(low, high);
+            let drawn = rng.spread(low, high);
             assert!(drawn >= low && drawn <= high, "{drawn:?}");
         }
     }

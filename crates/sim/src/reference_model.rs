@@ -18,7 +18,7 @@ use rollway_core::{
     RequestId, RunnerId, Supervision, TaskId, TaskSpec, Time, WorkflowId,
 };
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ReferenceModel {
     pub config: CoreConfig,
     /// Every request.
@@ -29,7 +29,6 @@ pub struct ReferenceModel {
     pub batches: BTreeMap<BatchKey, ModelBatch>,
     /// The batches that are not closed.
     pub active: BTreeMap<BatchId, BatchKey>,
-    /// Latest batch of every id.
     pub latest: BTreeMap<BatchId, BatchKey>,
     /// Every attempt.
     pub attempts: BTreeMap<AttemptId, ModelAttempt>,
@@ -59,8 +58,9 @@ pub struct ReferenceModel {
 }
 
 /// Last request to the pool of runners.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pool {
+    #[default]
     New,
     Running,
     Stopped,
@@ -98,7 +98,7 @@ impl ModelRequest {
     }
 
     /// Returns the timeout of a wait; without one it lasts while anything makes progress.
-    pub fn time_up(&self, book: &ReferenceModel) -> Time {
+    pub fn time_up(&self, model: &ReferenceModel) -> Time {
         let (timeout, moves) = match &self.what {
             Request::Finalize { timeout, .. } | Request::Collect { timeout, .. } => {
                 (*timeout, timeout.is_none())
@@ -106,8 +106,8 @@ impl ModelRequest {
             Request::WaitAll { timeout, .. } => (*timeout, false),
             _ => return Time::MAX,
         };
-        let since = if moves { self.at.max(book.last_progress) } else { self.at };
-        since.after(timeout.unwrap_or(book.config.default_timeout))
+        let since = if moves { self.at.max(model.last_progress) } else { self.at };
+        since.after(timeout.unwrap_or(model.config.default_timeout))
     }
 
     pub fn batch(&self) -> Option<&BatchId> {
@@ -163,7 +163,6 @@ pub struct ModelRun {
     /// Number of its attempts.
     pub tries: u32,
     pub failures: ByFailureKind,
-    /// Its last attempt.
     pub last: Option<AttemptId>,
     pub last_failure: Option<FailureKind>,
     /// Number of runners that its task had killed when it was lost with one; zero if it last failed
@@ -337,28 +336,7 @@ impl ReferenceModel {
     pub fn new(config: CoreConfig) -> Self {
         // A scaled pool may reuse slots at any time.
         let refitted = config.scaling.is_some();
-        Self {
-            config,
-            requests: BTreeMap::new(),
-            open: BTreeMap::new(),
-            batches: BTreeMap::new(),
-            active: BTreeMap::new(),
-            latest: BTreeMap::new(),
-            attempts: BTreeMap::new(),
-            slots: BTreeMap::new(),
-            payloads: BTreeMap::new(),
-            leases: BTreeMap::new(),
-            held_bytes: 0,
-            held: 0,
-            submitted: 0,
-            succeeded: 0,
-            requested: 0,
-            last_progress: Time::ZERO,
-            train_batches: 0,
-            durations: BTreeMap::new(),
-            pool: Pool::New,
-            refitted,
-        }
+        Self { config, refitted, ..Self::default() }
     }
 
     /// Returns the incarnation whose reports count.
@@ -410,24 +388,20 @@ impl ReferenceModel {
         self.open.keys().filter_map(|id| Some((*id, self.requests.get(id)?)))
     }
 
-    /// Returns the label metric of a run of an attempt.
     pub fn label(attempt: AttemptId, run: u32) -> f64 {
         (attempt.0 * 1024 + u64::from(run)) as f64
     }
 }
 
 impl ReferenceModel {
-    /// Returns the latest batch of an id.
     pub fn latest_batch(&self, id: &BatchId) -> Option<&ModelBatch> {
         self.batches.get(self.latest.get(id)?)
     }
 
-    /// Returns the latest batch of the id that a request names.
     pub fn latest_batch_of(&self, asked: &ModelRequest) -> Option<&ModelBatch> {
         self.latest_batch(asked.batch()?)
     }
 
-    /// Returns the key of the latest batch of the id that a request names.
     pub fn batch_of(&self, request: RequestId) -> Option<BatchKey> {
         self.latest.get(self.requests.get(&request)?.batch()?).copied()
     }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use rollway_core::{BatchKey, PayloadId, TaskId};
 
-/// Batch, task and run.
 pub type Origin = (BatchKey, TaskId, u32);
 
 #[derive(Debug, Default)]

@@ -38,20 +38,19 @@ const MAX_INPUTS: u64 = 60_000;
 #[derive(Debug)]
 pub struct SimWorld {
     pub(crate) now: Time,
-    pub(crate) dice: SimRandom,
+    pub(crate) rng: SimRandom,
     pub(crate) faults: FaultPlan,
     pub(crate) shape: WorldShape,
     pub(crate) queue: EventQueue<WorldEvent>,
     pub(crate) subject: CoreSubject,
-    pub(crate) book: ReferenceModel,
+    pub(crate) model: ReferenceModel,
     pub(crate) processes: Processes,
     pub(crate) sink: SimSink,
     pub(crate) ledger: SimLedger,
     pub(crate) users: Users,
     /// Whether faults are disabled.
     pub(crate) healed: bool,
-    /// Behaviour of the tasks that were begun.
-    pub(crate) characters: BTreeMap<(BatchKey, TaskId), TaskBehaviour>,
+    pub(crate) behaviours: BTreeMap<(BatchKey, TaskId), TaskBehaviour>,
     checkers: Checkers,
     trace: SimTrace,
     coverage: Coverage,
@@ -83,7 +82,6 @@ pub(crate) enum WorldEvent {
     Reconnect(RunnerKey),
     RunDone(RunnerKey, AttemptId, u32),
     AttemptDone(RunnerKey, AttemptId),
-    /// The sink stores payloads with their origins.
     Store(Vec<(Origin, PayloadId)>),
     /// A write of the ledger is durable.
     Written,
@@ -136,7 +134,7 @@ pub struct WorldResult {
 impl SimWorld {
     pub fn new(
         options: WorldOptions,
-        dice: SimRandom,
+        rng: SimRandom,
         subject: CoreSubject,
         checkers: Checkers,
         trace: SimTrace,
@@ -144,18 +142,18 @@ impl SimWorld {
         let WorldOptions { config, faults, shape } = options;
         Self {
             now: Time::ZERO,
-            dice,
+            rng,
             faults,
             shape,
             queue: EventQueue::default(),
             subject,
-            book: ReferenceModel::new(config),
+            model: ReferenceModel::new(config),
             processes: Processes::default(),
             sink: SimSink::default(),
             ledger: SimLedger::default(),
             users: Users::default(),
             healed: false,
-            characters: BTreeMap::new(),
+            behaviours: BTreeMap::new(),
             checkers,
             trace,
             coverage: Coverage::default(),
@@ -178,7 +176,7 @@ impl SimWorld {
             self.plan(self.shape.think, WorldEvent::InvalidInput);
         }
         if self.faults.on(Fault::CoordinatorCrash) {
-            let wait = self.dice.spread(self.shape.run, self.shape.length / 2);
+            let wait = self.rng.spread(self.shape.run, self.shape.length / 2);
             self.plan(wait, WorldEvent::CoordinatorCrash);
         }
         while self.violation.is_none() && !self.done {
@@ -223,10 +221,10 @@ impl SimWorld {
         {
             return Some(alarm);
         }
-        let late = self.faults.strikes(Fault::LateClock, &mut self.dice);
+        let late = self.faults.strikes(Fault::LateClock, &mut self.rng);
         let mut by = Duration::ZERO;
         if late {
-            by = self.dice.spread(self.shape.latency, self.shape.run * 4);
+            by = self.rng.spread(self.shape.latency, self.shape.run * 4);
         }
         let alarm = deadline.after(by);
         self.alarm = Some((deadline, alarm));
@@ -290,19 +288,19 @@ impl SimWorld {
             self.trace.action(self.inputs, self.now, action);
         }
         let core = self.subject.core();
-        let believed = core.counters().ignored_reports.total() == ignored;
-        self.coverage.step(&input, &actions, core, &self.book.config);
-        let mut scene = CheckContext {
+        let accepted = core.counters().ignored_reports.total() == ignored;
+        self.coverage.step(&input, &actions, core, &self.model.config);
+        let mut ctx = CheckContext {
             now: self.now,
             input: &input,
             actions: &actions,
-            believed,
+            accepted,
             core,
-            book: &mut self.book,
+            model: &mut self.model,
             processes: &self.processes,
             sink: &self.sink,
         };
-        self.violation = self.checkers.observe(&mut scene);
+        self.violation = self.checkers.observe(&mut ctx);
         for action in actions {
             self.perform(action);
         }
@@ -322,17 +320,17 @@ impl SimWorld {
         if self.violation.is_some() {
             return;
         }
-        let mut scene = CheckContext {
+        let mut ctx = CheckContext {
             now: self.now,
             input: &Input::TimePassed,
             actions: &[],
-            believed: true,
+            accepted: true,
             core: self.subject.core(),
-            book: &mut self.book,
+            model: &mut self.model,
             processes: &self.processes,
             sink: &self.sink,
         };
-        self.violation = look(&mut self.checkers, &mut scene);
+        self.violation = look(&mut self.checkers, &mut ctx);
     }
 
     fn give_up(&mut self, what: String) {
@@ -344,7 +342,6 @@ impl SimWorld {
         self.queue.plan(self.now.after(after), event);
     }
 
-    /// Returns the id of a received payload.
     pub(crate) fn next_payload(&mut self) -> PayloadId {
         self.next_payload += 1;
         PayloadId(self.next_payload)

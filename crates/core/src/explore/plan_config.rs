@@ -27,7 +27,6 @@ pub struct PlanConfig {
     /// Maximum age of weights, in train steps, when a step's experiences are trained on, with
     /// [`PlanStyle::FullyAsync`]. `None`: unlimited.
     pub max_staleness: Option<u64>,
-    /// Expected experiences of a step.
     pub step_experiences: u64,
     /// Experiences of a train step.
     pub train_batch_size: u64,

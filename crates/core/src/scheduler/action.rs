@@ -9,7 +9,6 @@ use crate::{
     TaskResult,
 };
 
-/// One action.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Start a runner. It reports that it is ready, or that the start failed.
@@ -50,7 +49,6 @@ pub enum Action {
     DropTasks { batch: BatchKey },
 }
 
-/// Reason reason an attempt is cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptCancelReason {
     Runs(CancelReason),
@@ -76,18 +74,15 @@ impl RunRange {
 /// Response to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Response {
-    Scheduled {
-        /// `None` without tasks.
-        batch: Option<BatchKey>,
-        /// Id of the first task; the others follow.
-        first: TaskId,
-    },
-    Submitted {
-        batch: BatchKey,
-    },
+    /// The tasks were added; their ids count up from `first`. Without tasks there is no batch.
+    Scheduled { batch: Option<BatchKey>, first: TaskId },
+    /// The batch was accepted.
+    Submitted { batch: BatchKey },
+    /// Results of a scheduled batch.
     Collected(CollectedResults),
     /// The results were dropped, if there were any.
     Discarded,
+    /// The batch is finalized.
     Finalized(Arc<BatchResult>),
     /// `None`: there was nothing to abort.
     Aborted(Option<Arc<BatchResult>>),
@@ -96,11 +91,10 @@ pub enum Response {
     /// No task is unfinished.
     AllEnded,
     /// Every runner is ready, has failed to start, or waits for an external condition.
-    Started {
-        ready: u32,
-        wanted: u32,
-    },
+    Started { ready: u32, wanted: u32 },
+    /// The core is stopped.
     Stopped(StopReport),
+    /// The request was not executed.
     Refused(Refusal),
 }
 
@@ -118,7 +112,7 @@ pub struct CollectedResults {
     pub results: Vec<TaskResult>,
 }
 
-/// Reason reason a collecting request got its response.
+/// Reason why a collecting request got its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectOutcome {
     /// Every task has ended.
@@ -127,7 +121,6 @@ pub enum CollectOutcome {
     Minimum,
     TimedOut,
     Aborted,
-    /// A run failed in a way that fails the batch.
     BatchFailed(FailureKind),
     /// The request does not wait.
     Polled,
@@ -150,38 +143,22 @@ impl StopReport {
     pub const BATCHES_SHOWN: usize = 100;
 }
 
-/// Reason reason a request was not executed. The state is unchanged.
+/// Reason why a request was not executed. The state is unchanged.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Refusal {
     /// The batch id is in use.
-    AlreadyActive {
-        batch: BatchId,
-    },
+    AlreadyActive { batch: BatchId },
     /// There is no submitted batch of that id.
-    NotRegistered {
-        batch: BatchId,
-    },
-    WrongBatchType {
-        batch: BatchId,
-        kind: BatchType,
-        /// Type of the request.
-        expected: BatchType,
-    },
+    NotRegistered { batch: BatchId },
+    /// The batch is not of the type that the request expected.
+    WrongBatchType { batch: BatchId, kind: BatchType, expected: BatchType },
     /// The batch was submitted: it is finalized, not collected.
-    NotCollectable {
-        batch: BatchId,
-    },
-    /// A task has no runs.
-    NoRuns {
-        /// Position in the request.
-        task: u32,
-    },
-    Limit {
-        /// Name of the limit in the configuration.
-        limit: &'static str,
-        value: u64,
-        max: u64,
-    },
+    NotCollectable { batch: BatchId },
+    /// The task at this position of the request has no runs.
+    NoRuns { task: u32 },
+    /// A limit, named as in the configuration, is exceeded.
+    Limit { limit: &'static str, value: u64, max: u64 },
+    /// The scheduler has not been started.
     NotStarted,
     /// The scheduler is stopped or stopping.
     Stopped,
@@ -199,37 +176,15 @@ pub enum Refusal {
     },
     /// Every task has ended, but too many were cancelled: by a stop, by a `WaitAll` that cleared the
     /// rest, or for lack of payload budget. The batch can be aborted with its results kept.
-    TasksCancelled {
-        batch: BatchId,
-        /// Number of finished tasks.
-        finished: u64,
-        needed: u64,
-        expected: u64,
-    },
-    /// A `WaitAll` timed out.
-    WaitAllTimedOut {
-        pending: u64,
-        running: u64,
-    },
-    Aborted {
-        batch: BatchId,
-        reason: Arc<str>,
-    },
+    TasksCancelled { batch: BatchId, finished: u64, needed: u64, expected: u64 },
+    /// A `WaitAll` timed out with open runs.
+    WaitAllTimedOut { pending: u64, running: u64 },
+    /// The batch was aborted.
+    Aborted { batch: BatchId, reason: Arc<str> },
     /// A run failed in a way that fails the batch. It can be aborted with its results kept.
-    BatchFailed {
-        batch: BatchId,
-        kind: FailureKind,
-        message: Arc<str>,
-    },
+    BatchFailed { batch: BatchId, kind: FailureKind, message: Arc<str> },
     /// The sink did not store the results. They are kept; finalizing can be repeated.
-    SinkFailed {
-        batch: BatchId,
-        message: Arc<str>,
-    },
+    SinkFailed { batch: BatchId, message: Arc<str> },
     /// Too few tasks have a successful run. The batch can be aborted with its results kept.
-    TooFewSucceeded {
-        batch: BatchId,
-        succeeded: u64,
-        needed: u64,
-    },
+    TooFewSucceeded { batch: BatchId, succeeded: u64, needed: u64 },
 }

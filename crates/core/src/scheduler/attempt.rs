@@ -10,7 +10,6 @@ use crate::{
 };
 
 impl Core {
-    /// Checks that a report is about the current attempt of its runner.
     fn check_current(&self, runner: RunnerId, attempt: AttemptId) -> Result<(), IgnoreReason> {
         let slot = &self.pool[runner];
         if slot.attempt().is_none_or(|current| current.id != attempt) {

@@ -47,7 +47,6 @@ pub(crate) struct CoreBatch {
     pub(crate) offered: bool,
     /// Whether a finalizer has accepted the batch with the present tasks.
     pub(crate) accepted: bool,
-    /// The failure that failed the batch.
     pub(crate) failed: Option<(FailureKind, Arc<str>)>,
     /// Requested or executed abort.
     pub(crate) abort: Option<AbortSpec>,
@@ -73,7 +72,6 @@ pub(crate) struct PendingRetry {
     pub(crate) avoid: (RunnerId, Time),
 }
 
-/// A request that waits for a batch.
 #[derive(Clone, Debug)]
 pub(crate) struct BatchWaiter {
     pub(crate) request: RequestId,
@@ -86,11 +84,9 @@ pub(crate) struct BatchWaiter {
 
 #[derive(Clone, Debug)]
 pub(crate) enum WaitGoal {
-    Collect {
-        min_num: Option<u32>,
-        clear: bool,
-        partial: bool,
-    },
+    /// Results of a scheduled batch.
+    Collect { min_num: Option<u32>, clear: bool, partial: bool },
+    /// The end of a submitted batch.
     Finalize,
     /// The abort, and the delivery of results that are kept.
     Abort,
@@ -104,7 +100,6 @@ pub(crate) struct AbortSpec {
     pub(crate) unresponsive: UnresponsivePolicy,
 }
 
-/// Time limit of a waiter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WaitTimeout {
     Until(Time),

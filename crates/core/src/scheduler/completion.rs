@@ -11,7 +11,6 @@ use crate::{
     UnresponsivePolicy,
 };
 
-/// Counter of [`TaskTally`] for a task that ended.
 type TaskEndCount = fn(&mut TaskTally) -> &mut u64;
 
 /// Moves one run between the counts of a tally.
@@ -237,7 +236,6 @@ impl Core {
         }
     }
 
-    /// Ends a task all of whose runs have ended.
     pub(crate) fn end_task_if_done(&mut self, key: BatchKey, id: TaskId) {
         let work = self.batches.get(&key).and_then(|batch| batch.work(id));
         if work.is_some_and(|work| work.unfinished == 0) {
@@ -451,7 +449,6 @@ impl Core {
         self.queues.retrying.remove(&batch.rank());
     }
 
-    /// Drops a payload that a batch holds.
     pub(crate) fn drop_payload(&mut self, key: BatchKey, payload: Payload, reason: DropReason) {
         if let Some(batch) = self.batches.get_mut(&key) {
             batch.held_bytes -= payload.bytes;
@@ -481,7 +478,6 @@ impl Core {
         self.actions.push(Action::DropPayload { payload, reason });
     }
 
-    /// Drops the payload of an ignored report.
     pub(crate) fn drop_ignored_payload(&mut self, report: RunnerReport) {
         if let RunnerReport::RunFinished { outcome: Ok(RunOutput { payload, .. }), .. } = report {
             self.counters.payloads_received += u64::from(payload.is_some());

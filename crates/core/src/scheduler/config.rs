@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use crate::{BatchType, FailurePolicy, ScalingBounds};
 
-/// Configuration of a [`Core`](crate::Core).
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoreConfig {
     /// Number of runners to keep.

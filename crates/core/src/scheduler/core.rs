@@ -81,7 +81,7 @@ pub(crate) struct Queues {
 }
 
 /// Runners and their number.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Pool {
     pub(crate) runners: Vec<RunnerSlot>,
     /// Idle runners, the longest idle first.
@@ -146,16 +146,9 @@ impl Pool {
     fn new(config: &CoreConfig) -> Self {
         let wanted = config.scaling.map_or(config.runners, |bounds| bounds.fit(config.runners));
         Self {
-            runners: Vec::new(),
-            idle: BTreeSet::new(),
-            retired_slots: BTreeSet::new(),
-            alive: 0,
-            working: 0,
-            settled: 0,
             target_runners: wanted.min(config.limits.runners),
             scaler: config.scaling.map(Scaler::new),
-            scale_timer: None,
-            part_over: false,
+            ..Self::default()
         }
     }
 }
@@ -163,7 +156,6 @@ impl Pool {
 /// Bits for the attempts and deliveries of one epoch; the epoch stands above them.
 const NUMBERS_PER_EPOCH: u32 = 40;
 
-/// Location of a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaiterLocation {
     Batch(BatchKey),

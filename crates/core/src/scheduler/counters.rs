@@ -57,7 +57,7 @@ pub struct BatchTypeTally {
 }
 
 names!(
-    /// Reason reason a report was ignored.
+    /// Reason why a report was ignored.
     IgnoreReason, ByIgnoreReason {
         UnknownRunner = "unknown_runner",
         /// It is from an earlier incarnation of the runner.
@@ -74,7 +74,6 @@ names!(
         UnknownLease = "unknown_lease",
         /// The id of a waiting request is used again.
         RepeatedRequest = "repeated_request",
-        /// A ledger record came after the start.
         RecordAfterStart = "recorded_late",
         /// A ledger record contradicts the state: unknown batch or task, or a different repetition.
         Contradiction = "contradiction",
@@ -86,14 +85,11 @@ names!(
 pub struct Counters {
     /// All runs of all batches, including removed ones.
     pub runs: RunTally,
-    /// Share of train batches.
     pub train: BatchTypeTally,
-    /// Share of eval batches.
     pub eval: BatchTypeTally,
     pub inputs: u64,
     pub attempts_started: u64,
     pub attempts_ended: u64,
-    /// Retried runs, by the kind of failure.
     pub retries: ByFailureKind,
     pub ignored_reports: ByIgnoreReason,
     pub batches_restored: u64,
@@ -101,12 +97,9 @@ pub struct Counters {
     pub runs_restored: u64,
     pub payloads_restored: u64,
     pub payloads_received: u64,
-    /// Payloads whose delivery was acknowledged.
     pub payloads_delivered: u64,
     pub payloads_dropped: ByDropReason,
-    /// Payloads held now.
     pub payloads_held: u64,
-    /// Bytes of payloads held now.
     pub payload_bytes_held: u64,
     pub requests: u64,
     pub answers: u64,

@@ -16,14 +16,8 @@ pub enum CoreEvent {
     Retried { batch: BatchKey, task: TaskId, run: RunId, kind: FailureKind, message: Arc<str> },
     /// A run ended for good.
     Over { batch: BatchKey, task: TaskId, run: RunId, how: RunEnd },
-    /// A task ended for good.
-    Ended {
-        batch: BatchKey,
-        task: TaskId,
-        status: Arc<Status>,
-        /// Reason reason its payloads are dropped, if they are.
-        dropped: Option<DropReason>,
-    },
+    /// A task ended. `dropped`: reason why its payloads are dropped.
+    Ended { batch: BatchKey, task: TaskId, status: Arc<Status>, dropped: Option<DropReason> },
     /// A submitted batch changed its state.
     Batch { batch: BatchKey, state: BatchState },
 }

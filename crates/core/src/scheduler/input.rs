@@ -36,7 +36,6 @@ pub enum Request {
     /// collected.
     Schedule {
         batch: BatchId,
-        /// Type of a new batch.
         kind: BatchType,
         /// Empty: no effect.
         tasks: Vec<TaskSpec>,
@@ -128,14 +127,10 @@ pub struct TaskSpec {
     pub workflow: WorkflowId,
 }
 
-/// Outcome of a delivery.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DeliveryOutcome {
-    /// The results arrived and are durable.
-    Acknowledged {
-        /// Metrics of the sink.
-        metrics: Metrics,
-    },
+    /// The results arrived and are durable; with metrics of the sink.
+    Acknowledged { metrics: Metrics },
     /// The results did not arrive, or it is unknown.
     Failed { message: Arc<str> },
 }

@@ -167,7 +167,6 @@ impl Core {
         Ok((held, bytes))
     }
 
-    /// Counts the queues that contain a pending run.
     fn queue_count(&self, batch: &CoreBatch, task: u32, run: u32) -> usize {
         let paused = self.queues.paused.values().filter(|(key, _)| *key == batch.key);
         let retries = batch.retries.iter().chain(paused.map(|(_, retry)| retry));

@@ -34,13 +34,8 @@ pub enum LedgerRecord {
     },
     /// A run ended. Ignored reports are not recorded.
     RunEnded { batch: BatchKey, task: TaskId, run: RunId, ending: RunEnd<RunOutput> },
-    /// All open runs were cancelled.
-    Truncated {
-        batch: BatchKey,
-        reason: CancelReason,
-        /// Whether truncated tasks keep their successful runs.
-        keep: bool,
-    },
+    /// All open runs were cancelled. `keep`: truncated tasks keep their successful runs.
+    Truncated { batch: BatchKey, reason: CancelReason, keep: bool },
     /// The batch is being aborted; kept results are not delivered yet.
     Aborting { batch: BatchKey, reason: Arc<str> },
     /// The results are about to be delivered to the sink.

@@ -9,7 +9,6 @@ use crate::{
     RequestId, Response, RunnerId, StopReport, Time, UnresponsivePolicy,
 };
 
-/// Phase of the whole core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CorePhase {
     /// Never started: accepts tasks of the scheduler, dispatches nothing.

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// A slot. Its transitions are in `pool.rs` and `attempt.rs`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct RunnerSlot {
     pub(crate) life: Incarnation,
     pub(crate) phase: RunnerPhase,
@@ -21,7 +21,6 @@ pub(crate) struct RunnerSlot {
     pub(crate) settled: bool,
     /// Whether its start waits for an external condition.
     pub(crate) waits: bool,
-    /// Consecutive failed starts.
     pub(crate) start_failures: u32,
     /// Consecutive incarnations without a finished attempt.
     pub(crate) fruitless: u32,
@@ -34,7 +33,7 @@ pub(crate) struct RunnerSlot {
     pub(crate) silence: Option<Time>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) enum RunnerPhase {
     Starting,
     Idle,
@@ -44,6 +43,7 @@ pub(crate) enum RunnerPhase {
     /// Waits for its restart.
     Resting,
     /// Surplus; the slot may be used for another runner.
+    #[default]
     Retired,
 }
 
@@ -64,23 +64,8 @@ pub(crate) struct SlotAttempt {
 
 impl RunnerSlot {
     pub(crate) fn new(epoch: u16) -> Self {
-        Self {
-            // The upper half is the epoch.
-            life: Incarnation(u32::from(epoch) << 16),
-            phase: RunnerPhase::Retired,
-            since: Time::ZERO,
-            last_heard: Time::ZERO,
-            retiring: false,
-            settled: false,
-            waits: false,
-            start_failures: 0,
-            fruitless: 0,
-            fruitful: false,
-            message: None,
-            idle_since: 0,
-            timer: None,
-            silence: None,
-        }
+        // The upper half is the epoch.
+        Self { life: Incarnation(u32::from(epoch) << 16), ..Self::default() }
     }
 
     pub(crate) const fn state(&self) -> RunnerState {
@@ -95,27 +80,18 @@ impl RunnerSlot {
     }
 
     pub(crate) const fn attempt(&self) -> Option<&SlotAttempt> {
-        match &self.phase {
-            RunnerPhase::Busy(attempt) | RunnerPhase::Cancelling(attempt, _) => Some(attempt),
-            RunnerPhase::Starting
-            | RunnerPhase::Idle
-            | RunnerPhase::Broken
-            | RunnerPhase::Resting
-            | RunnerPhase::Retired => None,
+        if let RunnerPhase::Busy(attempt) | RunnerPhase::Cancelling(attempt, _) = &self.phase {
+            Some(attempt)
+        } else {
+            None
         }
     }
 
     /// Returns the attempt, and the reason if it is being cancelled.
     pub(crate) fn work(&self) -> Option<(SlotAttempt, Option<AttemptCancelReason>)> {
-        match &self.phase {
-            RunnerPhase::Busy(attempt) => Some((attempt.clone(), None)),
-            RunnerPhase::Cancelling(attempt, cancel) => Some((attempt.clone(), Some(*cancel))),
-            RunnerPhase::Starting
-            | RunnerPhase::Idle
-            | RunnerPhase::Broken
-            | RunnerPhase::Resting
-            | RunnerPhase::Retired => None,
-        }
+        let cancel =
+            if let RunnerPhase::Cancelling(_, cancel) = &self.phase { Some(*cancel) } else { None };
+        self.attempt().map(|attempt| (attempt.clone(), cancel))
     }
 
     /// Returns whether the slot has, or should have, a live runner.

@@ -84,7 +84,6 @@ impl Core {
         self.answer(request, Response::Submitted { batch: key });
     }
 
-    /// Returns the active batch of an id.
     pub(crate) fn active(&self, id: &BatchId) -> Option<BatchKey> {
         let key = *self.ids.get(id)?;
         (!self.batches.get(&key)?.terminal()).then_some(key)

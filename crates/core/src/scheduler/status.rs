@@ -42,7 +42,7 @@ names!(
 );
 
 names!(
-    /// Reason reason a payload was dropped instead of delivered.
+    /// Reason why a payload was dropped instead of delivered.
     DropReason, ByDropReason {
         /// Its attempt was no longer the current one.
         Late = "late",
@@ -100,7 +100,6 @@ impl Status {
     }
 }
 
-/// A run that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedRun {
     pub run: RunId,
@@ -142,7 +141,6 @@ pub struct BatchResult {
     pub uncertain: u64,
     /// Statuses of the finished tasks, by task id.
     pub statuses: Vec<(TaskId, Arc<Status>)>,
-    /// Metrics reported by the sink.
     pub sink_metrics: Metrics,
 }
 

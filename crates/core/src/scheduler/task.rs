@@ -34,7 +34,6 @@ impl CoreTask {
     }
 }
 
-/// Runs of an active task.
 #[derive(Clone, Debug)]
 pub(crate) struct TaskRuns {
     pub(crate) runs: Vec<TaskRun>,
@@ -87,7 +86,6 @@ pub(crate) struct TaskRun {
     pub(crate) state: RunPhase,
     /// Failures of the workflow itself.
     pub(crate) own_failures: u32,
-    /// Failures of the infrastructure.
     pub(crate) infrastructure_failures: u32,
     pub(crate) payload: Option<Payload>,
     pub(crate) metrics: Metrics,

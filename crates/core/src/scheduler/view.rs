@@ -84,7 +84,6 @@ pub struct BatchView {
     pub open_tasks: u64,
     /// Available results.
     pub results: u64,
-    /// Bytes of held payloads.
     pub payload_bytes: u64,
     /// Waiting requests.
     pub waiters: u64,

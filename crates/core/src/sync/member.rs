@@ -5,7 +5,6 @@ use std::time::Duration;
 use crate::Time;
 use crate::sync::{WaitId, WaitSummary, messages};
 
-/// Role of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberRole {
     /// Produces experiences; there may be several.
@@ -26,7 +25,6 @@ pub struct Joined {
     pub takes_over: bool,
 }
 
-/// Reply to a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeartbeatReply {
     /// The membership is current.
@@ -58,7 +56,6 @@ pub enum LeaveReason {
     TimedOut,
 }
 
-/// Presence of an explorer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExplorerPresence {
     Present,
@@ -69,18 +66,15 @@ pub enum ExplorerPresence {
     Lost,
 }
 
-/// Presence of the trainer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrainerPresence {
     /// Present, without information about its activity.
     Here,
     /// Executes a train step.
     Training,
-    /// Waits for experiences for its next step.
-    Idle {
-        /// Last wait that it knew before it looked for experiences in vain.
-        seen: WaitId,
-    },
+    /// Waits for experiences. `seen`: last wait that it knew before it looked for them in vain.
+    Idle { seen: WaitId },
+    /// It has no more steps.
     Done,
     /// It ended with an error message.
     Failed(String),

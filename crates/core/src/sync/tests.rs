@@ -31,7 +31,6 @@ fn trainer(board: &mut SyncCore, now: Time) -> MemberId {
     board.join(now, MemberRole::Trainer, "trainer").unwrap().seat
 }
 
-/// Returns the outcome of the only wait.
 fn outcome(board: &mut SyncCore) -> Option<WaitOutcome> {
     let mut outcomes = board.outcomes();
     assert!(outcomes.len() <= 1, "{outcomes:?}");

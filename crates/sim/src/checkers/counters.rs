@@ -29,18 +29,18 @@ pub(super) struct CountersChecker {
 }
 
 impl Checker for CountersChecker {
-    fn input(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
+    fn input(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
         self.inputs += 1;
-        match scene.input {
-            Input::Requested { .. } => self.requests += u64::from(scene.believed),
+        match ctx.input {
+            Input::Requested { .. } => self.requests += u64::from(ctx.accepted),
             Input::RequestAbandoned { request } => {
-                self.withdrawn += u64::from(scene.book.open.contains_key(request));
+                self.withdrawn += u64::from(ctx.model.open.contains_key(request));
             }
-            Input::Report { runner, life, report } => self.reported(scene, *runner, *life, report),
+            Input::Report { runner, life, report } => self.reported(ctx, *runner, *life, report),
             Input::Restore(LedgerRecord::Submitted { .. }) => {
-                self.batches_restored += u64::from(scene.believed);
+                self.batches_restored += u64::from(ctx.accepted);
             }
-            Input::Restore(LedgerRecord::RunEnded { ending, .. }) if scene.believed => {
+            Input::Restore(LedgerRecord::RunEnded { ending, .. }) if ctx.accepted => {
                 let payload =
                     matches!(ending, RunEnd::Succeeded(RunOutput { payload: Some(_), .. }));
                 self.runs_restored += 1;
@@ -67,11 +67,11 @@ impl Checker for CountersChecker {
         Ok(())
     }
 
-    fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
-        let counters = scene.core.counters();
+    fn settled(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
+        let counters = ctx.core.counters();
         let under_way =
-            scene.book.slots.values().filter(|slot| slot.phase.is_given()).count() as u64;
-        let gone = self.dropped.total() + scene.book.held;
+            ctx.model.slots.values().filter(|slot| slot.phase.is_given()).count() as u64;
+        let gone = self.dropped.total() + ctx.model.held;
         let came = self.received + self.payloads_restored;
         let right = [
             ("inputs", self.inputs, counters.inputs),
@@ -103,23 +103,23 @@ impl Checker for CountersChecker {
 impl CountersChecker {
     fn reported(
         &mut self,
-        scene: &CheckContext<'_>,
+        ctx: &CheckContext<'_>,
         runner: RunnerId,
         life: Incarnation,
         report: &RunnerReport,
     ) {
-        let long = |message: &str| message.len() > scene.book.config.limits.message_bytes as usize;
+        let long = |message: &str| message.len() > ctx.model.config.limits.message_bytes as usize;
         match report {
             RunnerReport::RunFinished { outcome: Ok(RunOutput { payload, .. }), .. } => {
                 self.received += u64::from(payload.is_some());
             }
             RunnerReport::RunFinished { outcome: Err(RunFailure { message, .. }), .. } => {
-                self.cut += u64::from(scene.believed && long(message));
+                self.cut += u64::from(ctx.accepted && long(message));
             }
             RunnerReport::Lost { .. } => {
-                let phase = scene.book.alive(runner, life).map(|slot| slot.phase);
+                let phase = ctx.model.alive(runner, life).map(|slot| slot.phase);
                 let lost = matches!(phase, Some(Phase::Idle | Phase::Given(_)));
-                self.lost += u64::from(scene.believed && lost);
+                self.lost += u64::from(ctx.accepted && lost);
             }
             _ => {}
         }

@@ -11,17 +11,17 @@ use crate::reference_model::{ModelBatch, ModelRun, RunState};
 pub(super) struct DispatchOrderChecker;
 
 impl Checker for DispatchOrderChecker {
-    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
+    fn action(&mut self, ctx: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         let Action::StartAttempt { batch, task, runs, .. } = action else { return Ok(()) };
-        let Some(record) = scene.book.batches.get(batch) else { return Ok(()) };
+        let Some(record) = ctx.model.batches.get(batch) else { return Ok(()) };
         let mine = (record.id.priority(), *batch);
-        for (id, key) in scene.book.active.iter().filter(|_| !crowded(scene)) {
+        for (id, key) in ctx.model.active.iter().filter(|_| !crowded(ctx)) {
             let before = (id.priority(), *key) < mine;
-            let waits = before && fresh_left(scene, *key) > 0 && room(scene, *key);
+            let waits = before && fresh_left(ctx, *key) > 0 && room(ctx, *key);
             require!(!waits, "an attempt of {batch} goes out while {id} ({key}) waits");
         }
         let is_fresh = |run: RunId| {
-            scene.book.run(*batch, *task, run.0).is_some_and(|run| run.state == RunState::Fresh)
+            ctx.model.run(*batch, *task, run.0).is_some_and(|run| run.state == RunState::Fresh)
         };
         if !runs.iter().all(is_fresh) {
             return Ok(());
@@ -32,12 +32,12 @@ impl Checker for DispatchOrderChecker {
         let after = record.tasks.get(task.0 as usize).map_or(&[][..], |task| &task.runs);
         let after = after.iter().skip(first.0 as usize);
         let left = after.take_while(|run| run.state == RunState::Fresh).count() as u32;
-        let most = scene.book.config.max_repeat_times_per_runner.unwrap_or(u32::MAX);
+        let most = ctx.model.config.max_repeat_times_per_runner.unwrap_or(u32::MAX);
         let count = most.max(1).min(left);
         require!(runs.count == count, "{batch} {task}: {runs:?} instead of {count} runs");
         let behind = passed_over(record, *task, first.0);
         // Runs that ended before their dispatch are skipped.
-        let ended = scene
+        let ended = ctx
             .core
             .batch_by_key(*batch)
             .map_or(0, |view| view.runs.cancelled.total() + view.runs.failed.total());
@@ -52,9 +52,9 @@ impl Checker for DispatchOrderChecker {
 }
 
 /// Returns the number of runs of a batch that certainly wait for their first dispatch.
-pub(super) fn fresh_left(scene: &CheckContext<'_>, key: BatchKey) -> u64 {
-    let pending = scene.core.batch_by_key(key).map_or(0, |view| view.runs.pending);
-    let Some(batch) = scene.book.batches.get(&key).filter(|_| pending > 0) else { return 0 };
+pub(super) fn fresh_left(ctx: &CheckContext<'_>, key: BatchKey) -> u64 {
+    let pending = ctx.core.batch_by_key(key).map_or(0, |view| view.runs.pending);
+    let Some(batch) = ctx.model.batches.get(&key).filter(|_| pending > 0) else { return 0 };
     let failed = runs(batch).filter(|(.., run)| run.state == RunState::Back).count() as u64;
     pending.saturating_sub(failed)
 }

@@ -16,9 +16,7 @@ use crate::ledger::SimLedger;
 #[derive(Debug, Default)]
 pub(super) struct DurabilityChecker {
     acknowledged: BTreeSet<BatchKey>,
-    /// Final results of batches.
     results: BTreeMap<BatchKey, Arc<BatchResult>>,
-    /// Payloads delivered to the sink.
     delivered: BTreeMap<BatchKey, BTreeSet<PayloadId>>,
     /// Runs of submitted batches whose cancellation was confirmed.
     cancelled: BTreeSet<(BatchKey, TaskId, u32)>,
@@ -51,13 +49,13 @@ impl Checker for DurabilityChecker {
         Ok(())
     }
 
-    fn released(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
+    fn released(&mut self, ctx: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
             Action::Respond { request, answer: Response::RunCancelled(true) } => {
-                let asked = scene.book.requests.get(request).map(|asked| &asked.what);
+                let asked = ctx.model.requests.get(request).map(|asked| &asked.what);
                 if let Some(Request::CancelRun { batch, task, run }) = asked
-                    && let Some(key) = scene.book.latest.get(batch)
-                    && scene.book.batches.get(key).is_some_and(|batch| batch.submitted)
+                    && let Some(key) = ctx.model.latest.get(batch)
+                    && ctx.model.batches.get(key).is_some_and(|batch| batch.submitted)
                 {
                     self.cancelled.insert((*key, *task, run.0));
                 }
@@ -106,19 +104,19 @@ impl Checker for DurabilityChecker {
         self.cut.extend(&self.ended);
     }
 
-    fn restored(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
+    fn restored(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
         for run in &self.cancelled {
             let over = self.runs.contains(run) || self.ended.contains(&run.0);
             require!(over, "{run:?} was cancelled, and is open again");
         }
         for key in &self.acknowledged {
-            let known = scene.core.batch_by_key(*key).is_some() || self.ended.contains(key);
+            let known = ctx.core.batch_by_key(*key).is_some() || self.ended.contains(key);
             require!(known, "{key} was accepted, and is unknown");
         }
-        let most = scene.book.config.limits.terminal_batches as usize;
+        let most = ctx.model.config.limits.terminal_batches as usize;
         for (key, result) in &self.results {
             require!(self.ended.contains(key), "{key} was {}, and is not", result.state);
-            let state = scene.core.batch_by_key(*key).and_then(|view| view.state);
+            let state = ctx.core.batch_by_key(*key).and_then(|view| view.state);
             let recent = self.ended.iter().rev().take(most).any(|ended| ended == key);
             require!(
                 state == recent.then_some(result.state),

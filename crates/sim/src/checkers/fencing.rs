@@ -11,49 +11,48 @@ use crate::reference_model::{AttemptState, Phase, RunState};
 pub(super) struct Fencing;
 
 impl Checker for Fencing {
-    fn input(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
-        let Input::Report { runner, life, report } = scene.input else { return Ok(()) };
-        let right = believable(scene, *runner, *life, report);
-        let believed = if scene.believed { "believed" } else { "ignored" };
+    fn input(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
+        let Input::Report { runner, life, report } = ctx.input else { return Ok(()) };
+        let right = must_accept(ctx, *runner, *life, report);
+        let accepted = if ctx.accepted { "accepted" } else { "ignored" };
         require!(
-            scene.believed == right,
-            "{runner} {life} was {believed} when it reported {report:?}"
+            ctx.accepted == right,
+            "{runner} {life} was {accepted} when it reported {report:?}"
         );
         Ok(())
     }
 
-    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
+    fn action(&mut self, ctx: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
             Action::StartAttempt { runner, life, attempt, batch, task, runs, .. } => {
                 require!(
-                    !scene.book.attempts.contains_key(attempt),
+                    !ctx.model.attempts.contains_key(attempt),
                     "attempt {attempt} is ordered twice"
                 );
                 for run in runs.iter() {
-                    not_executed(scene, (*runner, *life), (*batch, *task, run.0))?;
+                    not_executed(ctx, (*runner, *life), (*batch, *task, run.0))?;
                 }
                 Ok(())
             }
-            Action::Deliver { results, .. } => come_from_current(scene, results),
+            Action::Deliver { results, .. } => come_from_current(ctx, results),
             Action::Respond { answer: Response::Collected(collected), .. } => {
-                come_from_current(scene, &collected.results)
+                come_from_current(ctx, &collected.results)
             }
             _ => Ok(()),
         }
     }
 }
 
-/// Returns whether a report must be accepted.
-fn believable(
-    scene: &CheckContext<'_>,
+fn must_accept(
+    ctx: &CheckContext<'_>,
     runner: RunnerId,
     life: Incarnation,
     report: &RunnerReport,
 ) -> bool {
-    let Some(slot) = scene.book.alive(runner, life) else { return false };
+    let Some(slot) = ctx.model.alive(runner, life) else { return false };
     let standing = |attempt: &AttemptId| {
         let current = slot.phase == Phase::Given(*attempt);
-        let attempt = scene.book.attempts.get(attempt).filter(|_| current);
+        let attempt = ctx.model.attempts.get(attempt).filter(|_| current);
         attempt.filter(|attempt| attempt.state != AttemptState::Over)
     };
     match report {
@@ -75,19 +74,19 @@ fn believable(
 }
 
 fn not_executed(
-    scene: &CheckContext<'_>,
+    ctx: &CheckContext<'_>,
     (runner, life): (RunnerId, Incarnation),
     (batch, task, run): (rollway_core::BatchKey, rollway_core::TaskId, u32),
 ) -> CheckVerdict {
-    let Some(record) = scene.book.run(batch, task, run) else {
+    let Some(record) = ctx.model.run(batch, task, run) else {
         return Err(format!("{batch} {task} has no run {run}"));
     };
-    let last = record.last.and_then(|attempt| scene.book.attempts.get(&attempt));
+    let last = record.last.and_then(|attempt| ctx.model.attempts.get(&attempt));
     let busy = last
         .is_some_and(|last| last.state != AttemptState::Over && last.outstanding.contains(&run));
     require!(!busy, "{batch} {task} run {run} is sent out while {:?} is not over", record.last);
-    for ((other, other_life), process) in scene.processes.up() {
-        let stopped = scene.book.alive(other, other_life).is_none();
+    for ((other, other_life), process) in ctx.processes.up() {
+        let stopped = ctx.model.alive(other, other_life).is_none();
         let works = process.work.as_ref().is_some_and(|work| {
             work.batch == batch && work.task == task && work.left.contains(&run)
         });
@@ -99,15 +98,15 @@ fn not_executed(
     Ok(())
 }
 
-fn come_from_current(scene: &CheckContext<'_>, results: &[TaskResult]) -> CheckVerdict {
+fn come_from_current(ctx: &CheckContext<'_>, results: &[TaskResult]) -> CheckVerdict {
     for result in results {
         for payload in &result.payloads {
-            let Some(kept) = scene.book.payloads.get(&payload.id) else {
+            let Some(kept) = ctx.model.payloads.get(&payload.id) else {
                 return Err(format!("payload {} was never received", payload.id));
             };
             let id = payload.id;
             require!(kept.accepted, "payload {id} goes out although its report did not count");
-            let run = kept.origin.and_then(|(batch, task, run)| scene.book.run(batch, task, run));
+            let run = kept.origin.and_then(|(batch, task, run)| ctx.model.run(batch, task, run));
             let state = run.map(|run| run.state);
             let counted = matches!(
                 state,

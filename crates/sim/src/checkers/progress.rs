@@ -10,17 +10,17 @@ use crate::reference_model::{Phase, Pool};
 pub(super) struct Progress;
 
 impl Checker for Progress {
-    fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
-        if scene.book.pool != Pool::Running {
+    fn settled(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
+        if ctx.model.pool != Pool::Running {
             return Ok(());
         }
-        let idle = scene.book.slots.iter().find(|(_, slot)| slot.phase == Phase::Idle);
+        let idle = ctx.model.slots.iter().find(|(_, slot)| slot.phase == Phase::Idle);
         let Some((idle, _)) = idle else { return Ok(()) };
-        if crowded(scene) {
+        if crowded(ctx) {
             return Ok(());
         }
-        for key in scene.book.active.values() {
-            let waits = room(scene, *key) && fresh_left(scene, *key) > 0;
+        for key in ctx.model.active.values() {
+            let waits = room(ctx, *key) && fresh_left(ctx, *key) > 0;
             require!(!waits, "{idle} is idle while {key} waits");
         }
         Ok(())

@@ -10,13 +10,13 @@ use crate::trace::answer_kind;
 pub(super) struct Refusals;
 
 impl Checker for Refusals {
-    fn input(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
-        let Input::Requested { request, what } = scene.input else { return Ok(()) };
-        if !scene.believed {
+    fn input(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
+        let Input::Requested { request, what } = ctx.input else { return Ok(()) };
+        if !ctx.accepted {
             return Ok(());
         }
-        let Objections { must, may } = objections(scene, what);
-        let refusal = answer_to(scene, *request).filter(|answer| answer.starts_with("refused:"));
+        let Objections { must, may } = objections(ctx, what);
+        let refusal = answer_to(ctx, *request).filter(|answer| answer.starts_with("refused:"));
         let Some(refusal) = refusal else {
             require!(must.is_empty(), "{what:?} is accepted although {must:?}");
             return Ok(());
@@ -26,23 +26,22 @@ impl Checker for Refusals {
         Ok(())
     }
 
-    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
+    fn action(&mut self, ctx: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         let Action::Respond { request, answer: answer @ Response::Refused(_) } = action else {
             return Ok(());
         };
-        let now =
-            matches!(scene.input, Input::Requested { request: asked, .. } if asked == request);
+        let now = matches!(ctx.input, Input::Requested { request: asked, .. } if asked == request);
         if now {
             return Ok(());
         }
         let refusal = answer_kind(answer);
-        let batch = scene
-            .book
+        let batch = ctx
+            .model
             .requests
             .get(request)
-            .and_then(|asked| scene.book.latest_batch(asked.batch()?));
+            .and_then(|asked| ctx.model.latest_batch(asked.batch()?));
         let right = match refusal {
-            "refused:stopped" => scene.book.pool != Pool::Running,
+            "refused:stopped" => ctx.model.pool != Pool::Running,
             "refused:aborted" => batch.is_none_or(|batch| batch.given_up),
             refusal => follows_a_wait(refusal),
         };
@@ -59,13 +58,13 @@ struct Objections {
     may: Vec<&'static str>,
 }
 
-fn objections(scene: &CheckContext<'_>, what: &Request) -> Objections {
+fn objections(ctx: &CheckContext<'_>, what: &Request) -> Objections {
     let mut found = Objections::default();
     let Objections { must, may } = &mut found;
-    let active = |id: &BatchId| scene.book.batches.get(scene.book.active.get(id)?);
+    let active = |id: &BatchId| ctx.model.batches.get(ctx.model.active.get(id)?);
     match what {
         Request::Submit { batch, tasks, .. } => {
-            match scene.book.pool {
+            match ctx.model.pool {
                 Pool::New => must.push("refused:not_started"),
                 Pool::Stopped => must.push("refused:stopped"),
                 Pool::Running => {}
@@ -73,10 +72,10 @@ fn objections(scene: &CheckContext<'_>, what: &Request) -> Objections {
             if active(batch).is_some() {
                 must.push("refused:already_active");
             }
-            tasks_object(scene, tasks, &mut found);
+            tasks_object(ctx, tasks, &mut found);
         }
         Request::Schedule { batch, kind, tasks } if !tasks.is_empty() => {
-            if scene.book.pool == Pool::Stopped {
+            if ctx.model.pool == Pool::Stopped {
                 must.push("refused:stopped");
             }
             match active(batch) {
@@ -84,22 +83,22 @@ fn objections(scene: &CheckContext<'_>, what: &Request) -> Objections {
                 Some(batch) if batch.kind != *kind => must.push("refused:wrong_kind"),
                 _ => {}
             }
-            tasks_object(scene, tasks, &mut found);
+            tasks_object(ctx, tasks, &mut found);
         }
         Request::Finalize { batch, kind, .. } => {
-            known_objects(scene, batch, *kind, &mut found);
-            waiters_object(scene, &mut found);
+            known_objects(ctx, batch, *kind, &mut found);
+            waiters_object(ctx, &mut found);
         }
         Request::Collect { batch, .. } | Request::Drain { batch } | Request::Discard { batch } => {
             if active(batch).is_some_and(|batch| batch.submitted) {
                 must.push("refused:not_collectable");
             }
             if matches!(what, Request::Collect { .. }) {
-                waiters_object(scene, &mut found);
+                waiters_object(ctx, &mut found);
             }
         }
-        Request::WaitAll { .. } => waiters_object(scene, &mut found),
-        Request::Start if scene.book.pool == Pool::Stopped => may.push("refused:stopped"),
+        Request::WaitAll { .. } => waiters_object(ctx, &mut found),
+        Request::Start if ctx.model.pool == Pool::Stopped => may.push("refused:stopped"),
         Request::Schedule { .. }
         | Request::Start
         | Request::Stop { .. }
@@ -109,11 +108,11 @@ fn objections(scene: &CheckContext<'_>, what: &Request) -> Objections {
     found
 }
 fn tasks_object(
-    scene: &CheckContext<'_>,
+    ctx: &CheckContext<'_>,
     tasks: &[TaskSpec],
     Objections { must, may }: &mut Objections,
 ) {
-    let limits = &scene.book.config.limits;
+    let limits = &ctx.model.config.limits;
     if tasks.iter().any(|task| task.repeat_times == 0) {
         must.push("refused:no_runs");
     }
@@ -121,25 +120,25 @@ fn tasks_object(
         must.push("refused:limit");
     }
     // The limits checker decides whether these are exceeded; here they are possible reasons.
-    let open: u64 = scene.core.batches().map(|view| view.open_tasks).sum();
-    let full = scene.book.active.len() as u64 >= u64::from(limits.batches);
+    let open: u64 = ctx.core.batches().map(|view| view.open_tasks).sum();
+    let full = ctx.model.active.len() as u64 >= u64::from(limits.batches);
     if full || open + tasks.len() as u64 > limits.open_tasks {
         may.push("refused:limit");
     }
 }
 
-fn waiters_object(scene: &CheckContext<'_>, Objections { may, .. }: &mut Objections) {
-    if scene.book.open.len() as u64 >= u64::from(scene.book.config.limits.waiters) {
+fn waiters_object(ctx: &CheckContext<'_>, Objections { may, .. }: &mut Objections) {
+    if ctx.model.open.len() as u64 >= u64::from(ctx.model.config.limits.waiters) {
         may.push("refused:limit");
     }
-    if scene.book.pool == Pool::Stopped {
+    if ctx.model.pool == Pool::Stopped {
         may.push("refused:stopped");
     }
 }
 
-fn known_objects(scene: &CheckContext<'_>, id: &BatchId, kind: BatchType, found: &mut Objections) {
+fn known_objects(ctx: &CheckContext<'_>, id: &BatchId, kind: BatchType, found: &mut Objections) {
     let Objections { must, may } = found;
-    let Some(batch) = scene.book.latest_batch(id).filter(|batch| batch.submitted) else {
+    let Some(batch) = ctx.model.latest_batch(id).filter(|batch| batch.submitted) else {
         return must.push("refused:not_registered");
     };
     if batch.forgotten {
@@ -155,8 +154,8 @@ fn known_objects(scene: &CheckContext<'_>, id: &BatchId, kind: BatchType, found:
     }
 }
 
-fn answer_to(scene: &CheckContext<'_>, request: RequestId) -> Option<&'static str> {
-    scene.actions.iter().find_map(|action| match action {
+fn answer_to(ctx: &CheckContext<'_>, request: RequestId) -> Option<&'static str> {
+    ctx.actions.iter().find_map(|action| match action {
         Action::Respond { request: to, answer } if *to == request => Some(answer_kind(answer)),
         _ => None,
     })

@@ -21,36 +21,34 @@ pub(super) struct RunConservationChecker {
 }
 
 impl Checker for RunConservationChecker {
-    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
+    fn action(&mut self, ctx: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
             Action::StartAttempt { batch, .. } => {
-                let over = scene.book.batches.get(batch).is_none_or(|batch| batch.forgotten);
+                let over = ctx.model.batches.get(batch).is_none_or(|batch| batch.forgotten);
                 require!(!over, "an attempt of {batch}, which is closed");
             }
             Action::DropTasks { batch } => {
-                let known = scene.book.batches.get(batch).is_some_and(|batch| !batch.forgotten);
+                let known = ctx.model.batches.get(batch).is_some_and(|batch| !batch.forgotten);
                 require!(known, "{batch} is closed twice, or never began");
-                if scene.book.batches.get(batch).is_some_and(|batch| batch.submitted) {
+                if ctx.model.batches.get(batch).is_some_and(|batch| batch.submitted) {
                     self.over.push(*batch);
                 }
             }
-            Action::Deliver { batch, results, .. } => tasks_add_up(scene, *batch, results)?,
+            Action::Deliver { batch, results, .. } => tasks_add_up(ctx, *batch, results)?,
             Action::Respond { request, answer } => match answer {
-                Response::Finalized(result) => self.result(scene, result, BatchState::Finalized)?,
-                Response::Aborted(Some(result)) => {
-                    self.result(scene, result, BatchState::Aborted)?
-                }
+                Response::Finalized(result) => self.result(ctx, result, BatchState::Finalized)?,
+                Response::Aborted(Some(result)) => self.result(ctx, result, BatchState::Aborted)?,
                 Response::Collected(collected) => {
-                    if let Some(batch) = scene.book.batch_of(*request) {
-                        tasks_add_up(scene, batch, &collected.results)?;
+                    if let Some(batch) = ctx.model.batch_of(*request) {
+                        tasks_add_up(ctx, batch, &collected.results)?;
                     }
                     let have = collected.results.len() as u64;
                     require!(have <= collected.expected, "{have} of {} tasks", collected.expected);
                 }
-                Response::Stopped(report) => stop_adds_up(scene, report)?,
+                Response::Stopped(report) => stop_adds_up(ctx, report)?,
                 Response::Refused(Refusal::NotRegistered { batch }) => {
-                    let most = scene.book.config.limits.terminal_batches as usize;
-                    let key = scene.book.latest.get(batch);
+                    let most = ctx.model.config.limits.terminal_batches as usize;
+                    let key = ctx.model.latest.get(batch);
                     let last = self.over.iter().rev().take(most).find(|over| key == Some(over));
                     require!(last.is_none(), "{batch} ({last:?}) has ended and is unknown");
                 }
@@ -66,32 +64,36 @@ impl Checker for RunConservationChecker {
         self.results.retain(|key, _| self.over.contains(key));
     }
 
-    fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
-        let counters = scene.core.counters();
+    fn settled(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
+        let counters = ctx.core.counters();
         require!(counters.balanced(), "the counters do not add up: {counters:?}");
-        let (runs, book) = (&counters.runs, &scene.book);
+        let (runs, model) = (&counters.runs, &ctx.model);
         require!(
-            runs.submitted == book.submitted && runs.succeeded == book.succeeded,
+            runs.submitted == model.submitted && runs.succeeded == model.succeeded,
             "{} runs submitted and {} succeeded, but {runs:?}",
-            book.submitted,
-            book.succeeded
+            model.submitted,
+            model.succeeded
         );
         let requested = runs.cancelled[CancelReason::Requested];
-        require!(requested == book.requested, "{} cancelled runs, not {requested}", book.requested);
-        for key in book.active.values() {
-            let Some(view) = scene.core.batch_by_key(*key) else {
+        require!(
+            requested == model.requested,
+            "{} cancelled runs, not {requested}",
+            model.requested
+        );
+        for key in model.active.values() {
+            let Some(view) = ctx.core.batch_by_key(*key) else {
                 return Err(format!("batch {key} is missing"));
             };
-            batch_adds_up(&view, &book.batches[key])?;
-            under_way_adds_up(scene, *key, &view)?;
+            batch_adds_up(&view, &model.batches[key])?;
+            under_way_adds_up(ctx, *key, &view)?;
         }
         Ok(())
     }
 
-    fn ended(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
-        let runs = scene.core.counters().runs;
+    fn ended(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
+        let runs = ctx.core.counters().runs;
         require!(runs.pending == 0 && runs.running == 0, "runs are left in the end: {runs:?}");
-        for (key, batch) in &scene.book.batches {
+        for (key, batch) in &ctx.model.batches {
             require!(batch.forgotten, "batch {} ({key}) was never closed", batch.id);
         }
         Ok(())
@@ -102,7 +104,7 @@ impl RunConservationChecker {
     /// Checks the final result of a batch, which must not change when it is repeated.
     fn result(
         &mut self,
-        scene: &CheckContext<'_>,
+        ctx: &CheckContext<'_>,
         result: &Arc<BatchResult>,
         state: BatchState,
     ) -> CheckVerdict {
@@ -113,7 +115,7 @@ impl RunConservationChecker {
         }
         self.results.insert(key, Arc::clone(result));
         require!(result.state == state, "{key} is {} as a result of {state}", result.state);
-        let Some(batch) = scene.book.batches.get(&key) else {
+        let Some(batch) = ctx.model.batches.get(&key) else {
             return Err(format!("a result of the unknown {key}"));
         };
         let right = result.batch == batch.id && result.kind == batch.kind;
@@ -133,12 +135,12 @@ impl RunConservationChecker {
         let finished = result.finished();
         let listed = result.statuses.len() as u64;
         require!(listed == finished, "{key} lists {listed} of {finished} tasks");
-        statuses_add_up(scene, key, result.statuses.iter().map(|(task, status)| (*task, &**status)))
+        statuses_add_up(ctx, key, result.statuses.iter().map(|(task, status)| (*task, &**status)))
     }
 }
 
-fn tasks_add_up(scene: &CheckContext<'_>, key: BatchKey, results: &[TaskResult]) -> CheckVerdict {
-    statuses_add_up(scene, key, results.iter().map(|result| (result.task, &*result.status)))?;
+fn tasks_add_up(ctx: &CheckContext<'_>, key: BatchKey, results: &[TaskResult]) -> CheckVerdict {
+    statuses_add_up(ctx, key, results.iter().map(|result| (result.task, &*result.status)))?;
     for result in results {
         let yielded = result.payloads.len() as u32;
         require!(
@@ -152,7 +154,7 @@ fn tasks_add_up(scene: &CheckContext<'_>, key: BatchKey, results: &[TaskResult])
 }
 
 fn statuses_add_up<'a>(
-    scene: &CheckContext<'_>,
+    ctx: &CheckContext<'_>,
     key: BatchKey,
     statuses: impl Iterator<Item = (TaskId, &'a Status)>,
 ) -> CheckVerdict {
@@ -160,11 +162,11 @@ fn statuses_add_up<'a>(
     for (id, status) in statuses {
         require!(last < Some(id), "{key} {id} comes after {last:?}");
         last = Some(id);
-        let Some(task) = scene.book.task(key, id) else {
+        let Some(task) = ctx.model.task(key, id) else {
             return Err(format!("a result of the unknown {key} {id}"));
         };
-        status_adds_up(status, task, scene.book.config.limits.message_bytes)
-            .and_then(|()| attempts_add_up(scene, (key, id), status))
+        status_adds_up(status, task, ctx.model.config.limits.message_bytes)
+            .and_then(|()| attempts_add_up(ctx, (key, id), status))
             .map_err(|what| format!("{key} {id}: {what} in {status:?}"))?;
     }
     Ok(())
@@ -205,12 +207,12 @@ fn status_adds_up(status: &Status, task: &ModelTask, message_bytes: u32) -> Chec
 
 /// A task that was not truncated reports the duration of each attempt.
 fn attempts_add_up(
-    scene: &CheckContext<'_>,
+    ctx: &CheckContext<'_>,
     (batch, task): (BatchKey, TaskId),
     status: &Status,
 ) -> CheckVerdict {
     let own = |attempt: &&ModelAttempt| attempt.batch == batch && attempt.task == task;
-    let attempts = scene.book.attempts.values().filter(own).count();
+    let attempts = ctx.model.attempts.values().filter(own).count();
     let listed = status.attempt_seconds.len();
     let cut = status.cancelled_runs.total() > 0;
     require!(listed == attempts || (cut && listed < attempts), "{listed} of {attempts} attempts");
@@ -220,8 +222,8 @@ fn attempts_add_up(
 }
 
 /// The report of a stop equals the dropped payloads and names the affected batches.
-fn stop_adds_up(scene: &CheckContext<'_>, report: &StopReport) -> CheckVerdict {
-    let lost = scene
+fn stop_adds_up(ctx: &CheckContext<'_>, report: &StopReport) -> CheckVerdict {
+    let lost = ctx
         .actions
         .iter()
         .filter(|action| matches!(action, Action::DropPayload { reason: DropReason::Stopped, .. }));
@@ -233,7 +235,7 @@ fn stop_adds_up(scene: &CheckContext<'_>, report: &StopReport) -> CheckVerdict {
         "a stop leaves {runs} runs of no batch behind: {report:?}"
     );
     for name in &report.batches {
-        require!(scene.book.latest.contains_key(name), "a stop leaves {name} behind");
+        require!(ctx.model.latest.contains_key(name), "a stop leaves {name} behind");
     }
     Ok(())
 }
@@ -250,9 +252,9 @@ fn batch_adds_up(view: &BatchView, batch: &ModelBatch) -> CheckVerdict {
 }
 
 /// Open runs are counted as running; runs of cancelled attempts may have been truncated meanwhile.
-fn under_way_adds_up(scene: &CheckContext<'_>, key: BatchKey, view: &BatchView) -> CheckVerdict {
-    let attempts = scene.book.slots.values().filter_map(|slot| match slot.phase {
-        Phase::Given(attempt) => scene.book.attempts.get(&attempt),
+fn under_way_adds_up(ctx: &CheckContext<'_>, key: BatchKey, view: &BatchView) -> CheckVerdict {
+    let attempts = ctx.model.slots.values().filter_map(|slot| match slot.phase {
+        Phase::Given(attempt) => ctx.model.attempts.get(&attempt),
         Phase::Starting | Phase::Idle | Phase::Over => None,
     });
     let (mut current, mut cancelling) = (0, 0);

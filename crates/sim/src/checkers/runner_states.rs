@@ -19,42 +19,42 @@ impl Checker for RunnerStatesChecker {
         self.seen.clear();
     }
 
-    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
+    fn action(&mut self, ctx: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
             Action::StartAttempt { runner, life, attempt, .. } => {
-                let phase = scene.book.alive(*runner, *life).map(|slot| slot.phase);
+                let phase = ctx.model.alive(*runner, *life).map(|slot| slot.phase);
                 require!(
                     phase == Some(Phase::Idle),
                     "{runner} {life} gets {attempt} and is {phase:?}"
                 );
-                let process = scene.processes.get((*runner, *life));
+                let process = ctx.processes.get((*runner, *life));
                 let work = process.and_then(|process| process.work.as_ref());
                 require!(work.is_none(), "{runner} {life} gets {attempt} and has {work:?}");
             }
             Action::CancelAttempt { runner, life, attempt, .. } => {
-                let phase = scene.book.alive(*runner, *life).map(|slot| slot.phase);
-                let state = scene.book.attempts.get(attempt).map(|attempt| attempt.state);
+                let phase = ctx.model.alive(*runner, *life).map(|slot| slot.phase);
+                let state = ctx.model.attempts.get(attempt).map(|attempt| attempt.state);
                 require!(
                     phase == Some(Phase::Given(*attempt)) && state == Some(AttemptState::Current),
                     "{attempt} is cancelled on {runner} {life}: {phase:?}, {state:?}"
                 );
             }
             Action::StartRunner { runner, life } => {
-                let before = scene.book.slots.get(runner);
+                let before = ctx.model.slots.get(runner);
                 require!(
                     before.is_none_or(|slot| slot.phase == Phase::Over && slot.life < *life),
                     "{runner} {life} is started while there is {before:?}"
                 );
-                let supervision = &scene.book.config.supervision;
-                let rests = before.filter(|_| scene.book.fitted());
+                let supervision = &ctx.model.config.supervision;
+                let rests = before.filter(|_| ctx.model.fitted());
                 let rests = rests.map(|slot| slot.ended.after(slot.rest(supervision)));
                 require!(
-                    rests.is_none_or(|until| scene.now >= until),
+                    rests.is_none_or(|until| ctx.now >= until),
                     "{runner} {life} is started before {rests:?}: {before:?}"
                 );
             }
             Action::StopRunner { runner, life } => {
-                let current = scene.book.slots.get(runner).map(|slot| slot.life);
+                let current = ctx.model.slots.get(runner).map(|slot| slot.life);
                 require!(current == Some(*life), "{runner} {life} is stopped, not {current:?}");
             }
             _ => {}
@@ -62,14 +62,14 @@ impl Checker for RunnerStatesChecker {
         Ok(())
     }
 
-    fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
-        message_is_shown(scene)?;
-        for view in scene.core.runners() {
-            agrees(scene, &view)?;
+    fn settled(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
+        message_is_shown(ctx)?;
+        for view in ctx.core.runners() {
+            agrees(ctx, &view)?;
             let now = (view.life, view.state);
             let before = self.seen.insert(view.runner, now);
             if let Some(before) = before.filter(|before| *before != now) {
-                let scales = scene.book.config.scaling.is_some();
+                let scales = ctx.model.config.scaling.is_some();
                 require!(
                     legal(before, now, scales),
                     "{} went from {before:?} to {now:?}",
@@ -82,27 +82,27 @@ impl Checker for RunnerStatesChecker {
 }
 
 /// A lost runner, or one whose start failed, shows the reason.
-fn message_is_shown(scene: &CheckContext<'_>) -> CheckVerdict {
-    let Input::Report { runner, life, report } = scene.input else { return Ok(()) };
+fn message_is_shown(ctx: &CheckContext<'_>) -> CheckVerdict {
+    let Input::Report { runner, life, report } = ctx.input else { return Ok(()) };
     let (RunnerReport::Lost { message, .. } | RunnerReport::StartFailed { message }) = report
     else {
         return Ok(());
     };
-    let Some(view) = scene.core.runner(*runner).filter(|_| scene.believed) else { return Ok(()) };
+    let Some(view) = ctx.core.runner(*runner).filter(|_| ctx.accepted) else { return Ok(()) };
     let shown = view.message.as_deref();
     // With scaling, another runner may use the slot at once.
-    let another = scene.book.config.scaling.is_some() && view.life != *life;
+    let another = ctx.model.config.scaling.is_some() && view.life != *life;
     let right = another || shown.is_some_and(|shown| message.starts_with(shown));
     require!(right, "{runner} was lost by {message:?} and shows {shown:?}");
     Ok(())
 }
 
-fn agrees(scene: &CheckContext<'_>, view: &RunnerView) -> CheckVerdict {
-    let Some(slot) = scene.book.slots.get(&view.runner) else {
+fn agrees(ctx: &CheckContext<'_>, view: &RunnerView) -> CheckVerdict {
+    let Some(slot) = ctx.model.slots.get(&view.runner) else {
         return Err(format!("{} was never started", view.runner));
     };
     let cancelling = |attempt| {
-        let attempt = scene.book.attempts.get(&attempt);
+        let attempt = ctx.model.attempts.get(&attempt);
         attempt.is_some_and(|attempt| matches!(attempt.state, AttemptState::Cancelling(_)))
     };
     let right = match (view.state, slot.phase) {
@@ -116,8 +116,8 @@ fn agrees(scene: &CheckContext<'_>, view: &RunnerView) -> CheckVerdict {
         _ => false,
     };
     // Slots of retired runners may be used again, and begin anew.
-    let most = scene.book.config.supervision.start_failures_max;
-    let counts = scene.book.fitted();
+    let most = ctx.model.config.supervision.start_failures_max;
+    let counts = ctx.model.fitted();
     let broken = slot.phase == Phase::Over && slot.start_failures >= most;
     require!(
         !counts || broken == (view.state == RunnerState::Broken),

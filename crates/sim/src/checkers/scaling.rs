@@ -24,15 +24,15 @@ impl Checker for Scaling {
         *self = Self::default();
     }
 
-    fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
-        let Some(bounds) = scene.book.config.scaling else { return Ok(()) };
-        if scene.book.pool != Pool::Running {
+    fn settled(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
+        let Some(bounds) = ctx.model.config.scaling else { return Ok(()) };
+        if ctx.model.pool != Pool::Running {
             *self = Self::default();
             return Ok(());
         }
-        let most = bounds.max.min(scene.book.config.limits.runners);
+        let most = bounds.max.min(ctx.model.config.limits.runners);
         let least = bounds.min.min(most);
-        let wanted = scene.core.wanted();
+        let wanted = ctx.core.wanted();
         let together = bounds.runners_per_worker.max(1);
         require!(
             (least..=most).contains(&wanted),
@@ -40,9 +40,9 @@ impl Checker for Scaling {
         );
         let whole = wanted.is_multiple_of(together) || wanted == least || wanted == most;
         require!(whole, "{wanted} runners are no whole workers of {together}");
-        let busy = scene.book.slots.values().filter(|slot| slot.phase.is_given()).count() as u32;
-        self.note(scene.now, busy, bounds.idle_timeout);
-        let waits = waiting(scene);
+        let busy = ctx.model.slots.values().filter(|slot| slot.phase.is_given()).count() as u32;
+        self.note(ctx.now, busy, bounds.idle_timeout);
+        let waits = waiting(ctx);
         let needed = u64::from(busy) + waits;
         require!(
             waits == 0 || u64::from(wanted) >= needed.min(most.into()),
@@ -50,7 +50,7 @@ impl Checker for Scaling {
         );
         let before = self.wanted.replace(wanted).unwrap_or(wanted);
         if wanted > before {
-            let pending = scene.core.counters().runs.pending;
+            let pending = ctx.core.counters().runs.pending;
             let useful = u64::from(busy) + pending + u64::from(together);
             require!(u64::from(wanted) < useful, "{wanted} runners are wanted for {useful}");
         }
@@ -81,12 +81,12 @@ impl Scaling {
 }
 
 /// Returns how many more runners waiting runs could certainly use.
-fn waiting(scene: &CheckContext<'_>) -> u64 {
-    let idle = scene.book.slots.values().any(|slot| slot.phase == Phase::Idle);
-    if idle || crowded(scene) {
+fn waiting(ctx: &CheckContext<'_>) -> u64 {
+    let idle = ctx.model.slots.values().any(|slot| slot.phase == Phase::Idle);
+    if idle || crowded(ctx) {
         return 0;
     }
-    let most = scene.book.config.max_repeat_times_per_runner.unwrap_or(u32::MAX).max(1);
-    let keys = scene.book.active.values().filter(|key| room(scene, **key));
-    keys.map(|key| fresh_left(scene, *key).div_ceil(most.into())).sum()
+    let most = ctx.model.config.max_repeat_times_per_runner.unwrap_or(u32::MAX).max(1);
+    let keys = ctx.model.active.values().filter(|key| room(ctx, **key));
+    keys.map(|key| fresh_left(ctx, *key).div_ceil(most.into())).sum()
 }

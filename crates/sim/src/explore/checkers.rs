@@ -24,37 +24,24 @@ use crate::checkers::{CheckVerdict, PROGRESS, Violation};
 #[derive(Debug)]
 pub(crate) enum ExploreEvent<'a> {
     /// A process begins; its servers have this version.
-    Started {
-        version: u64,
-    },
+    Started { version: u64 },
     /// The plan emitted an action.
     Ordered(PlanAction),
     /// An input was applied to the plan.
     Told(&'a PlanInput),
     /// The tasks of a step were submitted.
-    Submitted {
-        step: u64,
-    },
+    Submitted { step: u64 },
     /// The experiences of a step are in the buffer.
-    Delivered {
-        step: u64,
-    },
+    Delivered { step: u64 },
     /// The evaluations of a step were submitted, and run with the current version.
-    EvalBegan {
-        step: u64,
-    },
-    EvalEnded {
-        step: u64,
-    },
+    EvalBegan { step: u64 },
+    /// The evaluations of a step ended.
+    EvalEnded { step: u64 },
     /// The servers have other weights.
-    Loaded {
-        version: u64,
-    },
+    Loaded { version: u64 },
     /// A wait is over.
-    Waited {
-        began: Time,
-        outcome: &'a WaitOutcome,
-    },
+    Waited { began: Time, outcome: &'a WaitOutcome },
+    /// The explorer ended.
     Ended(&'a ProcessEnd),
     /// The trainer begins a step with these samples.
     Trains(&'a [SimSample]),
@@ -84,7 +71,7 @@ impl ExploreContext<'_> {
 }
 
 pub(crate) trait ExploreChecker: fmt::Debug {
-    fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict;
+    fn see(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict;
 }
 
 /// All guarantees, or one of them.
@@ -127,12 +114,12 @@ impl ExploreCheckers {
 
     pub(crate) fn see(
         &mut self,
-        scene: &ExploreContext<'_>,
+        ctx: &ExploreContext<'_>,
         seen: &ExploreEvent<'_>,
     ) -> Option<Violation> {
         for (name, checker) in &mut self.list {
-            if let Err(what) = checker.see(scene, seen) {
-                return Some(Violation { checker: name, at: scene.now, what });
+            if let Err(what) = checker.see(ctx, seen) {
+                return Some(Violation { checker: name, at: ctx.now, what });
             }
         }
         None

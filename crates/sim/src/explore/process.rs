@@ -10,7 +10,7 @@ use rollway_core::sync::{MemberId, WaitId};
 
 use super::subject::Subject;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SimExplorer {
     pub(crate) name: String,
     /// Duration of a step.
@@ -51,9 +51,7 @@ pub(crate) struct ExploreProcess {
     /// Number of this process.
     pub(crate) life: u64,
     pub(crate) subject: Subject,
-    /// Its membership.
     pub(crate) seat: MemberId,
-    /// Open wait for weights.
     pub(crate) wait: Option<OpenWait>,
     /// With `fully_async`, the concurrent wait for published weights.
     pub(crate) watch: Watch,
@@ -63,7 +61,6 @@ pub(crate) struct ExploreProcess {
     pub(crate) closing: bool,
 }
 
-/// An open wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenWait {
     pub(crate) ask: WaitId,
@@ -113,21 +110,7 @@ impl fmt::Display for ProcessEnd {
 
 impl SimExplorer {
     pub(crate) fn new(name: String, work: Duration) -> Self {
-        Self {
-            name,
-            work,
-            process: None,
-            lives: 0,
-            end: None,
-            down_since: None,
-            kept: PlanProgress::default(),
-            submitted: BTreeMap::new(),
-            delivered: BTreeMap::new(),
-            evals: BTreeMap::new(),
-            evaluated: BTreeSet::new(),
-            version: 0,
-            busy_until: Time::ZERO,
-        }
+        Self { name, work, ..Self::default() }
     }
 
     /// Returns the process with this number, if it is running.

@@ -53,7 +53,6 @@ impl Subject {
         &self.plan
     }
 
-    /// Applies an optional input, and returns the actions.
     pub(crate) fn apply(&mut self, fact: Option<PlanInput>) -> Vec<PlanAction> {
         let input = match (self.bug, fact.clone()) {
             (Some(ExploreBug::Input(change)), Some(fact)) => change(&self.plan, fact),

@@ -34,7 +34,7 @@ const FIRST: u64 = 1_000;
 #[derive(Debug)]
 pub(super) struct ExploreWorld {
     now: Time,
-    dice: SimRandom,
+    rng: SimRandom,
     options: ExploreWorldOptions,
     queue: EventQueue<ExploreWorldEvent>,
     board: SyncCore,
@@ -54,43 +54,25 @@ pub(super) struct ExploreWorld {
 /// A planned event.
 #[derive(Clone, Debug)]
 enum ExploreWorldEvent {
-    Start {
-        at: usize,
-    },
+    /// An explorer starts.
+    Start { at: usize },
     /// An explorer performs an action.
-    Act {
-        at: usize,
-        life: u64,
-        order: PlanAction,
-    },
+    Act { at: usize, life: u64, order: PlanAction },
     /// An explorer's servers have loaded the weights of a wait.
-    Loads {
-        at: usize,
-        life: u64,
-        came: WaitResult,
-    },
+    Loads { at: usize, life: u64, came: WaitResult },
     /// An input arrives at an explorer's plan.
-    Heard {
-        at: usize,
-        life: u64,
-        fact: PlanInput,
-    },
-    Heartbeat {
-        at: usize,
-        life: u64,
-    },
+    Heard { at: usize, life: u64, fact: PlanInput },
+    /// An explorer sends a heartbeat.
+    Heartbeat { at: usize, life: u64 },
+    /// The trainer starts.
     TrainerStarts,
     /// The trainer looks for experiences.
-    TrainerLooks {
-        life: u64,
-    },
+    TrainerLooks { life: u64 },
     /// The trainer has finished a step.
-    TrainerSteps {
-        life: u64,
-    },
-    TrainerHeartbeat {
-        life: u64,
-    },
+    TrainerSteps { life: u64 },
+    /// The trainer sends a heartbeat.
+    TrainerHeartbeat { life: u64 },
+    /// The trainer crashes.
     TrainerDies,
     /// Every world must have ended by now.
     TooLate,
@@ -109,7 +91,7 @@ struct WaitResult {
 impl ExploreWorld {
     pub(super) fn new(
         options: ExploreWorldOptions,
-        dice: SimRandom,
+        rng: SimRandom,
         mutant: Option<&ExploreMutant>,
         checkers: ExploreCheckers,
         trace: SimTrace,
@@ -118,7 +100,7 @@ impl ExploreWorld {
         let explorers = works.map(|(at, work)| SimExplorer::new(format!("explorer{at}"), *work));
         Self {
             now: Time::ZERO,
-            dice,
+            rng,
             queue: EventQueue::default(),
             board: SyncCore::new(options.lease, FIRST),
             explorers: explorers.collect(),
@@ -253,7 +235,7 @@ impl ExploreWorld {
         self.see(at, &ExploreEvent::Started { version });
         self.share_submissions();
         let published = self.board.newest().filter(|newest| is_async && *newest > version);
-        match published.filter(|_| self.dice.percent(50)) {
+        match published.filter(|_| self.rng.percent(50)) {
             Some(newest) => self.apply(at, Some(PlanInput::Published(newest))),
             None => self.apply(at, None),
         }
@@ -297,12 +279,12 @@ impl ExploreWorld {
         if self.crashes >= self.options.crashes_max {
             return false;
         }
-        if self.dice.chance(self.options.crash) {
+        if self.rng.chance(self.options.crash) {
             self.crashes += 1;
             self.goes_down(at, "crashed");
             return true;
         }
-        if self.dice.chance(self.options.stop) {
+        if self.rng.chance(self.options.stop) {
             self.crashes += 1;
             if let Some(process) = &mut self.explorers[at].process {
                 process.stopping = true;
@@ -317,13 +299,13 @@ impl ExploreWorld {
         self.coverage.add("explorer", event, 1);
         let Some(process) = self.explorers[at].process.take() else { return };
         self.explorers[at].down_since = Some(self.now);
-        if self.dice.percent(50) {
+        if self.rng.percent(50) {
             self.board.leave(self.now, process.seat, &LeaveReason::TimedOut);
             let asks = process.wait.map(|wait| wait.ask).into_iter().chain(process.watch.ask);
             asks.for_each(|ask| self.board.abandon(ask));
         }
         let lease = self.options.lease;
-        let wait = self.dice.spread(lease / 16, lease * 4);
+        let wait = self.rng.spread(lease / 16, lease * 4);
         self.plan(wait, ExploreWorldEvent::Start { at });
         self.answers();
     }
@@ -359,14 +341,14 @@ impl ExploreWorld {
         if self.violation.is_some() {
             return;
         }
-        let scene = ExploreContext {
+        let ctx = ExploreContext {
             now: self.now,
             at,
             options: &self.options,
             explorers: &self.explorers,
             trainer: &self.trainer,
         };
-        self.violation = self.checkers.see(&scene, seen);
+        self.violation = self.checkers.see(&ctx, seen);
     }
 
     fn give_up(&mut self, what: String) {
@@ -380,7 +362,7 @@ impl ExploreWorld {
 
     /// Plans an event after the delay of a message.
     fn later(&mut self, event: ExploreWorldEvent) {
-        let wait = self.dice.spread(self.options.latency / 4, self.options.latency * 4);
+        let wait = self.rng.spread(self.options.latency / 4, self.options.latency * 4);
         self.plan(wait, event);
     }
 

@@ -14,11 +14,11 @@ use super::{
 };
 
 impl ReferenceModel {
-    /// Applies one input. `believed`: whether the core did not ignore it. The actions are used only
+    /// Applies one input. `accepted`: whether the core did not ignore it. The actions are used only
     /// for the key of a new batch, since other actions of the same step may refer to it.
-    pub fn input(&mut self, now: Time, input: &Input, actions: &[Action], believed: bool) {
+    pub fn input(&mut self, now: Time, input: &Input, actions: &[Action], accepted: bool) {
         match input {
-            Input::Requested { request, what } if believed => {
+            Input::Requested { request, what } if accepted => {
                 self.on_request(now, *request, what, actions);
             }
             Input::RequestAbandoned { request } => {
@@ -29,11 +29,11 @@ impl ReferenceModel {
                 }
             }
             Input::Report { runner, life, report } => {
-                self.reported(now, *runner, *life, report, believed);
+                self.reported(now, *runner, *life, report, accepted);
             }
-            Input::DeliveryDone { lease, delivery } if believed => self.delivered(*lease, delivery),
+            Input::DeliveryDone { lease, delivery } if accepted => self.delivered(*lease, delivery),
             Input::TimePassed => self.expire_leases(now),
-            Input::Restore(record) if believed => self.recorded(record),
+            Input::Restore(record) if accepted => self.recorded(record),
             Input::Requested { .. } | Input::DeliveryDone { .. } | Input::Restore(_) => {}
         }
     }
@@ -146,10 +146,10 @@ impl ReferenceModel {
         runner: RunnerId,
         life: Incarnation,
         report: &RunnerReport,
-        believed: bool,
+        accepted: bool,
     ) {
         if let RunnerReport::RunFinished { attempt, run, outcome } = report {
-            self.receive(*attempt, *run, outcome, believed);
+            self.receive(*attempt, *run, outcome, accepted);
         }
         if self.alive(runner, life).is_none() {
             return;
@@ -157,7 +157,7 @@ impl ReferenceModel {
         if let Some(slot) = self.slots.get_mut(&runner) {
             slot.heard = now;
         }
-        if !believed {
+        if !accepted {
             return;
         }
         match report {
@@ -181,11 +181,11 @@ impl ReferenceModel {
     }
 
     /// Adds a received payload.
-    fn receive(&mut self, attempt: AttemptId, run: RunId, outcome: &RunOutcome, believed: bool) {
+    fn receive(&mut self, attempt: AttemptId, run: RunId, outcome: &RunOutcome, accepted: bool) {
         let Ok(RunOutput { payload: Some(payload), .. }) = outcome else { return };
         let origin =
             self.attempts.get(&attempt).map(|attempt| (attempt.batch, attempt.task, run.0));
-        let accepted = believed && payload.bytes <= self.config.limits.payload_bytes_per_run;
+        let accepted = accepted && payload.bytes <= self.config.limits.payload_bytes_per_run;
         let kept =
             ModelPayload { bytes: payload.bytes, origin, accepted, place: PayloadState::Held };
         if accepted {

@@ -10,16 +10,16 @@ use crate::ledger::SimLedger;
 impl ReferenceModel {
     /// Returns the model after a crash: only closed batches; everything else is restored.
     pub fn begin_anew(&self, ledger: &SimLedger) -> Self {
-        let mut book = Self::new(self.config.clone());
+        let mut model = Self::new(self.config.clone());
         let ended: BTreeSet<BatchKey> = ledger.ended().into_iter().collect();
         for key in &ended {
             let Some(batch) = self.batches.get(key) else { continue };
-            book.latest.insert(batch.id.clone(), *key);
-            book.batches.insert(*key, batch.clone());
+            model.latest.insert(batch.id.clone(), *key);
+            model.batches.insert(*key, batch.clone());
         }
         let attempts = self.attempts.iter().filter(|(_, attempt)| ended.contains(&attempt.batch));
-        book.attempts.extend(attempts.map(|(id, attempt)| (*id, attempt.clone())));
-        book
+        model.attempts.extend(attempts.map(|(id, attempt)| (*id, attempt.clone())));
+        model
     }
 
     /// Applies a restored record.

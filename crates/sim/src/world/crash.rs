@@ -32,9 +32,9 @@ impl SimWorld {
         }
         let latency = self.shape.latency;
         let wait = if self.strikes(Fault::LedgerSlow) {
-            self.dice.spread(latency, self.book.config.delivery_timeout * 2)
+            self.rng.spread(latency, self.model.config.delivery_timeout * 2)
         } else {
-            self.dice.spread(latency / 8, latency * 4)
+            self.rng.spread(latency / 8, latency * 4)
         };
         self.plan(wait, WorldEvent::Written);
     }
@@ -45,22 +45,21 @@ impl SimWorld {
         self.write();
     }
 
-    /// Restarts the coordinator if a crash is due.
     pub(super) fn crash_if_due(&mut self) {
         let due = std::mem::take(&mut self.crashing);
-        let may = self.book.config.ledger && self.crashes < MAX_CRASHES && !self.healed;
+        let may = self.model.config.ledger && self.crashes < MAX_CRASHES && !self.healed;
         if !due || !may || self.violation.is_some() {
             return;
         }
         self.crashes += 1;
         // An unknown part of the records beyond the durable ones survives.
         let (safe, all) = self.ledger.reach();
-        let left = self.dice.between(safe as u64, all as u64) as usize;
+        let left = self.rng.between(safe as u64, all as u64) as usize;
         self.ledger.crash(left);
         self.coverage.crashed(self.subject.core());
         self.checkers.crashed(&self.ledger);
         self.subject.restart();
-        self.book = self.book.begin_anew(&self.ledger);
+        self.model = self.model.begin_anew(&self.ledger);
         self.alarm = None;
         self.orphan_runners();
         for record in self.ledger.durable_records() {
@@ -81,7 +80,7 @@ impl SimWorld {
             .map(|(at, _)| at)
             .collect();
         for at in orphans {
-            let wait = self.dice.spread(Duration::from_millis(1), Duration::from_secs(20));
+            let wait = self.rng.spread(Duration::from_millis(1), Duration::from_secs(20));
             self.plan(wait, WorldEvent::Killed(at));
         }
     }

@@ -42,7 +42,7 @@ impl SimWorld {
 
     /// Fails the open leases of collectors.
     fn hang_up(&mut self) {
-        let handed: Vec<_> = (self.book.leases.iter())
+        let handed: Vec<_> = (self.model.leases.iter())
             .filter(|(_, lease)| lease.open && !lease.to_sink)
             .map(|(id, _)| *id)
             .collect();
@@ -54,7 +54,7 @@ impl SimWorld {
 
     /// Returns an upper bound of the time to finish everything: every timeout many times over.
     fn bound(&self) -> Duration {
-        let config = &self.book.config;
+        let config = &self.model.config;
         let supervision = &config.supervision;
         let once = config.default_timeout
             + config.max_timeout * 3
@@ -78,12 +78,12 @@ impl SimWorld {
             return self.finish();
         }
         self.plan(POLL_INTERVAL, WorldEvent::Close);
-        if self.book.pool != Pool::Running {
+        if self.model.pool != Pool::Running {
             // Refused during a stop.
             return self.ask_world(Request::Start);
         }
         // In the order of service: the first batches block the others.
-        let ranked = self.book.active.iter().map(|(id, key)| (id.priority(), *key));
+        let ranked = self.model.active.iter().map(|(id, key)| (id.priority(), *key));
         let mut ranked: Vec<(BatchPriority, BatchKey)> = ranked.collect();
         ranked.sort_unstable();
         for (_, key) in ranked {
@@ -92,9 +92,9 @@ impl SimWorld {
     }
 
     fn close_batch(&mut self, key: BatchKey) {
-        let Some(batch) = self.book.batches.get(&key) else { return };
+        let Some(batch) = self.model.batches.get(&key) else { return };
         let (id, kind, submitted) = (batch.id.clone(), batch.kind, batch.submitted);
-        if self.book.waiting().any(|(_, asked)| asked.batch() == Some(&id)) {
+        if self.model.waiting().any(|(_, asked)| asked.batch() == Some(&id)) {
             return;
         }
         if !submitted {
@@ -110,7 +110,7 @@ impl SimWorld {
         let refused = self.users.hopeless.contains(&key);
         if refused || state == Some(BatchState::Aborted) {
             let (batch, reason) = (id, "enough".into());
-            let keep_partial_results = self.dice.percent(50);
+            let keep_partial_results = self.rng.percent(50);
             let unresponsive = UnresponsivePolicy::Replace;
             self.ask_world(Request::Abort { batch, reason, keep_partial_results, unresponsive });
         } else {
@@ -121,23 +121,23 @@ impl SimWorld {
     /// Describes the open work, if there is any.
     pub(super) fn left_undone(&self) -> Option<String> {
         let core = self.subject.core();
-        if let Some((request, asked)) = self.book.waiting().next() {
+        if let Some((request, asked)) = self.model.waiting().next() {
             return Some(format!("request {request} is not answered: {:?}", asked.what));
         }
         if !self.ledger.idle() {
             return Some("responses or deliveries are held back".to_owned());
         }
-        if let Some((id, key)) = self.book.active.iter().next() {
+        if let Some((id, key)) = self.model.active.iter().next() {
             let view = core.batch_by_key(*key);
             return Some(format!("batch {id} ({key}) has not ended: {view:?}"));
         }
-        if self.book.held > 0 {
-            return Some(format!("{} payloads are held", self.book.held));
+        if self.model.held > 0 {
+            return Some(format!("{} payloads are held", self.model.held));
         }
-        if self.book.pool != Pool::Running {
+        if self.model.pool != Pool::Running {
             return Some("the pool is not started".to_owned());
         }
-        for (runner, slot) in &self.book.slots {
+        for (runner, slot) in &self.model.slots {
             if let Phase::Starting | Phase::Given(_) = slot.phase {
                 return Some(format!("runner {runner} is not idle: {:?}", core.runner(*runner)));
             }
@@ -151,8 +151,8 @@ impl SimWorld {
             idle += 1;
         }
         // A scaled pool decides its own target.
-        let scales = self.book.config.scaling.is_some();
-        let wanted = if scales { core.wanted() } else { self.book.wanted() };
+        let scales = self.model.config.scaling.is_some();
+        let wanted = if scales { core.wanted() } else { self.model.wanted() };
         (idle != wanted).then(|| format!("{idle} of {wanted} runners are idle"))
     }
 }

@@ -22,14 +22,14 @@ impl SimWorld {
             let input = self.draw_invalid();
             self.step(input);
         }
-        let wait = self.dice.heavy(self.shape.run);
+        let wait = self.rng.heavy(self.shape.run);
         self.plan(wait, WorldEvent::InvalidInput);
     }
 
     fn draw_invalid(&mut self) -> Input {
-        let lease = LeaseId(1_000_000 + self.dice.below(10));
-        match self.dice.below(12) {
-            0 => Input::RequestAbandoned { request: RequestId(self.dice.below(40) + 1_000_000) },
+        let lease = LeaseId(1_000_000 + self.rng.below(10));
+        match self.rng.below(12) {
+            0 => Input::RequestAbandoned { request: RequestId(self.rng.below(40) + 1_000_000) },
             1 => {
                 let delivery = DeliveryOutcome::Failed { message: "unknown delivery".into() };
                 Input::DeliveryDone { lease, delivery }
@@ -45,18 +45,18 @@ impl SimWorld {
 
     /// Returns an invalid report of a known runner.
     fn about_known_runner(&mut self) -> Input {
-        let known: Vec<(RunnerId, Incarnation, Phase)> = (self.book.slots.iter())
+        let known: Vec<(RunnerId, Incarnation, Phase)> = (self.model.slots.iter())
             .map(|(runner, slot)| (*runner, slot.life, slot.phase))
             .collect();
         if known.is_empty() {
             return Input::TimePassed;
         }
-        let (runner, life, phase) = *self.dice.pick(&known);
+        let (runner, life, phase) = *self.rng.pick(&known);
         let attempt = match phase {
             Phase::Given(attempt) => Some(attempt),
             Phase::Starting | Phase::Idle | Phase::Over => None,
         };
-        let (life, report) = match self.dice.below(5) {
+        let (life, report) = match self.rng.below(5) {
             0 => (Incarnation(life.0.wrapping_add(1)), self.invalid_report(attempt)),
             1 => (Incarnation(life.0.wrapping_sub(1)), self.invalid_report(attempt)),
             2 => (life, RunnerReport::Lost { message: self.message("lost sight"), suspect: false }),
@@ -68,18 +68,18 @@ impl SimWorld {
 
     /// Returns a report that is invalid unless `attempt` is current.
     fn invalid_report(&mut self, attempt: Option<AttemptId>) -> RunnerReport {
-        let never = AttemptId(1_000_000 + self.dice.below(3));
+        let never = AttemptId(1_000_000 + self.rng.below(3));
         let attempt = attempt.unwrap_or(never);
-        match self.dice.below(4) {
+        match self.rng.below(4) {
             0 => RunnerReport::AttemptBegan { attempt },
             1 => RunnerReport::AttemptEnded { attempt },
             2 => RunnerReport::Ready { after: Some(attempt) },
             _ => {
                 let id: PayloadId = self.next_payload();
-                let payload = self.dice.percent(70).then_some(Payload { id, bytes: 1 });
+                let payload = self.rng.percent(70).then_some(Payload { id, bytes: 1 });
                 let metrics = rollway_core::metrics::Metrics::new();
                 let outcome = Ok(RunOutput { payload, metrics });
-                RunnerReport::RunFinished { attempt, run: RunId(self.dice.small(0, 9)), outcome }
+                RunnerReport::RunFinished { attempt, run: RunId(self.rng.small(0, 9)), outcome }
             }
         }
     }

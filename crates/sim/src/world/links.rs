@@ -42,7 +42,7 @@ impl SimWorld {
 
     /// Sends a report of a runner's supervisor, which has its own connection.
     pub(super) fn notify(&mut self, at: RunnerKey, report: RunnerReport) {
-        let noticed = self.dice.spread(Duration::from_millis(1), Duration::from_millis(300));
+        let noticed = self.rng.spread(Duration::from_millis(1), Duration::from_millis(300));
         let wait = noticed + self.delay(Fault::ReportLate);
         if self.strikes(Fault::ReportTwice) {
             let report = report.clone();
@@ -63,7 +63,6 @@ impl SimWorld {
         self.step(Input::Report { runner, life, report });
     }
 
-    /// Sends a command to a runner.
     pub(super) fn send(&mut self, at: RunnerKey, order: RunnerOrder) {
         if self.strikes(Fault::OrderLost) {
             return;
@@ -83,9 +82,9 @@ impl SimWorld {
 
     fn delay(&mut self, late: Fault) -> Duration {
         let latency = self.shape.latency;
-        let usual = self.dice.spread(latency / 8, latency * 2);
+        let usual = self.rng.spread(latency / 8, latency * 2);
         if self.strikes(late) {
-            usual + self.dice.spread(latency * 4, self.book.config.max_timeout)
+            usual + self.rng.spread(latency * 4, self.model.config.max_timeout)
         } else {
             usual
         }

@@ -27,7 +27,7 @@ impl SimWorld {
 
     /// Loses the machine of a runner with all its processes. It returns later, empty.
     pub(super) fn lose_machine(&mut self, runner: RunnerId) {
-        let stays = self.dice.spread(self.shape.heartbeat, self.shape.heartbeat * 8);
+        let stays = self.rng.spread(self.shape.heartbeat, self.shape.heartbeat * 8);
         self.away.insert(self.machine(runner), self.now.after(stays));
         for (at, state) in self.neighbours(runner) {
             if state == ProcessState::Alive {
@@ -41,7 +41,7 @@ impl SimWorld {
 
     /// Disconnects the machine of a runner; messages arrive after the reconnection.
     pub(super) fn cut_machine(&mut self, runner: RunnerId) {
-        let wait = self.dice.spread(self.shape.heartbeat / 4, self.shape.heartbeat * 12);
+        let wait = self.rng.spread(self.shape.heartbeat / 4, self.shape.heartbeat * 12);
         for (at, state) in self.neighbours(runner) {
             let Some(process) = self.processes.get_mut(at) else { continue };
             if state == ProcessState::Alive && process.cut.is_none() {

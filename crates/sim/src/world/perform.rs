@@ -17,7 +17,7 @@ impl SimWorld {
             Action::StopRunner { runner, life } => {
                 let slow = self.strikes(Fault::SlowKill);
                 let longest = Duration::from_millis(if slow { 20_000 } else { 20 });
-                let wait = self.dice.spread(Duration::from_millis(1), longest);
+                let wait = self.rng.spread(Duration::from_millis(1), longest);
                 self.plan(wait, WorldEvent::Killed((runner, life)));
             }
             Action::StartAttempt { runner, life, attempt, batch, task, runs, .. } => {
@@ -39,7 +39,7 @@ impl SimWorld {
     /// Performs the actions that the ledger has released.
     pub(super) fn release(&mut self) {
         while let Some(action) = self.ledger.release() {
-            self.check(|checkers, scene| checkers.released(scene, &action));
+            self.check(|checkers, ctx| checkers.released(ctx, &action));
             match action {
                 Action::Deliver { lease, results, .. } => self.deliver(lease, &results),
                 Action::Respond { request, answer } => {
@@ -57,10 +57,10 @@ impl SimWorld {
 
     /// Delivers results to the sink, with the faults of a sink.
     fn deliver(&mut self, lease: LeaseId, results: &[TaskResult]) {
-        let usual = self.dice.spread(self.shape.latency, self.shape.latency * 20);
+        let usual = self.rng.spread(self.shape.latency, self.shape.latency * 20);
         let slow = self.strikes(Fault::SinkSlow);
         let wait = if slow {
-            self.dice.spread(usual, self.book.config.delivery_timeout * 3)
+            self.rng.spread(usual, self.model.config.delivery_timeout * 3)
         } else {
             usual
         };
@@ -69,7 +69,7 @@ impl SimWorld {
             return self.plan(wait, WorldEvent::Delivered(lease, failed));
         }
         let payloads = results.iter().flat_map(|result| &result.payloads);
-        let origin = |payload: &Payload| self.book.payloads.get(&payload.id)?.origin;
+        let origin = |payload: &Payload| self.model.payloads.get(&payload.id)?.origin;
         let payloads = payloads.filter_map(|payload| Some((origin(payload)?, payload.id)));
         let payloads = payloads.collect();
         self.plan(wait / 2, WorldEvent::Store(payloads));
@@ -103,11 +103,11 @@ impl SimWorld {
         } else {
             DeliveryOutcome::Acknowledged { metrics: rollway_core::metrics::Metrics::new() }
         };
-        let wait = self.dice.spread(self.shape.latency / 4, self.shape.latency * 4);
+        let wait = self.rng.spread(self.shape.latency / 4, self.shape.latency * 4);
         self.plan(wait, WorldEvent::Delivered(lease, delivery));
     }
 
     pub(crate) fn strikes(&mut self, fault: Fault) -> bool {
-        self.faults.strikes(fault, &mut self.dice)
+        self.faults.strikes(fault, &mut self.rng)
     }
 }

@@ -17,7 +17,7 @@ use crate::reference_model::ReferenceModel;
 impl SimWorld {
     pub(super) fn start_runner(&mut self, at: RunnerKey) {
         self.processes.add(at, self.now);
-        let timeout = self.book.config.supervision.start_timeout;
+        let timeout = self.model.config.supervision.start_timeout;
         if self.strikes(Fault::StartFails) {
             if let Some(process) = self.processes.get_mut(at) {
                 process.state = ProcessState::Dead;
@@ -26,9 +26,9 @@ impl SimWorld {
             return self.notify(at, RunnerReport::StartFailed { message });
         }
         let wait = if self.strikes(Fault::SlowStart) || self.is_away(at.0) {
-            self.dice.spread(timeout / 2, timeout * 3)
+            self.rng.spread(timeout / 2, timeout * 3)
         } else {
-            self.dice.spread(Duration::from_millis(1), timeout / 4)
+            self.rng.spread(Duration::from_millis(1), timeout / 4)
         };
         self.plan(wait, WorldEvent::Started(at));
     }
@@ -40,7 +40,7 @@ impl SimWorld {
         }
         process.state = ProcessState::Alive;
         self.say(at, RunnerReport::Ready { after: None });
-        let first = self.dice.spread(self.shape.heartbeat / 2, self.shape.heartbeat);
+        let first = self.rng.spread(self.shape.heartbeat / 2, self.shape.heartbeat);
         self.plan(first, WorldEvent::Heartbeat(at));
     }
 
@@ -70,7 +70,7 @@ impl SimWorld {
             return;
         }
         process.cut = Some(Cut { backlog, unreachable: None });
-        let wait = self.dice.spread(self.shape.heartbeat / 4, self.shape.heartbeat * 6);
+        let wait = self.rng.spread(self.shape.heartbeat / 4, self.shape.heartbeat * 6);
         self.plan(wait, WorldEvent::Reconnect(at));
     }
 
@@ -82,7 +82,7 @@ impl SimWorld {
         }
         if cut.unreachable == Some(true) {
             // A pending kill arrives now, shortly after the reports.
-            let wait = self.dice.spread(self.shape.latency, self.shape.latency * 8);
+            let wait = self.rng.spread(self.shape.latency, self.shape.latency * 8);
             self.plan(wait, WorldEvent::Killed(at));
         }
     }
@@ -119,7 +119,7 @@ impl SimWorld {
         }
         self.say(at, RunnerReport::AttemptBegan { attempt });
         work.deaf = self.strikes(Fault::HangDeaf);
-        let together = !self.book.config.runs_in_turn;
+        let together = !self.model.config.runs_in_turn;
         let mut end = Duration::ZERO;
         for run in work.left.clone() {
             let lasts = self.run_lasts();
@@ -131,27 +131,27 @@ impl SimWorld {
                 self.plan(end, WorldEvent::RunDone(at, attempt, run));
             }
         }
-        let poison = self.character(work.batch, work.task) == TaskBehaviour::Poison;
+        let poison = self.behaviour(work.batch, work.task) == TaskBehaviour::Poison;
         if let Some(process) = self.processes.get_mut(at) {
             process.work = Some(work);
         }
         let attempt = Some(attempt);
         if poison {
             self.faults.note(Fault::Poison);
-            let wait = self.dice.spread(Duration::from_millis(1), self.shape.run);
+            let wait = self.rng.spread(Duration::from_millis(1), self.shape.run);
             self.plan(wait, WorldEvent::Crash(at, attempt, true));
         } else if self.strikes(Fault::CrashBusy) {
             let suspect = self.strikes(Fault::WrongSuspect);
-            let wait = self.dice.spread(Duration::from_millis(1), self.shape.run * 2);
+            let wait = self.rng.spread(Duration::from_millis(1), self.shape.run * 2);
             self.plan(wait, WorldEvent::Crash(at, attempt, suspect));
         }
     }
 
     fn run_lasts(&mut self) -> Duration {
         if self.healed {
-            return self.dice.spread(Duration::from_millis(1), Duration::from_millis(20));
+            return self.rng.spread(Duration::from_millis(1), Duration::from_millis(20));
         }
-        self.dice.heavy(self.shape.run)
+        self.rng.heavy(self.shape.run)
     }
 
     fn cancel(&mut self, at: RunnerKey, attempt: AttemptId) {
@@ -161,11 +161,11 @@ impl SimWorld {
                 if work.deaf {
                     return;
                 }
-                let grace = self.book.config.supervision.cancel_grace;
+                let grace = self.model.config.supervision.cancel_grace;
                 let wait = if self.strikes(Fault::SlowCancel) {
-                    self.dice.spread(grace / 2, grace * 4)
+                    self.rng.spread(grace / 2, grace * 4)
                 } else {
-                    self.dice.spread(Duration::from_micros(100), grace / 4)
+                    self.rng.spread(Duration::from_micros(100), grace / 4)
                 };
                 self.plan(wait, WorldEvent::AttemptDone(at, attempt));
             }
@@ -191,7 +191,7 @@ impl SimWorld {
             self.say(at, RunnerReport::RunFinished { attempt, run: RunId(run), outcome });
         }
         if last {
-            let wait = self.dice.spread(Duration::from_micros(100), self.shape.latency);
+            let wait = self.rng.spread(Duration::from_micros(100), self.shape.latency);
             self.plan(wait, WorldEvent::AttemptDone(at, attempt));
         }
     }
@@ -211,55 +211,55 @@ impl SimWorld {
         attempt: AttemptId,
         run: u32,
     ) -> RunOutcome {
-        if let TaskBehaviour::Failing(kind) = self.character(batch, task) {
+        if let TaskBehaviour::Failing(kind) = self.behaviour(batch, task) {
             self.faults.note(Fault::TaskFails);
             return Err(RunFailure { kind, message: self.message("as always") });
         }
         if self.strikes(Fault::RunFails) {
-            let kind = *self.dice.pick(FailureKind::ALL);
+            let kind = *self.rng.pick(FailureKind::ALL);
             return Err(RunFailure { kind, message: self.message("bad luck") });
         }
-        let most = self.book.config.limits.payload_bytes_per_run;
+        let most = self.model.config.limits.payload_bytes_per_run;
         let bytes = if self.strikes(Fault::TooLarge) {
             most + 1
         } else {
-            self.dice.between(0, self.shape.payload * 2)
+            self.rng.between(0, self.shape.payload * 2)
         };
-        let kind = self.book.batches.get(&batch).map_or(BatchType::Train, |batch| batch.kind);
+        let kind = self.model.batches.get(&batch).map_or(BatchType::Train, |batch| batch.kind);
         let yields = match kind {
-            BatchType::Train => self.dice.percent(95),
-            BatchType::Eval => self.dice.percent(10),
+            BatchType::Train => self.rng.percent(95),
+            BatchType::Eval => self.rng.percent(10),
         };
         let payload = yields.then_some(Payload { id: PayloadId(0), bytes });
         let mut metrics: Metrics =
             [("label", ReferenceModel::label(attempt, run))].into_iter().collect();
-        for extra in 0..self.dice.below(3) {
+        for extra in 0..self.rng.below(3) {
             metrics.set(format!("more/{extra}"), extra as f64);
         }
         Ok(RunOutput { payload, metrics })
     }
 
-    fn character(&mut self, batch: BatchKey, task: TaskId) -> TaskBehaviour {
+    fn behaviour(&mut self, batch: BatchKey, task: TaskId) -> TaskBehaviour {
         if self.healed {
             return TaskBehaviour::Sound;
         }
-        if let Some(character) = self.characters.get(&(batch, task)) {
-            return *character;
+        if let Some(behaviour) = self.behaviours.get(&(batch, task)) {
+            return *behaviour;
         }
-        let character = if self.dice.chance(self.faults.rate(Fault::Poison)) {
+        let behaviour = if self.rng.chance(self.faults.rate(Fault::Poison)) {
             TaskBehaviour::Poison
-        } else if self.dice.chance(self.faults.rate(Fault::TaskFails)) {
-            TaskBehaviour::Failing(*self.dice.pick(FailureKind::ALL))
+        } else if self.rng.chance(self.faults.rate(Fault::TaskFails)) {
+            TaskBehaviour::Failing(*self.rng.pick(FailureKind::ALL))
         } else {
             TaskBehaviour::Sound
         };
-        self.characters.insert((batch, task), character);
-        character
+        self.behaviours.insert((batch, task), behaviour);
+        behaviour
     }
 
     /// Returns an error message, sometimes longer than its limit.
     pub(crate) fn message(&mut self, text: &str) -> Arc<str> {
-        text.repeat(self.dice.below(12) as usize).replace('a', "ä").into()
+        text.repeat(self.rng.below(12) as usize).replace('a', "ä").into()
     }
 
     pub(crate) fn crash(&mut self, at: RunnerKey, attempt: Option<AttemptId>, suspect: bool) {
@@ -289,7 +289,7 @@ impl SimWorld {
         process.work = None;
         process.state = ProcessState::Dead;
         // The supervisor may report a loss although it was ordered.
-        if !self.healed && self.dice.percent(10) {
+        if !self.healed && self.rng.percent(10) {
             let message = self.message("gone");
             self.notify(at, RunnerReport::Lost { message, suspect: false });
         }

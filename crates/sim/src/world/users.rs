@@ -79,13 +79,13 @@ impl SimWorld {
         for (role, count) in roles {
             for _ in 0..count {
                 let user = self.users.list.len();
-                let left = self.dice.small(1, shape.requests);
+                let left = self.rng.small(1, shape.requests);
                 self.users.list.push(User { role, left, mine: Vec::new() });
-                let wait = self.dice.spread(Duration::from_millis(1), shape.think);
+                let wait = self.rng.spread(Duration::from_millis(1), shape.think);
                 self.plan(wait, WorldEvent::Wake(user));
             }
         }
-        if !self.dice.percent(10) {
+        if !self.rng.percent(10) {
             self.ask_world(Request::Start);
         }
     }
@@ -115,7 +115,7 @@ impl SimWorld {
     }
 
     fn think(&mut self, user: usize) {
-        let wait = self.dice.heavy(self.shape.think);
+        let wait = self.rng.heavy(self.shape.think);
         self.plan(wait, WorldEvent::Wake(user));
     }
 
@@ -138,11 +138,11 @@ impl SimWorld {
             self.users.names.push(batch.clone());
         }
         if user.is_some() && self.strikes(Fault::Withdrawal) {
-            let wait = self.dice.heavy(self.shape.run);
+            let wait = self.rng.heavy(self.shape.run);
             self.plan(wait, WorldEvent::Withdraw(request));
         }
         if self.strikes(Fault::AskedTwice) {
-            let wait = self.dice.spread(self.shape.latency, self.shape.run);
+            let wait = self.rng.spread(self.shape.latency, self.shape.run);
             self.plan(wait, WorldEvent::AskAgain(request));
         }
         self.step(Input::Requested { request, what });
@@ -150,7 +150,7 @@ impl SimWorld {
 
     /// Withdraws a request; its user continues with another one.
     pub(crate) fn withdraw(&mut self, request: RequestId) {
-        let open = self.book.open.contains_key(&request);
+        let open = self.model.open.contains_key(&request);
         self.step(Input::RequestAbandoned { request });
         if let Some(Some(user)) = self.users.asked.get(&request).copied()
             && open
@@ -163,7 +163,7 @@ impl SimWorld {
     /// Sends open requests anew to the restarted coordinator.
     pub(crate) fn users_begin_anew(&mut self) {
         for (user, what) in std::mem::take(&mut self.users.unheard).into_values() {
-            let wait = self.dice.spread(self.shape.latency, self.shape.think);
+            let wait = self.rng.spread(self.shape.latency, self.shape.think);
             self.plan(wait, WorldEvent::AskAnew(user, what));
         }
     }
@@ -178,8 +178,8 @@ impl SimWorld {
 
     /// Sends an open request again.
     pub(crate) fn ask_again(&mut self, request: RequestId) {
-        if self.book.open.contains_key(&request)
-            && let Some(asked) = self.book.requests.get(&request)
+        if self.model.open.contains_key(&request)
+            && let Some(asked) = self.model.requests.get(&request)
         {
             let what = asked.what.clone();
             self.step(Input::Requested { request, what });
@@ -189,7 +189,7 @@ impl SimWorld {
     /// Handles a response.
     pub(crate) fn on_response(&mut self, request: RequestId, answer: &Response) {
         self.users.unheard.remove(&request);
-        let Some(asked) = self.book.requests.get(&request) else { return };
+        let Some(asked) = self.model.requests.get(&request) else { return };
         let what = asked.what.clone();
         let Some(Some(user)) = self.users.asked.get(&request).copied() else {
             return self.take_note(&what, answer);
@@ -213,7 +213,7 @@ impl SimWorld {
             refusal,
             Refusal::TimedOut { .. } | Refusal::SinkFailed { .. } | Refusal::Limit { .. }
         );
-        if let Some(key) = self.book.active.get(batch)
+        if let Some(key) = self.model.active.get(batch)
             && !hopeful
         {
             self.users.hopeless.insert(*key);
@@ -222,32 +222,32 @@ impl SimWorld {
 
     /// Returns whether no user has further requests.
     fn users_done(&self) -> bool {
-        let heard = self.book.open.is_empty() && self.users.unheard.is_empty();
+        let heard = self.model.open.is_empty() && self.users.unheard.is_empty();
         heard && self.users.list.iter().all(|user| user.left == 0)
     }
 
     fn tasks(&mut self) -> Vec<TaskSpec> {
-        let count = if self.dice.percent(4) { 0 } else { self.dice.small(1, self.shape.tasks) };
+        let count = if self.rng.percent(4) { 0 } else { self.rng.small(1, self.shape.tasks) };
         let mut tasks = Vec::new();
         for _ in 0..count {
-            let fewest = u32::from(!self.dice.percent(1));
-            let repeat_times = self.dice.small(fewest, self.shape.repeats);
-            tasks.push(TaskSpec { repeat_times, workflow: WorkflowId(self.dice.small(0, 2)) });
+            let fewest = u32::from(!self.rng.percent(1));
+            let repeat_times = self.rng.small(fewest, self.shape.repeats);
+            tasks.push(TaskSpec { repeat_times, workflow: WorkflowId(self.rng.small(0, 2)) });
         }
         tasks
     }
 
     fn kind(&mut self) -> BatchType {
-        if self.dice.percent(75) { BatchType::Train } else { BatchType::Eval }
+        if self.rng.percent(75) { BatchType::Train } else { BatchType::Eval }
     }
 
     /// Returns an id for a batch: usually the next one, sometimes a used one.
     fn new_name(&mut self, kind: BatchType) -> BatchId {
-        if self.dice.percent(10) && !self.users.names.is_empty() {
-            return self.dice.pick(&self.users.names).clone();
+        if self.rng.percent(10) && !self.users.names.is_empty() {
+            return self.rng.pick(&self.users.names).clone();
         }
         let step = self.users.next_step;
-        match (kind, self.dice.below(10)) {
+        match (kind, self.rng.below(10)) {
             (_, 0) => BatchId::from(format!("side-{step}").as_str()),
             (BatchType::Eval, _) => BatchId::from(format!("{step}/eval").as_str()),
             (BatchType::Train, 1) => BatchId::from(format!("{step}").as_str()),
@@ -258,35 +258,34 @@ impl SimWorld {
         }
     }
 
-    /// Returns a timeout for a wait.
     fn wait_timeout(&mut self) -> Option<Duration> {
-        match self.dice.below(10) {
+        match self.rng.below(10) {
             0..5 => None,
             5 => Some(Duration::ZERO),
-            _ => Some(self.dice.spread(self.shape.run, self.book.config.max_timeout * 3)),
+            _ => Some(self.rng.spread(self.shape.run, self.model.config.max_timeout * 3)),
         }
     }
 
     fn some_of(&mut self, most: u32) -> Option<u32> {
-        self.dice.percent(40).then(|| self.dice.small(0, most + 1))
+        self.rng.percent(40).then(|| self.rng.small(0, most + 1))
     }
 
     /// Cancels a run: usually one in execution, otherwise any.
     fn cancel_one(&mut self) -> Request {
-        let book = &self.book;
-        let under_way = book.attempts.values().filter_map(|attempt| {
-            let batch = book.batches.get(&attempt.batch)?;
+        let model = &self.model;
+        let under_way = model.attempts.values().filter_map(|attempt| {
+            let batch = model.batches.get(&attempt.batch)?;
             let given = attempt.state != AttemptState::Over && !batch.forgotten;
             given.then(|| (batch.id.clone(), attempt.task, attempt.outstanding.clone()))
         });
         let mut aims: Vec<_> = under_way.filter(|(.., runs)| !runs.is_empty()).collect();
-        if aims.is_empty() || self.dice.percent(30) {
+        if aims.is_empty() || self.rng.percent(30) {
             let tasks = |batch: &ModelBatch| (0..batch.tasks.len() as u32).map(TaskId);
             let runs = |task: TaskId, batch: &ModelBatch| {
                 (0..batch.tasks[task.0 as usize].runs.len() as u32).collect::<Vec<_>>()
             };
-            aims = (self.book.active.values())
-                .filter_map(|key| self.book.batches.get(key))
+            aims = (self.model.active.values())
+                .filter_map(|key| self.model.batches.get(key))
                 .flat_map(|batch| {
                     tasks(batch).map(move |task| (batch.id.clone(), task, runs(task, batch)))
                 })
@@ -295,18 +294,17 @@ impl SimWorld {
         if aims.is_empty() {
             return Request::CancelRun { batch: "unknown".into(), task: TaskId(0), run: RunId(0) };
         }
-        let (batch, task, runs) = self.dice.pick(&aims).clone();
-        let run = if runs.is_empty() { 0 } else { *self.dice.pick(&runs) };
+        let (batch, task, runs) = self.rng.pick(&aims).clone();
+        let run = if runs.is_empty() { 0 } else { *self.rng.pick(&runs) };
         Request::CancelRun { batch, task, run: RunId(run) }
     }
 
     fn abort(&mut self, batch: BatchId) -> Request {
-        let unresponsive =
-            *self.dice.pick(&[UnresponsivePolicy::Replace, UnresponsivePolicy::Wait]);
+        let unresponsive = *self.rng.pick(&[UnresponsivePolicy::Replace, UnresponsivePolicy::Wait]);
         Request::Abort {
             batch,
             reason: self.message("changed my mind"),
-            keep_partial_results: self.dice.percent(50),
+            keep_partial_results: self.rng.percent(50),
             unresponsive,
         }
     }

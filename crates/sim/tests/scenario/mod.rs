@@ -33,7 +33,6 @@ use std::fmt;
 use paragraphs::Paragraph;
 use runner::ScenarioRunner;
 
-/// Result of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ScenarioResult {
     /// The file with the actual actions as expectations.

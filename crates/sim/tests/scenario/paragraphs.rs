@@ -15,7 +15,6 @@ pub(super) struct Case {
     source: Vec<String>,
     pub(super) commands: Vec<CommandTokens>,
     pub(super) expected: Vec<String>,
-    /// Line number of the first expected line.
     pub(super) expected_line: usize,
 }
 

@@ -70,15 +70,15 @@ impl ScenarioRunner {
         commands: &[CommandTokens],
         given: &mut Vec<String>,
     ) -> Result<(), BadScript> {
-        for words in commands {
-            self.line = words.line;
-            let command = command::read(words.clone())?;
+        for tokens in commands {
+            self.line = tokens.line;
+            let command = command::read(tokens.clone())?;
             if self.dead
                 && !matches!(command, ScenarioCommand::Config(_) | ScenarioCommand::StartedPool(_))
             {
                 continue;
             }
-            self.perform(words, command, given)?;
+            self.perform(tokens, command, given)?;
         }
         if given.is_empty() {
             given.push("(nothing)".to_owned());
@@ -93,7 +93,7 @@ impl ScenarioRunner {
 
     fn perform(
         &mut self,
-        words: &CommandTokens,
+        tokens: &CommandTokens,
         command: ScenarioCommand,
         given: &mut Vec<String>,
     ) -> Result<(), BadScript> {
@@ -115,14 +115,14 @@ impl ScenarioRunner {
                 self.report(runner, life, report, given);
             }
             ScenarioCommand::Attempt(attempt, on, about) => {
-                self.about(words, attempt, on, about, given)?;
+                self.about(tokens, attempt, on, about, given)?;
             }
             ScenarioCommand::Delivered(lease, delivery) => {
                 self.apply(Input::DeliveryDone { lease, delivery }, given);
             }
             ScenarioCommand::Crash(lost) => self.crash(lost, given),
             ScenarioCommand::Recorded(record) => self.restore(record, given),
-            ScenarioCommand::Move(to) => self.pass_time(words, &to, given)?,
+            ScenarioCommand::Move(to) => self.pass_time(tokens, &to, given)?,
             ScenarioCommand::Show(view) => views::show(&self.core, &self.names, &view, given),
         }
         Ok(())
@@ -173,14 +173,14 @@ impl ScenarioRunner {
     /// others.
     fn about(
         &mut self,
-        words: &CommandTokens,
+        tokens: &CommandTokens,
         attempt: AttemptId,
         on: Option<(RunnerId, Option<Incarnation>)>,
         about: ReportAbout,
         given: &mut Vec<String>,
     ) -> Result<(), BadScript> {
         let Some(sent) = self.attempts.get(&attempt) else {
-            return Err(words.bad("no such attempt was started", &attempt.to_string()));
+            return Err(tokens.bad("no such attempt was started", &attempt.to_string()));
         };
         let left = sent.left.clone();
         let (runner, life) = match on {
@@ -282,7 +282,7 @@ impl ScenarioRunner {
     /// Advances the time, and stops at every deadline of the core.
     fn pass_time(
         &mut self,
-        words: &CommandTokens,
+        tokens: &CommandTokens,
         to: &TimeMove,
         given: &mut Vec<String>,
     ) -> Result<(), BadScript> {
@@ -292,7 +292,7 @@ impl ScenarioRunner {
             TimeMove::Reach(time) => (time, false),
         };
         if until < self.now {
-            return Err(words.bad("that is in the past", &labels::instant(until)));
+            return Err(tokens.bad("that is in the past", &labels::instant(until)));
         }
         let mut wakes = 0;
         while let Some(deadline) = self.core.next_deadline() {

@@ -17,8 +17,8 @@ pub(super) struct ExploreOnceChecker {
 }
 
 impl ExploreChecker for ExploreOnceChecker {
-    fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
-        let at = scene.at;
+    fn see(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
+        let at = ctx.at;
         let (begun, finalized) = self.told.entry(at).or_default();
         match *seen {
             ExploreEvent::Ordered(PlanAction::BeginStep(step)) => {

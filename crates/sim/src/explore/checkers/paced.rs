@@ -21,9 +21,9 @@ struct Ahead {
 }
 
 impl ExploreChecker for Paced {
-    fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
-        let pace = &scene.options.pace;
-        let ahead = self.explorers.entry(scene.at).or_default();
+    fn see(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
+        let pace = &ctx.options.pace;
+        let ahead = self.explorers.entry(ctx.at).or_default();
         match *seen {
             ExploreEvent::Told(PlanInput::Begun(step)) => ahead.begun = *step,
             ExploreEvent::Told(PlanInput::Finalized { step, .. }) => ahead.finalized = *step,

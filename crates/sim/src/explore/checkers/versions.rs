@@ -13,8 +13,8 @@ pub(super) struct Versions {
 }
 
 impl ExploreChecker for Versions {
-    fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
-        let told = self.told.entry(scene.at).or_default();
+    fn see(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
+        let told = self.told.entry(ctx.at).or_default();
         let version = match seen {
             ExploreEvent::Told(PlanInput::Loaded(version))
             | ExploreEvent::Told(PlanInput::Synced(SyncResult::Version(version)))
@@ -24,7 +24,7 @@ impl ExploreChecker for Versions {
                 return Ok(());
             }
             ExploreEvent::Settled => {
-                let kept = scene.explorer().kept.version;
+                let kept = ctx.explorer().kept.version;
                 require!(kept == *told, "version {told} was applied, and {kept} was saved");
                 return Ok(());
             }

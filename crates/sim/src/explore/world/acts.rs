@@ -8,7 +8,6 @@ use super::{Around, ExploreEvent, ExploreWorld, ExploreWorldEvent, ProcessEnd};
 use crate::explore::trainer::SimSample;
 
 impl ExploreWorld {
-    /// Plans the execution of an action.
     pub(super) fn perform(&mut self, at: usize, life: u64, order: PlanAction) {
         let explorer = &self.explorers[at];
         let ready = match order {
@@ -20,7 +19,7 @@ impl ExploreWorld {
             PlanAction::BeginStep(_) | PlanAction::Evaluate(_) | PlanAction::Load => None,
         };
         let wait = ready.map_or_else(Default::default, |ready| ready.since(self.now));
-        let latency = self.dice.spread(self.options.latency / 4, self.options.latency * 4);
+        let latency = self.rng.spread(self.options.latency / 4, self.options.latency * 4);
         self.plan(wait + latency, ExploreWorldEvent::Act { at, life, order });
     }
 
@@ -73,7 +72,7 @@ impl ExploreWorld {
         if explorer.submitted.contains_key(&step) {
             return;
         }
-        let work = self.dice.spread(explorer.work / 4, explorer.work * 2);
+        let work = self.rng.spread(explorer.work / 4, explorer.work * 2);
         let work = explorer.occupy(self.now, work);
         explorer.submitted.insert(step, work);
         self.see(at, &ExploreEvent::Submitted { step });
@@ -85,7 +84,7 @@ impl ExploreWorld {
         if explorer.evals.contains_key(&step) {
             return;
         }
-        let work = self.dice.spread(explorer.work / 8, explorer.work * 4);
+        let work = self.rng.spread(explorer.work / 8, explorer.work * 4);
         let work = explorer.occupy(self.now, work);
         explorer.evals.insert(step, work);
         self.see(at, &ExploreEvent::EvalBegan { step });
@@ -100,8 +99,8 @@ impl ExploreWorld {
         }
         let whole = self.options.pace.step_experiences;
         let mut delivered = whole;
-        if self.dice.chance(self.options.loss) {
-            delivered = self.dice.between(0, whole);
+        if self.rng.chance(self.options.loss) {
+            delivered = self.rng.between(0, whole);
         }
         let explorer = &mut self.explorers[at];
         let version = explorer.submitted.get(&step).map_or(explorer.version, |work| work.version);

@@ -73,7 +73,7 @@ impl ExploreWorld {
             self.trainer.state = SimTrainerState::Up { seat, idle: None };
             self.report_trainer(seat, TrainerPresence::Training);
             let work = self.options.trainer.work;
-            let work = self.dice.spread(work / 2, work * 2);
+            let work = self.rng.spread(work / 2, work * 2);
             self.plan(work, ExploreWorldEvent::TrainerSteps { life });
         } else if self.board.explorers_left() {
             self.see(0, &ExploreEvent::TrainerLeft);

@@ -101,7 +101,6 @@ impl ExploreWorld {
         self.watch(at);
     }
 
-    /// Handles the outcome of a wait.
     fn waited(&mut self, at: usize, began: Time, outcome: &Waited) {
         let Some(life) = self.explorers[at].process.as_ref().map(|process| process.life) else {
             return;
