@@ -24,6 +24,11 @@ macro_rules! names {
                 $name::ALL.iter().map(|name| (*name, self[*name])).filter(|(_, count)| *count > 0)
             }
 
+            /// Iterates over the names and counts that are not zero.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                self.nonzero().map(|(name, count)| (name.name(), count))
+            }
+
             pub fn add(&mut self, other: &Self) {
                 for (mine, theirs) in self.0.iter_mut().zip(other.0) {
                     *mine += theirs;
@@ -87,7 +92,6 @@ names!(
 names!(
     /// Why a run was cancelled.
     CancelReason, ByCancelReason {
-        /// Its batch was aborted.
         Aborted = "aborted",
         /// Enough other tasks of its batch had finished.
         OverRollout = "over_rollout",
@@ -98,7 +102,6 @@ names!(
         /// Its batch is served first and holds at least half of the exhausted payload budget, so
         /// that waiting would not free any.
         NoRoom = "no_room",
-        /// The scheduler was stopped.
         Stopped = "stopped",
         /// A request cancelled this run only.
         Requested = "requested",

@@ -42,7 +42,6 @@ pub struct WaitId(pub u64);
 /// An explorer's wait for weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightWait {
-    /// Name of the explorer.
     pub explorer: String,
     /// Current version of the explorer.
     pub have: u64,
@@ -80,13 +79,11 @@ pub enum WaitOutcome {
 pub struct WaitSummary {
     /// Last wait that began.
     pub ask: WaitId,
-    /// Number of open waits.
     pub waiting: usize,
     /// Smallest version that satisfies a wait with `demand`. `None` without such waits.
     pub wanted: Option<u64>,
 }
 
-/// An open wait.
 #[derive(Clone, Debug)]
 struct ActiveWait {
     want: WeightWait,
@@ -94,7 +91,6 @@ struct ActiveWait {
     until: Time,
 }
 
-/// State of the synchronizer.
 #[derive(Clone, Debug)]
 pub struct SyncCore {
     /// Heartbeat timeout of members.
@@ -175,7 +171,6 @@ impl SyncCore {
         Ok(Joined { seat, takes_over })
     }
 
-    /// Applies a heartbeat.
     pub fn heartbeat(&mut self, now: Time, seat: MemberId) -> HeartbeatReply {
         let until = now.after(self.lease);
         let renewed = self.members().find(|member| member.seat == seat).map(|it| it.renew(until));

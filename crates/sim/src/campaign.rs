@@ -24,20 +24,10 @@ pub struct SeedFailure {
     pub violation: Option<Violation>,
 }
 
-/// Result of one seed.
-#[derive(Debug)]
-pub struct Tried {
-    seed: u64,
-    /// `None`: it panicked.
-    outcome: Option<WorldResult>,
-}
-
-impl Tried {
-    /// Runs one seed; a panic is a failure, so that the other seeds continue.
-    pub fn seed(stage: WorldKind, seed: u64) -> Self {
-        let outcome = panic::catch_unwind(|| stage.run_seed(seed, TraceTarget::Nowhere)).ok();
-        Self { seed, outcome }
-    }
+/// Runs one seed. `None`: it panicked, which is a failure like others, so that the other seeds
+/// continue.
+pub fn try_seed(stage: WorldKind, seed: u64) -> (u64, Option<WorldResult>) {
+    (seed, panic::catch_unwind(|| stage.run_seed(seed, TraceTarget::Nowhere)).ok())
 }
 
 impl Campaign {
@@ -45,10 +35,9 @@ impl Campaign {
         Self { seeds: 0, inputs: 0, failures: Vec::new(), coverage: stage.coverage() }
     }
 
-    pub fn add(&mut self, tried: Tried) {
-        let Tried { seed, outcome } = tried;
+    pub fn add(&mut self, (seed, result): (u64, Option<WorldResult>)) {
         self.seeds += 1;
-        let Some(WorldResult { violation, inputs, coverage, .. }) = outcome else {
+        let Some(WorldResult { violation, inputs, coverage, .. }) = result else {
             self.failures.push(SeedFailure { seed, violation: None });
             return;
         };

@@ -40,7 +40,6 @@ pub(crate) use require;
 /// Result of a check; an error describes the violation.
 pub type CheckVerdict = Result<(), String>;
 
-/// Input of a check.
 #[derive(Debug)]
 pub struct CheckContext<'a> {
     pub now: Time,
@@ -82,18 +81,15 @@ pub trait Checker: fmt::Debug {
     /// Resets the state after a crash of the core; the ledger has these records.
     fn crashed(&mut self, _ledger: &SimLedger) {}
 
-    /// Checks a core that was restored from the ledger.
     fn restored(&mut self, _ctx: &CheckContext<'_>) -> CheckVerdict {
         Ok(())
     }
 
-    /// Checks the final state.
     fn ended(&mut self, _ctx: &CheckContext<'_>) -> CheckVerdict {
         Ok(())
     }
 }
 
-/// A violated guarantee.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     pub checker: &'static str,
@@ -120,7 +116,6 @@ pub const PROGRESS: &str = "progress";
 /// Name under which contradictions inside the core are reported.
 pub const INVARIANTS: &str = "invariants";
 
-/// All guarantees, or one of them.
 #[derive(Debug)]
 pub struct Checkers {
     list: Vec<(&'static str, Box<dyn Checker>)>,
@@ -151,7 +146,6 @@ impl Checkers {
         Self { list, invariants: true }
     }
 
-    /// Returns the checker of this name.
     pub fn only(name: &str) -> Self {
         let mut checkers = Self::all();
         checkers.list.retain(|(checker, _)| *checker == name);
@@ -194,19 +188,16 @@ impl Checkers {
         self.each(ctx, |checker, ctx| checker.released(ctx, action))
     }
 
-    /// Informs the checkers of a crash.
     pub fn crashed(&mut self, ledger: &SimLedger) {
         for (_, checker) in &mut self.list {
             checker.crashed(ledger);
         }
     }
 
-    /// Checks a core that was restored from the ledger.
     pub fn restored(&mut self, ctx: &mut CheckContext<'_>) -> Option<Violation> {
         self.each(ctx, |checker, ctx| checker.restored(ctx))
     }
 
-    /// Checks the final state.
     pub fn ended(&mut self, ctx: &mut CheckContext<'_>) -> Option<Violation> {
         self.each(ctx, |checker, ctx| checker.ended(ctx))
     }

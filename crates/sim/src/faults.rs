@@ -51,7 +51,6 @@ faults! {
     /// reports arrive later.
     NetworkCut = "network_cut",
     RunFails = "run_fails",
-    /// A task fails in every attempt.
     TaskFails = "task_fails",
     /// The output of a run exceeds its limit.
     TooLarge = "too_large",
@@ -180,7 +179,6 @@ impl FaultPlan {
         self.rates.fill(FaultRate::NEVER);
     }
 
-    /// Iterates over the number of occurrences of each fault.
     pub fn struck(&self) -> impl Iterator<Item = (Fault, u64)> + '_ {
         Fault::ALL.iter().map(|fault| (*fault, self.struck[*fault as usize]))
     }

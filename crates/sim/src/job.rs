@@ -16,20 +16,16 @@ use crate::process::RunnerKey;
 use crate::queue::EventQueue;
 use crate::random::{FaultRate, SimRandom};
 
-/// Parameters of a simulation.
 #[derive(Clone, Debug)]
 pub struct SimulatedJob {
     /// Seed of all durations and faults.
     pub seed: u64,
     /// Configuration of the scheduler, including the number of runners.
     pub config: CoreConfig,
-    /// Number of batches.
     pub steps: u32,
     /// Number of batches in flight at once.
     pub window: u32,
-    /// Tasks of a batch.
     pub batch_size: u32,
-    /// Runs of a task.
     pub repeat_times: u32,
     /// Minimum number of tasks of a batch. `None`: all.
     pub min_wait_num: Option<u32>,
@@ -38,7 +34,6 @@ pub struct SimulatedJob {
     pub faults: JobFaults,
 }
 
-/// Fault rates of runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct JobFaults {
     /// The user's code raises an error.
@@ -73,7 +68,6 @@ enum JobWorldEvent {
     NextRun(RunnerKey, AttemptId),
 }
 
-/// Attempt of a simulated runner.
 struct JobWork {
     life: Incarnation,
     attempt: AttemptId,

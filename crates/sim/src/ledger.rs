@@ -29,7 +29,6 @@ impl SimLedger {
         begins
     }
 
-    /// Completes the write.
     pub fn written(&mut self) {
         self.safe = self.writing.take().unwrap_or(self.safe);
     }

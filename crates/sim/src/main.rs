@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
-use rollway_sim::campaign::{Campaign, SeedFailure, Tried};
+use rollway_sim::campaign::{Campaign, SeedFailure, try_seed};
 use rollway_sim::mutants::{MUTANTS, hunt};
 use rollway_sim::{TraceTarget, WorldKind, WorldResult, explore};
 
@@ -86,7 +86,7 @@ fn run_all(stage: WorldKind, seeds: Range<u64>, jobs: usize) -> Campaign {
             scope.spawn(move || {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end || sender.send(Tried::seed(stage, seed)).is_err() {
+                    if seed >= seeds.end || sender.send(try_seed(stage, seed)).is_err() {
                         return;
                     }
                 }

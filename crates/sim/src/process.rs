@@ -70,12 +70,10 @@ impl Processes {
         self.0.insert(at, process);
     }
 
-    /// Returns a process, dead or alive.
     pub fn get(&self, at: RunnerKey) -> Option<&SimProcess> {
         self.0.get(&at)
     }
 
-    /// Returns a process, dead or alive.
     pub fn get_mut(&mut self, at: RunnerKey) -> Option<&mut SimProcess> {
         self.0.get_mut(&at)
     }

@@ -21,27 +21,21 @@ use rollway_core::{
 #[derive(Debug, Default)]
 pub struct ReferenceModel {
     pub config: CoreConfig,
-    /// Every request.
     pub requests: BTreeMap<RequestId, ModelRequest>,
     /// Requests without a response or withdrawal.
     pub open: BTreeMap<RequestId, Time>,
-    /// Every accepted batch.
     pub batches: BTreeMap<BatchKey, ModelBatch>,
     /// The batches that are not closed.
     pub active: BTreeMap<BatchId, BatchKey>,
     pub latest: BTreeMap<BatchId, BatchKey>,
-    /// Every attempt.
     pub attempts: BTreeMap<AttemptId, ModelAttempt>,
     /// Latest incarnation of every slot.
     pub slots: BTreeMap<RunnerId, ModelSlot>,
-    /// Every received payload.
     pub payloads: BTreeMap<PayloadId, ModelPayload>,
-    /// Every delivery.
     pub leases: BTreeMap<LeaseId, ModelLease>,
     /// Bytes of accepted payloads that are neither delivered nor dropped.
     pub held_bytes: u64,
     pub held: u64,
-    /// Accepted runs.
     pub submitted: u64,
     pub succeeded: u64,
     /// Runs that were cancelled on request.
@@ -110,18 +104,8 @@ impl ModelRequest {
         since.after(timeout.unwrap_or(model.config.default_timeout))
     }
 
-    pub fn batch(&self) -> Option<&BatchId> {
-        match &self.what {
-            Request::Schedule { batch, .. }
-            | Request::Collect { batch, .. }
-            | Request::Drain { batch }
-            | Request::Discard { batch }
-            | Request::Submit { batch, .. }
-            | Request::Finalize { batch, .. }
-            | Request::CancelRun { batch, .. }
-            | Request::Abort { batch, .. } => Some(batch),
-            Request::WaitAll { .. } | Request::Start | Request::Stop { .. } => None,
-        }
+    pub const fn batch(&self) -> Option<&BatchId> {
+        self.what.batch()
     }
 }
 
@@ -160,7 +144,6 @@ pub struct ModelTask {
 #[derive(Clone, Debug, Default)]
 pub struct ModelRun {
     pub state: RunState,
-    /// Number of its attempts.
     pub tries: u32,
     pub failures: ByFailureKind,
     pub last: Option<AttemptId>,
@@ -170,7 +153,6 @@ pub struct ModelRun {
     pub kills: u32,
     /// Whether it had ended before the last crash.
     pub restored: bool,
-    /// Whether it was cancelled on request.
     pub requested: bool,
 }
 
@@ -228,7 +210,6 @@ pub struct ModelAttempt {
     pub task: TaskId,
     /// Runs without a report.
     pub outstanding: Vec<u32>,
-    /// Number of its runs.
     pub count: u32,
     /// Whether all reported runs succeeded.
     pub sound: bool,
@@ -262,9 +243,7 @@ pub struct ModelSlot {
     /// Whether this incarnation has finished an attempt.
     pub fruitful: bool,
     pub ended: Time,
-    /// Time of its start.
     pub since: Time,
-    /// Time of its last report.
     pub heard: Time,
 }
 
@@ -383,7 +362,6 @@ impl ReferenceModel {
         batch.tasks.get_mut(task.0 as usize)?.runs.get_mut(run as usize)
     }
 
-    /// Iterates over the open requests.
     pub fn waiting(&self) -> impl Iterator<Item = (RequestId, &ModelRequest)> {
         self.open.keys().filter_map(|id| Some((*id, self.requests.get(id)?)))
     }

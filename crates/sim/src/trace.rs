@@ -24,11 +24,9 @@ pub struct SimTrace {
     hash: u64,
 }
 
-/// Destination of a trace.
 pub enum TraceTarget {
     /// No output and no hash.
     Nowhere,
-    /// Hash only.
     Hash,
     /// Hash, and output line by line.
     Lines(Box<dyn io::Write + Send>),

@@ -67,7 +67,6 @@ pub struct SimWorld {
     alarm: Option<(Time, Time)>,
 }
 
-/// A planned event.
 #[derive(Clone, Debug)]
 pub(crate) enum WorldEvent {
     /// A report arrives at the core.
@@ -104,7 +103,6 @@ pub(crate) enum WorldEvent {
     TooLate,
 }
 
-/// A command to a runner.
 #[derive(Clone, Debug)]
 pub(crate) enum RunnerOrder {
     Begin { attempt: AttemptId, batch: BatchKey, task: TaskId, runs: RunRange },

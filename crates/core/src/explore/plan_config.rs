@@ -18,7 +18,6 @@ pub enum PlanStyle {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanConfig {
     pub style: PlanStyle,
-    /// Steps of a period.
     pub sync_interval: u64,
     /// Steps by which the explorer may lead at the start.
     pub sync_offset: u64,
@@ -28,7 +27,6 @@ pub struct PlanConfig {
     /// [`PlanStyle::FullyAsync`]. `None`: unlimited.
     pub max_staleness: Option<u64>,
     pub step_experiences: u64,
-    /// Experiences of a train step.
     pub train_batch_size: u64,
     /// Steps between evaluations. `None`: no evaluation.
     pub eval_interval: Option<u64>,

@@ -59,7 +59,6 @@ fn smaller(a: f64, b: f64) -> f64 {
     if a < b || a.is_nan() { a } else { b }
 }
 
-/// `np.mean`.
 pub(super) fn mean(values: &[f64]) -> f64 {
     sum(values) / values.len() as f64
 }

@@ -52,7 +52,6 @@ pub enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptCancelReason {
     Runs(CancelReason),
-    /// It exceeded its timeout.
     Timeout,
     /// The runner did not begin it in time.
     BeginTimeout,
@@ -71,7 +70,6 @@ impl RunRange {
     }
 }
 
-/// Response to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Response {
     /// The tasks were added; their ids count up from `first`. Without tasks there is no batch.
@@ -106,7 +104,6 @@ pub struct CollectedResults {
     /// Lease to acknowledge when the results have arrived; unacknowledged results can be collected
     /// again. `None`: no results.
     pub lease: Option<LeaseId>,
-    /// Number of expected tasks.
     pub expected: u64,
     /// Results by task id.
     pub results: Vec<TaskResult>,

@@ -26,7 +26,6 @@ pub(crate) struct CoreBatch {
     pub(crate) slices: u64,
     /// Runs that may be retried now.
     pub(crate) retries: VecDeque<PendingRetry>,
-    /// Tasks that have not ended.
     pub(crate) open: u64,
     /// Tasks whose result was handed out and not returned.
     pub(crate) handed: u64,
@@ -92,7 +91,6 @@ pub(crate) enum WaitGoal {
     Abort,
 }
 
-/// Options of an abort.
 #[derive(Clone, Debug)]
 pub(crate) struct AbortSpec {
     pub(crate) reason: Arc<str>,

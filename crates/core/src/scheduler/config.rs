@@ -6,7 +6,6 @@ use crate::{BatchType, FailurePolicy, ScalingBounds};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoreConfig {
-    /// Number of runners to keep.
     pub runners: u32,
     /// Bounds between which the number of runners follows the work, beginning with `runners`. `None`:
     /// fixed.
@@ -113,7 +112,6 @@ pub struct DynamicTimeout {
     /// Recent attempts kept per workflow and number of runs.
     pub window: u32,
     pub ratio: f64,
-    /// Minimum timeout.
     pub floor: Duration,
 }
 
@@ -130,7 +128,6 @@ impl Default for DynamicTimeout {
     }
 }
 
-/// Supervision of runners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Supervision {
     /// Maximum time from start to ready.
@@ -176,7 +173,6 @@ pub struct CoreLimits {
     /// Tasks that have not ended, over all batches.
     pub open_tasks: u64,
     pub runs_per_task: u32,
-    /// Waiting requests.
     pub waiters: u32,
     pub runners: u32,
     /// Bytes of held payloads. Batches behind the first are paused at half of it; the first

@@ -40,11 +40,9 @@ pub struct Core {
     pub(crate) counters: Counters,
     pub(crate) timers: Timers,
 
-    /// Active and closed batches.
     pub(crate) batches: BatchTable,
     /// Latest use of every batch id.
     pub(crate) ids: BTreeMap<BatchId, BatchKey>,
-    /// Finalized and aborted batches, oldest first.
     pub(crate) terminal: VecDeque<BatchKey>,
     /// Batches whose waiters are checked before `apply` returns.
     pub(crate) changed: BTreeSet<BatchKey>,
@@ -61,7 +59,6 @@ pub struct Core {
     pub(crate) actions: Vec<Action>,
 }
 
-/// Dispatch queues.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queues {
     /// Active batches, in the order of service.
@@ -72,7 +69,6 @@ pub(crate) struct Queues {
     pub(crate) retrying: BTreeSet<(BatchPriority, BatchKey)>,
     /// Retries whose backoff is not over.
     pub(crate) paused: BTreeMap<u64, (BatchKey, PendingRetry)>,
-    /// Tasks that have not ended.
     pub(crate) open_tasks: u64,
     /// Number of slices that were never dispatched, over all batches.
     pub(crate) slices: u64,
@@ -80,20 +76,17 @@ pub(crate) struct Queues {
     pub(crate) other_runner_until: Option<Time>,
 }
 
-/// Runners and their number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pool {
     pub(crate) runners: Vec<RunnerSlot>,
     /// Idle runners, the longest idle first.
     pub(crate) idle: BTreeSet<(u64, RunnerId)>,
     pub(crate) retired_slots: BTreeSet<RunnerId>,
-    /// Number of live runners.
     pub(crate) alive: u32,
     /// Number of runners with an attempt.
     pub(crate) working: u32,
     /// Number of leading slots that no start waits for.
     pub(crate) settled: usize,
-    /// Number of runners to keep.
     pub(crate) target_runners: u32,
     /// Computes `target_runners` if the pool follows the work.
     pub(crate) scaler: Option<Scaler>,
@@ -102,7 +95,6 @@ pub(crate) struct Pool {
     pub(crate) part_over: bool,
 }
 
-/// Waiting requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waiters {
     pub(crate) requests: BTreeMap<RequestId, WaiterLocation>,

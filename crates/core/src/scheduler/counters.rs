@@ -34,7 +34,6 @@ impl RunTally {
     }
 }
 
-/// Tasks by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskCount {
     pub submitted: u64,

@@ -110,6 +110,23 @@ pub enum Request {
     Stop { timeout: Duration },
 }
 
+impl Request {
+    /// Returns the batch that it names.
+    pub const fn batch(&self) -> Option<&BatchId> {
+        match self {
+            Self::Schedule { batch, .. }
+            | Self::Collect { batch, .. }
+            | Self::Drain { batch }
+            | Self::Discard { batch }
+            | Self::Submit { batch, .. }
+            | Self::Finalize { batch, .. }
+            | Self::CancelRun { batch, .. }
+            | Self::Abort { batch, .. } => Some(batch),
+            Self::WaitAll { .. } | Self::Start | Self::Stop { .. } => None,
+        }
+    }
+}
+
 /// Treatment of a runner that does not acknowledge a cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnresponsivePolicy {

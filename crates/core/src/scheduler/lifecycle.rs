@@ -20,7 +20,6 @@ pub(crate) enum CorePhase {
     Stopped,
 }
 
-/// An open stop.
 #[derive(Clone, Debug)]
 pub(crate) struct StopProgress {
     pub(crate) waiters: Vec<RequestId>,

@@ -47,14 +47,12 @@ pub(crate) enum RunnerPhase {
     Retired,
 }
 
-/// Runs of one task on one runner.
 #[derive(Clone, Debug)]
 pub(crate) struct SlotAttempt {
     pub(crate) id: AttemptId,
     pub(crate) batch: BatchKey,
     pub(crate) task: TaskId,
     pub(crate) runs: RunRange,
-    /// Runs that were not reported.
     pub(crate) left: u32,
     pub(crate) succeeded: u32,
     pub(crate) sent: Time,

@@ -49,7 +49,6 @@ impl ScalingBounds {
 /// Demand for runners.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolLoad {
-    /// Runners with an attempt.
     pub working: u32,
     /// Further runners that waiting runs could use now.
     pub waiting: u64,

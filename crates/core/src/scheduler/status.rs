@@ -54,13 +54,9 @@ names!(
         Eval = "eval",
         /// Other runs of its task failed, and only whole groups are delivered.
         IncompleteGroup = "incomplete_group",
-        /// Its task was truncated.
         PartialTask = "partial_task",
-        /// Its batch was aborted.
         Aborted = "aborted",
-        /// A request discarded it.
         Discarded = "discarded",
-        /// The scheduler was stopped.
         Stopped = "stopped",
     }
 );
@@ -68,7 +64,6 @@ names!(
 /// Status of an ended task.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Status {
-    /// Runs that succeeded.
     pub completed_runs: u32,
     pub total_runs: u32,
     pub failed_runs: ByFailureKind,
@@ -129,7 +124,6 @@ pub struct BatchResult {
     pub kind: BatchType,
     /// Finalized or aborted.
     pub state: BatchState,
-    /// Reason of the abort.
     pub reason: Option<Arc<str>>,
     /// Sum of the tasks that were submitted.
     pub tasks: TaskTally,
@@ -156,7 +150,6 @@ impl BatchResult {
     }
 }
 
-/// Ended tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskTally {
     /// All runs succeeded.

@@ -84,7 +84,6 @@ impl TaskRuns {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TaskRun {
     pub(crate) state: RunPhase,
-    /// Failures of the workflow itself.
     pub(crate) own_failures: u32,
     pub(crate) infrastructure_failures: u32,
     pub(crate) payload: Option<Payload>,

@@ -61,7 +61,6 @@ pub struct RunnerView {
     pub work: Option<(BatchKey, TaskId, Option<Time>)>,
     /// Open runs of its attempt.
     pub runs: Vec<RunId>,
-    /// Timeout of its attempt.
     pub timeout: Option<Duration>,
     /// Typical duration of such attempts. `None`: none has succeeded yet.
     pub typical_duration: Option<Duration>,
@@ -78,14 +77,10 @@ pub struct BatchView {
     /// `None`: scheduled, without a life cycle.
     pub state: Option<BatchState>,
     pub runs: RunTally,
-    /// Ended tasks.
     pub tasks: TaskTally,
-    /// Tasks that have not ended.
     pub open_tasks: u64,
-    /// Available results.
     pub results: u64,
     pub payload_bytes: u64,
-    /// Waiting requests.
     pub waiters: u64,
 }
 

@@ -111,7 +111,6 @@ pub struct SyncView {
 pub struct ExplorerMember {
     pub name: String,
     pub state: ExplorerPresence,
-    /// Number of its open waits.
     pub waiting: usize,
 }
 
@@ -175,7 +174,6 @@ impl MemberRecord {
         }
     }
 
-    /// Returns the next time at which [`tick`](Self::tick) has an effect.
     pub(super) fn deadline(&self, timeout: Duration) -> Option<Time> {
         if self.has_left() {
             None

@@ -21,7 +21,6 @@ pub struct TransferGroup {
 /// Name, type and shape of a tensor that is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
-    /// Name in the model.
     pub name: String,
     pub dtype: String,
     /// Dimensions.

@@ -243,7 +243,6 @@ impl Drive {
         }
     }
 
-    /// Checks the final state.
     pub(crate) fn ended(&self) {
         assert!(self.plan.is_over(), "the plan is stuck: {:?}", self.plan);
         let last = self.pace.total_steps.min(self.tasks);

@@ -20,7 +20,6 @@ use super::process::{ProcessEnd, SimExplorer};
 use super::trainer::{SimSample, SimTrainer};
 use crate::checkers::{CheckVerdict, PROGRESS, Violation};
 
-/// Event for the checkers.
 #[derive(Debug)]
 pub(crate) enum ExploreEvent<'a> {
     /// A process begins; its servers have this version.
@@ -74,7 +73,6 @@ pub(crate) trait ExploreChecker: fmt::Debug {
     fn see(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict;
 }
 
-/// All guarantees, or one of them.
 #[derive(Debug)]
 pub struct ExploreCheckers {
     list: Vec<(&'static str, Box<dyn ExploreChecker>)>,
@@ -95,7 +93,6 @@ impl ExploreCheckers {
         Self { list, progress: true }
     }
 
-    /// Returns the checker of this name.
     pub fn only(name: &str) -> Self {
         let mut checkers = Self::all();
         checkers.list.retain(|(checker, _)| *checker == name);

@@ -13,11 +13,9 @@ use super::subject::Subject;
 #[derive(Debug, Default)]
 pub(crate) struct SimExplorer {
     pub(crate) name: String,
-    /// Duration of a step.
     pub(crate) work: Duration,
     /// `None`: it is not running.
     pub(crate) process: Option<ExploreProcess>,
-    /// Number of starts.
     pub(crate) lives: u64,
     pub(crate) end: Option<ProcessEnd>,
     /// Time since which it is not running.
@@ -27,22 +25,18 @@ pub(crate) struct SimExplorer {
     pub(crate) submitted: BTreeMap<u64, ExploreWork>,
     /// Experiences delivered per step.
     pub(crate) delivered: BTreeMap<u64, u64>,
-    /// Submitted evaluations.
     pub(crate) evals: BTreeMap<u64, ExploreWork>,
     /// Evaluations whose results were taken.
     pub(crate) evaluated: BTreeSet<u64>,
-    /// Version of the servers.
     pub(crate) version: u64,
     /// Time at which the servers have finished all work.
     pub(crate) busy_until: Time,
 }
 
-/// Submitted work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExploreWork {
     /// Version of the servers at its submission.
     pub(crate) version: u64,
-    /// Time of its end.
     pub(crate) ready: Time,
 }
 
@@ -55,7 +49,6 @@ pub(crate) struct ExploreProcess {
     pub(crate) wait: Option<OpenWait>,
     /// With `fully_async`, the concurrent wait for published weights.
     pub(crate) watch: Watch,
-    /// Whether it was told to stop.
     pub(crate) stopping: bool,
     /// Whether it has informed the trainer of its end.
     pub(crate) closing: bool,
@@ -79,7 +72,6 @@ pub(crate) struct Watch {
     pub(crate) is_over: bool,
 }
 
-/// End of an explorer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ProcessEnd {
     Done,

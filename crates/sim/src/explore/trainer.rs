@@ -9,9 +9,7 @@ use rollway_core::sync::{MemberId, WaitId};
 #[derive(Debug, Default)]
 pub(crate) struct SimTrainer {
     pub(crate) state: SimTrainerState,
-    /// Number of starts.
     pub(crate) lives: u64,
-    /// Number of train steps.
     pub(crate) version: u64,
     /// Experiences that it has not trained on.
     pub(crate) buffer: VecDeque<SimSample>,

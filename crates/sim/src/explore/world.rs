@@ -51,7 +51,6 @@ pub(super) struct ExploreWorld {
     done: bool,
 }
 
-/// A planned event.
 #[derive(Clone, Debug)]
 enum ExploreWorldEvent {
     /// An explorer starts.
@@ -83,7 +82,6 @@ enum ExploreWorldEvent {
 struct WaitResult {
     /// Newer weights, if there are any.
     version: Option<u64>,
-    /// Whether the trainer is done.
     done: bool,
     began: Time,
 }

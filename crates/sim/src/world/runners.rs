@@ -203,7 +203,6 @@ impl SimWorld {
         }
     }
 
-    /// Returns the outcome of a run.
     fn outcome(
         &mut self,
         batch: BatchKey,

@@ -43,9 +43,7 @@ pub(crate) struct User {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// Submits and finalizes.
     Coordinator,
-    /// Schedules and collects.
     Scheduler,
     /// Sends requests about any batch.
     Meddler,
@@ -67,7 +65,6 @@ enum NextUserAction {
 }
 
 impl SimWorld {
-    /// Creates all users.
     pub(crate) fn open_users(&mut self) {
         let shape = self.shape.clone();
         let roles = [
@@ -124,7 +121,6 @@ impl SimWorld {
         self.ask(None, what);
     }
 
-    /// Sends a request.
     pub(crate) fn ask(&mut self, user: Option<usize>, what: Request) {
         let request = RequestId(self.users.next_request);
         self.users.next_request += 1;
@@ -176,7 +172,6 @@ impl SimWorld {
         }
     }
 
-    /// Sends an open request again.
     pub(crate) fn ask_again(&mut self, request: RequestId) {
         if self.model.open.contains_key(&request)
             && let Some(asked) = self.model.requests.get(&request)
@@ -186,7 +181,6 @@ impl SimWorld {
         }
     }
 
-    /// Handles a response.
     pub(crate) fn on_response(&mut self, request: RequestId, answer: &Response) {
         self.users.unheard.remove(&request);
         let Some(asked) = self.model.requests.get(&request) else { return };

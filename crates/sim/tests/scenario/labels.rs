@@ -18,22 +18,11 @@ pub(super) struct ScenarioLabels {
 impl ScenarioLabels {
     /// Records the batch of a request.
     pub(super) fn note_input(&mut self, input: &Input) {
-        let Input::Requested { request, what } = input else {
-            return;
-        };
-        let (batch, kind) = match what {
-            Request::Schedule { batch, kind, .. } | Request::Submit { batch, kind, .. } => {
-                (batch, Some(*kind))
-            }
-            Request::Collect { batch, .. }
-            | Request::Drain { batch }
-            | Request::Discard { batch }
-            | Request::Finalize { batch, .. }
-            | Request::CancelRun { batch, .. }
-            | Request::Abort { batch, .. } => (batch, None),
-            Request::WaitAll { .. } | Request::Start | Request::Stop { .. } => {
-                return;
-            }
+        let Input::Requested { request, what } = input else { return };
+        let Some(batch) = what.batch() else { return };
+        let kind = match what {
+            Request::Schedule { kind, .. } | Request::Submit { kind, .. } => Some(*kind),
+            _ => None,
         };
         self.asked.insert(*request, (batch.clone(), kind));
     }
@@ -49,7 +38,6 @@ impl ScenarioLabels {
         }
     }
 
-    /// Records the batches of a restored core.
     pub(super) fn note_batches(&mut self, core: &Core) {
         self.batches.extend(core.batches().map(|view| (view.key, (view.batch, view.kind))));
     }
@@ -58,7 +46,6 @@ impl ScenarioLabels {
         self.batches.get(&key).map(|(_, kind)| *kind)
     }
 
-    /// Returns the label of the batch that a request names.
     pub(super) fn request_label(&self, request: RequestId) -> String {
         let asked = self.asked.get(&request);
         asked.map_or_else(String::new, |(id, _)| batch_id(id))

@@ -92,15 +92,17 @@ pub(crate) fn play(file: &str, text: &str) -> ScenarioResult {
         let Paragraph::Case(case) = paragraph else {
             continue;
         };
-        let mut given = Vec::new();
-        let played = world.play(&case.commands, &mut given);
+        let played = world.play(&case.commands);
         for (line, message) in world.take_broken() {
             problem(line, ScenarioFault::Core(message));
         }
-        if let Err(bad) = played {
-            problem(bad.line, ScenarioFault::Script(bad.to_string()));
-            break;
-        }
+        let given = match played {
+            Ok(given) => given,
+            Err(bad) => {
+                problem(bad.line, ScenarioFault::Script(bad.to_string()));
+                break;
+            }
+        };
         if given != case.expected {
             let lines = diff::lines(&case.expected, &given);
             problem(case.expected_line, ScenarioFault::Different(lines));

@@ -27,10 +27,8 @@ fn status(status: &Status) -> String {
         attempt_seconds,
     } = status;
     let mut words = vec![format!("{completed_runs}/{total_runs}")];
-    let failed = failed_runs.nonzero().map(|(kind, count)| (kind.name(), count));
-    let cancelled = cancelled_runs.nonzero().map(|(reason, count)| (reason.name(), count));
-    words.extend(counted("failed", failed));
-    words.extend(counted("cancelled", cancelled));
+    words.extend(counted("failed", failed_runs.named()));
+    words.extend(counted("cancelled", cancelled_runs.named()));
     if let Some(error) = first_error {
         words.push(format!("({} {error})", error.run));
     }
@@ -66,12 +64,10 @@ pub(super) fn counted<'a>(
 pub(super) fn run_tally(runs: &RunTally) -> String {
     let RunTally { submitted, pending, running, succeeded, failed, cancelled } = runs;
     let places = [("pending", *pending), ("running", *running), ("succeeded", *succeeded)];
-    let failed = failed.nonzero().map(|(kind, count)| (kind.name(), count));
-    let cancelled = cancelled.nonzero().map(|(reason, count)| (reason.name(), count));
     let mut words = vec![format!("runs {submitted}")];
     words.extend(counted("", places.into_iter()).map(|words| words.trim_start().to_owned()));
-    words.extend(counted("failed", failed));
-    words.extend(counted("cancelled", cancelled));
+    words.extend(counted("failed", failed.named()));
+    words.extend(counted("cancelled", cancelled.named()));
     words.join(" ")
 }
 
@@ -109,8 +105,7 @@ pub(super) fn batch(result: &BatchResult, names: &ScenarioLabels, lines: &mut Ve
     let mut words = vec![format!("{state} {kind} {name}{reason}: {}", task_tally(0, tasks))];
     words.push(run_tally(runs));
     words.push(format!("delivered {delivered}"));
-    let dropped = dropped.nonzero().map(|(reason, count)| (reason.name(), count));
-    words.extend(counted("dropped", dropped));
+    words.extend(counted("dropped", dropped.named()));
     if *uncertain > 0 {
         words.push(format!("uncertain {uncertain}"));
     }

@@ -27,14 +27,14 @@ pub(super) struct ScenarioRunner {
     attempts: BTreeMap<AttemptId, Sent>,
     last_request: u64,
     last_payload: u64,
-    /// Line of the current command.
     line: usize,
     /// Whether the core has panicked.
     dead: bool,
     broken: Vec<(usize, String)>,
+    /// Lines of the current case.
+    given: Vec<String>,
 }
 
-/// A dispatched attempt.
 struct Sent {
     runner: RunnerId,
     life: Incarnation,
@@ -61,29 +61,25 @@ impl ScenarioRunner {
             line: 0,
             dead: false,
             broken: Vec::new(),
+            given: Vec::new(),
         }
     }
 
     /// Executes commands, and returns the lines of their actions.
-    pub(super) fn play(
-        &mut self,
-        commands: &[CommandTokens],
-        given: &mut Vec<String>,
-    ) -> Result<(), BadScript> {
+    pub(super) fn play(&mut self, commands: &[CommandTokens]) -> Result<Vec<String>, BadScript> {
         for tokens in commands {
             self.line = tokens.line;
             let command = command::read(tokens.clone())?;
-            if self.dead
-                && !matches!(command, ScenarioCommand::Config(_) | ScenarioCommand::StartedPool(_))
-            {
-                continue;
+            let restarts =
+                matches!(command, ScenarioCommand::Config(_) | ScenarioCommand::StartedPool(_));
+            if restarts || !self.dead {
+                self.perform(tokens, command)?;
             }
-            self.perform(tokens, command, given)?;
         }
-        if given.is_empty() {
-            given.push("(nothing)".to_owned());
+        if self.given.is_empty() {
+            self.given.push("(nothing)".to_owned());
         }
-        Ok(())
+        Ok(std::mem::take(&mut self.given))
     }
 
     /// Returns the contradictions of the core so far, with the lines of the commands.
@@ -95,50 +91,49 @@ impl ScenarioRunner {
         &mut self,
         tokens: &CommandTokens,
         command: ScenarioCommand,
-        given: &mut Vec<String>,
     ) -> Result<(), BadScript> {
         match command {
             ScenarioCommand::Config(config) => self.configure(*config),
             ScenarioCommand::StartedPool(config) => {
                 self.configure(*config);
-                let unshown = &mut Vec::new();
-                self.request(None, Request::Start, unshown);
-                self.pool_ready(unshown);
+                let shown = self.given.len();
+                self.request(None, Request::Start);
+                self.pool_ready();
+                self.given.truncate(shown);
             }
-            ScenarioCommand::Request(request, what) => self.request(request, what, given),
-            ScenarioCommand::Withdraw(request) => {
-                self.apply(Input::RequestAbandoned { request }, given)
-            }
-            ScenarioCommand::PoolReady => self.pool_ready(given),
+            ScenarioCommand::Request(request, what) => self.request(request, what),
+            ScenarioCommand::Withdraw(request) => self.apply(Input::RequestAbandoned { request }),
+            ScenarioCommand::PoolReady => self.pool_ready(),
             ScenarioCommand::Report(runner, life, report) => {
                 let life = life.unwrap_or_else(|| self.life(runner));
-                self.report(runner, life, report, given);
+                self.report(runner, life, report);
             }
             ScenarioCommand::Attempt(attempt, on, about) => {
-                self.about(tokens, attempt, on, about, given)?;
+                self.about(tokens, attempt, on, about)?;
             }
             ScenarioCommand::Delivered(lease, delivery) => {
-                self.apply(Input::DeliveryDone { lease, delivery }, given);
+                self.apply(Input::DeliveryDone { lease, delivery });
             }
-            ScenarioCommand::Crash(lost) => self.crash(lost, given),
-            ScenarioCommand::Recorded(record) => self.restore(record, given),
-            ScenarioCommand::Move(to) => self.pass_time(tokens, &to, given)?,
-            ScenarioCommand::Show(view) => views::show(&self.core, &self.names, &view, given),
+            ScenarioCommand::Crash(lost) => self.crash(lost),
+            ScenarioCommand::Recorded(record) => self.restore(record),
+            ScenarioCommand::Move(to) => self.pass_time(tokens, &to)?,
+            ScenarioCommand::Show(view) => {
+                views::show(&self.core, &self.names, &view, &mut self.given);
+            }
         }
         Ok(())
     }
 
     /// Restarts with another configuration.
     fn configure(&mut self, config: CoreConfig) {
-        let broken = self.take_broken();
-        *self = Self::with(config);
-        self.broken = broken;
+        let (given, broken) = (std::mem::take(&mut self.given), self.take_broken());
+        *self = Self { given, broken, ..Self::with(config) };
     }
 
-    fn request(&mut self, request: Option<RequestId>, what: Request, given: &mut Vec<String>) {
+    fn request(&mut self, request: Option<RequestId>, what: Request) {
         let request = request.unwrap_or(RequestId(self.last_request + 1));
         self.last_request = self.last_request.max(request.0);
-        self.apply(Input::Requested { request, what }, given);
+        self.apply(Input::Requested { request, what });
     }
 
     /// Returns the current or last incarnation of a runner; of an unknown one the first.
@@ -146,7 +141,7 @@ impl ScenarioRunner {
         self.core.runner(runner).map_or(Incarnation(1), |view| view.life)
     }
 
-    fn pool_ready(&mut self, given: &mut Vec<String>) {
+    fn pool_ready(&mut self) {
         let runners = self.core.runners();
         let starting: Vec<RunnerId> = runners
             .filter(|view| view.state == RunnerState::Starting)
@@ -154,19 +149,13 @@ impl ScenarioRunner {
             .collect();
         for runner in starting {
             let life = self.life(runner);
-            self.report(runner, life, RunnerReport::Ready { after: None }, given);
+            self.report(runner, life, RunnerReport::Ready { after: None });
         }
     }
 
-    fn report(
-        &mut self,
-        runner: RunnerId,
-        life: Incarnation,
-        report: RunnerReport,
-        given: &mut Vec<String>,
-    ) {
+    fn report(&mut self, runner: RunnerId, life: Incarnation, report: RunnerReport) {
         let input = Input::Report { runner, life, report };
-        self.apply(input, given);
+        self.apply(input);
     }
 
     /// Reports about an attempt, from its own runner and incarnation unless the scenario names
@@ -177,7 +166,6 @@ impl ScenarioRunner {
         attempt: AttemptId,
         on: Option<(RunnerId, Option<Incarnation>)>,
         about: ReportAbout,
-        given: &mut Vec<String>,
     ) -> Result<(), BadScript> {
         let Some(sent) = self.attempts.get(&attempt) else {
             return Err(tokens.bad("no such attempt was started", &attempt.to_string()));
@@ -192,23 +180,23 @@ impl ScenarioRunner {
         };
         match about {
             ReportAbout::Began => {
-                self.report(runner, life, RunnerReport::AttemptBegan { attempt }, given);
+                self.report(runner, life, RunnerReport::AttemptBegan { attempt });
             }
             ReportAbout::Ended => {
-                self.report(runner, life, RunnerReport::AttemptEnded { attempt }, given);
+                self.report(runner, life, RunnerReport::AttemptEnded { attempt });
             }
             ReportAbout::Done(yields) => {
-                self.succeed((runner, life), attempt, &left, &yields, given);
-                self.report(runner, life, RunnerReport::AttemptEnded { attempt }, given);
+                self.succeed((runner, life), attempt, &left, &yields);
+                self.report(runner, life, RunnerReport::AttemptEnded { attempt });
             }
             ReportAbout::Ok(runs, yields) => {
-                self.succeed((runner, life), attempt, &named(runs), &yields, given);
+                self.succeed((runner, life), attempt, &named(runs), &yields);
             }
             ReportAbout::Fail(runs, kind, message) => {
                 for run in named(runs) {
                     let message = message.clone();
                     let outcome = Err(RunFailure { kind, message });
-                    self.finish((runner, life), attempt, run, outcome, given);
+                    self.finish((runner, life), attempt, run, outcome);
                 }
             }
         }
@@ -221,14 +209,13 @@ impl ScenarioRunner {
         attempt: AttemptId,
         runs: &[RunId],
         yields: &Yield,
-        given: &mut Vec<String>,
     ) {
         for run in runs {
             let outcome = Ok(RunOutput {
                 payload: self.payload(attempt, &yields.payload),
                 metrics: yields.metrics.clone(),
             });
-            self.finish(from, attempt, *run, outcome, given);
+            self.finish(from, attempt, *run, outcome);
         }
     }
 
@@ -252,40 +239,34 @@ impl ScenarioRunner {
         attempt: AttemptId,
         run: RunId,
         outcome: RunOutcome,
-        given: &mut Vec<String>,
     ) {
         if let Some(sent) = self.attempts.get_mut(&attempt) {
             sent.left.retain(|left| *left != run);
         }
         let report = RunnerReport::RunFinished { attempt, run, outcome };
-        self.report(runner, life, report, given);
+        self.report(runner, life, report);
     }
 
     /// Restarts with a core that restores the records of the ledger, except the last ones.
-    fn crash(&mut self, lost: usize, given: &mut Vec<String>) {
+    fn crash(&mut self, lost: usize) {
         let (_, all) = self.ledger.reach();
         self.ledger.crash(all.saturating_sub(lost));
         self.config.epoch += 1;
         self.core = Core::new(self.config.clone());
         let told = self.ledger.durable_records();
-        given.push(format!("told {} of {all} records", told.len()));
+        self.given.push(format!("told {} of {all} records", told.len()));
         for record in told {
-            self.restore(record, given);
+            self.restore(record);
         }
     }
 
-    fn restore(&mut self, record: LedgerRecord, given: &mut Vec<String>) {
-        self.apply(Input::Restore(record), given);
+    fn restore(&mut self, record: LedgerRecord) {
+        self.apply(Input::Restore(record));
         self.names.note_batches(&self.core);
     }
 
     /// Advances the time, and stops at every deadline of the core.
-    fn pass_time(
-        &mut self,
-        tokens: &CommandTokens,
-        to: &TimeMove,
-        given: &mut Vec<String>,
-    ) -> Result<(), BadScript> {
+    fn pass_time(&mut self, tokens: &CommandTokens, to: &TimeMove) -> Result<(), BadScript> {
         let (until, inclusive) = match *to {
             TimeMove::At(time) => (time, true),
             TimeMove::After(duration) => (self.now.after(duration), true),
@@ -307,18 +288,19 @@ impl ScenarioRunner {
                 break;
             }
             self.now = self.now.max(deadline.at);
-            let mut woken = Vec::new();
-            self.apply(Input::TimePassed, &mut woken);
+            let shown = self.given.len();
+            self.apply(Input::TimePassed);
             let at = labels::instant(self.now);
-            let lines = woken.into_iter().map(|line| format!("[{at}] {line}"));
-            given.extend(lines);
+            for line in &mut self.given[shown..] {
+                *line = format!("[{at}] {line}");
+            }
         }
         self.now = until;
         Ok(())
     }
 
     /// Applies one input, appends the lines of its actions and lets the core check itself.
-    fn apply(&mut self, input: Input, given: &mut Vec<String>) {
+    fn apply(&mut self, input: Input) {
         if self.dead {
             return;
         }
@@ -334,7 +316,7 @@ impl ScenarioRunner {
             if let Action::AppendRecord(record) = action {
                 self.ledger.append(record.clone());
             }
-            render::action(action, &self.names, given);
+            render::action(action, &self.names, &mut self.given);
             if let Some((attempt, sent)) = sent(action) {
                 self.attempts.insert(attempt, sent);
             }
@@ -342,17 +324,17 @@ impl ScenarioRunner {
         if applied.is_err() {
             self.dead = true;
             self.broken.push((self.line, "it panicked".to_owned()));
-            given.push("panic".to_owned());
+            self.given.push("panic".to_owned());
             return;
         }
         let after = self.core.counters().ignored_reports;
         for reason in IgnoreReason::ALL {
             if after[*reason] > before[*reason] {
-                given.push(format!("ignored: {reason}"));
+                self.given.push(format!("ignored: {reason}"));
             }
         }
         if let Err(message) = self.core.check() {
-            given.push(format!("check failed: {message}"));
+            self.given.push(format!("check failed: {message}"));
             self.broken.push((self.line, message));
         }
     }

@@ -166,7 +166,6 @@ impl CommandTokens {
         Ok(())
     }
 
-    /// Parses a token.
     pub(super) fn read<T: TokenValue>(&self, what: &str, token: &str) -> Result<T, BadScript> {
         T::read(token).ok_or_else(|| self.bad(format!("no {what}"), token))
     }

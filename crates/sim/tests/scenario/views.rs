@@ -145,12 +145,9 @@ fn counters(counters: &Counters, lines: &mut Vec<String>) {
     for (what, counts) in groups {
         lines.extend(counted(what, counts.iter().copied()));
     }
-    let retries = retries.nonzero().map(|(kind, count)| (kind.name(), count));
-    lines.extend(counted("retries", retries));
-    let dropped = payloads_dropped.nonzero().map(|(reason, count)| (reason.name(), count));
-    lines.extend(counted("dropped", dropped));
-    let ignored = disbelieved.nonzero().map(|(why, count)| (why.name(), count));
-    lines.extend(counted("ignored", ignored));
+    lines.extend(counted("retries", retries.named()));
+    lines.extend(counted("dropped", payloads_dropped.named()));
+    lines.extend(counted("ignored", disbelieved.named()));
 }
 
 fn wake(why: DeadlineReason) -> String {

@@ -23,7 +23,6 @@ impl ExploreWorld {
         self.plan(wait + latency, ExploreWorldEvent::Act { at, life, order });
     }
 
-    /// Executes an action.
     pub(super) fn act(&mut self, at: usize, life: u64, order: PlanAction) {
         if self.is_struck(at) {
             return;
