@@ -265,7 +265,7 @@ impl Core {
             self.timers.set(DeadlineReason::HeartbeatTimeout(runner), &mut slot.silence, Some(at));
             return;
         }
-        let message = format!("not heard for {} s", silence.as_secs_f64());
+        let message = format!("no report for {} s", silence.as_secs_f64());
         self.lose(runner, message.into(), false);
     }
 
