@@ -118,13 +118,7 @@ enum ArbitraryInput {
 fn record() -> impl Strategy<Value = LedgerRecord> {
     let key = || prop_oneof![9 => 0..6u64, 1 => any::<u64>()].prop_map(BatchKey);
     let ending = prop_oneof![
-        3 => (0..120u64).prop_map(|bytes| RunEnd::Succeeded(RunOutput {
-            payload: (bytes > 5).then_some(Payload { id: PayloadId(0), bytes }),
-            metrics: [("a", 1.0), ("b", 2.0), ("c", 3.0)].into_iter().collect(),
-        })),
-        1 => failure_kind().prop_map(|kind| RunEnd::Failed(RunFailure {
-            kind, message: "a rather long message".into()
-        })),
+        4 => outcome().prop_map(|outcome| outcome.map_or_else(RunEnd::Failed, RunEnd::Succeeded)),
         1 => Just(RunEnd::Cancelled(CancelReason::NoRoom)),
     ];
     prop_oneof![
@@ -235,30 +229,27 @@ struct Memory {
     records: Vec<LedgerRecord>,
 }
 
+/// Returns the payload of a record.
+const fn payload(record: &mut LedgerRecord) -> Option<&mut Payload> {
+    match record {
+        LedgerRecord::RunEnded { ending: RunEnd::Succeeded(output), .. } => output.payload.as_mut(),
+        _ => None,
+    }
+}
+
 impl Memory {
-    fn outcome(&mut self, outcome: RunOutcome) -> RunOutcome {
-        match outcome {
-            Ok(RunOutput { payload: Some(payload), metrics }) => {
-                self.payloads += 1;
-                let payload = Payload { id: PayloadId(self.payloads), ..payload };
-                self.held.insert(payload.id);
-                Ok(RunOutput { payload: Some(payload), metrics })
-            }
-            other => other,
-        }
+    /// Gives a payload a unique id.
+    fn number(&mut self, payload: &mut Payload) {
+        self.payloads += 1;
+        payload.id = PayloadId(self.payloads);
+        self.held.insert(payload.id);
     }
 
-    fn with_payload_id(&mut self, mut record: LedgerRecord) -> LedgerRecord {
-        if let LedgerRecord::RunEnded {
-            ending: RunEnd::Succeeded(RunOutput { payload: Some(payload), .. }),
-            ..
-        } = &mut record
-        {
-            self.payloads += 1;
-            payload.id = PayloadId(self.payloads);
-            self.held.insert(payload.id);
+    fn outcome(&mut self, mut outcome: RunOutcome) -> RunOutcome {
+        if let Ok(RunOutput { payload: Some(payload), .. }) = &mut outcome {
+            self.number(payload);
         }
-        record
+        outcome
     }
 
     /// Drops the state that a crash loses; returns the records to restore.
@@ -277,13 +268,7 @@ impl Memory {
         };
         let mut restored: Vec<LedgerRecord> = self.records.iter().filter(needed).cloned().collect();
         for record in &restored {
-            if let LedgerRecord::RunEnded {
-                ending: RunEnd::Succeeded(RunOutput { payload: Some(payload), .. }),
-                ..
-            } = record
-            {
-                self.held.insert(payload.id);
-            }
+            self.held.extend(payload(&mut record.clone()).map(|payload| payload.id));
         }
         if let Some(again) = restored.get(twice).cloned() {
             restored.push(again);
@@ -293,8 +278,11 @@ impl Memory {
 
     fn input(&mut self, core: &Core, input: ArbitraryInput) -> Input {
         match input {
-            ArbitraryInput::Input(Input::Restore(record)) => {
-                Input::Restore(self.with_payload_id(record))
+            ArbitraryInput::Input(Input::Restore(mut record)) => {
+                if let Some(payload) = payload(&mut record) {
+                    self.number(payload);
+                }
+                Input::Restore(record)
             }
             ArbitraryInput::Input(input) => input,
             ArbitraryInput::Crash { .. } => Input::TimePassed,

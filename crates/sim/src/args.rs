@@ -1,5 +1,7 @@
 //! Flags of the command.
 
+use std::collections::BTreeMap;
+
 use rollway_sim::WorldKind;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,89 +36,64 @@ usage: rollway-sim [--explorers] --seeds N [--first S] [--jobs J] [--coverage]
 exit code: 0 passed, 2 wrong usage, 101 panic, 102 no progress, 103 wrong behaviour
 ";
 
-#[derive(Default)]
-struct Flags {
-    seeds: Option<u64>,
-    seed: Option<u64>,
-    first: Option<u64>,
-    jobs: Option<u64>,
-    trace: bool,
-    coverage: bool,
-    mutants: bool,
-    explorers: bool,
-    help: bool,
-}
-
 /// Parses the flags. An error names the wrong flag and the reason.
 pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<SimRequest, String> {
-    let mut flags = Flags::default();
+    let mut flags: BTreeMap<String, u64> = BTreeMap::new();
     while let Some(flag) = args.next() {
-        match flag.as_str() {
-            "--seeds" => number(&flag, &mut args, &mut flags.seeds)?,
-            "--seed" => number(&flag, &mut args, &mut flags.seed)?,
-            "--first" => number(&flag, &mut args, &mut flags.first)?,
-            "--jobs" => number(&flag, &mut args, &mut flags.jobs)?,
-            "--trace" => flags.trace = true,
-            "--coverage" => flags.coverage = true,
-            "--explorers" => flags.explorers = true,
-            "--mutants" => flags.mutants = true,
-            "--help" | "-h" => flags.help = true,
+        let value = match flag.as_str() {
+            "--seeds" | "--seed" | "--first" | "--jobs" => {
+                let arg = args.next().ok_or_else(|| format!("{flag} needs a number"))?;
+                arg.parse().map_err(|_| format!("{flag} needs a number, not: {arg}"))?
+            }
+            "--trace" | "--coverage" | "--explorers" | "--mutants" | "--help" | "-h" => 1,
             _ => return Err(format!("unknown flag: {flag}")),
-        }
-    }
-    let stage = if flags.explorers { WorldKind::Explorers } else { WorldKind::Core };
-    Ok(SimRequest { stage, command: flags.command()? })
-}
-
-fn number(
-    flag: &str,
-    args: &mut impl Iterator<Item = String>,
-    to: &mut Option<u64>,
-) -> Result<(), String> {
-    let arg = args.next().ok_or_else(|| format!("{flag} needs a number"))?;
-    let number = arg.parse().map_err(|_| format!("{flag} needs a number, not: {arg}"))?;
-    if to.replace(number).is_some() {
-        return Err(format!("{flag} is given twice"));
-    }
-    Ok(())
-}
-
-impl Flags {
-    fn command(self) -> Result<SimCommand, String> {
-        if self.help {
-            return Ok(SimCommand::Help);
-        }
-        match (self.seeds.is_some(), self.seed.is_some(), self.mutants) {
-            (false, false, false) => {
-                return Err("one of --seeds, --seed and --mutants is needed".to_owned());
-            }
-            (true, false, false) | (false, true, false) | (false, false, true) => {}
-            _ => return Err("--seeds, --seed and --mutants exclude each other".to_owned()),
-        }
-        let many = self.seeds.is_some();
-        let fits = [
-            ("--trace", self.trace, self.seed.is_some()),
-            ("--coverage", self.coverage, many),
-            ("--jobs", self.jobs.is_some(), many),
-            ("--first", self.first.is_some(), many || self.mutants),
-        ];
-        for (flag, given, fits) in fits {
-            if given && !fits {
-                return Err(format!("{flag} has no effect here"));
-            }
-        }
-        let first = self.first.unwrap_or(0);
-        if let Some(seed) = self.seed {
-            return Ok(SimCommand::Seed { seed, trace: self.trace });
-        }
-        let Some(count) = self.seeds else { return Ok(SimCommand::Mutants { first }) };
-        let jobs = match self.jobs {
-            Some(0) => return Err("--jobs needs at least one".to_owned()),
-            Some(jobs) => Some(usize::try_from(jobs).unwrap_or(usize::MAX).min(1024)),
-            None => None,
         };
-        Ok(SimCommand::Seeds { first, count, jobs, coverage: self.coverage })
+        if flags.insert(flag.clone(), value).is_some() {
+            return Err(format!("{flag} is given twice"));
+        }
     }
+    let explorers = flags.contains_key("--explorers");
+    let stage = if explorers { WorldKind::Explorers } else { WorldKind::Core };
+    Ok(SimRequest { stage, command: command(&flags)? })
+}
+
+fn command(flags: &BTreeMap<String, u64>) -> Result<SimCommand, String> {
+    let has = |flag: &str| flags.contains_key(flag);
+    if has("--help") || has("-h") {
+        return Ok(SimCommand::Help);
+    }
+    let modes: Vec<&str> =
+        ["--seeds", "--seed", "--mutants"].into_iter().filter(|mode| has(mode)).collect();
+    let [mode] = modes[..] else {
+        let problem = if modes.is_empty() {
+            "one of --seeds, --seed and --mutants is needed"
+        } else {
+            "--seeds, --seed and --mutants exclude each other"
+        };
+        return Err(problem.to_owned());
+    };
+    let options: [(&str, &[&str]); 4] = [
+        ("--trace", &["--seed"]),
+        ("--coverage", &["--seeds"]),
+        ("--jobs", &["--seeds"]),
+        ("--first", &["--seeds", "--mutants"]),
+    ];
+    for (flag, modes) in options {
+        if has(flag) && !modes.contains(&mode) {
+            return Err(format!("{flag} has no effect here"));
+        }
+    }
+    let value = |flag: &str| flags.get(flag).copied();
+    let first = value("--first").unwrap_or(0);
+    if let Some(seed) = value("--seed") {
+        return Ok(SimCommand::Seed { seed, trace: has("--trace") });
+    }
+    let Some(count) = value("--seeds") else { return Ok(SimCommand::Mutants { first }) };
+    let jobs = value("--jobs").map(|jobs| usize::try_from(jobs).unwrap_or(usize::MAX).min(1024));
+    if jobs == Some(0) {
+        return Err("--jobs needs at least one".to_owned());
+    }
+    Ok(SimCommand::Seeds { first, count, jobs, coverage: has("--coverage") })
 }
 
 #[cfg(test)]

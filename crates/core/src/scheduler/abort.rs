@@ -6,18 +6,11 @@ use super::{AbortSpec, BatchOwner, LeaseRecipient, WaitGoal, WaitTimeout};
 use crate::metrics::Metrics;
 use crate::{
     Action, BatchId, BatchKey, BatchState, CancelReason, CollectOutcome, Core, DropReason,
-    LedgerRecord, Refusal, RequestId, Response, Time, UnresponsivePolicy,
+    LedgerRecord, Refusal, RequestId, Response, Time,
 };
 
 impl Core {
-    pub(crate) fn abort(
-        &mut self,
-        request: RequestId,
-        id: &BatchId,
-        reason: Arc<str>,
-        keep: bool,
-        unresponsive: UnresponsivePolicy,
-    ) {
+    pub(crate) fn abort(&mut self, request: RequestId, id: &BatchId, mut spec: AbortSpec) {
         let Some(key) = self.ids.get(id).copied() else {
             return self.answer(request, Response::Aborted(None));
         };
@@ -27,13 +20,19 @@ impl Core {
             return self.answer(request, Response::Aborted(aborted));
         }
         if batch.owner == BatchOwner::Scheduler {
-            return self.abort_scheduled(request, key, keep, unresponsive);
+            self.truncate(key, CancelReason::Aborted, spec.keep, spec.unresponsive);
+            for (waiter, _) in self.take_waiters(key) {
+                self.hand_over(key, waiter, CollectOutcome::Aborted);
+            }
+            self.answer(request, Response::Aborted(None));
+            self.changed.insert(key);
+            return;
         }
-        let reason = self.clip(reason);
+        spec.reason = self.clip(spec.reason);
         if let Some(batch) = self.batches.get_mut(&key) {
-            let wanted = AbortSpec { reason, keep, unresponsive };
             // Until the abort is carried out, a request to keep results wins.
-            let earlier = batch.abort.get_or_insert(wanted);
+            let keep = spec.keep;
+            let earlier = batch.abort.get_or_insert(spec);
             let undone = batch.owner != BatchOwner::Coordinator(BatchState::Aborted);
             earlier.keep = keep || (undone && earlier.keep);
         }
@@ -43,21 +42,6 @@ impl Core {
         if self.batches[&key].leases.is_empty() {
             self.carry_out_abort(key);
         }
-    }
-
-    fn abort_scheduled(
-        &mut self,
-        request: RequestId,
-        key: BatchKey,
-        keep: bool,
-        unresponsive: UnresponsivePolicy,
-    ) {
-        self.truncate(key, CancelReason::Aborted, keep, unresponsive);
-        for (waiter, _) in self.take_waiters(key) {
-            self.hand_over(key, waiter, CollectOutcome::Aborted);
-        }
-        self.answer(request, Response::Aborted(None));
-        self.changed.insert(key);
     }
 
     /// Aborts a submitted batch without open deliveries.

@@ -412,17 +412,15 @@ impl Core {
             let task = &self.batches[&key].tasks[at];
             match &task.body {
                 TaskPhase::Fresh => {
-                    let runs = if self.recorded(key) { task.total } else { 0 };
-                    let ended = |run| {
+                    for run in (0..task.total).map(RunId) {
                         let ending = RunEnd::Cancelled(reason);
-                        Action::AppendRecord(LedgerRecord::RunEnded {
+                        self.record(key, || LedgerRecord::RunEnded {
                             batch: key,
                             task: id,
                             run,
                             ending,
-                        })
-                    };
-                    self.actions.extend((0..runs).map(RunId).map(ended));
+                        });
+                    }
                     self.cancel_fresh(key, id, reason);
                 }
                 TaskPhase::Working(work) => {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Index, IndexMut};
 
 use super::{
-    BatchTable, CorePhase, DurationStats, Lease, PendingRetry, RunnerSlot, StopProgress, Timers,
-    WaitAllWaiter,
+    AbortSpec, BatchTable, CorePhase, DurationStats, Lease, PendingRetry, RunnerSlot, StopProgress,
+    Timers, WaitAllWaiter,
 };
 use crate::{
     Action, BatchId, BatchKey, BatchPriority, CoreConfig, CoreEvent, Counters, DeadlineReason,
@@ -239,7 +239,7 @@ impl Core {
                 self.finalize(request, batch, kind, timeout);
             }
             Request::Abort { batch, reason, keep_partial_results: keep, unresponsive } => {
-                self.abort(request, &batch, reason, keep, unresponsive);
+                self.abort(request, &batch, AbortSpec { reason, keep, unresponsive });
             }
             Request::CancelRun { batch, task, run } => {
                 self.cancel_run(request, &batch, (task, run));

@@ -60,23 +60,19 @@ impl Core {
             let right = self.batches.get(key).is_some_and(|batch| batch.id == *id);
             require!(right, "the name {id} points to {key}, which is another batch or none");
         }
-        require!(
-            open == self.queues.open_tasks,
-            "{open} tasks are open, not {}",
-            self.queues.open_tasks
-        );
-        require!(
-            slices == self.queues.slices,
-            "{slices} slices are left, not {}",
-            self.queues.slices
-        );
-        let counters = &self.counters;
-        require!(held == counters.payloads_held, "{held} payloads are held");
-        require!(bytes == counters.payload_bytes_held, "{bytes} bytes are held");
-        require!(pending == counters.runs.pending, "{pending} runs are pending");
-        let counted = counters.train.tasks.open + counters.eval.tasks.open;
-        require!(open == counted, "{open} tasks are open, not {counted}");
-        require!(running == counters.runs.running, "{running} runs are running");
+        let (queues, counters) = (&self.queues, &self.counters);
+        let counted_tasks = counters.train.tasks.open + counters.eval.tasks.open;
+        for (what, sum, kept) in [
+            ("open tasks", open, queues.open_tasks),
+            ("counted open tasks", open, counted_tasks),
+            ("slices", slices, queues.slices),
+            ("held payloads", held, counters.payloads_held),
+            ("held bytes", bytes, counters.payload_bytes_held),
+            ("pending runs", pending, counters.runs.pending),
+            ("running runs", running, counters.runs.running),
+        ] {
+            require!(sum == kept, "{sum} {what} in batches, not {kept}");
+        }
         // While records are restored, changes are applied at the end.
         let applied = self.changed.is_empty() || self.phase == CorePhase::New;
         require!(applied, "changed batches were not checked");

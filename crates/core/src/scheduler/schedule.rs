@@ -19,36 +19,41 @@ impl Core {
             self.answer(request, answer);
             return;
         }
-        if matches!(self.phase, CorePhase::Stopping | CorePhase::Stopped) {
-            self.refuse(request, Refusal::Stopped);
-            return;
-        }
-        let active = self.active(&id);
-        if let Some(key) = active {
-            let batch = &self.batches[&key];
-            if batch.owner != BatchOwner::Scheduler {
-                self.refuse(request, Refusal::AlreadyActive { batch: id });
-                return;
-            }
-            if batch.kind != kind {
-                let refusal =
-                    Refusal::WrongBatchType { batch: id, kind: batch.kind, expected: kind };
-                self.refuse(request, refusal);
-                return;
-            }
-            if let Some((kind, message)) = batch.failed.clone() {
-                self.refuse(request, Refusal::BatchFailed { batch: id, kind, message });
-                return;
-            }
-        }
-        if let Err(refusal) = self.admit(tasks, active) {
-            self.refuse(request, refusal);
-            return;
-        }
+        let active = match self.schedulable(&id, kind, tasks) {
+            Ok(active) => active,
+            Err(refusal) => return self.refuse(request, refusal),
+        };
         let key = active.unwrap_or_else(|| self.open_batch(id, kind, BatchOwner::Scheduler));
         let first = TaskId(self.batches[&key].tasks.len() as u32);
         self.add_tasks(key, tasks);
         self.answer(request, Response::Scheduled { batch: Some(key), first });
+    }
+
+    /// Returns the active batch that tasks can be added to, if there is one.
+    fn schedulable(
+        &self,
+        id: &BatchId,
+        kind: BatchType,
+        tasks: &[TaskSpec],
+    ) -> Result<Option<BatchKey>, Refusal> {
+        if matches!(self.phase, CorePhase::Stopping | CorePhase::Stopped) {
+            return Err(Refusal::Stopped);
+        }
+        let active = self.active(id);
+        if let Some(key) = active {
+            let (batch, found) = (id.clone(), &self.batches[&key]);
+            if found.owner != BatchOwner::Scheduler {
+                return Err(Refusal::AlreadyActive { batch });
+            }
+            if found.kind != kind {
+                return Err(Refusal::WrongBatchType { batch, kind: found.kind, expected: kind });
+            }
+            if let Some((kind, message)) = found.failed.clone() {
+                return Err(Refusal::BatchFailed { batch, kind, message });
+            }
+        }
+        self.admit(tasks, active)?;
+        Ok(active)
     }
 
     pub(crate) fn submit(
