@@ -244,7 +244,7 @@ pub struct ModelSlot {
     pub fruitful: bool,
     pub ended: Time,
     pub since: Time,
-    pub heard: Time,
+    pub last_report: Time,
 }
 
 impl ModelSlot {

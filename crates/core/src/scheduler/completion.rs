@@ -66,7 +66,7 @@ impl Core {
         if !from.open() {
             return false;
         }
-        let over = self.notices.is_some().then(|| ending.without_output());
+        let over = self.events.is_some().then(|| ending.without_output());
         let (mut held, mut failed) = (None, None);
         record.state = match ending {
             RunEnd::Succeeded(RunOutput { payload, metrics }) => {
@@ -106,7 +106,7 @@ impl Core {
         }
         self.progress.last = self.now;
         if let Some(how) = over {
-            self.note(|| CoreEvent::Over { batch: key, task, run, how });
+            self.emit(|| CoreEvent::Over { batch: key, task, run, how });
         }
         true
     }
@@ -133,7 +133,7 @@ impl Core {
                 self.end_run(key, id, *run, ending);
             } else {
                 self.counters.retries[kind] += 1;
-                self.note(|| {
+                self.emit(|| {
                     let message = Arc::clone(&message);
                     CoreEvent::Retried { batch: key, task: id, run: *run, kind, message }
                 });
@@ -268,7 +268,7 @@ impl Core {
             |tally| &mut tally.failed
         };
         let payloads = dropped.map(|_| std::mem::take(&mut ended.payloads));
-        self.note(|| {
+        self.emit(|| {
             let status = Arc::clone(&ended.status);
             CoreEvent::Ended { batch: key, task: id, status, dropped }
         });
@@ -384,7 +384,7 @@ impl Core {
             tally.pending -= total;
             tally.cancelled[reason] += total;
         }
-        if self.notices.is_some() {
+        if self.events.is_some() {
             self.note_fresh_cut(key, id, reason, total as u32);
         }
         self.close_task(key, |tally| &mut tally.cancelled);
@@ -393,12 +393,12 @@ impl Core {
     fn note_fresh_cut(&mut self, batch: BatchKey, task: TaskId, reason: CancelReason, runs: u32) {
         for run in (0..runs).map(RunId) {
             let how = RunEnd::Cancelled(reason);
-            self.note(|| CoreEvent::Over { batch, task, run, how });
+            self.emit(|| CoreEvent::Over { batch, task, run, how });
         }
         let mut status = Status { total_runs: runs, ..Status::default() };
         status.cancelled_runs[reason] += u64::from(runs);
         let status = Arc::new(status);
-        self.note(|| CoreEvent::Ended { batch, task, status, dropped: None });
+        self.emit(|| CoreEvent::Ended { batch, task, status, dropped: None });
     }
 
     /// Cancels the waiting runs of a batch; running ones continue.

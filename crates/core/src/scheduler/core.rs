@@ -54,7 +54,7 @@ pub struct Core {
     pub(crate) progress: Progress,
     pub(crate) serials: Serials,
     /// Events that were not drained. `None`: events are disabled.
-    pub(crate) notices: Option<Vec<CoreEvent>>,
+    pub(crate) events: Option<Vec<CoreEvent>>,
     /// The caller's buffer during `apply`, empty otherwise.
     pub(crate) actions: Vec<Action>,
 }
@@ -179,7 +179,7 @@ impl Core {
             durations: DurationStats::default(),
             progress: Progress::default(),
             serials: Serials { attempt: first, lease: first, ..Serials::default() },
-            notices: None,
+            events: None,
             actions: Vec::new(),
         }
     }

@@ -26,30 +26,30 @@ impl Core {
     /// Records events from now on, beginning with the ended runs and tasks of active batches: a
     /// restored core has some.
     pub fn enable_events(&mut self) {
-        let mut notices = self.notices.take().unwrap_or_default();
+        let mut events = self.events.take().unwrap_or_default();
         let active = self.queues.order.iter().filter_map(|(_, key)| self.batches.get(key));
         for batch in active {
             for (at, task) in batch.tasks.iter().enumerate() {
-                ended(batch.key, TaskId(at as u32), task, &mut notices);
+                ended(batch.key, TaskId(at as u32), task, &mut events);
             }
         }
-        self.notices = Some(notices);
+        self.events = Some(events);
     }
 
     /// Drains the recorded events in order and keeps the buffer's capacity.
     pub fn drain_events(&mut self) -> impl Iterator<Item = CoreEvent> + '_ {
-        self.notices.iter_mut().flat_map(|notices| notices.drain(..))
+        self.events.iter_mut().flat_map(|events| events.drain(..))
     }
 
-    pub(crate) fn note(&mut self, notice: impl FnOnce() -> CoreEvent) {
-        if let Some(notices) = &mut self.notices {
-            notices.push(notice());
+    pub(crate) fn emit(&mut self, event: impl FnOnce() -> CoreEvent) {
+        if let Some(events) = &mut self.events {
+            events.push(event());
         }
     }
 }
 
 /// Records what has ended of a task.
-fn ended(batch: BatchKey, task: TaskId, of: &CoreTask, notices: &mut Vec<CoreEvent>) {
+fn ended(batch: BatchKey, task: TaskId, of: &CoreTask, events: &mut Vec<CoreEvent>) {
     match &of.body {
         TaskPhase::Working(work) => {
             for (run, state) in work.runs.iter().map(|run| run.state).enumerate() {
@@ -64,12 +64,12 @@ fn ended(batch: BatchKey, task: TaskId, of: &CoreTask, notices: &mut Vec<CoreEve
                     }
                     RunPhase::Pending | RunPhase::InFlight(_) => continue,
                 };
-                notices.push(CoreEvent::Over { batch, task, run: RunId(run as u32), how });
+                events.push(CoreEvent::Over { batch, task, run: RunId(run as u32), how });
             }
         }
         TaskPhase::Ended(ended) => {
             let status = Arc::clone(&ended.status);
-            notices.push(CoreEvent::Ended { batch, task, status, dropped: None });
+            events.push(CoreEvent::Ended { batch, task, status, dropped: None });
         }
         TaskPhase::Fresh | TaskPhase::Gone => {}
     }

@@ -215,7 +215,7 @@ impl Core {
         if let Some(batch) = self.batches.get_mut(&key) {
             batch.owner = BatchOwner::Coordinator(state);
         }
-        self.note(|| CoreEvent::Batch { batch: key, state });
+        self.emit(|| CoreEvent::Batch { batch: key, state });
     }
 
     /// Finalizes a batch whose results were acknowledged or empty.

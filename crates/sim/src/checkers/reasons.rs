@@ -187,7 +187,7 @@ fn stopped(ctx: &CheckContext<'_>, runner: RunnerId, life: Incarnation) -> Check
         Input::Report { runner: about, .. } => *about == runner,
         Input::TimePassed => {
             let silence = supervision.silence_timeout;
-            let silent = silence.is_some_and(|silence| ctx.now >= slot.heard.after(silence));
+            let silent = silence.is_some_and(|silence| ctx.now >= slot.last_report.after(silence));
             let late = match slot.phase {
                 Phase::Starting => ctx.now >= slot.since.after(supervision.start_timeout),
                 Phase::Given(attempt) => {

@@ -27,7 +27,7 @@ pub(crate) enum ExploreEvent<'a> {
     /// The plan emitted an action.
     Ordered(PlanAction),
     /// An input was applied to the plan.
-    Told(&'a PlanInput),
+    Applied(&'a PlanInput),
     /// The tasks of a step were submitted.
     Submitted { step: u64 },
     /// The experiences of a step are in the buffer.

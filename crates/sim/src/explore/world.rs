@@ -58,9 +58,9 @@ enum ExploreWorldEvent {
     /// An explorer performs an action.
     Act { at: usize, life: u64, order: PlanAction },
     /// An explorer's servers have loaded the weights of a wait.
-    Loads { at: usize, life: u64, came: WaitResult },
+    Loads { at: usize, life: u64, result: WaitResult },
     /// An input arrives at an explorer's plan.
-    Heard { at: usize, life: u64, fact: PlanInput },
+    Input { at: usize, life: u64, fact: PlanInput },
     /// An explorer sends a heartbeat.
     Heartbeat { at: usize, life: u64 },
     /// The trainer starts.
@@ -178,12 +178,12 @@ impl ExploreWorld {
                     self.act(at, life, order);
                 }
             }
-            ExploreWorldEvent::Loads { at, life, came } => {
+            ExploreWorldEvent::Loads { at, life, result } => {
                 if self.explorers[at].alive(life).is_some() {
-                    self.came(at, life, came);
+                    self.on_wait_result(at, life, result);
                 }
             }
-            ExploreWorldEvent::Heard { at, life, fact } => {
+            ExploreWorldEvent::Input { at, life, fact } => {
                 if self.explorers[at].alive(life).is_some() && !self.is_struck(at) {
                     self.apply(at, Some(fact));
                     self.watch(at);
@@ -251,7 +251,7 @@ impl ExploreWorld {
         if let Some(fact) = &fact {
             self.coverage.add("fact", fact_kind(fact), 1);
             self.trace.line(self.facts, self.now, '>', fact_kind(fact), (at, fact));
-            self.see(at, &ExploreEvent::Told(fact));
+            self.see(at, &ExploreEvent::Applied(fact));
         }
         let explorer = &mut self.explorers[at];
         let Some(process) = &mut explorer.process else { return };

@@ -54,7 +54,7 @@ impl ReferenceModel {
             fruitful: false,
             ended: now,
             since: now,
-            heard: now,
+            last_report: now,
         };
         self.slots.insert(runner, slot);
     }

@@ -155,7 +155,7 @@ impl ReferenceModel {
             return;
         }
         if let Some(slot) = self.slots.get_mut(&runner) {
-            slot.heard = now;
+            slot.last_report = now;
         }
         if !accepted {
             return;

@@ -11,7 +11,7 @@ use crate::process::{Cut, RunnerKey};
 
 impl SimWorld {
     /// Sends a report of a runner, if it is connected.
-    pub(super) fn say(&mut self, at: RunnerKey, report: RunnerReport) {
+    pub(super) fn send_report(&mut self, at: RunnerKey, report: RunnerReport) {
         let Some(process) = self.processes.get_mut(at) else { return };
         match &mut process.cut {
             Some(Cut { backlog: Some(backlog), .. }) => backlog.push(report),

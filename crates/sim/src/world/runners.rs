@@ -39,7 +39,7 @@ impl SimWorld {
             return;
         }
         process.state = ProcessState::Alive;
-        self.say(at, RunnerReport::Ready { after: None });
+        self.send_report(at, RunnerReport::Ready { after: None });
         let first = self.rng.spread(self.shape.heartbeat / 2, self.shape.heartbeat);
         self.plan(first, WorldEvent::Heartbeat(at));
     }
@@ -49,7 +49,7 @@ impl SimWorld {
         let idle = process.work.is_none();
         let after = process.last;
         let report = if idle { RunnerReport::Ready { after } } else { RunnerReport::Heartbeat };
-        self.say(at, report);
+        self.send_report(at, report);
         self.plan(self.shape.heartbeat, WorldEvent::Heartbeat(at));
         if idle && self.strikes(Fault::CrashIdle) {
             self.crash(at, None, false);
@@ -78,7 +78,7 @@ impl SimWorld {
         let Some(process) = self.processes.alive(at) else { return };
         let Some(cut) = process.cut.take() else { return };
         for report in cut.backlog.unwrap_or_default() {
-            self.say(at, report);
+            self.send_report(at, report);
         }
         if cut.unreachable == Some(true) {
             // A pending kill arrives now, shortly after the reports.
@@ -117,7 +117,7 @@ impl SimWorld {
             }
             return;
         }
-        self.say(at, RunnerReport::AttemptBegan { attempt });
+        self.send_report(at, RunnerReport::AttemptBegan { attempt });
         work.deaf = self.strikes(Fault::HangDeaf);
         let together = !self.model.config.runs_in_turn;
         let mut end = Duration::ZERO;
@@ -173,7 +173,7 @@ impl SimWorld {
             Some(_) => {}
             None => {
                 process.last = process.last.max(Some(attempt));
-                self.say(at, RunnerReport::AttemptEnded { attempt });
+                self.send_report(at, RunnerReport::AttemptEnded { attempt });
             }
         }
     }
@@ -188,7 +188,7 @@ impl SimWorld {
         let (spoken, last) = (!work.unspoken.contains(&run), work.left.is_empty());
         if spoken {
             let outcome = self.outcome(batch, task, attempt, run);
-            self.say(at, RunnerReport::RunFinished { attempt, run: RunId(run), outcome });
+            self.send_report(at, RunnerReport::RunFinished { attempt, run: RunId(run), outcome });
         }
         if last {
             let wait = self.rng.spread(Duration::from_micros(100), self.shape.latency);
@@ -199,7 +199,7 @@ impl SimWorld {
     pub(super) fn attempt_done(&mut self, at: RunnerKey, attempt: AttemptId) {
         let Some(process) = self.processes.alive(at) else { return };
         if process.work.take_if(|work| work.attempt == attempt).is_some() {
-            self.say(at, RunnerReport::AttemptEnded { attempt });
+            self.send_report(at, RunnerReport::AttemptEnded { attempt });
         }
     }
 

@@ -26,7 +26,7 @@ pub(crate) struct Users {
     /// Batches that cannot be finalized, known to the world itself.
     pub(crate) hopeless: BTreeSet<BatchKey>,
     /// Requests of users without a response.
-    unheard: BTreeMap<RequestId, (usize, Request)>,
+    unanswered: BTreeMap<RequestId, (usize, Request)>,
     /// Requests that were sent anew after a crash.
     anew: BTreeSet<RequestId>,
     next_request: u64,
@@ -126,7 +126,7 @@ impl SimWorld {
         self.users.next_request += 1;
         self.users.asked.insert(request, user);
         if let Some(user) = user {
-            self.users.unheard.insert(request, (user, what.clone()));
+            self.users.unanswered.insert(request, (user, what.clone()));
         }
         if let Some(batch) = name(&what)
             && !self.users.names.contains(batch)
@@ -151,14 +151,14 @@ impl SimWorld {
         if let Some(Some(user)) = self.users.asked.get(&request).copied()
             && open
         {
-            self.users.unheard.remove(&request);
+            self.users.unanswered.remove(&request);
             self.think(user);
         }
     }
 
     /// Sends open requests anew to the restarted coordinator.
     pub(crate) fn users_begin_anew(&mut self) {
-        for (user, what) in std::mem::take(&mut self.users.unheard).into_values() {
+        for (user, what) in std::mem::take(&mut self.users.unanswered).into_values() {
             let wait = self.rng.spread(self.shape.latency, self.shape.think);
             self.plan(wait, WorldEvent::AskAnew(user, what));
         }
@@ -182,7 +182,7 @@ impl SimWorld {
     }
 
     pub(crate) fn on_response(&mut self, request: RequestId, answer: &Response) {
-        self.users.unheard.remove(&request);
+        self.users.unanswered.remove(&request);
         let Some(asked) = self.model.requests.get(&request) else { return };
         let what = asked.what.clone();
         let Some(Some(user)) = self.users.asked.get(&request).copied() else {
@@ -216,8 +216,8 @@ impl SimWorld {
 
     /// Returns whether no user has further requests.
     fn users_done(&self) -> bool {
-        let heard = self.model.open.is_empty() && self.users.unheard.is_empty();
-        heard && self.users.list.iter().all(|user| user.left == 0)
+        let answered = self.model.open.is_empty() && self.users.unanswered.is_empty();
+        answered && self.users.list.iter().all(|user| user.left == 0)
     }
 
     fn tasks(&mut self) -> Vec<TaskSpec> {

@@ -48,7 +48,7 @@ pub(super) struct Yield {
 
 pub(super) enum Brings {
     /// A payload with the next free id if its batch is for training, else none.
-    Usual,
+    Default,
     /// No payload.
     Nothing,
     /// A payload with an optional id.
@@ -56,7 +56,7 @@ pub(super) enum Brings {
 }
 
 /// Payload size where the scenario does not name one.
-pub(super) const USUAL_BYTES: u64 = 100;
+pub(super) const DEFAULT_BYTES: u64 = 100;
 
 /// Change of the virtual time.
 pub(super) enum TimeMove {
@@ -280,7 +280,7 @@ fn runs(tokens: &mut CommandTokens, other: &mut Option<String>) -> Result<Vec<u3
 fn yields(tokens: &mut CommandTokens) -> Result<Yield, BadScript> {
     let payload = match tokens.value("payload") {
         None if tokens.flag("bare") => Brings::Nothing,
-        None => Brings::Usual,
+        None => Brings::Default,
         Some(token) => {
             let (name, bytes) = match (token.split_once(':'), token.starts_with('p')) {
                 (Some((name, bytes)), _) => (Some(name), Some(bytes)),
@@ -289,7 +289,7 @@ fn yields(tokens: &mut CommandTokens) -> Result<Yield, BadScript> {
             };
             let id = name.map(|name| tokens.number('p', name)).transpose()?;
             let bytes = bytes.map(|bytes| tokens.read("size", bytes)).transpose()?;
-            Brings::Payload { id, bytes: bytes.unwrap_or(USUAL_BYTES) }
+            Brings::Payload { id, bytes: bytes.unwrap_or(DEFAULT_BYTES) }
         }
     };
     let metrics = metrics(tokens)?;

@@ -8,7 +8,7 @@ use super::tokens::{BadScript, CommandTokens};
 
 /// Returns the default configuration of scenarios: two runners and no heartbeat timeout, because most
 /// scenarios advance time in large steps.
-pub(super) fn usual() -> CoreConfig {
+pub(super) fn default_config() -> CoreConfig {
     let mut config = CoreConfig { runners: 2, ..CoreConfig::default() };
     config.supervision.silence_timeout = None;
     config
@@ -16,7 +16,7 @@ pub(super) fn usual() -> CoreConfig {
 
 /// Returns the default configuration with the changes of the tokens.
 pub(super) fn read(tokens: &mut CommandTokens) -> Result<CoreConfig, BadScript> {
-    let mut config = usual();
+    let mut config = default_config();
     let retries = tokens.get("retries")?.unwrap_or(2);
     config.failures = FailurePolicy::with_retries(retries);
     tokens.set("runners", &mut config.runners)?;

@@ -9,7 +9,7 @@ use rollway_core::{
     RunnerId, RunnerReport, RunnerState, Time,
 };
 
-use super::command::{self, Brings, ReportAbout, ScenarioCommand, TimeMove, USUAL_BYTES, Yield};
+use super::command::{self, Brings, DEFAULT_BYTES, ReportAbout, ScenarioCommand, TimeMove, Yield};
 use super::labels::{self, ScenarioLabels};
 use super::tokens::{BadScript, CommandTokens};
 use super::{config, render, views};
@@ -45,7 +45,7 @@ struct Sent {
 
 impl ScenarioRunner {
     pub(super) fn new() -> Self {
-        Self::with(config::usual())
+        Self::with(config::default_config())
     }
 
     fn with(config: CoreConfig) -> Self {
@@ -223,8 +223,8 @@ impl ScenarioRunner {
         let sent = self.attempts.get(&attempt);
         let train = sent.and_then(|sent| self.names.kind(sent.batch)) == Some(BatchType::Train);
         let (id, bytes) = match brings {
-            Brings::Usual if train => (None, USUAL_BYTES),
-            Brings::Usual | Brings::Nothing => return None,
+            Brings::Default if train => (None, DEFAULT_BYTES),
+            Brings::Default | Brings::Nothing => return None,
             Brings::Payload { id, bytes } => (*id, *bytes),
         };
         let id = id.unwrap_or(self.last_payload + 1);
@@ -253,9 +253,9 @@ impl ScenarioRunner {
         self.ledger.crash(all.saturating_sub(lost));
         self.config.epoch += 1;
         self.core = Core::new(self.config.clone());
-        let told = self.ledger.durable_records();
-        self.given.push(format!("told {} of {all} records", told.len()));
-        for record in told {
+        let restored = self.ledger.durable_records();
+        self.given.push(format!("restored {} of {all} records", restored.len()));
+        for record in restored {
             self.restore(record);
         }
     }

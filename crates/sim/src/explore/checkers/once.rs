@@ -11,7 +11,7 @@ use crate::explore::process::ProcessEnd;
 #[derive(Debug, Default)]
 pub(super) struct ExploreOnceChecker {
     /// Last begun and finalized steps.
-    told: BTreeMap<usize, (u64, u64)>,
+    applied: BTreeMap<usize, (u64, u64)>,
     submitted: BTreeSet<(usize, u64)>,
     delivered: BTreeSet<(usize, u64)>,
 }
@@ -19,7 +19,7 @@ pub(super) struct ExploreOnceChecker {
 impl ExploreChecker for ExploreOnceChecker {
     fn see(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
         let at = ctx.at;
-        let (begun, finalized) = self.told.entry(at).or_default();
+        let (begun, finalized) = self.applied.entry(at).or_default();
         match *seen {
             ExploreEvent::Ordered(PlanAction::BeginStep(step)) => {
                 require!(step == *begun + 1, "step {step} is begun after step {begun}");
@@ -28,8 +28,8 @@ impl ExploreChecker for ExploreOnceChecker {
                 require!(step == *finalized + 1, "step {step} is finalized after {finalized}");
                 require!(step <= *begun, "step {step} is finalized and was not begun");
             }
-            ExploreEvent::Told(PlanInput::Begun(step)) => *begun = *step,
-            ExploreEvent::Told(PlanInput::Finalized { step, .. }) => *finalized = *step,
+            ExploreEvent::Applied(PlanInput::Begun(step)) => *begun = *step,
+            ExploreEvent::Applied(PlanInput::Finalized { step, .. }) => *finalized = *step,
             ExploreEvent::Submitted { step } => {
                 require!(self.submitted.insert((at, step)), "step {step} is submitted again");
             }

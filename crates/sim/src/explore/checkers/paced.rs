@@ -25,9 +25,9 @@ impl ExploreChecker for Paced {
         let pace = &ctx.options.pace;
         let ahead = self.explorers.entry(ctx.at).or_default();
         match *seen {
-            ExploreEvent::Told(PlanInput::Begun(step)) => ahead.begun = *step,
-            ExploreEvent::Told(PlanInput::Finalized { step, .. }) => ahead.finalized = *step,
-            ExploreEvent::Told(PlanInput::Synced(_)) => ahead.synced = ahead.finalized,
+            ExploreEvent::Applied(PlanInput::Begun(step)) => ahead.begun = *step,
+            ExploreEvent::Applied(PlanInput::Finalized { step, .. }) => ahead.finalized = *step,
+            ExploreEvent::Applied(PlanInput::Synced(_)) => ahead.synced = ahead.finalized,
             ExploreEvent::Ordered(PlanAction::BeginStep(step))
                 if pace.style == PlanStyle::FullyAsync =>
             {

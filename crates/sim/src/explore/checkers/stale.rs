@@ -30,7 +30,7 @@ impl ExploreChecker for Stale {
                 self.wanted.remove(&ctx.at);
                 self.versions.insert(ctx.at, version);
             }
-            ExploreEvent::Told(PlanInput::Synced(exchange)) => {
+            ExploreEvent::Applied(PlanInput::Synced(exchange)) => {
                 let before = self.versions.entry(ctx.at).or_default();
                 match *exchange {
                     SyncResult::Version(version) | SyncResult::TrainerDone(version)
@@ -41,7 +41,7 @@ impl ExploreChecker for Stale {
                     _ => drop(self.wanted.insert(ctx.at)),
                 }
             }
-            ExploreEvent::Told(PlanInput::Loaded(version)) => {
+            ExploreEvent::Applied(PlanInput::Loaded(version)) => {
                 self.versions.insert(ctx.at, *version);
             }
             ExploreEvent::Ordered(PlanAction::BeginStep(step)) => {

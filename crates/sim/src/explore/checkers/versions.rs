@@ -9,29 +9,31 @@ use crate::checkers::{CheckVerdict, require};
 
 #[derive(Debug, Default)]
 pub(super) struct Versions {
-    told: BTreeMap<usize, u64>,
+    latest: BTreeMap<usize, u64>,
 }
 
 impl ExploreChecker for Versions {
     fn see(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
-        let told = self.told.entry(ctx.at).or_default();
+        let latest = self.latest.entry(ctx.at).or_default();
         let version = match seen {
-            ExploreEvent::Told(PlanInput::Loaded(version))
-            | ExploreEvent::Told(PlanInput::Synced(SyncResult::Version(version)))
-            | ExploreEvent::Told(PlanInput::Synced(SyncResult::TrainerDone(version))) => *version,
+            ExploreEvent::Applied(PlanInput::Loaded(version))
+            | ExploreEvent::Applied(PlanInput::Synced(SyncResult::Version(version)))
+            | ExploreEvent::Applied(PlanInput::Synced(SyncResult::TrainerDone(version))) => {
+                *version
+            }
             ExploreEvent::Started { version } | ExploreEvent::Loaded { version } => {
-                require!(version >= told, "version {version} comes after {told}");
+                require!(version >= latest, "version {version} comes after {latest}");
                 return Ok(());
             }
             ExploreEvent::Settled => {
                 let kept = ctx.explorer().kept.version;
-                require!(kept == *told, "version {told} was applied, and {kept} was saved");
+                require!(kept == *latest, "version {latest} was applied, and {kept} was saved");
                 return Ok(());
             }
             _ => return Ok(()),
         };
-        require!(version >= *told, "version {version} is applied after {told}");
-        *told = version;
+        require!(version >= *latest, "version {version} is applied after {latest}");
+        *latest = version;
         Ok(())
     }
 }

@@ -52,7 +52,7 @@ impl ExploreWorld {
         };
         // The process may have ended through the events of others.
         if self.explorers[at].alive(life).is_some() && !self.is_struck(at) {
-            self.later(ExploreWorldEvent::Heard { at, life, fact });
+            self.later(ExploreWorldEvent::Input { at, life, fact });
         }
     }
 

@@ -93,10 +93,10 @@ impl ExploreWorld {
         process.watch.is_over = is_over;
         process.watch.seen = published.unwrap_or(process.watch.seen);
         if let Some(version) = published {
-            self.later(ExploreWorldEvent::Heard { at, life, fact: PlanInput::Published(version) });
+            self.later(ExploreWorldEvent::Input { at, life, fact: PlanInput::Published(version) });
         }
         if is_over {
-            self.later(ExploreWorldEvent::Heard { at, life, fact: PlanInput::TrainerDone });
+            self.later(ExploreWorldEvent::Input { at, life, fact: PlanInput::TrainerDone });
         }
         self.watch(at);
     }
@@ -107,7 +107,7 @@ impl ExploreWorld {
         };
         self.coverage.add("wait", waited_kind(outcome), 1);
         self.see(at, &ExploreEvent::Waited { began, outcome });
-        let came = match *outcome {
+        let result = match *outcome {
             Waited::New(version) => WaitResult { version: Some(version), done: false, began },
             Waited::NothingNew => WaitResult { version: None, done: false, began },
             Waited::TrainerDone(version) => WaitResult { version, done: true, began },
@@ -121,26 +121,26 @@ impl ExploreWorld {
                 return self.ends(at, ProcessEnd::TimedOut(message.clone()));
             }
         };
-        self.later(ExploreWorldEvent::Loads { at, life, came });
+        self.later(ExploreWorldEvent::Loads { at, life, result });
     }
 
     /// Loads the weights of a wait.
-    pub(super) fn came(&mut self, at: usize, life: u64, came: WaitResult) {
+    pub(super) fn on_wait_result(&mut self, at: usize, life: u64, result: WaitResult) {
         if self.is_struck(at) {
             return;
         }
-        let version = self.load(at, came.version);
+        let version = self.load(at, result.version);
         let Some(process) = &self.explorers[at].process else { return };
-        if process.closing && !came.done && self.board.explorers_left() {
+        if process.closing && !result.done && self.board.explorers_left() {
             // All explorers have closed: the trainer will publish its last version soon.
-            return self.wait_to_close(at, came.began);
+            return self.wait_to_close(at, result.began);
         }
         let known = process.subject.plan().progress().version;
         let result = match version {
-            version if came.done => SyncResult::TrainerDone(version),
+            version if result.done => SyncResult::TrainerDone(version),
             version if version > known => SyncResult::Version(version),
             _ => SyncResult::NothingNew,
         };
-        self.later(ExploreWorldEvent::Heard { at, life, fact: PlanInput::Synced(result) });
+        self.later(ExploreWorldEvent::Input { at, life, fact: PlanInput::Synced(result) });
     }
 }
