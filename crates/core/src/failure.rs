@@ -74,7 +74,7 @@ macro_rules! names {
 pub(crate) use names;
 
 names!(
-    /// Why a run failed.
+    /// Reason why a run failed.
     FailureKind, ByFailureKind {
         /// The user's code raised an error.
         Workflow = "workflow",
@@ -90,7 +90,7 @@ names!(
 );
 
 names!(
-    /// Why a run was cancelled.
+    /// Reason why a run was cancelled.
     CancelReason, ByCancelReason {
         Aborted = "aborted",
         /// Enough other tasks of its batch had finished.

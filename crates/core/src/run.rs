@@ -110,7 +110,8 @@ names!(
 /// Report about a runner, sent by the runner itself unless stated otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RunnerReport<P = Payload> {
-    /// The runner is idle. `after`: the last attempt that it received, `None` if it has just started.
+    /// The runner is idle. `after`: the last attempt that it received, `None` if it has just
+    /// started.
     /// May be repeated at any time.
     Ready { after: Option<AttemptId> },
     /// The runner is alive.

@@ -1,4 +1,5 @@
-//! Synchronizer of the explorers and the trainer of a job, as decisions: membership, newest weights,
+//! Synchronizer of the explorers and the trainer of a job, as decisions: membership, newest
+//! weights,
 //! and the outcomes of waits for weights.
 //!
 //! ```text
@@ -7,7 +8,8 @@
 //!  explorer ◄── WaitOutcome ───────┘      ◄── published ───────┴── Done, Failed
 //! ```
 //!
-//! A wait depends on whether an idle trainer has seen the latest experiences: if so, there will be no
+//! A wait depends on whether an idle trainer has seen the latest experiences: if so, there will be
+//! no
 //! newer weights. Every wait has a number. An idle trainer reports the last number that it knew
 //! *before* it looked for experiences in vain. Experiences delivered before a wait were visible to
 //! every later look, so a reported number of at least the wait's decides it, for any number of
@@ -48,7 +50,7 @@ pub struct WeightWait {
     /// Minimum version while the trainer can still reach it. [`WeightWait::LAST`]: the last version
     /// of the trainer, after its end.
     pub at_least: u64,
-    /// Whether the trainer is requested to publish.
+    /// True if the trainer is requested to publish.
     pub demand: bool,
     pub timeout: Duration,
     /// Time already waited, if the wait continues an earlier one.
@@ -297,7 +299,8 @@ impl SyncCore {
         WaitSummary { ask: self.ask, waiting: self.waits.len(), wanted }
     }
 
-    /// Returns whether every explorer that ever joined has left for good. A lost explorer may return
+    /// Returns whether every explorer that ever joined has left for good. A lost explorer may
+    /// return
     /// within one heartbeat timeout.
     pub fn explorers_left(&self) -> bool {
         !self.explorers.is_empty() && self.explorers.values().all(MemberRecord::has_left)

@@ -110,7 +110,8 @@ enum ArbitraryInput {
     Truth { runner: u32, run: u32, outcome: RunOutcome },
     /// The outcome of a recent delivery.
     Delivered { lease_back: u64, delivery: DeliveryOutcome },
-    /// A crash; the records, except the last `lost`, are restored into a new core, one of them twice.
+    /// A crash; the records, except the last `lost`, are restored into a new core, one of them
+    /// twice.
     Crash { lost: usize, twice: usize },
 }
 

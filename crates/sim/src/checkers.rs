@@ -45,7 +45,7 @@ pub struct CheckContext<'a> {
     pub now: Time,
     pub input: &'a Input,
     pub actions: &'a [Action],
-    /// Whether the core did not ignore the input.
+    /// True if the core did not ignore the input.
     pub accepted: bool,
     /// The core after the step.
     pub core: &'a Core,
@@ -119,7 +119,7 @@ pub const INVARIANTS: &str = "invariants";
 #[derive(Debug)]
 pub struct Checkers {
     list: Vec<(&'static str, Box<dyn Checker>)>,
-    /// Whether the core checks itself as well.
+    /// True if the core checks itself as well.
     invariants: bool,
 }
 

@@ -1,4 +1,5 @@
-//! A simulated world around Rollway's core. A seed decides the configuration, the users, the runners
+//! A simulated world around Rollway's core. A seed decides the configuration, the users, the
+//! runners
 //! and the faults. Checkers examine every step.
 //!
 //! Start with [`run_seed`]. `world` runs the simulation, `checkers` state the guarantees,

@@ -1,4 +1,5 @@
-//! The runners as they really are: processes with incarnations, work and connections, independent of
+//! The runners as they really are: processes with incarnations, work and connections, independent
+//! of
 //! the core's state.
 
 use std::collections::BTreeMap;
@@ -44,7 +45,7 @@ pub struct ProcessWork {
     pub left: Vec<u32>,
     /// Runs that will not be reported.
     pub unspoken: Vec<u32>,
-    /// Whether it ignores a cancel.
+    /// True if it ignores a cancel.
     pub deaf: bool,
 }
 
@@ -53,7 +54,7 @@ pub struct ProcessWork {
 pub struct Cut {
     /// Reports in the meantime. `None`: they are lost.
     pub backlog: Option<Vec<RunnerReport>>,
-    /// Whether a kill was attempted, if kills cannot reach it.
+    /// True if a kill was attempted, if kills cannot reach it.
     pub unreachable: Option<bool>,
 }
 

@@ -2,7 +2,8 @@
 //! core with it.
 //!
 //! The model does not predict choices of the core (which run on which runner, which batch is
-//! truncated). It derives the facts that follow: current attempts, stopped runners, and the origin and
+//! truncated). It derives the facts that follow: current attempts, stopped runners, and the origin
+//! and
 //! location of payloads.
 
 mod actions;
@@ -47,7 +48,7 @@ pub struct ReferenceModel {
     /// Durations of train attempts whose runs all succeeded, by workflow and number of runs.
     pub durations: BTreeMap<(WorkflowId, u32), Vec<Duration>>,
     pub pool: Pool,
-    /// Whether slots may have been reused, because the pool was scaled or stopped.
+    /// True if slots may have been reused, because the pool was scaled or stopped.
     pub refitted: bool,
 }
 
@@ -118,11 +119,11 @@ pub struct ModelBatch {
     /// Minimum number of tasks. `None`: all.
     pub min_wait_num: Option<u32>,
     pub tasks: Vec<ModelTask>,
-    /// Whether it was aborted, alone or by a stop.
+    /// True if it was aborted, alone or by a stop.
     pub given_up: bool,
-    /// Whether an abort dropped its results.
+    /// True if an abort dropped its results.
     pub forgone: bool,
-    /// Whether it was closed.
+    /// True if it was closed.
     pub forgotten: bool,
     pub held_bytes: u64,
     /// Acknowledged payloads, over all deliveries.
@@ -151,7 +152,7 @@ pub struct ModelRun {
     /// Number of runners that its task had killed when it was lost with one; zero if it last failed
     /// otherwise.
     pub kills: u32,
-    /// Whether it had ended before the last crash.
+    /// True if it had ended before the last crash.
     pub restored: bool,
     pub requested: bool,
 }
@@ -211,12 +212,12 @@ pub struct ModelAttempt {
     /// Runs without a report.
     pub outstanding: Vec<u32>,
     pub count: u32,
-    /// Whether all reported runs succeeded.
+    /// True if all reported runs succeeded.
     pub sound: bool,
     pub state: AttemptState,
     /// Time of its dispatch or its begin.
     pub since: Time,
-    /// Whether its begin was reported.
+    /// True if its begin was reported.
     pub begun: bool,
     pub timeout: Duration,
 }
@@ -240,7 +241,7 @@ pub struct ModelSlot {
     pub start_failures: u32,
     /// Consecutive incarnations without a finished attempt.
     pub fruitless: u32,
-    /// Whether this incarnation has finished an attempt.
+    /// True if this incarnation has finished an attempt.
     pub fruitful: bool,
     pub ended: Time,
     pub since: Time,
@@ -280,7 +281,7 @@ pub struct ModelPayload {
     pub bytes: u64,
     /// Batch, task and run that it is from. `None`: unknown.
     pub origin: Option<(BatchKey, TaskId, u32)>,
-    /// Whether its run succeeded with it.
+    /// True if its run succeeded with it.
     pub accepted: bool,
     pub place: PayloadState,
 }
@@ -307,7 +308,7 @@ pub struct ModelLease {
     /// To the sink, as opposed to a collector.
     pub to_sink: bool,
     pub since: Time,
-    /// Whether its outcome is unknown.
+    /// True if its outcome is unknown.
     pub open: bool,
 }
 

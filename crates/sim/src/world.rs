@@ -1,4 +1,5 @@
-//! A simulated world around the core: one virtual clock, one event queue, users, runners and a sink.
+//! A simulated world around the core: one virtual clock, one event queue, users, runners and a
+//! sink.
 //! Faults occur until the world is healed; from then on everything that was accepted must end.
 
 mod crash;
@@ -48,7 +49,7 @@ pub struct SimWorld {
     pub(crate) sink: SimSink,
     pub(crate) ledger: SimLedger,
     pub(crate) users: Users,
-    /// Whether faults are disabled.
+    /// True if faults are disabled.
     pub(crate) healed: bool,
     pub(crate) behaviours: BTreeMap<(BatchKey, TaskId), TaskBehaviour>,
     checkers: Checkers,

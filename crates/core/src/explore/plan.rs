@@ -54,7 +54,7 @@ pub struct Plan {
 /// Actions without a result yet.
 #[derive(Clone, Debug, Default)]
 struct PlanPosition {
-    /// Whether this process has emitted the action for `Progress::beginning` or
+    /// True if this process has emitted the action for `Progress::beginning` or
     /// `Progress::evaluating`.
     begin: bool,
     evaluate: bool,
@@ -72,7 +72,8 @@ enum Weights {
 }
 
 impl Plan {
-    /// Returns the plan of an explorer at `progress`: new or restarted. Open actions of the previous
+    /// Returns the plan of an explorer at `progress`: new or restarted. Open actions of the
+    /// previous
     /// process are emitted again.
     ///
     /// After a restart, the servers must have `progress.version`, or [`PlanInput::Loaded`] follows.

@@ -67,7 +67,8 @@ impl std::error::Error for BootstrapError {}
 ///
 /// Bit-equal to NumPy's `np.random.seed(seed)`, then `n_bootstrap` times
 /// `np.random.choice(data, size=subset_size, replace=True)` with every function applied to the
-/// same draw, then `np.mean` and `np.std` over each function's results. The generator is private, so
+/// same draw, then `np.mean` and `np.std` over each function's results. The generator is private,
+/// so
 /// that no global state changes. NaN payloads may differ.
 ///
 /// Where NumPy warns and returns NaN, NaN is returned: no draws at all (`n_bootstrap` 0), and
@@ -75,7 +76,7 @@ impl std::error::Error for BootstrapError {}
 ///
 /// # Errors
 ///
-/// Where NumPy raises: [`BootstrapError`] names each case.
+/// NumPy raises an error: [`BootstrapError`] names each case.
 pub fn bootstrap_metric(
     data: &[f64],
     subset_size: usize,

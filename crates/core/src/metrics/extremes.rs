@@ -16,7 +16,8 @@ const RANKS: usize = 256;
 /// Number of columns that are compared at once: the bytes of a vector register.
 const LANES: usize = 16;
 
-/// Number of indices drawn at a time, a power of two: keeps the working set in the first-level cache
+/// Number of indices drawn at a time, a power of two: keeps the working set in the first-level
+/// cache
 /// and memory independent of the number of runs.
 const SEGMENT: usize = 256;
 

@@ -70,7 +70,8 @@ impl Mt19937 {
                 let Some(slot) = out.get_mut(filled) else {
                     break;
                 };
-                // Written before it is checked: a store is cheaper than a branch that is mispredicted
+                // Written before it is checked: a store is cheaper than a branch that is
+                // mispredicted
                 // every second time.
                 let index = word & mask;
                 *slot = pick(index.min(largest) as usize);

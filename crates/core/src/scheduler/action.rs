@@ -84,7 +84,7 @@ pub enum Response {
     Finalized(Arc<BatchResult>),
     /// `None`: there was nothing to abort.
     Aborted(Option<Arc<BatchResult>>),
-    /// Whether there was a run to cancel.
+    /// True if there was a run to cancel.
     RunCancelled(bool),
     /// No task is unfinished.
     AllEnded,
@@ -171,7 +171,8 @@ pub enum Refusal {
         /// Number of runners that are up.
         serving: u32,
     },
-    /// Every task has ended, but too many were cancelled: by a stop, by a `WaitAll` that cleared the
+    /// Every task has ended, but too many were cancelled: by a stop, by a `WaitAll` that cleared
+    /// the
     /// rest, or for lack of payload budget. The batch can be aborted with its results kept.
     TasksCancelled { batch: BatchId, finished: u64, needed: u64, expected: u64 },
     /// A `WaitAll` timed out with open runs.

@@ -42,9 +42,9 @@ pub(crate) struct CoreBatch {
     pub(crate) waiters: Vec<BatchWaiter>,
     /// Open deliveries.
     pub(crate) leases: Vec<LeaseId>,
-    /// Whether the sink was offered the results and has not refused them.
+    /// True if the sink was offered the results and has not refused them.
     pub(crate) offered: bool,
-    /// Whether a finalizer has accepted the batch with the present tasks.
+    /// True if a finalizer has accepted the batch with the present tasks.
     pub(crate) accepted: bool,
     pub(crate) failed: Option<(FailureKind, Arc<str>)>,
     /// Requested or executed abort.
@@ -179,7 +179,8 @@ impl CoreBatch {
         (self.fresh.0 as usize) < self.tasks.len()
     }
 
-    /// Returns the runs of an active task. `None`: it has not begun, or has ended, possibly with its
+    /// Returns the runs of an active task. `None`: it has not begun, or has ended, possibly with
+    /// its
     /// whole batch while a cancelled attempt was still open.
     pub(crate) fn work(&self, task: TaskId) -> Option<&TaskRuns> {
         match &self.tasks.get(task.0 as usize)?.body {

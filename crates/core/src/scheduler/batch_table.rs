@@ -11,7 +11,8 @@ use crate::BatchKey;
 /// memory, and a larger distance can only be an error.
 const MAX_SPAN: u64 = 1 << 24;
 
-/// Batches from the oldest one on. A removed batch leaves an empty entry of one word until all older
+/// Batches from the oldest one on. A removed batch leaves an empty entry of one word until all
+/// older
 /// ones are removed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BatchTable {

@@ -7,12 +7,13 @@ use crate::{BatchType, FailurePolicy, ScalingBounds};
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoreConfig {
     pub runners: u32,
-    /// Bounds between which the number of runners follows the work, beginning with `runners`. `None`:
+    /// Bounds between which the number of runners follows the work, beginning with `runners`.
+    /// `None`:
     /// fixed.
     pub scaling: Option<ScalingBounds>,
     /// Maximum runs of one task in one attempt. `None`: all of them.
     pub max_repeat_times_per_runner: Option<u32>,
-    /// Whether runners execute the runs of an attempt sequentially. Then only the first open run is
+    /// True if runners execute the runs of an attempt sequentially. Then only the first open run is
     /// charged when an attempt times out or its runner is lost; otherwise all of them are.
     pub runs_in_turn: bool,
     /// Maximum duration of an attempt, from its begin.

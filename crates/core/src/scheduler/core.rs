@@ -15,7 +15,8 @@ use crate::{
 /// The scheduler and the batches as one deterministic state machine.
 ///
 /// It has no clock, thread, socket, file or randomness:
-/// 1. [`apply`](Self::apply) takes one input at the given time and appends the resulting actions. It
+/// 1. [`apply`](Self::apply) takes one input at the given time and appends the resulting actions.
+/// It
 ///    never fails and never blocks. A request that cannot be granted is answered with a
 ///    [`Refusal`]; a report that contradicts the state is counted and ignored.
 /// 2. [`next_deadline`](Self::next_deadline) returns when [`Input::TimePassed`] is due. Inputs that
@@ -91,7 +92,7 @@ pub(crate) struct Pool {
     /// Computes `target_runners` if the pool follows the work.
     pub(crate) scaler: Option<Scaler>,
     pub(crate) scale_timer: Option<Time>,
-    /// Whether a part of the scaler's idle timeout has just ended.
+    /// True if a part of the scaler's idle timeout has just ended.
     pub(crate) part_over: bool,
 }
 

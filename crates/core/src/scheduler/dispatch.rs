@@ -6,7 +6,8 @@ use crate::{
     RunRange, RunnerId, TaskId, Time,
 };
 
-/// Maximum number of retries, idle runners and batches that are checked for a match, so that the cost
+/// Maximum number of retries, idle runners and batches that are checked for a match, so that the
+/// cost
 /// of a dispatch does not depend on the number of pending runs. Skipped entries are checked again
 /// later.
 const LOOK_AHEAD: usize = 8;

@@ -20,11 +20,14 @@ pub enum Input {
     Report { runner: RunnerId, life: Incarnation, report: RunnerReport },
     /// Outcome of a delivery or a collection.
     DeliveryDone { lease: LeaseId, delivery: DeliveryOutcome },
-    /// A [record](crate::Action::AppendRecord) from before a crash: replayed in the same order, to a
-    /// core that has not been started. Records that contradict the rest are ignored and counted, and
+    /// A [record](crate::Action::AppendRecord) from before a crash: replayed in the same order, to
+    /// a
+    /// core that has not been started. Records that contradict the rest are ignored and counted,
+    /// and
     /// their payloads are not held. Of a closed batch only `Closed` is replayed.
     Restore(LedgerRecord),
-    /// Time has passed. Due whenever [`next_deadline`](crate::Core::next_deadline) is reached; inputs
+    /// Time has passed. Due whenever [`next_deadline`](crate::Core::next_deadline) is reached;
+    /// inputs
     /// that have arrived by then are applied first, so that a result wins over its deadline.
     TimePassed,
 }
@@ -72,7 +75,8 @@ pub enum Request {
         batch: BatchId,
         /// Type that the requester expects.
         kind: BatchType,
-        /// Maximum wait for enough tasks. `None`: while anything makes progress. The delivery to the
+        /// Maximum wait for enough tasks. `None`: while anything makes progress. The delivery to
+        /// the
         /// sink has its own deadline.
         timeout: Option<Duration>,
     },

@@ -17,14 +17,14 @@ pub(crate) struct RunnerSlot {
     pub(crate) last_heard: Time,
     /// Retires when its attempt ends.
     pub(crate) retiring: bool,
-    /// Whether it has been ready, or has failed to be, since the last start of the pool.
+    /// True if it has been ready, or has failed to be, since the last start of the pool.
     pub(crate) settled: bool,
-    /// Whether its start waits for an external condition.
+    /// True if its start waits for an external condition.
     pub(crate) waits: bool,
     pub(crate) start_failures: u32,
     /// Consecutive incarnations without a finished attempt.
     pub(crate) fruitless: u32,
-    /// Whether this incarnation has finished an attempt.
+    /// True if this incarnation has finished an attempt.
     pub(crate) fruitful: bool,
     pub(crate) message: Option<Arc<str>>,
     /// Position in the idle set.

@@ -21,7 +21,7 @@ pub struct MemberId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joined {
     pub seat: MemberId,
-    /// Whether it replaces an earlier member: of explorers, one of the same name.
+    /// True if it replaces an earlier member: of explorers, one of the same name.
     pub takes_over: bool,
 }
 

@@ -12,7 +12,7 @@ pub struct TransferGroup {
     pub name: String,
     /// Communication backend: `nccl`.
     pub backend: String,
-    /// Whether the servers must join first: true for the first update over this group.
+    /// True if the servers must join first: true for the first update over this group.
     pub join: bool,
     /// Tensors in the order in which they are sent.
     pub tensors: Vec<TensorSpec>,

@@ -23,7 +23,7 @@ pub(crate) struct Drive {
     pub(crate) synced: Vec<u64>,
     /// Last step that a `BeginStep` named.
     pub(crate) ordered: u64,
-    /// Whether the trainer needs another step to continue.
+    /// True if the trainer needs another step to continue.
     pub(crate) starving: bool,
     pub(crate) closed: bool,
     pub(crate) facts: u64,

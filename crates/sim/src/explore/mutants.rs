@@ -1,4 +1,5 @@
-//! Planted bugs in the plan of an explorer and around it, each with the checker that must report it.
+//! Planted bugs in the plan of an explorer and around it, each with the checker that must report
+//! it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +28,8 @@ impl fmt::Debug for ExploreMutant {
     }
 }
 
-/// Runs seeds with a planted bug until its checker reports it, at most `seeds_max`. Returns the number
+/// Runs seeds with a planted bug until its checker reports it, at most `seeds_max`. Returns the
+/// number
 /// of seeds and the message.
 pub fn hunt(mutant: &ExploreMutant, first: u64, seeds_max: u64) -> Option<(u64, String)> {
     first_report(first, seeds_max, |seed| {

@@ -8,7 +8,7 @@ use crate::random::{FaultRate, SimRandom};
 
 #[derive(Clone, Debug)]
 pub(crate) struct ExploreWorldOptions {
-    /// Whether there are no faults.
+    /// True if there are no faults.
     pub(crate) is_calm: bool,
     pub(crate) pace: PlanConfig,
     pub(crate) explorers: Vec<Duration>,
@@ -40,9 +40,9 @@ pub(crate) struct TrainerOptions {
     pub(crate) steps_max: u64,
     /// Time of its crash, and the delay of its restart. `None`: never.
     pub(crate) crash: Option<(Duration, Option<Duration>)>,
-    /// Whether it reports its crash.
+    /// True if it reports its crash.
     pub(crate) is_loud: bool,
-    /// Whether it reports its activity.
+    /// True if it reports its activity.
     pub(crate) tells: bool,
 }
 

@@ -50,7 +50,7 @@ pub(crate) struct ExploreProcess {
     /// With `fully_async`, the concurrent wait for published weights.
     pub(crate) watch: Watch,
     pub(crate) stopping: bool,
-    /// Whether it has informed the trainer of its end.
+    /// True if it has informed the trainer of its end.
     pub(crate) closing: bool,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Watch {
     pub(crate) seen: u64,
     /// Open wait. `None` while the trainer waits itself.
     pub(crate) ask: Option<WaitId>,
-    /// Whether no more weights will be published.
+    /// True if no more weights will be published.
     pub(crate) is_over: bool,
 }
 
@@ -116,7 +116,8 @@ impl SimExplorer {
         ExploreWork { version: self.version, ready: self.busy_until }
     }
 
-    /// Returns the number of submitted experiences, including the expected yield of steps in flight.
+    /// Returns the number of submitted experiences, including the expected yield of steps in
+    /// flight.
     pub(crate) fn experiences(&self, expected: u64) -> u64 {
         let inflight = self.submitted.len().saturating_sub(self.delivered.len()) as u64;
         self.delivered.values().sum::<u64>() + inflight * expected

@@ -13,7 +13,7 @@ pub(crate) struct SimTrainer {
     pub(crate) version: u64,
     /// Experiences that it has not trained on.
     pub(crate) buffer: VecDeque<SimSample>,
-    /// Whether a look for experiences is planned.
+    /// True if a look for experiences is planned.
     pub(crate) looks: bool,
 }
 
@@ -37,7 +37,7 @@ pub(crate) enum SimTrainerState {
     },
     Dead {
         since: Time,
-        /// Whether it reported its crash.
+        /// True if it reported its crash.
         loud: bool,
     },
     Done,

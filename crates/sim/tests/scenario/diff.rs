@@ -1,6 +1,7 @@
 //! Readable difference between two lists of lines.
 
-/// Returns all lines of both lists: common ones unmarked, those of `old` alone with `-`, those of `new`
+/// Returns all lines of both lists: common ones unmarked, those of `old` alone with `-`, those of
+/// `new`
 /// alone with `+`.
 pub(super) fn lines(old: &[String], new: &[String]) -> String {
     // `common[i][j]`: length of the longest common subsequence of `old[i..]` and `new[j..]`.

@@ -13,7 +13,8 @@
 //! q1: started 1 of 1
 //! ```
 //!
-//! `tests/scenarios/README.txt` lists the commands. Time advances only with `at`, `after` and `reach`.
+//! `tests/scenarios/README.txt` lists the commands. Time advances only with `at`, `after` and
+//! `reach`.
 //! After every input the core [checks](rollway_core::Core::check) itself; a contradiction fails the
 //! scenario whatever the file expects.
 

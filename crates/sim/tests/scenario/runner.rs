@@ -28,7 +28,7 @@ pub(super) struct ScenarioRunner {
     last_request: u64,
     last_payload: u64,
     line: usize,
-    /// Whether the core has panicked.
+    /// True if the core has panicked.
     dead: bool,
     broken: Vec<(usize, String)>,
     /// Lines of the current case.

@@ -32,7 +32,8 @@ struct Word {
     quoted: bool,
 }
 
-/// Tokens of one command. Each is removed when it is used, and [`end`](Self::end) rejects the rest, so
+/// Tokens of one command. Each is removed when it is used, and [`end`](Self::end) rejects the rest,
+/// so
 /// that no token is without effect.
 #[derive(Clone)]
 pub(super) struct CommandTokens {

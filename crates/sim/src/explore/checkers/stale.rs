@@ -1,4 +1,5 @@
-//! Nothing staler than allowed is trained on or begun, unless the trainer cannot continue otherwise.
+//! Nothing staler than allowed is trained on or begun, unless the trainer cannot continue
+//! otherwise.
 
 use std::collections::{BTreeMap, BTreeSet};
 
