@@ -1,11 +1,10 @@
-//! How fast the core decides and how much it keeps. All figures come from one run, because the
-//! machines we measure on are noisy: compare them with each other, not with another day's.
+//! Throughput and memory of the core. Measured on noisy machines: compare figures of one run only.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 #![expect(
     clippy::disallowed_methods,
     clippy::disallowed_types,
-    reason = "a benchmark has a clock and looks at its own memory"
+    reason = "a benchmark reads the clock and its own memory"
 )]
 
 use std::hint::black_box;
@@ -20,8 +19,8 @@ use rollway_core::{
 
 const BATCHES: u64 = 1_000;
 
-/// A world in which every runner does what it is told at once, every finished batch is finalized,
-/// and a new one takes its place: so that the same amount of work is always pending.
+/// Load that stays constant: every runner finishes at once, every finished batch is finalized and
+/// replaced by a new one.
 struct World {
     core: Core,
     now: Time,
@@ -33,7 +32,7 @@ struct World {
     step: i64,
     tasks_per_batch: usize,
     runs_per_task: u32,
-    /// What is under way and not told yet, if runners are to stay busy.
+    /// Reports that are held back, so that runners stay busy. `None`: reports are applied.
     held: Option<Vec<Input>>,
 }
 
@@ -53,7 +52,7 @@ impl World {
             runs_per_task: 1,
             held: None,
         };
-        world.ask(Request::Start);
+        world.request(Request::Start);
         for runner in 0..runners {
             let report = RunnerReport::Ready { after: None };
             world.queue.push(Input::Report {
@@ -71,7 +70,7 @@ impl World {
         }
     }
 
-    fn ask(&mut self, what: Request) {
+    fn request(&mut self, what: Request) {
         self.request += 1;
         self.queue.push(Input::Requested { request: RequestId(self.request), what });
     }
@@ -81,16 +80,16 @@ impl World {
         let batch = BatchId::from(self.step);
         let spec = TaskSpec { repeat_times: self.runs_per_task, workflow: WorkflowId(0) };
         let tasks = vec![spec; self.tasks_per_batch];
-        self.ask(Request::Submit {
+        self.request(Request::Submit {
             batch: batch.clone(),
             kind: BatchType::Train,
             tasks,
             min_wait_num: None,
         });
-        self.ask(Request::Finalize { batch, kind: BatchType::Train, timeout: None });
+        self.request(Request::Finalize { batch, kind: BatchType::Train, timeout: None });
     }
 
-    /// Applies what is queued and performs what is ordered; returns whether there was anything.
+    /// Applies the queued inputs and performs the actions. Returns false if the queue was empty.
     fn round(&mut self) -> bool {
         let mut queue = std::mem::take(&mut self.queue);
         let any = !queue.is_empty();
@@ -113,15 +112,15 @@ impl World {
         match action {
             Action::StartAttempt { runner, life, attempt, runs, .. } => {
                 let queue = self.held.as_mut().unwrap_or(&mut self.queue);
-                let mut say = |report| queue.push(Input::Report { runner, life, report });
-                say(RunnerReport::AttemptBegan { attempt });
+                let mut report = |report| queue.push(Input::Report { runner, life, report });
+                report(RunnerReport::AttemptBegan { attempt });
                 for run in runs.iter() {
                     self.payload += 1;
                     let payload = Some(Payload { id: PayloadId(self.payload), bytes: 1_000 });
                     let outcome = Ok(RunOutput { payload, metrics: Metrics::new() });
-                    say(RunnerReport::RunFinished { attempt, run, outcome });
+                    report(RunnerReport::RunFinished { attempt, run, outcome });
                 }
-                say(RunnerReport::AttemptEnded { attempt });
+                report(RunnerReport::AttemptEnded { attempt });
             }
             Action::Deliver { lease, .. } => {
                 let delivery = DeliveryOutcome::Acknowledged { metrics: Metrics::new() };
@@ -129,13 +128,12 @@ impl World {
             }
             Action::Respond { answer: Response::Finalized(_), .. } => self.submit(),
             Action::Respond { answer: Response::Refused(refusal), .. } => {
-                panic!("the benchmark asked for too much: {refusal:?}")
+                panic!("request refused: {refusal:?}")
             }
             _ => {}
         }
     }
 
-    /// Goes on until nothing is queued.
     fn settle(&mut self) {
         while self.round() {}
     }
@@ -144,14 +142,13 @@ impl World {
     fn measure(&mut self, inputs: u64) -> f64 {
         let (before, start) = (self.inputs, Stopwatch::start());
         while self.inputs - before < inputs {
-            assert!(self.round(), "the world stands still");
+            assert!(self.round(), "no input is left");
         }
         (self.inputs - before) as f64 / start.seconds()
     }
 }
 
-/// Measures the time that this thread spends on a processor, where the system tells it: what other
-/// programs do at the same time counts for less then. Elsewhere it measures the time on the wall.
+/// Measures processor time of this thread where the system reports it, elsewhere wall time.
 struct Stopwatch {
     wall: Instant,
     processor: Option<u64>,
@@ -180,31 +177,34 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
+const ROUNDS: usize = 9;
+
+/// Returns the median inputs per second of each world. Rounds alternate, so that noise affects all
+/// worlds alike.
+fn median_rates(worlds: &mut [World]) -> Vec<f64> {
+    for world in &mut *worlds {
+        world.fill();
+        world.measure(200_000);
+    }
+    let mut rates = vec![Vec::new(); worlds.len()];
+    for _ in 0..ROUNDS {
+        for (world, rates) in worlds.iter_mut().zip(&mut rates) {
+            rates.push(world.measure(600_000));
+        }
+    }
+    rates.into_iter().map(median).collect()
+}
+
 fn throughput() {
-    const ROUNDS: usize = 9;
+    const PENDING: [u64; 2] = [100_000, 1_000_000];
     println!("inputs per second of processor time, {BATCHES} batches, median of {ROUNDS} rounds");
     for runners in [64, 1_024] {
-        let mut worlds =
-            [100_000, 1_000_000].map(|pending| (pending, World::new(runners, pending)));
-        for (_, world) in &mut worlds {
-            world.fill();
-            world.measure(200_000);
-        }
-        let mut rates = [Vec::new(), Vec::new()];
-        // Turn by turn, so that noise hits both alike.
-        for _ in 0..ROUNDS {
-            for ((_, world), rates) in worlds.iter_mut().zip(&mut rates) {
-                rates.push(world.measure(600_000));
-            }
-        }
-        let rates = rates.map(median);
-        for ((pending, _), rate) in worlds.iter().zip(rates) {
+        let rates = median_rates(&mut PENDING.map(|pending| World::new(runners, pending)));
+        for (pending, rate) in PENDING.iter().zip(&rates) {
             println!("  {runners:>5} runners, {pending:>9} pending: {rate:>12.0}");
         }
-        println!(
-            "  {runners:>5} runners, ten times as much pending: {:.2} of the speed",
-            rates[1] / rates[0]
-        );
+        let ratio = rates[1] / rates[0];
+        println!("  {runners:>5} runners, ten times as much pending: {ratio:.2} of the speed");
     }
 }
 
@@ -218,10 +218,10 @@ fn resident() -> Option<u64> {
 fn memory() {
     const TASKS: u64 = 1_000_000;
     let mut world = World::new(0, TASKS);
-    while world.round() {}
+    world.settle();
     let before = resident();
     world.fill();
-    while world.round() {}
+    world.settle();
     world.queue = Vec::new();
     world.actions = Vec::new();
     match (before, resident()) {
@@ -229,13 +229,12 @@ fn memory() {
             let each = after.saturating_sub(before) as f64 / TASKS as f64;
             println!("bytes per pending task, {TASKS} tasks in {BATCHES} batches: {each:.0}");
         }
-        _ => println!("bytes per pending task: this system does not tell"),
+        _ => println!("bytes per pending task: not reported by this system"),
     }
     assert_eq!(world.core.counters().runs.pending, TASKS);
 }
 
 fn eval_metrics() {
-    const ROUNDS: usize = 9;
     println!("eval metrics of one task, 5 keys, median of {ROUNDS} rounds");
     for runs in [16, 64, 256] {
         let metrics: Vec<Metrics> = (0..runs)
@@ -246,7 +245,7 @@ fn eval_metrics() {
                 keys.iter().enumerate().map(|(at, key)| (*key, value(at))).collect()
             })
             .collect();
-        // Many at a time: the processor's time is told in steps of some milliseconds.
+        // Many calls per measurement: processor time has a resolution of milliseconds.
         const CALLS: u32 = 100;
         let times = (0..ROUNDS).map(|_| {
             let start = Stopwatch::start();
@@ -260,41 +259,32 @@ fn eval_metrics() {
     }
 }
 
-/// A pool as large as any that one coordinator is meant for: what one input costs there, against a
-/// small pool in the same run, and what happens to everybody at once.
+/// Cost of an input in the largest supported pool, compared with small pools in the same run, and
+/// the cost of events that affect all runners at once.
 fn large() {
     const RUNNERS: u32 = 10_000;
     const RUNS: u32 = 10;
     let in_flight = RUNNERS * RUNS;
     println!("{RUNNERS} runners with {RUNS} runs each, {in_flight} runs in flight");
-    // First, while the memory of this process is what it uses.
+    // First, while the resident memory is that of this world alone.
     at_once(RUNNERS, RUNS, resident());
-    let mut worlds = [64, 1_024, RUNNERS].map(|runners| {
+    const POOLS: [u32; 3] = [64, 1_024, RUNNERS];
+    let mut worlds = POOLS.map(|runners| {
         let mut world = World::new(runners, 100_000);
         world.runs_per_task = RUNS;
-        (runners, world)
+        world
     });
-    let mut rates = worlds.each_mut().map(|(_, world)| {
-        world.fill();
-        world.measure(200_000);
-        Vec::new()
-    });
-    for _ in 0..9 {
-        for ((_, world), rates) in worlds.iter_mut().zip(&mut rates) {
-            rates.push(world.measure(600_000));
-        }
-    }
-    for ((runners, _), rates) in worlds.iter().zip(rates) {
-        let nanos = 1e9 / median(rates);
+    for (runners, rate) in POOLS.iter().zip(median_rates(&mut worlds)) {
+        let nanos = 1e9 / rate;
         println!("  {runners:>6} runners: {nanos:>6.0} ns of processor time for an input");
     }
 }
 
-/// Lets something happen to all runners of a large pool: each costs so much.
+/// Measures events that affect all runners of a large pool, per runner.
 fn at_once(runners: u32, runs: u32, before: Option<u64>) {
     let mut world = World::new(runners, 100_000);
     world.runs_per_task = runs;
-    // The processor's time is told in steps of some milliseconds: what is quick is done often.
+    // Repeated, because processor time has a resolution of milliseconds.
     const TIMES: u32 = 50;
     let each = |name: &str, stopwatch: &Stopwatch, times: u32| {
         let micros = stopwatch.seconds() * 1e6 / f64::from(runners * times);
@@ -302,12 +292,12 @@ fn at_once(runners: u32, runs: u32, before: Option<u64>) {
     };
     let start = Stopwatch::start();
     world.settle();
-    each("all of them are ready:", &start, 1);
+    each("all become ready:", &start, 1);
     world.held = Some(Vec::new());
     let start = Stopwatch::start();
     world.fill();
     world.settle();
-    each("all of them are given work:", &start, 1);
+    each("all get an attempt:", &start, 1);
     assert_eq!(world.core.counters().runs.running, u64::from(runners * runs));
     if let (Some(before), Some(after)) = (before, resident()) {
         let bytes = after.saturating_sub(before) as f64 / f64::from(runners);
@@ -326,12 +316,12 @@ fn at_once(runners: u32, runs: u32, before: Option<u64>) {
         all(&mut world, &RunnerReport::Heartbeat);
         world.settle();
     }
-    each("all of them say they are alive:", &start, TIMES);
-    let lost = RunnerReport::Lost { message: "its machine is gone".into(), suspect: false };
+    each("all send a heartbeat:", &start, TIMES);
+    let lost = RunnerReport::Lost { message: "machine lost".into(), suspect: false };
     let start = Stopwatch::start();
     all(&mut world, &lost);
     world.settle();
-    each("all of them are lost:", &start, 1);
+    each("all are lost:", &start, 1);
 }
 
 fn main() {

@@ -1,10 +1,9 @@
-//! Names of batches and the order in which batches are served.
+//! Ids of batches and the order in which batches are served.
 
-use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-/// The user's name of a batch: a step number, or a text such as `12/gsm8k`.
+/// User-chosen id of a batch: a step number, or a text such as `12/gsm8k`.
 ///
 /// `Number(1)` and `Text("1")` are different batches.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -16,10 +15,10 @@ pub enum BatchId {
 }
 
 impl BatchId {
-    /// Returns where the batch stands in the order of service; smaller is served first.
+    /// Returns the sort key of the batch; smaller is served first.
     ///
     /// A number comes before the texts that begin with it, these before the next number, and texts
-    /// without a number come last. Batches of the same priority are served as they came.
+    /// without a number come last. Batches of equal priority are served in order of arrival.
     pub fn priority(&self) -> BatchPriority {
         match self {
             Self::Number(number) => {
@@ -30,7 +29,7 @@ impl BatchId {
                     text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
                 let step = match &text[..digits] {
                     "" => BatchStep::Last,
-                    // More digits than fit are later than anything that is ever counted.
+                    // Numbers with more digits than fit are larger than every other number.
                     number => BatchStep::At(number.parse().unwrap_or(i128::MAX)),
                 };
                 BatchPriority { step, text: true }
@@ -38,8 +37,9 @@ impl BatchId {
         }
     }
 
-    /// Returns the name under which metrics of an eval batch are reported: what stands behind the
-    /// first slash, or everything.
+    /// Returns the name under which metrics of an eval batch are reported: the part behind the
+    /// first
+    /// slash, or the whole id.
     pub fn eval_name(&self) -> String {
         let whole = self.to_string();
         match whole.split_once('/') {
@@ -70,39 +70,20 @@ impl From<&str> for BatchId {
     }
 }
 
-/// The sort key of a batch id; see [`BatchId::priority`].
+/// Sort key of a batch id; see [`BatchId::priority`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BatchPriority {
-    /// The step the batch belongs to.
     pub step: BatchStep,
-    /// Texts come after the number they begin with.
+    /// Texts come after the number that they begin with.
     pub text: bool,
 }
 
-/// The number in front of a batch id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Number at the start of a batch id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BatchStep {
-    /// This number.
     At(i128),
-    /// None: after all numbers.
+    /// No number: after all numbers.
     Last,
-}
-
-impl Ord for BatchStep {
-    fn cmp(&self, other: &Self) -> Ordering {
-        match (self, other) {
-            (Self::At(a), Self::At(b)) => a.cmp(b),
-            (Self::At(_), Self::Last) => Ordering::Less,
-            (Self::Last, Self::At(_)) => Ordering::Greater,
-            (Self::Last, Self::Last) => Ordering::Equal,
-        }
-    }
-}
-
-impl PartialOrd for BatchStep {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
 }
 
 #[cfg(test)]
@@ -120,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_beyond_all_bounds_still_comes_before_no_number() {
+    fn a_number_with_too_many_digits_comes_before_no_number() {
         let huge = BatchId::from("9".repeat(60).as_str());
         assert!(BatchId::from(i64::MAX).priority() < huge.priority());
         assert!(huge.priority() < BatchId::from("eval").priority());

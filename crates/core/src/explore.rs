@@ -1,6 +1,5 @@
-//! The explorer's loop as decisions: which step is begun, finalized, evaluated and when weights are
-//! exchanged. Whoever acts reports what happened as a [`PlanInput`] and gets [`PlanAction`]s; start
-//! with [`Plan`].
+//! The explorer's loop as decisions: order of steps, evaluations and weight syncs. The driver
+//! reports events as [`PlanInput`]s and performs [`PlanAction`]s; start with [`Plan`].
 //!
 //! ```text
 //!            ┌────────────────────── one period ───────────────────────┐
@@ -8,11 +7,11 @@
 //!            │                               │      FinishEval n       │ Sync │ …
 //! ```
 //!
-//! With `fully_async` there are no periods: a window of steps is in flight, weights are taken as
-//! they come, and a step is begun only if its experiences will not be too old when trained on.
+//! With `fully_async` there are no periods: a window of steps is in flight, new weights are loaded
+//! as they are published, and a step begins only if its experiences will not be too stale.
 //!
-//! Whatever the style, an evaluation is of one version: while one is under way, no order changes
-//! the weights, and while weights change, no evaluation is begun.
+//! In every style an evaluation uses one version: no action changes the weights during an
+//! evaluation, and no evaluation begins during a change of weights.
 
 mod plan;
 mod plan_config;
@@ -22,89 +21,79 @@ pub use self::plan::Plan;
 pub use self::plan_config::{PlanConfig, PlanStyle};
 pub use self::progress::PlanProgress;
 
-/// What happened. Orders are answered by facts; the others come of themselves.
+/// Event for the plan: the result of a [`PlanAction`], or a change from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanInput {
-    /// A step's tasks were submitted. Answers [`PlanAction::BeginStep`].
+    /// A step's tasks were submitted. Result of [`PlanAction::BeginStep`].
     Begun(u64),
-    /// There are no more tasks. Answers [`PlanAction::BeginStep`] too, and may come of itself.
+    /// There are no more tasks. Result of [`PlanAction::BeginStep`], or unsolicited.
     Exhausted,
-    /// A step was finalized. Answers [`PlanAction::FinalizeStep`].
-    Finalized {
-        step: u64,
-        /// How many experiences it delivered.
-        delivered: u64,
-    },
-    /// The evaluations of a step were submitted. Answers [`PlanAction::Evaluate`].
+    /// A step was finalized with so many experiences. Result of [`PlanAction::FinalizeStep`].
+    Finalized { step: u64, delivered: u64 },
+    /// The evaluations of a step were submitted. Result of [`PlanAction::Evaluate`].
     EvalBegun(u64),
-    /// The evaluations of a step were finished. Answers [`PlanAction::FinishEval`].
+    /// The evaluations of a step were finished. Result of [`PlanAction::FinishEval`].
     EvalFinished(u64),
-    /// The exchange that was ordered is over. Answers [`PlanAction::Sync`] and
-    /// [`PlanAction::FinishTraining`].
+    /// The weight sync is over. Result of [`PlanAction::Sync`] and [`PlanAction::FinishTraining`].
     Synced(SyncResult),
-    /// Weights of this version were published. Of interest with [`PlanStyle::FullyAsync`] alone,
-    /// where an [`PlanAction::Load`] follows as soon as no evaluation is under way.
+    /// Weights of this version were published. Used by [`PlanStyle::FullyAsync`] only: a
+    /// [`PlanAction::Load`] follows as soon as no evaluation is active.
     Published(u64),
-    /// The servers have weights of this version. Answers [`PlanAction::Load`], and comes of itself
-    /// when a restarted explorer could not put `Progress::version` back into its servers but only a
-    /// newer one. Without newer weights after all, tell the version that the servers have.
+    /// The servers have weights of this version. Result of [`PlanAction::Load`]. Unsolicited if a
+    /// restarted explorer could not restore `Progress::version` but only a newer version. If
+    /// nothing newer was available, this is the version that the servers have.
     Loaded(u64),
-    /// Other explorers of the job have submitted so many experiences in all. They count for the
-    /// staleness, since the trainer trains on them too.
+    /// Total experiences submitted by the other explorers of the job. They count for the staleness,
+    /// since the trainer trains on them too.
     OthersSubmitted(u64),
-    /// The trainer is done, as it said without being asked: nothing new is begun, and the job
-    /// comes to its end.
+    /// The trainer is done, unsolicited: no new step begins, and the job ends.
     TrainerDone,
-    /// Somebody wants the process to end: there are no more orders. What is waited for (finalize,
-    /// evaluations, exchanges) may be abandoned; what is being submitted may not.
+    /// The process must end: no more actions. Waits (finalize, evaluations, weight syncs) may be
+    /// abandoned; submissions may not.
     Stopped,
 }
 
-/// What came of an exchange. That a trainer failed, or a wait timed out, is no fact but the end of
-/// the process; a restart goes on from [`Plan::progress`].
+/// Result of a weight sync. A failed trainer or a timeout is no result: the process ends, and a
+/// restart continues from [`Plan::progress`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncResult {
     /// The servers have weights of this version.
     Version(u64),
-    /// The trainer has nothing newer, and will not have until it gets more experiences.
+    /// The trainer has nothing newer until it gets more experiences.
     NothingNew,
-    /// The trainer is done; this was its last version, which the servers have.
+    /// The trainer is done; the servers have this last version.
     TrainerDone(u64),
 }
 
-/// What is to be done. At most one order of each kind is unanswered; different kinds are carried
-/// out side by side.
+/// Action of the plan. At most one action of each kind is open; different kinds run concurrently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlanAction {
-    /// Draw the tasks of a step and submit them. After a crash it can be given for a step whose
-    /// tasks are submitted already, if [`PlanInput::Begun`] was not kept; so can
+    /// Draw the tasks of a step and submit them. After a crash it can be repeated for a step whose
+    /// tasks are submitted already, if [`PlanInput::Begun`] was not saved; so can
     /// [`PlanAction::Evaluate`].
     BeginStep(u64),
-    /// Wait for a step and finalize it. Given for one step at a time, in order.
+    /// Wait for a step and finalize it. Emitted for one step at a time, in order.
     FinalizeStep(u64),
-    /// Submit the evaluations of a step; of step 0 before anything else. Behind the last exchange
-    /// it is the final evaluation: of the last step, or of the one after it if the last one was
-    /// evaluated with older weights already, because nobody knew that it was the last.
+    /// Submit the evaluations of a step; of step 0 before anything else. After the last weight sync
+    /// it is the final evaluation: of the last step, or of the step after it if the last step was
+    /// evaluated with older weights already.
     Evaluate(u64),
     /// Wait for the evaluations of a step.
     FinishEval(u64),
-    /// Exchange weights after a step: wait for newer ones, with a deadline, and load them. With
-    /// [`PlanStyle::ExplorerDriven`] and [`PlanStyle::FullyAsync`] the trainer is asked to publish.
-    /// With the latter it is given only if the next step would be too stale and nothing is in
-    /// flight.
-    Sync {
-        /// The last finalized step.
-        step: u64,
-        /// The version that the trainer can be expected to reach with what it got. Older ones are
-        /// waited beyond.
-        at_least: u64,
-    },
-    /// Load the newest published weights, with [`PlanStyle::FullyAsync`]. No evaluation is under
-    /// way, and none is begun until [`PlanInput::Loaded`].
+    /// Sync weights after the last finalized step: wait for newer ones, with a deadline, and load
+    /// them. `at_least` is the version that the trainer is expected to reach; older ones do not end
+    /// the
+    /// wait. With [`PlanStyle::ExplorerDriven`] and [`PlanStyle::FullyAsync`] the explorer requests
+    /// a
+    /// publication. With the latter it is emitted only if the next step would be too stale and
+    /// nothing is in flight.
+    Sync { step: u64, at_least: u64 },
+    /// Load the newest published weights, with [`PlanStyle::FullyAsync`]. No evaluation is active,
+    /// and none begins until [`PlanInput::Loaded`].
     Load,
-    /// All experiences are delivered: tell the trainer that no more come, wait for its last
-    /// weights, and load them. Answered by [`PlanInput::Synced`]; at once if the trainer is done.
+    /// All experiences are delivered: inform the trainer, wait for its last weights, and load them.
+    /// Answered by [`PlanInput::Synced`]; at once if the trainer is done.
     FinishTraining,
-    /// Everything is done. It has no answer.
+    /// The job is complete. It has no result.
     End,
 }

@@ -1,51 +1,34 @@
-//! How a run can end other than well, and what the configuration says is to follow.
+//! Reasons why runs fail or are cancelled, and the policy that follows a failure.
 
 use std::time::Duration;
 
-/// Declares a closed list of names with their spelling in logs, metrics and configuration, and an
-/// array type with one number for each.
+/// Declares an enum with the spelling of its variants in logs, metrics and configuration, and
+/// optionally a table type with one count per variant.
 macro_rules! names {
     (
-        $(#[$doc:meta])* $name:ident, $table:ident {
-            $($(#[$vdoc:meta])* $variant:ident = $text:literal,)+
-        }
+        $(#[$doc:meta])* $name:ident, $table:ident { $($body:tt)+ }
     ) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum $name { $($(#[$vdoc])* $variant,)+ }
-
-        impl $name {
-            /// All of them, in their fixed order.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
-
-            /// Returns the name used in logs, metrics and configuration.
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$variant => $text,)+ }
-            }
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.name())
-            }
-        }
+        names!($(#[$doc])* $name { $($body)+ });
 
         #[doc = concat!("One count for every [`", stringify!($name), "`].")]
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct $table([u64; $name::ALL.len()]);
 
         impl $table {
-            /// Returns the sum over all.
             pub fn total(&self) -> u64 {
                 self.0.iter().sum()
             }
 
-            /// Iterates over those that are not zero.
+            /// Iterates over the counts that are not zero.
             pub fn nonzero(&self) -> impl Iterator<Item = ($name, u64)> {
                 $name::ALL.iter().map(|name| (*name, self[*name])).filter(|(_, count)| *count > 0)
             }
 
-            /// Adds the counts of another table.
+            /// Iterates over the names and counts that are not zero.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                self.nonzero().map(|(name, count)| (name.name(), count))
+            }
+
             pub fn add(&mut self, other: &Self) {
                 for (mine, theirs) in self.0.iter_mut().zip(other.0) {
                     *mine += theirs;
@@ -67,48 +50,65 @@ macro_rules! names {
             }
         }
     };
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name { $($(#[$vdoc])* $variant,)+ }
+
+        impl $name {
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// Returns the name used in logs, metrics and configuration.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $text,)+ }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
 }
 pub(crate) use names;
 
 names!(
-    /// Why a run failed.
+    /// Reason why a run failed.
     FailureKind, ByFailureKind {
-        /// The user's code raised.
+        /// The user's code raised an error.
         Workflow = "workflow",
-        /// The attempt lasted longer than it may.
+        /// The attempt exceeded its timeout.
         Timeout = "timeout",
-        /// The runner died, fell silent or ended the attempt without a word about the run.
+        /// The runner was lost, or ended the attempt without a report about the run.
         RunnerLost = "runner_lost",
-        /// No inference server answered.
+        /// No inference server responded.
         ModelUnavailable = "model_unavailable",
-        /// The workflow returned what cannot be an experience, or too much of it.
+        /// The workflow returned an invalid or too large output.
         InvalidOutput = "invalid_output",
     }
 );
 
 names!(
-    /// Why a run was cancelled.
+    /// Reason why a run was cancelled.
     CancelReason, ByCancelReason {
-        /// Its batch was aborted.
         Aborted = "aborted",
         /// Enough other tasks of its batch had finished.
         OverRollout = "over_rollout",
-        /// Whoever waited for the batch ran out of time and asked for the rest to be cleared.
+        /// The wait for the batch timed out, and its remaining runs were to be cleared.
         TimedOut = "timed_out",
         /// Another run failed in a way that fails the batch.
         BatchFailed = "batch_failed",
-        /// Its batch is the first one and holds half of the budget for payloads, or more, while the
-        /// budget is used up: waiting could not help.
+        /// Its batch is served first and holds at least half of the exhausted payload budget, so
+        /// that waiting would not free any.
         NoRoom = "no_room",
-        /// The scheduler was stopped.
         Stopped = "stopped",
-        /// Somebody asked for just this run to be cancelled.
+        /// A request cancelled this run only.
         Requested = "requested",
     }
 );
 
-/// Rules for failed runs, one for every [`FailureKind`]. Plain data: the configuration declares it
-/// and the scheduler reads it.
+/// Rules for failed runs, one for every [`FailureKind`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailurePolicy {
     /// Rules in the order of [`FailureKind::ALL`]. A task that is suspected of killing runners is
@@ -116,34 +116,32 @@ pub struct FailurePolicy {
     pub rules: [FailureRule; FailureKind::ALL.len()],
     /// Number of lost runners after which a task that is suspected each time fails.
     pub poison_limit: u32,
-    /// Treatment of the good runs of a task some of whose runs failed.
+    /// Treatment of the successful runs of a task with failed runs.
     pub groups: GroupPolicy,
 }
 
 impl FailurePolicy {
-    /// Returns the rule for a kind.
     pub const fn rule(&self, kind: FailureKind) -> &FailureRule {
         &self.rules[kind as usize]
     }
 
-    /// Returns the rule for a kind, to be changed.
     pub const fn rule_mut(&mut self, kind: FailureKind) -> &mut FailureRule {
         &mut self.rules[kind as usize]
     }
 
-    /// Returns the policy with `retries` for failures of the task itself, and a larger number for
-    /// failures of the machinery.
+    /// Returns the policy with `retries` for failures of the task itself, and more for failures of
+    /// the infrastructure.
     pub fn with_retries(retries: u32) -> Self {
         let own = FailureRule { retries, backoff: Duration::ZERO, then: OnExhausted::FailRun };
-        let machinery = FailureRule { retries: 10, ..own };
+        let infrastructure = FailureRule { retries: 10, ..own };
         let mut policy = Self {
             rules: [own; FailureKind::ALL.len()],
             poison_limit: 3,
             groups: GroupPolicy::Partial,
         };
-        *policy.rule_mut(FailureKind::RunnerLost) = machinery;
+        *policy.rule_mut(FailureKind::RunnerLost) = infrastructure;
         *policy.rule_mut(FailureKind::ModelUnavailable) =
-            FailureRule { backoff: Duration::from_secs(1), ..machinery };
+            FailureRule { backoff: Duration::from_secs(1), ..infrastructure };
         policy
     }
 }
@@ -154,21 +152,19 @@ impl Default for FailurePolicy {
     }
 }
 
-/// What follows a failure of one kind.
+/// Reaction to a failure of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailureRule {
-    /// A run that has failed in this way is tried again if it has had at most this many failures
-    /// of the same sort: of its own (workflow, timeout, invalid output), or of the machinery around
-    /// it (lost runners, absent models).
+    /// Maximum failures of the same class after which the run is retried: its own (workflow,
+    /// timeout, invalid output) or those of the infrastructure (lost runners, unavailable models).
     pub retries: u32,
-    /// How long to wait before the first retry; doubles with each, up to a minute.
+    /// Delay before the first retry; doubles with each retry, up to a minute.
     pub backoff: Duration,
-    /// What happens when the retries are used up.
     pub then: OnExhausted,
 }
 
 impl FailureRule {
-    /// Returns how long to wait before the retry that follows the `failures`-th failure.
+    /// Returns the delay before the retry that follows the `failures`-th failure.
     pub fn wait(&self, failures: u32) -> Duration {
         const MAX_BACKOFF: Duration = Duration::from_secs(60);
         let doublings = failures.saturating_sub(1).min(16);
@@ -176,20 +172,20 @@ impl FailureRule {
     }
 }
 
-/// What happens when the retries of a run are used up.
+/// Reaction to a run without retries left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnExhausted {
-    /// The run has failed; its task and batch go on without it.
+    /// The run has failed; its task and batch continue.
     FailRun,
-    /// The batch has failed: the rest is cancelled and whoever waits is told.
+    /// The batch has failed: its other runs are cancelled and its waiters are refused.
     FailBatch,
 }
 
-/// What becomes of the good runs of a task some of whose runs failed.
+/// Treatment of the successful runs of a task with failed runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupPolicy {
     /// They are delivered.
     Partial,
-    /// They are dropped, and counted as dropped: a group is trained whole or not at all.
+    /// They are dropped, and counted as dropped.
     Whole,
 }

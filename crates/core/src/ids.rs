@@ -1,11 +1,11 @@
-//! Names of things: small numbers that cannot be mistaken for one another.
+//! Ids: small numbers with distinct types.
 
 use std::fmt;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty), $prefix:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(pub $inner);
 
         impl fmt::Display for $name {
@@ -17,12 +17,12 @@ macro_rules! id {
 }
 
 id!(
-    /// One request to the core, named by the caller; it is answered exactly once.
+    /// One request to the core, chosen by the caller; it gets exactly one response.
     RequestId(u64), "q"
 );
 id!(
-    /// One life of a batch id. An id that is used again gets a new key, so that nothing of an
-    /// earlier life can be taken for the present one.
+    /// One use of a batch id. An id that is used again gets a new key, so that uses are never
+    /// confused.
     BatchKey(u64), "b"
 );
 id!(
@@ -42,19 +42,18 @@ id!(
     RunnerId(u32), "w"
 );
 id!(
-    /// One life of a runner: every start of the slot is a new life, and reports of an earlier life
-    /// are refused.
+    /// One start of a runner. Reports of earlier incarnations are ignored.
     Incarnation(u32), "l"
 );
 id!(
-    /// The experiences of one run, held by the caller; the core only decides how long.
+    /// The experiences of one run, held by the caller; the core decides when they are released.
     PayloadId(u64), "p"
 );
 id!(
-    /// Results on their way out: to a sink or to whoever collected them.
+    /// Results handed out to the sink or a collector and not yet acknowledged.
     LeaseId(u64), "d"
 );
 id!(
-    /// A kind of work; the dynamic timeout learns for each separately.
+    /// A workflow; the dynamic timeout is learned per workflow.
     WorkflowId(u32), "f"
 );

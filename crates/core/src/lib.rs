@@ -1,9 +1,8 @@
 //! Decisions of Rollway: the scheduler with its batches, the explorer's plan and the synchronizer.
 //!
-//! Owns every rule. Has no clock, randomness, I/O, threads or dependencies, so that the simulator
-//! replays every decision from a seed. Start with [`Core`]: it takes [`Input`]s and returns
-//! [`Action`]s. [`explore`] plans the loop of an explorer, [`sync`] decides about weights and
-//! members, [`metrics`] aggregates.
+//! Has no clock, randomness, I/O, threads or dependencies, so that the simulator replays every
+//! decision from a seed. [`Core`] takes [`Input`]s and returns [`Action`]s; [`explore`] plans the
+//! loop of an explorer, [`sync`] decides about weights and members, [`metrics`] aggregates.
 
 #![warn(clippy::wildcard_enum_match_arm)]
 

@@ -1,24 +1,22 @@
-//! Numbers that runs report, and how they become numbers of tasks and batches.
+//! Numbers that runs report, and their aggregation over tasks and batches.
 //!
 //! Three steps up: experiences → run ([`run_metrics`]), runs → task
 //! ([`calculate_task_level_metrics`]), tasks → batch ([`gather_metrics`],
-//! [`gather_eval_metrics`]). Below them lie [`bootstrap_metric`] and NumPy's arithmetic, which
-//! our numbers equal bit by bit. Non-numbers never get here: whoever fills [`Metrics`] converts
-//! them or reports them.
+//! [`gather_eval_metrics`]). [`bootstrap_metric`] and the statistics equal NumPy bit by bit. The
+//! producer of [`Metrics`] converts or reports values that are no numbers.
 //!
-//! # Keys choose how they are combined
+//! # Aggregation by key
 //!
-//! A key is a name, or a name with a suffix: `tokens:sum`, and so `:max`, `:min`, `:last`,
-//! `:mean`. The suffix holds at all three levels. Runs and tasks keep it in the key, since the
-//! level above has to see it; the batch turns it into a path: `rollout/tokens/sum`. Without a
-//! suffix, or with an unknown one (`a:b` is a plain name), a metric is averaged, and `x:mean` is
-//! the same metric as `x`. "Last" is the last in the order of the list: of experiences, of runs
-//! by their number, of tasks by theirs, never of completion.
+//! A key is a name, or a name with a suffix: `:sum`, `:max`, `:min`, `:last`, `:mean`. The suffix
+//! applies at all three levels. Runs and tasks keep it in the key; the batch turns it into a path:
+//! `rollout/tokens/sum`. Without a suffix, or with an unknown one (`a:b` is a plain name), a metric
+//! is averaged, and `x:mean` is the same metric as `x`. "Last" is the last in the order of the
+//! list (experiences, runs by number, tasks by number), never of completion.
 //!
 //! # Values that are no numbers
 //!
-//! Nothing is filtered: a NaN makes NaN of every statistic it enters, max and min included, and
-//! an infinity makes NaN of the spread. A broken reward must show, not vanish from an average.
+//! Nothing is filtered: a NaN makes every statistic that includes it NaN, max and min included,
+//! and an infinity makes the standard deviation NaN. A broken reward must be visible.
 
 mod batch;
 mod bootstrap;
@@ -38,23 +36,22 @@ pub use numpy::Stat;
 pub use pass_rates::{PassRate, PassRates};
 pub use task::{Purpose, calculate_task_level_metrics};
 
-/// The key under which a run reports its own seconds.
+/// Key of a run's own duration in seconds.
 pub const RUN_SECONDS: &str = "time/run_execution";
 
-/// The key under which a slice of a task reports its seconds over all attempts.
+/// Key of a slice's duration in seconds over all attempts.
 pub const TASK_SECONDS: &str = "time/task_execution";
 
-/// The metrics of one run, task or batch: unique keys in ascending order, each with a number.
+/// Metrics of one run, task or batch: unique keys in ascending order, each with a number.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metrics(Vec<(Arc<str>, f64)>);
 
 impl Metrics {
-    /// Returns no metrics.
     pub const fn new() -> Self {
         Self(Vec::new())
     }
 
-    /// Sets one number, replacing what stood under the key.
+    /// Sets one number, replacing the previous value of the key.
     pub fn set(&mut self, key: impl Into<Arc<str>>, value: f64) {
         let key = key.into();
         match self.0.binary_search_by(|(k, _)| k.cmp(&key)) {
@@ -63,25 +60,22 @@ impl Metrics {
         }
     }
 
-    /// Returns the number under a key.
     pub fn get(&self, key: &str) -> Option<f64> {
         self.0.binary_search_by(|(k, _)| (**k).cmp(key)).ok().map(|at| self.0[at].1)
     }
 
-    /// Returns how many keys there are.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Tells whether there are no metrics.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Keeps the first `most` metrics, and returns how many were dropped.
-    pub fn truncate(&mut self, most: usize) -> usize {
-        let dropped = self.0.len().saturating_sub(most);
-        self.0.truncate(most);
+    /// Keeps the first `max` metrics, and returns the number of dropped ones.
+    pub fn truncate(&mut self, max: usize) -> usize {
+        let dropped = self.0.len().saturating_sub(max);
+        self.0.truncate(max);
         dropped
     }
 
@@ -92,7 +86,7 @@ impl Metrics {
 }
 
 impl<K: Into<Arc<str>>> Extend<(K, f64)> for Metrics {
-    /// Sets many numbers; of equal keys the last one counts.
+    /// Sets many numbers; of equal keys the last one wins.
     fn extend<I: IntoIterator<Item = (K, f64)>>(&mut self, pairs: I) {
         self.0.extend(pairs.into_iter().map(|(key, value)| (key.into(), value)));
         self.0.sort_by(|a, b| a.0.cmp(&b.0));
@@ -116,7 +110,7 @@ impl<K: Into<Arc<str>>> FromIterator<(K, f64)> for Metrics {
 }
 
 /// Returns the metrics of a run: every key combined over the experiences that carry it, and the
-/// run's own duration under [`RUN_SECONDS`], which no experience may overrule.
+/// run's duration under [`RUN_SECONDS`], which overrides the experiences.
 pub fn run_metrics(experiences: &[Metrics], seconds: f64) -> Metrics {
     let mut metrics = key::combine(experiences);
     metrics.set(RUN_SECONDS, seconds);
@@ -128,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_of_equal_keys_counts_and_order_does_not() {
+    fn the_last_of_equal_keys_wins_in_any_order() {
         let metrics: Metrics = [("b", 1.0), ("a", 2.0), ("b", 3.0)].into_iter().collect();
         let mut same = Metrics::new();
         same.set("a", 2.0);
@@ -137,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_combines_its_experiences_and_keeps_the_suffixes() {
+    fn a_run_combines_its_experiences_and_keeps_suffixes() {
         let experiences: [Metrics; 2] = [
             [("reward", 1.0), ("tokens:sum", 10.0), ("turn:last", 7.0)].into_iter().collect(),
             [("reward", 0.0), ("tokens:sum", 5.0), ("turn:last", 8.0), ("rare:mean", 4.0)]

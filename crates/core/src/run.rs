@@ -6,19 +6,16 @@ use crate::failure::{CancelReason, FailureKind, names};
 use crate::ids::{AttemptId, PayloadId, RunId};
 use crate::metrics::Metrics;
 
-/// The experiences of one run: opaque bytes that the caller holds under an id.
+/// Experiences of one run: opaque bytes that the caller holds under an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payload {
-    /// Names it.
     pub id: PayloadId,
-    /// How large it is.
     pub bytes: u64,
 }
 
-/// Output of a run that succeeded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunOutput<P = Payload> {
-    /// Experiences; none in eval.
+    /// `None` in eval.
     pub payload: Option<P>,
     pub metrics: Metrics,
 }
@@ -30,23 +27,20 @@ impl<P> Default for RunOutput<P> {
 }
 
 impl<P> RunOutput<P> {
-    /// Returns the same output with another form of the payload.
     pub fn map_payload<Q>(self, payload: impl FnOnce(P) -> Q) -> RunOutput<Q> {
         RunOutput { payload: self.payload.map(payload), metrics: self.metrics }
     }
 }
 
-/// Reason why a run failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunFailure {
-    /// Kind of failure, which decides about retries.
+    /// Decides about retries.
     pub kind: FailureKind,
-    /// Description for people.
+    /// Human-readable error message.
     pub message: Arc<str>,
 }
 
 impl RunFailure {
-    /// Returns a failure of a kind.
     pub fn new(kind: FailureKind, message: impl Into<Arc<str>>) -> Self {
         Self { kind, message: message.into() }
     }
@@ -59,22 +53,19 @@ impl<E: std::error::Error> From<E> for RunFailure {
     }
 }
 
-/// Outcome of one run, as its runner reports it. A failed run may be retried.
+/// Outcome of one run, as reported by its runner. A failed run may be retried.
 pub type RunOutcome<P = Payload> = Result<RunOutput<P>, RunFailure>;
 
-/// Final end of a run. `O` is the output that is kept with it; none for observers.
+/// Final end of a run. `O` is the kept output; `()` for observers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunEnd<O = ()> {
-    /// The run succeeded.
     Succeeded(O),
     /// The run failed and is not retried.
     Failed(RunFailure),
-    /// The run was cancelled.
     Cancelled(CancelReason),
 }
 
 impl<O> RunEnd<O> {
-    /// Returns the state of a run with this end.
     pub const fn state(&self) -> RunState {
         match self {
             Self::Succeeded(_) => RunState::Succeeded,
@@ -83,7 +74,6 @@ impl<O> RunEnd<O> {
         }
     }
 
-    /// Returns the same end with another output.
     pub fn map<T>(self, output: impl FnOnce(O) -> T) -> RunEnd<T> {
         match self {
             Self::Succeeded(old) => RunEnd::Succeeded(output(old)),
@@ -92,7 +82,6 @@ impl<O> RunEnd<O> {
         }
     }
 
-    /// Returns the same end without the output.
     pub fn without_output(&self) -> RunEnd {
         match self {
             Self::Succeeded(_) => RunEnd::Succeeded(()),
@@ -106,16 +95,14 @@ names!(
     /// State of a run, without data: shown, filtered and stored.
     #[derive(Default)]
     RunState, ByRunState {
-        /// The run waits for a runner.
+        /// Waits for a runner.
         #[default]
         Pending = "pending",
-        /// A runner executes it.
+        /// In an attempt on a runner.
         Running = "running",
-        /// The run succeeded.
         Succeeded = "succeeded",
-        /// The run failed and is not retried.
+        /// Failed and not retried.
         Failed = "failed",
-        /// The run was cancelled.
         Cancelled = "cancelled",
     }
 );
@@ -123,32 +110,20 @@ names!(
 /// Report about a runner, sent by the runner itself unless stated otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RunnerReport<P = Payload> {
-    /// It is idle. May be said again at any time.
-    Ready {
-        /// The last attempt it was given; none: it has just started.
-        after: Option<AttemptId>,
-    },
-    /// It is alive.
+    /// The runner is idle. `after`: the last attempt that it received, `None` if it has just
+    /// started.
+    /// May be repeated at any time.
+    Ready { after: Option<AttemptId> },
+    /// The runner is alive.
     Heartbeat,
-    /// It cannot be started yet, for a reason that lies outside: no machine has room for it, or
-    /// no worker has joined (from its backend). While it waits no time is counted.
-    Waits {
-        /// What it waits for; none: for nothing any more, and its time counts from now.
-        why: Option<Arc<str>>,
-    },
-    /// It could not be started (from its backend).
-    StartFailed {
-        /// Description for people.
-        message: Arc<str>,
-    },
-    /// It is no more (from its backend).
-    Lost {
-        /// Description for people.
-        message: Arc<str>,
-        /// Whether what it was doing may be the reason.
-        suspect: bool,
-    },
-    /// It has begun an attempt.
+    /// The start waits for an external condition: a machine with room, or a worker that connects
+    /// (from the backend). No timeout runs meanwhile. `None`: the wait is over.
+    Waits { why: Option<Arc<str>> },
+    /// The start failed (from the backend).
+    StartFailed { message: Arc<str> },
+    /// The runner is lost (from the backend). `suspect`: its attempt may be the cause.
+    Lost { message: Arc<str>, suspect: bool },
+    /// The runner has begun an attempt.
     AttemptBegan { attempt: AttemptId },
     /// A run of an attempt ended.
     RunFinished { attempt: AttemptId, run: RunId, outcome: RunOutcome<P> },
@@ -157,7 +132,6 @@ pub enum RunnerReport<P = Payload> {
 }
 
 impl<P> RunnerReport<P> {
-    /// Returns the same report with another form of the payload.
     pub fn map_payload<Q>(self, payload: impl FnOnce(P) -> Q) -> RunnerReport<Q> {
         match self {
             Self::Ready { after } => RunnerReport::Ready { after },

@@ -43,19 +43,32 @@ pub use self::action::{
     Action, AttemptCancelReason, CollectOutcome, CollectedResults, Refusal, Response, RunRange,
     StopReport,
 };
+use self::batch::{
+    AbortSpec, BatchOwner, BatchWaiter, CoreBatch, PendingRetry, WaitGoal, WaitTimeout, slices,
+};
+use self::batch_table::BatchTable;
+use self::collect::waiter_mut;
 pub use self::config::{
     BatchPolicy, CoreConfig, CoreLimits, DynamicTimeout, OverRollout, Supervision,
 };
 pub use self::core::Core;
+use self::core::WaiterLocation;
 pub use self::counters::{
     BatchTypeTally, ByIgnoreReason, Counters, IgnoreReason, RunTally, TaskCount,
 };
+use self::durations::DurationStats;
 pub use self::event::CoreEvent;
 pub use self::input::{DeliveryOutcome, Input, Request, TaskSpec, UnresponsivePolicy};
+use self::lease::{Lease, LeaseRecipient};
 pub use self::ledger_record::LedgerRecord;
+use self::lifecycle::{CorePhase, StopProgress};
+use self::runner_slot::{RunnerPhase, RunnerSlot, SlotAttempt};
 pub use self::scaling::{PoolLoad, Scaler, ScalingBounds};
 pub use self::status::{
     BatchResult, BatchState, BatchType, ByDropReason, DropReason, FailedRun, Status, TaskResult,
     TaskTally,
 };
+use self::task::{CoreTask, EndedTask, RunPhase, TaskPhase, TaskRuns};
+use self::timers::Timers;
 pub use self::view::{BatchView, Deadline, DeadlineReason, RunnerState, RunnerView};
+use self::wait_all::WaitAllWaiter;

@@ -1,21 +1,22 @@
-//! Where explorers and the trainer of a job meet, as decisions: who is there, which weights are the
-//! newest, who waits for them and what comes of it.
+//! Synchronizer of the explorers and the trainer of a job, as decisions: membership, newest
+//! weights,
+//! and the outcomes of waits for weights.
 //!
 //! ```text
-//!  explorer ── wait ──► Ask n ──┐                        ┌── Training
-//!                               ├─► Board ◄── trainer ───┼── Idle { seen: n }
-//!  explorer ◄── Outcome ────────┘      ◄── published ────┴── Done, Failed
+//!  explorer ── wait ──► WaitId n ──┐                           ┌── Training
+//!                                  ├─► SyncCore ◄── trainer ───┼── Idle { seen: n }
+//!  explorer ◄── WaitOutcome ───────┘      ◄── published ───────┴── Done, Failed
 //! ```
 //!
-//! Whether a trainer that waits for experiences knows of those that were just delivered is what a
-//! wait turns on: if it does, there will be no newer weights, if not, there may. Every wait has a
-//! number. A trainer that is idle names the last number that it had heard of *before* it looked for
-//! experiences in vain. What was delivered before a wait began was there to be found by a look that
-//! began later, so a number that is at least the wait's settles it, however many explorers there
-//! are and whatever the buffer held before.
+//! A wait depends on whether an idle trainer has seen the latest experiences: if so, there will be
+//! no
+//! newer weights. Every wait has a number. An idle trainer reports the last number that it knew
+//! *before* it looked for experiences in vain. Experiences delivered before a wait were visible to
+//! every later look, so a reported number of at least the wait's decides it, for any number of
+//! explorers and any content of the buffer.
 //!
-//! Versions of weights never go backwards, and nothing here waits for ever: whatever is open has a
-//! deadline, and [`SyncCore::next_deadline`] names the next one.
+//! Versions of weights never decrease. Every wait has a deadline, and [`SyncCore::next_deadline`]
+//! returns the next one.
 
 mod member;
 mod messages;
@@ -25,71 +26,66 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::Time;
-use crate::sync::member::{AnyMember, MemberPresence as _, MemberRecord, TrainerSlot};
 pub use crate::sync::member::{
     ExplorerMember, ExplorerPresence, HeartbeatReply, JoinRefusal, Joined, LeaveReason, MemberId,
     MemberRole, SyncView, TrainerMember, TrainerPresence,
 };
+use crate::sync::member::{MemberRecord, TrainerSlot};
 pub use crate::sync::transfer::{TensorSpec, TransferGroup};
 
-/// How many explorers a board remembers, and how many waits are open at once.
+/// Maximum number of explorers, and of open waits.
 const MAX_EXPLORERS: usize = 4096;
 const MAX_WAITS: usize = 16_384;
 
-/// The number of a wait. Later ones have larger numbers.
+/// Number of a wait. Later waits have larger numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WaitId(pub u64);
 
-/// What an explorer waits for.
+/// An explorer's wait for weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightWait {
-    /// Its name.
     pub explorer: String,
-    /// The version that it has.
+    /// Current version of the explorer.
     pub have: u64,
-    /// Versions before this one are not enough while the trainer can still get there.
-    /// [`WeightWait::LAST`]: only its last ones are, for which it must have ended.
+    /// Minimum version while the trainer can still reach it. [`WeightWait::LAST`]: the last version
+    /// of the trainer, after its end.
     pub at_least: u64,
-    /// Whether the trainer is asked to publish.
+    /// True if the trainer is requested to publish.
     pub demand: bool,
-    /// How long it waits.
     pub timeout: Duration,
-    /// How long it has waited for this before, if it asks again.
+    /// Time already waited, if the wait continues an earlier one.
     pub waited: Duration,
 }
 
 impl WeightWait {
-    /// Asks for the last weights of a trainer, whatever it is at meanwhile.
+    /// Minimum version of a wait for the trainer's last weights.
     pub const LAST: u64 = u64::MAX;
 }
 
-/// What came of a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitOutcome {
-    /// There are weights of this version.
+    /// Weights of this version are published.
     New(u64),
     /// The trainer has nothing newer, and waits for experiences itself.
     NothingNew,
     /// The trainer is done; its last version, if that is newer.
     TrainerDone(Option<u64>),
-    /// The trainer failed, or is gone; in words.
+    /// The trainer failed or is lost; human-readable reason.
     TrainerFailed(String),
-    /// Time is up; in words: who was there and what they did.
+    /// Timeout; human-readable description of the trainer's state.
     TimedOut(String),
 }
 
-/// What the trainer should know of those who wait.
+/// Open waits, as the trainer needs to know them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitSummary {
-    /// The last wait that began.
+    /// Last wait that began.
     pub ask: WaitId,
-    /// How many waits are open.
     pub waiting: usize,
-    /// The smallest version that would satisfy one who demands weights; none if nobody does.
+    /// Smallest version that satisfies a wait with `demand`. `None` without such waits.
     pub wanted: Option<u64>,
 }
 
-/// An open wait.
 #[derive(Clone, Debug)]
 struct ActiveWait {
     want: WeightWait,
@@ -97,30 +93,29 @@ struct ActiveWait {
     until: Time,
 }
 
-/// Who is there, which weights are the newest, and who waits.
 #[derive(Clone, Debug)]
 pub struct SyncCore {
-    /// How long somebody who says nothing is believed to be there.
+    /// Heartbeat timeout of members.
     lease: Duration,
-    /// Seats and waits have numbers after this one,
+    /// Ids of members and waits are above this one,
     first: u64,
     /// up to this one.
     last: u64,
-    /// The last wait that began.
+    /// Last wait that began.
     ask: WaitId,
     newest: Option<u64>,
-    explorers: BTreeMap<String, MemberRecord<ExplorerPresence>>,
-    /// How many experiences explorers have submitted, by name.
+    explorers: BTreeMap<String, MemberRecord>,
+    /// Experiences submitted by explorers, by name.
     submitted: BTreeMap<String, u64>,
     trainer: Option<TrainerSlot>,
     waits: BTreeMap<WaitId, ActiveWait>,
-    /// Waits that are over, and that nobody has been told of.
+    /// Outcomes that were not returned yet.
     over: Vec<(WaitId, WaitOutcome)>,
 }
 
 impl SyncCore {
-    /// Returns an empty board. `first` is below every number that it gives out: boards of the same
-    /// job have different ones, so that nobody takes a number of one for that of another.
+    /// Returns an empty synchronizer. All its ids are above `first`, which differs between the
+    /// synchronizers of a job, so that their ids are never confused.
     pub fn new(lease: Duration, first: u64) -> Self {
         Self {
             lease,
@@ -136,12 +131,12 @@ impl SyncCore {
         }
     }
 
-    /// How long somebody who says nothing is believed to be there.
+    /// Returns the heartbeat timeout of members.
     pub const fn lease(&self) -> Duration {
         self.lease
     }
 
-    /// Lets somebody in. Whoever has the same name takes the seat over: it was started again.
+    /// Adds a member. A member of the same name is replaced: it was restarted.
     ///
     /// # Errors
     /// Another trainer is there, or there are too many explorers.
@@ -157,65 +152,62 @@ impl SyncCore {
                 is_known
             }
             MemberRole::Trainer => match &self.trainer {
-                Some(there) if there.name != name && there.seated.state.is_there() => {
-                    return Err(JoinRefusal::OtherTrainer(there.name.clone()));
+                Some(present) if present.name != name && present.member.is_present() => {
+                    return Err(JoinRefusal::OtherTrainer(present.name.clone()));
                 }
-                there => there.is_some(),
+                trainer => trainer.is_some(),
             },
         };
         self.last += 1;
         let seat = MemberId(self.last);
+        let member = MemberRecord { seat, until, state: TrainerPresence::Here };
         match role {
             MemberRole::Explorer => {
-                let member = MemberRecord { seat, until, state: ExplorerPresence::Present };
                 self.explorers.insert(name.to_owned(), member);
             }
             MemberRole::Trainer => {
-                let seated = MemberRecord { seat, until, state: TrainerPresence::Here };
-                self.trainer = Some(TrainerSlot { name: name.to_owned(), seated });
+                self.trainer = Some(TrainerSlot { name: name.to_owned(), member });
             }
         }
         self.settle();
         Ok(Joined { seat, takes_over })
     }
 
-    /// Hears that somebody is still there.
     pub fn heartbeat(&mut self, now: Time, seat: MemberId) -> HeartbeatReply {
         let until = now.after(self.lease);
-        let heard = self.seats().find(|member| member.seat() == seat).map(|it| it.beat(until));
+        let renewed = self.members().find(|member| member.seat == seat).map(|it| it.renew(until));
         self.tick(now);
-        match heard {
+        match renewed {
             Some(true) => HeartbeatReply::Known,
             None if (self.first + 1..=self.last).contains(&seat.0) => HeartbeatReply::Replaced,
             Some(false) | None => HeartbeatReply::Unknown,
         }
     }
 
-    /// Hears that somebody leaves, and how. Who has left already has.
-    pub fn leave(&mut self, now: Time, seat: MemberId, how: &LeaveReason) {
-        self.seats().filter(|member| member.seat() == seat).for_each(|it| it.leave(now, how));
+    /// Applies the departure of a member. A member that has left stays unchanged.
+    pub fn leave(&mut self, now: Time, seat: MemberId, reason: &LeaveReason) {
+        self.members().filter(|member| member.seat == seat).for_each(|it| it.leave(now, reason));
         self.settle();
     }
 
-    fn seats(&mut self) -> impl Iterator<Item = &mut dyn AnyMember> {
-        let explorers = self.explorers.values_mut().map(|member| member as &mut dyn AnyMember);
-        explorers.chain(self.trainer.iter_mut().map(|it| &mut it.seated as &mut dyn AnyMember))
+    fn members(&mut self) -> impl Iterator<Item = &mut MemberRecord> {
+        self.explorers.values_mut().chain(self.trainer.iter_mut().map(|it| &mut it.member))
     }
 
-    /// Hears from the trainer what it is at. False: it is not the trainer.
+    /// Sets the state of the trainer. Returns false if `seat` is not the trainer's.
     pub fn set_trainer_state(&mut self, now: Time, seat: MemberId, state: TrainerPresence) -> bool {
         let until = now.after(self.lease);
-        let Some(trainer) = self.trainer.as_mut().filter(|it| it.seated.seat == seat) else {
+        let Some(trainer) = self.trainer.as_mut().filter(|it| it.member.seat == seat) else {
             return false;
         };
-        trainer.seated.until = until;
-        trainer.seated.state = state;
+        trainer.member.until = until;
+        trainer.member.state = state;
         self.settle();
         true
     }
 
-    /// Hears how many experiences an explorer has submitted in all, and returns how many the others
-    /// have: the trainer trains on all of them. Whoever has left has submitted what it did.
+    /// Sets the total experiences submitted by an explorer, and returns those of the others: the
+    /// trainer trains on all of them. Explorers that left count too.
     pub fn submitted(&mut self, explorer: &str, experiences: u64) -> u64 {
         if self.submitted.len() < MAX_EXPLORERS || self.submitted.contains_key(explorer) {
             self.submitted.insert(explorer.to_owned(), experiences);
@@ -223,16 +215,16 @@ impl SyncCore {
         self.elsewhere(explorer)
     }
 
-    /// How many experiences all explorers but this one have submitted.
+    /// Returns the experiences submitted by all other explorers.
     pub fn elsewhere(&self, explorer: &str) -> u64 {
         let others = self.submitted.iter().filter(|(name, _)| *name != explorer);
         others.fold(0, |sum, (_, experiences)| sum.saturating_add(*experiences))
     }
 
-    /// Hears of weights. True: they are newer than what was known.
+    /// Sets the newest version. Returns false if it is known already.
     ///
     /// # Errors
-    /// They are older: versions never go backwards.
+    /// The version is older: versions never decrease.
     pub fn published(&mut self, version: u64) -> Result<bool, JoinRefusal> {
         match self.newest {
             Some(newest) if version < newest => Err(JoinRefusal::Older { version, newest }),
@@ -245,15 +237,14 @@ impl SyncCore {
         }
     }
 
-    /// Begins a wait. It is over when [`SyncCore::outcomes`] has it: at once, if there is nothing
-    /// to wait for.
+    /// Begins a wait. It is over when [`SyncCore::outcomes`] contains it, possibly at once.
     pub fn wait(&mut self, now: Time, want: WeightWait) -> WaitId {
         self.last += 1;
         let ask = WaitId(self.last);
         self.ask = ask;
         if self.waits.len() >= MAX_WAITS {
-            let words = format!("{MAX_WAITS} waits are open already; nothing more is waited for");
-            self.over.push((ask, WaitOutcome::TimedOut(words)));
+            let message = format!("{MAX_WAITS} waits are open, which is the limit");
+            self.over.push((ask, WaitOutcome::TimedOut(message)));
             return ask;
         }
         let until = now.after(want.timeout);
@@ -262,76 +253,73 @@ impl SyncCore {
         ask
     }
 
-    /// Gives a wait up. Nothing is left of it.
+    /// Removes a wait and its outcome.
     pub fn abandon(&mut self, ask: WaitId) {
         self.waits.remove(&ask);
         self.over.retain(|(over, _)| *over != ask);
     }
 
-    /// Lets time pass: leases run out, and waits end.
+    /// Applies the passing of time: heartbeat timeouts and the deadlines of waits.
     pub fn tick(&mut self, now: Time) {
         let lease = self.lease;
-        self.seats().for_each(|member| member.tick(now, lease));
+        self.members().for_each(|member| member.tick(now, lease));
         self.settle();
         let due: Vec<WaitId> =
             self.waits.iter().filter(|(_, wait)| wait.until <= now).map(|(ask, _)| *ask).collect();
         for ask in due {
             if let Some(wait) = self.waits.remove(&ask) {
-                let words = self.in_vain(&wait, now);
-                self.over.push((ask, WaitOutcome::TimedOut(words)));
+                let message = self.timeout_message(&wait, now);
+                self.over.push((ask, WaitOutcome::TimedOut(message)));
             }
         }
     }
 
-    /// When [`SyncCore::tick`] has something to do, if nothing else happens.
+    /// Returns the next time at which [`SyncCore::tick`] has an effect.
     pub fn next_deadline(&self) -> Option<Time> {
-        let explorers = self.explorers.values().filter_map(|member| member.deadline(self.lease));
-        let trainer = self.trainer.iter().filter_map(|it| it.seated.deadline(self.lease));
-        explorers.chain(trainer).chain(self.waits.values().map(|wait| wait.until)).min()
+        let trainer = self.trainer.iter().map(|it| &it.member);
+        let members = self.explorers.values().chain(trainer);
+        let deadlines = members.filter_map(|member| member.deadline(self.lease));
+        deadlines.chain(self.waits.values().map(|wait| wait.until)).min()
     }
 
-    /// Returns what waits came to since it was asked last.
     pub fn outcomes(&mut self) -> Vec<(WaitId, WaitOutcome)> {
         std::mem::take(&mut self.over)
     }
 
-    /// The newest version; none if nothing was ever published.
+    /// Returns the newest version. `None`: nothing was published.
     pub const fn newest(&self) -> Option<u64> {
         self.newest
     }
 
-    /// What the trainer should know of those who wait.
     pub fn wait_summary(&self) -> WaitSummary {
         let demands = self.waits.values().filter(|wait| wait.want.demand);
-        // Nobody is helped by the version that they have.
+        // The current version of an explorer never satisfies its wait.
         let wanted =
             demands.map(|wait| wait.want.at_least.max(wait.want.have.saturating_add(1))).min();
         WaitSummary { ask: self.ask, waiting: self.waits.len(), wanted }
     }
 
-    /// Tells whether every explorer that ever came has left for good. Whoever is lost may come
-    /// again for as long as a lease is.
+    /// Returns whether every explorer that ever joined has left for good. A lost explorer may
+    /// return
+    /// within one heartbeat timeout.
     pub fn explorers_left(&self) -> bool {
-        let has_left = |member: &MemberRecord<ExplorerPresence>| member.state.has_left();
-        !self.explorers.is_empty() && self.explorers.values().all(has_left)
+        !self.explorers.is_empty() && self.explorers.values().all(MemberRecord::has_left)
     }
 
-    /// What an explorer is at; none if it never came.
-    pub fn explorer(&self, name: &str) -> Option<&ExplorerPresence> {
-        self.explorers.get(name).map(|member| &member.state)
+    /// Returns the state of an explorer. `None`: it never joined.
+    pub fn explorer(&self, name: &str) -> Option<ExplorerPresence> {
+        self.explorers.get(name).map(|member| (&member.state).into())
     }
 
-    /// Everybody, and what they are at.
     pub fn view(&self) -> SyncView {
-        let explorer =
-            |(name, member): (&String, &MemberRecord<ExplorerPresence>)| ExplorerMember {
-                name: name.clone(),
-                state: member.state.clone(),
-                waiting: self.waits.values().filter(|wait| wait.want.explorer == *name).count(),
-            };
+        let explorer = |(name, member): (&String, &MemberRecord)| ExplorerMember {
+            name: name.clone(),
+            state: (&member.state).into(),
+            waiting: self.waits.values().filter(|wait| wait.want.explorer == *name).count(),
+        };
         let trainer = self.trainer.as_ref().map(|trainer| TrainerMember {
             name: trainer.name.clone(),
-            state: trainer.seated.state.clone(),
+            state: trainer.member.state.clone(),
         });
         SyncView {
             newest: self.newest,
@@ -341,7 +329,7 @@ impl SyncCore {
         }
     }
 
-    /// Ends the waits that have nothing to wait for.
+    /// Ends the waits whose outcome is decided.
     fn settle(&mut self) {
         let decided: Vec<(WaitId, WaitOutcome)> = self
             .waits
@@ -352,14 +340,14 @@ impl SyncCore {
         self.over.extend(decided);
     }
 
-    /// Returns what a wait comes to; none while it goes on.
+    /// Returns the outcome of a wait. `None`: it continues.
     fn decide(&self, ask: WaitId, want: &WeightWait) -> Option<WaitOutcome> {
         let newer = self.newest.filter(|version| *version > want.have);
         if let Some(version) = newer.filter(|version| *version >= want.at_least) {
             return Some(WaitOutcome::New(version));
         }
         let trainer = self.trainer.as_ref()?;
-        match &trainer.seated.state {
+        match &trainer.member.state {
             TrainerPresence::Here | TrainerPresence::Training | TrainerPresence::Lost => None,
             // It looked for experiences after this wait had begun, and found too few.
             TrainerPresence::Idle { seen }
@@ -369,8 +357,9 @@ impl SyncCore {
             }
             TrainerPresence::Idle { .. } => None,
             TrainerPresence::Done => Some(WaitOutcome::TrainerDone(newer)),
-            TrainerPresence::Failed(why) => {
-                Some(WaitOutcome::TrainerFailed(messages::failed(trainer, why)))
+            TrainerPresence::Failed(reason) => {
+                let message = format!("trainer {:?} failed: {reason}", trainer.name);
+                Some(WaitOutcome::TrainerFailed(message))
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Feeds the core arbitrary sequences of inputs, sense and nonsense mixed. Whatever comes, it must
-//! not panic, must not contradict itself, and must answer every request exactly once.
+//! Applies arbitrary sequences of valid and invalid inputs to the core. It must not panic, must not
+//! contradict itself, and must answer every request exactly once.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn kind() -> impl Strategy<Value = BatchType> {
 
 fn tasks() -> impl Strategy<Value = Vec<TaskSpec>> {
     let task = (0..20u32, 0..3u32).prop_map(|(runs, workflow)| TaskSpec {
-        // Now and then a task that wants no runs, which must be refused.
+        // Includes tasks without runs, which must be refused.
         repeat_times: runs.div_ceil(5),
         workflow: WorkflowId(workflow),
     });
@@ -82,7 +82,7 @@ fn failure_kind() -> impl Strategy<Value = FailureKind> {
 fn outcome() -> impl Strategy<Value = RunOutcome> {
     prop_oneof![
         3 => (0..120u64).prop_map(|bytes| Ok(RunOutput {
-            // The id is filled in when the input is made: payload ids are unique.
+            // The id is set when the input is built: payload ids are unique.
             payload: (bytes > 5).then_some(Payload { id: PayloadId(0), bytes }),
             metrics: [("a", 1.0), ("b", 2.0), ("c", 3.0)].into_iter().collect(),
         })),
@@ -92,46 +92,34 @@ fn outcome() -> impl Strategy<Value = RunOutcome> {
     ]
 }
 
-/// A report about recent attempts: `back` counts from the latest one.
+/// An input; `back` counts attempts or leases from the latest one.
 #[derive(Clone, Debug)]
 enum ArbitraryInput {
+    /// Any other input.
     Input(Input),
+    /// A report that may be invalid.
     Reported {
         runner: u32,
         life_back: u32,
         attempt_back: u64,
-        what: u8,
+        kind: u8,
         run: u32,
         outcome: RunOutcome,
     },
-    /// What the runner with the given number would truthfully say next.
-    Truth {
-        runner: u32,
-        run: u32,
-        outcome: RunOutcome,
-    },
-    Delivered {
-        lease_back: u64,
-        delivery: DeliveryOutcome,
-    },
-    /// All that was recorded so far, or not quite, is told to a new core.
-    Crash {
-        lost: usize,
-        twice: usize,
-    },
+    /// The next valid report of a runner.
+    Truth { runner: u32, run: u32, outcome: RunOutcome },
+    /// The outcome of a recent delivery.
+    Delivered { lease_back: u64, delivery: DeliveryOutcome },
+    /// A crash; the records, except the last `lost`, are restored into a new core, one of them
+    /// twice.
+    Crash { lost: usize, twice: usize },
 }
 
-/// A record of a batch that there may be or not.
+/// A record of a batch that may exist or not.
 fn record() -> impl Strategy<Value = LedgerRecord> {
     let key = || prop_oneof![9 => 0..6u64, 1 => any::<u64>()].prop_map(BatchKey);
     let ending = prop_oneof![
-        3 => (0..120u64).prop_map(|bytes| RunEnd::Succeeded(RunOutput {
-            payload: (bytes > 5).then_some(Payload { id: PayloadId(0), bytes }),
-            metrics: [("a", 1.0), ("b", 2.0), ("c", 3.0)].into_iter().collect(),
-        })),
-        1 => failure_kind().prop_map(|kind| RunEnd::Failed(RunFailure {
-            kind, message: "a rather long message".into()
-        })),
+        4 => outcome().prop_map(|outcome| outcome.map_or_else(RunEnd::Failed, RunEnd::Succeeded)),
         1 => Just(RunEnd::Cancelled(CancelReason::NoRoom)),
     ];
     prop_oneof![
@@ -169,8 +157,8 @@ fn arbitrary_input() -> impl Strategy<Value = ArbitraryInput> {
             ArbitraryInput::Truth { runner, run, outcome }
         }),
         4 => (0..6u32, 0..2u32, 0..3u64, 0..8u8, 0..5u32, outcome()).prop_map(
-            |(runner, life_back, attempt_back, what, run, outcome)| ArbitraryInput::Reported {
-                runner, life_back, attempt_back, what, run, outcome
+            |(runner, life_back, attempt_back, kind, run, outcome)| ArbitraryInput::Reported {
+                runner, life_back, attempt_back, kind, run, outcome
             }
         ),
         1 => record().prop_map(|record| ArbitraryInput::Input(Input::Restore(record))),
@@ -231,7 +219,7 @@ fn config() -> impl Strategy<Value = CoreConfig> {
         })
 }
 
-/// Knows as much of the past as is needed to make inputs that almost fit.
+/// State that is needed to build inputs that almost match.
 #[derive(Default)]
 struct Memory {
     attempts: u64,
@@ -242,34 +230,30 @@ struct Memory {
     records: Vec<LedgerRecord>,
 }
 
+/// Returns the payload of a record.
+const fn payload(record: &mut LedgerRecord) -> Option<&mut Payload> {
+    match record {
+        LedgerRecord::RunEnded { ending: RunEnd::Succeeded(output), .. } => output.payload.as_mut(),
+        _ => None,
+    }
+}
+
 impl Memory {
-    fn outcome(&mut self, outcome: RunOutcome) -> RunOutcome {
-        match outcome {
-            Ok(RunOutput { payload: Some(payload), metrics }) => {
-                self.payloads += 1;
-                let payload = Payload { id: PayloadId(self.payloads), ..payload };
-                self.held.insert(payload.id);
-                Ok(RunOutput { payload: Some(payload), metrics })
-            }
-            other => other,
-        }
+    /// Gives a payload a unique id.
+    fn number(&mut self, payload: &mut Payload) {
+        self.payloads += 1;
+        payload.id = PayloadId(self.payloads);
+        self.held.insert(payload.id);
     }
 
-    /// Gives the payload of an invented record a number of its own.
-    fn numbered(&mut self, mut record: LedgerRecord) -> LedgerRecord {
-        if let LedgerRecord::RunEnded {
-            ending: RunEnd::Succeeded(RunOutput { payload: Some(payload), .. }),
-            ..
-        } = &mut record
-        {
-            self.payloads += 1;
-            payload.id = PayloadId(self.payloads);
-            self.held.insert(payload.id);
+    fn outcome(&mut self, mut outcome: RunOutcome) -> RunOutcome {
+        if let Ok(RunOutput { payload: Some(payload), .. }) = &mut outcome {
+            self.number(payload);
         }
-        record
+        outcome
     }
 
-    /// Forgets what a crash forgets; returns what the next core is told.
+    /// Drops the state that a crash loses; returns the records to restore.
     fn crash(&mut self, lost: usize, twice: usize) -> Vec<LedgerRecord> {
         self.asked.clear();
         self.held.clear();
@@ -283,36 +267,35 @@ impl Memory {
         let needed = |record: &&LedgerRecord| {
             matches!(record, LedgerRecord::Closed(_)) || !ended(record.batch())
         };
-        let mut told: Vec<LedgerRecord> = self.records.iter().filter(needed).cloned().collect();
-        for record in &told {
-            if let LedgerRecord::RunEnded {
-                ending: RunEnd::Succeeded(RunOutput { payload: Some(payload), .. }),
-                ..
-            } = record
-            {
-                self.held.insert(payload.id);
-            }
+        let mut restored: Vec<LedgerRecord> = self.records.iter().filter(needed).cloned().collect();
+        for record in &restored {
+            self.held.extend(payload(&mut record.clone()).map(|payload| payload.id));
         }
-        if let Some(again) = told.get(twice).cloned() {
-            told.push(again);
+        if let Some(again) = restored.get(twice).cloned() {
+            restored.push(again);
         }
-        told
+        restored
     }
 
-    fn input(&mut self, core: &Core, told: ArbitraryInput) -> Input {
-        match told {
-            ArbitraryInput::Input(Input::Restore(record)) => Input::Restore(self.numbered(record)),
+    fn input(&mut self, core: &Core, input: ArbitraryInput) -> Input {
+        match input {
+            ArbitraryInput::Input(Input::Restore(mut record)) => {
+                if let Some(payload) = payload(&mut record) {
+                    self.number(payload);
+                }
+                Input::Restore(record)
+            }
             ArbitraryInput::Input(input) => input,
             ArbitraryInput::Crash { .. } => Input::TimePassed,
             ArbitraryInput::Delivered { lease_back, delivery } => {
                 let lease = LeaseId(self.leases.saturating_sub(lease_back));
                 Input::DeliveryDone { lease, delivery }
             }
-            ArbitraryInput::Reported { runner, life_back, attempt_back, what, run, outcome } => {
+            ArbitraryInput::Reported { runner, life_back, attempt_back, kind, run, outcome } => {
                 let runner = RunnerId(runner);
                 let life = core.runner(runner).map_or(0, |view| view.life.0);
                 let attempt = AttemptId(self.attempts.saturating_sub(attempt_back));
-                let report = match what {
+                let report = match kind {
                     0 => RunnerReport::Ready { after: None },
                     1 => RunnerReport::Ready { after: Some(attempt) },
                     2 => RunnerReport::StartFailed { message: "no such file or directory".into() },
@@ -353,8 +336,8 @@ impl Memory {
         Input::Report { runner, life: view.life, report }
     }
 
-    /// Notes what was ordered, and that every request is answered once and every payload dropped
-    /// once at most.
+    /// Applies actions, and asserts that every request is answered once and every payload dropped
+    /// at most once.
     fn note(&mut self, actions: &[Action]) {
         for action in actions {
             match action {
@@ -365,7 +348,7 @@ impl Memory {
                     assert!(self.held.remove(&payload.id), "dropped twice: {payload:?}");
                 }
                 Action::Respond { request, answer } => {
-                    assert!(self.asked.remove(request), "answered unasked: {request} {answer:?}");
+                    assert!(self.asked.remove(request), "no such request: {request} {answer:?}");
                     if let rollway_core::Response::Collected(collected) = answer {
                         self.leases = collected.lease.map_or(self.leases, |lease| lease.0);
                     }
@@ -380,7 +363,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_core_takes_anything(
+    fn the_core_accepts_any_sequence_of_inputs(
         config in config(),
         steps in prop::collection::vec((arbitrary_input(), 0..4u64), 1..250),
     ) {
@@ -393,10 +376,10 @@ proptest! {
         memory.asked.insert(RequestId(1000));
         core.apply(now, start, &mut actions);
         core.enable_events();
-        let mut noticed = 0;
-        for (told, pause) in steps {
+        let mut events = 0;
+        for (arbitrary, pause) in steps {
             now = now.after(Duration::from_secs(pause));
-            if let ArbitraryInput::Crash { lost, twice } = told {
+            if let ArbitraryInput::Crash { lost, twice } = arbitrary {
                 config.epoch += 1;
                 core = Core::new(config.clone());
                 actions.clear();
@@ -404,18 +387,18 @@ proptest! {
                     core.apply(now, Input::Restore(record), &mut actions);
                     memory.note(&actions);
                     actions.clear();
-                    if let Err(words) = core.check() {
-                        prop_assert!(false, "after a crash: {words}");
+                    if let Err(problem) = core.check() {
+                        prop_assert!(false, "after a crash: {problem}");
                     }
                 }
-                // What ended before is told of active batches alone, and not run by run.
+                // Events about earlier ends cover active batches only, and not each run.
                 core.enable_events();
                 core.drain_events().for_each(drop);
                 let runs = &core.counters().runs;
-                noticed = runs.succeeded + runs.failed.total() + runs.cancelled.total();
+                events = runs.succeeded + runs.failed.total() + runs.cancelled.total();
                 continue;
             }
-            let input = memory.input(&core, told);
+            let input = memory.input(&core, arbitrary);
             if let Input::Requested { request, .. } = &input {
                 memory.asked.insert(*request);
             }
@@ -425,13 +408,13 @@ proptest! {
             core.apply(now, input.clone(), &mut actions);
             memory.note(&actions);
             actions.clear();
-            let over = |notice: &CoreEvent| matches!(notice, CoreEvent::Over { .. });
-            noticed += core.drain_events().filter(over).count() as u64;
+            let over = |event: &CoreEvent| matches!(event, CoreEvent::Over { .. });
+            events += core.drain_events().filter(over).count() as u64;
             let runs = &core.counters().runs;
             let ended = runs.succeeded + runs.failed.total() + runs.cancelled.total();
-            prop_assert_eq!(noticed, ended, "every run that ended is noticed once");
-            if let Err(words) = core.check() {
-                prop_assert!(false, "after {input:?}: {words}");
+            prop_assert_eq!(events, ended, "every end of a run is one event");
+            if let Err(problem) = core.check() {
+                prop_assert!(false, "after {input:?}: {problem}");
             }
         }
     }

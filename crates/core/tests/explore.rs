@@ -1,5 +1,5 @@
-//! Drives the explorer's loop through every style, with crashes anywhere and answers in any order,
-//! and measures it against a record of its own.
+//! Drives the plan of an explorer through every style, with crashes anywhere and results in any
+//! order, and compares it with an independent record.
 
 #[path = "explore/drive.rs"]
 mod drive;
@@ -29,7 +29,7 @@ fn pace(style: PlanStyle) -> PlanConfig {
     }
 }
 
-/// All paces that differ in something that matters.
+/// All configurations that differ in a relevant way.
 fn paces() -> Vec<PlanConfig> {
     let mut paces = Vec::new();
     for style in STYLES {
@@ -56,12 +56,12 @@ fn paces() -> Vec<PlanConfig> {
 }
 
 #[test]
-fn a_crash_after_any_fact_changes_nothing() {
+fn a_crash_after_any_input_changes_nothing() {
     for pace in paces() {
-        let mut whole = Drive::new(pace.clone());
-        whole.finish();
-        whole.ended();
-        for crash in 0..=whole.facts {
+        let mut complete = Drive::new(pace.clone());
+        complete.finish();
+        complete.ended();
+        for crash in 0..=complete.facts {
             let mut drive = Drive::new(pace.clone());
             for _ in 0..crash {
                 drive.answer(0);
@@ -69,17 +69,17 @@ fn a_crash_after_any_fact_changes_nothing() {
             drive.crash();
             drive.finish();
             drive.ended();
-            assert_eq!(drive.plan.progress(), whole.plan.progress(), "{pace:?} after {crash}");
+            assert_eq!(drive.plan.progress(), complete.plan.progress(), "{pace:?} after {crash}");
         }
     }
 }
 
 #[test]
-fn a_period_is_begun_together_and_finalized_in_order() {
+fn a_period_begins_together_and_is_finalized_in_order() {
     let mut drive = Drive::new(pace(PlanStyle::Fixed));
-    let mut said = Vec::new();
+    let mut actions = Vec::new();
     while let Some(order) = drive.open.first() {
-        said.push(format!("{order:?}"));
+        actions.push(format!("{order:?}"));
         drive.answer(0);
     }
     let expected = [
@@ -100,11 +100,11 @@ fn a_period_is_begun_together_and_finalized_in_order() {
         "Evaluate(4)",
         "FinishEval(4)",
     ];
-    assert_eq!(said, expected);
+    assert_eq!(actions, expected);
 }
 
 #[test]
-fn the_first_evaluation_does_not_keep_steps_from_being_begun() {
+fn steps_begin_during_the_first_evaluation() {
     let mut drive = Drive::new(pace(PlanStyle::Fixed));
     drive.answer(0);
     assert_eq!(drive.open, [PlanAction::FinishEval(0), PlanAction::BeginStep(1)]);
@@ -115,7 +115,7 @@ fn the_first_evaluation_does_not_keep_steps_from_being_begun() {
 }
 
 #[test]
-fn what_was_expected_of_the_trainer_depends_on_who_drives() {
+fn the_expected_version_depends_on_the_style() {
     let syncs = |style: PlanStyle, sync_offset, lost| {
         let pace = PlanConfig { sync_offset, eval_interval: None, total_steps: 8, ..pace(style) };
         let mut drive = Drive::new(pace);
@@ -131,11 +131,15 @@ fn what_was_expected_of_the_trainer_depends_on_who_drives() {
     };
     assert_eq!(syncs(PlanStyle::Fixed, 0, 0), [(2, 2), (4, 4), (6, 6)]);
     assert_eq!(syncs(PlanStyle::Fixed, 1, 0), [(3, 2), (5, 4), (7, 6)], "one step ahead");
-    assert_eq!(syncs(PlanStyle::Fixed, 0, 1), [(2, 0), (4, 2), (6, 4)], "seven of eight came");
+    assert_eq!(syncs(PlanStyle::Fixed, 0, 1), [(2, 0), (4, 2), (6, 4)], "seven of eight arrived");
     assert_eq!(syncs(PlanStyle::ExplorerDriven, 0, 0), [(2, 1), (4, 3), (6, 5)], "anything newer");
-    assert_eq!(syncs(PlanStyle::ExplorerDriven, 0, 7), [(2, 0), (4, 0), (6, 0)], "nothing to make");
+    assert_eq!(
+        syncs(PlanStyle::ExplorerDriven, 0, 7),
+        [(2, 0), (4, 0), (6, 0)],
+        "too few for a step"
+    );
     assert_eq!(syncs(PlanStyle::TrainerDriven, 0, 0), [(2, 0), (4, 0), (6, 0)]);
-    assert_eq!(syncs(PlanStyle::FullyAsync, 0, 0), [], "nobody stops");
+    assert_eq!(syncs(PlanStyle::FullyAsync, 0, 0), [], "no side waits");
 }
 
 #[test]
@@ -144,7 +148,7 @@ fn published_weights_wait_for_the_evaluation_and_the_next_one_for_them() {
         Drive::new(PlanConfig { eval_interval: Some(1), ..pace(PlanStyle::FullyAsync) });
     drive.answer(0);
     assert_eq!(drive.open, [PlanAction::FinishEval(0), PlanAction::BeginStep(1)]);
-    drive.tell(PlanInput::Published(1));
+    drive.apply(PlanInput::Published(1));
     drive.answer(1);
     let open = [PlanAction::FinishEval(0), PlanAction::FinalizeStep(1), PlanAction::BeginStep(2)];
     assert_eq!(drive.open, open, "step 1 is evaluated with the new weights");
@@ -152,12 +156,12 @@ fn published_weights_wait_for_the_evaluation_and_the_next_one_for_them() {
     assert_eq!(drive.open, [PlanAction::FinishEval(0), PlanAction::FinalizeStep(1)]);
     drive.answer(0);
     assert_eq!(drive.open, [PlanAction::FinalizeStep(1), PlanAction::Load]);
-    drive.tell(PlanInput::Loaded(1));
+    drive.apply(PlanInput::Loaded(1));
     assert!(drive.open.contains(&PlanAction::Evaluate(1)), "{:?}", drive.open);
 }
 
 #[test]
-fn a_step_that_would_be_stale_waits_for_weights_and_for_nothing_else() {
+fn a_step_that_would_be_stale_waits_for_weights() {
     let pace =
         PlanConfig { max_staleness: Some(1), eval_interval: None, ..pace(PlanStyle::FullyAsync) };
     let mut drive = Drive::new(pace);
@@ -166,9 +170,9 @@ fn a_step_that_would_be_stale_waits_for_weights_and_for_nothing_else() {
     assert_eq!(drive.open, [PlanAction::FinalizeStep(1)], "the window is full");
     drive.answer(0);
     assert_eq!(drive.open, [PlanAction::FinalizeStep(2)], "the third would be two versions behind");
-    drive.tell(PlanInput::Published(1));
+    drive.apply(PlanInput::Published(1));
     assert_eq!(drive.open, [PlanAction::FinalizeStep(2), PlanAction::Load]);
-    drive.tell(PlanInput::Loaded(1));
+    drive.apply(PlanInput::Loaded(1));
     assert!(drive.open.contains(&PlanAction::BeginStep(3)), "{:?}", drive.open);
     drive.finish();
     drive.ended();
@@ -176,13 +180,13 @@ fn a_step_that_would_be_stale_waits_for_weights_and_for_nothing_else() {
 }
 
 #[test]
-fn the_bound_gives_way_only_to_a_trainer_that_cannot_go_on() {
+fn the_bound_is_exceeded_only_for_a_waiting_trainer() {
     let pace =
         PlanConfig { max_staleness: Some(0), eval_interval: None, ..pace(PlanStyle::FullyAsync) };
     let mut drive = Drive::new(pace.clone());
     drive.finish();
     drive.ended();
-    assert_eq!(drive.plan.forced(), 0, "with whole batches every step is trained on at once");
+    assert_eq!(drive.plan.forced(), 0, "complete batches are trained on at once");
     let mut drive = Drive::new(pace);
     drive.lost = 1;
     drive.finish();
@@ -191,7 +195,7 @@ fn the_bound_gives_way_only_to_a_trainer_that_cannot_go_on() {
 }
 
 #[test]
-fn what_others_submit_makes_steps_staler() {
+fn experiences_of_other_explorers_make_steps_staler() {
     let pace =
         PlanConfig { max_staleness: Some(1), eval_interval: None, ..pace(PlanStyle::FullyAsync) };
     let orders = |facts: &[PlanInput]| {
@@ -206,13 +210,13 @@ fn what_others_submit_makes_steps_staler() {
     assert_eq!(
         orders(&[PlanInput::OthersSubmitted(9)]),
         sync,
-        "its last would be trained on third"
+        "its last is in the third train step"
     );
     assert_eq!(
         orders(&[PlanInput::OthersSubmitted(9), PlanInput::Loaded(1)]),
         [PlanAction::BeginStep(1)]
     );
-    // Whoever made the experiences of these versions, it was not this explorer.
+    // The experiences of these versions came from other explorers.
     let mut plan = Plan::new(pace, PlanProgress::default());
     plan.apply(PlanInput::Loaded(5));
     assert_eq!(plan.orders(), [PlanAction::BeginStep(1)]);
@@ -221,7 +225,7 @@ fn what_others_submit_makes_steps_staler() {
     assert_eq!(plan.forced(), 0);
 }
 
-/// Returns the smallest `max_staleness` that one explorer can keep with whole batches.
+/// Returns the smallest `max_staleness` that one explorer can keep with complete batches.
 fn least_staleness(step: u64, batch: u64) -> u64 {
     // Before a step begins, the trainer has less than a batch left; this is the largest rest.
     let left = batch - common_divisor(step, batch);
@@ -236,7 +240,7 @@ fn common_divisor(mut one: u64, mut other: u64) -> u64 {
 }
 
 #[test]
-fn the_least_staleness_is_the_least_that_can_be_kept() {
+fn the_least_staleness_can_be_kept_and_a_smaller_one_cannot() {
     for (step_experiences, train_batch_size) in [(8, 8), (8, 16), (16, 8), (6, 4), (7, 3), (3, 7)] {
         let pace = PlanConfig {
             step_experiences,
@@ -259,7 +263,7 @@ fn the_least_staleness_is_the_least_that_can_be_kept() {
 }
 
 #[test]
-fn tasks_that_run_out_and_trainers_that_are_done_end_the_job_in_order() {
+fn missing_tasks_and_a_trainer_that_is_done_end_the_job_in_order() {
     for style in STYLES {
         let pace = PlanConfig { total_steps: 100, ..pace(style) };
         let mut drive = Drive::new(pace.clone());
@@ -280,7 +284,7 @@ fn tasks_that_run_out_and_trainers_that_are_done_end_the_job_in_order() {
         let mut drive = Drive::new(pace);
         drive.answer(0);
         drive.answer(1);
-        drive.tell(PlanInput::TrainerDone);
+        drive.apply(PlanInput::TrainerDone);
         drive.finish();
         drive.ended();
         assert!(drive.finalized <= 2, "{style:?}: {}", drive.finalized);
@@ -288,10 +292,10 @@ fn tasks_that_run_out_and_trainers_that_are_done_end_the_job_in_order() {
 }
 
 #[test]
-fn a_stop_waits_for_nothing_but_what_is_being_submitted() {
+fn a_stop_waits_only_for_open_submissions() {
     let mut drive = Drive::new(pace(PlanStyle::Fixed));
     drive.answer(0);
-    drive.tell(PlanInput::Stopped);
+    drive.apply(PlanInput::Stopped);
     assert!(!drive.plan.is_over(), "step 1 is being submitted");
     drive.answer(1);
     assert!(drive.plan.is_over());
@@ -305,13 +309,17 @@ fn a_stop_waits_for_nothing_but_what_is_being_submitted() {
 }
 
 #[test]
-fn what_may_be_half_submitted_is_submitted_whatever_comes_after() {
+fn a_half_submitted_step_is_submitted_again_in_any_case() {
     for style in STYLES {
         let mut plan = Plan::new(pace(style), PlanProgress::default());
         assert_eq!(plan.orders(), [PlanAction::Evaluate(0)]);
         let mut plan = Plan::new(pace(style), plan.progress().clone());
         plan.apply(PlanInput::Published(3));
-        assert_eq!(plan.orders(), [PlanAction::Evaluate(0)], "before any weights, as it was");
+        assert_eq!(
+            plan.orders(),
+            [PlanAction::Evaluate(0)],
+            "with the weights of the first attempt"
+        );
         plan.apply(PlanInput::EvalBegun(0));
         assert_eq!(plan.orders(), [PlanAction::FinishEval(0), PlanAction::BeginStep(1)]);
         let mut plan = Plan::new(pace(style), plan.progress().clone());
@@ -327,7 +335,7 @@ fn what_may_be_half_submitted_is_submitted_whatever_comes_after() {
 }
 
 #[test]
-fn a_job_that_is_made_longer_goes_on() {
+fn an_extended_job_continues() {
     for style in STYLES {
         let mut drive = Drive::new(pace(style));
         drive.finish();
@@ -363,7 +371,7 @@ fn any_pace() -> impl Strategy<Value = PlanConfig> {
     )
 }
 
-/// What happens next.
+/// One event of a random test.
 #[derive(Clone, Copy, Debug)]
 enum Move {
     Answer(usize),
@@ -390,7 +398,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn everything_happens_once_whatever_happens(
+    fn everything_happens_exactly_once(
         pace in any_pace(),
         moves in moves(),
         lost in 0..3u64,
@@ -403,20 +411,20 @@ proptest! {
             match one {
                 Move::Answer(choice) if !drive.open.is_empty() => drive.answer(choice),
                 Move::Publish if drive.pace.style == PlanStyle::FullyAsync => {
-                    // Weights are not announced twice, nor those that the servers have.
+                    // Known versions are not announced again.
                     let reached = drive.reached();
                     drive.plan.apply(PlanInput::Published(reached));
                     drive.take();
                 }
                 Move::Elsewhere(more) => {
-                    drive.tell(PlanInput::OthersSubmitted(drive.elsewhere + more));
+                    drive.apply(PlanInput::OthersSubmitted(drive.elsewhere + more));
                 }
                 Move::TrainerDone if drive.plan.progress().last.is_none() => {
-                    drive.tell(PlanInput::TrainerDone);
+                    drive.apply(PlanInput::TrainerDone);
                 }
                 Move::Crash => drive.crash(),
                 Move::Stop => {
-                    drive.tell(PlanInput::Stopped);
+                    drive.apply(PlanInput::Stopped);
                     while let Some(at) = drive.open.iter().position(|order| {
                         matches!(order, PlanAction::BeginStep(_) | PlanAction::Evaluate(_))
                     }) {
@@ -434,7 +442,7 @@ proptest! {
     }
 
     #[test]
-    fn nonsense_is_counted_and_changes_nothing(
+    fn invalid_inputs_are_counted_and_change_nothing(
         pace in any_pace(),
         progress in any_progress(),
         facts in prop::collection::vec(any_fact(), 0..40),

@@ -1,6 +1,5 @@
-//! What must be true, whatever happens. One small type per guarantee; each sees every input and
-//! action in order, the state of the core, the record of what was said and ordered, and the world
-//! as it really is.
+//! Guarantees of the core. One type per guarantee; each sees every input and action in order, the
+//! state of the core, the reference model and the real state of the world.
 
 mod counters;
 mod deadlines;
@@ -28,33 +27,30 @@ use crate::process::Processes;
 use crate::reference_model::ReferenceModel;
 use crate::sink::SimSink;
 
-/// Fails with words unless a condition holds.
+/// Returns an error unless a condition holds.
 macro_rules! require {
-    ($condition:expr, $($words:tt)+) => {
+    ($condition:expr, $($message:tt)+) => {
         if !$condition {
-            return Err(format!($($words)+));
+            return Err(format!($($message)+));
         }
     };
 }
 pub(crate) use require;
 
-/// What a checker says: nothing, or what is wrong.
+/// Result of a check; an error describes the violation.
 pub type CheckVerdict = Result<(), String>;
 
-/// What a checker sees.
 #[derive(Debug)]
 pub struct CheckContext<'a> {
     pub now: Time,
-    /// What the core was told.
     pub input: &'a Input,
-    /// What it ordered.
     pub actions: &'a [Action],
-    /// Whether it did not ignore what it was told.
-    pub believed: bool,
-    /// The core, after the step.
+    /// True if the core did not ignore the input.
+    pub accepted: bool,
+    /// The core after the step.
     pub core: &'a Core,
-    /// The record: up to what is being looked at, and not further.
-    pub book: &'a mut ReferenceModel,
+    /// The reference model, up to the event that is being checked.
+    pub model: &'a mut ReferenceModel,
     /// The runners as they really are, before the actions are performed.
     pub processes: &'a Processes,
     pub sink: &'a SimSink,
@@ -62,54 +58,47 @@ pub struct CheckContext<'a> {
 
 /// One guarantee.
 pub trait Checker: fmt::Debug {
-    /// Returns its name.
-    fn name(&self) -> &'static str;
-
-    /// Looks at the input; the record does not know it yet.
-    fn input(&mut self, _scene: &CheckContext<'_>) -> CheckVerdict {
+    /// Checks the input, before the model has it.
+    fn input(&mut self, _ctx: &CheckContext<'_>) -> CheckVerdict {
         Ok(())
     }
 
-    /// Looks at one action; the record knows what came before it.
-    fn action(&mut self, _scene: &CheckContext<'_>, _action: &Action) -> CheckVerdict {
+    /// Checks one action; the model has all earlier ones.
+    fn action(&mut self, _ctx: &CheckContext<'_>, _action: &Action) -> CheckVerdict {
         Ok(())
     }
 
-    /// Looks at everything after a step.
-    fn settled(&mut self, _scene: &CheckContext<'_>) -> CheckVerdict {
+    /// Checks the state after a step.
+    fn settled(&mut self, _ctx: &CheckContext<'_>) -> CheckVerdict {
         Ok(())
     }
 
-    /// Looks at an answer or a delivery that nothing holds back any more.
-    fn released(&mut self, _scene: &CheckContext<'_>, _action: &Action) -> CheckVerdict {
+    /// Checks a response or a delivery that the ledger has released.
+    fn released(&mut self, _ctx: &CheckContext<'_>, _action: &Action) -> CheckVerdict {
         Ok(())
     }
 
-    /// The core is no more, and the ledger has this. What it knew counts no longer.
+    /// Resets the state after a crash of the core; the ledger has these records.
     fn crashed(&mut self, _ledger: &SimLedger) {}
 
-    /// Looks at a core that has taken up what the ledger has.
-    fn restored(&mut self, _scene: &CheckContext<'_>) -> CheckVerdict {
+    fn restored(&mut self, _ctx: &CheckContext<'_>) -> CheckVerdict {
         Ok(())
     }
 
-    /// Looks at what is left when the world has come to its end.
-    fn ended(&mut self, _scene: &CheckContext<'_>) -> CheckVerdict {
+    fn ended(&mut self, _ctx: &CheckContext<'_>) -> CheckVerdict {
         Ok(())
     }
 }
 
-/// Something that must not be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which checker found it.
     pub checker: &'static str,
     pub at: Time,
     pub what: String,
 }
 
 impl Violation {
-    /// Tells whether it is about something that did not happen, rather than something that did.
+    /// Returns whether an expected event is missing, as opposed to a wrong event.
     pub fn is_liveness(&self) -> bool {
         self.checker == PROGRESS
     }
@@ -121,120 +110,112 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The name of the checker that wants everything to end.
+/// Name of the checker of progress.
 pub const PROGRESS: &str = "progress";
 
-/// The name under which contradictions inside the core are reported.
+/// Name under which contradictions inside the core are reported.
 pub const INVARIANTS: &str = "invariants";
 
-/// All guarantees, or one of them.
 #[derive(Debug)]
 pub struct Checkers {
-    list: Vec<Box<dyn Checker>>,
-    /// Whether the core looks at itself as well.
+    list: Vec<(&'static str, Box<dyn Checker>)>,
+    /// True if the core checks itself as well.
     invariants: bool,
 }
 
 impl Checkers {
-    /// Returns all of them.
     pub fn all() -> Self {
-        let list: Vec<Box<dyn Checker>> = vec![
-            Box::new(fencing::Fencing),
-            Box::new(runner_states::RunnerStatesChecker::default()),
-            Box::new(run_conservation::RunConservationChecker::default()),
-            Box::new(counters::CountersChecker::default()),
-            Box::new(responses::ResponsesChecker::default()),
-            Box::new(wait_outcomes::WaitOutcomesChecker),
-            Box::new(refusals::Refusals),
-            Box::new(reasons::Reasons),
-            Box::new(dispatch_order::DispatchOrderChecker),
-            Box::new(payload_safety::PayloadSafetyChecker::default()),
-            Box::new(retries::Retries),
-            Box::new(limits::LimitsChecker::default()),
-            Box::new(deadlines::DeadlinesChecker),
-            Box::new(scaling::Scaling::default()),
-            Box::new(durability::DurabilityChecker::default()),
-            Box::new(progress::Progress),
+        let list: Vec<(&'static str, Box<dyn Checker>)> = vec![
+            ("fencing", Box::new(fencing::Fencing)),
+            ("runner_states", Box::new(runner_states::RunnerStatesChecker::default())),
+            ("run_conservation", Box::new(run_conservation::RunConservationChecker::default())),
+            ("counters", Box::new(counters::CountersChecker::default())),
+            ("responses", Box::new(responses::ResponsesChecker::default())),
+            ("wait_outcomes", Box::new(wait_outcomes::WaitOutcomesChecker)),
+            ("refusals", Box::new(refusals::Refusals)),
+            ("reasons", Box::new(reasons::Reasons)),
+            ("dispatch_order", Box::new(dispatch_order::DispatchOrderChecker)),
+            ("payload_safety", Box::new(payload_safety::PayloadSafetyChecker::default())),
+            ("retries", Box::new(retries::Retries)),
+            ("limits", Box::new(limits::LimitsChecker::default())),
+            ("deadlines", Box::new(deadlines::DeadlinesChecker)),
+            ("scaling", Box::new(scaling::Scaling::default())),
+            ("durability", Box::new(durability::DurabilityChecker::default())),
+            (PROGRESS, Box::new(progress::Progress)),
         ];
         Self { list, invariants: true }
     }
 
-    /// Returns the one of this name.
     pub fn only(name: &str) -> Self {
         let mut checkers = Self::all();
-        checkers.list.retain(|checker| checker.name() == name);
+        checkers.list.retain(|(checker, _)| *checker == name);
         checkers.invariants = name == INVARIANTS;
         checkers
     }
 
-    /// Returns none of them.
     pub const fn none() -> Self {
         Self { list: Vec::new(), invariants: false }
     }
 
-    /// Returns their names.
     pub fn names() -> Vec<&'static str> {
-        Self::all().list.iter().map(|checker| checker.name()).collect()
+        Self::all().list.iter().map(|(name, _)| *name).collect()
     }
 
-    /// Lets all of them look at one step, and keeps the record.
-    pub fn observe(&mut self, scene: &mut CheckContext<'_>) -> Option<Violation> {
-        let found = self.each(scene, |checker, scene| checker.input(scene));
-        scene.book.input(scene.now, scene.input, scene.actions, scene.believed);
+    /// Checks one step and updates the model.
+    pub fn observe(&mut self, ctx: &mut CheckContext<'_>) -> Option<Violation> {
+        let found = self.each(ctx, |checker, ctx| checker.input(ctx));
+        ctx.model.input(ctx.now, ctx.input, ctx.actions, ctx.accepted);
         if found.is_some() {
             return found;
         }
-        for action in scene.actions {
-            let found = self.each(scene, |checker, scene| checker.action(scene, action));
-            scene.book.action(scene.now, action);
+        for action in ctx.actions {
+            let found = self.each(ctx, |checker, ctx| checker.action(ctx, action));
+            ctx.model.action(ctx.now, action);
             if found.is_some() {
                 return found;
             }
         }
-        let found = self.each(scene, |checker, scene| checker.settled(scene));
+        let found = self.each(ctx, |checker, ctx| checker.settled(ctx));
         if found.is_some() || !self.invariants {
             return found;
         }
-        let what = scene.core.check().err()?;
-        Some(Violation { checker: INVARIANTS, at: scene.now, what })
+        let what = ctx.core.check().err()?;
+        Some(Violation { checker: INVARIANTS, at: ctx.now, what })
     }
 
-    /// Lets all of them look at an answer or a delivery that nothing holds back any more.
-    pub fn released(&mut self, scene: &mut CheckContext<'_>, action: &Action) -> Option<Violation> {
-        self.each(scene, |checker, scene| checker.released(scene, action))
+    /// Checks a response or a delivery that the ledger has released.
+    pub fn released(&mut self, ctx: &mut CheckContext<'_>, action: &Action) -> Option<Violation> {
+        self.each(ctx, |checker, ctx| checker.released(ctx, action))
     }
 
-    /// Tells all of them that the core is no more.
     pub fn crashed(&mut self, ledger: &SimLedger) {
-        for checker in &mut self.list {
+        for (_, checker) in &mut self.list {
             checker.crashed(ledger);
         }
     }
 
-    /// Lets all of them look at a core that has taken up what the ledger has.
-    pub fn restored(&mut self, scene: &mut CheckContext<'_>) -> Option<Violation> {
-        self.each(scene, |checker, scene| checker.restored(scene))
+    pub fn restored(&mut self, ctx: &mut CheckContext<'_>) -> Option<Violation> {
+        self.each(ctx, |checker, ctx| checker.restored(ctx))
     }
 
-    /// Lets all of them look at what is left in the end.
-    pub fn ended(&mut self, scene: &mut CheckContext<'_>) -> Option<Violation> {
-        self.each(scene, |checker, scene| checker.ended(scene))
+    pub fn ended(&mut self, ctx: &mut CheckContext<'_>) -> Option<Violation> {
+        self.each(ctx, |checker, ctx| checker.ended(ctx))
     }
 
-    /// Says that the world does not come to its end, unless nobody is interested.
+    /// Returns a violation for a world that does not end, if progress is checked.
     pub fn stuck(&self, at: Time, what: String) -> Option<Violation> {
-        let interested = self.list.iter().any(|checker| checker.name() == PROGRESS);
-        interested.then_some(Violation { checker: PROGRESS, at, what })
+        let checked = self.list.iter().any(|(name, _)| *name == PROGRESS);
+        checked.then_some(Violation { checker: PROGRESS, at, what })
     }
 
     fn each(
         &mut self,
-        scene: &CheckContext<'_>,
+        ctx: &CheckContext<'_>,
         look: impl Fn(&mut dyn Checker, &CheckContext<'_>) -> CheckVerdict,
     ) -> Option<Violation> {
-        for checker in &mut self.list {
-            if let Err(what) = look(checker.as_mut(), scene) {
-                return Some(Violation { checker: checker.name(), at: scene.now, what });
+        for (name, checker) in &mut self.list {
+            if let Err(what) = look(checker.as_mut(), ctx) {
+                return Some(Violation { checker: name, at: ctx.now, what });
             }
         }
         None

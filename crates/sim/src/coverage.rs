@@ -1,117 +1,62 @@
-//! What came up in a world, or in many: inputs, actions, answers, faults, and the transitions of
-//! runners. It shows whether the draws really reach every branch.
+//! Number of occurrences of inputs, actions, responses, faults and runner transitions, in one world
+//! or many. It shows whether the random draws reach every branch.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use rollway_core::{
     Action, AttemptCancelReason, CancelReason, Core, CoreConfig, DeadlineReason, DropReason,
-    FailureKind, IgnoreReason, Input, Response, RunnerId, RunnerState,
+    FailureKind, IgnoreReason, Input, RunnerId, RunnerState,
 };
 
 use crate::faults::FaultPlan;
 use crate::trace::{action_kind, answer_kind, input_kind, record_kind, report_kind};
 
-/// What can come up, by heading; what the core and the world list themselves is not repeated here.
+/// Names by heading. The core and the faults list further names themselves.
 const COVERAGE_ITEMS: Names = &[
-    ("report", &["ready", "alive", "start_failed", "lost", "began", "finished", "ended"]),
+    ("report", "ready alive start_failed lost began finished ended"),
     (
         "action",
-        &[
-            "start_runner",
-            "stop_runner",
-            "start_attempt",
-            "cancel_attempt",
-            "drop_payload",
-            "deliver",
-            "answer",
-            "record",
-            "forget_tasks",
-        ],
+        "start_runner stop_runner start_attempt cancel_attempt drop_payload deliver answer record \
+         forget_tasks",
     ),
-    ("record", &["submitted", "run_ended", "cut", "given_up", "offered", "ended"]),
-    ("recorded", &["submitted", "run_ended", "cut", "given_up", "offered", "ended"]),
+    ("record", "submitted run_ended cut given_up offered ended"),
+    ("recorded", "submitted run_ended cut given_up offered ended"),
     (
         "answer",
-        &[
-            "scheduled",
-            "submitted",
-            "collected",
-            "discarded",
-            "finalized",
-            "aborted",
-            "run_cancelled",
-            "no_run_cancelled",
-            "all_ended",
-            "started",
-            "stopped",
-            "refused:already_active",
-            "refused:not_registered",
-            "refused:wrong_kind",
-            "refused:not_collectable",
-            "refused:no_runs",
-            "refused:limit",
-            "refused:not_started",
-            "refused:stopped",
-            "refused:timed_out",
-            "refused:cut_short",
-            "refused:still_busy",
-            "refused:aborted",
-            "refused:batch_failed",
-            "refused:sink_failed",
-            "refused:too_few_succeeded",
-        ],
+        "scheduled submitted collected discarded finalized aborted run_cancelled no_run_cancelled \
+         all_ended started stopped refused:already_active refused:not_registered \
+         refused:wrong_kind refused:not_collectable refused:no_runs refused:limit \
+         refused:not_started refused:stopped refused:timed_out refused:cut_short \
+         refused:still_busy refused:aborted refused:batch_failed refused:sink_failed \
+         refused:too_few_succeeded",
     ),
-    ("attempt", &["started", "shortened"]),
-    (
-        "wake",
-        &[
-            "runner",
-            "silence",
-            "waiter",
-            "retry",
-            "elsewhere",
-            "delivery",
-            "stop",
-            "scaling",
-            "nothing",
-        ],
-    ),
-    (
-        "cancel",
-        &[
-            "aborted",
-            "over_rollout",
-            "timed_out",
-            "batch_failed",
-            "requested",
-            "timeout",
-            "not_begun",
-        ],
-    ),
+    ("attempt", "started shortened"),
+    ("wake", "runner silence waiter retry elsewhere delivery stop scaling nothing"),
+    ("cancel", "aborted over_rollout timed_out batch_failed requested timeout not_begun"),
 ];
 
-/// The transitions that a runner can make in one step.
+/// Possible transitions of a runner in one step.
 const TRANSITIONS: Names = &[
-    ("starting", &["idle", "busy", "broken", "gone"]),
-    ("idle", &["busy", "starting", "gone"]),
-    ("busy", &["idle", "cancelling", "starting", "gone"]),
-    ("cancelling", &["idle", "busy", "starting", "gone"]),
-    ("broken", &["starting", "gone"]),
-    ("gone", &["starting"]),
+    ("starting", "idle busy broken gone"),
+    ("idle", "busy starting gone"),
+    ("busy", "idle cancelling starting gone"),
+    ("cancelling", "idle busy starting gone"),
+    ("broken", "starting gone"),
+    ("gone", "starting"),
 ];
 
-/// Names by heading.
-type Names = &'static [(&'static str, &'static [&'static str])];
+/// Names by heading, separated by spaces.
+type Names = &'static [(&'static str, &'static str)];
 
-/// Counts under a heading and a name.
+/// Counts by heading and name.
 #[derive(Clone, Debug)]
 pub struct Coverage {
-    /// What can come up.
+    /// Names that can occur.
     known: Names,
     states: Names,
     counts: BTreeMap<(&'static str, &'static str), u64>,
-    /// How often a runner went from one state to another, and on what input.
+    /// Transitions of runners: from, cause, to.
     transitions: BTreeMap<(&'static str, &'static str, &'static str), u64>,
     runners: BTreeMap<RunnerId, &'static str>,
     wake: Option<DeadlineReason>,
@@ -124,7 +69,7 @@ impl Default for Coverage {
 }
 
 impl Coverage {
-    /// Returns counts of what is known by these names.
+    /// Returns empty counts of these names.
     pub(crate) const fn of(known: Names) -> Self {
         Self {
             known,
@@ -136,12 +81,11 @@ impl Coverage {
         }
     }
 
-    /// Remembers what the core says before a step.
+    /// Records the next deadline before a step.
     pub fn before(&mut self, core: &Core) {
         self.wake = core.next_deadline().map(|deadline| deadline.why);
     }
 
-    /// Counts one step.
     pub fn step(&mut self, input: &Input, actions: &[Action], core: &Core, config: &CoreConfig) {
         self.add("input", input_kind(input), 1);
         let cause = match input {
@@ -158,7 +102,7 @@ impl Coverage {
         for action in actions {
             self.add("action", action_kind(action), 1);
             match action {
-                Action::Respond { answer, .. } => self.answer(answer),
+                Action::Respond { answer, .. } => self.add("answer", answer_kind(answer), 1),
                 Action::AppendRecord(record) => self.add("record", record_kind(record), 1),
                 Action::StartAttempt { timeout, .. } if *timeout < config.max_timeout => {
                     self.add("attempt", "shortened", 1);
@@ -179,24 +123,19 @@ impl Coverage {
         }
     }
 
-    fn answer(&mut self, answer: &Response) {
-        self.add("answer", answer_kind(answer), 1);
-    }
-
-    /// Counts the faults that struck.
+    /// Counts the faults that occurred.
     pub fn faults(&mut self, faults: &FaultPlan) {
         for (fault, struck) in faults.struck() {
             self.add("fault", fault.name(), struck);
         }
     }
 
-    /// Counts what a core counted that is no more.
+    /// Adds the counters of a core that crashed.
     pub fn crashed(&mut self, core: &Core) {
         self.counters(core);
         self.runners.clear();
     }
 
-    /// Counts what the core counted itself.
     pub fn counters(&mut self, core: &Core) {
         let counters = core.counters();
         for why in IgnoreReason::ALL {
@@ -217,7 +156,6 @@ impl Coverage {
         self.add("attempt", "started", counters.attempts_started);
     }
 
-    /// Adds the counts of another world.
     pub fn merge(&mut self, other: &Self) {
         for (key, count) in &other.counts {
             *self.counts.entry(*key).or_default() += count;
@@ -227,19 +165,20 @@ impl Coverage {
         }
     }
 
-    /// Returns what never came up although there is a name for it.
+    /// Returns the names that never occurred.
     pub fn missing(&self) -> Vec<String> {
         let zero = self.counts.iter().filter(|(_, count)| **count == 0);
         let mut missing: Vec<String> =
             zero.map(|((heading, name), _)| format!("{heading} {name}")).collect();
         for (heading, names) in self.known {
-            let never = |name: &&&str| !self.counts.contains_key(&(*heading, **name));
-            missing.extend(names.iter().filter(never).map(|name| format!("{heading} {name}")));
+            let never = |name: &&str| !self.counts.keys().any(|key| *key == (*heading, *name));
+            let names = names.split(' ').filter(never);
+            missing.extend(names.map(|name| format!("{heading} {name}")));
         }
         for (from, states) in self.states {
-            for to in *states {
+            for to in states.split(' ') {
                 let mut seen = self.transitions.keys();
-                if !seen.any(|(before, _, after)| before == from && after == to) {
+                if !seen.any(|(before, _, after)| before == from && *after == to) {
                     missing.push(format!("runner {from} -> {to}"));
                 }
             }
@@ -247,7 +186,6 @@ impl Coverage {
         missing
     }
 
-    /// Counts something.
     pub(crate) fn add(&mut self, heading: &'static str, name: &'static str, count: u64) {
         *self.counts.entry((heading, name)).or_default() += count;
     }

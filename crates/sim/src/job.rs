@@ -1,6 +1,6 @@
-//! A whole job in virtual time: steps of tasks on a pool of runners whose runs take heavy-tailed
-//! times and sometimes go wrong. It answers what-if questions about a configuration before anybody
-//! pays for a cluster; the decisions are the ones that production takes.
+//! A whole job in virtual time: steps of tasks on a pool of runners, with heavy-tailed run times
+//! and
+//! faults. It predicts the effect of a configuration; the decisions are those of production.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,76 +13,62 @@ use rollway_core::{
     Response, RunFailure, RunOutput, RunRange, RunnerId, RunnerReport, TaskSpec, Time, WorkflowId,
 };
 
+use crate::process::RunnerKey;
 use crate::queue::EventQueue;
 use crate::random::{FaultRate, SimRandom};
 
-/// What is simulated.
 #[derive(Clone, Debug)]
 pub struct SimulatedJob {
-    /// Decides every duration and every fault.
+    /// Seed of all durations and faults.
     pub seed: u64,
-    /// The scheduler's own configuration, the number of runners included.
+    /// Configuration of the scheduler, including the number of runners.
     pub config: CoreConfig,
-    /// How many batches are run.
     pub steps: u32,
-    /// How many of them are in flight at once.
+    /// Number of batches in flight at once.
     pub window: u32,
-    /// How many tasks a batch has.
     pub batch_size: u32,
-    /// How many runs a task has.
     pub repeat_times: u32,
-    /// How many tasks of a batch are enough; none: all.
+    /// Minimum number of tasks of a batch. `None`: all.
     pub min_wait_num: Option<u32>,
-    /// What a run usually takes. Some take ten times as long, a few hundreds of times.
+    /// Typical duration of a run. Some take ten times as long, a few hundreds of times.
     pub run_time: Duration,
-    /// What goes wrong.
     pub faults: JobFaults,
 }
 
-/// How often runs go wrong.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct JobFaults {
-    /// The user's code raises.
+    /// The user's code raises an error.
     pub raise: FaultRate,
     /// The run never ends.
     pub hang: FaultRate,
     /// The runner dies.
     pub crash: FaultRate,
-    /// No inference server answers.
+    /// No inference server responds.
     pub model_unavailable: FaultRate,
 }
 
-/// What came of a step.
 #[derive(Clone, Debug)]
 pub struct SimStepReport {
     pub step: u32,
-    /// When it was finalized.
+    /// Time of its finalization.
     pub at: Time,
     pub result: Arc<BatchResult>,
 }
 
-/// What came of a job.
 #[derive(Clone, Debug)]
 pub struct JobReport {
-    /// How long it took in virtual time.
+    /// Duration in virtual time.
     pub took: Duration,
-    /// The share of the runners' time that was spent on attempts.
+    /// Share of the runners' time with an attempt.
     pub utilization: f64,
-    /// What the core counted.
     pub counters: Counters,
 }
 
 enum JobWorldEvent {
-    Tell(Input),
-    /// A runner that executes an attempt gets to its next run.
-    NextRun {
-        runner: RunnerId,
-        life: Incarnation,
-        attempt: AttemptId,
-    },
+    Input(Input),
+    NextRun(RunnerKey, AttemptId),
 }
 
-/// What a simulated runner is doing.
 struct JobWork {
     life: Incarnation,
     attempt: AttemptId,
@@ -93,7 +79,7 @@ struct JobWork {
 struct JobWorld<'a, F> {
     job: &'a SimulatedJob,
     core: Core,
-    dice: SimRandom,
+    rng: SimRandom,
     now: Time,
     events: EventQueue<JobWorldEvent>,
     working: BTreeMap<RunnerId, JobWork>,
@@ -105,21 +91,21 @@ struct JobWorld<'a, F> {
     on_step: F,
 }
 
-/// Runs a job to its end and reports every step as it is finalized.
+/// Runs a job to its end and reports every finalized step.
 ///
 /// # Errors
-/// Says which request was refused and why: a simulated job asks for nothing that it may not have.
+/// Describes a refused request, which a valid configuration excludes.
 pub fn run_job(
     job: &SimulatedJob,
     on_step: impl FnMut(SimStepReport),
 ) -> Result<JobReport, String> {
     let mut config = job.config.clone();
-    // A simulated runner that dies is seen to die: nothing is learned from silence.
+    // Losses are always reported: no heartbeat timeout is needed.
     config.supervision.silence_timeout = None;
     let mut world = JobWorld {
         job,
         core: Core::new(config),
-        dice: SimRandom::new(job.seed),
+        rng: SimRandom::new(job.seed),
         now: Time::ZERO,
         events: EventQueue::default(),
         working: BTreeMap::new(),
@@ -130,7 +116,7 @@ pub fn run_job(
         finalized: 0,
         on_step,
     };
-    world.ask(Request::Start);
+    world.request(Request::Start);
     while world.submitted < job.window.clamp(1, job.steps) {
         world.submit();
     }
@@ -146,10 +132,10 @@ pub fn run_job(
 }
 
 impl<F: FnMut(SimStepReport)> JobWorld<'_, F> {
-    fn ask(&mut self, what: Request) {
+    fn request(&mut self, what: Request) {
         self.requests += 1;
         let request = RequestId(self.requests);
-        self.events.plan(self.now, JobWorldEvent::Tell(Input::Requested { request, what }));
+        self.events.plan(self.now, JobWorldEvent::Input(Input::Requested { request, what }));
     }
 
     fn submit(&mut self) {
@@ -159,11 +145,11 @@ impl<F: FnMut(SimStepReport)> JobWorld<'_, F> {
         let tasks = vec![spec; self.job.batch_size as usize];
         let kind = BatchType::Train;
         let min_wait_num = self.job.min_wait_num;
-        self.ask(Request::Submit { batch: batch.clone(), kind, tasks, min_wait_num });
-        self.ask(Request::Finalize { batch, kind, timeout: None });
+        self.request(Request::Submit { batch: batch.clone(), kind, tasks, min_wait_num });
+        self.request(Request::Finalize { batch, kind, timeout: None });
     }
 
-    /// Lets the next thing happen, be it an event or a deadline of the core.
+    /// Handles the next event or deadline of the core.
     fn advance(&mut self) -> Result<(), String> {
         let event = self.events.next_at();
         let deadline = self.core.next_deadline().map(|deadline| deadline.at);
@@ -172,9 +158,9 @@ impl<F: FnMut(SimStepReport)> JobWorld<'_, F> {
                 let Some((at, event)) = self.events.take() else { return Ok(()) };
                 self.now = at;
                 match event {
-                    JobWorldEvent::Tell(input) => input,
-                    JobWorldEvent::NextRun { runner, life, attempt } => {
-                        self.next_run(runner, life, attempt);
+                    JobWorldEvent::Input(input) => input,
+                    JobWorldEvent::NextRun(at, attempt) => {
+                        self.next_run(at, attempt);
                         return Ok(());
                     }
                 }
@@ -183,7 +169,7 @@ impl<F: FnMut(SimStepReport)> JobWorld<'_, F> {
                 self.now = self.now.max(deadline);
                 Input::TimePassed
             }
-            (_, None) => return Err("the job stands still".to_owned()),
+            (_, None) => return Err("no event is left".to_owned()),
         };
         let mut actions = Vec::new();
         self.core.apply(self.now, input, &mut actions);
@@ -193,9 +179,9 @@ impl<F: FnMut(SimStepReport)> JobWorld<'_, F> {
         Ok(())
     }
 
-    fn tell(&mut self, after: Duration, runner: RunnerId, life: Incarnation, report: RunnerReport) {
+    fn report(&mut self, after: Duration, (runner, life): RunnerKey, report: RunnerReport) {
         let input = Input::Report { runner, life, report };
-        self.events.plan(self.now.after(after), JobWorldEvent::Tell(input));
+        self.events.plan(self.now.after(after), JobWorldEvent::Input(input));
     }
 
     fn perform(&mut self, action: Action) -> Result<(), String> {
@@ -203,20 +189,20 @@ impl<F: FnMut(SimStepReport)> JobWorld<'_, F> {
         match action {
             Action::StartRunner { runner, life } => {
                 let ready = RunnerReport::Ready { after: None };
-                self.tell(Duration::from_secs(1), runner, life, ready);
+                self.report(Duration::from_secs(1), (runner, life), ready);
             }
             Action::StopRunner { runner, .. } => self.stop_working(runner),
             Action::StartAttempt { runner, life, attempt, runs, .. } => {
-                self.start(runner, life, attempt, &runs);
+                self.start((runner, life), attempt, &runs);
             }
             Action::CancelAttempt { runner, life, attempt, .. } => {
                 self.stop_working(runner);
-                self.tell(SHORT_DELAY, runner, life, RunnerReport::AttemptEnded { attempt });
+                self.report(SHORT_DELAY, (runner, life), RunnerReport::AttemptEnded { attempt });
             }
             Action::Deliver { lease, .. } => {
                 let delivery = DeliveryOutcome::Acknowledged { metrics: Metrics::new() };
                 let input = Input::DeliveryDone { lease, delivery };
-                self.events.plan(self.now.after(SHORT_DELAY), JobWorldEvent::Tell(input));
+                self.events.plan(self.now.after(SHORT_DELAY), JobWorldEvent::Input(input));
             }
             Action::Respond { answer: Response::Finalized(result), .. } => {
                 self.finalized += 1;
@@ -237,12 +223,12 @@ impl<F: FnMut(SimStepReport)> JobWorld<'_, F> {
         Ok(())
     }
 
-    fn start(&mut self, runner: RunnerId, life: Incarnation, attempt: AttemptId, runs: &RunRange) {
+    fn start(&mut self, at: RunnerKey, attempt: AttemptId, runs: &RunRange) {
         let left: Vec<u32> = runs.iter().map(|run| run.0).collect();
-        let work = JobWork { life, attempt, left: left.into_iter(), since: self.now };
-        self.working.insert(runner, work);
-        self.tell(Duration::ZERO, runner, life, RunnerReport::AttemptBegan { attempt });
-        self.events.plan(self.now, JobWorldEvent::NextRun { runner, life, attempt });
+        let work = JobWork { life: at.1, attempt, left: left.into_iter(), since: self.now };
+        self.working.insert(at.0, work);
+        self.report(Duration::ZERO, at, RunnerReport::AttemptBegan { attempt });
+        self.events.plan(self.now, JobWorldEvent::NextRun(at, attempt));
     }
 
     fn stop_working(&mut self, runner: RunnerId) {
@@ -251,27 +237,27 @@ impl<F: FnMut(SimStepReport)> JobWorld<'_, F> {
         }
     }
 
-    fn next_run(&mut self, runner: RunnerId, life: Incarnation, attempt: AttemptId) {
-        let current = self.working.get_mut(&runner);
-        let current = current.filter(|work| work.life == life && work.attempt == attempt);
+    fn next_run(&mut self, at: RunnerKey, attempt: AttemptId) {
+        let current = self.working.get_mut(&at.0);
+        let current = current.filter(|work| work.life == at.1 && work.attempt == attempt);
         // Otherwise the attempt was cancelled, or its runner replaced.
         let Some(work) = current else { return };
         let Some(run) = work.left.next() else {
-            self.stop_working(runner);
-            return self.tell(Duration::ZERO, runner, life, RunnerReport::AttemptEnded { attempt });
+            self.stop_working(at.0);
+            return self.report(Duration::ZERO, at, RunnerReport::AttemptEnded { attempt });
         };
         let faults = self.job.faults;
-        let took = self.dice.heavy(self.job.run_time);
-        if self.dice.chance(faults.hang) {
+        let took = self.rng.heavy(self.job.run_time);
+        if self.rng.chance(faults.hang) {
             return;
         }
-        if self.dice.chance(faults.crash) {
+        if self.rng.chance(faults.crash) {
             let lost = RunnerReport::Lost { message: "killed".into(), suspect: true };
-            return self.tell(took, runner, life, lost);
+            return self.report(took, at, lost);
         }
-        let outcome = if self.dice.chance(faults.raise) {
+        let outcome = if self.rng.chance(faults.raise) {
             Err(RunFailure { kind: FailureKind::Workflow, message: "ValueError".into() })
-        } else if self.dice.chance(faults.model_unavailable) {
+        } else if self.rng.chance(faults.model_unavailable) {
             let message = "connection refused".into();
             Err(RunFailure { kind: FailureKind::ModelUnavailable, message })
         } else {
@@ -281,8 +267,7 @@ impl<F: FnMut(SimStepReport)> JobWorld<'_, F> {
             Ok(RunOutput { payload, metrics })
         };
         let report = RunnerReport::RunFinished { attempt, run: rollway_core::RunId(run), outcome };
-        self.tell(took, runner, life, report);
-        let next = JobWorldEvent::NextRun { runner, life, attempt };
-        self.events.plan(self.now.after(took), next);
+        self.report(took, at, report);
+        self.events.plan(self.now.after(took), JobWorldEvent::NextRun(at, attempt));
     }
 }

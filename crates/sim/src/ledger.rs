@@ -1,28 +1,26 @@
-//! A model of the ledger that outlives the coordinator: records in order, of which a beginning is
-//! safe, and what waits for the rest of them to be.
+//! Model of the ledger, which outlives the coordinator: records in order, a durable prefix, and
+//! actions that wait for records.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use rollway_core::{Action, BatchKey, LedgerRecord};
 
-/// The ledger, and what waits for it.
 #[derive(Debug, Default)]
 pub struct SimLedger {
     records: Vec<LedgerRecord>,
     safe: usize,
-    /// How many will be when what is being written is.
+    /// Number of durable records after the current write.
     writing: Option<usize>,
-    /// Answers and deliveries, each with the number of records that must be safe before.
+    /// Responses and deliveries, each with the number of records that must be durable before.
     held: VecDeque<(usize, Action)>,
 }
 
 impl SimLedger {
-    /// Adds a record.
     pub fn append(&mut self, record: LedgerRecord) {
         self.records.push(record);
     }
 
-    /// Begins to make safe what is not; tells whether there is such, and nothing is being written.
+    /// Begins a write unless one is open. Returns whether it did.
     pub fn write(&mut self) -> bool {
         let begins = self.writing.is_none() && self.safe < self.records.len();
         if begins {
@@ -31,44 +29,42 @@ impl SimLedger {
         begins
     }
 
-    /// What was being written is safe.
     pub fn written(&mut self) {
         self.safe = self.writing.take().unwrap_or(self.safe);
     }
 
-    /// Holds an answer or a delivery back until all records before it are safe.
+    /// Holds a response or a delivery back until all earlier records are durable.
     pub fn hold(&mut self, action: Action) {
         self.held.push_back((self.records.len(), action));
     }
 
-    /// Returns the next answer or delivery that has waited long enough.
+    /// Returns the next action that is released.
     pub fn release(&mut self) -> Option<Action> {
         let safe = self.safe;
         self.held.pop_front_if(|(needs, _)| *needs <= safe).map(|(_, action)| action)
     }
 
-    /// Tells whether nothing waits.
+    /// Returns whether no action is held back.
     pub fn idle(&self) -> bool {
         self.held.is_empty()
     }
 
-    /// Returns how many records are certainly safe, and how many there are.
+    /// Returns the number of durable records, and of all records.
     pub const fn reach(&self) -> (usize, usize) {
         (self.safe, self.records.len())
     }
 
-    /// Whoever wrote it is no more: `left` records are found, and nothing waits any more.
+    /// Keeps the first `left` records after a crash, and drops all held actions.
     pub fn crash(&mut self, left: usize) {
         self.records.truncate(left);
         *self = Self { records: std::mem::take(&mut self.records), safe: left, ..Self::default() };
     }
 
-    /// Returns all records.
     pub fn records(&self) -> &[LedgerRecord] {
         &self.records
     }
 
-    /// Returns the batches that have ended, oldest end first.
+    /// Returns the closed batches, oldest first.
     pub fn ended(&self) -> Vec<BatchKey> {
         let ended = |record: &LedgerRecord| {
             matches!(record, LedgerRecord::Closed(_)).then(|| record.batch())
@@ -76,7 +72,7 @@ impl SimLedger {
         self.records.iter().filter_map(ended).collect()
     }
 
-    /// Returns what a new core is told: of batches that have ended, only that.
+    /// Returns the records to restore: of closed batches only `Closed`.
     pub fn durable_records(&self) -> Vec<LedgerRecord> {
         let ended: BTreeSet<BatchKey> = self.ended().into_iter().collect();
         let needed = |record: &&LedgerRecord| {

@@ -1,9 +1,10 @@
-//! A simulated world around Rollway's core. One number, the seed, decides everything: the
-//! configuration, the users, the runners, what goes wrong and when. Checkers look at every step.
+//! A simulated world around Rollway's core. A seed decides the configuration, the users, the
+//! runners
+//! and the faults. Checkers examine every step.
 //!
-//! Start with [`run_seed`]; `world` is what happens, `checkers` what must be true, `book` what the
-//! checkers measure the core against, `mutants` the proof that they notice. `explore` is the same
-//! for the loop of explorers.
+//! Start with [`run_seed`]. `world` runs the simulation, `checkers` state the guarantees,
+//! `reference_model` is the state that the core is compared with, `mutants` test the checkers.
+//! `explore` is the same for the loop of explorers.
 
 pub mod campaign;
 pub mod checkers;
@@ -32,18 +33,18 @@ use crate::options::WorldOptions;
 use crate::random::SimRandom;
 use crate::world::SimWorld;
 
-/// What is in the middle of a world.
+/// Subject of a simulated world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WorldKind {
-    /// The core: users, runners and a sink around it.
+    /// The core, with users, runners and a sink.
     #[default]
     Core,
-    /// Explorers, a trainer, and the board at which they meet.
+    /// Explorers, a trainer and the synchronizer.
     Explorers,
 }
 
 impl WorldKind {
-    /// Lets the world of a seed run to its end, with all checkers watching.
+    /// Runs the world of a seed to its end with all checkers.
     pub fn run_seed(self, seed: u64, trace: TraceTarget) -> WorldResult {
         match self {
             Self::Core => run_seed(seed, trace),
@@ -51,7 +52,7 @@ impl WorldKind {
         }
     }
 
-    /// Returns counts of nothing, with the names of all that can come up.
+    /// Returns empty counts with the names of all events.
     pub fn coverage(self) -> Coverage {
         match self {
             Self::Core => Coverage::default(),
@@ -60,36 +61,43 @@ impl WorldKind {
     }
 }
 
-/// The name under which it is reported that a seed does not repeat itself.
+/// Name of the check that a seed gives the same trace twice.
 pub const REPEAT: &str = "repeat";
 
-/// Lets the world of a seed run to its end, with all checkers watching.
+/// Runs the world of a seed to its end with all checkers.
 pub fn run_seed(seed: u64, trace: TraceTarget) -> WorldResult {
     run(seed, trace, Checkers::all(), None)
 }
 
-/// Lets the world of a seed run to its end with chosen checkers and perhaps a planted bug.
+/// Runs the world of a seed to its end with chosen checkers and an optional planted bug.
 pub fn run(
     seed: u64,
     trace: TraceTarget,
     checkers: Checkers,
     mutant: Option<&Mutant>,
 ) -> WorldResult {
-    let mut dice = SimRandom::new(seed);
-    let options = WorldOptions::draw(&mut dice);
+    let mut rng = SimRandom::new(seed);
+    let options = WorldOptions::draw(&mut rng);
     let subject = CoreSubject::new(options.config.clone(), mutant);
-    SimWorld::new(options, dice, subject, checkers, SimTrace::new(trace)).run()
+    SimWorld::new(options, rng, subject, checkers, SimTrace::new(trace)).run()
 }
 
-/// Runs a seed twice and compares everything that went in and came out.
+/// Runs a world twice and compares the traces.
 ///
 /// # Errors
-/// Says that the two runs differ.
-pub fn repeats(seed: u64, mutant: Option<&Mutant>) -> Result<u64, String> {
-    let hash = || run(seed, TraceTarget::Hash, Checkers::none(), mutant).trace.hash();
-    let (first, second) = (hash(), hash());
+/// The traces differ.
+pub(crate) fn same_trace(seed: u64, run: impl Fn() -> WorldResult) -> Result<u64, String> {
+    let (first, second) = (run().trace.hash(), run().trace.hash());
     if first == second {
         return Ok(first);
     }
     Err(format!("seed {seed} gave the trace {first:016x}, and then {second:016x}"))
+}
+
+/// Runs a seed twice and compares all inputs and actions.
+///
+/// # Errors
+/// The two traces differ.
+pub fn repeats(seed: u64, mutant: Option<&Mutant>) -> Result<u64, String> {
+    same_trace(seed, || run(seed, TraceTarget::Hash, Checkers::none(), mutant))
 }

@@ -1,6 +1,6 @@
-//! The command: runs seeds and says what went wrong and how to see it again.
+//! The `rollway-sim` command: runs seeds, reports failures and how to replay them.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command talks to its user")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool")]
 
 mod args;
 
@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
-use rollway_sim::campaign::{Campaign, SeedFailure, Tried};
+use rollway_sim::campaign::{Campaign, SeedFailure, try_seed};
 use rollway_sim::mutants::{MUTANTS, hunt};
 use rollway_sim::{TraceTarget, WorldKind, WorldResult, explore};
 
@@ -23,12 +23,12 @@ const PANIC: u8 = 101;
 const LIVENESS: u8 = 102;
 const CORRECTNESS: u8 = 103;
 
-/// How many seeds are tried for one planted bug.
+/// Maximum number of seeds for one planted bug.
 const SEEDS_PER_MUTANT: u64 = 400;
 
 fn main() -> ExitCode {
     match args::parse(std::env::args().skip(1)) {
-        Ok(SimRequest { stage, command }) => obey(stage, command),
+        Ok(SimRequest { stage, command }) => execute(stage, command),
         Err(wrong) => {
             eprint!("error: {wrong}\n\n{}", args::USAGE);
             ExitCode::from(USAGE)
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn obey(stage: WorldKind, command: SimCommand) -> ExitCode {
+fn execute(stage: WorldKind, command: SimCommand) -> ExitCode {
     match command {
         SimCommand::Seeds { first, count, jobs, coverage } => {
             let cores = || thread::available_parallelism().map_or(1, usize::from);
@@ -66,7 +66,7 @@ fn many(stage: WorldKind, seeds: Range<u64>, jobs: usize, coverage: bool) -> Exi
     if coverage {
         print!("{}", campaign.coverage);
         for missing in campaign.coverage.missing() {
-            println!("never came up: {missing}");
+            println!("never occurred: {missing}");
         }
     }
     eprintln!("{} inputs in {seconds:.1} s", campaign.inputs);
@@ -75,7 +75,7 @@ fn many(stage: WorldKind, seeds: Range<u64>, jobs: usize, coverage: bool) -> Exi
     exit_code(&campaign)
 }
 
-/// Runs seeds on several threads; each thread takes the next seed when it is done with one.
+/// Runs seeds on several threads; each thread takes the next free seed.
 fn run_all(stage: WorldKind, seeds: Range<u64>, jobs: usize) -> Campaign {
     let (next, count) = (AtomicU64::new(seeds.start), seeds.end - seeds.start);
     let (sender, receiver) = mpsc::sync_channel(64);
@@ -86,7 +86,7 @@ fn run_all(stage: WorldKind, seeds: Range<u64>, jobs: usize) -> Campaign {
             scope.spawn(move || {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end || sender.send(Tried::seed(stage, seed)).is_err() {
+                    if seed >= seeds.end || sender.send(try_seed(stage, seed)).is_err() {
                         return;
                     }
                 }
@@ -106,7 +106,6 @@ fn run_all(stage: WorldKind, seeds: Range<u64>, jobs: usize) -> Campaign {
     campaign
 }
 
-/// The flag that says which worlds.
 const fn flag(stage: WorldKind) -> &'static str {
     match stage {
         WorldKind::Core => "",
@@ -148,41 +147,35 @@ fn one(stage: WorldKind, seed: u64, trace: bool) -> ExitCode {
 }
 
 fn mutants(stage: WorldKind, first: u64) -> ExitCode {
-    // A planted bug may make the core panic again and again, which is of no interest.
+    // Panics of mutants are expected and not shown.
     std::panic::set_hook(Box::new(|_| {}));
-    println!("{:<10} {:<46} {:>5}  in which words", "checker", "planted bug", "seeds");
-    let noticed: Vec<bool> = match stage {
-        WorldKind::Core => MUTANTS
-            .iter()
-            .map(|mutant| {
-                let caught = hunt(mutant, first, SEEDS_PER_MUTANT).caught;
-                show(mutant.checker, mutant.name, caught)
-            })
+    println!("{:<16} {:<46} {:>5}  message", "checker", "planted bug", "seeds");
+    let reported: Vec<bool> = match stage {
+        WorldKind::Core => (MUTANTS.iter())
+            .map(|it| show(it.checker, it.name, hunt(it, first, SEEDS_PER_MUTANT)))
             .collect(),
-        WorldKind::Explorers => explore::mutants::MUTANTS
-            .iter()
-            .map(|mutant| {
-                let caught = explore::mutants::hunt(mutant, first, SEEDS_PER_MUTANT);
-                show(mutant.checker, mutant.name, caught)
+        WorldKind::Explorers => (explore::mutants::MUTANTS.iter())
+            .map(|it| {
+                show(it.checker, it.name, explore::mutants::hunt(it, first, SEEDS_PER_MUTANT))
             })
             .collect(),
     };
-    let passed = noticed.iter().filter(|noticed| **noticed).count();
-    let failed = noticed.len() - passed;
+    let passed = reported.iter().filter(|reported| **reported).count();
+    let failed = reported.len() - passed;
     println!("{passed} passed, {failed} failed");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(CORRECTNESS) }
 }
 
-/// Says what became of a planted bug, and whether it was noticed.
+/// Prints the result of a planted bug, and returns whether it was reported.
 fn show(checker: &str, name: &str, caught: Option<(u64, String)>) -> bool {
-    let noticed = caught.is_some();
-    let (seeds, words) = match caught {
-        Some((seeds, words)) => (seeds.to_string(), words),
-        None => ("-".to_owned(), "NOT NOTICED".to_owned()),
+    let reported = caught.is_some();
+    let (seeds, message) = match caught {
+        Some((seeds, message)) => (seeds.to_string(), message),
+        None => ("-".to_owned(), "NOT REPORTED".to_owned()),
     };
-    let words: String = words.chars().take(72).collect();
-    println!("{checker:<10} {name:<46} {seeds:>5}  {words}");
-    // Whoever watches sees the lines as they come, also through a pipe.
+    let message: String = message.chars().take(72).collect();
+    println!("{checker:<16} {name:<46} {seeds:>5}  {message}");
+    // Shows the lines as they come, also through a pipe.
     let _ = io::stdout().flush();
-    noticed
+    reported
 }

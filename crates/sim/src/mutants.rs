@@ -1,5 +1,4 @@
-//! Planted bugs: each stands between the core and the world and spoils something. A checker that
-//! does not notice the bug that was made for it is not worth having.
+//! Planted bugs between the core and the world, to test the checkers.
 
 mod action_bugs;
 mod input_bugs;
@@ -7,24 +6,28 @@ mod input_bugs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
 use std::time::Duration;
 
+use rollway_core::metrics::Metrics;
 use rollway_core::{
-    Action, AttemptId, BatchKey, Core, CoreConfig, GroupPolicy, Input, OnExhausted, RunnerId,
-    ScalingBounds, TaskId, Time,
+    Action, AttemptCancelReason, AttemptId, BatchKey, BatchResult, CancelReason, Core, CoreConfig,
+    DeliveryOutcome, DropReason, GroupPolicy, Input, LedgerRecord, OnExhausted, Refusal, Request,
+    Response, RunEnd, RunnerId, RunnerReport, ScalingBounds, TaskId, Time,
 };
 
 use crate::checkers::Checkers;
 use crate::trace::TraceTarget;
 use crate::{REPEAT, run};
-use Bug::{Hears, Says, Told};
+use Bug::{
+    Actions, Config, DropAction, DropInput, EditAction, EditInput, EditResult, Inputs,
+    RepeatAction, RepeatInput,
+};
 
-/// A planted bug and the checker that must notice it.
+/// A planted bug and the checker that must report it.
 #[derive(Clone, Copy)]
 pub struct Mutant {
-    /// What it does, in a few words.
     pub name: &'static str,
-    /// Who must notice.
     pub checker: &'static str,
     bug: Bug,
 }
@@ -35,18 +38,25 @@ impl fmt::Debug for Mutant {
     }
 }
 
-/// Where a bug sits.
 #[derive(Clone, Copy)]
 enum Bug {
-    /// In what the core is told in the beginning.
-    Told(fn(&mut CoreConfig)),
-    /// In what it hears: nothing, something else, or more than was said.
-    Hears(fn(&mut Memory, &Core, Input) -> Vec<Input>),
-    /// In what it orders.
-    Says(fn(PendingActions<'_>)),
+    Config(fn(&mut CoreConfig)),
+    /// Replaces an input by others.
+    Inputs(fn(&mut Memory, &Core, Input) -> Vec<Input>),
+    EditInput(fn(&mut Memory, &Core, &mut Input)),
+    DropInput(fn(&Input) -> bool),
+    RepeatInput(fn(&Input) -> bool),
+    /// Changes the actions of an input.
+    Actions(fn(PendingActions<'_>)),
+    EditAction(fn(&mut Action)),
+    DropAction(fn(&Action) -> bool),
+    /// Repeats the first such action.
+    RepeatAction(fn(&Action) -> bool),
+    /// Changes the results of finalized batches.
+    EditResult(fn(&mut BatchResult)),
 }
 
-/// What a core with a bug is about to say.
+/// Actions of a core with a bug, before they are performed.
 struct PendingActions<'a> {
     memory: &'a mut Memory,
     core: &'a Core,
@@ -54,10 +64,9 @@ struct PendingActions<'a> {
     actions: &'a mut Vec<Action>,
 }
 
-/// What a bug remembers.
+/// State of a bug.
 #[derive(Debug, Default)]
 struct Memory {
-    /// Counts whatever it likes to count.
     count: u64,
     attempts: BTreeMap<AttemptId, (BatchKey, TaskId)>,
     reported: BTreeSet<(AttemptId, u32)>,
@@ -67,7 +76,7 @@ struct Memory {
     held_back: Vec<Action>,
 }
 
-/// The core under test, as it is or with a bug.
+/// The core under test, with an optional bug.
 pub struct CoreSubject {
     core: Core,
     config: CoreConfig,
@@ -82,247 +91,360 @@ impl fmt::Debug for CoreSubject {
 }
 
 impl CoreSubject {
-    /// Returns a core, as it is or with a bug.
     pub fn new(config: CoreConfig, mutant: Option<&Mutant>) -> Self {
         let bug = mutant.map(|mutant| mutant.bug);
-        Self { core: begin(&config, bug), config, bug, memory: Memory::default() }
+        Self { core: new_core(&config, bug), config, bug, memory: Memory::default() }
     }
 
-    /// Begins anew, after a crash.
-    pub fn begin_anew(&mut self) {
+    /// Replaces the core after a crash.
+    pub fn restart(&mut self) {
         self.config.epoch += 1;
-        self.core = begin(&self.config, self.bug);
+        self.core = new_core(&self.config, self.bug);
         self.memory.held_back.clear();
     }
 
-    /// Returns the core itself.
     pub const fn core(&self) -> &Core {
         &self.core
     }
 
-    /// Applies an input.
     pub fn apply(&mut self, now: Time, input: Input, actions: &mut Vec<Action>) {
+        let inputs = match self.bug {
+            None | Some(Config(_)) => return self.core.apply(now, input, actions),
+            Some(Inputs(replace)) => replace(&mut self.memory, &self.core, input.clone()),
+            Some(EditInput(edit)) => {
+                let mut edited = input.clone();
+                edit(&mut self.memory, &self.core, &mut edited);
+                vec![edited]
+            }
+            Some(DropInput(drops)) if drops(&input) => Vec::new(),
+            Some(RepeatInput(repeats)) if repeats(&input) => vec![input.clone(); 2],
+            Some(_) => vec![input.clone()],
+        };
+        for input in inputs {
+            self.core.apply(now, input, actions);
+        }
         match self.bug {
-            None | Some(Told(_)) => self.core.apply(now, input, actions),
-            Some(Hears(hear)) => {
-                for input in hear(&mut self.memory, &self.core, input) {
-                    self.core.apply(now, input, actions);
+            Some(Actions(change)) => {
+                let (memory, core) = (&mut self.memory, &self.core);
+                change(PendingActions { memory, core, input: &input, actions });
+            }
+            Some(EditAction(edit)) => actions.iter_mut().for_each(edit),
+            Some(DropAction(drops)) => actions.retain(|action| !drops(action)),
+            Some(RepeatAction(repeats)) => {
+                let again = actions.iter().find(|action| repeats(action)).cloned();
+                actions.extend(again);
+            }
+            Some(EditResult(edit)) => {
+                for action in actions {
+                    if let Action::Respond { answer: Response::Finalized(result), .. } = action {
+                        edit(Arc::make_mut(result));
+                    }
                 }
             }
-            Some(Says(say)) => {
-                self.core.apply(now, input.clone(), actions);
-                let (memory, core) = (&mut self.memory, &self.core);
-                say(PendingActions { memory, core, input: &input, actions });
-            }
+            _ => {}
         }
     }
 }
 
-fn begin(config: &CoreConfig, bug: Option<Bug>) -> Core {
+fn new_core(config: &CoreConfig, bug: Option<Bug>) -> Core {
     let mut config = config.clone();
-    if let Some(Told(tell)) = bug {
-        tell(&mut config);
+    if let Some(Config(change)) = bug {
+        change(&mut config);
     }
     Core::new(config)
 }
 
-/// What became of a planted bug.
-#[derive(Debug)]
-pub struct MutantResult {
-    pub mutant: &'static Mutant,
-    /// After how many seeds it was noticed, and in what words; none: it was not.
-    pub caught: Option<(u64, String)>,
-}
-
-/// Runs seeds with a planted bug until its checker notices, or `seeds_max` were tried.
-pub fn hunt(mutant: &'static Mutant, first: u64, seeds_max: u64) -> MutantResult {
-    let mut caught = None;
-    for at in 0..seeds_max {
-        let seed = first.wrapping_add(at);
-        // A bug may well make the core panic; that is not for this checker to notice.
-        let found = panic::catch_unwind(AssertUnwindSafe(|| notice(mutant, seed)));
-        if let Ok(Some(words)) = found {
-            caught = Some((at + 1, words));
-            break;
+/// Runs seeds with a planted bug until its checker reports it, at most `seeds_max`. Returns the
+/// number
+/// of seeds and the message.
+pub fn hunt(mutant: &Mutant, first: u64, seeds_max: u64) -> Option<(u64, String)> {
+    first_report(first, seeds_max, |seed| {
+        if mutant.checker == REPEAT {
+            return crate::repeats(seed, Some(mutant)).err();
         }
-    }
-    MutantResult { mutant, caught }
+        let checkers = Checkers::only(mutant.checker);
+        let result = run(seed, TraceTarget::Nowhere, checkers, Some(mutant));
+        result.violation.map(|violation| violation.what)
+    })
 }
 
-fn notice(mutant: &'static Mutant, seed: u64) -> Option<String> {
-    if mutant.checker == REPEAT {
-        return crate::repeats(seed, Some(mutant)).err();
-    }
-    let outcome = run(seed, TraceTarget::Nowhere, Checkers::only(mutant.checker), Some(mutant));
-    outcome.violation.map(|violation| violation.what)
+/// Returns the first report of `check`, and the number of seeds up to it.
+pub(crate) fn first_report(
+    first: u64,
+    seeds_max: u64,
+    check: impl Fn(u64) -> Option<String>,
+) -> Option<(u64, String)> {
+    (0..seeds_max).find_map(|at| {
+        let seed = first.wrapping_add(at);
+        // A bug may cause a panic, which is no report of the checker.
+        let found = panic::catch_unwind(AssertUnwindSafe(|| check(seed)));
+        found.ok().flatten().map(|message| (at + 1, message))
+    })
 }
 
 macro_rules! mutants {
     ($($checker:literal: $name:literal => $bug:expr,)+) => {
-        /// All of them, by checker.
         pub const MUTANTS: &[Mutant] =
             &[$(Mutant { name: $name, checker: $checker, bug: $bug },)+];
     };
 }
 
 mutants! {
-    "fencing": "a result of an earlier attempt counts" => Hears(input_bugs::late_result),
-    "fencing": "a result of an earlier life counts" => Hears(input_bugs::earlier_life),
-    "fencing": "a result counts twice" => Hears(input_bugs::result_twice),
-    "fencing": "a runner is not stopped" => Says(action_bugs::stop_forgotten),
-    "place": "a busy runner gets a second attempt" => Says(action_bugs::second_attempt),
-    "place": "a cancelled attempt is taken for ended" => Hears(input_bugs::cancel_taken_for_end),
-    "place": "a runner is given up too early" => Told(|config| {
+    "fencing": "a result of an earlier attempt counts" => EditInput(input_bugs::late_result),
+    "fencing": "a result of an earlier incarnation counts" => EditInput(|_, core, input| {
+        if let Input::Report { runner, life, .. } = input
+            && let Some(view) = core.runner(*runner)
+        {
+            *life = view.life;
+        }
+    }),
+    "fencing": "a result counts twice" => EditInput(|memory, _, input| {
+        if let Input::Report { report: RunnerReport::RunFinished { attempt, run, .. }, .. } = input
+            && !memory.reported.insert((*attempt, run.0))
+        {
+            run.0 ^= 1;
+        }
+    }),
+    "fencing": "a runner is not stopped" => DropAction(|action| matches!(action, Action::StopRunner { .. })),
+    "runner_states": "a busy runner gets a second attempt" => Actions(action_bugs::second_attempt),
+    "runner_states": "a cancelled attempt counts as ended" => Inputs(input_bugs::cancel_taken_for_end),
+    "runner_states": "a runner is given up too early" => Config(|config| {
         config.supervision.start_failures_max = 1;
     }),
-    "place": "runners are started again without a rest" => Told(|config| {
+    "runner_states": "runners are started again without a rest" => Config(|config| {
         config.supervision.restart_backoff = Duration::ZERO;
     }),
-    "place": "an attempt is cancelled twice" => Says(action_bugs::cancel_twice),
-    "ends": "a result counts a task too many" => Says(action_bugs::task_too_many),
-    "ends": "a result counts a run too few" => Says(action_bugs::run_too_few),
-    "ends": "results are not in the order of tasks" => Says(action_bugs::tasks_reversed),
-    "ends": "metrics of two runs are exchanged" => Says(action_bugs::metrics_reversed),
-    "ends": "a batch ends twice" => Says(action_bugs::ends_twice),
-    "ends": "a stop hides what it lost" => Says(action_bugs::stop_hides),
-    "ends": "results are not remembered" => Told(|config| config.limits.terminal_batches = 0),
-    "counts": "an order is swallowed" => Says(action_bugs::start_swallowed),
-    "counts": "a sign of life is heard twice" => Hears(input_bugs::alive_twice),
-    "answers": "an answer is lost" => Says(action_bugs::answer_lost),
-    "answers": "an answer is given twice" => Says(action_bugs::answer_twice),
-    "answers": "somebody is answered who went away" => Hears(input_bugs::withdrawal_ignored),
-    "answers": "a timeout is ignored" => Hears(input_bugs::timeout_ignored),
-    "answers": "whoever waits hears of the end late" => Says(action_bugs::answer_late),
-    "answers": "the minimum is taken for more" => Hears(input_bugs::minimum_doubled),
-    "answers": "stragglers get more time" => Told(|config| {
+    "runner_states": "an attempt is cancelled twice" => RepeatAction(|action| matches!(action, Action::CancelAttempt { .. })),
+    "run_conservation": "a result contains a task too many" => EditResult(|result| result.tasks.ok += 1),
+    "run_conservation": "a result contains a run too few" => EditResult(|result| {
+        result.runs.submitted = result.runs.submitted.saturating_sub(1);
+    }),
+    "run_conservation": "results are not in the order of tasks" => EditResult(|result| result.statuses.reverse()),
+    "run_conservation": "metrics of two runs are exchanged" => EditResult(|result| {
+        for (_, status) in &mut result.statuses {
+            Arc::make_mut(status).run_metrics.reverse();
+        }
+    }),
+    "run_conservation": "a batch ends twice" => RepeatAction(|action| matches!(action, Action::DropTasks { .. })),
+    "run_conservation": "a stop hides what it lost" => EditAction(|action| {
+        if let Action::Respond { answer: Response::Stopped(report), .. } = action {
+            report.undelivered = 0;
+        }
+    }),
+    "run_conservation": "results are not remembered" => Config(|config| config.limits.terminal_batches = 0),
+    "counters": "an action is lost" => DropAction(|action| matches!(action, Action::StartRunner { .. })),
+    "counters": "a heartbeat is applied twice" => RepeatInput(|input| {
+        matches!(input, Input::Report { report: RunnerReport::Heartbeat, .. })
+    }),
+    "responses": "a response is lost" => Actions(action_bugs::answer_lost),
+    "responses": "a response is sent twice" => RepeatAction(|action| matches!(action, Action::Respond { .. })),
+    "responses": "a withdrawn request gets a response" => DropInput(|input| {
+        matches!(input, Input::RequestAbandoned { .. })
+    }),
+    "responses": "a timeout is ignored" => EditInput(input_bugs::timeout_ignored),
+    "responses": "waiters are answered one step late" => Actions(action_bugs::answer_late),
+    "responses": "the minimum is too high" => EditInput(input_bugs::minimum_doubled),
+    "responses": "stragglers get more time" => Config(|config| {
         config.over_rollout.wait_after_min += Duration::from_secs(1);
     }),
-    "enough": "the minimum is taken for less" => Hears(input_bugs::minimum_ignored),
-    "enough": "a quorum is never missed" => Told(|config| {
+    "wait_outcomes": "the minimum is too low" => EditInput(|_, _, input| {
+        if let Input::Requested { what: Request::Submit { min_wait_num, .. }, .. } = input {
+            *min_wait_num = min_wait_num.map(|min| min / 2);
+        }
+    }),
+    "wait_outcomes": "a quorum is never missed" => Config(|config| {
         config.train.quorum_percent = Some(0);
     }),
-    "enough": "no success is needed" => Told(|config| {
+    "wait_outcomes": "no success is needed" => Config(|config| {
         config.train.success_min_percent = 0;
         config.eval.success_min_percent = 0;
     }),
-    "enough": "time is up early" => Hears(input_bugs::timeout_halved),
-    "enough": "patience ends early" => Told(|config| config.default_timeout /= 4),
-    "enough": "a batch that failed goes on" => Told(batches_never_fail),
-    "enough": "stragglers get no time" => Told(|config| {
+    "wait_outcomes": "time is up early" => EditInput(input_bugs::timeout_halved),
+    "wait_outcomes": "waits time out early" => Config(|config| config.default_timeout /= 4),
+    "wait_outcomes": "a batch that failed goes on" => Config(batches_never_fail),
+    "wait_outcomes": "stragglers get no time" => Config(|config| {
         config.over_rollout.wait_after_min = Duration::ZERO;
     }),
-    "refusals": "batches are taken in under other names" => Hears(input_bugs::names_mixed_up),
-    "refusals": "a batch of the wrong kind is finalized" => Hears(input_bugs::kind_ignored),
-    "refusals": "tasks of any size are taken" => Told(|config| config.limits.runs_per_task = 1_000),
-    "refusals": "nobody may wait" => Told(|config| config.limits.waiters = 0),
-    "refusals": "everybody is told that all is stopped" => Says(action_bugs::stopped_for_no_reason),
-    "reasons": "late attempts are said not to have begun" => Says(action_bugs::wrong_cancel),
-    "reasons": "unfinished tasks are dropped all the same" => Told(|config| {
+    "refusals": "batches are accepted under other ids" => EditInput(input_bugs::names_mixed_up),
+    "refusals": "a batch of the wrong kind is finalized" => EditInput(|_, core, input| {
+        if let Input::Requested { what: Request::Finalize { batch, kind, .. }, .. } = input
+            && let Some(view) = core.batch(batch)
+        {
+            *kind = view.kind;
+        }
+    }),
+    "refusals": "tasks of any size are accepted" => Config(|config| config.limits.runs_per_task = 1_000),
+    "refusals": "no request may wait" => Config(|config| config.limits.waiters = 0),
+    "refusals": "requests are refused as stopped" => EditAction(|action| {
+        if let Action::Respond { answer: Response::Refused(refusal), .. } = action
+            && matches!(refusal, Refusal::TimedOut { .. } | Refusal::AlreadyActive { .. })
+        {
+            *refusal = Refusal::Stopped;
+        }
+    }),
+    "reasons": "late attempts are reported as not begun" => EditAction(|action| {
+        if let Action::CancelAttempt { reason: reason @ AttemptCancelReason::Timeout, .. } = action
+        {
+            *reason = AttemptCancelReason::BeginTimeout;
+        }
+    }),
+    "reasons": "unfinished tasks are dropped all the same" => Config(|config| {
         config.over_rollout.return_partial_tasks = false;
     }),
-    "reasons": "unfinished tasks are kept all the same" => Told(|config| {
+    "reasons": "unfinished tasks are kept all the same" => Config(|config| {
         config.over_rollout.return_partial_tasks = true;
     }),
-    "reasons": "an abort keeps nothing" => Hears(input_bugs::abort_keeps_nothing),
-    "reasons": "cancels must be acknowledged at once" => Told(|config| {
+    "reasons": "an abort keeps nothing" => EditInput(|_, _, input| {
+        if let Input::Requested { what: Request::Abort { keep_partial_results, .. }, .. } = input {
+            *keep_partial_results = false;
+        }
+    }),
+    "reasons": "cancels must be acknowledged at once" => Config(|config| {
         config.supervision.cancel_grace /= 8;
     }),
-    "reasons": "runners must never be silent" => Told(|config| {
+    "reasons": "the heartbeat timeout is too short" => Config(|config| {
         config.supervision.silence_timeout = Some(Duration::from_millis(500));
     }),
-    "order": "attempts go out in reverse" => Says(action_bugs::attempts_reversed),
-    "order": "the second attempt goes out first" => Says(action_bugs::attempts_exchanged),
-    "order": "tasks are cut into other slices" => Told(|config| {
+    "dispatch_order": "attempts go out in reverse" => Actions(|it| it.actions.reverse()),
+    "dispatch_order": "the second attempt goes out first" => Actions(action_bugs::attempts_exchanged),
+    "dispatch_order": "tasks are split into other slices" => Config(|config| {
         config.max_repeat_times_per_runner = Some(5);
     }),
-    "kept": "a payload is dropped while it is delivered" => Says(action_bugs::dropped_early),
-    "kept": "results are delivered twice" => Says(action_bugs::delivered_twice),
-    "kept": "a delivery is acknowledged by nobody" => Hears(input_bugs::self_acknowledged),
-    "kept": "a payload vanishes on receipt" => Hears(input_bugs::payload_vanishes),
-    "kept": "a delivery leaves a task out" => Says(action_bugs::task_left_out),
-    "kept": "what arrived is handed out again" => Hears(input_bugs::handed_again),
-    "kept": "a late payload is kept" => Says(action_bugs::late_kept),
-    "kept": "groups are delivered in part" => Told(|config| {
+    "payload_safety": "a payload is dropped while it is delivered" => Actions(action_bugs::dropped_early),
+    "payload_safety": "results are delivered twice" => Actions(action_bugs::delivered_twice),
+    "payload_safety": "a failed delivery counts as acknowledged" => EditInput(|_, _, input| {
+        if let Input::DeliveryDone { delivery, .. } = input {
+            *delivery = DeliveryOutcome::Acknowledged { metrics: Metrics::new() };
+        }
+    }),
+    "payload_safety": "a payload vanishes on receipt" => EditInput(|_, _, input| {
+        if let Input::Report { report: RunnerReport::RunFinished { outcome: Ok(output), .. }, .. } =
+            input
+        {
+            output.payload = None;
+        }
+    }),
+    "payload_safety": "a delivery leaves a task out" => EditAction(|action| {
+        if let Action::Deliver { results, .. } = action {
+            results.pop();
+        }
+    }),
+    "payload_safety": "an acknowledged delivery counts as failed" => EditInput(|_, _, input| {
+        if let Input::DeliveryDone { delivery, .. } = input {
+            *delivery = DeliveryOutcome::Failed { message: "so it is said".into() };
+        }
+    }),
+    "payload_safety": "a late payload is kept" => DropAction(|action| {
+        matches!(action, Action::DropPayload { reason: DropReason::Late, .. })
+    }),
+    "payload_safety": "groups are delivered in part" => Config(|config| {
         config.failures.groups = GroupPolicy::Partial;
     }),
-    "retries": "a good run is tried again" => Says(action_bugs::good_run_again),
-    "retries": "every loss is blamed on the task" => Hears(input_bugs::always_suspect),
-    "retries": "runs are tried for ever" => Told(|config| retries(config, 1_000)),
-    "retries": "runs are never tried again" => Told(|config| retries(config, 0)),
-    "retries": "poison is not recognised" => Told(|config| config.failures.poison_limit = 1_000),
-    "retries": "retries go back where they failed" => Says(action_bugs::same_runner),
-    "retries": "a run that was cancelled is tried again" => Says(action_bugs::cancelled_run_again),
-    "retries": "whoever shares a runner with a cancelled run is charged" =>
-        Hears(input_bugs::sibling_charged),
-    "ends": "whoever shares a runner with a cancelled run is cancelled" =>
-        Hears(input_bugs::sibling_cancelled),
-    "kept": "what whoever shares a runner with a cancelled run yielded is lost" =>
-        Says(action_bugs::sibling_result_lost),
-    "answers": "a cancel is said to have come too late" => Says(action_bugs::cancel_denied),
-    "survival": "a cancel is not recorded" => Says(action_bugs::cancel_unrecorded),
-    "limits": "the budget for payloads is ignored" => Told(|config| {
+    "retries": "a successful run is retried" => Actions(action_bugs::good_run_again),
+    "retries": "every loss is charged to the task" => EditInput(|_, _, input| {
+        if let Input::Report { report: RunnerReport::Lost { suspect, .. }, .. } = input {
+            *suspect = true;
+        }
+    }),
+    "retries": "runs are retried for ever" => Config(|config| retries(config, 1_000)),
+    "retries": "runs are never retried" => Config(|config| retries(config, 0)),
+    "retries": "a poison task is not recognized" => Config(|config| config.failures.poison_limit = 1_000),
+    "retries": "retries return to the runner of the failure" => Actions(action_bugs::same_runner),
+    "retries": "a cancelled run is retried" => Actions(action_bugs::cancelled_run_again),
+    "retries": "siblings of a cancelled run are charged" =>
+        Inputs(input_bugs::sibling_charged),
+    "run_conservation": "siblings of a cancelled run are cancelled" =>
+        Inputs(input_bugs::sibling_cancelled),
+    "payload_safety": "payloads of siblings of a cancelled run are lost" =>
+        Actions(action_bugs::sibling_result_lost),
+    "responses": "a cancel is denied" => EditAction(|action| {
+        if let Action::Respond { answer: Response::RunCancelled(found), .. } = action {
+            *found = false;
+        }
+    }),
+    "durability": "a cancel is not recorded" => DropAction(|action| {
+        let requested = RunEnd::Cancelled(CancelReason::Requested);
+        matches!(action, Action::AppendRecord(LedgerRecord::RunEnded { ending, .. })
+            if *ending == requested)
+    }),
+    "limits": "the budget for payloads is ignored" => Config(|config| {
         config.limits.payload_bytes = u64::MAX;
     }),
-    "limits": "too many batches" => Told(|config| config.limits.batches = 1_000),
-    "limits": "too many waiters" => Told(|config| config.limits.waiters = 1_000),
-    "limits": "too many runners" => Told(|config| config.limits.runners = 1_000),
-    "limits": "too many results are remembered" => Told(|config| {
+    "limits": "too many batches" => Config(|config| config.limits.batches = 1_000),
+    "limits": "too many waiters" => Config(|config| config.limits.waiters = 1_000),
+    "limits": "too many runners" => Config(|config| config.limits.runners = 1_000),
+    "limits": "too many results are remembered" => Config(|config| {
         config.limits.terminal_batches += 3;
     }),
-    "limits": "too many open tasks" => Told(|config| config.limits.open_tasks = 100_000),
-    "overdue": "nobody hears the clock" => Hears(input_bugs::clock_ignored),
-    "overdue": "attempts may begin as late as they like" => Told(|config| {
+    "limits": "too many open tasks" => Config(|config| config.limits.open_tasks = 100_000),
+    "deadlines": "deadlines are ignored" => DropInput(|input| *input == Input::TimePassed),
+    "deadlines": "attempts may begin as late as they like" => Config(|config| {
         config.supervision.begin_timeout *= 100;
     }),
-    "overdue": "starts may take as long as they like" => Told(|config| {
+    "deadlines": "starts may take as long as they like" => Config(|config| {
         config.supervision.start_timeout *= 100;
     }),
-    "overdue": "cancels may take as long as they like" => Told(|config| {
+    "deadlines": "cancels may take as long as they like" => Config(|config| {
         config.supervision.cancel_grace *= 100;
     }),
-    "overdue": "the sink may take as long as it likes" => Told(|config| {
+    "deadlines": "the sink may take as long as it likes" => Config(|config| {
         config.delivery_timeout *= 100;
     }),
-    "overdue": "attempts get more time than they may" => Told(|config| config.max_timeout *= 2),
-    "overdue": "timeouts are learned too early" => Told(|config| {
+    "deadlines": "attempts get more time than they may" => Config(|config| config.max_timeout *= 2),
+    "deadlines": "timeouts are learned too early" => Config(|config| {
         config.dynamic_timeout.warmup_min_steps = 0;
         config.dynamic_timeout.min_samples = 1;
     }),
-    "overdue": "timeouts are learned wrongly" => Told(|config| config.dynamic_timeout.ratio *= 3.0),
-    "overdue": "runners rest for ever" => Told(|config| {
+    "deadlines": "timeouts are learned wrongly" => Config(|config| config.dynamic_timeout.ratio *= 3.0),
+    "deadlines": "runners rest for ever" => Config(|config| {
         config.supervision.restart_backoff *= 50;
         config.supervision.restart_backoff_max *= 50;
     }),
-    "overdue": "silence is not noticed" => Told(|config| config.supervision.silence_timeout = None),
-    "scaling": "more runners than the most" => Told(|config| bounds(config, |told| told.max += 3)),
-    "scaling": "fewer runners than the fewest" => Told(|config| bounds(config, |told| {
+    "deadlines": "the heartbeat timeout is ignored" => Config(|config| config.supervision.silence_timeout = None),
+    "scaling": "more runners than the most" => Config(|config| bounds(config, |told| told.max += 3)),
+    "scaling": "fewer runners than the fewest" => Config(|config| bounds(config, |told| {
         told.min = 0;
     })),
-    "scaling": "runners go before it was quiet" => Told(|config| bounds(config, |told| {
+    "scaling": "runners retire before the idle timeout" => Config(|config| bounds(config, |told| {
         told.idle_timeout = Duration::ZERO;
     })),
-    "scaling": "workers come in parts" => Told(|config| bounds(config, |told| {
+    "scaling": "workers start in parts" => Config(|config| bounds(config, |told| {
         told.runners_per_worker = 1;
     })),
-    "scaling": "the pool does not follow the work" => Told(|config| {
+    "scaling": "the pool does not follow the work" => Config(|config| {
         if let Some(told) = config.scaling.take() {
             config.runners = told.fit(config.runners);
         }
     }),
-    "reasons": "a busy runner is stopped when time passes" => Says(action_bugs::busy_stopped),
-    "survival": "endings are not recorded" => Says(action_bugs::ending_unrecorded),
-    "survival": "a cut is not recorded" => Says(action_bugs::cut_unrecorded),
-    "survival": "answers come before their records" => Says(action_bugs::records_last),
-    "survival": "a batch is not taken up" => Hears(input_bugs::submitted_forgotten),
-    "survival": "runs that had ended are taken for pending" => Hears(input_bugs::ending_forgotten),
-    "survival": "a result is not taken up" => Hears(input_bugs::end_forgotten),
-    "survival": "numbers are used again after a crash" => Told(|config| config.epoch = 0),
-    "kept": "an offer is not recorded" => Says(action_bugs::offer_unrecorded),
-    "counts": "what is recorded is heard twice" => Hears(input_bugs::recorded_twice),
-    "progress": "a runner is never heard to be ready" => Hears(input_bugs::never_ready),
-    "progress": "the sink is never heard" => Hears(input_bugs::sink_unheard),
-    "progress": "work is held back" => Told(|config| config.limits.payload_bytes = 2),
-    "repeat": "chance from outside the seed" => Hears(input_bugs::outside_chance),
+    "reasons": "a busy runner is stopped at a deadline" => Actions(action_bugs::busy_stopped),
+    "durability": "endings are not recorded" => Actions(action_bugs::ending_unrecorded),
+    "durability": "a truncation is not recorded" => DropAction(|action| {
+        matches!(action, Action::AppendRecord(LedgerRecord::Truncated { .. }))
+    }),
+    "durability": "responses come before their records" => Actions(|it| {
+        it.actions.sort_by_key(|action| matches!(action, Action::AppendRecord(_)));
+    }),
+    "durability": "a batch is not restored" => Inputs(|memory, _, input| {
+        input_bugs::forget(memory, input, |record| matches!(record, LedgerRecord::Submitted { .. }))
+    }),
+    "durability": "ended runs are restored as pending" => Inputs(|memory, _, input| {
+        input_bugs::forget(memory, input, |record| matches!(record, LedgerRecord::RunEnded { .. }))
+    }),
+    "durability": "a result is not restored" => Inputs(|memory, _, input| {
+        input_bugs::forget(memory, input, |record| matches!(record, LedgerRecord::Closed(_)))
+    }),
+    "durability": "numbers are used again after a crash" => Config(|config| config.epoch = 0),
+    "payload_safety": "a delivery is not recorded" => DropAction(|action| {
+        matches!(action, Action::AppendRecord(LedgerRecord::DeliveryStarted { .. }))
+    }),
+    "counters": "records are restored twice" => RepeatInput(|input| matches!(input, Input::Restore(_))),
+    "progress": "a runner never becomes ready" => DropInput(|input| {
+        let Input::Report { runner, report, .. } = input else { return false };
+        runner.0 == 0 && matches!(report, RunnerReport::Ready { .. })
+    }),
+    "progress": "the sink's answers are lost" => DropInput(|input| matches!(input, Input::DeliveryDone { .. })),
+    "progress": "work is held back" => Config(|config| config.limits.payload_bytes = 2),
+    "repeat": "randomness from outside the seed" => Inputs(input_bugs::outside_chance),
 }
 
 fn bounds(config: &mut CoreConfig, change: impl Fn(&mut ScalingBounds)) {

@@ -1,5 +1,5 @@
-//! What a world is like, drawn from its seed: the core's configuration, the faults, the size of
-//! everything and the habits of the users. Limits are drawn small enough to be hit.
+//! Options of a world, drawn from its seed: configuration of the core, faults, sizes and users.
+//! Limits are small enough to be reached.
 
 use std::time::Duration;
 
@@ -11,139 +11,132 @@ use rollway_core::{
 use crate::faults::FaultPlan;
 use crate::random::SimRandom;
 
-/// Everything that is settled before a world begins.
 #[derive(Clone, Debug)]
 pub struct WorldOptions {
-    /// What the core is told.
     pub config: CoreConfig,
-    /// What goes wrong.
     pub faults: FaultPlan,
-    /// How large and how fast everything is.
     pub shape: WorldShape,
 }
 
-/// Sizes and speeds of a world.
 #[derive(Clone, Debug)]
 pub struct WorldShape {
-    /// How long faults strike before the world is healed.
+    /// Duration of the phase with faults.
     pub length: Duration,
-    /// How long a run usually takes.
     pub run: Duration,
-    /// How long a message usually takes.
+    /// Typical delay of a message.
     pub latency: Duration,
-    /// How often a runner says that it is alive.
+    /// Interval of a runner's heartbeats.
     pub heartbeat: Duration,
-    /// How long users think.
+    /// Typical pause of a user.
     pub think: Duration,
-    /// How large the payload of a run usually is.
+    /// Typical bytes of a run's payload.
     pub payload: u64,
-    /// Users who submit and finalize.
+    /// Users that submit and finalize.
     pub coordinators: u32,
-    /// Users who schedule and collect.
+    /// Users that schedule and collect.
     pub schedulers: u32,
-    /// Users who ask for things they have no business with.
+    /// Users that send requests about other users' batches.
     pub meddlers: u32,
-    /// Users who stop, start and wait for everything.
+    /// Users that stop, start and wait for all tasks.
     pub operators: u32,
-    /// How many runners share a machine.
+    /// Runners per machine.
     pub machine: u32,
-    /// How many requests one user makes.
+    /// Maximum requests of one user.
     pub requests: u32,
-    /// How many batches one user has under way.
+    /// Maximum open batches of one user.
     pub window: u32,
-    /// The most tasks of one request.
+    /// Maximum tasks of one request.
     pub tasks: u32,
-    /// The most runs of one task; may exceed the limit.
+    /// Maximum runs of one task; may exceed the limit.
     pub repeats: u32,
 }
 
 impl WorldOptions {
-    /// Draws the options of a seed.
-    pub fn draw(dice: &mut SimRandom) -> Self {
-        let faults = FaultPlan::draw(dice);
-        let max_timeout = dice.spread(millis(500), millis(20_000));
-        let shape = shape(dice, max_timeout);
-        let config = config(dice, max_timeout, &shape);
+    pub fn draw(rng: &mut SimRandom) -> Self {
+        let faults = FaultPlan::draw(rng);
+        let max_timeout = rng.spread(millis(500), millis(20_000));
+        let shape = shape(rng, max_timeout);
+        let config = config(rng, max_timeout, &shape);
         let heartbeat =
             config.supervision.silence_timeout.map_or(millis(4_000), |timeout| timeout / 3);
         Self { config, faults, shape: WorldShape { heartbeat, ..shape } }
     }
 }
 
-fn shape(dice: &mut SimRandom, max_timeout: Duration) -> WorldShape {
-    let run = max_timeout / dice.small(8, 200);
+fn shape(rng: &mut SimRandom, max_timeout: Duration) -> WorldShape {
+    let run = max_timeout / rng.small(8, 200);
     WorldShape {
-        length: dice.spread(millis(15_000), millis(400_000)),
+        length: rng.spread(millis(15_000), millis(400_000)),
         run,
-        latency: dice.spread(millis(1), millis(20)),
+        latency: rng.spread(millis(1), millis(20)),
         heartbeat: Duration::ZERO,
-        think: dice.spread(run, run * 40),
-        payload: dice.between(10, 2_000),
-        coordinators: dice.small(0, 3).max(1),
-        schedulers: dice.small(0, 2),
-        meddlers: u32::from(dice.percent(50)),
-        operators: u32::from(dice.percent(50)),
-        machine: dice.small(2, 4),
-        requests: dice.small(10, 80),
-        window: dice.small(1, 5),
-        tasks: dice.small(1, 8),
-        repeats: dice.small(1, 8),
+        think: rng.spread(run, run * 40),
+        payload: rng.between(10, 2_000),
+        coordinators: rng.small(0, 3).max(1),
+        schedulers: rng.small(0, 2),
+        meddlers: u32::from(rng.percent(50)),
+        operators: u32::from(rng.percent(50)),
+        machine: rng.small(2, 4),
+        requests: rng.small(10, 80),
+        window: rng.small(1, 5),
+        tasks: rng.small(1, 8),
+        repeats: rng.small(1, 8),
     }
 }
 
-fn config(dice: &mut SimRandom, max_timeout: Duration, shape: &WorldShape) -> CoreConfig {
-    let runners = dice.small(1, 8);
+fn config(rng: &mut SimRandom, max_timeout: Duration, shape: &WorldShape) -> CoreConfig {
+    let runners = rng.small(1, 8);
     CoreConfig {
         runners,
-        scaling: scaling(dice, shape),
-        max_repeat_times_per_runner: if dice.percent(60) { Some(dice.small(1, 4)) } else { None },
-        runs_in_turn: dice.percent(50),
+        scaling: scaling(rng, shape),
+        max_repeat_times_per_runner: if rng.percent(60) { Some(rng.small(1, 4)) } else { None },
+        runs_in_turn: rng.percent(50),
         max_timeout,
-        default_timeout: dice.spread(max_timeout.max(millis(2_000)), max_timeout * 8),
-        failures: failures(dice),
+        default_timeout: rng.spread(max_timeout.max(millis(2_000)), max_timeout * 8),
+        failures: failures(rng),
         over_rollout: OverRollout {
-            wait_after_min: zero_or(dice, millis(10), millis(5_000)),
-            return_partial_tasks: dice.percent(50),
+            wait_after_min: zero_or(rng, millis(10), millis(5_000)),
+            return_partial_tasks: rng.percent(50),
         },
-        train: policy(dice),
-        eval: policy(dice),
+        train: policy(rng),
+        eval: policy(rng),
         dynamic_timeout: DynamicTimeout {
-            enable: dice.percent(50),
-            warmup_min_steps: dice.small(0, 2),
-            min_samples: dice.small(1, 8),
-            window: dice.small(1, 16),
-            ratio: f64::from(dice.small(4, 16)) / 4.0,
-            floor: dice.spread(millis(100), millis(1_000)),
+            enable: rng.percent(50),
+            warmup_min_steps: rng.small(0, 2),
+            min_samples: rng.small(1, 8),
+            window: rng.small(1, 16),
+            ratio: f64::from(rng.small(4, 16)) / 4.0,
+            floor: rng.spread(millis(100), millis(1_000)),
         },
-        supervision: supervision(dice),
-        delivery_timeout: dice.spread(millis(500), millis(10_000)),
-        limits: limits(dice, runners, shape),
-        ledger: dice.percent(75),
+        supervision: supervision(rng),
+        delivery_timeout: rng.spread(millis(500), millis(10_000)),
+        limits: limits(rng, runners, shape),
+        ledger: rng.percent(75),
         epoch: 0,
     }
 }
 
-/// In some worlds the number of runners follows the work.
-fn scaling(dice: &mut SimRandom, shape: &WorldShape) -> Option<ScalingBounds> {
-    if !dice.percent(30) {
+/// Scales the pool in some worlds.
+fn scaling(rng: &mut SimRandom, shape: &WorldShape) -> Option<ScalingBounds> {
+    if !rng.percent(30) {
         return None;
     }
-    let together = dice.small(1, 3);
-    let min = dice.small(1, 3) * together;
-    let max = min + dice.small(0, 3) * together;
-    let quiet = dice.spread(shape.run, shape.length / 8);
+    let together = rng.small(1, 3);
+    let min = rng.small(1, 3) * together;
+    let max = min + rng.small(0, 3) * together;
+    let quiet = rng.spread(shape.run, shape.length / 8);
     Some(ScalingBounds { min, max, runners_per_worker: together, idle_timeout: quiet })
 }
 
-/// Largest number of retries, in the order of the failure kinds.
+/// Maximum number of retries, in the order of the failure kinds.
 const FAILURE_RETRIES: [u32; FailureKind::ALL.len()] = [3, 3, 10, 6, 2];
 
-fn failures(dice: &mut SimRandom) -> FailurePolicy {
-    let fails_batches = dice.percent(20);
+fn failures(rng: &mut SimRandom) -> FailurePolicy {
+    let fails_batches = rng.percent(20);
     let mut rule = |most| FailureRule {
-        retries: dice.small(0, most),
-        backoff: zero_or(dice, millis(10), millis(2_000)),
-        then: if fails_batches && dice.percent(40) {
+        retries: rng.small(0, most),
+        backoff: zero_or(rng, millis(10), millis(2_000)),
+        then: if fails_batches && rng.percent(40) {
             OnExhausted::FailBatch
         } else {
             OnExhausted::FailRun
@@ -151,37 +144,37 @@ fn failures(dice: &mut SimRandom) -> FailurePolicy {
     };
     FailurePolicy {
         rules: FAILURE_RETRIES.map(&mut rule),
-        poison_limit: dice.small(1, 4),
-        groups: if dice.percent(30) { GroupPolicy::Whole } else { GroupPolicy::Partial },
+        poison_limit: rng.small(1, 4),
+        groups: if rng.percent(30) { GroupPolicy::Whole } else { GroupPolicy::Partial },
     }
 }
 
-fn policy(dice: &mut SimRandom) -> BatchPolicy {
+fn policy(rng: &mut SimRandom) -> BatchPolicy {
     BatchPolicy {
-        quorum_percent: if dice.percent(40) { Some(dice.small(0, 100) as u8) } else { None },
-        success_min_percent: if dice.percent(25) { dice.small(1, 100) as u8 } else { 0 },
+        quorum_percent: if rng.percent(40) { Some(rng.small(0, 100) as u8) } else { None },
+        success_min_percent: if rng.percent(25) { rng.small(1, 100) as u8 } else { 0 },
     }
 }
 
-fn supervision(dice: &mut SimRandom) -> Supervision {
-    let silence = dice.spread(millis(3_000), millis(15_000));
-    let backoff = zero_or(dice, millis(10), millis(1_000));
+fn supervision(rng: &mut SimRandom) -> Supervision {
+    let silence = rng.spread(millis(3_000), millis(15_000));
+    let backoff = zero_or(rng, millis(10), millis(1_000));
     Supervision {
-        start_timeout: dice.spread(millis(500), millis(10_000)),
-        begin_timeout: dice.spread(millis(200), millis(5_000)),
-        silence_timeout: if dice.percent(80) { Some(silence) } else { None },
-        cancel_grace: dice.spread(millis(50), millis(3_000)),
+        start_timeout: rng.spread(millis(500), millis(10_000)),
+        begin_timeout: rng.spread(millis(200), millis(5_000)),
+        silence_timeout: if rng.percent(80) { Some(silence) } else { None },
+        cancel_grace: rng.spread(millis(50), millis(3_000)),
         restart_backoff: backoff,
-        restart_backoff_max: dice.spread(backoff.max(millis(1)), millis(10_000)),
-        start_failures_max: dice.small(1, 4),
-        broken_rest: dice.spread(millis(500), millis(10_000)),
-        elsewhere_wait: zero_or(dice, millis(10), millis(3_000)),
+        restart_backoff_max: rng.spread(backoff.max(millis(1)), millis(10_000)),
+        start_failures_max: rng.small(1, 4),
+        broken_rest: rng.spread(millis(500), millis(10_000)),
+        elsewhere_wait: zero_or(rng, millis(10), millis(3_000)),
     }
 }
 
-fn limits(dice: &mut SimRandom, runners: u32, shape: &WorldShape) -> CoreLimits {
+fn limits(rng: &mut SimRandom, runners: u32, shape: &WorldShape) -> CoreLimits {
     let mut tight = |percent: u32, low: u64, high: u64, wide: u64| {
-        if dice.percent(percent) { dice.between(low, high) } else { wide }
+        if rng.percent(percent) { rng.between(low, high) } else { wide }
     };
     CoreLimits {
         batches: tight(20, 1, 4, 60) as u32,
@@ -198,8 +191,8 @@ fn limits(dice: &mut SimRandom, runners: u32, shape: &WorldShape) -> CoreLimits 
     }
 }
 
-fn zero_or(dice: &mut SimRandom, low: Duration, high: Duration) -> Duration {
-    if dice.percent(30) { Duration::ZERO } else { dice.spread(low, high) }
+fn zero_or(rng: &mut SimRandom, low: Duration, high: Duration) -> Duration {
+    if rng.percent(30) { Duration::ZERO } else { rng.spread(low, high) }
 }
 
 const fn millis(millis: u64) -> Duration {

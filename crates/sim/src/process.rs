@@ -1,67 +1,65 @@
-//! The runners as they really are: processes with lives, work and links, whatever the core believes
-//! about them.
+//! The runners as they really are: processes with incarnations, work and connections, independent
+//! of
+//! the core's state.
 
 use std::collections::BTreeMap;
 
 use rollway_core::{AttemptId, BatchKey, Incarnation, RunnerId, RunnerReport, TaskId, Time};
 
-/// All processes there ever were.
+/// All processes that ever existed.
 #[derive(Debug, Default)]
-pub struct Processes(BTreeMap<(RunnerId, Incarnation), SimProcess>);
+pub struct Processes(BTreeMap<RunnerKey, SimProcess>);
 
-/// One life of a runner.
+pub type RunnerKey = (RunnerId, Incarnation);
+
+/// One incarnation of a runner.
 #[derive(Debug)]
 pub struct SimProcess {
     pub state: ProcessState,
     pub work: Option<ProcessWork>,
-    /// The latest attempt it has heard of.
+    /// Latest attempt that it has received.
     pub last: Option<AttemptId>,
-    /// Whether it is cut off.
+    /// `None`: connected.
     pub cut: Option<Cut>,
-    /// When the last report that it sent arrives, so that the next one arrives later.
+    /// Arrival of its last report, so that the next one arrives later.
     pub reports_until: Time,
-    /// When the last order to it arrives.
+    /// Arrival of the last command to it.
     pub orders_until: Time,
 }
 
-/// How far a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessState {
-    /// It was ordered and is not up.
     Starting,
-    /// It is up.
     Alive,
-    /// It is dead, and nobody has said so.
+    /// Dead without a report.
     DiedUnseen,
     Dead,
 }
 
-/// What a process works on.
 #[derive(Debug)]
 pub struct ProcessWork {
     pub attempt: AttemptId,
     pub batch: BatchKey,
     pub task: TaskId,
-    /// The runs that have not ended.
+    /// Runs that have not ended.
     pub left: Vec<u32>,
-    /// The runs that will not be reported.
+    /// Runs that will not be reported.
     pub unspoken: Vec<u32>,
-    /// Whether it does not listen to a cancel.
+    /// True if it ignores a cancel.
     pub deaf: bool,
 }
 
-/// A link that is down.
+/// A broken connection.
 #[derive(Debug)]
 pub struct Cut {
-    /// What was said meanwhile; none: it is lost.
+    /// Reports in the meantime. `None`: they are lost.
     pub backlog: Option<Vec<RunnerReport>>,
-    /// Whether nobody can end it meanwhile, and if so, whether somebody has tried.
+    /// True if a kill was attempted, if kills cannot reach it.
     pub unreachable: Option<bool>,
 }
 
 impl Processes {
-    /// Adds a process.
-    pub fn add(&mut self, runner: RunnerId, life: Incarnation, now: Time) {
+    pub fn add(&mut self, at: RunnerKey, now: Time) {
         let process = SimProcess {
             state: ProcessState::Starting,
             work: None,
@@ -70,31 +68,27 @@ impl Processes {
             reports_until: now,
             orders_until: now,
         };
-        self.0.insert((runner, life), process);
+        self.0.insert(at, process);
     }
 
-    /// Returns a process, dead or alive.
-    pub fn get(&self, runner: RunnerId, life: Incarnation) -> Option<&SimProcess> {
-        self.0.get(&(runner, life))
+    pub fn get(&self, at: RunnerKey) -> Option<&SimProcess> {
+        self.0.get(&at)
     }
 
-    /// Returns a process, dead or alive.
-    pub fn get_mut(&mut self, runner: RunnerId, life: Incarnation) -> Option<&mut SimProcess> {
-        self.0.get_mut(&(runner, life))
+    pub fn get_mut(&mut self, at: RunnerKey) -> Option<&mut SimProcess> {
+        self.0.get_mut(&at)
     }
 
     /// Returns a process that is up.
-    pub fn alive(&mut self, runner: RunnerId, life: Incarnation) -> Option<&mut SimProcess> {
-        self.get_mut(runner, life).filter(|process| process.state == ProcessState::Alive)
+    pub fn alive(&mut self, at: RunnerKey) -> Option<&mut SimProcess> {
+        self.get_mut(at).filter(|process| process.state == ProcessState::Alive)
     }
 
-    /// Iterates over all of them.
-    pub fn iter(&self) -> impl Iterator<Item = (RunnerId, Incarnation, &SimProcess)> {
-        self.0.iter().map(|((runner, life), process)| (*runner, *life, process))
+    pub fn iter(&self) -> impl Iterator<Item = (RunnerKey, &SimProcess)> {
+        self.0.iter().map(|(at, process)| (*at, process))
     }
 
-    /// Iterates over the lives whose processes are up.
-    pub fn up(&self) -> impl Iterator<Item = (RunnerId, Incarnation, &SimProcess)> {
-        self.iter().filter(|(.., process)| process.state == ProcessState::Alive)
+    pub fn up(&self) -> impl Iterator<Item = (RunnerKey, &SimProcess)> {
+        self.iter().filter(|(_, process)| process.state == ProcessState::Alive)
     }
 }

@@ -1,65 +1,33 @@
-//! What is going to happen in the world, by the instant at which it does; what is due at the same
-//! instant happens in the order in which it was planned.
+//! Planned events by time; events at the same time keep the order in which they were planned.
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 
 use rollway_core::Time;
 
-/// A queue of events.
 #[derive(Debug)]
 pub struct EventQueue<E> {
-    heap: BinaryHeap<Reverse<QueueEntry<E>>>,
+    events: BTreeMap<(Time, u64), E>,
     planned: u64,
 }
 
 impl<E> Default for EventQueue<E> {
     fn default() -> Self {
-        Self { heap: BinaryHeap::new(), planned: 0 }
+        Self { events: BTreeMap::new(), planned: 0 }
     }
 }
 
 impl<E> EventQueue<E> {
-    /// Plans an event.
     pub fn plan(&mut self, at: Time, event: E) {
         self.planned += 1;
-        self.heap.push(Reverse(QueueEntry { at, serial: self.planned, event }));
+        self.events.insert((at, self.planned), event);
     }
 
-    /// Returns when the next event is due.
     pub fn next_at(&self) -> Option<Time> {
-        self.heap.peek().map(|Reverse(entry)| entry.at)
+        self.events.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Takes out the next event.
+    /// Removes the next event.
     pub fn take(&mut self) -> Option<(Time, E)> {
-        self.heap.pop().map(|Reverse(entry)| (entry.at, entry.event))
+        self.events.pop_first().map(|((at, _), event)| (at, event))
     }
 }
-
-#[derive(Debug)]
-struct QueueEntry<E> {
-    at: Time,
-    serial: u64,
-    event: E,
-}
-
-impl<E> Ord for QueueEntry<E> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (self.at, self.serial).cmp(&(other.at, other.serial))
-    }
-}
-
-impl<E> PartialOrd for QueueEntry<E> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<E> PartialEq for QueueEntry<E> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl<E> Eq for QueueEntry<E> {}

@@ -1,17 +1,17 @@
-//! All chance in the simulator: one generator, seeded once. The draws use integers only, so that a
-//! seed means the same world on every machine.
+//! The randomness of the simulator: one seeded generator. The draws use integers only, so that a
+//! seed
+//! gives the same world on every machine.
 
 use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// How likely something is, in ten thousandths.
+/// A probability, in ten thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FaultRate(pub u32);
 
 impl FaultRate {
-    /// It never happens.
     pub const NEVER: Self = Self(0);
 
     /// Returns a rate given in hundredths.
@@ -20,19 +20,17 @@ impl FaultRate {
     }
 }
 
-/// A source of decisions.
 #[derive(Clone, Debug)]
 pub struct SimRandom {
     generator: ChaCha8Rng,
 }
 
 impl SimRandom {
-    /// Returns the source that belongs to a seed.
     pub fn new(seed: u64) -> Self {
         Self { generator: ChaCha8Rng::seed_from_u64(seed) }
     }
 
-    /// Returns a number below `bound`, or zero if there is none.
+    /// Returns a number below `bound`; zero if `bound` is zero.
     pub fn below(&mut self, bound: u64) -> u64 {
         let wide = u128::from(self.generator.next_u64()) * u128::from(bound);
         (wide >> 64) as u64
@@ -43,27 +41,26 @@ impl SimRandom {
         low + self.below(high.saturating_sub(low) + 1)
     }
 
-    /// Returns a number from `low` to `high`, both included, for where small numbers do.
     pub fn small(&mut self, low: u32, high: u32) -> u32 {
         self.between(low.into(), high.into()) as u32
     }
 
-    /// Decides whether something of this likelihood happens.
+    /// Draws an event of this probability.
     pub fn chance(&mut self, rate: FaultRate) -> bool {
         self.below(10_000) < rate.0.into()
     }
 
-    /// Decides whether something happens that does so in `percent` of all cases.
+    /// Draws an event with a probability in percent.
     pub fn percent(&mut self, percent: u32) -> bool {
         self.chance(FaultRate::percent(percent))
     }
 
-    /// Returns one of several things; there must be at least one.
+    /// Returns one of several items; there must be at least one.
     pub fn pick<'a, T>(&mut self, things: &'a [T]) -> &'a T {
         &things[self.below(things.len() as u64) as usize]
     }
 
-    /// Returns a duration between two others, every order of magnitude alike.
+    /// Returns a duration between two others, every order of magnitude equally likely.
     pub fn spread(&mut self, low: Duration, high: Duration) -> Duration {
         let (low, high) = (micros(low).max(1), micros(high).max(1));
         if high <= low {
@@ -95,18 +92,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_means_the_same_draws_everywhere() {
-        let mut dice = SimRandom::new(7);
-        let drawn: Vec<u64> = (0..6).map(|_| dice.below(1000)).collect();
+    fn a_seed_gives_the_same_draws_everywhere() {
+        let mut rng = SimRandom::new(7);
+        let drawn: Vec<u64> = (0..6).map(|_| rng.below(1000)).collect();
         assert_eq!(drawn, [157, 167, 704, 726, 601, 359]);
     }
 
     #[test]
-    fn spread_stays_between_its_ends() {
-        let mut dice = SimRandom::new(1);
+    fn spread_stays_within_its_bounds() {
+        let mut rng = SimRandom::new(1);
         let (low, high) = (Duration::from_millis(3), Duration::from_secs(100));
         for _ in 0..1000 {
-            let drawn = dice.spread(low, high);
+            let drawn = rng.spread(low, high);
             assert!(drawn >= low && drawn <= high, "{drawn:?}");
         }
     }

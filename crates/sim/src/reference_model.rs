@@ -1,9 +1,10 @@
-//! An independent record of what was said and ordered, kept from inputs and actions alone. Checkers
-//! measure the core against it; it never asks the core for anything.
+//! An independent model of the state, updated from inputs and actions alone. Checkers compare the
+//! core with it.
 //!
-//! What it leaves to the core are choices (which run goes where, which batch is cut); what it knows
-//! by itself are the facts that follow: who is current, who was told to stop, which payload came
-//! from where and where it is now.
+//! The model does not predict choices of the core (which run on which runner, which batch is
+//! truncated). It derives the facts that follow: current attempts, stopped runners, and the origin
+//! and
+//! location of payloads.
 
 mod actions;
 mod inputs;
@@ -18,83 +19,64 @@ use rollway_core::{
     RequestId, RunnerId, Supervision, TaskId, TaskSpec, Time, WorkflowId,
 };
 
-/// The record.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ReferenceModel {
-    /// What the core was told.
     pub config: CoreConfig,
-    /// Every request that was made.
     pub requests: BTreeMap<RequestId, ModelRequest>,
-    /// Requests that are neither answered nor withdrawn.
+    /// Requests without a response or withdrawal.
     pub open: BTreeMap<RequestId, Time>,
-    /// Every batch that was taken in.
     pub batches: BTreeMap<BatchKey, ModelBatch>,
-    /// The batches that have not come to their end.
+    /// The batches that are not closed.
     pub active: BTreeMap<BatchId, BatchKey>,
-    /// The latest batch of every name.
     pub latest: BTreeMap<BatchId, BatchKey>,
-    /// Every attempt that was ordered.
     pub attempts: BTreeMap<AttemptId, ModelAttempt>,
-    /// The latest life of every slot.
+    /// Latest incarnation of every slot.
     pub slots: BTreeMap<RunnerId, ModelSlot>,
-    /// Every payload that came in.
     pub payloads: BTreeMap<PayloadId, ModelPayload>,
-    /// Every delivery that was ordered.
     pub leases: BTreeMap<LeaseId, ModelLease>,
-    /// Bytes of payloads that were accepted and are neither delivered nor dropped.
+    /// Bytes of accepted payloads that are neither delivered nor dropped.
     pub held_bytes: u64,
     pub held: u64,
-    /// Runs that were taken in.
     pub submitted: u64,
-    /// Runs that succeeded.
     pub succeeded: u64,
-    /// Runs that somebody had cancelled, one by one.
+    /// Runs that were cancelled on request.
     pub requested: u64,
-    /// When a run was last reported, or an attempt last began.
+    /// Time of the last report of a run or begin of an attempt.
     pub last_progress: Time,
-    /// Train batches with tasks that have ended.
+    /// Closed train batches with tasks.
     pub train_batches: u32,
-    /// How long attempts of train batches took all of whose runs succeeded, by the kind of work
-    /// and the number of runs.
+    /// Durations of train attempts whose runs all succeeded, by workflow and number of runs.
     pub durations: BTreeMap<(WorkflowId, u32), Vec<Duration>>,
-    /// What the pool was last told.
     pub pool: Pool,
-    /// Whether slots were let go and perhaps used again: the pool was scaled or stopped.
+    /// True if slots may have been reused, because the pool was scaled or stopped.
     pub refitted: bool,
 }
 
-/// What the pool of runners was told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Last request to the pool of runners.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pool {
-    /// Nothing.
+    #[default]
     New,
-    /// To start.
     Running,
-    /// To stop.
     Stopped,
 }
 
-/// A request.
 #[derive(Clone, Debug)]
 pub struct ModelRequest {
     pub what: Request,
     pub at: Time,
-    /// What became of it.
     pub state: AskedState,
 }
 
-/// Where a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AskedState {
-    /// Nobody has said anything.
     Open,
     Answered,
-    /// Its asker went away.
     Withdrawn,
 }
 
 impl ModelRequest {
-    /// Returns the latest instant at which it must be answered, if it names one.
+    /// Returns the latest time of its response, if it names one.
     pub fn deadline(&self) -> Option<Time> {
         match &self.what {
             Request::Collect { timeout, .. } | Request::Finalize { timeout, .. } => {
@@ -110,8 +92,8 @@ impl ModelRequest {
         }
     }
 
-    /// Returns when the time of a waiter is up; who named none has it as long as anything moves.
-    pub fn time_up(&self, book: &ReferenceModel) -> Time {
+    /// Returns the timeout of a wait; without one it lasts while anything makes progress.
+    pub fn time_up(&self, model: &ReferenceModel) -> Time {
         let (timeout, moves) = match &self.what {
             Request::Finalize { timeout, .. } | Request::Collect { timeout, .. } => {
                 (*timeout, timeout.is_none())
@@ -119,115 +101,88 @@ impl ModelRequest {
             Request::WaitAll { timeout, .. } => (*timeout, false),
             _ => return Time::MAX,
         };
-        let since = if moves { self.at.max(book.last_progress) } else { self.at };
-        since.after(timeout.unwrap_or(book.config.default_timeout))
+        let since = if moves { self.at.max(model.last_progress) } else { self.at };
+        since.after(timeout.unwrap_or(model.config.default_timeout))
     }
 
-    /// Returns the batch it is about.
-    pub fn batch(&self) -> Option<&BatchId> {
-        match &self.what {
-            Request::Schedule { batch, .. }
-            | Request::Collect { batch, .. }
-            | Request::Drain { batch }
-            | Request::Discard { batch }
-            | Request::Submit { batch, .. }
-            | Request::Finalize { batch, .. }
-            | Request::CancelRun { batch, .. }
-            | Request::Abort { batch, .. } => Some(batch),
-            Request::WaitAll { .. } | Request::Start | Request::Stop { .. } => None,
-        }
+    pub const fn batch(&self) -> Option<&BatchId> {
+        self.what.batch()
     }
 }
 
-/// A batch.
 #[derive(Clone, Debug)]
 pub struct ModelBatch {
-    /// The user's name of it.
     pub id: BatchId,
     pub kind: BatchType,
-    /// Whether it was submitted, rather than scheduled.
+    /// Submitted, as opposed to scheduled.
     pub submitted: bool,
-    /// How many tasks are enough; none: all.
+    /// Minimum number of tasks. `None`: all.
     pub min_wait_num: Option<u32>,
-    /// Its tasks, by id.
     pub tasks: Vec<ModelTask>,
-    /// Whether it was given up, by name or with everything else.
+    /// True if it was aborted, alone or by a stop.
     pub given_up: bool,
-    /// Whether somebody gave it up who did not want what it has.
+    /// True if an abort dropped its results.
     pub forgone: bool,
-    /// Whether its end was announced.
+    /// True if it was closed.
     pub forgotten: bool,
-    /// Bytes of its payloads that are held.
     pub held_bytes: u64,
-    /// Payloads that arrived where they should, over all deliveries.
+    /// Acknowledged payloads, over all deliveries.
     pub delivered: u64,
-    /// Payloads that were dropped after they had been accepted, by reason.
+    /// Accepted payloads that were dropped, by reason.
     pub dropped: ByDropReason,
 }
 
-/// A task.
 #[derive(Clone, Debug)]
 pub struct ModelTask {
-    /// As it was asked for.
     pub spec: TaskSpec,
-    /// Its runs, by id.
     pub runs: Vec<ModelRun>,
     /// Runners that were lost under suspicion of it.
     pub kills: u32,
-    /// How often its result arrived somewhere.
+    /// Number of acknowledged deliveries of its result.
     pub handed: u32,
 }
 
-/// A run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ModelRun {
     pub state: RunState,
-    /// How many attempts it was part of.
     pub tries: u32,
-    /// How often it failed, by kind.
     pub failures: ByFailureKind,
-    /// The attempt it was last part of.
     pub last: Option<AttemptId>,
-    /// In what way it last failed.
     pub last_failure: Option<FailureKind>,
-    /// How many runners its task had killed when it was lost with one; zero if it last failed in
-    /// another way.
+    /// Number of runners that its task had killed when it was lost with one; zero if it last failed
+    /// otherwise.
     pub kills: u32,
-    /// Whether it had ended before the core began anew.
+    /// True if it had ended before the last crash.
     pub restored: bool,
-    /// Whether somebody had just this run cancelled.
     pub requested: bool,
 }
 
-/// Where a run is.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum RunState {
-    /// It was never sent out.
+    /// Never dispatched.
+    #[default]
     Fresh,
-    /// It is part of an attempt.
+    /// In an attempt.
     Given,
-    /// It came back without success; whether it is tried again is the core's choice.
+    /// Returned without success; the core decides about a retry.
     Back,
-    /// It ended well.
     Succeeded {
-        /// What its metrics say about where it comes from.
+        /// Metric that identifies attempt and run.
         label: f64,
-        /// What it yielded.
         payload: Option<PayloadId>,
     },
-    /// It failed for good, before the core began anew.
+    /// Failed before the last crash.
     Failed(FailureKind),
-    /// It was cancelled while it was under way, by itself, or before the core began anew.
+    /// Cancelled in an attempt, on request, or before the last crash.
     Cancelled,
 }
 
 impl ModelRun {
-    /// Tells whether it ended well.
     pub const fn succeeded(&self) -> bool {
         matches!(self.state, RunState::Succeeded { .. })
     }
 
-    /// Returns how often it failed in a way of the same sort: its own, or the machinery's.
+    /// Returns the number of failures of the same class: its own, or the infrastructure's.
     pub fn failures_like(&self, kind: FailureKind) -> u64 {
         let alike: &[FailureKind] = match kind {
             FailureKind::Workflow | FailureKind::Timeout | FailureKind::InvalidOutput => {
@@ -248,60 +203,53 @@ impl ModelRun {
     }
 }
 
-/// An attempt.
 #[derive(Clone, Debug)]
 pub struct ModelAttempt {
     pub runner: RunnerId,
     pub life: Incarnation,
     pub batch: BatchKey,
     pub task: TaskId,
-    /// The runs nobody has reported about.
+    /// Runs without a report.
     pub outstanding: Vec<u32>,
-    /// How many runs it was given.
     pub count: u32,
-    /// Whether every run that was reported had succeeded.
+    /// True if all reported runs succeeded.
     pub sound: bool,
     pub state: AttemptState,
-    /// When it was ordered, or when the runner said that it had begun.
+    /// Time of its dispatch or its begin.
     pub since: Time,
-    /// Whether the runner said that it had begun.
+    /// True if its begin was reported.
     pub begun: bool,
-    /// How long it may last.
     pub timeout: Duration,
 }
 
-/// How far an attempt is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptState {
-    /// What is said about it counts.
+    /// Its reports count.
     Current,
-    /// It was told to end, and has not confirmed that.
+    /// Cancelled, and not confirmed.
     Cancelling(AttemptCancelReason),
-    /// Nobody works on it any more, or must not.
+    /// Ended, or its runner was stopped.
     Over,
 }
 
-/// The latest life of a slot.
+/// Latest incarnation of a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelSlot {
     pub life: Incarnation,
-    /// What it does.
     pub phase: Phase,
-    /// How many lives in a row ended before they had begun.
+    /// Consecutive incarnations that ended before they were ready.
     pub start_failures: u32,
-    /// How many lives in a row ended without having finished an attempt.
+    /// Consecutive incarnations without a finished attempt.
     pub fruitless: u32,
-    /// Whether this life has finished an attempt.
+    /// True if this incarnation has finished an attempt.
     pub fruitful: bool,
     pub ended: Time,
-    /// Since when it lives.
     pub since: Time,
-    /// When it was last heard.
-    pub heard: Time,
+    pub last_report: Time,
 }
 
 impl ModelSlot {
-    /// Returns how long it rests between its last life and the next.
+    /// Returns the delay between its last incarnation and the next.
     pub fn rest(&self, supervision: &Supervision) -> Duration {
         if self.start_failures >= supervision.start_failures_max {
             return supervision.broken_rest;
@@ -312,112 +260,89 @@ impl ModelSlot {
     }
 }
 
-/// What a life does, by its own words and the orders it got.
+/// Phase of an incarnation, by its reports and commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// It has not said anything.
     Starting,
-    /// It said that it is idle.
     Idle,
     Given(AttemptId),
-    /// It is dead, or was told to be.
+    /// Dead, or stopped.
     Over,
 }
 
-/// A payload.
+impl Phase {
+    pub const fn is_given(self) -> bool {
+        matches!(self, Self::Given(_))
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct ModelPayload {
-    /// How large it is.
     pub bytes: u64,
-    /// Which run of which task of which batch it is from; none: nobody knows.
+    /// Batch, task and run that it is from. `None`: unknown.
     pub origin: Option<(BatchKey, TaskId, u32)>,
-    /// Whether its run was counted as succeeded with it.
+    /// True if its run succeeded with it.
     pub accepted: bool,
     pub place: PayloadState,
 }
 
-/// Where a payload is.
+impl ModelPayload {
+    pub(crate) fn of(&self, batch: BatchKey) -> bool {
+        self.origin.is_some_and(|(from, ..)| from == batch)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PayloadState {
-    /// With the caller of the core.
     Held,
-    /// On its way out.
     Leased(LeaseId),
-    /// Where it should be.
     Delivered,
-    /// Thrown away.
     Dropped(DropReason),
 }
 
-/// A delivery.
 #[derive(Clone, Debug)]
 pub struct ModelLease {
     pub batch: BatchKey,
     pub tasks: Vec<TaskId>,
     pub payloads: Vec<Payload>,
-    /// Whether the sink gets them, rather than whoever asked.
+    /// To the sink, as opposed to a collector.
     pub to_sink: bool,
-    /// When it was ordered.
     pub since: Time,
-    /// Whether nobody has said what became of it.
+    /// True if its outcome is unknown.
     pub open: bool,
 }
 
 impl ReferenceModel {
-    /// Returns an empty record.
     pub fn new(config: CoreConfig) -> Self {
-        // The number of runners may follow the work at any moment.
+        // A scaled pool may reuse slots at any time.
         let refitted = config.scaling.is_some();
-        Self {
-            config,
-            requests: BTreeMap::new(),
-            open: BTreeMap::new(),
-            batches: BTreeMap::new(),
-            active: BTreeMap::new(),
-            latest: BTreeMap::new(),
-            attempts: BTreeMap::new(),
-            slots: BTreeMap::new(),
-            payloads: BTreeMap::new(),
-            leases: BTreeMap::new(),
-            held_bytes: 0,
-            held: 0,
-            submitted: 0,
-            succeeded: 0,
-            requested: 0,
-            last_progress: Time::ZERO,
-            train_batches: 0,
-            durations: BTreeMap::new(),
-            pool: Pool::New,
-            refitted,
-        }
+        Self { config, refitted, ..Self::default() }
     }
 
-    /// Returns the life that a report can only come from if it is to count.
+    /// Returns the incarnation whose reports count.
     pub fn alive(&self, runner: RunnerId, life: Incarnation) -> Option<&ModelSlot> {
         self.slots.get(&runner).filter(|slot| slot.life == life && slot.phase != Phase::Over)
     }
 
-    /// Returns the number of runners to keep in a pool that is not scaled.
+    /// Returns the target number of runners of a pool that is not scaled.
     pub fn wanted(&self) -> u32 {
         self.config.runners.min(self.config.limits.runners)
     }
 
-    /// Tells whether a slot is certainly kept: it was not let go with others.
+    /// Returns whether all slots are certainly kept.
     pub fn fitted(&self) -> bool {
         !self.refitted && self.pool == Pool::Running
     }
 
-    /// Returns a run.
     pub fn run(&self, batch: BatchKey, task: TaskId, run: u32) -> Option<&ModelRun> {
         self.task(batch, task)?.runs.get(run as usize)
     }
 
-    /// Returns a task.
     pub fn task(&self, batch: BatchKey, task: TaskId) -> Option<&ModelTask> {
         self.batches.get(&batch)?.tasks.get(task.0 as usize)
     }
 
-    /// Notes that a payload is held, or no longer.
+    /// Adds or removes a held payload.
     fn hold(&mut self, kept: ModelPayload, held: bool) {
         let batch = kept.origin.and_then(|(batch, ..)| self.batches.get_mut(&batch));
         if held {
@@ -438,13 +363,25 @@ impl ReferenceModel {
         batch.tasks.get_mut(task.0 as usize)?.runs.get_mut(run as usize)
     }
 
-    /// Iterates over the open requests.
     pub fn waiting(&self) -> impl Iterator<Item = (RequestId, &ModelRequest)> {
         self.open.keys().filter_map(|id| Some((*id, self.requests.get(id)?)))
     }
 
-    /// Returns the label that a run of an attempt puts on its metrics.
     pub fn label(attempt: AttemptId, run: u32) -> f64 {
         (attempt.0 * 1024 + u64::from(run)) as f64
+    }
+}
+
+impl ReferenceModel {
+    pub fn latest_batch(&self, id: &BatchId) -> Option<&ModelBatch> {
+        self.batches.get(self.latest.get(id)?)
+    }
+
+    pub fn latest_batch_of(&self, asked: &ModelRequest) -> Option<&ModelBatch> {
+        self.latest_batch(asked.batch()?)
+    }
+
+    pub fn batch_of(&self, request: RequestId) -> Option<BatchKey> {
+        self.latest.get(self.requests.get(&request)?.batch()?).copied()
     }
 }

@@ -1,6 +1,6 @@
-//! A simulated world around the core: one virtual clock, one queue of events, and everybody who
-//! talks to the core. Faults strike until the world is healed; from then on everything that was
-//! accepted must come to an end.
+//! A simulated world around the core: one virtual clock, one event queue, users, runners and a
+//! sink.
+//! Faults occur until the world is healed; from then on everything that was accepted must end.
 
 mod crash;
 mod drain_phase;
@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rollway_core::{
-    Action, AttemptId, BatchKey, DeliveryOutcome, FailureKind, Incarnation, Input, LeaseId,
-    PayloadId, Request, RequestId, RunRange, RunnerId, RunnerReport, TaskId, Time,
+    AttemptId, BatchKey, DeliveryOutcome, FailureKind, Input, LeaseId, PayloadId, Request,
+    RequestId, RunRange, RunnerReport, TaskId, Time,
 };
 
 use crate::checkers::{CheckContext, Checkers, Violation};
@@ -25,7 +25,7 @@ use crate::faults::{Fault, FaultPlan};
 use crate::ledger::SimLedger;
 use crate::mutants::CoreSubject;
 use crate::options::{WorldOptions, WorldShape};
-use crate::process::Processes;
+use crate::process::{Processes, RunnerKey};
 use crate::queue::EventQueue;
 use crate::random::SimRandom;
 use crate::reference_model::ReferenceModel;
@@ -33,27 +33,25 @@ use crate::sink::{Origin, SimSink};
 use crate::trace::SimTrace;
 use crate::world::users::Users;
 
-/// No world takes as many inputs as this unless something goes round in circles.
+/// Maximum number of inputs; a world with more makes no progress.
 const MAX_INPUTS: u64 = 60_000;
 
-/// A world.
 #[derive(Debug)]
 pub struct SimWorld {
     pub(crate) now: Time,
-    pub(crate) dice: SimRandom,
+    pub(crate) rng: SimRandom,
     pub(crate) faults: FaultPlan,
     pub(crate) shape: WorldShape,
     pub(crate) queue: EventQueue<WorldEvent>,
     pub(crate) subject: CoreSubject,
-    pub(crate) book: ReferenceModel,
+    pub(crate) model: ReferenceModel,
     pub(crate) processes: Processes,
     pub(crate) sink: SimSink,
     pub(crate) ledger: SimLedger,
     pub(crate) users: Users,
-    /// Whether nothing goes wrong any more.
+    /// True if faults are disabled.
     pub(crate) healed: bool,
-    /// What the tasks are like that were begun.
-    pub(crate) characters: BTreeMap<(BatchKey, TaskId), TaskBehaviour>,
+    pub(crate) behaviours: BTreeMap<(BatchKey, TaskId), TaskBehaviour>,
     checkers: Checkers,
     trace: SimTrace,
     coverage: Coverage,
@@ -61,149 +59,81 @@ pub struct SimWorld {
     done: bool,
     inputs: u64,
     next_payload: u64,
-    /// How often the coordinator has crashed, and whether it is about to.
+    /// Number of crashes of the coordinator, and whether one is due.
     crashes: u32,
     crashing: bool,
-    /// Machines that were lost, and until when they are away.
+    /// Lost machines, and the time of their return.
     away: BTreeMap<u32, Time>,
-    /// The deadline that was last seen, and when the caller of the core will notice it.
+    /// Last seen deadline, and the time at which the driver handles it.
     alarm: Option<(Time, Time)>,
 }
 
-/// Something that is going to happen.
 #[derive(Clone, Debug)]
 pub(crate) enum WorldEvent {
     /// A report arrives at the core.
-    Report {
-        runner: RunnerId,
-        life: Incarnation,
-        report: RunnerReport,
-    },
-    /// An order arrives at a runner.
-    Order {
-        runner: RunnerId,
-        life: Incarnation,
-        order: RunnerOrder,
-    },
-    /// A runner is up.
-    Started {
-        runner: RunnerId,
-        life: Incarnation,
-    },
-    /// A runner dies, if it is still at this attempt.
-    Crash {
-        runner: RunnerId,
-        life: Incarnation,
-        attempt: Option<AttemptId>,
-        suspect: bool,
-    },
-    /// A runner has been killed.
-    Killed {
-        runner: RunnerId,
-        life: Incarnation,
-    },
-    /// A runner says that it is alive.
-    Heartbeat {
-        runner: RunnerId,
-        life: Incarnation,
-    },
-    /// A runner is no longer cut off.
-    Reconnect {
-        runner: RunnerId,
-        life: Incarnation,
-    },
-    /// A run ends.
-    RunDone {
-        runner: RunnerId,
-        life: Incarnation,
-        attempt: AttemptId,
-        run: u32,
-    },
-    AttemptDone {
-        runner: RunnerId,
-        life: Incarnation,
-        attempt: AttemptId,
-    },
-    /// The sink stores payloads, each with the run it comes from.
-    Store {
-        payloads: Vec<(Origin, PayloadId)>,
-    },
-    /// What was being written to the ledger is safe.
+    Report(RunnerKey, RunnerReport),
+    /// A command arrives at a runner.
+    Order(RunnerKey, RunnerOrder),
+    Started(RunnerKey),
+    /// A runner dies, if it still executes this attempt.
+    Crash(RunnerKey, Option<AttemptId>, bool),
+    Killed(RunnerKey),
+    Heartbeat(RunnerKey),
+    Reconnect(RunnerKey),
+    RunDone(RunnerKey, AttemptId, u32),
+    AttemptDone(RunnerKey, AttemptId),
+    Store(Vec<(Origin, PayloadId)>),
+    /// A write of the ledger is durable.
     Written,
-    /// The coordinator is killed.
     CoordinatorCrash,
-    /// The core hears of a delivery.
-    Delivered {
-        lease: LeaseId,
-        delivery: DeliveryOutcome,
-    },
-    /// A user does the next thing.
-    Wake {
-        user: usize,
-    },
-    /// A user goes away.
-    Withdraw {
-        request: RequestId,
-    },
-    /// A request is sent again.
-    AskAgain {
-        request: RequestId,
-    },
-    /// Somebody asks anew for what was never answered.
-    AskAnew {
-        user: usize,
-        what: Request,
-    },
-    /// Something senseless is said.
-    Mischief,
-    /// Nothing goes wrong any more.
+    /// The outcome of a delivery arrives at the core.
+    Delivered(LeaseId, DeliveryOutcome),
+    /// A user continues.
+    Wake(usize),
+    Withdraw(RequestId),
+    /// A request is sent again under its id.
+    AskAgain(RequestId),
+    /// A request without a response is sent anew after a crash.
+    AskAnew(usize, Request),
+    InvalidInput,
+    /// Faults are disabled.
     Heal,
-    /// What is unfinished is looked after.
+    /// Open work is finished by the world itself.
     Close,
-    /// Everything should have come to an end.
+    /// Every world must have ended by now.
     TooLate,
 }
 
-/// An order under way to a runner.
 #[derive(Clone, Debug)]
 pub(crate) enum RunnerOrder {
-    /// Work.
     Begin { attempt: AttemptId, batch: BatchKey, task: TaskId, runs: RunRange },
-    /// Give up.
     Cancel { attempt: AttemptId },
 }
 
-/// What a task is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TaskBehaviour {
-    /// It works.
     Sound,
-    /// It kills whoever runs it.
+    /// It kills every runner that executes it.
     Poison,
-    /// It fails, always.
+    /// It fails in every attempt.
     Failing(FailureKind),
 }
 
-/// What became of a world.
 #[derive(Debug)]
 pub struct WorldResult {
-    /// What was found wrong.
     pub violation: Option<Violation>,
-    /// How many inputs the core took.
+    /// Inputs applied to the core, or to the plans of explorers.
     pub inputs: u64,
-    /// How much time passed in the world.
+    /// Virtual time at the end.
     pub lasted: Time,
-    /// What came up.
     pub coverage: Coverage,
-    /// Everything that went in and came out.
     pub trace: SimTrace,
 }
 
 impl SimWorld {
-    /// Makes a world as its options say.
     pub fn new(
         options: WorldOptions,
-        dice: SimRandom,
+        rng: SimRandom,
         subject: CoreSubject,
         checkers: Checkers,
         trace: SimTrace,
@@ -211,18 +141,18 @@ impl SimWorld {
         let WorldOptions { config, faults, shape } = options;
         Self {
             now: Time::ZERO,
-            dice,
+            rng,
             faults,
             shape,
             queue: EventQueue::default(),
             subject,
-            book: ReferenceModel::new(config),
+            model: ReferenceModel::new(config),
             processes: Processes::default(),
             sink: SimSink::default(),
             ledger: SimLedger::default(),
             users: Users::default(),
             healed: false,
-            characters: BTreeMap::new(),
+            behaviours: BTreeMap::new(),
             checkers,
             trace,
             coverage: Coverage::default(),
@@ -237,15 +167,15 @@ impl SimWorld {
         }
     }
 
-    /// Lets the world run until everything has ended or something is found wrong.
+    /// Runs the world until everything has ended or a checker reports a violation.
     pub fn run(mut self) -> WorldResult {
         self.open_users();
         self.plan(self.shape.length, WorldEvent::Heal);
         if self.faults.on(Fault::ReportBogus) || self.faults.on(Fault::IdleClock) {
-            self.plan(self.shape.think, WorldEvent::Mischief);
+            self.plan(self.shape.think, WorldEvent::InvalidInput);
         }
         if self.faults.on(Fault::CoordinatorCrash) {
-            let wait = self.dice.spread(self.shape.run, self.shape.length / 2);
+            let wait = self.rng.spread(self.shape.run, self.shape.length / 2);
             self.plan(wait, WorldEvent::CoordinatorCrash);
         }
         while self.violation.is_none() && !self.done {
@@ -262,8 +192,8 @@ impl SimWorld {
         }
     }
 
-    /// Does the next thing: an event, or the passing of time. What happens at the instant of a
-    /// deadline comes before it.
+    /// Handles the next event or deadline of the core. Events come before deadlines at the same
+    /// time.
     fn turn(&mut self) {
         if self.inputs >= MAX_INPUTS {
             return self.give_up(format!("more than {MAX_INPUTS} inputs"));
@@ -278,11 +208,11 @@ impl SimWorld {
                 self.happen(event);
                 self.crash_if_due();
             }
-            (None, None) => self.give_up("nothing will ever happen again".to_owned()),
+            (None, None) => self.give_up("no event is left".to_owned()),
         }
     }
 
-    /// Returns when the caller of the core will look at the clock.
+    /// Returns the time at which the driver handles the next deadline.
     fn alarm(&mut self) -> Option<Time> {
         let deadline = self.subject.core().next_deadline()?.at;
         if let Some((seen, alarm)) = self.alarm
@@ -290,10 +220,10 @@ impl SimWorld {
         {
             return Some(alarm);
         }
-        let late = self.faults.strikes(Fault::LateClock, &mut self.dice);
+        let late = self.faults.strikes(Fault::LateClock, &mut self.rng);
         let mut by = Duration::ZERO;
         if late {
-            by = self.dice.spread(self.shape.latency, self.shape.run * 4);
+            by = self.rng.spread(self.shape.latency, self.shape.run * 4);
         }
         let alarm = deadline.after(by);
         self.alarm = Some((deadline, alarm));
@@ -309,54 +239,46 @@ impl SimWorld {
 
     fn happen(&mut self, event: WorldEvent) {
         match event {
-            WorldEvent::Report { runner, life, report } => {
-                self.report_arrives(runner, life, report)
-            }
-            WorldEvent::Order { runner, life, order } => self.order_arrives(runner, life, order),
-            WorldEvent::Started { runner, life } => self.started(runner, life),
-            WorldEvent::Crash { runner, life, attempt, suspect } => {
-                self.crash(runner, life, attempt, suspect);
-            }
-            WorldEvent::Killed { runner, life } => self.killed(runner, life),
-            WorldEvent::Heartbeat { runner, life } => self.heartbeat(runner, life),
-            WorldEvent::Reconnect { runner, life } => self.reconnect(runner, life),
-            WorldEvent::RunDone { runner, life, attempt, run } => {
-                self.run_done(runner, life, attempt, run);
-            }
-            WorldEvent::AttemptDone { runner, life, attempt } => {
-                self.attempt_done(runner, life, attempt);
-            }
-            WorldEvent::Store { payloads } => self.store(&payloads),
+            WorldEvent::Report(at, report) => self.report_arrives(at, report),
+            WorldEvent::Order(at, order) => self.order_arrives(at, order),
+            WorldEvent::Started(at) => self.started(at),
+            WorldEvent::Crash(at, attempt, suspect) => self.crash(at, attempt, suspect),
+            WorldEvent::Killed(at) => self.killed(at),
+            WorldEvent::Heartbeat(at) => self.heartbeat(at),
+            WorldEvent::Reconnect(at) => self.reconnect(at),
+            WorldEvent::RunDone(at, attempt, run) => self.run_done(at, attempt, run),
+            WorldEvent::AttemptDone(at, attempt) => self.attempt_done(at, attempt),
+            WorldEvent::Store(payloads) => self.store(&payloads),
             WorldEvent::Written => self.written(),
             WorldEvent::CoordinatorCrash => {
                 self.faults.note(Fault::CoordinatorCrash);
                 self.crashing = true;
             }
-            WorldEvent::Delivered { lease, delivery } => {
+            WorldEvent::Delivered(lease, delivery) => {
                 self.step(Input::DeliveryDone { lease, delivery })
             }
-            WorldEvent::Wake { user } => self.wake_user(user),
-            WorldEvent::Withdraw { request } => self.withdraw(request),
-            WorldEvent::AskAgain { request } => self.ask_again(request),
-            WorldEvent::AskAnew { user, what } => self.ask_anew(user, what),
-            WorldEvent::Mischief => self.mischief(),
+            WorldEvent::Wake(user) => self.wake_user(user),
+            WorldEvent::Withdraw(request) => self.withdraw(request),
+            WorldEvent::AskAgain(request) => self.ask_again(request),
+            WorldEvent::AskAnew(user, what) => self.ask_anew(user, what),
+            WorldEvent::InvalidInput => self.invalid_input(),
             WorldEvent::Heal => self.heal(),
             WorldEvent::Close => self.close(),
             WorldEvent::TooLate => {
                 let left = self.left_undone().unwrap_or_default();
-                self.give_up(format!("still not done long after the world was healed: {left}"));
+                self.give_up(format!("not done long after the last fault: {left}"));
             }
         }
     }
 
-    /// Hands an input to the core, lets the checkers look, and performs what was ordered.
+    /// Applies an input to the core, runs the checkers, and performs the actions.
     pub(crate) fn step(&mut self, input: Input) {
         if self.violation.is_some() {
             return;
         }
         self.inputs += 1;
         let core = self.subject.core();
-        let disbelieved = core.counters().ignored_reports.total();
+        let ignored = core.counters().ignored_reports.total();
         self.coverage.before(core);
         self.trace.input(self.inputs, self.now, &input);
         let mut actions = Vec::new();
@@ -365,57 +287,49 @@ impl SimWorld {
             self.trace.action(self.inputs, self.now, action);
         }
         let core = self.subject.core();
-        let believed = core.counters().ignored_reports.total() == disbelieved;
-        self.coverage.step(&input, &actions, core, &self.book.config);
-        let mut scene = CheckContext {
+        let accepted = core.counters().ignored_reports.total() == ignored;
+        self.coverage.step(&input, &actions, core, &self.model.config);
+        let mut ctx = CheckContext {
             now: self.now,
             input: &input,
             actions: &actions,
-            believed,
+            accepted,
             core,
-            book: &mut self.book,
+            model: &mut self.model,
             processes: &self.processes,
             sink: &self.sink,
         };
-        self.violation = self.checkers.observe(&mut scene);
-        self.perform(actions);
+        self.violation = self.checkers.observe(&mut ctx);
+        for action in actions {
+            self.perform(action);
+        }
     }
 
-    /// Ends the world well, unless the checkers have a last word to say.
+    /// Ends the world after a final check.
     fn finish(&mut self) {
         self.done = true;
-        self.show(Checkers::ended);
+        self.check(Checkers::ended);
     }
 
-    /// Lets the checkers look at an answer or a delivery that nothing holds back any more.
-    fn see_released(&mut self, action: &Action) {
-        self.show(|checkers, scene| checkers.released(scene, action));
-    }
-
-    /// Lets the checkers look at a core that has taken up what the ledger has.
-    fn see_restored(&mut self) {
-        self.show(Checkers::restored);
-    }
-
-    /// Shows the checkers everything as it is between two steps.
-    fn show(
+    /// Runs a check between two steps.
+    fn check(
         &mut self,
         look: impl FnOnce(&mut Checkers, &mut CheckContext<'_>) -> Option<Violation>,
     ) {
         if self.violation.is_some() {
             return;
         }
-        let mut scene = CheckContext {
+        let mut ctx = CheckContext {
             now: self.now,
             input: &Input::TimePassed,
             actions: &[],
-            believed: true,
+            accepted: true,
             core: self.subject.core(),
-            book: &mut self.book,
+            model: &mut self.model,
             processes: &self.processes,
             sink: &self.sink,
         };
-        self.violation = look(&mut self.checkers, &mut scene);
+        self.violation = look(&mut self.checkers, &mut ctx);
     }
 
     fn give_up(&mut self, what: String) {
@@ -423,20 +337,12 @@ impl SimWorld {
         self.violation = self.checkers.stuck(self.now, what);
     }
 
-    /// Plans an event.
     pub(crate) fn plan(&mut self, after: Duration, event: WorldEvent) {
         self.queue.plan(self.now.after(after), event);
     }
 
-    /// Returns a number for a payload that has just come in.
     pub(crate) fn next_payload(&mut self) -> PayloadId {
         self.next_payload += 1;
         PayloadId(self.next_payload)
-    }
-
-    fn perform(&mut self, actions: Vec<Action>) {
-        for action in actions {
-            self.perform_one(action);
-        }
     }
 }

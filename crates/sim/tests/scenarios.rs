@@ -1,5 +1,5 @@
-//! Plays every scenario of `tests/scenarios`. `UPDATE_EXPECT=1` rewrites what they expect; what
-//! the core's own checks find fails in any case.
+//! Executes every scenario of `tests/scenarios`. `UPDATE_EXPECT=1` rewrites their expectations, but
+//! contradictions of the core fail in any case.
 
 mod scenario;
 
@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use scenario::{ScenarioFault, ScenarioProblem, play};
 
-/// Explains the language and lists the scenarios; it is none itself.
+/// Explains the language and lists the scenarios; no scenario itself.
 const INDEX: &str = "README.txt";
 
 #[test]
-fn every_scenario_goes_as_it_says() {
+fn every_scenario_matches_its_expectations() {
     let update = std::env::var_os("UPDATE_EXPECT").is_some_and(|value| value != "0");
     let mut problems: Vec<ScenarioProblem> = Vec::new();
     for path in files() {
@@ -36,7 +36,7 @@ fn every_scenario_goes_as_it_says() {
 }
 
 #[test]
-fn the_index_names_every_scenario_and_no_other() {
+fn the_index_lists_exactly_the_scenarios() {
     let index = fs::read_to_string(folder().join(INDEX)).unwrap();
     let named: Vec<&str> =
         index.split_whitespace().filter(|word| word.ends_with(".txt") && *word != INDEX).collect();
@@ -56,7 +56,7 @@ start
 ----
 start w0
 
-It says that it is ready.
+It reports that it is ready.
 
 ready w0
 ----
@@ -82,7 +82,7 @@ fn a_wrong_expectation_is_reported_and_corrected() {
 }
 
 #[test]
-fn what_cannot_be_understood_is_reported_with_its_line_and_word() {
+fn parse_errors_name_the_line_and_the_token() {
     for (wrong, problem) in [
         ("start w0\n", "x:3: a case without a line `----`: `start w0`"),
         ("----\nq1: x\n", "x:3: no commands above: `----`"),
@@ -113,7 +113,6 @@ fn name(path: &Path) -> String {
     path.file_name().expect("a file has a name").to_string_lossy().into_owned()
 }
 
-/// Returns the scenario files by name.
 fn files() -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = fs::read_dir(folder())
         .expect("the folder of the scenarios is readable")

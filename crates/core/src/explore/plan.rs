@@ -1,4 +1,4 @@
-//! The loop itself: what is ordered next, from where the explorer is and what it is at.
+//! The plan: the next actions, from the progress and the open actions.
 
 use super::plan_config::PlanConfig;
 use super::progress::PlanProgress;
@@ -34,16 +34,16 @@ use super::{PlanAction, PlanInput, SyncResult};
 /// assert_eq!(plan.orders(), [PlanAction::BeginStep(2)]);
 /// ```
 ///
-/// Keep [`Plan::progress`] whenever orders were taken, before they are carried out: a new plan from
-/// it goes on where this one was, and orders again what may have been done by half.
+/// Save [`Plan::progress`] after every [`Plan::orders`], before the actions are performed: a new
+/// plan continues from it and repeats actions that may be half done.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pace: PlanConfig,
     progress: PlanProgress,
     at: PlanPosition,
-    /// The newest version that is known to be published.
+    /// Newest published version.
     published: u64,
-    /// The step that is begun however stale it will be, because the trainer waits for it.
+    /// Step that begins regardless of staleness, because the trainer waits for it.
     forced: Option<u64>,
     stopped: bool,
     ended: bool,
@@ -51,11 +51,11 @@ pub struct Plan {
     ignored: u64,
 }
 
-/// The orders that are not answered yet.
+/// Actions without a result yet.
 #[derive(Clone, Debug, Default)]
 struct PlanPosition {
-    /// Whether what `Progress::beginning` and `Progress::evaluating` say was ordered of this
-    /// process already.
+    /// True if this process has emitted the action for `Progress::beginning` or
+    /// `Progress::evaluating`.
     begin: bool,
     evaluate: bool,
     finalize: Option<u64>,
@@ -63,7 +63,7 @@ struct PlanPosition {
     weights: Option<Weights>,
 }
 
-/// The order that changes weights.
+/// Open action that changes weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Weights {
     Sync(u64),
@@ -72,10 +72,11 @@ enum Weights {
 }
 
 impl Plan {
-    /// Returns the plan of an explorer that is where `progress` says: at the start, or wherever its
-    /// last process was. Unanswered orders of that process are given again.
+    /// Returns the plan of an explorer at `progress`: new or restarted. Open actions of the
+    /// previous
+    /// process are emitted again.
     ///
-    /// After a restart, the servers must have `progress.version`, or else be told as loaded.
+    /// After a restart, the servers must have `progress.version`, or [`PlanInput::Loaded`] follows.
     pub fn new(pace: PlanConfig, mut progress: PlanProgress) -> Self {
         progress.mend();
         Self {
@@ -91,57 +92,57 @@ impl Plan {
         }
     }
 
-    /// Returns where the explorer is: at every moment exactly what a restart needs.
+    /// Returns the state that a restart needs; valid at every moment.
     pub const fn progress(&self) -> &PlanProgress {
         &self.progress
     }
 
-    /// Tells whether there is nothing left to do: everything is done, or the explorer was stopped
-    /// and nothing is being submitted any more.
+    /// Returns whether nothing is left to do: the job is complete, or the explorer was stopped and
+    /// no submission is open.
     pub const fn is_over(&self) -> bool {
         self.ended || (self.stopped && !self.at.begin && !self.at.evaluate)
     }
 
-    /// Returns how many facts were ignored because they answer no order or say nothing new.
+    /// Returns the number of inputs that were ignored because they contradict the state.
     pub const fn ignored(&self) -> u64 {
         self.ignored
     }
 
-    /// Returns how many steps were begun although they may be staler than allowed, because the
-    /// trainer could not go on without them.
+    /// Returns the number of steps that began although they may be too stale, because the trainer
+    /// could not continue without them.
     pub const fn forced(&self) -> u64 {
         self.forced_steps
     }
 
-    /// Returns the last step of the job, as far as it is known.
+    /// Returns the last step of the job, as far as known.
     pub fn last_step(&self) -> u64 {
         let last = self.progress.last.unwrap_or(u64::MAX);
         last.min(self.pace.total_steps).max(self.progress.begun)
     }
 
-    /// Returns how many experiences this explorer has submitted, with what steps in flight are
-    /// expected to yield: what the others should know, see [`PlanInput::OthersSubmitted`].
+    /// Returns the number of experiences that this explorer has submitted, including the expected
+    /// yield of steps in flight; see [`PlanInput::OthersSubmitted`].
     pub fn submitted(&self) -> u64 {
         let PlanProgress { begun, beginning, finalized, delivered, .. } = self.progress;
         let steps = begun - finalized + u64::from(beginning.is_some());
         delivered.saturating_add(steps.saturating_mul(self.pace.step_experiences.max(1)))
     }
 
-    /// Returns the version that the trainer can be expected to publish with what this explorer has
-    /// delivered. With [`PlanAction::FinishTraining`] it is what to wait for while other explorers
-    /// go on; the last one to close waits until the trainer is done.
+    /// Returns the version that the trainer is expected to publish with the experiences of this
+    /// explorer: the target of [`PlanAction::FinishTraining`] while other explorers continue. The
+    /// last explorer waits until the trainer is done.
     pub fn expected(&self) -> u64 {
         self.pace.published(self.progress.delivered)
     }
 
-    /// Takes in what happened. What cannot be is ignored and counted.
+    /// Applies an input. An input that contradicts the state is ignored and counted.
     pub fn apply(&mut self, fact: PlanInput) {
-        if !self.believe(fact) {
+        if !self.accept(fact) {
             self.ignored += 1;
         }
     }
 
-    /// Returns what can be done now and could not before; every order is given once.
+    /// Returns the actions that are possible now; every action is returned once.
     pub fn orders(&mut self) -> Vec<PlanAction> {
         let mut orders = Vec::new();
         while let Some(order) = self.next() {
@@ -151,15 +152,15 @@ impl Plan {
         orders
     }
 
-    fn believe(&mut self, fact: PlanInput) -> bool {
+    fn accept(&mut self, fact: PlanInput) -> bool {
         match fact {
             PlanInput::Begun(step) => {
-                let believed = self.at.begin && answers(&mut self.progress.beginning, step);
-                if believed {
+                let accepted = self.at.begin && clear_if(&mut self.progress.beginning, step);
+                if accepted {
                     self.at.begin = false;
                     self.progress.begun = step;
                 }
-                believed
+                accepted
             }
             PlanInput::Exhausted => {
                 let answered = std::mem::take(&mut self.at.begin);
@@ -169,28 +170,28 @@ impl Plan {
                 self.end_early() || answered
             }
             PlanInput::Finalized { step, delivered } => {
-                let believed = answers(&mut self.at.finalize, step);
-                if believed {
+                let accepted = clear_if(&mut self.at.finalize, step);
+                if accepted {
                     self.progress.finalize(&self.pace, delivered);
                 }
-                believed
+                accepted
             }
             PlanInput::EvalBegun(step) => {
-                let believed = self.at.evaluate && answers(&mut self.progress.evaluating, step);
-                if believed {
+                let accepted = self.at.evaluate && clear_if(&mut self.progress.evaluating, step);
+                if accepted {
                     self.at.evaluate = false;
                     self.progress.evals.push(step);
                     self.progress.evaluated = Some(step);
                     self.progress.evaluated_version = self.progress.version;
                 }
-                believed
+                accepted
             }
             PlanInput::EvalFinished(step) => {
-                let believed = answers(&mut self.at.finish_eval, step);
-                self.progress.evals.retain(|eval| !believed || *eval != step);
-                believed
+                let accepted = clear_if(&mut self.at.finish_eval, step);
+                self.progress.evals.retain(|eval| !accepted || *eval != step);
+                accepted
             }
-            PlanInput::Synced(exchange) => self.exchanged(exchange),
+            PlanInput::Synced(result) => self.synced(result),
             PlanInput::Published(version) => raise(&mut self.published, version),
             PlanInput::Loaded(version) => self.loaded(version),
             PlanInput::OthersSubmitted(experiences) => {
@@ -201,7 +202,7 @@ impl Plan {
         }
     }
 
-    fn exchanged(&mut self, exchange: SyncResult) -> bool {
+    fn synced(&mut self, result: SyncResult) -> bool {
         let (closing, step) = match self.at.weights {
             Some(Weights::Sync(step)) => (false, step),
             Some(Weights::Close) => (true, self.last_step()),
@@ -209,7 +210,7 @@ impl Plan {
         };
         self.at.weights = None;
         self.progress.synced = step;
-        let newer = match exchange {
+        let newer = match result {
             SyncResult::Version(version) | SyncResult::TrainerDone(version) => {
                 raise(&mut self.progress.version, version)
             }
@@ -217,11 +218,10 @@ impl Plan {
         };
         if closing {
             self.progress.closed = Some(step);
-        } else if matches!(exchange, SyncResult::TrainerDone(_)) {
+        } else if matches!(result, SyncResult::TrainerDone(_)) {
             self.end_early();
         } else if !newer && !self.pace.has_periods() {
-            // The trainer waits for experiences, and the explorer for the trainer: one step must
-            // go on, however stale.
+            // Trainer and explorer would wait for each other: one step begins, however stale.
             self.forced = Some(self.progress.begun + 1);
         }
         true
@@ -231,17 +231,17 @@ impl Plan {
         let answered = self.at.weights == Some(Weights::Load);
         if answered {
             self.at.weights = None;
-            // Whatever was published, this is what could be had of it.
+            // The newest version that could be loaded.
             self.published = version.max(self.progress.version);
         }
         raise(&mut self.progress.version, version) || answered
     }
 
-    /// Notes that nothing new is begun, for good.
+    /// Begins no more steps.
     fn end_early(&mut self) -> bool {
-        let news = self.progress.last.is_none();
+        let first = self.progress.last.is_none();
         self.progress.last.get_or_insert(self.progress.begun);
-        news
+        first
     }
 
     fn note(&mut self, order: PlanAction) {
@@ -284,7 +284,7 @@ impl Plan {
         }
         let step = *self.progress.evals.first()?;
         let PlanProgress { begun, finalized, .. } = self.progress;
-        // What was evaluated without being in flight is the last, of this job or of a shorter one.
+        // An evaluated step that is not in flight is the last one, of this job or of a shorter one.
         let in_flight = finalized < step && step <= begun;
         let now = !self.pace.has_periods() || !in_flight;
         now.then_some(PlanAction::FinishEval(step))
@@ -301,7 +301,7 @@ impl Plan {
     }
 
     fn load(&self) -> Option<PlanAction> {
-        // Behind the last step it is `Close` that loads.
+        // After the last step `Close` loads.
         let needed = self.progress.finalized < self.last_step() || self.due().is_some();
         let wanted = !self.pace.has_periods() && self.has_offer() && needed;
         (wanted && self.weights_are_free()).then_some(PlanAction::Load)
@@ -317,8 +317,8 @@ impl Plan {
         if self.is_closed() {
             return self.final_eval().map(PlanAction::Evaluate);
         }
-        // With `fully_async`, published weights go first: evaluations that follow each other
-        // closely would never let them in.
+        // With `fully_async`, published weights go first: evaluations in quick succession would
+        // delay them indefinitely.
         let full = self.progress.evals.len() as u64 >= self.pace.max_inflight.max(1);
         if !self.pace.has_periods() && (self.has_offer() || full) {
             return None;
@@ -343,7 +343,7 @@ impl Plan {
             due.is_none() && self.at.weights.is_none() && begun < self.pace.sync_after(synced)
         } else {
             let window = self.pace.max_inflight.max(1);
-            // An evaluation that has to wait for weights comes late, but not by more than a window.
+            // An evaluation that waits for weights may be late by at most one window.
             let lag = due.map_or(0, |eval| step - eval);
             due != Some(0) && begun - finalized < window && lag < window && self.is_fresh()
         };
@@ -380,7 +380,7 @@ impl Plan {
         self.final_eval().is_none().then_some(PlanAction::End)
     }
 
-    /// Returns the step at which the present period ends.
+    /// Returns the last step of the current period.
     fn period_end(&self) -> u64 {
         self.pace.sync_after(self.progress.synced).min(self.last_step())
     }
@@ -395,7 +395,7 @@ impl Plan {
         if fresh && self.pace.eval_on_startup && self.pace.eval_interval.is_some() {
             return Some(0);
         }
-        // Steps that passed without evaluation, as when the interval was another, are let go.
+        // Steps that passed without evaluation, as after a change of the interval, are skipped.
         let window = self.pace.max_inflight.max(1);
         let passed = if self.pace.has_periods() { finalized } else { begun.saturating_sub(window) };
         let due = self.pace.eval_after(evaluated.unwrap_or(0).max(passed))?;
@@ -407,7 +407,7 @@ impl Plan {
         self.progress.evaluating.is_some() || self.due().is_some()
     }
 
-    /// Returns under which step the last weights are evaluated, if that is still to be done.
+    /// Returns the step under which the last weights are evaluated, if that is still open.
     fn final_eval(&self) -> Option<u64> {
         let PlanProgress { evaluated, evaluated_version, version, begun, .. } = self.progress;
         if !self.pace.eval_at_end || self.pace.eval_interval.is_none() || evaluated > Some(begun) {
@@ -419,37 +419,37 @@ impl Plan {
         (evaluated_version != version).then_some(begun + 1)
     }
 
-    /// Tells whether the trainer knows that no more come.
+    /// Returns whether the trainer was informed that no more experiences come.
     fn is_closed(&self) -> bool {
         self.progress.closed == Some(self.last_step())
     }
 
-    /// Tells whether newer weights are published than the servers have.
+    /// Returns whether weights newer than those of the servers are published.
     const fn has_offer(&self) -> bool {
         self.published > self.progress.version
     }
 
-    /// Tells whether the next step may be begun with the weights that there are.
+    /// Returns whether the next step may begin with the current weights.
     fn is_fresh(&self) -> bool {
         let oldest = self.pace.oldest(self.progress.submitted_next(&self.pace));
         self.forced == Some(self.progress.begun + 1) || self.progress.version >= oldest
     }
 
-    /// Tells whether weights may change: nothing changes them now, and no evaluation is under way.
+    /// Returns whether weights may change: no change and no evaluation is active.
     fn weights_are_free(&self) -> bool {
         let evaluating = self.progress.evaluating.is_some() || !self.progress.evals.is_empty();
         self.at.weights.is_none() && !evaluating
     }
 
-    /// Tells whether nothing is under way or about to be that an exchange would have to wait for.
+    /// Returns whether nothing is active or due that a weight sync would have to wait for.
     fn is_idle(&self) -> bool {
         let finalizing = self.progress.beginning.is_some() || self.at.finalize.is_some();
         self.weights_are_free() && !finalizing && self.due().is_none()
     }
 }
 
-/// Tells whether a fact answers the order that there is, which it then no longer is.
-fn answers(order: &mut Option<u64>, step: u64) -> bool {
+/// Clears the value if it equals `step`, and returns whether it did.
+fn clear_if(order: &mut Option<u64>, step: u64) -> bool {
     let matching = *order == Some(step);
     if matching {
         *order = None;
@@ -457,7 +457,7 @@ fn answers(order: &mut Option<u64>, step: u64) -> bool {
     matching
 }
 
-/// Raises a number, if it is one.
+/// Sets `number` to `to` if that is larger, and returns whether it was.
 const fn raise(number: &mut u64, to: u64) -> bool {
     let higher = to > *number;
     if higher {

@@ -1,47 +1,45 @@
-//! Where an explorer is: everything about the loop that a restart needs, and nothing else.
+//! Progress of an explorer: the part of the loop's state that a restart needs.
 
 use super::plan_config::{PlanConfig, PlanStyle};
 
-/// No job has as many steps, so that the next can always be counted.
+/// Upper bound of step numbers, so that they never overflow.
 const MAX_STEPS: u64 = u64::MAX / 2;
 
-/// Where an explorer is, or was when its last process ended.
+/// Progress of an explorer, current or at the end of its last process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanProgress {
-    /// The last step that was begun.
+    /// Last step that was begun.
     pub begun: u64,
-    /// The step whose tasks are being submitted: an order that must come again after a crash,
-    /// because they may be there.
+    /// Step that is being submitted: repeated after a crash, because its tasks may exist.
     pub beginning: Option<u64>,
-    /// The last step that was finalized.
     pub finalized: u64,
-    /// The step whose evaluations are being submitted.
+    /// Step whose evaluations are being submitted.
     pub evaluating: Option<u64>,
     /// Steps whose evaluations were submitted and not finished, in order.
     pub evals: Vec<u64>,
-    /// The last step whose evaluations were submitted; none: not even those at the start.
+    /// Last step whose evaluations were submitted. `None`: not even those at the start.
     pub evaluated: Option<u64>,
     pub evaluated_version: u64,
-    /// The last step after which weights were exchanged.
+    /// Last step that a weight sync followed.
     pub synced: u64,
-    /// Experiences that were delivered.
+    /// Experiences delivered by this explorer.
     pub delivered: u64,
-    /// How many of them by each of the last `sync_offset` steps, the oldest first: those that the
-    /// trainer of style `fixed` need not have trained on yet.
+    /// Experiences of each of the last `sync_offset` steps, oldest first: the trainer of style
+    /// `fixed` need not have trained on them yet.
     pub ahead: Vec<u64>,
-    /// Experiences that other explorers of the job have submitted.
+    /// Experiences submitted by other explorers of the job.
     pub elsewhere: u64,
-    /// The version of the weights.
+    /// Version of the weights in the servers.
     pub version: u64,
-    /// The last step of the job, if it is over before its `total_steps`: no more tasks, or a
-    /// trainer that is done. Whoever makes a job longer that ended so clears it.
+    /// Last step of the job, if it ended before `total_steps`: no more tasks, or the trainer is
+    /// done. To extend such a job, clear it.
     pub last: Option<u64>,
-    /// The step behind which the trainer was told that no more come, and has answered.
+    /// Step after which the trainer confirmed that no more experiences come.
     pub closed: Option<u64>,
 }
 
 impl PlanProgress {
-    /// Makes the best of what contradicts itself, as a file can that somebody has edited.
+    /// Repairs contradictions, as in an edited file.
     pub(super) fn mend(&mut self) {
         self.finalized = self.finalized.min(MAX_STEPS);
         self.begun = self.begun.min(MAX_STEPS).max(self.finalized);
@@ -54,7 +52,7 @@ impl PlanProgress {
         self.closed = self.closed.filter(|step| *step <= self.finalized);
     }
 
-    /// Notes that the next step is finalized.
+    /// Counts the next step as finalized.
     pub(super) fn finalize(&mut self, pace: &PlanConfig, delivered: u64) {
         self.finalized += 1;
         self.delivered = self.delivered.saturating_add(delivered);
@@ -65,8 +63,7 @@ impl PlanProgress {
         }
     }
 
-    /// Returns the version that the trainer can be expected to reach with what it got, and which
-    /// is worth waiting for.
+    /// Returns the version to wait for: the one that the trainer can reach with its experiences.
     pub(super) fn expected(&self, pace: &PlanConfig) -> u64 {
         match pace.style {
             PlanStyle::Fixed => {
@@ -75,8 +72,7 @@ impl PlanProgress {
                 let counted = ahead.fold(self.delivered, |left, one| left.saturating_sub(*one));
                 pace.published(counted)
             }
-            // It publishes what it has when asked; all that is wanted is something newer, if it
-            // has got enough for that.
+            // The trainer publishes on request: any newer version, if it has enough experiences.
             PlanStyle::ExplorerDriven => {
                 let reached = pace.train_steps(self.delivered);
                 if reached > self.version { self.version + 1 } else { 0 }
@@ -85,11 +81,11 @@ impl PlanProgress {
         }
     }
 
-    /// Returns how many experiences will have been submitted when one more step is begun.
+    /// Returns the number of submitted experiences after one more step has begun.
     pub(super) fn submitted_next(&self, pace: &PlanConfig) -> u64 {
         let steps = self.begun - self.finalized + 1;
         let inflight = steps.saturating_mul(pace.step_experiences.max(1));
-        // Whatever was trained on was submitted, whether or not this explorer was told by whom.
+        // Everything that was trained on was submitted, by this or another explorer.
         let trained = self.version.saturating_mul(pace.train_batch_size.max(1));
         let known = self.delivered.saturating_add(self.elsewhere);
         known.max(trained).saturating_add(inflight)

@@ -1,17 +1,17 @@
-//! Tasks → batch: what a monitor plots for one step.
+//! Tasks → batch: the values that a monitor plots for one step.
 
 use super::Metrics;
 use super::key::{Aggregation, Columns, columns};
 use super::numpy::Stat;
 use super::task::mean_of_coverage;
 
-/// The statistics of a training batch unless told otherwise.
+/// Default statistics of a training batch.
 pub const BATCH_STATS: [Stat; 3] = [Stat::Mean, Stat::Max, Stat::Min];
 
-/// The statistics of a detailed evaluation unless told otherwise.
+/// Default statistics of a detailed evaluation.
 pub const EVAL_STATS: [Stat; 4] = [Stat::Mean, Stat::Max, Stat::Min, Stat::Std];
 
-/// How much an evaluation reports of each metric.
+/// Statistics that an evaluation reports for each metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvalDetail<'a> {
     /// `<prefix>/<key>`: the mean over the tasks.
@@ -22,9 +22,9 @@ pub enum EvalDetail<'a> {
 
 /// Combines the metrics of tasks, given in the order of the tasks, into `<prefix>/<key>/<stat>`.
 ///
-/// Each key is taken over the tasks that carry it. A key with a suffix has one statistic, its
-/// own: `tokens:sum` becomes `<prefix>/tokens/sum`, which counts before a statistic of a plain
-/// `tokens` of the same name. No tasks give no metrics; an empty prefix gives no leading slash.
+/// Each key is aggregated over the tasks that carry it. A key with a suffix has one statistic:
+/// `tokens:sum` becomes `<prefix>/tokens/sum`, and overrides that statistic of a plain `tokens`.
+/// No tasks give no metrics; an empty prefix gives no leading slash.
 pub fn gather_metrics(tasks: &[Metrics], prefix: &str, stats: &[Stat]) -> Metrics {
     gather(&columns(tasks), prefix, EvalDetail::Stats(stats))
 }
@@ -32,8 +32,8 @@ pub fn gather_metrics(tasks: &[Metrics], prefix: &str, stats: &[Stat]) -> Metric
 /// Combines the metrics of evaluated tasks, given in the order of the tasks.
 ///
 /// As [`gather_metrics`], but by default only with the mean, under the bare key. A coverage
-/// (`…/coverage@N`) is taken over all tasks with values of that metric, those without a gap
-/// counting 1; a task in which every run failed has no values and shows in the counts of tasks.
+/// (`…/coverage@N`) is averaged over all tasks with values of that metric; complete tasks count 1.
+/// A task in which every run failed has no values and shows in the counts of tasks.
 pub fn gather_eval_metrics(tasks: &[Metrics], prefix: &str, detail: EvalDetail<'_>) -> Metrics {
     let mut columns = columns(tasks);
     fill_coverage(&mut columns);
@@ -57,7 +57,7 @@ fn gather(columns: &Columns<'_>, prefix: &str, detail: EvalDetail<'_>) -> Metric
             }
         }
     }
-    // Columns ascend with the plain one of a name first, so suffixes count before statistics.
+    // Columns ascend with the plain one of a name first, so that suffixes override statistics.
     pairs.into_iter().collect()
 }
 
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_training_batch_has_three_statistics_a_key() {
+    fn a_training_batch_has_three_statistics_per_key() {
         let tasks = tasks(&[
             &[("reward", 1.0), ("tokens:sum", 5.0), ("version:last", 3.0)],
             &[("reward", 0.0), ("tokens:sum", 6.0)],
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn coverage_counts_complete_tasks_and_suffixes_count_before_statistics() {
+    fn coverage_includes_complete_tasks_and_suffixes_override_statistics() {
         let tasks = tasks(&[
             &[("score/mean@4", 1.0), ("score/coverage@4", 0.5), ("t", 2.0), ("t:max", 7.0)],
             &[("score/mean@4", 0.0)],

@@ -5,19 +5,19 @@ use std::fmt;
 use super::mt19937::Mt19937;
 use super::numpy::{Stat, mean};
 
-/// How many draws an estimate rests on unless told otherwise.
+/// Default number of draws of an estimate.
 pub const N_BOOTSTRAP: usize = 1000;
 
-/// The seed of the draws unless told otherwise.
+/// Default seed of the draws.
 pub const SEED: u32 = 42;
 
 /// A function from a draw to a number.
 #[derive(Clone, Copy)]
 pub enum Reduce<'a> {
-    /// One of NumPy's.
+    /// A NumPy statistic.
     Stat(Stat),
-    /// The caller's own. It cannot fail: one that may (a Python callable) keeps its first error
-    /// aside, returns NaN from then on without being called, and the caller looks afterwards.
+    /// A function of the caller. It cannot fail: a Python callable stores its first error, returns
+    /// NaN from then on, and the caller checks the stored error afterwards.
     Custom(&'a dyn Fn(&[f64]) -> f64),
 }
 
@@ -39,12 +39,12 @@ impl fmt::Debug for Reduce<'_> {
     }
 }
 
-/// Why there is no estimate.
+/// Reason why there is no estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BootstrapError {
-    /// There is nothing to draw from; `np.random.choice` raises `ValueError`.
+    /// No data to draw from; `np.random.choice` raises `ValueError`.
     EmptyData,
-    /// A draw of nothing has no max or min; `np.max` and `np.min` raise `ValueError`.
+    /// An empty draw has no max or min; `np.max` and `np.min` raise `ValueError`.
     EmptySubset,
     /// The draws do not fit in memory; NumPy raises `MemoryError` or `ValueError`.
     TooLarge,
@@ -62,20 +62,21 @@ impl fmt::Display for BootstrapError {
 
 impl std::error::Error for BootstrapError {}
 
-/// Estimates by resampling what every function yields on random subsets of `data`: its mean and
-/// its population standard deviation over the draws, in the order of `reduce_fns`.
+/// Estimates every function by resampling: its mean and population standard deviation over random
+/// subsets of `data`, in the order of `reduce_fns`.
 ///
 /// Bit-equal to NumPy's `np.random.seed(seed)`, then `n_bootstrap` times
 /// `np.random.choice(data, size=subset_size, replace=True)` with every function applied to the
-/// same draw, then `np.mean` and `np.std` over each function's results; but the generator is our
-/// own, so nobody else's randomness is touched. NaN payloads are not part of the promise.
+/// same draw, then `np.mean` and `np.std` over each function's results. The generator is private,
+/// so
+/// that no global state changes. NaN payloads may differ.
 ///
 /// Where NumPy warns and returns NaN, NaN is returned: no draws at all (`n_bootstrap` 0), and
 /// mean or spread of an empty draw (`subset_size` 0).
 ///
 /// # Errors
 ///
-/// Where NumPy raises: [`BootstrapError`] names each case.
+/// NumPy raises an error: [`BootstrapError`] names each case.
 pub fn bootstrap_metric(
     data: &[f64],
     subset_size: usize,
@@ -130,7 +131,7 @@ mod tests {
     const EXTREMES: [Reduce<'_>; 2] = [Reduce::Stat(Stat::Max), Reduce::Stat(Stat::Min)];
 
     #[test]
-    fn own_functions_see_the_same_draws() {
+    fn custom_functions_see_the_same_draws() {
         let largest = |draw: &[f64]| draw.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let both = [EXTREMES[0], Reduce::Custom(&largest)];
         let [ours, theirs] = bootstrap_metric(&[3.0, 1.0, 2.0], 2, &both, 100, 7).unwrap()[..]
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_numpy_refuses_is_an_error_and_what_it_allows_is_not() {
+    fn numpy_errors_are_errors_and_numpy_warnings_are_nan() {
         let sum = [Reduce::Stat(Stat::Sum)];
         let run = |data: &[f64], size, fns: &[Reduce<'_>], count| {
             bootstrap_metric(data, size, fns, count, SEED)

@@ -1,23 +1,24 @@
-//! The best and the worst of k runs, for many metrics and many k at once.
+//! Best and worst of k runs, for many metrics and many k at once.
 //!
 //! Every estimate starts from the same seed, so all of them read one sequence of indices, and
-//! the i-th draw of size k is the i-th block of k in it. Hence metrics with equally many values
-//! share the sequence, and a block of 2k is two blocks of k joined. Max and min need no more
-//! than the order of the values, so one byte of rank stands for each, and sixteen metrics are
-//! compared at once. What comes out is [`bootstrap_metric`] with its defaults, to the bit.
+//! the i-th draw of size k is the i-th block of k in it. Metrics with equally many values share the
+//! sequence, and a block of 2k is two joined blocks of k. Max and min need only the order of the
+//! values, so one byte of rank represents each, and sixteen metrics are compared at once. The
+//! result equals [`bootstrap_metric`] with its defaults, to the bit.
 
 use super::bootstrap::{N_BOOTSTRAP, Reduce, SEED, bootstrap_metric};
 use super::mt19937::Mt19937;
 use super::numpy::{Stat, mean};
 
-/// Columns with more values than a byte has ranks take the plain way.
+/// Maximum length of ranked columns: a byte has so many ranks. Longer ones use the plain path.
 const RANKS: usize = 256;
 
-/// How many columns are compared at once: the bytes of a vector register.
+/// Number of columns that are compared at once: the bytes of a vector register.
 const LANES: usize = 16;
 
-/// How many indices are drawn at a time, a power of two: what is made of them stays in the
-/// fastest cache, and memory does not grow with the number of runs.
+/// Number of indices drawn at a time, a power of two: keeps the working set in the first-level
+/// cache
+/// and memory independent of the number of runs.
 const SEGMENT: usize = 256;
 
 /// The bootstrap means of max and min at one subset size.
@@ -32,10 +33,10 @@ pub(super) struct Extremes {
 /// `n` runs; returns one list for each column, in ascending order of sizes.
 pub(super) fn best_and_worst(columns: &[&[f64]], n: usize) -> Vec<Vec<Extremes>> {
     if subset_sizes(n).next().is_none() {
-        // Nothing is drawn, and to begin a sequence takes longer than everything else.
+        // Seeding a generator would dominate the cost.
         return vec![Vec::new(); columns.len()];
     }
-    // A NaN has no rank, and is rare enough to take the plain way.
+    // A NaN has no rank and is rare: it uses the plain path.
     let has_ranks =
         |column: &[f64]| column.len() <= RANKS && !column.iter().any(|value| value.is_nan());
     let ranked: Vec<&[f64]> = columns.iter().copied().filter(|c| has_ranks(c)).collect();
@@ -60,7 +61,7 @@ fn plain_extremes(column: &[f64], n: usize) -> Vec<Extremes> {
         let means = bootstrap_metric(column, subset_size, &reduce_fns, N_BOOTSTRAP, SEED);
         match means.as_deref() {
             Ok(&[(best, _), (worst, _)]) => Some(Extremes { subset_size, best, worst }),
-            // Only a draw too large for memory ends here, and then so do all larger ones.
+            // Only a draw too large for memory fails, and all larger ones fail too.
             _ => None,
         }
     };
@@ -97,7 +98,7 @@ fn smaller(a: Pack, b: Pack) -> Pack {
 struct ExtremesGroup {
     /// The values of each column in ascending order.
     sorted: Vec<Vec<f64>>,
-    /// Where each column's value at an index stands in that order; equal values stand together.
+    /// Rank of each column's value at an index; equal values have equal ranks.
     ranks: [Pack; RANKS],
     /// In ascending order of subset sizes.
     draws: Vec<Draws>,
@@ -118,7 +119,7 @@ impl ExtremesGroup {
         Self { sorted, ranks, draws: subset_sizes(n).map(Draws::new).collect() }
     }
 
-    /// Takes the next indices of the sequence.
+    /// Consumes the next indices of the sequence.
     fn take(&mut self, indices: &[u8; SEGMENT]) {
         let mut max = indices.map(|index| self.ranks[usize::from(index)]);
         let mut min = max;
@@ -158,7 +159,7 @@ impl ExtremesGroup {
     }
 }
 
-/// Makes one block of every two, in the first half of the slice.
+/// Joins neighbouring blocks, in the first half of the slice.
 fn join_pairs(packs: &mut [Pack], choose: impl Fn(Pack, Pack) -> Pack) {
     for i in 0..packs.len() / 2 {
         packs[i] = choose(packs[2 * i], packs[2 * i + 1]);
@@ -168,10 +169,10 @@ fn join_pairs(packs: &mut [Pack], choose: impl Fn(Pack, Pack) -> Pack) {
 /// The draws of one subset size: the largest and smallest ranks in each.
 struct Draws {
     subset_size: usize,
-    /// The size of the blocks that a draw is joined from: the largest power of two that divides
-    /// it and a segment, so that no block belongs to two draws or two segments.
+    /// Size of the blocks that a draw is joined from: the largest power of two that divides it and
+    /// a segment, so that no block spans two draws or two segments.
     unit: usize,
-    /// How many indices of the draw under way were taken, and its ranks so far.
+    /// Number of consumed indices of the current draw, and its ranks so far.
     taken: usize,
     max: Pack,
     min: Pack,
@@ -196,7 +197,7 @@ impl Draws {
         self.best.len() == N_BOOTSTRAP
     }
 
-    /// Takes the next blocks of the sequence, as far as they are needed.
+    /// Consumes the next blocks of the sequence, as far as they are needed.
     fn take(&mut self, max: &[Pack], min: &[Pack]) {
         for (max, min) in max.iter().zip(min) {
             if self.is_done() {
@@ -223,7 +224,7 @@ mod tests {
         let mut generator = Mt19937::new(1);
         let mut number = || f64::from(generator.next_u32()).sin();
         for (n, len) in [(2, 1), (2, 2), (3, 3), (6, 6), (8, 5), (24, 24), (63, 63), (64, 64)] {
-            // More columns than travel together, among them one with every kind of special value.
+            // More columns than one group holds, among them one with every kind of special value.
             let mut columns: Vec<Vec<f64>> =
                 (0..11).map(|_| (0..len).map(|_| number()).collect()).collect();
             columns[0] = (0..len).map(|i| f64::from(i % 2)).collect();
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn many_runs_take_the_plain_way() {
+    fn many_runs_use_the_plain_path() {
         let column: Vec<f64> = (0..300).map(f64::from).collect();
         let [extremes] = &best_and_worst(&[&column], 300)[..] else {
             panic!("one column, one list");

@@ -1,39 +1,27 @@
-//! Metric keys: which aggregation a suffix asks for, and columns of equal keys.
+//! Metric keys: aggregation by suffix, and columns of equal keys.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::Metrics;
 use super::numpy::Stat;
+use crate::failure::names;
 
-/// How the values of one metric become one value, as a key's suffix says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Aggregation {
-    /// The mean: no suffix, or `:mean`.
-    Mean,
-    /// `:sum`.
-    Sum,
-    /// `:max`.
-    Max,
-    /// `:min`.
-    Min,
-    /// `:last`, in the order of the list.
-    Last,
-}
+names!(
+    /// Aggregation of the values of one metric, chosen by the suffix of its key.
+    Aggregation {
+        /// Also without a suffix.
+        Mean = "mean",
+        Sum = "sum",
+        Max = "max",
+        Min = "min",
+        /// Last in the order of the list.
+        Last = "last",
+    }
+);
 
 impl Aggregation {
-    /// Returns the word of the suffix.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Mean => "mean",
-            Self::Sum => "sum",
-            Self::Max => "max",
-            Self::Min => "min",
-            Self::Last => "last",
-        }
-    }
-
-    /// Combines values given in their order; no values give NaN, and 0 as a sum.
+    /// Combines values in their order; no values give NaN, and 0 as a sum.
     pub(super) fn of(self, values: &[f64]) -> f64 {
         match self {
             Self::Mean => Stat::Mean.of(values),
@@ -50,15 +38,10 @@ impl Aggregation {
 /// An unknown suffix belongs to the name, as does one with no name before it.
 pub fn parse_key(key: &str) -> (&str, Aggregation) {
     let Some((name, suffix)) = key.rsplit_once(':') else { return (key, Aggregation::Mean) };
-    let aggregation = match suffix {
-        "mean" => Aggregation::Mean,
-        "sum" => Aggregation::Sum,
-        "max" => Aggregation::Max,
-        "min" => Aggregation::Min,
-        "last" => Aggregation::Last,
-        _ => return (key, Aggregation::Mean),
-    };
-    if name.is_empty() { (key, Aggregation::Mean) } else { (name, aggregation) }
+    match Aggregation::ALL.iter().find(|aggregation| aggregation.name() == suffix) {
+        Some(aggregation) if !name.is_empty() => (name, *aggregation),
+        _ => (key, Aggregation::Mean),
+    }
 }
 
 /// Returns the key that the level above parses back into the same name and aggregation.
@@ -70,10 +53,10 @@ pub(super) fn canonical(name: &str, aggregation: Aggregation) -> Cow<'_, str> {
     }
 }
 
-/// The values of every metric in the order of the list they come from; no column is empty.
+/// Values of every metric in the order of the list; no column is empty.
 pub(super) type Columns<'a> = BTreeMap<(&'a str, Aggregation), Vec<f64>>;
 
-/// Sorts the values of a list into columns; what an element does not carry is skipped.
+/// Sorts the values of a list into columns; missing values are skipped.
 pub(super) fn columns(list: &[Metrics]) -> Columns<'_> {
     let mut columns = Columns::new();
     for metrics in list {
@@ -99,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_known_suffixes_are_suffixes() {
+    fn only_known_suffixes_are_split_off() {
         assert_eq!(parse_key("reward"), ("reward", Aggregation::Mean));
         assert_eq!(parse_key("reward:mean"), ("reward", Aggregation::Mean));
         assert_eq!(parse_key("tool:grep:sum"), ("tool:grep", Aggregation::Sum));

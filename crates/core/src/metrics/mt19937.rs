@@ -1,8 +1,6 @@
 //! NumPy's legacy random generator: the Mersenne Twister as `np.random.seed` starts it, and the
-//! indices that `np.random.choice` and `np.random.randint` draw from it.
-//!
-//! Each caller owns its generator; NumPy's is one for the whole process, so that every seeding
-//! disturbs the randomness of everyone else.
+//! indices that `np.random.choice` and `np.random.randint` draw from it. Each caller owns its
+//! generator, so that no global state changes.
 
 const STATE_WORDS: usize = 624;
 const SHIFT: usize = 397;
@@ -10,13 +8,13 @@ const SHIFT: usize = 397;
 /// A Mersenne Twister with 32-bit words.
 pub(super) struct Mt19937 {
     state: [u32; STATE_WORDS],
-    /// The words of `state` as they go out; tempered in one sweep, which the compiler vectorizes.
+    /// Tempered words of `state`, computed in one sweep that the compiler vectorizes.
     words: [u32; STATE_WORDS],
     next: usize,
 }
 
 impl Mt19937 {
-    /// Starts as `np.random.seed(seed)` does.
+    /// Seeds as `np.random.seed(seed)` does.
     pub(super) fn new(seed: u32) -> Self {
         let mut state = [seed; STATE_WORDS];
         for i in 1..STATE_WORDS {
@@ -26,7 +24,6 @@ impl Mt19937 {
         Self { state, words: [0; STATE_WORDS], next: STATE_WORDS }
     }
 
-    /// Returns the next 32 random bits.
     pub(super) fn next_u32(&mut self) -> u32 {
         if self.next == STATE_WORDS {
             self.refill();
@@ -37,8 +34,8 @@ impl Mt19937 {
     }
 
     /// Fills `out` with values of `pick` at indices uniform below `n`, as
-    /// `np.random.choice(n, size=out.len())` draws them: bits beyond the highest of `n - 1` are
-    /// cut off, and what still lies above it is drawn again.
+    /// `np.random.choice(n, size=out.len())` draws them: bits above the highest of `n - 1` are
+    /// masked, and larger results are drawn again.
     ///
     /// A range of one value consumes no randomness. Indices up to 2^32 take one word a try,
     /// larger ones two, the high one first. `n` must not be 0.
@@ -73,8 +70,9 @@ impl Mt19937 {
                 let Some(slot) = out.get_mut(filled) else {
                     break;
                 };
-                // Written before it is judged: a store is cheaper than a branch that the
-                // processor guesses wrong every second time.
+                // Written before it is checked: a store is cheaper than a branch that is
+                // mispredicted
+                // every second time.
                 let index = word & mask;
                 *slot = pick(index.min(largest) as usize);
                 filled += usize::from(index <= largest);
@@ -117,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_those_of_numpy() {
+    fn words_equal_numpy() {
         let mut generator = Mt19937::new(42);
         let words: Vec<u32> = (0..4).map(|_| generator.next_u32()).collect();
         assert_eq!(words, [0x5fe1_dc66, 0xcbea_3db3, 0xf362_035c, 0x2ef5_950e]);
@@ -129,7 +127,7 @@ mod tests {
 
     /// np.random.seed(7); np.random.randint(0, n, size=5); then one word more.
     #[test]
-    fn indices_are_those_of_numpy_and_use_up_as_many_words() {
+    fn indices_and_consumed_words_equal_numpy() {
         let cases: &[(u64, [u64; 5], u32)] = &[
             (1, [0, 0, 0, 0, 0], 327_741_615),
             (2, [1, 0, 1, 0, 1], 4_201_435_347),
@@ -154,7 +152,7 @@ mod tests {
             ),
         ];
         for (n, expected, after) in cases {
-            // A target with small addresses has no slices that long.
+            // Targets with 32-bit addresses have no slices of this length.
             let Ok(n) = usize::try_from(*n) else { continue };
             let mut generator = Mt19937::new(7);
             let mut indices = [0; 5];

@@ -3,28 +3,24 @@
 //! Floating-point addition depends on order, so the order is part of the contract: NumPy adds
 //! pairwise, in blocks of up to 128 values, each block in eight lanes.
 
-/// A number that describes many.
+/// Statistic over many values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stat {
-    /// The arithmetic mean.
     Mean,
-    /// The largest value; NaN if there is one.
+    /// Largest value; NaN if any value is NaN.
     Max,
-    /// The smallest value; NaN if there is one.
+    /// Smallest value; NaN if any value is NaN.
     Min,
     Sum,
-    /// The population standard deviation (divided by n, not n-1).
-    ///
-    /// So a single value has spread 0 and not NaN: the values are all the runs or tasks there
-    /// were, not a sample of more, and one NaN in a batch of one would poison every chart.
+    /// Population standard deviation (divided by n, not n-1): the values are all runs or tasks,
+    /// not a sample. A single value has spread 0, so that a batch of one is not NaN.
     Std,
 }
 
 impl Stat {
-    /// All of them, for looking one up by name.
     pub const ALL: [Self; 5] = [Self::Mean, Self::Max, Self::Min, Self::Sum, Self::Std];
 
-    /// Returns the word used in keys.
+    /// Returns the name used in keys.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mean => "mean",
@@ -37,8 +33,9 @@ impl Stat {
 
     /// Computes it as `np.mean`, `np.max`, `np.min`, `np.sum` and `np.std` do.
     ///
-    /// No values give NaN, and 0 as a sum. NumPy raises for max and min there; whoever must tell
-    /// the difference looks at the length first, as [`super::bootstrap_metric`] does.
+    /// No values give NaN, and 0 as a sum. NumPy raises for max and min there; check the length
+    /// first
+    /// where that matters, as [`super::bootstrap_metric`] does.
     pub fn of(self, values: &[f64]) -> f64 {
         match self {
             Self::Mean => mean(values),
@@ -52,8 +49,8 @@ impl Stat {
 
 /// Returns the larger of two values, NaN if either is, and the later one of two equals.
 ///
-/// Only zeros can be equal and differ. NumPy's choice between them follows the processor's
-/// vector instructions; its sums begin at +0, so the choice never reaches a bootstrap result.
+/// Only zeros can be equal and differ. NumPy's choice depends on the processor's vector
+/// instructions; its sums begin at +0, so the choice never affects a bootstrap result.
 fn larger(a: f64, b: f64) -> f64 {
     if a > b || a.is_nan() { a } else { b }
 }
@@ -63,7 +60,6 @@ fn smaller(a: f64, b: f64) -> f64 {
     if a < b || a.is_nan() { a } else { b }
 }
 
-/// `np.mean`.
 pub(super) fn mean(values: &[f64]) -> f64 {
     sum(values) / values.len() as f64
 }
@@ -113,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_follow_numpy_order_and_not_the_naive_one() {
+    fn sums_follow_the_order_of_numpy() {
         // np.sum(1.0 / np.arange(1, n + 1)) and np.std of the same.
         for (n, sum, std) in [
             (7, 0x4004_be2b_e2be_2be2, 0x3fd1_f64c_20d2_6f17),

@@ -7,33 +7,32 @@ use super::key::{Aggregation, canonical, columns, combine};
 use super::numpy::Stat;
 use super::{Metrics, RUN_SECONDS, TASK_SECONDS};
 
-/// What the runs of a task are for.
+/// Purpose of the runs of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Training: one number a metric.
+    /// Training: one number per metric.
     Train,
-    /// Evaluation: how the metric spreads over the runs.
+    /// Evaluation: the distribution of each metric over the runs.
     Eval {
-        /// How many runs the task was to have; `None` counts the values of each metric instead,
-        /// as the reference does. It sets the work (draws of up to so many values), so it must
-        /// be a number that the task's limits have let through.
+        /// Planned number of runs. `None`: the number of values of each metric. Bounds the size of
+        /// the draws, so it must be a number within the limits of the task.
         planned: Option<usize>,
     },
 }
 
-/// Combines the metrics of a task's runs, given in the order of the runs.
+/// Combines the metrics of a task's runs, in the order of the runs.
 ///
-/// In training every key is combined over the runs that carry it. So it is in evaluation for
-/// keys with a suffix and for durations (keys that contain [`RUN_SECONDS`] or [`TASK_SECONDS`]);
-/// any other key becomes `<key>/mean@N` and `<key>/std@N`, and for N > 1 `<key>/best@k` and
-/// `<key>/worst@k` for k = 2, 4, 8, … below N and for N itself: the mean of the largest and the
-/// smallest of k values, over [`super::N_BOOTSTRAP`] draws seeded with [`super::SEED`].
+/// In training every key is combined over the runs that carry it. So are, in evaluation, keys with
+/// a
+/// suffix and durations (keys that contain [`RUN_SECONDS`] or [`TASK_SECONDS`]); any other key
+/// becomes `<key>/mean@N` and `<key>/std@N`, and for N > 1 `<key>/best@k` and `<key>/worst@k` for
+/// k = 2, 4, 8, … below N and for N itself: the mean of the largest and the smallest of k values,
+/// over [`super::N_BOOTSTRAP`] draws seeded with [`super::SEED`].
 ///
 /// N is the planned number of runs, so that a task with a failed run reports under the same keys
-/// as its siblings, and a batch averages over all of them. The statistics are over the values
-/// there are: failed runs are not taken for zeros. Fewer values than N show as
-/// `<key>/coverage@N`, the fraction there is; a complete metric has no such key. More values
-/// than planned raise N to their number, since a workflow may report several for a run.
+/// as its siblings. The statistics cover the existing values: failed runs do not count as zeros.
+/// Fewer values than N show as `<key>/coverage@N`, the existing fraction; a complete metric has no
+/// such key. More values than planned raise N to their number.
 pub fn calculate_task_level_metrics(runs: &[Metrics], purpose: Purpose) -> Metrics {
     match purpose {
         Purpose::Train => combine(runs),
@@ -74,7 +73,7 @@ fn is_duration(name: &str) -> bool {
     name.contains(RUN_SECONDS) || name.contains(TASK_SECONDS)
 }
 
-/// Returns the key of the mean that a coverage belongs to; `None` for other keys.
+/// Returns the key of the mean that a coverage belongs to. `None` for other keys.
 pub(super) fn mean_of_coverage(key: &str) -> Option<String> {
     let (name, n) = key.rsplit_once("/coverage@")?;
     n.parse::<usize>().ok().map(|n| format!("{name}/mean@{n}"))
@@ -139,21 +138,21 @@ mod tests {
     }
 
     #[test]
-    fn failed_runs_change_the_coverage_and_not_the_keys() {
+    fn failed_runs_change_the_coverage_but_not_the_keys() {
         let planned = Purpose::Eval { planned: Some(4) };
-        let whole = calculate_task_level_metrics(&runs(&[1.0, 0.0, 1.0, 0.0]), planned);
+        let complete = calculate_task_level_metrics(&runs(&[1.0, 0.0, 1.0, 0.0]), planned);
         let mut short = calculate_task_level_metrics(&runs(&[1.0, 0.0, 1.0]), planned);
         assert_eq!(short.get("score/coverage@4"), Some(0.75));
         assert_eq!(short.get("score/mean@4"), Some(2.0 / 3.0));
         short.0.retain(|(key, _)| &**key != "score/coverage@4");
-        assert_eq!(keys(&short), keys(&whole));
+        assert_eq!(keys(&short), keys(&complete));
         let more = calculate_task_level_metrics(&runs(&[1.0; 5]), planned);
         assert_eq!(more.get("score/mean@5"), Some(1.0));
         assert_eq!(more.get("score/coverage@5"), None);
     }
 
     #[test]
-    fn a_nan_shows_in_everything_it_enters() {
+    fn a_nan_shows_in_every_statistic() {
         let metrics = calculate_task_level_metrics(&runs(&[1.0, f64::NAN]), UNPLANNED);
         assert_eq!(metrics.len(), 4);
         assert!(metrics.iter().all(|(_, value)| value.is_nan()));

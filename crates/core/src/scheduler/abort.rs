@@ -1,94 +1,67 @@
-//! Giving a batch up.
+//! Aborting a batch.
 
 use std::sync::Arc;
 
-use crate::Core;
-use crate::batch_id::BatchId;
-use crate::failure::CancelReason;
-use crate::ids::{BatchKey, RequestId};
+use super::{AbortSpec, BatchOwner, LeaseRecipient, WaitGoal, WaitTimeout};
 use crate::metrics::Metrics;
-use crate::scheduler::action::{Action, CollectOutcome, Refusal, Response};
-use crate::scheduler::batch::{AbortSpec, BatchOwner, WaitGoal, WaitTimeout};
-use crate::scheduler::completion::PartialPolicy;
-use crate::scheduler::input::UnresponsivePolicy;
-use crate::scheduler::lease::LeaseRecipient;
-use crate::scheduler::ledger_record::LedgerRecord;
-use crate::scheduler::status::{BatchState, DropReason};
-use crate::time::Time;
+use crate::{
+    Action, BatchId, BatchKey, BatchState, CancelReason, CollectOutcome, Core, DropReason,
+    LedgerRecord, Refusal, RequestId, Response, Time,
+};
 
 impl Core {
-    pub(crate) fn abort(
-        &mut self,
-        request: RequestId,
-        id: &BatchId,
-        reason: Arc<str>,
-        keep: bool,
-        unresponsive: UnresponsivePolicy,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(crate) fn abort(&mut self, request: RequestId, id: &BatchId, mut spec: AbortSpec) {
         let Some(key) = self.ids.get(id).copied() else {
-            return self.answer(request, Response::Aborted(None), actions);
+            return self.answer(request, Response::Aborted(None));
         };
         let batch = &self.batches[&key];
         if let Some(result) = &batch.result {
             let aborted = (result.state == BatchState::Aborted).then(|| Arc::clone(result));
-            return self.answer(request, Response::Aborted(aborted), actions);
+            return self.answer(request, Response::Aborted(aborted));
         }
         if batch.owner == BatchOwner::Scheduler {
-            return self.abort_scheduled(request, key, keep, unresponsive, actions);
+            self.truncate(key, CancelReason::Aborted, spec.keep, spec.unresponsive);
+            for (waiter, _) in self.take_waiters(key) {
+                self.hand_over(key, waiter, CollectOutcome::Aborted);
+            }
+            self.answer(request, Response::Aborted(None));
+            self.changed.insert(key);
+            return;
         }
-        let reason = self.clip(reason);
+        spec.reason = self.clip(spec.reason);
         if let Some(batch) = self.batches.get_mut(&key) {
-            let wanted = AbortSpec { reason, keep, unresponsive };
-            // While it has not been carried out, whoever wants to keep something has his way.
-            let earlier = batch.abort.get_or_insert(wanted);
+            // Until the abort is carried out, a request to keep results wins.
+            let keep = spec.keep;
+            let earlier = batch.abort.get_or_insert(spec);
             let undone = batch.owner != BatchOwner::Coordinator(BatchState::Aborted);
             earlier.keep = keep || (undone && earlier.keep);
         }
         self.wait(key, request, WaitGoal::Abort, WaitTimeout::Until(Time::MAX));
-        // What the sink is being handed may be trained on already. Whether the batch is finalized
-        // or can still be given up is known when the sink has answered.
+        // The sink may have stored the results of a delivery: only its answer decides whether the
+        // batch is finalized or aborted.
         if self.batches[&key].leases.is_empty() {
-            self.carry_out_abort(key, actions);
+            self.carry_out_abort(key);
         }
     }
 
-    fn abort_scheduled(
-        &mut self,
-        request: RequestId,
-        key: BatchKey,
-        keep: bool,
-        unresponsive: UnresponsivePolicy,
-        actions: &mut Vec<Action>,
-    ) {
-        let partial = if keep { PartialPolicy::Keep } else { PartialPolicy::Drop };
-        self.truncate(key, CancelReason::Aborted, partial, unresponsive, actions);
-        for (waiter, _) in self.take_waiters(key) {
-            self.hand_over(key, waiter, CollectOutcome::Aborted, actions);
-        }
-        self.answer(request, Response::Aborted(None), actions);
-        self.changed.insert(key);
-    }
-
-    /// Gives a submitted batch up that nothing is being delivered of.
-    pub(crate) fn carry_out_abort(&mut self, key: BatchKey, actions: &mut Vec<Action>) {
+    /// Aborts a submitted batch without open deliveries.
+    pub(crate) fn carry_out_abort(&mut self, key: BatchKey) {
         let batch = &self.batches[&key];
         let (id, Some(abort)) = (batch.id.clone(), batch.abort.clone()) else { return };
         let AbortSpec { reason, keep, unresponsive } = abort;
         self.set_state(key, BatchState::Aborted);
-        let partial = if keep { PartialPolicy::Keep } else { PartialPolicy::Drop };
-        self.truncate(key, CancelReason::Aborted, partial, unresponsive, actions);
-        self.record(key, actions, || {
+        self.truncate(key, CancelReason::Aborted, keep, unresponsive);
+        self.record(key, || {
             let reason = Arc::clone(&reason);
             LedgerRecord::Aborting { batch: key, reason }
         });
-        for (waiter, wants) in self.take_waiters(key) {
-            match wants {
-                WaitGoal::Abort => self.wait(key, waiter, wants, WaitTimeout::Until(Time::MAX)),
+        for (waiter, goal) in self.take_waiters(key) {
+            match goal {
+                WaitGoal::Abort => self.wait(key, waiter, goal, WaitTimeout::Until(Time::MAX)),
                 WaitGoal::Finalize | WaitGoal::Collect { .. } => {
                     let refusal =
                         Refusal::Aborted { batch: id.clone(), reason: Arc::clone(&reason) };
-                    self.refuse(waiter, refusal, actions);
+                    self.refuse(waiter, refusal);
                 }
             }
         }
@@ -96,26 +69,21 @@ impl Core {
             let Some((lease, results)) = self.lease_results(key, LeaseRecipient::Sink) else {
                 return;
             };
-            self.record(key, actions, || LedgerRecord::DeliveryStarted { batch: key });
-            return actions.push(Action::Deliver { lease, batch: key, results });
+            self.record(key, || LedgerRecord::DeliveryStarted { batch: key });
+            return self.actions.push(Action::Deliver { lease, batch: key, results });
         }
         if !keep {
-            self.drop_results(key, DropReason::Aborted, actions);
+            self.drop_results(key, DropReason::Aborted);
         }
-        self.finish_abort(key, Metrics::new(), actions);
+        self.finish_abort(key, Metrics::new());
     }
 
-    /// Nothing is left to be done for an aborted batch: whoever waited for that is told.
-    pub(crate) fn finish_abort(
-        &mut self,
-        key: BatchKey,
-        metrics: Metrics,
-        actions: &mut Vec<Action>,
-    ) {
+    /// Closes an aborted batch and answers its waiters.
+    pub(crate) fn finish_abort(&mut self, key: BatchKey, metrics: Metrics) {
         let waiters = self.take_waiters(key);
-        let result = self.close(key, BatchState::Aborted, metrics, actions);
+        let result = self.close(key, BatchState::Aborted, metrics);
         for (request, _) in waiters {
-            self.answer(request, Response::Aborted(Some(Arc::clone(&result))), actions);
+            self.answer(request, Response::Aborted(Some(Arc::clone(&result))));
         }
     }
 }

@@ -1,52 +1,29 @@
-//! What runners say about attempts, and what becomes of the runs in them.
+//! Reports about attempts: their validity (fencing), and the end of an attempt.
 
 use std::sync::Arc;
 
-use crate::Core;
-use crate::failure::FailureKind;
-use crate::ids::{AttemptId, RunId, RunnerId};
-use crate::run::Payload;
-use crate::run::{RunEnd, RunFailure, RunOutcome, RunOutput};
-use crate::scheduler::action::{Action, AttemptCancelReason};
-use crate::scheduler::counters::IgnoreReason;
-use crate::scheduler::input::UnresponsivePolicy;
-use crate::scheduler::runner_slot::{RunnerPhase, SlotAttempt};
-use crate::scheduler::status::{BatchType, DropReason};
-use crate::scheduler::task::RunPhase;
-use crate::scheduler::view::DeadlineReason;
-use crate::time::Time;
-
-/// What a report has to say about an attempt, measured by what the core knows.
-enum ReportValidity {
-    Current,
-    Cancelling,
-    NotCurrent,
-}
+use super::{RunPhase, RunnerPhase, SlotAttempt};
+use crate::{
+    Action, AttemptCancelReason, AttemptId, BatchType, Core, DeadlineReason, DropReason,
+    FailureKind, IgnoreReason, Payload, RunEnd, RunFailure, RunId, RunOutcome, RunOutput, RunnerId,
+    Time, UnresponsivePolicy,
+};
 
 impl Core {
-    fn standing(&self, runner: RunnerId, attempt: AttemptId) -> ReportValidity {
-        match &self.pool.runners[runner.0 as usize].phase {
-            RunnerPhase::Busy(current) if current.id == attempt => ReportValidity::Current,
-            RunnerPhase::Cancelling(current, _) if current.id == attempt => {
-                ReportValidity::Cancelling
-            }
-            RunnerPhase::Busy(_)
-            | RunnerPhase::Cancelling(..)
-            | RunnerPhase::Starting
-            | RunnerPhase::Idle
-            | RunnerPhase::Broken
-            | RunnerPhase::Resting
-            | RunnerPhase::Retired => ReportValidity::NotCurrent,
+    fn check_current(&self, runner: RunnerId, attempt: AttemptId) -> Result<(), IgnoreReason> {
+        let slot = &self.pool[runner];
+        if slot.attempt().is_none_or(|current| current.id != attempt) {
+            return Err(IgnoreReason::NotCurrent);
         }
+        let cancelling = matches!(slot.phase, RunnerPhase::Cancelling(..));
+        if cancelling { Err(IgnoreReason::Cancelling) } else { Ok(()) }
     }
 
     pub(crate) fn attempt_began(&mut self, runner: RunnerId, attempt: AttemptId) {
-        match self.standing(runner, attempt) {
-            ReportValidity::Current => {}
-            ReportValidity::Cancelling => return self.ignore_report(IgnoreReason::Cancelling),
-            ReportValidity::NotCurrent => return self.ignore_report(IgnoreReason::NotCurrent),
+        if let Err(reason) = self.check_current(runner, attempt) {
+            return self.ignore_report(reason);
         }
-        let slot = &mut self.pool.runners[runner.0 as usize];
+        let slot = &mut self.pool[runner];
         let RunnerPhase::Busy(attempt) = &mut slot.phase else { return };
         if attempt.began.is_some() {
             return self.ignore_report(IgnoreReason::Repeated);
@@ -63,44 +40,42 @@ impl Core {
         attempt: AttemptId,
         run: RunId,
         outcome: RunOutcome,
-        actions: &mut Vec<Action>,
     ) {
         if let Ok(RunOutput { payload: Some(_), .. }) = &outcome {
             self.counters.payloads_received += 1;
         }
-        let disbelief = match self.standing(runner, attempt) {
-            ReportValidity::Current if self.outstanding(runner, attempt, run) => None,
-            ReportValidity::Current => Some((IgnoreReason::RunNotOpen, DropReason::Duplicate)),
-            ReportValidity::Cancelling => Some((IgnoreReason::Cancelling, DropReason::Late)),
-            ReportValidity::NotCurrent => Some((IgnoreReason::NotCurrent, DropReason::Late)),
+        let ignored = match self.check_current(runner, attempt) {
+            Ok(()) if self.outstanding(runner, attempt, run) => None,
+            Ok(()) => Some((IgnoreReason::RunNotOpen, DropReason::Duplicate)),
+            Err(reason) => Some((reason, DropReason::Late)),
         };
-        match (disbelief, outcome) {
-            (Some((why, reason)), Ok(RunOutput { payload, .. })) => {
-                self.ignore_report(why);
-                let about = self.pool.runners[runner.0 as usize].attempt();
-                let batch = about.filter(|about| about.id == attempt).map(|about| about.batch);
-                self.drop_unheld_payload(batch, payload, reason, actions);
+        match (ignored, outcome) {
+            (Some((ignored, dropped)), Ok(RunOutput { payload, .. })) => {
+                self.ignore_report(ignored);
+                let current = self.pool[runner].attempt();
+                let batch = current.filter(|current| current.id == attempt).map(|it| it.batch);
+                self.drop_unheld_payload(batch, payload, dropped);
             }
-            (Some((why, _)), Err(_)) => self.ignore_report(why),
+            (Some((ignored, _)), Err(_)) => self.ignore_report(ignored),
             (None, Ok(RunOutput { payload, metrics })) => {
                 self.count_down(runner);
-                self.run_succeeded(runner, run, payload, metrics, actions);
+                self.run_succeeded(runner, run, payload, metrics);
             }
             (None, Err(RunFailure { kind, message })) => {
                 self.count_down(runner);
-                let RunnerPhase::Busy(attempt) = &self.pool.runners[runner.0 as usize].phase else {
+                let RunnerPhase::Busy(attempt) = &self.pool[runner].phase else {
                     return;
                 };
                 let (batch, task) = (attempt.batch, attempt.task);
-                self.fail_runs(batch, task, &[run], kind, message, runner, actions);
+                self.fail_runs(batch, task, &[run], kind, message, runner);
             }
         }
     }
 
-    /// Notes that one more run of an attempt was reported. With the last one the attempt has taken
-    /// its time, whenever its runner is done tidying up: the task may end right now.
+    /// Counts a reported run. With the last one the attempt's duration is known, although the
+    /// runner may not be idle yet: the task may end now.
     fn count_down(&mut self, runner: RunnerId) {
-        let RunnerPhase::Busy(attempt) = &mut self.pool.runners[runner.0 as usize].phase else {
+        let RunnerPhase::Busy(attempt) = &mut self.pool[runner].phase else {
             return;
         };
         attempt.left -= 1;
@@ -118,9 +93,9 @@ impl Core {
         }
     }
 
-    /// Tells whether the run is part of the attempt and has not been reported.
+    /// Returns whether the run is part of the attempt and not reported yet.
     fn outstanding(&self, runner: RunnerId, attempt: AttemptId, run: RunId) -> bool {
-        let Some(current) = self.pool.runners[runner.0 as usize].attempt() else { return false };
+        let Some(current) = self.pool[runner].attempt() else { return false };
         let batch = self.batches.get(&current.batch);
         let run = batch.and_then(|batch| batch.work(current.task)?.runs.get(run.0 as usize));
         run.is_some_and(|run| run.state == RunPhase::InFlight(attempt))
@@ -132,18 +107,17 @@ impl Core {
         run: RunId,
         payload: Option<Payload>,
         mut metrics: crate::metrics::Metrics,
-        actions: &mut Vec<Action>,
     ) {
-        let RunnerPhase::Busy(attempt) = &mut self.pool.runners[runner.0 as usize].phase else {
+        let RunnerPhase::Busy(attempt) = &mut self.pool[runner].phase else {
             return;
         };
         let (key, id) = (attempt.batch, attempt.task);
         let most = self.config.limits.payload_bytes_per_run;
         if let Some(large) = payload.filter(|payload| payload.bytes > most) {
             let message = format!("payload of {} bytes exceeds the limit of {most}", large.bytes);
-            self.drop_unheld_payload(Some(key), payload, DropReason::TooLarge, actions);
+            self.drop_unheld_payload(Some(key), payload, DropReason::TooLarge);
             let kind = FailureKind::InvalidOutput;
-            self.fail_runs(key, id, &[run], kind, message.into(), runner, actions);
+            self.fail_runs(key, id, &[run], kind, message.into(), runner);
             return;
         }
         attempt.succeeded += 1;
@@ -156,49 +130,42 @@ impl Core {
         let kept = match self.batches[&key].kind {
             BatchType::Train => payload,
             BatchType::Eval => {
-                self.drop_unheld_payload(Some(key), payload, DropReason::Eval, actions);
+                self.drop_unheld_payload(Some(key), payload, DropReason::Eval);
                 None
             }
         };
-        // A finalizer may have hoped for just this run.
+        // A waiting finalizer may need exactly this run.
         if self.batches[&key].state().is_some() && !self.batches[&key].waiters.is_empty() {
             self.changed.insert(key);
         }
         let ending = RunEnd::Succeeded(RunOutput { payload: kept, metrics });
-        self.end_run(key, id, run, ending, actions);
-        self.end_task_if_done(key, id, actions);
+        self.end_run(key, id, run, ending);
+        self.end_task_if_done(key, id);
     }
 
-    pub(crate) fn attempt_ended(
-        &mut self,
-        runner: RunnerId,
-        attempt: AttemptId,
-        actions: &mut Vec<Action>,
-    ) {
-        match self.standing(runner, attempt) {
-            ReportValidity::Current | ReportValidity::Cancelling => {
-                self.runner_free(runner, actions)
-            }
-            ReportValidity::NotCurrent => self.ignore_report(IgnoreReason::NotCurrent),
+    pub(crate) fn attempt_ended(&mut self, runner: RunnerId, attempt: AttemptId) {
+        match self.check_current(runner, attempt) {
+            Ok(()) | Err(IgnoreReason::Cancelling) => self.runner_free(runner),
+            Err(reason) => self.ignore_report(reason),
         }
     }
 
-    /// A runner with an attempt said that it is idle: the attempt is over.
-    pub(crate) fn runner_free(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
-        let slot = &mut self.pool.runners[runner.0 as usize];
+    /// Ends the attempt of a runner that reported to be idle.
+    pub(crate) fn runner_free(&mut self, runner: RunnerId) {
+        let slot = &mut self.pool[runner];
         let Some((attempt, cancel)) = slot.work() else { return };
         slot.fruitful = true;
         slot.fruitless = 0;
         slot.message = None;
-        self.enter_idle_or_retire(runner, actions);
+        self.enter_idle_or_retire(runner);
         if let Some(cancel) = cancel {
-            return self.settle_cancelled(&attempt, cancel, runner, actions);
+            return self.settle_cancelled(&attempt, cancel, runner);
         }
-        let message = "the attempt ended without a word about the run";
-        self.settle(&attempt, FailureKind::RunnerLost, message.into(), runner, actions);
+        let message = "the attempt ended without a report about the run";
+        self.settle(&attempt, FailureKind::RunnerLost, message.into(), runner);
     }
 
-    /// Lets the dynamic timeout learn from an attempt all of whose runs have succeeded.
+    /// Records the duration of an attempt whose runs all succeeded, for the dynamic timeout.
     fn learn(&mut self, attempt: &SlotAttempt) {
         let Some(batch) = self.batches.get(&attempt.batch) else { return };
         let Some(task) = batch.tasks.get(attempt.task.0 as usize) else { return };
@@ -213,30 +180,27 @@ impl Core {
         }
     }
 
-    /// Ends an attempt: the runs that it leaves behind have failed in the given way.
+    /// Ends an attempt: its open runs fail with `kind`.
     pub(crate) fn settle(
         &mut self,
         attempt: &SlotAttempt,
         kind: FailureKind,
         message: Arc<str>,
         runner: RunnerId,
-        actions: &mut Vec<Action>,
     ) {
-        // Of runs that are executed in turn only the first can be to blame: the others had not
-        // begun.
+        // With sequential execution only the first open run can be the cause.
         let most = if self.config.runs_in_turn { 1 } else { usize::MAX };
-        self.end_attempt(attempt, most, Some((kind, message)), runner, actions);
+        self.end_attempt(attempt, most, Some((kind, message)), runner);
     }
 
-    /// Ends an attempt: of the runs that it leaves behind, at most so many have failed in the given
-    /// way, and the others are tried again.
+    /// Ends an attempt: at most `most` of its open runs fail with `failure`, the others are retried
+    /// uncharged.
     fn end_attempt(
         &mut self,
         attempt: &SlotAttempt,
         most: usize,
         failure: Option<(FailureKind, Arc<str>)>,
         runner: RunnerId,
-        actions: &mut Vec<Action>,
     ) {
         self.counters.attempts_ended += 1;
         let left = self.left_behind(attempt);
@@ -245,27 +209,26 @@ impl Core {
         if attempt.left > 0 {
             self.note_seconds(attempt);
         }
-        let (blamed, innocent) = left.split_at(left.len().min(most));
+        let (charged, uncharged) = left.split_at(left.len().min(most));
         let (key, task) = (attempt.batch, attempt.task);
-        self.requeue(key, task, innocent, std::time::Duration::ZERO, runner, actions);
+        self.requeue(key, task, uncharged, std::time::Duration::ZERO, runner);
         if let Some((kind, message)) = failure {
-            self.fail_runs(key, task, blamed, kind, message, runner, actions);
+            self.fail_runs(key, task, charged, kind, message, runner);
         }
-        self.end_task_if_done(key, task, actions);
+        self.end_task_if_done(key, task);
     }
 
-    /// Ends an attempt that was cancelled, now that it is certain that nobody works on it.
+    /// Ends an attempt that was cancelled, now that no runner executes it.
     pub(crate) fn settle_cancelled(
         &mut self,
         attempt: &SlotAttempt,
         cancel: AttemptCancelReason,
         runner: RunnerId,
-        actions: &mut Vec<Action>,
     ) {
         let (kind, message) = match cancel {
-            // What was cancelled ended then. Whatever else was given with it is innocent.
+            // The cancelled runs ended at the request; the others of the attempt are not charged.
             AttemptCancelReason::Runs(_) => {
-                return self.end_attempt(attempt, 0, None, runner, actions);
+                return self.end_attempt(attempt, 0, None, runner);
             }
             AttemptCancelReason::Timeout => {
                 let seconds = attempt.timeout.as_secs_f64();
@@ -275,7 +238,7 @@ impl Core {
                 (FailureKind::RunnerLost, format!("runner {runner} did not begin in time"))
             }
         };
-        self.settle(attempt, kind, message.into(), runner, actions);
+        self.settle(attempt, kind, message.into(), runner);
     }
 
     pub(crate) fn left_behind(&self, attempt: &SlotAttempt) -> Vec<RunId> {
@@ -283,22 +246,21 @@ impl Core {
         let Some(work) = batch.and_then(|batch| batch.work(attempt.task)) else {
             return Vec::new();
         };
-        let theirs = RunPhase::InFlight(attempt.id);
-        attempt.runs.iter().filter(|run| work.runs[run.0 as usize].state == theirs).collect()
+        let open = RunPhase::InFlight(attempt.id);
+        attempt.runs.iter().filter(|run| work.runs[run.0 as usize].state == open).collect()
     }
 
-    /// Tells a runner to give its attempt up. Nothing that it reports about it counts any more.
+    /// Cancels the attempt of a runner. Its further reports about it are ignored.
     pub(crate) fn cancel_attempt(
         &mut self,
         runner: RunnerId,
         cancel: AttemptCancelReason,
         unresponsive: UnresponsivePolicy,
-        actions: &mut Vec<Action>,
     ) {
-        let slot = &self.pool.runners[runner.0 as usize];
+        let slot = &self.pool[runner];
         let RunnerPhase::Busy(attempt) = &slot.phase else { return };
         let attempt = attempt.clone();
-        actions.push(Action::CancelAttempt {
+        self.actions.push(Action::CancelAttempt {
             runner,
             life: slot.life,
             attempt: attempt.id,
@@ -312,7 +274,7 @@ impl Core {
             }
         };
         self.enter(runner, RunnerPhase::Cancelling(attempt, cancel));
-        let slot = &mut self.pool.runners[runner.0 as usize];
+        let slot = &mut self.pool[runner];
         self.timers.set(DeadlineReason::Runner(runner), &mut slot.timer, Some(from.after(grace)));
     }
 }

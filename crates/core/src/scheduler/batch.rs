@@ -1,18 +1,15 @@
-//! One batch: its tasks, the order in which they go out, and who waits for it.
+//! One batch: its tasks, their dispatch order, and its waiters.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::batch_id::{BatchId, BatchPriority};
-use crate::failure::FailureKind;
-use crate::ids::{BatchKey, LeaseId, RequestId, RunId, RunnerId, TaskId};
-use crate::scheduler::action::RunRange;
-use crate::scheduler::counters::RunTally;
-use crate::scheduler::input::UnresponsivePolicy;
-use crate::scheduler::status::{BatchResult, BatchState, BatchType, ByDropReason, TaskTally};
-use crate::scheduler::task::{CoreTask, RunPhase, TaskPhase, TaskRuns};
-use crate::time::Time;
+use super::{CoreTask, RunPhase, TaskPhase, TaskRuns};
+use crate::{
+    BatchId, BatchKey, BatchPriority, BatchResult, BatchState, BatchType, ByDropReason,
+    FailureKind, LeaseId, RequestId, RunId, RunRange, RunTally, RunnerId, TaskId, TaskTally, Time,
+    UnresponsivePolicy,
+};
 
 /// A batch, active or remembered.
 #[derive(Clone, Debug)]
@@ -23,17 +20,16 @@ pub(crate) struct CoreBatch {
     pub(crate) owner: BatchOwner,
     pub(crate) min_wait_num: Option<u32>,
     pub(crate) tasks: Vec<CoreTask>,
-    /// The next task and run that were never dispatched.
+    /// Next task and run that were never dispatched.
     fresh: (u32, u32),
-    /// How many slices that makes, if no run ends before it is dispatched.
+    /// Number of slices that were never dispatched, if no run ends before.
     pub(crate) slices: u64,
-    /// Runs that failed and may be tried again now.
+    /// Runs that may be retried now.
     pub(crate) retries: VecDeque<PendingRetry>,
-    /// Tasks that have not ended.
     pub(crate) open: u64,
-    /// Tasks whose result was handed out and not given back.
+    /// Tasks whose result was handed out and not returned.
     pub(crate) handed: u64,
-    /// Ended tasks whose result can be taken; in the order in which they ended.
+    /// Ended tasks whose result is available, in the order of their end.
     pub(crate) results: Vec<TaskId>,
     pub(crate) runs: RunTally,
     pub(crate) ended: TaskTally,
@@ -44,64 +40,57 @@ pub(crate) struct CoreBatch {
     /// Attempts of this batch that have not ended.
     pub(crate) attempts: u32,
     pub(crate) waiters: Vec<BatchWaiter>,
-    /// Deliveries that are under way.
+    /// Open deliveries.
     pub(crate) leases: Vec<LeaseId>,
-    /// Whether the sink was offered the results and has not said that it did not take them.
+    /// True if the sink was offered the results and has not refused them.
     pub(crate) offered: bool,
-    /// Whether a finalizer has found it good enough as it is.
+    /// True if a finalizer has accepted the batch with the present tasks.
     pub(crate) accepted: bool,
-    /// The failure that failed the batch.
     pub(crate) failed: Option<(FailureKind, Arc<str>)>,
-    /// That it is to be given up, or was.
+    /// Requested or executed abort.
     pub(crate) abort: Option<AbortSpec>,
-    /// What is remembered once nothing else is left.
+    /// Result of a closed batch.
     pub(crate) result: Option<Arc<BatchResult>>,
 }
 
-/// Whom a batch belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BatchOwner {
-    /// The scheduler's user: results are collected.
+    /// Results are collected.
     Scheduler,
-    /// The coordinator's user: the batch has a life cycle and a sink.
+    /// The batch has a life cycle and is delivered to the sink.
     Coordinator(BatchState),
 }
 
-/// A run that is to be tried again: by itself, so that a run that hangs or kills its runner cannot
-/// take its siblings along a second time.
+/// A run to retry. It is retried alone, so that a run that hangs or kills its runner affects no
+/// other run again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingRetry {
     pub(crate) task: TaskId,
     pub(crate) run: RunId,
-    /// The runner it failed on, to be avoided until then.
+    /// The runner of the failure, avoided until the given time.
     pub(crate) avoid: (RunnerId, Time),
 }
 
-/// A request that waits for something of a batch.
 #[derive(Clone, Debug)]
 pub(crate) struct BatchWaiter {
     pub(crate) request: RequestId,
-    pub(crate) wants: WaitGoal,
-    pub(crate) patience: WaitTimeout,
-    /// Since when enough has been there.
+    pub(crate) goal: WaitGoal,
+    pub(crate) timeout: WaitTimeout,
+    /// Time since which the minimum is reached.
     pub(crate) enough_since: Option<Time>,
     pub(crate) timer: Option<Time>,
 }
 
-/// What a waiter waits for.
 #[derive(Clone, Debug)]
 pub(crate) enum WaitGoal {
-    Collect {
-        min_num: Option<u32>,
-        clear: bool,
-        partial: bool,
-    },
+    /// Results of a scheduled batch.
+    Collect { min_num: Option<u32>, clear: bool, partial: bool },
+    /// The end of a submitted batch.
     Finalize,
-    /// That the batch is aborted, and what was to be kept has arrived.
+    /// The abort, and the delivery of results that are kept.
     Abort,
 }
 
-/// How a batch is given up.
 #[derive(Clone, Debug)]
 pub(crate) struct AbortSpec {
     pub(crate) reason: Arc<str>,
@@ -109,11 +98,10 @@ pub(crate) struct AbortSpec {
     pub(crate) unresponsive: UnresponsivePolicy,
 }
 
-/// How long a waiter waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WaitTimeout {
     Until(Time),
-    /// This long without progress, counted from the later of then and the last progress.
+    /// Maximum time without progress, from the later of the given time and the last progress.
     Stall(Time, Duration),
 }
 
@@ -169,7 +157,7 @@ impl CoreBatch {
         (self.id.priority(), self.key)
     }
 
-    /// Returns how many tasks somebody who collects now would expect.
+    /// Returns the number of tasks that a collector expects now.
     pub(crate) fn expected(&self) -> u64 {
         self.tasks.len() as u64 - self.handed
     }
@@ -181,18 +169,19 @@ impl CoreBatch {
         }
     }
 
-    /// Tells whether nothing but the result is left.
+    /// Returns whether the batch is closed and only its result is kept.
     pub(crate) const fn terminal(&self) -> bool {
         self.result.is_some()
     }
 
-    /// Tells whether some run may never have been dispatched.
+    /// Returns whether the dispatch queue may contain runs that were never dispatched.
     pub(crate) const fn has_fresh(&self) -> bool {
         (self.fresh.0 as usize) < self.tasks.len()
     }
 
-    /// Returns the runs of a task under way. None: it has not been begun, or has ended, be it that
-    /// its whole batch has while a cancelled attempt was still on its way out.
+    /// Returns the runs of an active task. `None`: it has not begun, or has ended, possibly with
+    /// its
+    /// whole batch while a cancelled attempt was still open.
     pub(crate) fn work(&self, task: TaskId) -> Option<&TaskRuns> {
         match &self.tasks.get(task.0 as usize)?.body {
             TaskPhase::Working(work) => Some(work),
@@ -200,7 +189,6 @@ impl CoreBatch {
         }
     }
 
-    /// As [`work`](Self::work), to be changed.
     pub(crate) fn work_mut(&mut self, task: TaskId) -> Option<&mut TaskRuns> {
         match &mut self.tasks.get_mut(task.0 as usize)?.body {
             TaskPhase::Working(work) => Some(work),
@@ -208,12 +196,12 @@ impl CoreBatch {
         }
     }
 
-    /// Takes out the next slice that was never dispatched, of at most `most` runs.
+    /// Takes the next slice of at most `most` runs that was never dispatched.
     pub(crate) fn next_fresh(&mut self, most: u32) -> Option<(TaskId, RunRange)> {
         loop {
             let (at, from) = self.fresh;
             let task = self.tasks.get(at as usize)?;
-            // Runs may have ended before they were dispatched: their task was given up.
+            // Runs may end before their dispatch, with their task.
             let pending = |run: &u32| match &task.body {
                 TaskPhase::Fresh => true,
                 TaskPhase::Working(work) => work.runs[*run as usize].state == RunPhase::Pending,
@@ -233,27 +221,27 @@ impl CoreBatch {
         }
     }
 
-    /// Counts the slices that were never dispatched; `slices` must be so many.
+    /// Counts the slices that were never dispatched; must equal `slices`.
     pub(crate) fn count_slices(&self, most: u32) -> u64 {
         let (at, from) = self.fresh;
         let left = self.tasks.iter().skip(at as usize).enumerate();
         left.map(|(nth, task)| slices(task.total - if nth == 0 { from } else { 0 }, most)).sum()
     }
 
-    /// Leaves nothing to dispatch; the runs must have ended.
+    /// Empties the dispatch queue; the runs must have ended.
     pub(crate) fn clear_queue(&mut self) {
         self.retries.clear();
         self.fresh = (self.tasks.len() as u32, 0);
         self.slices = 0;
     }
 
-    /// Tells whether a run waits to be dispatched for the first time, not to be tried again.
+    /// Returns whether a run waits for its first dispatch.
     pub(crate) const fn is_fresh(&self, task: u32, run: u32) -> bool {
         task > self.fresh.0 || (task == self.fresh.0 && run >= self.fresh.1)
     }
 }
 
-/// Returns how many slices of at most `most` runs these make.
+/// Returns the number of slices of at most `most` runs.
 pub(crate) const fn slices(runs: u32, most: u32) -> u64 {
     runs.div_ceil(most) as u64
 }

@@ -1,21 +1,22 @@
-//! All batches by key. Keys are counted up and mostly die in order, so that a batch is found by
-//! counting from the oldest one, without a search.
+//! All batches by key. Keys are sequential and mostly removed in order, so that the offset from the
+//! oldest key is the index.
 
 use std::collections::VecDeque;
 use std::ops::Index;
 
-use crate::ids::BatchKey;
-use crate::scheduler::batch::CoreBatch;
+use super::CoreBatch;
+use crate::BatchKey;
 
-/// How far apart the oldest and the newest batch may be that are put back: their places in between
-/// take memory, and a key that is too far away can only be wrong.
+/// Maximum distance between the oldest and the newest restored key: empty entries in between take
+/// memory, and a larger distance can only be an error.
 const MAX_SPAN: u64 = 1 << 24;
 
-/// Batches from the oldest one on; what has ended in between leaves an empty place of one word
-/// until everything older has ended too.
+/// Batches from the oldest one on. A removed batch leaves an empty entry of one word until all
+/// older
+/// ones are removed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BatchTable {
-    /// The key of the first place.
+    /// Key of the first entry.
     first: u64,
     places: VecDeque<Option<Box<CoreBatch>>>,
 }
@@ -74,7 +75,6 @@ impl BatchTable {
         batch
     }
 
-    /// Iterates from the oldest to the newest.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &CoreBatch> {
         self.places.iter().filter_map(|place| place.as_deref())
     }
@@ -84,6 +84,6 @@ impl Index<&BatchKey> for BatchTable {
     type Output = CoreBatch;
 
     fn index(&self, key: &BatchKey) -> &CoreBatch {
-        self.get(key).expect("whoever names a batch has looked it up")
+        self.get(key).expect("the key was looked up before")
     }
 }

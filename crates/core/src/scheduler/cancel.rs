@@ -1,18 +1,13 @@
 //! Cancelling one run.
 //!
-//! What was finished stays, and nobody else pays: the other runs of its attempt are given up with
-//! it, because an attempt is cancelled as a whole, and go out again uncharged once nobody works on
-//! them. The task goes on without the run, as it would if the run had failed for good.
+//! An attempt is cancelled as a whole: its other runs are retried, uncharged, once the attempt has
+//! ended. The task continues without the run, as after a final failure.
 
-use crate::Core;
-use crate::batch_id::BatchId;
-use crate::failure::CancelReason;
-use crate::ids::{AttemptId, BatchKey, RequestId, RunId, RunnerId, TaskId};
-use crate::run::RunEnd;
-use crate::scheduler::action::{Action, AttemptCancelReason, Response};
-use crate::scheduler::input::UnresponsivePolicy;
-use crate::scheduler::runner_slot::RunnerPhase;
-use crate::scheduler::task::{RunPhase, TaskPhase, TaskRuns};
+use super::{RunPhase, RunnerPhase, RunnerSlot, TaskPhase, TaskRuns};
+use crate::{
+    AttemptCancelReason, AttemptId, BatchId, BatchKey, CancelReason, Core, RequestId, Response,
+    RunEnd, RunId, RunnerId, TaskId, UnresponsivePolicy,
+};
 
 impl Core {
     pub(crate) fn cancel_run(
@@ -20,24 +15,23 @@ impl Core {
         request: RequestId,
         batch: &BatchId,
         (task, run): (TaskId, RunId),
-        actions: &mut Vec<Action>,
     ) {
         let key = self.active(batch);
         let found = key.and_then(|key| Some((key, self.open_run(key, task, run)?)));
         if let Some((key, state)) = found {
             match state {
-                RunPhase::InFlight(attempt) => self.give_up_attempt(attempt, run, actions),
+                RunPhase::InFlight(attempt) => self.give_up_attempt(attempt, run),
                 RunPhase::Pending => self.unqueue(key, task, run),
                 RunPhase::Succeeded | RunPhase::Failed(_) | RunPhase::Cancelled(_) => {}
             }
             let ending = RunEnd::Cancelled(CancelReason::Requested);
-            self.end_run(key, task, run, ending, actions);
-            self.end_task_if_done(key, task, actions);
+            self.end_run(key, task, run, ending);
+            self.end_task_if_done(key, task);
         }
-        self.answer(request, Response::RunCancelled(found.is_some()), actions);
+        self.answer(request, Response::RunCancelled(found.is_some()));
     }
 
-    /// Returns where a run is that has not ended; none: there is no such run.
+    /// Returns the phase of an open run. `None`: there is no such run.
     fn open_run(&mut self, key: BatchKey, task: TaskId, run: RunId) -> Option<RunPhase> {
         let task = self.batches.get_mut(&key)?.tasks.get_mut(task.0 as usize)?;
         if run.0 >= task.total {
@@ -50,8 +44,8 @@ impl Core {
         Some(work.runs[run.0 as usize].state).filter(|state| state.open())
     }
 
-    /// Takes a run out of the retries that may go out now. One whose pause is not over is found
-    /// to have ended when it is, and one that was never sent when its turn comes.
+    /// Removes a run from the retries that are ready. Retries in backoff and runs that were never
+    /// dispatched are skipped when their turn comes.
     fn unqueue(&mut self, key: BatchKey, task: TaskId, run: RunId) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         batch.retries.retain(|retry| (retry.task, retry.run) != (task, run));
@@ -60,32 +54,22 @@ impl Core {
         }
     }
 
-    /// Has whoever executes a run stop. Who has been told to already is not told again.
-    fn give_up_attempt(&mut self, attempt: AttemptId, run: RunId, actions: &mut Vec<Action>) {
-        let theirs = |slot: &crate::scheduler::runner_slot::RunnerSlot| {
-            slot.attempt().is_some_and(|current| current.id == attempt)
-        };
-        let Some(at) = self.pool.runners.iter().position(theirs) else { return };
+    /// Cancels the attempt that executes a run, unless it is being cancelled already.
+    fn give_up_attempt(&mut self, attempt: AttemptId, run: RunId) {
+        let executes =
+            |slot: &RunnerSlot| slot.attempt().is_some_and(|current| current.id == attempt);
+        let Some(at) = self.pool.runners.iter().position(executes) else { return };
         let requested = AttemptCancelReason::Runs(CancelReason::Requested);
-        match &self.pool.runners[at].phase {
-            RunnerPhase::Busy(_) => {
-                let runner = RunnerId(at as u32);
-                self.cancel_attempt(runner, requested, UnresponsivePolicy::Replace, actions);
-            }
-            // Of runs that are executed in turn this one alone would have been blamed.
-            RunnerPhase::Cancelling(current, _)
-                if self.config.runs_in_turn && self.left_behind(current).first() == Some(&run) =>
-            {
-                if let RunnerPhase::Cancelling(_, why) = &mut self.pool.runners[at].phase {
-                    *why = requested;
-                }
-            }
-            RunnerPhase::Cancelling(..)
-            | RunnerPhase::Starting
-            | RunnerPhase::Idle
-            | RunnerPhase::Broken
-            | RunnerPhase::Resting
-            | RunnerPhase::Retired => {}
+        let runner = RunnerId(at as u32);
+        if let RunnerPhase::Busy(_) = &self.pool[runner].phase {
+            self.cancel_attempt(runner, requested, UnresponsivePolicy::Replace);
+        } else if let RunnerPhase::Cancelling(current, _) = &self.pool[runner].phase
+            // With sequential execution only this run would be charged.
+            && self.config.runs_in_turn
+            && self.left_behind(current).first() == Some(&run)
+            && let RunnerPhase::Cancelling(_, reason) = &mut self.pool[runner].phase
+        {
+            *reason = requested;
         }
     }
 }

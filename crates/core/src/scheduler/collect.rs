@@ -1,24 +1,16 @@
-//! Waiting for batches: who waits for what, and when the wait is over.
+//! Waits for batches: collecting results and dropping them.
 
-use crate::Core;
-use crate::batch_id::BatchId;
-use crate::failure::CancelReason;
-use crate::ids::{BatchKey, RequestId};
-use crate::scheduler::action::{Action, CollectOutcome, CollectedResults, Refusal, Response};
-use crate::scheduler::batch::{BatchOwner, BatchWaiter, CoreBatch, WaitGoal, WaitTimeout};
-use crate::scheduler::completion::PartialPolicy;
-use crate::scheduler::core::WaiterLocation;
-use crate::scheduler::input::{Request, UnresponsivePolicy};
-use crate::scheduler::lease::LeaseRecipient;
-use crate::scheduler::lifecycle::CorePhase;
-use crate::scheduler::status::DropReason;
-use crate::scheduler::task::TaskPhase;
-use crate::scheduler::timers::Timers;
-use crate::scheduler::view::DeadlineReason;
-use crate::time::Time;
+use super::{
+    BatchOwner, BatchWaiter, CoreBatch, CorePhase, LeaseRecipient, TaskPhase, Timers, WaitGoal,
+    WaitTimeout, WaiterLocation,
+};
+use crate::{
+    Action, BatchId, BatchKey, CancelReason, CollectOutcome, CollectedResults, Core,
+    DeadlineReason, DropReason, Refusal, Request, RequestId, Response, Time, UnresponsivePolicy,
+};
 
 impl Core {
-    pub(crate) fn collect(&mut self, request: RequestId, what: Request, actions: &mut Vec<Action>) {
+    pub(crate) fn collect(&mut self, request: RequestId, what: Request) {
         let Request::Collect {
             batch: id,
             min_num,
@@ -29,54 +21,53 @@ impl Core {
         else {
             return;
         };
-        let Some(key) = self.collectable(request, &id, CollectOutcome::Complete, actions) else {
+        let Some(key) = self.collectable(request, &id, CollectOutcome::Complete) else {
             return;
         };
         if self.phase == CorePhase::Stopping && self.batches[&key].open > 0 {
-            return self.refuse(request, Refusal::Stopped, actions);
+            return self.refuse(request, Refusal::Stopped);
         }
-        let wants = WaitGoal::Collect { min_num, clear, partial };
-        let patience = WaitTimeout::new(self.now, timeout, self.config.default_timeout);
-        self.wait(key, request, wants, patience);
+        let goal = WaitGoal::Collect { min_num, clear, partial };
+        let timeout = WaitTimeout::new(self.now, timeout, self.config.default_timeout);
+        self.wait(key, request, goal, timeout);
     }
 
-    pub(crate) fn drain(&mut self, request: RequestId, id: &BatchId, actions: &mut Vec<Action>) {
-        if let Some(key) = self.collectable(request, id, CollectOutcome::Polled, actions) {
-            self.hand_over(key, request, CollectOutcome::Polled, actions);
+    pub(crate) fn drain(&mut self, request: RequestId, id: &BatchId) {
+        if let Some(key) = self.collectable(request, id, CollectOutcome::Polled) {
+            self.hand_over(key, request, CollectOutcome::Polled);
         }
     }
 
-    pub(crate) fn discard(&mut self, request: RequestId, id: &BatchId, actions: &mut Vec<Action>) {
+    pub(crate) fn discard(&mut self, request: RequestId, id: &BatchId) {
         if let Some(key) = self.active(id) {
             if self.batches[&key].owner != BatchOwner::Scheduler {
                 let refusal = Refusal::NotCollectable { batch: id.clone() };
-                return self.refuse(request, refusal, actions);
+                return self.refuse(request, refusal);
             }
-            self.drop_results(key, DropReason::Discarded, actions);
-            self.forget_if_empty(key, actions);
+            self.drop_results(key, DropReason::Discarded);
+            self.forget_if_empty(key);
             self.changed.insert(key);
         }
-        self.answer(request, Response::Discarded, actions);
+        self.answer(request, Response::Discarded);
     }
 
-    /// Returns the batch if results can be collected from it; otherwise answers the request.
+    /// Returns the key of a batch whose results can be collected; otherwise answers the request.
     fn collectable(
         &mut self,
         request: RequestId,
         id: &BatchId,
         outcome: CollectOutcome,
-        actions: &mut Vec<Action>,
     ) -> Option<BatchKey> {
         let key = self.active(id);
         match key.map(|key| self.batches[&key].owner) {
             Some(BatchOwner::Scheduler) => return key,
             Some(BatchOwner::Coordinator(_)) => {
-                self.refuse(request, Refusal::NotCollectable { batch: id.clone() }, actions);
+                self.refuse(request, Refusal::NotCollectable { batch: id.clone() });
             }
             None => {
                 let none =
                     CollectedResults { outcome, lease: None, expected: 0, results: Vec::new() };
-                self.answer(request, Response::Collected(none), actions);
+                self.answer(request, Response::Collected(none));
             }
         }
         None
@@ -86,22 +77,16 @@ impl Core {
         &mut self,
         key: BatchKey,
         request: RequestId,
-        wants: WaitGoal,
-        patience: WaitTimeout,
+        goal: WaitGoal,
+        timeout: WaitTimeout,
     ) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
-        batch.waiters.push(BatchWaiter {
-            request,
-            wants,
-            patience,
-            enough_since: None,
-            timer: None,
-        });
+        batch.waiters.push(BatchWaiter { request, goal, timeout, enough_since: None, timer: None });
         self.waiters.requests.insert(request, WaiterLocation::Batch(key));
         self.changed.insert(key);
     }
 
-    /// Takes a waiter out, with its timer.
+    /// Removes a waiter and its timer.
     pub(crate) fn forget_waiter(&mut self, key: BatchKey, request: RequestId) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         let Some(at) = batch.waiters.iter().position(|waiter| waiter.request == request) else {
@@ -111,7 +96,7 @@ impl Core {
         self.timers.set(DeadlineReason::Waiter(request), &mut waiter.timer, None);
     }
 
-    /// A waiter's time may be up.
+    /// Handles the timer of a waiter.
     pub(crate) fn waiter_due(&mut self, request: RequestId) {
         match self.waiters.requests.get(&request) {
             Some(WaiterLocation::Batch(key)) => {
@@ -129,42 +114,42 @@ impl Core {
         }
     }
 
-    /// Looks at everybody who waits for a batch, in the order in which they came.
-    pub(crate) fn look(&mut self, key: BatchKey, actions: &mut Vec<Action>) {
+    /// Checks all waiters of a batch, in order of arrival.
+    pub(crate) fn look(&mut self, key: BatchKey) {
         let Some(batch) = self.batches.get(&key) else { return };
         if batch.failed.is_some() && batch.open > 0 {
-            let why = CancelReason::BatchFailed;
-            self.truncate(key, why, PartialPolicy::Keep, UnresponsivePolicy::Replace, actions);
+            let reason = CancelReason::BatchFailed;
+            self.truncate(key, reason, true, UnresponsivePolicy::Replace);
         }
         let mut at = 0;
         while let Some(batch) = self.batches.get(&key)
             && let Some(waiter) = batch.waiters.get(at)
         {
             let request = waiter.request;
-            match waiter.wants {
-                WaitGoal::Collect { .. } => self.look_at_collector(key, request, actions),
-                WaitGoal::Finalize => self.look_at_finalizer(key, request, actions),
+            match waiter.goal {
+                WaitGoal::Collect { .. } => self.look_at_collector(key, request),
+                WaitGoal::Finalize => self.look_at_finalizer(key, request),
                 WaitGoal::Abort => {}
             }
-            // Whoever was answered has left, and the next one has moved up.
+            // An answered waiter has left, and the next one has its position.
             let waiters = self.batches.get(&key).map(|batch| &batch.waiters);
             if waiters.and_then(|waiters| waiters.get(at)).is_some_and(|it| it.request == request) {
                 at += 1;
             }
         }
-        self.forget_if_empty(key, actions);
+        self.forget_if_empty(key);
     }
 
-    fn look_at_collector(&mut self, key: BatchKey, request: RequestId, actions: &mut Vec<Action>) {
+    fn look_at_collector(&mut self, key: BatchKey, request: RequestId) {
         let grace = self.config.over_rollout.wait_after_min;
         let (now, last_progress) = (self.now, self.progress.last);
         let Some(batch) = self.batches.get_mut(&key) else { return };
         let (open, have) = (batch.open, batch.results.len() as u64);
         let failed = batch.failed.as_ref().map(|(kind, _)| *kind);
         let Some(waiter) = waiter_mut(batch, request) else { return };
-        let WaitGoal::Collect { min_num, clear, partial } = waiter.wants else { return };
+        let WaitGoal::Collect { min_num, clear, partial } = waiter.goal else { return };
         let enough = min_num.is_some_and(|min| have >= u64::from(min).min(open + have));
-        let deadline = waiter.patience.deadline(last_progress);
+        let deadline = waiter.timeout.deadline(last_progress);
         let over = waiter.enough_for(enough, grace, now);
         let outcome = if let Some(kind) = failed {
             CollectOutcome::BatchFailed(kind)
@@ -188,38 +173,26 @@ impl Core {
             | CollectOutcome::BatchFailed(_)
             | CollectOutcome::Polled => None,
         };
-        if let Some(why) = cut {
-            let partial = if partial { PartialPolicy::Keep } else { PartialPolicy::Drop };
-            self.truncate(key, why, partial, UnresponsivePolicy::Replace, actions);
+        if let Some(reason) = cut {
+            self.truncate(key, reason, partial, UnresponsivePolicy::Replace);
         }
         self.forget_waiter(key, request);
-        self.hand_over(key, request, outcome, actions);
+        self.hand_over(key, request, outcome);
     }
 
-    /// Hands what there is to whoever asked.
-    pub(crate) fn hand_over(
-        &mut self,
-        key: BatchKey,
-        request: RequestId,
-        outcome: CollectOutcome,
-        actions: &mut Vec<Action>,
-    ) {
+    /// Answers a request with the available results.
+    pub(crate) fn hand_over(&mut self, key: BatchKey, request: RequestId, outcome: CollectOutcome) {
         let expected = self.batches[&key].expected();
         let leased = self.lease_results(key, LeaseRecipient::Collector);
         let (lease, results) =
             leased.map_or((None, Vec::new()), |(lease, results)| (Some(lease), results));
         let collected = CollectedResults { outcome, lease, expected, results };
-        self.answer(request, Response::Collected(collected), actions);
+        self.answer(request, Response::Collected(collected));
         self.changed.insert(key);
     }
 
-    /// Drops the results that nobody has been handed.
-    pub(crate) fn drop_results(
-        &mut self,
-        key: BatchKey,
-        reason: DropReason,
-        actions: &mut Vec<Action>,
-    ) {
+    /// Drops the results that are not leased.
+    pub(crate) fn drop_results(&mut self, key: BatchKey, reason: DropReason) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         if batch.owner == BatchOwner::Scheduler {
             batch.handed += batch.results.len() as u64;
@@ -233,13 +206,13 @@ impl Core {
                 *body = TaskPhase::Gone;
             }
             for payload in payloads {
-                self.drop_payload(key, payload, reason, actions);
+                self.drop_payload(key, payload, reason);
             }
         }
     }
 
-    /// Forgets a batch of the scheduler that has nothing left.
-    pub(crate) fn forget_if_empty(&mut self, key: BatchKey, actions: &mut Vec<Action>) {
+    /// Removes a scheduled batch without tasks, results, leases and waiters.
+    pub(crate) fn forget_if_empty(&mut self, key: BatchKey) {
         let Some(batch) = self.batches.get(&key) else { return };
         let empty = batch.owner == BatchOwner::Scheduler
             && batch.open == 0
@@ -256,20 +229,21 @@ impl Core {
         {
             self.ids.remove(&batch.id);
         }
-        actions.push(Action::DropTasks { batch: key });
+        self.actions.push(Action::DropTasks { batch: key });
     }
 }
 
 impl BatchWaiter {
-    /// Sees to it that the waiter is looked at again at that time, or before. A deadline that moves
-    /// with every progress is not followed step by step: it is looked at when it was first due.
+    /// Sets the timer to `at` unless it is earlier. A deadline that moves with every progress is
+    /// not
+    /// followed step by step: it is checked when it was first due.
     pub(crate) fn wake_by(&mut self, at: Time, timers: &mut Timers) {
         if at < Time::MAX && self.timer.is_none_or(|set| at < set) {
             timers.set(DeadlineReason::Waiter(self.request), &mut self.timer, Some(at));
         }
     }
 
-    /// Returns when the grace time after the minimum is over, if the minimum is there.
+    /// Returns the end of the grace period after the minimum, if the minimum is reached.
     pub(crate) fn enough_for(
         &mut self,
         enough: bool,
@@ -277,7 +251,7 @@ impl BatchWaiter {
         now: Time,
     ) -> Option<Time> {
         if !enough {
-            // Somebody else may have taken what was there.
+            // Another collector may have taken the results.
             self.enough_since = None;
             return None;
         }

@@ -1,37 +1,20 @@
-//! How runs and tasks end: the one place where a run leaves the books as pending or running.
+//! The end of runs and tasks: retries, failures, cancellation, and the tallies.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Core;
-use crate::failure::{CancelReason, FailureKind, GroupPolicy, OnExhausted};
-use crate::ids::{BatchKey, RunId, RunnerId, TaskId};
-use crate::run::Payload;
-use crate::run::{RunEnd, RunFailure, RunOutput, RunnerReport};
-use crate::scheduler::action::{Action, AttemptCancelReason};
-use crate::scheduler::batch::PendingRetry;
-use crate::scheduler::counters::RunTally;
-use crate::scheduler::event::CoreEvent;
-use crate::scheduler::input::UnresponsivePolicy;
-use crate::scheduler::ledger_record::LedgerRecord;
-use crate::scheduler::lifecycle::CorePhase;
-use crate::scheduler::runner_slot::RunnerPhase;
-use crate::scheduler::status::{DropReason, Status, TaskTally};
-use crate::scheduler::task::{EndedTask, RunPhase, TaskPhase};
-use crate::scheduler::view::DeadlineReason;
+use super::{CorePhase, EndedTask, PendingRetry, RunPhase, RunnerPhase, TaskPhase};
+use crate::{
+    Action, AttemptCancelReason, BatchKey, CancelReason, Core, CoreEvent, DeadlineReason,
+    DropReason, FailedRun, FailureKind, GroupPolicy, LedgerRecord, OnExhausted, Payload, RunEnd,
+    RunFailure, RunId, RunOutput, RunTally, RunnerId, RunnerReport, Status, TaskId, TaskTally,
+    UnresponsivePolicy,
+};
 
-/// What becomes of the finished runs of a task that is cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PartialPolicy {
-    Keep,
-    Drop,
-}
+type TaskEndCount = fn(&mut TaskTally) -> &mut u64;
 
-/// Under which of its names a task that ended is counted.
-type How = fn(&mut TaskTally) -> &mut u64;
-
-/// Books the end of one run.
-fn book(tally: &mut RunTally, from: RunPhase, to: RunPhase) {
+/// Moves one run between the counts of a tally.
+fn move_run(tally: &mut RunTally, from: RunPhase, to: RunPhase) {
     match from {
         RunPhase::Pending => tally.pending -= 1,
         RunPhase::InFlight(_) => tally.running -= 1,
@@ -47,21 +30,19 @@ fn book(tally: &mut RunTally, from: RunPhase, to: RunPhase) {
 }
 
 impl Core {
-    /// Ends a run that is pending or in flight, and records that; a run that has ended stays as it
-    /// is.
+    /// Ends an open run and records that; ended runs stay unchanged.
     pub(crate) fn end_run(
         &mut self,
         key: BatchKey,
         task: TaskId,
         run: RunId,
         ending: RunEnd<RunOutput>,
-        actions: &mut Vec<Action>,
     ) {
         let record = self.recorded(key).then(|| ending.clone());
         if self.close_run(key, task, run, ending)
             && let Some(ending) = record
         {
-            actions.push(Action::AppendRecord(LedgerRecord::RunEnded {
+            self.actions.push(Action::AppendRecord(LedgerRecord::RunEnded {
                 batch: key,
                 task,
                 run,
@@ -70,7 +51,7 @@ impl Core {
         }
     }
 
-    /// Takes a run that is pending or in flight out of the books; tells whether it was.
+    /// Ends an open run in the tallies. Returns false if it had ended.
     pub(crate) fn close_run(
         &mut self,
         key: BatchKey,
@@ -85,7 +66,7 @@ impl Core {
         if !from.open() {
             return false;
         }
-        let over = self.notices.is_some().then(|| ending.without_output());
+        let over = self.events.is_some().then(|| ending.without_output());
         let (mut held, mut failed) = (None, None);
         record.state = match ending {
             RunEnd::Succeeded(RunOutput { payload, metrics }) => {
@@ -106,7 +87,7 @@ impl Core {
             && work.first_error.as_ref().is_none_or(|first| run < first.run)
         {
             let (kind, message) = (*kind, Arc::clone(message));
-            work.first_error = Some(crate::scheduler::status::FailedRun { run, kind, message });
+            work.first_error = Some(FailedRun { run, kind, message });
         }
         if let Some((kind, message)) = failed
             && self.config.failures.rule(kind).then == OnExhausted::FailBatch
@@ -120,19 +101,17 @@ impl Core {
             self.counters.payloads_held += 1;
             self.counters.payload_bytes_held += payload.bytes;
         }
-        let [all, of_kind] = self.counters.books(batch.kind);
-        for tally in [&mut batch.runs, all, of_kind] {
-            book(tally, from, to);
+        for tally in self.counters.tallies(batch) {
+            move_run(tally, from, to);
         }
         self.progress.last = self.now;
         if let Some(how) = over {
-            self.note(|| CoreEvent::Over { batch: key, task, run, how });
+            self.emit(|| CoreEvent::Over { batch: key, task, run, how });
         }
         true
     }
 
-    /// Runs of one task failed together: each is tried again if its rule allows it.
-    #[expect(clippy::too_many_arguments, reason = "a failure has this many sides")]
+    /// Charges runs of one task with a failure; each is retried if its rule allows it.
     pub(crate) fn fail_runs(
         &mut self,
         key: BatchKey,
@@ -141,7 +120,6 @@ impl Core {
         kind: FailureKind,
         message: Arc<str>,
         runner: RunnerId,
-        actions: &mut Vec<Action>,
     ) {
         if runs.is_empty() {
             return;
@@ -152,24 +130,24 @@ impl Core {
             let Some(failures) = self.charge(key, id, *run, kind) else { continue };
             if failures > rule.retries || self.poisoned(key, id, kind) {
                 let ending = RunEnd::Failed(RunFailure { kind, message: Arc::clone(&message) });
-                self.end_run(key, id, *run, ending, actions);
+                self.end_run(key, id, *run, ending);
             } else {
                 self.counters.retries[kind] += 1;
-                self.note(|| {
+                self.emit(|| {
                     let message = Arc::clone(&message);
                     CoreEvent::Retried { batch: key, task: id, run: *run, kind, message }
                 });
-                self.requeue(key, id, &[*run], rule.wait(failures), runner, actions);
+                self.requeue(key, id, &[*run], rule.wait(failures), runner);
             }
         }
         if self.poisoned(key, id, kind) {
-            self.fail_unsent(key, id, kind, &message, actions);
+            self.fail_unsent(key, id, kind, &message);
         }
-        self.end_task_if_done(key, id, actions);
+        self.end_task_if_done(key, id);
     }
 
-    /// Notes a failure of a run under way; returns how many it has had of this sort, its own or
-    /// the machinery's.
+    /// Counts a failure of a run in flight. Returns its number of failures of the same class: its
+    /// own or the infrastructure's.
     fn charge(&mut self, key: BatchKey, id: TaskId, run: RunId, kind: FailureKind) -> Option<u32> {
         let run = &mut self.batches.get_mut(&key)?.work_mut(id)?.runs[run.0 as usize];
         if !matches!(run.state, RunPhase::InFlight(_)) {
@@ -179,7 +157,9 @@ impl Core {
             FailureKind::Workflow | FailureKind::Timeout | FailureKind::InvalidOutput => {
                 &mut run.own_failures
             }
-            FailureKind::RunnerLost | FailureKind::ModelUnavailable => &mut run.machinery_failures,
+            FailureKind::RunnerLost | FailureKind::ModelUnavailable => {
+                &mut run.infrastructure_failures
+            }
         };
         *failures += 1;
         Some(*failures)
@@ -191,15 +171,8 @@ impl Core {
         kind == FailureKind::RunnerLost && kills >= self.config.failures.poison_limit.max(1)
     }
 
-    /// Fails the runs of a task that wait for a runner: it has cost enough of them.
-    fn fail_unsent(
-        &mut self,
-        key: BatchKey,
-        id: TaskId,
-        kind: FailureKind,
-        message: &Arc<str>,
-        actions: &mut Vec<Action>,
-    ) {
+    /// Fails the waiting runs of a poison task.
+    fn fail_unsent(&mut self, key: BatchKey, id: TaskId, kind: FailureKind, message: &Arc<str>) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         batch.retries.retain(|retry| retry.task != id);
         let Some(work) = batch.work(id) else { return };
@@ -210,11 +183,11 @@ impl Core {
         }
         for run in runs {
             let ending = RunEnd::Failed(RunFailure { kind, message: Arc::clone(message) });
-            self.end_run(key, id, RunId(run), ending, actions);
+            self.end_run(key, id, RunId(run), ending);
         }
     }
 
-    /// Lets runs that were in flight be tried again after a pause, elsewhere if possible.
+    /// Retries runs that were in flight after a backoff, on another runner if possible.
     pub(crate) fn requeue(
         &mut self,
         key: BatchKey,
@@ -222,20 +195,18 @@ impl Core {
         runs: &[RunId],
         pause: Duration,
         runner: RunnerId,
-        actions: &mut Vec<Action>,
     ) {
         let until = self.now.after(pause).after(self.config.supervision.elsewhere_wait);
         for run in runs {
             if self.phase != CorePhase::Running {
                 let ending = RunEnd::Cancelled(CancelReason::Stopped);
-                self.end_run(key, task, *run, ending, actions);
+                self.end_run(key, task, *run, ending);
                 continue;
             }
             let Some(batch) = self.batches.get_mut(&key) else { return };
             let Some(work) = batch.work_mut(task) else { return };
             work.runs[run.0 as usize].state = RunPhase::Pending;
-            let [all, of_kind] = self.counters.books(batch.kind);
-            for tally in [&mut batch.runs, all, of_kind] {
+            for tally in self.counters.tallies(batch) {
                 tally.running -= 1;
                 tally.pending += 1;
             }
@@ -253,40 +224,27 @@ impl Core {
         }
     }
 
-    /// The pause of a retry is over.
+    /// Queues a retry whose backoff is over.
     pub(crate) fn retry_due(&mut self, serial: u64) {
         let Some((key, retry)) = self.queues.paused.remove(&serial) else { return };
         let Some(batch) = self.batches.get_mut(&key) else { return };
         let Some(work) = batch.work(retry.task) else { return };
-        // What was cancelled meanwhile is not tried again.
+        // Runs that were cancelled meanwhile are not retried.
         if work.runs[retry.run.0 as usize].state == RunPhase::Pending {
             batch.retries.push_back(retry);
             self.queues.retrying.insert(batch.rank());
         }
     }
 
-    /// Ends a task all of whose runs have ended.
-    pub(crate) fn end_task_if_done(
-        &mut self,
-        key: BatchKey,
-        id: TaskId,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(crate) fn end_task_if_done(&mut self, key: BatchKey, id: TaskId) {
         let work = self.batches.get(&key).and_then(|batch| batch.work(id));
         if work.is_some_and(|work| work.unfinished == 0) {
-            self.end_task(key, id, PartialPolicy::Keep, DropReason::PartialTask, actions);
+            self.end_task(key, id, true, DropReason::PartialTask);
         }
     }
 
-    /// Ends a task: its result waits to be taken, or it was cut and leaves nothing.
-    fn end_task(
-        &mut self,
-        key: BatchKey,
-        id: TaskId,
-        partial: PartialPolicy,
-        reason: DropReason,
-        actions: &mut Vec<Action>,
-    ) {
+    /// Ends a task: its result becomes available, or is dropped if the task was truncated.
+    fn end_task(&mut self, key: BatchKey, id: TaskId, keep: bool, reason: DropReason) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         let task = &mut batch.tasks[id.0 as usize];
         let TaskPhase::Working(work) = std::mem::replace(&mut task.body, TaskPhase::Gone) else {
@@ -294,12 +252,12 @@ impl Core {
         };
         let mut ended = work.into_ended(task.total);
         let status = &ended.status;
-        // A run that somebody had cancelled ended for good: its task was not cut for that.
+        // A run that was cancelled on request does not make its task truncated.
         let cut = status.cancelled_runs.total() > status.cancelled_runs[CancelReason::Requested];
         let mut dropped = None;
-        let how: How = if status.ok() {
+        let count: TaskEndCount = if status.ok() {
             |tally| &mut tally.ok
-        } else if cut && (status.completed_runs == 0 || partial == PartialPolicy::Drop) {
+        } else if cut && (status.completed_runs == 0 || !keep) {
             dropped = Some(reason);
             |tally| &mut tally.cancelled
         } else if status.completed_runs > 0 {
@@ -310,7 +268,7 @@ impl Core {
             |tally| &mut tally.failed
         };
         let payloads = dropped.map(|_| std::mem::take(&mut ended.payloads));
-        self.note(|| {
+        self.emit(|| {
             let status = Arc::clone(&ended.status);
             CoreEvent::Ended { batch: key, task: id, status, dropped }
         });
@@ -318,9 +276,9 @@ impl Core {
             self.keep_ended(key, id, ended);
         }
         for payload in payloads.into_iter().flatten() {
-            self.drop_payload(key, payload, dropped.unwrap_or(reason), actions);
+            self.drop_payload(key, payload, dropped.unwrap_or(reason));
         }
-        self.close_task(key, how);
+        self.close_task(key, count);
     }
 
     fn keep_ended(&mut self, key: BatchKey, id: TaskId, ended: EndedTask) {
@@ -329,16 +287,16 @@ impl Core {
         batch.results.push(id);
     }
 
-    fn close_task(&mut self, key: BatchKey, how: How) {
+    fn close_task(&mut self, key: BatchKey, count: TaskEndCount) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         batch.open -= 1;
-        let count = &mut self.counters.of_mut(batch.kind).tasks;
-        count.open -= 1;
-        for tally in [&mut batch.ended, &mut count.ended] {
-            *how(tally) += 1;
+        let tasks = &mut self.counters.of_mut(batch.kind).tasks;
+        tasks.open -= 1;
+        for tally in [&mut batch.ended, &mut tasks.ended] {
+            *count(tally) += 1;
         }
         if batch.open == 0 {
-            // What is left in the queue has ended without being sent.
+            // The remaining queue consists of runs that ended before their dispatch.
             self.clear_queue(key);
         }
         self.queues.open_tasks -= 1;
@@ -347,15 +305,13 @@ impl Core {
         self.changed.insert(key);
     }
 
-    /// Cuts a batch: everything that has not ended is cancelled, at once. Runners that work on it
-    /// are told, and what they say about it does not count any more.
+    /// Cancels all open runs of a batch and the attempts that execute them.
     pub(crate) fn truncate(
         &mut self,
         key: BatchKey,
-        why: CancelReason,
-        partial: PartialPolicy,
+        reason: CancelReason,
+        keep: bool,
         unresponsive: UnresponsivePolicy,
-        actions: &mut Vec<Action>,
     ) {
         let Some(batch) = self.batches.get(&key) else { return };
         if batch.open == 0 {
@@ -365,34 +321,22 @@ impl Core {
             for at in 0..self.pool.runners.len() {
                 let theirs = matches!(
                     &self.pool.runners[at].phase,
-                    // One that has reported all its runs is about to end by itself.
+                    // An attempt with all runs reported ends by itself.
                     RunnerPhase::Busy(attempt) if attempt.batch == key && attempt.left > 0
                 );
                 if theirs {
                     let runner = RunnerId(at as u32);
-                    self.cancel_attempt(
-                        runner,
-                        AttemptCancelReason::Runs(why),
-                        unresponsive,
-                        actions,
-                    );
+                    self.cancel_attempt(runner, AttemptCancelReason::Runs(reason), unresponsive);
                 }
             }
         }
-        let keep = partial == PartialPolicy::Keep;
-        self.record(key, actions, || LedgerRecord::Truncated { batch: key, reason: why, keep });
-        self.cut_tasks(key, why, partial, actions);
+        self.record(key, || LedgerRecord::Truncated { batch: key, reason, keep });
+        self.cut_tasks(key, reason, keep);
     }
 
-    /// Cancels everything of a batch that has not ended; nobody works on it any more.
-    pub(crate) fn cut_tasks(
-        &mut self,
-        key: BatchKey,
-        why: CancelReason,
-        partial: PartialPolicy,
-        actions: &mut Vec<Action>,
-    ) {
-        let reason = match why {
+    /// Cancels all open tasks of a batch that no runner executes.
+    pub(crate) fn cut_tasks(&mut self, key: BatchKey, reason: CancelReason, keep: bool) {
+        let dropped = match reason {
             CancelReason::Aborted => DropReason::Aborted,
             CancelReason::Stopped => DropReason::Stopped,
             CancelReason::OverRollout
@@ -402,7 +346,7 @@ impl Core {
             | CancelReason::Requested => DropReason::PartialTask,
         };
         for at in 0..self.batches[&key].tasks.len() {
-            self.cut_task(key, TaskId(at as u32), why, (partial, reason), actions);
+            self.cut_task(key, TaskId(at as u32), reason, (keep, dropped));
         }
         self.clear_queue(key);
     }
@@ -411,39 +355,37 @@ impl Core {
         &mut self,
         key: BatchKey,
         id: TaskId,
-        why: CancelReason,
-        (partial, reason): (PartialPolicy, DropReason),
-        actions: &mut Vec<Action>,
+        reason: CancelReason,
+        (keep, dropped): (bool, DropReason),
     ) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         let task = &mut batch.tasks[id.0 as usize];
         let total = task.total;
         match task.body {
-            TaskPhase::Fresh => self.cancel_fresh(key, id, why),
+            TaskPhase::Fresh => self.cancel_fresh(key, id, reason),
             TaskPhase::Working(_) => {
                 for run in 0..total {
-                    // Recorded as one cut.
-                    self.close_run(key, id, RunId(run), RunEnd::Cancelled(why));
+                    // Recorded as one truncation.
+                    self.close_run(key, id, RunId(run), RunEnd::Cancelled(reason));
                 }
-                self.end_task(key, id, partial, reason, actions);
+                self.end_task(key, id, keep, dropped);
             }
             TaskPhase::Ended(_) | TaskPhase::Gone => {}
         }
     }
 
     /// Cancels a task none of whose runs was dispatched.
-    fn cancel_fresh(&mut self, key: BatchKey, id: TaskId, why: CancelReason) {
+    fn cancel_fresh(&mut self, key: BatchKey, id: TaskId, reason: CancelReason) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         let task = &mut batch.tasks[id.0 as usize];
         task.body = TaskPhase::Gone;
         let total = u64::from(task.total);
-        let [all, of_kind] = self.counters.books(batch.kind);
-        for tally in [&mut batch.runs, all, of_kind] {
+        for tally in self.counters.tallies(batch) {
             tally.pending -= total;
-            tally.cancelled[why] += total;
+            tally.cancelled[reason] += total;
         }
-        if self.notices.is_some() {
-            self.note_fresh_cut(key, id, why, total as u32);
+        if self.events.is_some() {
+            self.note_fresh_cut(key, id, reason, total as u32);
         }
         self.close_task(key, |tally| &mut tally.cancelled);
     }
@@ -451,21 +393,16 @@ impl Core {
     fn note_fresh_cut(&mut self, batch: BatchKey, task: TaskId, reason: CancelReason, runs: u32) {
         for run in (0..runs).map(RunId) {
             let how = RunEnd::Cancelled(reason);
-            self.note(|| CoreEvent::Over { batch, task, run, how });
+            self.emit(|| CoreEvent::Over { batch, task, run, how });
         }
         let mut status = Status { total_runs: runs, ..Status::default() };
         status.cancelled_runs[reason] += u64::from(runs);
         let status = Arc::new(status);
-        self.note(|| CoreEvent::Ended { batch, task, status, dropped: None });
+        self.emit(|| CoreEvent::Ended { batch, task, status, dropped: None });
     }
 
-    /// Cancels the runs of a batch that wait for a runner; those that are running go on.
-    pub(crate) fn cancel_unsent(
-        &mut self,
-        key: BatchKey,
-        why: CancelReason,
-        actions: &mut Vec<Action>,
-    ) {
+    /// Cancels the waiting runs of a batch; running ones continue.
+    pub(crate) fn cancel_unsent(&mut self, key: BatchKey, reason: CancelReason) {
         let Some(batch) = self.batches.get(&key) else { return };
         if batch.runs.pending == 0 {
             return;
@@ -475,18 +412,16 @@ impl Core {
             let task = &self.batches[&key].tasks[at];
             match &task.body {
                 TaskPhase::Fresh => {
-                    let runs = if self.recorded(key) { task.total } else { 0 };
-                    let ended = |run| {
-                        let ending = RunEnd::Cancelled(why);
-                        Action::AppendRecord(LedgerRecord::RunEnded {
+                    for run in (0..task.total).map(RunId) {
+                        let ending = RunEnd::Cancelled(reason);
+                        self.record(key, || LedgerRecord::RunEnded {
                             batch: key,
                             task: id,
                             run,
                             ending,
-                        })
-                    };
-                    actions.extend((0..runs).map(RunId).map(ended));
-                    self.cancel_fresh(key, id, why);
+                        });
+                    }
+                    self.cancel_fresh(key, id, reason);
                 }
                 TaskPhase::Working(work) => {
                     let pending: Vec<RunId> = (0..task.total)
@@ -494,9 +429,9 @@ impl Core {
                         .map(RunId)
                         .collect();
                     for run in pending {
-                        self.end_run(key, id, run, RunEnd::Cancelled(why), actions);
+                        self.end_run(key, id, run, RunEnd::Cancelled(reason));
                     }
-                    self.end_task_if_done(key, id, actions);
+                    self.end_task_if_done(key, id);
                 }
                 TaskPhase::Ended(_) | TaskPhase::Gone => {}
             }
@@ -512,14 +447,7 @@ impl Core {
         self.queues.retrying.remove(&batch.rank());
     }
 
-    /// Drops a payload that a batch holds.
-    pub(crate) fn drop_payload(
-        &mut self,
-        key: BatchKey,
-        payload: Payload,
-        reason: DropReason,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(crate) fn drop_payload(&mut self, key: BatchKey, payload: Payload, reason: DropReason) {
         if let Some(batch) = self.batches.get_mut(&key) {
             batch.held_bytes -= payload.bytes;
             batch.dropped[reason] += 1;
@@ -530,40 +458,38 @@ impl Core {
         self.counters.payloads_held -= 1;
         self.counters.payload_bytes_held -= payload.bytes;
         self.counters.payloads_dropped[reason] += 1;
-        actions.push(Action::DropPayload { payload, reason });
+        self.actions.push(Action::DropPayload { payload, reason });
     }
 
-    /// Drops a payload that was never held; `key` is the batch it was meant for, if known.
+    /// Drops a payload that was never held; `key` is its batch, if known.
     pub(crate) fn drop_unheld_payload(
         &mut self,
         key: Option<BatchKey>,
         payload: Option<Payload>,
         reason: DropReason,
-        actions: &mut Vec<Action>,
     ) {
         let Some(payload) = payload else { return };
         if let Some(batch) = key.and_then(|key| self.batches.get_mut(&key)) {
             batch.dropped[reason] += 1;
         }
         self.counters.payloads_dropped[reason] += 1;
-        actions.push(Action::DropPayload { payload, reason });
+        self.actions.push(Action::DropPayload { payload, reason });
     }
 
-    /// Drops what came with a report that is not even looked at.
-    pub(crate) fn drop_ignored_payload(&mut self, report: RunnerReport, actions: &mut Vec<Action>) {
+    pub(crate) fn drop_ignored_payload(&mut self, report: RunnerReport) {
         if let RunnerReport::RunFinished { outcome: Ok(RunOutput { payload, .. }), .. } = report {
             self.counters.payloads_received += u64::from(payload.is_some());
-            self.drop_unheld_payload(None, payload, DropReason::Late, actions);
+            self.drop_unheld_payload(None, payload, DropReason::Late);
         }
     }
 
-    /// Cuts a message to its limit, at a character.
+    /// Truncates a message to its limit, at a character boundary.
     pub(crate) fn clip(&mut self, message: Arc<str>) -> Arc<str> {
-        let most = self.config.limits.message_bytes as usize;
-        if message.len() <= most {
+        let max = self.config.limits.message_bytes as usize;
+        if message.len() <= max {
             return message;
         }
         self.counters.messages_truncated += 1;
-        message[..message.floor_char_boundary(most)].into()
+        message[..message.floor_char_boundary(max)].into()
     }
 }

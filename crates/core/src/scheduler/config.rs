@@ -1,52 +1,53 @@
-//! What the core is told once: limits, timeouts and policies. Plain data with working defaults.
+//! Configuration of the core: limits, timeouts and policies. Plain data with working defaults.
 
 use std::time::Duration;
 
-use crate::failure::FailurePolicy;
-use crate::scheduler::scaling::ScalingBounds;
+use crate::{BatchType, FailurePolicy, ScalingBounds};
 
-/// The configuration of a [`Core`](crate::Core).
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoreConfig {
-    /// Number of runners to keep.
     pub runners: u32,
-    /// Whether and between which bounds the number of runners follows the work; it begins with
-    /// `runners`, as far as the bounds allow.
+    /// Bounds between which the number of runners follows the work, beginning with `runners`.
+    /// `None`:
+    /// fixed.
     pub scaling: Option<ScalingBounds>,
-    /// The most runs of one task that one runner gets at once; none: all of them.
+    /// Maximum runs of one task in one attempt. `None`: all of them.
     pub max_repeat_times_per_runner: Option<u32>,
-    /// Whether runners execute the runs of an attempt one after another, in their order. Then only
-    /// the first run that was not reported is to blame when an attempt takes too long or its runner
-    /// is lost; otherwise all of them are.
+    /// True if runners execute the runs of an attempt sequentially. Then only the first open run is
+    /// charged when an attempt times out or its runner is lost; otherwise all of them are.
     pub runs_in_turn: bool,
-    /// How long one attempt may last, from the moment the runner says it has begun.
+    /// Maximum duration of an attempt, from its begin.
     pub max_timeout: Duration,
-    /// How long a waiter waits when it names no time: this long without any progress anywhere. A
-    /// queue that moves never times anybody out.
+    /// Timeout of waits without one: maximum time without any progress in the core.
     pub default_timeout: Duration,
-    /// What follows when runs fail.
     pub failures: FailurePolicy,
-    /// When a batch is good enough although tasks are missing.
+    /// Truncation of batches before all tasks have ended.
     pub over_rollout: OverRollout,
-    /// What becomes of a train batch that is short when time is up.
+    /// Treatment of incomplete train batches at the timeout.
     pub train: BatchPolicy,
-    /// What becomes of an eval batch that is short when time is up.
+    /// Treatment of incomplete eval batches at the timeout.
     pub eval: BatchPolicy,
-    /// Shorter attempt timeouts, learned from what attempts usually take.
+    /// Shorter attempt timeouts, learned from recent durations.
     pub dynamic_timeout: DynamicTimeout,
-    /// How the pool of runners is looked after.
     pub supervision: Supervision,
-    /// How long a sink may take to acknowledge a delivery before it counts as failed. The results
-    /// stay, and the next finalize delivers them again.
+    /// Maximum time for the sink to acknowledge a delivery. After it the delivery has failed, and
+    /// the next finalize repeats it.
     pub delivery_timeout: Duration,
-    /// The bounds of everything that is kept.
     pub limits: CoreLimits,
-    /// Whether what must survive a crash is ordered as
-    /// [`AppendRecord`](crate::Action::AppendRecord)s.
+    /// Emit [`AppendRecord`](crate::Action::AppendRecord) for everything that must survive a crash.
     pub ledger: bool,
-    /// Which core this is of all that follow one another on one ledger: each has attempts, lives
-    /// and deliveries with numbers of its own, so that no late word can be taken for a new one.
+    /// Number of earlier cores on the same ledger. Ids of attempts, incarnations and deliveries
+    /// contain it, so that late reports are never confused.
     pub epoch: u16,
+}
+
+impl CoreConfig {
+    pub const fn policy(&self, kind: BatchType) -> &BatchPolicy {
+        match kind {
+            BatchType::Train => &self.train,
+            BatchType::Eval => &self.eval,
+        }
+    }
 }
 
 impl Default for CoreConfig {
@@ -74,12 +75,12 @@ impl Default for CoreConfig {
     }
 }
 
-/// When a batch is cut although tasks are missing.
+/// Truncation of batches before all tasks have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverRollout {
-    /// How long stragglers get once the minimum has finished.
+    /// Grace period for the remaining tasks once the minimum has finished.
     pub wait_after_min: Duration,
-    /// Whether the finished runs of a task that is cut are delivered.
+    /// Deliver the finished runs of truncated tasks.
     pub return_partial_tasks: bool,
 }
 
@@ -89,31 +90,29 @@ impl Default for OverRollout {
     }
 }
 
-/// What becomes of a batch that is short when the time of its finalizer is up.
+/// Treatment of an incomplete batch at the timeout of its finalizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchPolicy {
-    /// The share of tasks that must have finished for the batch to be taken as it is; none: the
-    /// finalizer fails, nothing is lost and it may be called again.
+    /// Share of finished tasks with which the batch is accepted. `None`: the finalizer is refused,
+    /// results are kept and it may be repeated.
     pub quorum_percent: Option<u8>,
-    /// The share of tasks with at least one good run below which finalizing is refused.
+    /// Minimum share of tasks with a successful run; below it finalizing is refused.
     pub success_min_percent: u8,
 }
 
-/// An attempt timeout that follows the work: `ratio` times what recent successful train attempts
-/// of the same workflow took, and never less than `floor`.
+/// Attempt timeout of `ratio` times the mean duration of recent successful train attempts of the
+/// same workflow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DynamicTimeout {
-    /// Off: attempts may always last `max_timeout`.
+    /// Off: the timeout is always `max_timeout`.
     pub enable: bool,
-    /// How many train batches must have been seen whole before anything is shortened.
+    /// Complete train batches before the first shorter timeout.
     pub warmup_min_steps: u32,
-    /// How many successful attempts of a workflow must have been seen.
+    /// Successful attempts of a workflow before its first shorter timeout.
     pub min_samples: u32,
-    /// How many recent attempts are remembered per workflow and number of runs.
+    /// Recent attempts kept per workflow and number of runs.
     pub window: u32,
-    /// How many times the usual duration is allowed.
     pub ratio: f64,
-    /// No attempt gets less than this.
     pub floor: Duration,
 }
 
@@ -130,27 +129,24 @@ impl Default for DynamicTimeout {
     }
 }
 
-/// How the pool of runners is looked after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Supervision {
-    /// How long a runner may take to say that it is ready.
+    /// Maximum time from start to ready.
     pub start_timeout: Duration,
-    /// How long a runner may take to say that it has begun an attempt.
+    /// Maximum time from the dispatch of an attempt to its begin.
     pub begin_timeout: Duration,
-    /// How long a runner may be silent before it counts as lost; none: it is not watched.
+    /// Maximum time without a report before a runner counts as lost. `None`: unlimited.
     pub silence_timeout: Option<Duration>,
-    /// How long a runner has to acknowledge a cancel before it is replaced.
+    /// Maximum time to acknowledge a cancel before the runner is replaced.
     pub cancel_grace: Duration,
-    /// The pause before a runner is started again after a life that finished no attempt; doubles
-    /// with each such life.
+    /// Delay before a restart after an incarnation that finished no attempt; doubles with each one.
     pub restart_backoff: Duration,
-    /// The longest pause.
     pub restart_backoff_max: Duration,
-    /// After how many failed starts in a row a runner is shown as broken.
+    /// Consecutive failed starts after which a runner is shown as broken.
     pub start_failures_max: u32,
-    /// How long a broken runner rests before it is tried again.
+    /// Delay before a broken runner is started again.
     pub broken_rest: Duration,
-    /// How long a retry waits for a runner other than the one it failed on, while there is one.
+    /// Maximum wait of a retry for a runner other than that of the failure.
     pub elsewhere_wait: Duration,
 }
 
@@ -170,7 +166,7 @@ impl Default for Supervision {
     }
 }
 
-/// The bounds of everything that is kept. What exceeds them is refused or dropped under a name.
+/// Bounds of all kept state. Everything beyond them is refused, or dropped and counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoreLimits {
     /// Batches that are not finalized or aborted.
@@ -178,22 +174,20 @@ pub struct CoreLimits {
     /// Tasks that have not ended, over all batches.
     pub open_tasks: u64,
     pub runs_per_task: u32,
-    /// Requests that wait for something.
     pub waiters: u32,
-    /// Runners that are kept alive.
     pub runners: u32,
-    /// Bytes of payloads held. Batches behind the first one are paused at half of it, and the first
-    /// one goes on until it holds half of it itself: with what is under way, up to one and a half
+    /// Bytes of held payloads. Batches behind the first are paused at half of it; the first
+    /// continues until it holds half of it itself. With attempts in flight, up to one and a half
     /// times this can be held.
     pub payload_bytes: u64,
     pub payload_bytes_per_run: u64,
-    /// Bytes of one error message; longer ones are cut.
+    /// Bytes of one error message; longer ones are truncated.
     pub message_bytes: u32,
     /// Metrics of one run; further ones are dropped.
     pub metrics_per_run: u32,
-    /// Finalized and aborted batches whose result is remembered.
+    /// Finalized and aborted batches whose result is kept.
     pub terminal_batches: u32,
-    /// Workflows that the dynamic timeout tells apart.
+    /// Workflows with their own dynamic timeout.
     pub workflows: u32,
 }
 

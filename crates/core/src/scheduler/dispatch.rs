@@ -1,27 +1,21 @@
-//! Which runs go out next, and to whom.
+//! Choice of the next runs and their runners.
 
-use crate::Core;
-use crate::batch_id::BatchPriority;
-use crate::failure::CancelReason;
-use crate::ids::{AttemptId, BatchKey, RunnerId, TaskId};
-use crate::scheduler::action::{Action, RunRange};
-use crate::scheduler::batch::PendingRetry;
-use crate::scheduler::lifecycle::CorePhase;
-use crate::scheduler::runner_slot::{RunnerPhase, SlotAttempt};
-use crate::scheduler::status::BatchType;
-use crate::scheduler::task::{RunPhase, TaskPhase, TaskRuns};
-use crate::scheduler::view::DeadlineReason;
-use crate::time::Time;
+use super::{CorePhase, PendingRetry, RunPhase, RunnerPhase, SlotAttempt, TaskPhase, TaskRuns};
+use crate::{
+    Action, AttemptId, BatchKey, BatchPriority, BatchType, CancelReason, Core, DeadlineReason,
+    RunRange, RunnerId, TaskId, Time,
+};
 
-/// How many retries, idle runners and batches are looked at for one that fits. More would make the
-/// cost of a dispatch depend on how much is pending; what is passed over is found again when
-/// something ahead of it has gone.
+/// Maximum number of retries, idle runners and batches that are checked for a match, so that the
+/// cost
+/// of a dispatch does not depend on the number of pending runs. Skipped entries are checked again
+/// later.
 const LOOK_AHEAD: usize = 8;
 
-/// The place of a batch in the order of service.
+/// Position of a batch in the order of service.
 type BatchRank = (BatchPriority, BatchKey);
 
-/// A slice that can go out, and where.
+/// A slice and its runner.
 struct DispatchMatch {
     batch: BatchKey,
     task: TaskId,
@@ -30,45 +24,45 @@ struct DispatchMatch {
 }
 
 impl Core {
-    /// Sends out everything that can go: batches in order, and inside a batch retries before what
-    /// was never tried, each first come first served.
-    pub(crate) fn dispatch(&mut self, actions: &mut Vec<Action>) {
+    /// Dispatches all runs that can be: batches in order, and within a batch retries before fresh
+    /// runs, each first come first served.
+    pub(crate) fn dispatch(&mut self) {
         if self.phase != CorePhase::Running {
             return;
         }
         while !self.pool.idle.is_empty() {
-            self.give_up_for_lack_of_room(actions);
+            self.give_up_for_lack_of_room();
             let fresh = self.first_fresh();
             let found = match (self.next_retry(fresh), fresh) {
                 (Some(retry), _) => Some(retry),
                 (None, Some(rank)) => self.take_fresh(rank),
                 (None, None) => break,
             };
-            // None: all that was left in the queue of the batch had ended.
+            // `None`: the rest of the batch's queue had ended.
             if let Some(found) = found {
-                self.start_attempt(found, actions);
+                self.start_attempt(found);
             }
         }
     }
 
-    /// Finds the first batch with fresh work that there is room for.
+    /// Returns the first batch with fresh runs and payload budget.
     pub(crate) fn first_fresh(&self) -> Option<BatchRank> {
         self.queues.fresh.iter().take(LOOK_AHEAD).find(|rank| self.room_for(rank.1)).copied()
     }
 
-    /// Returns the most runs of one task that go out at once.
+    /// Returns the maximum number of runs in one attempt.
     pub(crate) fn most_at_once(&self) -> u32 {
         self.config.max_repeat_times_per_runner.unwrap_or(u32::MAX).max(1)
     }
 
-    /// Counts the retries of the first batches that could go out now.
+    /// Counts the retries of the first batches that could be dispatched now.
     pub(crate) fn retries_at_hand(&self) -> u64 {
         let batches = self.queues.retrying.iter().take(LOOK_AHEAD);
         let batches = batches.filter(|rank| self.room_for(rank.1));
         batches.map(|rank| self.batches[&rank.1].retries.len() as u64).sum()
     }
 
-    /// Takes the next slice of a batch with fresh work.
+    /// Takes the next slice of a batch with fresh runs.
     fn take_fresh(&mut self, rank: BatchRank) -> Option<DispatchMatch> {
         let runner = self.pool.idle.first()?.1;
         let most = self.most_at_once();
@@ -83,7 +77,7 @@ impl Core {
         Some(DispatchMatch { batch: rank.1, task, runs, runner })
     }
 
-    /// Finds a retry of a batch up to the one whose fresh work is next.
+    /// Takes a retry of a batch up to the one whose fresh runs are next.
     fn next_retry(&mut self, fresh: Option<BatchRank>) -> Option<DispatchMatch> {
         let ranks: Vec<BatchRank> = self.queues.retrying.iter().take(LOOK_AHEAD).copied().collect();
         let mut earliest: Option<Time> = None;
@@ -108,16 +102,16 @@ impl Core {
         None
     }
 
-    /// Cancels the unsent runs of the first batch if there is no room for what they yield: waiting
-    /// could not bring any.
-    fn give_up_for_lack_of_room(&mut self, actions: &mut Vec<Action>) {
+    /// Cancels the waiting runs of the first batch if the payload budget does not allow them:
+    /// waiting would not free any.
+    fn give_up_for_lack_of_room(&mut self) {
         let Some((_, key)) = self.queues.order.first().copied() else { return };
         if self.batches[&key].runs.pending > 0 && !self.room_for(key) {
-            self.cancel_unsent(key, CancelReason::NoRoom, actions);
+            self.cancel_unsent(key, CancelReason::NoRoom);
         }
     }
 
-    /// Finds a retry and an idle runner other than the one it failed on.
+    /// Takes a retry and an idle runner other than that of the failure.
     fn match_retry(&mut self, key: BatchKey, earliest: &mut Option<Time>) -> Option<DispatchMatch> {
         let (now, alive) = (self.now, self.pool.alive);
         let batch = self.batches.get_mut(&key)?;
@@ -146,9 +140,9 @@ impl Core {
         Some(DispatchMatch { batch: key, task, runs, runner })
     }
 
-    /// Tells whether a batch may add to the payloads that are held. Those behind the first may
-    /// while half of the budget is free; the first one may also while it holds less than half
-    /// itself: what others hold can never keep it, which is finalized first, from being finished.
+    /// Returns whether a batch may add payloads: batches behind the first while half of the budget
+    /// is free, the first also while it holds less than half itself. So payloads of other batches
+    /// never block the first one, which is finalized first.
     fn room_for(&self, key: BatchKey) -> bool {
         let batch = &self.batches[&key];
         let (budget, held) = (self.config.limits.payload_bytes, self.counters.payload_bytes_held);
@@ -163,7 +157,7 @@ impl Core {
         }
     }
 
-    fn start_attempt(&mut self, found: DispatchMatch, actions: &mut Vec<Action>) {
+    fn start_attempt(&mut self, found: DispatchMatch) {
         let DispatchMatch { batch: key, task: id, runs, runner } = found;
         let attempt = AttemptId(self.serials.attempt);
         let Some(batch) = self.batches.get_mut(&key) else { return };
@@ -184,16 +178,15 @@ impl Core {
             BatchType::Eval => cap,
         };
         let count = u64::from(runs.count);
-        let [all, of_kind] = self.counters.books(batch.kind);
-        for tally in [&mut batch.runs, all, of_kind] {
+        for tally in self.counters.tallies(batch) {
             tally.pending -= count;
             tally.running += count;
         }
         batch.attempts += 1;
         self.serials.attempt += 1;
         self.counters.attempts_started += 1;
-        let life = self.pool.runners[runner.0 as usize].life;
-        actions.push(Action::StartAttempt {
+        let life = self.pool[runner].life;
+        self.actions.push(Action::StartAttempt {
             runner,
             life,
             attempt,

@@ -1,17 +1,16 @@
-//! What attempts usually take, and how long one may last because of it.
+//! Recent durations of attempts, and the dynamic timeout that follows from them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::ids::WorkflowId;
-use crate::scheduler::config::DynamicTimeout;
+use crate::{DynamicTimeout, WorkflowId};
 
 /// Recent durations of successful train attempts, per workflow and number of runs.
 ///
-/// Failures teach nothing: fast ones would shorten the timeout until healthy attempts fail too.
+/// Failures are not recorded: fast ones would shorten the timeout until healthy attempts fail too.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DurationStats {
-    /// Train batches that were seen whole.
+    /// Complete train batches.
     pub(crate) steps: u32,
     recent: BTreeMap<(WorkflowId, u32), Recent>,
 }
@@ -24,7 +23,7 @@ struct Recent {
 }
 
 impl DurationStats {
-    /// Learns from one attempt; returns false if there are too many kinds of work to learn another.
+    /// Records an attempt. Returns false if it belongs to one workflow too many.
     pub(crate) fn observe(
         &mut self,
         work: (WorkflowId, u32),
@@ -46,8 +45,8 @@ impl DurationStats {
         true
     }
 
-    /// Returns how long an attempt at `runs` runs may last. Where that number of runs has not been
-    /// seen often enough, more runs are the next best guide: fewer do not take longer.
+    /// Returns the timeout of an attempt with `runs` runs. Without enough samples of that number,
+    /// larger numbers are used: fewer runs do not take longer.
     pub(crate) fn timeout(
         &self,
         workflow: WorkflowId,
@@ -64,15 +63,15 @@ impl DurationStats {
             .map_or(cap, |allowed| allowed.min(cap))
     }
 
-    /// Returns how long attempts at `runs` runs have taken lately, if any has succeeded. Where that
-    /// number of runs has not been seen, more runs are the next best guide, and then fewer.
+    /// Returns the mean recent duration of attempts with `runs` runs. Without samples of that
+    /// number, larger numbers are used, then smaller ones. `None`: none has succeeded.
     pub(crate) fn lately(&self, workflow: WorkflowId, runs: u32) -> Option<Duration> {
         let more = self.recent.range((workflow, runs)..=(workflow, u32::MAX)).next();
         let found = more.or_else(|| self.recent.range((workflow, 0)..(workflow, runs)).next_back());
         found.and_then(|(_, recent)| recent.mean()).map(Duration::from_nanos)
     }
 
-    /// Returns the longest that any attempt may last.
+    /// Returns the longest timeout of any attempt.
     pub(crate) fn longest(&self, config: &DynamicTimeout, cap: Duration) -> Duration {
         if !self.warm(config) {
             return cap;
@@ -114,45 +113,45 @@ mod tests {
     }
 
     #[test]
-    fn follows_recent_work_between_floor_and_cap() {
-        let (mut usual, config) = (DurationStats::default(), config());
+    fn timeout_follows_recent_durations_between_floor_and_cap() {
+        let (mut durations, config) = (DurationStats::default(), config());
         let cap = Duration::from_secs(100);
         for _ in 0..4 {
-            usual.observe((SOLVE, 8), Duration::from_secs(2), &config, 16);
+            durations.observe((SOLVE, 8), Duration::from_secs(2), &config, 16);
         }
-        assert_eq!(usual.timeout(SOLVE, 8, &config, cap), cap, "no batch was seen whole yet");
-        usual.steps = 1;
-        assert_eq!(usual.timeout(SOLVE, 8, &config, cap), Duration::from_secs(6));
-        assert_eq!(usual.timeout(SOLVE, 3, &config, cap), Duration::from_secs(6));
-        assert_eq!(usual.timeout(SOLVE, 9, &config, cap), cap, "more runs may take longer");
-        assert_eq!(usual.timeout(WorkflowId(1), 8, &config, cap), cap);
+        assert_eq!(durations.timeout(SOLVE, 8, &config, cap), cap, "no complete batch yet");
+        durations.steps = 1;
+        assert_eq!(durations.timeout(SOLVE, 8, &config, cap), Duration::from_secs(6));
+        assert_eq!(durations.timeout(SOLVE, 3, &config, cap), Duration::from_secs(6));
+        assert_eq!(durations.timeout(SOLVE, 9, &config, cap), cap, "more runs may take longer");
+        assert_eq!(durations.timeout(WorkflowId(1), 8, &config, cap), cap);
         for _ in 0..4 {
-            usual.observe((SOLVE, 8), Duration::from_millis(1), &config, 16);
+            durations.observe((SOLVE, 8), Duration::from_millis(1), &config, 16);
         }
-        assert_eq!(usual.timeout(SOLVE, 8, &config, cap), config.floor);
+        assert_eq!(durations.timeout(SOLVE, 8, &config, cap), config.floor);
         for _ in 0..4 {
-            usual.observe((SOLVE, 8), Duration::from_secs(90), &config, 16);
+            durations.observe((SOLVE, 8), Duration::from_secs(90), &config, 16);
         }
-        assert_eq!(usual.timeout(SOLVE, 8, &config, cap), cap);
+        assert_eq!(durations.timeout(SOLVE, 8, &config, cap), cap);
     }
 
     #[test]
-    fn what_attempts_took_lately_is_known_from_the_first_and_guessed_from_neighbours() {
-        let (mut usual, config) = (DurationStats::default(), config());
-        assert_eq!(usual.lately(SOLVE, 2), None);
+    fn typical_duration_uses_the_nearest_number_of_runs() {
+        let (mut durations, config) = (DurationStats::default(), config());
+        assert_eq!(durations.lately(SOLVE, 2), None);
         for (runs, seconds) in [(2, 1), (2, 3), (8, 10)] {
-            usual.observe((SOLVE, runs), Duration::from_secs(seconds), &config, 16);
+            durations.observe((SOLVE, runs), Duration::from_secs(seconds), &config, 16);
         }
-        let lately = |runs| usual.lately(SOLVE, runs).map(|took| took.as_secs());
+        let lately = |runs| durations.lately(SOLVE, runs).map(|took| took.as_secs());
         assert_eq!([1, 2, 3, 8, 9].map(lately), [2, 2, 10, 10, 10].map(Some));
-        assert_eq!(usual.lately(WorkflowId(1), 2), None);
+        assert_eq!(durations.lately(WorkflowId(1), 2), None);
     }
 
     #[test]
-    fn knows_a_bounded_number_of_kinds() {
-        let (mut usual, config) = (DurationStats::default(), config());
-        assert!(usual.observe((SOLVE, 1), Duration::ZERO, &config, 1));
-        assert!(!usual.observe((WorkflowId(1), 1), Duration::ZERO, &config, 1));
-        assert!(usual.observe((SOLVE, 1), Duration::ZERO, &config, 1));
+    fn the_number_of_workflows_is_bounded() {
+        let (mut durations, config) = (DurationStats::default(), config());
+        assert!(durations.observe((SOLVE, 1), Duration::ZERO, &config, 1));
+        assert!(!durations.observe((WorkflowId(1), 1), Duration::ZERO, &config, 1));
+        assert!(durations.observe((SOLVE, 1), Duration::ZERO, &config, 1));
     }
 }

@@ -1,31 +1,22 @@
-//! How a submitted batch is closed: waited for, cut, delivered, acknowledged, remembered.
+//! Finalizing a submitted batch: wait, truncation, delivery, acknowledgement, result.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Core;
-use crate::batch_id::BatchId;
-use crate::failure::CancelReason;
-use crate::ids::{BatchKey, RequestId, TaskId};
+use super::{
+    BatchOwner, CorePhase, CoreTask, LeaseRecipient, RunPhase, TaskPhase, WaitGoal, WaitTimeout,
+    waiter_mut,
+};
 use crate::metrics::Metrics;
-use crate::scheduler::action::{Action, Refusal, Response};
-use crate::scheduler::batch::{BatchOwner, WaitGoal, WaitTimeout};
-use crate::scheduler::collect::waiter_mut;
-use crate::scheduler::completion::PartialPolicy;
-use crate::scheduler::event::CoreEvent;
-use crate::scheduler::input::UnresponsivePolicy;
-use crate::scheduler::lease::LeaseRecipient;
-use crate::scheduler::ledger_record::LedgerRecord;
-use crate::scheduler::lifecycle::CorePhase;
-use crate::scheduler::status::{BatchResult, BatchState, BatchType};
-use crate::scheduler::task::{CoreTask, RunPhase, TaskPhase};
-use crate::scheduler::view::DeadlineReason;
-use crate::time::Time;
+use crate::{
+    Action, BatchId, BatchKey, BatchResult, BatchState, BatchType, CancelReason, Core, CoreEvent,
+    DeadlineReason, LedgerRecord, Refusal, RequestId, Response, TaskId, Time, UnresponsivePolicy,
+};
 
-/// What a finalizer finds.
+/// Decision about a finalizer.
 enum FinalizeCheck {
     Wait,
-    /// Enough has ended; what has not is cut for this reason.
+    /// Enough tasks have ended; the others are cancelled with this reason.
     Close(CancelReason),
     Refuse(Refusal),
 }
@@ -37,75 +28,68 @@ impl Core {
         id: BatchId,
         expected: BatchType,
         timeout: Option<Duration>,
-        actions: &mut Vec<Action>,
     ) {
         let Some(key) = self.ids.get(&id).copied() else {
-            return self.refuse(request, Refusal::NotRegistered { batch: id }, actions);
+            return self.refuse(request, Refusal::NotRegistered { batch: id });
         };
         let batch = &self.batches[&key];
         let BatchOwner::Coordinator(state) = batch.owner else {
-            return self.refuse(request, Refusal::NotRegistered { batch: id }, actions);
+            return self.refuse(request, Refusal::NotRegistered { batch: id });
         };
         let kind = batch.kind;
         if kind != expected {
             let refusal = Refusal::WrongBatchType { batch: id, kind, expected };
-            return self.refuse(request, refusal, actions);
+            return self.refuse(request, refusal);
         }
         match (state, &batch.result, &batch.abort) {
             (BatchState::Finalized, Some(result), _) => {
                 let answer = Response::Finalized(Arc::clone(result));
-                self.answer(request, answer, actions);
+                self.answer(request, answer);
             }
             (BatchState::Aborted, _, Some(abort)) => {
                 let reason = Arc::clone(&abort.reason);
-                self.refuse(request, Refusal::Aborted { batch: id, reason }, actions);
+                self.refuse(request, Refusal::Aborted { batch: id, reason });
             }
             (BatchState::Running, ..)
                 if self.phase == CorePhase::Stopping && self.unfinished(key) =>
             {
-                self.refuse(request, Refusal::Stopped, actions);
+                self.refuse(request, Refusal::Stopped);
             }
             _ => {
-                let patience = WaitTimeout::new(self.now, timeout, self.config.default_timeout);
-                self.wait(key, request, WaitGoal::Finalize, patience);
+                let timeout = WaitTimeout::new(self.now, timeout, self.config.default_timeout);
+                self.wait(key, request, WaitGoal::Finalize, timeout);
             }
         }
     }
 
-    /// Tells whether tasks are missing, now or because they were cancelled.
+    /// Returns whether tasks are missing: open or cancelled.
     fn unfinished(&self, key: BatchKey) -> bool {
         let batch = &self.batches[&key];
         batch.open > 0 || (batch.ended.cancelled > 0 && !batch.accepted)
     }
 
-    pub(crate) fn look_at_finalizer(
-        &mut self,
-        key: BatchKey,
-        request: RequestId,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(crate) fn look_at_finalizer(&mut self, key: BatchKey, request: RequestId) {
         match self.verdict(key, request) {
             FinalizeCheck::Wait => {}
             FinalizeCheck::Refuse(refusal) => {
                 self.forget_waiter(key, request);
-                self.refuse(request, refusal, actions);
+                self.refuse(request, refusal);
             }
-            FinalizeCheck::Close(why) => {
+            FinalizeCheck::Close(reason) => {
                 let keep = self.config.over_rollout.return_partial_tasks;
-                let partial = if keep { PartialPolicy::Keep } else { PartialPolicy::Drop };
-                // Before anything is cut: a refusal changes nothing.
-                if let Some(refusal) = self.too_few(key, partial) {
-                    if self.may_hope(key, request) {
+                // Checked before the truncation: a refusal changes nothing.
+                if let Some(refusal) = self.too_few(key, keep) {
+                    if self.may_improve(key, request) {
                         return;
                     }
                     self.forget_waiter(key, request);
-                    return self.refuse(request, refusal, actions);
+                    return self.refuse(request, refusal);
                 }
-                self.truncate(key, why, partial, UnresponsivePolicy::Replace, actions);
+                self.truncate(key, reason, keep, UnresponsivePolicy::Replace);
                 if let Some(batch) = self.batches.get_mut(&key) {
                     batch.accepted = true;
                 }
-                self.deliver(key, actions);
+                self.deliver(key);
             }
         }
     }
@@ -113,7 +97,6 @@ impl Core {
     fn verdict(&mut self, key: BatchKey, request: RequestId) -> FinalizeCheck {
         let grace = self.config.over_rollout.wait_after_min;
         let (now, last_progress, serving) = (self.now, self.progress.last, self.serving());
-        let (train, eval) = (self.config.train, self.config.eval);
         let Some(batch) = self.batches.get_mut(&key) else { return FinalizeCheck::Wait };
         let BatchOwner::Coordinator(state) = batch.owner else { return FinalizeCheck::Wait };
         let running = state != BatchState::Finalizing;
@@ -125,10 +108,7 @@ impl Core {
                 message,
             });
         }
-        let policy = match batch.kind {
-            BatchType::Train => train,
-            BatchType::Eval => eval,
-        };
+        let policy = self.config.policy(batch.kind);
         let expected = batch.tasks.len() as u64;
         let finished = expected - batch.open - batch.ended.cancelled;
         let needed = batch.min_wait_num.map_or(expected, |min| u64::from(min).min(expected));
@@ -137,7 +117,7 @@ impl Core {
         let quorum = running && quorum.is_some_and(|quorum| finished >= quorum);
         let id = batch.id.clone();
         if running && batch.open == 0 {
-            // What was cancelled was cancelled by a finalizer before, or by somebody else.
+            // Cancelled by an earlier finalizer, or from outside.
             if batch.accepted || batch.ended.cancelled == 0 || enough || quorum {
                 return FinalizeCheck::Close(CancelReason::OverRollout);
             }
@@ -145,7 +125,7 @@ impl Core {
             return FinalizeCheck::Refuse(refusal);
         }
         let Some(waiter) = waiter_mut(batch, request) else { return FinalizeCheck::Wait };
-        let deadline = waiter.patience.deadline(last_progress);
+        let deadline = waiter.timeout.deadline(last_progress);
         let over = waiter.enough_for(enough, grace, now);
         if over.is_some_and(|over| now >= over) || (enough && now >= deadline) {
             return FinalizeCheck::Close(CancelReason::OverRollout);
@@ -169,14 +149,14 @@ impl Core {
         })
     }
 
-    /// Lets a finalizer wait on if it has time and tasks under way could still go well.
-    fn may_hope(&mut self, key: BatchKey, request: RequestId) -> bool {
+    /// Lets a finalizer continue to wait if it has time left and open tasks could still succeed.
+    fn may_improve(&mut self, key: BatchKey, request: RequestId) -> bool {
         let (now, last_progress) = (self.now, self.progress.last);
         let Some(batch) = self.batches.get_mut(&key).filter(|batch| batch.open > 0) else {
             return false;
         };
         let Some(waiter) = waiter_mut(batch, request) else { return false };
-        let deadline = waiter.patience.deadline(last_progress);
+        let deadline = waiter.timeout.deadline(last_progress);
         if deadline <= now {
             return false;
         }
@@ -184,13 +164,10 @@ impl Core {
         true
     }
 
-    /// Looks at how many tasks would have a good run if the batch were closed now.
-    fn too_few(&self, key: BatchKey, partial: PartialPolicy) -> Option<Refusal> {
+    /// Returns a refusal if too few tasks would have a successful run after closing the batch now.
+    fn too_few(&self, key: BatchKey, keep: bool) -> Option<Refusal> {
         let batch = &self.batches[&key];
-        let policy = match batch.kind {
-            BatchType::Train => self.config.train,
-            BatchType::Eval => self.config.eval,
-        };
+        let policy = self.config.policy(batch.kind);
         let begun = |task: &&CoreTask| match &task.body {
             TaskPhase::Working(work) => {
                 work.runs.iter().any(|run| run.state == RunPhase::Succeeded)
@@ -198,7 +175,7 @@ impl Core {
             TaskPhase::Fresh | TaskPhase::Ended(_) | TaskPhase::Gone => false,
         };
         let mut succeeded = batch.ended.ok + batch.ended.partial;
-        if partial == PartialPolicy::Keep && policy.success_min_percent > 0 {
+        if keep && policy.success_min_percent > 0 {
             succeeded += batch.tasks.iter().filter(begun).count() as u64;
         }
         let needed = share(batch.tasks.len() as u64, policy.success_min_percent);
@@ -206,26 +183,26 @@ impl Core {
         (succeeded < needed).then_some(Refusal::TooFewSucceeded { batch, succeeded, needed })
     }
 
-    /// Hands the results of a batch all of whose tasks have ended to the sink. Where there is
-    /// nothing to hand over, the batch is finalized at once.
-    fn deliver(&mut self, key: BatchKey, actions: &mut Vec<Action>) {
+    /// Delivers the results of a batch without open tasks to the sink. Without payloads the batch
+    /// is finalized at once.
+    fn deliver(&mut self, key: BatchKey) {
         if !self.holds_payloads(key) {
-            return self.finish_finalize(key, Metrics::new(), actions);
+            return self.finish_finalize(key, Metrics::new());
         }
         let Some((lease, results)) = self.lease_results(key, LeaseRecipient::Sink) else { return };
         self.set_state(key, BatchState::Finalizing);
-        // Whoever has waited for this gets the sink's answer, which has a deadline of its own.
+        // Its waiters get the sink's answer, which has its own deadline.
         let waiters = self.batches.get_mut(&key).map(|batch| &mut batch.waiters);
         for waiter in waiters.into_iter().flatten() {
-            waiter.patience = WaitTimeout::Until(Time::MAX);
+            waiter.timeout = WaitTimeout::Until(Time::MAX);
             self.timers.set(DeadlineReason::Waiter(waiter.request), &mut waiter.timer, None);
         }
-        self.record(key, actions, || LedgerRecord::DeliveryStarted { batch: key });
-        actions.push(Action::Deliver { lease, batch: key, results });
+        self.record(key, || LedgerRecord::DeliveryStarted { batch: key });
+        self.actions.push(Action::Deliver { lease, batch: key, results });
         self.changed.insert(key);
     }
 
-    /// Tells whether a result has a payload, be it an empty one.
+    /// Returns whether a result has a payload, including an empty one.
     pub(crate) fn holds_payloads(&self, key: BatchKey) -> bool {
         let batch = &self.batches[&key];
         batch.results.iter().any(|id| match &batch.tasks[id.0 as usize].body {
@@ -238,38 +215,28 @@ impl Core {
         if let Some(batch) = self.batches.get_mut(&key) {
             batch.owner = BatchOwner::Coordinator(state);
         }
-        self.note(|| CoreEvent::Batch { batch: key, state });
+        self.emit(|| CoreEvent::Batch { batch: key, state });
     }
 
-    /// The sink has the results, or there were none: the batch is finalized.
-    pub(crate) fn finish_finalize(
-        &mut self,
-        key: BatchKey,
-        metrics: Metrics,
-        actions: &mut Vec<Action>,
-    ) {
+    /// Finalizes a batch whose results were acknowledged or empty.
+    pub(crate) fn finish_finalize(&mut self, key: BatchKey, metrics: Metrics) {
         self.count_step(key);
         let waiters = self.take_waiters(key);
-        let result = self.close(key, BatchState::Finalized, metrics, actions);
-        for (request, wants) in waiters {
-            let answer = match wants {
-                // It came too late: what it would have given up has been delivered.
+        let result = self.close(key, BatchState::Finalized, metrics);
+        for (request, goal) in waiters {
+            let answer = match goal {
+                // Too late: the results have been delivered.
                 WaitGoal::Abort => Response::Aborted(None),
                 WaitGoal::Finalize | WaitGoal::Collect { .. } => {
                     Response::Finalized(Arc::clone(&result))
                 }
             };
-            self.answer(request, answer, actions);
+            self.answer(request, answer);
         }
     }
 
-    /// The sink did not take the results: they stay, and finalizing can be repeated.
-    pub(crate) fn sink_failed(
-        &mut self,
-        key: BatchKey,
-        message: Arc<str>,
-        actions: &mut Vec<Action>,
-    ) {
+    /// Keeps the results after a failed delivery, so that finalizing can be repeated.
+    pub(crate) fn sink_failed(&mut self, key: BatchKey, message: Arc<str>) {
         let message = self.clip(message);
         let batch = &self.batches[&key];
         let id = batch.id.clone();
@@ -278,22 +245,22 @@ impl Core {
             let none = batch.tasks.is_empty();
             self.set_state(key, if none { BatchState::Pending } else { BatchState::Running });
         }
-        for (request, wants) in self.take_waiters(key) {
-            if !aborted && matches!(wants, WaitGoal::Abort) {
-                // It waited for the delivery to come to an end, one way or the other.
-                self.wait(key, request, wants, WaitTimeout::Until(Time::MAX));
+        for (request, goal) in self.take_waiters(key) {
+            if !aborted && matches!(goal, WaitGoal::Abort) {
+                // It waited for the end of the delivery.
+                self.wait(key, request, goal, WaitTimeout::Until(Time::MAX));
                 continue;
             }
             let message = Arc::clone(&message);
             let refusal = Refusal::SinkFailed { batch: id.clone(), message };
-            self.refuse(request, refusal, actions);
+            self.refuse(request, refusal);
         }
         if !aborted && self.batches[&key].abort.is_some() {
-            self.carry_out_abort(key, actions);
+            self.carry_out_abort(key);
         }
     }
 
-    /// Takes all waiters of a batch out, with their timers.
+    /// Removes all waiters of a batch with their timers.
     pub(crate) fn take_waiters(&mut self, key: BatchKey) -> Vec<(RequestId, WaitGoal)> {
         let batch = self.batches.get_mut(&key);
         let waiters = batch.map(|batch| std::mem::take(&mut batch.waiters)).unwrap_or_default();
@@ -301,18 +268,17 @@ impl Core {
         for mut waiter in waiters {
             self.timers.set(DeadlineReason::Waiter(waiter.request), &mut waiter.timer, None);
             self.waiters.requests.remove(&waiter.request);
-            taken.push((waiter.request, waiter.wants));
+            taken.push((waiter.request, waiter.goal));
         }
         taken
     }
 
-    /// Leaves nothing of a submitted batch but its result, which is remembered for a while.
+    /// Closes a submitted batch: only its result is kept for a while.
     pub(crate) fn close(
         &mut self,
         key: BatchKey,
         state: BatchState,
         sink_metrics: Metrics,
-        actions: &mut Vec<Action>,
     ) -> Arc<BatchResult> {
         self.set_state(key, state);
         let batch = self.batches.get_mut(&key).expect("only a registered batch is closed");
@@ -341,14 +307,14 @@ impl Core {
         batch.results = Vec::new();
         self.queues.order.remove(&batch.rank());
         self.clear_queue(key);
-        self.record(key, actions, || LedgerRecord::Closed(Arc::clone(&result)));
+        self.record(key, || LedgerRecord::Closed(Arc::clone(&result)));
         self.terminal.push_back(key);
         self.forget_oldest();
-        actions.push(Action::DropTasks { batch: key });
+        self.actions.push(Action::DropTasks { batch: key });
         result
     }
 
-    /// Forgets the oldest results while there are more than are to be remembered.
+    /// Removes the oldest results beyond the limit.
     pub(crate) fn forget_oldest(&mut self) {
         while self.terminal.len() > self.config.limits.terminal_batches as usize {
             let Some(key) = self.terminal.pop_front() else { return };
@@ -360,7 +326,7 @@ impl Core {
         }
     }
 
-    /// Counts a train batch that was seen whole, for the warm-up of the dynamic timeout.
+    /// Counts a complete train batch, for the warm-up of the dynamic timeout.
     pub(crate) fn count_step(&mut self, key: BatchKey) {
         let batch = &self.batches[&key];
         let whole = batch.ended.total() > 0 && batch.ended.cancelled == 0;
@@ -369,13 +335,13 @@ impl Core {
         }
     }
 
-    /// Returns how many runners are up.
+    /// Returns the number of runners that are up.
     fn serving(&self) -> u32 {
         self.pool.idle.len() as u32 + self.pool.working
     }
 }
 
-/// Returns the smallest number that is at least this share of all.
+/// Returns `percent` of `all`, rounded up.
 fn share(all: u64, percent: u8) -> u64 {
     (all * u64::from(percent.min(100))).div_ceil(100)
 }

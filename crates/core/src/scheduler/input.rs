@@ -1,162 +1,157 @@
-//! What the core is told: requests of users and facts about the world.
+//! Inputs of the core: requests of users and events.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::batch_id::BatchId;
-use crate::ids::{Incarnation, LeaseId, RequestId, RunId, RunnerId, TaskId, WorkflowId};
 use crate::metrics::Metrics;
-use crate::run::RunnerReport;
-use crate::scheduler::ledger_record::LedgerRecord;
-use crate::scheduler::status::BatchType;
+use crate::{
+    BatchId, BatchType, Incarnation, LeaseId, LedgerRecord, RequestId, RunId, RunnerId,
+    RunnerReport, TaskId, WorkflowId,
+};
 
-/// One thing that happened.
+/// One event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Input {
-    /// Somebody asked for something and waits for an [`Response`](crate::Response).
-    Requested {
-        /// Under which number it is to be answered.
-        request: RequestId,
-        what: Request,
-    },
-    /// Whoever asked went away; the request is not answered any more.
+    /// A request; exactly one [`Response`](crate::Response) follows.
+    Requested { request: RequestId, what: Request },
+    /// The requester is gone; the request gets no response.
     RequestAbandoned { request: RequestId },
-    /// A runner, or whoever watches it, reported something.
+    /// A report of a runner or its supervisor.
     Report { runner: RunnerId, life: Incarnation, report: RunnerReport },
-    /// Results that were on their way out arrived, or did not.
-    DeliveryDone {
-        /// Which results.
-        lease: LeaseId,
-        /// Whether they arrived.
-        delivery: DeliveryOutcome,
-    },
-    /// Something that was [recorded](crate::Action::AppendRecord) before a crash: told in the same
-    /// order, to a core that has not been asked to start. What contradicts the rest is ignored, and
-    /// counted; a payload that it names is not held. Of a batch that has ended nothing but that is
-    /// told.
+    /// Outcome of a delivery or a collection.
+    DeliveryDone { lease: LeaseId, delivery: DeliveryOutcome },
+    /// A [record](crate::Action::AppendRecord) from before a crash: replayed in the same order, to
+    /// a
+    /// core that has not been started. Records that contradict the rest are ignored and counted,
+    /// and
+    /// their payloads are not held. Of a closed batch only `Closed` is replayed.
     Restore(LedgerRecord),
-    /// Time went by. Due whenever [`next_deadline`](crate::Core::next_deadline) is reached; what
-    /// has arrived by then is applied first, so that a result wins over its deadline.
+    /// Time has passed. Due whenever [`next_deadline`](crate::Core::next_deadline) is reached;
+    /// inputs
+    /// that have arrived by then are applied first, so that a result wins over its deadline.
     TimePassed,
 }
 
-/// What a user asks for.
+/// A user's request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
-    /// Add tasks to a batch of the scheduler, which comes into being with its first task and goes
-    /// when its last result is taken.
+    /// Add tasks to a scheduled batch, which exists from its first task until its last result is
+    /// collected.
     Schedule {
         batch: BatchId,
-        /// What kind of batch, if it is new.
         kind: BatchType,
-        /// The tasks. None: nothing happens.
+        /// Empty: no effect.
         tasks: Vec<TaskSpec>,
     },
-    /// Wait for a batch of the scheduler and take its results.
+    /// Wait for a scheduled batch and collect its results.
     Collect {
-        /// The batch. An unknown one has no results, at once.
+        /// An unknown batch has no results, at once.
         batch: BatchId,
-        /// How many tasks are enough; none: all.
+        /// Minimum number of tasks. `None`: all.
         min_num: Option<u32>,
-        /// How long to wait; none: as long as anything moves.
+        /// Maximum wait. `None`: while anything makes progress.
         timeout: Option<Duration>,
-        /// Whether what is unfinished in the end is cancelled.
+        /// Cancel the tasks that are open in the end.
         clear_timeout_tasks: bool,
-        /// Whether tasks that are cancelled so yield the runs they finished.
+        /// Return the finished runs of tasks that are cancelled so.
         return_partial_tasks: bool,
     },
-    /// Take the results that a batch of the scheduler has now.
+    /// Collect the available results of a scheduled batch.
     Drain { batch: BatchId },
-    /// Drop the results that a batch of the scheduler has now.
+    /// Drop the available results of a scheduled batch.
     Discard { batch: BatchId },
     /// Register a batch and run its tasks.
     Submit {
-        /// The batch; its id must not be in use.
+        /// Must not be in use.
         batch: BatchId,
         kind: BatchType,
-        /// Its tasks; may be none.
+        /// May be empty.
         tasks: Vec<TaskSpec>,
-        /// How many tasks are enough, after a grace time; none: all.
+        /// Minimum number of tasks, after a grace period. `None`: all.
         min_wait_num: Option<u32>,
     },
     /// Wait for a submitted batch, deliver its results to the sink and close it.
     Finalize {
         batch: BatchId,
-        /// What kind of batch the asker takes it for.
+        /// Type that the requester expects.
         kind: BatchType,
-        /// How long to wait for enough tasks; none: as long as anything moves. Once the results
-        /// are on their way to the sink its answer is waited for, which has a deadline of its own.
+        /// Maximum wait for enough tasks. `None`: while anything makes progress. The delivery to
+        /// the
+        /// sink has its own deadline.
         timeout: Option<Duration>,
     },
-    /// Give a batch up, whoever it belongs to.
+    /// Abort a batch.
     Abort {
-        /// The batch. An unknown or ended one is left alone.
+        /// An unknown or ended batch stays unchanged.
         batch: BatchId,
-        /// Why, for whoever waits.
         reason: Arc<str>,
-        /// Whether what it finished is kept. Of a submitted batch, ended tasks and the good runs of
-        /// others are delivered to the sink; of one that belongs to the scheduler, ended tasks can
-        /// be collected in any case, and with this also the good runs of others.
+        /// Keep finished results. Of a submitted batch, ended tasks and the successful runs of
+        /// others are delivered to the sink. Of a scheduled batch, ended tasks can be collected in
+        /// any case, and with this also the successful runs of others.
         keep_partial_results: bool,
-        /// What happens to runners that do not acknowledge the cancel.
         unresponsive: UnresponsivePolicy,
     },
-    /// Cancel one run, whoever its batch belongs to. Its task goes on without it; other runs that
-    /// its runner was given with it are tried again, and not charged.
+    /// Cancel one run. Its task continues without it; other runs of its attempt are retried,
+    /// uncharged.
     CancelRun {
-        /// The batch. An unknown or ended one has nothing to cancel.
+        /// An unknown or ended batch has nothing to cancel.
         batch: BatchId,
         task: TaskId,
-        /// The run. One that has ended stays as it is.
+        /// An ended run stays unchanged.
         run: RunId,
     },
-    /// Wait until no task is unfinished anywhere. Results stay.
+    /// Wait until no task is open. Results stay.
     WaitAll {
-        /// How long to wait without a task ending; none: the default.
+        /// Maximum time without the end of a task. `None`: the default.
         timeout: Option<Duration>,
-        /// Whether what is unfinished in the end is cancelled.
+        /// Cancel the tasks that are open in the end.
         clear_timeout_tasks: bool,
     },
-    /// Start the runners; answered when each is ready, has failed to start, or waits for something
-    /// outside while others are ready.
+    /// Start the runners; answered when each is ready, has failed to start, or waits for an
+    /// external condition while others are ready.
     Start,
-    /// Stop: nothing new is begun, whoever waits is told, attempts and deliveries under way may
-    /// end in time.
-    Stop {
-        /// How much time they get.
-        timeout: Duration,
-    },
+    /// Stop: nothing new begins, waiters are refused, attempts and deliveries may end in time.
+    Stop { timeout: Duration },
 }
 
-/// What happens to a runner that does not acknowledge a cancel.
+impl Request {
+    /// Returns the batch that it names.
+    pub const fn batch(&self) -> Option<&BatchId> {
+        match self {
+            Self::Schedule { batch, .. }
+            | Self::Collect { batch, .. }
+            | Self::Drain { batch }
+            | Self::Discard { batch }
+            | Self::Submit { batch, .. }
+            | Self::Finalize { batch, .. }
+            | Self::CancelRun { batch, .. }
+            | Self::Abort { batch, .. } => Some(batch),
+            Self::WaitAll { .. } | Self::Start | Self::Stop { .. } => None,
+        }
+    }
+}
+
+/// Treatment of a runner that does not acknowledge a cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnresponsivePolicy {
-    /// It is replaced after the grace time.
+    /// It is replaced after the grace period.
     Replace,
     /// It may take as long as its attempt could have taken.
     Wait,
 }
 
-/// What the core needs to know about a task.
+/// The core's view of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskSpec {
-    /// How many runs are wanted; at least one.
+    /// Number of runs; at least one.
     pub repeat_times: u32,
-    /// What kind of work it is.
     pub workflow: WorkflowId,
 }
 
-/// What became of a delivery.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DeliveryOutcome {
-    /// It arrived and is safe.
-    Acknowledged {
-        /// What the sink had to say.
-        metrics: Metrics,
-    },
-    /// It did not arrive, or nobody knows.
-    Failed {
-        /// In the words of whoever noticed.
-        message: Arc<str>,
-    },
+    /// The results arrived and are durable; with metrics of the sink.
+    Acknowledged { metrics: Metrics },
+    /// The results did not arrive, or it is unknown.
+    Failed { message: Arc<str> },
 }

@@ -1,30 +1,23 @@
-//! Everything that must be true at any moment, looked at from outside the code that keeps it true.
+//! Invariants of the whole state, checked independently of the code that maintains them.
 
-use crate::Core;
-use crate::ids::RunnerId;
-use crate::scheduler::batch::{BatchOwner, CoreBatch};
-use crate::scheduler::counters::RunTally;
-use crate::scheduler::lifecycle::CorePhase;
-use crate::scheduler::runner_slot::RunnerPhase;
-use crate::scheduler::status::BatchState;
-use crate::scheduler::task::{CoreTask, RunPhase, TaskPhase};
-use crate::scheduler::view::DeadlineReason;
+use super::{BatchOwner, CoreBatch, CorePhase, CoreTask, RunPhase, RunnerPhase, TaskPhase};
+use crate::{BatchState, Core, DeadlineReason, RunTally, RunnerId};
 
-/// Fails with words unless a condition holds.
+/// Returns an error unless a condition holds.
 macro_rules! require {
-    ($condition:expr, $($words:tt)+) => {
+    ($condition:expr, $($message:tt)+) => {
         if !$condition {
-            return Err(format!($($words)+));
+            return Err(format!($($message)+));
         }
     };
 }
 
 impl Core {
-    /// Looks at the whole state for contradictions. Costs as much as there is state: for tests and
-    /// the simulator.
+    /// Searches the whole state for contradictions. Cost is linear in the state: for tests and the
+    /// simulator.
     ///
     /// # Errors
-    /// Says what contradicts what.
+    /// Describes the contradiction.
     pub fn check(&self) -> Result<(), String> {
         require!(self.counters.balanced(), "counters do not add up: {:?}", self.counters);
         self.check_batches()?;
@@ -67,30 +60,26 @@ impl Core {
             let right = self.batches.get(key).is_some_and(|batch| batch.id == *id);
             require!(right, "the name {id} points to {key}, which is another batch or none");
         }
-        require!(
-            open == self.queues.open_tasks,
-            "{open} tasks are open, not {}",
-            self.queues.open_tasks
-        );
-        require!(
-            slices == self.queues.slices,
-            "{slices} slices are left, not {}",
-            self.queues.slices
-        );
-        let counters = &self.counters;
-        require!(held == counters.payloads_held, "{held} payloads are held");
-        require!(bytes == counters.payload_bytes_held, "{bytes} bytes are held");
-        require!(pending == counters.runs.pending, "{pending} runs are pending");
-        let counted = counters.train.tasks.open + counters.eval.tasks.open;
-        require!(open == counted, "{open} tasks are open, not {counted}");
-        require!(running == counters.runs.running, "{running} runs are running");
-        // What was recorded is looked at when all of it is known.
-        let looked = self.changed.is_empty() || self.phase == CorePhase::New;
-        require!(looked, "changes were left unlooked at");
+        let (queues, counters) = (&self.queues, &self.counters);
+        let counted_tasks = counters.train.tasks.open + counters.eval.tasks.open;
+        for (what, sum, kept) in [
+            ("open tasks", open, queues.open_tasks),
+            ("counted open tasks", open, counted_tasks),
+            ("slices", slices, queues.slices),
+            ("held payloads", held, counters.payloads_held),
+            ("held bytes", bytes, counters.payload_bytes_held),
+            ("pending runs", pending, counters.runs.pending),
+            ("running runs", running, counters.runs.running),
+        ] {
+            require!(sum == kept, "{sum} {what} in batches, not {kept}");
+        }
+        // While records are restored, changes are applied at the end.
+        let applied = self.changed.is_empty() || self.phase == CorePhase::New;
+        require!(applied, "changed batches were not checked");
         Ok(())
     }
 
-    /// Returns how many payloads the batch holds.
+    /// Returns the number of payloads that the batch holds.
     fn check_batch(&self, batch: &CoreBatch) -> Result<u64, String> {
         let name = &batch.id;
         require!(batch.runs.balanced(), "runs of batch {name} do not add up: {:?}", batch.runs);
@@ -126,7 +115,7 @@ impl Core {
         Ok(held)
     }
 
-    /// Returns how many payloads the task holds, and their bytes.
+    /// Returns the number of payloads that the task holds, and their bytes.
     fn check_task(
         &self,
         batch: &CoreBatch,
@@ -154,8 +143,8 @@ impl Core {
                 RunPhase::Pending => {
                     unfinished += 1;
                     tally.pending += 1;
-                    let places = self.places(batch, at, run as u32);
-                    require!(places == 1, "run {name}/{run} waits in {places} places");
+                    let queues = self.queue_count(batch, at, run as u32);
+                    require!(queues == 1, "run {name}/{run} waits in {queues} queues");
                 }
                 RunPhase::InFlight(attempt) => {
                     unfinished += 1;
@@ -169,13 +158,12 @@ impl Core {
             held += u64::from(state.payload.is_some());
             bytes += state.payload.map_or(0, |payload| payload.bytes);
         }
-        require!(unfinished > 0, "task {name} is under way with nothing left to do");
+        require!(unfinished > 0, "task {name} is active without open runs");
         require!(unfinished == work.unfinished, "task {name} has {unfinished} unfinished runs");
         Ok((held, bytes))
     }
 
-    /// Counts the queues in which a pending run stands.
-    fn places(&self, batch: &CoreBatch, task: u32, run: u32) -> usize {
+    fn queue_count(&self, batch: &CoreBatch, task: u32, run: u32) -> usize {
         let paused = self.queues.paused.values().filter(|(key, _)| *key == batch.key);
         let retries = batch.retries.iter().chain(paused.map(|(_, retry)| retry));
         let again = retries.filter(|retry| retry.task.0 == task && retry.run.0 == run).count();
@@ -198,12 +186,12 @@ impl Core {
                     == matches!(slot.phase, RunnerPhase::Retired),
                 "runner {runner} is free or not, contrary to its state"
             );
-            for (why, at) in [
+            for (reason, at) in [
                 (DeadlineReason::Runner(runner), slot.timer),
                 (DeadlineReason::HeartbeatTimeout(runner), slot.silence),
             ] {
-                let set = at.is_none_or(|at| self.timers.contains(why, at));
-                require!(set, "runner {runner} believes in a timer that is not set");
+                let set = at.is_none_or(|at| self.timers.contains(reason, at));
+                require!(set, "runner {runner} has a timer that is not set");
             }
             let timed = slot.timer.is_some();
             let idle = matches!(slot.phase, RunnerPhase::Idle | RunnerPhase::Retired);
@@ -227,7 +215,7 @@ impl Core {
         let waiting = !self.queues.fresh.is_empty();
         let stuck =
             self.phase == CorePhase::Running && room && waiting && !self.pool.idle.is_empty();
-        require!(!stuck, "a runner is idle while runs that were never tried wait");
+        require!(!stuck, "a runner is idle while fresh runs wait");
         Ok(())
     }
 
@@ -248,7 +236,7 @@ impl Core {
         for (request, timer) in timers.chain(all) {
             let set =
                 timer.is_none_or(|at| self.timers.contains(DeadlineReason::Waiter(request), at));
-            require!(set, "request {request} believes in a timer that is not set");
+            require!(set, "request {request} has a timer that is not set");
         }
         Ok(())
     }

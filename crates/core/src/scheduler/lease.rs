@@ -1,17 +1,13 @@
-//! Results on their way out. They stay where they are until they are known to have arrived.
+//! Leases: results that were handed out stay in the core until they are acknowledged.
 
 use std::sync::Arc;
 
-use crate::Core;
-use crate::ids::{BatchKey, LeaseId, TaskId};
+use super::TaskPhase;
 use crate::metrics::Metrics;
-use crate::scheduler::action::Action;
-use crate::scheduler::counters::IgnoreReason;
-use crate::scheduler::input::DeliveryOutcome;
-use crate::scheduler::status::{BatchState, TaskResult};
-use crate::scheduler::task::TaskPhase;
-use crate::scheduler::view::DeadlineReason;
-use crate::time::Time;
+use crate::{
+    BatchKey, BatchState, Core, DeadlineReason, DeliveryOutcome, IgnoreReason, LeaseId, TaskId,
+    TaskResult, Time,
+};
 
 /// Results that were handed out and not yet acknowledged.
 #[derive(Clone, Debug)]
@@ -22,17 +18,15 @@ pub(crate) struct Lease {
     pub(crate) timer: Option<Time>,
 }
 
-/// To whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseRecipient {
-    /// Whoever collected.
     Collector,
-    /// The sink, to finalize the batch or to keep what an aborted one has.
+    /// To finalize the batch, or to keep results of an aborted one.
     Sink,
 }
 
 impl Core {
-    /// Hands out all results that a batch has, by task id; none if there are none.
+    /// Leases all available results of a batch, by task id. `None` without results.
     pub(crate) fn lease_results(
         &mut self,
         key: BatchKey,
@@ -68,12 +62,7 @@ impl Core {
         Some((lease, results))
     }
 
-    pub(crate) fn delivered(
-        &mut self,
-        id: LeaseId,
-        delivery: DeliveryOutcome,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(crate) fn delivered(&mut self, id: LeaseId, delivery: DeliveryOutcome) {
         let Some(lease) = self.close_lease(id) else {
             return self.ignore_report(IgnoreReason::UnknownLease);
         };
@@ -82,26 +71,26 @@ impl Core {
             DeliveryOutcome::Acknowledged { metrics } => {
                 self.take_results(&lease);
                 match lease.to {
-                    LeaseRecipient::Collector => self.forget_if_empty(key, actions),
-                    LeaseRecipient::Sink => self.sink_acknowledged(key, metrics, actions),
+                    LeaseRecipient::Collector => self.forget_if_empty(key),
+                    LeaseRecipient::Sink => self.sink_acknowledged(key, metrics),
                 }
             }
             DeliveryOutcome::Failed { message } => {
                 self.give_back(&lease);
                 match lease.to {
                     LeaseRecipient::Collector => {}
-                    LeaseRecipient::Sink => self.sink_failed(key, message, actions),
+                    LeaseRecipient::Sink => self.sink_failed(key, message),
                 }
             }
         }
         self.changed.insert(key);
     }
 
-    /// The sink has taken too long: nobody knows whether it has the results.
-    pub(crate) fn delivery_due(&mut self, id: LeaseId, actions: &mut Vec<Action>) {
+    /// Fails a delivery that timed out.
+    pub(crate) fn delivery_due(&mut self, id: LeaseId) {
         let seconds = self.config.delivery_timeout.as_secs_f64();
         let message = format!("no acknowledgement within {seconds} s").into();
-        self.delivered(id, DeliveryOutcome::Failed { message }, actions);
+        self.delivered(id, DeliveryOutcome::Failed { message });
     }
 
     pub(crate) fn close_lease(&mut self, id: LeaseId) -> Option<Lease> {
@@ -135,7 +124,7 @@ impl Core {
         }
     }
 
-    /// Puts results that did not arrive back where they can be taken.
+    /// Makes results that did not arrive available again.
     pub(crate) fn give_back(&mut self, lease: &Lease) {
         let Some(batch) = self.batches.get_mut(&lease.batch) else { return };
         for id in &lease.tasks {
@@ -147,12 +136,12 @@ impl Core {
         }
     }
 
-    fn sink_acknowledged(&mut self, key: BatchKey, metrics: Metrics, actions: &mut Vec<Action>) {
+    fn sink_acknowledged(&mut self, key: BatchKey, metrics: Metrics) {
         let Some(batch) = self.batches.get(&key) else { return };
         if batch.state() == Some(BatchState::Aborted) {
-            self.finish_abort(key, metrics, actions);
+            self.finish_abort(key, metrics);
         } else {
-            self.finish_finalize(key, metrics, actions);
+            self.finish_finalize(key, metrics);
         }
     }
 }

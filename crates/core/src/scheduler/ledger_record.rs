@@ -1,71 +1,52 @@
-//! What must survive the end of the process, and how a new core takes it up again.
+//! Records that survive the end of the process, and their restoration into a new core.
 //!
-//! With [`CoreConfig::ledger`](crate::CoreConfig::ledger), whatever decides the future of a
-//! submitted batch is ordered as an [`Action::AppendRecord`], before the actions that rely on it.
-//! The caller appends records in order to a ledger that outlives it, and performs a
-//! [`Deliver`](Action::Deliver) or an [`Respond`](Action::Respond) only when everything recorded
-//! before it is safe; other actions need not wait. After a crash the records are told to a new core
-//! in the same order, as [`Input::Restore`](crate::Input::Restore), before it is asked to
-//! [`Start`](crate::Request::Start). Of a batch that has ended only the
-//! [`Closed`](LedgerRecord::Closed) is told.
+//! With [`CoreConfig::ledger`](crate::CoreConfig::ledger), every decision about a submitted batch
+//! is
+//! emitted as an [`Action::AppendRecord`], before the actions that rely on it. The caller appends
+//! records in order, and performs a [`Deliver`](Action::Deliver) or a [`Respond`](Action::Respond)
+//! only when all earlier records are durable. After a crash the records are applied to a new core
+//! in
+//! the same order, as [`Input::Restore`](crate::Input::Restore), before a
+//! [`Start`](crate::Request::Start). Of a closed batch only [`Closed`](LedgerRecord::Closed) is
+//! applied.
 //!
-//! A batch is cut, and everything in it has ended, before its results are handed to the sink: so
-//! that whatever the moment of a crash, what is delivered again is what was delivered before.
+//! A batch is truncated, and all its runs have ended, before its delivery: after a crash the same
+//! results are delivered again.
 
 use std::sync::Arc;
 
-use crate::Core;
-use crate::batch_id::BatchId;
-use crate::failure::CancelReason;
-use crate::ids::{BatchKey, RunId, TaskId};
-use crate::run::{RunEnd, RunFailure, RunOutput};
-use crate::scheduler::action::Action;
-use crate::scheduler::batch::{AbortSpec, BatchOwner, CoreBatch};
-use crate::scheduler::completion::PartialPolicy;
-use crate::scheduler::counters::IgnoreReason;
-use crate::scheduler::input::{TaskSpec, UnresponsivePolicy};
-use crate::scheduler::lifecycle::CorePhase;
-use crate::scheduler::status::{BatchResult, BatchState, BatchType, DropReason};
-use crate::scheduler::task::{TaskPhase, TaskRuns};
+use super::{AbortSpec, BatchOwner, CoreBatch, CorePhase, TaskPhase, TaskRuns};
+use crate::{
+    Action, BatchId, BatchKey, BatchResult, BatchState, BatchType, CancelReason, Core, DropReason,
+    IgnoreReason, RunEnd, RunFailure, RunId, RunOutput, TaskId, TaskSpec, UnresponsivePolicy,
+};
 
-/// One fact about a submitted batch that must survive.
+/// One record about a submitted batch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LedgerRecord {
-    /// It was taken in.
     Submitted {
-        /// Under which key, which it keeps.
+        /// Kept after a crash.
         batch: BatchKey,
-        /// The user's name of it.
         id: BatchId,
         kind: BatchType,
-        /// How many tasks are enough; none: all.
+        /// Minimum number of tasks. `None`: all.
         min_wait_num: Option<u32>,
-        /// Its tasks, by id.
+        /// Tasks by id.
         tasks: Vec<TaskSpec>,
     },
-    /// One of its runs ended. What was late, repeated or otherwise not believed is not recorded.
+    /// A run ended. Ignored reports are not recorded.
     RunEnded { batch: BatchKey, task: TaskId, run: RunId, ending: RunEnd<RunOutput> },
-    /// Every run of it that had not ended was cancelled.
-    Truncated {
-        batch: BatchKey,
-        reason: CancelReason,
-        /// Whether unfinished tasks keep the good runs that they had.
-        keep: bool,
-    },
-    /// It was given up; what is to be kept of it has not arrived yet.
-    Aborting {
-        batch: BatchKey,
-        /// In the words of whoever gave it up.
-        reason: Arc<str>,
-    },
-    /// Its results are about to be offered to the sink, which may take them unseen.
+    /// All open runs were cancelled. `keep`: truncated tasks keep their successful runs.
+    Truncated { batch: BatchKey, reason: CancelReason, keep: bool },
+    /// The batch is being aborted; kept results are not delivered yet.
+    Aborting { batch: BatchKey, reason: Arc<str> },
+    /// The results are about to be delivered to the sink.
     DeliveryStarted { batch: BatchKey },
-    /// It was finalized or aborted: nothing else about it is needed any more.
+    /// The batch was finalized or aborted; replaces all other records about it.
     Closed(Arc<BatchResult>),
 }
 
 impl LedgerRecord {
-    /// Returns the batch that it is about.
     pub fn batch(&self) -> BatchKey {
         match self {
             Self::Submitted { batch, .. }
@@ -79,48 +60,41 @@ impl LedgerRecord {
 }
 
 impl Core {
-    /// Tells whether what happens to a batch is recorded.
+    /// Returns whether records are kept about a batch.
     pub(crate) fn recorded(&self, key: BatchKey) -> bool {
         self.config.ledger
             && self.batches.get(&key).is_some_and(|batch| batch.owner != BatchOwner::Scheduler)
     }
 
-    /// Orders a record about a batch, if there are any about it.
-    pub(crate) fn record(
-        &self,
-        key: BatchKey,
-        actions: &mut Vec<Action>,
-        record: impl FnOnce() -> LedgerRecord,
-    ) {
+    /// Emits a record about a batch, if records are kept about it.
+    pub(crate) fn record(&mut self, key: BatchKey, record: impl FnOnce() -> LedgerRecord) {
         if self.recorded(key) {
-            actions.push(Action::AppendRecord(record()));
+            self.actions.push(Action::AppendRecord(record()));
         }
     }
 
-    /// Takes up what was recorded before a crash. Consequences are drawn when all of it is known,
-    /// with the first input that is something else.
-    pub(crate) fn restore(&mut self, record: LedgerRecord, actions: &mut Vec<Action>) {
+    /// Applies a record from before a crash. Consequences follow with the first other input.
+    pub(crate) fn restore(&mut self, record: LedgerRecord) {
         if self.phase != CorePhase::New {
             return self.ignore_report(IgnoreReason::RecordAfterStart);
         }
-        if self.apply_record(record, actions).is_none() {
+        if self.apply_record(record).is_none() {
             self.ignore_report(IgnoreReason::Contradiction);
         }
     }
 
-    /// Does again what a record says. None: it contradicts what is known, and changes nothing.
-    fn apply_record(&mut self, record: LedgerRecord, actions: &mut Vec<Action>) -> Option<()> {
+    /// Applies a record. `None`: it contradicts the state, which is unchanged.
+    fn apply_record(&mut self, record: LedgerRecord) -> Option<()> {
         match record {
             LedgerRecord::Submitted { batch, id, kind, min_wait_num, tasks } => {
                 self.submit_again(batch, id, kind, min_wait_num, &tasks)
             }
             LedgerRecord::RunEnded { batch, task, run, ending } => {
-                self.end_again(batch, task, run, ending, actions)
+                self.end_again(batch, task, run, ending)
             }
             LedgerRecord::Truncated { batch, reason, keep } => {
                 self.survivor(batch).filter(|batch| batch.open > 0)?;
-                let partial = if keep { PartialPolicy::Keep } else { PartialPolicy::Drop };
-                self.cut_tasks(batch, reason, partial, actions);
+                self.cut_tasks(batch, reason, keep);
                 Some(())
             }
             LedgerRecord::Aborting { batch, reason } => {
@@ -142,7 +116,7 @@ impl Core {
         }
     }
 
-    /// Returns a submitted batch that has not ended.
+    /// Returns a submitted batch that is not closed.
     fn survivor(&mut self, key: BatchKey) -> Option<&mut CoreBatch> {
         let batch = self.batches.get_mut(&key)?;
         (batch.owner != BatchOwner::Scheduler && !batch.terminal()).then_some(batch)
@@ -172,7 +146,7 @@ impl Core {
         Some(())
     }
 
-    /// Puts a batch where it was. None: there is one already, or its place is out of reach.
+    /// Restores a batch. `None`: its key exists or is out of range.
     fn put_back(&mut self, batch: CoreBatch) -> Option<()> {
         let (id, key) = (batch.id.clone(), batch.key);
         let next = key.0.checked_add(1)?;
@@ -181,7 +155,7 @@ impl Core {
             return None;
         }
         self.serials.batch = next;
-        // The name means the latest life that it was given to.
+        // The id refers to its latest use.
         let latest = self.ids.entry(id).or_insert(key);
         *latest = key.max(*latest);
         Some(())
@@ -193,7 +167,6 @@ impl Core {
         id: TaskId,
         run: RunId,
         mut ending: RunEnd<RunOutput>,
-        actions: &mut Vec<Action>,
     ) -> Option<()> {
         let (most, kind) = (self.config.limits.metrics_per_run as usize, self.survivor(key)?.kind);
         let task = self.survivor(key)?.tasks.get_mut(id.0 as usize)?;
@@ -210,7 +183,7 @@ impl Core {
                 self.counters.payloads_restored += u64::from(payload.is_some());
                 self.counters.metrics_dropped += metrics.truncate(most) as u64;
                 if kind == BatchType::Eval {
-                    self.drop_unheld_payload(Some(key), payload.take(), DropReason::Eval, actions);
+                    self.drop_unheld_payload(Some(key), payload.take(), DropReason::Eval);
                 }
             }
             RunEnd::Failed(RunFailure { message, .. }) => *message = self.clip(Arc::clone(message)),
@@ -218,11 +191,11 @@ impl Core {
         }
         self.counters.runs_restored += 1;
         self.close_run(key, id, run, ending);
-        self.end_task_if_done(key, id, actions);
+        self.end_task_if_done(key, id);
         Some(())
     }
 
-    /// Remembers a batch that had ended, so that whoever asks again hears the same.
+    /// Restores the result of a closed batch.
     fn remember(&mut self, result: Arc<BatchResult>) -> Option<()> {
         let over = matches!(result.state, BatchState::Finalized | BatchState::Aborted);
         let left = result.runs.pending + result.runs.running;

@@ -1,76 +1,60 @@
-//! The pool of runners: who is started, watched, replaced and let go.
+//! The pool of runners: start, supervision, replacement and retirement.
 
 use std::sync::Arc;
 
-use crate::Core;
-use crate::failure::FailureKind;
-use crate::ids::{AttemptId, Incarnation, RunnerId};
-use crate::run::RunnerReport;
-use crate::scheduler::action::{Action, AttemptCancelReason};
-use crate::scheduler::counters::IgnoreReason;
-use crate::scheduler::input::UnresponsivePolicy;
-use crate::scheduler::lifecycle::CorePhase;
-use crate::scheduler::runner_slot::{RunnerPhase, RunnerSlot, SlotAttempt};
-use crate::scheduler::view::DeadlineReason;
+use super::{CorePhase, RunnerPhase, RunnerSlot, SlotAttempt};
+use crate::{
+    Action, AttemptCancelReason, AttemptId, Core, DeadlineReason, FailureKind, IgnoreReason,
+    Incarnation, RunnerId, RunnerReport, UnresponsivePolicy,
+};
 
 impl Core {
-    pub(crate) fn report(
-        &mut self,
-        runner: RunnerId,
-        life: Incarnation,
-        report: RunnerReport,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(crate) fn report(&mut self, runner: RunnerId, life: Incarnation, report: RunnerReport) {
         let Some(slot) = self.pool.runners.get_mut(runner.0 as usize) else {
             self.ignore_report(IgnoreReason::UnknownRunner);
-            self.drop_ignored_payload(report, actions);
+            self.drop_ignored_payload(report);
             return;
         };
         if slot.life != life || !slot.alive() {
             self.ignore_report(IgnoreReason::EarlierLife);
-            self.drop_ignored_payload(report, actions);
+            self.drop_ignored_payload(report);
             return;
         }
         slot.last_heard = self.now;
         match report {
             RunnerReport::Heartbeat => {}
-            RunnerReport::Ready { after } => self.runner_ready(runner, after, actions),
+            RunnerReport::Ready { after } => self.runner_ready(runner, after),
             RunnerReport::Waits { why } => self.start_waits(runner, why),
-            RunnerReport::StartFailed { message } => self.start_failed(runner, message, actions),
-            RunnerReport::Lost { message, suspect } => self.lose(runner, message, suspect, actions),
+            RunnerReport::StartFailed { message } => self.start_failed(runner, message),
+            RunnerReport::Lost { message, suspect } => self.lose(runner, message, suspect),
             RunnerReport::AttemptBegan { attempt } => self.attempt_began(runner, attempt),
             RunnerReport::RunFinished { attempt, run, outcome } => {
-                self.run_finished(runner, attempt, run, outcome, actions);
+                self.run_finished(runner, attempt, run, outcome);
             }
-            RunnerReport::AttemptEnded { attempt } => self.attempt_ended(runner, attempt, actions),
+            RunnerReport::AttemptEnded { attempt } => self.attempt_ended(runner, attempt),
         }
     }
 
-    fn runner_ready(
-        &mut self,
-        runner: RunnerId,
-        after: Option<AttemptId>,
-        actions: &mut Vec<Action>,
-    ) {
-        let slot = &mut self.pool.runners[runner.0 as usize];
+    fn runner_ready(&mut self, runner: RunnerId, after: Option<AttemptId>) {
+        let slot = &mut self.pool[runner];
         match (&slot.phase, after) {
             (RunnerPhase::Starting, None) => {
                 slot.settled = true;
                 slot.start_failures = 0;
-                self.enter_idle_or_retire(runner, actions);
+                self.enter_idle_or_retire(runner);
             }
-            // Its word that the attempt had ended was lost on the way.
+            // The report of the attempt's end was lost.
             (RunnerPhase::Busy(attempt) | RunnerPhase::Cancelling(attempt, _), Some(after))
                 if attempt.id == after =>
             {
-                self.runner_free(runner, actions);
+                self.runner_free(runner);
             }
             (RunnerPhase::Idle, _) => self.ignore_report(IgnoreReason::Repeated),
             _ => self.ignore_report(IgnoreReason::NotCurrent),
         }
     }
 
-    /// Moves a slot into a phase, and with it the idle set, the counts and the timers.
+    /// Moves a slot into a phase, and updates the idle set, the counts and the timers.
     pub(crate) fn enter(&mut self, runner: RunnerId, phase: RunnerPhase) {
         let serial = self.serial();
         let supervision = self.config.supervision;
@@ -104,7 +88,7 @@ impl Core {
         self.timers.set(DeadlineReason::Runner(runner), &mut slot.timer, timer);
         let watched = slot.alive() && !matches!(slot.phase, RunnerPhase::Starting);
         let silence = match (supervision.silence_timeout.filter(|_| watched), slot.silence) {
-            // Set for an earlier moment: it will look and set itself again.
+            // Set for an earlier time: it checks and sets itself again.
             (Some(_), Some(at)) => Some(at),
             (Some(silence), None) => Some(slot.last_heard.after(silence)),
             (None, _) => None,
@@ -116,66 +100,66 @@ impl Core {
         self.pool.working = self.pool.working + u32::from(works) - u32::from(was_working);
     }
 
-    /// A runner is idle: it stays, unless it is not wanted any more.
-    pub(crate) fn enter_idle_or_retire(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
-        if self.pool.runners[runner.0 as usize].retiring {
-            self.retire(runner, actions);
+    /// Makes a runner idle, or retires it if it is surplus.
+    pub(crate) fn enter_idle_or_retire(&mut self, runner: RunnerId) {
+        if self.pool[runner].retiring {
+            self.retire(runner);
         } else {
             self.enter(runner, RunnerPhase::Idle);
         }
     }
 
-    /// Begins a life.
-    pub(crate) fn start_runner(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
-        let slot = &mut self.pool.runners[runner.0 as usize];
+    /// Starts the next incarnation.
+    pub(crate) fn start_runner(&mut self, runner: RunnerId) {
+        let slot = &mut self.pool[runner];
         slot.life = Incarnation(slot.life.0.wrapping_add(1));
         slot.fruitful = false;
         slot.last_heard = self.now;
         let life = slot.life;
         self.enter(runner, RunnerPhase::Starting);
         self.counters.runners_started += 1;
-        actions.push(Action::StartRunner { runner, life });
+        self.actions.push(Action::StartRunner { runner, life });
     }
 
-    fn order_stop(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
-        let life = self.pool.runners[runner.0 as usize].life;
+    fn order_stop(&mut self, runner: RunnerId) {
+        let life = self.pool[runner].life;
         self.counters.runners_stopped += 1;
-        actions.push(Action::StopRunner { runner, life });
+        self.actions.push(Action::StopRunner { runner, life });
     }
 
-    /// Lets a runner go for good.
-    pub(crate) fn retire(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
-        if self.pool.runners[runner.0 as usize].alive() {
-            self.order_stop(runner, actions);
+    /// Removes a runner for good.
+    pub(crate) fn retire(&mut self, runner: RunnerId) {
+        if self.pool[runner].alive() {
+            self.order_stop(runner);
         }
-        let slot = &mut self.pool.runners[runner.0 as usize];
+        let slot = &mut self.pool[runner];
         slot.retiring = false;
         slot.settled = true;
         self.enter(runner, RunnerPhase::Retired);
     }
 
-    /// A start waits for something outside, or does not any more. Nobody else has to wait with it.
-    fn start_waits(&mut self, runner: RunnerId, why: Option<Arc<str>>) {
-        let why = why.map(|why| self.clip(why));
+    /// Handles a start that waits for an external condition (`reason`), or no longer does.
+    fn start_waits(&mut self, runner: RunnerId, reason: Option<Arc<str>>) {
+        let reason = reason.map(|reason| self.clip(reason));
         let slot = &mut self.pool.runners[runner.0 as usize];
         if !matches!(slot.phase, RunnerPhase::Starting) {
             return self.ignore_report(IgnoreReason::NotCurrent);
         }
-        slot.waits = why.is_some();
+        slot.waits = reason.is_some();
         slot.settled = slot.waits;
         if !slot.settled {
-            // Whoever waits for the start waits for it again.
+            // Start requests wait for this runner again.
             self.pool.settled = self.pool.settled.min(runner.0 as usize);
         }
-        slot.message = why;
+        slot.message = reason;
         let due = self.now.after(self.config.supervision.start_timeout);
         let timer = (!slot.waits).then_some(due);
         self.timers.set(DeadlineReason::Runner(runner), &mut slot.timer, timer);
     }
 
-    fn start_failed(&mut self, runner: RunnerId, message: Arc<str>, actions: &mut Vec<Action>) {
+    fn start_failed(&mut self, runner: RunnerId, message: Arc<str>) {
         let message = self.clip(message);
-        let slot = &mut self.pool.runners[runner.0 as usize];
+        let slot = &mut self.pool[runner];
         if !matches!(slot.phase, RunnerPhase::Starting) {
             return self.ignore_report(IgnoreReason::NotCurrent);
         }
@@ -185,25 +169,19 @@ impl Core {
         slot.fruitless += 1;
         let broken = slot.start_failures >= self.config.supervision.start_failures_max;
         if slot.retiring {
-            return self.retire(runner, actions);
+            return self.retire(runner);
         }
-        self.order_stop(runner, actions);
+        self.order_stop(runner);
         self.enter(runner, if broken { RunnerPhase::Broken } else { RunnerPhase::Resting });
     }
 
-    /// A runner is no more, or must not be any more: its attempt is over, and a new life begins
-    /// unless the runner was about to retire.
-    pub(crate) fn lose(
-        &mut self,
-        runner: RunnerId,
-        message: Arc<str>,
-        suspect: bool,
-        actions: &mut Vec<Action>,
-    ) {
+    /// Handles a lost runner: its attempt ends, and the next incarnation starts unless the runner
+    /// was about to retire.
+    pub(crate) fn lose(&mut self, runner: RunnerId, message: Arc<str>, suspect: bool) {
         let message = self.clip(message);
-        let slot = &mut self.pool.runners[runner.0 as usize];
+        let slot = &mut self.pool[runner];
         if matches!(slot.phase, RunnerPhase::Starting) {
-            return self.start_failed(runner, message, actions);
+            return self.start_failed(runner, message);
         }
         self.counters.runners_lost += 1;
         slot.message = Some(message.clone());
@@ -214,10 +192,10 @@ impl Core {
         let restarts = stays && self.phase == CorePhase::Running;
         let work = slot.work();
         if stays {
-            self.order_stop(runner, actions);
+            self.order_stop(runner);
             self.enter(runner, RunnerPhase::Resting);
         } else {
-            self.retire(runner, actions);
+            self.retire(runner);
         }
         match work {
             Some((attempt, None)) => {
@@ -225,15 +203,15 @@ impl Core {
                     self.suspect(&attempt);
                 }
                 let kind = FailureKind::RunnerLost;
-                self.settle(&attempt, kind, message, runner, actions);
+                self.settle(&attempt, kind, message, runner);
             }
             Some((attempt, Some(cancel))) => {
-                self.settle_cancelled(&attempt, cancel, runner, actions);
+                self.settle_cancelled(&attempt, cancel, runner);
             }
             None => {}
         }
-        if restarts && self.pool.runners[runner.0 as usize].timer == Some(self.now) {
-            self.start_runner(runner, actions);
+        if restarts && self.pool[runner].timer == Some(self.now) {
+            self.start_runner(runner);
         }
     }
 
@@ -244,31 +222,31 @@ impl Core {
         }
     }
 
-    /// A runner has taken too long, or has rested long enough.
-    pub(crate) fn runner_due(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
-        let slot = &mut self.pool.runners[runner.0 as usize];
+    /// Handles the timer of a runner: a phase took too long, or a delay is over.
+    pub(crate) fn runner_due(&mut self, runner: RunnerId) {
+        let slot = &mut self.pool[runner];
         slot.timer = None;
         match &slot.phase {
             RunnerPhase::Starting => {
-                self.start_failed(runner, "did not become ready in time".into(), actions);
+                self.start_failed(runner, "did not become ready in time".into());
             }
             RunnerPhase::Busy(attempt) => {
                 let late = attempt.began.is_some();
-                // Something moves: whoever waits as long as anything does can go on waiting.
+                // Counts as progress for waits that last while anything makes progress.
                 self.progress.last = self.now;
                 let cancel = if late {
                     AttemptCancelReason::Timeout
                 } else {
                     AttemptCancelReason::BeginTimeout
                 };
-                self.cancel_attempt(runner, cancel, UnresponsivePolicy::Replace, actions);
+                self.cancel_attempt(runner, cancel, UnresponsivePolicy::Replace);
             }
             RunnerPhase::Cancelling(..) => {
-                self.lose(runner, "did not acknowledge a cancel in time".into(), false, actions);
+                self.lose(runner, "did not acknowledge a cancel in time".into(), false);
             }
-            // A pool that is being stopped is not mended.
+            // A stopping pool is not repaired.
             RunnerPhase::Broken | RunnerPhase::Resting if self.phase == CorePhase::Running => {
-                self.start_runner(runner, actions);
+                self.start_runner(runner);
             }
             RunnerPhase::Broken
             | RunnerPhase::Resting
@@ -277,9 +255,9 @@ impl Core {
         }
     }
 
-    /// A runner may have fallen silent.
-    pub(crate) fn silence_due(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
-        let slot = &mut self.pool.runners[runner.0 as usize];
+    /// Handles the heartbeat timer of a runner.
+    pub(crate) fn silence_due(&mut self, runner: RunnerId) {
+        let slot = &mut self.pool[runner];
         slot.silence = None;
         let Some(silence) = self.config.supervision.silence_timeout else { return };
         let at = slot.last_heard.after(silence);
@@ -287,12 +265,12 @@ impl Core {
             self.timers.set(DeadlineReason::HeartbeatTimeout(runner), &mut slot.silence, Some(at));
             return;
         }
-        let message = format!("not heard for {} s", silence.as_secs_f64());
-        self.lose(runner, message.into(), false, actions);
+        let message = format!("no report for {} s", silence.as_secs_f64());
+        self.lose(runner, message.into(), false);
     }
 
-    /// Starts the runners that are missing and lets go those that are too many.
-    pub(crate) fn fit_pool(&mut self, actions: &mut Vec<Action>) {
+    /// Starts missing runners and retires surplus ones.
+    pub(crate) fn fit_pool(&mut self) {
         self.pool.settled = 0;
         let mut counted = self.pool.runners.iter().filter(|slot| slot.counted()).count() as u32;
         for at in 0..self.pool.runners.len() {
@@ -303,7 +281,7 @@ impl Core {
         }
         while counted < self.pool.target_runners {
             let runner = self.new_slot();
-            self.start_runner(runner, actions);
+            self.start_runner(runner);
             counted += 1;
         }
         for at in (0..self.pool.runners.len()).rev() {
@@ -312,7 +290,7 @@ impl Core {
                 if self.pool.runners[at].attempt().is_some() {
                     self.pool.runners[at].retiring = true;
                 } else {
-                    self.retire(runner, actions);
+                    self.retire(runner);
                 }
                 counted -= 1;
             }
@@ -322,7 +300,7 @@ impl Core {
     fn new_slot(&mut self) -> RunnerId {
         let fresh = RunnerSlot::new(self.config.epoch);
         if let Some(runner) = self.pool.retired_slots.first().copied() {
-            let slot = &mut self.pool.runners[runner.0 as usize];
+            let slot = &mut self.pool[runner];
             *slot = RunnerSlot { life: slot.life, ..fresh };
             return runner;
         }

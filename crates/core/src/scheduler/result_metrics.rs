@@ -1,17 +1,14 @@
-//! Results in numbers: the metrics of a task and of a batch, under the names that users log.
-//!
-//! They are worked out when somebody asks, from what the result keeps, and not while the core
-//! decides: evaluating the spread of many runs takes a while, and nobody has to wait for it.
+//! Metrics of tasks and batches, under the names that users log. Computed on demand from the kept
+//! results, not while the core decides: bootstrap estimates are slow.
 
 use crate::metrics::{
     BATCH_STATS, EvalDetail, Metrics, Purpose, TASK_SECONDS, calculate_task_level_metrics,
     gather_eval_metrics, gather_metrics,
 };
-use crate::scheduler::status::{BatchResult, BatchType, Status};
+use crate::{BatchResult, BatchType, Status};
 
 impl Status {
-    /// Returns the metrics of the task, which depend on its runs and not on the order in which
-    /// they ended.
+    /// Returns the metrics of the task, which do not depend on the order in which its runs ended.
     pub fn metrics(&self, kind: BatchType) -> Metrics {
         let seconds = self.attempt_seconds.iter().map(|seconds| {
             let pair: [(&str, f64); 1] = [(TASK_SECONDS, *seconds)];
@@ -27,8 +24,8 @@ impl Status {
 }
 
 impl BatchResult {
-    /// Returns the metrics of the batch: what the sink had to say, the metrics of the finished
-    /// tasks under `rollout/` or `eval/<name>/`, and how the tasks and runs ended.
+    /// Returns the metrics of the batch: those of the sink, those of the finished tasks under
+    /// `rollout/` or `eval/<name>/`, and the ends of tasks and runs.
     pub fn metrics(&self, detail: EvalDetail<'_>) -> Metrics {
         let tasks: Vec<Metrics> =
             self.statuses.iter().map(|(_, status)| status.metrics(self.kind)).collect();
@@ -90,6 +87,6 @@ mod tests {
         let eval = status.metrics(BatchType::Eval);
         assert_eq!(eval.get("reward/mean@3"), Some(0.5));
         assert_eq!(eval.get(TASK_SECONDS), Some(3.0));
-        assert!(status.message().is_some_and(|words| words.starts_with("2/3 runs completed")));
+        assert!(status.message().is_some_and(|message| message.starts_with("2/3 runs completed")));
     }
 }

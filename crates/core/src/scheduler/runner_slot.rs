@@ -1,62 +1,58 @@
-//! One slot of the pool: the life it leads and the attempt it works on.
+//! One slot of the pool: its incarnation and its attempt.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ids::{AttemptId, BatchKey, Incarnation, TaskId};
-use crate::scheduler::action::{AttemptCancelReason, RunRange};
-use crate::scheduler::config::Supervision;
-use crate::scheduler::view::RunnerState;
-use crate::time::Time;
+use crate::{
+    AttemptCancelReason, AttemptId, BatchKey, Incarnation, RunRange, RunnerState, Supervision,
+    TaskId, Time,
+};
 
 /// A slot. Its transitions are in `pool.rs` and `attempt.rs`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct RunnerSlot {
     pub(crate) life: Incarnation,
     pub(crate) phase: RunnerPhase,
     pub(crate) since: Time,
     pub(crate) last_heard: Time,
-    /// Whether it is to go when it is done with its attempt.
+    /// Retires when its attempt ends.
     pub(crate) retiring: bool,
-    /// Whether it has been ready, or has failed to be, since the last start of the pool.
+    /// True if it has been ready, or has failed to be, since the last start of the pool.
     pub(crate) settled: bool,
-    /// Whether its start waits for something outside, for as long as that takes.
+    /// True if its start waits for an external condition.
     pub(crate) waits: bool,
-    /// Failed starts in a row.
     pub(crate) start_failures: u32,
-    /// Lives in a row that ended without having finished an attempt.
+    /// Consecutive incarnations without a finished attempt.
     pub(crate) fruitless: u32,
-    /// Whether this life has finished an attempt.
+    /// True if this incarnation has finished an attempt.
     pub(crate) fruitful: bool,
     pub(crate) message: Option<Arc<str>>,
-    /// Its place among the idle ones.
+    /// Position in the idle set.
     pub(crate) idle_since: u64,
     pub(crate) timer: Option<Time>,
     pub(crate) silence: Option<Time>,
 }
 
-/// What a slot does.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) enum RunnerPhase {
     Starting,
     Idle,
     Busy(SlotAttempt),
     Cancelling(SlotAttempt, AttemptCancelReason),
     Broken,
-    /// Waits to be started again.
+    /// Waits for its restart.
     Resting,
-    /// Is not wanted any more; the slot may be used for another runner.
+    /// Surplus; the slot may be used for another runner.
+    #[default]
     Retired,
 }
 
-/// Runs of one task on one runner.
 #[derive(Clone, Debug)]
 pub(crate) struct SlotAttempt {
     pub(crate) id: AttemptId,
     pub(crate) batch: BatchKey,
     pub(crate) task: TaskId,
     pub(crate) runs: RunRange,
-    /// Runs that were not reported.
     pub(crate) left: u32,
     pub(crate) succeeded: u32,
     pub(crate) sent: Time,
@@ -66,23 +62,8 @@ pub(crate) struct SlotAttempt {
 
 impl RunnerSlot {
     pub(crate) fn new(epoch: u16) -> Self {
-        Self {
-            // Half of the number is left for the lives of one epoch.
-            life: Incarnation(u32::from(epoch) << 16),
-            phase: RunnerPhase::Retired,
-            since: Time::ZERO,
-            last_heard: Time::ZERO,
-            retiring: false,
-            settled: false,
-            waits: false,
-            start_failures: 0,
-            fruitless: 0,
-            fruitful: false,
-            message: None,
-            idle_since: 0,
-            timer: None,
-            silence: None,
-        }
+        // The upper half is the epoch.
+        Self { life: Incarnation(u32::from(epoch) << 16), ..Self::default() }
     }
 
     pub(crate) const fn state(&self) -> RunnerState {
@@ -97,30 +78,21 @@ impl RunnerSlot {
     }
 
     pub(crate) const fn attempt(&self) -> Option<&SlotAttempt> {
-        match &self.phase {
-            RunnerPhase::Busy(attempt) | RunnerPhase::Cancelling(attempt, _) => Some(attempt),
-            RunnerPhase::Starting
-            | RunnerPhase::Idle
-            | RunnerPhase::Broken
-            | RunnerPhase::Resting
-            | RunnerPhase::Retired => None,
+        if let RunnerPhase::Busy(attempt) | RunnerPhase::Cancelling(attempt, _) = &self.phase {
+            Some(attempt)
+        } else {
+            None
         }
     }
 
-    /// Returns the attempt, and why it is being cancelled if it is.
+    /// Returns the attempt, and the reason if it is being cancelled.
     pub(crate) fn work(&self) -> Option<(SlotAttempt, Option<AttemptCancelReason>)> {
-        match &self.phase {
-            RunnerPhase::Busy(attempt) => Some((attempt.clone(), None)),
-            RunnerPhase::Cancelling(attempt, cancel) => Some((attempt.clone(), Some(*cancel))),
-            RunnerPhase::Starting
-            | RunnerPhase::Idle
-            | RunnerPhase::Broken
-            | RunnerPhase::Resting
-            | RunnerPhase::Retired => None,
-        }
+        let cancel =
+            if let RunnerPhase::Cancelling(_, cancel) = &self.phase { Some(*cancel) } else { None };
+        self.attempt().map(|attempt| (attempt.clone(), cancel))
     }
 
-    /// Tells whether there is, or should be, a living runner behind the slot.
+    /// Returns whether the slot has, or should have, a live runner.
     pub(crate) const fn alive(&self) -> bool {
         matches!(
             self.phase,
@@ -131,12 +103,12 @@ impl RunnerSlot {
         )
     }
 
-    /// Tells whether the core has counted it in: a slot that is to stay.
+    /// Returns whether the slot counts towards the target.
     pub(crate) const fn counted(&self) -> bool {
         !self.retiring && !matches!(self.phase, RunnerPhase::Retired)
     }
 
-    /// Returns how long to rest before the next life.
+    /// Returns the delay before the next incarnation.
     pub(crate) fn rest(&self, supervision: &Supervision) -> Duration {
         if self.fruitless == 0 {
             return Duration::ZERO;

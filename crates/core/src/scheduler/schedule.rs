@@ -1,15 +1,10 @@
-//! How work comes in: batches of the scheduler and of the coordinator.
+//! Admission of batches of the scheduler and of the coordinator.
 
-use crate::Core;
-use crate::batch_id::BatchId;
-use crate::ids::{BatchKey, RequestId, TaskId};
-use crate::scheduler::action::{Action, Refusal, Response};
-use crate::scheduler::batch::{BatchOwner, CoreBatch, slices};
-use crate::scheduler::input::TaskSpec;
-use crate::scheduler::ledger_record::LedgerRecord;
-use crate::scheduler::lifecycle::CorePhase;
-use crate::scheduler::status::{BatchState, BatchType};
-use crate::scheduler::task::{CoreTask, TaskPhase};
+use super::{BatchOwner, CoreBatch, CorePhase, CoreTask, TaskPhase, slices};
+use crate::{
+    BatchId, BatchKey, BatchState, BatchType, Core, LedgerRecord, Refusal, RequestId, Response,
+    TaskId, TaskSpec,
+};
 
 impl Core {
     pub(crate) fn schedule(
@@ -18,43 +13,47 @@ impl Core {
         id: BatchId,
         kind: BatchType,
         tasks: &[TaskSpec],
-        actions: &mut Vec<Action>,
     ) {
         if tasks.is_empty() {
             let answer = Response::Scheduled { batch: None, first: TaskId(0) };
-            self.answer(request, answer, actions);
+            self.answer(request, answer);
             return;
         }
-        if matches!(self.phase, CorePhase::Stopping | CorePhase::Stopped) {
-            self.refuse(request, Refusal::Stopped, actions);
-            return;
-        }
-        let active = self.active(&id);
-        if let Some(key) = active {
-            let batch = &self.batches[&key];
-            if batch.owner != BatchOwner::Scheduler {
-                self.refuse(request, Refusal::AlreadyActive { batch: id }, actions);
-                return;
-            }
-            if batch.kind != kind {
-                let refusal =
-                    Refusal::WrongBatchType { batch: id, kind: batch.kind, expected: kind };
-                self.refuse(request, refusal, actions);
-                return;
-            }
-            if let Some((kind, message)) = batch.failed.clone() {
-                self.refuse(request, Refusal::BatchFailed { batch: id, kind, message }, actions);
-                return;
-            }
-        }
-        if let Err(refusal) = self.admit(tasks, active) {
-            self.refuse(request, refusal, actions);
-            return;
-        }
+        let active = match self.schedulable(&id, kind, tasks) {
+            Ok(active) => active,
+            Err(refusal) => return self.refuse(request, refusal),
+        };
         let key = active.unwrap_or_else(|| self.open_batch(id, kind, BatchOwner::Scheduler));
         let first = TaskId(self.batches[&key].tasks.len() as u32);
         self.add_tasks(key, tasks);
-        self.answer(request, Response::Scheduled { batch: Some(key), first }, actions);
+        self.answer(request, Response::Scheduled { batch: Some(key), first });
+    }
+
+    /// Returns the active batch that tasks can be added to, if there is one.
+    fn schedulable(
+        &self,
+        id: &BatchId,
+        kind: BatchType,
+        tasks: &[TaskSpec],
+    ) -> Result<Option<BatchKey>, Refusal> {
+        if matches!(self.phase, CorePhase::Stopping | CorePhase::Stopped) {
+            return Err(Refusal::Stopped);
+        }
+        let active = self.active(id);
+        if let Some(key) = active {
+            let (batch, found) = (id.clone(), &self.batches[&key]);
+            if found.owner != BatchOwner::Scheduler {
+                return Err(Refusal::AlreadyActive { batch });
+            }
+            if found.kind != kind {
+                return Err(Refusal::WrongBatchType { batch, kind: found.kind, expected: kind });
+            }
+            if let Some((kind, message)) = found.failed.clone() {
+                return Err(Refusal::BatchFailed { batch, kind, message });
+            }
+        }
+        self.admit(tasks, active)?;
+        Ok(active)
     }
 
     pub(crate) fn submit(
@@ -64,7 +63,6 @@ impl Core {
         kind: BatchType,
         tasks: &[TaskSpec],
         min_wait_num: Option<u32>,
-        actions: &mut Vec<Action>,
     ) {
         let refusal = match self.phase {
             CorePhase::New => Some(Refusal::NotStarted),
@@ -75,12 +73,12 @@ impl Core {
             CorePhase::Running => self.admit(tasks, None).err(),
         };
         if let Some(refusal) = refusal {
-            self.refuse(request, refusal, actions);
+            self.refuse(request, refusal);
             return;
         }
         let state = if tasks.is_empty() { BatchState::Pending } else { BatchState::Running };
         let key = self.open_batch(id.clone(), kind, BatchOwner::Coordinator(state));
-        self.record(key, actions, || {
+        self.record(key, || {
             let tasks = tasks.to_vec();
             LedgerRecord::Submitted { batch: key, id, kind, min_wait_num, tasks }
         });
@@ -88,16 +86,15 @@ impl Core {
             batch.min_wait_num = min_wait_num;
         }
         self.add_tasks(key, tasks);
-        self.answer(request, Response::Submitted { batch: key }, actions);
+        self.answer(request, Response::Submitted { batch: key });
     }
 
-    /// Returns the batch of that id that is in use.
     pub(crate) fn active(&self, id: &BatchId) -> Option<BatchKey> {
         let key = *self.ids.get(id)?;
         (!self.batches.get(&key)?.terminal()).then_some(key)
     }
 
-    /// Looks at everything that could speak against taking the tasks in, before anything is done.
+    /// Checks the limits for new tasks, before any change.
     fn admit(&self, tasks: &[TaskSpec], batch: Option<BatchKey>) -> Result<(), Refusal> {
         let limits = &self.config.limits;
         let over = |limit, value: u64, max: u64| {
@@ -122,7 +119,7 @@ impl Core {
     fn open_batch(&mut self, id: BatchId, kind: BatchType, owner: BatchOwner) -> BatchKey {
         let key = BatchKey(self.serials.batch);
         self.serials.batch += 1;
-        // An earlier life under this name has ended; from now on the name means the new one.
+        // From now on the id refers to the new batch.
         self.ids.insert(id.clone(), key);
         let batch = CoreBatch::new(id, key, kind, owner);
         self.queues.order.insert(batch.rank());
@@ -151,8 +148,7 @@ impl Core {
         let count = &mut self.counters.of_mut(batch.kind).tasks;
         count.submitted += tasks.len() as u64;
         count.open += tasks.len() as u64;
-        let [all, of_kind] = self.counters.books(batch.kind);
-        for tally in [&mut batch.runs, all, of_kind] {
+        for tally in self.counters.tallies(batch) {
             tally.submitted += runs;
             tally.pending += runs;
         }

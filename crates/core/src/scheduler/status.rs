@@ -1,116 +1,87 @@
-//! What is reported about tasks and batches when they end.
+//! Status and results of ended tasks and batches.
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::batch_id::BatchId;
-use crate::failure::{ByCancelReason, ByFailureKind, FailureKind, names};
-use crate::ids::{BatchKey, RunId, TaskId};
+use crate::failure::names;
 use crate::metrics::Metrics;
-use crate::run::Payload;
-use crate::scheduler::counters::RunTally;
-
-/// Whether a batch is trained on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum BatchType {
-    /// Its experiences go to the sink.
-    Train,
-    /// Only its metrics are of interest.
-    Eval,
-}
-
-impl fmt::Display for BatchType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Train => "train",
-            Self::Eval => "eval",
-        })
-    }
-}
-
-/// Where a submitted batch stands.
-///
-/// ```text
-///            tasks             collected            acknowledged
-/// Pending ─────────► Running ─────────► Finalizing ─────────────► Finalized
-///    │                  ▲ └──────────────┐   │
-///    │                  └── sink failed ─│───┘
-///    └───────────── abort ───────────────┴──► Aborted
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum BatchState {
-    /// It has no tasks.
-    Pending,
-    /// Its tasks are waiting, running or ended.
-    Running,
-    /// Its results are on their way to the sink.
-    Finalizing,
-    /// Its results were acknowledged.
-    Finalized,
-    /// It was given up.
-    Aborted,
-}
-
-impl fmt::Display for BatchState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Pending => "pending",
-            Self::Running => "running",
-            Self::Finalizing => "finalizing",
-            Self::Finalized => "finalized",
-            Self::Aborted => "aborted",
-        })
-    }
-}
+use crate::{
+    BatchId, BatchKey, ByCancelReason, ByFailureKind, FailureKind, Payload, RunId, RunTally, TaskId,
+};
 
 names!(
-    /// Why a payload was dropped instead of delivered.
+    BatchType {
+        /// Its experiences go to the sink.
+        Train = "train",
+        /// Only its metrics are used.
+        Eval = "eval",
+    }
+);
+
+names!(
+    /// State of a submitted batch.
+    ///
+    /// ```text
+    ///            tasks             collected            acknowledged
+    /// Pending ─────────► Running ─────────► Finalizing ─────────────► Finalized
+    ///    │                  ▲ └──────────────┐   │
+    ///    │                  └── sink failed ─│───┘
+    ///    └───────────── abort ───────────────┴──► Aborted
+    /// ```
+    BatchState {
+        /// It has no tasks.
+        Pending = "pending",
+        /// Its tasks are waiting, running or ended.
+        Running = "running",
+        /// Its results are being delivered to the sink.
+        Finalizing = "finalizing",
+        /// Its results were acknowledged.
+        Finalized = "finalized",
+        Aborted = "aborted",
+    }
+);
+
+names!(
+    /// Reason why a payload was dropped instead of delivered.
     DropReason, ByDropReason {
         /// Its attempt was no longer the current one.
         Late = "late",
-        /// The run had been reported already, or is not part of the attempt.
+        /// Its run had been reported already, or is not part of the attempt.
         Duplicate = "duplicate",
-        /// It was larger than the payload of one run may be.
+        /// It exceeded the limit per run.
         TooLarge = "too_large",
         /// An eval batch delivers no experiences.
         Eval = "eval",
-        /// Other runs of its task failed, and groups are delivered whole or not at all.
+        /// Other runs of its task failed, and only whole groups are delivered.
         IncompleteGroup = "incomplete_group",
-        /// Its task was cut before all its runs had ended.
         PartialTask = "partial_task",
-        /// Its batch was aborted.
         Aborted = "aborted",
-        /// The user discarded it.
         Discarded = "discarded",
-        /// The scheduler was stopped.
         Stopped = "stopped",
     }
 );
 
-/// How a task ended.
+/// Status of an ended task.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Status {
-    /// Runs that succeeded.
     pub completed_runs: u32,
-    /// Runs that were asked for.
     pub total_runs: u32,
     pub failed_runs: ByFailureKind,
     pub cancelled_runs: ByCancelReason,
-    /// The failed run with the lowest number.
+    /// Failed run with the lowest number.
     pub first_error: Option<FailedRun>,
-    /// The metrics of the successful runs, in the order of runs.
+    /// Metrics of the successful runs, in the order of runs.
     pub run_metrics: Vec<Metrics>,
-    /// The seconds that the ended attempts took, in the order of their first runs.
+    /// Seconds of the ended attempts, in the order of their first runs.
     pub attempt_seconds: Vec<f64>,
 }
 
 impl Status {
-    /// Tells whether every run succeeded.
     pub const fn ok(&self) -> bool {
         self.completed_runs == self.total_runs
     }
 
-    /// Says what went wrong, if anything did.
+    /// Returns a description of failures and cancellations. `None`: every run succeeded.
     pub fn message(&self) -> Option<String> {
         if self.ok() {
             return None;
@@ -124,13 +95,10 @@ impl Status {
     }
 }
 
-/// A run that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedRun {
     pub run: RunId,
-    /// In what way.
     pub kind: FailureKind,
-    /// In the words of whoever noticed.
     pub message: Arc<str>,
 }
 
@@ -140,73 +108,61 @@ impl fmt::Display for FailedRun {
     }
 }
 
-/// The result of one task: its status and the payloads of its good runs, in the order of runs.
+/// Result of one task: its status and the payloads of its successful runs, in the order of runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskResult {
     pub task: TaskId,
-    /// How it ended.
     pub status: Arc<Status>,
-    /// What it yielded.
     pub payloads: Vec<Payload>,
 }
 
-/// Everything that is said about a batch when it is finalized or aborted.
+/// Result of a finalized or aborted batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BatchResult {
-    /// The user's name of the batch.
     pub batch: BatchId,
-    /// Which life of that name.
     pub key: BatchKey,
-    /// Whether it was trained on.
     pub kind: BatchType,
     /// Finalized or aborted.
     pub state: BatchState,
-    /// Why it was aborted.
     pub reason: Option<Arc<str>>,
-    /// How its tasks ended. They add up to the tasks that were submitted.
+    /// Sum of the tasks that were submitted.
     pub tasks: TaskTally,
-    /// How its runs ended.
     pub runs: RunTally,
     /// Payloads that the sink acknowledged.
     pub delivered: u64,
-    /// Payloads that were dropped, by reason.
     pub dropped: ByDropReason,
-    /// Payloads among the dropped ones that may have reached the sink all the same: they were
-    /// offered to it, and it never said whether it took them.
+    /// Dropped payloads that the sink may have stored: they were delivered to it without an answer.
     pub uncertain: u64,
-    /// The statuses of the finished tasks, by task id.
+    /// Statuses of the finished tasks, by task id.
     pub statuses: Vec<(TaskId, Arc<Status>)>,
-    /// What the sink had to say.
     pub sink_metrics: Metrics,
 }
 
 impl BatchResult {
-    /// Returns how many tasks came to an end of their own or were kept as partial tasks.
+    /// Returns the number of tasks that ended by themselves or were kept as partial tasks.
     pub const fn finished(&self) -> u64 {
         self.tasks.ok + self.tasks.partial + self.tasks.failed
     }
 
-    /// Tells whether no task is missing.
+    /// Returns whether no task is missing.
     pub const fn complete(&self) -> bool {
         self.tasks.cancelled == 0
     }
 }
 
-/// How tasks ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskTally {
     /// All runs succeeded.
     pub ok: u64,
     /// Some runs succeeded.
     pub partial: u64,
-    /// No run succeeded, and the task was not cut: each failed, or was cancelled by itself.
+    /// No run succeeded, and the task was not truncated: each run failed or was cancelled alone.
     pub failed: u64,
-    /// The task was cut, and what it had was not kept.
+    /// The task was truncated, and its results were not kept.
     pub cancelled: u64,
 }
 
 impl TaskTally {
-    /// Returns how many tasks have ended.
     pub const fn total(&self) -> u64 {
         self.ok + self.partial + self.failed + self.cancelled
     }

@@ -1,14 +1,13 @@
-//! One task of a batch: its runs, and what is kept of them.
+//! One task of a batch: its runs and their results.
 
 use std::sync::Arc;
 
-use crate::failure::{CancelReason, FailureKind};
-use crate::ids::{AttemptId, LeaseId, WorkflowId};
 use crate::metrics::Metrics;
-use crate::run::Payload;
-use crate::scheduler::status::{FailedRun, Status};
+use crate::{
+    AttemptId, CancelReason, FailedRun, FailureKind, LeaseId, Payload, Status, WorkflowId,
+};
 
-/// A task. Small while it waits: a batch may have a million of them.
+/// A task. Small before its dispatch: a batch may have a million of them.
 #[derive(Clone, Debug)]
 pub(crate) struct CoreTask {
     pub(crate) total: u32,
@@ -16,27 +15,25 @@ pub(crate) struct CoreTask {
     pub(crate) body: TaskPhase,
 }
 
-/// How far a task has come.
 #[derive(Clone, Debug)]
 pub(crate) enum TaskPhase {
     /// None of its runs has been dispatched.
     Fresh,
-    /// Some have, and some have not ended.
+    /// Some runs were dispatched, and some have not ended.
     Working(Box<TaskRuns>),
-    /// All have ended, and the result waits to be taken.
+    /// All runs have ended, and the result is available.
     Ended(Box<EndedTask>),
-    /// Nothing is left: it was cut, or its result was taken.
+    /// The task was truncated, or its result was taken.
     Gone,
 }
 
 impl CoreTask {
-    /// Tells whether some run has not ended.
+    /// Returns whether some run has not ended.
     pub(crate) const fn open(&self) -> bool {
         matches!(self.body, TaskPhase::Fresh | TaskPhase::Working(_))
     }
 }
 
-/// The runs of a task under way.
 #[derive(Clone, Debug)]
 pub(crate) struct TaskRuns {
     pub(crate) runs: Vec<TaskRun>,
@@ -44,9 +41,9 @@ pub(crate) struct TaskRuns {
     pub(crate) unfinished: u32,
     /// Runners that were lost under suspicion of this task.
     pub(crate) kills: u32,
-    /// The failed run with the lowest number.
+    /// Failed run with the lowest number.
     pub(crate) first_error: Option<FailedRun>,
-    /// First run, attempt and seconds of every attempt that ended.
+    /// First run, attempt and seconds of every ended attempt.
     pub(crate) attempts: Vec<(u32, AttemptId, f64)>,
 }
 
@@ -84,19 +81,15 @@ impl TaskRuns {
     }
 }
 
-/// One run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TaskRun {
     pub(crate) state: RunPhase,
-    /// Failures that are the task's own.
     pub(crate) own_failures: u32,
-    /// Failures of the machinery around it.
-    pub(crate) machinery_failures: u32,
+    pub(crate) infrastructure_failures: u32,
     pub(crate) payload: Option<Payload>,
     pub(crate) metrics: Metrics,
 }
 
-/// Where a run is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum RunPhase {
     #[default]
@@ -108,17 +101,17 @@ pub(crate) enum RunPhase {
 }
 
 impl RunPhase {
-    /// Tells whether the run has not ended.
+    /// Returns whether the run has not ended.
     pub(crate) const fn open(self) -> bool {
         matches!(self, Self::Pending | Self::InFlight(_))
     }
 }
 
-/// The result of a task, kept until it is taken.
+/// Result of a task, kept until it is collected or delivered.
 #[derive(Clone, Debug)]
 pub(crate) struct EndedTask {
     pub(crate) status: Arc<Status>,
     pub(crate) payloads: Vec<Payload>,
-    /// The delivery it is part of at the moment.
+    /// The delivery that contains it now.
     pub(crate) lease: Option<LeaseId>,
 }

@@ -1,17 +1,15 @@
-//! Looking at the core without changing it.
+//! Read access to the core.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Core;
-use crate::batch_id::BatchId;
-use crate::ids::{AttemptId, BatchKey, Incarnation, RequestId, RunId, RunnerId, TaskId};
-use crate::scheduler::counters::{Counters, RunTally};
-use crate::scheduler::runner_slot::{RunnerSlot, SlotAttempt};
-use crate::scheduler::status::{BatchState, BatchType, TaskTally};
-use crate::time::Time;
+use super::{RunnerSlot, SlotAttempt};
+use crate::{
+    AttemptId, BatchId, BatchKey, BatchState, BatchType, Core, Counters, Incarnation, RequestId,
+    RunId, RunTally, RunnerId, TaskId, TaskTally, Time,
+};
 
-/// Where a runner stands. It is idle only when it said so itself.
+/// State of a runner. It is idle only after its own report.
 ///
 /// ```text
 ///              ready            attempt            ended
@@ -20,21 +18,18 @@ use crate::time::Time;
 ///    │ └──── restart ───┤                 ▼    acknowledged    │
 ///    │                  │            Cancelling ───────────────┘
 ///    ▼                  ▼                 │ silence, grace over
-///  Broken ◄── Gone ◄────┴─────────────────┘
+///  Broken ◄── Stopped ◄─┴─────────────────┘
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunnerState {
-    /// It was ordered to start and has not said that it is ready.
+    /// Started, and not ready yet.
     Starting,
-    /// It said that it is idle.
     Idle,
-    /// It was given this attempt.
     Busy(AttemptId),
-    /// It was told to give this attempt up.
     Cancelling(AttemptId),
-    /// It failed to start again and again, and rests.
+    /// Repeated starts failed; waits for the next one.
     Broken,
-    /// It is not there: waiting to be started again, or not wanted any more.
+    /// Waits for its restart, or is surplus.
     Stopped,
 }
 
@@ -52,95 +47,82 @@ impl RunnerState {
     }
 }
 
-/// A runner as it is now.
+/// Current state of a runner.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunnerView {
     pub runner: RunnerId,
-    /// Its current or last life.
+    /// Current or last incarnation.
     pub life: Incarnation,
-    /// Where it stands.
     pub state: RunnerState,
-    /// Since when it has stood there.
+    /// Time of the last change of `state`.
     pub since: Time,
-    /// When it was last heard.
     pub last_report: Time,
-    /// What it works on, with the moment it said that it had begun.
+    /// Batch, task and begin of its attempt.
     pub work: Option<(BatchKey, TaskId, Option<Time>)>,
-    /// Those of the runs it was given that have not ended.
+    /// Open runs of its attempt.
     pub runs: Vec<RunId>,
-    /// How long its attempt may last.
     pub timeout: Option<Duration>,
-    /// How long attempts like its own have taken lately; none: none has succeeded yet.
+    /// Typical duration of such attempts. `None`: none has succeeded yet.
     pub typical_duration: Option<Duration>,
-    /// Why it was last lost or could not be started.
+    /// Reason of the last loss or failed start.
     pub message: Option<Arc<str>>,
 }
 
-/// A batch as it is now.
+/// Current state of a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BatchView {
-    /// The user's name of it.
     pub batch: BatchId,
-    /// Which life of that name.
     pub key: BatchKey,
     pub kind: BatchType,
-    /// Where it stands; none: it belongs to the scheduler and has no life cycle.
+    /// `None`: scheduled, without a life cycle.
     pub state: Option<BatchState>,
     pub runs: RunTally,
-    /// How its ended tasks ended.
     pub tasks: TaskTally,
-    /// Tasks that have not ended.
     pub open_tasks: u64,
-    /// Results that can be taken now.
     pub results: u64,
-    /// Bytes of payloads held for it.
     pub payload_bytes: u64,
-    /// Requests that wait for it.
     pub waiters: u64,
 }
 
-/// The earliest instant at which time alone may change something.
+/// Earliest time at which the passing of time may change the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     pub at: Time,
     pub why: DeadlineReason,
 }
 
-/// What happens at a deadline.
+/// Cause of a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeadlineReason {
-    /// A runner has taken too long: to start, to begin, to end, to acknowledge; or its pause is
-    /// over.
+    /// Timeout of a runner's phase, or the end of its restart delay.
     Runner(RunnerId),
-    /// A runner may have fallen silent.
     HeartbeatTimeout(RunnerId),
-    /// A request has waited long enough, or should be looked at again.
+    /// Timeout of a waiting request, or its next check.
     Waiter(RequestId),
-    /// A retry's pause is over.
+    /// End of a retry's backoff.
     Retry(u64),
-    /// A retry has waited long enough for another runner.
+    /// End of a retry's wait for another runner.
     AnyRunner,
-    /// A sink has taken too long.
+    /// Timeout of a delivery.
     Delivery(crate::ids::LeaseId),
-    /// A stop has waited long enough.
+    /// Timeout of a stop.
     Stop,
-    /// It is time to see whether there are too many runners.
+    /// Next check for surplus runners.
     Scaling,
 }
 
 impl Core {
-    /// Returns when and why [`TimePassed`](crate::Input::TimePassed) is due next. Timers that
-    /// restart on progress are looked at when they were first due and set again.
+    /// Returns the time and cause of the next [`TimePassed`](crate::Input::TimePassed). Timers that
+    /// restart on progress are checked when they were first due and set again.
     pub fn next_deadline(&self) -> Option<Deadline> {
         self.timers.first().map(|(at, why)| Deadline { at, why })
     }
 
-    /// Returns the conservation counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Tells whether a batch has tasks that are unfinished or results that were not taken.
+    /// Returns whether a batch has open tasks or available results.
     pub fn has_step(&self, batch: &BatchId) -> bool {
         self.ids
             .get(batch)
@@ -148,12 +130,12 @@ impl Core {
             .is_some_and(|batch| batch.open > 0 || !batch.results.is_empty())
     }
 
-    /// Returns a batch that is active or remembered.
+    /// Returns an active or closed batch.
     pub fn batch(&self, batch: &BatchId) -> Option<BatchView> {
         self.batch_by_key(*self.ids.get(batch)?)
     }
 
-    /// Returns a batch that is active or remembered.
+    /// Returns an active or closed batch.
     pub fn batch_by_key(&self, key: BatchKey) -> Option<BatchView> {
         let batch = self.batches.get(&key)?;
         Some(BatchView {
@@ -170,17 +152,15 @@ impl Core {
         })
     }
 
-    /// Iterates over the batches that are active or remembered, oldest first.
+    /// Iterates over the active and closed batches, oldest first.
     pub fn batches(&self) -> impl Iterator<Item = BatchView> + '_ {
         self.batches.iter().filter_map(|batch| self.batch_by_key(batch.key))
     }
 
-    /// Returns where a runner stands.
     pub fn runner_state(&self, runner: RunnerId) -> Option<RunnerState> {
         self.pool.runners.get(runner.0 as usize).map(RunnerSlot::state)
     }
 
-    /// Returns a runner.
     pub fn runner(&self, runner: RunnerId) -> Option<RunnerView> {
         let slot = self.pool.runners.get(runner.0 as usize)?;
         Some(RunnerView {
@@ -192,23 +172,22 @@ impl Core {
             work: slot.attempt().map(|attempt| (attempt.batch, attempt.task, attempt.began)),
             runs: slot.attempt().map_or_else(Vec::new, |attempt| self.left_behind(attempt)),
             timeout: slot.attempt().map(|attempt| attempt.timeout),
-            typical_duration: slot.attempt().and_then(|attempt| self.usual_of(attempt)),
+            typical_duration: slot.attempt().and_then(|attempt| self.typical_duration(attempt)),
             message: slot.message.clone(),
         })
     }
 
-    fn usual_of(&self, attempt: &SlotAttempt) -> Option<Duration> {
+    fn typical_duration(&self, attempt: &SlotAttempt) -> Option<Duration> {
         let task = self.batches.get(&attempt.batch)?.tasks.get(attempt.task.0 as usize)?;
         self.durations.lately(task.workflow, attempt.runs.count)
     }
 
-    /// Iterates over all runners.
     pub fn runners(&self) -> impl Iterator<Item = RunnerView> + '_ {
         (0..self.pool.runners.len()).filter_map(|at| self.runner(RunnerId(at as u32)))
     }
 
-    /// Returns how long a train attempt may last at the moment: the longest over all workflows,
-    /// and never more than `timeout`, or `max_timeout` if none is given.
+    /// Returns the current timeout of train attempts: the longest over all workflows, and at most
+    /// `timeout`. `None`: at most `max_timeout`.
     pub fn dynamic_timeout(&self, timeout: Option<Duration>) -> Duration {
         let cap = timeout.unwrap_or(self.config.max_timeout);
         self.durations.longest(&self.config.dynamic_timeout, cap)

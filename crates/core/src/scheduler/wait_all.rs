@@ -1,19 +1,14 @@
-//! Waiting until nothing is unfinished anywhere.
+//! Waiting until no task is open.
 
 use std::time::Duration;
 
-use crate::Core;
-use crate::failure::CancelReason;
-use crate::ids::{BatchKey, RequestId};
-use crate::scheduler::action::{Action, Refusal, Response};
-use crate::scheduler::completion::PartialPolicy;
-use crate::scheduler::core::WaiterLocation;
-use crate::scheduler::input::UnresponsivePolicy;
-use crate::scheduler::lifecycle::CorePhase;
-use crate::scheduler::view::DeadlineReason;
-use crate::time::Time;
+use super::{CorePhase, WaiterLocation};
+use crate::{
+    BatchKey, CancelReason, Core, DeadlineReason, Refusal, RequestId, Response, Time,
+    UnresponsivePolicy,
+};
 
-/// A request that waits for everything. Its time starts anew whenever a task ends.
+/// A request that waits for all tasks. Its timeout restarts whenever a task ends.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitAllWaiter {
     pub(crate) request: RequestId,
@@ -24,15 +19,9 @@ pub(crate) struct WaitAllWaiter {
 }
 
 impl Core {
-    pub(crate) fn wait_all(
-        &mut self,
-        request: RequestId,
-        timeout: Option<Duration>,
-        clear: bool,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(crate) fn wait_all(&mut self, request: RequestId, timeout: Option<Duration>, clear: bool) {
         if self.phase == CorePhase::Stopping {
-            return self.refuse(request, Refusal::Stopped, actions);
+            return self.refuse(request, Refusal::Stopped);
         }
         let timeout = timeout.unwrap_or(self.config.default_timeout);
         let mut waiter = WaitAllWaiter { request, since: self.now, timeout, clear, timer: None };
@@ -50,8 +39,8 @@ impl Core {
         }
     }
 
-    /// Sets the timer again if a task has ended since; otherwise the time is up, which
-    /// [`look_at_all_waiters`](Self::look_at_all_waiters) sees.
+    /// Sets the timer again if a task has ended since; otherwise the wait has timed out, which
+    /// [`look_at_all_waiters`](Self::look_at_all_waiters) handles.
     pub(crate) fn all_waiter_due(&mut self, request: RequestId) {
         let last = self.progress.last_task_end;
         let waiter = self.waiters.all.iter_mut().find(|waiter| waiter.request == request);
@@ -63,37 +52,37 @@ impl Core {
         }
     }
 
-    pub(crate) fn look_at_all_waiters(&mut self, actions: &mut Vec<Action>) {
+    pub(crate) fn look_at_all_waiters(&mut self) {
         if self.waiters.all.is_empty() {
             return;
         }
         if self.queues.open_tasks == 0 {
             for mut waiter in std::mem::take(&mut self.waiters.all) {
                 self.timers.set(DeadlineReason::Waiter(waiter.request), &mut waiter.timer, None);
-                self.answer(waiter.request, Response::AllEnded, actions);
+                self.answer(waiter.request, Response::AllEnded);
             }
             return;
         }
-        // A timer that is not set has run out.
+        // A timer that is not set has expired.
         while let Some(at) = self.waiters.all.iter().position(|waiter| waiter.timer.is_none()) {
             let waiter = self.waiters.all.remove(at);
             let runs = &self.counters.runs;
             let refusal = Refusal::WaitAllTimedOut { pending: runs.pending, running: runs.running };
             if waiter.clear {
-                self.cut_everything(actions);
+                self.cut_everything();
             }
-            self.refuse(waiter.request, refusal, actions);
+            self.refuse(waiter.request, refusal);
         }
     }
 
-    fn cut_everything(&mut self, actions: &mut Vec<Action>) {
+    fn cut_everything(&mut self) {
         let keys: Vec<BatchKey> = self.queues.order.iter().map(|(_, key)| *key).collect();
         for key in keys {
-            let why = CancelReason::TimedOut;
-            self.truncate(key, why, PartialPolicy::Drop, UnresponsivePolicy::Replace, actions);
+            let reason = CancelReason::TimedOut;
+            self.truncate(key, reason, false, UnresponsivePolicy::Replace);
         }
         while let Some(key) = self.changed.pop_first() {
-            self.look(key, actions);
+            self.look(key);
         }
     }
 }

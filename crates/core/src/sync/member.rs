@@ -1,249 +1,192 @@
-//! Who is at the board, and what they are at.
+//! Members of a job: explorers and the trainer.
 
 use std::time::Duration;
 
 use crate::Time;
 use crate::sync::{WaitId, WaitSummary, messages};
 
-/// What somebody is in a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberRole {
-    /// Makes experiences; there may be several.
+    /// Produces experiences; there may be several.
     Explorer,
-    /// Learns from them.
+    /// Trains on them.
     Trainer,
 }
 
-/// The place of somebody at the board. Whoever comes again has another.
+/// One membership. A member that joins again gets another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberId(pub u64);
 
-/// Somebody was let in.
+/// Accepted membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joined {
     pub seat: MemberId,
-    /// Whether somebody had been there before: of explorers, of the same name.
+    /// True if it replaces an earlier member: of explorers, one of the same name.
     pub takes_over: bool,
 }
 
-/// What is known of somebody who says that they are there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeartbeatReply {
-    /// They have this seat.
+    /// The membership is current.
     Known,
-    /// Somebody of the same name has come after them.
+    /// A member of the same name joined later.
     Replaced,
-    /// They have left, or never came to this board: they may enter again.
+    /// The member has left, or never joined this synchronizer: it may join again.
     Unknown,
 }
 
-/// Why something was refused.
+/// Reason why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JoinRefusal {
-    /// Another trainer is there.
+    /// Another trainer is present.
     OtherTrainer(String),
-    /// There are as many explorers as are remembered.
+    /// The maximum number of explorers is reached.
     TooMany(usize),
-    /// Versions never go backwards.
-    Older {
-        /// The version that somebody published.
-        version: u64,
-        newest: u64,
-    },
+    /// Versions never decrease.
+    Older { version: u64, newest: u64 },
 }
 
-/// How somebody leaves.
+/// Reason why a member leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaveReason {
     Done,
-    /// With an error.
+    /// With an error message.
     Failed(String),
-    /// Without a word.
+    /// Without a message.
     TimedOut,
 }
 
-/// What an explorer is at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExplorerPresence {
     Present,
-    /// It left when it was done.
     Done,
-    /// It left with an error.
+    /// It left with an error message.
     Failed(String),
-    /// Nothing was heard of it for too long.
+    /// Its heartbeat timed out.
     Lost,
 }
 
-/// What a trainer is at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrainerPresence {
-    /// It is there; what it does, it does not tell.
+    /// Present, without information about its activity.
     Here,
-    /// It makes a step.
+    /// Executes a train step.
     Training,
-    /// It waits for experiences for its next step.
-    Idle {
-        /// The last wait that it had heard of before it looked for experiences in vain.
-        seen: WaitId,
-    },
+    /// Waits for experiences. `seen`: last wait that it knew before it looked for them in vain.
+    Idle { seen: WaitId },
+    /// It has no more steps.
     Done,
-    /// It ended with an error.
+    /// It ended with an error message.
     Failed(String),
-    /// Nothing was heard of it for too long.
+    /// Its heartbeat timed out.
     Lost,
 }
 
-/// Everybody, and what they are at.
+impl From<&TrainerPresence> for ExplorerPresence {
+    fn from(state: &TrainerPresence) -> Self {
+        match state {
+            TrainerPresence::Here | TrainerPresence::Training | TrainerPresence::Idle { .. } => {
+                Self::Present
+            }
+            TrainerPresence::Done => Self::Done,
+            TrainerPresence::Failed(message) => Self::Failed(message.clone()),
+            TrainerPresence::Lost => Self::Lost,
+        }
+    }
+}
+
+/// All members and their states.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncView {
-    /// The newest version; none if nothing was ever published.
+    /// Newest version. `None`: nothing was published.
     pub newest: Option<u64>,
-    /// Explorers that ever came, by name.
+    /// Explorers that ever joined, by name.
     pub explorers: Vec<ExplorerMember>,
-    /// The trainer; none if none ever came.
+    /// `None`: no trainer ever joined.
     pub trainer: Option<TrainerMember>,
     pub asked: WaitSummary,
 }
 
-/// An explorer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExplorerMember {
     pub name: String,
     pub state: ExplorerPresence,
-    /// How many waits of it are open.
     pub waiting: usize,
 }
 
-/// The trainer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrainerMember {
     pub name: String,
     pub state: TrainerPresence,
 }
 
-/// Somebody with a seat.
+/// Membership of an explorer or the trainer.
 #[derive(Clone, Debug)]
-pub(super) struct MemberRecord<S> {
+pub(super) struct MemberRecord {
     pub(super) seat: MemberId,
-    /// How long they are believed to be there; of somebody who is not, when that ended.
+    /// Heartbeat deadline; of an absent member, the time of its end.
     pub(super) until: Time,
-    pub(super) state: S,
+    pub(super) state: TrainerPresence,
 }
 
-/// States of presence, which explorers and trainers have in common.
-pub(super) trait MemberPresence: Sized {
-    /// They are there, and no more is known.
-    const HERE: Self;
-    /// Nothing was heard of them for too long.
-    const LOST: Self;
-
-    /// Returns the state of somebody who left.
-    fn left(how: &LeaveReason) -> Self;
-    /// Tells whether they are there, as far as is known.
-    fn is_there(&self) -> bool;
-    /// Tells whether they left for good.
-    fn has_left(&self) -> bool;
-}
-
-impl MemberPresence for ExplorerPresence {
-    const HERE: Self = Self::Present;
-    const LOST: Self = Self::Lost;
-
-    fn left(how: &LeaveReason) -> Self {
-        match how {
-            LeaveReason::Done => Self::Done,
-            LeaveReason::Failed(why) => Self::Failed(why.clone()),
-            LeaveReason::TimedOut => Self::Lost,
-        }
+impl MemberRecord {
+    pub(super) const fn is_present(&self) -> bool {
+        matches!(
+            self.state,
+            TrainerPresence::Here | TrainerPresence::Training | TrainerPresence::Idle { .. }
+        )
     }
 
-    fn is_there(&self) -> bool {
-        *self == Self::Present
+    /// Returns whether the member left for good.
+    pub(super) const fn has_left(&self) -> bool {
+        matches!(self.state, TrainerPresence::Done | TrainerPresence::Failed(_))
     }
-
-    fn has_left(&self) -> bool {
-        matches!(self, Self::Done | Self::Failed(_))
-    }
-}
-
-impl MemberPresence for TrainerPresence {
-    const HERE: Self = Self::Here;
-    const LOST: Self = Self::Lost;
-
-    fn left(how: &LeaveReason) -> Self {
-        match how {
-            LeaveReason::Done => Self::Done,
-            LeaveReason::Failed(why) => Self::Failed(why.clone()),
-            LeaveReason::TimedOut => Self::Lost,
-        }
-    }
-
-    fn is_there(&self) -> bool {
-        matches!(self, Self::Here | Self::Training | Self::Idle { .. })
-    }
-
-    fn has_left(&self) -> bool {
-        matches!(self, Self::Done | Self::Failed(_))
-    }
-}
-
-/// Somebody with a seat, whoever it is.
-pub(super) trait AnyMember {
-    fn seat(&self) -> MemberId;
-    /// Hears of them; false if they have left.
-    fn beat(&mut self, until: Time) -> bool;
-    /// Hears that they leave.
-    fn leave(&mut self, now: Time, how: &LeaveReason);
-    /// Lets time pass: who says nothing is lost, and who is lost for long has failed.
-    fn tick(&mut self, now: Time, lease: Duration);
-    /// When time changes something about them.
-    fn deadline(&self, lease: Duration) -> Option<Time>;
-}
-
-impl<S: MemberPresence> AnyMember for MemberRecord<S> {
-    fn seat(&self) -> MemberId {
-        self.seat
-    }
-
-    fn beat(&mut self, until: Time) -> bool {
-        if self.state.has_left() {
+    /// Applies a heartbeat. Returns false if the member has left.
+    pub(super) fn renew(&mut self, until: Time) -> bool {
+        if self.has_left() {
             return false;
         }
-        if !self.state.is_there() {
-            self.state = S::HERE;
+        if !self.is_present() {
+            self.state = TrainerPresence::Here;
         }
         self.until = until;
         true
     }
 
-    fn leave(&mut self, now: Time, how: &LeaveReason) {
-        if !self.state.has_left() {
+    pub(super) fn leave(&mut self, now: Time, reason: &LeaveReason) {
+        if !self.has_left() {
             self.until = self.until.min(now);
-            self.state = S::left(how);
+            self.state = match reason {
+                LeaveReason::Done => TrainerPresence::Done,
+                LeaveReason::Failed(message) => TrainerPresence::Failed(message.clone()),
+                LeaveReason::TimedOut => TrainerPresence::Lost,
+            };
         }
     }
 
-    fn tick(&mut self, now: Time, lease: Duration) {
-        if self.state.is_there() && self.until <= now {
-            self.state = S::LOST;
+    /// Marks a member without heartbeats as lost, and as failed after another timeout.
+    pub(super) fn tick(&mut self, now: Time, timeout: Duration) {
+        if self.is_present() && self.until <= now {
+            self.state = TrainerPresence::Lost;
         }
-        if self.deadline(lease).is_some_and(|deadline| deadline <= now) {
-            self.state = S::left(&LeaveReason::Failed(messages::lost(lease)));
+        if self.deadline(timeout).is_some_and(|deadline| deadline <= now) {
+            self.state = TrainerPresence::Failed(messages::lost(timeout));
         }
     }
 
-    fn deadline(&self, lease: Duration) -> Option<Time> {
-        match &self.state {
-            state if state.has_left() => None,
-            state if state.is_there() => Some(self.until),
-            _ => Some(self.until.after(lease)),
+    pub(super) fn deadline(&self, timeout: Duration) -> Option<Time> {
+        if self.has_left() {
+            None
+        } else if self.is_present() {
+            Some(self.until)
+        } else {
+            Some(self.until.after(timeout))
         }
     }
 }
 
-/// The trainer's seat.
 #[derive(Clone, Debug)]
 pub(super) struct TrainerSlot {
     pub(super) name: String,
-    pub(super) seated: MemberRecord<TrainerPresence>,
+    pub(super) member: MemberRecord,
 }

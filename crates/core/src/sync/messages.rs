@@ -1,4 +1,4 @@
-//! What came of a wait, for people: who was there, what they did, and what can be done about it.
+//! Messages about waits without weights: state of the trainer, and what to do.
 
 use std::time::Duration;
 
@@ -6,55 +6,46 @@ use crate::Time;
 use crate::sync::member::{TrainerPresence, TrainerSlot};
 use crate::sync::{ActiveWait, SyncCore, WeightWait};
 
-/// Says that the trainer ended with an error.
-pub(super) fn failed(trainer: &TrainerSlot, why: &str) -> String {
-    format!("trainer {:?} failed: {why}", trainer.name)
-}
-
-/// Says that nothing was heard of somebody.
-pub(super) fn lost(lease: Duration) -> String {
+pub(super) fn lost(timeout: Duration) -> String {
     format!(
-        "nothing was heard of it, nor of another in its place, for more than {} s; see its \
-         log, and start the job again: it goes on where it was",
-        lease.as_secs_f64()
+        "no heartbeat for more than {} s, and no replacement joined; check its log and restart the \
+         job, which resumes",
+        timeout.as_secs_f64()
     )
 }
 
 impl SyncCore {
-    /// Says why a wait ended without anything.
-    pub(super) fn in_vain(&self, wait: &ActiveWait, now: Time) -> String {
-        let waited = wait.want.waited + now.since(wait.began);
+    /// Describes a wait that timed out.
+    pub(super) fn timeout_message(&self, wait: &ActiveWait, now: Time) -> String {
         let want = &wait.want;
+        let waited = (want.waited + now.since(wait.began)).as_secs_f64();
         let wanted = match want.at_least.max(want.have.saturating_add(1)) {
-            WeightWait::LAST => "the trainer's last weights did not come".to_owned(),
-            version => format!("no weights of version {version} came"),
+            WeightWait::LAST => "the trainer's last weights were not published".to_owned(),
+            version => format!("weights of version {version} were not published"),
         };
         let newest = match self.newest {
-            Some(newest) => format!("the newest are of version {newest}"),
-            None => "none were ever published".to_owned(),
+            Some(newest) => format!("the newest version is {newest}"),
+            None => "no weights were published".to_owned(),
         };
         let trainer = match &self.trainer {
-            None => "no trainer ever came: see whether it is running and was given this job's \
-                     folder or this synchronizer's address"
+            None => "no trainer joined: check that it runs and has this job's folder or this \
+                     synchronizer's address"
                 .to_owned(),
-            Some(trainer) => format!("trainer {:?} {}", trainer.name, doing(trainer)),
+            Some(trainer) => format!("trainer {:?} {}", trainer.name, activity(trainer)),
         };
-        format!(
-            "{wanted} within {:.1} s (`synchronizer.sync_timeout`): {newest}; {trainer}",
-            waited.as_secs_f64()
-        )
+        format!("{wanted} within {waited:.1} s (`synchronizer.sync_timeout`): {newest}; {trainer}")
     }
 }
 
-fn doing(trainer: &TrainerSlot) -> &'static str {
-    match trainer.seated.state {
-        TrainerPresence::Here => "is there and does not tell what it does",
-        TrainerPresence::Training => "is making a step: give it more time",
+fn activity(trainer: &TrainerSlot) -> &'static str {
+    match trainer.member.state {
+        TrainerPresence::Here => "is present and does not report its activity",
+        TrainerPresence::Training => "is executing a train step: increase the timeout",
         TrainerPresence::Idle { .. } => {
-            "waits for experiences: see whether it reads the buffer that explorers write to"
+            "waits for experiences: check that it reads the buffer that explorers write to"
         }
         TrainerPresence::Done => "is done",
         TrainerPresence::Failed(_) => "failed",
-        TrainerPresence::Lost => "was not heard of lately: see whether it still runs",
+        TrainerPresence::Lost => "sends no heartbeats: check that it still runs",
     }
 }

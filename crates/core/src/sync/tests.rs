@@ -1,4 +1,4 @@
-//! What a board decides, case by case and at random.
+//! Decisions of the synchronizer, by example and for random inputs.
 
 use proptest::prelude::*;
 
@@ -31,7 +31,6 @@ fn trainer(board: &mut SyncCore, now: Time) -> MemberId {
     board.join(now, MemberRole::Trainer, "trainer").unwrap().seat
 }
 
-/// What the only wait came to.
 fn outcome(board: &mut SyncCore) -> Option<WaitOutcome> {
     let mut outcomes = board.outcomes();
     assert!(outcomes.len() <= 1, "{outcomes:?}");
@@ -56,24 +55,24 @@ fn a_wait_ends_with_weights_that_are_new_enough() {
 }
 
 #[test]
-fn only_a_look_that_began_after_the_wait_says_that_there_is_nothing_new() {
+fn only_a_look_after_the_wait_reports_nothing_new() {
     let mut board = board();
     let seat = trainer(&mut board, at(0));
-    let heard = board.wait_summary().ask;
+    let known = board.wait_summary().ask;
     // The trainer looks for experiences; meanwhile an explorer delivers some and waits.
     let ask = board.wait(at(1), want(0, 1));
-    board.set_trainer_state(at(2), seat, TrainerPresence::Idle { seen: heard });
+    board.set_trainer_state(at(2), seat, TrainerPresence::Idle { seen: known });
     assert_eq!(outcome(&mut board), None, "it may not have seen them");
     board.set_trainer_state(at(3), seat, TrainerPresence::Idle { seen: WaitId(ask.0 + 1) });
-    assert_eq!(outcome(&mut board), None, "a number of another board");
+    assert_eq!(outcome(&mut board), None, "a number of another synchronizer");
     board.set_trainer_state(at(4), seat, TrainerPresence::Idle { seen: board.wait_summary().ask });
     assert_eq!(outcome(&mut board), Some(WaitOutcome::NothingNew));
-    // With something newer, though not as new as was hoped for, it is that.
+    // A newer version ends the wait, although it is below the minimum.
     board.published(4).unwrap();
     board.wait(at(5), want(2, 6));
     board.set_trainer_state(at(5), seat, TrainerPresence::Idle { seen: board.wait_summary().ask });
     assert_eq!(outcome(&mut board), Some(WaitOutcome::New(4)));
-    // Whoever wants the last ones waits for the end.
+    // A wait for the last weights lasts until the trainer's end.
     board.wait(at(6), want(4, WeightWait::LAST));
     board.set_trainer_state(at(6), seat, TrainerPresence::Idle { seen: board.wait_summary().ask });
     assert_eq!(outcome(&mut board), None);
@@ -87,12 +86,12 @@ fn explorers_learn_what_others_have_submitted() {
     let mut board = board();
     assert_eq!(board.submitted("one", 8), 0);
     assert_eq!(board.submitted("two", 5), 8);
-    assert_eq!(board.submitted("one", 16), 5, "what it said before counts no longer");
+    assert_eq!(board.submitted("one", 16), 5, "the new total replaces the old one");
     assert_eq!((board.elsewhere("two"), board.elsewhere("three")), (16, 21));
 }
 
 #[test]
-fn a_trainer_that_ends_ends_the_waits() {
+fn the_end_of_the_trainer_ends_the_waits() {
     let mut board = board();
     let seat = trainer(&mut board, at(0));
     board.published(5).unwrap();
@@ -108,13 +107,13 @@ fn a_trainer_that_ends_ends_the_waits() {
     board.leave(at(3), seat, &LeaveReason::Failed("out of memory".to_owned()));
     let failed = outcome(&mut board);
     assert!(
-        matches!(&failed, Some(WaitOutcome::TrainerFailed(why)) if why.contains("out of memory")),
+        matches!(&failed, Some(WaitOutcome::TrainerFailed(it)) if it.contains("out of memory")),
         "{failed:?}"
     );
 }
 
 #[test]
-fn a_trainer_that_dies_is_missed_and_one_that_comes_again_takes_its_seat() {
+fn a_trainer_without_heartbeats_fails_unless_it_joins_again() {
     let mut board = board();
     let first = trainer(&mut board, at(0));
     board.wait(at(0), want(0, 1));
@@ -142,20 +141,23 @@ fn a_trainer_that_dies_is_missed_and_one_that_comes_again_takes_its_seat() {
     assert_eq!(
         never_back.heartbeat(at(41), MemberId(FIRST)),
         HeartbeatReply::Unknown,
-        "of another board"
+        "of another synchronizer"
     );
     assert_eq!(never_back.next_deadline(), None);
 }
 
 #[test]
-fn time_is_up_with_words_and_leaves_nothing_behind() {
+fn a_timeout_has_a_message_and_leaves_no_state() {
     let mut board = board();
     board.wait(at(0), WeightWait { demand: true, ..want(3, 3) });
-    assert_eq!(board.wait_summary().wanted, Some(4), "what it has does not help it");
+    assert_eq!(board.wait_summary().wanted, Some(4), "its own version does not help");
     board.tick(at(60));
     match outcome(&mut board) {
-        Some(WaitOutcome::TimedOut(words)) => {
-            assert!(words.contains("no trainer ever came") && words.contains("60.0 s"), "{words}");
+        Some(WaitOutcome::TimedOut(message)) => {
+            assert!(
+                message.contains("no trainer joined") && message.contains("60.0 s"),
+                "{message}"
+            );
         }
         other => panic!("{other:?}"),
     }
@@ -172,13 +174,13 @@ fn time_is_up_with_words_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn there_is_one_trainer_and_explorers_are_known_by_name() {
+fn there_is_one_trainer_and_explorers_are_identified_by_name() {
     let mut board = board();
     trainer(&mut board, at(0));
     let refused = board.join(at(1), MemberRole::Trainer, "other").unwrap_err();
     assert_eq!(refused, JoinRefusal::OtherTrainer("trainer".to_owned()));
     board.join(at(10), MemberRole::Trainer, "other").expect("the first is lost");
-    assert!(!board.explorers_left(), "nobody came yet");
+    assert!(!board.explorers_left(), "none joined yet");
     let first = board.join(at(0), MemberRole::Explorer, "a").unwrap();
     let second = board.join(at(0), MemberRole::Explorer, "b").unwrap();
     board.leave(at(1), first.seat, &LeaveReason::Done);
@@ -192,16 +194,16 @@ fn there_is_one_trainer_and_explorers_are_known_by_name() {
     assert!(!board.explorers_left());
 }
 
-/// Something that happens to a board.
+/// One event of a random test.
 #[derive(Clone, Debug)]
 enum Step {
     Pass(u64),
     Wait { have: u64, at_least: u64, demand: bool, timeout: u64 },
     Abandon(usize),
     Publish(u64),
-    Enter(bool),
-    Beat,
-    Tell(u8),
+    Join(bool),
+    Heartbeat,
+    TrainerState(u8),
     Leave(usize),
 }
 
@@ -214,21 +216,21 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         wait,
         (0..5usize).prop_map(Step::Abandon),
         (0..8u64).prop_map(Step::Publish),
-        any::<bool>().prop_map(Step::Enter),
-        Just(Step::Beat),
-        (0..3u8).prop_map(Step::Tell),
+        any::<bool>().prop_map(Step::Join),
+        Just(Step::Heartbeat),
+        (0..3u8).prop_map(Step::TrainerState),
         (0..3usize).prop_map(Step::Leave),
     ];
     prop::collection::vec(step, 0..60)
 }
 
-/// A board, and what should be true of it.
+/// A synchronizer and the expected state.
 struct World {
     board: SyncCore,
     now: Time,
     seat: Option<MemberId>,
     open: BTreeMap<WaitId, (WeightWait, Time)>,
-    /// The last look of the trainer in vain.
+    /// Last unsuccessful look of the trainer.
     looked: Option<WaitId>,
 }
 
@@ -254,32 +256,32 @@ impl World {
                 let taken = board.published(version);
                 assert_eq!(taken.is_err(), newest.is_some_and(|newest| version < newest));
             }
-            Step::Enter(is_trainer) => {
+            Step::Join(is_trainer) => {
                 let role = if is_trainer { MemberRole::Trainer } else { MemberRole::Explorer };
-                let entered = board.join(*now, role, "somebody").unwrap();
+                let entered = board.join(*now, role, "member").unwrap();
                 if is_trainer {
                     self.seat = Some(entered.seat);
                     self.looked = None;
                 }
             }
-            Step::Beat => {
+            Step::Heartbeat => {
                 self.seat =
                     self.seat.filter(|seat| board.heartbeat(*now, *seat) == HeartbeatReply::Known)
             }
-            Step::Tell(what) => {
+            Step::TrainerState(state) => {
                 let Some(seat) = self.seat else { return };
-                let seen = WaitId(board.wait_summary().ask.0 - u64::from(what / 2));
-                let is_idle = what > 0;
+                let seen = WaitId(board.wait_summary().ask.0 - u64::from(state / 2));
+                let is_idle = state > 0;
                 let idle = TrainerPresence::Idle { seen };
                 let state = if is_idle { idle } else { TrainerPresence::Training };
                 assert!(board.set_trainer_state(*now, seat, state));
                 self.looked = self.looked.max(is_idle.then_some(seen));
             }
-            Step::Leave(how) => {
+            Step::Leave(reason) => {
                 let Some(seat) = self.seat else { return };
-                let ways =
+                let reasons =
                     [LeaveReason::Done, LeaveReason::Failed("x".to_owned()), LeaveReason::TimedOut];
-                board.leave(*now, seat, &ways[how]);
+                board.leave(*now, seat, &reasons[reason]);
             }
         }
     }
@@ -313,7 +315,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn every_wait_ends_once_in_time_and_for_a_reason(steps in steps()) {
+    fn every_wait_ends_once_and_in_time(steps in steps()) {
         let (now, open) = (Time::ZERO, BTreeMap::new());
         let mut world = World { board: board(), now, seat: None, open, looked: None };
         for step in steps {

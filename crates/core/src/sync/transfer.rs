@@ -3,19 +3,16 @@
 /// A process group that weights are sent over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransferGroup {
-    /// Host of the trainer.
     pub master_address: String,
-    /// Port of the trainer.
     pub master_port: u16,
     /// Number of members: the trainer, which has rank 0, and the workers of all servers.
     pub world_size: u32,
     /// Number of members of each server.
     pub ranks_per_server: u32,
-    /// Name of the group.
     pub name: String,
     /// Communication backend: `nccl`.
     pub backend: String,
-    /// Whether the servers must join first: true for the first update over this group.
+    /// True if the servers must join first: true for the first update over this group.
     pub join: bool,
     /// Tensors in the order in which they are sent.
     pub tensors: Vec<TensorSpec>,
@@ -24,9 +21,7 @@ pub struct TransferGroup {
 /// Name, type and shape of a tensor that is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
-    /// Name in the model.
     pub name: String,
-    /// Data type: `bfloat16`.
     pub dtype: String,
     /// Dimensions.
     pub shape: Vec<u64>,

@@ -1,4 +1,4 @@
-//! An explorer whose orders are carried out, and the record that its plan is measured against.
+//! Executor of a plan's actions, and the record that the plan is compared with.
 
 use std::collections::BTreeSet;
 
@@ -6,11 +6,11 @@ use rollway_core::explore::{
     Plan, PlanAction, PlanConfig, PlanInput, PlanProgress, PlanStyle, SyncResult,
 };
 
-/// An explorer whose orders are carried out, and what is known about it from what was said.
+/// Executor of a plan's actions, and its record.
 pub(crate) struct Drive {
     pub(crate) pace: PlanConfig,
     pub(crate) plan: Plan,
-    /// Orders that nobody has answered.
+    /// Actions without a result.
     pub(crate) open: Vec<PlanAction>,
     pub(crate) begun: u64,
     pub(crate) finalized: u64,
@@ -21,15 +21,15 @@ pub(crate) struct Drive {
     pub(crate) submitted: BTreeSet<u64>,
     pub(crate) finished: BTreeSet<u64>,
     pub(crate) synced: Vec<u64>,
-    /// The last step that was ordered to be begun.
+    /// Last step that a `BeginStep` named.
     pub(crate) ordered: u64,
-    /// Whether the trainer said that it cannot go on without another step.
+    /// True if the trainer needs another step to continue.
     pub(crate) starving: bool,
     pub(crate) closed: bool,
     pub(crate) facts: u64,
-    /// How much less than expected a step delivers.
+    /// Number of experiences that a step delivers too few.
     pub(crate) lost: u64,
-    /// The step at which tasks are exhausted, and the number of train steps that the trainer makes.
+    /// Step at which the tasks are exhausted, and number of train steps of the trainer.
     pub(crate) tasks: u64,
     pub(crate) train_steps: u64,
     pub(crate) trainer_done: bool,
@@ -64,7 +64,7 @@ impl Drive {
         drive
     }
 
-    /// The process dies, and the next one goes on from what was kept.
+    /// Restarts the process from the saved progress.
     pub(crate) fn crash(&mut self) {
         self.plan = Plan::new(self.pace.clone(), self.plan.progress().clone());
         self.open.clear();
@@ -72,7 +72,7 @@ impl Drive {
         self.take();
     }
 
-    /// Answers one of the open orders.
+    /// Performs one of the open actions.
     pub(crate) fn answer(&mut self, choice: usize) {
         let order = self.open.remove(choice % self.open.len());
         let fact = match order {
@@ -88,12 +88,12 @@ impl Drive {
                 PlanInput::Synced(self.exchange())
             }
             PlanAction::Load => PlanInput::Loaded(self.reached().max(self.version)),
-            PlanAction::End => panic!("nobody answers that"),
+            PlanAction::End => panic!("End has no result"),
         };
-        self.tell(fact);
+        self.apply(fact);
     }
 
-    /// The version that the trainer has come to.
+    /// Returns the version that the trainer has reached.
     pub(crate) fn reached(&self) -> u64 {
         (self.delivered / self.pace.train_batch_size).min(self.train_steps)
     }
@@ -106,13 +106,13 @@ impl Drive {
         }
     }
 
-    pub(crate) fn tell(&mut self, fact: PlanInput) {
+    pub(crate) fn apply(&mut self, fact: PlanInput) {
         self.facts += 1;
-        assert!(self.facts < 10_000, "it goes round in circles: {:?}", self.plan);
+        assert!(self.facts < 10_000, "no end: {:?}", self.plan);
         self.note(&fact);
         let ignored = self.plan.ignored();
         self.plan.apply(fact.clone());
-        assert_eq!(self.plan.ignored(), ignored, "{fact:?} is no nonsense");
+        assert_eq!(self.plan.ignored(), ignored, "{fact:?} is valid");
         self.take();
     }
 
@@ -150,10 +150,10 @@ impl Drive {
             }
         }
         let again = self.plan.orders();
-        assert!(again.is_empty(), "given twice: {again:?}");
+        assert!(again.is_empty(), "emitted twice: {again:?}");
     }
 
-    /// Holds an order against what is known.
+    /// Compares an action with the record.
     fn look(&mut self, order: PlanAction) {
         let kind = std::mem::discriminant(&order);
         let open = |one: &PlanAction| std::mem::discriminant(one) == kind;
@@ -210,7 +210,7 @@ impl Drive {
     fn look_at_begin(&mut self, step: u64) {
         assert_eq!(step, self.begun + 1);
         if step == self.ordered {
-            // Again, after a crash: it was let in before.
+            // Repeated after a crash.
             return;
         }
         self.ordered = step;
@@ -218,7 +218,7 @@ impl Drive {
         let startup = self.pace.eval_on_startup && self.pace.eval_interval.is_some();
         assert!(!startup || self.submitted.contains(&0), "begun before the first evaluation");
         if self.pace.style != PlanStyle::FullyAsync {
-            // Everything up to the last sync point was exchanged.
+            // All earlier periods ended with a weight sync.
             let since = self.begun.saturating_sub(self.pace.sync_offset);
             let point = since - since % self.pace.sync_interval;
             let last = self.synced.last().copied().unwrap_or(0);
@@ -236,16 +236,15 @@ impl Drive {
         self.starving = false;
     }
 
-    /// Answers orders in turn until the end.
+    /// Performs actions in order until the end.
     pub(crate) fn finish(&mut self) {
         while !self.open.is_empty() {
             self.answer(0);
         }
     }
 
-    /// Looks at what is left in the end.
     pub(crate) fn ended(&self) {
-        assert!(self.plan.is_over(), "it is stuck: {:?}", self.plan);
+        assert!(self.plan.is_over(), "the plan is stuck: {:?}", self.plan);
         let last = self.pace.total_steps.min(self.tasks);
         assert_eq!(self.begun, self.finalized);
         if !self.trainer_done {

@@ -1,4 +1,4 @@
-//! The counters of the core count what happened, no more and no less.
+//! The counters of the core equal the number of events.
 
 use rollway_core::{
     Action, ByDropReason, Incarnation, Input, LedgerRecord, RunEnd, RunFailure, RunOutput,
@@ -9,7 +9,6 @@ use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::ledger::SimLedger;
 use crate::reference_model::Phase;
 
-/// Counts along.
 #[derive(Debug, Default)]
 pub(super) struct CountersChecker {
     inputs: u64,
@@ -24,28 +23,24 @@ pub(super) struct CountersChecker {
     batches_restored: u64,
     runs_restored: u64,
     payloads_restored: u64,
-    /// At least so many runners were lost, and messages cut.
+    /// Lower bounds of lost runners and truncated messages.
     lost: u64,
     cut: u64,
 }
 
 impl Checker for CountersChecker {
-    fn name(&self) -> &'static str {
-        "counts"
-    }
-
-    fn input(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
+    fn input(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
         self.inputs += 1;
-        match scene.input {
-            Input::Requested { .. } => self.requests += u64::from(scene.believed),
+        match ctx.input {
+            Input::Requested { .. } => self.requests += u64::from(ctx.accepted),
             Input::RequestAbandoned { request } => {
-                self.withdrawn += u64::from(scene.book.open.contains_key(request));
+                self.withdrawn += u64::from(ctx.model.open.contains_key(request));
             }
-            Input::Report { runner, life, report } => self.reported(scene, *runner, *life, report),
+            Input::Report { runner, life, report } => self.reported(ctx, *runner, *life, report),
             Input::Restore(LedgerRecord::Submitted { .. }) => {
-                self.batches_restored += u64::from(scene.believed);
+                self.batches_restored += u64::from(ctx.accepted);
             }
-            Input::Restore(LedgerRecord::RunEnded { ending, .. }) if scene.believed => {
+            Input::Restore(LedgerRecord::RunEnded { ending, .. }) if ctx.accepted => {
                 let payload =
                     matches!(ending, RunEnd::Succeeded(RunOutput { payload: Some(_), .. }));
                 self.runs_restored += 1;
@@ -67,19 +62,16 @@ impl Checker for CountersChecker {
             Action::StartAttempt { .. } => self.attempts += 1,
             Action::DropPayload { reason, .. } => self.dropped[*reason] += 1,
             Action::Respond { .. } => self.answers += 1,
-            Action::CancelAttempt { .. }
-            | Action::Deliver { .. }
-            | Action::AppendRecord(_)
-            | Action::DropTasks { .. } => {}
+            _ => {}
         }
         Ok(())
     }
 
-    fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
-        let counters = scene.core.counters();
-        let given = |phase: Phase| matches!(phase, Phase::Given(_));
-        let under_way = scene.book.slots.values().filter(|slot| given(slot.phase)).count() as u64;
-        let gone = self.dropped.total() + scene.book.held;
+    fn settled(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
+        let counters = ctx.core.counters();
+        let under_way =
+            ctx.model.slots.values().filter(|slot| slot.phase.is_given()).count() as u64;
+        let gone = self.dropped.total() + ctx.model.held;
         let came = self.received + self.payloads_restored;
         let right = [
             ("inputs", self.inputs, counters.inputs),
@@ -96,14 +88,14 @@ impl Checker for CountersChecker {
             ("runs restored", self.runs_restored, counters.runs_restored),
             ("payloads restored", self.payloads_restored, counters.payloads_restored),
         ];
-        for (what, count, told) in right {
-            require!(count == told, "{count} {what}, the core counts {told}");
+        for (what, count, counted) in right {
+            require!(count == counted, "{count} {what}, the core counts {counted}");
         }
         let (lost, cut) = (counters.runners_lost, counters.messages_truncated);
         require!(lost >= self.lost, "{} runners lost, the core counts {lost}", self.lost);
         require!(cut >= self.cut, "{} messages cut, the core counts {cut}", self.cut);
-        let (dropped, told) = (self.dropped, counters.payloads_dropped);
-        require!(dropped == told, "{dropped:?} payloads dropped, the core counts {told:?}");
+        let (dropped, counted) = (self.dropped, counters.payloads_dropped);
+        require!(dropped == counted, "{dropped:?} payloads dropped, the core counts {counted:?}");
         Ok(())
     }
 }
@@ -111,23 +103,23 @@ impl Checker for CountersChecker {
 impl CountersChecker {
     fn reported(
         &mut self,
-        scene: &CheckContext<'_>,
+        ctx: &CheckContext<'_>,
         runner: RunnerId,
         life: Incarnation,
         report: &RunnerReport,
     ) {
-        let long = |message: &str| message.len() > scene.book.config.limits.message_bytes as usize;
+        let long = |message: &str| message.len() > ctx.model.config.limits.message_bytes as usize;
         match report {
             RunnerReport::RunFinished { outcome: Ok(RunOutput { payload, .. }), .. } => {
                 self.received += u64::from(payload.is_some());
             }
             RunnerReport::RunFinished { outcome: Err(RunFailure { message, .. }), .. } => {
-                self.cut += u64::from(scene.believed && long(message));
+                self.cut += u64::from(ctx.accepted && long(message));
             }
             RunnerReport::Lost { .. } => {
-                let phase = scene.book.alive(runner, life).map(|slot| slot.phase);
+                let phase = ctx.model.alive(runner, life).map(|slot| slot.phase);
                 let lost = matches!(phase, Some(Phase::Idle | Phase::Given(_)));
-                self.lost += u64::from(scene.believed && lost);
+                self.lost += u64::from(ctx.accepted && lost);
             }
             _ => {}
         }

@@ -1,5 +1,4 @@
-//! What must happen at a certain time happens then: attempts, starts, cancels and deliveries that
-//! take too long are noticed, and a deadline that was dealt with is over.
+//! Timeouts of attempts, starts, cancels and deliveries are handled in time.
 
 use std::time::Duration;
 
@@ -8,19 +7,14 @@ use rollway_core::{Action, AttemptCancelReason, BatchType, Input, Time};
 use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::reference_model::{AttemptState, Phase};
 
-/// Looks for what will be noticed too late.
 #[derive(Debug)]
 pub(super) struct DeadlinesChecker;
 
 impl Checker for DeadlinesChecker {
-    fn name(&self) -> &'static str {
-        "overdue"
-    }
-
-    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
+    fn action(&mut self, ctx: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         let Action::StartAttempt { batch, timeout, .. } = action else { return Ok(()) };
-        let (most, learns) = (scene.book.config.max_timeout, scene.book.config.dynamic_timeout);
-        let kind = scene.book.batches.get(batch).map(|batch| batch.kind);
+        let (most, learns) = (ctx.model.config.max_timeout, ctx.model.config.dynamic_timeout);
+        let kind = ctx.model.batches.get(batch).map(|batch| batch.kind);
         let learns_from = learns.enable && kind == Some(BatchType::Train);
         let least = if learns_from { learns.floor.min(most) } else { most };
         require!(
@@ -28,15 +22,15 @@ impl Checker for DeadlinesChecker {
             "an attempt of {batch} gets {timeout:?}, not {least:?} to {most:?}"
         );
         if *timeout < most {
-            learned(scene, action)?;
+            learned(ctx, action)?;
         }
         Ok(())
     }
 
-    fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
-        let next = scene.core.next_deadline();
-        if *scene.input == Input::TimePassed {
-            let due = next.filter(|deadline| deadline.at <= scene.now);
+    fn settled(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
+        let next = ctx.core.next_deadline();
+        if *ctx.input == Input::TimePassed {
+            let due = next.filter(|deadline| deadline.at <= ctx.now);
             require!(due.is_none(), "time has passed, and {due:?} is still due");
         }
         let next = next.map_or(Time::MAX, |deadline| deadline.at);
@@ -45,15 +39,15 @@ impl Checker for DeadlinesChecker {
             require!(next <= latest, "{what} is noticed at {next}, not by {latest}");
             Ok(())
         };
-        let supervision = &scene.book.config.supervision;
-        for view in scene.core.runners() {
-            let Some(slot) = scene.book.slots.get(&view.runner) else { continue };
+        let supervision = &ctx.model.config.supervision;
+        for view in ctx.core.runners() {
+            let Some(slot) = ctx.model.slots.get(&view.runner) else { continue };
             match slot.phase {
                 Phase::Starting => {
                     in_time("a slow start", view.since, supervision.start_timeout)?;
                 }
                 Phase::Given(attempt) => {
-                    let Some(attempt) = scene.book.attempts.get(&attempt) else { continue };
+                    let Some(attempt) = ctx.model.attempts.get(&attempt) else { continue };
                     let (since, begun) = (attempt.since, attempt.begun);
                     match attempt.state {
                         AttemptState::Current if begun => {
@@ -65,17 +59,21 @@ impl Checker for DeadlinesChecker {
                         AttemptState::Cancelling(
                             AttemptCancelReason::Timeout | AttemptCancelReason::BeginTimeout,
                         ) => {
-                            in_time("a deaf runner", since, supervision.cancel_grace)?;
+                            in_time("an unresponsive runner", since, supervision.cancel_grace)?;
                         }
-                        // Who aborts may allow as much time as the attempt could have taken.
+                        // An abort may allow as much time as the attempt could have taken.
                         AttemptState::Cancelling(AttemptCancelReason::Runs(_)) => {
                             let most = attempt.timeout + supervision.begin_timeout;
-                            in_time("a deaf runner", since, most + supervision.cancel_grace)?;
+                            in_time(
+                                "an unresponsive runner",
+                                since,
+                                most + supervision.cancel_grace,
+                            )?;
                         }
                         AttemptState::Over => {}
                     }
                 }
-                Phase::Over if scene.book.fitted() => {
+                Phase::Over if ctx.model.fitted() => {
                     in_time("a rest", slot.ended, slot.rest(supervision))?;
                 }
                 Phase::Idle | Phase::Over => {}
@@ -85,25 +83,25 @@ impl Checker for DeadlinesChecker {
                 in_time("a silent runner", view.last_report, silence)?;
             }
         }
-        for lease in scene.book.leases.values().filter(|lease| lease.open && lease.to_sink) {
-            in_time("a slow sink", lease.since, scene.book.config.delivery_timeout)?;
+        for lease in ctx.model.leases.values().filter(|lease| lease.open && lease.to_sink) {
+            in_time("a slow sink", lease.since, ctx.model.config.delivery_timeout)?;
         }
         Ok(())
     }
 }
 
-/// A timeout that was learned comes from what attempts at this kind of work took, at as many runs
+/// A learned timeout follows from the durations of attempts at the same workflow, with as many runs
 /// or more, after the warm-up.
-fn learned(scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
+fn learned(ctx: &CheckContext<'_>, action: &Action) -> CheckVerdict {
     let Action::StartAttempt { batch, task, runs, timeout, .. } = action else { return Ok(()) };
-    let Some(workflow) = scene.book.task(*batch, *task).map(|task| task.spec.workflow) else {
+    let Some(workflow) = ctx.model.task(*batch, *task).map(|task| task.spec.workflow) else {
         return Ok(());
     };
-    let learns = scene.book.config.dynamic_timeout;
-    let steps = scene.book.train_batches;
+    let learns = ctx.model.config.dynamic_timeout;
+    let steps = ctx.model.train_batches;
     require!(steps >= learns.warmup_min_steps, "{timeout:?} for {batch} after {steps} batches");
     let enough = learns.min_samples.clamp(1, learns.window.max(1)) as usize;
-    let known = scene.book.durations.range((workflow, runs.count)..=(workflow, u32::MAX));
+    let known = ctx.model.durations.range((workflow, runs.count)..=(workflow, u32::MAX));
     let known = known.map(|(_, durations)| durations).filter(|known| known.len() >= enough);
     let known: Vec<Duration> = known.flatten().copied().collect();
     let allowed = |took: Option<&Duration>| took.map(|took| took.mul_f64(learns.ratio));

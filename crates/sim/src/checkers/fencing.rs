@@ -1,4 +1,4 @@
-//! A result counts only while its attempt is current, and no run is worked on by two runners.
+//! A result counts only while its attempt is current, and no run is executed by two runners.
 
 use rollway_core::{
     Action, AttemptId, Incarnation, Input, Response, RunnerId, RunnerReport, TaskResult,
@@ -7,111 +7,106 @@ use rollway_core::{
 use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::reference_model::{AttemptState, Phase, RunState};
 
-/// Measures every report by the record of who is current, and every result by where it comes from.
 #[derive(Debug)]
 pub(super) struct Fencing;
 
 impl Checker for Fencing {
-    fn name(&self) -> &'static str {
-        "fencing"
-    }
-
-    fn input(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
-        let Input::Report { runner, life, report } = scene.input else { return Ok(()) };
-        let Some(right) = believable(scene, *runner, *life, report) else { return Ok(()) };
-        let believed = if scene.believed { "believed" } else { "ignored" };
-        require!(scene.believed == right, "{runner} {life} was {believed} when it said {report:?}");
+    fn input(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
+        let Input::Report { runner, life, report } = ctx.input else { return Ok(()) };
+        let right = must_accept(ctx, *runner, *life, report);
+        let accepted = if ctx.accepted { "accepted" } else { "ignored" };
+        require!(
+            ctx.accepted == right,
+            "{runner} {life} was {accepted} when it reported {report:?}"
+        );
         Ok(())
     }
 
-    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
+    fn action(&mut self, ctx: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
             Action::StartAttempt { runner, life, attempt, batch, task, runs, .. } => {
                 require!(
-                    !scene.book.attempts.contains_key(attempt),
+                    !ctx.model.attempts.contains_key(attempt),
                     "attempt {attempt} is ordered twice"
                 );
                 for run in runs.iter() {
-                    nobody_has(scene, (*runner, *life), (*batch, *task, run.0))?;
+                    not_executed(ctx, (*runner, *life), (*batch, *task, run.0))?;
                 }
                 Ok(())
             }
-            Action::Deliver { results, .. } => come_from_current(scene, results),
+            Action::Deliver { results, .. } => come_from_current(ctx, results),
             Action::Respond { answer: Response::Collected(collected), .. } => {
-                come_from_current(scene, &collected.results)
+                come_from_current(ctx, &collected.results)
             }
             _ => Ok(()),
         }
     }
 }
 
-/// Returns whether a report must be believed, or must not be; none: it does not matter.
-fn believable(
-    scene: &CheckContext<'_>,
+fn must_accept(
+    ctx: &CheckContext<'_>,
     runner: RunnerId,
     life: Incarnation,
     report: &RunnerReport,
-) -> Option<bool> {
-    let Some(slot) = scene.book.alive(runner, life) else { return Some(false) };
+) -> bool {
+    let Some(slot) = ctx.model.alive(runner, life) else { return false };
     let standing = |attempt: &AttemptId| {
         let current = slot.phase == Phase::Given(*attempt);
-        let attempt = scene.book.attempts.get(attempt).filter(|_| current);
+        let attempt = ctx.model.attempts.get(attempt).filter(|_| current);
         attempt.filter(|attempt| attempt.state != AttemptState::Over)
     };
     match report {
         RunnerReport::RunFinished { attempt, run, .. } => {
-            Some(standing(attempt).is_some_and(|attempt| {
+            standing(attempt).is_some_and(|attempt| {
                 attempt.state == AttemptState::Current && attempt.outstanding.contains(&run.0)
-            }))
+            })
         }
-        RunnerReport::AttemptBegan { attempt } => Some(
-            standing(attempt)
-                .is_some_and(|attempt| attempt.state == AttemptState::Current && !attempt.begun),
-        ),
-        RunnerReport::AttemptEnded { attempt } => Some(standing(attempt).is_some()),
-        RunnerReport::Ready { after: Some(attempt) } => Some(standing(attempt).is_some()),
-        RunnerReport::Ready { after: None } => Some(slot.phase == Phase::Starting),
-        RunnerReport::StartFailed { .. } | RunnerReport::Waits { .. } => {
-            Some(slot.phase == Phase::Starting)
+        RunnerReport::AttemptBegan { attempt } => standing(attempt)
+            .is_some_and(|attempt| attempt.state == AttemptState::Current && !attempt.begun),
+        RunnerReport::AttemptEnded { attempt } | RunnerReport::Ready { after: Some(attempt) } => {
+            standing(attempt).is_some()
         }
-        RunnerReport::Lost { .. } | RunnerReport::Heartbeat => Some(true),
+        RunnerReport::Ready { after: None }
+        | RunnerReport::StartFailed { .. }
+        | RunnerReport::Waits { .. } => slot.phase == Phase::Starting,
+        RunnerReport::Lost { .. } | RunnerReport::Heartbeat => true,
     }
 }
 
-fn nobody_has(
-    scene: &CheckContext<'_>,
+fn not_executed(
+    ctx: &CheckContext<'_>,
     (runner, life): (RunnerId, Incarnation),
     (batch, task, run): (rollway_core::BatchKey, rollway_core::TaskId, u32),
 ) -> CheckVerdict {
-    let Some(record) = scene.book.run(batch, task, run) else {
+    let Some(record) = ctx.model.run(batch, task, run) else {
         return Err(format!("{batch} {task} has no run {run}"));
     };
-    let last = record.last.and_then(|attempt| scene.book.attempts.get(&attempt));
+    let last = record.last.and_then(|attempt| ctx.model.attempts.get(&attempt));
     let busy = last
         .is_some_and(|last| last.state != AttemptState::Over && last.outstanding.contains(&run));
     require!(!busy, "{batch} {task} run {run} is sent out while {:?} is not over", record.last);
-    for (other, other_life, process) in scene.processes.up() {
-        let told = scene.book.alive(other, other_life).is_none();
+    for ((other, other_life), process) in ctx.processes.up() {
+        let stopped = ctx.model.alive(other, other_life).is_none();
         let works = process.work.as_ref().is_some_and(|work| {
             work.batch == batch && work.task == task && work.left.contains(&run)
         });
         require!(
-            told || !works,
+            stopped || !works,
             "{batch} {task} run {run} goes to {runner} {life} while {other} {other_life} has it"
         );
     }
     Ok(())
 }
 
-fn come_from_current(scene: &CheckContext<'_>, results: &[TaskResult]) -> CheckVerdict {
+fn come_from_current(ctx: &CheckContext<'_>, results: &[TaskResult]) -> CheckVerdict {
     for result in results {
         for payload in &result.payloads {
-            let Some(kept) = scene.book.payloads.get(&payload.id) else {
-                return Err(format!("payload {} came from nowhere", payload.id));
+            let Some(kept) = ctx.model.payloads.get(&payload.id) else {
+                return Err(format!("payload {} was never received", payload.id));
             };
             let id = payload.id;
             require!(kept.accepted, "payload {id} goes out although its report did not count");
-            let run = kept.origin.and_then(|(batch, task, run)| scene.book.run(batch, task, run));
+            let run = kept.origin.and_then(|(batch, task, run)| ctx.model.run(batch, task, run));
             let state = run.map(|run| run.state);
             let counted = matches!(
                 state,

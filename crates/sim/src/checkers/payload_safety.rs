@@ -1,5 +1,5 @@
-//! Nothing leaves before it is safe, and nothing leaves twice: a payload that was accepted is held,
-//! on its way out, delivered, or dropped under a name; and the sink has what the results say.
+//! No payload is lost or leaves twice: an accepted payload is held, leased, delivered, or dropped
+//! with a reason; and the sink has the payloads of the results.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,34 +13,29 @@ use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::ledger::SimLedger;
 use crate::reference_model::{PayloadState, RunState};
 
-/// Follows every payload.
 #[derive(Debug, Default)]
 pub(super) struct PayloadSafetyChecker {
     results: BTreeMap<BatchKey, Arc<BatchResult>>,
 }
 
 impl Checker for PayloadSafetyChecker {
-    fn name(&self) -> &'static str {
-        "kept"
-    }
-
-    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
+    fn action(&mut self, ctx: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
-            Action::DropPayload { payload, reason } => may_drop(scene, *payload, *reason),
+            Action::DropPayload { payload, reason } => may_drop(ctx, *payload, *reason),
             Action::Deliver { lease, batch, results } => {
-                let known = scene.book.leases.contains_key(lease);
+                let known = ctx.model.leases.contains_key(lease);
                 require!(!known, "delivery {lease} is ordered twice");
-                let busy = scene
-                    .book
+                let busy = ctx
+                    .model
                     .leases
                     .iter()
                     .find(|(_, other)| other.open && other.to_sink && other.batch == *batch);
                 require!(busy.is_none(), "{lease} delivers what {busy:?} does");
-                all_there(scene, *batch, results)?;
-                may_leave(scene, *batch, results)
+                all_there(ctx, *batch, results)?;
+                may_leave(ctx, *batch, results)
             }
-            Action::Respond { request, answer } => self.answer(scene, *request, answer),
-            Action::DropTasks { batch } => nothing_left(scene, *batch),
+            Action::Respond { request, answer } => self.answer(ctx, *request, answer),
+            Action::DropTasks { batch } => nothing_left(ctx, *batch),
             _ => Ok(()),
         }
     }
@@ -50,32 +45,32 @@ impl Checker for PayloadSafetyChecker {
         self.results.retain(|key, _| ended.contains(key));
     }
 
-    fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
-        let counters = scene.core.counters();
+    fn settled(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
+        let counters = ctx.core.counters();
         require!(
-            counters.payloads_held == scene.book.held
-                && counters.payload_bytes_held == scene.book.held_bytes,
+            counters.payloads_held == ctx.model.held
+                && counters.payload_bytes_held == ctx.model.held_bytes,
             "{} payloads of {} bytes are held, not {} of {}",
-            scene.book.held,
-            scene.book.held_bytes,
+            ctx.model.held,
+            ctx.model.held_bytes,
             counters.payloads_held,
             counters.payload_bytes_held
         );
-        if let rollway_core::Input::Report { report, .. } = scene.input {
-            nothing_ignored(scene, report)?;
+        if let rollway_core::Input::Report { report, .. } = ctx.input {
+            nothing_ignored(ctx, report)?;
         }
-        let twice = scene.sink.conflicts.first();
-        require!(twice.is_none(), "the sink got two results of {twice:?}");
+        let twice = ctx.sink.conflicts.first();
+        require!(twice.is_none(), "the sink has two results of {twice:?}");
         Ok(())
     }
 
-    fn ended(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
-        for (id, kept) in &scene.book.payloads {
+    fn ended(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
+        for (id, kept) in &ctx.model.payloads {
             let gone = matches!(kept.place, PayloadState::Delivered | PayloadState::Dropped(_));
-            require!(gone, "payload {id} is left: {kept:?}");
+            require!(gone, "payload {id} is left at the end: {kept:?}");
         }
         for (key, result) in &self.results {
-            let (stored, delivered) = (scene.sink.count(*key), result.delivered);
+            let (stored, delivered) = (ctx.sink.count(*key), result.delivered);
             let most = match result.state {
                 BatchState::Aborted => delivered + result.uncertain,
                 _ => delivered,
@@ -92,7 +87,7 @@ impl Checker for PayloadSafetyChecker {
 impl PayloadSafetyChecker {
     fn answer(
         &mut self,
-        scene: &CheckContext<'_>,
+        ctx: &CheckContext<'_>,
         request: RequestId,
         answer: &Response,
     ) -> CheckVerdict {
@@ -100,13 +95,12 @@ impl PayloadSafetyChecker {
             Response::Finalized(result) | Response::Aborted(Some(result)) => {
                 let first = !self.results.contains_key(&result.key);
                 self.results.insert(result.key, Arc::clone(result));
-                if first { result_is_true(scene, result) } else { Ok(()) }
+                if first { result_is_true(ctx, result) } else { Ok(()) }
             }
             Response::Collected(CollectedResults { results, lease, .. }) => {
                 require!(lease.is_some() != results.is_empty(), "{lease:?} for {}", results.len());
-                let name = scene.book.requests.get(&request).and_then(|asked| asked.batch());
-                match name.and_then(|name| scene.book.latest.get(name)) {
-                    Some(batch) => may_leave(scene, *batch, results),
+                match ctx.model.batch_of(request) {
+                    Some(batch) => may_leave(ctx, batch, results),
                     None => Ok(()),
                 }
             }
@@ -115,21 +109,21 @@ impl PayloadSafetyChecker {
                 | Refusal::SinkFailed { batch, .. }
                 | Refusal::TooFewSucceeded { batch, .. }
                 | Refusal::TasksCancelled { batch, .. },
-            ) => nothing_cut(scene, request, batch),
+            ) => nothing_cut(ctx, request, batch),
             _ => Ok(()),
         }
     }
 }
 
-/// Whoever is refused has changed nothing. Somebody else who is answered in the same step may have.
-fn nothing_cut(scene: &CheckContext<'_>, request: RequestId, batch: &BatchId) -> CheckVerdict {
-    let key = scene.book.latest.get(batch).copied();
+/// A refused request changes nothing. Another response in the same step may have.
+fn nothing_cut(ctx: &CheckContext<'_>, request: RequestId, batch: &BatchId) -> CheckVerdict {
+    let key = ctx.model.latest.get(batch).copied();
     let mut cut = None;
-    for action in scene.actions {
+    for action in ctx.actions {
         match action {
             Action::Respond { request: other, .. } if *other != request => return Ok(()),
             Action::DropPayload { payload, reason: DropReason::PartialTask } => {
-                let kept = scene.book.payloads.get(&payload.id);
+                let kept = ctx.model.payloads.get(&payload.id);
                 let origin = kept.and_then(|kept| kept.origin);
                 if origin.map(|(batch, ..)| batch) == key {
                     cut = Some(payload.id);
@@ -142,47 +136,47 @@ fn nothing_cut(scene: &CheckContext<'_>, request: RequestId, batch: &BatchId) ->
     Ok(())
 }
 
-fn may_drop(scene: &CheckContext<'_>, payload: Payload, reason: DropReason) -> CheckVerdict {
+fn may_drop(ctx: &CheckContext<'_>, payload: Payload, reason: DropReason) -> CheckVerdict {
     let id = payload.id;
-    let Some(kept) = scene.book.payloads.get(&id) else {
-        return Err(format!("payload {id} is dropped and never came"));
+    let Some(kept) = ctx.model.payloads.get(&id) else {
+        return Err(format!("payload {id} is dropped and was never received"));
     };
-    // A stop that has lasted long enough ends deliveries; what they carried is then uncertain.
+    // A stop that timed out ends deliveries; their payloads are then uncertain.
     let stopped = reason == DropReason::Stopped && matches!(kept.place, PayloadState::Leased(_));
     require!(kept.place == PayloadState::Held || stopped, "payload {id} is dropped: {kept:?}");
     require!(kept.bytes == payload.bytes, "payload {id} has {} bytes", kept.bytes);
     let stray = matches!(reason, DropReason::Late | DropReason::Duplicate | DropReason::TooLarge);
     require!(stray != kept.accepted, "payload {id} is dropped as {reason}: {kept:?}");
-    let kind = kept.origin.and_then(|(batch, ..)| scene.book.batches.get(&batch));
+    let kind = kept.origin.and_then(|(batch, ..)| ctx.model.batches.get(&batch));
     let eval = kind.is_some_and(|batch| batch.kind == BatchType::Eval);
     require!(stray || eval == (reason == DropReason::Eval), "payload {id} is dropped as {reason}");
     Ok(())
 }
 
-/// What came with a report that did not count, or was too large, is dropped at once.
-fn nothing_ignored(scene: &CheckContext<'_>, report: &rollway_core::RunnerReport) -> CheckVerdict {
+/// The payload of an ignored or too large report is dropped at once.
+fn nothing_ignored(ctx: &CheckContext<'_>, report: &rollway_core::RunnerReport) -> CheckVerdict {
     use rollway_core::RunnerReport;
     let RunnerReport::RunFinished { outcome: Ok(RunOutput { payload: Some(payload), .. }), .. } =
         report
     else {
         return Ok(());
     };
-    let Some(kept) = scene.book.payloads.get(&payload.id) else { return Ok(()) };
+    let Some(kept) = ctx.model.payloads.get(&payload.id) else { return Ok(()) };
     let dropped = matches!(kept.place, PayloadState::Dropped(_));
     require!(kept.accepted || dropped, "payload {} is kept and did not count", payload.id);
     Ok(())
 }
 
-fn may_leave(scene: &CheckContext<'_>, batch: BatchKey, results: &[TaskResult]) -> CheckVerdict {
+fn may_leave(ctx: &CheckContext<'_>, batch: BatchKey, results: &[TaskResult]) -> CheckVerdict {
     for result in results {
         let task = result.task;
-        let handed = scene.book.task(batch, task).map_or(0, |task| task.handed);
+        let handed = ctx.model.task(batch, task).map_or(0, |task| task.handed);
         require!(handed == 0, "{batch} {task} is handed out again");
         let mut last = None;
         for payload in &result.payloads {
             let id = payload.id;
-            let Some(kept) = scene.book.payloads.get(&id) else {
-                return Err(format!("payload {id} leaves and never came"));
+            let Some(kept) = ctx.model.payloads.get(&id) else {
+                return Err(format!("payload {id} leaves and was never received"));
             };
             require!(kept.place == PayloadState::Held, "payload {id} leaves: {kept:?}");
             let (from, of, run) = kept.origin.unwrap_or((BatchKey(u64::MAX), task, 0));
@@ -190,16 +184,16 @@ fn may_leave(scene: &CheckContext<'_>, batch: BatchKey, results: &[TaskResult]) 
             require!(last < Some(run), "payload {id} of run {run} comes after {last:?}");
             last = Some(run);
         }
-        group_is_right(scene, batch, result)?;
+        group_is_right(ctx, batch, result)?;
     }
     Ok(())
 }
 
-/// A task yields what all its good runs yielded, or nothing: where groups are whole or not at all.
-fn group_is_right(scene: &CheckContext<'_>, key: BatchKey, result: &TaskResult) -> CheckVerdict {
-    let Some(batch) = scene.book.batches.get(&key) else { return Ok(()) };
+/// A task yields the payloads of all its successful runs, or none if groups must be whole.
+fn group_is_right(ctx: &CheckContext<'_>, key: BatchKey, result: &TaskResult) -> CheckVerdict {
+    let Some(batch) = ctx.model.batches.get(&key) else { return Ok(()) };
     let Some(task) = batch.tasks.get(result.task.0 as usize) else { return Ok(()) };
-    let whole = scene.book.config.failures.groups == GroupPolicy::Whole && !result.status.ok();
+    let whole = ctx.model.config.failures.groups == GroupPolicy::Whole && !result.status.ok();
     let nothing = whole || batch.kind == BatchType::Eval;
     let yielded = task.runs.iter().filter(|run| {
         matches!(run.state, RunState::Succeeded { payload: Some(_), .. }) && !nothing
@@ -209,30 +203,30 @@ fn group_is_right(scene: &CheckContext<'_>, key: BatchKey, result: &TaskResult) 
     Ok(())
 }
 
-/// A delivery to the sink carries every payload that the batch holds.
-fn all_there(scene: &CheckContext<'_>, batch: BatchKey, results: &[TaskResult]) -> CheckVerdict {
+/// A delivery to the sink contains every payload that the batch holds.
+fn all_there(ctx: &CheckContext<'_>, batch: BatchKey, results: &[TaskResult]) -> CheckVerdict {
     let carried = results.iter().map(|result| result.payloads.len()).sum::<usize>();
-    let held = scene.book.payloads.values().filter(|kept| {
-        let theirs = kept.origin.is_some_and(|(from, ..)| from == batch);
-        theirs && kept.accepted && kept.place == PayloadState::Held
-    });
+    let held = ctx
+        .model
+        .payloads
+        .values()
+        .filter(|kept| kept.of(batch) && kept.accepted && kept.place == PayloadState::Held);
     let held = held.count();
     require!(carried == held, "{carried} of {held} payloads of {batch} are delivered");
     Ok(())
 }
 
-fn nothing_left(scene: &CheckContext<'_>, batch: BatchKey) -> CheckVerdict {
-    let left = scene.book.payloads.iter().find(|(_, kept)| {
-        let theirs = kept.origin.is_some_and(|(from, ..)| from == batch);
-        theirs && matches!(kept.place, PayloadState::Held | PayloadState::Leased(_))
+fn nothing_left(ctx: &CheckContext<'_>, batch: BatchKey) -> CheckVerdict {
+    let left = ctx.model.payloads.iter().find(|(_, kept)| {
+        kept.of(batch) && matches!(kept.place, PayloadState::Held | PayloadState::Leased(_))
     });
     require!(left.is_none(), "{batch} ends and leaves {left:?}");
     Ok(())
 }
 
-fn result_is_true(scene: &CheckContext<'_>, result: &BatchResult) -> CheckVerdict {
+fn result_is_true(ctx: &CheckContext<'_>, result: &BatchResult) -> CheckVerdict {
     let key = result.key;
-    let Some(batch) = scene.book.batches.get(&key) else { return Ok(()) };
+    let Some(batch) = ctx.model.batches.get(&key) else { return Ok(()) };
     require!(
         result.delivered == batch.delivered,
         "{} payloads of {key} were delivered: {result:?}",
@@ -249,9 +243,8 @@ fn result_is_true(scene: &CheckContext<'_>, result: &BatchResult) -> CheckVerdic
             "{dropped} payloads of {key} were dropped as {reason}: {result:?}"
         );
     }
-    let payloads = batch.tasks.iter().flat_map(|task| &task.runs);
-    let good =
-        payloads.filter(|run| matches!(run.state, RunState::Succeeded { payload: Some(_), .. }));
+    let runs = batch.tasks.iter().flat_map(|task| &task.runs);
+    let good = runs.filter(|run| matches!(run.state, RunState::Succeeded { payload: Some(_), .. }));
     let good = good.count() as u64;
     let known = result.delivered + batch.dropped.total();
     require!(known == good, "{good} payloads of {key}, {known} accounted for: {result:?}");

@@ -1,5 +1,4 @@
-//! Nothing is cancelled, dropped or stopped but for the reason that is given, and for none before
-//! its time.
+//! Every cancellation, drop and stop has a true reason, and none comes too early.
 
 use rollway_core::{
     Action, AttemptCancelReason, AttemptId, BatchKey, CancelReason, CollectOutcome, DropReason,
@@ -10,90 +9,82 @@ use rollway_core::{
 use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::reference_model::{AttemptState, Phase, Pool};
 
-/// Asks why.
 #[derive(Debug)]
 pub(super) struct Reasons;
 
 impl Checker for Reasons {
-    fn name(&self) -> &'static str {
-        "reasons"
-    }
-
-    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
+    fn action(&mut self, ctx: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
-            Action::CancelAttempt { attempt, reason, .. } => cancelled(scene, *attempt, *reason),
-            Action::DropPayload { payload, reason } => dropped(scene, *payload, *reason),
-            Action::StopRunner { runner, life } => stopped(scene, *runner, *life),
+            Action::CancelAttempt { attempt, reason, .. } => cancelled(ctx, *attempt, *reason),
+            Action::DropPayload { payload, reason } => dropped(ctx, *payload, *reason),
+            Action::StopRunner { runner, life } => stopped(ctx, *runner, *life),
             _ => Ok(()),
         }
     }
 }
 
-fn cancelled(scene: &CheckContext<'_>, id: AttemptId, reason: AttemptCancelReason) -> CheckVerdict {
-    let Some(attempt) = scene.book.attempts.get(&id) else { return Ok(()) };
-    let begin_timeout = scene.book.config.supervision.begin_timeout;
+fn cancelled(ctx: &CheckContext<'_>, id: AttemptId, reason: AttemptCancelReason) -> CheckVerdict {
+    let Some(attempt) = ctx.model.attempts.get(&id) else { return Ok(()) };
+    let begin_timeout = ctx.model.config.supervision.begin_timeout;
     let right = match reason {
         AttemptCancelReason::Timeout => {
-            attempt.begun && scene.now >= attempt.since.after(attempt.timeout)
+            attempt.begun && ctx.now >= attempt.since.after(attempt.timeout)
         }
         AttemptCancelReason::BeginTimeout => {
-            !attempt.begun && scene.now >= attempt.since.after(begin_timeout)
+            !attempt.begun && ctx.now >= attempt.since.after(begin_timeout)
         }
-        AttemptCancelReason::Runs(CancelReason::Requested) => requested(scene, id),
-        AttemptCancelReason::Runs(reason) => cut(scene, attempt.batch, reason),
+        AttemptCancelReason::Runs(CancelReason::Requested) => requested(ctx, id),
+        AttemptCancelReason::Runs(reason) => cut(ctx, attempt.batch, reason),
     };
     require!(right, "{id} is cancelled by {reason:?}: {attempt:?}");
-    partial_is_kept(scene, id, reason)
+    partial_is_kept(ctx, id, reason)
 }
 
-/// Tells whether a batch may be cut for this reason.
-fn cut(scene: &CheckContext<'_>, key: BatchKey, reason: CancelReason) -> bool {
-    let Some(batch) = scene.book.batches.get(&key) else { return false };
-    let policy = &scene.book.config.failures;
+/// Returns whether a batch may be truncated for this reason.
+fn cut(ctx: &CheckContext<'_>, key: BatchKey, reason: CancelReason) -> bool {
+    let Some(batch) = ctx.model.batches.get(&key) else { return false };
+    let policy = &ctx.model.config.failures;
     match reason {
         CancelReason::Aborted => batch.given_up,
         CancelReason::OverRollout | CancelReason::TimedOut => {
-            let grace = scene.book.config.over_rollout.wait_after_min;
-            scene.book.waiting().any(|(_, asked)| {
+            let grace = ctx.model.config.over_rollout.wait_after_min;
+            ctx.model.waiting().any(|(_, asked)| {
                 let enough = match &asked.what {
                     Request::Finalize { batch: id, .. } if *id == batch.id => batch.min_wait_num,
                     Request::Collect { batch: id, min_num, .. } if *id == batch.id => *min_num,
                     Request::WaitAll { clear_timeout_tasks: true, .. } => None,
                     _ => return false,
                 };
-                let grace_over = enough.is_some() && scene.now >= asked.at.after(grace);
-                let time_up = scene.now >= asked.time_up(scene.book);
+                let grace_over = enough.is_some() && ctx.now >= asked.at.after(grace);
+                let time_up = ctx.now >= asked.time_up(ctx.model);
                 time_up || (grace_over && reason == CancelReason::OverRollout)
             })
         }
         CancelReason::BatchFailed => {
-            let rules = rollway_core::FailureKind::ALL.iter().map(|kind| policy.rule(*kind));
-            rules.into_iter().any(|rule| rule.then == OnExhausted::FailBatch)
+            policy.rules.iter().any(|rule| rule.then == OnExhausted::FailBatch)
         }
-        // What waits is cancelled for lack of room, or by a stop; what runs may end.
-        CancelReason::NoRoom | CancelReason::Stopped => false,
-        // One run was, not the batch.
-        CancelReason::Requested => false,
+        // `NoRoom` and `Stopped` cancel waiting runs only, `Requested` a single run.
+        CancelReason::NoRoom | CancelReason::Stopped | CancelReason::Requested => false,
     }
 }
 
-/// Tells whether somebody has just had a run of the attempt cancelled.
-fn requested(scene: &CheckContext<'_>, id: AttemptId) -> bool {
-    let Input::Requested { what: Request::CancelRun { batch, task, run }, .. } = scene.input else {
+/// Returns whether the input is a request to cancel a run of the attempt.
+fn requested(ctx: &CheckContext<'_>, id: AttemptId) -> bool {
+    let Input::Requested { what: Request::CancelRun { batch, task, run }, .. } = ctx.input else {
         return false;
     };
-    let key = scene.book.active.get(batch);
-    let run = key.and_then(|key| scene.book.run(*key, *task, run.0));
+    let key = ctx.model.active.get(batch);
+    let run = key.and_then(|key| ctx.model.run(*key, *task, run.0));
     run.is_some_and(|run| run.last == Some(id))
 }
 
-/// A task that was cut yields its good runs if whoever cut it wanted them, and only then.
+/// A truncated task yields its successful runs if the request wanted them, and only then.
 fn partial_is_kept(
-    scene: &CheckContext<'_>,
+    ctx: &CheckContext<'_>,
     id: AttemptId,
     reason: AttemptCancelReason,
 ) -> CheckVerdict {
-    let Some(attempt) = scene.book.attempts.get(&id) else { return Ok(()) };
+    let Some(attempt) = ctx.model.attempts.get(&id) else { return Ok(()) };
     if !matches!(
         reason,
         AttemptCancelReason::Runs(CancelReason::OverRollout | CancelReason::TimedOut)
@@ -101,19 +92,19 @@ fn partial_is_kept(
         return Ok(());
     }
     let (key, task) = (attempt.batch, attempt.task);
-    if scene.actions.iter().any(|action| clears(scene, action)) {
+    if ctx.actions.iter().any(|action| clears(ctx, action)) {
         return Ok(());
     }
-    let good = scene.book.task(key, task);
+    let good = ctx.model.task(key, task);
     let good = good.is_some_and(|task| task.runs.iter().any(|run| run.succeeded()));
     let this =
         |action: &Action| matches!(action, Action::CancelAttempt { attempt, .. } if *attempt == id);
-    // The first who is answered after the cut is the one who wanted it.
-    let after = scene.actions.iter().skip_while(|action| !this(action));
+    // The first response after the truncation is the one that wanted it.
+    let after = ctx.actions.iter().skip_while(|action| !this(action));
     for action in after {
         let (results, partial) = match action {
             Action::Deliver { batch, results, .. } if *batch == key => {
-                (results, scene.book.config.over_rollout.return_partial_tasks)
+                (results, ctx.model.config.over_rollout.return_partial_tasks)
             }
             Action::Respond { request, answer: Response::Collected(collected) }
                 if matches!(
@@ -121,9 +112,9 @@ fn partial_is_kept(
                     CollectOutcome::TimedOut | CollectOutcome::Minimum
                 ) =>
             {
-                match scene.book.requests.get(request).map(|asked| &asked.what) {
+                match ctx.model.requests.get(request).map(|asked| &asked.what) {
                     Some(Request::Collect { batch, return_partial_tasks, .. })
-                        if scene.book.latest.get(batch) == Some(&key) =>
+                        if ctx.model.latest.get(batch) == Some(&key) =>
                     {
                         (&collected.results, *return_partial_tasks)
                     }
@@ -135,84 +126,83 @@ fn partial_is_kept(
         let there = results.iter().any(|result| result.task == task);
         require!(
             there == (good && partial),
-            "{key} {task} was cut with partial={partial}, good={good}, and there={there}"
+            "{key} {task} was truncated with partial={partial}, good={good}, and there={there}"
         );
         break;
     }
     Ok(())
 }
 
-fn dropped(scene: &CheckContext<'_>, payload: Payload, reason: DropReason) -> CheckVerdict {
-    let origin = scene.book.payloads.get(&payload.id).and_then(|kept| kept.origin);
-    let Some(batch) = origin.and_then(|(key, ..)| scene.book.batches.get(&key)) else {
+fn dropped(ctx: &CheckContext<'_>, payload: Payload, reason: DropReason) -> CheckVerdict {
+    let origin = ctx.model.payloads.get(&payload.id).and_then(|kept| kept.origin);
+    let Some(batch) = origin.and_then(|(key, ..)| ctx.model.batches.get(&key)) else {
         return Ok(());
     };
     let right = match reason {
         DropReason::Late | DropReason::Duplicate | DropReason::TooLarge | DropReason::Eval => true,
-        DropReason::IncompleteGroup => scene.book.config.failures.groups == GroupPolicy::Whole,
+        DropReason::IncompleteGroup => ctx.model.config.failures.groups == GroupPolicy::Whole,
         DropReason::PartialTask => {
             let before =
-                matches!(scene.input, Input::Restore(LedgerRecord::Truncated { keep: false, .. }));
-            before || scene.actions.iter().any(|action| cuts(scene, action))
+                matches!(ctx.input, Input::Restore(LedgerRecord::Truncated { keep: false, .. }));
+            before || ctx.actions.iter().any(|action| cuts(ctx, action))
         }
         DropReason::Aborted => batch.forgone,
         DropReason::Discarded => {
-            matches!(scene.input, Input::Requested { what: Request::Discard { .. }, .. })
+            matches!(ctx.input, Input::Requested { what: Request::Discard { .. }, .. })
         }
-        DropReason::Stopped => scene.book.pool == Pool::Stopped && batch.submitted,
+        DropReason::Stopped => ctx.model.pool == Pool::Stopped && batch.submitted,
     };
     require!(right, "payload {} of {} is dropped as {reason}", payload.id, batch.id);
     Ok(())
 }
 
-/// Tells whether somebody is answered who did not want what is unfinished.
-fn cuts(scene: &CheckContext<'_>, action: &Action) -> bool {
-    let keeps = scene.book.config.over_rollout.return_partial_tasks;
+/// Returns whether an action answers a request that did not want unfinished tasks.
+fn cuts(ctx: &CheckContext<'_>, action: &Action) -> bool {
+    let keeps = ctx.model.config.over_rollout.return_partial_tasks;
     let Action::Respond { request, .. } = action else {
         return !keeps && matches!(action, Action::Deliver { .. });
     };
-    match scene.book.requests.get(request).map(|asked| &asked.what) {
+    match ctx.model.requests.get(request).map(|asked| &asked.what) {
         Some(Request::Collect { clear_timeout_tasks, return_partial_tasks, .. }) => {
             *clear_timeout_tasks && !return_partial_tasks
         }
         Some(Request::Finalize { .. }) => !keeps,
-        _ => clears(scene, action),
+        _ => clears(ctx, action),
     }
 }
 
-/// Tells whether somebody is answered who wanted everything cleared.
-fn clears(scene: &CheckContext<'_>, action: &Action) -> bool {
+/// Returns whether an action answers a request that cleared everything.
+fn clears(ctx: &CheckContext<'_>, action: &Action) -> bool {
     let Action::Respond { request, answer: Response::Refused(_) } = action else { return false };
-    let asked = scene.book.requests.get(request).map(|asked| &asked.what);
+    let asked = ctx.model.requests.get(request).map(|asked| &asked.what);
     matches!(asked, Some(Request::WaitAll { clear_timeout_tasks: true, .. }))
 }
 
-/// A runner is stopped when it is lost, not wanted, or has taken too long; time alone is a reason
-/// only when it is up.
-fn stopped(scene: &CheckContext<'_>, runner: RunnerId, life: Incarnation) -> CheckVerdict {
-    let Some(slot) = scene.book.slots.get(&runner) else { return Ok(()) };
-    let supervision = &scene.book.config.supervision;
-    let right = match scene.input {
-        _ if scene.book.pool == Pool::Stopped => true,
+/// A runner is stopped when it is lost, surplus, or has exceeded a timeout.
+fn stopped(ctx: &CheckContext<'_>, runner: RunnerId, life: Incarnation) -> CheckVerdict {
+    let Some(slot) = ctx.model.slots.get(&runner) else { return Ok(()) };
+    let supervision = &ctx.model.config.supervision;
+    let right = match ctx.input {
+        _ if ctx.model.pool == Pool::Stopped => true,
         Input::Report { runner: about, .. } => *about == runner,
         Input::TimePassed => {
             let silence = supervision.silence_timeout;
-            let silent = silence.is_some_and(|silence| scene.now >= slot.heard.after(silence));
+            let silent = silence.is_some_and(|silence| ctx.now >= slot.last_report.after(silence));
             let late = match slot.phase {
-                Phase::Starting => scene.now >= slot.since.after(supervision.start_timeout),
+                Phase::Starting => ctx.now >= slot.since.after(supervision.start_timeout),
                 Phase::Given(attempt) => {
                     let grace = supervision.cancel_grace;
-                    scene.book.attempts.get(&attempt).is_some_and(|attempt| {
+                    ctx.model.attempts.get(&attempt).is_some_and(|attempt| {
                         matches!(attempt.state, AttemptState::Cancelling(_))
-                            && scene.now >= attempt.since.after(grace)
+                            && ctx.now >= attempt.since.after(grace)
                     })
                 }
                 Phase::Idle | Phase::Over => false,
             };
             let starting = slot.phase == Phase::Starting;
-            // Whoever has nothing to do may not be needed any more.
+            // An idle runner may be surplus.
             let idle = !matches!(slot.phase, Phase::Given(_));
-            let scaled = idle && scene.book.config.scaling.is_some();
+            let scaled = idle && ctx.model.config.scaling.is_some();
             late || scaled || (silent && !starting)
         }
         Input::Requested { what: Request::Stop { .. }, .. } => true,

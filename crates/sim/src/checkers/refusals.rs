@@ -1,59 +1,56 @@
-//! Nobody is refused without a reason that the record knows as well, and nobody is let in who must
-//! be refused.
+//! Every refusal has a reason that the model confirms, and every request that must be refused is.
 
 use rollway_core::{Action, BatchId, BatchType, Input, Request, RequestId, Response, TaskSpec};
 
 use super::{CheckContext, CheckVerdict, Checker, require};
-use crate::reference_model::{ModelBatch, Pool};
+use crate::reference_model::Pool;
 use crate::trace::answer_kind;
 
-/// Knows the rules of the house.
 #[derive(Debug)]
 pub(super) struct Refusals;
 
 impl Checker for Refusals {
-    fn name(&self) -> &'static str {
-        "refusals"
-    }
-
-    fn input(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
-        let Input::Requested { request, what } = scene.input else { return Ok(()) };
-        if !scene.believed {
+    fn input(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
+        let Input::Requested { request, what } = ctx.input else { return Ok(()) };
+        if !ctx.accepted {
             return Ok(());
         }
-        let Objections { must, may } = objections(scene, what);
-        let refusal = answer_to(scene, *request).filter(|answer| answer.starts_with("refused:"));
+        let Objections { must, may } = objections(ctx, what);
+        let refusal = answer_to(ctx, *request).filter(|answer| answer.starts_with("refused:"));
         let Some(refusal) = refusal else {
-            require!(must.is_empty(), "{what:?} is let in although {must:?}");
+            require!(must.is_empty(), "{what:?} is accepted although {must:?}");
             return Ok(());
         };
-        let known = must.contains(&refusal) || may.contains(&refusal) || comes_of_waiting(refusal);
+        let known = must.contains(&refusal) || may.contains(&refusal) || follows_a_wait(refusal);
         require!(known, "{what:?} is {refusal}, not {must:?} or {may:?}");
         Ok(())
     }
 
-    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
+    fn action(&mut self, ctx: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         let Action::Respond { request, answer: answer @ Response::Refused(_) } = action else {
             return Ok(());
         };
-        let now =
-            matches!(scene.input, Input::Requested { request: asked, .. } if asked == request);
+        let now = matches!(ctx.input, Input::Requested { request: asked, .. } if asked == request);
         if now {
             return Ok(());
         }
         let refusal = answer_kind(answer);
-        let batch = scene.book.requests.get(request).and_then(|asked| batch(scene, asked.batch()?));
+        let batch = ctx
+            .model
+            .requests
+            .get(request)
+            .and_then(|asked| ctx.model.latest_batch(asked.batch()?));
         let right = match refusal {
-            "refused:stopped" => scene.book.pool != Pool::Running,
+            "refused:stopped" => ctx.model.pool != Pool::Running,
             "refused:aborted" => batch.is_none_or(|batch| batch.given_up),
-            refusal => comes_of_waiting(refusal),
+            refusal => follows_a_wait(refusal),
         };
-        require!(right, "{request} has waited and is {refusal}");
+        require!(right, "{request} waited and is {refusal}");
         Ok(())
     }
 }
 
-/// What speaks against a request.
+/// Reasons to refuse a request.
 #[derive(Default)]
 struct Objections {
     /// It must be refused, for one of these.
@@ -61,23 +58,24 @@ struct Objections {
     may: Vec<&'static str>,
 }
 
-fn objections(scene: &CheckContext<'_>, what: &Request) -> Objections {
+fn objections(ctx: &CheckContext<'_>, what: &Request) -> Objections {
     let mut found = Objections::default();
     let Objections { must, may } = &mut found;
-    let active = |id: &BatchId| {
-        let key = scene.book.active.get(id)?;
-        scene.book.batches.get(key)
-    };
+    let active = |id: &BatchId| ctx.model.batches.get(ctx.model.active.get(id)?);
     match what {
         Request::Submit { batch, tasks, .. } => {
-            pool_objects(scene, must);
+            match ctx.model.pool {
+                Pool::New => must.push("refused:not_started"),
+                Pool::Stopped => must.push("refused:stopped"),
+                Pool::Running => {}
+            }
             if active(batch).is_some() {
                 must.push("refused:already_active");
             }
-            tasks_object(scene, tasks, &mut found);
+            tasks_object(ctx, tasks, &mut found);
         }
         Request::Schedule { batch, kind, tasks } if !tasks.is_empty() => {
-            if scene.book.pool == Pool::Stopped {
+            if ctx.model.pool == Pool::Stopped {
                 must.push("refused:stopped");
             }
             match active(batch) {
@@ -85,25 +83,22 @@ fn objections(scene: &CheckContext<'_>, what: &Request) -> Objections {
                 Some(batch) if batch.kind != *kind => must.push("refused:wrong_kind"),
                 _ => {}
             }
-            tasks_object(scene, tasks, &mut found);
+            tasks_object(ctx, tasks, &mut found);
         }
         Request::Finalize { batch, kind, .. } => {
-            known_objects(scene, batch, *kind, &mut found);
-            waiters_object(scene, &mut found);
+            known_objects(ctx, batch, *kind, &mut found);
+            waiters_object(ctx, &mut found);
         }
-        Request::Collect { batch, .. } => {
+        Request::Collect { batch, .. } | Request::Drain { batch } | Request::Discard { batch } => {
             if active(batch).is_some_and(|batch| batch.submitted) {
                 must.push("refused:not_collectable");
             }
-            waiters_object(scene, &mut found);
-        }
-        Request::Drain { batch } | Request::Discard { batch } => {
-            if active(batch).is_some_and(|batch| batch.submitted) {
-                must.push("refused:not_collectable");
+            if matches!(what, Request::Collect { .. }) {
+                waiters_object(ctx, &mut found);
             }
         }
-        Request::WaitAll { .. } => waiters_object(scene, &mut found),
-        Request::Start if scene.book.pool == Pool::Stopped => may.push("refused:stopped"),
+        Request::WaitAll { .. } => waiters_object(ctx, &mut found),
+        Request::Start if ctx.model.pool == Pool::Stopped => may.push("refused:stopped"),
         Request::Schedule { .. }
         | Request::Start
         | Request::Stop { .. }
@@ -112,54 +107,45 @@ fn objections(scene: &CheckContext<'_>, what: &Request) -> Objections {
     }
     found
 }
-
-fn pool_objects(scene: &CheckContext<'_>, must: &mut Vec<&'static str>) {
-    match scene.book.pool {
-        Pool::New => must.push("refused:not_started"),
-        Pool::Stopped => must.push("refused:stopped"),
-        Pool::Running => {}
-    }
-}
-
 fn tasks_object(
-    scene: &CheckContext<'_>,
+    ctx: &CheckContext<'_>,
     tasks: &[TaskSpec],
     Objections { must, may }: &mut Objections,
 ) {
-    let limits = &scene.book.config.limits;
+    let limits = &ctx.model.config.limits;
     if tasks.iter().any(|task| task.repeat_times == 0) {
         must.push("refused:no_runs");
     }
     if tasks.iter().any(|task| task.repeat_times > limits.runs_per_task) {
         must.push("refused:limit");
     }
-    // Whether these are kept is looked at elsewhere; here only whether they are an excuse.
-    let open: u64 = scene.core.batches().map(|view| view.open_tasks).sum();
-    let full = scene.book.active.len() as u64 >= u64::from(limits.batches);
+    // The limits checker decides whether these are exceeded; here they are possible reasons.
+    let open: u64 = ctx.core.batches().map(|view| view.open_tasks).sum();
+    let full = ctx.model.active.len() as u64 >= u64::from(limits.batches);
     if full || open + tasks.len() as u64 > limits.open_tasks {
         may.push("refused:limit");
     }
 }
 
-fn waiters_object(scene: &CheckContext<'_>, Objections { may, .. }: &mut Objections) {
-    if scene.book.open.len() as u64 >= u64::from(scene.book.config.limits.waiters) {
+fn waiters_object(ctx: &CheckContext<'_>, Objections { may, .. }: &mut Objections) {
+    if ctx.model.open.len() as u64 >= u64::from(ctx.model.config.limits.waiters) {
         may.push("refused:limit");
     }
-    if scene.book.pool == Pool::Stopped {
+    if ctx.model.pool == Pool::Stopped {
         may.push("refused:stopped");
     }
 }
 
-fn known_objects(scene: &CheckContext<'_>, id: &BatchId, kind: BatchType, found: &mut Objections) {
+fn known_objects(ctx: &CheckContext<'_>, id: &BatchId, kind: BatchType, found: &mut Objections) {
     let Objections { must, may } = found;
-    let Some(batch) = batch(scene, id).filter(|batch| batch.submitted) else {
+    let Some(batch) = ctx.model.latest_batch(id).filter(|batch| batch.submitted) else {
         return must.push("refused:not_registered");
     };
     if batch.forgotten {
         may.push("refused:not_registered");
     }
     if batch.kind != kind {
-        // If it is not remembered, nobody knows of what kind it was.
+        // The type of a removed batch is unknown.
         let to = if batch.forgotten { may } else { must };
         return to.push("refused:wrong_kind");
     }
@@ -168,19 +154,15 @@ fn known_objects(scene: &CheckContext<'_>, id: &BatchId, kind: BatchType, found:
     }
 }
 
-fn batch<'a>(scene: &'a CheckContext<'_>, id: &BatchId) -> Option<&'a ModelBatch> {
-    scene.book.batches.get(scene.book.latest.get(id)?)
-}
-
-fn answer_to(scene: &CheckContext<'_>, request: RequestId) -> Option<&'static str> {
-    scene.actions.iter().find_map(|action| match action {
+fn answer_to(ctx: &CheckContext<'_>, request: RequestId) -> Option<&'static str> {
+    ctx.actions.iter().find_map(|action| match action {
         Action::Respond { request: to, answer } if *to == request => Some(answer_kind(answer)),
         _ => None,
     })
 }
 
-/// Tells whether it is what becomes of a wait, which others look at.
-fn comes_of_waiting(refusal: &str) -> bool {
+/// Returns whether a refusal ends a wait; the other checkers look at it.
+fn follows_a_wait(refusal: &str) -> bool {
     matches!(
         refusal,
         "refused:timed_out"

@@ -1,5 +1,5 @@
-//! Every request is answered exactly once, in its own kind, not after it was withdrawn, not later
-//! than it allows, and at once when what it waits for is given up.
+//! Every request gets exactly one response of its own type, in time, none after its withdrawal, and
+//! at once when its batch is aborted.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,11 @@ use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::ledger::SimLedger;
 use crate::reference_model::{AskedState, AttemptState, ModelRequest, ModelRun, Phase, RunState};
 
-/// Keeps an eye on the clock of everybody who waits.
 #[derive(Debug, Default)]
 pub(super) struct ResponsesChecker {
-    /// What was given up in this step: a batch, or everything.
+    /// Scope of the abort or stop in this step.
     given_up: Option<AbandonedRequest>,
-    /// Since when there has been enough for those who said what is.
+    /// Time since which the minimum of a waiting request is reached.
     enough_since: BTreeMap<RequestId, Time>,
 }
 
@@ -26,13 +25,9 @@ enum AbandonedRequest {
 }
 
 impl Checker for ResponsesChecker {
-    fn name(&self) -> &'static str {
-        "answers"
-    }
-
-    fn input(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
-        self.given_up = match scene.input {
-            Input::Requested { request, what } if scene.believed && !refused(scene, *request) => {
+    fn input(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
+        self.given_up = match ctx.input {
+            Input::Requested { request, what } if ctx.accepted && !refused(ctx, *request) => {
                 match what {
                     Request::Abort { batch, .. } => Some(AbandonedRequest::Batch(batch.clone())),
                     Request::Stop { .. } => Some(AbandonedRequest::Everything),
@@ -42,11 +37,11 @@ impl Checker for ResponsesChecker {
             _ => None,
         };
         if let Input::Requested { request, what: Request::CancelRun { batch, task, run } } =
-            scene.input
+            ctx.input
         {
-            let key = scene.book.active.get(batch);
-            let record = key.and_then(|key| scene.book.run(*key, *task, run.0));
-            return cancelled_or_not(scene, *request, record);
+            let key = ctx.model.active.get(batch);
+            let record = key.and_then(|key| ctx.model.run(*key, *task, run.0));
+            return cancelled_or_not(ctx, *request, record);
         }
         Ok(())
     }
@@ -55,9 +50,9 @@ impl Checker for ResponsesChecker {
         *self = Self::default();
     }
 
-    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
+    fn action(&mut self, ctx: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         let Action::Respond { request, answer } = action else { return Ok(()) };
-        let Some(asked) = scene.book.requests.get(request) else {
+        let Some(asked) = ctx.model.requests.get(request) else {
             return Err(format!("{request} is answered and was never asked"));
         };
         require!(
@@ -73,31 +68,30 @@ impl Checker for ResponsesChecker {
         Ok(())
     }
 
-    fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
+    fn settled(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
         let stops =
             |(_, asked): (RequestId, &ModelRequest)| matches!(asked.what, Request::Stop { .. });
-        let stopping = scene.book.waiting().any(stops);
-        require!(!stopping || under_way(scene), "a stop waits although nothing is under way");
-        let next = scene.core.next_deadline().map_or(Time::MAX, |deadline| deadline.at);
-        for (request, asked) in scene.book.waiting() {
-            self.woken(scene, request, asked)?;
-            // Who waited when results went on their way hears what the sink says.
-            let patient = delivering(scene, asked).is_some_and(|since| asked.at <= since);
+        let stopping = ctx.model.waiting().any(stops);
+        require!(!stopping || under_way(ctx), "a stop waits although nothing is under way");
+        let next = ctx.core.next_deadline().map_or(Time::MAX, |deadline| deadline.at);
+        for (request, asked) in ctx.model.waiting() {
+            self.woken(ctx, request, asked)?;
+            // Requests from before the delivery wait for the sink's answer.
+            let patient = delivering(ctx, asked).is_some_and(|since| asked.at <= since);
             if let Some(deadline) = asked.deadline().filter(|_| !patient) {
                 require!(
                     next <= deadline,
-                    "{request} must be answered by {deadline}, and nobody will look before {next}: \
-                     {:?}",
+                    "{request} must be answered by {deadline}, and the next deadline is {next}: {:?}",
                     asked.what
                 );
             }
             let late = match &self.given_up {
                 Some(AbandonedRequest::Batch(batch)) => {
-                    asked.batch() == Some(batch) && delivering(scene, asked).is_none()
+                    asked.batch() == Some(batch) && delivering(ctx, asked).is_none()
                 }
                 Some(AbandonedRequest::Everything) => {
                     let stops = matches!(asked.what, Request::Stop { .. });
-                    !stops && delivering(scene, asked).is_none()
+                    !stops && delivering(ctx, asked).is_none()
                 }
                 None => false,
             };
@@ -106,10 +100,10 @@ impl Checker for ResponsesChecker {
         Ok(())
     }
 
-    fn ended(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
-        let open = scene.book.waiting().next();
+    fn ended(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
+        let open = ctx.model.waiting().next();
         require!(open.is_none(), "never answered: {open:?}");
-        let counters = scene.core.counters();
+        let counters = ctx.core.counters();
         let over = counters.answers + counters.abandoned;
         require!(counters.requests == over, "{} requests, {over} over", counters.requests);
         Ok(())
@@ -117,24 +111,23 @@ impl Checker for ResponsesChecker {
 }
 
 impl ResponsesChecker {
-    /// Nobody waits for a batch that is complete, or longer than the grace time once there is
-    /// enough of it.
+    /// No request waits for a complete batch, or longer than the grace period after its minimum.
     fn woken(
         &mut self,
-        scene: &CheckContext<'_>,
+        ctx: &CheckContext<'_>,
         request: RequestId,
         asked: &ModelRequest,
     ) -> CheckVerdict {
-        let key = asked.batch().and_then(|batch| scene.book.active.get(batch));
-        let Some(key) = key.filter(|_| delivering(scene, asked).is_none()) else { return Ok(()) };
-        let Some(view) = scene.core.batch_by_key(*key) else { return Ok(()) };
+        let key = asked.batch().and_then(|batch| ctx.model.active.get(batch));
+        let Some(key) = key.filter(|_| delivering(ctx, asked).is_none()) else { return Ok(()) };
+        let Some(view) = ctx.core.batch_by_key(*key) else { return Ok(()) };
         let (min, have, expected) = match &asked.what {
             Request::Collect { min_num, .. } => {
                 (*min_num, view.results, view.open_tasks + view.results)
             }
             Request::Finalize { .. } => {
                 let finished = view.tasks.total() - view.tasks.cancelled;
-                let batch = scene.book.batches.get(key);
+                let batch = ctx.model.batches.get(key);
                 let min = batch.and_then(|batch| batch.min_wait_num);
                 (min, finished, view.tasks.total() + view.open_tasks)
             }
@@ -145,68 +138,68 @@ impl ResponsesChecker {
             self.enough_since.remove(&request);
             return Ok(());
         }
-        let since = *self.enough_since.entry(request).or_insert(scene.now);
-        let until = since.after(scene.book.config.over_rollout.wait_after_min);
-        if matches!(asked.what, Request::Finalize { .. }) && too_few_good(scene, *key) {
-            // While tasks are open there may be more.
+        let since = *self.enough_since.entry(request).or_insert(ctx.now);
+        let until = since.after(ctx.model.config.over_rollout.wait_after_min);
+        if matches!(asked.what, Request::Finalize { .. }) && too_few_good(ctx, *key) {
+            // Open tasks may add successful ones.
             return Ok(());
         }
-        let next = scene.core.next_deadline().map_or(Time::MAX, |deadline| deadline.at);
+        let next = ctx.core.next_deadline().map_or(Time::MAX, |deadline| deadline.at);
         require!(next <= until, "{request} has had enough since {since}, and waits until {next}");
         Ok(())
     }
 }
 
-/// Whoever has a run cancelled hears that there was one if it was under way, and that there was
-/// none if it is known to have ended.
+/// A cancel of a run is confirmed if the run was in execution, and denied if it had ended.
 fn cancelled_or_not(
-    scene: &CheckContext<'_>,
+    ctx: &CheckContext<'_>,
     request: RequestId,
     run: Option<&ModelRun>,
 ) -> CheckVerdict {
-    let told = scene.actions.iter().find_map(|action| match action {
-        Action::Respond { request: to, answer: Response::RunCancelled(told) } if *to == request => {
-            Some(*told)
+    let confirmed = ctx.actions.iter().find_map(|action| match action {
+        Action::Respond { request: to, answer: Response::RunCancelled(confirmed) }
+            if *to == request =>
+        {
+            Some(*confirmed)
         }
         _ => None,
     });
-    let attempt = run.and_then(|run| scene.book.attempts.get(&run.last?));
+    let attempt = run.and_then(|run| ctx.model.attempts.get(&run.last?));
     let current = attempt.is_some_and(|attempt| attempt.state == AttemptState::Current);
     let right = match run.map(|run| run.state) {
         None | Some(RunState::Succeeded { .. } | RunState::Failed(_) | RunState::Cancelled) => {
-            told != Some(true)
+            confirmed != Some(true)
         }
-        Some(RunState::Given) if current => told != Some(false),
+        Some(RunState::Given) if current => confirmed != Some(false),
         Some(RunState::Given | RunState::Fresh | RunState::Back) => true,
     };
-    require!(right, "{request} cancels a run, which is {run:?}, and hears {told:?}");
+    require!(right, "{request} cancels a run, which is {run:?}: {confirmed:?}");
     Ok(())
 }
 
-/// Tells whether an attempt or a delivery to the sink has not come to its end.
-fn under_way(scene: &CheckContext<'_>) -> bool {
-    let mut slots = scene.book.slots.values();
-    let mut leases = scene.book.leases.values();
+/// Returns whether an attempt or a delivery to the sink is open.
+fn under_way(ctx: &CheckContext<'_>) -> bool {
+    let mut slots = ctx.model.slots.values();
+    let mut leases = ctx.model.leases.values();
     slots.any(|slot| matches!(slot.phase, Phase::Given(_)))
         || leases.any(|lease| lease.open && lease.to_sink)
 }
 
-fn refused(scene: &CheckContext<'_>, request: RequestId) -> bool {
-    scene.actions.iter().any(|action| match action {
+fn refused(ctx: &CheckContext<'_>, request: RequestId) -> bool {
+    ctx.actions.iter().any(|action| match action {
         Action::Respond { request: to, answer: Response::Refused(_) } => *to == request,
         _ => false,
     })
 }
 
-/// Returns since when results of the batch are on their way to the sink: who waits for that, waits.
-fn delivering(scene: &CheckContext<'_>, asked: &ModelRequest) -> Option<Time> {
-    let key = scene.book.latest.get(asked.batch()?)?;
-    let mut leases = scene.book.leases.values();
+/// Returns the begin of an open delivery of the request's batch to the sink.
+fn delivering(ctx: &CheckContext<'_>, asked: &ModelRequest) -> Option<Time> {
+    let key = ctx.model.latest.get(asked.batch()?)?;
+    let mut leases = ctx.model.leases.values();
     let lease = leases.find(|lease| lease.open && lease.to_sink && lease.batch == *key)?;
     Some(lease.since)
 }
 
-/// Tells whether an answer is one that the request can have.
 fn fits(what: &Request, answer: &Response) -> bool {
     if let Response::Refused(refusal) = answer {
         return may_be_refused(what, refusal);

@@ -1,34 +1,28 @@
-//! Only runs that did not succeed are tried again, as often as the policy says, on another runner
-//! where there is one; and what the machinery does wrong is not charged to the task.
+//! Only runs without success are retried, as often as the policy allows, on another runner if there
+//! is one; failures of the infrastructure are not charged to the task.
 
 use rollway_core::{Action, BatchKey, FailureKind, Response, RunnerId, Status, TaskId, TaskResult};
 
 use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::reference_model::{ModelRun, Phase, RunState};
 
-/// Counts what was tried.
 #[derive(Debug)]
 pub(super) struct Retries;
 
 impl Checker for Retries {
-    fn name(&self) -> &'static str {
-        "retries"
-    }
-
-    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
+    fn action(&mut self, ctx: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
             Action::StartAttempt { runner, batch, task, runs, suspected_losses: kills, .. } => {
-                let known = scene.book.task(*batch, *task).map_or(0, |task| task.kills);
+                let known = ctx.model.task(*batch, *task).map_or(0, |task| task.kills);
                 require!(known == *kills, "{batch} {task} has killed {known}, not {kills}");
                 for run in runs.iter() {
-                    let Some(record) = scene.book.run(*batch, *task, run.0) else { continue };
-                    may_try(scene, record)
-                        .map_err(|what| format!("{batch} {task} {run} {what}"))?;
-                    // A run that hangs or kills must not take others along again.
+                    let Some(record) = ctx.model.run(*batch, *task, run.0) else { continue };
+                    may_try(ctx, record).map_err(|what| format!("{batch} {task} {run} {what}"))?;
+                    // A run that hangs or kills its runner must not affect others again.
                     let alone = runs.count == 1 || record.state == RunState::Fresh;
-                    require!(alone, "{batch} {task} {run} is tried again together with others");
-                    let here = last_runner(scene, record) == Some(*runner);
-                    let elsewhere = other_idle(scene, *runner).filter(|_| here);
+                    require!(alone, "{batch} {task} {run} is retried together with others");
+                    let here = last_runner(ctx, record) == Some(*runner);
+                    let elsewhere = other_idle(ctx, *runner).filter(|_| here);
                     require!(
                         elsewhere.is_none(),
                         "{batch} {task} {run} goes back to {runner}, not to {elsewhere:?}"
@@ -36,17 +30,16 @@ impl Checker for Retries {
                 }
                 Ok(())
             }
-            Action::Deliver { batch, results, .. } => not_too_early(scene, *batch, results),
+            Action::Deliver { batch, results, .. } => not_too_early(ctx, *batch, results),
             Action::Respond { request, answer: Response::Collected(collected) } => {
-                let name = scene.book.requests.get(request).and_then(|asked| asked.batch());
-                match name.and_then(|name| scene.book.latest.get(name)) {
-                    Some(batch) => not_too_early(scene, *batch, &collected.results),
+                match ctx.model.batch_of(*request) {
+                    Some(batch) => not_too_early(ctx, batch, &collected.results),
                     None => Ok(()),
                 }
             }
             Action::Respond { answer: Response::Finalized(result), .. } => {
                 for (task, status) in &result.statuses {
-                    was_tried(scene, result.key, *task, status)?;
+                    was_tried(ctx, result.key, *task, status)?;
                 }
                 Ok(())
             }
@@ -55,57 +48,53 @@ impl Checker for Retries {
     }
 }
 
-fn may_try(scene: &CheckContext<'_>, run: &ModelRun) -> CheckVerdict {
+fn may_try(ctx: &CheckContext<'_>, run: &ModelRun) -> CheckVerdict {
     match run.state {
         RunState::Fresh => return Ok(()),
         RunState::Back => {}
-        state => return Err(format!("is tried again and was {state:?}")),
+        state => return Err(format!("is retried and was {state:?}")),
     }
-    let policy = &scene.book.config.failures;
+    let policy = &ctx.model.config.failures;
     if let Some(kind) = run.last_failure {
         let (failures, retries) = (run.failures_like(kind), policy.rule(kind).retries);
         require!(
             failures <= u64::from(retries),
-            "is tried again after {failures} failures like {kind}, of which it may have {retries}"
+            "is retried after {failures} failures like {kind}, of which {retries} are retried"
         );
     }
     require!(
         run.kills < policy.poison_limit.max(1),
-        "is tried again after its task has killed {} runners",
+        "is retried after its task has killed {} runners",
         run.kills
     );
     Ok(())
 }
 
-fn last_runner(scene: &CheckContext<'_>, run: &ModelRun) -> Option<RunnerId> {
-    scene.book.attempts.get(&run.last?).map(|attempt| attempt.runner)
+fn last_runner(ctx: &CheckContext<'_>, run: &ModelRun) -> Option<RunnerId> {
+    ctx.model.attempts.get(&run.last?).map(|attempt| attempt.runner)
 }
 
-fn other_idle(scene: &CheckContext<'_>, runner: RunnerId) -> Option<RunnerId> {
-    let mut idle = scene.book.slots.iter().filter(|(_, slot)| slot.phase == Phase::Idle);
+fn other_idle(ctx: &CheckContext<'_>, runner: RunnerId) -> Option<RunnerId> {
+    let mut idle = ctx.model.slots.iter().filter(|(_, slot)| slot.phase == Phase::Idle);
     idle.find(|(other, _)| **other != runner).map(|(other, _)| *other)
 }
 
-fn not_too_early(
-    scene: &CheckContext<'_>,
-    batch: BatchKey,
-    results: &[TaskResult],
-) -> CheckVerdict {
+fn not_too_early(ctx: &CheckContext<'_>, batch: BatchKey, results: &[TaskResult]) -> CheckVerdict {
     for result in results {
-        was_tried(scene, batch, result.task, &result.status)?;
+        was_tried(ctx, batch, result.task, &result.status)?;
     }
     Ok(())
 }
 
-/// No run ends as failed while its policy would have it tried again.
+/// No run fails while its policy allows a retry.
 fn was_tried(
-    scene: &CheckContext<'_>,
+    ctx: &CheckContext<'_>,
     batch: BatchKey,
     task: TaskId,
     status: &Status,
 ) -> CheckVerdict {
-    let Some(record) = scene.book.task(batch, task) else { return Ok(()) };
-    let policy = &scene.book.config.failures;
+    let Some(record) = ctx.model.task(batch, task) else { return Ok(()) };
+    let policy = &ctx.model.config.failures;
     for (kind, failed) in status.failed_runs.nonzero() {
         let retries = u64::from(policy.rule(kind).retries);
         let poisoned = record.kills >= policy.poison_limit.max(1);
@@ -114,9 +103,8 @@ fn was_tried(
             RunState::Back if run.last_failure == Some(kind) => {
                 run.failures_like(kind) > retries || poisoned
             }
-            RunState::Back => poisoned,
-            // A task that has cost enough runners is not given any more.
-            RunState::Fresh => poisoned,
+            // A poison task is not dispatched again.
+            RunState::Back | RunState::Fresh => poisoned,
             RunState::Failed(before) => before == kind,
             RunState::Given | RunState::Succeeded { .. } | RunState::Cancelled => false,
         };

@@ -1,5 +1,5 @@
-//! Every run ends in exactly one way, and the counts add up: in total, per batch, per task, and in
-//! everything that is handed to users.
+//! Every run ends exactly once, and the counts add up: in total, per batch, per task, and in every
+//! result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,53 +13,44 @@ use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::ledger::SimLedger;
 use crate::reference_model::{AttemptState, ModelAttempt, ModelBatch, ModelTask, Phase, RunState};
 
-/// Adds up.
 #[derive(Debug, Default)]
 pub(super) struct RunConservationChecker {
     results: BTreeMap<BatchKey, Arc<BatchResult>>,
-    /// Submitted batches that have ended, oldest first.
+    /// Submitted batches that are closed, oldest first.
     over: Vec<BatchKey>,
 }
 
 impl Checker for RunConservationChecker {
-    fn name(&self) -> &'static str {
-        "ends"
-    }
-
-    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
+    fn action(&mut self, ctx: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
             Action::StartAttempt { batch, .. } => {
-                let over = scene.book.batches.get(batch).is_none_or(|batch| batch.forgotten);
-                require!(!over, "an attempt of {batch}, which has come to its end");
+                let over = ctx.model.batches.get(batch).is_none_or(|batch| batch.forgotten);
+                require!(!over, "an attempt of {batch}, which is closed");
             }
             Action::DropTasks { batch } => {
-                let known = scene.book.batches.get(batch).is_some_and(|batch| !batch.forgotten);
-                require!(known, "{batch} comes to its end twice, or never began");
-                if scene.book.batches.get(batch).is_some_and(|batch| batch.submitted) {
+                let known = ctx.model.batches.get(batch).is_some_and(|batch| !batch.forgotten);
+                require!(known, "{batch} is closed twice, or never began");
+                if ctx.model.batches.get(batch).is_some_and(|batch| batch.submitted) {
                     self.over.push(*batch);
                 }
             }
-            Action::Deliver { batch, results, .. } => tasks_add_up(scene, *batch, results)?,
+            Action::Deliver { batch, results, .. } => tasks_add_up(ctx, *batch, results)?,
             Action::Respond { request, answer } => match answer {
-                Response::Finalized(result) => self.result(scene, result, BatchState::Finalized)?,
-                Response::Aborted(Some(result)) => {
-                    self.result(scene, result, BatchState::Aborted)?
-                }
+                Response::Finalized(result) => self.result(ctx, result, BatchState::Finalized)?,
+                Response::Aborted(Some(result)) => self.result(ctx, result, BatchState::Aborted)?,
                 Response::Collected(collected) => {
-                    let name = scene.book.requests.get(request).and_then(|asked| asked.batch());
-                    let batch = name.and_then(|name| scene.book.latest.get(name));
-                    if let Some(batch) = batch {
-                        tasks_add_up(scene, *batch, &collected.results)?;
+                    if let Some(batch) = ctx.model.batch_of(*request) {
+                        tasks_add_up(ctx, batch, &collected.results)?;
                     }
                     let have = collected.results.len() as u64;
                     require!(have <= collected.expected, "{have} of {} tasks", collected.expected);
                 }
-                Response::Stopped(report) => stop_adds_up(scene, report)?,
+                Response::Stopped(report) => stop_adds_up(ctx, report)?,
                 Response::Refused(Refusal::NotRegistered { batch }) => {
-                    let most = scene.book.config.limits.terminal_batches as usize;
-                    let key = scene.book.latest.get(batch);
+                    let most = ctx.model.config.limits.terminal_batches as usize;
+                    let key = ctx.model.latest.get(batch);
                     let last = self.over.iter().rev().take(most).find(|over| key == Some(over));
-                    require!(last.is_none(), "{batch} ({last:?}) has ended and is forgotten");
+                    require!(last.is_none(), "{batch} ({last:?}) has ended and is unknown");
                 }
                 _ => {}
             },
@@ -73,47 +64,47 @@ impl Checker for RunConservationChecker {
         self.results.retain(|key, _| self.over.contains(key));
     }
 
-    fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
-        let counters = scene.core.counters();
+    fn settled(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
+        let counters = ctx.core.counters();
         require!(counters.balanced(), "the counters do not add up: {counters:?}");
-        let (runs, book) = (&counters.runs, &scene.book);
+        let (runs, model) = (&counters.runs, &ctx.model);
         require!(
-            runs.submitted == book.submitted && runs.succeeded == book.succeeded,
+            runs.submitted == model.submitted && runs.succeeded == model.succeeded,
             "{} runs submitted and {} succeeded, but {runs:?}",
-            book.submitted,
-            book.succeeded
+            model.submitted,
+            model.succeeded
         );
         let requested = runs.cancelled[CancelReason::Requested];
         require!(
-            requested == book.requested,
-            "{} runs were to go, not {requested}",
-            book.requested
+            requested == model.requested,
+            "{} cancelled runs, not {requested}",
+            model.requested
         );
-        for key in book.active.values() {
-            let Some(view) = scene.core.batch_by_key(*key) else {
-                return Err(format!("batch {key} has vanished"));
+        for key in model.active.values() {
+            let Some(view) = ctx.core.batch_by_key(*key) else {
+                return Err(format!("batch {key} is missing"));
             };
-            batch_adds_up(&view, &book.batches[key])?;
-            under_way_adds_up(scene, *key, &view)?;
+            batch_adds_up(&view, &model.batches[key])?;
+            under_way_adds_up(ctx, *key, &view)?;
         }
         Ok(())
     }
 
-    fn ended(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
-        let runs = scene.core.counters().runs;
+    fn ended(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
+        let runs = ctx.core.counters().runs;
         require!(runs.pending == 0 && runs.running == 0, "runs are left in the end: {runs:?}");
-        for (key, batch) in &scene.book.batches {
-            require!(batch.forgotten, "batch {} ({key}) never came to its end", batch.id);
+        for (key, batch) in &ctx.model.batches {
+            require!(batch.forgotten, "batch {} ({key}) was never closed", batch.id);
         }
         Ok(())
     }
 }
 
 impl RunConservationChecker {
-    /// Looks at the last word about a batch, which must not change when it is said again.
+    /// Checks the final result of a batch, which must not change when it is repeated.
     fn result(
         &mut self,
-        scene: &CheckContext<'_>,
+        ctx: &CheckContext<'_>,
         result: &Arc<BatchResult>,
         state: BatchState,
     ) -> CheckVerdict {
@@ -124,8 +115,8 @@ impl RunConservationChecker {
         }
         self.results.insert(key, Arc::clone(result));
         require!(result.state == state, "{key} is {} as a result of {state}", result.state);
-        let Some(batch) = scene.book.batches.get(&key) else {
-            return Err(format!("a result of {key}, which there never was"));
+        let Some(batch) = ctx.model.batches.get(&key) else {
+            return Err(format!("a result of the unknown {key}"));
         };
         let right = result.batch == batch.id && result.kind == batch.kind;
         require!(right, "{key} is mislabelled as {} {}", result.kind, result.batch);
@@ -144,12 +135,12 @@ impl RunConservationChecker {
         let finished = result.finished();
         let listed = result.statuses.len() as u64;
         require!(listed == finished, "{key} lists {listed} of {finished} tasks");
-        statuses_add_up(scene, key, result.statuses.iter().map(|(task, status)| (*task, &**status)))
+        statuses_add_up(ctx, key, result.statuses.iter().map(|(task, status)| (*task, &**status)))
     }
 }
 
-fn tasks_add_up(scene: &CheckContext<'_>, key: BatchKey, results: &[TaskResult]) -> CheckVerdict {
-    statuses_add_up(scene, key, results.iter().map(|result| (result.task, &*result.status)))?;
+fn tasks_add_up(ctx: &CheckContext<'_>, key: BatchKey, results: &[TaskResult]) -> CheckVerdict {
+    statuses_add_up(ctx, key, results.iter().map(|result| (result.task, &*result.status)))?;
     for result in results {
         let yielded = result.payloads.len() as u32;
         require!(
@@ -163,7 +154,7 @@ fn tasks_add_up(scene: &CheckContext<'_>, key: BatchKey, results: &[TaskResult])
 }
 
 fn statuses_add_up<'a>(
-    scene: &CheckContext<'_>,
+    ctx: &CheckContext<'_>,
     key: BatchKey,
     statuses: impl Iterator<Item = (TaskId, &'a Status)>,
 ) -> CheckVerdict {
@@ -171,11 +162,11 @@ fn statuses_add_up<'a>(
     for (id, status) in statuses {
         require!(last < Some(id), "{key} {id} comes after {last:?}");
         last = Some(id);
-        let Some(task) = scene.book.task(key, id) else {
-            return Err(format!("a result of {key} {id}, which there never was"));
+        let Some(task) = ctx.model.task(key, id) else {
+            return Err(format!("a result of the unknown {key} {id}"));
         };
-        status_adds_up(status, task, scene.book.config.limits.message_bytes)
-            .and_then(|()| attempts_add_up(scene, (key, id), status))
+        status_adds_up(status, task, ctx.model.config.limits.message_bytes)
+            .and_then(|()| attempts_add_up(ctx, (key, id), status))
             .map_err(|what| format!("{key} {id}: {what} in {status:?}"))?;
     }
     Ok(())
@@ -197,39 +188,42 @@ fn status_adds_up(status: &Status, task: &ModelTask, message_bytes: u32) -> Chec
         "the runs do not add up"
     );
     let requested = task.runs.iter().filter(|run| run.requested).count() as u64;
-    let said = status.cancelled_runs[CancelReason::Requested];
-    require!(said == requested, "{requested} runs were cancelled one by one, not {said}");
+    let counted = status.cancelled_runs[CancelReason::Requested];
+    require!(counted == requested, "{requested} runs were cancelled on request, not {counted}");
     let labels: Vec<f64> =
         status.run_metrics.iter().filter_map(|metrics| metrics.get("label")).collect();
     require!(labels == good, "metrics of {labels:?} instead of {good:?}");
     require!(status.first_error.is_some() == (failed > 0), "{:?}", status.first_error);
     if let Some(error) = &status.first_error {
         let known = task.runs.get(error.run.0 as usize).is_some_and(|run| !run.succeeded());
-        require!(known && status.failed_runs[error.kind] > 0, "a strange first error");
-        require!(error.message.len() <= message_bytes as usize, "an error that is too long");
+        require!(known && status.failed_runs[error.kind] > 0, "an unknown first error");
+        require!(
+            error.message.len() <= message_bytes as usize,
+            "an error message that is too long"
+        );
     }
     Ok(())
 }
 
-/// A task that was not cut tells how long each of its attempts took.
+/// A task that was not truncated reports the duration of each attempt.
 fn attempts_add_up(
-    scene: &CheckContext<'_>,
+    ctx: &CheckContext<'_>,
     (batch, task): (BatchKey, TaskId),
     status: &Status,
 ) -> CheckVerdict {
-    let theirs = |attempt: &&ModelAttempt| attempt.batch == batch && attempt.task == task;
-    let attempts = scene.book.attempts.values().filter(theirs).count();
-    let told = status.attempt_seconds.len();
+    let own = |attempt: &&ModelAttempt| attempt.batch == batch && attempt.task == task;
+    let attempts = ctx.model.attempts.values().filter(own).count();
+    let listed = status.attempt_seconds.len();
     let cut = status.cancelled_runs.total() > 0;
-    require!(told == attempts || (cut && told < attempts), "{told} of {attempts} attempts");
+    require!(listed == attempts || (cut && listed < attempts), "{listed} of {attempts} attempts");
     let right = status.attempt_seconds.iter().all(|seconds| *seconds >= 0.0);
     require!(right, "an attempt that ended before it began");
     Ok(())
 }
 
-/// What a stop left behind is what was dropped by it, and is named if there is any.
-fn stop_adds_up(scene: &CheckContext<'_>, report: &StopReport) -> CheckVerdict {
-    let lost = scene
+/// The report of a stop equals the dropped payloads and names the affected batches.
+fn stop_adds_up(ctx: &CheckContext<'_>, report: &StopReport) -> CheckVerdict {
+    let lost = ctx
         .actions
         .iter()
         .filter(|action| matches!(action, Action::DropPayload { reason: DropReason::Stopped, .. }));
@@ -241,7 +235,7 @@ fn stop_adds_up(scene: &CheckContext<'_>, report: &StopReport) -> CheckVerdict {
         "a stop leaves {runs} runs of no batch behind: {report:?}"
     );
     for name in &report.batches {
-        require!(scene.book.latest.contains_key(name), "a stop leaves {name} behind");
+        require!(ctx.model.latest.contains_key(name), "a stop leaves {name} behind");
     }
     Ok(())
 }
@@ -257,14 +251,14 @@ fn batch_adds_up(view: &BatchView, batch: &ModelBatch) -> CheckVerdict {
     Ok(())
 }
 
-/// What is under way is counted as such; what is being cancelled may have been cut meanwhile.
-fn under_way_adds_up(scene: &CheckContext<'_>, key: BatchKey, view: &BatchView) -> CheckVerdict {
-    let theirs = scene.book.slots.values().filter_map(|slot| match slot.phase {
-        Phase::Given(attempt) => scene.book.attempts.get(&attempt),
+/// Open runs are counted as running; runs of cancelled attempts may have been truncated meanwhile.
+fn under_way_adds_up(ctx: &CheckContext<'_>, key: BatchKey, view: &BatchView) -> CheckVerdict {
+    let attempts = ctx.model.slots.values().filter_map(|slot| match slot.phase {
+        Phase::Given(attempt) => ctx.model.attempts.get(&attempt),
         Phase::Starting | Phase::Idle | Phase::Over => None,
     });
     let (mut current, mut cancelling) = (0, 0);
-    for attempt in theirs.filter(|attempt| attempt.batch == key) {
+    for attempt in attempts.filter(|attempt| attempt.batch == key) {
         let runs = attempt.outstanding.len() as u64;
         match attempt.state {
             AttemptState::Current => current += runs,
@@ -279,14 +273,10 @@ fn under_way_adds_up(scene: &CheckContext<'_>, key: BatchKey, view: &BatchView) 
     let running = view.runs.running;
     require!(
         running >= current && running <= current + cancelling,
-        "{key} has {current} runs under way, and {cancelling} being cancelled: {:?}",
+        "{key} has {current} running runs, and {cancelling} being cancelled: {:?}",
         view.runs
     );
     Ok(())
-}
-
-fn runs_of(batch: &ModelBatch) -> impl Iterator<Item = RunState> + '_ {
-    batch.tasks.iter().flat_map(|task| &task.runs).map(|run| run.state)
 }
 
 fn submitted(batch: &ModelBatch) -> u64 {
@@ -294,5 +284,5 @@ fn submitted(batch: &ModelBatch) -> u64 {
 }
 
 fn succeeded(batch: &ModelBatch) -> u64 {
-    runs_of(batch).filter(|state| matches!(state, RunState::Succeeded { .. })).count() as u64
+    batch.tasks.iter().flat_map(|task| &task.runs).filter(|run| run.succeeded()).count() as u64
 }

@@ -1,5 +1,5 @@
-//! A runner is in exactly one state, changes it only in legal ways, is idle only when it said so
-//! itself, and never has two attempts.
+//! A runner is in exactly one state, changes it only in legal ways, is idle only after its own
+//! report, and never has two attempts.
 
 use std::collections::BTreeMap;
 
@@ -9,57 +9,52 @@ use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::ledger::SimLedger;
 use crate::reference_model::{AttemptState, Phase};
 
-/// Compares what the core says about runners with what they said and are.
 #[derive(Debug, Default)]
 pub(super) struct RunnerStatesChecker {
     seen: BTreeMap<RunnerId, (Incarnation, RunnerState)>,
 }
 
 impl Checker for RunnerStatesChecker {
-    fn name(&self) -> &'static str {
-        "place"
-    }
-
     fn crashed(&mut self, _: &SimLedger) {
         self.seen.clear();
     }
 
-    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
+    fn action(&mut self, ctx: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
             Action::StartAttempt { runner, life, attempt, .. } => {
-                let phase = scene.book.alive(*runner, *life).map(|slot| slot.phase);
+                let phase = ctx.model.alive(*runner, *life).map(|slot| slot.phase);
                 require!(
                     phase == Some(Phase::Idle),
                     "{runner} {life} gets {attempt} and is {phase:?}"
                 );
-                let process = scene.processes.get(*runner, *life);
+                let process = ctx.processes.get((*runner, *life));
                 let work = process.and_then(|process| process.work.as_ref());
                 require!(work.is_none(), "{runner} {life} gets {attempt} and has {work:?}");
             }
             Action::CancelAttempt { runner, life, attempt, .. } => {
-                let phase = scene.book.alive(*runner, *life).map(|slot| slot.phase);
-                let state = scene.book.attempts.get(attempt).map(|attempt| attempt.state);
+                let phase = ctx.model.alive(*runner, *life).map(|slot| slot.phase);
+                let state = ctx.model.attempts.get(attempt).map(|attempt| attempt.state);
                 require!(
                     phase == Some(Phase::Given(*attempt)) && state == Some(AttemptState::Current),
                     "{attempt} is cancelled on {runner} {life}: {phase:?}, {state:?}"
                 );
             }
             Action::StartRunner { runner, life } => {
-                let before = scene.book.slots.get(runner);
+                let before = ctx.model.slots.get(runner);
                 require!(
                     before.is_none_or(|slot| slot.phase == Phase::Over && slot.life < *life),
                     "{runner} {life} is started while there is {before:?}"
                 );
-                let supervision = &scene.book.config.supervision;
-                let rests = before.filter(|_| scene.book.fitted());
+                let supervision = &ctx.model.config.supervision;
+                let rests = before.filter(|_| ctx.model.fitted());
                 let rests = rests.map(|slot| slot.ended.after(slot.rest(supervision)));
                 require!(
-                    rests.is_none_or(|until| scene.now >= until),
+                    rests.is_none_or(|until| ctx.now >= until),
                     "{runner} {life} is started before {rests:?}: {before:?}"
                 );
             }
             Action::StopRunner { runner, life } => {
-                let current = scene.book.slots.get(runner).map(|slot| slot.life);
+                let current = ctx.model.slots.get(runner).map(|slot| slot.life);
                 require!(current == Some(*life), "{runner} {life} is stopped, not {current:?}");
             }
             _ => {}
@@ -67,14 +62,14 @@ impl Checker for RunnerStatesChecker {
         Ok(())
     }
 
-    fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
-        said_why(scene)?;
-        for view in scene.core.runners() {
-            agrees(scene, &view)?;
+    fn settled(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
+        message_is_shown(ctx)?;
+        for view in ctx.core.runners() {
+            agrees(ctx, &view)?;
             let now = (view.life, view.state);
             let before = self.seen.insert(view.runner, now);
             if let Some(before) = before.filter(|before| *before != now) {
-                let scales = scene.book.config.scaling.is_some();
+                let scales = ctx.model.config.scaling.is_some();
                 require!(
                     legal(before, now, scales),
                     "{} went from {before:?} to {now:?}",
@@ -86,29 +81,28 @@ impl Checker for RunnerStatesChecker {
     }
 }
 
-/// A runner that was lost or could not be started shows why.
-fn said_why(scene: &CheckContext<'_>) -> CheckVerdict {
-    let Input::Report { runner, life, report } = scene.input else { return Ok(()) };
+/// A lost runner, or one whose start failed, shows the reason.
+fn message_is_shown(ctx: &CheckContext<'_>) -> CheckVerdict {
+    let Input::Report { runner, life, report } = ctx.input else { return Ok(()) };
     let (RunnerReport::Lost { message, .. } | RunnerReport::StartFailed { message }) = report
     else {
         return Ok(());
     };
-    let Some(view) = scene.core.runner(*runner).filter(|_| scene.believed) else { return Ok(()) };
+    let Some(view) = ctx.core.runner(*runner).filter(|_| ctx.accepted) else { return Ok(()) };
     let shown = view.message.as_deref();
-    // Where the number of runners follows the work, another may have its place at once.
-    let another = scene.book.config.scaling.is_some() && view.life != *life;
-    let right = shown.is_some_and(|shown| message.starts_with(shown));
-    let right = right || another;
+    // With scaling, another runner may use the slot at once.
+    let another = ctx.model.config.scaling.is_some() && view.life != *life;
+    let right = another || shown.is_some_and(|shown| message.starts_with(shown));
     require!(right, "{runner} was lost by {message:?} and shows {shown:?}");
     Ok(())
 }
 
-fn agrees(scene: &CheckContext<'_>, view: &RunnerView) -> CheckVerdict {
-    let Some(slot) = scene.book.slots.get(&view.runner) else {
+fn agrees(ctx: &CheckContext<'_>, view: &RunnerView) -> CheckVerdict {
+    let Some(slot) = ctx.model.slots.get(&view.runner) else {
         return Err(format!("{} was never started", view.runner));
     };
     let cancelling = |attempt| {
-        let attempt = scene.book.attempts.get(&attempt);
+        let attempt = ctx.model.attempts.get(&attempt);
         attempt.is_some_and(|attempt| matches!(attempt.state, AttemptState::Cancelling(_)))
     };
     let right = match (view.state, slot.phase) {
@@ -121,9 +115,9 @@ fn agrees(scene: &CheckContext<'_>, view: &RunnerView) -> CheckVerdict {
         }
         _ => false,
     };
-    // Slots of runners that were let go may be used again, and begin anew.
-    let most = scene.book.config.supervision.start_failures_max;
-    let counts = scene.book.fitted();
+    // Slots of retired runners may be used again, and begin anew.
+    let most = ctx.model.config.supervision.start_failures_max;
+    let counts = ctx.model.fitted();
     let broken = slot.phase == Phase::Over && slot.start_failures >= most;
     require!(
         !counts || broken == (view.state == RunnerState::Broken),
@@ -134,7 +128,7 @@ fn agrees(scene: &CheckContext<'_>, view: &RunnerView) -> CheckVerdict {
     );
     require!(
         right && slot.life == view.life,
-        "{} {} is said to be {:?}, and is {slot:?}",
+        "{} {} is shown as {:?}, and is {slot:?}",
         view.runner,
         view.life,
         view.state
@@ -142,12 +136,12 @@ fn agrees(scene: &CheckContext<'_>, view: &RunnerView) -> CheckVerdict {
     Ok(())
 }
 
-/// Tells whether one step can lead from one state to the other. A step may pass through several:
-/// an attempt ends, the next one begins and is cancelled; a runner is lost and started again.
+/// Returns whether one step can lead from one state to the other, possibly through several: an
+/// attempt ends, the next one begins and is cancelled; a runner is lost and started again.
 fn legal(from: (Incarnation, RunnerState), to: (Incarnation, RunnerState), scales: bool) -> bool {
     use RunnerState::{Broken, Busy, Cancelling, Idle, Starting, Stopped};
     if to.0 > from.0 {
-        // Where the number of runners follows the work, it may be let go in the same breath.
+        // With scaling, it may retire in the same step.
         return (to.1 == Starting || (scales && to.1 == Stopped)) && to.0.0 == from.0.0 + 1;
     }
     if to.0 < from.0 {
@@ -156,12 +150,11 @@ fn legal(from: (Incarnation, RunnerState), to: (Incarnation, RunnerState), scale
     match (from.1, to.1) {
         (Starting, Idle | Busy(_) | Cancelling(_) | Broken | Stopped)
         | (Idle, Busy(_) | Cancelling(_) | Stopped)
-        | (Busy(_), Idle | Stopped)
-        | (Cancelling(_), Idle | Stopped)
+        | (Busy(_) | Cancelling(_), Idle | Stopped)
         | (Broken, Stopped) => true,
-        (Busy(before) | Cancelling(before), Busy(after)) => after > before,
+        (Busy(before) | Cancelling(before), Busy(after))
+        | (Cancelling(before), Cancelling(after)) => after > before,
         (Busy(before), Cancelling(after)) => after >= before,
-        (Cancelling(before), Cancelling(after)) => after > before,
         _ => false,
     }
 }

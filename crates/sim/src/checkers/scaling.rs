@@ -1,5 +1,5 @@
 //! The number of runners follows the work: between its bounds, up at once, down slowly, and never
-//! so far that what was needed a moment ago is missing.
+//! below the recent demand.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,32 +12,27 @@ use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::ledger::SimLedger;
 use crate::reference_model::{Phase, Pool};
 
-/// Remembers who was busy, and how many were wanted.
 #[derive(Debug, Default)]
 pub(super) struct Scaling {
     wanted: Option<u32>,
-    /// How many runners were busy, from each of these moments on.
+    /// Number of busy runners, from each of these times on.
     busy: VecDeque<(Time, u32)>,
 }
 
 impl Checker for Scaling {
-    fn name(&self) -> &'static str {
-        "scaling"
-    }
-
     fn crashed(&mut self, _: &SimLedger) {
         *self = Self::default();
     }
 
-    fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
-        let Some(bounds) = scene.book.config.scaling else { return Ok(()) };
-        if scene.book.pool != Pool::Running {
+    fn settled(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
+        let Some(bounds) = ctx.model.config.scaling else { return Ok(()) };
+        if ctx.model.pool != Pool::Running {
             *self = Self::default();
             return Ok(());
         }
-        let most = bounds.max.min(scene.book.config.limits.runners);
+        let most = bounds.max.min(ctx.model.config.limits.runners);
         let least = bounds.min.min(most);
-        let wanted = scene.core.wanted();
+        let wanted = ctx.core.wanted();
         let together = bounds.runners_per_worker.max(1);
         require!(
             (least..=most).contains(&wanted),
@@ -45,10 +40,9 @@ impl Checker for Scaling {
         );
         let whole = wanted.is_multiple_of(together) || wanted == least || wanted == most;
         require!(whole, "{wanted} runners are no whole workers of {together}");
-        let given = |phase| matches!(phase, Phase::Given(_));
-        let busy = scene.book.slots.values().filter(|slot| given(slot.phase)).count() as u32;
-        self.note(scene.now, busy, bounds.idle_timeout);
-        let waits = waiting(scene);
+        let busy = ctx.model.slots.values().filter(|slot| slot.phase.is_given()).count() as u32;
+        self.note(ctx.now, busy, bounds.idle_timeout);
+        let waits = waiting(ctx);
         let needed = u64::from(busy) + waits;
         require!(
             waits == 0 || u64::from(wanted) >= needed.min(most.into()),
@@ -56,7 +50,7 @@ impl Checker for Scaling {
         );
         let before = self.wanted.replace(wanted).unwrap_or(wanted);
         if wanted > before {
-            let pending = scene.core.counters().runs.pending;
+            let pending = ctx.core.counters().runs.pending;
             let useful = u64::from(busy) + pending + u64::from(together);
             require!(u64::from(wanted) < useful, "{wanted} runners are wanted for {useful}");
         }
@@ -75,7 +69,7 @@ impl Checker for Scaling {
 }
 
 impl Scaling {
-    /// Notes how many are busy, and forgets what was so before the quiet time.
+    /// Records the number of busy runners for the idle timeout.
     fn note(&mut self, now: Time, busy: u32, quiet: Duration) {
         if self.busy.back().is_none_or(|(_, last)| *last != busy) {
             self.busy.push_back((now, busy));
@@ -86,13 +80,13 @@ impl Scaling {
     }
 }
 
-/// Returns how many more runners would certainly have something to do that nobody has.
-fn waiting(scene: &CheckContext<'_>) -> u64 {
-    let idle = scene.book.slots.values().any(|slot| slot.phase == Phase::Idle);
-    if idle || crowded(scene) {
+/// Returns how many more runners waiting runs could certainly use.
+fn waiting(ctx: &CheckContext<'_>) -> u64 {
+    let idle = ctx.model.slots.values().any(|slot| slot.phase == Phase::Idle);
+    if idle || crowded(ctx) {
         return 0;
     }
-    let most = scene.book.config.max_repeat_times_per_runner.unwrap_or(u32::MAX).max(1);
-    let keys = scene.book.active.values().filter(|key| room(scene, **key));
-    keys.map(|key| fresh_left(scene, *key).div_ceil(most.into())).sum()
+    let most = ctx.model.config.max_repeat_times_per_runner.unwrap_or(u32::MAX).max(1);
+    let keys = ctx.model.active.values().filter(|key| room(ctx, **key));
+    keys.map(|key| fresh_left(ctx, *key).div_ceil(most.into())).sum()
 }

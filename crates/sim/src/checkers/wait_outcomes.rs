@@ -1,49 +1,40 @@
-//! Nobody is told that enough is there when it is not, that time is up before it is, or that a
-//! batch failed that did not.
+//! Every outcome of a wait is true: the minimum is reached, the time is up, or the batch failed.
 
 use rollway_core::{
-    Action, BatchKey, BatchPolicy, BatchResult, BatchState, BatchType, CollectOutcome,
-    CollectedResults, FailureKind, OnExhausted, Refusal, Request, Response,
+    Action, BatchKey, BatchResult, BatchState, BatchView, CollectOutcome, CollectedResults,
+    FailureKind, OnExhausted, Refusal, Request, Response,
 };
 
 use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::reference_model::{ModelBatch, ModelRequest, ModelRun};
 
-/// Measures answers by what was asked for.
 #[derive(Debug)]
 pub(super) struct WaitOutcomesChecker;
 
 impl Checker for WaitOutcomesChecker {
-    fn name(&self) -> &'static str {
-        "enough"
-    }
-
-    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
+    fn action(&mut self, ctx: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         let Action::Respond { request, answer } = action else { return Ok(()) };
-        let Some(asked) = scene.book.requests.get(request) else { return Ok(()) };
+        let Some(asked) = ctx.model.requests.get(request) else { return Ok(()) };
         let verdict = match answer {
-            Response::Finalized(result) => closed(scene, result),
-            Response::Collected(collected) => taken(scene, asked, collected),
+            Response::Finalized(result) => closed(ctx, result),
+            Response::Collected(collected) => taken(ctx, asked, collected),
             Response::AllEnded => {
-                let open: u64 = scene.core.batches().map(|view| view.open_tasks).sum();
-                require!(
-                    open == 0,
-                    "{request} hears that all has ended, and {open} tasks are open"
-                );
+                let open: u64 = ctx.core.batches().map(|view| view.open_tasks).sum();
+                require!(open == 0, "{request} is answered with {open} open tasks");
                 Ok(())
             }
-            Response::Refused(refusal) => refused(scene, asked, refusal),
+            Response::Refused(refusal) => refused(ctx, asked, refusal),
             _ => Ok(()),
         };
         verdict.map_err(|what| format!("{request}: {what}, and is answered {answer:?}"))
     }
 }
 
-/// A batch is finalized if it is complete, or as much has finished as somebody said is enough.
-fn closed(scene: &CheckContext<'_>, result: &BatchResult) -> CheckVerdict {
-    let Some(batch) = scene.book.batches.get(&result.key) else { return Ok(()) };
+/// A batch is finalized if it is complete, or enough tasks have finished.
+fn closed(ctx: &CheckContext<'_>, result: &BatchResult) -> CheckVerdict {
+    let Some(batch) = ctx.model.batches.get(&result.key) else { return Ok(()) };
     let (finished, expected) = (result.finished(), batch.tasks.len() as u64);
-    let policy = policy(scene, batch);
+    let policy = ctx.model.config.policy(batch.kind);
     let quorum = policy.quorum_percent.is_some_and(|quorum| finished >= share(expected, quorum));
     let enough = batch.min_wait_num.is_some() && finished >= needed(batch);
     require!(
@@ -54,33 +45,33 @@ fn closed(scene: &CheckContext<'_>, result: &BatchResult) -> CheckVerdict {
     let good = result.tasks.ok + result.tasks.partial;
     let wanted = share(expected, policy.success_min_percent);
     require!(good >= wanted, "{good} tasks have a good run, {wanted} must");
-    let failed = result.runs.failed.nonzero().find(|(kind, _)| fails_batch(scene, *kind));
+    let failed = result.runs.failed.nonzero().find(|(kind, _)| fails_batch(ctx, *kind));
     require!(failed.is_none(), "a batch is finalized that failed by {failed:?}");
     Ok(())
 }
 
-/// Tells whether too few tasks have a good run for the batch to be finalized as it is; perhaps more
-/// than there are, since what was cut is counted as well.
-pub(super) fn too_few_good(scene: &CheckContext<'_>, key: BatchKey) -> bool {
-    let (Some(batch), Some(view)) = (scene.book.batches.get(&key), scene.core.batch_by_key(key))
+/// Returns whether too few tasks have a successful run for finalizing the batch now; perhaps also
+/// if
+/// there are enough, since truncated tasks are counted as well.
+pub(super) fn too_few_good(ctx: &CheckContext<'_>, key: BatchKey) -> bool {
+    let (Some(batch), Some(view)) = (ctx.model.batches.get(&key), ctx.core.batch_by_key(key))
     else {
         return false;
     };
-    let partial = scene.book.config.over_rollout.return_partial_tasks;
+    let partial = ctx.model.config.over_rollout.return_partial_tasks;
     let ended = view.tasks.ok + view.tasks.partial;
     let good = batch.tasks.iter().filter(|task| task.runs.iter().any(ModelRun::succeeded)).count();
     let good = if partial && view.tasks.cancelled == 0 { good as u64 } else { ended };
-    good < share(batch.tasks.len() as u64, policy(scene, batch).success_min_percent)
+    good < share(batch.tasks.len() as u64, ctx.model.config.policy(batch.kind).success_min_percent)
 }
 
 fn taken(
-    scene: &CheckContext<'_>,
+    ctx: &CheckContext<'_>,
     asked: &ModelRequest,
     collected: &CollectedResults,
 ) -> CheckVerdict {
-    let Request::Collect { batch, min_num, .. } = &asked.what else { return Ok(()) };
-    let key = scene.book.latest.get(batch);
-    let view = key.and_then(|key| scene.core.batch_by_key(*key));
+    let Request::Collect { min_num, .. } = &asked.what else { return Ok(()) };
+    let view = view_of(ctx, asked);
     match collected.outcome {
         CollectOutcome::Complete => {
             let open = view.map_or(0, |view| view.open_tasks);
@@ -90,25 +81,25 @@ fn taken(
             let wanted = u64::from(min_num.unwrap_or(u32::MAX)).min(collected.expected);
             let have = collected.results.len() as u64;
             require!(have >= wanted, "{have} tasks are there, {wanted} were wanted");
-            let grace = asked.at.after(scene.book.config.over_rollout.wait_after_min);
-            require!(scene.now >= grace, "stragglers have time until {grace}");
+            let grace = asked.at.after(ctx.model.config.over_rollout.wait_after_min);
+            require!(ctx.now >= grace, "stragglers have time until {grace}");
         }
-        CollectOutcome::TimedOut => not_early(scene, asked)?,
-        CollectOutcome::BatchFailed(kind) => failed_by(scene, asked, kind)?,
+        CollectOutcome::TimedOut => not_early(ctx, asked)?,
+        CollectOutcome::BatchFailed(kind) => failed_by(ctx, asked, kind)?,
         CollectOutcome::Aborted | CollectOutcome::Polled => {}
     }
     Ok(())
 }
 
-fn refused(scene: &CheckContext<'_>, asked: &ModelRequest, refusal: &Refusal) -> CheckVerdict {
+fn refused(ctx: &CheckContext<'_>, asked: &ModelRequest, refusal: &Refusal) -> CheckVerdict {
     match refusal {
         Refusal::TimedOut { state, finished, needed: said, expected, .. } => {
-            not_early(scene, asked)?;
-            let Some(batch) = batch_of(scene, asked) else { return Ok(()) };
+            not_early(ctx, asked)?;
+            let Some(batch) = ctx.model.latest_batch_of(asked) else { return Ok(()) };
             let tasks = batch.tasks.len() as u64;
             let right = *expected == tasks && *said == needed(batch);
             require!(right, "there are {tasks} tasks, {} needed", needed(batch));
-            let quorum = policy(scene, batch).quorum_percent;
+            let quorum = ctx.model.config.policy(batch.kind).quorum_percent;
             let enough = finished >= said || quorum.is_some_and(|q| *finished >= share(tasks, q));
             require!(*state == BatchState::Finalizing || !enough, "{finished} were enough");
             Ok(())
@@ -119,50 +110,40 @@ fn refused(scene: &CheckContext<'_>, asked: &ModelRequest, refusal: &Refusal) ->
         }
         Refusal::TooFewSucceeded { succeeded, needed, .. } => {
             require!(succeeded < needed, "{succeeded} were enough");
-            let Some(batch) = batch_of(scene, asked) else { return Ok(()) };
-            // Tasks that somebody cut do not count, nor do unfinished ones that would be dropped.
-            let key = scene.book.latest.get(&batch.id);
-            let view = key.and_then(|key| scene.core.batch_by_key(*key));
-            let partial = scene.book.config.over_rollout.return_partial_tasks;
+            let Some(batch) = ctx.model.latest_batch_of(asked) else { return Ok(()) };
+            // Truncated tasks do not count, nor do unfinished ones that would be dropped.
+            let view = view_of(ctx, asked);
+            let partial = ctx.model.config.over_rollout.return_partial_tasks;
             let whole = view.is_some_and(|view| view.tasks.cancelled == 0);
             let good = batch.tasks.iter().filter(|task| task.runs.iter().any(ModelRun::succeeded));
             let good = good.count() as u64;
             require!(!whole || !partial || *succeeded == good, "{good} tasks have a good run");
             Ok(())
         }
-        Refusal::WaitAllTimedOut { .. } => not_early(scene, asked),
-        Refusal::BatchFailed { kind, .. } => failed_by(scene, asked, *kind),
+        Refusal::WaitAllTimedOut { .. } => not_early(ctx, asked),
+        Refusal::BatchFailed { kind, .. } => failed_by(ctx, asked, *kind),
         _ => Ok(()),
     }
 }
 
-fn not_early(scene: &CheckContext<'_>, asked: &ModelRequest) -> CheckVerdict {
-    let until = asked.time_up(scene.book);
-    require!(scene.now >= until, "has time until {until}");
+fn not_early(ctx: &CheckContext<'_>, asked: &ModelRequest) -> CheckVerdict {
+    let until = asked.time_up(ctx.model);
+    require!(ctx.now >= until, "has time until {until}");
     Ok(())
 }
 
-fn failed_by(scene: &CheckContext<'_>, asked: &ModelRequest, kind: FailureKind) -> CheckVerdict {
-    let key = asked.batch().and_then(|batch| scene.book.latest.get(batch));
-    let view = key.and_then(|key| scene.core.batch_by_key(*key));
-    let failed = view.is_none_or(|view| view.runs.failed[kind] > 0);
-    require!(failed && fails_batch(scene, kind), "no run failed the batch by {kind}");
+fn failed_by(ctx: &CheckContext<'_>, asked: &ModelRequest, kind: FailureKind) -> CheckVerdict {
+    let failed = view_of(ctx, asked).is_none_or(|view| view.runs.failed[kind] > 0);
+    require!(failed && fails_batch(ctx, kind), "no run failed the batch by {kind}");
     Ok(())
 }
 
-fn fails_batch(scene: &CheckContext<'_>, kind: FailureKind) -> bool {
-    scene.book.config.failures.rule(kind).then == OnExhausted::FailBatch
+fn fails_batch(ctx: &CheckContext<'_>, kind: FailureKind) -> bool {
+    ctx.model.config.failures.rule(kind).then == OnExhausted::FailBatch
 }
 
-fn batch_of<'a>(scene: &'a CheckContext<'_>, asked: &ModelRequest) -> Option<&'a ModelBatch> {
-    scene.book.batches.get(scene.book.latest.get(asked.batch()?)?)
-}
-
-fn policy(scene: &CheckContext<'_>, batch: &ModelBatch) -> BatchPolicy {
-    match batch.kind {
-        BatchType::Train => scene.book.config.train,
-        BatchType::Eval => scene.book.config.eval,
-    }
+fn view_of(ctx: &CheckContext<'_>, asked: &ModelRequest) -> Option<BatchView> {
+    ctx.core.batch_by_key(*ctx.model.latest.get(asked.batch()?)?)
 }
 
 fn needed(batch: &ModelBatch) -> u64 {
@@ -170,7 +151,7 @@ fn needed(batch: &ModelBatch) -> u64 {
     batch.min_wait_num.map_or(expected, |min| u64::from(min).min(expected))
 }
 
-/// Returns the smallest number that is at least this share of all.
+/// Returns `percent` of `all`, rounded up.
 fn share(all: u64, percent: u8) -> u64 {
     (all * u64::from(percent)).div_ceil(100)
 }

@@ -1,5 +1,4 @@
-//! What a world of explorers is like, drawn from its seed: the pace, everybody's speed, and what
-//! goes wrong.
+//! Options of a world of explorers, drawn from its seed: plan, speeds and faults.
 
 use std::time::Duration;
 
@@ -7,71 +6,65 @@ use rollway_core::explore::{PlanConfig, PlanStyle};
 
 use crate::random::{FaultRate, SimRandom};
 
-/// Everything that is settled before a world begins.
 #[derive(Clone, Debug)]
 pub(crate) struct ExploreWorldOptions {
-    /// Whether nothing goes wrong.
+    /// True if there are no faults.
     pub(crate) is_calm: bool,
-    /// How explorers proceed.
     pub(crate) pace: PlanConfig,
-    /// How long a step takes each explorer.
     pub(crate) explorers: Vec<Duration>,
-    /// How many steps there are tasks for.
+    /// Number of steps with tasks.
     pub(crate) tasks: u64,
     pub(crate) trainer: TrainerOptions,
-    /// How long somebody who says nothing is believed to be there.
+    /// Heartbeat timeout.
     pub(crate) lease: Duration,
-    /// How long an explorer waits for weights.
+    /// Timeout of waits for weights.
     pub(crate) sync_timeout: Duration,
-    /// How long a message usually takes.
+    /// Typical delay of a message.
     pub(crate) latency: Duration,
-    /// How likely an explorer dies at something that happens to it.
+    /// Probability of a crash at each event.
     pub(crate) crash: FaultRate,
-    /// How likely it is stopped then.
+    /// Probability of a stop at each event.
     pub(crate) stop: FaultRate,
-    /// How often all explorers together die or are stopped at most.
+    /// Maximum number of crashes and stops of all explorers.
     pub(crate) crashes_max: u32,
-    /// How likely a step delivers less than it should.
+    /// Probability that a step delivers too few experiences.
     pub(crate) loss: FaultRate,
 }
 
-/// What the trainer is like.
 #[derive(Clone, Debug)]
 pub(crate) struct TrainerOptions {
-    /// How long a train step takes.
+    /// Duration of a train step.
     pub(crate) work: Duration,
-    /// When it comes; none: never.
+    /// Time of its start. `None`: never.
     pub(crate) comes: Option<Duration>,
-    /// How many train steps it makes at most.
     pub(crate) steps_max: u64,
-    /// When it dies, and after how long it comes again; none: never.
+    /// Time of its crash, and the delay of its restart. `None`: never.
     pub(crate) crash: Option<(Duration, Option<Duration>)>,
-    /// Whether it says so when it dies.
+    /// True if it reports its crash.
     pub(crate) is_loud: bool,
-    /// Whether it says what it does.
+    /// True if it reports its activity.
     pub(crate) tells: bool,
 }
 
 impl ExploreWorldOptions {
-    /// Draws the options of a seed.
-    pub(crate) fn draw(dice: &mut SimRandom) -> Self {
-        let is_calm = dice.percent(20);
-        let pace = pace(dice);
-        let step = dice.spread(millis(200), millis(8_000));
-        let explorers = (0..dice.between(1, 3)).map(|_| dice.spread(step / 4, step * 4)).collect();
-        let lease = dice.spread(millis(4_000), millis(20_000));
+    pub(crate) fn draw(rng: &mut SimRandom) -> Self {
+        let is_calm = rng.percent(20);
+        let pace = pace(rng);
+        let step = rng.spread(millis(200), millis(8_000));
+        let explorers = (0..rng.between(1, 3)).map(|_| rng.spread(step / 4, step * 4)).collect();
+        let lease = rng.spread(millis(4_000), millis(20_000));
         let mut options = Self {
             is_calm,
             explorers,
             tasks: u64::MAX,
-            trainer: trainer(dice, step, lease),
+            trainer: trainer(rng, step, lease),
             lease,
-            // Enough for whatever a calm world does.
+            // Enough for every calm world.
             sync_timeout: millis(100_000_000),
-            latency: dice.spread(millis(1), millis(50)),
+            latency: rng.spread(millis(1), millis(50)),
             crash: FaultRate::NEVER,
             stop: FaultRate::NEVER,
-            crashes_max: dice.small(1, 6),
+            crashes_max: rng.small(1, 6),
             loss: FaultRate::NEVER,
             pace,
         };
@@ -82,18 +75,18 @@ impl ExploreWorldOptions {
             options.trainer.steps_max = u64::MAX;
             return options;
         }
-        options.sync_timeout = dice.spread(step * 4, step * 400);
-        options.crash = FaultRate(*dice.pick(&[0, 0, 100, 400, 1500]));
-        options.stop = FaultRate(*dice.pick(&[0, 0, 100, 400]));
-        options.loss = FaultRate::percent(*dice.pick(&[0, 0, 20, 60]));
-        if dice.percent(25) {
-            options.tasks = dice.between(0, options.pace.total_steps);
+        options.sync_timeout = rng.spread(step * 4, step * 400);
+        options.crash = FaultRate(*rng.pick(&[0, 0, 100, 400, 1500]));
+        options.stop = FaultRate(*rng.pick(&[0, 0, 100, 400]));
+        options.loss = FaultRate::percent(*rng.pick(&[0, 0, 20, 60]));
+        if rng.percent(25) {
+            options.tasks = rng.between(0, options.pace.total_steps);
         }
         options
     }
 }
 
-fn pace(dice: &mut SimRandom) -> PlanConfig {
+fn pace(rng: &mut SimRandom) -> PlanConfig {
     let style = [
         PlanStyle::Fixed,
         PlanStyle::ExplorerDriven,
@@ -101,45 +94,40 @@ fn pace(dice: &mut SimRandom) -> PlanConfig {
         PlanStyle::FullyAsync,
         PlanStyle::FullyAsync,
     ];
-    let step_experiences = dice.between(1, 16);
+    let step_experiences = rng.between(1, 16);
     PlanConfig {
-        style: *dice.pick(&style),
-        sync_interval: dice.between(1, 4),
-        sync_offset: *dice.pick(&[0, 0, 1, 2, 3]),
-        max_inflight: dice.between(1, 4),
-        max_staleness: *dice.pick(&[None, Some(0), Some(1), Some(2), Some(4)]),
+        style: *rng.pick(&style),
+        sync_interval: rng.between(1, 4),
+        sync_offset: *rng.pick(&[0, 0, 1, 2, 3]),
+        max_inflight: rng.between(1, 4),
+        max_staleness: *rng.pick(&[None, Some(0), Some(1), Some(2), Some(4)]),
         step_experiences,
-        train_batch_size: *dice.pick(&[
-            step_experiences,
-            step_experiences,
-            step_experiences * 2,
-            5,
-        ]),
-        eval_interval: *dice.pick(&[None, Some(1), Some(2), Some(3), Some(4)]),
-        eval_on_startup: dice.percent(70),
-        eval_at_end: dice.percent(70),
-        total_steps: dice.between(0, 16),
+        train_batch_size: *rng.pick(&[step_experiences, step_experiences, step_experiences * 2, 5]),
+        eval_interval: *rng.pick(&[None, Some(1), Some(2), Some(3), Some(4)]),
+        eval_on_startup: rng.percent(70),
+        eval_at_end: rng.percent(70),
+        total_steps: rng.between(0, 16),
     }
 }
 
-fn trainer(dice: &mut SimRandom, step: Duration, lease: Duration) -> TrainerOptions {
-    let pace = if dice.percent(20) { step * 6 } else { step };
-    let comes = match dice.below(10) {
+fn trainer(rng: &mut SimRandom, step: Duration, lease: Duration) -> TrainerOptions {
+    let pace = if rng.percent(20) { step * 6 } else { step };
+    let comes = match rng.below(10) {
         0 => None,
-        1 | 2 => Some(dice.spread(step, step * 16)),
-        _ => Some(dice.spread(millis(1), step)),
+        1 | 2 => Some(rng.spread(step, step * 16)),
+        _ => Some(rng.spread(millis(1), step)),
     };
-    let crash = dice.percent(35).then(|| {
-        let again = dice.percent(60).then(|| dice.spread(lease / 8, lease * 4));
-        (dice.spread(step, step * 24), again)
+    let crash = rng.percent(35).then(|| {
+        let again = rng.percent(60).then(|| rng.spread(lease / 8, lease * 4));
+        (rng.spread(step, step * 24), again)
     });
     TrainerOptions {
-        work: dice.spread(pace / 8, pace * 2),
+        work: rng.spread(pace / 8, pace * 2),
         comes,
-        steps_max: if dice.percent(25) { dice.between(1, 12) } else { u64::MAX },
+        steps_max: if rng.percent(25) { rng.between(1, 12) } else { u64::MAX },
         crash,
-        is_loud: dice.percent(40),
-        tells: dice.percent(85),
+        is_loud: rng.percent(40),
+        tells: rng.percent(85),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What happens: one virtual clock, one queue of events, explorers, a trainer, and the board.
+//! The simulation: one virtual clock, one event queue, explorers, a trainer, and the synchronizer.
 
 mod acts;
 mod training;
@@ -24,18 +24,17 @@ use crate::random::SimRandom;
 use crate::trace::SimTrace;
 use crate::world::WorldResult;
 
-/// No explorers take as many facts as this unless something goes round in circles.
+/// Maximum number of inputs; a plan with more makes no progress.
 const MAX_INPUTS: u64 = 20_000;
-/// When everything should have come to an end.
+/// Time by which every world must have ended.
 const WORLD_DEADLINE: Duration = Duration::from_secs(400_000);
-/// Numbers of seats and waits are above this.
+/// Lower bound of the ids of members and waits.
 const FIRST: u64 = 1_000;
 
-/// A world.
 #[derive(Debug)]
 pub(super) struct ExploreWorld {
     now: Time,
-    dice: SimRandom,
+    rng: SimRandom,
     options: ExploreWorldOptions,
     queue: EventQueue<ExploreWorldEvent>,
     board: SyncCore,
@@ -47,76 +46,50 @@ pub(super) struct ExploreWorld {
     coverage: Coverage,
     violation: Option<Violation>,
     facts: u64,
-    /// How often explorers have died or were stopped.
+    /// Number of crashes and stops of explorers.
     crashes: u32,
     done: bool,
 }
 
-/// Something that is going to happen.
 #[derive(Clone, Debug)]
 enum ExploreWorldEvent {
-    /// An explorer is started.
-    Start {
-        at: usize,
-    },
-    /// An explorer carries out an order.
-    Act {
-        at: usize,
-        life: u64,
-        order: PlanAction,
-    },
-    /// An explorer's servers have the weights that a wait came to.
-    Loads {
-        at: usize,
-        life: u64,
-        came: Came,
-    },
-    /// An explorer's loop hears of something.
-    Heard {
-        at: usize,
-        life: u64,
-        fact: PlanInput,
-    },
-    /// An explorer says that it is alive.
-    Beats {
-        at: usize,
-        life: u64,
-    },
-    /// The trainer is started.
-    TrainerComes,
+    /// An explorer starts.
+    Start { at: usize },
+    /// An explorer performs an action.
+    Act { at: usize, life: u64, order: PlanAction },
+    /// An explorer's servers have loaded the weights of a wait.
+    Loads { at: usize, life: u64, result: WaitResult },
+    /// An input arrives at an explorer's plan.
+    Input { at: usize, life: u64, fact: PlanInput },
+    /// An explorer sends a heartbeat.
+    Heartbeat { at: usize, life: u64 },
+    /// The trainer starts.
+    TrainerStarts,
     /// The trainer looks for experiences.
-    TrainerLooks {
-        life: u64,
-    },
-    /// The trainer has made a step.
-    TrainerSteps {
-        life: u64,
-    },
-    /// The trainer says that it is alive.
-    TrainerBeats {
-        life: u64,
-    },
+    TrainerLooks { life: u64 },
+    /// The trainer has finished a step.
+    TrainerSteps { life: u64 },
+    /// The trainer sends a heartbeat.
+    TrainerHeartbeat { life: u64 },
+    /// The trainer crashes.
     TrainerDies,
-    /// Everything should have come to an end.
+    /// Every world must have ended by now.
     TooLate,
 }
 
-/// What a wait came to, apart from errors.
+/// Outcome of a wait without an error.
 #[derive(Clone, Copy, Debug)]
-struct Came {
+struct WaitResult {
     /// Newer weights, if there are any.
     version: Option<u64>,
-    /// Whether the trainer is done.
     done: bool,
-    /// When the wait began.
     began: Time,
 }
 
 impl ExploreWorld {
-    /// Makes a world as its options say.
     pub(super) fn new(
         options: ExploreWorldOptions,
-        dice: SimRandom,
+        rng: SimRandom,
         mutant: Option<&ExploreMutant>,
         checkers: ExploreCheckers,
         trace: SimTrace,
@@ -125,7 +98,7 @@ impl ExploreWorld {
         let explorers = works.map(|(at, work)| SimExplorer::new(format!("explorer{at}"), *work));
         Self {
             now: Time::ZERO,
-            dice,
+            rng,
             queue: EventQueue::default(),
             board: SyncCore::new(options.lease, FIRST),
             explorers: explorers.collect(),
@@ -142,13 +115,13 @@ impl ExploreWorld {
         }
     }
 
-    /// Lets the world run until everybody has ended or something is found wrong.
+    /// Runs the world until all explorers have ended or a checker reports a violation.
     pub(super) fn run(mut self) -> WorldResult {
         for at in 0..self.explorers.len() {
             self.later(ExploreWorldEvent::Start { at });
         }
         match self.options.trainer.comes {
-            Some(after) => self.plan(after, ExploreWorldEvent::TrainerComes),
+            Some(after) => self.plan(after, ExploreWorldEvent::TrainerStarts),
             None => self.coverage.add("trainer", "never", 1),
         }
         if let Some((after, _)) = self.options.trainer.crash {
@@ -168,8 +141,8 @@ impl ExploreWorld {
         }
     }
 
-    /// Does the next thing: an event, or a deadline of the board. What happens at the instant of a
-    /// deadline comes before it.
+    /// Handles the next event or deadline of the synchronizer. Events come before deadlines at the
+    /// same time.
     fn turn(&mut self) {
         if self.facts >= MAX_INPUTS {
             return self.give_up(format!("more than {MAX_INPUTS} facts"));
@@ -185,7 +158,7 @@ impl ExploreWorld {
             self.now = self.now.max(at);
             self.happen(event);
         } else {
-            return self.give_up("nothing will ever happen again".to_owned());
+            return self.give_up("no event is left".to_owned());
         }
         self.rouse_trainer();
         for at in 0..self.explorers.len() {
@@ -205,22 +178,22 @@ impl ExploreWorld {
                     self.act(at, life, order);
                 }
             }
-            ExploreWorldEvent::Loads { at, life, came } => {
+            ExploreWorldEvent::Loads { at, life, result } => {
                 if self.explorers[at].alive(life).is_some() {
-                    self.came(at, life, came);
+                    self.on_wait_result(at, life, result);
                 }
             }
-            ExploreWorldEvent::Heard { at, life, fact } => {
+            ExploreWorldEvent::Input { at, life, fact } => {
                 if self.explorers[at].alive(life).is_some() && !self.is_struck(at) {
-                    self.tell(at, Some(fact));
+                    self.apply(at, Some(fact));
                     self.watch(at);
                 }
             }
-            ExploreWorldEvent::Beats { at, life } => self.beat(at, life),
-            ExploreWorldEvent::TrainerComes => self.trainer_comes(),
+            ExploreWorldEvent::Heartbeat { at, life } => self.heartbeat(at, life),
+            ExploreWorldEvent::TrainerStarts => self.trainer_starts(),
             ExploreWorldEvent::TrainerLooks { life } => self.trainer_looks(life),
             ExploreWorldEvent::TrainerSteps { life } => self.trainer_steps(life),
-            ExploreWorldEvent::TrainerBeats { life } => self.trainer_beats(life),
+            ExploreWorldEvent::TrainerHeartbeat { life } => self.trainer_heartbeat(life),
             ExploreWorldEvent::TrainerDies => self.trainer_dies(),
             ExploreWorldEvent::TooLate => {
                 let left = self.explorers.iter().filter(|explorer| explorer.end.is_none());
@@ -231,11 +204,11 @@ impl ExploreWorld {
         }
     }
 
-    /// Starts an explorer, anew or where it was.
+    /// Starts an explorer, new or from its saved progress.
     fn start(&mut self, at: usize) {
         let Ok(entered) = self.board.join(self.now, MemberRole::Explorer, &self.explorers[at].name)
         else {
-            return self.give_up("there is no seat for an explorer".to_owned());
+            return self.give_up("an explorer could not join".to_owned());
         };
         let is_async = self.is_async();
         let explorer = &mut self.explorers[at];
@@ -243,7 +216,7 @@ impl ExploreWorld {
         let life = explorer.lives;
         let kept = explorer.kept.clone();
         let subject = Subject::new(self.options.pace.clone(), kept, self.bug);
-        // What was kept is put back into the servers, whatever they had.
+        // The saved version is loaded into the servers.
         let version = subject.plan().progress().version;
         explorer.version = version;
         explorer.down_since = None;
@@ -258,19 +231,19 @@ impl ExploreWorld {
         });
         self.coverage.add("explorer", "restarted", u64::from(life > 1));
         self.see(at, &ExploreEvent::Started { version });
-        self.tell_elsewhere();
+        self.share_submissions();
         let published = self.board.newest().filter(|newest| is_async && *newest > version);
-        match published.filter(|_| self.dice.percent(50)) {
-            Some(newest) => self.tell(at, Some(PlanInput::Published(newest))),
-            None => self.tell(at, None),
+        match published.filter(|_| self.rng.percent(50)) {
+            Some(newest) => self.apply(at, Some(PlanInput::Published(newest))),
+            None => self.apply(at, None),
         }
-        self.plan(self.options.lease / 2, ExploreWorldEvent::Beats { at, life });
+        self.plan(self.options.lease / 2, ExploreWorldEvent::Heartbeat { at, life });
         self.watch(at);
         self.answers();
     }
 
-    /// Tells an explorer something, or nothing, and lets it carry out what it orders.
-    fn tell(&mut self, at: usize, fact: Option<PlanInput>) {
+    /// Applies an optional input to an explorer's plan, and performs the resulting actions.
+    fn apply(&mut self, at: usize, fact: Option<PlanInput>) {
         if self.violation.is_some() {
             return;
         }
@@ -278,7 +251,7 @@ impl ExploreWorld {
         if let Some(fact) = &fact {
             self.coverage.add("fact", fact_kind(fact), 1);
             self.trace.line(self.facts, self.now, '>', fact_kind(fact), (at, fact));
-            self.see(at, &ExploreEvent::Told(fact));
+            self.see(at, &ExploreEvent::Applied(fact));
         }
         let explorer = &mut self.explorers[at];
         let Some(process) = &mut explorer.process else { return };
@@ -299,51 +272,51 @@ impl ExploreWorld {
         }
     }
 
-    /// Decides whether an explorer dies now or is told to stop; it is dead if so.
+    /// Draws a crash or a stop. Returns whether the explorer is down.
     fn is_struck(&mut self, at: usize) -> bool {
         if self.crashes >= self.options.crashes_max {
             return false;
         }
-        if self.dice.chance(self.options.crash) {
+        if self.rng.chance(self.options.crash) {
             self.crashes += 1;
             self.goes_down(at, "crashed");
             return true;
         }
-        if self.dice.chance(self.options.stop) {
+        if self.rng.chance(self.options.stop) {
             self.crashes += 1;
             if let Some(process) = &mut self.explorers[at].process {
                 process.stopping = true;
             }
-            self.tell(at, Some(PlanInput::Stopped));
+            self.apply(at, Some(PlanInput::Stopped));
         }
         self.explorers[at].process.is_none()
     }
 
-    /// An explorer's process ends, and will be started again.
-    fn goes_down(&mut self, at: usize, why: &'static str) {
-        self.coverage.add("explorer", why, 1);
+    /// Ends an explorer's process, which will be started again.
+    fn goes_down(&mut self, at: usize, event: &'static str) {
+        self.coverage.add("explorer", event, 1);
         let Some(process) = self.explorers[at].process.take() else { return };
         self.explorers[at].down_since = Some(self.now);
-        if self.dice.percent(50) {
+        if self.rng.percent(50) {
             self.board.leave(self.now, process.seat, &LeaveReason::TimedOut);
             let asks = process.wait.map(|wait| wait.ask).into_iter().chain(process.watch.ask);
             asks.for_each(|ask| self.board.abandon(ask));
         }
         let lease = self.options.lease;
-        let wait = self.dice.spread(lease / 16, lease * 4);
+        let wait = self.rng.spread(lease / 16, lease * 4);
         self.plan(wait, ExploreWorldEvent::Start { at });
         self.answers();
     }
 
     fn ends(&mut self, at: usize, end: ProcessEnd) {
         let Some(process) = self.explorers[at].process.take() else { return };
-        let how = match &end {
+        let reason = match &end {
             ProcessEnd::Done => LeaveReason::Done,
-            ProcessEnd::TrainerFailed(words) | ProcessEnd::TimedOut(words) => {
-                LeaveReason::Failed(words.clone())
+            ProcessEnd::TrainerFailed(message) | ProcessEnd::TimedOut(message) => {
+                LeaveReason::Failed(message.clone())
             }
         };
-        self.board.leave(self.now, process.seat, &how);
+        self.board.leave(self.now, process.seat, &reason);
         self.coverage.add("end", end.name(), 1);
         self.explorers[at].end = Some(end.clone());
         self.trace.line(self.facts, self.now, '=', end.name(), (at, &end));
@@ -351,7 +324,7 @@ impl ExploreWorld {
         self.answers();
     }
 
-    fn beat(&mut self, at: usize, life: u64) {
+    fn heartbeat(&mut self, at: usize, life: u64) {
         let Some(process) = self.explorers[at].alive(life) else { return };
         if process.closing {
             return;
@@ -359,21 +332,21 @@ impl ExploreWorld {
         let seat = process.seat;
         self.board.heartbeat(self.now, seat);
         self.answers();
-        self.plan(self.options.lease / 2, ExploreWorldEvent::Beats { at, life });
+        self.plan(self.options.lease / 2, ExploreWorldEvent::Heartbeat { at, life });
     }
 
     fn see(&mut self, at: usize, seen: &ExploreEvent<'_>) {
         if self.violation.is_some() {
             return;
         }
-        let scene = ExploreContext {
+        let ctx = ExploreContext {
             now: self.now,
             at,
             options: &self.options,
             explorers: &self.explorers,
             trainer: &self.trainer,
         };
-        self.violation = self.checkers.see(&scene, seen);
+        self.violation = self.checkers.see(&ctx, seen);
     }
 
     fn give_up(&mut self, what: String) {
@@ -385,9 +358,9 @@ impl ExploreWorld {
         self.queue.plan(self.now.after(after), event);
     }
 
-    /// Plans an event for when a message has got there.
+    /// Plans an event after the delay of a message.
     fn later(&mut self, event: ExploreWorldEvent) {
-        let wait = self.dice.spread(self.options.latency / 4, self.options.latency * 4);
+        let wait = self.rng.spread(self.options.latency / 4, self.options.latency * 4);
         self.plan(wait, event);
     }
 
@@ -395,9 +368,8 @@ impl ExploreWorld {
         self.options.pace.style == PlanStyle::FullyAsync
     }
 
-    /// Tells whether this bug was planted.
     fn has_bug(&self, bug: Around) -> bool {
-        matches!(self.bug, Some(ExploreBug::Around(planted)) if planted == bug)
+        matches!(self.bug, Some(ExploreBug::World(planted)) if planted == bug)
     }
 }
 

@@ -1,24 +1,15 @@
-//! Bugs in what the core orders.
+//! Bugs in the actions of the core.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use rollway_core::{
-    Action, AttemptCancelReason, BatchResult, CancelReason, DropReason, Input, LeaseId,
-    LedgerRecord, Refusal, Request, RequestId, Response, RunEnd, RunRange, RunnerReport,
-    RunnerState, Status,
+    Action, BatchKey, CancelReason, DropReason, Input, LeaseId, LedgerRecord, Request, RequestId,
+    Response, RunRange, RunnerReport, RunnerState, TaskId,
 };
 
 use super::PendingActions;
 
-pub(super) fn stop_forgotten(PendingActions { actions, .. }: PendingActions<'_>) {
-    actions.retain(|action| !matches!(action, Action::StopRunner { .. }));
-}
-
-pub(super) fn start_swallowed(PendingActions { actions, .. }: PendingActions<'_>) {
-    actions.retain(|action| !matches!(action, Action::StartRunner { .. }));
-}
-
-/// Stops a busy runner whenever time passes.
+/// Stops a busy runner at every deadline.
 pub(super) fn busy_stopped(PendingActions { core, input, actions, .. }: PendingActions<'_>) {
     let busy = core.runners().find(|view| matches!(view.state, RunnerState::Busy(_)));
     if let (Input::TimePassed, Some(busy)) = (input, busy) {
@@ -26,7 +17,7 @@ pub(super) fn busy_stopped(PendingActions { core, input, actions, .. }: PendingA
     }
 }
 
-/// Gives an attempt to somebody who is busy.
+/// Gives an attempt to a busy runner.
 pub(super) fn second_attempt(PendingActions { core, actions, .. }: PendingActions<'_>) {
     let busy = core.runners().find(|view| matches!(view.state, RunnerState::Busy(_)));
     let Some(busy) = busy else { return };
@@ -40,40 +31,6 @@ pub(super) fn second_attempt(PendingActions { core, actions, .. }: PendingAction
     }
 }
 
-pub(super) fn cancel_twice(PendingActions { actions, .. }: PendingActions<'_>) {
-    let again = actions.iter().find(|action| matches!(action, Action::CancelAttempt { .. }));
-    actions.extend(again.cloned());
-}
-
-pub(super) fn task_too_many(PendingActions { actions, .. }: PendingActions<'_>) {
-    spoil_results(actions, |result| result.tasks.ok += 1);
-}
-
-pub(super) fn run_too_few(PendingActions { actions, .. }: PendingActions<'_>) {
-    spoil_results(actions, |result| {
-        result.runs.submitted = result.runs.submitted.saturating_sub(1);
-    });
-}
-
-pub(super) fn tasks_reversed(PendingActions { actions, .. }: PendingActions<'_>) {
-    spoil_results(actions, |result| result.statuses.reverse());
-}
-
-pub(super) fn metrics_reversed(PendingActions { actions, .. }: PendingActions<'_>) {
-    spoil_results(actions, |result| {
-        for (_, status) in &mut result.statuses {
-            let mut spoiled = Status::clone(status);
-            spoiled.run_metrics.reverse();
-            *status = Arc::new(spoiled);
-        }
-    });
-}
-
-pub(super) fn ends_twice(PendingActions { actions, .. }: PendingActions<'_>) {
-    let end = actions.iter().find(|action| matches!(action, Action::DropTasks { .. }));
-    actions.extend(end.cloned());
-}
-
 pub(super) fn answer_lost(PendingActions { memory, actions, .. }: PendingActions<'_>) {
     actions.retain(|action| {
         let answer = matches!(action, Action::Respond { .. });
@@ -82,12 +39,7 @@ pub(super) fn answer_lost(PendingActions { memory, actions, .. }: PendingActions
     });
 }
 
-pub(super) fn answer_twice(PendingActions { actions, .. }: PendingActions<'_>) {
-    let answer = actions.iter().find(|action| matches!(action, Action::Respond { .. }));
-    actions.extend(answer.cloned());
-}
-
-/// Lets those who wait for what is given up wait for one more step.
+/// Answers the waiters of an abort or a stop one step later.
 pub(super) fn answer_late(PendingActions { memory, input, actions, .. }: PendingActions<'_>) {
     let given_up: Option<RequestId> = match input {
         Input::Requested { request, what: Request::Abort { .. } | Request::Stop { .. } } => {
@@ -106,10 +58,6 @@ pub(super) fn answer_late(PendingActions { memory, input, actions, .. }: Pending
     actions.extend(before);
 }
 
-pub(super) fn attempts_reversed(PendingActions { actions, .. }: PendingActions<'_>) {
-    actions.reverse();
-}
-
 pub(super) fn attempts_exchanged(PendingActions { actions, .. }: PendingActions<'_>) {
     let starts = |action: &Action| matches!(action, Action::StartAttempt { .. });
     let first = actions.iter().position(starts);
@@ -120,35 +68,7 @@ pub(super) fn attempts_exchanged(PendingActions { actions, .. }: PendingActions<
     }
 }
 
-/// Tells those whose time is up that all is stopped.
-pub(super) fn stopped_for_no_reason(PendingActions { actions, .. }: PendingActions<'_>) {
-    for action in actions {
-        if let Action::Respond { answer: Response::Refused(refusal), .. } = action
-            && matches!(refusal, Refusal::TimedOut { .. } | Refusal::AlreadyActive { .. })
-        {
-            *refusal = Refusal::Stopped;
-        }
-    }
-}
-
-pub(super) fn wrong_cancel(PendingActions { actions, .. }: PendingActions<'_>) {
-    for action in actions {
-        if let Action::CancelAttempt { reason: reason @ AttemptCancelReason::Timeout, .. } = action
-        {
-            *reason = AttemptCancelReason::BeginTimeout;
-        }
-    }
-}
-
-pub(super) fn stop_hides(PendingActions { actions, .. }: PendingActions<'_>) {
-    for action in actions {
-        if let Action::Respond { answer: Response::Stopped(report), .. } = action {
-            report.undelivered = 0;
-        }
-    }
-}
-
-/// Sends runs back to the runner they were last on, if it is idle.
+/// Returns runs to their last runner, if it is idle.
 pub(super) fn same_runner(PendingActions { memory, core, actions, .. }: PendingActions<'_>) {
     for action in actions {
         let Action::StartAttempt { runner, life, batch, task, runs, .. } = action else { continue };
@@ -183,20 +103,7 @@ pub(super) fn delivered_twice(PendingActions { memory, actions, .. }: PendingAct
     }
 }
 
-pub(super) fn task_left_out(PendingActions { actions, .. }: PendingActions<'_>) {
-    for action in actions {
-        if let Action::Deliver { results, .. } = action {
-            results.pop();
-        }
-    }
-}
-
-pub(super) fn late_kept(PendingActions { actions, .. }: PendingActions<'_>) {
-    actions
-        .retain(|action| !matches!(action, Action::DropPayload { reason: DropReason::Late, .. }));
-}
-
-/// Sends runs out again instead of others of their task.
+/// Dispatches successful runs instead of others of their task.
 pub(super) fn good_run_again(PendingActions { memory, input, actions, .. }: PendingActions<'_>) {
     if let Input::Report { report: RunnerReport::RunFinished { attempt, run, outcome }, .. } = input
         && let Some((batch, task)) = memory.attempts.get(attempt)
@@ -207,33 +114,40 @@ pub(super) fn good_run_again(PendingActions { memory, input, actions, .. }: Pend
     for action in actions {
         let Action::StartAttempt { attempt, batch, task, runs, .. } = action else { continue };
         memory.attempts.insert(*attempt, (*batch, *task));
-        let good = memory.succeeded.range((*batch, *task, 0)..=(*batch, *task, u32::MAX)).next();
-        if let Some((.., run)) = good {
-            *runs = RunRange { first: *run, count: 1 };
-        }
+        replace_runs(&memory.succeeded, (*batch, *task), runs);
     }
 }
 
-/// Sends runs out again that were cancelled, instead of others of their task.
+/// Dispatches cancelled runs instead of others of their task.
 pub(super) fn cancelled_run_again(
     PendingActions { memory, core, input, actions }: PendingActions<'_>,
 ) {
     if let Input::Requested { what: Request::CancelRun { batch, task, run }, .. } = input
-        && actions.iter().any(says_cancelled)
+        && actions.iter().any(|action| {
+            matches!(action, Action::Respond { answer: Response::RunCancelled(true), .. })
+        })
         && let Some(view) = core.batch(batch)
     {
         memory.cancelled.insert((view.key, *task, run.0));
     }
     for action in actions {
         let Action::StartAttempt { batch, task, runs, .. } = action else { continue };
-        let gone = memory.cancelled.range((*batch, *task, 0)..=(*batch, *task, u32::MAX)).next();
-        if let Some((.., run)) = gone {
-            *runs = RunRange { first: *run, count: 1 };
-        }
+        replace_runs(&memory.cancelled, (*batch, *task), runs);
     }
 }
 
-/// Leaves out of deliveries what a task yielded some of whose runs were cancelled.
+/// Replaces the runs of an attempt by the first of `others` of the same task.
+fn replace_runs(
+    others: &BTreeSet<(BatchKey, TaskId, u32)>,
+    (batch, task): (BatchKey, TaskId),
+    runs: &mut RunRange,
+) {
+    if let Some((.., run)) = others.range((batch, task, 0)..=(batch, task, u32::MAX)).next() {
+        *runs = RunRange { first: *run, count: 1 };
+    }
+}
+
+/// Removes a payload of each task with a cancelled run from deliveries.
 pub(super) fn sibling_result_lost(PendingActions { actions, .. }: PendingActions<'_>) {
     for action in actions {
         let Action::Deliver { results, .. } = action else { continue };
@@ -245,55 +159,10 @@ pub(super) fn sibling_result_lost(PendingActions { actions, .. }: PendingActions
     }
 }
 
-pub(super) fn cancel_denied(PendingActions { actions, .. }: PendingActions<'_>) {
-    for action in actions {
-        if let Action::Respond { answer: Response::RunCancelled(told), .. } = action {
-            *told = false;
-        }
-    }
-}
-
-pub(super) fn cancel_unrecorded(PendingActions { actions, .. }: PendingActions<'_>) {
-    let requested = RunEnd::Cancelled(CancelReason::Requested);
-    actions.retain(|action| match action {
-        Action::AppendRecord(LedgerRecord::RunEnded { ending, .. }) => *ending != requested,
-        _ => true,
-    });
-}
-
-fn says_cancelled(action: &Action) -> bool {
-    matches!(action, Action::Respond { answer: Response::RunCancelled(true), .. })
-}
-
 pub(super) fn ending_unrecorded(PendingActions { memory, actions, .. }: PendingActions<'_>) {
     actions.retain(|action| {
         let ending = matches!(action, Action::AppendRecord(LedgerRecord::RunEnded { .. }));
         memory.count += u64::from(ending);
         !ending || !memory.count.is_multiple_of(5)
     });
-}
-
-pub(super) fn cut_unrecorded(PendingActions { actions, .. }: PendingActions<'_>) {
-    actions
-        .retain(|action| !matches!(action, Action::AppendRecord(LedgerRecord::Truncated { .. })));
-}
-
-pub(super) fn offer_unrecorded(PendingActions { actions, .. }: PendingActions<'_>) {
-    actions.retain(|action| {
-        !matches!(action, Action::AppendRecord(LedgerRecord::DeliveryStarted { .. }))
-    });
-}
-
-pub(super) fn records_last(PendingActions { actions, .. }: PendingActions<'_>) {
-    actions.sort_by_key(|action| matches!(action, Action::AppendRecord(_)));
-}
-
-fn spoil_results(actions: &mut [Action], spoil: impl Fn(&mut BatchResult)) {
-    for action in actions {
-        if let Action::Respond { answer: Response::Finalized(result), .. } = action {
-            let mut spoiled = BatchResult::clone(result);
-            spoil(&mut spoiled);
-            *result = Arc::new(spoiled);
-        }
-    }
 }

@@ -1,46 +1,23 @@
-//! Bugs in what the core hears.
+//! Bugs in the inputs of the core.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rollway_core::metrics::Metrics;
 use rollway_core::{
-    AttemptId, BatchId, Core, DeliveryOutcome, FailureKind, Input, LedgerRecord, Request,
-    RequestId, RunFailure, RunId, RunOutcome, RunOutput, RunnerId, RunnerReport, RunnerState,
-    RunnerView,
+    BatchId, Core, FailureKind, Input, LedgerRecord, Request, RequestId, RunFailure, RunId,
+    RunnerReport, RunnerState, RunnerView,
 };
 
 use super::Memory;
 
-pub(super) fn late_result(_: &mut Memory, core: &Core, mut input: Input) -> Vec<Input> {
-    if let Input::Report { runner, report: RunnerReport::RunFinished { attempt, .. }, .. } =
-        &mut input
-        && let Some(current) = current(core, *runner)
+pub(super) fn late_result(_: &mut Memory, core: &Core, input: &mut Input) {
+    if let Input::Report { runner, report: RunnerReport::RunFinished { attempt, .. }, .. } = input
+        && let Some(RunnerState::Busy(current)) = core.runner_state(*runner)
     {
         *attempt = current;
     }
-    vec![input]
 }
 
-pub(super) fn earlier_life(_: &mut Memory, core: &Core, mut input: Input) -> Vec<Input> {
-    if let Input::Report { runner, life, .. } = &mut input
-        && let Some(view) = core.runner(*runner)
-    {
-        *life = view.life;
-    }
-    vec![input]
-}
-
-/// Hears a second report about a run as if it were about another one.
-pub(super) fn result_twice(memory: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
-    if let Input::Report { report: RunnerReport::RunFinished { attempt, run, .. }, .. } = &mut input
-        && !memory.reported.insert((*attempt, run.0))
-    {
-        run.0 ^= 1;
-    }
-    vec![input]
-}
-
-/// Takes an attempt for ended as soon as it is told to end.
+/// Ends an attempt as soon as it is cancelled.
 pub(super) fn cancel_taken_for_end(_: &mut Memory, core: &Core, input: Input) -> Vec<Input> {
     let cancelling = core.runners().find_map(|view| match view.state {
         RunnerState::Cancelling(attempt) => Some((view.runner, view.life, attempt)),
@@ -51,140 +28,50 @@ pub(super) fn cancel_taken_for_end(_: &mut Memory, core: &Core, input: Input) ->
     vec![Input::Report { runner, life, report }, input]
 }
 
-pub(super) fn withdrawal_ignored(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
-    match input {
-        Input::RequestAbandoned { .. } => Vec::new(),
-        input => vec![input],
-    }
-}
-
-pub(super) fn timeout_ignored(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
+pub(super) fn timeout_ignored(_: &mut Memory, _: &Core, input: &mut Input) {
     if let Input::Requested {
         what: Request::Finalize { timeout, .. } | Request::Collect { timeout, .. },
         ..
-    } = &mut input
+    } = input
     {
         *timeout = None;
     }
-    vec![input]
 }
 
-pub(super) fn timeout_halved(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
+pub(super) fn timeout_halved(_: &mut Memory, _: &Core, input: &mut Input) {
     if let Input::Requested {
         what:
             Request::Finalize { timeout: Some(timeout), .. }
             | Request::Collect { timeout: Some(timeout), .. }
             | Request::WaitAll { timeout: Some(timeout), .. },
         ..
-    } = &mut input
+    } = input
     {
         *timeout /= 2;
     }
-    vec![input]
 }
 
-pub(super) fn minimum_doubled(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
+pub(super) fn minimum_doubled(_: &mut Memory, _: &Core, input: &mut Input) {
     if let Input::Requested {
         what:
             Request::Submit { min_wait_num: Some(min), .. }
             | Request::Collect { min_num: Some(min), .. },
         ..
-    } = &mut input
+    } = input
     {
         *min = *min * 2 + 1;
     }
-    vec![input]
 }
 
-pub(super) fn minimum_ignored(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
-    if let Input::Requested { what: Request::Submit { min_wait_num, .. }, .. } = &mut input {
-        *min_wait_num = min_wait_num.map(|min| min / 2);
-    }
-    vec![input]
-}
-
-/// Takes results for safe once they are on their way.
-pub(super) fn self_acknowledged(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
-    if let Input::DeliveryDone { delivery, .. } = &mut input {
-        *delivery = DeliveryOutcome::Acknowledged { metrics: Metrics::new() };
-    }
-    vec![input]
-}
-
-pub(super) fn payload_vanishes(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
-    if let Input::Report { report: RunnerReport::RunFinished { outcome, .. }, .. } = &mut input {
-        *outcome = without_payload(outcome);
-    }
-    vec![input]
-}
-
-/// Takes what arrived for lost.
-pub(super) fn handed_again(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
-    if let Input::DeliveryDone { delivery, .. } = &mut input {
-        *delivery = DeliveryOutcome::Failed { message: "so it is said".into() };
-    }
-    vec![input]
-}
-
-pub(super) fn always_suspect(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
-    if let Input::Report { report: RunnerReport::Lost { suspect, .. }, .. } = &mut input {
-        *suspect = true;
-    }
-    vec![input]
-}
-
-/// Takes every batch in under a name of its own, so that a name that is taken can be used again.
-pub(super) fn names_mixed_up(memory: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
-    if let Input::Requested { what: Request::Submit { batch, .. }, .. } = &mut input {
+/// Gives every batch a unique id, so that an active id can be used again.
+pub(super) fn names_mixed_up(memory: &mut Memory, _: &Core, input: &mut Input) {
+    if let Input::Requested { what: Request::Submit { batch, .. }, .. } = input {
         memory.count += 1;
         *batch = BatchId::from(format!("{batch}~{}", memory.count).as_str());
     }
-    vec![input]
 }
 
-/// Takes a batch for what it is asked for.
-pub(super) fn kind_ignored(_: &mut Memory, core: &Core, mut input: Input) -> Vec<Input> {
-    if let Input::Requested { what: Request::Finalize { batch, kind, .. }, .. } = &mut input
-        && let Some(view) = core.batch(batch)
-    {
-        *kind = view.kind;
-    }
-    vec![input]
-}
-
-pub(super) fn abort_keeps_nothing(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
-    if let Input::Requested { what: Request::Abort { keep_partial_results, .. }, .. } = &mut input {
-        *keep_partial_results = false;
-    }
-    vec![input]
-}
-
-pub(super) fn clock_ignored(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
-    if input == Input::TimePassed { Vec::new() } else { vec![input] }
-}
-
-pub(super) fn alive_twice(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
-    match input {
-        Input::Report { report: RunnerReport::Heartbeat, .. } => vec![input.clone(), input],
-        input => vec![input],
-    }
-}
-
-pub(super) fn never_ready(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
-    match input {
-        Input::Report { runner: RunnerId(0), report: RunnerReport::Ready { .. }, .. } => Vec::new(),
-        input => vec![input],
-    }
-}
-
-pub(super) fn sink_unheard(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
-    match input {
-        Input::DeliveryDone { .. } => Vec::new(),
-        input => vec![input],
-    }
-}
-
-/// Ignores signs of life now and then, depending on what other worlds did.
+/// Drops some reports, depending on the inputs of other worlds.
 pub(super) fn outside_chance(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
     static INPUTS_SEEN: AtomicU64 = AtomicU64::new(0);
     let lucky = INPUTS_SEEN.fetch_add(1, Ordering::Relaxed).is_multiple_of(7);
@@ -194,36 +81,14 @@ pub(super) fn outside_chance(_: &mut Memory, _: &Core, input: Input) -> Vec<Inpu
     }
 }
 
-fn current(core: &Core, runner: RunnerId) -> Option<AttemptId> {
-    match core.runner(runner)?.state {
-        RunnerState::Busy(attempt) => Some(attempt),
-        _ => None,
-    }
-}
-
-fn without_payload(outcome: &RunOutcome) -> RunOutcome {
-    match outcome.clone() {
-        Ok(RunOutput { metrics, .. }) => Ok(RunOutput { payload: None, metrics }),
-        failed @ Err(_) => failed,
-    }
-}
-
-pub(super) fn submitted_forgotten(memory: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
-    forget(memory, input, |record| matches!(record, LedgerRecord::Submitted { .. }))
-}
-
-pub(super) fn ending_forgotten(memory: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
-    forget(memory, input, |record| matches!(record, LedgerRecord::RunEnded { .. }))
-}
-
-pub(super) fn end_forgotten(memory: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
-    forget(memory, input, |record| matches!(record, LedgerRecord::Closed(_)))
-}
-
-/// Forgets every third record of a sort.
-fn forget(memory: &mut Memory, input: Input, sort: fn(&LedgerRecord) -> bool) -> Vec<Input> {
+/// Drops every third record of a kind.
+pub(super) fn forget(
+    memory: &mut Memory,
+    input: Input,
+    kind: fn(&LedgerRecord) -> bool,
+) -> Vec<Input> {
     if let Input::Restore(record) = &input
-        && sort(record)
+        && kind(record)
     {
         memory.count += 1;
         if memory.count.is_multiple_of(3) {
@@ -233,14 +98,7 @@ fn forget(memory: &mut Memory, input: Input, sort: fn(&LedgerRecord) -> bool) ->
     vec![input]
 }
 
-pub(super) fn recorded_twice(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
-    match input {
-        Input::Restore(_) => vec![input.clone(), input],
-        input => vec![input],
-    }
-}
-
-/// Hears, when a run is cancelled, that another one of its attempt has failed.
+/// Fails another run of the attempt when one is cancelled.
 pub(super) fn sibling_charged(_: &mut Memory, core: &Core, input: Input) -> Vec<Input> {
     let Some((view, sibling)) = beside(core, &input) else { return vec![input] };
     let RunnerState::Busy(attempt) = view.state else { return vec![input] };
@@ -249,7 +107,7 @@ pub(super) fn sibling_charged(_: &mut Memory, core: &Core, input: Input) -> Vec<
     vec![Input::Report { runner: view.runner, life: view.life, report }, input]
 }
 
-/// Takes another run of its attempt along when one is cancelled.
+/// Cancels another run of the attempt when one is cancelled.
 pub(super) fn sibling_cancelled(memory: &mut Memory, core: &Core, input: Input) -> Vec<Input> {
     let beside = beside(core, &input).map(|(_, sibling)| sibling);
     let (Some(sibling), Input::Requested { what, .. }) = (beside, &input) else {
@@ -264,7 +122,7 @@ pub(super) fn sibling_cancelled(memory: &mut Memory, core: &Core, input: Input) 
     vec![Input::Requested { request, what }, input]
 }
 
-/// Finds a run that is under way together with one that is to be cancelled.
+/// Returns another open run in the attempt of the run to cancel.
 fn beside(core: &Core, input: &Input) -> Option<(RunnerView, RunId)> {
     let Input::Requested { what: Request::CancelRun { batch, task, run }, .. } = input else {
         return None;

@@ -1,4 +1,4 @@
-//! What the record takes from actions.
+//! Effects of actions on the model.
 
 use rollway_core::{
     Action, AttemptCancelReason, AttemptId, BatchKey, BatchType, CancelReason, DropReason,
@@ -11,7 +11,6 @@ use super::{
 };
 
 impl ReferenceModel {
-    /// Takes in one action.
     pub fn action(&mut self, now: Time, action: &Action) {
         match action {
             Action::StartRunner { runner, life } => self.begin_life(now, *runner, *life),
@@ -27,7 +26,7 @@ impl ReferenceModel {
                 self.lend(now, *lease, *batch, results, true);
             }
             Action::Respond { request, answer } => self.answered(now, *request, answer),
-            // What it says is known from what came before.
+            // Known from earlier events.
             Action::AppendRecord(_) => {}
             Action::DropTasks { batch } => {
                 if let Some(record) = self.batches.get_mut(batch) {
@@ -55,7 +54,7 @@ impl ReferenceModel {
             fruitful: false,
             ended: now,
             since: now,
-            heard: now,
+            last_report: now,
         };
         self.slots.insert(runner, slot);
     }
@@ -95,7 +94,7 @@ impl ReferenceModel {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         attempt.state = AttemptState::Cancelling(reason);
         attempt.since = now;
-        // Where one run was cancelled, that is known; the others come back.
+        // A cancel on request names its run; the others return.
         if !matches!(reason, AttemptCancelReason::Runs(why) if why != CancelReason::Requested) {
             return;
         }
@@ -144,25 +143,13 @@ impl ReferenceModel {
 
     fn answered(&mut self, now: Time, request: RequestId, answer: &Response) {
         self.open.remove(&request);
+        let batch = self.batch_of(request);
         let Some(asked) = self.requests.get_mut(&request) else { return };
         asked.state = AskedState::Answered;
-        let batch = asked.batch().and_then(|batch| self.latest.get(batch)).copied();
-        match answer {
-            Response::Collected(collected) => {
-                if let (Some(lease), Some(batch)) = (collected.lease, batch) {
-                    self.lend(now, lease, batch, &collected.results, false);
-                }
-            }
-            Response::Scheduled { .. }
-            | Response::Submitted { .. }
-            | Response::Discarded
-            | Response::Finalized(_)
-            | Response::Aborted(_)
-            | Response::RunCancelled(_)
-            | Response::AllEnded
-            | Response::Started { .. }
-            | Response::Stopped(_)
-            | Response::Refused(_) => {}
+        if let Response::Collected(collected) = answer
+            && let (Some(lease), Some(batch)) = (collected.lease, batch)
+        {
+            self.lend(now, lease, batch, &collected.results, false);
         }
     }
 }

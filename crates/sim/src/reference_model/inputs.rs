@@ -1,12 +1,11 @@
-//! What the record takes from inputs.
+//! Effects of inputs on the model.
 
 use std::time::Duration;
 
 use rollway_core::{
-    Action, AttemptCancelReason, AttemptId, BatchKey, BatchType, ByFailureKind, CancelReason,
-    DeliveryOutcome, FailureKind, Incarnation, Input, LeaseId, Payload, Request, RequestId,
-    Response, RunFailure, RunId, RunOutcome, RunOutput, RunnerId, RunnerReport, TaskId, TaskSpec,
-    Time,
+    Action, AttemptCancelReason, AttemptId, BatchKey, BatchType, CancelReason, DeliveryOutcome,
+    FailureKind, Incarnation, Input, LeaseId, Payload, Request, RequestId, Response, RunFailure,
+    RunId, RunOutcome, RunOutput, RunnerId, RunnerReport, TaskId, TaskSpec, Time,
 };
 
 use super::{
@@ -15,12 +14,11 @@ use super::{
 };
 
 impl ReferenceModel {
-    /// Takes in one input. `believed`: whether the core did not ignore it. The actions are looked
-    /// at only for the key under which a new batch was taken in, since other actions of the same
-    /// step may refer to it.
-    pub fn input(&mut self, now: Time, input: &Input, actions: &[Action], believed: bool) {
+    /// Applies one input. `accepted`: whether the core did not ignore it. The actions are used only
+    /// for the key of a new batch, since other actions of the same step may refer to it.
+    pub fn input(&mut self, now: Time, input: &Input, actions: &[Action], accepted: bool) {
         match input {
-            Input::Requested { request, what } if believed => {
+            Input::Requested { request, what } if accepted => {
                 self.on_request(now, *request, what, actions);
             }
             Input::RequestAbandoned { request } => {
@@ -31,11 +29,11 @@ impl ReferenceModel {
                 }
             }
             Input::Report { runner, life, report } => {
-                self.reported(now, *runner, *life, report, believed);
+                self.reported(now, *runner, *life, report, accepted);
             }
-            Input::DeliveryDone { lease, delivery } if believed => self.delivered(*lease, delivery),
+            Input::DeliveryDone { lease, delivery } if accepted => self.delivered(*lease, delivery),
             Input::TimePassed => self.expire_leases(now),
-            Input::Restore(record) if believed => self.recorded(record),
+            Input::Restore(record) if accepted => self.recorded(record),
             Input::Requested { .. } | Input::DeliveryDone { .. } | Input::Restore(_) => {}
         }
     }
@@ -87,7 +85,7 @@ impl ReferenceModel {
         }
     }
 
-    /// Somebody had one run cancelled. If it was about to be blamed for its attempt, nobody is.
+    /// Cancels one run. If it was about to be charged for its attempt, no run is.
     fn cancel_run(&mut self, batch: BatchKey, task: TaskId, id: u32) {
         let in_turn = self.config.runs_in_turn;
         let Some(run) = self.run_mut(batch, task, id) else { return };
@@ -136,17 +134,7 @@ impl ReferenceModel {
     pub(super) fn add_tasks(&mut self, key: BatchKey, specs: &[TaskSpec]) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         for spec in specs {
-            let run = ModelRun {
-                state: RunState::Fresh,
-                tries: 0,
-                failures: ByFailureKind::default(),
-                last: None,
-                last_failure: None,
-                kills: 0,
-                restored: false,
-                requested: false,
-            };
-            let runs = vec![run; spec.repeat_times as usize];
+            let runs = vec![ModelRun::default(); spec.repeat_times as usize];
             self.submitted += u64::from(spec.repeat_times);
             batch.tasks.push(ModelTask { spec: *spec, runs, kills: 0, handed: 0 });
         }
@@ -158,18 +146,18 @@ impl ReferenceModel {
         runner: RunnerId,
         life: Incarnation,
         report: &RunnerReport,
-        believed: bool,
+        accepted: bool,
     ) {
         if let RunnerReport::RunFinished { attempt, run, outcome } = report {
-            self.receive(*attempt, *run, outcome, believed);
+            self.receive(*attempt, *run, outcome, accepted);
         }
         if self.alive(runner, life).is_none() {
             return;
         }
         if let Some(slot) = self.slots.get_mut(&runner) {
-            slot.heard = now;
+            slot.last_report = now;
         }
-        if !believed {
+        if !accepted {
             return;
         }
         match report {
@@ -192,12 +180,12 @@ impl ReferenceModel {
         }
     }
 
-    /// Notes a payload that came in, whatever becomes of it.
-    fn receive(&mut self, attempt: AttemptId, run: RunId, outcome: &RunOutcome, believed: bool) {
+    /// Adds a received payload.
+    fn receive(&mut self, attempt: AttemptId, run: RunId, outcome: &RunOutcome, accepted: bool) {
         let Ok(RunOutput { payload: Some(payload), .. }) = outcome else { return };
         let origin =
             self.attempts.get(&attempt).map(|attempt| (attempt.batch, attempt.task, run.0));
-        let accepted = believed && payload.bytes <= self.config.limits.payload_bytes_per_run;
+        let accepted = accepted && payload.bytes <= self.config.limits.payload_bytes_per_run;
         let kept =
             ModelPayload { bytes: payload.bytes, origin, accepted, place: PayloadState::Held };
         if accepted {
@@ -263,7 +251,7 @@ impl ReferenceModel {
         }
     }
 
-    /// A life is over, and with it what it worked on.
+    /// Ends an incarnation and its attempt.
     pub(super) fn end_life(&mut self, now: Time, runner: RunnerId, suspect: bool) {
         let Some(slot) = self.slots.get_mut(&runner) else { return };
         let phase = std::mem::replace(&mut slot.phase, Phase::Over);
@@ -275,8 +263,7 @@ impl ReferenceModel {
         }
     }
 
-    /// Nobody works on an attempt any more: what was not reported has failed, in a way that follows
-    /// from how it ended.
+    /// Ends an attempt: its open runs fail in a way that follows from its state.
     fn end_attempt(&mut self, id: AttemptId, suspect: bool) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let state = std::mem::replace(&mut attempt.state, AttemptState::Over);
@@ -295,7 +282,7 @@ impl ReferenceModel {
             self.add_kill(batch, task);
         }
         let kills = self.task(batch, task).map_or(0, |task| task.kills);
-        // Of runs that are executed in turn only the first can be to blame.
+        // With sequential execution only the first open run is charged.
         let mut blamed = if self.config.runs_in_turn { 1 } else { u32::MAX };
         for run in left {
             let Some(run) = self.run_mut(batch, task, run) else { continue };
@@ -342,7 +329,7 @@ impl ReferenceModel {
         }
     }
 
-    /// Deliveries that took too long count as failed: what they carried is held again.
+    /// Fails deliveries that timed out: their payloads are held again.
     fn expire_leases(&mut self, now: Time) {
         let timeout = self.config.delivery_timeout;
         let late = |lease: &super::ModelLease| {

@@ -1,4 +1,4 @@
-//! What the record takes from the ledger when a core begins anew.
+//! Effects of restored records on the model.
 
 use std::collections::BTreeSet;
 
@@ -8,22 +8,21 @@ use super::{ModelBatch, ModelPayload, PayloadState, ReferenceModel, RunState};
 use crate::ledger::SimLedger;
 
 impl ReferenceModel {
-    /// Returns a record of what has not been forgotten with the last core: the batches that have
-    /// ended. Everything else is told again.
+    /// Returns the model after a crash: only closed batches; everything else is restored.
     pub fn begin_anew(&self, ledger: &SimLedger) -> Self {
-        let mut book = Self::new(self.config.clone());
+        let mut model = Self::new(self.config.clone());
         let ended: BTreeSet<BatchKey> = ledger.ended().into_iter().collect();
         for key in &ended {
             let Some(batch) = self.batches.get(key) else { continue };
-            book.latest.insert(batch.id.clone(), *key);
-            book.batches.insert(*key, batch.clone());
+            model.latest.insert(batch.id.clone(), *key);
+            model.batches.insert(*key, batch.clone());
         }
         let attempts = self.attempts.iter().filter(|(_, attempt)| ended.contains(&attempt.batch));
-        book.attempts.extend(attempts.map(|(id, attempt)| (*id, attempt.clone())));
-        book
+        model.attempts.extend(attempts.map(|(id, attempt)| (*id, attempt.clone())));
+        model
     }
 
-    /// Takes in what was recorded before, and believed.
+    /// Applies a restored record.
     pub(super) fn recorded(&mut self, record: &LedgerRecord) {
         match record {
             LedgerRecord::Submitted { batch, id, kind, min_wait_num, tasks } => {
@@ -69,7 +68,7 @@ impl ReferenceModel {
                     batch.given_up = true;
                 }
             }
-            // What has ended is known from before.
+            // Closed batches are kept from before.
             LedgerRecord::DeliveryStarted { .. } | LedgerRecord::Closed(_) => {}
         }
     }

@@ -1,4 +1,4 @@
-//! The words of a trace: what an input or action is called, and what it is about.
+//! Text of a trace: kind and details of inputs and actions.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use rollway_core::{
     RunnerReport, TaskResult,
 };
 
-/// Something to be put into words.
+/// Details of an input or action.
 pub(super) enum TraceSubject<'a> {
     Input(&'a Input),
     Action(&'a Action),
@@ -23,7 +23,7 @@ impl fmt::Display for TraceSubject<'_> {
     }
 }
 
-pub(super) fn input_kind(input: &Input) -> &'static str {
+pub fn input_kind(input: &Input) -> &'static str {
     match input {
         Input::Requested { .. } => "requested",
         Input::RequestAbandoned { .. } => "withdrawn",
@@ -34,7 +34,7 @@ pub(super) fn input_kind(input: &Input) -> &'static str {
     }
 }
 
-pub(super) fn record_kind(record: &LedgerRecord) -> &'static str {
+pub fn record_kind(record: &LedgerRecord) -> &'static str {
     match record {
         LedgerRecord::Submitted { .. } => "submitted",
         LedgerRecord::RunEnded { .. } => "run_ended",
@@ -45,7 +45,7 @@ pub(super) fn record_kind(record: &LedgerRecord) -> &'static str {
     }
 }
 
-pub(super) fn action_kind(action: &Action) -> &'static str {
+pub fn action_kind(action: &Action) -> &'static str {
     match action {
         Action::StartRunner { .. } => "start_runner",
         Action::StopRunner { .. } => "stop_runner",
@@ -59,7 +59,7 @@ pub(super) fn action_kind(action: &Action) -> &'static str {
     }
 }
 
-pub(super) fn report_kind(report: &RunnerReport) -> &'static str {
+pub fn report_kind(report: &RunnerReport) -> &'static str {
     match report {
         RunnerReport::Ready { .. } => "ready",
         RunnerReport::Heartbeat => "alive",
@@ -88,7 +88,7 @@ pub(super) fn request_kind(what: &Request) -> &'static str {
     }
 }
 
-pub(super) fn answer_kind(answer: &Response) -> &'static str {
+pub fn answer_kind(answer: &Response) -> &'static str {
     match answer {
         Response::Scheduled { .. } => "scheduled",
         Response::Submitted { .. } => "submitted",

@@ -1,24 +1,25 @@
-//! The end of a coordinator without a warning, and the next one, which knows what the ledger has.
+//! Crash and restart of the coordinator from the ledger.
 //!
-//! The core, what it held back and the end of the ledger are gone; the sink stays. Runners are
-//! orphans: they go on for a while and say so to whoever listens. Whoever was not answered asks
-//! anew.
+//! The core, the held actions and the end of the ledger are lost; the sink stays. Runners continue
+//! for
+//! a while and send reports to the next coordinator. Requests without a response are sent anew.
 
 use std::time::Duration;
 
-use rollway_core::{Incarnation, Input, LedgerRecord, Request, RunnerId};
+use rollway_core::{Input, LedgerRecord, Request};
 
 use super::{SimWorld, WorldEvent};
+use crate::checkers::Checkers;
 use crate::faults::Fault;
-use crate::process::ProcessState;
+use crate::process::{ProcessState, RunnerKey};
 
-/// More would not show anything new, and labels of attempts have to be exact.
+/// Maximum number of crashes; labels of attempts must remain exact.
 const MAX_CRASHES: u32 = 4;
 
 impl SimWorld {
-    /// Adds a record to the ledger, and sees to it that it will be safe.
+    /// Appends a record and plans its write.
     pub(super) fn append(&mut self, record: LedgerRecord) {
-        // The moments around a delivery and an end are the ones of interest.
+        // Crashes around a delivery and a close are the most interesting.
         let crucial =
             !matches!(record, LedgerRecord::RunEnded { .. } | LedgerRecord::Submitted { .. });
         self.crashing |= crucial && self.strikes(Fault::CoordinatorCrash);
@@ -32,9 +33,9 @@ impl SimWorld {
         }
         let latency = self.shape.latency;
         let wait = if self.strikes(Fault::LedgerSlow) {
-            self.dice.spread(latency, self.book.config.delivery_timeout * 2)
+            self.rng.spread(latency, self.model.config.delivery_timeout * 2)
         } else {
-            self.dice.spread(latency / 8, latency * 4)
+            self.rng.spread(latency / 8, latency * 4)
         };
         self.plan(wait, WorldEvent::Written);
     }
@@ -45,22 +46,21 @@ impl SimWorld {
         self.write();
     }
 
-    /// Ends the coordinator if something has decided so, and begins anew.
     pub(super) fn crash_if_due(&mut self) {
         let due = std::mem::take(&mut self.crashing);
-        let may = self.book.config.ledger && self.crashes < MAX_CRASHES && !self.healed;
+        let may = self.model.config.ledger && self.crashes < MAX_CRASHES && !self.healed;
         if !due || !may || self.violation.is_some() {
             return;
         }
         self.crashes += 1;
-        // Of what was not known to be safe, nobody can say how much is.
+        // An unknown part of the records beyond the durable ones survives.
         let (safe, all) = self.ledger.reach();
-        let left = self.dice.between(safe as u64, all as u64) as usize;
+        let left = self.rng.between(safe as u64, all as u64) as usize;
         self.ledger.crash(left);
         self.coverage.crashed(self.subject.core());
         self.checkers.crashed(&self.ledger);
-        self.subject.begin_anew();
-        self.book = self.book.begin_anew(&self.ledger);
+        self.subject.restart();
+        self.model = self.model.begin_anew(&self.ledger);
         self.alarm = None;
         self.orphan_runners();
         for record in self.ledger.durable_records() {
@@ -69,20 +69,20 @@ impl SimWorld {
             }
             self.step(Input::Restore(record));
         }
-        self.see_restored();
-        self.ask(None, Request::Start);
+        self.check(Checkers::restored);
+        self.ask_world(Request::Start);
         self.users_begin_anew();
     }
 
     fn orphan_runners(&mut self) {
         let living = |state| matches!(state, ProcessState::Starting | ProcessState::Alive);
-        let orphans: Vec<(RunnerId, Incarnation)> = (self.processes.iter())
-            .filter(|(.., process)| living(process.state))
-            .map(|(runner, life, _)| (runner, life))
+        let orphans: Vec<RunnerKey> = (self.processes.iter())
+            .filter(|(_, process)| living(process.state))
+            .map(|(at, _)| at)
             .collect();
-        for (runner, life) in orphans {
-            let wait = self.dice.spread(Duration::from_millis(1), Duration::from_secs(20));
-            self.plan(wait, WorldEvent::Killed { runner, life });
+        for at in orphans {
+            let wait = self.rng.spread(Duration::from_millis(1), Duration::from_secs(20));
+            self.plan(wait, WorldEvent::Killed(at));
         }
     }
 }

@@ -1,37 +1,35 @@
-//! The second half of a world: nothing goes wrong any more, and somebody sees everything to its
-//! end.
+//! The second phase of a world: no faults, and all open work is finished.
 
 use std::time::Duration;
 
 use rollway_core::{
-    BatchKey, BatchPriority, BatchState, DeliveryOutcome, Incarnation, Request, RunnerId,
-    RunnerReport, RunnerState, UnresponsivePolicy,
+    BatchKey, BatchPriority, BatchState, DeliveryOutcome, Request, RunnerReport, RunnerState,
+    UnresponsivePolicy,
 };
 
 use super::{SimWorld, WorldEvent};
-use crate::process::ProcessState;
+use crate::process::{ProcessState, RunnerKey};
 use crate::reference_model::{Phase, Pool};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
 impl SimWorld {
-    /// Lets nothing go wrong any more. What has gone wrong stays so until the core has dealt with
-    /// it, but whoever is cut off is heard again, and who died unseen is found.
+    /// Disables faults. Earlier faults keep their effects until the core has handled them, but
+    /// connections return, and unreported deaths are reported.
     pub(crate) fn heal(&mut self) {
         if self.healed {
             return;
         }
         self.healed = true;
         self.faults.heal();
-        let lives: Vec<(RunnerId, Incarnation, ProcessState)> = (self.processes.iter())
-            .map(|(runner, life, process)| (runner, life, process.state))
-            .collect();
-        for (runner, life, state) in lives {
+        let states: Vec<(RunnerKey, ProcessState)> =
+            self.processes.iter().map(|(at, process)| (at, process.state)).collect();
+        for (at, state) in states {
             match state {
-                ProcessState::Alive => self.reconnect(runner, life),
+                ProcessState::Alive => self.reconnect(at),
                 ProcessState::DiedUnseen => {
                     let message = "found dead".into();
-                    self.notify(runner, life, RunnerReport::Lost { message, suspect: false });
+                    self.notify(at, RunnerReport::Lost { message, suspect: false });
                 }
                 ProcessState::Starting | ProcessState::Dead => {}
             }
@@ -42,21 +40,21 @@ impl SimWorld {
         self.plan(bound, WorldEvent::TooLate);
     }
 
-    /// Whoever was handed results and never said so has certainly hung up by now.
+    /// Fails the open leases of collectors.
     fn hang_up(&mut self) {
-        let handed: Vec<_> = (self.book.leases.iter())
+        let handed: Vec<_> = (self.model.leases.iter())
             .filter(|(_, lease)| lease.open && !lease.to_sink)
             .map(|(id, _)| *id)
             .collect();
         for lease in handed {
             let delivery = DeliveryOutcome::Failed { message: "hung up".into() };
-            self.plan(POLL_INTERVAL, WorldEvent::Delivered { lease, delivery });
+            self.plan(POLL_INTERVAL, WorldEvent::Delivered(lease, delivery));
         }
     }
 
-    /// Returns how long everything may take at the very most: every timeout many times over.
+    /// Returns an upper bound of the time to finish everything: every timeout many times over.
     fn bound(&self) -> Duration {
-        let config = &self.book.config;
+        let config = &self.model.config;
         let supervision = &config.supervision;
         let once = config.default_timeout
             + config.max_timeout * 3
@@ -74,19 +72,18 @@ impl SimWorld {
         once * 12 + Duration::from_secs(120) + work
     }
 
-    /// Asks for whatever is needed for everything to end.
+    /// Sends the requests that are needed to finish everything.
     pub(super) fn close(&mut self) {
         if self.left_undone().is_none() {
             return self.finish();
         }
         self.plan(POLL_INTERVAL, WorldEvent::Close);
-        if self.book.pool != Pool::Running {
-            // Refused while a stop is under way.
-            self.ask(None, Request::Start);
-            return;
+        if self.model.pool != Pool::Running {
+            // Refused during a stop.
+            return self.ask_world(Request::Start);
         }
-        // In the order of service: what holds back others goes first.
-        let ranked = self.book.active.iter().map(|(id, key)| (id.priority(), *key));
+        // In the order of service: the first batches block the others.
+        let ranked = self.model.active.iter().map(|(id, key)| (id.priority(), *key));
         let mut ranked: Vec<(BatchPriority, BatchKey)> = ranked.collect();
         ranked.sort_unstable();
         for (_, key) in ranked {
@@ -95,76 +92,67 @@ impl SimWorld {
     }
 
     fn close_batch(&mut self, key: BatchKey) {
-        let Some(batch) = self.book.batches.get(&key) else { return };
+        let Some(batch) = self.model.batches.get(&key) else { return };
         let (id, kind, submitted) = (batch.id.clone(), batch.kind, batch.submitted);
-        let mine = self.book.waiting().any(|(_, asked)| asked.batch() == Some(&id));
-        if mine {
+        if self.model.waiting().any(|(_, asked)| asked.batch() == Some(&id)) {
             return;
         }
         if !submitted {
-            self.ask(
-                None,
-                Request::Collect {
-                    batch: id,
-                    min_num: None,
-                    timeout: None,
-                    clear_timeout_tasks: false,
-                    return_partial_tasks: false,
-                },
-            );
-            return;
+            return self.ask_world(Request::Collect {
+                batch: id,
+                min_num: None,
+                timeout: None,
+                clear_timeout_tasks: false,
+                return_partial_tasks: false,
+            });
         }
         let state = self.subject.core().batch_by_key(key).and_then(|view| view.state);
         let refused = self.users.hopeless.contains(&key);
         if refused || state == Some(BatchState::Aborted) {
-            let keep_partial_results = self.dice.percent(50);
+            let (batch, reason) = (id, "enough".into());
+            let keep_partial_results = self.rng.percent(50);
             let unresponsive = UnresponsivePolicy::Replace;
-            let reason = "enough".into();
-            let batch = id;
-            let what = Request::Abort { batch, reason, keep_partial_results, unresponsive };
-            self.ask(None, what);
+            self.ask_world(Request::Abort { batch, reason, keep_partial_results, unresponsive });
         } else {
-            self.ask(None, Request::Finalize { batch: id, kind, timeout: None });
+            self.ask_world(Request::Finalize { batch: id, kind, timeout: None });
         }
     }
 
-    /// Says what keeps the world from being over.
+    /// Describes the open work, if there is any.
     pub(super) fn left_undone(&self) -> Option<String> {
         let core = self.subject.core();
-        if let Some((request, asked)) = self.book.waiting().next() {
+        if let Some((request, asked)) = self.model.waiting().next() {
             return Some(format!("request {request} is not answered: {:?}", asked.what));
         }
         if !self.ledger.idle() {
-            return Some("answers or deliveries are held back".to_owned());
+            return Some("responses or deliveries are held back".to_owned());
         }
-        if let Some((id, key)) = self.book.active.iter().next() {
-            return Some(format!(
-                "batch {id} ({key}) has not ended: {:?}",
-                core.batch_by_key(*key)
-            ));
+        if let Some((id, key)) = self.model.active.iter().next() {
+            let view = core.batch_by_key(*key);
+            return Some(format!("batch {id} ({key}) has not ended: {view:?}"));
         }
-        if self.book.held > 0 {
-            return Some(format!("{} payloads are held for nobody", self.book.held));
+        if self.model.held > 0 {
+            return Some(format!("{} payloads are held", self.model.held));
         }
-        if self.book.pool != Pool::Running {
+        if self.model.pool != Pool::Running {
             return Some("the pool is not started".to_owned());
         }
-        for (runner, slot) in &self.book.slots {
+        for (runner, slot) in &self.model.slots {
             if let Phase::Starting | Phase::Given(_) = slot.phase {
                 return Some(format!("runner {runner} is not idle: {:?}", core.runner(*runner)));
             }
         }
         let mut idle = 0;
         for view in core.runners().filter(|view| view.state == RunnerState::Idle) {
-            let process = self.processes.get(view.runner, view.life);
+            let process = self.processes.get((view.runner, view.life));
             if process.is_none_or(|process| process.state != ProcessState::Alive) {
                 return Some(format!("runner {} is idle and dead", view.runner));
             }
             idle += 1;
         }
-        // A number that follows the work is looked at with every step.
-        let scales = self.book.config.scaling.is_some();
-        let wanted = if scales { core.wanted() } else { self.book.wanted() };
+        // A scaled pool decides its own target.
+        let scales = self.model.config.scaling.is_some();
+        let wanted = if scales { core.wanted() } else { self.model.wanted() };
         (idle != wanted).then(|| format!("{idle} of {wanted} runners are idle"))
     }
 }

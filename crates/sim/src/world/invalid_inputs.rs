@@ -1,6 +1,5 @@
-//! Things that are said without sense: about nobody, from nobody, in the wrong order. They are
-//! never lies that a healthy caller could not tell from the truth, but for one: that a runner is
-//! lost which is not.
+//! Invalid inputs: unknown ids, wrong order, other incarnations. All of them can be recognized as
+//! invalid, except a false report that a runner is lost.
 
 use rollway_core::{
     AttemptId, BatchKey, DeliveryOutcome, Incarnation, Input, LeaseId, LedgerRecord, Payload,
@@ -12,7 +11,7 @@ use crate::faults::Fault;
 use crate::reference_model::Phase;
 
 impl SimWorld {
-    pub(super) fn mischief(&mut self) {
+    pub(super) fn invalid_input(&mut self) {
         if self.healed {
             return;
         }
@@ -20,67 +19,67 @@ impl SimWorld {
             self.step(Input::TimePassed);
         }
         if self.strikes(Fault::ReportBogus) {
-            let input = self.nonsense();
+            let input = self.draw_invalid();
             self.step(input);
         }
-        let wait = self.dice.heavy(self.shape.run);
-        self.plan(wait, WorldEvent::Mischief);
+        let wait = self.rng.heavy(self.shape.run);
+        self.plan(wait, WorldEvent::InvalidInput);
     }
 
-    fn nonsense(&mut self) -> Input {
-        let lease = LeaseId(1_000_000 + self.dice.below(10));
-        match self.dice.below(12) {
-            0 => Input::RequestAbandoned { request: RequestId(self.dice.below(40) + 1_000_000) },
+    fn draw_invalid(&mut self) -> Input {
+        let lease = LeaseId(1_000_000 + self.rng.below(10));
+        match self.rng.below(12) {
+            0 => Input::RequestAbandoned { request: RequestId(self.rng.below(40) + 1_000_000) },
             1 => {
-                let delivery = DeliveryOutcome::Failed { message: "what delivery?".into() };
+                let delivery = DeliveryOutcome::Failed { message: "unknown delivery".into() };
                 Input::DeliveryDone { lease, delivery }
             }
             2 => {
                 let runner = RunnerId(500);
-                Input::Report { runner, life: Incarnation(1), report: self.senseless(None) }
+                Input::Report { runner, life: Incarnation(1), report: self.invalid_report(None) }
             }
             3 => Input::Restore(LedgerRecord::DeliveryStarted { batch: BatchKey(1_000_000) }),
-            _ => self.about_somebody(),
+            _ => self.about_known_runner(),
         }
     }
 
-    /// Says something senseless in the name of a runner that there is or was.
-    fn about_somebody(&mut self) -> Input {
-        let known: Vec<(RunnerId, Incarnation, Phase)> = (self.book.slots.iter())
+    /// Returns an invalid report of a known runner.
+    fn about_known_runner(&mut self) -> Input {
+        let known: Vec<(RunnerId, Incarnation, Phase)> = (self.model.slots.iter())
             .map(|(runner, slot)| (*runner, slot.life, slot.phase))
             .collect();
         if known.is_empty() {
             return Input::TimePassed;
         }
-        let (runner, life, phase) = *self.dice.pick(&known);
+        let (runner, life, phase) = *self.rng.pick(&known);
         let attempt = match phase {
             Phase::Given(attempt) => Some(attempt),
             Phase::Starting | Phase::Idle | Phase::Over => None,
         };
-        let (life, report) = match self.dice.below(5) {
-            0 => (Incarnation(life.0.wrapping_add(1)), self.senseless(attempt)),
-            1 => (Incarnation(life.0.wrapping_sub(1)), self.senseless(attempt)),
+        let (life, report) = match self.rng.below(5) {
+            0 => (Incarnation(life.0.wrapping_add(1)), self.invalid_report(attempt)),
+            1 => (Incarnation(life.0.wrapping_sub(1)), self.invalid_report(attempt)),
             2 => (life, RunnerReport::Lost { message: self.message("lost sight"), suspect: false }),
             3 => (life, RunnerReport::StartFailed { message: self.message("or so it seems") }),
-            _ => (life, self.senseless(None)),
+            _ => (life, self.invalid_report(None)),
         };
         Input::Report { runner, life, report }
     }
 
-    /// Returns a report that cannot be right unless `attempt` is current for whoever says it.
-    fn senseless(&mut self, attempt: Option<AttemptId>) -> RunnerReport {
-        let never = AttemptId(1_000_000 + self.dice.below(3));
+    /// Returns a report that is invalid unless `attempt` is current.
+    fn invalid_report(&mut self, attempt: Option<AttemptId>) -> RunnerReport {
+        let never = AttemptId(1_000_000 + self.rng.below(3));
         let attempt = attempt.unwrap_or(never);
-        match self.dice.below(4) {
+        match self.rng.below(4) {
             0 => RunnerReport::AttemptBegan { attempt },
             1 => RunnerReport::AttemptEnded { attempt },
             2 => RunnerReport::Ready { after: Some(attempt) },
             _ => {
                 let id: PayloadId = self.next_payload();
-                let payload = self.dice.percent(70).then_some(Payload { id, bytes: 1 });
+                let payload = self.rng.percent(70).then_some(Payload { id, bytes: 1 });
                 let metrics = rollway_core::metrics::Metrics::new();
                 let outcome = Ok(RunOutput { payload, metrics });
-                RunnerReport::RunFinished { attempt, run: RunId(self.dice.small(0, 9)), outcome }
+                RunnerReport::RunFinished { attempt, run: RunId(self.rng.small(0, 9)), outcome }
             }
         }
     }

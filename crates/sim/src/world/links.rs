@@ -1,63 +1,58 @@
-//! The links between the core and its runners: what is said arrives in order, unless it is late,
-//! lost, doubled or overtaken.
+//! Connections between the core and its runners: messages arrive in order, unless they are late,
+//! lost, repeated or reordered.
 
 use std::time::Duration;
 
-use rollway_core::{Incarnation, Input, RunOutput, RunnerId, RunnerReport};
+use rollway_core::{Input, RunOutput, RunnerReport};
 
 use super::{RunnerOrder, SimWorld, WorldEvent};
 use crate::faults::Fault;
-use crate::process::Cut;
+use crate::process::{Cut, RunnerKey};
 
 impl SimWorld {
-    /// A runner says something, if it can be heard.
-    pub(super) fn say(&mut self, runner: RunnerId, life: Incarnation, report: RunnerReport) {
-        let Some(process) = self.processes.get_mut(runner, life) else { return };
+    /// Sends a report of a runner, if it is connected.
+    pub(super) fn send_report(&mut self, at: RunnerKey, report: RunnerReport) {
+        let Some(process) = self.processes.get_mut(at) else { return };
         match &mut process.cut {
             Some(Cut { backlog: Some(backlog), .. }) => backlog.push(report),
             Some(Cut { backlog: None, .. }) => {}
-            None => self.transmit(runner, life, report),
+            None => self.transmit(at, report),
         }
     }
 
-    fn transmit(&mut self, runner: RunnerId, life: Incarnation, report: RunnerReport) {
+    fn transmit(&mut self, at: RunnerKey, report: RunnerReport) {
         if self.strikes(Fault::ReportLost) {
             return;
         }
         let wait = self.delay(Fault::ReportLate);
         let overtakes = self.strikes(Fault::ReportOvertakes);
-        let mut at = self.now.after(wait);
-        if let Some(process) = self.processes.get_mut(runner, life)
+        let mut arrival = self.now.after(wait);
+        if let Some(process) = self.processes.get_mut(at)
             && !overtakes
         {
-            at = at.max(process.reports_until);
-            process.reports_until = at;
+            arrival = arrival.max(process.reports_until);
+            process.reports_until = arrival;
         }
         if self.strikes(Fault::ReportTwice) {
-            let later = at.after(self.delay(Fault::ReportLate));
-            self.queue.plan(later, WorldEvent::Report { runner, life, report: report.clone() });
+            let later = arrival.after(self.delay(Fault::ReportLate));
+            self.queue.plan(later, WorldEvent::Report(at, report.clone()));
         }
-        self.queue.plan(at, WorldEvent::Report { runner, life, report });
+        self.queue.plan(arrival, WorldEvent::Report(at, report));
     }
 
-    /// Whoever watches runners says something about one; it has a link of its own.
-    pub(super) fn notify(&mut self, runner: RunnerId, life: Incarnation, report: RunnerReport) {
-        let noticed = self.dice.spread(Duration::from_millis(1), Duration::from_millis(300));
+    /// Sends a report of a runner's supervisor, which has its own connection.
+    pub(super) fn notify(&mut self, at: RunnerKey, report: RunnerReport) {
+        let noticed = self.rng.spread(Duration::from_millis(1), Duration::from_millis(300));
         let wait = noticed + self.delay(Fault::ReportLate);
         if self.strikes(Fault::ReportTwice) {
             let report = report.clone();
-            self.plan(wait * 2, WorldEvent::Report { runner, life, report });
+            self.plan(wait * 2, WorldEvent::Report(at, report));
         }
-        self.plan(wait, WorldEvent::Report { runner, life, report });
+        self.plan(wait, WorldEvent::Report(at, report));
     }
 
-    /// A report arrives. Whoever takes it in gives its payload a number.
-    pub(super) fn report_arrives(
-        &mut self,
-        runner: RunnerId,
-        life: Incarnation,
-        mut report: RunnerReport,
-    ) {
+    /// Applies a report. The receiver numbers its payload.
+    pub(super) fn report_arrives(&mut self, (runner, life): RunnerKey, mut report: RunnerReport) {
         if let RunnerReport::RunFinished {
             outcome: Ok(RunOutput { payload: Some(payload), .. }),
             ..
@@ -68,29 +63,28 @@ impl SimWorld {
         self.step(Input::Report { runner, life, report });
     }
 
-    /// An order goes out to a runner.
-    pub(super) fn send(&mut self, runner: RunnerId, life: Incarnation, order: RunnerOrder) {
+    pub(super) fn send(&mut self, at: RunnerKey, order: RunnerOrder) {
         if self.strikes(Fault::OrderLost) {
             return;
         }
         let wait = self.delay(Fault::OrderLate);
         let twice = self.strikes(Fault::OrderTwice);
-        let Some(process) = self.processes.get_mut(runner, life) else { return };
-        let at = self.now.after(wait).max(process.orders_until);
-        process.orders_until = at;
+        let Some(process) = self.processes.get_mut(at) else { return };
+        let arrival = self.now.after(wait).max(process.orders_until);
+        process.orders_until = arrival;
         if twice {
-            // The copy may overtake what comes after it, or be overtaken.
-            let later = at.after(self.delay(Fault::OrderLate));
-            self.queue.plan(later, WorldEvent::Order { runner, life, order: order.clone() });
+            // The copy may arrive before later ones.
+            let later = arrival.after(self.delay(Fault::OrderLate));
+            self.queue.plan(later, WorldEvent::Order(at, order.clone()));
         }
-        self.queue.plan(at, WorldEvent::Order { runner, life, order });
+        self.queue.plan(arrival, WorldEvent::Order(at, order));
     }
 
     fn delay(&mut self, late: Fault) -> Duration {
         let latency = self.shape.latency;
-        let usual = self.dice.spread(latency / 8, latency * 2);
+        let usual = self.rng.spread(latency / 8, latency * 2);
         if self.strikes(late) {
-            usual + self.dice.spread(latency * 4, self.book.config.max_timeout)
+            usual + self.rng.spread(latency * 4, self.model.config.max_timeout)
         } else {
             usual
         }

@@ -1,57 +1,52 @@
-//! Machines: groups of runners that are lost, or cut off, together.
+//! Machines: groups of runners that are lost or disconnected together.
 
-use rollway_core::{Incarnation, RunnerId};
+use rollway_core::RunnerId;
 
 use super::{SimWorld, WorldEvent};
-use crate::process::{Cut, ProcessState};
+use crate::process::{Cut, ProcessState, RunnerKey};
 
 impl SimWorld {
-    /// Returns the machine that a runner lives on.
     fn machine(&self, runner: RunnerId) -> u32 {
         runner.0 / self.shape.machine.max(1)
     }
 
-    /// Tells whether the machine of a runner was lost and has not come back.
+    /// Returns whether the machine of a runner is lost now.
     pub(super) fn is_away(&self, runner: RunnerId) -> bool {
         let back = self.away.get(&self.machine(runner));
         !self.healed && back.is_some_and(|back| *back > self.now)
     }
 
-    /// Returns everybody on the machine of a runner who is not dead.
-    fn neighbours(&self, runner: RunnerId) -> Vec<(RunnerId, Incarnation, ProcessState)> {
+    /// Returns the live processes on the machine of a runner.
+    fn neighbours(&self, runner: RunnerId) -> Vec<(RunnerKey, ProcessState)> {
         let machine = self.machine(runner);
-        let all =
-            self.processes.iter().map(|(runner, life, process)| (runner, life, process.state));
-        let here = all.filter(|(runner, ..)| self.machine(*runner) == machine);
-        here.filter(|(.., state)| matches!(state, ProcessState::Starting | ProcessState::Alive))
+        let all = self.processes.iter().map(|(at, process)| (at, process.state));
+        let here = all.filter(|((runner, _), _)| self.machine(*runner) == machine);
+        here.filter(|(_, state)| matches!(state, ProcessState::Starting | ProcessState::Alive))
             .collect()
     }
 
-    /// The machine of a runner is gone, with everybody on it. It comes back after a while, empty.
+    /// Loses the machine of a runner with all its processes. It returns later, empty.
     pub(super) fn lose_machine(&mut self, runner: RunnerId) {
-        let stays = self.dice.spread(self.shape.heartbeat, self.shape.heartbeat * 8);
+        let stays = self.rng.spread(self.shape.heartbeat, self.shape.heartbeat * 8);
         self.away.insert(self.machine(runner), self.now.after(stays));
-        for (runner, life, state) in self.neighbours(runner) {
-            match state {
-                ProcessState::Alive => self.crash(runner, life, None, false),
-                // Nobody has heard of it, and nobody will.
-                _ => {
-                    if let Some(process) = self.processes.get_mut(runner, life) {
-                        process.state = ProcessState::Dead;
-                    }
-                }
+        for (at, state) in self.neighbours(runner) {
+            if state == ProcessState::Alive {
+                self.crash(at, None, false);
+            } else if let Some(process) = self.processes.get_mut(at) {
+                // Without a report.
+                process.state = ProcessState::Dead;
             }
         }
     }
 
-    /// Nothing goes to the machine of a runner or comes from it, until all of it does again.
+    /// Disconnects the machine of a runner; messages arrive after the reconnection.
     pub(super) fn cut_machine(&mut self, runner: RunnerId) {
-        let wait = self.dice.spread(self.shape.heartbeat / 4, self.shape.heartbeat * 12);
-        for (runner, life, state) in self.neighbours(runner) {
-            let Some(process) = self.processes.get_mut(runner, life) else { continue };
+        let wait = self.rng.spread(self.shape.heartbeat / 4, self.shape.heartbeat * 12);
+        for (at, state) in self.neighbours(runner) {
+            let Some(process) = self.processes.get_mut(at) else { continue };
             if state == ProcessState::Alive && process.cut.is_none() {
                 process.cut = Some(Cut { backlog: Some(Vec::new()), unreachable: Some(false) });
-                self.plan(wait, WorldEvent::Reconnect { runner, life });
+                self.plan(wait, WorldEvent::Reconnect(at));
             }
         }
     }

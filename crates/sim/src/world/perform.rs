@@ -1,4 +1,4 @@
-//! What becomes of the core's orders: runners are started, stopped and told; results are stored.
+//! Execution of the core's actions: commands to runners, deliveries and responses.
 
 use std::time::Duration;
 
@@ -11,35 +11,35 @@ use crate::faults::Fault;
 use crate::sink::Origin;
 
 impl SimWorld {
-    pub(super) fn perform_one(&mut self, action: Action) {
+    pub(super) fn perform(&mut self, action: Action) {
         match action {
-            Action::StartRunner { runner, life } => self.start_runner(runner, life),
+            Action::StartRunner { runner, life } => self.start_runner((runner, life)),
             Action::StopRunner { runner, life } => {
                 let slow = self.strikes(Fault::SlowKill);
                 let longest = Duration::from_millis(if slow { 20_000 } else { 20 });
-                let wait = self.dice.spread(Duration::from_millis(1), longest);
-                self.plan(wait, WorldEvent::Killed { runner, life });
+                let wait = self.rng.spread(Duration::from_millis(1), longest);
+                self.plan(wait, WorldEvent::Killed((runner, life)));
             }
             Action::StartAttempt { runner, life, attempt, batch, task, runs, .. } => {
-                self.send(runner, life, RunnerOrder::Begin { attempt, batch, task, runs });
+                self.send((runner, life), RunnerOrder::Begin { attempt, batch, task, runs });
             }
             Action::CancelAttempt { runner, life, attempt, .. } => {
-                self.send(runner, life, RunnerOrder::Cancel { attempt });
+                self.send((runner, life), RunnerOrder::Cancel { attempt });
             }
             Action::Deliver { .. } | Action::Respond { .. } => {
                 self.ledger.hold(action);
                 self.release();
             }
             Action::AppendRecord(record) => self.append(record),
-            // The world needs no memory for what nobody will ask for.
+            // The world keeps no tasks or payloads.
             Action::DropPayload { .. } | Action::DropTasks { .. } => {}
         }
     }
 
-    /// Performs what has waited for records that are safe now.
+    /// Performs the actions that the ledger has released.
     pub(super) fn release(&mut self) {
         while let Some(action) = self.ledger.release() {
-            self.see_released(&action);
+            self.check(|checkers, ctx| checkers.released(ctx, &action));
             match action {
                 Action::Deliver { lease, results, .. } => self.deliver(lease, &results),
                 Action::Respond { request, answer } => {
@@ -48,31 +48,31 @@ impl SimWorld {
                     {
                         self.hand_over(*lease);
                     }
-                    self.hear(request, &answer);
+                    self.on_response(request, &answer);
                 }
                 _ => {}
             }
         }
     }
 
-    /// Has the sink store results, in whatever way it does that today.
+    /// Delivers results to the sink, with the faults of a sink.
     fn deliver(&mut self, lease: LeaseId, results: &[TaskResult]) {
-        let usual = self.dice.spread(self.shape.latency, self.shape.latency * 20);
+        let usual = self.rng.spread(self.shape.latency, self.shape.latency * 20);
         let slow = self.strikes(Fault::SinkSlow);
         let wait = if slow {
-            self.dice.spread(usual, self.book.config.delivery_timeout * 3)
+            self.rng.spread(usual, self.model.config.delivery_timeout * 3)
         } else {
             usual
         };
         let failed = DeliveryOutcome::Failed { message: "the store is down".into() };
         if self.strikes(Fault::SinkRefuses) {
-            return self.plan(wait, WorldEvent::Delivered { lease, delivery: failed });
+            return self.plan(wait, WorldEvent::Delivered(lease, failed));
         }
         let payloads = results.iter().flat_map(|result| &result.payloads);
-        let origin = |payload: &Payload| self.book.payloads.get(&payload.id)?.origin;
+        let origin = |payload: &Payload| self.model.payloads.get(&payload.id)?.origin;
         let payloads = payloads.filter_map(|payload| Some((origin(payload)?, payload.id)));
         let payloads = payloads.collect();
-        self.plan(wait / 2, WorldEvent::Store { payloads });
+        self.plan(wait / 2, WorldEvent::Store(payloads));
         if self.strikes(Fault::SinkSilent) {
             return;
         }
@@ -81,10 +81,9 @@ impl SimWorld {
         let forgets = self.strikes(Fault::SinkForgets);
         let delivery = if forgets { failed } else { acknowledged };
         if self.strikes(Fault::SinkTwice) {
-            let delivery = delivery.clone();
-            self.plan(wait * 2, WorldEvent::Delivered { lease, delivery });
+            self.plan(wait * 2, WorldEvent::Delivered(lease, delivery.clone()));
         }
-        self.plan(wait, WorldEvent::Delivered { lease, delivery });
+        self.plan(wait, WorldEvent::Delivered(lease, delivery));
     }
 
     pub(super) fn store(&mut self, payloads: &[(Origin, PayloadId)]) {
@@ -94,21 +93,21 @@ impl SimWorld {
         self.crashing |= self.strikes(Fault::CoordinatorCrash);
     }
 
-    /// Has collected results arrive at whoever asked.
+    /// Hands collected results to the requester.
     fn hand_over(&mut self, lease: LeaseId) {
         if self.strikes(Fault::CollectorSilent) {
             return;
         }
         let delivery = if self.strikes(Fault::CollectorGone) {
-            DeliveryOutcome::Failed { message: "whoever asked is gone".into() }
+            DeliveryOutcome::Failed { message: "collector gone".into() }
         } else {
             DeliveryOutcome::Acknowledged { metrics: rollway_core::metrics::Metrics::new() }
         };
-        let wait = self.dice.spread(self.shape.latency / 4, self.shape.latency * 4);
-        self.plan(wait, WorldEvent::Delivered { lease, delivery });
+        let wait = self.rng.spread(self.shape.latency / 4, self.shape.latency * 4);
+        self.plan(wait, WorldEvent::Delivered(lease, delivery));
     }
 
     pub(crate) fn strikes(&mut self, fault: Fault) -> bool {
-        self.faults.strikes(fault, &mut self.dice)
+        self.faults.strikes(fault, &mut self.rng)
     }
 }

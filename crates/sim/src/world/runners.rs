@@ -1,105 +1,100 @@
-//! What runners do: start, work, fail, hang, die, and say so if they can.
+//! Behaviour of runners: start, work, failures, hangs and crashes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    AttemptId, BatchKey, BatchType, FailureKind, Incarnation, Payload, PayloadId, RunFailure,
-    RunId, RunOutcome, RunOutput, RunnerId, RunnerReport, TaskId,
+    AttemptId, BatchKey, BatchType, FailureKind, Payload, PayloadId, RunFailure, RunId, RunOutcome,
+    RunOutput, RunnerReport, TaskId,
 };
 
 use super::{RunnerOrder, SimWorld, TaskBehaviour, WorldEvent};
 use crate::faults::Fault;
-use crate::process::{Cut, ProcessState, ProcessWork};
+use crate::process::{Cut, ProcessState, ProcessWork, RunnerKey};
 use crate::reference_model::ReferenceModel;
 
 impl SimWorld {
-    pub(super) fn start_runner(&mut self, runner: RunnerId, life: Incarnation) {
-        self.processes.add(runner, life, self.now);
-        let timeout = self.book.config.supervision.start_timeout;
+    pub(super) fn start_runner(&mut self, at: RunnerKey) {
+        self.processes.add(at, self.now);
+        let timeout = self.model.config.supervision.start_timeout;
         if self.strikes(Fault::StartFails) {
-            if let Some(process) = self.processes.get_mut(runner, life) {
+            if let Some(process) = self.processes.get_mut(at) {
                 process.state = ProcessState::Dead;
             }
             let message = self.message("no such program");
-            return self.notify(runner, life, RunnerReport::StartFailed { message });
+            return self.notify(at, RunnerReport::StartFailed { message });
         }
-        let wait = if self.strikes(Fault::SlowStart) || self.is_away(runner) {
-            self.dice.spread(timeout / 2, timeout * 3)
+        let wait = if self.strikes(Fault::SlowStart) || self.is_away(at.0) {
+            self.rng.spread(timeout / 2, timeout * 3)
         } else {
-            self.dice.spread(Duration::from_millis(1), timeout / 4)
+            self.rng.spread(Duration::from_millis(1), timeout / 4)
         };
-        self.plan(wait, WorldEvent::Started { runner, life });
+        self.plan(wait, WorldEvent::Started(at));
     }
 
-    pub(super) fn started(&mut self, runner: RunnerId, life: Incarnation) {
-        let Some(process) = self.processes.get_mut(runner, life) else { return };
+    pub(super) fn started(&mut self, at: RunnerKey) {
+        let Some(process) = self.processes.get_mut(at) else { return };
         if process.state != ProcessState::Starting {
             return;
         }
         process.state = ProcessState::Alive;
-        self.say(runner, life, RunnerReport::Ready { after: None });
-        let first = self.dice.spread(self.shape.heartbeat / 2, self.shape.heartbeat);
-        self.plan(first, WorldEvent::Heartbeat { runner, life });
+        self.send_report(at, RunnerReport::Ready { after: None });
+        let first = self.rng.spread(self.shape.heartbeat / 2, self.shape.heartbeat);
+        self.plan(first, WorldEvent::Heartbeat(at));
     }
 
-    pub(super) fn heartbeat(&mut self, runner: RunnerId, life: Incarnation) {
-        let Some(process) = self.processes.alive(runner, life) else { return };
+    pub(super) fn heartbeat(&mut self, at: RunnerKey) {
+        let Some(process) = self.processes.alive(at) else { return };
         let idle = process.work.is_none();
         let after = process.last;
         let report = if idle { RunnerReport::Ready { after } } else { RunnerReport::Heartbeat };
-        self.say(runner, life, report);
-        self.plan(self.shape.heartbeat, WorldEvent::Heartbeat { runner, life });
+        self.send_report(at, report);
+        self.plan(self.shape.heartbeat, WorldEvent::Heartbeat(at));
         if idle && self.strikes(Fault::CrashIdle) {
-            self.crash(runner, life, None, false);
+            self.crash(at, None, false);
         } else if self.strikes(Fault::Partition) {
-            self.cut_off(runner, life, Some(Vec::new()));
+            self.cut_off(at, Some(Vec::new()));
         } else if self.strikes(Fault::Blackout) {
-            self.cut_off(runner, life, None);
+            self.cut_off(at, None);
         } else if self.strikes(Fault::MachineLost) {
-            self.lose_machine(runner);
+            self.lose_machine(at.0);
         } else if self.strikes(Fault::NetworkCut) {
-            self.cut_machine(runner);
+            self.cut_machine(at.0);
         }
     }
 
-    fn cut_off(&mut self, runner: RunnerId, life: Incarnation, backlog: Option<Vec<RunnerReport>>) {
-        let Some(process) = self.processes.get_mut(runner, life) else { return };
+    fn cut_off(&mut self, at: RunnerKey, backlog: Option<Vec<RunnerReport>>) {
+        let Some(process) = self.processes.get_mut(at) else { return };
         if process.cut.is_some() {
             return;
         }
         process.cut = Some(Cut { backlog, unreachable: None });
-        let wait = self.dice.spread(self.shape.heartbeat / 4, self.shape.heartbeat * 6);
-        self.plan(wait, WorldEvent::Reconnect { runner, life });
+        let wait = self.rng.spread(self.shape.heartbeat / 4, self.shape.heartbeat * 6);
+        self.plan(wait, WorldEvent::Reconnect(at));
     }
 
-    pub(super) fn reconnect(&mut self, runner: RunnerId, life: Incarnation) {
-        let Some(process) = self.processes.alive(runner, life) else { return };
+    pub(super) fn reconnect(&mut self, at: RunnerKey) {
+        let Some(process) = self.processes.alive(at) else { return };
         let Some(cut) = process.cut.take() else { return };
         for report in cut.backlog.unwrap_or_default() {
-            self.say(runner, life, report);
+            self.send_report(at, report);
         }
         if cut.unreachable == Some(true) {
-            // Whoever tried to end it does so now, a little behind what it had to say.
-            let wait = self.dice.spread(self.shape.latency, self.shape.latency * 8);
-            self.plan(wait, WorldEvent::Killed { runner, life });
+            // A pending kill arrives now, shortly after the reports.
+            let wait = self.rng.spread(self.shape.latency, self.shape.latency * 8);
+            self.plan(wait, WorldEvent::Killed(at));
         }
     }
 
-    pub(super) fn order_arrives(
-        &mut self,
-        runner: RunnerId,
-        life: Incarnation,
-        order: RunnerOrder,
-    ) {
-        let Some(process) = self.processes.alive(runner, life) else { return };
+    pub(super) fn order_arrives(&mut self, at: RunnerKey, order: RunnerOrder) {
+        let Some(process) = self.processes.alive(at) else { return };
         if process.cut.is_some() {
             return;
         }
         match order {
             RunnerOrder::Begin { attempt, batch, task, runs } => {
-                // What it has heard of before was repeated on the way, or cancelled before it came.
+                // Repeated, or cancelled before its arrival.
                 if process.last >= Some(attempt) || process.work.is_some() {
                     return;
                 }
@@ -107,24 +102,24 @@ impl SimWorld {
                 let left = runs.iter().map(|run| run.0).collect();
                 let work =
                     ProcessWork { attempt, batch, task, left, unspoken: Vec::new(), deaf: false };
-                self.begin(runner, life, work);
+                self.begin(at, work);
             }
-            RunnerOrder::Cancel { attempt } => self.cancel(runner, life, attempt),
+            RunnerOrder::Cancel { attempt } => self.cancel(at, attempt),
         }
     }
 
-    fn begin(&mut self, runner: RunnerId, life: Incarnation, mut work: ProcessWork) {
+    fn begin(&mut self, at: RunnerKey, mut work: ProcessWork) {
         let attempt = work.attempt;
         let never = self.strikes(Fault::NeverBegins);
         if never {
-            if let Some(process) = self.processes.get_mut(runner, life) {
+            if let Some(process) = self.processes.get_mut(at) {
                 process.work = Some(work);
             }
             return;
         }
-        self.say(runner, life, RunnerReport::AttemptBegan { attempt });
+        self.send_report(at, RunnerReport::AttemptBegan { attempt });
         work.deaf = self.strikes(Fault::HangDeaf);
-        let together = !self.book.config.runs_in_turn;
+        let together = !self.model.config.runs_in_turn;
         let mut end = Duration::ZERO;
         for run in work.left.clone() {
             let lasts = self.run_lasts();
@@ -133,64 +128,58 @@ impl SimWorld {
                 work.unspoken.push(run);
             }
             if !work.deaf && !self.strikes(Fault::Hang) {
-                self.plan(end, WorldEvent::RunDone { runner, life, attempt, run });
+                self.plan(end, WorldEvent::RunDone(at, attempt, run));
             }
         }
-        let poison = self.character(work.batch, work.task) == TaskBehaviour::Poison;
-        if let Some(process) = self.processes.get_mut(runner, life) {
+        let poison = self.behaviour(work.batch, work.task) == TaskBehaviour::Poison;
+        if let Some(process) = self.processes.get_mut(at) {
             process.work = Some(work);
         }
         let attempt = Some(attempt);
         if poison {
             self.faults.note(Fault::Poison);
-            let wait = self.dice.spread(Duration::from_millis(1), self.shape.run);
-            self.plan(wait, WorldEvent::Crash { runner, life, attempt, suspect: true });
+            let wait = self.rng.spread(Duration::from_millis(1), self.shape.run);
+            self.plan(wait, WorldEvent::Crash(at, attempt, true));
         } else if self.strikes(Fault::CrashBusy) {
             let suspect = self.strikes(Fault::WrongSuspect);
-            let wait = self.dice.spread(Duration::from_millis(1), self.shape.run * 2);
-            self.plan(wait, WorldEvent::Crash { runner, life, attempt, suspect });
+            let wait = self.rng.spread(Duration::from_millis(1), self.shape.run * 2);
+            self.plan(wait, WorldEvent::Crash(at, attempt, suspect));
         }
     }
 
     fn run_lasts(&mut self) -> Duration {
         if self.healed {
-            return self.dice.spread(Duration::from_millis(1), Duration::from_millis(20));
+            return self.rng.spread(Duration::from_millis(1), Duration::from_millis(20));
         }
-        self.dice.heavy(self.shape.run)
+        self.rng.heavy(self.shape.run)
     }
 
-    fn cancel(&mut self, runner: RunnerId, life: Incarnation, attempt: AttemptId) {
-        let Some(process) = self.processes.alive(runner, life) else { return };
+    fn cancel(&mut self, at: RunnerKey, attempt: AttemptId) {
+        let Some(process) = self.processes.alive(at) else { return };
         match &process.work {
             Some(work) if work.attempt == attempt => {
                 if work.deaf {
                     return;
                 }
-                let grace = self.book.config.supervision.cancel_grace;
+                let grace = self.model.config.supervision.cancel_grace;
                 let wait = if self.strikes(Fault::SlowCancel) {
-                    self.dice.spread(grace / 2, grace * 4)
+                    self.rng.spread(grace / 2, grace * 4)
                 } else {
-                    self.dice.spread(Duration::from_micros(100), grace / 4)
+                    self.rng.spread(Duration::from_micros(100), grace / 4)
                 };
-                self.plan(wait, WorldEvent::AttemptDone { runner, life, attempt });
+                self.plan(wait, WorldEvent::AttemptDone(at, attempt));
             }
-            // It works on something else and has said that this one is over.
+            // It executes another attempt and has reported the end of this one.
             Some(_) => {}
             None => {
                 process.last = process.last.max(Some(attempt));
-                self.say(runner, life, RunnerReport::AttemptEnded { attempt });
+                self.send_report(at, RunnerReport::AttemptEnded { attempt });
             }
         }
     }
 
-    pub(super) fn run_done(
-        &mut self,
-        runner: RunnerId,
-        life: Incarnation,
-        attempt: AttemptId,
-        run: u32,
-    ) {
-        let Some(process) = self.processes.alive(runner, life) else { return };
+    pub(super) fn run_done(&mut self, at: RunnerKey, attempt: AttemptId, run: u32) {
+        let Some(process) = self.processes.alive(at) else { return };
         let Some(work) = process.work.as_mut().filter(|work| work.attempt == attempt) else {
             return;
         };
@@ -199,22 +188,21 @@ impl SimWorld {
         let (spoken, last) = (!work.unspoken.contains(&run), work.left.is_empty());
         if spoken {
             let outcome = self.outcome(batch, task, attempt, run);
-            self.say(runner, life, RunnerReport::RunFinished { attempt, run: RunId(run), outcome });
+            self.send_report(at, RunnerReport::RunFinished { attempt, run: RunId(run), outcome });
         }
         if last {
-            let wait = self.dice.spread(Duration::from_micros(100), self.shape.latency);
-            self.plan(wait, WorldEvent::AttemptDone { runner, life, attempt });
+            let wait = self.rng.spread(Duration::from_micros(100), self.shape.latency);
+            self.plan(wait, WorldEvent::AttemptDone(at, attempt));
         }
     }
 
-    pub(super) fn attempt_done(&mut self, runner: RunnerId, life: Incarnation, attempt: AttemptId) {
-        let Some(process) = self.processes.alive(runner, life) else { return };
+    pub(super) fn attempt_done(&mut self, at: RunnerKey, attempt: AttemptId) {
+        let Some(process) = self.processes.alive(at) else { return };
         if process.work.take_if(|work| work.attempt == attempt).is_some() {
-            self.say(runner, life, RunnerReport::AttemptEnded { attempt });
+            self.send_report(at, RunnerReport::AttemptEnded { attempt });
         }
     }
 
-    /// Returns what a run yields.
     fn outcome(
         &mut self,
         batch: BatchKey,
@@ -222,65 +210,59 @@ impl SimWorld {
         attempt: AttemptId,
         run: u32,
     ) -> RunOutcome {
-        if let TaskBehaviour::Failing(kind) = self.character(batch, task) {
+        if let TaskBehaviour::Failing(kind) = self.behaviour(batch, task) {
             self.faults.note(Fault::TaskFails);
             return Err(RunFailure { kind, message: self.message("as always") });
         }
         if self.strikes(Fault::RunFails) {
-            let kind = *self.dice.pick(FailureKind::ALL);
+            let kind = *self.rng.pick(FailureKind::ALL);
             return Err(RunFailure { kind, message: self.message("bad luck") });
         }
-        let most = self.book.config.limits.payload_bytes_per_run;
+        let most = self.model.config.limits.payload_bytes_per_run;
         let bytes = if self.strikes(Fault::TooLarge) {
             most + 1
         } else {
-            self.dice.between(0, self.shape.payload * 2)
+            self.rng.between(0, self.shape.payload * 2)
         };
-        let kind = self.book.batches.get(&batch).map_or(BatchType::Train, |batch| batch.kind);
+        let kind = self.model.batches.get(&batch).map_or(BatchType::Train, |batch| batch.kind);
         let yields = match kind {
-            BatchType::Train => self.dice.percent(95),
-            BatchType::Eval => self.dice.percent(10),
+            BatchType::Train => self.rng.percent(95),
+            BatchType::Eval => self.rng.percent(10),
         };
         let payload = yields.then_some(Payload { id: PayloadId(0), bytes });
         let mut metrics: Metrics =
             [("label", ReferenceModel::label(attempt, run))].into_iter().collect();
-        for extra in 0..self.dice.below(3) {
+        for extra in 0..self.rng.below(3) {
             metrics.set(format!("more/{extra}"), extra as f64);
         }
         Ok(RunOutput { payload, metrics })
     }
 
-    fn character(&mut self, batch: BatchKey, task: TaskId) -> TaskBehaviour {
+    fn behaviour(&mut self, batch: BatchKey, task: TaskId) -> TaskBehaviour {
         if self.healed {
             return TaskBehaviour::Sound;
         }
-        if let Some(character) = self.characters.get(&(batch, task)) {
-            return *character;
+        if let Some(behaviour) = self.behaviours.get(&(batch, task)) {
+            return *behaviour;
         }
-        let character = if self.dice.chance(self.faults.rate(Fault::Poison)) {
+        let behaviour = if self.rng.chance(self.faults.rate(Fault::Poison)) {
             TaskBehaviour::Poison
-        } else if self.dice.chance(self.faults.rate(Fault::TaskFails)) {
-            TaskBehaviour::Failing(*self.dice.pick(FailureKind::ALL))
+        } else if self.rng.chance(self.faults.rate(Fault::TaskFails)) {
+            TaskBehaviour::Failing(*self.rng.pick(FailureKind::ALL))
         } else {
             TaskBehaviour::Sound
         };
-        self.characters.insert((batch, task), character);
-        character
+        self.behaviours.insert((batch, task), behaviour);
+        behaviour
     }
 
-    /// Returns an error message, short or longer than is kept.
+    /// Returns an error message, sometimes longer than its limit.
     pub(crate) fn message(&mut self, text: &str) -> Arc<str> {
-        text.repeat(self.dice.below(12) as usize).replace('a', "ä").into()
+        text.repeat(self.rng.below(12) as usize).replace('a', "ä").into()
     }
 
-    pub(crate) fn crash(
-        &mut self,
-        runner: RunnerId,
-        life: Incarnation,
-        attempt: Option<AttemptId>,
-        suspect: bool,
-    ) {
-        let Some(process) = self.processes.alive(runner, life) else { return };
+    pub(crate) fn crash(&mut self, at: RunnerKey, attempt: Option<AttemptId>, suspect: bool) {
+        let Some(process) = self.processes.alive(at) else { return };
         let working = process.work.as_ref().map(|work| work.attempt);
         if attempt.is_some() && attempt != working {
             return;
@@ -288,27 +270,27 @@ impl SimWorld {
         process.work = None;
         process.state = ProcessState::Dead;
         if self.strikes(Fault::CrashUnseen) {
-            if let Some(process) = self.processes.get_mut(runner, life) {
+            if let Some(process) = self.processes.get_mut(at) {
                 process.state = ProcessState::DiedUnseen;
             }
             return;
         }
         let message = self.message("killed by a signal");
-        self.notify(runner, life, RunnerReport::Lost { message, suspect });
+        self.notify(at, RunnerReport::Lost { message, suspect });
     }
 
-    pub(super) fn killed(&mut self, runner: RunnerId, life: Incarnation) {
-        let Some(process) = self.processes.get_mut(runner, life) else { return };
+    pub(super) fn killed(&mut self, at: RunnerKey) {
+        let Some(process) = self.processes.get_mut(at) else { return };
         if let Some(tried) = process.cut.as_mut().and_then(|cut| cut.unreachable.as_mut()) {
             *tried = true;
             return;
         }
         process.work = None;
         process.state = ProcessState::Dead;
-        // Whoever watches may find it worth a word although it was ordered.
-        if !self.healed && self.dice.percent(10) {
+        // The supervisor may report a loss although it was ordered.
+        if !self.healed && self.rng.percent(10) {
             let message = self.message("gone");
-            self.notify(runner, life, RunnerReport::Lost { message, suspect: false });
+            self.notify(at, RunnerReport::Lost { message, suspect: false });
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The people around the core: who asks for what, and what they make of the answers.
+//! Users of the core: their requests, and their reactions to responses.
 
 mod coordinator;
 mod operator;
@@ -16,47 +16,42 @@ use crate::faults::Fault;
 use crate::reference_model::{AttemptState, ModelBatch};
 use crate::world::{SimWorld, WorldEvent};
 
-/// Everybody who asks.
 #[derive(Debug, Default)]
 pub(crate) struct Users {
     list: Vec<User>,
-    /// Whose request it is; nobody's are those of the world itself.
+    /// User of each request. `None`: the world itself.
     asked: BTreeMap<RequestId, Option<usize>>,
-    /// Every name that was ever used.
+    /// Every id that was ever used.
     names: Vec<BatchId>,
-    /// Batches that cannot be finalized, as whoever closes the world has heard.
+    /// Batches that cannot be finalized, known to the world itself.
     pub(crate) hopeless: BTreeSet<BatchKey>,
-    /// What somebody asked for and has not heard about.
-    unheard: BTreeMap<RequestId, (usize, Request)>,
-    /// Requests that were made before, of a coordinator that is no more.
+    /// Requests of users without a response.
+    unanswered: BTreeMap<RequestId, (usize, Request)>,
+    /// Requests that were sent anew after a crash.
     anew: BTreeSet<RequestId>,
     next_request: u64,
     next_step: i64,
 }
 
-/// Somebody.
 #[derive(Debug)]
 pub(crate) struct User {
     role: Role,
-    /// How many more requests they make.
+    /// Remaining requests.
     left: u32,
     mine: Vec<Mine>,
 }
 
-/// What somebody does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// Submits and finalizes.
     Coordinator,
-    /// Schedules and collects.
     Scheduler,
-    /// Asks for anything.
+    /// Sends requests about any batch.
     Meddler,
-    /// Stops, starts.
+    /// Stops, starts and waits.
     Operator,
 }
 
-/// A batch that somebody believes to have.
+/// A batch that a user expects to own.
 #[derive(Clone, Debug)]
 struct Mine {
     id: BatchId,
@@ -64,14 +59,12 @@ struct Mine {
     tries: u32,
 }
 
-/// What somebody does next.
 enum NextUserAction {
     Ask(Request),
     Think,
 }
 
 impl SimWorld {
-    /// Brings everybody in.
     pub(crate) fn open_users(&mut self) {
         let shape = self.shape.clone();
         let roles = [
@@ -83,18 +76,18 @@ impl SimWorld {
         for (role, count) in roles {
             for _ in 0..count {
                 let user = self.users.list.len();
-                let left = self.dice.small(1, shape.requests);
+                let left = self.rng.small(1, shape.requests);
                 self.users.list.push(User { role, left, mine: Vec::new() });
-                let wait = self.dice.spread(Duration::from_millis(1), shape.think);
-                self.plan(wait, WorldEvent::Wake { user });
+                let wait = self.rng.spread(Duration::from_millis(1), shape.think);
+                self.plan(wait, WorldEvent::Wake(user));
             }
         }
-        if !self.dice.percent(10) {
-            self.ask(None, Request::Start);
+        if !self.rng.percent(10) {
+            self.ask_world(Request::Start);
         }
     }
 
-    /// Somebody does the next thing.
+    /// Lets a user act.
     pub(crate) fn wake_user(&mut self, user: usize) {
         if self.healed {
             return;
@@ -113,25 +106,27 @@ impl SimWorld {
             Role::Operator => self.operate(),
         };
         match next {
-            NextUserAction::Ask(what) => {
-                self.ask(Some(user), what);
-            }
+            NextUserAction::Ask(what) => self.ask(Some(user), what),
             NextUserAction::Think => self.think(user),
         }
     }
 
     fn think(&mut self, user: usize) {
-        let wait = self.dice.heavy(self.shape.think);
-        self.plan(wait, WorldEvent::Wake { user });
+        let wait = self.rng.heavy(self.shape.think);
+        self.plan(wait, WorldEvent::Wake(user));
     }
 
-    /// Makes a request.
-    pub(crate) fn ask(&mut self, user: Option<usize>, what: Request) -> RequestId {
+    /// Sends a request of the world itself.
+    pub(crate) fn ask_world(&mut self, what: Request) {
+        self.ask(None, what);
+    }
+
+    pub(crate) fn ask(&mut self, user: Option<usize>, what: Request) {
         let request = RequestId(self.users.next_request);
         self.users.next_request += 1;
         self.users.asked.insert(request, user);
         if let Some(user) = user {
-            self.users.unheard.insert(request, (user, what.clone()));
+            self.users.unanswered.insert(request, (user, what.clone()));
         }
         if let Some(batch) = name(&what)
             && !self.users.names.contains(batch)
@@ -139,59 +134,56 @@ impl SimWorld {
             self.users.names.push(batch.clone());
         }
         if user.is_some() && self.strikes(Fault::Withdrawal) {
-            let wait = self.dice.heavy(self.shape.run);
-            self.plan(wait, WorldEvent::Withdraw { request });
+            let wait = self.rng.heavy(self.shape.run);
+            self.plan(wait, WorldEvent::Withdraw(request));
         }
         if self.strikes(Fault::AskedTwice) {
-            let wait = self.dice.spread(self.shape.latency, self.shape.run);
-            self.plan(wait, WorldEvent::AskAgain { request });
+            let wait = self.rng.spread(self.shape.latency, self.shape.run);
+            self.plan(wait, WorldEvent::AskAgain(request));
         }
         self.step(Input::Requested { request, what });
-        request
     }
 
-    /// Whoever asked goes away; they come back with something else.
+    /// Withdraws a request; its user continues with another one.
     pub(crate) fn withdraw(&mut self, request: RequestId) {
-        let open = self.book.open.contains_key(&request);
+        let open = self.model.open.contains_key(&request);
         self.step(Input::RequestAbandoned { request });
         if let Some(Some(user)) = self.users.asked.get(&request).copied()
             && open
         {
-            self.users.unheard.remove(&request);
+            self.users.unanswered.remove(&request);
             self.think(user);
         }
     }
 
-    /// Whoever has not heard from a coordinator that is no more will ask the next one.
+    /// Sends open requests anew to the restarted coordinator.
     pub(crate) fn users_begin_anew(&mut self) {
-        for (user, what) in std::mem::take(&mut self.users.unheard).into_values() {
-            let wait = self.dice.spread(self.shape.latency, self.shape.think);
-            self.plan(wait, WorldEvent::AskAnew { user, what });
+        for (user, what) in std::mem::take(&mut self.users.unanswered).into_values() {
+            let wait = self.rng.spread(self.shape.latency, self.shape.think);
+            self.plan(wait, WorldEvent::AskAnew(user, what));
         }
     }
 
     pub(crate) fn ask_anew(&mut self, user: usize, what: Request) {
         if !self.healed {
-            // Its number is known before it is answered, which may be at once.
+            // Its id is known before the response, which may come at once.
             self.users.anew.insert(RequestId(self.users.next_request));
             self.ask(Some(user), what);
         }
     }
 
-    /// A request is sent again while nobody has answered it.
     pub(crate) fn ask_again(&mut self, request: RequestId) {
-        if self.book.open.contains_key(&request)
-            && let Some(asked) = self.book.requests.get(&request)
+        if self.model.open.contains_key(&request)
+            && let Some(asked) = self.model.requests.get(&request)
         {
             let what = asked.what.clone();
             self.step(Input::Requested { request, what });
         }
     }
 
-    /// Somebody is answered.
-    pub(crate) fn hear(&mut self, request: RequestId, answer: &Response) {
-        self.users.unheard.remove(&request);
-        let Some(asked) = self.book.requests.get(&request) else { return };
+    pub(crate) fn on_response(&mut self, request: RequestId, answer: &Response) {
+        self.users.unanswered.remove(&request);
+        let Some(asked) = self.model.requests.get(&request) else { return };
         let what = asked.what.clone();
         let Some(Some(user)) = self.users.asked.get(&request).copied() else {
             return self.take_note(&what, answer);
@@ -207,7 +199,7 @@ impl SimWorld {
         self.think(user);
     }
 
-    /// Whoever closes the world remembers which batches cannot be finalized.
+    /// Remembers batches that cannot be finalized.
     fn take_note(&mut self, what: &Request, answer: &Response) {
         let Request::Finalize { batch, .. } = what else { return };
         let Response::Refused(refusal) = answer else { return };
@@ -215,41 +207,41 @@ impl SimWorld {
             refusal,
             Refusal::TimedOut { .. } | Refusal::SinkFailed { .. } | Refusal::Limit { .. }
         );
-        if let Some(key) = self.book.active.get(batch)
+        if let Some(key) = self.model.active.get(batch)
             && !hopeful
         {
             self.users.hopeless.insert(*key);
         }
     }
 
-    /// Tells whether everybody is done.
+    /// Returns whether no user has further requests.
     fn users_done(&self) -> bool {
-        let heard = self.book.open.is_empty() && self.users.unheard.is_empty();
-        heard && self.users.list.iter().all(|user| user.left == 0)
+        let answered = self.model.open.is_empty() && self.users.unanswered.is_empty();
+        answered && self.users.list.iter().all(|user| user.left == 0)
     }
 
     fn tasks(&mut self) -> Vec<TaskSpec> {
-        let count = if self.dice.percent(4) { 0 } else { self.dice.small(1, self.shape.tasks) };
+        let count = if self.rng.percent(4) { 0 } else { self.rng.small(1, self.shape.tasks) };
         let mut tasks = Vec::new();
         for _ in 0..count {
-            let fewest = u32::from(!self.dice.percent(1));
-            let repeat_times = self.dice.small(fewest, self.shape.repeats);
-            tasks.push(TaskSpec { repeat_times, workflow: WorkflowId(self.dice.small(0, 2)) });
+            let fewest = u32::from(!self.rng.percent(1));
+            let repeat_times = self.rng.small(fewest, self.shape.repeats);
+            tasks.push(TaskSpec { repeat_times, workflow: WorkflowId(self.rng.small(0, 2)) });
         }
         tasks
     }
 
     fn kind(&mut self) -> BatchType {
-        if self.dice.percent(75) { BatchType::Train } else { BatchType::Eval }
+        if self.rng.percent(75) { BatchType::Train } else { BatchType::Eval }
     }
 
-    /// Returns a name for a batch: usually the next one, sometimes one that was used before.
+    /// Returns an id for a batch: usually the next one, sometimes a used one.
     fn new_name(&mut self, kind: BatchType) -> BatchId {
-        if self.dice.percent(10) && !self.users.names.is_empty() {
-            return self.dice.pick(&self.users.names).clone();
+        if self.rng.percent(10) && !self.users.names.is_empty() {
+            return self.rng.pick(&self.users.names).clone();
         }
         let step = self.users.next_step;
-        match (kind, self.dice.below(10)) {
+        match (kind, self.rng.below(10)) {
             (_, 0) => BatchId::from(format!("side-{step}").as_str()),
             (BatchType::Eval, _) => BatchId::from(format!("{step}/eval").as_str()),
             (BatchType::Train, 1) => BatchId::from(format!("{step}").as_str()),
@@ -260,55 +252,53 @@ impl SimWorld {
         }
     }
 
-    /// Returns how long somebody is willing to wait.
-    fn patience(&mut self) -> Option<Duration> {
-        match self.dice.below(10) {
+    fn wait_timeout(&mut self) -> Option<Duration> {
+        match self.rng.below(10) {
             0..5 => None,
             5 => Some(Duration::ZERO),
-            _ => Some(self.dice.spread(self.shape.run, self.book.config.max_timeout * 3)),
+            _ => Some(self.rng.spread(self.shape.run, self.model.config.max_timeout * 3)),
         }
     }
 
     fn some_of(&mut self, most: u32) -> Option<u32> {
-        self.dice.percent(40).then(|| self.dice.small(0, most + 1))
+        self.rng.percent(40).then(|| self.rng.small(0, most + 1))
     }
 
-    /// Cancels a run: usually one that somebody works on, otherwise any.
+    /// Cancels a run: usually one in execution, otherwise any.
     fn cancel_one(&mut self) -> Request {
-        let book = &self.book;
-        let under_way = book.attempts.values().filter_map(|attempt| {
-            let batch = book.batches.get(&attempt.batch)?;
+        let model = &self.model;
+        let under_way = model.attempts.values().filter_map(|attempt| {
+            let batch = model.batches.get(&attempt.batch)?;
             let given = attempt.state != AttemptState::Over && !batch.forgotten;
             given.then(|| (batch.id.clone(), attempt.task, attempt.outstanding.clone()))
         });
         let mut aims: Vec<_> = under_way.filter(|(.., runs)| !runs.is_empty()).collect();
-        if aims.is_empty() || self.dice.percent(30) {
+        if aims.is_empty() || self.rng.percent(30) {
             let tasks = |batch: &ModelBatch| (0..batch.tasks.len() as u32).map(TaskId);
             let runs = |task: TaskId, batch: &ModelBatch| {
                 (0..batch.tasks[task.0 as usize].runs.len() as u32).collect::<Vec<_>>()
             };
-            aims = (self.book.active.values())
-                .filter_map(|key| self.book.batches.get(key))
+            aims = (self.model.active.values())
+                .filter_map(|key| self.model.batches.get(key))
                 .flat_map(|batch| {
                     tasks(batch).map(move |task| (batch.id.clone(), task, runs(task, batch)))
                 })
                 .collect();
         }
         if aims.is_empty() {
-            return Request::CancelRun { batch: "nobody".into(), task: TaskId(0), run: RunId(0) };
+            return Request::CancelRun { batch: "unknown".into(), task: TaskId(0), run: RunId(0) };
         }
-        let (batch, task, runs) = self.dice.pick(&aims).clone();
-        let run = if runs.is_empty() { 0 } else { *self.dice.pick(&runs) };
+        let (batch, task, runs) = self.rng.pick(&aims).clone();
+        let run = if runs.is_empty() { 0 } else { *self.rng.pick(&runs) };
         Request::CancelRun { batch, task, run: RunId(run) }
     }
 
     fn abort(&mut self, batch: BatchId) -> Request {
-        let unresponsive =
-            *self.dice.pick(&[UnresponsivePolicy::Replace, UnresponsivePolicy::Wait]);
+        let unresponsive = *self.rng.pick(&[UnresponsivePolicy::Replace, UnresponsivePolicy::Wait]);
         Request::Abort {
             batch,
             reason: self.message("changed my mind"),
-            keep_partial_results: self.dice.percent(50),
+            keep_partial_results: self.rng.percent(50),
             unresponsive,
         }
     }

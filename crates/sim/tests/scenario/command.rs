@@ -1,4 +1,4 @@
-//! The commands of a scenario, read from words.
+//! Commands of a scenario, parsed from tokens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,25 +14,23 @@ use super::tokens::{BadScript, CommandTokens};
 use super::{config, labels};
 
 pub(super) enum ScenarioCommand {
-    /// Begin anew with a fresh core.
+    /// Restart with a new core.
     Config(Box<CoreConfig>),
-    /// A new core whose pool has been started and is ready.
     StartedPool(Box<CoreConfig>),
     Request(Option<RequestId>, Request),
     Withdraw(RequestId),
-    /// Every runner that is starting reports that it is ready.
+    /// Every starting runner reports that it is ready.
     PoolReady,
     Report(RunnerId, Option<Incarnation>, RunnerReport),
     Attempt(AttemptId, Option<(RunnerId, Option<Incarnation>)>, ReportAbout),
     Delivered(LeaseId, DeliveryOutcome),
-    /// The core is gone, and with it the last records; a new one is told the others.
+    /// The core is lost with the last records; a new one restores the others.
     Crash(usize),
     Recorded(LedgerRecord),
     Move(TimeMove),
     Show(ScenarioView),
 }
 
-/// What is reported about an attempt.
 pub(super) enum ReportAbout {
     Began,
     Ok(Vec<u32>, Yield),
@@ -42,31 +40,30 @@ pub(super) enum ReportAbout {
     Done(Yield),
 }
 
-/// What a run that succeeded brings.
+/// Output of a successful run.
 pub(super) struct Yield {
     pub(super) payload: Brings,
     pub(super) metrics: Metrics,
 }
 
 pub(super) enum Brings {
-    /// A payload with the next free name if its batch is for training, else nothing.
-    Usual,
+    /// A payload with the next free id if its batch is for training, else none.
+    Default,
+    /// No payload.
     Nothing,
-    Payload {
-        id: Option<u64>,
-        bytes: u64,
-    },
+    /// A payload with an optional id.
+    Payload { id: Option<u64>, bytes: u64 },
 }
 
-/// The size of a payload where the scenario does not care.
-pub(super) const USUAL_BYTES: u64 = 100;
+/// Payload size where the scenario does not name one.
+pub(super) const DEFAULT_BYTES: u64 = 100;
 
-/// How time goes on.
+/// Change of the virtual time.
 pub(super) enum TimeMove {
-    /// To this instant, and what is due then happens.
+    /// To this time, including deadlines at it.
     At(Time),
     After(Duration),
-    /// To this instant, but what is due then has not happened yet.
+    /// To this time, excluding deadlines at it.
     Reach(Time),
 }
 
@@ -79,304 +76,307 @@ pub(super) enum ScenarioView {
     Timeout,
 }
 
-/// Reads one command; every word of it must mean something.
-pub(super) fn read(mut words: CommandTokens) -> Result<ScenarioCommand, BadScript> {
-    let name = words.name().to_owned();
-    let asker = match words.following("as")? {
-        Some(word) => Some(RequestId(words.number('q', &word)?)),
+/// Parses one command; every token must be used.
+pub(super) fn read(mut tokens: CommandTokens) -> Result<ScenarioCommand, BadScript> {
+    let name = tokens.name().to_owned();
+    let asker = match tokens.following("as")? {
+        Some(token) => Some(RequestId(tokens.number('q', &token)?)),
         None => None,
     };
-    let command = if let Some(what) = request(&name, &mut words)? {
+    let command = if let Some(what) = request(&name, &mut tokens)? {
         ScenarioCommand::Request(asker, what)
     } else if asker.is_some() {
-        return Err(words.bad("not a request, so it has no name", &name));
-    } else if let Some((runner, life, report)) = report(&name, &mut words)? {
+        return Err(tokens.bad("not a request, so it has no name", &name));
+    } else if let Some((runner, life, report)) = report(&name, &mut tokens)? {
         ScenarioCommand::Report(runner, life, report)
-    } else if let Some(command) = attempt(&name, &mut words)? {
+    } else if let Some(command) = attempt(&name, &mut tokens)? {
         command
     } else {
-        other(&name, &mut words)?
+        other(&name, &mut tokens)?
     };
-    words.end()?;
+    tokens.end()?;
     Ok(command)
 }
 
-fn request(name: &str, words: &mut CommandTokens) -> Result<Option<Request>, BadScript> {
-    let clear = |words: &mut CommandTokens| words.flag("clear");
+fn request(name: &str, tokens: &mut CommandTokens) -> Result<Option<Request>, BadScript> {
     Ok(Some(match name {
         "start" => Request::Start,
-        "stop" => Request::Stop { timeout: duration(words)? },
+        "stop" => Request::Stop { timeout: duration(tokens)? },
         "submit" => Request::Submit {
-            min_wait_num: words.get("min")?,
-            tasks: tasks(words)?,
-            batch: words.batch()?,
-            kind: kind(words)?,
+            min_wait_num: tokens.get("min")?,
+            tasks: tasks(tokens)?,
+            batch: tokens.batch()?,
+            kind: kind(tokens)?,
         },
         "schedule" => {
-            Request::Schedule { tasks: tasks(words)?, batch: words.batch()?, kind: kind(words)? }
+            Request::Schedule { tasks: tasks(tokens)?, batch: tokens.batch()?, kind: kind(tokens)? }
         }
         "collect" => Request::Collect {
-            min_num: words.get("min")?,
-            timeout: words.get("timeout")?,
-            clear_timeout_tasks: clear(words),
-            return_partial_tasks: words.flag("partial"),
-            batch: words.batch()?,
+            min_num: tokens.get("min")?,
+            timeout: tokens.get("timeout")?,
+            clear_timeout_tasks: tokens.flag("clear"),
+            return_partial_tasks: tokens.flag("partial"),
+            batch: tokens.batch()?,
         },
-        "drain" => Request::Drain { batch: words.batch()? },
-        "discard" => Request::Discard { batch: words.batch()? },
+        "drain" => Request::Drain { batch: tokens.batch()? },
+        "discard" => Request::Discard { batch: tokens.batch()? },
         "finalize" => Request::Finalize {
-            timeout: words.get("timeout")?,
-            batch: words.batch()?,
-            kind: kind(words)?,
+            timeout: tokens.get("timeout")?,
+            batch: tokens.batch()?,
+            kind: kind(tokens)?,
         },
         "abort" => Request::Abort {
-            keep_partial_results: words.flag("keep"),
-            unresponsive: if words.flag("wait") {
+            keep_partial_results: tokens.flag("keep"),
+            unresponsive: if tokens.flag("wait") {
                 UnresponsivePolicy::Wait
             } else {
                 UnresponsivePolicy::Replace
             },
-            batch: words.batch()?,
-            reason: words.quoted().unwrap_or_default().into(),
+            batch: tokens.batch()?,
+            reason: tokens.quoted().unwrap_or_default().into(),
         },
         "cancel-run" => Request::CancelRun {
-            batch: words.batch()?,
-            task: numbered(words, 't').map(TaskId)?,
-            run: numbered(words, 'r').map(RunId)?,
+            batch: tokens.batch()?,
+            task: numbered(tokens, 't').map(TaskId)?,
+            run: numbered(tokens, 'r').map(RunId)?,
         },
-        "wait-all" => {
-            Request::WaitAll { timeout: words.get("timeout")?, clear_timeout_tasks: clear(words) }
-        }
+        "wait-all" => Request::WaitAll {
+            timeout: tokens.get("timeout")?,
+            clear_timeout_tasks: tokens.flag("clear"),
+        },
         _ => return Ok(None),
     }))
 }
 
-/// Reads a letter with a number.
-fn numbered(words: &mut CommandTokens, letter: char) -> Result<u32, BadScript> {
-    let word = words.next("a number")?;
-    words.number(letter, &word)
+/// Parses a letter with a number.
+fn numbered(tokens: &mut CommandTokens, letter: char) -> Result<u32, BadScript> {
+    let token = tokens.next("a number")?;
+    tokens.number(letter, &token)
 }
 
-fn kind(words: &mut CommandTokens) -> Result<BatchType, BadScript> {
-    match words.next("`train` or `eval`")?.as_str() {
+fn kind(tokens: &mut CommandTokens) -> Result<BatchType, BadScript> {
+    match tokens.next("`train` or `eval`")?.as_str() {
         "train" => Ok(BatchType::Train),
         "eval" => Ok(BatchType::Eval),
-        word => Err(words.bad("neither `train` nor `eval`", word)),
+        token => Err(tokens.bad("neither `train` nor `eval`", token)),
     }
 }
 
-fn duration(words: &mut CommandTokens) -> Result<Duration, BadScript> {
-    let word = words.next("a duration")?;
-    words.read("duration", &word)
+fn duration(tokens: &mut CommandTokens) -> Result<Duration, BadScript> {
+    let token = tokens.next("a duration")?;
+    tokens.read("duration", &token)
 }
 
-/// Reads `tasks=3 runs=2`, or `runs=2,1,4` for tasks that differ.
-fn tasks(words: &mut CommandTokens) -> Result<Vec<TaskSpec>, BadScript> {
-    let workflow = WorkflowId(words.get("workflow")?.unwrap_or(0));
-    let count = words.get::<u32>("tasks")?;
-    let runs = words.value("runs").unwrap_or_else(|| "1".to_owned());
+/// Parses `tasks=3 runs=2`, or `runs=2,1,4` for tasks that differ.
+fn tasks(tokens: &mut CommandTokens) -> Result<Vec<TaskSpec>, BadScript> {
+    let workflow = WorkflowId(tokens.get("workflow")?.unwrap_or(0));
+    let count = tokens.get::<u32>("tasks")?;
+    let runs = tokens.value("runs").unwrap_or_else(|| "1".to_owned());
     let mut each = Vec::new();
-    for word in runs.split(',') {
-        each.push(words.read("number of runs", word)?);
+    for token in runs.split(',') {
+        each.push(tokens.read("number of runs", token)?);
     }
     if let [one] = each[..] {
         each = vec![one; count.unwrap_or(1) as usize];
     } else if count.is_some_and(|count| count as usize != each.len()) {
-        return Err(words.bad("not as many as `tasks` says", &runs));
+        return Err(tokens.bad("not as many as `tasks` says", &runs));
     }
     let task = |repeat_times| TaskSpec { repeat_times, workflow };
     Ok(each.into_iter().map(task).collect())
 }
 
-type Reported = (RunnerId, Option<Incarnation>, RunnerReport);
+type ReportToken = (RunnerId, Option<Incarnation>, RunnerReport);
 
-fn report(name: &str, words: &mut CommandTokens) -> Result<Option<Reported>, BadScript> {
-    let message = |words: &mut CommandTokens| words.quoted().unwrap_or_default().into();
+fn report(name: &str, tokens: &mut CommandTokens) -> Result<Option<ReportToken>, BadScript> {
+    let message = |tokens: &mut CommandTokens| tokens.quoted().unwrap_or_default().into();
     let report = match name {
         "ready" => {
-            let after = match words.following("after")? {
-                Some(word) => Some(AttemptId(words.numbered('a', &word, labels::BITS)?)),
+            let after = match tokens.following("after")? {
+                Some(token) => Some(AttemptId(tokens.numbered('a', &token, labels::BITS)?)),
                 None => None,
             };
             RunnerReport::Ready { after }
         }
         "alive" => RunnerReport::Heartbeat,
-        "lost" => RunnerReport::Lost { message: message(words), suspect: words.flag("suspect") },
-        "waits" => RunnerReport::Waits { why: words.quoted().map(Into::into) },
-        "start-failed" => RunnerReport::StartFailed { message: message(words) },
+        "lost" => RunnerReport::Lost { message: message(tokens), suspect: tokens.flag("suspect") },
+        "waits" => RunnerReport::Waits { why: tokens.quoted().map(Into::into) },
+        "start-failed" => RunnerReport::StartFailed { message: message(tokens) },
         _ => return Ok(None),
     };
-    let word = words.next("a runner")?;
-    let (runner, life) = runner(words, &word)?;
+    let token = tokens.next("a runner")?;
+    let (runner, life) = runner(tokens, &token)?;
     Ok(Some((runner, life, report)))
 }
 
-/// Reads `w0`, or `w0/l2` for a certain life.
-fn runner(words: &CommandTokens, word: &str) -> Result<(RunnerId, Option<Incarnation>), BadScript> {
-    let (slot, life) = match word.split_once('/') {
+/// Parses `w0`, or `w0/l2` for a certain incarnation.
+fn runner(
+    tokens: &CommandTokens,
+    token: &str,
+) -> Result<(RunnerId, Option<Incarnation>), BadScript> {
+    let (slot, life) = match token.split_once('/') {
         Some((slot, life)) => {
-            let life = words.numbered('l', life, labels::LIFE_BITS)?;
+            let life = tokens.numbered('l', life, labels::LIFE_BITS)?;
             (slot, Some(Incarnation(life as u32)))
         }
-        None => (word, None),
+        None => (token, None),
     };
-    Ok((RunnerId(words.number('w', slot)?), life))
+    Ok((RunnerId(tokens.number('w', slot)?), life))
 }
 
-fn attempt(name: &str, words: &mut CommandTokens) -> Result<Option<ScenarioCommand>, BadScript> {
+fn attempt(name: &str, tokens: &mut CommandTokens) -> Result<Option<ScenarioCommand>, BadScript> {
     if !["began", "ok", "fail", "ended", "done"].contains(&name) {
         return Ok(None);
     }
-    let on = match words.following("on")? {
-        Some(word) => Some(runner(words, &word)?),
+    let on = match tokens.following("on")? {
+        Some(token) => Some(runner(tokens, &token)?),
         None => None,
     };
-    let word = words.next("an attempt")?;
-    let attempt = AttemptId(words.numbered('a', &word, labels::BITS)?);
+    let token = tokens.next("an attempt")?;
+    let attempt = AttemptId(tokens.numbered('a', &token, labels::BITS)?);
     let about = match name {
         "began" => ReportAbout::Began,
         "ended" => ReportAbout::Ended,
-        "done" => ReportAbout::Done(yields(words)?),
+        "done" => ReportAbout::Done(yields(tokens)?),
         "ok" => {
-            let yields = yields(words)?;
-            ReportAbout::Ok(runs(words, &mut None)?, yields)
+            let yields = yields(tokens)?;
+            ReportAbout::Ok(runs(tokens, &mut None)?, yields)
         }
         _ => {
-            let message = words.quoted().unwrap_or_default().into();
+            let message = tokens.quoted().unwrap_or_default().into();
             let mut kind = None;
-            let runs = runs(words, &mut kind)?;
-            let word = kind.ok_or_else(|| words.bad("a failure kind is missing after", name))?;
-            ReportAbout::Fail(runs, failure_kind(words, &word)?, message)
+            let runs = runs(tokens, &mut kind)?;
+            let token = kind.ok_or_else(|| tokens.bad("a failure kind is missing after", name))?;
+            ReportAbout::Fail(runs, failure_kind(tokens, &token)?, message)
         }
     };
     Ok(Some(ScenarioCommand::Attempt(attempt, on, about)))
 }
 
-fn failure_kind(words: &CommandTokens, word: &str) -> Result<FailureKind, BadScript> {
-    let kind = FailureKind::ALL.iter().find(|kind| kind.name() == word);
-    kind.copied().ok_or_else(|| words.bad("no failure kind", word))
+fn failure_kind(tokens: &CommandTokens, token: &str) -> Result<FailureKind, BadScript> {
+    let kind = FailureKind::ALL.iter().find(|kind| kind.name() == token);
+    kind.copied().ok_or_else(|| tokens.bad("no failure kind", token))
 }
 
-/// Reads `r0`, `r0-3` and so on; the first word that is none of them is left in `other`.
-fn runs(words: &mut CommandTokens, other: &mut Option<String>) -> Result<Vec<u32>, BadScript> {
+/// Parses `r0`, `r0-3` and so on; the first other token is returned in `other`.
+fn runs(tokens: &mut CommandTokens, other: &mut Option<String>) -> Result<Vec<u32>, BadScript> {
     let mut runs = Vec::new();
-    while let Some(word) = words.next_bare() {
-        let named = word.strip_prefix('r');
+    while let Some(token) = tokens.next_bare() {
+        let named = token.strip_prefix('r');
         if !named.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
-            if other.is_some() || !matches!(words.name(), "fail") {
-                return Err(words.bad("no run", &word));
+            if other.is_some() || !matches!(tokens.name(), "fail") {
+                return Err(tokens.bad("no run", &token));
             }
-            *other = Some(word);
+            *other = Some(token);
             continue;
         }
-        let one = (word.as_str(), &word[1..]);
-        let (first, last) = word.split_once('-').unwrap_or(one);
-        let last: u32 = words.read("run", last)?;
-        runs.extend(words.number('r', first)?..=last);
+        let one = (token.as_str(), &token[1..]);
+        let (first, last) = token.split_once('-').unwrap_or(one);
+        let last: u32 = tokens.read("run", last)?;
+        runs.extend(tokens.number('r', first)?..=last);
     }
     Ok(runs)
 }
 
-fn yields(words: &mut CommandTokens) -> Result<Yield, BadScript> {
-    let payload = match words.value("payload") {
-        None if words.flag("bare") => Brings::Nothing,
-        None => Brings::Usual,
-        Some(word) => {
-            let (name, bytes) = match (word.split_once(':'), word.starts_with('p')) {
+fn yields(tokens: &mut CommandTokens) -> Result<Yield, BadScript> {
+    let payload = match tokens.value("payload") {
+        None if tokens.flag("bare") => Brings::Nothing,
+        None => Brings::Default,
+        Some(token) => {
+            let (name, bytes) = match (token.split_once(':'), token.starts_with('p')) {
                 (Some((name, bytes)), _) => (Some(name), Some(bytes)),
-                (None, true) => (Some(word.as_str()), None),
-                (None, false) => (None, Some(word.as_str())),
+                (None, true) => (Some(token.as_str()), None),
+                (None, false) => (None, Some(token.as_str())),
             };
-            let id = name.map(|name| words.number('p', name)).transpose()?;
-            let bytes = bytes.map(|bytes| words.read("size", bytes)).transpose()?;
-            Brings::Payload { id, bytes: bytes.unwrap_or(USUAL_BYTES) }
+            let id = name.map(|name| tokens.number('p', name)).transpose()?;
+            let bytes = bytes.map(|bytes| tokens.read("size", bytes)).transpose()?;
+            Brings::Payload { id, bytes: bytes.unwrap_or(DEFAULT_BYTES) }
         }
     };
-    let metrics = metrics(words)?;
+    let metrics = metrics(tokens)?;
     Ok(Yield { payload, metrics })
 }
 
-fn metrics(words: &mut CommandTokens) -> Result<Metrics, BadScript> {
+fn metrics(tokens: &mut CommandTokens) -> Result<Metrics, BadScript> {
     let mut metrics = Metrics::new();
-    while let Some(word) = words.value("metric") {
-        let pair = word.rsplit_once(':');
-        let (key, value) = pair.ok_or_else(|| words.bad("no `key:number`", &word))?;
-        metrics.set(key, words.read::<f64>("number", value)?);
+    while let Some(token) = tokens.value("metric") {
+        let pair = token.rsplit_once(':');
+        let (key, value) = pair.ok_or_else(|| tokens.bad("no `key:number`", &token))?;
+        metrics.set(key, tokens.read::<f64>("number", value)?);
     }
     Ok(metrics)
 }
 
-fn other(name: &str, words: &mut CommandTokens) -> Result<ScenarioCommand, BadScript> {
+fn other(name: &str, tokens: &mut CommandTokens) -> Result<ScenarioCommand, BadScript> {
     Ok(match name {
-        "config" => ScenarioCommand::Config(Box::new(config::read(words)?)),
-        "started-pool" => ScenarioCommand::StartedPool(Box::new(config::read(words)?)),
+        "config" => ScenarioCommand::Config(Box::new(config::read(tokens)?)),
+        "started-pool" => ScenarioCommand::StartedPool(Box::new(config::read(tokens)?)),
         "withdraw" => {
-            let word = words.next("a request")?;
-            ScenarioCommand::Withdraw(RequestId(words.number('q', &word)?))
+            let token = tokens.next("a request")?;
+            ScenarioCommand::Withdraw(RequestId(tokens.number('q', &token)?))
         }
-        "pool" => match words.next("`ready`")?.as_str() {
+        "pool" => match tokens.next("`ready`")?.as_str() {
             "ready" => ScenarioCommand::PoolReady,
-            word => return Err(words.bad("`pool` knows no such word", word)),
+            token => return Err(tokens.bad("`pool` knows no such word", token)),
         },
-        "crash" => ScenarioCommand::Crash(words.get::<u32>("lose")?.unwrap_or(0) as usize),
-        "recorded" => ScenarioCommand::Recorded(record(words)?),
+        "crash" => ScenarioCommand::Crash(tokens.get::<u32>("lose")?.unwrap_or(0) as usize),
+        "recorded" => ScenarioCommand::Recorded(record(tokens)?),
         "ack" => {
-            let metrics = metrics(words)?;
-            ScenarioCommand::Delivered(lease(words)?, DeliveryOutcome::Acknowledged { metrics })
+            let metrics = metrics(tokens)?;
+            ScenarioCommand::Delivered(lease(tokens)?, DeliveryOutcome::Acknowledged { metrics })
         }
         "nack" => {
-            let message = words.quoted().unwrap_or_default().into();
-            ScenarioCommand::Delivered(lease(words)?, DeliveryOutcome::Failed { message })
+            let message = tokens.quoted().unwrap_or_default().into();
+            ScenarioCommand::Delivered(lease(tokens)?, DeliveryOutcome::Failed { message })
         }
-        "at" => ScenarioCommand::Move(TimeMove::At(Time::ZERO.after(duration(words)?))),
-        "after" => ScenarioCommand::Move(TimeMove::After(duration(words)?)),
-        "reach" => ScenarioCommand::Move(TimeMove::Reach(Time::ZERO.after(duration(words)?))),
-        "show" => ScenarioCommand::Show(view(words)?),
-        name => return Err(words.bad("no such command", name)),
+        "at" => ScenarioCommand::Move(TimeMove::At(Time::ZERO.after(duration(tokens)?))),
+        "after" => ScenarioCommand::Move(TimeMove::After(duration(tokens)?)),
+        "reach" => ScenarioCommand::Move(TimeMove::Reach(Time::ZERO.after(duration(tokens)?))),
+        "show" => ScenarioCommand::Show(view(tokens)?),
+        name => return Err(tokens.bad("no such command", name)),
     })
 }
 
-fn record(words: &mut CommandTokens) -> Result<LedgerRecord, BadScript> {
-    let what = words.next("a record")?;
-    let word = words.next("a batch such as `b0`")?;
-    let batch = BatchKey(words.number('b', &word)?);
+fn record(tokens: &mut CommandTokens) -> Result<LedgerRecord, BadScript> {
+    let what = tokens.next("a record")?;
+    let token = tokens.next("a batch such as `b0`")?;
+    let batch = BatchKey(tokens.number('b', &token)?);
     Ok(match what.as_str() {
         "submitted" => LedgerRecord::Submitted {
-            min_wait_num: words.get("min")?,
-            tasks: tasks(words)?,
+            min_wait_num: tokens.get("min")?,
+            tasks: tasks(tokens)?,
             batch,
-            id: words.batch()?,
-            kind: kind(words)?,
+            id: tokens.batch()?,
+            kind: kind(tokens)?,
         },
         "cancelled" => {
-            let (task, run) = (words.next("a task")?, words.next("a run")?);
-            let (task, run) = (words.number('t', &task)?, words.number('r', &run)?);
+            let (task, run) = (tokens.next("a task")?, tokens.next("a run")?);
+            let (task, run) = (tokens.number('t', &task)?, tokens.number('r', &run)?);
             let ending = RunEnd::Cancelled(CancelReason::Stopped);
             LedgerRecord::RunEnded { batch, task: TaskId(task), run: RunId(run), ending }
         }
         "cut" => LedgerRecord::Truncated {
             batch,
             reason: CancelReason::Aborted,
-            keep: words.flag("keep"),
+            keep: tokens.flag("keep"),
         },
         "offered" => LedgerRecord::DeliveryStarted { batch },
-        word => return Err(words.bad("no such record", word)),
+        token => return Err(tokens.bad("no such record", token)),
     })
 }
 
-fn lease(words: &mut CommandTokens) -> Result<LeaseId, BadScript> {
-    let word = words.next("a delivery")?;
-    Ok(LeaseId(words.numbered('d', &word, labels::BITS)?))
+fn lease(tokens: &mut CommandTokens) -> Result<LeaseId, BadScript> {
+    let token = tokens.next("a delivery")?;
+    Ok(LeaseId(tokens.numbered('d', &token, labels::BITS)?))
 }
 
-fn view(words: &mut CommandTokens) -> Result<ScenarioView, BadScript> {
-    Ok(match words.next("what to show")?.as_str() {
-        "batch" => ScenarioView::Batch(words.batch()?),
-        "step" => ScenarioView::Step(words.batch()?),
+fn view(tokens: &mut CommandTokens) -> Result<ScenarioView, BadScript> {
+    Ok(match tokens.next("what to show")?.as_str() {
+        "batch" => ScenarioView::Batch(tokens.batch()?),
+        "step" => ScenarioView::Step(tokens.batch()?),
         "runners" => ScenarioView::Runners,
         "counters" => ScenarioView::Counters,
         "deadline" => ScenarioView::Deadline,
         "timeout" => ScenarioView::Timeout,
-        word => return Err(words.bad("nothing that can be shown", word)),
+        token => return Err(tokens.bad("nothing that can be shown", token)),
     })
 }

@@ -1,4 +1,4 @@
-//! The `config` command: a configuration in short words.
+//! The `config` command: a configuration in short form.
 
 use std::time::Duration;
 
@@ -6,97 +6,97 @@ use rollway_core::{CoreConfig, FailureKind, FailurePolicy, ScalingBounds};
 
 use super::tokens::{BadScript, CommandTokens};
 
-/// Returns the configuration of a scenario that asks for nothing: as by default, except that there
-/// are two runners and nobody watches for silence. Most scenarios let much time pass in one step
-/// and are not about heartbeats.
-pub(super) fn usual() -> CoreConfig {
+/// Returns the default configuration of scenarios: two runners and no heartbeat timeout, because
+/// most
+/// scenarios advance time in large steps.
+pub(super) fn default_config() -> CoreConfig {
     let mut config = CoreConfig { runners: 2, ..CoreConfig::default() };
     config.supervision.silence_timeout = None;
     config
 }
 
-/// Returns the usual configuration with what the words change.
-pub(super) fn read(words: &mut CommandTokens) -> Result<CoreConfig, BadScript> {
-    let mut config = usual();
-    let retries = words.get("retries")?.unwrap_or(2);
+/// Returns the default configuration with the changes of the tokens.
+pub(super) fn read(tokens: &mut CommandTokens) -> Result<CoreConfig, BadScript> {
+    let mut config = default_config();
+    let retries = tokens.get("retries")?.unwrap_or(2);
     config.failures = FailurePolicy::with_retries(retries);
-    words.set("runners", &mut config.runners)?;
-    config.scaling = scaling(words)?;
-    words.set("slice", &mut config.max_repeat_times_per_runner)?;
-    words.set("in_turn", &mut config.runs_in_turn)?;
-    words.set("max_timeout", &mut config.max_timeout)?;
+    tokens.set("runners", &mut config.runners)?;
+    config.scaling = scaling(tokens)?;
+    tokens.set("slice", &mut config.max_repeat_times_per_runner)?;
+    tokens.set("in_turn", &mut config.runs_in_turn)?;
+    tokens.set("max_timeout", &mut config.max_timeout)?;
     config.default_timeout = config.max_timeout * (retries + 1);
-    words.set("default_timeout", &mut config.default_timeout)?;
-    words.set("delivery_timeout", &mut config.delivery_timeout)?;
-    config.ledger = words.flag("records");
-    failures(words, &mut config.failures)?;
-    batches(words, &mut config)?;
-    supervision(words, &mut config)?;
-    limits(words, &mut config)?;
+    tokens.set("default_timeout", &mut config.default_timeout)?;
+    tokens.set("delivery_timeout", &mut config.delivery_timeout)?;
+    config.ledger = tokens.flag("records");
+    failures(tokens, &mut config.failures)?;
+    batches(tokens, &mut config)?;
+    supervision(tokens, &mut config)?;
+    limits(tokens, &mut config)?;
     Ok(config)
 }
 
-/// Reads the bounds between which the number of runners follows the work, if there are any.
-fn scaling(words: &mut CommandTokens) -> Result<Option<ScalingBounds>, BadScript> {
-    let Some(min) = words.get("min_runners")? else { return Ok(None) };
-    let max = words.get("max_runners")?.unwrap_or(min);
-    let together = words.get("together")?.unwrap_or(1);
-    let quiet = words.get("quiet")?.unwrap_or(Duration::from_secs(60));
+/// Parses the scaling bounds, if there are any.
+fn scaling(tokens: &mut CommandTokens) -> Result<Option<ScalingBounds>, BadScript> {
+    let Some(min) = tokens.get("min_runners")? else { return Ok(None) };
+    let max = tokens.get("max_runners")?.unwrap_or(min);
+    let together = tokens.get("together")?.unwrap_or(1);
+    let quiet = tokens.get("quiet")?.unwrap_or(Duration::from_secs(60));
     Ok(Some(ScalingBounds { min, max, runners_per_worker: together, idle_timeout: quiet }))
 }
 
-fn failures(words: &mut CommandTokens, policy: &mut FailurePolicy) -> Result<(), BadScript> {
+fn failures(tokens: &mut CommandTokens, policy: &mut FailurePolicy) -> Result<(), BadScript> {
     for kind in FailureKind::ALL {
         let rule = policy.rule_mut(*kind);
-        words.set(&format!("{kind}_retries"), &mut rule.retries)?;
-        words.set(&format!("{kind}_backoff"), &mut rule.backoff)?;
-        words.set(&format!("{kind}_then"), &mut rule.then)?;
+        tokens.set(&format!("{kind}_retries"), &mut rule.retries)?;
+        tokens.set(&format!("{kind}_backoff"), &mut rule.backoff)?;
+        tokens.set(&format!("{kind}_then"), &mut rule.then)?;
     }
-    words.set("poison", &mut policy.poison_limit)?;
-    words.set("groups", &mut policy.groups)
+    tokens.set("poison", &mut policy.poison_limit)?;
+    tokens.set("groups", &mut policy.groups)
 }
 
-fn batches(words: &mut CommandTokens, config: &mut CoreConfig) -> Result<(), BadScript> {
-    words.set("wait_after_min", &mut config.over_rollout.wait_after_min)?;
-    config.over_rollout.return_partial_tasks = words.flag("partial");
-    words.set("train_quorum", &mut config.train.quorum_percent)?;
-    words.set("train_success", &mut config.train.success_min_percent)?;
-    words.set("eval_quorum", &mut config.eval.quorum_percent)?;
-    words.set("eval_success", &mut config.eval.success_min_percent)?;
+fn batches(tokens: &mut CommandTokens, config: &mut CoreConfig) -> Result<(), BadScript> {
+    tokens.set("wait_after_min", &mut config.over_rollout.wait_after_min)?;
+    config.over_rollout.return_partial_tasks = tokens.flag("partial");
+    tokens.set("train_quorum", &mut config.train.quorum_percent)?;
+    tokens.set("train_success", &mut config.train.success_min_percent)?;
+    tokens.set("eval_quorum", &mut config.eval.quorum_percent)?;
+    tokens.set("eval_success", &mut config.eval.success_min_percent)?;
     let dynamic = &mut config.dynamic_timeout;
-    dynamic.enable = words.flag("dynamic");
-    words.set("warmup", &mut dynamic.warmup_min_steps)?;
-    words.set("samples", &mut dynamic.min_samples)?;
-    words.set("window", &mut dynamic.window)?;
-    words.set("ratio", &mut dynamic.ratio)?;
-    words.set("floor", &mut dynamic.floor)
+    dynamic.enable = tokens.flag("dynamic");
+    tokens.set("warmup", &mut dynamic.warmup_min_steps)?;
+    tokens.set("samples", &mut dynamic.min_samples)?;
+    tokens.set("window", &mut dynamic.window)?;
+    tokens.set("ratio", &mut dynamic.ratio)?;
+    tokens.set("floor", &mut dynamic.floor)
 }
 
-fn supervision(words: &mut CommandTokens, config: &mut CoreConfig) -> Result<(), BadScript> {
+fn supervision(tokens: &mut CommandTokens, config: &mut CoreConfig) -> Result<(), BadScript> {
     let supervision = &mut config.supervision;
-    words.set("start_timeout", &mut supervision.start_timeout)?;
-    words.set("begin_timeout", &mut supervision.begin_timeout)?;
-    words.set("silence", &mut supervision.silence_timeout)?;
-    words.set("grace", &mut supervision.cancel_grace)?;
-    words.set("backoff", &mut supervision.restart_backoff)?;
-    words.set("backoff_max", &mut supervision.restart_backoff_max)?;
-    words.set("start_failures", &mut supervision.start_failures_max)?;
-    words.set("broken_rest", &mut supervision.broken_rest)?;
-    words.set("elsewhere", &mut supervision.elsewhere_wait)
+    tokens.set("start_timeout", &mut supervision.start_timeout)?;
+    tokens.set("begin_timeout", &mut supervision.begin_timeout)?;
+    tokens.set("silence", &mut supervision.silence_timeout)?;
+    tokens.set("grace", &mut supervision.cancel_grace)?;
+    tokens.set("backoff", &mut supervision.restart_backoff)?;
+    tokens.set("backoff_max", &mut supervision.restart_backoff_max)?;
+    tokens.set("start_failures", &mut supervision.start_failures_max)?;
+    tokens.set("broken_rest", &mut supervision.broken_rest)?;
+    tokens.set("elsewhere", &mut supervision.elsewhere_wait)
 }
 
-fn limits(words: &mut CommandTokens, config: &mut CoreConfig) -> Result<(), BadScript> {
+fn limits(tokens: &mut CommandTokens, config: &mut CoreConfig) -> Result<(), BadScript> {
     let limits = &mut config.limits;
-    words.set("limit.batches", &mut limits.batches)?;
-    words.set("limit.open_tasks", &mut limits.open_tasks)?;
-    words.set("limit.runs_per_task", &mut limits.runs_per_task)?;
-    words.set("limit.waiters", &mut limits.waiters)?;
-    words.set("limit.runners", &mut limits.runners)?;
-    words.set("limit.payload_bytes", &mut limits.payload_bytes)?;
+    tokens.set("limit.batches", &mut limits.batches)?;
+    tokens.set("limit.open_tasks", &mut limits.open_tasks)?;
+    tokens.set("limit.runs_per_task", &mut limits.runs_per_task)?;
+    tokens.set("limit.waiters", &mut limits.waiters)?;
+    tokens.set("limit.runners", &mut limits.runners)?;
+    tokens.set("limit.payload_bytes", &mut limits.payload_bytes)?;
     let per_run = &mut limits.payload_bytes_per_run;
-    words.set("limit.payload_bytes_per_run", per_run)?;
-    words.set("limit.message_bytes", &mut limits.message_bytes)?;
-    words.set("limit.metrics_per_run", &mut limits.metrics_per_run)?;
-    words.set("limit.terminal_batches", &mut limits.terminal_batches)?;
-    words.set("limit.workflows", &mut limits.workflows)
+    tokens.set("limit.payload_bytes_per_run", per_run)?;
+    tokens.set("limit.message_bytes", &mut limits.message_bytes)?;
+    tokens.set("limit.metrics_per_run", &mut limits.metrics_per_run)?;
+    tokens.set("limit.terminal_batches", &mut limits.terminal_batches)?;
+    tokens.set("limit.workflows", &mut limits.workflows)
 }

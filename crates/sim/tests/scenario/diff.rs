@@ -1,9 +1,10 @@
-//! What differs between two lists of lines, for people.
+//! Readable difference between two lists of lines.
 
-/// Returns all lines of both lists: common ones as they are, those of `old` alone behind `-`, those
-/// of `new` alone behind `+`.
+/// Returns all lines of both lists: common ones unmarked, those of `old` alone with `-`, those of
+/// `new`
+/// alone with `+`.
 pub(super) fn lines(old: &[String], new: &[String]) -> String {
-    // `common[i][j]`: how many lines `old[i..]` and `new[j..]` have in common, in order.
+    // `common[i][j]`: length of the longest common subsequence of `old[i..]` and `new[j..]`.
     let mut common = vec![vec![0_usize; new.len() + 1]; old.len() + 1];
     for i in (0..old.len()).rev() {
         for j in (0..new.len()).rev() {

@@ -1,4 +1,4 @@
-//! What batches, runners and moments are called in a scenario.
+//! Labels of batches, runners and times in a scenario.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use rollway_core::{
     RequestId, Response, RunnerId, Time,
 };
 
-/// What is known of the things that actions refer to by number.
+/// Labels of objects that actions refer to by number.
 #[derive(Default)]
 pub(super) struct ScenarioLabels {
     batches: BTreeMap<BatchKey, (BatchId, BatchType)>,
@@ -16,29 +16,18 @@ pub(super) struct ScenarioLabels {
 }
 
 impl ScenarioLabels {
-    /// Remembers what a request is about.
+    /// Records the batch of a request.
     pub(super) fn note_input(&mut self, input: &Input) {
-        let Input::Requested { request, what } = input else {
-            return;
-        };
-        let (batch, kind) = match what {
-            Request::Schedule { batch, kind, .. } | Request::Submit { batch, kind, .. } => {
-                (batch, Some(*kind))
-            }
-            Request::Collect { batch, .. }
-            | Request::Drain { batch }
-            | Request::Discard { batch }
-            | Request::Finalize { batch, .. }
-            | Request::CancelRun { batch, .. }
-            | Request::Abort { batch, .. } => (batch, None),
-            Request::WaitAll { .. } | Request::Start | Request::Stop { .. } => {
-                return;
-            }
+        let Input::Requested { request, what } = input else { return };
+        let Some(batch) = what.batch() else { return };
+        let kind = match what {
+            Request::Schedule { kind, .. } | Request::Submit { kind, .. } => Some(*kind),
+            _ => None,
         };
         self.asked.insert(*request, (batch.clone(), kind));
     }
 
-    /// Remembers under which key a batch was taken in.
+    /// Records the key of an accepted batch.
     pub(super) fn note_action(&mut self, action: &Action) {
         if let Action::Respond { request, answer } = action
             && let Response::Submitted { batch } | Response::Scheduled { batch: Some(batch), .. } =
@@ -49,7 +38,6 @@ impl ScenarioLabels {
         }
     }
 
-    /// Remembers the batches that a core has taken up.
     pub(super) fn note_batches(&mut self, core: &Core) {
         self.batches.extend(core.batches().map(|view| (view.key, (view.batch, view.kind))));
     }
@@ -58,13 +46,12 @@ impl ScenarioLabels {
         self.batches.get(&key).map(|(_, kind)| *kind)
     }
 
-    /// Returns the name of the batch that a request was about.
     pub(super) fn request_label(&self, request: RequestId) -> String {
         let asked = self.asked.get(&request);
         asked.map_or_else(String::new, |(id, _)| batch_id(id))
     }
 
-    /// Returns the name of a batch; one that is not the first of its name has its key added.
+    /// Returns the label of a batch, with its key unless it is the first of its id.
     pub(super) fn batch(&self, key: BatchKey) -> String {
         let Some((id, _)) = self.batches.get(&key) else {
             return key.to_string();
@@ -74,7 +61,7 @@ impl ScenarioLabels {
     }
 }
 
-/// Returns the user's name of a batch, in quotes where it could be taken for a number.
+/// Returns the id of a batch, in quotes where it looks like a number.
 pub(super) fn batch_id(id: &BatchId) -> String {
     match id {
         BatchId::Text(text) if text.parse::<i64>().is_ok() => format!("\"{text}\""),
@@ -82,7 +69,7 @@ pub(super) fn batch_id(id: &BatchId) -> String {
     }
 }
 
-/// Returns the name of a runner; a life that is not its first is added.
+/// Returns the label of a runner, with its incarnation unless it is the first.
 pub(super) fn runner(runner: RunnerId, life: Incarnation) -> String {
     match life {
         Incarnation(0 | 1) => runner.to_string(),
@@ -90,7 +77,7 @@ pub(super) fn runner(runner: RunnerId, life: Incarnation) -> String {
     }
 }
 
-/// Bits of a number that is counted up in one epoch; the epoch stands above them.
+/// Bits of a sequential number below the epoch.
 pub(super) const BITS: u32 = 40;
 pub(super) const LIFE_BITS: u32 = 16;
 
@@ -102,7 +89,7 @@ pub(super) fn lease(lease: LeaseId) -> String {
     numbered('d', lease.0, BITS)
 }
 
-/// Returns a name with its number, and before that the epoch if it is not the first.
+/// Returns a label with its number, preceded by the epoch unless it is the first.
 fn numbered(letter: char, number: u64, bits: u32) -> String {
     let (epoch, number) = (number >> bits, number & ((1 << bits) - 1));
     if epoch == 0 { format!("{letter}{number}") } else { format!("{letter}{epoch}.{number}") }

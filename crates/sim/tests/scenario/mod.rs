@@ -1,7 +1,7 @@
-//! Scenarios: text files that script inputs to one core and show the actions that it gave.
+//! Scenarios: text files with inputs to one core and the expected actions.
 //!
-//! A file is a row of paragraphs. One with a line `----` is a case: above it commands, below it
-//! what must come of them. Every other paragraph is prose and begins with a capital letter.
+//! A file consists of paragraphs. A paragraph with a line `----` is a case: commands above it,
+//! expected actions below it. Every other paragraph is prose and begins with a capital letter.
 //!
 //! ```text
 //! A result that comes after its attempt was cancelled does not count.
@@ -13,9 +13,10 @@
 //! q1: started 1 of 1
 //! ```
 //!
-//! The commands are listed in `tests/scenarios/README.txt`. Time stands still but for `at`, `after`
-//! and `reach`. After every input the core is asked to [`check`](rollway_core::Core::check) itself,
-//! and what it finds fails the scenario whatever the file expects.
+//! `tests/scenarios/README.txt` lists the commands. Time advances only with `at`, `after` and
+//! `reach`.
+//! After every input the core [checks](rollway_core::Core::check) itself; a contradiction fails the
+//! scenario whatever the file expects.
 
 mod command;
 mod config;
@@ -33,31 +34,27 @@ use std::fmt;
 use paragraphs::Paragraph;
 use runner::ScenarioRunner;
 
-/// What came of playing a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ScenarioResult {
-    /// The file as it would have to be for nothing to differ.
+    /// The file with the actual actions as expectations.
     pub(crate) text: String,
-    /// Everything that speaks against the file or the core, in the order of lines; none: it passed.
+    /// Problems in the order of lines; empty: the scenario passed.
     pub(crate) problems: Vec<ScenarioProblem>,
 }
 
-/// Something that makes a scenario fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ScenarioProblem {
-    /// The name of the file.
     pub(crate) file: String,
-    /// The line it is about, counted from one.
+    /// Line number, counted from one.
     pub(crate) line: usize,
     pub(crate) what: ScenarioFault,
 }
 
-/// Why a scenario failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ScenarioFault {
-    /// The file cannot be understood; nothing after that line was played.
+    /// The file cannot be parsed; nothing after that line was executed.
     Script(String),
-    /// Other actions than expected, as a list of lines marked with `-` and `+`.
+    /// Other actions than expected, as lines marked with `-` and `+`.
     Different(String),
     /// The core contradicts itself, or panicked.
     Core(String),
@@ -67,16 +64,18 @@ impl fmt::Display for ScenarioProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, line, what } = self;
         match what {
-            ScenarioFault::Script(words) => write!(f, "{file}:{line}: {words}"),
+            ScenarioFault::Script(message) => write!(f, "{file}:{line}: {message}"),
             ScenarioFault::Different(lines) => {
                 write!(f, "{file}:{line}: expected (-) and given (+) differ\n{lines}")
             }
-            ScenarioFault::Core(words) => write!(f, "{file}:{line}: the core is broken: {words}"),
+            ScenarioFault::Core(message) => {
+                write!(f, "{file}:{line}: the core is broken: {message}")
+            }
         }
     }
 }
 
-/// Plays a scenario; `file` is the name under which problems are reported.
+/// Executes a scenario; problems are reported with the name `file`.
 pub(crate) fn play(file: &str, text: &str) -> ScenarioResult {
     let mut problems = Vec::new();
     let mut problem = |line, what| {
@@ -94,15 +93,17 @@ pub(crate) fn play(file: &str, text: &str) -> ScenarioResult {
         let Paragraph::Case(case) = paragraph else {
             continue;
         };
-        let mut given = Vec::new();
-        let played = world.play(&case.commands, &mut given);
-        for (line, words) in world.take_broken() {
-            problem(line, ScenarioFault::Core(words));
+        let played = world.play(&case.commands);
+        for (line, message) in world.take_broken() {
+            problem(line, ScenarioFault::Core(message));
         }
-        if let Err(bad) = played {
-            problem(bad.line, ScenarioFault::Script(bad.to_string()));
-            break;
-        }
+        let given = match played {
+            Ok(given) => given,
+            Err(bad) => {
+                problem(bad.line, ScenarioFault::Script(bad.to_string()));
+                break;
+            }
+        };
         if given != case.expected {
             let lines = diff::lines(&case.expected, &given);
             problem(case.expected_line, ScenarioFault::Different(lines));

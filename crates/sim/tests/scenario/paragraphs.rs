@@ -1,8 +1,8 @@
-//! The paragraphs of a scenario file: prose and cases.
+//! Paragraphs of a scenario file: prose and cases.
 
 use super::tokens::{self, BadScript, CommandTokens};
 
-/// The line between commands and what is expected of them.
+/// Line between commands and expected actions.
 const RULE: &str = "----";
 
 pub(super) enum Paragraph {
@@ -11,11 +11,10 @@ pub(super) enum Paragraph {
 }
 
 pub(super) struct Case {
-    /// The lines with commands, as they were written.
+    /// Lines with commands, as written.
     source: Vec<String>,
     pub(super) commands: Vec<CommandTokens>,
     pub(super) expected: Vec<String>,
-    /// Where the expected lines begin.
     pub(super) expected_line: usize,
 }
 
@@ -36,7 +35,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Paragraph>, BadScript> {
 fn paragraph(lines: &[(usize, &str)]) -> Result<Paragraph, BadScript> {
     let Some(rule) = lines.iter().position(|(_, line)| *line == RULE) else {
         let (number, first) = lines[0];
-        // Commands are written small: what begins so is a case whose rule was forgotten.
+        // Commands are in lower case: this is a case without its rule.
         if first.starts_with(char::is_lowercase) {
             return Err(BadScript::new(number, "a case without a line `----`", first));
         }
@@ -62,7 +61,7 @@ fn paragraph(lines: &[(usize, &str)]) -> Result<Paragraph, BadScript> {
     }))
 }
 
-/// Writes the paragraphs as a file.
+/// Formats the paragraphs as a file.
 pub(super) fn render(paragraphs: &[Paragraph]) -> String {
     let blocks: Vec<String> = paragraphs
         .iter()

@@ -1,4 +1,4 @@
-//! Actions in words, one line each; results follow on lines of their own.
+//! Text of actions, one line each; results follow on their own lines.
 
 use rollway_core::{
     Action, AttemptCancelReason, CollectOutcome, CollectedResults, LedgerRecord, Refusal, Response,
@@ -8,7 +8,6 @@ use rollway_core::{
 use super::labels::{self, ScenarioLabels, batch_id, seconds};
 use super::results;
 
-/// Appends an action.
 pub(super) fn action(action: &Action, names: &ScenarioLabels, lines: &mut Vec<String>) {
     match action {
         Action::StartRunner { runner, life } => {
@@ -28,7 +27,7 @@ pub(super) fn action(action: &Action, names: &ScenarioLabels, lines: &mut Vec<St
             suspected_losses: kills,
         } => {
             let (runner, batch) = (labels::runner(*runner, *life), names.batch(*batch));
-            let (runs, timeout) = (runs_in_words(runs), seconds(*timeout));
+            let (runs, timeout) = (run_ranges(runs), seconds(*timeout));
             let suspect = match kills {
                 0 => String::new(),
                 kills => format!(", suspected of {kills} lost"),
@@ -98,16 +97,16 @@ fn cancel(reason: AttemptCancelReason) -> String {
     }
 }
 
-fn runs_in_words(runs: &RunRange) -> String {
+fn run_ranges(runs: &RunRange) -> String {
     let all: Vec<u32> = runs.iter().map(|run| run.0).collect();
-    let mut words: Vec<String> = Vec::new();
+    let mut parts: Vec<String> = Vec::new();
     for part in all.chunk_by(|a, b| a + 1 == *b) {
-        words.push(match part {
+        parts.push(match part {
             [first, .., last] => format!("r{first}-{last}"),
             _ => part.iter().map(|run| format!("r{run}")).collect(),
         });
     }
-    words.join(" ")
+    parts.join(" ")
 }
 
 fn answer(answer: &Response, names: &ScenarioLabels, lines: &mut Vec<String>, asked: &str) {
@@ -151,24 +150,24 @@ fn collected(collected: &CollectedResults, asked: &str, lines: &mut Vec<String>)
 
 fn stopped(report: &StopReport) -> String {
     let StopReport { pending_runs, running_runs, undelivered, batches } = report;
-    let mut words = Vec::new();
+    let mut parts = Vec::new();
     for (count, what) in [
         (pending_runs, "runs not begun"),
         (running_runs, "runs cut off"),
         (undelivered, "payloads not delivered"),
     ] {
         if *count > 0 {
-            words.push(format!("{count} {what}"));
+            parts.push(format!("{count} {what}"));
         }
     }
     if !batches.is_empty() {
         let batches: Vec<String> = batches.iter().map(batch_id).collect();
-        words.push(format!("batches {}", batches.join(" ")));
+        parts.push(format!("batches {}", batches.join(" ")));
     }
-    if words.is_empty() {
+    if parts.is_empty() {
         return "stopped".to_owned();
     }
-    format!("stopped: {}", words.join(", "))
+    format!("stopped: {}", parts.join(", "))
 }
 
 fn refusal(refusal: &Refusal) -> String {

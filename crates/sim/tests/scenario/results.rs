@@ -1,4 +1,4 @@
-//! Statuses, results and tallies in words.
+//! Text of statuses, results and tallies.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use super::labels::{ScenarioLabels, seconds};
 /// Appends one line for every task.
 pub(super) fn tasks(results: &[TaskResult], lines: &mut Vec<String>) {
     for result in results {
-        let mut words = vec![format!("  {} {}", result.task, status(&result.status))];
-        words.extend(result.payloads.iter().map(|payload| payload.id.to_string()));
-        lines.push(words.join(" "));
+        let mut parts = vec![format!("  {} {}", result.task, status(&result.status))];
+        parts.extend(result.payloads.iter().map(|payload| payload.id.to_string()));
+        lines.push(parts.join(" "));
     }
 }
 
@@ -26,24 +26,22 @@ fn status(status: &Status) -> String {
         run_metrics,
         attempt_seconds,
     } = status;
-    let mut words = vec![format!("{completed_runs}/{total_runs}")];
-    let failed = failed_runs.nonzero().map(|(kind, count)| (kind.name(), count));
-    let cancelled = cancelled_runs.nonzero().map(|(reason, count)| (reason.name(), count));
-    words.extend(counted("failed", failed));
-    words.extend(counted("cancelled", cancelled));
+    let mut parts = vec![format!("{completed_runs}/{total_runs}")];
+    parts.extend(counted("failed", failed_runs.named()));
+    parts.extend(counted("cancelled", cancelled_runs.named()));
     if let Some(error) = first_error {
-        words.push(format!("({} {error})", error.run));
+        parts.push(format!("({} {error})", error.run));
     }
     let metrics: Vec<String> = run_metrics.iter().map(metrics_in_words).collect();
     if metrics.iter().any(|metrics| !metrics.is_empty()) {
-        words.push(format!("[{}]", metrics.join(", ")));
+        parts.push(format!("[{}]", metrics.join(", ")));
     }
-    // Most scenarios have no time to lose; zeros would only be in the way.
+    // Durations of zero are not shown.
     if attempt_seconds.iter().any(|took| *took > 0.0) {
         let took = attempt_seconds.iter().map(|took| seconds(Duration::from_secs_f64(*took)));
-        words.push(format!("in {}", took.collect::<Vec<_>>().join("+")));
+        parts.push(format!("in {}", took.collect::<Vec<_>>().join("+")));
     }
-    words.join(" ")
+    parts.join(" ")
 }
 
 fn metrics_in_words(metrics: &Metrics) -> String {
@@ -51,7 +49,7 @@ fn metrics_in_words(metrics: &Metrics) -> String {
     pairs.collect::<Vec<_>>().join(" ")
 }
 
-/// Returns `what a=1 b=2`, or nothing if there is none.
+/// Returns `what a=1 b=2`, or nothing without counts.
 pub(super) fn counted<'a>(
     what: &str,
     counts: impl Iterator<Item = (&'a str, u64)>,
@@ -66,13 +64,11 @@ pub(super) fn counted<'a>(
 pub(super) fn run_tally(runs: &RunTally) -> String {
     let RunTally { submitted, pending, running, succeeded, failed, cancelled } = runs;
     let places = [("pending", *pending), ("running", *running), ("succeeded", *succeeded)];
-    let failed = failed.nonzero().map(|(kind, count)| (kind.name(), count));
-    let cancelled = cancelled.nonzero().map(|(reason, count)| (reason.name(), count));
-    let mut words = vec![format!("runs {submitted}")];
-    words.extend(counted("", places.into_iter()).map(|words| words.trim_start().to_owned()));
-    words.extend(counted("failed", failed));
-    words.extend(counted("cancelled", cancelled));
-    words.join(" ")
+    let mut parts = vec![format!("runs {submitted}")];
+    parts.extend(counted("", places.into_iter()).map(|parts| parts.trim_start().to_owned()));
+    parts.extend(counted("failed", failed.named()));
+    parts.extend(counted("cancelled", cancelled.named()));
+    parts.join(" ")
 }
 
 pub(super) fn task_tally(open: u64, tasks: &TaskTally) -> String {
@@ -88,7 +84,7 @@ pub(super) fn task_tally(open: u64, tasks: &TaskTally) -> String {
     counted(&all, counts.into_iter()).unwrap_or(all)
 }
 
-/// Appends the result of a batch: its numbers, then its statuses.
+/// Appends the result of a batch: its counts, then its statuses.
 pub(super) fn batch(result: &BatchResult, names: &ScenarioLabels, lines: &mut Vec<String>) {
     let BatchResult {
         batch: _,
@@ -106,28 +102,27 @@ pub(super) fn batch(result: &BatchResult, names: &ScenarioLabels, lines: &mut Ve
     } = result;
     let reason = reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
     let name = names.batch(*key);
-    let mut words = vec![format!("{state} {kind} {name}{reason}: {}", task_tally(0, tasks))];
-    words.push(run_tally(runs));
-    words.push(format!("delivered {delivered}"));
-    let dropped = dropped.nonzero().map(|(reason, count)| (reason.name(), count));
-    words.extend(counted("dropped", dropped));
+    let mut parts = vec![format!("{state} {kind} {name}{reason}: {}", task_tally(0, tasks))];
+    parts.push(run_tally(runs));
+    parts.push(format!("delivered {delivered}"));
+    parts.extend(counted("dropped", dropped.named()));
     if *uncertain > 0 {
-        words.push(format!("uncertain {uncertain}"));
+        parts.push(format!("uncertain {uncertain}"));
     }
     if !sink_metrics.is_empty() {
-        words.push(format!("sink {}", metrics_in_words(sink_metrics)));
+        parts.push(format!("sink {}", metrics_in_words(sink_metrics)));
     }
-    lines.extend(wrapped(&words));
+    lines.extend(wrapped(&parts));
     for (task, status) in statuses {
         lines.push(format!("  {task} {}", self::status(status)));
     }
 }
 
-/// Joins words with semicolons, on as many lines as keep the file readable.
-pub(super) fn wrapped(words: &[String]) -> Vec<String> {
+/// Joins phrases with semicolons, on lines of limited length.
+pub(super) fn wrapped(parts: &[String]) -> Vec<String> {
     const COLUMNS_MAX: usize = 84;
     let mut lines: Vec<String> = Vec::new();
-    for word in words {
+    for word in parts {
         match lines.last_mut() {
             None => lines.push(word.clone()),
             Some(line) if line.len() + 2 + word.len() <= COLUMNS_MAX => {

@@ -1,4 +1,4 @@
-//! One core in virtual time, and what a scenario needs to know around it.
+//! Execution of scenario commands on one core in virtual time.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,13 +9,13 @@ use rollway_core::{
     RunnerId, RunnerReport, RunnerState, Time,
 };
 
-use super::command::{self, Brings, ReportAbout, ScenarioCommand, TimeMove, USUAL_BYTES, Yield};
+use super::command::{self, Brings, DEFAULT_BYTES, ReportAbout, ScenarioCommand, TimeMove, Yield};
 use super::labels::{self, ScenarioLabels};
 use super::tokens::{BadScript, CommandTokens};
 use super::{config, render, views};
 use rollway_sim::ledger::SimLedger;
 
-/// More wake-ups than any scenario needs in one move: beyond them the core is running in circles.
+/// Maximum deadlines in one move; more mean that the core makes no progress.
 const WAKES_MAX: u32 = 10_000;
 
 pub(super) struct ScenarioRunner {
@@ -27,25 +27,25 @@ pub(super) struct ScenarioRunner {
     attempts: BTreeMap<AttemptId, Sent>,
     last_request: u64,
     last_payload: u64,
-    /// The line of the command that is being played.
     line: usize,
-    /// Whether the core has panicked and cannot be used any more.
+    /// True if the core has panicked.
     dead: bool,
     broken: Vec<(usize, String)>,
+    /// Lines of the current case.
+    given: Vec<String>,
 }
 
-/// An attempt as it was sent out.
 struct Sent {
     runner: RunnerId,
     life: Incarnation,
     batch: BatchKey,
-    /// Runs about which the scenario has said nothing.
+    /// Runs without a report in the scenario.
     left: Vec<RunId>,
 }
 
 impl ScenarioRunner {
     pub(super) fn new() -> Self {
-        Self::with(config::usual())
+        Self::with(config::default_config())
     }
 
     fn with(config: CoreConfig) -> Self {
@@ -61,92 +61,87 @@ impl ScenarioRunner {
             line: 0,
             dead: false,
             broken: Vec::new(),
+            given: Vec::new(),
         }
     }
 
-    /// Plays commands and appends what came of them.
-    pub(super) fn play(
-        &mut self,
-        commands: &[CommandTokens],
-        given: &mut Vec<String>,
-    ) -> Result<(), BadScript> {
-        for words in commands {
-            self.line = words.line;
-            let command = command::read(words.clone())?;
-            if self.dead
-                && !matches!(command, ScenarioCommand::Config(_) | ScenarioCommand::StartedPool(_))
-            {
-                continue;
+    /// Executes commands, and returns the lines of their actions.
+    pub(super) fn play(&mut self, commands: &[CommandTokens]) -> Result<Vec<String>, BadScript> {
+        for tokens in commands {
+            self.line = tokens.line;
+            let command = command::read(tokens.clone())?;
+            let restarts =
+                matches!(command, ScenarioCommand::Config(_) | ScenarioCommand::StartedPool(_));
+            if restarts || !self.dead {
+                self.perform(tokens, command)?;
             }
-            self.perform(words, command, given)?;
         }
-        if given.is_empty() {
-            given.push("(nothing)".to_owned());
+        if self.given.is_empty() {
+            self.given.push("(nothing)".to_owned());
         }
-        Ok(())
+        Ok(std::mem::take(&mut self.given))
     }
 
-    /// Takes out what the core did wrong so far, with the lines of the commands.
+    /// Returns the contradictions of the core so far, with the lines of the commands.
     pub(super) fn take_broken(&mut self) -> Vec<(usize, String)> {
         std::mem::take(&mut self.broken)
     }
 
     fn perform(
         &mut self,
-        words: &CommandTokens,
+        tokens: &CommandTokens,
         command: ScenarioCommand,
-        given: &mut Vec<String>,
     ) -> Result<(), BadScript> {
         match command {
             ScenarioCommand::Config(config) => self.configure(*config),
             ScenarioCommand::StartedPool(config) => {
                 self.configure(*config);
-                let unshown = &mut Vec::new();
-                self.request(None, Request::Start, unshown);
-                self.pool_ready(unshown);
+                let shown = self.given.len();
+                self.request(None, Request::Start);
+                self.pool_ready();
+                self.given.truncate(shown);
             }
-            ScenarioCommand::Request(request, what) => self.request(request, what, given),
-            ScenarioCommand::Withdraw(request) => {
-                self.apply(Input::RequestAbandoned { request }, given)
-            }
-            ScenarioCommand::PoolReady => self.pool_ready(given),
+            ScenarioCommand::Request(request, what) => self.request(request, what),
+            ScenarioCommand::Withdraw(request) => self.apply(Input::RequestAbandoned { request }),
+            ScenarioCommand::PoolReady => self.pool_ready(),
             ScenarioCommand::Report(runner, life, report) => {
                 let life = life.unwrap_or_else(|| self.life(runner));
-                self.report(runner, life, report, given);
+                self.report(runner, life, report);
             }
             ScenarioCommand::Attempt(attempt, on, about) => {
-                self.about(words, attempt, on, about, given)?;
+                self.about(tokens, attempt, on, about)?;
             }
             ScenarioCommand::Delivered(lease, delivery) => {
-                self.apply(Input::DeliveryDone { lease, delivery }, given);
+                self.apply(Input::DeliveryDone { lease, delivery });
             }
-            ScenarioCommand::Crash(lost) => self.crash(lost, given),
-            ScenarioCommand::Recorded(record) => self.restore(record, given),
-            ScenarioCommand::Move(to) => self.pass_time(words, &to, given)?,
-            ScenarioCommand::Show(view) => views::show(&self.core, &self.names, &view, given),
+            ScenarioCommand::Crash(lost) => self.crash(lost),
+            ScenarioCommand::Recorded(record) => self.restore(record),
+            ScenarioCommand::Move(to) => self.pass_time(tokens, &to)?,
+            ScenarioCommand::Show(view) => {
+                views::show(&self.core, &self.names, &view, &mut self.given);
+            }
         }
         Ok(())
     }
 
-    /// Begins anew with another configuration.
+    /// Restarts with another configuration.
     fn configure(&mut self, config: CoreConfig) {
-        let broken = self.take_broken();
-        *self = Self::with(config);
-        self.broken = broken;
+        let (given, broken) = (std::mem::take(&mut self.given), self.take_broken());
+        *self = Self { given, broken, ..Self::with(config) };
     }
 
-    fn request(&mut self, request: Option<RequestId>, what: Request, given: &mut Vec<String>) {
+    fn request(&mut self, request: Option<RequestId>, what: Request) {
         let request = request.unwrap_or(RequestId(self.last_request + 1));
         self.last_request = self.last_request.max(request.0);
-        self.apply(Input::Requested { request, what }, given);
+        self.apply(Input::Requested { request, what });
     }
 
-    /// Returns the current or last life of a runner; of an unknown one the first.
+    /// Returns the current or last incarnation of a runner; of an unknown one the first.
     fn life(&self, runner: RunnerId) -> Incarnation {
         self.core.runner(runner).map_or(Incarnation(1), |view| view.life)
     }
 
-    fn pool_ready(&mut self, given: &mut Vec<String>) {
+    fn pool_ready(&mut self) {
         let runners = self.core.runners();
         let starting: Vec<RunnerId> = runners
             .filter(|view| view.state == RunnerState::Starting)
@@ -154,33 +149,26 @@ impl ScenarioRunner {
             .collect();
         for runner in starting {
             let life = self.life(runner);
-            self.report(runner, life, RunnerReport::Ready { after: None }, given);
+            self.report(runner, life, RunnerReport::Ready { after: None });
         }
     }
 
-    fn report(
-        &mut self,
-        runner: RunnerId,
-        life: Incarnation,
-        report: RunnerReport,
-        given: &mut Vec<String>,
-    ) {
+    fn report(&mut self, runner: RunnerId, life: Incarnation, report: RunnerReport) {
         let input = Input::Report { runner, life, report };
-        self.apply(input, given);
+        self.apply(input);
     }
 
-    /// Reports something about an attempt, from the runner and life it was sent to unless the
-    /// scenario says otherwise.
+    /// Reports about an attempt, from its own runner and incarnation unless the scenario names
+    /// others.
     fn about(
         &mut self,
-        words: &CommandTokens,
+        tokens: &CommandTokens,
         attempt: AttemptId,
         on: Option<(RunnerId, Option<Incarnation>)>,
         about: ReportAbout,
-        given: &mut Vec<String>,
     ) -> Result<(), BadScript> {
         let Some(sent) = self.attempts.get(&attempt) else {
-            return Err(words.bad("no such attempt was started", &attempt.to_string()));
+            return Err(tokens.bad("no such attempt was started", &attempt.to_string()));
         };
         let left = sent.left.clone();
         let (runner, life) = match on {
@@ -192,23 +180,23 @@ impl ScenarioRunner {
         };
         match about {
             ReportAbout::Began => {
-                self.report(runner, life, RunnerReport::AttemptBegan { attempt }, given);
+                self.report(runner, life, RunnerReport::AttemptBegan { attempt });
             }
             ReportAbout::Ended => {
-                self.report(runner, life, RunnerReport::AttemptEnded { attempt }, given);
+                self.report(runner, life, RunnerReport::AttemptEnded { attempt });
             }
             ReportAbout::Done(yields) => {
-                self.succeed((runner, life), attempt, &left, &yields, given);
-                self.report(runner, life, RunnerReport::AttemptEnded { attempt }, given);
+                self.succeed((runner, life), attempt, &left, &yields);
+                self.report(runner, life, RunnerReport::AttemptEnded { attempt });
             }
             ReportAbout::Ok(runs, yields) => {
-                self.succeed((runner, life), attempt, &named(runs), &yields, given);
+                self.succeed((runner, life), attempt, &named(runs), &yields);
             }
             ReportAbout::Fail(runs, kind, message) => {
                 for run in named(runs) {
                     let message = message.clone();
                     let outcome = Err(RunFailure { kind, message });
-                    self.finish((runner, life), attempt, run, outcome, given);
+                    self.finish((runner, life), attempt, run, outcome);
                 }
             }
         }
@@ -221,14 +209,13 @@ impl ScenarioRunner {
         attempt: AttemptId,
         runs: &[RunId],
         yields: &Yield,
-        given: &mut Vec<String>,
     ) {
         for run in runs {
             let outcome = Ok(RunOutput {
                 payload: self.payload(attempt, &yields.payload),
                 metrics: yields.metrics.clone(),
             });
-            self.finish(from, attempt, *run, outcome, given);
+            self.finish(from, attempt, *run, outcome);
         }
     }
 
@@ -236,8 +223,8 @@ impl ScenarioRunner {
         let sent = self.attempts.get(&attempt);
         let train = sent.and_then(|sent| self.names.kind(sent.batch)) == Some(BatchType::Train);
         let (id, bytes) = match brings {
-            Brings::Usual if train => (None, USUAL_BYTES),
-            Brings::Usual | Brings::Nothing => return None,
+            Brings::Default if train => (None, DEFAULT_BYTES),
+            Brings::Default | Brings::Nothing => return None,
             Brings::Payload { id, bytes } => (*id, *bytes),
         };
         let id = id.unwrap_or(self.last_payload + 1);
@@ -252,47 +239,41 @@ impl ScenarioRunner {
         attempt: AttemptId,
         run: RunId,
         outcome: RunOutcome,
-        given: &mut Vec<String>,
     ) {
         if let Some(sent) = self.attempts.get_mut(&attempt) {
             sent.left.retain(|left| *left != run);
         }
         let report = RunnerReport::RunFinished { attempt, run, outcome };
-        self.report(runner, life, report, given);
+        self.report(runner, life, report);
     }
 
-    /// Begins anew with a core that is told what the ledger has, but for the last records.
-    fn crash(&mut self, lost: usize, given: &mut Vec<String>) {
+    /// Restarts with a core that restores the records of the ledger, except the last ones.
+    fn crash(&mut self, lost: usize) {
         let (_, all) = self.ledger.reach();
         self.ledger.crash(all.saturating_sub(lost));
         self.config.epoch += 1;
         self.core = Core::new(self.config.clone());
-        let told = self.ledger.durable_records();
-        given.push(format!("told {} of {all} records", told.len()));
-        for record in told {
-            self.restore(record, given);
+        let restored = self.ledger.durable_records();
+        self.given.push(format!("restored {} of {all} records", restored.len()));
+        for record in restored {
+            self.restore(record);
         }
     }
 
-    fn restore(&mut self, record: LedgerRecord, given: &mut Vec<String>) {
-        self.apply(Input::Restore(record), given);
+    fn restore(&mut self, record: LedgerRecord) {
+        self.apply(Input::Restore(record));
         self.names.note_batches(&self.core);
     }
 
-    /// Lets time go on, and stops wherever the core wants to be woken.
-    fn pass_time(
-        &mut self,
-        words: &CommandTokens,
-        to: &TimeMove,
-        given: &mut Vec<String>,
-    ) -> Result<(), BadScript> {
+    /// Advances the time, and stops at every deadline of the core.
+    fn pass_time(&mut self, tokens: &CommandTokens, to: &TimeMove) -> Result<(), BadScript> {
         let (until, inclusive) = match *to {
             TimeMove::At(time) => (time, true),
             TimeMove::After(duration) => (self.now.after(duration), true),
             TimeMove::Reach(time) => (time, false),
         };
         if until < self.now {
-            return Err(words.bad("that is in the past", &labels::instant(until)));
+            return Err(tokens.bad("that is in the past", &labels::instant(until)));
         }
         let mut wakes = 0;
         while let Some(deadline) = self.core.next_deadline() {
@@ -302,30 +283,31 @@ impl ScenarioRunner {
             }
             wakes += 1;
             if wakes > WAKES_MAX {
-                let words = format!("it wants to be woken again and again: {deadline:?}");
-                self.broken.push((self.line, words));
+                let message = format!("its deadlines make no progress: {deadline:?}");
+                self.broken.push((self.line, message));
                 break;
             }
             self.now = self.now.max(deadline.at);
-            let mut woken = Vec::new();
-            self.apply(Input::TimePassed, &mut woken);
+            let shown = self.given.len();
+            self.apply(Input::TimePassed);
             let at = labels::instant(self.now);
-            let lines = woken.into_iter().map(|line| format!("[{at}] {line}"));
-            given.extend(lines);
+            for line in &mut self.given[shown..] {
+                *line = format!("[{at}] {line}");
+            }
         }
         self.now = until;
         Ok(())
     }
 
-    /// Applies one input, shows what came of it and has the core check itself.
-    fn apply(&mut self, input: Input, given: &mut Vec<String>) {
+    /// Applies one input, appends the lines of its actions and lets the core check itself.
+    fn apply(&mut self, input: Input) {
         if self.dead {
             return;
         }
         self.names.note_input(&input);
         let before = self.core.counters().ignored_reports;
         let mut actions = Vec::new();
-        // A panic is shown at its line, and the files after this one are still played.
+        // A panic is reported at its line, and the other files are still executed.
         let applied = catch_unwind(AssertUnwindSafe(|| {
             self.core.apply(self.now, input, &mut actions);
         }));
@@ -334,7 +316,7 @@ impl ScenarioRunner {
             if let Action::AppendRecord(record) = action {
                 self.ledger.append(record.clone());
             }
-            render::action(action, &self.names, given);
+            render::action(action, &self.names, &mut self.given);
             if let Some((attempt, sent)) = sent(action) {
                 self.attempts.insert(attempt, sent);
             }
@@ -342,18 +324,18 @@ impl ScenarioRunner {
         if applied.is_err() {
             self.dead = true;
             self.broken.push((self.line, "it panicked".to_owned()));
-            given.push("panic".to_owned());
+            self.given.push("panic".to_owned());
             return;
         }
         let after = self.core.counters().ignored_reports;
-        for why in IgnoreReason::ALL {
-            if after[*why] > before[*why] {
-                given.push(format!("ignored: {why}"));
+        for reason in IgnoreReason::ALL {
+            if after[*reason] > before[*reason] {
+                self.given.push(format!("ignored: {reason}"));
             }
         }
-        if let Err(words) = self.core.check() {
-            given.push(format!("check failed: {words}"));
-            self.broken.push((self.line, words));
+        if let Err(message) = self.core.check() {
+            self.given.push(format!("check failed: {message}"));
+            self.broken.push((self.line, message));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the `show` command tells: the core's getters in words.
+//! Text of the core's getters for the `show` command.
 
 use rollway_core::{BatchView, Core, Counters, DeadlineReason, RunnerState, RunnerView};
 
@@ -47,25 +47,25 @@ fn batch(names: &ScenarioLabels, view: &BatchView) -> Vec<String> {
     let state = state.map_or_else(|| "scheduled".to_owned(), |state| state.to_string());
     let held = [("results", *results), ("bytes", *payload_bytes)];
     let name = names.batch(*key);
-    let mut words = vec![format!("{name} {kind} {state}: {}", task_tally(*open_tasks, tasks))];
-    words.push(run_tally(runs));
-    words.extend(counted("holds", held.into_iter()));
+    let mut parts = vec![format!("{name} {kind} {state}: {}", task_tally(*open_tasks, tasks))];
+    parts.push(run_tally(runs));
+    parts.extend(counted("holds", held.into_iter()));
     if *waiters > 0 {
-        words.push(format!("waiters {waiters}"));
+        parts.push(format!("waiters {waiters}"));
     }
-    wrapped(&words)
+    wrapped(&parts)
 }
 
 fn runner(names: &ScenarioLabels, view: &RunnerView) -> String {
     let RunnerView { runner, life, state, since, work, message, .. } = view;
-    let mut words = vec![labels::runner(*runner, *life), state.name().to_owned()];
+    let mut parts = vec![labels::runner(*runner, *life), state.name().to_owned()];
     if let RunnerState::Busy(attempt) | RunnerState::Cancelling(attempt) = state {
-        words.push(labels::attempt(*attempt));
+        parts.push(labels::attempt(*attempt));
     }
-    words.push(format!("since {}", instant(*since)));
+    parts.push(format!("since {}", instant(*since)));
     if let Some((batch, task, began)) = work {
-        words.push(format!("{}/{task}", names.batch(*batch)));
-        words.push(
+        parts.push(format!("{}/{task}", names.batch(*batch)));
+        parts.push(
             began.map_or_else(
                 || "not begun".to_owned(),
                 |began| format!("begun {}", instant(began)),
@@ -73,16 +73,16 @@ fn runner(names: &ScenarioLabels, view: &RunnerView) -> String {
         );
     }
     if let Some(message) = message {
-        words.push(format!("({message})"));
+        parts.push(format!("({message})"));
     }
-    words.join(" ")
+    parts.join(" ")
 }
 
-/// Appends the counters that are not zero, all but the number of inputs.
+/// Appends the counters that are not zero, without the number of inputs.
 fn counters(counters: &Counters, lines: &mut Vec<String>) {
     let Counters {
         runs,
-        // The sums of both are `runs`; `balanced` sees to it.
+        // `runs` is the sum of both.
         train: _,
         eval: _,
         inputs: _,
@@ -145,12 +145,9 @@ fn counters(counters: &Counters, lines: &mut Vec<String>) {
     for (what, counts) in groups {
         lines.extend(counted(what, counts.iter().copied()));
     }
-    let retries = retries.nonzero().map(|(kind, count)| (kind.name(), count));
-    lines.extend(counted("retries", retries));
-    let dropped = payloads_dropped.nonzero().map(|(reason, count)| (reason.name(), count));
-    lines.extend(counted("dropped", dropped));
-    let ignored = disbelieved.nonzero().map(|(why, count)| (why.name(), count));
-    lines.extend(counted("ignored", ignored));
+    lines.extend(counted("retries", retries.named()));
+    lines.extend(counted("dropped", payloads_dropped.named()));
+    lines.extend(counted("ignored", disbelieved.named()));
 }
 
 fn wake(why: DeadlineReason) -> String {

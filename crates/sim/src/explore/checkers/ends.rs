@@ -1,4 +1,4 @@
-//! Whoever ends does so for a reason that is true.
+//! The end of an explorer has a true reason.
 
 use rollway_core::sync::WaitOutcome;
 
@@ -7,61 +7,56 @@ use crate::checkers::{CheckVerdict, require};
 use crate::explore::process::ProcessEnd;
 use crate::explore::trainer::SimTrainerState;
 
-/// No end that is not what it says.
 #[derive(Debug)]
 pub(super) struct ExploreEndsChecker;
 
 impl ExploreChecker for ExploreEndsChecker {
-    fn name(&self) -> &'static str {
-        "ends"
-    }
-
-    fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
-        let state = scene.trainer.state;
+    fn see(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
+        let state = ctx.trainer.state;
         match *seen {
             ExploreEvent::Waited { outcome: WaitOutcome::TrainerFailed(_), .. } => {
                 let SimTrainerState::Dead { since, loud } = state else {
-                    return Err(format!("the trainer is said to have failed, and is {state:?}"));
+                    return Err(format!("the trainer is reported as failed, and is {state:?}"));
                 };
-                let silent = scene.now.since(since);
-                let patience = scene.options.lease;
-                require!(loud || silent >= patience, "it was given up after {silent:?}");
+                let silent = ctx.now.since(since);
+                let timeout = ctx.options.lease;
+                require!(loud || silent >= timeout, "reported as failed after {silent:?}");
             }
             ExploreEvent::Waited { began, outcome: WaitOutcome::TimedOut(_) } => {
-                let (waited, agreed) = (scene.now.since(began), scene.options.sync_timeout);
-                require!(waited >= agreed, "given up after {waited:?} of {agreed:?}");
+                let (waited, agreed) = (ctx.now.since(began), ctx.options.sync_timeout);
+                require!(waited >= agreed, "timed out after {waited:?} of {agreed:?}");
             }
             ExploreEvent::Waited { outcome: WaitOutcome::TrainerDone(_), .. } => {
                 require!(
                     state == SimTrainerState::Done,
-                    "the trainer is said to be done, and is {state:?}"
+                    "the trainer is reported as done, and is {state:?}"
                 );
             }
             ExploreEvent::Ended(ProcessEnd::Done) => {
-                let steps = scene.options.pace.total_steps.min(scene.options.tasks);
-                let made = scene.explorer().kept.finalized;
+                let steps = ctx.options.pace.total_steps.min(ctx.options.tasks);
+                let made = ctx.explorer().kept.finalized;
                 let is_cut = state == SimTrainerState::Done;
                 require!(made == steps || is_cut, "done with {made} of {steps} steps");
-                let (version, last) = (scene.explorer().version, scene.trainer.version);
-                let is_last = version == last || scene.explorers.len() > 1;
+                let (version, last) = (ctx.explorer().version, ctx.trainer.version);
+                let is_last = version == last || ctx.explorers.len() > 1;
                 require!(
                     !is_cut || is_last,
                     "done with version {version}, and {last} was the last"
                 );
-                let closed = scene.explorer().kept.closed;
+                let closed = ctx.explorer().kept.closed;
                 require!(closed == Some(made), "done, and closed after {closed:?} of {made}");
             }
             ExploreEvent::TrainerLeft => {
-                for explorer in scene.explorers {
+                for explorer in ctx.explorers {
                     let is_there = explorer.end.is_none()
                         && explorer.process.as_ref().is_some_and(|process| !process.closing);
-                    require!(!is_there, "the trainer left, and {} is there", explorer.name);
+                    require!(!is_there, "the trainer left, and {} is present", explorer.name);
                 }
             }
             ExploreEvent::Over => {
-                for explorer in scene.explorers.iter().filter(|_| scene.options.is_calm) {
+                for explorer in ctx.explorers.iter().filter(|_| ctx.options.is_calm) {
                     let end = explorer.end.as_ref().map_or("none", ProcessEnd::name);
-                    require!(end == "done", "nothing went wrong, and {} is {end}", explorer.name);
+                    require!(end == "done", "no fault occurred, and {} is {end}", explorer.name);
                 }
             }
             _ => {}

@@ -1,4 +1,4 @@
-//! Whatever is due is evaluated once, with one version of the weights, and its results are taken.
+//! Every due evaluation runs once, with one version of the weights, and its results are taken.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,18 +8,17 @@ use super::{ExploreChecker, ExploreContext, ExploreEvent};
 use crate::checkers::{CheckVerdict, require};
 use crate::explore::process::ProcessEnd;
 
-/// No evaluation lost, doubled or mixed.
 #[derive(Debug, Default)]
 pub(super) struct Evals {
-    /// Evaluations under way, with their versions.
+    /// Active evaluations, with their versions.
     under_way: BTreeMap<(usize, u64), u64>,
     over: BTreeSet<(usize, u64)>,
 }
 
 impl Evals {
-    /// Returns the evaluations that must have been made when an explorer is done.
-    fn due(scene: &ExploreContext<'_>, last: u64) -> BTreeSet<u64> {
-        let pace = &scene.options.pace;
+    /// Returns the evaluations that must exist when an explorer is done.
+    fn due(ctx: &ExploreContext<'_>, last: u64) -> BTreeSet<u64> {
+        let pace = &ctx.options.pace;
         let Some(interval) = pace.eval_interval else { return BTreeSet::new() };
         let mut due: BTreeSet<u64> = (1..=last).filter(|it| it.is_multiple_of(interval)).collect();
         if pace.eval_on_startup {
@@ -31,35 +30,31 @@ impl Evals {
         due
     }
 
-    fn done(&self, scene: &ExploreContext<'_>) -> CheckVerdict {
-        let last = scene.explorer().kept.finalized;
-        let over = self.over.range((scene.at, 0)..(scene.at + 1, 0));
+    fn done(&self, ctx: &ExploreContext<'_>) -> CheckVerdict {
+        let last = ctx.explorer().kept.finalized;
+        let over = self.over.range((ctx.at, 0)..(ctx.at + 1, 0));
         let mut over: BTreeSet<u64> = over.map(|(_, step)| *step).collect();
-        let evals = &scene.explorer().evals;
+        let evals = &ctx.explorer().evals;
         let newest = evals.last_key_value().map(|(step, work)| (*step, work.version));
-        if scene.options.pace.eval_at_end && scene.options.pace.eval_interval.is_some() {
-            let version = scene.explorer().version;
+        if ctx.options.pace.eval_at_end && ctx.options.pace.eval_interval.is_some() {
+            let version = ctx.explorer().version;
             let is_last = newest.is_some_and(|(_, of)| of == version);
             require!(is_last, "the last evaluation is {newest:?}, and the weights are {version}");
-            // The end came early, and the last step was evaluated before.
+            // The job ended early, and the last step was evaluated before.
             if newest.is_some_and(|(step, _)| step == last + 1) {
                 over.remove(&(last + 1));
             }
         }
-        let due = Self::due(scene, last);
+        let due = Self::due(ctx, last);
         require!(over == due, "evaluated were {over:?}, due were {due:?}");
         Ok(())
     }
 }
 
 impl ExploreChecker for Evals {
-    fn name(&self) -> &'static str {
-        "evals"
-    }
-
-    fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
-        let at = scene.at;
-        let version = scene.explorer().version;
+    fn see(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
+        let at = ctx.at;
+        let version = ctx.explorer().version;
         match *seen {
             ExploreEvent::Ordered(PlanAction::Evaluate(step)) => {
                 require!(!self.over.contains(&(at, step)), "step {step} is evaluated again");
@@ -80,7 +75,7 @@ impl ExploreChecker for Evals {
                     );
                 }
             }
-            ExploreEvent::Ended(ProcessEnd::Done) => return self.done(scene),
+            ExploreEvent::Ended(ProcessEnd::Done) => return self.done(ctx),
             _ => {}
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Every step is begun, delivered and finalized exactly once, in order; none is lost.
+//! Every step is begun, delivered and finalized exactly once, in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,23 +8,18 @@ use super::{ExploreChecker, ExploreContext, ExploreEvent};
 use crate::checkers::{CheckVerdict, require};
 use crate::explore::process::ProcessEnd;
 
-/// Nothing twice, and nothing never.
 #[derive(Debug, Default)]
 pub(super) struct ExploreOnceChecker {
-    /// The last steps that were told to be begun and finalized.
-    told: BTreeMap<usize, (u64, u64)>,
+    /// Last begun and finalized steps.
+    applied: BTreeMap<usize, (u64, u64)>,
     submitted: BTreeSet<(usize, u64)>,
     delivered: BTreeSet<(usize, u64)>,
 }
 
 impl ExploreChecker for ExploreOnceChecker {
-    fn name(&self) -> &'static str {
-        "once"
-    }
-
-    fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
-        let at = scene.at;
-        let (begun, finalized) = self.told.entry(at).or_default();
+    fn see(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
+        let at = ctx.at;
+        let (begun, finalized) = self.applied.entry(at).or_default();
         match *seen {
             ExploreEvent::Ordered(PlanAction::BeginStep(step)) => {
                 require!(step == *begun + 1, "step {step} is begun after step {begun}");
@@ -33,8 +28,8 @@ impl ExploreChecker for ExploreOnceChecker {
                 require!(step == *finalized + 1, "step {step} is finalized after {finalized}");
                 require!(step <= *begun, "step {step} is finalized and was not begun");
             }
-            ExploreEvent::Told(PlanInput::Begun(step)) => *begun = *step,
-            ExploreEvent::Told(PlanInput::Finalized { step, .. }) => *finalized = *step,
+            ExploreEvent::Applied(PlanInput::Begun(step)) => *begun = *step,
+            ExploreEvent::Applied(PlanInput::Finalized { step, .. }) => *finalized = *step,
             ExploreEvent::Submitted { step } => {
                 require!(self.submitted.insert((at, step)), "step {step} is submitted again");
             }

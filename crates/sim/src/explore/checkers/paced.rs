@@ -1,4 +1,4 @@
-//! Nobody runs further ahead than the pace allows: to the end of the period, or by a window.
+//! No step begins before its period or its window allows it.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,6 @@ use rollway_core::explore::{PlanAction, PlanInput, PlanStyle};
 use super::{ExploreChecker, ExploreContext, ExploreEvent};
 use crate::checkers::{CheckVerdict, require};
 
-/// No step before its time.
 #[derive(Debug, Default)]
 pub(super) struct Paced {
     explorers: BTreeMap<usize, Ahead>,
@@ -17,22 +16,18 @@ pub(super) struct Paced {
 struct Ahead {
     begun: u64,
     finalized: u64,
-    /// The last step after which weights were exchanged.
+    /// Last step that a weight sync followed.
     synced: u64,
 }
 
 impl ExploreChecker for Paced {
-    fn name(&self) -> &'static str {
-        "paced"
-    }
-
-    fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
-        let pace = &scene.options.pace;
-        let ahead = self.explorers.entry(scene.at).or_default();
+    fn see(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
+        let pace = &ctx.options.pace;
+        let ahead = self.explorers.entry(ctx.at).or_default();
         match *seen {
-            ExploreEvent::Told(PlanInput::Begun(step)) => ahead.begun = *step,
-            ExploreEvent::Told(PlanInput::Finalized { step, .. }) => ahead.finalized = *step,
-            ExploreEvent::Told(PlanInput::Synced(_)) => ahead.synced = ahead.finalized,
+            ExploreEvent::Applied(PlanInput::Begun(step)) => ahead.begun = *step,
+            ExploreEvent::Applied(PlanInput::Finalized { step, .. }) => ahead.finalized = *step,
+            ExploreEvent::Applied(PlanInput::Synced(_)) => ahead.synced = ahead.finalized,
             ExploreEvent::Ordered(PlanAction::BeginStep(step))
                 if pace.style == PlanStyle::FullyAsync =>
             {
@@ -43,13 +38,16 @@ impl ExploreChecker for Paced {
             ExploreEvent::Ordered(PlanAction::BeginStep(step)) => {
                 let past = ahead.synced.max(pace.sync_offset) - pace.sync_offset;
                 let until = pace.sync_offset + (past / pace.sync_interval + 1) * pace.sync_interval;
-                require!(step <= until, "step {step} is begun before the exchange after {until}");
+                require!(
+                    step <= until,
+                    "step {step} is begun before the weight sync after {until}"
+                );
             }
             ExploreEvent::Ordered(PlanAction::Sync { step, .. }) => {
                 let Ahead { begun, finalized, .. } = *ahead;
                 require!(
                     step == begun && step == finalized,
-                    "weights are exchanged after {step}, with {begun} begun and {finalized} final"
+                    "weights are synced after {step}, with {begun} begun and {finalized} finalized"
                 );
             }
             _ => {}

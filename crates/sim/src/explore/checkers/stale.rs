@@ -1,5 +1,5 @@
-//! Nothing is trained on that is staler than allowed, and nothing is begun that would be; unless
-//! the trainer cannot go on otherwise.
+//! Nothing staler than allowed is trained on or begun, unless the trainer cannot continue
+//! otherwise.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,71 +8,66 @@ use rollway_core::explore::{PlanAction, PlanInput, PlanStyle, SyncResult};
 use super::{ExploreChecker, ExploreContext, ExploreEvent};
 use crate::checkers::{CheckVerdict, require};
 
-/// No step too early for its weights.
 #[derive(Debug, Default)]
 pub(super) struct Stale {
-    /// Explorers that were told that the trainer waits for them.
+    /// Explorers whose trainer waits for them.
     wanted: BTreeSet<usize>,
-    /// Steps that were let in.
+    /// Steps that were begun.
     admitted: BTreeSet<(usize, u64)>,
-    /// The version that explorers were told last.
+    /// Last version of each explorer.
     versions: BTreeMap<usize, u64>,
-    /// Steps that were begun because of that, which the bound does not hold for.
+    /// Steps that began because the trainer waited; they may exceed the bound.
     forced: BTreeSet<(usize, u64)>,
 }
 
 impl ExploreChecker for Stale {
-    fn name(&self) -> &'static str {
-        "stale"
-    }
-
-    fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
-        let pace = &scene.options.pace;
+    fn see(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
+        let pace = &ctx.options.pace;
         let Some(bound) = pace.max_staleness.filter(|_| pace.style == PlanStyle::FullyAsync) else {
             return Ok(());
         };
         match *seen {
             ExploreEvent::Started { version } => {
-                self.wanted.remove(&scene.at);
-                self.versions.insert(scene.at, version);
+                self.wanted.remove(&ctx.at);
+                self.versions.insert(ctx.at, version);
             }
-            ExploreEvent::Told(PlanInput::Synced(exchange)) => {
-                let before = self.versions.entry(scene.at).or_default();
+            ExploreEvent::Applied(PlanInput::Synced(exchange)) => {
+                let before = self.versions.entry(ctx.at).or_default();
                 match *exchange {
                     SyncResult::Version(version) | SyncResult::TrainerDone(version)
                         if version > *before =>
                     {
                         *before = version;
                     }
-                    _ => drop(self.wanted.insert(scene.at)),
+                    _ => drop(self.wanted.insert(ctx.at)),
                 }
             }
-            ExploreEvent::Told(PlanInput::Loaded(version)) => {
-                self.versions.insert(scene.at, *version);
+            ExploreEvent::Applied(PlanInput::Loaded(version)) => {
+                self.versions.insert(ctx.at, *version);
             }
             ExploreEvent::Ordered(PlanAction::BeginStep(step)) => {
-                if !self.admitted.insert((scene.at, step)) {
-                    // Again, after a crash.
+                if !self.admitted.insert((ctx.at, step)) {
+                    // Repeated after a crash.
                     return Ok(());
                 }
-                let explorers = scene.explorers.iter();
+                let explorers = ctx.explorers.iter();
                 let all: u64 = explorers.map(|it| it.experiences(pace.step_experiences)).sum();
                 let all = all + pace.step_experiences;
                 let trained = all.saturating_sub(1) / pace.train_batch_size;
-                let version = self.versions.get(&scene.at).copied().unwrap_or(0);
+                let version = self.versions.get(&ctx.at).copied().unwrap_or(0);
                 let is_stale = trained > version + bound;
-                let is_wanted = self.wanted.remove(&scene.at);
+                let is_wanted = self.wanted.remove(&ctx.at);
                 require!(
                     !is_stale || is_wanted,
                     "step {step} of version {version} would be trained on after {trained} steps"
                 );
                 if is_stale {
-                    self.forced.insert((scene.at, step));
+                    self.forced.insert((ctx.at, step));
                 }
             }
-            // Who is overtaken by others is trained on later than anybody could know.
-            ExploreEvent::Trains(samples) if scene.explorers.len() == 1 => {
-                let version = scene.trainer.version;
+            // With several explorers the age depends on the others.
+            ExploreEvent::Trains(samples) if ctx.explorers.len() == 1 => {
+                let version = ctx.trainer.version;
                 for sample in samples {
                     let age = version - sample.version;
                     let is_forced = self.forced.contains(&(sample.explorer, sample.step));

@@ -1,4 +1,4 @@
-//! Versions never go backwards: not in the servers, and not in what an explorer believes.
+//! Versions never decrease: not in the servers, and not in the progress of an explorer.
 
 use std::collections::BTreeMap;
 
@@ -7,36 +7,33 @@ use rollway_core::explore::{PlanInput, SyncResult};
 use super::{ExploreChecker, ExploreContext, ExploreEvent};
 use crate::checkers::{CheckVerdict, require};
 
-/// No way back.
 #[derive(Debug, Default)]
 pub(super) struct Versions {
-    told: BTreeMap<usize, u64>,
+    latest: BTreeMap<usize, u64>,
 }
 
 impl ExploreChecker for Versions {
-    fn name(&self) -> &'static str {
-        "versions"
-    }
-
-    fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
-        let told = self.told.entry(scene.at).or_default();
+    fn see(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
+        let latest = self.latest.entry(ctx.at).or_default();
         let version = match seen {
-            ExploreEvent::Told(PlanInput::Loaded(version))
-            | ExploreEvent::Told(PlanInput::Synced(SyncResult::Version(version)))
-            | ExploreEvent::Told(PlanInput::Synced(SyncResult::TrainerDone(version))) => *version,
+            ExploreEvent::Applied(PlanInput::Loaded(version))
+            | ExploreEvent::Applied(PlanInput::Synced(SyncResult::Version(version)))
+            | ExploreEvent::Applied(PlanInput::Synced(SyncResult::TrainerDone(version))) => {
+                *version
+            }
             ExploreEvent::Started { version } | ExploreEvent::Loaded { version } => {
-                require!(version >= told, "version {version} comes after {told}");
+                require!(version >= latest, "version {version} comes after {latest}");
                 return Ok(());
             }
             ExploreEvent::Settled => {
-                let kept = scene.explorer().kept.version;
-                require!(kept == *told, "version {told} came, and {kept} was kept");
+                let kept = ctx.explorer().kept.version;
+                require!(kept == *latest, "version {latest} was applied, and {kept} was saved");
                 return Ok(());
             }
             _ => return Ok(()),
         };
-        require!(version >= *told, "version {version} is told after {told}");
-        *told = version;
+        require!(version >= *latest, "version {version} is applied after {latest}");
+        *latest = version;
         Ok(())
     }
 }

@@ -1,28 +1,23 @@
-//! Nobody waits at the board for longer than was agreed.
+//! No wait exceeds its timeout.
 
 use super::{ExploreChecker, ExploreContext, ExploreEvent};
 use crate::checkers::{CheckVerdict, require};
 
-/// No wait without an end.
 #[derive(Debug)]
 pub(super) struct Waits;
 
 impl ExploreChecker for Waits {
-    fn name(&self) -> &'static str {
-        "waits"
-    }
-
-    fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
-        let most = scene.options.sync_timeout;
+    fn see(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
+        let most = ctx.options.sync_timeout;
         match *seen {
             ExploreEvent::Waited { began, outcome } => {
-                let waited = scene.now.since(began);
+                let waited = ctx.now.since(began);
                 require!(waited <= most, "{waited:?} until {outcome:?}, and {most:?} were agreed");
             }
             ExploreEvent::Settled => {
-                let Some(process) = &scene.explorer().process else { return Ok(()) };
+                let Some(process) = &ctx.explorer().process else { return Ok(()) };
                 let Some(wait) = process.wait else { return Ok(()) };
-                let waiting = scene.now.since(wait.began);
+                let waiting = ctx.now.since(wait.began);
                 require!(waiting <= most, "still waiting after {waiting:?} of {most:?}");
             }
             _ => {}

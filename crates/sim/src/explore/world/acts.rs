@@ -1,5 +1,5 @@
-//! How an explorer carries out orders. What it does is durable before its loop hears of it, and in
-//! between it may die.
+//! Execution of an explorer's actions. Effects are durable before the plan gets the result, and the
+//! process may die in between.
 
 use rollway_core::explore::{PlanAction, PlanInput};
 use rollway_core::sync::LeaveReason;
@@ -8,7 +8,6 @@ use super::{Around, ExploreEvent, ExploreWorld, ExploreWorldEvent, ProcessEnd};
 use crate::explore::trainer::SimSample;
 
 impl ExploreWorld {
-    /// Begins to carry out an order.
     pub(super) fn perform(&mut self, at: usize, life: u64, order: PlanAction) {
         let explorer = &self.explorers[at];
         let ready = match order {
@@ -20,11 +19,10 @@ impl ExploreWorld {
             PlanAction::BeginStep(_) | PlanAction::Evaluate(_) | PlanAction::Load => None,
         };
         let wait = ready.map_or_else(Default::default, |ready| ready.since(self.now));
-        let latency = self.dice.spread(self.options.latency / 4, self.options.latency * 4);
+        let latency = self.rng.spread(self.options.latency / 4, self.options.latency * 4);
         self.plan(wait + latency, ExploreWorldEvent::Act { at, life, order });
     }
 
-    /// Carries an order out.
     pub(super) fn act(&mut self, at: usize, life: u64, order: PlanAction) {
         if self.is_struck(at) {
             return;
@@ -43,7 +41,7 @@ impl ExploreWorld {
                 PlanInput::EvalBegun(step)
             }
             PlanAction::FinishEval(step) => {
-                // Results that were taken and not kept are there to be taken again.
+                // Results that were taken and not saved can be taken again.
                 if self.explorers[at].evaluated.insert(step) {
                     self.see(at, &ExploreEvent::EvalEnded { step });
                 }
@@ -52,13 +50,13 @@ impl ExploreWorld {
             PlanAction::Load => PlanInput::Loaded(self.load(at, self.board.newest())),
             PlanAction::Sync { .. } | PlanAction::FinishTraining | PlanAction::End => return,
         };
-        // Others may have been told of it, and this one may be no more.
+        // The process may have ended through the events of others.
         if self.explorers[at].alive(life).is_some() && !self.is_struck(at) {
-            self.later(ExploreWorldEvent::Heard { at, life, fact });
+            self.later(ExploreWorldEvent::Input { at, life, fact });
         }
     }
 
-    /// Puts weights into an explorer's servers, if they are newer, and returns what those have.
+    /// Loads weights into an explorer's servers, if they are newer, and returns their version.
     pub(super) fn load(&mut self, at: usize, version: Option<u64>) -> u64 {
         let explorer = &mut self.explorers[at];
         if let Some(newer) = version.filter(|version| *version > explorer.version) {
@@ -73,11 +71,11 @@ impl ExploreWorld {
         if explorer.submitted.contains_key(&step) {
             return;
         }
-        let work = self.dice.spread(explorer.work / 4, explorer.work * 2);
+        let work = self.rng.spread(explorer.work / 4, explorer.work * 2);
         let work = explorer.occupy(self.now, work);
         explorer.submitted.insert(step, work);
         self.see(at, &ExploreEvent::Submitted { step });
-        self.tell_elsewhere();
+        self.share_submissions();
     }
 
     fn begin_eval(&mut self, at: usize, step: u64) {
@@ -85,23 +83,23 @@ impl ExploreWorld {
         if explorer.evals.contains_key(&step) {
             return;
         }
-        let work = self.dice.spread(explorer.work / 8, explorer.work * 4);
+        let work = self.rng.spread(explorer.work / 8, explorer.work * 4);
         let work = explorer.occupy(self.now, work);
         explorer.evals.insert(step, work);
         self.see(at, &ExploreEvent::EvalBegan { step });
     }
 
-    /// Puts the experiences of a step into the buffer, unless they are there.
+    /// Adds the experiences of a step to the buffer, once.
     fn deliver(&mut self, at: usize, step: u64) -> u64 {
         let again = self.has_bug(Around::DeliveredAgain);
         if let Some(delivered) = self.explorers[at].delivered.get(&step).filter(|_| !again) {
-            self.coverage.add("experiences", "delivered again", 1);
+            self.coverage.add("experiences", "delivered_again", 1);
             return *delivered;
         }
         let whole = self.options.pace.step_experiences;
         let mut delivered = whole;
-        if self.dice.chance(self.options.loss) {
-            delivered = self.dice.between(0, whole);
+        if self.rng.chance(self.options.loss) {
+            delivered = self.rng.between(0, whole);
         }
         let explorer = &mut self.explorers[at];
         let version = explorer.submitted.get(&step).map_or(explorer.version, |work| work.version);
@@ -115,8 +113,8 @@ impl ExploreWorld {
         delivered
     }
 
-    /// Tells every explorer what the others have submitted.
-    pub(super) fn tell_elsewhere(&mut self) {
+    /// Informs every explorer of the experiences that the others have submitted.
+    pub(super) fn share_submissions(&mut self) {
         if !self.is_async() || self.explorers.len() == 1 {
             return;
         }
@@ -130,7 +128,7 @@ impl ExploreWorld {
             let process = self.explorers[at].process.as_ref();
             let known = process.map(|it| it.subject.plan().progress().elsewhere);
             if known.is_some_and(|known| known < elsewhere) {
-                self.tell(at, Some(PlanInput::OthersSubmitted(elsewhere)));
+                self.apply(at, Some(PlanInput::OthersSubmitted(elsewhere)));
             }
         }
     }

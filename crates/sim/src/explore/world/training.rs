@@ -1,4 +1,4 @@
-//! How the trainer goes about its work.
+//! Events of the trainer.
 
 use rollway_core::explore::PlanStyle;
 use rollway_core::sync::{LeaveReason, MemberId, MemberRole, TrainerPresence};
@@ -7,12 +7,12 @@ use super::{ExploreEvent, ExploreWorld, ExploreWorldEvent};
 use crate::explore::trainer::{SimSample, SimTrainerState};
 
 impl ExploreWorld {
-    pub(super) fn trainer_comes(&mut self) {
+    pub(super) fn trainer_starts(&mut self) {
         if matches!(self.trainer.state, SimTrainerState::Up { .. } | SimTrainerState::Done) {
             return;
         }
         let Ok(entered) = self.board.join(self.now, MemberRole::Trainer, "trainer") else {
-            return self.give_up("there is no seat for the trainer".to_owned());
+            return self.give_up("the trainer could not join".to_owned());
         };
         self.trainer.lives += 1;
         let life = self.trainer.lives;
@@ -20,15 +20,15 @@ impl ExploreWorld {
         self.trainer.state = SimTrainerState::Up { seat: entered.seat, idle: None };
         self.trainer.looks = true;
         self.later(ExploreWorldEvent::TrainerLooks { life });
-        self.plan(self.options.lease / 2, ExploreWorldEvent::TrainerBeats { life });
+        self.plan(self.options.lease / 2, ExploreWorldEvent::TrainerHeartbeat { life });
         self.answers();
     }
 
-    pub(super) fn trainer_beats(&mut self, life: u64) {
+    pub(super) fn trainer_heartbeat(&mut self, life: u64) {
         let Some(seat) = self.trainer.alive(life) else { return };
         self.board.heartbeat(self.now, seat);
         self.answers();
-        self.plan(self.options.lease / 2, ExploreWorldEvent::TrainerBeats { life });
+        self.plan(self.options.lease / 2, ExploreWorldEvent::TrainerHeartbeat { life });
     }
 
     pub(super) fn trainer_dies(&mut self) {
@@ -42,11 +42,11 @@ impl ExploreWorld {
             self.answers();
         }
         if let Some((_, Some(again))) = self.options.trainer.crash {
-            self.plan(again, ExploreWorldEvent::TrainerComes);
+            self.plan(again, ExploreWorldEvent::TrainerStarts);
         }
     }
 
-    /// Makes a trainer look that waits for experiences and has a reason to.
+    /// Plans a look of an idle trainer, if there is a reason.
     pub(super) fn rouse_trainer(&mut self) {
         let SimTrainerState::Up { idle: Some(seen), .. } = self.trainer.state else { return };
         let enough = self.trainer.buffer.len() as u64 >= self.options.pace.train_batch_size;
@@ -60,20 +60,20 @@ impl ExploreWorld {
     pub(super) fn trainer_looks(&mut self, life: u64) {
         let Some(seat) = self.trainer.alive(life) else { return };
         self.trainer.looks = false;
-        // What was asked before it looked: whoever asked had delivered before.
+        // Known before the look: experiences of these waits were delivered before.
         let seen = self.board.wait_summary().ask;
         let size = self.options.pace.train_batch_size;
         if self.trainer.version >= self.options.trainer.steps_max {
-            self.coverage.add("trainer", "at its goal", 1);
+            self.coverage.add("trainer", "at_its_goal", 1);
             self.trainer_leaves();
         } else if self.trainer.buffer.len() as u64 >= size {
             let batch: Vec<SimSample> =
                 self.trainer.buffer.iter().take(size as usize).copied().collect();
             self.see(0, &ExploreEvent::Trains(&batch));
             self.trainer.state = SimTrainerState::Up { seat, idle: None };
-            self.trainer_tells(seat, TrainerPresence::Training);
+            self.report_trainer(seat, TrainerPresence::Training);
             let work = self.options.trainer.work;
-            let work = self.dice.spread(work / 2, work * 2);
+            let work = self.rng.spread(work / 2, work * 2);
             self.plan(work, ExploreWorldEvent::TrainerSteps { life });
         } else if self.board.explorers_left() {
             self.see(0, &ExploreEvent::TrainerLeft);
@@ -83,12 +83,12 @@ impl ExploreWorld {
             self.coverage.add("trainer", "idle", 1);
             self.publish_if_wanted();
             self.trainer.state = SimTrainerState::Up { seat, idle: Some(seen) };
-            self.trainer_tells(seat, TrainerPresence::Idle { seen });
+            self.report_trainer(seat, TrainerPresence::Idle { seen });
         }
         self.answers();
     }
 
-    fn trainer_tells(&mut self, seat: MemberId, state: TrainerPresence) {
+    fn report_trainer(&mut self, seat: MemberId, state: TrainerPresence) {
         if self.options.trainer.tells {
             self.board.set_trainer_state(self.now, seat, state);
         }

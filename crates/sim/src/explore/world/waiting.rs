@@ -1,4 +1,4 @@
-//! How explorers wait at the board, and what comes of it.
+//! Waits of explorers for weights, and their outcomes.
 
 use std::time::Duration;
 
@@ -6,13 +6,15 @@ use rollway_core::Time;
 use rollway_core::explore::{PlanInput, PlanStyle, SyncResult};
 use rollway_core::sync::{WaitOutcome as Waited, WeightWait};
 
-use super::{Around, Came, ExploreEvent, ExploreWorld, ExploreWorldEvent, ProcessEnd, waited_kind};
+use super::{
+    Around, ExploreEvent, ExploreWorld, ExploreWorldEvent, ProcessEnd, WaitResult, waited_kind,
+};
 use crate::explore::process::OpenWait;
 
 impl ExploreWorld {
-    /// Lets an explorer wait for weights; the first of the waits that follow each other began then.
+    /// Begins a wait for weights; `began` is the begin of the first of consecutive waits.
     pub(super) fn wait(&mut self, at: usize, at_least: u64, began: Time) {
-        let patience = if self.has_bug(Around::Patient) { 2 } else { 1 };
+        let factor = if self.has_bug(Around::LongTimeout) { 2 } else { 1 };
         let explorer = &mut self.explorers[at];
         let Some(process) = &mut explorer.process else { return };
         let style = self.options.pace.style;
@@ -21,7 +23,7 @@ impl ExploreWorld {
             have: explorer.version,
             at_least,
             demand: matches!(style, PlanStyle::ExplorerDriven | PlanStyle::FullyAsync),
-            timeout: self.options.sync_timeout.saturating_sub(self.now.since(began)) * patience,
+            timeout: self.options.sync_timeout.saturating_sub(self.now.since(began)) * factor,
             waited: self.now.since(began),
         };
         let ask = self.board.wait(self.now, want);
@@ -29,8 +31,8 @@ impl ExploreWorld {
         self.answers();
     }
 
-    /// Lets an explorer wait for the last weights: for what comes of its own experiences while
-    /// others go on, or until the trainer is done.
+    /// Begins a wait for the last weights: those of the explorer's own experiences while others
+    /// continue, or until the trainer is done.
     pub(super) fn wait_to_close(&mut self, at: usize, began: Time) {
         let Some(process) = &self.explorers[at].process else { return };
         let expected = process.subject.plan().expected();
@@ -38,7 +40,7 @@ impl ExploreWorld {
         self.wait(at, at_least, began);
     }
 
-    /// Lets an explorer see what the trainer does, where nobody stops to ask.
+    /// Begins a concurrent wait for published weights.
     pub(super) fn watch(&mut self, at: usize) {
         let explorer = &mut self.explorers[at];
         let Some(process) = &mut explorer.process else { return };
@@ -57,7 +59,7 @@ impl ExploreWorld {
         self.answers();
     }
 
-    /// Hands out what waits came to.
+    /// Handles the outcomes of waits.
     pub(super) fn answers(&mut self) {
         for (ask, outcome) in self.board.outcomes() {
             for at in 0..self.explorers.len() {
@@ -72,8 +74,8 @@ impl ExploreWorld {
         }
     }
 
-    /// An explorer sees what the trainer did. While that waits itself, there is nothing to see
-    /// before something else happens.
+    /// Handles the outcome of a concurrent wait. While the trainer waits itself, the wait is not
+    /// repeated.
     fn watched(&mut self, at: usize, outcome: &Waited) {
         let Some(process) = &mut self.explorers[at].process else { return };
         let life = process.life;
@@ -81,65 +83,64 @@ impl ExploreWorld {
             Waited::New(version) => Some(version),
             Waited::TrainerDone(version) => version,
             Waited::NothingNew | Waited::TimedOut(_) => return,
-            Waited::TrainerFailed(ref words) => {
-                let words = words.clone();
+            Waited::TrainerFailed(ref message) => {
+                let message = message.clone();
                 self.see(at, &ExploreEvent::Waited { began: self.now, outcome });
-                return self.ends(at, ProcessEnd::TrainerFailed(words));
+                return self.ends(at, ProcessEnd::TrainerFailed(message));
             }
         };
         let is_over = matches!(outcome, Waited::TrainerDone(_));
         process.watch.is_over = is_over;
         process.watch.seen = published.unwrap_or(process.watch.seen);
         if let Some(version) = published {
-            self.later(ExploreWorldEvent::Heard { at, life, fact: PlanInput::Published(version) });
+            self.later(ExploreWorldEvent::Input { at, life, fact: PlanInput::Published(version) });
         }
         if is_over {
-            self.later(ExploreWorldEvent::Heard { at, life, fact: PlanInput::TrainerDone });
+            self.later(ExploreWorldEvent::Input { at, life, fact: PlanInput::TrainerDone });
         }
         self.watch(at);
     }
 
-    /// An explorer's wait is over.
     fn waited(&mut self, at: usize, began: Time, outcome: &Waited) {
         let Some(life) = self.explorers[at].process.as_ref().map(|process| process.life) else {
             return;
         };
         self.coverage.add("wait", waited_kind(outcome), 1);
         self.see(at, &ExploreEvent::Waited { began, outcome });
-        let came = match *outcome {
-            Waited::New(version) => Came { version: Some(version), done: false, began },
-            Waited::NothingNew => Came { version: None, done: false, began },
-            Waited::TrainerDone(version) => Came { version, done: true, began },
+        let result = match *outcome {
+            Waited::New(version) => WaitResult { version: Some(version), done: false, began },
+            Waited::NothingNew => WaitResult { version: None, done: false, began },
+            Waited::TrainerDone(version) => WaitResult { version, done: true, began },
             Waited::TrainerFailed(_) if self.has_bug(Around::FailureIsEnd) => {
-                Came { version: None, done: true, began }
+                WaitResult { version: None, done: true, began }
             }
-            Waited::TrainerFailed(ref words) => {
-                return self.ends(at, ProcessEnd::TrainerFailed(words.clone()));
+            Waited::TrainerFailed(ref message) => {
+                return self.ends(at, ProcessEnd::TrainerFailed(message.clone()));
             }
-            Waited::TimedOut(ref words) => {
-                return self.ends(at, ProcessEnd::TimedOut(words.clone()));
+            Waited::TimedOut(ref message) => {
+                return self.ends(at, ProcessEnd::TimedOut(message.clone()));
             }
         };
-        self.later(ExploreWorldEvent::Loads { at, life, came });
+        self.later(ExploreWorldEvent::Loads { at, life, result });
     }
 
-    /// An explorer takes what a wait came to.
-    pub(super) fn came(&mut self, at: usize, life: u64, came: Came) {
+    /// Loads the weights of a wait.
+    pub(super) fn on_wait_result(&mut self, at: usize, life: u64, result: WaitResult) {
         if self.is_struck(at) {
             return;
         }
-        let version = self.load(at, came.version);
+        let version = self.load(at, result.version);
         let Some(process) = &self.explorers[at].process else { return };
-        if process.closing && !came.done && self.board.explorers_left() {
-            // Everybody has closed: the trainer will be done soon, and have a last word.
-            return self.wait_to_close(at, came.began);
+        if process.closing && !result.done && self.board.explorers_left() {
+            // All explorers have closed: the trainer will publish its last version soon.
+            return self.wait_to_close(at, result.began);
         }
         let known = process.subject.plan().progress().version;
-        let exchange = match version {
-            version if came.done => SyncResult::TrainerDone(version),
+        let result = match version {
+            version if result.done => SyncResult::TrainerDone(version),
             version if version > known => SyncResult::Version(version),
             _ => SyncResult::NothingNew,
         };
-        self.later(ExploreWorldEvent::Heard { at, life, fact: PlanInput::Synced(exchange) });
+        self.later(ExploreWorldEvent::Input { at, life, fact: PlanInput::Synced(result) });
     }
 }

@@ -1,42 +1,42 @@
-//! Users who submit batches and finalize them, in order and otherwise.
+//! Users that submit batches and finalize them, in order and otherwise.
 
 use rollway_core::{Refusal, Request, Response};
 
 use super::{Mine, NextUserAction, User};
 use crate::world::SimWorld;
 
-/// After how many failed tries somebody gives a batch up.
+/// Number of failed attempts to finalize before a user aborts a batch.
 const MAX_ATTEMPTS: u32 = 4;
 
 impl SimWorld {
     pub(super) fn coordinate(&mut self, user: usize) -> NextUserAction {
         let mine = self.users.list[user].mine.clone();
         let window = self.shape.window as usize;
-        if mine.is_empty() || (mine.len() < window && self.dice.percent(60)) {
+        if mine.is_empty() || (mine.len() < window && self.rng.percent(60)) {
             let kind = self.kind();
             let tasks = self.tasks();
             let min_wait_num = self.some_of(tasks.len() as u32);
             let batch = self.new_name(kind);
             return NextUserAction::Ask(Request::Submit { batch, kind, tasks, min_wait_num });
         }
-        let at = if self.dice.percent(80) { 0 } else { self.dice.below(mine.len() as u64) };
+        let at = if self.rng.percent(80) { 0 } else { self.rng.below(mine.len() as u64) };
         let Mine { id, kind, tries } = mine[at as usize].clone();
-        if tries >= MAX_ATTEMPTS || self.dice.percent(8) {
+        if tries >= MAX_ATTEMPTS || self.rng.percent(8) {
             return NextUserAction::Ask(self.abort(id));
         }
-        if self.dice.percent(5) {
+        if self.rng.percent(5) {
             return NextUserAction::Ask(self.cancel_one());
         }
-        let timeout = self.patience();
+        let timeout = self.wait_timeout();
         NextUserAction::Ask(Request::Finalize { batch: id, kind, timeout })
     }
 }
 
 impl User {
-    /// Draws the consequences of an answer.
+    /// Applies a response to the user's batches.
     pub(super) fn learn(&mut self, what: &Request, answer: &Response, anew: bool) {
         match (what, answer) {
-            // Whoever asks anew and hears that it is active has been heard before.
+            // Sent anew after a crash, "already active" confirms the first request.
             (
                 Request::Submit { batch, kind, .. },
                 Response::Submitted { .. } | Response::Refused(Refusal::AlreadyActive { .. }),

@@ -1,4 +1,4 @@
-//! Users who look after the whole: they stop, start and wait for everything.
+//! Users that operate the whole core: they stop, start and wait for all tasks.
 
 use std::time::Duration;
 
@@ -10,22 +10,19 @@ use crate::world::SimWorld;
 
 impl SimWorld {
     pub(super) fn operate(&mut self) -> NextUserAction {
-        if self.book.pool != Pool::Running {
+        if self.model.pool != Pool::Running {
             return NextUserAction::Ask(Request::Start);
         }
-        match self.dice.below(9) {
+        match self.rng.below(9) {
             0..4 => NextUserAction::Ask(Request::WaitAll {
-                timeout: self.patience(),
-                clear_timeout_tasks: self.dice.percent(30),
+                timeout: self.wait_timeout(),
+                clear_timeout_tasks: self.rng.percent(30),
             }),
             4 => {
-                let longest = self.book.config.max_timeout * 2;
-                let patient = self.dice.percent(70);
-                let timeout = if patient {
-                    self.dice.spread(self.shape.run, longest)
-                } else {
-                    Duration::ZERO
-                };
+                let longest = self.model.config.max_timeout * 2;
+                let patient = self.rng.percent(70);
+                let timeout =
+                    if patient { self.rng.spread(self.shape.run, longest) } else { Duration::ZERO };
                 NextUserAction::Ask(Request::Stop { timeout })
             }
             5 => NextUserAction::Ask(Request::Start),

@@ -1,4 +1,4 @@
-//! Users who schedule tasks and collect what becomes of them; and those who ask for anything.
+//! Users that schedule tasks and collect results; and users with requests about any batch.
 
 use rollway_core::{BatchId, CollectOutcome, CollectedResults, Request, Response, RunId, TaskId};
 
@@ -9,16 +9,16 @@ impl SimWorld {
     pub(super) fn schedule(&mut self, user: usize) -> NextUserAction {
         let mine = self.users.list[user].mine.clone();
         let window = self.shape.window as usize;
-        if mine.is_empty() || (mine.len() < window && self.dice.percent(50)) {
+        if mine.is_empty() || (mine.len() < window && self.rng.percent(50)) {
             let kind = self.kind();
             let batch = self.new_name(kind);
             return NextUserAction::Ask(Request::Schedule { batch, kind, tasks: self.tasks() });
         }
-        let Mine { id, kind, tries } = self.dice.pick(&mine).clone();
+        let Mine { id, kind, tries } = self.rng.pick(&mine).clone();
         if tries > 4 {
             return NextUserAction::Ask(Request::Discard { batch: id });
         }
-        NextUserAction::Ask(match self.dice.below(21) {
+        NextUserAction::Ask(match self.rng.below(21) {
             20 => self.cancel_one(),
             0..3 => Request::Schedule { batch: id, kind, tasks: self.tasks() },
             3..5 => Request::Drain { batch: id },
@@ -32,25 +32,25 @@ impl SimWorld {
         Request::Collect {
             batch,
             min_num: self.some_of(self.shape.tasks),
-            timeout: self.patience(),
-            clear_timeout_tasks: self.dice.percent(50),
-            return_partial_tasks: self.dice.percent(50),
+            timeout: self.wait_timeout(),
+            clear_timeout_tasks: self.rng.percent(50),
+            return_partial_tasks: self.rng.percent(50),
         }
     }
 
-    /// Asks for something one has no business with.
+    /// Sends a request about a batch of another user.
     pub(super) fn meddle(&mut self) -> NextUserAction {
-        let unknown = self.users.names.is_empty() || self.dice.percent(15);
+        let unknown = self.users.names.is_empty() || self.rng.percent(15);
         let batch = if unknown {
-            BatchId::from(format!("{}/nobody", self.dice.below(100)).as_str())
+            BatchId::from(format!("{}/unknown", self.rng.below(100)).as_str())
         } else {
-            self.dice.pick(&self.users.names).clone()
+            self.rng.pick(&self.users.names).clone()
         };
         let kind = self.kind();
-        NextUserAction::Ask(match self.dice.below(18) {
+        NextUserAction::Ask(match self.rng.below(18) {
             16 => self.cancel_one(),
-            17 => Request::CancelRun { batch, task: TaskId(self.dice.small(0, 3)), run: RunId(0) },
-            0..6 => Request::Finalize { batch, kind, timeout: self.patience() },
+            17 => Request::CancelRun { batch, task: TaskId(self.rng.small(0, 3)), run: RunId(0) },
+            0..6 => Request::Finalize { batch, kind, timeout: self.wait_timeout() },
             6..8 => self.abort(batch),
             8..11 => self.collect(batch),
             11 => Request::Drain { batch },
@@ -66,7 +66,7 @@ impl SimWorld {
 }
 
 impl User {
-    /// Draws the consequences of an answer.
+    /// Applies a response to the user's batches.
     pub(super) fn sort_out(&mut self, what: &Request, answer: &Response) {
         match (what, answer) {
             (Request::Schedule { batch, kind, .. }, Response::Scheduled { batch: Some(_), .. }) => {
