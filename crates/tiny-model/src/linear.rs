@@ -1,4 +1,4 @@
-//! Products of matrices, which lie row by row.
+//! Products of row-major matrices.
 
 /// `c += a · b`, where `a` is `m × k` and `b` is `k × n`.
 pub(crate) fn add_product(c: &mut [f32], a: &[f32], b: &[f32], (m, k, n): (usize, usize, usize)) {
@@ -25,7 +25,7 @@ pub(crate) fn add_product_at(
     product(c, (a, 1, m), (b, n, 1), (m, k, n));
 }
 
-/// A matrix: its numbers, the distance of its rows and that of its columns.
+/// Elements, row stride and column stride of a matrix.
 type Strided<'a> = (&'a [f32], usize, usize);
 
 fn product(
