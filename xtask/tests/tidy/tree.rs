@@ -1,4 +1,4 @@
-//! The text files of the repository, or of a small made-up one.
+//! Text files and packages of the repository, or of a planted one.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -6,38 +6,35 @@ use std::path::Path;
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
-/// Folders with a leading dot that belong to the repository; all others are left to the tools that
-/// made them.
+/// Dot folders of the repository; others belong to tools.
 const DOT_FOLDERS: &[&str] = &[".cargo", ".ci", ".github"];
 
-/// Files in ascending order of their paths, and packages in ascending order of their folders.
+/// Sorted files and packages.
 pub(crate) struct Tree {
     pub(crate) files: Vec<File>,
     pub(crate) packages: Vec<Package>,
 }
 
-/// A package of the workspace.
 pub(crate) struct Package {
     /// Folder of its manifest, from the root.
     pub(crate) folder: String,
-    /// Packages that it depends on, to build or to run. Dependencies of tests make no arrow.
+    /// Dependencies to build or run, without those of tests.
     pub(crate) dependencies: Vec<String>,
 }
 
 pub(crate) struct File {
-    /// The path from the root, parted by `/`.
+    /// Path from the root, separated by `/`.
     pub(crate) path: String,
     pub(crate) text: String,
 }
 
 impl Tree {
-    /// Makes a tree of paths and texts.
     pub(crate) fn of(files: &[(&str, &str)]) -> Self {
         let file = |&(path, text): &(&str, &str)| File { path: path.into(), text: text.into() };
         Self { files: files.iter().map(file).collect(), packages: Vec::new() }
     }
 
-    /// Makes a tree of packages: their folders and what they depend on.
+    /// Takes folders and dependencies of packages.
     pub(crate) fn of_packages(packages: &[(&str, &[&str])]) -> Self {
         let package = |&(folder, dependencies): &(&str, &[&str])| Package {
             folder: folder.into(),
@@ -60,7 +57,7 @@ impl Tree {
         Some(&file.text)
     }
 
-    /// Iterates over the files that have one of the extensions.
+    /// Iterates over files by extension.
     pub(crate) fn with_extension(&self, extensions: &[&str]) -> impl Iterator<Item = &File> {
         let has = |file: &&File| extensions.contains(&file.extension());
         self.files.iter().filter(has)
@@ -68,7 +65,7 @@ impl Tree {
 }
 
 impl File {
-    /// Returns what follows the last dot of the name, or nothing.
+    /// Returns the text after the last dot of the name, or nothing.
     pub(crate) fn extension(&self) -> &str {
         let name = self.path.rsplit('/').next().unwrap_or_default();
         name.rsplit_once('.').map_or("", |(_, extension)| extension)
@@ -84,13 +81,13 @@ impl File {
         is_crate.then_some((folder, path))
     }
 
-    /// Iterates over the lines with their numbers, which begin with one.
+    /// Iterates over numbered lines, from 1.
     pub(crate) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         (1..).zip(self.text.lines())
     }
 }
 
-/// Asks cargo for the packages of the workspace.
+/// Reads the packages of the workspace from cargo.
 fn packages(root: &Path) -> Vec<Package> {
     let mut command = MetadataCommand::new();
     command.manifest_path(root.join("Cargo.toml")).no_deps();
@@ -126,11 +123,11 @@ fn walk(root: &Path, folder: &str, ignore: &Ignore, files: &mut Vec<File>) {
             }
         } else if kind.is_file() {
             match fs::read(entry.path()) {
-                // What is not UTF-8 is no text, and none of the checks is about it.
+                // Binary files are skipped.
                 Ok(bytes) => {
                     files.extend(String::from_utf8(bytes).ok().map(|text| File { path, text }))
                 }
-                // Another test's temporary file may be gone by now.
+                // Temporary files of other tests may vanish.
                 Err(cause) if cause.kind() == ErrorKind::NotFound => {}
                 Err(cause) => panic!("{path}: {cause}"),
             }
@@ -138,8 +135,8 @@ fn walk(root: &Path, folder: &str, ignore: &Ignore, files: &mut Vec<File>) {
     }
 }
 
-/// The part of the rules of `.gitignore` that this repository uses: names, with one `*` at most, in
-/// any folder or, after a leading `/`, in the root.
+/// Subset of `.gitignore` in use here: names with at most one `*`, in any folder or, after a
+/// leading `/`, in the root.
 struct Ignore(Vec<String>);
 
 impl Ignore {
@@ -153,7 +150,7 @@ impl Ignore {
             let plain = pattern.strip_prefix('/').unwrap_or(pattern);
             assert!(
                 !plain.contains(['/', '!', '[', '?', '\\']) && plain.matches('*').count() <= 1,
-                ".gitignore: teach tidy/tree.rs this kind of pattern: {pattern}"
+                ".gitignore: unsupported pattern, extend tidy/tree.rs: {pattern}"
             );
         }
         Self(patterns)

@@ -103,7 +103,8 @@ impl TinyResponse {
         Ok(Json(self.body(&choices)).into_response())
     }
 
-    /// Responds with server-sent events. Waits for the first token, so that a refusal has its status.
+    /// Responds with server-sent events. Waits for the first token, so that a refusal gets its
+    /// status.
     async fn events(mut self) -> Result<Response, TinyApiError> {
         let first = self.next().await?.unwrap_or_default();
         let first = self.begin().into_iter().chain(self.piece_events(&first)).collect();
