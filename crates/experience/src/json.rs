@@ -97,6 +97,14 @@ impl<'de> DeserializeSeed<'de> for JsonChecker {
     }
 }
 
+macro_rules! accept {
+    ($($visit:ident: $type:ty),+) => {
+        $(fn $visit<E>(self, _: $type) -> Result<(), E> {
+            Ok(())
+        })+
+    };
+}
+
 impl<'de> Visitor<'de> for JsonChecker {
     type Value = ();
 
@@ -108,25 +116,7 @@ impl<'de> Visitor<'de> for JsonChecker {
         Ok(())
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<(), E> {
-        Ok(())
-    }
+    accept!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
         while elements.next_element_seed(Self)?.is_some() {}

@@ -2,7 +2,7 @@
 //! or a verb.
 
 use crate::debt::{self, Findings};
-use crate::tree::{File, Tree};
+use crate::tree::Tree;
 
 /// First words of doc comments that describe an item by a question.
 const QUESTIONS: &[&str] =
@@ -46,16 +46,10 @@ fn is_person(word: &str) -> bool {
 /// Returns the matching lines by crate or top-level folder.
 fn lines(tree: &Tree, extensions: &[&str], matches: impl Fn(&str) -> bool) -> Findings {
     let mut found = Findings::new();
-    for file in tree.with_extension(extensions) {
-        for (number, _) in file.lines().filter(|(_, line)| matches(line)) {
-            let finding = format!("{}:{number}", file.path);
-            found.entry(folder(file).to_owned()).or_default().push(finding);
-        }
+    for (path, number, _) in tree.lines(extensions).filter(|(.., line)| matches(line)) {
+        let depth = usize::from(path.starts_with("crates/"));
+        let folder = path.match_indices('/').nth(depth).map_or(path, |(end, _)| &path[..end]);
+        found.entry(folder.to_owned()).or_default().push(format!("{path}:{number}"));
     }
     found
-}
-
-fn folder(file: &File) -> &str {
-    let depth = if file.path.starts_with("crates/") { 1 } else { 0 };
-    file.path.match_indices('/').nth(depth).map_or(&file.path, |(end, _)| &file.path[..end])
 }

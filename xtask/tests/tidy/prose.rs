@@ -26,10 +26,8 @@ const OPEN_END: &str = concat!("TO", "DO");
 pub(crate) fn banned(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
     for (extension, word, reason) in BANNED {
-        for file in tree.with_extension(&[extension]) {
-            for (number, _) in file.lines().filter(|(_, line)| line.contains(word)) {
-                found.push(format!("{}:{number}: `{word}`: {reason}", file.path));
-            }
+        for (path, number, _) in tree.lines(&[extension]).filter(|(.., line)| line.contains(word)) {
+            found.push(format!("{path}:{number}: `{word}`: {reason}"));
         }
     }
     found

@@ -14,17 +14,13 @@ const LINES_MAX: usize = 700;
 const CRATE_LINES_MAX: usize = 12_000;
 
 pub(crate) fn width_of_lines(tree: &Tree) -> Vec<String> {
-    let mut found = Vec::new();
-    for file in tree.with_extension(&["rs", "py"]) {
-        for (number, line) in file.lines() {
-            let columns = line.chars().count();
-            if columns > COLUMNS_MAX {
-                let path = &file.path;
-                found.push(format!("{path}:{number}: {columns} columns, more than {COLUMNS_MAX}"));
-            }
-        }
-    }
-    found
+    let lines =
+        tree.lines(&["rs", "py"]).map(|(path, number, line)| (path, number, line.chars().count()));
+    let wide = lines.filter(|(.., columns)| *columns > COLUMNS_MAX);
+    wide.map(|(path, number, columns)| {
+        format!("{path}:{number}: {columns} columns, more than {COLUMNS_MAX}")
+    })
+    .collect()
 }
 
 pub(crate) fn length_of_files(tree: &Tree) -> Vec<String> {

@@ -9,6 +9,9 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 /// Dot folders of the repository; others belong to tools.
 const DOT_FOLDERS: &[&str] = &[".cargo", ".ci", ".github"];
 
+/// Folders that `.gitignore` excludes. Its other patterns match binary files.
+const BUILT_FOLDERS: &[&str] = &["target", "__pycache__", "checkpoints"];
+
 /// Sorted files and packages.
 pub(crate) struct Tree {
     pub(crate) files: Vec<File>,
@@ -43,11 +46,10 @@ impl Tree {
         Self { files: Vec::new(), packages: packages.iter().map(package).collect() }
     }
 
-    /// Reads every text file below the root that `.gitignore` does not exclude.
+    /// Reads every text file below the root, except built ones.
     pub(crate) fn read(root: &Path) -> Self {
-        let ignore = fs::read_to_string(root.join(".gitignore")).unwrap_or_default();
         let mut files = Vec::new();
-        walk(root, "", &Ignore::parse(&ignore), &mut files);
+        walk(root, "", &mut files);
         files.sort_by(|a, b| a.path.cmp(&b.path));
         Self { files, packages: packages(root) }
     }
@@ -55,6 +57,12 @@ impl Tree {
     pub(crate) fn get(&self, path: &str) -> Option<&str> {
         let file = self.files.iter().find(|file| file.path == path)?;
         Some(&file.text)
+    }
+
+    /// Iterates over the numbered lines of files by extension, from 1, with their path.
+    pub(crate) fn lines(&self, extensions: &[&str]) -> impl Iterator<Item = (&str, usize, &str)> {
+        let files = self.with_extension(extensions);
+        files.flat_map(|file| file.lines().map(|(number, line)| (file.path.as_str(), number, line)))
     }
 
     /// Iterates over files by extension.
@@ -107,19 +115,19 @@ fn packages(root: &Path) -> Vec<Package> {
     packages
 }
 
-fn walk(root: &Path, folder: &str, ignore: &Ignore, files: &mut Vec<File>) {
+fn walk(root: &Path, folder: &str, files: &mut Vec<File>) {
     let entries = fs::read_dir(root.join(folder)).expect("a folder of the repository is readable");
     for entry in entries {
         let entry = entry.expect("an entry of a folder is readable");
         let name = entry.file_name().to_string_lossy().into_owned();
         let path = format!("{folder}{name}");
         let kind = entry.file_type().expect("an entry has a type");
-        if name == ".git" || ignore.excludes(&path, &name) {
-            continue;
-        }
-        if kind.is_dir() {
-            if !name.starts_with('.') || DOT_FOLDERS.contains(&name.as_str()) {
-                walk(root, &format!("{path}/"), ignore, files);
+        if name == ".git" {
+            // A folder, or in a linked worktree a file.
+        } else if kind.is_dir() {
+            let is_ours = !name.starts_with('.') || DOT_FOLDERS.contains(&name.as_str());
+            if is_ours && !BUILT_FOLDERS.contains(&name.as_str()) {
+                walk(root, &format!("{path}/"), files);
             }
         } else if kind.is_file() {
             match fs::read(entry.path()) {
@@ -132,58 +140,5 @@ fn walk(root: &Path, folder: &str, ignore: &Ignore, files: &mut Vec<File>) {
                 Err(cause) => panic!("{path}: {cause}"),
             }
         }
-    }
-}
-
-/// Subset of `.gitignore` in use here: names with at most one `*`, in any folder or, after a
-/// leading `/`, in the root.
-struct Ignore(Vec<String>);
-
-impl Ignore {
-    fn parse(text: &str) -> Self {
-        let lines = text.lines().map(|line| line.trim().trim_end_matches('/'));
-        let patterns: Vec<String> = lines
-            .filter(|line| !line.is_empty() && !line.starts_with('#'))
-            .map(String::from)
-            .collect();
-        for pattern in &patterns {
-            let plain = pattern.strip_prefix('/').unwrap_or(pattern);
-            assert!(
-                !plain.contains(['/', '!', '[', '?', '\\']) && plain.matches('*').count() <= 1,
-                ".gitignore: unsupported pattern, extend tidy/tree.rs: {pattern}"
-            );
-        }
-        Self(patterns)
-    }
-
-    fn excludes(&self, path: &str, name: &str) -> bool {
-        self.0.iter().any(|pattern| match pattern.strip_prefix('/') {
-            Some(anchored) => matches(anchored, path),
-            None => matches(pattern, name),
-        })
-    }
-}
-
-fn matches(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        Some((head, tail)) => {
-            name.len() >= head.len() + tail.len()
-                && name.starts_with(head)
-                && name.ends_with(tail)
-                && !name.contains('/')
-        }
-        None => name == pattern,
-    }
-}
-
-#[test]
-fn ignored_files_are_recognized() {
-    let ignore = Ignore::parse("# built\n/target\n__pycache__/\n*.pyc\n\n/rollway-*\n");
-    let excludes = |path: &str| ignore.excludes(path, path.rsplit('/').next().unwrap());
-    for path in ["target", "python/__pycache__", "a/b.pyc", "rollway-jobs"] {
-        assert!(excludes(path), "{path}");
-    }
-    for path in ["crates/target", "a/b.py", "crates/rollway-jobs", "targets"] {
-        assert!(!excludes(path), "{path}");
     }
 }
