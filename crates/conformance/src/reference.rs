@@ -9,12 +9,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    AttemptId, BatchType, FailureKind, Incarnation, RunFailure, RunId, RunOutcome, RunOutput,
-    RunnerId,
+    AttemptId, BatchType, FailureKind, RunFailure, RunId, RunOutcome, RunOutput, RunnerId,
 };
 use rollway_protocol::worker_client::{
-    self, ConnectedWorker, EngineReceiver, EngineSender, StreamEnd, WorkerConnectError,
-    WorkerSendError,
+    ConnectedWorker, EngineReceiver, EngineSender, StreamEnd, WorkerClientOptions,
+    WorkerConnectError, WorkerSendError, connect,
 };
 use rollway_protocol::{DefinitionId, EngineMessage, Hello, StartAttempt, StopCause, WorkerReport};
 use tokio::sync::Semaphore;
@@ -66,12 +65,9 @@ impl ReferenceWorker {
         let token = if self.has(Flaw::WrongToken) { "mine".to_owned() } else { token };
         let hello = Hello::new(secret, token, self.runners);
         let heartbeats = !self.has(Flaw::NoHeartbeat);
-        let options = worker_client::WorkerClientOptions {
-            heartbeats,
-            ..worker_client::WorkerClientOptions::default()
-        };
+        let options = WorkerClientOptions { heartbeats, ..WorkerClientOptions::default() };
         let connected = loop {
-            match worker_client::connect(&address, hello.clone(), options.clone()).await {
+            match connect(&address, hello.clone(), options.clone()).await {
                 Ok(connected) => break connected,
                 Err(WorkerConnectError::Refused(_)) if self.has(Flaw::IgnoresRefusal) => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -90,8 +86,7 @@ impl ReferenceWorker {
         };
         let limit = if self.has(Flaw::ForgetsRunner) { 1 } else { usize::MAX };
         for (runner, life) in welcome.runners.into_iter().take(limit) {
-            let ready = WorkerReport::Ready { after: None };
-            worker.sender.report(runner, life, ready).await.map_err(|error| error.to_string())?;
+            worker.perform(EngineMessage::StartRunner { runner, life }).await?;
         }
         worker.run(&mut receiver).await
     }
@@ -199,9 +194,8 @@ impl Connected {
     }
 
     async fn leave(&mut self, receiver: &mut EngineReceiver) -> Result<(), String> {
-        let busy: Vec<RunnerId> = self.busy.keys().copied().collect();
-        for runner in busy {
-            self.stop(runner).await;
+        while let Some((runner, _)) = self.busy.first_key_value() {
+            self.stop(*runner).await;
         }
         if self.has(Flaw::NoGoodbye) {
             return Ok(());
@@ -248,9 +242,10 @@ impl Execution {
             if self.has(Flaw::DropsRun) && Some(run) == last {
                 break;
             }
-            self.finished(run, outcome.clone()).await?;
+            let finished = WorkerReport::RunFinished { attempt, run, outcome };
+            self.report(finished.clone()).await?;
             if self.has(Flaw::RepeatsRun) && run.0 == self.start.runs.first {
-                self.finished(run, outcome).await?;
+                self.report(finished).await?;
             }
         }
         self.report(WorkerReport::AttemptEnded { attempt }).await?;
@@ -259,12 +254,13 @@ impl Execution {
             || self.has(Flaw::ResultAfterCancel) && cancelled;
         if late {
             let outcome = Ok(RunOutput { payload: None, metrics: Metrics::new() });
-            self.finished(RunId(self.start.runs.first), outcome).await?;
+            let run = RunId(self.start.runs.first);
+            self.report(WorkerReport::RunFinished { attempt, run, outcome }).await?;
         }
         Ok(())
     }
 
-    /// Repermits the outcome of a run. `None`: it was cancelled.
+    /// Returns the outcome of a run. `None`: it was cancelled.
     async fn outcome(&self) -> Option<RunOutcome<Bytes>> {
         let failed = |message: &str| {
             Some(Err(RunFailure { kind: FailureKind::Workflow, message: message.into() }))
@@ -294,17 +290,7 @@ impl Execution {
         Ok(RunOutput { payload, metrics: [("reward", 1.0)].into_iter().collect() })
     }
 
-    async fn finished(
-        &self,
-        run: RunId,
-        outcome: RunOutcome<Bytes>,
-    ) -> Result<(), WorkerSendError> {
-        let attempt = self.start.attempt;
-        self.report(WorkerReport::RunFinished { attempt, run, outcome }).await
-    }
-
     async fn report(&self, report: WorkerReport) -> Result<(), WorkerSendError> {
-        let (runner, life): (RunnerId, Incarnation) = (self.start.runner, self.start.life);
-        self.sender.report(runner, life, report).await
+        self.sender.report(self.start.runner, self.start.life, report).await
     }
 }

@@ -170,15 +170,11 @@ impl<'a> StepRun<'a> {
             Err(reason) => CheckResult::Failed(reason),
             Ok(mut stage) => {
                 let end = stage.running.ended(self.options.timeout).await;
-                let tried = stage.server.refused().iter().any(|(refused, _)| *refused == code);
+                let refused = stage.server.refused().iter().any(|(refused, _)| *refused == code);
                 match end {
-                    _ if !tried => CheckResult::Failed(format!("it did not connect: {end:?}")),
-                    TargetEnd::Failure(_) => CheckResult::Passed,
+                    _ if !refused => CheckResult::Failed(format!("it did not connect: {end:?}")),
                     TargetEnd::Success => CheckResult::Failed("it exited with success".to_owned()),
-                    TargetEnd::StillRunning => {
-                        CheckResult::Failed("it is still running".to_owned())
-                    }
-                    TargetEnd::Unknown => CheckResult::Skipped(UNKNOWN_END.to_owned()),
+                    end => exited(end),
                 }
             }
         };
@@ -191,14 +187,17 @@ impl<'a> StepRun<'a> {
         let ConformanceSession { stage: Stage { server, mut running, .. }, connection, .. } =
             session;
         drop((server, connection));
-        let result = match running.ended(self.options.timeout).await {
-            TargetEnd::Success | TargetEnd::Failure(_) => CheckResult::Passed,
-            TargetEnd::StillRunning => {
-                CheckResult::Failed("it is still running without an engine".to_owned())
-            }
-            TargetEnd::Unknown => CheckResult::Skipped(UNKNOWN_END.to_owned()),
-        };
+        let result = exited(running.ended(self.options.timeout).await);
         self.results.insert(Check::EngineGone, result);
+    }
+}
+
+/// Result of a check that the worker exits, with or without success.
+fn exited(end: TargetEnd) -> CheckResult {
+    match end {
+        TargetEnd::Success | TargetEnd::Failure(_) => CheckResult::Passed,
+        TargetEnd::StillRunning => CheckResult::Failed("it is still running".to_owned()),
+        TargetEnd::Unknown => CheckResult::Skipped(UNKNOWN_END.to_owned()),
     }
 }
 

@@ -124,21 +124,14 @@ impl TinyResponse {
     }
 
     /// Fields common to responses and events.
-    fn head(&self, object: &str, choices: Vec<Value>) -> Value {
-        json!({
-            "id": self.request.id,
-            "object": object,
-            "created": 0,
-            "model": self.model,
-            "choices": choices,
-        })
-    }
-
-    fn event_object(&self) -> &'static str {
-        match self.request.kind {
-            TinyRequestKind::Chat => "chat.completion.chunk",
-            TinyRequestKind::Text => "text_completion",
-        }
+    fn head(&self, is_event: bool, choices: Vec<Value>) -> Value {
+        let object = match (self.request.kind, is_event) {
+            (TinyRequestKind::Text, _) => "text_completion",
+            (TinyRequestKind::Chat, true) => "chat.completion.chunk",
+            (TinyRequestKind::Chat, false) => "chat.completion",
+        };
+        let (id, model) = (&self.request.id, &self.model);
+        json!({ "id": id, "object": object, "created": 0, "model": model, "choices": choices })
     }
 
     /// Events before the first token.
@@ -153,7 +146,7 @@ impl TinyResponse {
                 "logprobs": null,
                 "finish_reason": null,
             });
-            let mut event = self.head(self.event_object(), vec![choice]);
+            let mut event = self.head(true, vec![choice]);
             event["prompt_token_ids"] = self.prompt(0);
             event
         };
@@ -162,36 +155,29 @@ impl TinyResponse {
 
     fn piece_events(&self, pieces: &[StreamPiece]) -> Vec<Value> {
         let event = |piece: &StreamPiece| {
-            let one = std::slice::from_ref(piece);
-            let mut choice = self.choice(piece.choice, one);
+            let mut choice = self.choice(piece.choice, std::slice::from_ref(piece));
             match self.request.kind {
                 TinyRequestKind::Chat => choice["delta"] = json!({ "content": piece.text }),
                 TinyRequestKind::Text => {
                     choice["text"] = piece.text.clone().into();
                     let is_first = self.choices[piece.choice].tokens <= 1;
-                    choice["prompt_token_ids"] = if is_first {
-                        self.prompt(piece.choice / self.request.n)
-                    } else {
-                        Value::Null
-                    };
+                    let prompt = is_first.then(|| self.prompt(piece.choice / self.request.n));
+                    choice["prompt_token_ids"] = prompt.unwrap_or_default();
                 }
             }
             if let Some(token) = &piece.token {
                 choice["weight_version"] = token.version.as_ref().into();
             }
-            self.head(self.event_object(), vec![choice])
+            self.head(true, vec![choice])
         };
         pieces.iter().map(event).collect()
     }
 
     /// Events after the last token.
     fn end(&self) -> Vec<Value> {
-        if !self.request.include_usage {
-            return Vec::new();
-        }
-        let mut event = self.head(self.event_object(), Vec::new());
+        let mut event = self.head(true, Vec::new());
         event["usage"] = self.usage();
-        vec![event]
+        if self.request.include_usage { vec![event] } else { Vec::new() }
     }
 
     fn body(&self, choices: &[Vec<StreamPiece>]) -> Value {
@@ -212,11 +198,7 @@ impl TinyResponse {
             choice
         };
         let choices = choices.iter().enumerate().map(choice).collect();
-        let object = match self.request.kind {
-            TinyRequestKind::Chat => "chat.completion",
-            TinyRequestKind::Text => "text_completion",
-        };
-        let mut body = self.head(object, choices);
+        let mut body = self.head(false, choices);
         body["usage"] = self.usage();
         if self.request.kind == TinyRequestKind::Chat {
             body["prompt_token_ids"] = self.prompt(0);
@@ -284,11 +266,8 @@ impl TinyResponse {
     fn usage(&self) -> Value {
         let prompt: usize = self.request.prompts.iter().map(Vec::len).sum();
         let completion: usize = self.choices.iter().map(|choice| choice.tokens).sum();
-        json!({
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-        })
+        let total = prompt + completion;
+        json!({ "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total })
     }
 }
 
@@ -353,12 +332,7 @@ fn spans(pieces: &[StreamPiece]) -> Value {
 }
 
 fn write(events: Vec<Value>, is_last: bool) -> Bytes {
-    let mut text = String::with_capacity(256 * events.len() + 16);
-    for event in events {
-        text.push_str("data: ");
-        text.push_str(&event.to_string());
-        text.push_str("\n\n");
-    }
+    let mut text: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
     if is_last {
         text.push_str("data: [DONE]\n\n");
     }
