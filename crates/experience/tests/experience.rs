@@ -32,31 +32,21 @@ fn refused(fields: ExperienceFields) -> (String, FieldProblem) {
 }
 
 #[test]
-fn without_mask_the_kind_is_single_turn_with_a_full_mask() {
-    let experience = Experience::new(prompt_and_response()).unwrap();
-    assert_eq!(experience.kind(), ExperienceKind::SingleTurn);
-    assert_eq!(experience.action_mask, Some([true; 3].into()));
-}
-
-#[test]
-fn with_mask_the_kind_is_multi_turn() {
-    let mask = Array::from([true, false, true]);
-    let fields = ExperienceFields { action_mask: Some(mask.clone()), ..prompt_and_response() };
-    let experience = Experience::new(fields).unwrap();
-    assert_eq!(experience.kind(), ExperienceKind::MultiTurn);
-    assert_eq!(experience.action_mask, Some(mask));
-}
-
-#[test]
-fn with_chosen_and_rejected_the_kind_is_dpo() {
-    let answers = (Some([1].into()), Some([2].into()));
-    let fields =
-        ExperienceFields { chosen: answers.0, rejected: answers.1, ..prompt_and_response() };
-    let experience = Experience::new(fields).unwrap();
-    assert_eq!((experience.kind(), experience.prompt_length), (ExperienceKind::Dpo, 5));
-    // One answer is not enough.
-    let fields = ExperienceFields { chosen: Some([1].into()), ..prompt_and_response() };
-    assert_eq!(Experience::new(fields).unwrap().kind(), ExperienceKind::SingleTurn);
+fn the_kind_follows_from_the_fields() {
+    use ExperienceKind::{Dpo, MultiTurn, SingleTurn};
+    let (mask, answer) = (Array::from([true, false, true]), Some(Array::from([1])));
+    let all = Array::from([true; 3]);
+    for (action_mask, chosen, rejected, expected) in [
+        (None, None, None, (SingleTurn, 2, Some(all.clone()))),
+        (Some(mask.clone()), None, None, (MultiTurn, 2, Some(mask))),
+        (None, answer.clone(), answer.clone(), (Dpo, 5, None)),
+        (None, answer, None, (SingleTurn, 2, Some(all))),
+    ] {
+        let fields = ExperienceFields { action_mask, chosen, rejected, ..prompt_and_response() };
+        let experience = Experience::new(fields).unwrap();
+        let found = (experience.kind(), experience.prompt_length, experience.action_mask.clone());
+        assert_eq!(found, expected);
+    }
 }
 
 #[test]

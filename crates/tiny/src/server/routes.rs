@@ -54,9 +54,11 @@ type Server = State<Arc<TinyServerShared>>;
 
 pub(super) fn router(shared: Arc<TinyServerShared>) -> Router {
     let limit = DefaultBodyLimit::max(shared.options.limits.max_body_bytes);
+    let completions =
+        |kind| post(move |server, headers, body| complete(kind, server, headers, body));
     Router::new()
-        .route("/v1/chat/completions", post(chat))
-        .route("/v1/completions", post(text))
+        .route("/v1/chat/completions", completions(TinyRequestKind::Chat))
+        .route("/v1/completions", completions(TinyRequestKind::Text))
         .route("/v1/models", get(models))
         .route("/health", get(health))
         .route("/pause", post(pause))
@@ -79,30 +81,17 @@ fn json_of(body: &Bytes) -> Result<Value, TinyApiError> {
         .map_err(|error| TinyApiError::bad(format!("the body is not JSON: {error}")))
 }
 
-async fn chat(State(shared): Server, headers: HeaderMap, body: Bytes) -> Response {
-    complete(TinyRequestKind::Chat, &shared, &headers, &body).await
-}
-
-async fn text(State(shared): Server, headers: HeaderMap, body: Bytes) -> Response {
-    complete(TinyRequestKind::Text, &shared, &headers, &body).await
-}
-
 async fn complete(
     kind: TinyRequestKind,
-    shared: &TinyServerShared,
-    headers: &HeaderMap,
-    body: &Bytes,
-) -> Response {
+    State(shared): Server,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, TinyApiError> {
     let fresh = || format!("{:016x}", shared.ids.fetch_add(1, Ordering::Relaxed));
     let options = &shared.options;
-    let parsed = json_of(body).and_then(|body| request::read(kind, options, headers, &body, fresh));
-    match parsed {
-        Ok((request, choices)) => {
-            let model = (options.model.clone(), options.vocabulary.clone());
-            respond(&shared.generation, model, request, choices).await
-        }
-        Err(refusal) => refusal.into_response(),
-    }
+    let (request, choices) = request::read(kind, options, &headers, &json_of(&body)?, fresh)?;
+    let model = (options.model.clone(), options.vocabulary.clone());
+    Ok(respond(&shared.generation, model, request, choices).await)
 }
 
 async fn health(State(shared): Server) -> StatusCode {
