@@ -30,12 +30,12 @@ class Pad:
 
     @property
     def question(self) -> str | None:
-        """What is to be worked out next; none: nothing."""
+        """The next sum, or None."""
         return self.sums[-1] if self.sums else None
 
     @property
     def number(self) -> str:
-        """What stands on the pad."""
+        """The number on the pad."""
         return f"{self.carry or ''}{self.digits}"
 
     def write(self, said: str) -> bool:
@@ -91,7 +91,7 @@ CALCULATOR = {
 
 SYSTEM = "Use the tool for every calculation. End with the answer alone, as a number."
 
-#: How often the model may ask for tools.
+#: Maximum number of tool calls.
 TURNS = 6
 
 

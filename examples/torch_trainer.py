@@ -26,7 +26,7 @@ except ImportError as error:
         "pip install torch --index-url https://download.pytorch.org/whl/cpu"
     )
 
-#: How much likelier or unlikelier than when it was drawn a token may become in a step.
+#: Clipping range of the probability ratio.
 CLIP = 0.2
 LEARNING_RATE = 1e-3
 
@@ -98,7 +98,7 @@ def load(path):
 
 def main():
     """Reads, learns and publishes until there are no more experiences."""
-    # What it needs to know is in the environment of a trainer that a job starts.
+    # A job passes its parameters in the environment of its trainer.
     job = pathlib.Path(os.environ["ROLLWAY_JOB_DIR"])
     name = os.environ["ROLLWAY_TRAINER_NAME"]
     size = int(os.environ["ROLLWAY_TRAIN_BATCH_SIZE"])

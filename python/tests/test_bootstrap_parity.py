@@ -27,7 +27,7 @@ def answer_bits(word):
     return bits(struct.unpack(">d", bytes.fromhex(word))[0])
 
 
-def words(values):
+def encoded(values):
     return " ".join(struct.pack(">d", value).hex() for value in values)
 
 
@@ -101,7 +101,7 @@ def bootstrap_cases():
 
 
 def line_of(data, subset_size, functions, draws, seed):
-    return f"bootstrap {seed} {draws} {subset_size} {','.join(functions)} {words(data)}"
+    return f"bootstrap {seed} {draws} {subset_size} {','.join(functions)} {encoded(data)}"
 
 
 def test_bootstrap_equals_numpy_bit_by_bit(ask):
@@ -173,7 +173,7 @@ def test_task_metrics_equal_numpy_bit_by_bit(ask):
         cases.append((runs, [None, n, n + 3][i % 3]))
 
     def run_word(run):
-        return ",".join(f"{key}={words([value])}" for key, value in run.items())
+        return ",".join(f"{key}={encoded([value])}" for key, value in run.items())
 
     answers = ask([f"task {p or '-'} {' '.join(map(run_word, runs))}" for runs, p in cases])
     for (runs, planned), answer in zip(cases, answers):

@@ -48,14 +48,14 @@ def response_of(experience):
     return experience.tokens[experience.prompt_length :].tolist()
 
 
-def told(choice):
+def served(choice):
     """What the server itself says of the tokens of a choice."""
     entries = choice["logprobs"]["content"]
     return [entry["id"] for entry in entries], [entry["logprob"] for entry in entries]
 
 
 def check(experience, prompt, choice):
-    ids, logprobs = told(choice)
+    ids, logprobs = served(choice)
     assert experience.tokens[: experience.prompt_length].tolist() == prompt
     assert response_of(experience) == ids
     # The same numbers, not nearly the same: they come from the same words.
@@ -120,7 +120,7 @@ def test_a_stream_is_recorded_with_the_token_that_ends_it(llama, gateway):
     assert said == direct["choices"][0]["message"]["content"]
     (experience,) = gateway.experiences(key)
     tokens = response_of(experience)
-    assert tokens == told(direct["choices"][0])[0]
+    assert tokens == served(direct["choices"][0])[0]
     assert tokens[-1] == END and text_of(tokens) == said
     assert counted.completion_tokens == len(tokens)
 
@@ -215,7 +215,7 @@ def test_characters_of_several_tokens_are_never_recorded_wrongly(llama, gateway)
     for seed in range(8):
         wanted = {**body, **FIXED, "seed": seed, "logit_bias": bias}
         direct = llama.ask("/v1/chat/completions", {**wanted, "logprobs": True, "top_logprobs": 1})
-        is_short = len(told(direct["choices"][0])[0]) < direct["usage"]["completion_tokens"]
+        is_short = len(served(direct["choices"][0])[0]) < direct["usage"]["completion_tokens"]
         key = gateway.key()
         create = client_of(gateway, key).chat.completions.create
         more = {**FIXED, "seed": seed, "logit_bias": bias}
@@ -232,7 +232,7 @@ def test_characters_of_several_tokens_are_never_recorded_wrongly(llama, gateway)
             said = direct["choices"][0]["message"]["content"]
             assert answer.choices[0].message.content == said
             (experience,) = gateway.experiences(key)
-            assert response_of(experience) == told(direct["choices"][0])[0]
+            assert response_of(experience) == served(direct["choices"][0])[0]
     assert refused > 0
 
 

@@ -79,14 +79,14 @@ class Host(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def heard(self):
+    def record(self):
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         assert self.headers["authorization"] == "Bearer open sesame"
-        self.server.heard.append((self.path, body))
+        self.server.requests.append((self.path, body))
         return body
 
     def do_GET(self):
-        self.heard()
+        self.record()
         if self.path == "/v1/job":
             self.answer({"job": "a/b", "method": "memory"})
         else:
@@ -96,7 +96,7 @@ class Host(BaseHTTPRequestHandler):
             self.answer({**view, "asked": asked})
 
     def do_POST(self):
-        self.heard()
+        self.record()
         self.answer(
             {
                 "/v1/enter": {"seat": 9, "lease": 60.0},
@@ -107,14 +107,14 @@ class Host(BaseHTTPRequestHandler):
         )
 
     def do_PUT(self):
-        self.heard()
+        self.record()
         self.answer(None)
 
 
 @pytest.fixture
 def host(tmp_path):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Host)
-    server.heard = []
+    server.requests = []
     threading.Thread(target=server.serve_forever, daemon=True).start()
     server.url = f"http://127.0.0.1:{server.server_port}"
     card = {"url": server.url, "secret": "open sesame", "job": "a/b", "method": "memory"}
@@ -123,8 +123,8 @@ def host(tmp_path):
     server.shutdown()
 
 
-def said(host, path):
-    return [json.loads(body) for heard, body in host.heard if heard == path]
+def bodies(host, path):
+    return [json.loads(body) for requested, body in host.requests if requested == path]
 
 
 def test_a_trainer_enters_publishes_and_leaves(host, tmp_path):
@@ -135,26 +135,26 @@ def test_a_trainer_enters_publishes_and_leaves(host, tmp_path):
         sync.set_training()
         sync.publish(STATE, version=2)
         sync.set_idle(sync.last_wait())
-    pushed = dict(host.heard)["/v1/weights/2"]
+    pushed = dict(host.requests)["/v1/weights/2"]
     (tmp_path / "pushed").write_bytes(pushed)
     assert np.array_equal(read(tmp_path / "pushed")["w"], STATE["w"])
-    assert said(host, "/v1/enter") == [{"role": "trainer", "name": "trainer"}]
-    states = [call["state"] for call in said(host, "/v1/trainer")]
+    assert bodies(host, "/v1/enter") == [{"role": "trainer", "name": "trainer"}]
+    states = [call["state"] for call in bodies(host, "/v1/trainer")]
     assert states == ["training", {"idle": {"seen": 5}}]
-    assert [call["how"] for call in said(host, "/v1/leave")] == ["done"]
+    assert [call["how"] for call in bodies(host, "/v1/leave")] == ["done"]
 
 
 def test_an_exception_is_what_explorers_are_told(host, tmp_path):
     with pytest.raises(ValueError), rw.Synchronizer(tmp_path, name="mine"):
         raise ValueError("loss is not finite")
-    [left] = said(host, "/v1/leave")
+    [left] = bodies(host, "/v1/leave")
     assert (left["how"], left["message"]) == ("failed", "ValueError: loss is not finite")
 
 
 def test_weights_go_to_the_synchronizer_that_runs_for_a_folder(host, tmp_path):
     rw.publish_weights(tmp_path, STATE, version=1)
     rw.publish_weights(host.url, STATE, version=2, secret="open sesame")
-    paths = [path for path, _ in host.heard if path.startswith("/v1/weights")]
+    paths = [path for path, _ in host.requests if path.startswith("/v1/weights")]
     assert paths == ["/v1/weights/1", "/v1/weights/2"]
     assert not (tmp_path / "global_step_1").exists()
 

@@ -52,7 +52,7 @@ class Link:
     def __getattr__(self, name):
         return lambda *rest: self.said.put_nowait((name, *rest))
 
-    async def heard(self, *expected):
+    async def expect(self, *expected):
         """Waits for the next words and checks that they are these."""
         for word in expected:
             said = await asyncio.wait_for(self.said.get(), 20)
@@ -89,7 +89,7 @@ def working(mode="sequential"):
             self.link = Link()
             setup = {"models": [rw.models.Echo()], "auxiliary": [], "concurrent_mode": mode}
             self.work = asyncio.ensure_future(Worker(self.link, setup).run())
-            await self.link.heard(("ready", 0, 1))
+            await self.link.expect(("ready", 0, 1))
             return self.link
 
         async def __aexit__(self, *_):
@@ -112,20 +112,20 @@ async def hangs(task, model):
 async def test_an_attempt_is_executed_run_by_run():
     async with working() as link:
         link.give("start", Start(answers, runs=[2, 5]))
-        await link.heard(("attempt_began", 0, 1, 7))
+        await link.expect(("attempt_began", 0, 1, 7))
         for run in (2, 5):
             said = await link.said.get()
             assert said[:3] == ("succeeded", 7, run)
             (one,) = rw.Experience.deserialize_many(said[3])
             assert (one.eid.batch, one.eid.task, one.eid.run) == ("1/x", 3, run)
             assert one.reward == 5.0 and said[4]["reward"] == 5.0
-        await link.heard(("attempt_ended", 0, 1, 7))
+        await link.expect(("attempt_ended", 0, 1, 7))
 
 
 async def test_eval_sends_no_payload():
     async with working() as link:
         link.give("start", Start(answers, is_eval=True))
-        await link.heard(("attempt_began",), ("succeeded", 7, 0, None), ("attempt_ended",))
+        await link.expect(("attempt_began",), ("succeeded", 7, 0, None), ("attempt_ended",))
 
 
 async def test_what_cannot_be_sent_is_a_failure_that_says_so():
@@ -134,12 +134,12 @@ async def test_what_cannot_be_sent_is_a_failure_that_says_so():
 
     async with working() as link:
         link.give("start", Start(unwritable))
-        await link.heard(("attempt_began",), ("failed", 0, 1, 7, 0, "invalid_output"))
-        await link.heard(("attempt_ended",))
+        await link.expect(("attempt_began",), ("failed", 0, 1, 7, 0, "invalid_output"))
+        await link.expect(("attempt_ended",))
         link.too_large = True
         link.give("start", Start(answers, attempt=8))
-        await link.heard(("attempt_began",), ("failed", 0, 1, 8, 0, "invalid_output", TOO_LARGE))
-        await link.heard(("attempt_ended", 0, 1, 8))
+        await link.expect(("attempt_began",), ("failed", 0, 1, 8, 0, "invalid_output", TOO_LARGE))
+        await link.expect(("attempt_ended", 0, 1, 8))
 
 
 async def test_a_workflow_that_does_not_load_fails_its_runs():
@@ -147,19 +147,19 @@ async def test_a_workflow_that_does_not_load_fails_its_runs():
         start = Start(answers, runs=[0, 1])
         start.definition = ("no.such:thing", "name", b"")
         link.give("start", start)
-        await link.heard(("attempt_began",), ("failed", 0, 1, 7, 0, "workflow"))
-        await link.heard(("failed", 0, 1, 7, 1, "workflow"), ("attempt_ended",))
+        await link.expect(("attempt_began",), ("failed", 0, 1, 7, 0, "workflow"))
+        await link.expect(("failed", 0, 1, 7, 1, "workflow"), ("attempt_ended",))
 
 
 async def test_async_code_is_cancelled_at_once_and_what_was_done_counts():
     async with working("asynchronous") as link:
         link.give("start", Start(hangs, runs=[0, 1, 2]))
-        await link.heard(("attempt_began",))
+        await link.expect(("attempt_began",))
         link.give("cancel", 0, 1, 7)
-        await link.heard(("attempt_ended", 0, 1, 7))
+        await link.expect(("attempt_ended", 0, 1, 7))
         link.give("cancel", 0, 1, 7)
         link.give("start", Start(answers, attempt=9))
-        await link.heard(("attempt_began", 0, 1, 9), ("succeeded",), ("attempt_ended",))
+        await link.expect(("attempt_began", 0, 1, 9), ("succeeded",), ("attempt_ended",))
 
 
 async def waits_for_another(task, model):
@@ -174,18 +174,18 @@ async def waits_for_another(task, model):
 async def test_what_a_cancelled_attempt_waits_for_is_cancelled_too():
     async with working() as link:
         link.give("start", Start(waits_for_another, is_eval=True))
-        await link.heard(("attempt_began", 0, 1, 7))
+        await link.expect(("attempt_began", 0, 1, 7))
         link.give("cancel", 0, 1, 7)
         said = await asyncio.wait_for(link.said.get(), 20)
         assert said[:3] == ("succeeded", 7, 0) and said[4]["reward"] == 1.0
-        await link.heard(("attempt_ended", 0, 1, 7))
+        await link.expect(("attempt_ended", 0, 1, 7))
 
 
 async def test_an_attempt_cancelled_before_its_first_step_ends_without_beginning():
     async with working() as link:
         link.messages += [("start", Start(waits_for_another, is_eval=True))]
         link.give("cancel", 0, 1, 7)
-        await link.heard(("attempt_ended", 0, 1, 7))
+        await link.expect(("attempt_ended", 0, 1, 7))
 
 
 # The function travels by value, what it waits for must not.
@@ -213,7 +213,7 @@ async def test_blocking_code_is_acknowledged_only_when_it_has_ended():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(travel, "load", lambda *_: executable)
             link.give("start", start)
-            await link.heard(("attempt_began",))
+            await link.expect(("attempt_began",))
             await asyncio.to_thread(GATES["reached"].wait, 20)
         link.give("cancel", 0, 1, 7)
         done = asyncio.ensure_future(link.said.get())
@@ -226,13 +226,13 @@ async def test_blocking_code_is_acknowledged_only_when_it_has_ended():
 async def test_runners_come_and_go_and_the_engine_has_the_last_word():
     async with working() as link:
         link.give("start_runner", 4, 2)
-        await link.heard(("ready", 4, 2))
+        await link.expect(("ready", 4, 2))
         link.give("start", Start(hangs, runner=4, life=2))
-        await link.heard(("attempt_began", 4, 2, 7))
+        await link.expect(("attempt_began", 4, 2, 7))
         # Nothing is said about a life that is over.
         link.give("stop_runner", 4, 2)
         link.give("start", Start(answers, attempt=9))
-        await link.heard(
+        await link.expect(
             ("stopped", 4, 2),
             ("attempt_began", 0, 1, 9),
             ("succeeded", 9),
@@ -244,7 +244,7 @@ async def test_runners_come_and_go_and_the_engine_has_the_last_word():
     link.give("shutdown", 1.0)
     # Nothing begins after a shutdown.
     link.give("start", Start(answers))
-    await link.heard(("ready",), ("goodbye", "dismissed by the engine"))
+    await link.expect(("ready",), ("goodbye", "dismissed by the engine"))
     link.give("ended", "the engine has heard")
     assert await asyncio.wait_for(work, 20) == "the engine has heard"
     assert link.said.empty()
@@ -269,6 +269,6 @@ async def test_a_run_that_keeps_the_loop_to_itself_is_still_told_of(monkeypatch)
         start = Start(reads)
         start.task = travel.encode_task(rw.Task(raw_task={"pipe": reader}))
         link.give("start", start)
-        await link.heard(("attempt_began",), ("succeeded", 7, 0), ("attempt_ended",))
+        await link.expect(("attempt_began",), ("succeeded", 7, 0), ("attempt_ended",))
     assert link.state["stage"] == "running" and link.state["run"] == "0"
     assert link.state["place"].endswith(" reads") and "test_worker.py:" in link.state["place"]

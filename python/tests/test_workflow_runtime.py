@@ -36,7 +36,7 @@ def blocking(task, model):
 def digits(response, truth, bonus=0.0):
     return {"digits": float(response.strip().isdigit()), "bonus": bonus}
 
-async def asked(response, truth, auxiliary_models):
+async def judged(response, truth, auxiliary_models):
     (judge,) = auxiliary_models
     reply = await judge.chat([{"role": "user", "content": f"Is {response} {truth}?"}])
     return 0.25 if judge.name == "judge" and reply.text else 0.0
@@ -168,7 +168,7 @@ def test_other_models_are_found_by_name(tmp_path):
             tmp_path,
             {"rollout_model": simulated, "auxiliary_models": [{**simulated, "name": "judge"}]},
             default_workflow_type="math_workflow",
-            default_reward_fn_type="own_flows:asked",
+            default_reward_fn_type="own_flows:judged",
         )
     )
     train = told["train"]

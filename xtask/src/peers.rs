@@ -1,5 +1,5 @@
-//! What the gateway is compared with: a proxy from PyPI, in an environment of its own. It takes
-//! long to install, so it is left out unless it is asked for.
+//! The proxy that benchmarks compare with the gateway, in its own environment. Installed on request
+//! only, since that takes long.
 
 use std::env;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use crate::shell::{CommandFailure, Shell};
 
 const PACKAGE: &str = "litellm[proxy]==1.106.2";
 
-/// Returns the program, if it is asked for or already there.
+/// Returns the program, if it is requested or already installed.
 pub(crate) fn litellm(shell: &Shell) -> Result<Option<PathBuf>, CommandFailure> {
     let home = shell.target.join("peers");
     let program = home.join("bin/litellm");
@@ -18,11 +18,7 @@ pub(crate) fn litellm(shell: &Shell) -> Result<Option<PathBuf>, CommandFailure> 
     if env::var_os("ROLLWAY_BENCH_PEERS").is_none() {
         return Ok(None);
     }
-    shell.python().words("-m venv --clear").args([&home]).run()?;
-    shell
-        .program(&home.join("bin/python"))
-        .words("-m pip install --disable-pip-version-check --quiet")
-        .args([PACKAGE])
-        .run()?;
+    shell.python().split_args("-m venv --clear").args([&home]).run()?;
+    shell.pip_install(&home.join("bin/python")).args([PACKAGE]).run()?;
     Ok(Some(program))
 }

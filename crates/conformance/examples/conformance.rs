@@ -1,8 +1,8 @@
-//! Checks whether a worker keeps to the protocol.
+//! Checks that a worker follows the protocol.
 //!
 //! `cargo run -p rollway-conformance --example conformance -- [OPTIONS] [COMMAND [ARGUMENT]...]`
 //!
-//! With a command, the worker is started as often as needed. Without, it is started by hand, once.
+//! With a command, the kit starts the worker as needed. Without, the user starts it once.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -33,12 +33,12 @@ fn parse() -> Result<(ConformanceTarget, ConformanceOptions), String> {
     let mut arguments = std::env::args_os().skip(1).peekable();
     if arguments.next_if(|argument| argument == "--address").is_some() {
         let address = arguments.next().ok_or("--address needs an address")?;
-        let address = address.to_str().ok_or("the address is not a text")?;
+        let address = address.to_str().ok_or("the address is not UTF-8")?;
         options.address = address.parse().map_err(|error| format!("{error}"))?;
     }
     let command: Vec<OsString> = arguments.collect();
     if command.is_empty() {
-        return Ok((ConformanceTarget::ByHand(Box::new(invite)), options));
+        return Ok((ConformanceTarget::Manual(Box::new(print_parameters)), options));
     }
     if command[0].to_string_lossy().starts_with('-') {
         return Err(format!("unknown option {}", command[0].display()));
@@ -46,10 +46,10 @@ fn parse() -> Result<(ConformanceTarget, ConformanceOptions), String> {
     Ok((ConformanceTarget::Command(command), options))
 }
 
-#[expect(clippy::print_stderr, reason = "somebody has to start the worker")]
-fn invite(invitation: &TargetEnv) {
-    let TargetEnv { address, secret, token } = invitation;
-    eprintln!("start the worker now, with");
+#[expect(clippy::print_stderr, reason = "instructions for the user")]
+fn print_parameters(parameters: &TargetEnv) {
+    let TargetEnv { address, secret, token } = parameters;
+    eprintln!("start the worker now with");
     eprintln!("  {}={address}", env::ADDRESS);
     eprintln!("  {}={}", env::SECRET, secret.reveal());
     eprintln!("  {}={token}", env::TOKEN);

@@ -1,4 +1,4 @@
-//! The reference worker as a program: joins the engine that its environment names.
+//! The reference worker as a program: connects to the engine that its environment names.
 //!
 //! `cargo run -p rollway-conformance --example echo_worker -- [RUNNERS]`
 
@@ -10,7 +10,7 @@ use rollway_conformance::reference::ReferenceWorker;
 use rollway_protocol::env;
 
 #[tokio::main(flavor = "current_thread")]
-#[expect(clippy::print_stderr, reason = "a program tells why it ends")]
+#[expect(clippy::print_stderr, reason = "command-line output")]
 async fn main() -> ExitCode {
     match run().await {
         Ok(()) => ExitCode::SUCCESS,
@@ -27,10 +27,10 @@ async fn run() -> Result<(), Box<dyn std::error::Error>> {
         None => 2,
     };
     let variable = |name| std::env::var(name).map_err(|_| format!("{name} is not set"));
-    let invitation = TargetEnv {
+    let parameters = TargetEnv {
         address: variable(env::ADDRESS)?.parse()?,
         secret: Secret::new(variable(env::SECRET)?)?,
         token: variable(env::TOKEN).unwrap_or_default(),
     };
-    Ok(ReferenceWorker { runners, flaw: None }.run(invitation).await?)
+    Ok(ReferenceWorker { runners, flaw: None }.run(parameters).await?)
 }

@@ -1,10 +1,10 @@
-//! Checks whether a worker, in whatever language, keeps to the protocol.
+//! Conformance kit: checks that a worker in any language follows the worker protocol.
 //!
-//! The kit plays the engine: it listens, has the worker started, and watches what it says. The
-//! worker has to know three workflows by name: [`SUCCEED`], [`FAIL`] and [`WAIT`]. What is
-//! checked is listed in [`Check`]; a worker that failed one is started afresh for the next.
+//! The kit acts as the engine: it listens, starts the worker and checks its messages. The worker
+//! must provide three workflows: [`SUCCEED`], [`FAIL`] and [`WAIT`]. [`Check`] lists the checks;
+//! after a failed one the worker is started again.
 //!
-//! [`mod@reference`] is a worker that passes, and its flaws show that every check can fail.
+//! [`mod@reference`] is a worker that passes; its flaws show that every check can fail.
 
 mod message_log;
 pub mod reference;
@@ -20,23 +20,21 @@ pub use target::{ConformanceTarget, TargetEnv};
 
 use rollway_base::Address;
 
-/// The workflow whose every run succeeds: with some experiences in training, without in eval.
+/// Workflow whose runs succeed: with experiences in training, without in eval.
 pub const SUCCEED: &str = "rollway.conformance.succeed";
-/// The workflow whose every run raises.
+/// Workflow whose runs raise.
 pub const FAIL: &str = "rollway.conformance.fail";
-/// The workflow whose runs never end by themselves.
+/// Workflow whose runs never end by themselves.
 pub const WAIT: &str = "rollway.conformance.wait";
 
-/// How to check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConformanceOptions {
-    /// Where to listen. A number is appended to the path of a Unix socket.
+    /// Address of the kit. A number is appended to the path of a Unix socket.
     pub address: Address,
-    /// How long the worker may take to start, to answer and to end.
-    pub patience: Duration,
-    /// How long the worker may take to acknowledge a cancel, or to leave on request.
+    /// Maximum time for the worker to start, respond and exit.
+    pub timeout: Duration,
+    /// Maximum time to acknowledge a cancel or a shutdown.
     pub grace: Duration,
-    /// How often a heartbeat is expected.
     pub heartbeat_interval: Duration,
 }
 
@@ -44,7 +42,7 @@ impl Default for ConformanceOptions {
     fn default() -> Self {
         Self {
             address: Address::loopback(),
-            patience: Duration::from_secs(10),
+            timeout: Duration::from_secs(10),
             grace: Duration::from_secs(5),
             heartbeat_interval: Duration::from_millis(200),
         }

@@ -1,7 +1,6 @@
-//! Watches what a worker says, and notes whatever it should not have said.
+//! Records the messages of a worker and notes protocol violations.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 
 use bytes::Bytes;
 use rollway_core::{AttemptId, Incarnation, RunId, RunOutcome, RunRange, RunnerId};
@@ -11,7 +10,10 @@ use tokio::time::Instant;
 
 use super::Check;
 
-/// An attempt that the kit started.
+/// The runner incarnation that sent a report.
+type Source = (RunnerId, Incarnation);
+
+/// An attempt started by the kit.
 #[derive(Debug)]
 pub(super) struct AttemptLog {
     runner: RunnerId,
@@ -23,32 +25,30 @@ pub(super) struct AttemptLog {
     pub(super) results: BTreeMap<RunId, RunOutcome<Bytes>>,
 }
 
-/// What is known of a life of a runner.
+/// State of a runner incarnation.
 #[derive(Debug, Default)]
 struct LifeWatch {
     ready: bool,
     stopped: bool,
 }
 
-/// A heartbeat.
 #[derive(Debug)]
 pub(super) struct HeartbeatSeen {
     pub(super) at: Instant,
     pub(super) states: Vec<RunnerHeartbeat>,
 }
 
-/// Everything that a worker said on one stream.
+/// Messages of one connection.
 #[derive(Debug, Default)]
 pub(super) struct MessageLog {
     pub(super) attempts: BTreeMap<AttemptId, AttemptLog>,
-    lives: BTreeMap<(RunnerId, Incarnation), LifeWatch>,
-    pub(super) beats: Vec<HeartbeatSeen>,
+    lives: BTreeMap<Source, LifeWatch>,
+    pub(super) heartbeats: Vec<HeartbeatSeen>,
     pub(super) left: Option<DisconnectReason>,
     pub(super) faults: Vec<(Check, String)>,
 }
 
 impl MessageLog {
-    /// Notes that the kit started an attempt.
     pub(super) fn started(
         &mut self,
         id: AttemptId,
@@ -56,19 +56,12 @@ impl MessageLog {
         life: Incarnation,
         runs: RunRange,
     ) {
-        let attempt = AttemptLog {
-            runner,
-            life,
-            runs,
-            began: false,
-            ended: false,
-            cancelled: false,
-            results: BTreeMap::new(),
-        };
+        let (began, ended, cancelled) = (false, false, false);
+        let results = BTreeMap::new();
+        let attempt = AttemptLog { runner, life, runs, began, ended, cancelled, results };
         self.attempts.insert(id, attempt);
     }
 
-    /// Notes that the kit cancelled an attempt.
     pub(super) fn cancelled(&mut self, id: AttemptId) {
         if let Some(attempt) = self.attempts.get_mut(&id) {
             attempt.cancelled |= !attempt.ended;
@@ -95,129 +88,104 @@ impl MessageLog {
         match message {
             WorkerMessage::Runner { runner, life, report } => self.report(runner, life, report),
             WorkerMessage::Heartbeat(states) => {
-                self.beats.push(HeartbeatSeen { at: Instant::now(), states });
+                self.heartbeats.push(HeartbeatSeen { at: Instant::now(), states });
             }
             WorkerMessage::Log(_) | WorkerMessage::Goodbye { .. } => {}
         }
     }
 
-    fn fault(&mut self, check: Check, what: String) {
-        self.faults.push((check, what));
+    fn fault(&mut self, check: Check, message: String) {
+        self.faults.push((check, message));
     }
 
     fn report(&mut self, runner: RunnerId, life: Incarnation, report: WorkerReport) {
         if self.is_stopped(runner, life) {
-            let what = format!("{report:?} about {runner} in life {life}, which is over");
-            return self.fault(Check::Restart, what);
+            let message = format!("{report:?} about {runner}, whose life {life} has ended");
+            return self.fault(Check::Restart, message);
         }
+        let source = (runner, life);
         match report {
             WorkerReport::Ready { .. } => {
                 let busy = self.attempts.iter().find(|(_, attempt)| {
-                    (attempt.runner, attempt.life) == (runner, life)
-                        && attempt.began
-                        && !attempt.ended
+                    (attempt.runner, attempt.life) == source && attempt.began && !attempt.ended
                 });
                 if let Some((id, _)) = busy {
-                    let what = format!("{runner} was reported ready during its attempt {id}");
-                    self.fault(Check::Ready, what);
+                    let message = format!("{runner} was reported ready during its attempt {id}");
+                    self.fault(Check::Ready, message);
                 }
-                self.lives.entry((runner, life)).or_default().ready = true;
+                self.lives.entry(source).or_default().ready = true;
             }
-            WorkerReport::Stopped(_) => {
-                self.lives.entry((runner, life)).or_default().stopped = true;
-            }
-            WorkerReport::AttemptBegan { attempt } => self.attempt_began(runner, life, attempt),
+            WorkerReport::Stopped(_) => self.lives.entry(source).or_default().stopped = true,
+            WorkerReport::AttemptBegan { attempt } => self.attempt_began(source, attempt),
             WorkerReport::RunFinished { attempt, run, outcome } => {
-                self.run_finished(runner, life, attempt, run, outcome);
+                self.run_finished(source, attempt, run, outcome);
             }
-            WorkerReport::AttemptEnded { attempt } => self.attempt_ended(runner, life, attempt),
+            WorkerReport::AttemptEnded { attempt } => self.attempt_ended(source, attempt),
         }
     }
 
-    /// Returns the attempt if the worker may still speak of it.
-    fn current(
-        &mut self,
-        runner: RunnerId,
-        life: Incarnation,
-        id: AttemptId,
-        said: &str,
-    ) -> Option<&mut AttemptLog> {
-        let fault = match self.attempts.get(&id) {
-            None => (Check::Runs, format!("{said} of attempt {id}, which was never started")),
-            Some(attempt) if (attempt.runner, attempt.life) != (runner, life) => {
-                let what = format!("{said} of attempt {id} came from {runner} in life {life}");
-                (Check::Runs, what)
+    /// Returns the attempt if reports about it are still allowed.
+    fn current(&mut self, source: Source, id: AttemptId, kind: &str) -> Option<&mut AttemptLog> {
+        let (check, problem) = match self.attempts.get(&id) {
+            None => (Check::Runs, "which was never started".to_owned()),
+            Some(attempt) if (attempt.runner, attempt.life) != source => {
+                (Check::Runs, format!("from {} in life {}", source.0, source.1))
             }
             Some(attempt) if attempt.ended && attempt.cancelled => {
-                let what = format!("{said} of attempt {id} after its cancel was acknowledged");
-                (Check::AfterCancel, what)
+                (Check::AfterCancel, "after its cancel was acknowledged".to_owned())
             }
-            Some(attempt) if attempt.ended => {
-                (Check::Ended, format!("{said} of attempt {id} after its end"))
-            }
+            Some(attempt) if attempt.ended => (Check::Ended, "after its end".to_owned()),
             Some(_) => return self.attempts.get_mut(&id),
         };
-        self.faults.push(fault);
+        self.fault(check, format!("{kind} of attempt {id}, {problem}"));
         None
     }
 
-    fn attempt_began(&mut self, runner: RunnerId, life: Incarnation, id: AttemptId) {
-        let Some(attempt) = self.current(runner, life, id, "the begin") else { return };
-        if attempt.began {
+    fn attempt_began(&mut self, source: Source, id: AttemptId) {
+        let Some(attempt) = self.current(source, id, "begin") else { return };
+        if std::mem::replace(&mut attempt.began, true) {
             self.fault(Check::Began, format!("attempt {id} began twice"));
-        } else {
-            attempt.began = true;
         }
     }
 
     fn run_finished(
         &mut self,
-        runner: RunnerId,
-        life: Incarnation,
+        source: Source,
         id: AttemptId,
         run: RunId,
         outcome: RunOutcome<Bytes>,
     ) {
-        let Some(attempt) = self.current(runner, life, id, "a result") else { return };
+        let Some(attempt) = self.current(source, id, "result") else { return };
         let began = attempt.began;
-        let wanted = attempt.runs.iter().any(|wanted| wanted == run);
-        let again = match attempt.results.entry(run) {
-            Entry::Vacant(free) => {
-                free.insert(outcome);
-                false
-            }
-            Entry::Occupied(_) => true,
-        };
+        let expected = attempt.runs.iter().any(|expected| expected == run);
+        let repeated = attempt.results.contains_key(&run);
+        attempt.results.entry(run).or_insert(outcome);
         if !began {
             self.fault(Check::Began, format!("run {run} of attempt {id} ended before it began"));
         }
-        if !wanted {
+        if !expected {
             self.fault(Check::Runs, format!("run {run} is not one of attempt {id}"));
         }
-        if again {
+        if repeated {
             self.fault(Check::Runs, format!("run {run} of attempt {id} was reported twice"));
         }
     }
 
-    fn attempt_ended(&mut self, runner: RunnerId, life: Incarnation, id: AttemptId) {
-        let Some(attempt) = self.current(runner, life, id, "the end") else { return };
+    fn attempt_ended(&mut self, source: Source, id: AttemptId) {
+        let Some(attempt) = self.current(source, id, "end") else { return };
         attempt.ended = true;
         if attempt.cancelled {
             return;
         }
         let began = attempt.began;
-        let missing: Vec<String> = attempt
-            .runs
-            .iter()
-            .filter(|run| !attempt.results.contains_key(run))
-            .map(|run| run.to_string())
-            .collect();
+        let missing = attempt.runs.iter().filter(|run| !attempt.results.contains_key(run));
+        let missing: Vec<String> = missing.map(|run| run.to_string()).collect();
         if !began {
             self.fault(Check::Began, format!("attempt {id} ended and never began"));
         }
         if !missing.is_empty() {
-            let what = format!("attempt {id} ended without a word about {}", missing.join(", "));
-            self.fault(Check::Runs, what);
+            let message = format!("attempt {id} ended without results of {}", missing.join(", "));
+            self.fault(Check::Runs, message);
         }
     }
 }

@@ -1,23 +1,21 @@
-//! What was checked and how it went.
+//! Checks and their results.
 
 use std::fmt;
 
 macro_rules! checks {
     ($($(#[$doc:meta])* $check:ident = $name:literal, $title:literal;)+) => {
-        /// One thing that a worker has to do.
+        /// A rule that a worker must follow.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Check { $(#[doc = $title] $check,)+ }
 
         impl Check {
-            /// All of them, in the order in which they are reported.
+            /// All checks in the order of the report.
             pub const ALL: &'static [Self] = &[$(Self::$check,)+];
 
-            /// Returns a short name.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$check => $name,)+ }
             }
 
-            /// Says what is checked.
             pub const fn title(self) -> &'static str {
                 match self { $(Self::$check => $title,)+ }
             }
@@ -26,55 +24,49 @@ macro_rules! checks {
 }
 
 checks! {
-    Hello = "hello", "says hello first, with its token and the versions it speaks";
-    Secret = "secret", "gives up when its secret is refused";
-    Version = "version", "gives up when there is no common version";
+    Hello = "hello", "sends `Hello` first, with its token and supported versions";
+    Secret = "secret", "exits when its secret is refused";
+    Version = "version", "exits when there is no common version";
     Ready = "ready", "reports every runner ready, and none while it is busy";
     Began = "began", "reports an attempt begun before its results";
     Runs = "runs", "reports every run of an attempt exactly once";
-    Ended = "ended", "says nothing about an attempt after its end";
-    Success = "success", "delivers the experiences of a good run";
-    Define = "define", "remembers a workflow that was defined once";
-    Failure = "failure", "reports a run that raised as failed, in words";
-    Eval = "eval", "delivers no experiences in eval";
+    Ended = "ended", "sends no report about an attempt after its end";
+    Success = "success", "returns the experiences of a successful run";
+    Define = "define", "keeps a workflow definition for later attempts";
+    Failure = "failure", "reports a run that raised as failed, with a message";
+    Eval = "eval", "returns no experiences in eval";
     Heartbeat = "heartbeat", "sends heartbeats in time, with its runners and their attempts";
     Cancel = "cancel", "acknowledges a cancel in time";
     AfterCancel = "after_cancel", "reports no results after it acknowledged a cancel";
-    LateCancel = "late_cancel", "ignores a cancel for an attempt that is over";
+    LateCancel = "late_cancel", "ignores a cancel of an ended attempt";
     Parallel = "parallel", "executes attempts on two runners at the same time";
-    Restart = "restart", "ends a life of a busy runner and begins a new one";
-    Unknown = "unknown", "ignores fields and messages that it does not know";
-    Goodbye = "goodbye", "says goodbye when it is to shut down, and ends well";
-    EngineGone = "engine_gone", "ends when the engine is gone";
+    Restart = "restart", "stops a busy runner and starts its next incarnation";
+    Unknown = "unknown", "ignores unknown fields and messages";
+    Goodbye = "goodbye", "sends `Goodbye` on shutdown and exits with success";
+    EngineGone = "engine_gone", "exits when the engine disconnects";
 }
 
-/// How a check went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckResult {
-    /// As it should.
     Passed,
-    /// Not as it should.
     Failed(String),
-    /// It could not be tried.
+    /// Not applicable, or not reached.
     Skipped(String),
 }
 
-/// How all checks went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConformanceReport {
-    /// Every check, in order.
-    pub verdicts: Vec<(Check, CheckResult)>,
+    pub results: Vec<(Check, CheckResult)>,
 }
 
 impl ConformanceReport {
-    /// Tells whether nothing failed.
+    /// Returns whether no check failed.
     pub fn ok(&self) -> bool {
         self.failed().is_empty()
     }
 
-    /// Returns what failed.
     pub fn failed(&self) -> Vec<Check> {
-        let failed = self.verdicts.iter().filter(|(_, v)| matches!(v, CheckResult::Failed(_)));
+        let failed = self.results.iter().filter(|(_, v)| matches!(v, CheckResult::Failed(_)));
         failed.map(|(check, _)| *check).collect()
     }
 }
@@ -82,22 +74,20 @@ impl ConformanceReport {
 impl fmt::Display for ConformanceReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (mut passed, mut failed, mut skipped) = (0, 0, 0);
-        for (check, verdict) in &self.verdicts {
+        for (check, result) in &self.results {
             let (name, title) = (check.name(), check.title());
-            match verdict {
-                CheckResult::Passed => {
-                    passed += 1;
-                    writeln!(f, "passed   {name:12} {title}")?;
+            let (count, line) = match result {
+                CheckResult::Passed => (&mut passed, format!("passed   {name:12} {title}")),
+                CheckResult::Failed(reason) => {
+                    let indent = " ".repeat(22);
+                    (&mut failed, format!("FAILED   {name:12} {title}\n{indent}{reason}"))
                 }
-                CheckResult::Failed(why) => {
-                    failed += 1;
-                    writeln!(f, "FAILED   {name:12} {title}\n         {:12} {why}", "")?;
+                CheckResult::Skipped(reason) => {
+                    (&mut skipped, format!("skipped  {name:12} {title} ({reason})"))
                 }
-                CheckResult::Skipped(why) => {
-                    skipped += 1;
-                    writeln!(f, "skipped  {name:12} {title} ({why})")?;
-                }
-            }
+            };
+            *count += 1;
+            writeln!(f, "{line}")?;
         }
         write!(f, "\n{passed} passed, {failed} failed")?;
         if skipped > 0 {

@@ -1,4 +1,4 @@
-//! One stream of the worker under test, from its start to its end.
+//! One connection of the worker under test.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,21 +24,21 @@ use super::message_log::MessageLog;
 use super::target::{ConformanceTarget, RunningTarget, TargetEnv};
 use super::{Check, ConformanceOptions, FAIL, SUCCEED, WAIT};
 
-/// The kit keeps fewer definitions alive than it uses, so that some are forgotten and sent again.
+/// Definitions kept by the server: fewer than are used, so that some are sent again.
 const DEFINITIONS: usize = 2;
 
-/// The runs of an attempt, in the middle of a task.
+/// Runs of an attempt, in the middle of a task.
 const RUNS: RunRange = RunRange { first: 2, count: 3 };
 
-/// A server, and the worker that was started for it.
+/// A server and the worker started for it.
 pub(super) struct Stage {
     pub(super) server: WorkerServer,
     pub(super) running: RunningTarget,
     token: String,
-    patience: Duration,
+    timeout: Duration,
 }
 
-/// How a stage differs from the usual.
+/// Deviations of a stage.
 #[derive(Default)]
 pub(super) struct Twist {
     pub(super) versions: Option<VersionRange>,
@@ -65,34 +65,37 @@ impl Stage {
             limits,
         };
         let server = WorkerServer::bind(server).await.map_err(|error| error.to_string())?;
-        let invited = match twist.wrong_secret {
+        let sent_secret = match twist.wrong_secret {
             true => Secret::random().map_err(|error| error.to_string())?,
             false => secret,
         };
         let token = format!("conformance-{number}");
-        let invitation =
-            TargetEnv { address: server.address().clone(), secret: invited, token: token.clone() };
+        let parameters = TargetEnv {
+            address: server.address().clone(),
+            secret: sent_secret,
+            token: token.clone(),
+        };
         let running = target
-            .start(invitation)
+            .start(parameters)
             .map_err(|error| format!("the worker cannot be started: {error}"))?;
-        Ok(Self { server, running, token, patience: options.patience })
+        Ok(Self { server, running, token, timeout: options.timeout })
     }
 
-    /// Waits for a hello and checks it.
-    pub(super) async fn greeting(&mut self) -> Result<PendingHandshake, String> {
-        let deadline = self.patience;
+    /// Waits for the handshake and checks it.
+    pub(super) async fn handshake(&mut self) -> Result<PendingHandshake, String> {
+        let deadline = self.timeout;
         let event = tokio::time::timeout(deadline, self.server.recv()).await;
-        let Ok(WorkerServerEvent::Hello(greeting)) = event else {
+        let Ok(WorkerServerEvent::Hello(handshake)) = event else {
             let refused = self.server.refused();
             let refused = refused.iter().map(|(code, count)| format!(", refused {code}: {count}"));
             let refused: String = refused.collect();
-            return Err(format!("no valid hello within {deadline:?}{refused}"));
+            return Err(format!("no valid `Hello` within {deadline:?}{refused}"));
         };
-        let hello = greeting.hello();
+        let hello = handshake.hello();
         if hello.token != self.token {
             return Err(format!("its token is `{}` and not `{}`", hello.token, self.token));
         }
-        Ok(greeting)
+        Ok(handshake)
     }
 }
 
@@ -107,78 +110,78 @@ fn numbered(address: &Address, number: u32) -> Address {
     }
 }
 
-/// A worker that was taken in.
+/// A connected worker.
 pub(super) struct ConformanceSession {
     pub(super) stage: Stage,
     pub(super) connection: WorkerConnection,
-    pub(super) watch: MessageLog,
+    pub(super) log: MessageLog,
     pub(super) runners: Vec<(RunnerId, Incarnation)>,
     grace: Duration,
     next: u64,
 }
 
 impl ConformanceSession {
-    /// Takes a worker in, with two runners if it has them.
+    /// Accepts a worker, with two runners if it offers them.
     pub(super) async fn open(
         mut stage: Stage,
         options: &ConformanceOptions,
     ) -> Result<Self, (Check, String)> {
-        let greeting = stage.greeting().await.map_err(|why| (Check::Hello, why))?;
-        // The ids are not what a worker could guess by counting.
-        let offered = greeting.hello().runners.min(2);
+        let handshake = stage.handshake().await.map_err(|reason| (Check::Hello, reason))?;
+        // Ids that a worker cannot guess by counting.
+        let offered = handshake.hello().runners.min(2);
         let runners: Vec<_> = (0..offered).map(|n| (RunnerId(40 + n), Incarnation(7))).collect();
-        // What it does not know what to do with must not bother it.
-        let env = [("ROLLWAY_CONFORMANCE".to_owned(), "of no use".to_owned())];
+        // An unknown variable must be ignored.
+        let env = [("ROLLWAY_CONFORMANCE".to_owned(), "unused".to_owned())];
         let env = BTreeMap::from(env);
-        let connection = greeting.accept(&runners, options.heartbeat_interval, env);
-        let watch = MessageLog::default();
+        let connection = handshake.accept(&runners, options.heartbeat_interval, env);
+        let log = MessageLog::default();
         let grace = options.grace;
         let mut session =
-            Self { stage, connection, watch, runners: runners.clone(), grace, next: 100 };
+            Self { stage, connection, log, runners: runners.clone(), grace, next: 100 };
         session
-            .until("every runner is ready", |watch| {
-                runners.iter().all(|(runner, life)| watch.is_ready(*runner, *life))
+            .until("every runner is ready", |log| {
+                runners.iter().all(|(runner, life)| log.is_ready(*runner, *life))
             })
             .await
-            .map_err(|why| (Check::Ready, why))?;
+            .map_err(|reason| (Check::Ready, reason))?;
         Ok(session)
     }
 
-    /// Waits until something is so.
+    /// Waits for a condition.
     pub(super) async fn until(
         &mut self,
-        what: &str,
+        condition: &str,
         done: impl Fn(&MessageLog) -> bool,
     ) -> Result<(), String> {
-        self.within(self.stage.patience, what, done).await
+        self.within(self.stage.timeout, condition, done).await
     }
 
-    /// Waits for the grace time until something is so.
+    /// Waits for a condition within the grace time.
     pub(super) async fn in_grace(
         &mut self,
-        what: &str,
+        condition: &str,
         done: impl Fn(&MessageLog) -> bool,
     ) -> Result<(), String> {
-        self.within(self.grace, what, done).await
+        self.within(self.grace, condition, done).await
     }
 
     async fn within(
         &mut self,
         time: Duration,
-        what: &str,
+        condition: &str,
         done: impl Fn(&MessageLog) -> bool,
     ) -> Result<(), String> {
-        let watching = async {
-            while !done(&self.watch) {
-                if let Some(reason) = &self.watch.left {
+        let waiting = async {
+            while !done(&self.log) {
+                if let Some(reason) = &self.log.left {
                     return Err(format!(
-                        "the worker left before {what}: {}",
+                        "the worker left before {condition}: {}",
                         disconnect_message(reason)
                     ));
                 }
                 match self.stage.server.recv().await {
-                    WorkerServerEvent::Message { message, .. } => self.watch.observe(message),
-                    WorkerServerEvent::Left { reason, .. } => self.watch.left = Some(reason),
+                    WorkerServerEvent::Message { message, .. } => self.log.observe(message),
+                    WorkerServerEvent::Left { reason, .. } => self.log.left = Some(reason),
                     WorkerServerEvent::Hello(_) => {
                         return Err("it connected a second time".to_owned());
                     }
@@ -186,16 +189,16 @@ impl ConformanceSession {
             }
             Ok(())
         };
-        let waited = tokio::time::timeout(time, watching).await;
-        waited.unwrap_or_else(|_| Err(format!("not within {time:?}: {what}")))
+        let waited = tokio::time::timeout(time, waiting).await;
+        waited.unwrap_or_else(|_| Err(format!("not within {time:?}: {condition}")))
     }
 
-    /// Prepares an attempt on a runner and watches it.
+    /// Prepares an attempt on a runner and records it.
     pub(super) fn prepare(&mut self, at: usize, workflow: &str, kind: BatchType) -> StartAttempt {
         self.next += 1;
         let attempt = AttemptId(self.next);
         let (runner, life) = self.runners[at];
-        self.watch.started(attempt, runner, life, RUNS);
+        self.log.started(attempt, runner, life, RUNS);
         StartAttempt {
             runner,
             life,
@@ -208,7 +211,7 @@ impl ConformanceSession {
             definition: definition(workflow),
             timeout: Duration::from_secs(3600),
             kills: 0,
-            // A worker that has no use for them takes no notice.
+            // Workers without model calls ignore them.
             model_keys: RUNS.iter().flat_map(|run| Secret::new(format!("key of {run}"))).collect(),
         }
     }
@@ -227,7 +230,7 @@ impl ConformanceSession {
 
     pub(super) fn cancel(&mut self, at: usize, attempt: AttemptId) -> Result<(), String> {
         let (runner, life) = self.runners[at];
-        self.watch.cancelled(attempt);
+        self.log.cancelled(attempt);
         let reason = AttemptCancelReason::Runs(CancelReason::OverRollout);
         self.send(EngineMessage::CancelAttempt { runner, life, attempt, reason })
     }

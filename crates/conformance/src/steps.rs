@@ -1,4 +1,4 @@
-//! What is tried with a worker, step by step.
+//! The checks, step by step.
 
 use std::collections::BTreeMap;
 
@@ -15,24 +15,25 @@ use super::session::{ConformanceSession, Stage, Twist, disconnect_message};
 use super::target::{ConformanceTarget, TargetEnd};
 use super::{ConformanceOptions, FAIL, SUCCEED, WAIT};
 
-/// Field 1999, which nobody will ever assign, with a number in it.
+/// Reason of checks that need the exit of a manual worker.
+const UNKNOWN_END: &str = "its exit cannot be observed";
+/// Field 1999, reserved for ever, with a number.
 const UNKNOWN_FIELD: [u8; 3] = [0xf8, 0x7c, 0x2a];
-/// Field 1998 with an empty message in it.
+/// Field 1998 with an empty message.
 const UNKNOWN_MESSAGE: [u8; 3] = [0xf2, 0x7c, 0x00];
 
-/// A step says what went wrong, or that it could not be tried.
 enum StepError {
     Failed(String),
     Skipped(String),
 }
 
 impl From<String> for StepError {
-    fn from(why: String) -> Self {
-        Self::Failed(why)
+    fn from(reason: String) -> Self {
+        Self::Failed(reason)
     }
 }
 
-type Tried = Result<(), StepError>;
+type StepResult = Result<(), StepError>;
 
 /// All checks against one worker.
 pub(super) struct StepRun<'a> {
@@ -40,108 +41,98 @@ pub(super) struct StepRun<'a> {
     options: &'a ConformanceOptions,
     stages: u32,
     session: Option<ConformanceSession>,
-    /// Whether the worker cannot even be taken in.
-    hopeless: bool,
-    verdicts: BTreeMap<Check, CheckResult>,
+    /// The worker cannot connect: later steps are skipped.
+    unreachable: bool,
+    results: BTreeMap<Check, CheckResult>,
 }
 
 impl<'a> StepRun<'a> {
     pub(super) fn new(target: &'a ConformanceTarget, options: &'a ConformanceOptions) -> Self {
-        Self {
-            target,
-            options,
-            stages: 0,
-            session: None,
-            hopeless: false,
-            verdicts: BTreeMap::new(),
-        }
+        let results = BTreeMap::new();
+        Self { target, options, stages: 0, session: None, unreachable: false, results }
     }
 
     pub(super) async fn all(mut self) -> ConformanceReport {
-        self.step(Check::Success, &[Check::Began, Check::Runs], async |s| work(s).await).await;
-        self.step(Check::Define, &[Check::Ended], async |s| define_once(s).await).await;
-        self.step(Check::Failure, &[], async |s| failure(s).await).await;
-        self.step(Check::Eval, &[], async |s| eval(s).await).await;
-        self.step(Check::Cancel, &[], async |s| cancel(s).await).await;
-        self.step(Check::LateCancel, &[Check::AfterCancel], async |s| late_cancel(s).await).await;
+        self.step(Check::Success, &[Check::Began, Check::Runs], async |s| Ok(succeed(s, 0).await?))
+            .await;
+        self.step(Check::Define, &[Check::Ended], define_once).await;
+        self.step(Check::Failure, &[], failure).await;
+        self.step(Check::Eval, &[], eval).await;
+        self.step(Check::Cancel, &[], cancel).await;
+        self.step(Check::LateCancel, &[Check::AfterCancel], late_cancel).await;
         let interval = self.options.heartbeat_interval;
         self.step(Check::Heartbeat, &[], async |s| heartbeat(s, interval).await).await;
-        self.step(Check::Parallel, &[], async |s| parallel(s).await).await;
-        self.step(Check::Restart, &[], async |s| restart(s).await).await;
-        self.step(Check::Unknown, &[], async |s| unknown(s).await).await;
+        self.step(Check::Parallel, &[], parallel).await;
+        self.step(Check::Restart, &[], restart).await;
+        self.step(Check::Unknown, &[], unknown).await;
         let options = self.options;
         self.step(Check::Goodbye, &[], async |s| goodbye(s, options).await).await;
         self.close();
         self.refusal(Check::Secret, RefusalCode::BadSecret).await;
         self.refusal(Check::Version, RefusalCode::Version).await;
-        self.step(Check::EngineGone, &[], async |s| {
-            let attempt = s.start(0, WAIT, BatchType::Train)?;
-            Ok(s.until("the attempt began", |watch| watch.began(attempt)).await?)
-        })
-        .await;
+        self.step(Check::EngineGone, &[], async |s| Ok(wait(s, 0).await.map(drop)?)).await;
         self.engine_gone().await;
         let skipped = || CheckResult::Skipped("not reached".to_owned());
-        let verdicts = Check::ALL.iter().map(|check| {
-            let verdict = self.verdicts.remove(check).unwrap_or_else(skipped);
-            (*check, verdict)
+        let results = Check::ALL.iter().map(|check| {
+            let result = self.results.remove(check).unwrap_or_else(skipped);
+            (*check, result)
         });
-        ConformanceReport { verdicts: verdicts.collect() }
+        ConformanceReport { results: results.collect() }
     }
 
-    /// Tries one thing, with a worker that is well. Besides its own check, others are passed
-    /// unless the watch has seen a fault.
+    /// Runs a step with a connected worker. `others` pass with it, unless the log has a fault.
     async fn step(
         &mut self,
         check: Check,
         others: &[Check],
-        step: impl AsyncFnOnce(&mut ConformanceSession) -> Tried,
+        step: impl AsyncFnOnce(&mut ConformanceSession) -> StepResult,
     ) {
         if self.session.is_none() {
-            if self.hopeless {
+            if self.unreachable {
                 return;
             }
-            if self.stages > 0 && !self.target.is_ours() {
-                let why = "the worker would have to be started again".to_owned();
-                return self.judge(check, CheckResult::Skipped(why));
+            if self.stages > 0 && !self.target.is_restartable() {
+                let reason = "needs a restart of the manual worker".to_owned();
+                return self.record(check, CheckResult::Skipped(reason));
             }
-            if let Err((check, why)) = self.open().await {
-                // It would be the same every time.
-                self.hopeless = true;
-                return self.judge(check, CheckResult::Failed(why));
+            if let Err((check, reason)) = self.open().await {
+                // It would fail the same way every time.
+                self.unreachable = true;
+                return self.record(check, CheckResult::Failed(reason));
             }
         }
         let Some(session) = &mut self.session else { return };
         match step(session).await {
             Ok(()) => {
                 for passed in others.iter().chain([&check]) {
-                    self.judge(*passed, CheckResult::Passed);
+                    self.record(*passed, CheckResult::Passed);
                 }
             }
-            Err(StepError::Skipped(why)) => self.judge(check, CheckResult::Skipped(why)),
-            Err(StepError::Failed(why)) => {
-                self.judge(check, CheckResult::Failed(why));
+            Err(StepError::Skipped(reason)) => self.record(check, CheckResult::Skipped(reason)),
+            Err(StepError::Failed(reason)) => {
+                self.record(check, CheckResult::Failed(reason));
                 self.close();
             }
         }
         self.collect_faults();
     }
 
-    /// Notes a verdict. A failure is not taken back.
-    fn judge(&mut self, check: Check, verdict: CheckResult) {
-        let noted = self.verdicts.entry(check).or_insert_with(|| verdict.clone());
+    /// Records a result. A failure is final.
+    fn record(&mut self, check: Check, result: CheckResult) {
+        let noted = self.results.entry(check).or_insert_with(|| result.clone());
         if !matches!(noted, CheckResult::Failed(_)) {
-            *noted = verdict;
+            *noted = result;
         }
     }
 
     fn collect_faults(&mut self) {
-        let faults = self.session.iter_mut().flat_map(|session| session.watch.faults.drain(..));
-        for (check, what) in faults.collect::<Vec<_>>() {
-            self.judge(check, CheckResult::Failed(what));
+        let faults = self.session.iter_mut().flat_map(|session| session.log.faults.drain(..));
+        for (check, message) in faults.collect::<Vec<_>>() {
+            self.record(check, CheckResult::Failed(message));
         }
     }
 
-    /// Ends a session, and with it the worker.
+    /// Ends a session and the worker.
     fn close(&mut self) {
         self.collect_faults();
         self.session = None;
@@ -153,67 +144,64 @@ impl<'a> StepRun<'a> {
     }
 
     async fn open(&mut self) -> Result<(), (Check, String)> {
-        let stage = self.stage(Twist::default()).await.map_err(|why| (Check::Hello, why))?;
+        let stage = self.stage(Twist::default()).await.map_err(|reason| (Check::Hello, reason))?;
         let session = ConformanceSession::open(stage, self.options).await?;
         self.session = Some(session);
-        self.judge(Check::Hello, CheckResult::Passed);
-        self.judge(Check::Ready, CheckResult::Passed);
+        self.record(Check::Hello, CheckResult::Passed);
+        self.record(Check::Ready, CheckResult::Passed);
         Ok(())
     }
 
-    /// Refuses a worker for good: it has to give up.
+    /// Refuses a worker permanently: it must exit.
     async fn refusal(&mut self, check: Check, code: RefusalCode) {
-        if self.hopeless {
+        if self.unreachable {
             return;
         }
-        if !self.target.is_ours() {
-            let why = "its end cannot be seen".to_owned();
-            return self.judge(check, CheckResult::Skipped(why));
+        if !self.target.is_restartable() {
+            let reason = UNKNOWN_END.to_owned();
+            return self.record(check, CheckResult::Skipped(reason));
         }
         let alien = VersionRange { min: 1_000_000, max: 1_000_000 };
         let twist = Twist {
             versions: (code == RefusalCode::Version).then_some(alien),
             wrong_secret: code == RefusalCode::BadSecret,
         };
-        let verdict = match self.stage(twist).await {
-            Err(why) => CheckResult::Failed(why),
+        let result = match self.stage(twist).await {
+            Err(reason) => CheckResult::Failed(reason),
             Ok(mut stage) => {
-                let end = stage.running.ended(self.options.patience).await;
-                let tried = stage.server.refused().iter().any(|(refused, _)| *refused == code);
+                let end = stage.running.ended(self.options.timeout).await;
+                let refused = stage.server.refused().iter().any(|(refused, _)| *refused == code);
                 match end {
-                    _ if !tried => CheckResult::Failed(format!("it was never refused: {end:?}")),
-                    TargetEnd::Badly(_) => CheckResult::Passed,
-                    TargetEnd::Well => {
-                        CheckResult::Failed("it ended as if all were well".to_owned())
-                    }
-                    TargetEnd::StillRunning => {
-                        CheckResult::Failed("it does not give up".to_owned())
-                    }
-                    TargetEnd::Unseen => CheckResult::Skipped("its end cannot be seen".to_owned()),
+                    _ if !refused => CheckResult::Failed(format!("it did not connect: {end:?}")),
+                    TargetEnd::Success => CheckResult::Failed("it exited with success".to_owned()),
+                    end => exited(end),
                 }
             }
         };
-        self.judge(check, verdict);
+        self.record(check, result);
     }
 
-    /// Drops the server under a busy worker.
+    /// Drops the server while the worker is busy.
     async fn engine_gone(&mut self) {
         let Some(session) = self.session.take() else { return };
         let ConformanceSession { stage: Stage { server, mut running, .. }, connection, .. } =
             session;
         drop((server, connection));
-        let verdict = match running.ended(self.options.patience).await {
-            TargetEnd::Well | TargetEnd::Badly(_) => CheckResult::Passed,
-            TargetEnd::StillRunning => {
-                CheckResult::Failed("it goes on without an engine".to_owned())
-            }
-            TargetEnd::Unseen => CheckResult::Skipped("its end cannot be seen".to_owned()),
-        };
-        self.verdicts.insert(Check::EngineGone, verdict);
+        let result = exited(running.ended(self.options.timeout).await);
+        self.results.insert(Check::EngineGone, result);
     }
 }
 
-/// Executes an attempt and returns when it is over.
+/// Result of a check that the worker exits, with or without success.
+fn exited(end: TargetEnd) -> CheckResult {
+    match end {
+        TargetEnd::Success | TargetEnd::Failure(_) => CheckResult::Passed,
+        TargetEnd::StillRunning => CheckResult::Failed("it is still running".to_owned()),
+        TargetEnd::Unknown => CheckResult::Skipped(UNKNOWN_END.to_owned()),
+    }
+}
+
+/// Executes an attempt to its end.
 async fn execute(
     session: &mut ConformanceSession,
     at: usize,
@@ -221,18 +209,18 @@ async fn execute(
     kind: BatchType,
 ) -> Result<AttemptId, String> {
     let attempt = session.start(at, workflow, kind)?;
-    session.until("the attempt ended", |watch| watch.ended(attempt)).await?;
+    session.until("the attempt ended", |log| log.ended(attempt)).await?;
     Ok(attempt)
 }
 
-/// Executes an attempt whose runs have to succeed, with experiences.
+/// Executes an attempt whose runs must succeed with experiences.
 async fn succeed(session: &mut ConformanceSession, at: usize) -> Result<(), String> {
     let attempt = execute(session, at, SUCCEED, BatchType::Train).await?;
     succeeded(session, attempt)
 }
 
 fn succeeded(session: &ConformanceSession, attempt: AttemptId) -> Result<(), String> {
-    for (run, outcome) in &session.watch.attempts[&attempt].results {
+    for (run, outcome) in &session.log.attempts[&attempt].results {
         match outcome {
             Ok(RunOutput { payload: Some(payload), .. }) if !payload.is_empty() => {}
             Ok(_) => {
@@ -246,26 +234,21 @@ fn succeeded(session: &ConformanceSession, attempt: AttemptId) -> Result<(), Str
     Ok(())
 }
 
-async fn work(session: &mut ConformanceSession) -> Tried {
-    Ok(succeed(session, 0).await?)
-}
-
-async fn define_once(session: &mut ConformanceSession) -> Tried {
+async fn define_once(session: &mut ConformanceSession) -> StepResult {
     for at in 0..session.runners.len() {
         succeed(session, at).await?;
     }
-    // Other workflows push this one out of the worker's memory; it is defined again.
+    // Other workflows evict this one from the worker; it is defined again.
     execute(session, 0, FAIL, BatchType::Train).await?;
-    let attempt = session.start(0, WAIT, BatchType::Train)?;
-    session.until("the attempt began", |watch| watch.began(attempt)).await?;
+    let attempt = wait(session, 0).await?;
     session.cancel(0, attempt)?;
-    session.until("the attempt ended", |watch| watch.ended(attempt)).await?;
+    session.until("the attempt ended", |log| log.ended(attempt)).await?;
     Ok(succeed(session, 0).await?)
 }
 
-async fn failure(session: &mut ConformanceSession) -> Tried {
+async fn failure(session: &mut ConformanceSession) -> StepResult {
     let attempt = execute(session, 0, FAIL, BatchType::Train).await?;
-    for (run, outcome) in &session.watch.attempts[&attempt].results {
+    for (run, outcome) in &session.log.attempts[&attempt].results {
         match outcome {
             Err(RunFailure { kind: rollway_core::FailureKind::Workflow, message })
                 if !message.is_empty() => {}
@@ -275,9 +258,9 @@ async fn failure(session: &mut ConformanceSession) -> Tried {
     Ok(())
 }
 
-async fn eval(session: &mut ConformanceSession) -> Tried {
+async fn eval(session: &mut ConformanceSession) -> StepResult {
     let attempt = execute(session, 0, SUCCEED, BatchType::Eval).await?;
-    for (run, outcome) in &session.watch.attempts[&attempt].results {
+    for (run, outcome) in &session.log.attempts[&attempt].results {
         if !matches!(outcome, Ok(RunOutput { payload: None, .. })) {
             return Err(format!("run {run} of an eval was reported as {outcome:?}").into());
         }
@@ -287,94 +270,93 @@ async fn eval(session: &mut ConformanceSession) -> Tried {
 
 async fn wait(session: &mut ConformanceSession, at: usize) -> Result<AttemptId, String> {
     let attempt = session.start(at, WAIT, BatchType::Train)?;
-    session.until("the attempt began", |watch| watch.began(attempt)).await?;
+    session.until("the attempt began", |log| log.began(attempt)).await?;
     Ok(attempt)
 }
 
-async fn give_up(
+async fn cancel_attempt(
     session: &mut ConformanceSession,
     at: usize,
     attempt: AttemptId,
 ) -> Result<(), String> {
     session.cancel(at, attempt)?;
-    session.in_grace("the cancel was acknowledged", |watch| watch.ended(attempt)).await
+    session.in_grace("the cancel was acknowledged", |log| log.ended(attempt)).await
 }
 
-async fn cancel(session: &mut ConformanceSession) -> Tried {
+async fn cancel(session: &mut ConformanceSession) -> StepResult {
     let attempt = wait(session, 0).await?;
-    give_up(session, 0, attempt).await?;
-    // And at once, when it may not even have begun.
+    cancel_attempt(session, 0, attempt).await?;
+    // And immediately, possibly before it began.
     let attempt = session.start(0, WAIT, BatchType::Train)?;
-    Ok(give_up(session, 0, attempt).await?)
+    Ok(cancel_attempt(session, 0, attempt).await?)
 }
 
-async fn late_cancel(session: &mut ConformanceSession) -> Tried {
+async fn late_cancel(session: &mut ConformanceSession) -> StepResult {
     let attempt = execute(session, 0, SUCCEED, BatchType::Train).await?;
     session.cancel(0, attempt)?;
     Ok(succeed(session, 0).await?)
 }
 
-async fn heartbeat(session: &mut ConformanceSession, interval: std::time::Duration) -> Tried {
+async fn heartbeat(session: &mut ConformanceSession, interval: std::time::Duration) -> StepResult {
     const HEARTBEATS: usize = 4;
     let attempt = wait(session, 0).await?;
-    session.watch.beats.clear();
-    session.until("some heartbeats came", |watch| watch.beats.len() >= HEARTBEATS).await?;
-    let beats = &session.watch.beats;
-    let took = beats[HEARTBEATS - 1].at - beats[0].at;
+    session.log.heartbeats.clear();
+    session.until("some heartbeats came", |log| log.heartbeats.len() >= HEARTBEATS).await?;
+    let heartbeats = &session.log.heartbeats;
+    let took = heartbeats[HEARTBEATS - 1].at - heartbeats[0].at;
     let mean = took / (HEARTBEATS as u32 - 1);
-    // Generous: a machine under load is no fault of the worker.
+    // Generous, for machines under load.
     if mean > interval * 4 {
         return Err(format!("every {mean:?} instead of every {interval:?}").into());
     }
     if mean < interval / 4 {
-        return Err(format!("every {mean:?}, which is far too often for {interval:?}").into());
+        return Err(format!("every {mean:?}, too often for {interval:?}").into());
     }
-    let last = &beats[HEARTBEATS - 1].states;
+    let last = &heartbeats[HEARTBEATS - 1].states;
     for (at, (runner, life)) in session.runners.iter().enumerate() {
         let Some(state) = last.iter().find(|state| (state.runner, state.life) == (*runner, *life))
         else {
-            return Err(format!("{runner} is not mentioned").into());
+            return Err(format!("{runner} is missing").into());
         };
         let expected = (at == 0).then_some(attempt);
         if state.attempt != expected {
-            let (said, expected) = (state.attempt, expected);
-            return Err(format!("{runner} is said to execute {said:?}, not {expected:?}").into());
+            let reported = state.attempt;
+            return Err(format!("{runner} reports {reported:?}, expected {expected:?}").into());
         }
     }
-    Ok(give_up(session, 0, attempt).await?)
+    Ok(cancel_attempt(session, 0, attempt).await?)
 }
 
-async fn parallel(session: &mut ConformanceSession) -> Tried {
+async fn parallel(session: &mut ConformanceSession) -> StepResult {
     if session.runners.len() < 2 {
         return Err(StepError::Skipped("it offers one runner".to_owned()));
     }
     let first = session.start(0, WAIT, BatchType::Train)?;
     let second = session.start(1, WAIT, BatchType::Train)?;
-    let both = "both attempts began";
-    session.until(both, |watch| watch.began(first) && watch.began(second)).await?;
-    give_up(session, 1, second).await?;
-    // The other one is not disturbed.
+    session.until("both attempts began", |log| log.began(first) && log.began(second)).await?;
+    cancel_attempt(session, 1, second).await?;
+    // The other attempt is not affected.
     succeed(session, 1).await?;
-    if session.watch.ended(first) {
+    if session.log.ended(first) {
         return Err("an attempt ended with that of another runner".to_owned().into());
     }
-    Ok(give_up(session, 0, first).await?)
+    Ok(cancel_attempt(session, 0, first).await?)
 }
 
-async fn restart(session: &mut ConformanceSession) -> Tried {
+async fn restart(session: &mut ConformanceSession) -> StepResult {
     wait(session, 0).await?;
     let (runner, life) = session.runners[0];
     session.send(EngineMessage::StopRunner { runner, life })?;
-    session.in_grace("the runner stopped", |watch| watch.is_stopped(runner, life)).await?;
+    session.in_grace("the runner stopped", |log| log.is_stopped(runner, life)).await?;
     let next = Incarnation(life.0 + 1);
     session.send(EngineMessage::StartRunner { runner, life: next })?;
-    session.until("the new life is ready", |watch| watch.is_ready(runner, next)).await?;
+    session.until("the new life is ready", |log| log.is_ready(runner, next)).await?;
     session.runners[0] = (runner, next);
     Ok(succeed(session, 0).await?)
 }
 
-async fn unknown(session: &mut ConformanceSession) -> Tried {
-    // So that the worker has the definition that the next attempt refers to.
+async fn unknown(session: &mut ConformanceSession) -> StepResult {
+    // The next attempt refers to this definition.
     succeed(session, 0).await?;
     let send = |session: &ConformanceSession, bytes: Vec<u8>| {
         session.connection.send_raw(Bytes::from(bytes)).map_err(|error| error.to_string())
@@ -384,31 +366,29 @@ async fn unknown(session: &mut ConformanceSession) -> Tried {
     let attempt = start.attempt;
     let mut inner = proto::StartAttempt::from(start).encode_to_vec();
     inner.extend(UNKNOWN_FIELD);
-    // Field 4 of the outer message, and an unknown one behind it.
+    // Field 4 of the outer message, followed by an unknown one.
     let mut outer = vec![0x22];
     prost::encode_length_delimiter(inner.len(), &mut outer)
         .map_err(|error| StepError::Failed(error.to_string()))?;
     outer.extend(inner);
     outer.extend(UNKNOWN_FIELD);
     send(session, outer)?;
-    session.until("the attempt ended", |watch| watch.ended(attempt)).await?;
+    session.until("the attempt ended", |log| log.ended(attempt)).await?;
     Ok(succeeded(session, attempt)?)
 }
 
-async fn goodbye(session: &mut ConformanceSession, options: &ConformanceOptions) -> Tried {
+async fn goodbye(session: &mut ConformanceSession, options: &ConformanceOptions) -> StepResult {
     wait(session, 0).await?;
     session.send(EngineMessage::Shutdown { deadline: options.grace })?;
-    session.in_grace("the worker left", |watch| watch.left.is_some()).await?;
-    match &session.watch.left {
-        Some(DisconnectReason::Goodbye) => {}
-        Some(reason) => {
-            return Err(format!("it left otherwise: {}", disconnect_message(reason)).into());
-        }
-        None => {}
+    session.in_grace("the worker left", |log| log.left.is_some()).await?;
+    if let Some(reason) = &session.log.left
+        && !matches!(reason, DisconnectReason::Goodbye)
+    {
+        return Err(format!("it disconnected: {}", disconnect_message(reason)).into());
     }
-    match session.stage.running.ended(options.patience).await {
-        TargetEnd::Well | TargetEnd::Unseen => Ok(()),
-        TargetEnd::Badly(how) => Err(format!("it said goodbye and ended badly: {how}").into()),
-        TargetEnd::StillRunning => Err("it said goodbye and did not end".to_owned().into()),
+    match session.stage.running.ended(options.timeout).await {
+        TargetEnd::Success | TargetEnd::Unknown => Ok(()),
+        TargetEnd::Failure(end) => Err(format!("it sent `Goodbye` and failed: {end}").into()),
+        TargetEnd::StillRunning => Err("it sent `Goodbye` and is still running".to_owned().into()),
     }
 }

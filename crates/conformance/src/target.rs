@@ -1,4 +1,4 @@
-//! The worker under test: how it is started, and how it ended.
+//! The worker under test: start and exit.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -14,14 +14,11 @@ use rollway_base::Address;
 use rollway_base::Secret;
 use rollway_protocol::env;
 
-/// What a worker has to know in order to join.
+/// Connection parameters of a worker.
 #[derive(Clone, Debug)]
 pub struct TargetEnv {
-    /// Where the engine listens.
     pub address: Address,
-    /// The engine's secret.
     pub secret: Secret,
-    /// The worker's token.
     pub token: String,
 }
 
@@ -29,12 +26,12 @@ type Task = dyn Fn(TargetEnv) -> Pin<Box<dyn Future<Output = Result<(), String>>
 
 /// The worker under test.
 pub enum ConformanceTarget {
-    /// A program and its arguments. The invitation is in its environment.
+    /// A program and its arguments; parameters are in its environment.
     Command(Vec<OsString>),
-    /// Something in this process.
+    /// A task of this process.
     Task(Box<Task>),
-    /// Somebody starts it by hand, once, when told.
-    ByHand(Box<dyn Fn(&TargetEnv)>),
+    /// A worker that the user starts once; the function prints the parameters.
+    Manual(Box<dyn Fn(&TargetEnv)>),
 }
 
 impl fmt::Debug for ConformanceTarget {
@@ -42,18 +39,18 @@ impl fmt::Debug for ConformanceTarget {
         match self {
             Self::Command(command) => f.debug_tuple("Command").field(command).finish(),
             Self::Task(_) => f.write_str("Task"),
-            Self::ByHand(_) => f.write_str("ByHand"),
+            Self::Manual(_) => f.write_str("Manual"),
         }
     }
 }
 
 impl ConformanceTarget {
-    /// Tells whether it can be started as often as needed.
-    pub(super) fn is_ours(&self) -> bool {
-        !matches!(self, Self::ByHand(_))
+    /// Returns whether the kit can start it repeatedly.
+    pub(super) fn is_restartable(&self) -> bool {
+        !matches!(self, Self::Manual(_))
     }
 
-    pub(super) fn start(&self, invitation: TargetEnv) -> io::Result<RunningTarget> {
+    pub(super) fn start(&self, parameters: TargetEnv) -> io::Result<RunningTarget> {
         match self {
             Self::Command(command) => {
                 let Some((program, arguments)) = command.split_first() else {
@@ -61,60 +58,59 @@ impl ConformanceTarget {
                 };
                 let child = Command::new(program)
                     .args(arguments)
-                    .env(env::ADDRESS, invitation.address.to_string())
-                    .env(env::SECRET, invitation.secret.reveal())
-                    .env(env::TOKEN, &invitation.token)
+                    .env(env::ADDRESS, parameters.address.to_string())
+                    .env(env::SECRET, parameters.secret.reveal())
+                    .env(env::TOKEN, &parameters.token)
                     .stdin(Stdio::null())
-                    // The report has standard output to itself.
+                    // Standard output is for the report.
                     .stdout(io::stderr())
                     .kill_on_drop(true)
                     .spawn()?;
                 Ok(RunningTarget::Child(child))
             }
-            Self::Task(task) => Ok(RunningTarget::Task(tokio::spawn(task(invitation)))),
-            Self::ByHand(tell) => {
-                tell(&invitation);
-                Ok(RunningTarget::Unseen)
+            Self::Task(task) => Ok(RunningTarget::Task(tokio::spawn(task(parameters)))),
+            Self::Manual(print) => {
+                print(&parameters);
+                Ok(RunningTarget::Unknown)
             }
         }
     }
 }
 
-/// A worker that was started. Dropping it kills it, if it can be killed.
+/// A started worker. Dropping it kills it, if possible.
 pub(super) enum RunningTarget {
     Child(Child),
     Task(JoinHandle<Result<(), String>>),
-    Unseen,
+    Unknown,
 }
 
-/// How a worker ended.
 #[derive(Debug)]
 pub(super) enum TargetEnd {
-    Well,
-    Badly(String),
+    Success,
+    Failure(String),
     StillRunning,
-    Unseen,
+    Unknown,
 }
 
 impl RunningTarget {
-    /// Waits for its end, for a while.
-    pub(super) async fn ended(&mut self, patience: Duration) -> TargetEnd {
+    /// Waits for the exit.
+    pub(super) async fn ended(&mut self, timeout: Duration) -> TargetEnd {
         let ended = async {
             match self {
                 Self::Child(child) => match child.wait().await {
-                    Ok(status) if status.success() => TargetEnd::Well,
-                    Ok(status) => TargetEnd::Badly(status.to_string()),
-                    Err(error) => TargetEnd::Badly(error.to_string()),
+                    Ok(status) if status.success() => TargetEnd::Success,
+                    Ok(status) => TargetEnd::Failure(status.to_string()),
+                    Err(error) => TargetEnd::Failure(error.to_string()),
                 },
                 Self::Task(task) => match task.await {
-                    Ok(Ok(())) => TargetEnd::Well,
-                    Ok(Err(error)) => TargetEnd::Badly(error),
-                    Err(error) => TargetEnd::Badly(error.to_string()),
+                    Ok(Ok(())) => TargetEnd::Success,
+                    Ok(Err(error)) => TargetEnd::Failure(error),
+                    Err(error) => TargetEnd::Failure(error.to_string()),
                 },
-                Self::Unseen => TargetEnd::Unseen,
+                Self::Unknown => TargetEnd::Unknown,
             }
         };
-        tokio::time::timeout(patience, ended).await.unwrap_or(TargetEnd::StillRunning)
+        tokio::time::timeout(timeout, ended).await.unwrap_or(TargetEnd::StillRunning)
     }
 }
 

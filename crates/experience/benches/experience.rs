@@ -1,6 +1,5 @@
-//! How fast experiences become bytes and the reverse, next to what a plain copy of the same bytes
-//! takes. All figures come from one run, because the machines we measure on are noisy: compare them
-//! with each other, not with another day's.
+//! Throughput of encoding and decoding, next to a plain copy of the same bytes. Compare figures of
+//! one run only: machines differ from day to day.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -39,8 +38,8 @@ fn main() {
     measure("concat of 100 payloads", size, || payload::concat(&parts));
 }
 
-/// Prints the best and the median of several rounds. On a machine with neighbours only the best
-/// tells what the work costs: a round longer than a slice of time is interrupted.
+/// Prints the best and the median of several rounds. On a shared machine only the best shows the
+/// cost: long rounds are interrupted.
 fn measure<R>(name: &str, bytes: usize, mut work: impl FnMut() -> R) {
     let mut times: Vec<Duration> = (0..ROUNDS)
         .map(|_| {

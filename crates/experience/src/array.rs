@@ -1,4 +1,4 @@
-//! Arrays with one dimension and elements of a known type, which may be slices of a payload.
+//! One-dimensional arrays of a known type, which may be slices of a payload.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,30 +8,27 @@ use bytes::Bytes;
 use super::tensor::check_elements;
 use super::{Dtype, FieldProblem, Tensor};
 
-/// An array with one dimension: the bytes of its elements, little endian.
+/// One-dimensional array: the bytes of its elements, little endian.
 ///
-/// The bytes may begin anywhere in memory, which is why elements are read one by one. Two arrays
-/// are equal if their bytes are.
+/// The bytes may be unaligned, so elements are read one by one. Equality compares bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Array<T> {
     data: Bytes,
     element: PhantomData<T>,
 }
 
-/// What an [`Array`] can hold.
+/// Element type of an [`Array`].
 pub trait Element: Copy + fmt::Debug + private::Sealed {
-    /// Its type.
     const DTYPE: Dtype;
 
-    /// Reads all elements.
     fn read(data: &[u8]) -> impl ExactSizeIterator<Item = Self> + '_;
 
-    /// Writes elements at the end of a buffer.
+    /// Appends elements to a buffer.
     fn write(elements: impl Iterator<Item = Self>, out: &mut Vec<u8>);
 }
 
 impl<T: Element> Array<T> {
-    /// Makes an array of the bytes of its elements.
+    /// Wraps the bytes of the elements.
     pub fn from_bytes(data: Bytes) -> Result<Self, FieldProblem> {
         let found = data.len();
         let spare = found % T::DTYPE.size();
@@ -42,80 +39,56 @@ impl<T: Element> Array<T> {
         Ok(Self { data, element: PhantomData })
     }
 
-    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.data.len() / T::DTYPE.size()
     }
 
-    /// Returns whether there is no element.
     pub fn is_empty(&self) -> bool {
         self.data.is_empty()
     }
 
-    /// Returns the elements.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = T> + '_ {
         T::read(&self.data)
     }
 
-    /// Returns a copy of the elements.
     pub fn to_vec(&self) -> Vec<T> {
         self.iter().collect()
     }
 
-    /// Returns the bytes of the elements.
     pub fn bytes(&self) -> &Bytes {
         &self.data
     }
+}
 
-    fn of_same_type(tensor: Tensor) -> Result<Self, FieldProblem> {
-        let (dtype, shape, data) = tensor.into_parts();
+/// Keeps the bytes. `int64` is copied to `int32` if all numbers fit.
+impl<T: Element> TryFrom<Tensor> for Array<T> {
+    type Error = FieldProblem;
+
+    fn try_from(tensor: Tensor) -> Result<Self, FieldProblem> {
+        let (found, shape, mut data) = tensor.into_parts();
         if shape.len() != 1 {
             return Err(FieldProblem::Rank { found: shape.len(), expected: 1 });
         }
-        if dtype != T::DTYPE {
-            return Err(FieldProblem::Dtype { found: dtype, expected: T::DTYPE });
+        match (found, T::DTYPE) {
+            (Dtype::I64, Dtype::I32) => data = narrow(&data)?,
+            (_, expected) if found != expected => {
+                return Err(FieldProblem::Dtype { found, expected });
+            }
+            _ => {}
         }
         Ok(Self { data, element: PhantomData })
     }
 }
 
-impl Array<i32> {
-    /// Makes an array of wider numbers, if all of them fit.
-    pub fn narrow(numbers: impl IntoIterator<Item = i64>) -> Result<Self, FieldProblem> {
-        let narrow = |(index, value)| {
-            i32::try_from(value).map_err(|_| FieldProblem::OutOfRange { index, value })
-        };
-        numbers.into_iter().enumerate().map(narrow).collect()
+/// Converts the bytes of `int64` elements to those of `int32`.
+fn narrow(data: &[u8]) -> Result<Bytes, FieldProblem> {
+    let (wide, _) = data.as_chunks();
+    let mut narrow = Vec::with_capacity(data.len() / 2);
+    for (index, value) in wide.iter().map(|&bytes| i64::from_le_bytes(bytes)).enumerate() {
+        let value = i32::try_from(value).map_err(|_| FieldProblem::OutOfRange { index, value })?;
+        narrow.extend_from_slice(&value.to_le_bytes());
     }
-}
-
-/// Takes `int32` as it is and copies `int64`, if all numbers fit.
-impl TryFrom<Tensor> for Array<i32> {
-    type Error = FieldProblem;
-
-    fn try_from(tensor: Tensor) -> Result<Self, FieldProblem> {
-        if tensor.dtype() == Dtype::I64 && tensor.shape().len() == 1 {
-            let (wide, _) = tensor.data().as_chunks();
-            return Self::narrow(wide.iter().map(|&bytes| i64::from_le_bytes(bytes)));
-        }
-        Self::of_same_type(tensor)
-    }
-}
-
-impl TryFrom<Tensor> for Array<f32> {
-    type Error = FieldProblem;
-
-    fn try_from(tensor: Tensor) -> Result<Self, FieldProblem> {
-        Self::of_same_type(tensor)
-    }
-}
-
-impl TryFrom<Tensor> for Array<bool> {
-    type Error = FieldProblem;
-
-    fn try_from(tensor: Tensor) -> Result<Self, FieldProblem> {
-        Self::of_same_type(tensor)
-    }
+    Ok(narrow.into())
 }
 
 impl<T> Default for Array<T> {
@@ -186,7 +159,7 @@ impl Element for bool {
 }
 
 mod private {
-    /// Keeps others from adding elements that the format does not have.
+    /// Restricts elements to those of the format.
     pub trait Sealed {}
     impl Sealed for i32 {}
     impl Sealed for f32 {}
@@ -222,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_have_to_be_whole_elements() {
+    fn bytes_must_be_whole_elements() {
         let error = Array::<i32>::from_bytes(Bytes::from_static(&[0; 6])).unwrap_err();
         assert_eq!(error, FieldProblem::DataBytes { found: 6, expected: Some(4) });
         assert!(Array::<bool>::from_bytes(Bytes::from_static(&[1, 3])).is_err());

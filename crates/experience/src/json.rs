@@ -1,7 +1,7 @@
-//! JSON that stays text until somebody looks into it.
+//! JSON kept as text until it is read.
 //!
-//! Conversations can be long and most stages hand them on unread. As text they are a slice of the
-//! payload; as a tree they would take up to a hundred times the memory.
+//! Conversations can be long and most stages forward them unread. As text they are a slice of the
+//! payload; a parsed tree takes up to a hundred times the memory.
 
 use std::fmt;
 
@@ -11,20 +11,18 @@ use serde_json::Value;
 
 use super::FieldProblem;
 
-/// The text of one JSON value, which was checked: UTF-8, nested at most 127 deep.
-///
-/// Two of them are equal if their texts are.
+/// Validated text of one JSON value: UTF-8, nested at most 127 deep. Equality compares text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Json {
     text: Bytes,
 }
 
 impl Json {
-    /// Takes a text as it is, if it is JSON.
+    /// Validates a text.
     pub fn new(text: impl Into<Bytes>) -> Result<Self, FieldProblem> {
         let text = text.into();
         let refused = |error: serde_json::Error| FieldProblem::Json(error.to_string());
-        // The parser looks at the encoding of strings, but not of what stands between them.
+        // The parser checks the encoding of strings only, not of the bytes between them.
         std::str::from_utf8(&text).map_err(|error| FieldProblem::Json(error.to_string()))?;
         let mut parser = serde_json::Deserializer::from_slice(&text);
         JsonChecker.deserialize(&mut parser).map_err(refused)?;
@@ -32,34 +30,29 @@ impl Json {
         Ok(Self { text })
     }
 
-    /// Writes a value as text.
     pub fn from_value(value: &Value) -> Result<Self, FieldProblem> {
         Self::new(value.to_string())
     }
 
-    /// Returns the object without entries.
     pub fn object() -> Self {
         Self { text: Bytes::from_static(b"{}") }
     }
 
-    /// Returns the text.
     pub fn bytes(&self) -> &Bytes {
         &self.text
     }
 
-    /// Returns whether it is an object.
     pub fn is_object(&self) -> bool {
         self.text.trim_ascii_start().first() == Some(&b'{')
     }
 
-    /// Reads the text.
     pub fn value(&self) -> Value {
-        // It was read once, when it was made, so there is nothing to report.
+        // Validated in `new`, so there is nothing to report.
         serde_json::from_slice(&self.text).unwrap_or_default()
     }
 
-    /// Returns an entry of an object, without building the others; the last of several with the
-    /// same key.
+    /// Returns an entry of an object without parsing the others into trees; the last one of a
+    /// repeated key.
     pub fn get(&self, key: &str) -> Option<Value> {
         if !self.is_object() {
             return None;
@@ -68,7 +61,7 @@ impl Json {
         parser.deserialize_map(JsonEntry { key }).ok().flatten()
     }
 
-    /// Sets entries of an object. The text is written anew: set several at once.
+    /// Sets entries of an object. Serializes the whole text again: set several at once.
     pub fn insert(
         &mut self,
         entries: impl IntoIterator<Item = (String, Value)>,
@@ -92,8 +85,8 @@ impl fmt::Debug for Json {
     }
 }
 
-/// Reads a value to its end and keeps nothing. Unlike serde's `IgnoredAny` it looks at numbers and
-/// escapes as closely as whoever builds a tree.
+/// Validates a value and keeps nothing. Unlike serde's `IgnoredAny` it checks numbers and escapes
+/// as strictly as parsing into a tree.
 struct JsonChecker;
 
 impl<'de> DeserializeSeed<'de> for JsonChecker {
@@ -102,6 +95,14 @@ impl<'de> DeserializeSeed<'de> for JsonChecker {
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         deserializer.deserialize_any(self)
     }
+}
+
+macro_rules! accept {
+    ($($visit:ident: $type:ty),+) => {
+        $(fn $visit<E>(self, _: $type) -> Result<(), E> {
+            Ok(())
+        })+
+    };
 }
 
 impl<'de> Visitor<'de> for JsonChecker {
@@ -115,25 +116,7 @@ impl<'de> Visitor<'de> for JsonChecker {
         Ok(())
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<(), E> {
-        Ok(())
-    }
+    accept!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
         while elements.next_element_seed(Self)?.is_some() {}
@@ -148,7 +131,7 @@ impl<'de> Visitor<'de> for JsonChecker {
     }
 }
 
-/// Finds one entry of an object.
+/// Visitor that returns one entry of an object.
 struct JsonEntry<'a> {
     key: &'a str,
 }
@@ -180,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_accepted_can_be_read() {
+    fn accepted_texts_parse() {
         for text in
             ["null", " [1, -2.5e3, \"\\u00e9\"] ", "{\"a\": {\"b\": []}}", "18446744073709551616"]
         {
@@ -193,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused() {
+    fn invalid_json_is_refused() {
         let deep = "[".repeat(128) + &"]".repeat(128);
         for text in ["", "{", "NaN", "1e999", "\"\\ud800\"", "1 2", "{\"a\"}", &deep] {
             assert!(matches!(Json::new(text.to_owned()), Err(FieldProblem::Json(_))), "{text}");

@@ -1,27 +1,27 @@
-//! Which version of the model produced which token.
+//! Model versions of the tokens of a response.
 
 use super::FieldProblem;
 
-/// The version of the model behind every token of a response, as runs of tokens with the same one.
+/// Model version of every token of a response, run-length encoded.
 ///
-/// Weights may be exchanged in the middle of a response: then it has several.
+/// A weight update during generation gives a response several versions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelVersions {
     // Invariant: no run is empty, no version is above `i64::MAX`, and neighbours differ.
     runs: Vec<VersionRun>,
 }
 
-/// Tokens one after the other with the same version.
+/// Consecutive tokens with the same version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionRun {
-    /// The version; absent if no model of ours produced the tokens.
+    /// `None`: not produced by the trained model.
     pub version: Option<u64>,
-    /// How many tokens; at least 1.
+    /// At least 1.
     pub tokens: u32,
 }
 
 impl ModelVersions {
-    /// Makes the list of runs of tokens. Neighbours with the same version become one.
+    /// Joins neighbours with the same version.
     pub fn from_runs(runs: impl IntoIterator<Item = VersionRun>) -> Result<Self, FieldProblem> {
         let mut versions = Self::default();
         for run in runs {
@@ -30,7 +30,6 @@ impl ModelVersions {
         Ok(versions)
     }
 
-    /// Appends tokens.
     pub fn push(&mut self, run: VersionRun) -> Result<(), FieldProblem> {
         if run.tokens == 0 {
             return Err(FieldProblem::NotPositive);
@@ -50,22 +49,20 @@ impl ModelVersions {
         Ok(())
     }
 
-    /// Returns the runs in the order of the tokens.
     pub fn runs(&self) -> &[VersionRun] {
         &self.runs
     }
 
-    /// Returns the number of tokens.
     pub fn tokens(&self) -> u64 {
         self.runs.iter().map(|run| u64::from(run.tokens)).sum()
     }
 
-    /// Returns the version of every token.
+    /// Iterates over the versions token by token.
     pub fn iter(&self) -> impl Iterator<Item = Option<u64>> + '_ {
         self.runs.iter().flat_map(|run| std::iter::repeat_n(run.version, run.tokens as usize))
     }
 
-    /// Returns the lowest version, which is the one that counts for staleness.
+    /// Returns the lowest version, which decides staleness.
     pub fn oldest(&self) -> Option<u64> {
         self.runs.iter().filter_map(|run| run.version).min()
     }
@@ -78,13 +75,8 @@ mod tests {
     #[test]
     fn runs_are_joined_and_counted() {
         let run = |version, tokens| VersionRun { version, tokens };
-        let versions = ModelVersions::from_runs([
-            run(Some(4), 2),
-            run(Some(4), 1),
-            run(None, 1),
-            run(Some(3), 1),
-        ])
-        .unwrap();
+        let runs = [run(Some(4), 2), run(Some(4), 1), run(None, 1), run(Some(3), 1)];
+        let versions = ModelVersions::from_runs(runs).unwrap();
         assert_eq!(versions.runs(), [run(Some(4), 3), run(None, 1), run(Some(3), 1)]);
         assert_eq!(versions.tokens(), 5);
         assert_eq!(versions.oldest(), Some(3));

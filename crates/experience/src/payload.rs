@@ -1,8 +1,8 @@
-//! Experiences as bytes: language-neutral, self-describing, with a version and checksums.
+//! Encoding of experiences: language-neutral, self-describing, with a version and checksums.
 //!
-//! A payload is a header, a data section with the elements of all arrays, and metadata in protobuf
-//! that tells where each array lies. Decoding copies no array: it makes slices of the payload. The
-//! layout is told in `docs/experience-payload.md` for readers in other languages.
+//! A payload is a header, a data section with the elements of all arrays, and protobuf metadata
+//! that locates each array. Decoding makes slices of the payload and copies no array.
+//! `docs/experience-payload.md` describes the layout.
 
 mod decode;
 mod encode;
@@ -17,10 +17,10 @@ pub use self::decode::deserialize_many;
 pub use self::encode::serialize_many;
 pub use self::error::PayloadError;
 pub use self::header::{PayloadHeader, header};
-pub use self::join::{aligned, concat};
+pub use self::join::concat;
 use super::Experience;
 
-/// The messages of the metadata, generated from the schema.
+/// Generated messages of the metadata.
 #[allow(
     dead_code,
     missing_docs,
@@ -32,24 +32,24 @@ mod proto {
     include!("../proto/experience.prost.inc");
 }
 
-/// How many experiences a payload may have.
+/// Maximum number of experiences in a payload.
 pub const MAX_ITEMS: u64 = 1 << 24;
 
-/// How many bytes the data section may have.
+/// Maximum size of the data section in bytes.
 pub const MAX_DATA_BYTES: u64 = 1 << 40;
 
-/// How many bytes the metadata may have: what protobuf can read in any language.
+/// Maximum size of the metadata in bytes: the limit of protobuf in all languages.
 pub const MAX_METADATA_BYTES: u64 = (1 << 31) - 1;
 
-/// Where arrays begin is a multiple of this, so that they can be used where they lie.
+/// Offsets of arrays are multiples of this, so that they can be used in place.
 pub const ALIGNMENT: usize = 8;
 
-/// Makes a payload of one experience.
+/// Encodes one experience.
 pub fn serialize(experience: &Experience) -> Result<Bytes, PayloadError> {
     serialize_many(std::slice::from_ref(experience))
 }
 
-/// Reads a payload of exactly one experience.
+/// Decodes a payload of exactly one experience.
 pub fn deserialize(payload: Bytes) -> Result<Experience, PayloadError> {
     let not_one = PayloadError::NotOne(count(&payload)?);
     let mut experiences = deserialize_many(payload)?;
@@ -59,15 +59,16 @@ pub fn deserialize(payload: Bytes) -> Result<Experience, PayloadError> {
     }
 }
 
-/// Returns how many experiences a payload has. Only the header is looked at.
+/// Returns the number of experiences. Reads the header only.
 pub fn count(payload: &[u8]) -> Result<u64, PayloadError> {
     Ok(header(payload)?.items)
 }
 
-/// Checks that a payload is whole, by its lengths and checksums. Nothing is decoded.
+/// Checks lengths and checksums without decoding.
 pub fn verify(payload: &[u8]) -> Result<PayloadHeader, PayloadError> {
     let header = header(payload)?;
-    let sections = header.sections(payload)?;
-    header.check(sections)?;
+    let (data, metadata) = header.sections(payload)?;
+    header::check("data", crc32fast::hash(data), header.data_checksum)?;
+    header::check("metadata", crc32fast::hash(metadata), header.metadata_checksum)?;
     Ok(header)
 }

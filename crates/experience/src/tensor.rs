@@ -1,4 +1,4 @@
-//! Arrays of any type and shape, as the bytes of their elements.
+//! Arrays of any type and shape.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,70 +7,54 @@ use bytes::Bytes;
 
 use super::{FieldError, FieldProblem};
 
-/// The type of an element.
+/// Type of an element. The numbers are those of `proto/experience.proto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dtype {
     /// One byte, 0 or 1.
-    Bool,
-    /// Unsigned, 8 bits.
+    Bool = 1,
     U8,
-    /// Signed, 8 bits.
     I8,
-    /// Signed, 16 bits.
     I16,
-    /// Signed, 32 bits.
     I32,
-    /// Signed, 64 bits.
     I64,
-    /// IEEE 754, 16 bits.
+    /// IEEE 754 binary16.
     F16,
     /// The upper half of an [`F32`](Self::F32).
     Bf16,
-    /// IEEE 754, 32 bits.
     F32,
-    /// IEEE 754, 64 bits.
     F64,
 }
 
 impl Dtype {
-    /// All there are.
-    pub const ALL: [Self; 10] = [
-        Self::Bool,
-        Self::U8,
-        Self::I8,
-        Self::I16,
-        Self::I32,
-        Self::I64,
-        Self::F16,
-        Self::Bf16,
-        Self::F32,
-        Self::F64,
-    ];
+    pub const ALL: [Self; 10] = {
+        use Dtype::*;
+        [Bool, U8, I8, I16, I32, I64, F16, Bf16, F32, F64]
+    };
 
-    /// Returns how many bytes an element has.
-    pub fn size(self) -> usize {
+    /// Returns the name in numpy and torch and the size of an element in bytes.
+    fn name_and_size(self) -> (&'static str, usize) {
         match self {
-            Self::Bool | Self::U8 | Self::I8 => 1,
-            Self::I16 | Self::F16 | Self::Bf16 => 2,
-            Self::I32 | Self::F32 => 4,
-            Self::I64 | Self::F64 => 8,
+            Self::Bool => ("bool", 1),
+            Self::U8 => ("uint8", 1),
+            Self::I8 => ("int8", 1),
+            Self::I16 => ("int16", 2),
+            Self::I32 => ("int32", 4),
+            Self::I64 => ("int64", 8),
+            Self::F16 => ("float16", 2),
+            Self::Bf16 => ("bfloat16", 2),
+            Self::F32 => ("float32", 4),
+            Self::F64 => ("float64", 8),
         }
     }
 
-    /// Returns its name as numpy and torch spell it: `bool`, `uint8`, `bfloat16`.
+    /// Size of an element in bytes.
+    pub fn size(self) -> usize {
+        self.name_and_size().1
+    }
+
+    /// Name in numpy and torch: `bool`, `uint8`, `bfloat16`.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Bool => "bool",
-            Self::U8 => "uint8",
-            Self::I8 => "int8",
-            Self::I16 => "int16",
-            Self::I32 => "int32",
-            Self::I64 => "int64",
-            Self::F16 => "float16",
-            Self::Bf16 => "bfloat16",
-            Self::F32 => "float32",
-            Self::F64 => "float64",
-        }
+        self.name_and_size().0
     }
 }
 
@@ -89,8 +73,7 @@ impl FromStr for Dtype {
     }
 }
 
-/// An array of any type and shape: little endian, the last dimension fastest, nothing between the
-/// elements.
+/// An array of any type and shape: little endian, row-major, without gaps.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Tensor {
     dtype: Dtype,
@@ -99,10 +82,10 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// How many dimensions there may be.
+    /// Maximum number of dimensions.
     pub const MAX_RANK: usize = 32;
 
-    /// Makes an array of the bytes of its elements.
+    /// Wraps the bytes of the elements.
     pub fn new(dtype: Dtype, shape: Vec<usize>, data: Bytes) -> Result<Self, FieldProblem> {
         if shape.len() > Self::MAX_RANK {
             return Err(FieldProblem::TooMany { found: shape.len(), limit: Self::MAX_RANK });
@@ -115,22 +98,19 @@ impl Tensor {
         Ok(Self { dtype, shape, data })
     }
 
-    /// Returns the type of the elements.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// Returns the size of each dimension; empty for a single element.
+    /// Sizes of the dimensions; empty for a single element.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// Returns the bytes of the elements.
     pub fn data(&self) -> &Bytes {
         &self.data
     }
 
-    /// Returns the type of the elements, the sizes of the dimensions and the bytes.
     pub fn into_parts(self) -> (Dtype, Vec<usize>, Bytes) {
         (self.dtype, self.shape, self.data)
     }
@@ -142,17 +122,17 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// Returns how many bytes an array takes, if they can be counted.
+/// Returns the size of an array in bytes. `None`: it overflows.
 pub(super) fn data_bytes(dtype: Dtype, shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(dtype.size(), |bytes, &size| bytes.checked_mul(size))
 }
 
-/// Checks that no element has a forbidden value.
+/// Checks that truth values are 0 or 1.
 pub(super) fn check_elements(dtype: Dtype, data: &[u8]) -> Result<(), FieldProblem> {
     if dtype != Dtype::Bool {
         return Ok(());
     }
-    // Without an early end the compiler looks at many bytes at once.
+    // A loop without an early return is vectorized.
     let all = data.iter().fold(0, |all, byte| all | byte);
     if all <= 1 {
         return Ok(());
@@ -166,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shape_and_data_have_to_fit() {
+    fn shape_and_data_must_agree() {
         let of = |shape: &[usize], bytes: usize| {
             Tensor::new(Dtype::I16, shape.to_vec(), Bytes::from(vec![0; bytes])).map(drop)
         };
@@ -174,8 +154,8 @@ mod tests {
         assert_eq!(of(&[], 2), Ok(()));
         assert_eq!(of(&[5, 0], 0), Ok(()));
         assert_eq!(of(&[3], 5), Err(FieldProblem::DataBytes { found: 5, expected: Some(6) }));
-        let endless = of(&[usize::MAX, 2], 0);
-        assert_eq!(endless, Err(FieldProblem::DataBytes { found: 0, expected: None }));
+        let overflow = of(&[usize::MAX, 2], 0);
+        assert_eq!(overflow, Err(FieldProblem::DataBytes { found: 0, expected: None }));
         assert_eq!(of(&[1; 33], 2), Err(FieldProblem::TooMany { found: 33, limit: 32 }));
     }
 

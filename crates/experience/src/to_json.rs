@@ -1,17 +1,14 @@
-//! Experiences as JSON for people and for JSON lines. Arrays are left out; nothing reads it back.
-
-use std::collections::BTreeMap;
+//! Experiences as JSON for logs and JSON lines. Arrays are left out; nothing parses it.
 
 use serde_json::{Map, Value, json};
 
-use super::{Eid, Experience, IdPart};
+use super::{Eid, Experience, IdPart, Json};
 
 impl Experience {
-    /// Returns what a line of JSON says about it: everything but arrays, and of what is optional
-    /// only what is set.
+    /// Returns all fields but arrays; optional fields only if they are set.
     ///
-    /// `response_length` is negative if a truncated prompt is longer than the tokens. A metric or a
-    /// reward that is no finite number becomes `null`, because JSON has no other word for it.
+    /// `response_length` is negative if a truncated prompt is longer than the tokens. A metric or
+    /// reward that is not finite becomes `null`.
     pub fn to_json(&self) -> Value {
         let response_length = self.tokens.len() as i128 - self.prompt_length as i128;
         let mut dict = Map::new();
@@ -21,35 +18,26 @@ impl Experience {
         put("prompt_length", self.prompt_length.into());
         put("response_length", i64::try_from(response_length).unwrap_or(i64::MIN).into());
         put("info", self.info.value());
-        put("metrics", metrics(&self.metrics));
-        let texts = [("prompt_text", &self.prompt_text), ("response_text", &self.response_text)];
-        for (key, text) in texts {
-            if let Some(text) = text {
-                put(key, text.as_str().into());
-            }
-        }
-        for (key, json) in [
-            ("messages", &self.messages),
-            ("tools", &self.tools),
-            ("chosen_messages", &self.chosen_messages),
-            ("rejected_messages", &self.rejected_messages),
+        put("metrics", json!(self.metrics));
+        let text = |text: &Option<String>| text.as_deref().map(Value::from);
+        let value = |json: &Option<Json>| json.as_ref().map(Json::value);
+        for (key, value) in [
+            ("prompt_text", text(&self.prompt_text)),
+            ("response_text", text(&self.response_text)),
+            ("messages", value(&self.messages)),
+            ("tools", value(&self.tools)),
+            ("chosen_messages", value(&self.chosen_messages)),
+            ("rejected_messages", value(&self.rejected_messages)),
+            ("reward", self.reward.map(Value::from)),
+            ("truncate_status", self.truncate_status.map(|status| status.name().into())),
         ] {
-            if let Some(json) = json {
-                put(key, json.value());
-            }
-        }
-        if let Some(reward) = self.reward {
-            put("reward", reward.into());
-        }
-        if let Some(status) = self.truncate_status {
-            put("truncate_status", status.name().into());
+            dict.extend(value.map(|value| (key.to_owned(), value)));
         }
         Value::Object(dict)
     }
 }
 
 impl Eid {
-    /// Returns its five fields as a JSON object.
     pub fn to_json(&self) -> Value {
         let Self { batch, task, run, step, suffix } = self;
         json!({
@@ -67,8 +55,4 @@ fn id_part(part: &IdPart) -> Value {
         IdPart::Number(number) => (*number).into(),
         IdPart::Text(text) => text.as_str().into(),
     }
-}
-
-fn metrics(metrics: &BTreeMap<String, f64>) -> Value {
-    metrics.iter().map(|(name, &value)| (name.clone(), Value::from(value))).collect()
 }

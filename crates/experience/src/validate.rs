@@ -1,11 +1,11 @@
-//! What may be an experience, and what follows from what was given.
+//! Rules of experiences, and fields derived from others.
 
 use super::{Array, ExperienceFields, ExperienceKind, FieldError, FieldProblem, TruncateStatus};
 
-/// How many entries `metrics`, `multi_modal_inputs` and `custom_fields` may have.
+/// Maximum number of entries of `metrics`, `multi_modal_inputs` and `custom_fields`.
 pub(super) const MAX_ENTRIES: usize = 65_536;
 
-/// Concludes the kind from which fields are given.
+/// Derives the kind from the fields that are set.
 pub(super) fn conclude_kind(fields: &ExperienceFields) -> ExperienceKind {
     if fields.action_mask.is_some() {
         ExperienceKind::MultiTurn
@@ -16,7 +16,7 @@ pub(super) fn conclude_kind(fields: &ExperienceFields) -> ExperienceKind {
     }
 }
 
-/// Fills in what follows from the kind.
+/// Fills in the fields that follow from the kind.
 pub(super) fn fill_in(kind: ExperienceKind, fields: &mut ExperienceFields) {
     match kind {
         ExperienceKind::SingleTurn => {
@@ -32,18 +32,14 @@ pub(super) fn fill_in(kind: ExperienceKind, fields: &mut ExperienceFields) {
     }
 }
 
-/// Checks what has to hold for every experience of a kind.
+/// Validates the rules of a kind.
 pub(super) fn check(kind: ExperienceKind, fields: &ExperienceFields) -> Result<(), FieldError> {
     if fields.tokens.is_empty() {
         return Err(FieldProblem::Missing.at("tokens"));
     }
     match kind {
         ExperienceKind::SingleTurn => check_single_turn(fields)?,
-        ExperienceKind::MultiTurn => {
-            if fields.action_mask.is_none() {
-                return Err(FieldProblem::Missing.at("action_mask"));
-            }
-        }
+        ExperienceKind::MultiTurn => present("action_mask", &fields.action_mask)?,
         ExperienceKind::Dpo => check_dpo(fields)?,
     }
     if !fields.info.is_object() {
@@ -72,13 +68,13 @@ fn check_single_turn(fields: &ExperienceFields) -> Result<(), FieldError> {
     Ok(())
 }
 
+fn present<T>(field: &'static str, value: &Option<T>) -> Result<(), FieldError> {
+    if value.is_some() { Ok(()) } else { Err(FieldProblem::Missing.at(field)) }
+}
+
 fn check_dpo(fields: &ExperienceFields) -> Result<(), FieldError> {
-    if fields.chosen.is_none() {
-        return Err(FieldProblem::Missing.at("chosen"));
-    }
-    if fields.rejected.is_none() {
-        return Err(FieldProblem::Missing.at("rejected"));
-    }
+    present("chosen", &fields.chosen)?;
+    present("rejected", &fields.rejected)?;
     if fields.prompt_length != fields.tokens.len() {
         let (found, expected) = (fields.prompt_length as u64, fields.tokens.len() as u64);
         return Err(FieldProblem::Length { found, expected }.at("prompt_length"));
@@ -86,10 +82,9 @@ fn check_dpo(fields: &ExperienceFields) -> Result<(), FieldError> {
     Ok(())
 }
 
-/// Checks that the arrays that belong to the response are as long as it.
+/// Checks that per-token arrays are as long as the response.
 ///
-/// If the prompt was truncated there need not be a response; then the mask sets the length. What a
-/// DPO experience has beside its answers is not measured.
+/// If the prompt was truncated, the mask sets the length. DPO experiences are not measured.
 pub(super) fn check_lengths(
     kind: ExperienceKind,
     fields: &ExperienceFields,

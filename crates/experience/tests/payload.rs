@@ -1,19 +1,20 @@
-//! Payloads from anywhere: old ones stay readable, and malformed ones give an error, never a panic,
-//! and never much memory.
+//! Untrusted and old payloads: old ones stay readable; malformed ones give an error, never a panic,
+//! and allocate little.
 
 #![expect(unsafe_code, reason = "only an allocator knows how much is allocated")]
+
+mod golden;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use bytes::Bytes;
+use golden::golden;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rollway_experience::payload::{self, PayloadHeader};
 use rollway_experience::{
-    Array, CustomField, Dtype, Eid, Experience, ExperienceFields, ExperienceKind, Json,
-    ModelVersions, PayloadError, Tensor, TruncateStatus, VersionRun, deserialize_many,
-    serialize_many,
+    Experience, ExperienceKind, PayloadError, deserialize_many, serialize_many,
 };
 
 /// Two experiences as version 1.0 of the format writes them. Never to be changed: a later version
@@ -35,13 +36,13 @@ const GOLDEN_1_0: &str = "
     08051201011808c2010708051201031810
 ";
 
-/// The key of an item in the metadata.
+/// Key of an item in the metadata.
 const ITEM: u8 = 10;
 
-/// How many bytes may be allocated for every byte that is read.
+/// Maximum bytes allocated per byte read.
 const ALLOCATED_PER_BYTE_MAX: usize = 64;
 
-/// What may be allocated however little is read: decoding one item, and the text of an error.
+/// Maximum bytes allocated regardless of size: one decoded item and the text of an error.
 const ALLOCATED_MAX: usize = 8 * 1024;
 
 #[test]
@@ -53,13 +54,13 @@ fn the_golden_payload_stays_readable() {
         read.iter().map(Experience::kind).collect::<Vec<_>>(),
         [ExperienceKind::MultiTurn, ExperienceKind::Dpo]
     );
-    // Not a promise, but a change of what is written should be meant.
+    // Not guaranteed by the format, but a change must be intended.
     let written = serialize_many(&golden()).expect("experiences that keep to the rules");
     assert_eq!(written, bytes, "now written: {}", hex(&written));
 }
 
 #[test]
-fn every_truncation_is_noticed() {
+fn every_truncation_is_detected() {
     let bytes = small();
     for end in 0..bytes.len() {
         assert!(read(bytes.slice(..end)).is_err(), "cut off after {end} bytes");
@@ -70,24 +71,13 @@ fn every_truncation_is_noticed() {
 }
 
 #[test]
-fn every_flipped_bit_is_noticed() {
+fn every_flipped_bit_is_detected_and_under_a_valid_checksum_never_panics() {
     let bytes = small();
     for byte in 0..bytes.len() {
         for bit in 0..8 {
             let mut flipped = bytes.to_vec();
             flipped[byte] ^= 1 << bit;
-            assert!(read(flipped.into()).is_err(), "bit {bit} of byte {byte}");
-        }
-    }
-}
-
-#[test]
-fn every_flipped_bit_under_a_valid_checksum_is_survived() {
-    let bytes = small();
-    for byte in 0..bytes.len() {
-        for bit in 0..8 {
-            let mut flipped = bytes.to_vec();
-            flipped[byte] ^= 1 << bit;
+            assert!(read(flipped.clone().into()).is_err(), "bit {bit} of byte {byte}");
             reseal(&mut flipped);
             survive(flipped);
         }
@@ -95,7 +85,7 @@ fn every_flipped_bit_under_a_valid_checksum_is_survived() {
 }
 
 #[test]
-fn errors_say_what_is_wrong() {
+fn errors_name_the_cause() {
     let bytes = small();
     let message = |change: fn(&mut Vec<u8>)| {
         let mut changed = bytes.to_vec();
@@ -140,7 +130,7 @@ fn fields_of_later_versions_are_skipped() {
 }
 
 #[test]
-fn a_header_alone_is_enough_to_count() {
+fn count_needs_only_the_header() {
     let bytes = Bytes::from(unhex(GOLDEN_1_0));
     assert_eq!(payload::count(&bytes[..PayloadHeader::BYTES]), Ok(2));
     let found = PayloadHeader::BYTES - 1;
@@ -148,7 +138,7 @@ fn a_header_alone_is_enough_to_count() {
 }
 
 #[test]
-fn joining_skips_what_is_empty_and_refuses_what_is_cut() {
+fn concat_skips_empty_and_refuses_truncated_payloads() {
     let joined = payload::concat(&[small(), Bytes::new(), small()]).expect("whole payloads");
     assert_eq!(deserialize_many(joined).map(|read| read.len()), Ok(2));
     let cut = payload::concat(&[small(), small().slice(..60)]);
@@ -161,10 +151,10 @@ fn joining_skips_what_is_empty_and_refuses_what_is_cut() {
     assert_eq!(payload::concat::<Bytes>(&[]), serialize_many(&[]));
 }
 
-/// The bytes from which most memory could be made.
+/// Inputs that maximize allocation.
 #[test]
-fn no_bytes_take_much_memory() {
-    // A list that has just grown beyond a power of two has the most room to spare.
+fn decoding_allocates_little_for_any_bytes() {
+    // Just above a power of two, where a grown list has the most spare capacity.
     const MANY: usize = 65_600;
     // The smallest item that there is: kind, size of data, length of prompt, tokens.
     let smallest = [16, 1, 24, 8, 32, 1, 42, 5, 8, 5, 18, 1, 2];
@@ -208,12 +198,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_bytes_are_survived(bytes in vec(any::<u8>(), 0..200)) {
+    fn random_bytes_never_panic(bytes in vec(any::<u8>(), 0..200)) {
         survive(bytes);
     }
 
     #[test]
-    fn random_sections_are_survived(
+    fn random_sections_never_panic(
         items in 0..4_u32,
         data in vec(any::<u8>(), 0..64),
         metadata in vec(any::<u8>(), 0..100),
@@ -222,7 +212,7 @@ proptest! {
     }
 
     #[test]
-    fn damage_under_valid_checksums_is_survived(
+    fn damage_under_valid_checksums_never_panics(
         damage in vec((any::<proptest::sample::Index>(), any::<u8>()), 1..6),
     ) {
         let mut bytes = unhex(GOLDEN_1_0);
@@ -235,7 +225,7 @@ proptest! {
     }
 }
 
-/// Reads bytes, and checks what it costs and that what could be read can be written.
+/// Decodes bytes; what decodes must encode again.
 fn survive(bytes: Vec<u8>) {
     if let Ok(experiences) = read(bytes.into()) {
         let written = serialize_many(&experiences).expect("what was read keeps to the rules");
@@ -255,7 +245,7 @@ fn read(bytes: Bytes) -> Result<Vec<Experience>, PayloadError> {
     read
 }
 
-/// Makes a payload of sections, with a header that fits.
+/// Builds a payload from sections with a matching header.
 fn seal(items: u32, data: &[u8], metadata: &[u8]) -> Vec<u8> {
     let mut bytes = b"RWXP\x01\0\0\0\0\0\0\0".to_vec();
     bytes.extend(items.to_le_bytes());
@@ -267,7 +257,7 @@ fn seal(items: u32, data: &[u8], metadata: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Makes the checksums valid, as far as the lengths in the header allow.
+/// Recomputes the checksums, as far as the lengths in the header allow.
 fn reseal(bytes: &mut [u8]) {
     let length = |at: usize| {
         let length =
@@ -287,54 +277,7 @@ fn small() -> Bytes {
     serialize_many(&golden()[..1]).expect("experiences that keep to the rules")
 }
 
-/// What the golden payload says: every field is set in one of the two.
-fn golden() -> [Experience; 2] {
-    let json = |text: &'static str| Json::new(text).expect("JSON");
-    let floats = |first: f32| Some(Array::from([first, -0.0]));
-    let run = |version, tokens| VersionRun { version, tokens };
-    let pixels = Tensor::new(Dtype::Bf16, vec![1, 3], Bytes::from_static(&[1, 2, 3, 4, 5, 6]));
-    let first = ExperienceFields {
-        eid: Eid { batch: 12.into(), task: "3".into(), run: 1, step: 2, suffix: "0a1b2c".into() },
-        tokens: [1, -1, i32::MAX].into(),
-        prompt_length: 1,
-        logprobs: floats(-0.5),
-        reward: Some(0.25),
-        token_level_reward: floats(1.0),
-        advantages: floats(2.0),
-        returns: floats(3.0),
-        teacher_logprobs: floats(4.0),
-        action_mask: Some([true, false].into()),
-        truncate_status: Some(TruncateStatus::ResponseTruncated),
-        model_versions: ModelVersions::from_runs([run(Some(4), 1), run(None, 1)]).ok(),
-        info: json(r#"{"model_version":4}"#),
-        metrics: [("accuracy".to_owned(), 0.5)].into(),
-        prompt_text: Some("2+2?".to_owned()),
-        response_text: Some("é".to_owned()),
-        messages: Some(json(r#"[{"role":"user"}]"#)),
-        tools: Some(json("[]")),
-        multi_modal_inputs: pixels
-            .map(|pixels| [("pixels".to_owned(), pixels)].into())
-            .expect("it fits"),
-        custom_fields: vec![CustomField {
-            source_field: "a".into(),
-            destination_field: "b".into(),
-            dtype: Dtype::F16,
-        }],
-        ..ExperienceFields::default()
-    };
-    let second = ExperienceFields {
-        eid: Eid { batch: "7/eval".into(), task: 0.into(), ..Eid::default() },
-        tokens: [1, 2].into(),
-        chosen: Some([3].into()),
-        rejected: Some([4, 5, 6].into()),
-        chosen_messages: Some(json("[1]")),
-        rejected_messages: Some(json("[2]")),
-        ..ExperienceFields::default()
-    };
-    [first, second].map(|fields| Experience::new(fields).expect("fields that keep to the rules"))
-}
-
-/// Returns a field of protobuf: its key, its length and its content.
+/// Encodes a length-delimited protobuf field.
 fn delimited(key: &[u8], content: &[u8]) -> Vec<u8> {
     let mut field = key.to_vec();
     prost::encode_length_delimiter(content.len(), &mut field).expect("a vector has room");
@@ -353,7 +296,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Counts what each thread holds, and the most it held.
+/// Allocator that counts the bytes held per thread, and their peak.
 struct Counting;
 
 thread_local! {
@@ -362,7 +305,7 @@ thread_local! {
 }
 
 impl Counting {
-    /// Begins to look for a new peak, and returns what is held.
+    /// Resets the peak and returns the bytes held.
     fn start() -> usize {
         PEAK.set(HELD.get());
         Self::peak()

@@ -1,11 +1,11 @@
-//! Test programs that start themselves again, for tests that kill a process.
+//! Test programs that start themselves, for tests that kill a process.
 
 use std::env;
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 
-/// Returns the command that runs one test of this test program in a process of its own, with a
-/// variable by which that test knows that it is the child. Its standard output is piped.
+/// Returns a command that runs one test of this program in its own process with piped output. The
+/// variable tells that test that it is the child.
 ///
 /// # Panics
 /// If the path of this program is unknown.

@@ -1,7 +1,7 @@
-//! Helpers of tests and benchmarks that several crates share: a PostgreSQL server, and test
-//! programs that start themselves again to be killed.
+//! Test helpers shared by several crates: a PostgreSQL server, and test programs that start
+//! themselves again to be killed.
 //!
-//! Only a dev-dependency. It needs nothing but `std`, so that it costs no build time.
+//! A dev-dependency that needs only `std`, so that it costs no build time.
 
 mod child;
 pub mod postgres;

@@ -1,8 +1,8 @@
-//! Learns to add two numbers from rewards alone, from the parameters that come with the crate.
+//! Trains the bundled model on sums with rewards alone.
 //!
-//! `cargo run --release -p rollway-tiny-model --example learn -- [SEED] [STEPS]` shows the
-//! curve of the recipe, measured on problems that it never learns from.
-#![expect(clippy::print_stdout, reason = "it talks to a person")]
+//! `cargo run --release -p rollway-tiny-model --example learn -- [SEED] [STEPS]` prints the
+//! learning curve, measured on held-out problems.
+#![expect(clippy::print_stdout, reason = "command-line output")]
 
 mod sums;
 
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Draws samples for a step of GRPO. Returns them and the mean of their rewards.
+/// Samples completions for a step of GRPO. Returns them and their mean reward.
 fn draw(
     weights: &ModelWeights,
     vocabulary: &Vocabulary,

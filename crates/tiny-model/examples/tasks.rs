@@ -1,8 +1,8 @@
-//! Writes the tasks of `examples/arithmetic.yaml`: sums to learn from, and sums that are held out.
+//! Writes the tasks of `examples/arithmetic.yaml`: training and held-out sums.
 //!
 //! `cargo run -p rollway-tiny-model --example tasks -- [FOLDER]`; the same files every time.
 
-#[expect(dead_code, reason = "here nobody answers")]
+#[expect(dead_code, reason = "no model runs here")]
 mod sums;
 
 use std::collections::BTreeSet;
@@ -11,9 +11,7 @@ use std::path::PathBuf;
 
 use rollway_tiny_model::SeededRng;
 
-/// Sums to learn from.
 const TRAIN: usize = 2400;
-/// Sums to be measured by.
 const EVAL: usize = 400;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Draws different problems.
+/// Draws distinct problems.
 fn draw(chance: &mut SeededRng, count: usize, held_out: bool) -> Vec<sums::Problem> {
     let mut known = BTreeSet::new();
     let mut problems = Vec::new();

@@ -1,11 +1,11 @@
-//! Makes the parameters that come with the crate: shows a fresh model sums that a careless teacher
-//! wrote down, seven in ten of which have a last digit that is one too high. So it knows the form
-//! and how to add, and has a bad habit, which rewards can tell from a good one.
+//! Makes the bundled parameters: trains a fresh model on sums, seven in ten of which have a last
+//! digit that is one too high. The model learns the form and how to add, and an error that rewards
+//! can correct.
 //!
 //! `cargo run --release -p rollway-tiny-model --example warm -- [SEED] [STEPS] [FILE]`; without
-//! arguments it makes `weights/arithmetic.safetensors` again, bit by bit on the same kind of
+//! arguments it writes `weights/arithmetic.safetensors`, bit for bit the same on the same kind of
 //! processor.
-#![expect(clippy::print_stdout, reason = "it talks to a person")]
+#![expect(clippy::print_stdout, reason = "command-line output")]
 
 mod sums;
 
@@ -15,10 +15,10 @@ use rollway_tiny_model::{
     ModelShape, ModelTrainer, ModelWeights, Rate, SeededRng, TrainSample, Vocabulary,
 };
 
-/// How many of ten sums the teacher gets wrong.
-const CARELESS: u32 = 7;
+/// Wrong examples per ten.
+const WRONG_PER_TEN: u32 = 7;
 
-/// Room for a few turns.
+/// Enough for a few turns.
 const CONTEXT: usize = 32;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -55,11 +55,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// A problem with what the teacher takes for its solution.
+/// A problem with a solution that may be wrong.
 fn example(vocabulary: &Vocabulary, chance: &mut SeededRng) -> TrainSample {
     let problem = sums::problem(chance);
     let mut sum: Vec<char> = sums::sum(problem).chars().collect();
-    if chance.below(10) < CARELESS {
+    if chance.below(10) < WRONG_PER_TEN {
         let last = sum.pop().and_then(|last| last.to_digit(10)).unwrap_or_default();
         sum.extend(char::from_digit((last + 1) % 10, 10));
     }

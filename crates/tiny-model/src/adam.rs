@@ -1,14 +1,14 @@
-//! Adam, with the gradient cut to a length first.
+//! Adam with gradient clipping by norm.
 
-/// How parameters move.
+/// Hyperparameters of the optimizer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
     pub learning_rate: f32,
-    /// The longest gradient; a longer one is cut to it.
+    /// Maximum norm of the gradient.
     pub max_norm: f32,
-    /// How slowly the mean of gradients forgets.
+    /// Decay of the first moment.
     pub beta1: f32,
-    /// How slowly the mean of their squares forgets.
+    /// Decay of the second moment.
     pub beta2: f32,
 }
 
@@ -18,7 +18,7 @@ impl Default for Rate {
     }
 }
 
-/// What Adam remembers.
+/// State of the optimizer.
 #[derive(Clone, Debug)]
 pub(crate) struct Adam {
     pub(crate) means: Vec<f32>,
@@ -31,7 +31,7 @@ impl Adam {
         Self { means: vec![0.0; parameters], squares: vec![0.0; parameters], steps: 0 }
     }
 
-    /// Moves the parameters against the gradient. Returns the length that the gradient had.
+    /// Updates the parameters. Returns the norm of the gradient before clipping.
     pub(crate) fn step(&mut self, values: &mut [f32], gradient: &[f32], rate: &Rate) -> f32 {
         let norm = gradient.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
         let norm = norm as f32;

@@ -1,4 +1,4 @@
-//! A model that has seen a little arithmetic: what the examples begin with.
+//! The bundled model.
 
 use crate::vocabulary::Vocabulary;
 use crate::weights::ModelWeights;
@@ -6,13 +6,12 @@ use crate::weights::ModelWeights;
 /// Made by `cargo run --release -p rollway-tiny-model --example warm`.
 const WEIGHTS: &[u8] = include_bytes!("../weights/arithmetic.safetensors");
 
-/// The characters that it knows, in the order of their tokens.
+/// Known characters in the order of their tokens.
 const CHARACTERS: &str = "0123456789+=";
 
-/// Returns the parameters of a model that was taught sums of two numbers with two digits each, as
-/// in `07+35=042`, by somebody careless: it knows the form and how to add, but says a last digit
-/// that is one too high more often than not, and gets fewer than four sums in ten right. Also
-/// returns its vocabulary.
+/// Returns the bundled model and its vocabulary. It was trained on sums of two two-digit numbers,
+/// as in `07+35=042`, most of them with a last digit that is one too high. It knows the form and
+/// solves fewer than four sums in ten.
 pub fn arithmetic() -> (ModelWeights, Vocabulary) {
     let weights = ModelWeights::from_bytes(WEIGHTS).expect("the file came with the program");
     (weights, Vocabulary::new(CHARACTERS))
@@ -23,9 +22,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_weights_are_those_of_the_vocabulary() {
+    fn bundled_weights_match_the_vocabulary() {
         let (weights, vocabulary) = arithmetic();
         assert_eq!(weights.shape().vocabulary, vocabulary.size());
-        assert_eq!(weights.to_bytes(), WEIGHTS, "written as it would be written");
+        assert_eq!(weights.to_bytes(), WEIGHTS, "the file is in canonical form");
     }
 }

@@ -1,14 +1,14 @@
-//! Looking at the past: causal attention of one sequence, forth and back.
+//! Causal attention of one sequence, forward and backward.
 //!
-//! Rows of queries, keys and values lie side by side, `3 width` numbers each.
+//! Rows hold query, key and value side by side: `3 width` numbers.
 
 use std::ops::Range;
 
 use crate::shape::ModelShape;
 
-/// A row of queries looks at keys and values of its sequence up to itself. Adds what it sees to
-/// `out`; `weights` has room for as many numbers as there are rows in the past, for every head.
-pub(crate) fn look(
+/// Attention of one row to the keys and values before it. Adds the result to `out`; `weights` has
+/// one number per head and past row.
+pub(crate) fn attend(
     shape: &ModelShape,
     out: &mut [f32],
     query: &[f32],
@@ -34,8 +34,8 @@ pub(crate) fn look(
     }
 }
 
-/// All rows of one sequence look at their past. Returns the weights: for every row, for every head,
-/// as many as the row has in its past, itself included.
+/// Attention of all rows of a sequence. Returns the weights: for every row and head as many as the
+/// row has in its past, itself included.
 pub(crate) fn forward(shape: &ModelShape, out: &mut [f32], qkv: &[f32]) -> Vec<f32> {
     let width = shape.width;
     let length = out.len() / width;
@@ -44,12 +44,12 @@ pub(crate) fn forward(shape: &ModelShape, out: &mut [f32], qkv: &[f32]) -> Vec<f
         let query = &qkv[row * 3 * width..][..width];
         let past = (&qkv[width..], &qkv[2 * width..], 3 * width);
         let kept = &mut weights[past_of(shape, row)];
-        look(shape, &mut out[row * width..][..width], query, past, kept);
+        attend(shape, &mut out[row * width..][..width], query, past, kept);
     }
     weights
 }
 
-/// Adds the gradient of `qkv`, given that of what was seen.
+/// Adds the gradient of `qkv`, given that of the output.
 pub(crate) fn backward(
     shape: &ModelShape,
     dqkv: &mut [f32],
@@ -66,12 +66,12 @@ pub(crate) fn backward(
         for head in 0..shape.heads {
             let weights = &kept[head * (row + 1)..][..row + 1];
             let query = row * 3 * width + head * wide;
-            let dseen = &dout[row * width + head * wide..][..wide];
+            let dattended = &dout[row * width + head * wide..][..wide];
             pulls.clear();
             for (at, weight) in weights.iter().enumerate() {
                 let value = at * 3 * width + 2 * width + head * wide;
-                pulls.push(dot(dseen, &qkv[value..][..wide]));
-                add_scaled(&mut dqkv[value..][..wide], dseen, *weight);
+                pulls.push(dot(dattended, &qkv[value..][..wide]));
+                add_scaled(&mut dqkv[value..][..wide], dattended, *weight);
             }
             let mean = dot(&pulls, weights);
             for (at, (weight, pull)) in weights.iter().zip(&pulls).enumerate() {
@@ -86,16 +86,16 @@ pub(crate) fn backward(
     }
 }
 
-/// Where the weights of a row lie.
+/// Range of the weights of a row.
 fn past_of(shape: &ModelShape, row: usize) -> Range<usize> {
     shape.heads * row * (row + 1) / 2..shape.heads * (row + 1) * (row + 2) / 2
 }
 
 pub(crate) fn softmax(row: &mut [f32]) {
-    let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let mut sum = 0.0;
     for value in row.iter_mut() {
-        *value = (*value - most).exp();
+        *value = (*value - max).exp();
         sum += *value;
     }
     for value in row {

@@ -1,4 +1,4 @@
-//! The way back: from the gradient of the scores to that of the parameters.
+//! Backward pass from the gradient of the logits to that of the parameters.
 
 use crate::attention;
 use crate::forward::Pass;
@@ -6,7 +6,7 @@ use crate::linear::{add_product, add_product_at, add_product_bt};
 use crate::norm;
 use crate::weights::ModelWeights;
 
-/// Adds the gradient of every parameter to `gradient`, given that of the scores.
+/// Adds the gradient of every parameter to `gradient`, given that of the logits.
 pub(crate) fn backward(
     weights: &ModelWeights,
     pass: &Pass,
@@ -27,7 +27,7 @@ pub(crate) fn backward(
     norm::backward((&mut dx, dgain), &dnormed, (&pass.output, &pass.scales, gain));
 
     for (block, trace) in layout.blocks.iter().zip(&pass.blocks).rev() {
-        // The second half: what it added came through `down`, the rectifier and `up`.
+        // Feed-forward layer: `down`, ReLU, `up`.
         let mut dinner = vec![0.0; rows * h];
         add_product_bt(&mut dinner, &dx, &values[block.down.clone()], (rows, d, h));
         add_product_at(&mut gradient[block.down.clone()], &trace.inner, &dx, (h, rows, d));
@@ -43,16 +43,16 @@ pub(crate) fn backward(
         let dgain = &mut gradient[block.feed_norm.clone()];
         norm::backward((&mut dx, dgain), &dnormed, (&trace.middle, &trace.feed_scales, gain));
 
-        // The first half: through `out`, the attention and `qkv`.
-        let mut dseen = vec![0.0; rows * d];
-        add_product_bt(&mut dseen, &dx, &values[block.out.clone()], (rows, d, d));
-        add_product_at(&mut gradient[block.out.clone()], &trace.seen, &dx, (d, rows, d));
+        // Attention layer: `out`, attention, `qkv`.
+        let mut dattended = vec![0.0; rows * d];
+        add_product_bt(&mut dattended, &dx, &values[block.out.clone()], (rows, d, d));
+        add_product_at(&mut gradient[block.out.clone()], &trace.attended, &dx, (d, rows, d));
         let mut dqkv = vec![0.0; rows * 3 * d];
         for (range, weights) in pass.sequences.iter().zip(&trace.weights) {
             let wide = range.start * 3 * d..range.end * 3 * d;
-            let dseen = &dseen[range.start * d..range.end * d];
+            let dattended = &dattended[range.start * d..range.end * d];
             let qkv = &trace.qkv[wide.clone()];
-            attention::backward(&shape, &mut dqkv[wide], dseen, qkv, weights);
+            attention::backward(&shape, &mut dqkv[wide], dattended, qkv, weights);
         }
         let mut dnormed = vec![0.0; rows * d];
         add_product_bt(&mut dnormed, &dqkv, &values[block.qkv.clone()], (rows, 3 * d, d));

@@ -1,4 +1,4 @@
-//! Parameters in files: safetensors, with the shape beside them, written whole or not at all.
+//! Parameters in safetensors files with the shape as metadata, replaced atomically.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -12,97 +12,78 @@ use crate::shape::ModelShape;
 use crate::train::ModelTrainer;
 use crate::weights::ModelWeights;
 
-/// Why parameters could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
-    /// The file system says no.
     #[error("{}: {source}", path.display())]
-    Io {
-        /// Which file.
-        path: PathBuf,
-        /// What it says.
-        source: io::Error,
-    },
-    /// The file holds something else.
+    Io { path: PathBuf, source: io::Error },
     #[error("{}: {problem}", path.display())]
-    Content {
-        /// Which file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
+    Content { path: PathBuf, problem: String },
 }
 
-/// Under what the file says of itself. One entry, because entries come in no order, and the same
-/// parameters are to be the same bytes.
+/// Key of the metadata. One entry, because the order of entries is random and the same parameters
+/// must give the same bytes.
 const ABOUT: &str = "rollway-tiny";
 
-/// The numbers of a shape, by the names under which they are in that entry.
+/// Names of the sizes in that entry.
 const SHAPE: [&str; 5] = ["vocabulary", "width", "layers", "heads", "context"];
 
 impl ModelWeights {
-    /// Reads parameters.
     pub fn load(path: &Path) -> Result<Self, WeightsError> {
-        let bytes = fs::read(path).map_err(|source| io_error(path, source))?;
-        Self::from_bytes(&bytes).map_err(|problem| content_error(path, problem))
+        load(path, Self::from_bytes)
     }
 
-    /// Takes parameters from the content of a file.
+    /// Parses the content of a file.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         let file = SafeTensors::deserialize(bytes).map_err(|error| error.to_string())?;
         let shape = shape_of(bytes)?;
         read_like(shape, &file, "").map(|values| Self::from_values(shape, values))
     }
 
-    /// Returns the content of a file.
     pub fn to_bytes(&self) -> Vec<u8> {
         to_bytes(self.shape(), &[("", self)], None)
     }
 
-    /// Writes parameters. Whoever reads at the same time sees the earlier file, or the whole new
-    /// one.
+    /// Replaces the file atomically: a concurrent reader sees the old or the new content.
     pub fn save(&self, path: &Path) -> Result<(), WeightsError> {
-        write_whole(path, &self.to_bytes())
+        write_atomic(path, &self.to_bytes())
     }
 }
 
 impl ModelTrainer {
-    /// Reads a trainer with all that it remembers, so that it goes on as if it had never stopped.
+    /// Reads weights and optimizer state.
     pub fn load(path: &Path) -> Result<Self, WeightsError> {
-        let bytes = fs::read(path).map_err(|source| io_error(path, source))?;
-        Self::from_bytes(&bytes).map_err(|problem| content_error(path, problem))
+        load(path, Self::from_bytes)
     }
 
     fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         let file = SafeTensors::deserialize(bytes).map_err(|error| error.to_string())?;
         let shape = shape_of(bytes)?;
         let read = |prefix| read_like(shape, &file, prefix);
-        let steps = about(bytes)?
+        let steps = *about(bytes)?
             .get("steps")
-            .copied()
-            .ok_or("there is no number of steps: these are weights without a trainer")?;
+            .ok_or("the metadata has no `steps`: these are weights without a trainer state")?;
         let adam = Adam { means: read("means.")?, squares: read("squares.")?, steps };
         Ok(Self::resumed(ModelWeights::from_values(shape, read("")?), adam))
     }
 
-    /// Writes the trainer with all that it remembers.
+    /// Writes weights and optimizer state.
     pub fn save(&self, path: &Path) -> Result<(), WeightsError> {
         let shape = self.weights().shape();
         let adam = self.adam();
         let means = ModelWeights::from_values(shape, adam.means.clone());
         let squares = ModelWeights::from_values(shape, adam.squares.clone());
         let parts = [("", self.weights()), ("means.", &means), ("squares.", &squares)];
-        write_whole(path, &to_bytes(shape, &parts, Some(adam.steps)))
+        write_atomic(path, &to_bytes(shape, &parts, Some(adam.steps)))
     }
 }
 
 fn to_bytes(shape: ModelShape, parts: &[(&str, &ModelWeights)], steps: Option<u64>) -> Vec<u8> {
     let ModelShape { vocabulary, width, layers, heads, context } = shape;
     let sizes = [vocabulary, width, layers, heads, context];
-    let mut words: Vec<String> =
+    let mut entries: Vec<String> =
         SHAPE.into_iter().zip(sizes).map(|(name, size)| format!("{name}={size}")).collect();
-    words.extend(steps.map(|steps| format!("steps={steps}")));
-    let about = HashMap::from([(ABOUT.to_owned(), words.join(" "))]);
+    entries.extend(steps.map(|steps| format!("steps={steps}")));
+    let about = HashMap::from([(ABOUT.to_owned(), entries.join(" "))]);
     let mut tensors = Vec::new();
     for (prefix, weights) in parts {
         for tensor in &weights.layout().tensors {
@@ -118,30 +99,30 @@ fn to_bytes(shape: ModelShape, parts: &[(&str, &ModelWeights)], steps: Option<u6
     serialize(views, Some(about)).expect("every tensor has a name of its own")
 }
 
-/// Returns the numbers that a file says of itself.
+/// Parses the metadata entry.
 fn about(bytes: &[u8]) -> Result<HashMap<String, u64>, String> {
     let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| error.to_string())?;
     let entry = header.metadata().as_ref().and_then(|entries| entries.get(ABOUT));
-    let entry = entry.ok_or_else(|| format!("its metadata has no entry {ABOUT}"))?;
-    let word = |word: &str| {
-        let (name, number) = word.split_once('=')?;
+    let entry = entry.ok_or_else(|| format!("the metadata has no entry {ABOUT}"))?;
+    let parse = |text: &str| {
+        let (name, number) = text.split_once('=')?;
         Some((name.to_owned(), number.parse().ok()?))
     };
-    let words = entry.split(' ').map(|text| word(text).ok_or_else(|| format!("what is {text}?")));
-    words.collect()
+    let invalid = |text| format!("invalid metadata `{text}`, expected NAME=NUMBER");
+    entry.split(' ').map(|text| parse(text).ok_or_else(|| invalid(text))).collect()
 }
 
 fn shape_of(bytes: &[u8]) -> Result<ModelShape, String> {
     let about = about(bytes)?;
     let mut sizes = [0; SHAPE.len()];
     for (name, size) in SHAPE.into_iter().zip(&mut sizes) {
-        let number = about.get(name).ok_or_else(|| format!("its metadata has no {name}"))?;
+        let number = about.get(name).ok_or_else(|| format!("the metadata has no {name}"))?;
         *size = *number as usize;
     }
     let [vocabulary, width, layers, heads, context] = sizes;
     let shape = ModelShape { vocabulary, width, layers, heads, context };
     if sizes.iter().any(|size| *size > 1 << 20) {
-        return Err(format!("no tiny model is that large: {shape:?}"));
+        return Err(format!("the model is too large: {shape:?}"));
     }
     match shape.problem() {
         Some(problem) => Err(problem.to_owned()),
@@ -149,13 +130,13 @@ fn shape_of(bytes: &[u8]) -> Result<ModelShape, String> {
     }
 }
 
-/// Reads one number for every parameter of a shape.
+/// Reads the tensors of a shape.
 fn read_like(shape: ModelShape, file: &SafeTensors<'_>, prefix: &str) -> Result<Vec<f32>, String> {
     let layout = shape.layout();
     let mut values = vec![0.0; layout.norm.end];
     for tensor in &layout.tensors {
         let name = format!("{prefix}{}", tensor.name);
-        let view = file.tensor(&name).map_err(|_| format!("there is no tensor {name}"))?;
+        let view = file.tensor(&name).map_err(|_| format!("missing tensor {name}"))?;
         if view.dtype() != Dtype::F32 || view.shape() != tensor.dims {
             let (dtype, dims) = (view.dtype(), view.shape());
             return Err(format!("{name} is {dtype:?} {dims:?}, not F32 {:?}", tensor.dims));
@@ -166,24 +147,25 @@ fn read_like(shape: ModelShape, file: &SafeTensors<'_>, prefix: &str) -> Result<
         }
     }
     match values.iter().position(|value| !value.is_finite()) {
-        Some(at) => Err(format!("parameter {at} is no finite number")),
+        Some(at) => Err(format!("parameter {at} is not finite")),
         None => Ok(values),
     }
 }
 
-fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), WeightsError> {
-    let beside = path.with_extension("tmp");
-    let written = File::create(&beside).and_then(|mut file| {
+fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), WeightsError> {
+    let temporary = path.with_extension("tmp");
+    let written = File::create(&temporary).and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_all()
     });
-    written.and_then(|()| fs::rename(&beside, path)).map_err(|source| io_error(path, source))
+    written.and_then(|()| fs::rename(&temporary, path)).map_err(|source| io_error(path, source))
 }
 
 fn io_error(path: &Path, source: io::Error) -> WeightsError {
     WeightsError::Io { path: path.into(), source }
 }
 
-fn content_error(path: &Path, problem: String) -> WeightsError {
-    WeightsError::Content { path: path.into(), problem }
+fn load<T>(path: &Path, parse: fn(&[u8]) -> Result<T, String>) -> Result<T, WeightsError> {
+    let bytes = fs::read(path).map_err(|source| io_error(path, source))?;
+    parse(&bytes).map_err(|problem| WeightsError::Content { path: path.into(), problem })
 }

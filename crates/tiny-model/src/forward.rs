@@ -1,4 +1,4 @@
-//! From tokens to the scores of the next ones, with everything kept that the way back needs.
+//! Forward pass from tokens to logits, with the activations that the backward pass needs.
 
 use std::ops::Range;
 
@@ -7,40 +7,39 @@ use crate::linear::{add_product, add_product_bt};
 use crate::norm;
 use crate::weights::ModelWeights;
 
-/// What one block did.
+/// Activations of one block.
 #[derive(Debug)]
 pub(crate) struct ForwardTrace {
-    /// What came in.
     pub(crate) input: Vec<f32>,
     pub(crate) attention_scales: Vec<f32>,
     pub(crate) attention_normed: Vec<f32>,
     pub(crate) qkv: Vec<f32>,
-    /// Of every sequence.
+    /// Attention weights of every sequence.
     pub(crate) weights: Vec<Vec<f32>>,
-    pub(crate) seen: Vec<f32>,
-    /// Between its two halves.
+    pub(crate) attended: Vec<f32>,
+    /// Between attention and feed-forward layer.
     pub(crate) middle: Vec<f32>,
     pub(crate) feed_scales: Vec<f32>,
     pub(crate) feed_normed: Vec<f32>,
-    /// After the rectifier.
+    /// After the ReLU.
     pub(crate) inner: Vec<f32>,
 }
 
-/// What the model did with some sequences.
+/// Activations of a forward pass.
 #[derive(Debug)]
 pub(crate) struct Pass {
-    /// Which rows belong to which sequence.
+    /// Rows of each sequence.
     pub(crate) sequences: Vec<Range<usize>>,
     pub(crate) blocks: Vec<ForwardTrace>,
-    /// What the last block gave.
+    /// Output of the last block.
     pub(crate) output: Vec<f32>,
     pub(crate) scales: Vec<f32>,
     pub(crate) normed: Vec<f32>,
-    /// For every row the scores of the next token.
+    /// Scores of the next token for every row.
     pub(crate) logits: Vec<f32>,
 }
 
-/// Runs the model on sequences of tokens, which are valid and no longer than the context.
+/// Runs the model on sequences of valid tokens, no longer than the context.
 pub(crate) fn forward(weights: &ModelWeights, sequences: &[&[u32]]) -> Pass {
     let (shape, layout) = (weights.shape(), weights.layout());
     let values = &weights.values;
@@ -63,13 +62,13 @@ pub(crate) fn forward(weights: &ModelWeights, sequences: &[&[u32]]) -> Pass {
         let attention_scales = norm::forward(&mut attention_normed, &input, gain);
         let mut qkv = vec![0.0; rows * 3 * d];
         add_product(&mut qkv, &attention_normed, &values[block.qkv.clone()], (rows, d, 3 * d));
-        let mut seen = vec![0.0; rows * d];
-        let look = |range: &Range<usize>| {
+        let mut attended = vec![0.0; rows * d];
+        let attend = |range: &Range<usize>| {
             let qkv = &qkv[range.start * 3 * d..range.end * 3 * d];
-            attention::forward(&shape, &mut seen[range.start * d..range.end * d], qkv)
+            attention::forward(&shape, &mut attended[range.start * d..range.end * d], qkv)
         };
-        let weights = ranges.iter().map(look).collect();
-        add_product(&mut x, &seen, &values[block.out.clone()], (rows, d, d));
+        let weights = ranges.iter().map(attend).collect();
+        add_product(&mut x, &attended, &values[block.out.clone()], (rows, d, d));
         let middle = x.clone();
         let mut feed_normed = vec![0.0; rows * d];
         let gain = &values[block.feed_norm.clone()];
@@ -84,7 +83,7 @@ pub(crate) fn forward(weights: &ModelWeights, sequences: &[&[u32]]) -> Pass {
             attention_normed,
             qkv,
             weights,
-            seen,
+            attended,
             middle,
             feed_scales,
             feed_normed,
@@ -99,7 +98,7 @@ pub(crate) fn forward(weights: &ModelWeights, sequences: &[&[u32]]) -> Pass {
     Pass { sequences: ranges, blocks, output: x, scales, normed, logits }
 }
 
-/// Appends what the model first makes of a token at a position.
+/// Appends the embedding of a token at a position.
 pub(crate) fn embed(weights: &ModelWeights, token: u32, position: usize, to: &mut Vec<f32>) {
     let (layout, d) = (weights.layout(), weights.shape().width);
     let token = &weights.values[layout.tokens.clone()][token as usize * d..][..d];

@@ -1,14 +1,13 @@
-//! A small decoder-only transformer for the CPU, so that the whole loop of reinforcement learning
-//! runs with nothing to download: it answers like any other model, and it learns.
+//! A small decoder-only transformer for the CPU, so that a complete reinforcement-learning job runs
+//! without a download.
 //!
-//! [`ModelWeights`] are the parameters, read and written as safetensors. [`Generator`] continues
-//! prompts, many at once, with a cache of keys and values. [`ModelTrainer`] makes one step of
-//! cross-entropy ([`ModelTrainer::imitate`]) or of GRPO ([`ModelTrainer::reinforce`]).
-//! [`Vocabulary`] makes tokens of texts. [`arithmetic()`] is a model to begin with.
+//! [`ModelWeights`] are the parameters, stored as safetensors. [`Generator`] samples many prompts
+//! at once with a KV cache. [`ModelTrainer`] makes one step of cross-entropy
+//! ([`ModelTrainer::imitate`]) or GRPO ([`ModelTrainer::reinforce`]). [`Vocabulary`] is the
+//! tokenizer. [`arithmetic()`] is the bundled model.
 //!
-//! Everything is deterministic: the same weights, prompt, temperature and seed give the same
-//! tokens, whatever else is generated at the same time; the same samples give the same step,
-//! whatever the number of cores.
+//! Everything is deterministic: weights, prompt, temperature and seed decide the tokens, whatever
+//! else is generated; samples decide the step, whatever the number of cores.
 
 mod adam;
 mod arithmetic;

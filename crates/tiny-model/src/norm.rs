@@ -1,4 +1,4 @@
-//! Root-mean-square normalisation of rows, forth and back.
+//! Root-mean-square normalisation of rows, forward and backward.
 
 const EPSILON: f32 = 1e-5;
 

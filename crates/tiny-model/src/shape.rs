@@ -1,23 +1,20 @@
-//! How large a model is, and where each tensor lies in its parameters.
+//! Shape of a model and layout of its tensors in the parameters.
 
 use std::ops::Range;
 
-/// The size of a model.
+/// Sizes of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelShape {
-    /// How many tokens there are.
     pub vocabulary: usize,
-    /// How many numbers describe a token inside the model; a multiple of `heads`.
+    /// Embedding size; a multiple of `heads`.
     pub width: usize,
-    /// How many blocks there are.
     pub layers: usize,
-    /// How many heads look at the past in each block.
+    /// Attention heads per block.
     pub heads: usize,
-    /// How many tokens a sequence may have.
+    /// Maximum tokens of a sequence.
     pub context: usize,
 }
 
-/// A tensor of a model: its name and where it lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TensorLayout {
     pub(crate) name: String,
@@ -25,7 +22,6 @@ pub(crate) struct TensorLayout {
     pub(crate) range: Range<usize>,
 }
 
-/// Where the tensors of one block lie.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockLayout {
     pub(crate) attention_norm: Range<usize>,
@@ -37,10 +33,10 @@ pub(crate) struct BlockLayout {
     pub(crate) down: Range<usize>,
 }
 
-/// Where everything lies in the parameters, which are one slice.
+/// Ranges of all tensors in the parameters, which are one slice.
 #[derive(Clone, Debug)]
 pub(crate) struct ModelLayout {
-    /// Of tokens, in and out: the embedding is tied.
+    /// Tied embedding of inputs and outputs.
     pub(crate) tokens: Range<usize>,
     pub(crate) positions: Range<usize>,
     pub(crate) blocks: Vec<BlockLayout>,
@@ -49,22 +45,17 @@ pub(crate) struct ModelLayout {
 }
 
 impl ModelShape {
-    /// How wide the inner layer of a block is.
+    /// Width of the feed-forward layer.
     pub(crate) const fn inner(&self) -> usize {
         4 * self.width
     }
 
-    /// How wide a head is.
+    /// Width of a head.
     pub(crate) const fn head(&self) -> usize {
         self.width / self.heads
     }
 
-    /// How many parameters a model of this size has.
-    pub fn parameters(&self) -> usize {
-        self.layout().norm.end
-    }
-
-    /// Tells why there cannot be a model of this size.
+    /// Returns what is wrong with the sizes.
     pub(crate) fn problem(&self) -> Option<&'static str> {
         let Self { vocabulary, width, layers, heads, context } = *self;
         if [vocabulary, width, layers, heads, context].contains(&0) {

@@ -1,4 +1,4 @@
-//! Steps of learning: imitation of examples, and GRPO.
+//! Training steps: cross-entropy on examples, and GRPO.
 
 use std::thread;
 
@@ -8,34 +8,33 @@ use crate::backward::backward;
 use crate::forward::forward;
 use crate::weights::ModelWeights;
 
-/// Into how many parts a step is divided, whatever the number of cores: the sum of their gradients
-/// is then the same everywhere.
+/// Number of parts of a step, whatever the number of cores: the sum of their gradients is then the
+/// same everywhere.
 const PARTS: usize = 4;
 
-/// One sequence to learn from.
+/// One training sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainSample {
-    /// The tokens: a prompt, then what followed.
+    /// Prompt and completion.
     pub tokens: Vec<u32>,
-    /// How many of them are the prompt; at least one.
+    /// At least 1.
     pub prompt_length: usize,
-    /// Which of the tokens after the prompt are to be learned.
+    /// Completion tokens that contribute to the loss.
     pub mask: Vec<bool>,
-    /// The logarithm of how likely each token after the prompt was when it was drawn. Not looked at
-    /// in imitation.
+    /// Log-probability of each completion token when it was sampled. Unused by `imitate`.
     pub logprobs: Vec<f32>,
-    /// How much better than others each token after the prompt was. Not looked at in imitation.
+    /// Advantage of each completion token. Unused by `imitate`.
     pub advantages: Vec<f32>,
 }
 
-/// How GRPO weighs samples.
+/// Hyperparameters of GRPO.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GrpoConfig {
-    /// How far the likelihood of a token may move from that when it was drawn and still count.
+    /// Clipping range of the probability ratio.
     pub clip: f32,
-    /// How much a spread of likelihoods is worth: keeps the model from settling too soon.
+    /// Coefficient of the entropy bonus.
     pub entropy: f32,
-    /// The temperature at which the samples were drawn.
+    /// Sampling temperature of the samples.
     pub temperature: f32,
 }
 
@@ -45,25 +44,22 @@ impl Default for GrpoConfig {
     }
 }
 
-/// What a step did, as means over the tokens that were learned.
+/// Metrics of a step: means over the tokens of the loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TrainStepReport {
-    /// How many tokens were learned.
     pub tokens: u64,
-    /// What was made smaller.
     pub loss: f32,
-    /// How undecided the model was, in nats.
+    /// In nats.
     pub entropy: f32,
-    /// The part of tokens that had moved too far to count.
+    /// Fraction of tokens with a clipped ratio.
     pub clipped: f32,
-    /// How far likelihoods are from those when the tokens were drawn: an estimate of the
-    /// divergence.
+    /// Estimated KL divergence from the sampling policy.
     pub drift: f32,
-    /// The length of the gradient before it was cut.
+    /// Norm of the gradient before clipping.
     pub gradient: f32,
 }
 
-/// A model that learns.
+/// A model and its optimizer.
 #[derive(Clone, Debug)]
 pub struct ModelTrainer {
     weights: ModelWeights,
@@ -71,7 +67,6 @@ pub struct ModelTrainer {
 }
 
 impl ModelTrainer {
-    /// Returns a trainer that begins with these parameters.
     pub fn new(weights: ModelWeights) -> Self {
         let adam = Adam::new(weights.values.len());
         Self { weights, adam }
@@ -81,7 +76,6 @@ impl ModelTrainer {
         Self { weights, adam }
     }
 
-    /// The parameters now.
     pub fn weights(&self) -> &ModelWeights {
         &self.weights
     }
@@ -90,17 +84,16 @@ impl ModelTrainer {
         &self.adam
     }
 
-    /// How many steps were made.
     pub fn steps(&self) -> u64 {
         self.adam.steps
     }
 
-    /// Makes one step towards what the samples say.
+    /// Makes one step of cross-entropy.
     pub fn imitate(&mut self, samples: &[TrainSample], rate: &Rate) -> TrainStepReport {
         self.step(samples, rate, |_, _, logprob| (-logprob, -1.0, false))
     }
 
-    /// Makes one step towards the samples with an advantage, and away from those without.
+    /// Makes one step of GRPO.
     pub fn reinforce(
         &mut self,
         samples: &[TrainSample],
@@ -169,7 +162,7 @@ impl ModelTrainer {
     }
 }
 
-/// What a part of a step's samples gives.
+/// Gradient and metrics of a part of the samples.
 struct BatchPart {
     gradient: Vec<f32>,
     report: TrainStepReport,
@@ -184,7 +177,7 @@ impl BatchPart {
         weigh: &(impl Fn(&TrainSample, usize, f32) -> (f32, f32, bool) + Sync),
     ) -> Self {
         let vocabulary = weights.shape().vocabulary;
-        // The last token predicts nothing that is known.
+        // The last token has no target.
         let cut = |sample: &'_ TrainSample| sample.tokens.len() - 1;
         let sequences: Vec<&[u32]> =
             samples.iter().map(|sample| &sample.tokens[..cut(sample)]).collect();

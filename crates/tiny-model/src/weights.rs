@@ -3,7 +3,7 @@
 use crate::chance::SeededRng;
 use crate::shape::{ModelLayout, ModelShape};
 
-/// The parameters of a model, as one row of numbers.
+/// Parameters of a model in one slice.
 #[derive(Clone, Debug)]
 pub struct ModelWeights {
     shape: ModelShape,
@@ -12,11 +12,11 @@ pub struct ModelWeights {
 }
 
 impl ModelWeights {
-    /// Returns fresh parameters, drawn at random.
+    /// Initializes parameters at random.
     ///
     /// # Panics
     ///
-    /// If there cannot be a model of this shape.
+    /// If the shape is invalid.
     pub fn random(shape: ModelShape, seed: u64) -> Self {
         assert!(shape.problem().is_none(), "{}", shape.problem().unwrap_or_default());
         let layout = shape.layout();
@@ -41,7 +41,6 @@ impl ModelWeights {
         Self { shape, layout: shape.layout(), values }
     }
 
-    /// The size of the model.
     pub fn shape(&self) -> ModelShape {
         self.shape
     }
@@ -50,13 +49,12 @@ impl ModelWeights {
         &self.layout
     }
 
-    /// Returns a tensor by its name, with its dimensions.
+    /// Returns dimensions and values of a tensor.
     pub fn tensor(&self, name: &str) -> Option<(&[usize], &[f32])> {
         let tensor = self.layout.tensors.iter().find(|tensor| tensor.name == name)?;
         Some((&tensor.dims, &self.values[tensor.range.clone()]))
     }
 
-    /// The names of the tensors.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.layout.tensors.iter().map(|tensor| tensor.name.as_str())
     }

@@ -1,4 +1,4 @@
-//! The model from outside: what it says, what it learns, and what files hold.
+//! Sampling, training and files of the model through its public interface.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ fn request(prompt: &[u32], seed: u64) -> GenerateRequest {
 }
 
 #[test]
-fn what_one_sequence_says_does_not_depend_on_the_others() {
+fn sequences_are_independent_of_each_other() {
     let requests: Vec<GenerateRequest> =
         (0..40).map(|seed| request(&[0, 3, 4 + (seed % 9) as u32], seed)).collect();
     let together = Generator::new(weights()).complete(requests.clone());
@@ -31,25 +31,25 @@ fn what_one_sequence_says_does_not_depend_on_the_others() {
     // Coming and going changes nothing either.
     let mut generator = Generator::new(weights());
     generator.add(1, requests[1].clone());
-    let mut said = vec![generator.step()[0].token];
+    let mut tokens = vec![generator.step()[0].token];
     generator.add(2, requests[2].clone());
-    while said.len() < together[1].tokens.len() {
+    while tokens.len() < together[1].tokens.len() {
         let sampled = generator.step();
-        said.push(sampled.iter().find(|sampled| sampled.id == 1).unwrap().token);
+        tokens.push(sampled.iter().find(|sampled| sampled.id == 1).unwrap().token);
         generator.remove(2);
     }
-    assert_eq!(said, together[1].tokens);
+    assert_eq!(tokens, together[1].tokens);
 }
 
 #[test]
-fn likelihoods_are_those_that_the_trainer_sees() {
+fn sampled_logprobs_equal_those_of_the_trainer() {
     let samples: Vec<TrainSample> = (0..16)
         .map(|seed| {
             let request = request(&[0, 5, 6], seed);
-            let said = Generator::new(weights()).complete(vec![request.clone()]).remove(0);
-            let mask = vec![true; said.tokens.len()];
-            let tokens = [request.prompt, said.tokens].concat();
-            let logprobs = said.logprobs;
+            let completion = Generator::new(weights()).complete(vec![request.clone()]).remove(0);
+            let mask = vec![true; completion.tokens.len()];
+            let tokens = [request.prompt, completion.tokens].concat();
+            let logprobs = completion.logprobs;
             let advantages = vec![1.0; mask.len()];
             TrainSample { tokens, prompt_length: 3, mask, logprobs, advantages }
         })
@@ -64,39 +64,26 @@ fn likelihoods_are_those_that_the_trainer_sees() {
 }
 
 #[test]
-fn a_sequence_ends_with_the_mark_or_where_there_is_no_room() {
+fn sequences_end_with_the_end_token_or_at_a_limit() {
     let mut all = Vec::new();
     for seed in 0..60 {
         all.push(Generator::new(weights()).complete(vec![request(&[0; 12], seed)]).remove(0));
     }
-    for said in &all {
-        let marked = said.tokens.last() == Some(&Vocabulary::END);
-        assert_eq!(said.stop, Some(if marked { StopReason::End } else { StopReason::Length }));
-        assert!(said.tokens.len() <= 4, "12 and 4 fill a context of 16");
+    for one in &all {
+        let marked = one.tokens.last() == Some(&Vocabulary::END);
+        assert_eq!(one.stop, Some(if marked { StopReason::End } else { StopReason::Length }));
+        assert!(one.tokens.len() <= 4, "12 and 4 fill a context of 16");
     }
-    assert!(all.iter().any(|said| said.stop == Some(StopReason::Length)));
+    assert!(all.iter().any(|one| one.stop == Some(StopReason::Length)));
     let generator = Generator::new(weights());
-    for (wrong, word) in [(request(&[], 0), "empty"), (request(&[0; 16], 0), "16 tokens")] {
-        assert!(generator.refusal(&wrong).unwrap().contains(word));
+    for (wrong, message) in [(request(&[], 0), "empty"), (request(&[0; 16], 0), "16 tokens")] {
+        assert!(generator.refusal(&wrong).unwrap().contains(message));
     }
     assert!(generator.refusal(&request(&[99], 0)).unwrap().contains("no token 99"));
 }
 
 #[test]
-fn new_weights_take_effect_with_the_next_token() {
-    let mut greedy = request(&[0, 3], 0);
-    greedy.temperature = 0.0;
-    let mut generator = Generator::new(weights());
-    generator.add(1, greedy);
-    generator.step();
-    let before = Arc::clone(generator.weights());
-    generator.replace(Arc::new(ModelWeights::random(SHAPE, 8)));
-    assert!(!Arc::ptr_eq(&before, generator.weights()));
-    generator.step();
-}
-
-#[test]
-fn a_past_that_was_forgotten_is_made_anew_with_the_weights_of_now() {
+fn a_cleared_cache_is_rebuilt_with_the_current_weights() {
     let greedy = |prompt: &[u32]| GenerateRequest { temperature: 0.0, ..request(prompt, 0) };
     let other = Arc::new(ModelWeights::random(SHAPE, 8));
     let mut generator = Generator::new(weights());
@@ -104,6 +91,7 @@ fn a_past_that_was_forgotten_is_made_anew_with_the_weights_of_now() {
     let first = generator.step()[0];
     assert_eq!(first.stop, None);
     generator.replace(Arc::clone(&other));
+    assert!(Arc::ptr_eq(&other, generator.weights()));
     generator.forget();
     let mut fresh = Generator::new(other);
     fresh.add(1, greedy(&[0, 3, first.token]));
@@ -111,7 +99,7 @@ fn a_past_that_was_forgotten_is_made_anew_with_the_weights_of_now() {
 }
 
 #[test]
-fn files_bring_back_the_same_model_and_the_same_trainer() {
+fn files_restore_model_and_trainer() {
     let folder = tempfile::tempdir().unwrap();
     let (path, state) = (folder.path().join("model.safetensors"), folder.path().join("trainer"));
     let mut trainer = ModelTrainer::new(ModelWeights::random(SHAPE, 7));

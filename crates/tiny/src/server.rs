@@ -1,7 +1,7 @@
-//! The server of the embedded model: listener, start and stop.
+//! Inference server of the embedded model: listener, start and stop.
 //!
-//! `ask` reads requests, `brain` answers all that are under way token by token on a thread of its
-//! own, `answer` gives the answers their shape, `routes` are the endpoints.
+//! `routes` are the endpoints, `request` parses, `generation_thread` samples all running requests
+//! token by token, `response` renders.
 
 mod api_error;
 mod generation_thread;
@@ -24,91 +24,88 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use self::generation_thread::GenerationCounts;
-use self::generation_thread::GenerationThread;
+use self::generation_thread::{GenerationBatch, GenerationThread};
 pub use self::options::{TinyServerLimits, TinyServerOptions};
 use self::routes::{TinyServerShared, router};
 
-/// How long the last words of a server that stops may take.
+/// Maximum time to finish open responses at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How many connections may wait to be accepted.
+/// Connections waiting to be accepted.
 const BACKLOG: u32 = 4096;
 
-/// A server of the embedded model. It ends when it is dropped.
+/// A running server. Dropping it stops it.
 #[derive(Debug)]
 pub struct TinyServer {
     address: SocketAddr,
     shared: Arc<TinyServerShared>,
-    over: CancellationToken,
+    shutdown: CancellationToken,
     listening: Option<JoinHandle<()>>,
-    thinking: Option<thread::JoinHandle<()>>,
+    generating: Option<thread::JoinHandle<()>>,
 }
 
 impl TinyServer {
-    /// Starts a server. It runs in the background of the runtime that this is called in, and thinks
-    /// on a thread of its own.
+    /// Starts a server in the background of the current runtime, with a generation thread.
     pub fn start(options: TinyServerOptions) -> io::Result<Self> {
         let (known, size) = (options.weights.shape().vocabulary, options.vocabulary.size());
         if known != size {
-            let message = format!("the model has {known} tokens, its vocabulary {size}");
+            let message = format!("the model has {known} tokens, but its vocabulary has {size}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let listener = listen(options.address)?;
         let address = listener.local_addr()?;
-        let (brain, thinking) = GenerationThread::start(&options)?;
-        let shared = Arc::new(TinyServerShared::new(options, brain));
-        let over = CancellationToken::new();
+        let (generation, generating) = GenerationThread::start(&options)?;
+        let shared = Arc::new(TinyServerShared::new(options, generation));
+        let shutdown = CancellationToken::new();
         let listener = listener.tap_io(|stream| {
             let _ = stream.set_nodelay(true);
         });
         let serving = axum::serve(listener, router(Arc::clone(&shared)))
-            .with_graceful_shutdown(over.clone().cancelled_owned());
+            .with_graceful_shutdown(shutdown.clone().cancelled_owned());
         let listening = tokio::spawn(async move {
-            // It never fails: what goes wrong with a connection is seen at its other end.
+            // It never fails: connection errors show at the client.
             let _ = serving.await;
         });
-        tracing::info!(%address, "the tiny model listens");
-        let (listening, thinking) = (Some(listening), Some(thinking));
-        Ok(Self { address, shared, over, listening, thinking })
+        tracing::info!(%address, "embedded model listening");
+        let (listening, generating) = (Some(listening), Some(generating));
+        Ok(Self { address, shared, shutdown, listening, generating })
     }
 
-    /// Where it listens.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its root, without `/v1`.
+    /// Base URL without `/v1`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// What the weights are called now.
+    /// Version of the weights.
     pub fn version(&self) -> Arc<str> {
         self.shared.version()
     }
 
-    /// What went on, in numbers.
     pub fn counts(&self) -> GenerationCounts {
-        self.shared.brain.counts()
+        self.shared.generation.counts()
     }
 
-    /// Ends it: what is under way fails, and its port is free.
+    /// Stops the server and frees its port; running requests fail.
     pub async fn stop(mut self) {
         self.end();
         if let Some(mut listening) = self.listening.take() {
-            // A client that never finishes its request is not waited for.
+            // Do not wait for a client that never finishes its request.
             if tokio::time::timeout(SHUTDOWN_TIMEOUT, &mut listening).await.is_err() {
                 listening.abort();
             }
         }
-        if let Some(thinking) = self.thinking.take() {
-            let _ = tokio::task::spawn_blocking(move || thinking.join()).await;
+        if let Some(thread) = self.generating.take() {
+            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
         }
     }
 
     fn end(&self) {
-        self.shared.brain.end();
-        self.over.cancel();
+        self.shared.generation.send(GenerationBatch::end);
+        self.shutdown.cancel();
     }
 }
 

@@ -1,12 +1,10 @@
-//! The trainer of the embedded model: GRPO on the experiences of a buffer.
+//! Trainer of the embedded model: GRPO on the experiences of a buffer.
 //!
-//! [`step()`] is the whole of the learning, and does nothing else. [`TinyTrainer`] is what is
-//! around it: a thread that reads batches, makes steps, keeps its state so that a killed trainer
-//! goes on as if nothing had been, and puts weights into an [`SyncPublisher`].
+//! [`step()`] is one training step. [`TinyTrainer`] is the thread around it: it reads batches,
+//! saves its state, resumes after a kill, and publishes weights through a [`WeightPublisher`].
 //!
-//! In what order things become durable is what keeps an experience from being trained twice or not
-//! at all: a step, then its state with the reader's position, then the acknowledgement of what was
-//! read, which comes with the next read.
+//! The order of writes keeps an experience from being trained twice or never: a step, then its
+//! state with the reader's position, then, with the next read, the acknowledgement.
 
 mod publisher;
 mod run;
@@ -26,37 +24,34 @@ use rollway_sync::SyncError;
 use rollway_sync::weight_folder::WeightFolderError;
 pub use rollway_sync::weight_folder::{FULL, LATEST, MODEL, directory, latest};
 
-/// How a trainer works.
 #[derive(Clone, Debug)]
 pub struct TinyTrainerOptions {
-    /// Where its state and its checkpoints are.
+    /// Folder of its state and checkpoints.
     pub folder: PathBuf,
-    /// What its files begin with.
+    /// Prefix of its files.
     pub name: String,
-    /// How it learns.
     pub recipe: TrainConfig,
-    /// How many experiences are one step.
+    /// Experiences per step.
     pub batch_size: usize,
-    /// After how many steps it is done; never, if none.
+    /// `None`: no limit.
     pub total_steps: Option<u64>,
-    /// After how many steps its state is kept. Fewer are made again after a crash, with the same
+    /// Steps between saved states. Later steps are repeated after a crash, with the same
     /// experiences.
     pub save_interval: u64,
-    /// After how many steps weights are published. The last ones always are.
+    /// Steps between published weights. The last ones are always published.
     pub publish_interval: u64,
-    /// Whether weights are published when somebody demands them, and not after so many steps.
+    /// Publish when an explorer demands weights instead of every `publish_interval` steps.
     pub on_demand: bool,
-    /// After how many steps weights stay for good; never, if none.
+    /// Steps between weights that are kept permanently. `None`: never.
     pub full_interval: Option<u64>,
-    /// How many published weights that do not stay for good there are; at least two, since a server
-    /// may still read the last but one.
+    /// Maximum number of other weights; at least two, since a server may still read the last but
+    /// one.
     pub max_passing: usize,
-    /// How long to wait for the experiences of a step.
+    /// Maximum wait for the experiences of a step.
     pub read_timeout: Duration,
 }
 
 impl TinyTrainerOptions {
-    /// Returns the usual options for a folder.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self {
             folder: folder.into(),
@@ -75,66 +70,43 @@ impl TinyTrainerOptions {
 
     fn problem(&self) -> Option<&'static str> {
         match self {
-            Self { batch_size: 0, .. } => Some("batch_size is at least 1"),
-            Self { save_interval: 0, .. } => Some("save_interval is at least 1"),
-            Self { publish_interval: 0, .. } => Some("publish_interval is at least 1"),
-            Self { full_interval: Some(0), .. } => Some("full_interval is at least 1"),
-            Self { max_passing: 0 | 1, .. } => Some("max_passing is at least 2"),
+            Self { batch_size: 0, .. } => Some("batch_size must be at least 1"),
+            Self { save_interval: 0, .. } => Some("save_interval must be at least 1"),
+            Self { publish_interval: 0, .. } => Some("publish_interval must be at least 1"),
+            Self { full_interval: Some(0), .. } => Some("full_interval must be at least 1"),
+            Self { max_passing: 0 | 1, .. } => Some("max_passing must be at least 2"),
             _ => None,
         }
     }
 }
 
-/// Why a trainer ended before it was done.
 #[derive(Debug, thiserror::Error)]
 pub enum TinyTrainerError {
-    /// It was told something impossible.
     #[error("the trainer cannot be started: {0}")]
     Options(&'static str),
-    /// The thread could not be started, or panicked.
     #[error("the thread of the trainer failed: {0}")]
     Thread(String),
-    /// The buffer failed.
     #[error("the trainer cannot read experiences: {0}")]
     Buffer(#[from] BufferError),
-    /// The buffer does not know where the trainer was.
+    /// The saved position is not in the buffer.
     #[error(
-        "the trainer goes on from step {step}, but its buffer is not the one that it read from: \
-         {source}; give it that one (a queue in memory ends with its process: set its path), or \
-         another folder to begin anew"
+        "the trainer resumes at step {step}, but its buffer is not the one that it read before: \
+         {source}; configure that buffer (a queue in memory ends with its process: set its path), \
+         or another folder to start over"
     )]
-    Position {
-        /// The last step.
-        step: u64,
-        /// What the buffer says.
-        source: BufferError,
-    },
-    /// Weights or its state could not be read or written.
+    Position { step: u64, source: BufferError },
     #[error(transparent)]
     Weights(#[from] WeightsError),
-    /// Weights could not be published.
     #[error("the trainer cannot publish its weights: {0}")]
     Synchronizer(#[from] SyncError),
-    /// A file of its own could not be read or written.
     #[error("{}: {problem}", path.display())]
-    File {
-        path: PathBuf,
-        /// What is the matter.
-        problem: String,
-    },
-    /// Too few experiences came in time.
+    File { path: PathBuf, problem: String },
     #[error(
         "step {step} needs {wanted} experiences, but only {got} came within {} s (read_timeout): \
-         see whether the explorer is running and its batches have so many",
+         check that the explorer is running and its batches are large enough",
         waited.as_secs_f64()
     )]
-    NoExperiences {
-        /// The step that could not be made.
-        step: u64,
-        wanted: usize,
-        got: usize,
-        waited: Duration,
-    },
+    NoExperiences { step: u64, wanted: usize, got: usize, waited: Duration },
 }
 
 impl From<WeightFolderError> for TinyTrainerError {

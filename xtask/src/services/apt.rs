@@ -1,32 +1,30 @@
-//! Debian's packages without installing them: an apt of our own fetches them, with signatures and
-//! checksums checked, and they are unpacked below the target directory. The machine stays as it is,
-//! and nobody has to be root.
+//! Debian packages unpacked below the target directory: a private apt fetches them and checks
+//! signatures and checksums. Needs no root and changes nothing on the machine.
 
 use std::fs;
-use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::shell::{CommandFailure, Shell};
+use crate::shell::{CommandFailure, Shell, create_folder, entries, remove_folder, write_file};
 
-/// Where apt looks for the keys of Debian's releases.
+/// Keyrings of Debian's releases.
 const KEYS: [&str; 2] = [
     "/usr/share/keyrings/debian-archive-keyring.gpg",
     "/usr/share/keyrings/debian-archive-keyring.pgp",
 ];
 
-/// What the machine has installed.
+/// The machine's list of installed packages.
 const STATUS: &str = "/var/lib/dpkg/status";
 
-/// An apt that writes nothing of the machine's own.
+/// An apt with its own state.
 #[derive(Debug)]
 pub(crate) struct Apt {
     home: PathBuf,
 }
 
 impl Apt {
-    /// An apt of a release of Debian that believes nothing is installed, so that everything that a
-    /// package needs comes along, down to the C library.
+    /// For a Debian release and without installed packages, so that all dependencies are fetched,
+    /// down to the C library.
     pub(crate) fn of_release(
         shell: &Shell,
         home: &Path,
@@ -38,32 +36,30 @@ impl Apt {
         let signed = key.map(|key| format!("[signed-by={key}] ")).unwrap_or_default();
         let home = apt.home.display();
         let list = apt.home.join("sources.list");
-        write(&list, &format!("deb {signed}{mirror} {release} main\n"))?;
-        write(&apt.home.join("state/status"), "")?;
+        write_file(&list, format!("deb {signed}{mirror} {release} main\n"))?;
+        write_file(&apt.home.join("state/status"), "")?;
         let sources = format!(
             "Dir::Etc::sourcelist \"{home}/sources.list\";\n\
              Dir::Etc::sourceparts \"/dev/null\";\nDir::Etc::preferencesparts \"/dev/null\";\n"
         );
-        write(&apt.conf(), &(sources + &settings(&apt.home)))?;
+        write_file(&apt.conf(), sources + &settings(&apt.home))?;
         Ok(apt)
     }
 
-    /// An apt with the sources of the machine that knows what is installed, so that only what is
-    /// missing comes.
+    /// With the machine's sources and installed packages, so that only missing ones are fetched.
     pub(crate) fn of_machine(home: &Path) -> Result<Self, CommandFailure> {
         let apt = Self::new(home)?;
         let status = apt.home.join("state/status");
-        fs::copy(STATUS, &status)
-            .map_err(|cause| CommandFailure::file(Path::new(STATUS), &cause))?;
-        write(&apt.conf(), &settings(&apt.home))?;
+        fs::copy(STATUS, &status).map_err(CommandFailure::at(Path::new(STATUS)))?;
+        write_file(&apt.conf(), settings(&apt.home))?;
         Ok(apt)
     }
 
     fn new(home: &Path) -> Result<Self, CommandFailure> {
         let home = home.join("apt");
-        remove(&home)?;
+        remove_folder(&home)?;
         for folder in ["state/lists/partial", "cache/archives/partial"] {
-            create(&home.join(folder))?;
+            create_folder(&home.join(folder))?;
         }
         Ok(Self { home })
     }
@@ -79,37 +75,38 @@ impl Apt {
         packages: &[&str],
         root: &Path,
     ) -> Result<(), CommandFailure> {
-        let command = |words| {
-            let apt = shell.program(Path::new("apt-get")).words("-qq --config-file");
-            apt.args([self.conf()]).words(words)
+        let command = |arguments| {
+            let apt = shell.program(Path::new("apt-get")).split_args("-qq --config-file");
+            apt.args([self.conf()]).split_args(arguments)
         };
         command("update").run()?;
         command("install --yes --download-only --no-install-recommends").args(packages).run()?;
-        remove(root)?;
-        create(root)?;
+        remove_folder(root)?;
+        create_folder(root)?;
         for package in entries(&self.home.join("cache/archives"))? {
             if package.extension().is_some_and(|extension| extension == "deb") {
-                let unpack = shell.program(Path::new("dpkg-deb")).words("--extract");
+                let unpack = shell.program(Path::new("dpkg-deb")).split_args("--extract");
                 unpack.args([package.as_path(), root]).output()?;
             }
         }
         Ok(())
     }
 
-    /// Removes what was downloaded.
+    /// Removes the downloads.
     pub(crate) fn clean(self) -> Result<(), CommandFailure> {
-        remove(&self.home)
+        remove_folder(&self.home)
     }
 }
 
-/// Returns the root of the Debian mirror that the machine's apt is set up with.
+/// Returns the root of the Debian mirror of the machine's apt.
 fn mirror(shell: &Shell) -> Result<String, CommandFailure> {
-    let plan = shell.program(Path::new("apt-get")).words("update --print-uris").output()?;
+    let plan = shell.program(Path::new("apt-get")).split_args("update --print-uris").output()?;
     root_of_mirror(&plan)
-        .ok_or_else(|| CommandFailure::new("this machine's apt knows no Debian mirror"))
+        .ok_or_else(|| CommandFailure::new("apt has no Debian mirror on this machine"))
 }
 
-/// Finds the mirror in what `apt-get update` would fetch: lines that begin with a quoted address.
+/// Finds the mirror in the output of `apt-get update --print-uris`: lines that begin with a quoted
+/// address.
 fn root_of_mirror(plan: &str) -> Option<String> {
     plan.lines()
         .filter_map(|line| line.strip_prefix('\'')?.split_once("/dists/"))
@@ -118,8 +115,7 @@ fn root_of_mirror(plan: &str) -> Option<String> {
         .map(String::from)
 }
 
-/// The settings of an apt that reads and writes nothing of the machine's own, except how the
-/// network is reached.
+/// Settings of a private apt; only the network configuration is the machine's.
 fn settings(apt: &Path) -> String {
     let apt = apt.display();
     format!(
@@ -140,8 +136,8 @@ Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
     )
 }
 
-/// Writes a script that starts a program inside what was unpacked, tries it, and gives it its name
-/// last, so that an interrupted installation begins again.
+/// Writes an executable script, tries it, and renames it last, so that an interrupted installation
+/// starts over.
 pub(crate) fn script(
     shell: &Shell,
     path: &Path,
@@ -149,33 +145,11 @@ pub(crate) fn script(
     try_with: &str,
 ) -> Result<(), CommandFailure> {
     let draft = path.with_extension("draft");
-    write(&draft, text)?;
+    write_file(&draft, text)?;
     fs::set_permissions(&draft, fs::Permissions::from_mode(0o755))
-        .map_err(|cause| CommandFailure::file(&draft, &cause))?;
-    shell.program(&draft).words(try_with).output()?;
-    fs::rename(&draft, path).map_err(|cause| CommandFailure::file(path, &cause))
-}
-
-pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>, CommandFailure> {
-    let entries = fs::read_dir(folder).map_err(|cause| CommandFailure::file(folder, &cause))?;
-    Ok(entries.flatten().map(|entry| entry.path()).collect())
-}
-
-pub(crate) fn create(folder: &Path) -> Result<(), CommandFailure> {
-    fs::create_dir_all(folder).map_err(|cause| CommandFailure::file(folder, &cause))
-}
-
-pub(crate) fn write(path: &Path, text: &str) -> Result<(), CommandFailure> {
-    fs::write(path, text).map_err(|cause| CommandFailure::file(path, &cause))
-}
-
-pub(crate) fn remove(folder: &Path) -> Result<(), CommandFailure> {
-    match fs::remove_dir_all(folder) {
-        Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
-            Err(CommandFailure::file(folder, &cause))
-        }
-        _ => Ok(()),
-    }
+        .map_err(CommandFailure::at(&draft))?;
+    shell.program(&draft).split_args(try_with).output()?;
+    fs::rename(&draft, path).map_err(CommandFailure::at(path))
 }
 
 #[cfg(test)]
@@ -183,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mirror_is_the_one_of_the_machine_and_not_that_of_its_security_updates() {
+    fn the_mirror_is_not_that_of_security_updates() {
         let plan = "'http://mirror/debian-security/dists/stable-security/InRelease' a 0 \n\
                     'http://mirror/debian/dists/stable/InRelease' b 0 \n";
         assert_eq!(root_of_mirror(plan).as_deref(), Some("http://mirror/debian"));

@@ -1,111 +1,112 @@
 //! A tiny language model in the file format of llama.cpp, for tests against a real server.
 //!
-//! Its weights are random, its tokens are the 256 bytes and the marks of a chat. It says nothing
-//! sensible, but everything about it is known: every text can be written with it, a token is a
-//! byte, and the same seed makes the same file.
+//! Its weights are random, its tokens are the 256 bytes and the special tokens of a chat: it can
+//! encode every text, a token is a byte, and the file is the same every time.
 
-/// The width, the layers, the heads and the width inside a layer.
 const WIDTH: usize = 64;
 const LAYERS: usize = 2;
 const HEADS: u32 = 4;
+/// Width of the feed-forward layer.
 const INNER: usize = 128;
-
-/// How long a text may be.
 const CONTEXT: u32 = 8192;
 
-/// The marks, each a token; the bytes follow them.
+/// Special tokens; the bytes follow them.
 const MARKS: [&str; 5] = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"];
 const END: u32 = 4;
 const VOCABULARY: usize = MARKS.len() + 256;
 
-/// How a chat becomes a text: each message between its marks, then the beginning of the answer.
+/// Chat template: each message between special tokens, then the begin of the completion.
 const TEMPLATE: &str = "{% for message in messages %}\
     {{ '<|im_start|>' + message['role'] + '\\n' + (message['content'] or '') + '<|im_end|>\\n' }}\
     {% endfor %}\
     {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
-/// Data begins at multiples of so many bytes.
+/// Alignment of tensor data in bytes.
 const ALIGNMENT: usize = 32;
 
-/// Returns the file.
+/// Returns the content of the file.
 pub(crate) fn tiny() -> Vec<u8> {
-    let facts = facts();
+    let metadata = metadata();
     let tensors = tensors();
-    let mut file = GgufFile::default();
-    file.bytes.extend(b"GGUF");
-    file.number(3);
-    file.long(tensors.len());
-    file.long(facts.len());
-    for (key, fact) in &facts {
-        file.text(key);
-        file.number(fact.kind());
-        file.fact(fact);
+    let mut file = b"GGUF\x03\0\0\0".to_vec();
+    file.extend(long(tensors.len()));
+    file.extend(long(metadata.len()));
+    for (key, (kind, value)) in metadata {
+        file.extend(text(key));
+        file.extend(kind.to_le_bytes());
+        file.extend(value);
     }
     let mut offset = 0;
     for tensor in &tensors {
-        file.text(&tensor.name);
-        file.number(if tensor.rows == 1 { 1 } else { 2 });
-        file.long(tensor.columns);
-        if tensor.rows > 1 {
-            file.long(tensor.rows);
-        }
-        // Numbers of 32 bits.
-        file.number(0);
-        file.long(offset);
+        let dimensions: &[usize] =
+            if tensor.rows == 1 { &[tensor.columns] } else { &[tensor.columns, tensor.rows] };
+        file.extend(text(&tensor.name));
+        file.extend((dimensions.len() as u32).to_le_bytes());
+        file.extend(dimensions.iter().flat_map(|size| long(*size)));
+        // Elements are `f32`.
+        file.extend(0_u32.to_le_bytes());
+        file.extend(long(offset));
         offset += (tensor.values.len() * 4).next_multiple_of(ALIGNMENT);
     }
     for tensor in &tensors {
-        file.align();
-        file.bytes.extend(tensor.values.iter().flat_map(|value| value.to_le_bytes()));
+        file.resize(file.len().next_multiple_of(ALIGNMENT), 0);
+        file.extend(tensor.values.iter().flat_map(|value| value.to_le_bytes()));
     }
-    file.align();
-    file.bytes
+    file.resize(file.len().next_multiple_of(ALIGNMENT), 0);
+    file
 }
 
-/// What a file says about its model.
-enum Fact {
-    Number(u32),
-    Fraction(f32),
-    Truth(bool),
-    Text(String),
-    Texts(Vec<String>),
-    Fractions(Vec<f32>),
-    Integers(Vec<i32>),
+fn long(number: usize) -> [u8; 8] {
+    (number as u64).to_le_bytes()
 }
 
-fn facts() -> Vec<(&'static str, Fact)> {
+fn text(text: &str) -> Vec<u8> {
+    [&long(text.len())[..], text.as_bytes()].concat()
+}
+
+/// Number of a type in the file, and an encoded value.
+type Value = (u32, Vec<u8>);
+
+fn metadata() -> Vec<(&'static str, Value)> {
+    let number = |number: u32| (4, number.to_le_bytes().to_vec());
+    let size = |size: usize| number(u32::try_from(size).expect("a small number"));
+    let string = |string: &str| (8, text(string));
+    let disabled = || (7, vec![0]);
+    let list = |kind: u32, items: Vec<u8>| {
+        (9, [&kind.to_le_bytes()[..], &long(VOCABULARY), &items].concat())
+    };
     let bytes = (0..=255_u8).map(|byte| format!("<0x{byte:02X}>"));
-    let tokens = MARKS.iter().map(ToString::to_string).chain(bytes).collect();
-    // The kinds of tokens: 2 is unknown, 3 a mark, 6 a byte.
-    let kinds = (0..VOCABULARY).map(|token| match token {
-        0 => 2,
+    let tokens = MARKS.iter().map(ToString::to_string).chain(bytes);
+    // Kinds of tokens: 2 is unknown, 3 special, 6 a byte.
+    let kind = |token: usize| match token {
+        0 => 2_i32,
         token if token < MARKS.len() => 3,
         _ => 6,
-    });
-    let small = |number: usize| Fact::Number(u32::try_from(number).expect("a small number"));
+    };
+    let kinds = (0..VOCABULARY).flat_map(|token| kind(token).to_le_bytes());
     vec![
-        ("general.architecture", Fact::Text("llama".into())),
-        ("general.name", Fact::Text("tiny".into())),
-        ("llama.context_length", Fact::Number(CONTEXT)),
-        ("llama.embedding_length", small(WIDTH)),
-        ("llama.block_count", small(LAYERS)),
-        ("llama.feed_forward_length", small(INNER)),
-        ("llama.attention.head_count", Fact::Number(HEADS)),
-        ("llama.attention.head_count_kv", Fact::Number(HEADS)),
-        ("llama.attention.layer_norm_rms_epsilon", Fact::Fraction(1e-5)),
-        ("llama.rope.dimension_count", small(WIDTH / HEADS as usize)),
-        ("llama.vocab_size", small(VOCABULARY)),
-        ("tokenizer.ggml.model", Fact::Text("llama".into())),
-        ("tokenizer.ggml.tokens", Fact::Texts(tokens)),
-        ("tokenizer.ggml.scores", Fact::Fractions(vec![0.0; VOCABULARY])),
-        ("tokenizer.ggml.token_type", Fact::Integers(kinds.collect())),
-        ("tokenizer.ggml.unknown_token_id", Fact::Number(0)),
-        ("tokenizer.ggml.bos_token_id", Fact::Number(1)),
-        ("tokenizer.ggml.eos_token_id", Fact::Number(END)),
-        ("tokenizer.ggml.add_bos_token", Fact::Truth(false)),
-        ("tokenizer.ggml.add_eos_token", Fact::Truth(false)),
-        ("tokenizer.ggml.add_space_prefix", Fact::Truth(false)),
-        ("tokenizer.chat_template", Fact::Text(TEMPLATE.into())),
+        ("general.architecture", string("llama")),
+        ("general.name", string("tiny")),
+        ("llama.context_length", number(CONTEXT)),
+        ("llama.embedding_length", size(WIDTH)),
+        ("llama.block_count", size(LAYERS)),
+        ("llama.feed_forward_length", size(INNER)),
+        ("llama.attention.head_count", number(HEADS)),
+        ("llama.attention.head_count_kv", number(HEADS)),
+        ("llama.attention.layer_norm_rms_epsilon", (6, 1e-5_f32.to_le_bytes().to_vec())),
+        ("llama.rope.dimension_count", size(WIDTH / HEADS as usize)),
+        ("llama.vocab_size", size(VOCABULARY)),
+        ("tokenizer.ggml.model", string("llama")),
+        ("tokenizer.ggml.tokens", list(8, tokens.flat_map(|token| text(&token)).collect())),
+        ("tokenizer.ggml.scores", list(6, vec![0; 4 * VOCABULARY])),
+        ("tokenizer.ggml.token_type", list(5, kinds.collect())),
+        ("tokenizer.ggml.unknown_token_id", number(0)),
+        ("tokenizer.ggml.bos_token_id", number(1)),
+        ("tokenizer.ggml.eos_token_id", number(END)),
+        ("tokenizer.ggml.add_bos_token", disabled()),
+        ("tokenizer.ggml.add_eos_token", disabled()),
+        ("tokenizer.ggml.add_space_prefix", disabled()),
+        ("tokenizer.chat_template", string(TEMPLATE)),
     ]
 }
 
@@ -138,9 +139,8 @@ fn tensors() -> Vec<GgufTensor> {
     list
 }
 
-/// Every token's vector has the same large first number. No layer undoes that, so the first number
-/// of what reaches the head is always clearly above zero, and the head can tell apart what the
-/// model may say from what it never says.
+/// Every embedding has the same large first number, which no layer undoes. The head uses it to
+/// separate allowed tokens from those that are never sampled.
 fn embedding(random: &mut Random) -> GgufTensor {
     let mut tensor = matrix("token_embd.weight", WIDTH, VOCABULARY, random);
     for row in tensor.values.chunks_mut(WIDTH) {
@@ -150,15 +150,15 @@ fn embedding(random: &mut Random) -> GgufTensor {
     tensor
 }
 
-/// The head lets through what can be printed and the end of an answer. Bytes of characters beyond
-/// ASCII only come if a request asks for them (`logit_bias`): the server merges what it tells of
-/// them, which is a case of its own.
+/// Allows printable bytes and the end token. Other bytes need a request with `logit_bias`: the
+/// server merges their text, which is tested separately.
 fn head(random: &mut Random) -> GgufTensor {
     let mut tensor = matrix("output.weight", WIDTH, VOCABULARY, random);
     for (token, row) in tensor.values.chunks_mut(WIDTH).enumerate() {
         let byte = token.checked_sub(MARKS.len());
-        let said = token == END as usize || byte.is_some_and(|byte| (32..127).contains(&byte));
-        row[0] = if said { 1.0 } else { -4.0 };
+        let is_allowed =
+            token == END as usize || byte.is_some_and(|byte| (32..127).contains(&byte));
+        row[0] = if is_allowed { 1.0 } else { -4.0 };
         row[1..].iter_mut().for_each(|value| *value *= 4.0);
     }
     tensor
@@ -174,7 +174,7 @@ fn matrix(name: &str, columns: usize, rows: usize, random: &mut Random) -> GgufT
     GgufTensor { name: name.into(), columns, rows, values }
 }
 
-/// Numbers between -1 and 1, the same on every machine.
+/// Random numbers between -1 and 1, the same on every machine.
 struct Random(u64);
 
 impl Random {
@@ -185,64 +185,5 @@ impl Random {
         self.0 ^= self.0 >> 27;
         let bits = self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 40;
         bits as f32 / (1 << 23) as f32 - 1.0
-    }
-}
-
-#[derive(Default)]
-struct GgufFile {
-    bytes: Vec<u8>,
-}
-
-impl GgufFile {
-    fn number(&mut self, number: u32) {
-        self.bytes.extend(number.to_le_bytes());
-    }
-
-    fn long(&mut self, number: usize) {
-        self.bytes.extend((number as u64).to_le_bytes());
-    }
-
-    fn text(&mut self, text: &str) {
-        self.long(text.len());
-        self.bytes.extend(text.bytes());
-    }
-
-    fn align(&mut self) {
-        self.bytes.resize(self.bytes.len().next_multiple_of(ALIGNMENT), 0);
-    }
-
-    fn list<T>(&mut self, kind: u32, items: &[T], write: impl Fn(&mut Self, &T)) {
-        self.number(kind);
-        self.long(items.len());
-        items.iter().for_each(|item| write(self, item));
-    }
-
-    fn fact(&mut self, fact: &Fact) {
-        match fact {
-            Fact::Number(number) => self.number(*number),
-            Fact::Fraction(number) => self.bytes.extend(number.to_le_bytes()),
-            Fact::Truth(truth) => self.bytes.push(u8::from(*truth)),
-            Fact::Text(text) => self.text(text),
-            Fact::Texts(texts) => self.list(8, texts, |file, text| file.text(text)),
-            Fact::Fractions(numbers) => {
-                self.list(6, numbers, |file, number| file.bytes.extend(number.to_le_bytes()));
-            }
-            Fact::Integers(numbers) => {
-                self.list(5, numbers, |file, number| file.bytes.extend(number.to_le_bytes()));
-            }
-        }
-    }
-}
-
-impl Fact {
-    /// The number of its type in the file.
-    fn kind(&self) -> u32 {
-        match self {
-            Self::Number(_) => 4,
-            Self::Fraction(_) => 6,
-            Self::Truth(_) => 7,
-            Self::Text(_) => 8,
-            Self::Texts(_) | Self::Fractions(_) | Self::Integers(_) => 9,
-        }
     }
 }

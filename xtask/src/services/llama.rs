@@ -1,41 +1,36 @@
-//! The real inference server of the tests, `llama-server` of llama.cpp: the machine's own, or one
-//! that is unpacked below the target directory; and a tiny model for it.
+//! The real inference server of the tests, `llama-server` of llama.cpp, and a tiny model for it.
 //!
-//! It comes from the packages of a newer Debian, through the mirror that the machine's apt uses,
-//! with everything they need, down to the C library.
+//! Without one on the machine, it comes from the packages of a newer Debian, through the mirror of
+//! the machine's apt, with all libraries down to the C library.
 
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::apt::{self, Apt, create, entries};
-use super::gguf;
-use crate::shell::{CommandFailure, Shell};
+use super::apt::{self, Apt};
+use super::{find_program, gguf};
+use crate::shell::{CommandFailure, Shell, create_folder, entries, write_file};
 
-/// The releases of Debian that are tried, in order.
+/// Debian releases to try, in order.
 const RELEASES: [&str; 2] = ["forky", "sid"];
 
-/// The package that brings the server.
 const PACKAGE: &str = "llama.cpp-tools";
 
 const PROGRAM: &str = "llama-server";
 
-/// A server that can be started, and what it can load.
 #[derive(Debug)]
 pub(crate) struct Llama {
     pub(crate) server: PathBuf,
     pub(crate) model: PathBuf,
 }
 
-/// Installs a server if the machine has none, writes the model, and returns where they are.
+/// Installs a server if the machine has none, and writes the model.
 pub(crate) fn ready(shell: &Shell) -> Result<Llama, CommandFailure> {
     let home = shell.target.join("llama");
-    create(&home)?;
+    create_folder(&home)?;
     let model = home.join("tiny.gguf");
-    fs::write(&model, gguf::tiny()).map_err(|cause| CommandFailure::file(&model, &cause))?;
-    let ours = home.join(PROGRAM);
-    let server = elsewhere().into_iter().chain([ours]).find(|program| program.is_file());
-    let server = match server {
+    write_file(&model, gguf::tiny())?;
+    let installed = Some(home.join(PROGRAM)).filter(|program| program.is_file());
+    let server = match find_program("ROLLWAY_LLAMA_SERVER", &[PROGRAM]).or(installed) {
         Some(server) => server,
         None => install(shell, &home).map_err(|failure| {
             failure.hint(
@@ -45,14 +40,6 @@ pub(crate) fn ready(shell: &Shell) -> Result<Llama, CommandFailure> {
         })?,
     };
     Ok(Llama { server, model })
-}
-
-/// Returns where the machine may have a server.
-fn elsewhere() -> Vec<PathBuf> {
-    let named = env::var_os("ROLLWAY_LLAMA_SERVER").map(PathBuf::from);
-    let path = env::var_os("PATH").unwrap_or_default();
-    let folders = env::split_paths(&path).map(|folder| folder.join(PROGRAM));
-    named.into_iter().chain(folders).collect()
 }
 
 fn install(shell: &Shell, home: &Path) -> Result<PathBuf, CommandFailure> {
@@ -69,24 +56,18 @@ fn install(shell: &Shell, home: &Path) -> Result<PathBuf, CommandFailure> {
             Err(failure) => failed = Some(failure),
         }
     }
-    Err(failed.unwrap_or_else(|| CommandFailure::new("there is no release to try")))
+    Err(failed.unwrap_or_else(|| CommandFailure::new("no Debian release to try")))
 }
 
-/// Writes a script that starts the server inside what was unpacked.
+/// Writes a script that starts the unpacked server.
 fn ready_in(shell: &Shell, home: &Path, root: &Path) -> Result<PathBuf, CommandFailure> {
-    let lib = root.join("usr/lib");
-    let libraries = found(&lib, "libllama.so.0")?;
-    let backends = first_folder(&libraries.join("ggml"))?;
-    let linker = entries(&libraries)?
-        .into_iter()
-        .find(|path| path.file_name().is_some_and(|name| is_linker(&name.to_string_lossy())))
-        .ok_or_else(|| {
-            CommandFailure::new(format!("no dynamic linker in {}", libraries.display()))
-        })?;
-    // The server looks for the code of each kind of processor beside the program that runs, which
-    // is the dynamic linker here.
+    let libraries = find(&root.join("usr/lib"), |path| path.join("libllama.so.0").exists())?;
+    let backends = find(&libraries.join("ggml"), Path::is_dir)?;
+    let linker = find(&libraries, is_linker)?;
+    // The server looks for processor-specific code beside the running program, which is the dynamic
+    // linker.
     let here = backends.join("ld.so");
-    fs::copy(&linker, &here).map_err(|cause| CommandFailure::file(&here, &cause))?;
+    fs::copy(&linker, &here).map_err(CommandFailure::at(&here))?;
 
     let server = home.join(PROGRAM);
     let libraries = [libraries.clone(), libraries.join("llama")];
@@ -100,19 +81,17 @@ fn ready_in(shell: &Shell, home: &Path, root: &Path) -> Result<PathBuf, CommandF
     Ok(server)
 }
 
-fn is_linker(name: &str) -> bool {
+fn is_linker(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.starts_with("ld-linux") && name.contains(".so.")
 }
 
-/// Returns the folder below `folder` that has a file.
-fn found(folder: &Path, file: &str) -> Result<PathBuf, CommandFailure> {
-    let holder = entries(folder)?.into_iter().find(|inner| inner.join(file).exists());
-    holder.ok_or_else(|| CommandFailure::new(format!("no {file} below {}", folder.display())))
-}
-
-fn first_folder(folder: &Path) -> Result<PathBuf, CommandFailure> {
-    let first = entries(folder)?.into_iter().find(|inner| inner.is_dir());
-    first.ok_or_else(|| CommandFailure::new(format!("no folder in {}", folder.display())))
+/// Returns the first matching entry of a folder.
+fn find(folder: &Path, matches: fn(&Path) -> bool) -> Result<PathBuf, CommandFailure> {
+    let found = entries(folder)?.into_iter().find(|path| matches(path));
+    found.ok_or_else(|| {
+        CommandFailure::new(format!("{}: a file of {PACKAGE} is missing", folder.display()))
+    })
 }
 
 #[cfg(test)]
@@ -120,8 +99,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_dynamic_linker_is_known_on_every_processor() {
-        assert!(is_linker("ld-linux-x86-64.so.2") && is_linker("ld-linux-aarch64.so.1"));
-        assert!(!is_linker("libllama.so.0"));
+    fn dynamic_linkers_are_recognized() {
+        for (name, expected) in [
+            ("ld-linux-x86-64.so.2", true),
+            ("ld-linux-aarch64.so.1", true),
+            ("libllama.so.0", false),
+        ] {
+            assert_eq!(is_linker(Path::new(name)), expected, "{name}");
+        }
     }
 }

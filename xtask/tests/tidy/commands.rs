@@ -1,15 +1,15 @@
-//! The two commands of the README, and that the continuous integration runs the second of them.
+//! The commands of the README, and that the continuous integration runs the tests.
 
 use crate::tree::Tree;
 
 const CI: &str = ".ci/run";
-/// Lines that only set the stage.
+/// Setup lines.
 const CI_PREPARES: &[&str] = &["set -euo pipefail", r#"cd "$(dirname "$0")/..""#];
 const README: &str = "README.md";
 const TEST: &str = "cargo xtask test";
 const RUN: &str = "cargo run --release -- run examples/arithmetic.yaml";
 
-/// Checks that a green light in the integration means what it means on anyone's machine.
+/// Checks that the continuous integration runs the same tests as a developer.
 pub(crate) fn continuous_integration(tree: &Tree) -> Vec<String> {
     let Some(script) = tree.get(CI) else {
         return vec![format!("{CI}: missing; it calls `{TEST}`")];
@@ -27,7 +27,7 @@ pub(crate) fn continuous_integration(tree: &Tree) -> Vec<String> {
     }
 }
 
-/// Checks that the README shows the commands as they are typed, each on a line of its own.
+/// Checks that the README shows each command on its own line.
 pub(crate) fn readme(tree: &Tree) -> Vec<String> {
     let Some(text) = tree.get(README) else {
         return vec![format!("{README}: missing; it shows `{RUN}` and `{TEST}`")];

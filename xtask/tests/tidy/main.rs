@@ -1,12 +1,13 @@
-//! The rules of the repository that no compiler knows, checked over the text of its files.
+//! Rules of the repository that no compiler checks, over the text of its files.
 //!
-//! Every check is a function from a [`Tree`] to the violations it found. The second test plants one
-//! violation of every kind, because a check that cannot fail is worth nothing.
+//! Every check is a function from a [`Tree`] to its violations. The second test plants violations
+//! of every kind, so that every check is known to fail.
 
 mod arrows;
 mod commands;
 mod debt;
 mod firewall;
+mod language;
 mod modules;
 mod names;
 mod plants;
@@ -20,7 +21,7 @@ use std::path::Path;
 use plants::Plant;
 use tree::Tree;
 
-/// Returns one message per violation, each of which begins with the file.
+/// Returns one message per violation, beginning with the file.
 type Check = fn(&Tree) -> Vec<String>;
 
 const CHECKS: &[(&str, Check)] = &[
@@ -35,6 +36,8 @@ const CHECKS: &[(&str, Check)] = &[
     ("heads of files", sizes::heads_of_files),
     ("vague names", names::no_vague_names),
     ("types defined twice", names::types_are_defined_once),
+    ("people as subjects", language::components_are_subjects),
+    ("doc comments as questions", language::doc_comments_are_statements),
     ("banned words", prose::banned),
     ("open ends", prose::open_ends),
     ("machine paths", prose::machine_paths),
@@ -57,7 +60,7 @@ fn the_repository_is_tidy() {
 }
 
 #[test]
-fn every_check_finds_what_is_planted() {
+fn every_check_finds_its_planted_violations() {
     let plants = plants::all();
     for (name, _) in CHECKS {
         let violates = |plant: &Plant| plant.check == *name && !plant.found.is_empty();

@@ -6,8 +6,8 @@ use crate::debt;
 use crate::source::without_comments;
 use crate::tree::Tree;
 
-/// Crates with layers, from the lowest to the highest: a module uses modules of its own layer and
-/// of the layers before it. Every top-level module is in one layer.
+/// Crates with layers, lowest first: a module uses modules of its own and lower layers. Every
+/// top-level module is in one layer.
 const LAYERS: &[(&str, &[&[&str]])] =
     &[("crates/data", &[&["sample", "arrow"], &["buffer"], &["pipeline", "reader"]])];
 

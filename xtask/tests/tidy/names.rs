@@ -1,43 +1,25 @@
-//! Names of types, files and constants: words that say nothing, and names that are used twice.
+//! Names of types, files and constants: vague words, and names defined twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::debt;
+use crate::debt::{self, Findings};
 use crate::tree::{File, Tree};
 
-/// Words that may not be whole words of a name.
+/// Words that a name must not contain.
 const VAGUE: &[&str] = &[
     "said", "told", "asked", "known", "heard", "given", "taken", "place", "seat", "board", "book",
     "card", "way", "ticket", "glance", "pulse", "beat", "eyes", "hands", "lookout", "scene",
     "ahead", "eager", "usual", "farewell", "patience", "most", "words", "world",
 ];
 
-/// Words that have a meaning in one crate.
+/// Words with a meaning in one crate.
 const MEANT: &[(&str, &str)] = &[("crates/sim", "world")];
 
-/// Names of others, whose words are not ours.
+/// Names of other projects.
 const PROPER: &[&str] = &["TensorBoard"];
 
 pub(crate) fn no_vague_names(tree: &Tree) -> Vec<String> {
-    let (found, listed) = (vague(tree), debt::numbers(tree, "names"));
-    let mut violations = Vec::new();
-    for (folder, names) in &found {
-        let (count, max) = (names.len(), listed.get(folder.as_str()).copied().unwrap_or(0));
-        if count > max {
-            violations.push(format!(
-                "{folder}: {count} vague names, more than {max}; name the thing instead: {}",
-                names.join(", ")
-            ));
-        }
-    }
-    for (folder, max) in listed {
-        let count = found.get(folder).map_or(0, Vec::len);
-        if count < max {
-            let path = debt::PATH;
-            violations.push(format!("{path}: only {count} are left: names {folder} {max}"));
-        }
-    }
-    violations
+    debt::compare(tree, "names", "name the thing instead", &vague(tree))
 }
 
 pub(crate) fn types_are_defined_once(tree: &Tree) -> Vec<String> {
@@ -53,8 +35,8 @@ pub(crate) fn types_are_defined_once(tree: &Tree) -> Vec<String> {
 }
 
 /// Returns the vague names of each crate as `path: name`.
-pub(crate) fn vague(tree: &Tree) -> BTreeMap<String, Vec<String>> {
-    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+pub(crate) fn vague(tree: &Tree) -> Findings {
+    let mut found = Findings::new();
     for file in tree.with_extension(&["rs"]) {
         let Some((folder, path)) = file.in_source() else { continue };
         let stem = path.rsplit('/').next().unwrap_or_default().trim_end_matches(".rs");
@@ -84,7 +66,7 @@ fn is_vague(folder: &str, word: &str) -> bool {
     VAGUE.contains(&word) && !MEANT.contains(&(folder, word))
 }
 
-/// Returns the names that a file defines with one of the keywords.
+/// Returns the names that a file defines with a keyword.
 fn definitions<'a>(file: &'a File, keywords: &'a [&str]) -> impl Iterator<Item = &'a str> {
     file.lines().filter_map(|(_, line)| {
         let mut line = line.trim_start();
@@ -102,7 +84,7 @@ fn definitions<'a>(file: &'a File, keywords: &'a [&str]) -> impl Iterator<Item =
     })
 }
 
-/// Returns the words of a name in `CamelCase`, `snake_case` or capitals, in small letters.
+/// Returns the words of a name in `CamelCase`, `snake_case` or capitals, in lower case.
 fn name_words(name: &str) -> impl Iterator<Item = String> {
     let name = PROPER.iter().fold(name.to_owned(), |name, proper| name.replace(proper, "_"));
     let mut split = String::new();

@@ -1,21 +1,20 @@
-//! Small made-up repositories, with and without violations, and what each check finds in them.
+//! Small planted repositories and the violations that each check finds in them.
 
 use crate::debt;
 use crate::tree::Tree;
 
 pub(crate) struct Plant {
-    /// The name of the check in `CHECKS`.
+    /// Name of the check in `CHECKS`.
     pub(crate) check: &'static str,
     pub(crate) tree: Tree,
-    /// How each message begins, in order.
+    /// Beginnings of the messages, in order.
     pub(crate) found: &'static [&'static str],
 }
 
 pub(crate) fn all() -> Vec<Plant> {
-    [arrows(), modules(), firewall(), sizes(), names(), prose_plants(), commands()]
-        .into_iter()
-        .flatten()
-        .collect()
+    let checks =
+        [arrows(), modules(), firewall(), sizes(), names(), language(), prose(), commands()];
+    checks.into_iter().flatten().collect()
 }
 
 fn plant(check: &'static str, files: &[(&str, &str)], found: &'static [&'static str]) -> Plant {
@@ -98,15 +97,19 @@ fn names() -> Vec<Plant> {
             &[
                 (
                     "crates/a/src/book.rs",
-                    "struct TensorBoardFile;\n    const MOST: usize = 1;\nconst fn told() {}\n",
+                    concat!(
+                        "struct TensorBoardFile;\n  const MO",
+                        "ST: u8 = 1;\nconst fn to",
+                        "ld() {}\n"
+                    ),
                 ),
                 ("crates/b/src/b.rs", "pub(crate) enum RunWay {}\npub type World = u8;\n"),
-                ("crates/b/tests/b.rs", "struct Said;\n"),
+                ("crates/b/tests/b.rs", concat!("struct Sa", "id;\n")),
                 ("crates/sim/src/world.rs", "struct World;\n"),
                 (debt::PATH, "names crates/b 2\nnames crates/sim 1\n"),
             ],
             &[
-                "crates/a: 2 vague names, more than 0; name the thing instead: book.rs: book",
+                "crates/a: 2 names, more than 0; name the thing instead: book.rs: book",
                 "xtask/tests/tidy/debt.txt: only 0 are left: names crates/sim 1",
             ],
         ),
@@ -123,6 +126,35 @@ fn names() -> Vec<Plant> {
     ]
 }
 
+fn language() -> Vec<Plant> {
+    vec![
+        plant(
+            "people as subjects",
+            &[
+                ("crates/a/src/a.rs", concat!("// Some", "body\n// a component\n// ANY", "ONE\n")),
+                ("crates/b/src/b.rs", concat!("// who", "ever\n")),
+                ("docs/a.md", "Someones, nobodys and every one.\n"),
+                ("README.md", concat!("Every", "one.\n")),
+                (debt::PATH, "people crates/b 1\npeople docs 1\n"),
+            ],
+            &[
+                "README.md: 1 people, more than 0; name the component: README.md:1",
+                "crates/a: 2 people, more than 0; name the component: crates/a/src/a.rs:1, ",
+                "xtask/tests/tidy/debt.txt: only 0 are left: people docs 1",
+            ],
+        ),
+        plant(
+            "doc comments as questions",
+            &[
+                ("crates/a/src/a.rs", "//! What it is.\n/// Which?\n  /// How: so.\n// Why.\n"),
+                ("python/a.py", "    \"\"\"Whether it is.\"\"\"\n"),
+                (debt::PATH, "riddles python 1\n"),
+            ],
+            &["crates/a: 2 riddles, more than 0; begin with a noun or a verb: crates/a/src/a.rs:1"],
+        ),
+    ]
+}
+
 fn firewall() -> Vec<Plant> {
     vec![
         plant(
@@ -135,7 +167,7 @@ fn firewall() -> Vec<Plant> {
                  fn f() { fs::read(thread::current()); }\n\
                  let a: HashMap<u8, u8>; // tokio\n\
                  #[derive(serde::Serialize)]\n\
-                 /* rand:: */ let b = rand::random();\n",
+                 let b = rand::random();\n",
             )],
             &[
                 "crates/core/src/deep/clock.rs:2: `Instant`",
@@ -204,7 +236,7 @@ fn sizes() -> Vec<Plant> {
     ]
 }
 
-fn prose_plants() -> Vec<Plant> {
+fn prose() -> Vec<Plant> {
     vec![
         plant(
             "banned words",
@@ -255,32 +287,18 @@ fn prose_plants() -> Vec<Plant> {
 }
 
 fn commands() -> Vec<Plant> {
+    let integration =
+        |script, found| plant("continuous integration", &[(".ci/run", script)], found);
     vec![
         plant("continuous integration", &[], &[".ci/run: missing"]),
-        plant(
-            "continuous integration",
-            &[(".ci/run", "#!/bin/sh\ncargo xtask test || true\n")],
-            &[".ci/run: calls"],
-        ),
-        plant(
-            "continuous integration",
-            &[(".ci/run", "cd x && make\nexec cargo xtask test\n")],
-            &[".ci/run: calls"],
-        ),
-        plant(
-            "continuous integration",
-            &[(".ci/run", "exec cargo xtask test fmt\n")],
-            &[".ci/run: calls"],
-        ),
-        plant(
-            "continuous integration",
-            &[(
-                ".ci/run",
-                "#!/usr/bin/env bash\n\
-                 set -euo pipefail\n\
-                 cd \"$(dirname \"$0\")/..\"\n\
-                 exec cargo xtask test\n",
-            )],
+        integration("#!/bin/sh\ncargo xtask test || true\n", &[".ci/run: calls"]),
+        integration("cd x && make\nexec cargo xtask test\n", &[".ci/run: calls"]),
+        integration("exec cargo xtask test fmt\n", &[".ci/run: calls"]),
+        integration(
+            "#!/usr/bin/env bash\n\
+             set -euo pipefail\n\
+             cd \"$(dirname \"$0\")/..\"\n\
+             exec cargo xtask test\n",
             &[],
         ),
         plant("readme", &[], &["README.md: missing"]),

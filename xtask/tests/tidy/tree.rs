@@ -1,4 +1,4 @@
-//! The text files of the repository, or of a small made-up one.
+//! Text files and packages of the repository, or of a planted one.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -6,38 +6,38 @@ use std::path::Path;
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
-/// Folders with a leading dot that belong to the repository; all others are left to the tools that
-/// made them.
+/// Dot folders of the repository; others belong to tools.
 const DOT_FOLDERS: &[&str] = &[".cargo", ".ci", ".github"];
 
-/// Files in ascending order of their paths, and packages in ascending order of their folders.
+/// Folders that `.gitignore` excludes. Its other patterns match binary files.
+const BUILT_FOLDERS: &[&str] = &["target", "__pycache__", "checkpoints"];
+
+/// Sorted files and packages.
 pub(crate) struct Tree {
     pub(crate) files: Vec<File>,
     pub(crate) packages: Vec<Package>,
 }
 
-/// A package of the workspace.
 pub(crate) struct Package {
     /// Folder of its manifest, from the root.
     pub(crate) folder: String,
-    /// Packages that it depends on, to build or to run. Dependencies of tests make no arrow.
+    /// Dependencies to build or run, without those of tests.
     pub(crate) dependencies: Vec<String>,
 }
 
 pub(crate) struct File {
-    /// The path from the root, parted by `/`.
+    /// Path from the root, separated by `/`.
     pub(crate) path: String,
     pub(crate) text: String,
 }
 
 impl Tree {
-    /// Makes a tree of paths and texts.
     pub(crate) fn of(files: &[(&str, &str)]) -> Self {
         let file = |&(path, text): &(&str, &str)| File { path: path.into(), text: text.into() };
         Self { files: files.iter().map(file).collect(), packages: Vec::new() }
     }
 
-    /// Makes a tree of packages: their folders and what they depend on.
+    /// Takes folders and dependencies of packages.
     pub(crate) fn of_packages(packages: &[(&str, &[&str])]) -> Self {
         let package = |&(folder, dependencies): &(&str, &[&str])| Package {
             folder: folder.into(),
@@ -46,11 +46,10 @@ impl Tree {
         Self { files: Vec::new(), packages: packages.iter().map(package).collect() }
     }
 
-    /// Reads every text file below the root that `.gitignore` does not exclude.
+    /// Reads every text file below the root, except built ones.
     pub(crate) fn read(root: &Path) -> Self {
-        let ignore = fs::read_to_string(root.join(".gitignore")).unwrap_or_default();
         let mut files = Vec::new();
-        walk(root, "", &Ignore::parse(&ignore), &mut files);
+        walk(root, "", &mut files);
         files.sort_by(|a, b| a.path.cmp(&b.path));
         Self { files, packages: packages(root) }
     }
@@ -60,7 +59,13 @@ impl Tree {
         Some(&file.text)
     }
 
-    /// Iterates over the files that have one of the extensions.
+    /// Iterates over the numbered lines of files by extension, from 1, with their path.
+    pub(crate) fn lines(&self, extensions: &[&str]) -> impl Iterator<Item = (&str, usize, &str)> {
+        let files = self.with_extension(extensions);
+        files.flat_map(|file| file.lines().map(|(number, line)| (file.path.as_str(), number, line)))
+    }
+
+    /// Iterates over files by extension.
     pub(crate) fn with_extension(&self, extensions: &[&str]) -> impl Iterator<Item = &File> {
         let has = |file: &&File| extensions.contains(&file.extension());
         self.files.iter().filter(has)
@@ -68,7 +73,7 @@ impl Tree {
 }
 
 impl File {
-    /// Returns what follows the last dot of the name, or nothing.
+    /// Returns the text after the last dot of the name, or nothing.
     pub(crate) fn extension(&self) -> &str {
         let name = self.path.rsplit('/').next().unwrap_or_default();
         name.rsplit_once('.').map_or("", |(_, extension)| extension)
@@ -84,13 +89,13 @@ impl File {
         is_crate.then_some((folder, path))
     }
 
-    /// Iterates over the lines with their numbers, which begin with one.
+    /// Iterates over numbered lines, from 1.
     pub(crate) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         (1..).zip(self.text.lines())
     }
 }
 
-/// Asks cargo for the packages of the workspace.
+/// Reads the packages of the workspace from cargo.
 fn packages(root: &Path) -> Vec<Package> {
     let mut command = MetadataCommand::new();
     command.manifest_path(root.join("Cargo.toml")).no_deps();
@@ -110,83 +115,30 @@ fn packages(root: &Path) -> Vec<Package> {
     packages
 }
 
-fn walk(root: &Path, folder: &str, ignore: &Ignore, files: &mut Vec<File>) {
+fn walk(root: &Path, folder: &str, files: &mut Vec<File>) {
     let entries = fs::read_dir(root.join(folder)).expect("a folder of the repository is readable");
     for entry in entries {
         let entry = entry.expect("an entry of a folder is readable");
         let name = entry.file_name().to_string_lossy().into_owned();
         let path = format!("{folder}{name}");
         let kind = entry.file_type().expect("an entry has a type");
-        if name == ".git" || ignore.excludes(&path, &name) {
-            continue;
-        }
-        if kind.is_dir() {
-            if !name.starts_with('.') || DOT_FOLDERS.contains(&name.as_str()) {
-                walk(root, &format!("{path}/"), ignore, files);
+        if name == ".git" {
+            // A folder, or in a linked worktree a file.
+        } else if kind.is_dir() {
+            let is_ours = !name.starts_with('.') || DOT_FOLDERS.contains(&name.as_str());
+            if is_ours && !BUILT_FOLDERS.contains(&name.as_str()) {
+                walk(root, &format!("{path}/"), files);
             }
         } else if kind.is_file() {
             match fs::read(entry.path()) {
-                // What is not UTF-8 is no text, and none of the checks is about it.
+                // Binary files are skipped.
                 Ok(bytes) => {
                     files.extend(String::from_utf8(bytes).ok().map(|text| File { path, text }))
                 }
-                // Another test's temporary file may be gone by now.
+                // Temporary files of other tests may vanish.
                 Err(cause) if cause.kind() == ErrorKind::NotFound => {}
                 Err(cause) => panic!("{path}: {cause}"),
             }
         }
-    }
-}
-
-/// The part of the rules of `.gitignore` that this repository uses: names, with one `*` at most, in
-/// any folder or, after a leading `/`, in the root.
-struct Ignore(Vec<String>);
-
-impl Ignore {
-    fn parse(text: &str) -> Self {
-        let lines = text.lines().map(|line| line.trim().trim_end_matches('/'));
-        let patterns: Vec<String> = lines
-            .filter(|line| !line.is_empty() && !line.starts_with('#'))
-            .map(String::from)
-            .collect();
-        for pattern in &patterns {
-            let plain = pattern.strip_prefix('/').unwrap_or(pattern);
-            assert!(
-                !plain.contains(['/', '!', '[', '?', '\\']) && plain.matches('*').count() <= 1,
-                ".gitignore: teach tidy/tree.rs this kind of pattern: {pattern}"
-            );
-        }
-        Self(patterns)
-    }
-
-    fn excludes(&self, path: &str, name: &str) -> bool {
-        self.0.iter().any(|pattern| match pattern.strip_prefix('/') {
-            Some(anchored) => matches(anchored, path),
-            None => matches(pattern, name),
-        })
-    }
-}
-
-fn matches(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        Some((head, tail)) => {
-            name.len() >= head.len() + tail.len()
-                && name.starts_with(head)
-                && name.ends_with(tail)
-                && !name.contains('/')
-        }
-        None => name == pattern,
-    }
-}
-
-#[test]
-fn ignored_files_are_recognized() {
-    let ignore = Ignore::parse("# built\n/target\n__pycache__/\n*.pyc\n\n/rollway-*\n");
-    let excludes = |path: &str| ignore.excludes(path, path.rsplit('/').next().unwrap());
-    for path in ["target", "python/__pycache__", "a/b.pyc", "rollway-jobs"] {
-        assert!(excludes(path), "{path}");
-    }
-    for path in ["crates/target", "a/b.py", "crates/rollway-jobs", "targets"] {
-        assert!(!excludes(path), "{path}");
     }
 }

@@ -1,4 +1,4 @@
-//! A payload becomes experiences, whose arrays and JSON are slices of it.
+//! Decoding of payloads. Arrays and JSON of the experiences are slices of the payload.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,18 @@ use crate::{
     FieldError, FieldProblem, IdPart, Json, ModelVersions, Tensor, TruncateStatus, VersionRun,
 };
 
-/// No item takes less of the metadata: key and length of the item (2 bytes), its kind (2), the size
-/// of its data (2), and its tokens with their type and shape (6). Memory for experiences is
-/// reserved only as far as they can be there.
+/// Minimum metadata of an item: key and length of the item (2 bytes), its kind (2), the size of its
+/// data (2), and its tokens with their type and shape (6). Limits the memory that a forged header
+/// can reserve.
 const MIN_ITEM_METADATA_BYTES: u64 = 12;
 
-/// No item takes less of the data section: there is at least one token.
+/// Minimum data of an item: one token.
 const MIN_ITEM_DATA_BYTES: u64 = ALIGNMENT as u64;
 
-/// Reads a payload of any number of experiences.
+/// Decodes a payload of any number of experiences.
 ///
-/// Bytes of any origin give experiences or an error. Arrays and JSON are slices of `payload`; what
-/// is allocated is at most a small multiple of its size.
+/// Untrusted bytes give experiences or an error, and allocate at most a small multiple of their
+/// size.
 pub fn deserialize_many(payload: Bytes) -> Result<Vec<Experience>, PayloadError> {
     let header = verify(&payload)?;
     let room = (header.metadata_bytes / MIN_ITEM_METADATA_BYTES)
@@ -31,7 +31,7 @@ pub fn deserialize_many(payload: Bytes) -> Result<Vec<Experience>, PayloadError>
     if header.items > room {
         return Err(PayloadError::Items { found: room, expected: header.items });
     }
-    // After `verify` all lengths are those of parts of a slice, so they fit into `usize`.
+    // After `verify` all lengths are those of parts of a slice, so they fit `usize`.
     let data_end = PayloadHeader::BYTES + header.data_bytes as usize;
     let mut data = payload.slice(PayloadHeader::BYTES..data_end);
     let mut items = Items::new(payload.slice(data_end..));
@@ -60,7 +60,7 @@ pub fn deserialize_many(payload: Bytes) -> Result<Vec<Experience>, PayloadError>
     Ok(experiences)
 }
 
-/// Cuts an item's part off the data section.
+/// Splits an item's part off the data section.
 fn take_data(data: &mut Bytes, bytes: u64) -> Result<Bytes, FieldError> {
     const FIELD: &str = "data_bytes";
     if !bytes.is_multiple_of(ALIGNMENT as u64) {
@@ -73,68 +73,37 @@ fn take_data(data: &mut Bytes, bytes: u64) -> Result<Bytes, FieldError> {
 }
 
 fn experience(item: proto::Item, data: &Bytes) -> Result<Experience, FieldError> {
-    let proto::Item {
-        eid,
-        kind,
-        data_bytes: _,
-        prompt_length,
-        tokens,
-        logprobs,
-        action_mask,
-        reward,
-        info,
-        metrics,
-        truncate_status,
-        model_versions,
-        prompt_text,
-        response_text,
-        messages,
-        tools,
-        chosen_messages,
-        rejected_messages,
-        token_level_reward,
-        advantages,
-        returns,
-        teacher_logprobs,
-        chosen,
-        rejected,
-        multi_modal_inputs,
-        custom_fields,
-    } = item;
-    let kind = read_kind(kind)?;
-    let info = if info.is_empty() { None } else { Some(info) };
+    let kind = read_kind(item.kind)?;
+    let info = (!item.info.is_empty()).then_some(item.info);
+    let too_large = |_| FieldProblem::TooLarge(item.prompt_length).at("prompt_length");
+    let versions = item.model_versions.map(read_model_versions).transpose();
+    let custom_fields = item.custom_fields.into_iter().map(read_custom_field);
     let fields = ExperienceFields {
-        eid: eid.map(read_eid).unwrap_or_default(),
-        tokens: array("tokens", tokens, data)?.ok_or_else(|| FieldProblem::Missing.at("tokens"))?,
-        prompt_length: usize::try_from(prompt_length)
-            .map_err(|_| FieldProblem::TooLarge(prompt_length).at("prompt_length"))?,
-        logprobs: array("logprobs", logprobs, data)?,
-        reward,
-        token_level_reward: array("token_level_reward", token_level_reward, data)?,
-        advantages: array("advantages", advantages, data)?,
-        returns: array("returns", returns, data)?,
-        teacher_logprobs: array("teacher_logprobs", teacher_logprobs, data)?,
-        action_mask: array("action_mask", action_mask, data)?,
-        chosen: array("chosen", chosen, data)?,
-        rejected: array("rejected", rejected, data)?,
-        truncate_status: read_truncate_status(truncate_status)?,
-        model_versions: model_versions
-            .map(read_model_versions)
-            .transpose()
-            .map_err(|problem| problem.at("model_versions"))?,
+        eid: item.eid.map(read_eid).unwrap_or_default(),
+        tokens: array("tokens", item.tokens, data)?
+            .ok_or_else(|| FieldProblem::Missing.at("tokens"))?,
+        prompt_length: usize::try_from(item.prompt_length).map_err(too_large)?,
+        logprobs: array("logprobs", item.logprobs, data)?,
+        reward: item.reward,
+        token_level_reward: array("token_level_reward", item.token_level_reward, data)?,
+        advantages: array("advantages", item.advantages, data)?,
+        returns: array("returns", item.returns, data)?,
+        teacher_logprobs: array("teacher_logprobs", item.teacher_logprobs, data)?,
+        action_mask: array("action_mask", item.action_mask, data)?,
+        chosen: array("chosen", item.chosen, data)?,
+        rejected: array("rejected", item.rejected, data)?,
+        truncate_status: read_truncate_status(item.truncate_status)?,
+        model_versions: versions.map_err(|problem| problem.at("model_versions"))?,
         info: json("info", info)?.unwrap_or_else(Json::object),
-        metrics,
-        prompt_text,
-        response_text,
-        messages: json("messages", messages)?,
-        tools: json("tools", tools)?,
-        chosen_messages: json("chosen_messages", chosen_messages)?,
-        rejected_messages: json("rejected_messages", rejected_messages)?,
-        multi_modal_inputs: read_multi_modal_inputs(multi_modal_inputs, data)?,
-        custom_fields: custom_fields
-            .into_iter()
-            .map(read_custom_field)
-            .collect::<Result<_, _>>()?,
+        metrics: item.metrics,
+        prompt_text: item.prompt_text,
+        response_text: item.response_text,
+        messages: json("messages", item.messages)?,
+        tools: json("tools", item.tools)?,
+        chosen_messages: json("chosen_messages", item.chosen_messages)?,
+        rejected_messages: json("rejected_messages", item.rejected_messages)?,
+        multi_modal_inputs: read_multi_modal_inputs(item.multi_modal_inputs, data)?,
+        custom_fields: custom_fields.collect::<Result<_, _>>()?,
     };
     Experience::with_kind(kind, fields)
 }
@@ -143,12 +112,9 @@ fn array<T: Element>(
     field: &'static str,
     array: Option<proto::Array>,
     data: &Bytes,
-) -> Result<Option<Array<T>>, FieldError>
-where
-    Array<T>: TryFrom<Tensor, Error = FieldProblem>,
-{
+) -> Result<Option<Array<T>>, FieldError> {
     let read = |array: proto::Array| {
-        // Only the written type, although more could be converted: conversions are copies.
+        // Only the type of the field: `Array` would convert others with a copy.
         let found = read_dtype(array.dtype)?;
         if found != T::DTYPE {
             return Err(FieldProblem::Dtype { found, expected: T::DTYPE });
@@ -258,17 +224,14 @@ fn read_truncate_status(status: i32) -> Result<Option<TruncateStatus>, FieldErro
 }
 
 fn read_dtype(dtype: i32) -> Result<Dtype, FieldProblem> {
-    match proto::Dtype::try_from(dtype) {
-        Ok(proto::Dtype::Bool) => Ok(Dtype::Bool),
-        Ok(proto::Dtype::U8) => Ok(Dtype::U8),
-        Ok(proto::Dtype::I8) => Ok(Dtype::I8),
-        Ok(proto::Dtype::I16) => Ok(Dtype::I16),
-        Ok(proto::Dtype::I32) => Ok(Dtype::I32),
-        Ok(proto::Dtype::I64) => Ok(Dtype::I64),
-        Ok(proto::Dtype::F16) => Ok(Dtype::F16),
-        Ok(proto::Dtype::Bf16) => Ok(Dtype::Bf16),
-        Ok(proto::Dtype::F32) => Ok(Dtype::F32),
-        Ok(proto::Dtype::F64) => Ok(Dtype::F64),
-        Ok(proto::Dtype::Unspecified) | Err(_) => Err(FieldProblem::UnknownValue(dtype)),
+    let known = Dtype::ALL.into_iter().find(|known| *known as i32 == dtype);
+    known.ok_or(FieldProblem::UnknownValue(dtype))
+}
+
+#[test]
+fn element_types_have_the_numbers_of_the_schema() {
+    for dtype in Dtype::ALL {
+        let schema = proto::Dtype::try_from(dtype as i32).expect("a number of the schema");
+        assert_eq!(schema.as_str_name(), format!("DTYPE_{dtype:?}").to_uppercase());
     }
 }

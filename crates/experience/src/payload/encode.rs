@@ -1,4 +1,4 @@
-//! Experiences become a payload.
+//! Encoding of experiences as a payload.
 
 use bytes::Bytes;
 use prost::Message;
@@ -7,41 +7,48 @@ use super::items::ITEM_KEY;
 use super::{ALIGNMENT, PayloadError, PayloadHeader, proto};
 use crate::{
     Array, CustomField, Dtype, Eid, Element, Experience, ExperienceFields, ExperienceKind, IdPart,
-    Json, ModelVersions, Tensor, TruncateStatus,
+    Json, ModelVersions, TruncateStatus,
 };
 
-/// Makes a payload of any number of experiences.
+/// Encodes any number of experiences.
 ///
-/// Fails if one of them was changed so that it breaks a rule, or if they exceed a limit.
+/// Fails if a changed experience breaks a rule, or if a limit of the format is exceeded.
 pub fn serialize_many(experiences: &[Experience]) -> Result<Bytes, PayloadError> {
+    let mut header = PayloadHeader { minor: PayloadHeader::MINOR, ..PayloadHeader::default() };
     let mut parts = Vec::with_capacity(experiences.len());
-    for (item, experience) in experiences.iter().enumerate() {
-        experience.check().map_err(|error| PayloadError::Field { item, error })?;
-        parts.push(Part::new(experience));
+    for (number, experience) in experiences.iter().enumerate() {
+        experience.check().map_err(|error| PayloadError::Field { item: number, error })?;
+        let mut data = DataSection::default();
+        let item = item(experience, &mut data);
+        let length = item.encoded_len();
+        let length = (1 + prost::length_delimiter_len(length) + length) as u64;
+        // Saturating: a sum beyond the limits must not wrap around.
+        header.data_bytes = header.data_bytes.saturating_add(data.bytes);
+        header.metadata_bytes = header.metadata_bytes.saturating_add(length);
+        parts.push((item, data.arrays));
     }
-    let mut header = PayloadHeader {
-        minor: PayloadHeader::MINOR,
-        items: parts.len() as u64,
-        data_bytes: sum(parts.iter().map(Part::data_bytes)),
-        metadata_bytes: sum(parts.iter().map(Part::metadata_bytes)),
-        data_checksum: 0,
-        metadata_checksum: 0,
-    };
+    header.items = parts.len() as u64;
     header.check_limits()?;
 
-    // Within the limits this fits, or there would not have been room for the arrays either.
+    // Within the limits this fits `usize`, because the arrays are in memory already.
     let mut out = Vec::with_capacity(header.payload_bytes() as usize);
     out.resize(PayloadHeader::BYTES, 0);
     let mut data_checksum = crc32fast::Hasher::new();
-    for part in &parts {
+    for (_, arrays) in &parts {
         let begin = out.len();
-        part.write_data(&mut out);
+        for array in arrays {
+            out.extend_from_slice(array);
+            // The size of the header is a multiple of the alignment too.
+            out.resize(out.len().next_multiple_of(ALIGNMENT), 0);
+        }
         // While it is still in the cache.
         data_checksum.update(&out[begin..]);
     }
     let begin = out.len();
-    for part in &parts {
-        part.write_metadata(&mut out);
+    for (item, _) in &parts {
+        out.push(ITEM_KEY);
+        let written = item.encode_length_delimited(&mut out);
+        debug_assert!(written.is_ok(), "a vector grows as needed");
     }
     debug_assert_eq!(out.len() as u64, header.payload_bytes());
     header.data_checksum = data_checksum.finalize();
@@ -50,136 +57,62 @@ pub fn serialize_many(experiences: &[Experience]) -> Result<Bytes, PayloadError>
     Ok(out.into())
 }
 
-/// Adds without wrapping around: a sum beyond all limits stays beyond them.
-fn sum(sizes: impl Iterator<Item = u64>) -> u64 {
-    sizes.fold(0, u64::saturating_add)
-}
-
-/// What one experience adds to the payload.
-struct Part<'a> {
-    item: proto::Item,
-    arrays: Vec<&'a Bytes>,
-}
-
-impl<'a> Part<'a> {
-    fn new(experience: &'a Experience) -> Self {
-        let mut data = Data::default();
-        let item = item(experience.kind(), experience, &mut data);
-        Self { item, arrays: data.arrays }
-    }
-
-    fn data_bytes(&self) -> u64 {
-        self.item.data_bytes
-    }
-
-    fn metadata_bytes(&self) -> u64 {
-        let length = self.item.encoded_len();
-        (1 + prost::length_delimiter_len(length) + length) as u64
-    }
-
-    fn write_data(&self, out: &mut Vec<u8>) {
-        for array in &self.arrays {
-            out.extend_from_slice(array);
-            // The header is a multiple of the alignment too.
-            out.resize(out.len().next_multiple_of(ALIGNMENT), 0);
-        }
-    }
-
-    fn write_metadata(&self, out: &mut Vec<u8>) {
-        out.push(ITEM_KEY);
-        let written = self.item.encode_length_delimited(out);
-        debug_assert!(written.is_ok(), "a vector has room for everything");
-    }
-}
-
-/// The arrays of one experience, in the order in which they will lie.
+/// Arrays of one experience, in the order of the data section.
 #[derive(Default)]
-struct Data<'a> {
+struct DataSection<'a> {
     arrays: Vec<&'a Bytes>,
     bytes: u64,
 }
 
-impl<'a> Data<'a> {
-    fn place(&mut self, dtype: Dtype, shape: &[usize], data: &'a Bytes) -> proto::Array {
+impl<'a> DataSection<'a> {
+    fn add(&mut self, dtype: Dtype, shape: &[usize], data: &'a Bytes) -> proto::Array {
         let offset = self.bytes;
         self.arrays.push(data);
         let size = (data.len() as u64).next_multiple_of(ALIGNMENT as u64);
-        self.bytes = sum([self.bytes, size].into_iter());
+        self.bytes = self.bytes.saturating_add(size);
         let shape = shape.iter().map(|&size| size as u64).collect();
-        proto::Array { dtype: proto_dtype(dtype).into(), shape, offset }
+        proto::Array { dtype: dtype as i32, shape, offset }
     }
 
     fn array<T: Element>(&mut self, array: &'a Option<Array<T>>) -> Option<proto::Array> {
         let array = array.as_ref()?;
-        Some(self.place(T::DTYPE, &[array.len()], array.bytes()))
-    }
-
-    fn tensor(&mut self, tensor: &'a Tensor) -> proto::Array {
-        self.place(tensor.dtype(), tensor.shape(), tensor.data())
+        Some(self.add(T::DTYPE, &[array.len()], array.bytes()))
     }
 }
 
-fn item<'a>(
-    kind: ExperienceKind,
-    fields: &'a ExperienceFields,
-    data: &mut Data<'a>,
-) -> proto::Item {
-    let ExperienceFields {
-        eid,
-        tokens,
-        prompt_length,
-        logprobs,
-        reward,
-        token_level_reward,
-        advantages,
-        returns,
-        teacher_logprobs,
-        action_mask,
-        chosen,
-        rejected,
-        truncate_status,
-        model_versions,
-        info,
-        metrics,
-        prompt_text,
-        response_text,
-        messages,
-        tools,
-        chosen_messages,
-        rejected_messages,
-        multi_modal_inputs,
-        custom_fields,
-    } = fields;
+fn item<'a>(experience: &'a Experience, data: &mut DataSection<'a>) -> proto::Item {
+    let it: &ExperienceFields = experience;
     let mut item = proto::Item {
-        eid: Some(proto_eid(eid)),
-        kind: proto_kind(kind).into(),
+        eid: Some(proto_eid(&it.eid)),
+        kind: proto_kind(experience.kind()).into(),
         data_bytes: 0,
-        prompt_length: *prompt_length as u64,
-        tokens: Some(data.place(i32::DTYPE, &[tokens.len()], tokens.bytes())),
-        logprobs: data.array(logprobs),
-        action_mask: data.array(action_mask),
-        reward: *reward,
-        info: if *info == Json::object() { Bytes::new() } else { info.bytes().clone() },
-        metrics: metrics.clone(),
-        truncate_status: proto_truncate_status(*truncate_status).into(),
-        model_versions: model_versions.as_ref().map(proto_model_versions),
-        prompt_text: prompt_text.clone(),
-        response_text: response_text.clone(),
-        messages: text(messages),
-        tools: text(tools),
-        chosen_messages: text(chosen_messages),
-        rejected_messages: text(rejected_messages),
-        token_level_reward: data.array(token_level_reward),
-        advantages: data.array(advantages),
-        returns: data.array(returns),
-        teacher_logprobs: data.array(teacher_logprobs),
-        chosen: data.array(chosen),
-        rejected: data.array(rejected),
-        multi_modal_inputs: multi_modal_inputs
+        prompt_length: it.prompt_length as u64,
+        tokens: Some(data.add(i32::DTYPE, &[it.tokens.len()], it.tokens.bytes())),
+        logprobs: data.array(&it.logprobs),
+        action_mask: data.array(&it.action_mask),
+        reward: it.reward,
+        info: if it.info == Json::object() { Bytes::new() } else { it.info.bytes().clone() },
+        metrics: it.metrics.clone(),
+        truncate_status: proto_truncate_status(it.truncate_status).into(),
+        model_versions: it.model_versions.as_ref().map(proto_model_versions),
+        prompt_text: it.prompt_text.clone(),
+        response_text: it.response_text.clone(),
+        messages: text(&it.messages),
+        tools: text(&it.tools),
+        chosen_messages: text(&it.chosen_messages),
+        rejected_messages: text(&it.rejected_messages),
+        token_level_reward: data.array(&it.token_level_reward),
+        advantages: data.array(&it.advantages),
+        returns: data.array(&it.returns),
+        teacher_logprobs: data.array(&it.teacher_logprobs),
+        chosen: data.array(&it.chosen),
+        rejected: data.array(&it.rejected),
+        multi_modal_inputs: it
+            .multi_modal_inputs
             .iter()
-            .map(|(name, tensor)| (name.clone(), data.tensor(tensor)))
+            .map(|(name, it)| (name.clone(), data.add(it.dtype(), it.shape(), it.data())))
             .collect(),
-        custom_fields: custom_fields.iter().map(proto_custom_field).collect(),
+        custom_fields: it.custom_fields.iter().map(proto_custom_field).collect(),
     };
     item.data_bytes = data.bytes;
     item
@@ -212,7 +145,7 @@ fn proto_model_versions(versions: &ModelVersions) -> proto::ModelVersions {
     let runs = versions.runs();
     proto::ModelVersions {
         tokens: runs.iter().map(|run| run.tokens).collect(),
-        // Invariant of the type: no version is above `i64::MAX`.
+        // No version is above `i64::MAX`: invariant of the type.
         versions: runs.iter().map(|run| run.version.map_or(-1, |version| version as i64)).collect(),
     }
 }
@@ -222,7 +155,7 @@ fn proto_custom_field(field: &CustomField) -> proto::CustomField {
     proto::CustomField {
         source_field: source_field.clone(),
         destination_field: destination_field.clone(),
-        dtype: proto_dtype(*dtype).into(),
+        dtype: *dtype as i32,
     }
 }
 
@@ -239,20 +172,5 @@ fn proto_truncate_status(status: Option<TruncateStatus>) -> proto::TruncateStatu
         None => proto::TruncateStatus::None,
         Some(TruncateStatus::PromptTruncated) => proto::TruncateStatus::PromptTruncated,
         Some(TruncateStatus::ResponseTruncated) => proto::TruncateStatus::ResponseTruncated,
-    }
-}
-
-fn proto_dtype(dtype: Dtype) -> proto::Dtype {
-    match dtype {
-        Dtype::Bool => proto::Dtype::Bool,
-        Dtype::U8 => proto::Dtype::U8,
-        Dtype::I8 => proto::Dtype::I8,
-        Dtype::I16 => proto::Dtype::I16,
-        Dtype::I32 => proto::Dtype::I32,
-        Dtype::I64 => proto::Dtype::I64,
-        Dtype::F16 => proto::Dtype::F16,
-        Dtype::Bf16 => proto::Dtype::Bf16,
-        Dtype::F32 => proto::Dtype::F32,
-        Dtype::F64 => proto::Dtype::F64,
     }
 }

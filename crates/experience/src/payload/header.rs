@@ -1,4 +1,4 @@
-//! The fixed part at the begin of a payload.
+//! Fixed-size header of a payload.
 //!
 //! ```text
 //!  0  magic "RWXP"            16  u64 data bytes           32  u32 CRC-32 of the data
@@ -14,23 +14,18 @@ const MAGIC: [u8; 4] = *b"RWXP";
 /// The part of the header that its own checksum covers.
 const CHECKED: usize = PayloadHeader::BYTES - 4;
 
-/// What the header says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PayloadHeader {
-    /// The minor version of the format: later ones have more fields, which are ignored.
+    /// Minor version of the format. Unknown fields of later ones are ignored.
     pub minor: u16,
-    /// How many experiences there are.
     pub items: u64,
-    /// How many bytes the data section has.
     pub data_bytes: u64,
     pub metadata_bytes: u64,
-    /// The CRC-32 of the data section.
     pub data_checksum: u32,
-    /// The CRC-32 of the metadata.
     pub metadata_checksum: u32,
 }
 
-/// Reads the header. The rest of the payload need not be there.
+/// Reads the header; the rest of the payload may be missing.
 pub fn header(payload: &[u8]) -> Result<PayloadHeader, PayloadError> {
     let bytes: &[u8; PayloadHeader::BYTES] =
         payload.first_chunk().ok_or(PayloadError::NoHeader { found: payload.len() })?;
@@ -38,16 +33,16 @@ pub fn header(payload: &[u8]) -> Result<PayloadHeader, PayloadError> {
 }
 
 impl PayloadHeader {
-    /// The size of the header, and where the data section begins.
+    /// Size of the header, and offset of the data section.
     pub const BYTES: usize = 48;
 
-    /// The major version of the format: another one cannot be read.
+    /// Major version of the format; others are refused.
     pub const MAJOR: u16 = 1;
 
-    /// The minor version that is written.
+    /// Minor version that is written.
     pub const MINOR: u16 = 0;
 
-    /// Returns the size of the whole payload.
+    /// Size of the whole payload.
     pub fn payload_bytes(&self) -> u64 {
         // Both are limited when a header is read or written, so the sum cannot overflow.
         Self::BYTES as u64 + self.data_bytes + self.metadata_bytes
@@ -60,7 +55,7 @@ impl PayloadHeader {
         if words[0] != MAGIC {
             return Err(PayloadError::Magic(words[0]));
         }
-        // The version comes before the checksum: another one may have another header.
+        // Checked before the checksum: another version may have another header.
         let major = (word(4) & 0xffff) as u16;
         if major != Self::MAJOR {
             return Err(PayloadError::Version { major, known: Self::MAJOR });
@@ -81,7 +76,7 @@ impl PayloadHeader {
         Ok(header)
     }
 
-    /// Returns the header as bytes. It was checked with [`check_limits`](Self::check_limits).
+    /// Encodes a header that passed [`check_limits`](Self::check_limits).
     pub(super) fn write(&self) -> [u8; Self::BYTES] {
         let Self { minor, items, data_bytes, metadata_bytes, data_checksum, metadata_checksum } =
             *self;
@@ -101,43 +96,32 @@ impl PayloadHeader {
     }
 
     pub(super) fn check_limits(&self) -> Result<(), PayloadError> {
-        for (what, found, limit) in [
+        for (quantity, found, limit) in [
             ("items", self.items, MAX_ITEMS),
             ("bytes of data", self.data_bytes, MAX_DATA_BYTES),
             ("bytes of metadata", self.metadata_bytes, MAX_METADATA_BYTES),
         ] {
             if found > limit {
-                return Err(PayloadError::Limit { what, found, limit });
+                return Err(PayloadError::Limit { quantity, found, limit });
             }
         }
         Ok(())
     }
 
-    /// Returns the data section and the metadata of a payload with this header.
-    pub(super) fn sections<'a>(&self, payload: &'a [u8]) -> Result<Sections<'a>, PayloadError> {
+    /// Returns the data section and the metadata.
+    pub(super) fn sections<'a>(
+        &self,
+        payload: &'a [u8],
+    ) -> Result<(&'a [u8], &'a [u8]), PayloadError> {
         let (found, expected) = (payload.len() as u64, self.payload_bytes());
         if found != expected {
             return Err(PayloadError::Size { found, expected });
         }
-        // What is as large as a slice that exists fits into `usize`.
-        let (data, metadata) = payload[Self::BYTES..].split_at(self.data_bytes as usize);
-        Ok(Sections { data, metadata })
-    }
-
-    /// Compares the checksums of the sections.
-    pub(super) fn check(&self, sections: Sections<'_>) -> Result<(), PayloadError> {
-        check("data", crc32fast::hash(sections.data), self.data_checksum)?;
-        check("metadata", crc32fast::hash(sections.metadata), self.metadata_checksum)
+        // The size of an existing slice fits `usize`.
+        Ok(payload[Self::BYTES..].split_at(self.data_bytes as usize))
     }
 }
 
-/// The parts of a payload that follow the header.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sections<'a> {
-    pub(super) data: &'a [u8],
-    pub(super) metadata: &'a [u8],
-}
-
-fn check(part: &'static str, found: u32, expected: u32) -> Result<(), PayloadError> {
+pub(super) fn check(part: &'static str, found: u32, expected: u32) -> Result<(), PayloadError> {
     if found == expected { Ok(()) } else { Err(PayloadError::Checksum { part, found, expected }) }
 }

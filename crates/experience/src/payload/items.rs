@@ -1,22 +1,22 @@
-//! The metadata, cut into items.
+//! Splits the metadata into items.
 //!
-//! Items are decoded one by one and not as a list, because a list of decoded ones would be hundreds
-//! of times as large as bytes that only pretend to be items.
+//! Items are decoded one by one: a decoded list of forged empty items would be hundreds of times as
+//! large as its bytes.
 
 use bytes::{Buf, Bytes};
 
 use super::PayloadError;
 
-/// The key of `Metadata.items`: field 1, with a length before it.
+/// Key of `Metadata.items`: field 1, length-delimited.
 pub(super) const ITEM_KEY: u8 = 1 << 3 | LENGTH;
 
-// How a field ends, by the last three bits of its key.
+// Wire types: the last three bits of a key.
 const VARINT: u8 = 0;
 const EIGHT_BYTES: u8 = 1;
 const LENGTH: u8 = 2;
 const FOUR_BYTES: u8 = 5;
 
-/// The items that were not read yet.
+/// Iterates over the items.
 pub(super) struct Items {
     rest: Bytes,
     bytes: usize,
@@ -27,7 +27,7 @@ impl Items {
         Self { bytes: metadata.len(), rest: metadata }
     }
 
-    /// Returns the next item, and skips fields of later versions before it.
+    /// Returns the next item and skips unknown fields before it.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, PayloadError> {
         while !self.rest.is_empty() {
             let at = self.bytes - self.rest.len();
@@ -39,7 +39,7 @@ impl Items {
         Ok(None)
     }
 
-    /// Cuts off a field: its key and, if a length stands before it, its value.
+    /// Reads a field: its key and, if length-delimited, its value.
     fn field(&mut self) -> Option<(usize, Bytes)> {
         // There is no field 0.
         let key = self.varint().filter(|key| key >> 3 != 0)?;
@@ -56,9 +56,9 @@ impl Items {
         (bytes <= self.rest.len()).then(|| (key, self.rest.split_to(bytes)))
     }
 
-    /// Cuts off a number. One that this machine cannot count is no length and no key.
+    /// Reads a number. `None`: it is invalid or does not fit `usize`.
     fn varint(&mut self) -> Option<usize> {
-        // On its own, so that the buffer is still whole if it does not hold a number.
+        // A copy of the slice, so that an invalid number consumes nothing.
         let mut rest = self.rest.chunk();
         let number = prost::decode_length_delimiter(&mut rest).ok()?;
         let read = self.rest.len() - rest.len();

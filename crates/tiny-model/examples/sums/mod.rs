@@ -6,10 +6,9 @@ use rollway_tiny_model::{
     GenerateRequest, Generated, Generator, ModelWeights, SeededRng, Vocabulary,
 };
 
-/// Two numbers.
 pub(crate) type Problem = (u32, u32);
 
-/// Held out are one in ten, scattered, so that every pair of digits is seen with others.
+/// One in ten is held out, scattered so that every pair of digits appears with others.
 pub(crate) fn held_out((a, b): Problem) -> bool {
     let scattered = (a * 100 + b).wrapping_mul(2_654_435_761) >> 16;
     scattered.is_multiple_of(10)
@@ -25,23 +24,20 @@ pub(crate) fn problem(chance: &mut SeededRng) -> Problem {
     }
 }
 
-/// The right answer.
 pub(crate) fn sum((a, b): Problem) -> String {
     format!("{:03}", a + b)
 }
 
-/// The question.
 pub(crate) fn question((a, b): Problem) -> String {
     format!("{a:02}+{b:02}=")
 }
 
-/// The tokens of a question.
 pub(crate) fn prompt(vocabulary: &Vocabulary, problem: Problem) -> Vec<u32> {
     let text = vocabulary.encode(&question(problem)).unwrap_or_default();
     [vec![Vocabulary::BEGIN], text].concat()
 }
 
-/// What the model says to problems.
+/// Completions of the model for problems.
 pub(crate) fn answers(
     weights: &ModelWeights,
     vocabulary: &Vocabulary,
@@ -59,12 +55,12 @@ pub(crate) fn answers(
     Generator::new(Arc::new(weights.clone())).complete(requests)
 }
 
-/// Whether the model said the sum, and no more.
+/// Returns whether the completion is exactly the sum.
 pub(crate) fn is_right(vocabulary: &Vocabulary, problem: Problem, said: &Generated) -> bool {
     said.tokens.last() == Some(&Vocabulary::END) && vocabulary.decode(&said.tokens) == sum(problem)
 }
 
-/// The part of the held-out problems that is solved.
+/// Fraction of the held-out problems that is solved.
 pub(crate) fn score(weights: &ModelWeights, vocabulary: &Vocabulary, temperature: f32) -> f32 {
     let every = (0..100).flat_map(|a| (0..100).map(move |b| (a, b)));
     let problems: Vec<Problem> = every.filter(|problem| held_out(*problem)).collect();

@@ -1,4 +1,4 @@
-//! The gradient is the one that small changes of the parameters show.
+//! Compares gradients with finite differences.
 
 use super::*;
 use crate::chance::SeededRng;
@@ -38,12 +38,12 @@ fn check(grpo: &GrpoConfig, weigh: impl Fn(&TrainSample, usize, f32) -> (f32, f3
             weights.values[at] = value + change;
             f64::from(BatchPart::of(&weights, &samples, tokens, grpo, &weigh).report.loss)
         };
-        let seen = (loss(3e-3) - loss(-3e-3)) / 6e-3;
+        let numeric = (loss(3e-3) - loss(-3e-3)) / 6e-3;
         weights.values[at] = value;
-        let told = f64::from(part.gradient[at]);
-        along += seen * told;
-        lengths.0 += seen * seen;
-        lengths.1 += told * told;
+        let analytic = f64::from(part.gradient[at]);
+        along += numeric * analytic;
+        lengths.0 += numeric * numeric;
+        lengths.1 += analytic * analytic;
     }
     let cosine = along / (lengths.0 * lengths.1).sqrt();
     assert!(cosine > 0.999, "the gradients point in different directions: {cosine}");
@@ -52,13 +52,13 @@ fn check(grpo: &GrpoConfig, weigh: impl Fn(&TrainSample, usize, f32) -> (f32, f3
 }
 
 #[test]
-fn the_gradient_of_imitation_is_right() {
+fn cross_entropy_gradient_matches_finite_differences() {
     let plain = GrpoConfig { clip: 0.0, entropy: 0.0, temperature: 1.0 };
     check(&plain, |_, _, logprob| (-logprob, -1.0, false));
 }
 
 #[test]
-fn the_gradient_of_reinforcement_is_right() {
+fn grpo_gradient_matches_finite_differences() {
     let grpo = GrpoConfig { clip: 0.2, entropy: 0.05, temperature: 0.8 };
     check(&grpo, |sample, at, logprob| {
         let ratio = (logprob - sample.logprobs[at]).exp();
@@ -67,7 +67,7 @@ fn the_gradient_of_reinforcement_is_right() {
 }
 
 #[test]
-fn a_step_makes_what_it_imitates_likelier() {
+fn imitation_reduces_the_loss() {
     let mut chance = SeededRng::new(9);
     let samples = samples(&mut chance, 8);
     let mut trainer = ModelTrainer::new(ModelWeights::random(shape(), 1));

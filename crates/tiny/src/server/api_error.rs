@@ -1,11 +1,10 @@
-//! Requests that are refused, in vLLM's shape.
+//! Errors of the HTTP API in vLLM's format.
 
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TinyApiError {
     status: StatusCode,
@@ -18,12 +17,11 @@ impl TinyApiError {
         Self { status, message: message.into(), param: None }
     }
 
-    /// The request is wrong.
     pub(super) fn bad(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// Says which field is to blame.
+    /// Adds the name of the invalid field.
     pub(super) fn at(mut self, param: impl Into<String>) -> Self {
         self.param.get_or_insert_with(|| param.into());
         self

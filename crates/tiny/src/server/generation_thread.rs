@@ -1,77 +1,72 @@
-//! The thread that thinks: it continues all requests that are under way together, one token each at
-//! a time, and sleeps when there is nothing to do. Everything that may change between two tokens,
-//! the weights among it, changes here and nowhere else.
+//! The generation thread: samples all running requests together, one token each at a time, and
+//! sleeps while there are none. It alone owns the weights: they change only between two tokens.
 
 mod generation_batch;
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 
 use parking_lot::Mutex;
-use rollway_tiny_model::{GenerateRequest, ModelWeights};
+use rollway_tiny_model::GenerateRequest;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-use self::generation_batch::GenerationBatch;
+pub(super) use self::generation_batch::GenerationBatch;
 use super::options::TinyServerOptions;
 
-/// A request for an answer.
+/// A request for completions.
 #[derive(Debug)]
 pub(super) struct GenerationJob {
-    /// What it can be aborted by.
-    pub(super) names: Vec<String>,
+    /// Ids by which it can be aborted.
+    pub(super) ids: Vec<String>,
     pub(super) choices: Vec<TinyChoice>,
-    /// Where tokens go. There are never more in it than the choices may have.
-    pub(super) to: UnboundedSender<TokenEvent>,
+    /// Holds at most as many tokens as the choices may have.
+    pub(super) events: UnboundedSender<TokenEvent>,
 }
 
-/// One of the choices of an answer.
 #[derive(Debug)]
 pub(super) struct TinyChoice {
-    /// What to continue. Its seed counts only if `is_seeded`.
+    /// Its seed counts only if `is_seeded`.
     pub(super) request: GenerateRequest,
     pub(super) is_seeded: bool,
-    /// The sequences of tokens that end it.
+    /// Token sequences that end the completion.
     pub(super) stops: Arc<[Vec<u32>]>,
 }
 
-/// What is said to a job.
+/// Message to a waiting response.
 #[derive(Debug)]
 pub(super) enum TokenEvent {
-    /// One more token.
     Token(GeneratedToken),
-    /// No more tokens for any choice that has not ended: it was aborted.
+    /// No more tokens for any open choice.
     Aborted,
-    /// Too many wait already.
+    /// The queue is full.
     Refused,
 }
 
-/// One token.
 #[derive(Clone, Debug)]
 pub(super) struct GeneratedToken {
     pub(super) choice: usize,
     pub(super) token: u32,
     pub(super) logprob: f32,
-    /// The version of the weights that it is from.
+    /// Version of the weights that produced it.
     pub(super) version: Arc<str>,
     pub(super) end: Option<Ending>,
 }
 
-/// Why a choice ended.
+/// End of a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// The model said so.
+    /// The end token.
     End,
-    /// There was no room for more.
     Length,
-    /// One of the sequences that end it, by number.
+    /// Index of the stop sequence.
     Stop(usize),
 }
 
-/// How a pause treats what is under way.
+/// Treatment of running requests by a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GenerationPause {
     Abort,
@@ -79,174 +74,98 @@ pub(super) enum GenerationPause {
     Keep,
 }
 
-/// What went on, in numbers.
+/// Counters of requests by outcome, and of the work done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GenerationCounts {
-    /// Requests that came.
     pub requests: u64,
-    /// Requests that were answered to the end.
     pub answered: u64,
-    /// Requests that were aborted by word.
     pub aborted: u64,
-    /// Requests whose client left.
+    /// Requests whose client disconnected.
     pub left: u64,
-    /// Requests that were refused because too many waited.
+    /// Requests refused by a full queue.
     pub refused: u64,
-    /// Tokens that were said.
     pub tokens: u64,
-    /// Steps, in each of which every sequence under way got a token.
+    /// Steps; each gives every running sequence one token.
     pub steps: u64,
-    /// Updates of the weights.
+    /// Weight updates.
     pub updates: u64,
 }
 
-#[derive(Debug)]
-enum GenerationCommand {
-    Add(u64, GenerationJob),
-    /// Nobody waits for it any more.
-    Leave(u64),
-    /// Aborts jobs by their names; all if there is none.
-    Abort(Vec<String>),
-    Pause(GenerationPause, oneshot::Sender<()>),
-    Resume,
-    Forget,
-    Replace(Arc<ModelWeights>, oneshot::Sender<()>),
-    Rename(Arc<str>),
-    End,
-}
+type Command = Box<dyn FnOnce(&mut GenerationBatch) + Send>;
 
-/// What others have of the thread.
+/// Handle of the thread.
 #[derive(Debug)]
 pub(super) struct GenerationThread {
-    commands: Sender<GenerationCommand>,
-    next: AtomicU64,
+    commands: Sender<Command>,
+    next_job: AtomicU64,
     counts: Arc<Mutex<GenerationCounts>>,
-    /// Held by the thread.
-    alive: Weak<()>,
 }
 
 impl GenerationThread {
-    /// Starts the thread.
     pub(super) fn start(options: &TinyServerOptions) -> io::Result<(Self, JoinHandle<()>)> {
         let (commands, received) = mpsc::channel();
         let counts = Arc::new(Mutex::new(GenerationCounts::default()));
-        let board = GenerationBatch::new(options, Arc::clone(&counts));
-        let life = Arc::new(());
-        let alive = Arc::downgrade(&life);
-        let thread = thread::Builder::new().name("rollway-tiny".to_owned()).spawn(move || {
-            let _life = life;
-            think(board, &received);
-        })?;
-        Ok((Self { commands, next: AtomicU64::new(0), counts, alive }, thread))
+        let batch = GenerationBatch::new(options, Arc::clone(&counts));
+        let thread = thread::Builder::new().name("rollway-tiny".to_owned());
+        let thread = thread.spawn(move || run(batch, &received))?;
+        Ok((Self { commands, next_job: AtomicU64::new(0), counts }, thread))
     }
 
-    /// Whether the thread is running.
+    /// Returns whether the thread accepts commands.
     pub(super) fn is_alive(&self) -> bool {
-        self.alive.strong_count() > 0
+        self.commands.send(Box::new(|_| {})).is_ok()
     }
 
     pub(super) fn counts(&self) -> GenerationCounts {
         *self.counts.lock()
     }
 
-    /// Says something to the thread. One that has ended has nobody waiting for it.
-    fn say(&self, command: GenerationCommand) {
-        let _ = self.commands.send(command);
+    /// Runs a command between two tokens. It is dropped if the thread has ended.
+    pub(super) fn send(&self, command: impl FnOnce(&mut GenerationBatch) + Send + 'static) {
+        let _ = self.commands.send(Box::new(command));
     }
 
-    /// Takes a job in. Dropping what is returned gives it up, if it has not ended.
-    pub(super) fn add(self: &Arc<Self>, job: GenerationJob) -> Held {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.say(GenerationCommand::Add(number, job));
-        Held { brain: Arc::clone(self), number }
+    /// Runs a command between two tokens and waits until it signals completion.
+    pub(super) async fn call(
+        &self,
+        command: impl FnOnce(&mut GenerationBatch, oneshot::Sender<()>) + Send + 'static,
+    ) {
+        let (done, completed) = oneshot::channel();
+        self.send(move |batch| command(batch, done));
+        let _ = completed.await;
     }
 
-    pub(super) fn abort(&self, names: Vec<String>) {
-        self.say(GenerationCommand::Abort(names));
-    }
-
-    /// Stops giving tokens; returns when that is so. What comes waits until
-    /// [`GenerationThread::resume`].
-    pub(super) async fn pause(&self, how: GenerationPause) {
-        let (done, waits) = oneshot::channel();
-        self.say(GenerationCommand::Pause(how, done));
-        let _ = waits.await;
-    }
-
-    pub(super) fn resume(&self) {
-        self.say(GenerationCommand::Resume);
-    }
-
-    /// Forgets what the weights made of the past.
-    pub(super) fn forget(&self) {
-        self.say(GenerationCommand::Forget);
-    }
-
-    /// Replaces the weights from the next token on; returns when that is so.
-    pub(super) async fn replace(&self, weights: Arc<ModelWeights>) {
-        let (done, waits) = oneshot::channel();
-        self.say(GenerationCommand::Replace(weights, done));
-        let _ = waits.await;
-    }
-
-    /// Gives the weights another name, from the next token on.
-    pub(super) fn rename(&self, version: Arc<str>) {
-        self.say(GenerationCommand::Rename(version));
-    }
-
-    /// Ends the thread, and with it all that is under way.
-    pub(super) fn end(&self) {
-        self.say(GenerationCommand::End);
+    /// Adds a job. Dropping the guard cancels it, if it has not ended.
+    pub(super) fn add(self: &Arc<Self>, job: GenerationJob) -> JobGuard {
+        let number = self.next_job.fetch_add(1, Ordering::Relaxed);
+        self.send(move |batch| batch.add(number, job));
+        JobGuard { thread: Arc::clone(self), number }
     }
 }
 
-/// A job, as whoever waits for it has it.
 #[derive(Debug)]
-pub(super) struct Held {
-    brain: Arc<GenerationThread>,
+pub(super) struct JobGuard {
+    thread: Arc<GenerationThread>,
     number: u64,
 }
 
-impl Drop for Held {
+impl Drop for JobGuard {
     fn drop(&mut self) {
-        self.brain.say(GenerationCommand::Leave(self.number));
+        let number = self.number;
+        self.thread.send(move |batch| batch.disconnect(number));
     }
 }
 
-fn think(mut board: GenerationBatch, commands: &Receiver<GenerationCommand>) {
-    loop {
-        if !board.is_busy() {
-            match commands.recv() {
-                Ok(GenerationCommand::End) | Err(_) => return,
-                Ok(command) => act(&mut board, command),
-            }
+fn run(mut batch: GenerationBatch, commands: &Receiver<Command>) {
+    while !batch.is_ended() {
+        if !batch.is_busy() {
+            let Ok(command) = commands.recv() else { return };
+            command(&mut batch);
         }
-        loop {
-            match commands.try_recv() {
-                Ok(GenerationCommand::End) => return,
-                Ok(command) => act(&mut board, command),
-                Err(_) => break,
-            }
+        while let Ok(command) = commands.try_recv() {
+            command(&mut batch);
         }
-        board.admit();
-        board.step();
-    }
-}
-
-fn act(board: &mut GenerationBatch, command: GenerationCommand) {
-    match command {
-        GenerationCommand::Add(number, job) => board.add(number, job),
-        GenerationCommand::Leave(number) => board.leave(number),
-        GenerationCommand::Abort(names) => board.abort(&names),
-        GenerationCommand::Pause(how, done) => board.pause(how, done),
-        GenerationCommand::Resume => board.resume(),
-        GenerationCommand::Forget => board.forget(),
-        GenerationCommand::Replace(weights, done) => {
-            board.replace(weights);
-            let _ = done.send(());
-        }
-        GenerationCommand::Rename(version) => board.rename(version),
-        // The loop around ends with it.
-        GenerationCommand::End => {}
+        batch.admit();
+        batch.step();
     }
 }

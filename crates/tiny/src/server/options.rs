@@ -1,37 +1,32 @@
-//! How a server of the embedded model is started.
+//! Options of the server.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use rollway_tiny_model::{ModelWeights, Vocabulary, arithmetic};
 
-/// How a server behaves.
 #[derive(Clone, Debug)]
 pub struct TinyServerOptions {
-    /// Where to listen; port 0 means any that is free.
+    /// Port 0: any free port.
     pub address: SocketAddr,
-    /// What the model is called.
+    /// Name of the model.
     pub model: String,
-    /// The parameters.
     pub weights: Arc<ModelWeights>,
-    /// The version of these parameters.
+    /// Version of the weights.
     pub version: u64,
-    /// What texts are made of. The model has a token for each of its characters.
+    /// Characters of the model; it has a token for each.
     pub vocabulary: Vocabulary,
-    /// Decides what chance does in answers to requests that bring no `seed`.
+    /// Seed of requests without a `seed`.
     pub seed: u64,
-    /// How much at once.
     pub limits: TinyServerLimits,
 }
 
-/// How much at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TinyServerLimits {
-    /// How many choices are continued together; more wait.
+    /// Choices that are generated together; more wait.
     pub max_running: usize,
-    /// How many requests wait; more are refused.
+    /// Requests that wait; more are refused.
     pub max_waiting: usize,
-    /// How large the body of a request may be, in bytes.
     pub max_body_bytes: usize,
 }
 
@@ -42,7 +37,7 @@ impl Default for TinyServerLimits {
 }
 
 impl Default for TinyServerOptions {
-    /// The model that comes with the program, at any free port of this machine.
+    /// The bundled model at any free port of the loopback.
     fn default() -> Self {
         let (weights, vocabulary) = arithmetic();
         Self {

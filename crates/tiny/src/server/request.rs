@@ -1,4 +1,4 @@
-//! What a request asks for, whichever endpoint it came to.
+//! Parsing of completion requests of both endpoints.
 
 use std::sync::Arc;
 
@@ -11,38 +11,33 @@ use super::generation_thread::TinyChoice;
 use super::options::TinyServerOptions;
 use super::template::{encode, render};
 
-/// Which endpoint a request came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TinyRequestKind {
     Chat,
     Text,
 }
 
-/// What a request asks for.
 #[derive(Debug)]
 pub(super) struct TinyRequest {
     pub(super) kind: TinyRequestKind,
-    /// The id of the answer.
+    /// Id of the response.
     pub(super) id: String,
-    /// What it can be aborted by.
-    pub(super) names: Vec<String>,
+    /// Ids by which it can be aborted.
+    pub(super) abort_ids: Vec<String>,
     pub(super) prompts: Vec<Vec<u32>>,
     /// Choices for each prompt.
     pub(super) n: usize,
     pub(super) stops: Vec<String>,
-    /// Whether log-probabilities are told.
     pub(super) logprobs: bool,
-    /// Whether token ids are told.
-    pub(super) ids: bool,
+    pub(super) token_ids: bool,
     pub(super) stream: bool,
     pub(super) include_usage: bool,
 }
 
-/// How long a completion may be where nobody says.
-const USUAL_TEXT: usize = 16;
+/// Default `max_tokens` of the completions endpoint.
+const DEFAULT_MAX_TOKENS: usize = 16;
 
-/// Fields that would change what is said in a way that the model does not know, and the values at
-/// which they change nothing.
+/// Unsupported sampling parameters, and the values at which they have no effect.
 const NEUTRAL: [(&str, &[f64]); 8] = [
     ("top_p", &[1.0]),
     ("top_k", &[-1.0, 0.0]),
@@ -54,7 +49,7 @@ const NEUTRAL: [(&str, &[f64]); 8] = [
     ("best_of", &[1.0]),
 ];
 
-/// The same, for fields that are no numbers: nothing, or no, or empty.
+/// Unsupported parameters that must be null, false or empty.
 const ABSENT: [&str; 8] = [
     "echo",
     "suffix",
@@ -66,7 +61,7 @@ const ABSENT: [&str; 8] = [
     "use_beam_search",
 ];
 
-/// Reads a request. Returns it, and its choices.
+/// Parses a request and its choices.
 pub(super) fn read(
     kind: TinyRequestKind,
     options: &TinyServerOptions,
@@ -74,7 +69,8 @@ pub(super) fn read(
     body: &Value,
     fresh: impl FnOnce() -> String,
 ) -> Result<(TinyRequest, Vec<TinyChoice>), TinyApiError> {
-    let fields = body.as_object().ok_or_else(|| TinyApiError::bad("the body is no JSON object"))?;
+    let fields =
+        body.as_object().ok_or_else(|| TinyApiError::bad("the body must be a JSON object"))?;
     known_model(options, fields)?;
     supported(fields)?;
     let vocabulary = &options.vocabulary;
@@ -86,97 +82,93 @@ pub(super) fn read(
     let choices = n.saturating_mul(prompts.len());
     let room = options.limits.max_running;
     if choices > room {
-        let message = format!("{choices} choices are wanted, of {room} at most (max_running)");
+        let message = format!("{choices} choices requested, at most {room} allowed (max_running)");
         return Err(TinyApiError::bad(message).at("n"));
     }
     let stream = flag(fields, "stream")?;
     let usage = fields.get("stream_options").and_then(|options| options.get("include_usage"));
-    let (id, names) = names(kind, headers, fields, prompts.len(), fresh);
-    let stops = stops(fields.get("stop"))?;
-    let ask = TinyRequest {
+    let (id, abort_ids) = request_ids(kind, headers, fields, prompts.len(), fresh);
+    let stops = stops(present(fields, "stop"))?;
+    let request = TinyRequest {
         kind,
         id,
-        names,
+        abort_ids,
         n,
         logprobs: logprobs(kind, fields)?,
-        ids: flag(fields, "return_token_ids")?,
+        token_ids: flag(fields, "return_token_ids")?,
         stream,
         include_usage: usage.and_then(Value::as_bool).unwrap_or(false),
         stops,
         prompts,
     };
-    let choices = choices_of(options, &ask, fields)?;
-    Ok((ask, choices))
+    let choices = choices_of(options, &request, fields)?;
+    Ok((request, choices))
 }
 
 fn choices_of(
     options: &TinyServerOptions,
-    ask: &TinyRequest,
+    request: &TinyRequest,
     fields: &Map<String, Value>,
 ) -> Result<Vec<TinyChoice>, TinyApiError> {
     let limit = number(fields, "max_completion_tokens", 1)?;
     let limit = limit.or(number(fields, "max_tokens", 1)?);
-    let limit = limit.or(match ask.kind {
+    let limit = limit.or(match request.kind {
         TinyRequestKind::Chat => None,
-        TinyRequestKind::Text => Some(USUAL_TEXT),
+        TinyRequestKind::Text => Some(DEFAULT_MAX_TOKENS),
     });
-    let temperature = float(fields, "temperature")?.unwrap_or(1.0);
-    let seed = seed(fields)?;
-    // What the model has no tokens for, it never says.
-    let known = |stop: &String| options.vocabulary.encode(stop).unwrap_or_default();
-    let stops: Arc<[Vec<u32>]> = ask.stops.iter().map(known).map(never_if_empty).collect();
+    let temperature = read_as(fields, "temperature", "a number", Value::as_f64)?.unwrap_or(1.0);
+    let seed = read_as(fields, "seed", "a whole number", |value| {
+        value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned))
+    })?;
+    // A stop text with unknown characters never occurs.
+    let tokens = |stop: &String| options.vocabulary.encode(stop).unwrap_or_else(|_| vec![u32::MAX]);
+    let stops: Arc<[Vec<u32>]> = request.stops.iter().map(tokens).collect();
     let context = options.weights.shape().context;
-    let judge = Generator::new(Arc::clone(&options.weights));
-    let mut choices = Vec::with_capacity(ask.prompts.len() * ask.n);
-    for prompt in &ask.prompts {
-        for choice in 0..ask.n {
-            let request = GenerateRequest {
+    let generator = Generator::new(Arc::clone(&options.weights));
+    let mut choices = Vec::with_capacity(request.prompts.len() * request.n);
+    for prompt in &request.prompts {
+        for choice in 0..request.n {
+            let generate = GenerateRequest {
                 prompt: prompt.clone(),
                 max_tokens: limit.unwrap_or(context),
                 temperature: temperature as f32,
                 seed: seed.unwrap_or(0).wrapping_add(choice as u64),
                 end: Vocabulary::END,
             };
-            if let Some(refusal) = judge.refusal(&request) {
+            if let Some(refusal) = generator.refusal(&generate) {
                 return Err(TinyApiError::bad(refusal));
             }
             let (is_seeded, stops) = (seed.is_some(), Arc::clone(&stops));
-            choices.push(TinyChoice { request, is_seeded, stops });
+            choices.push(TinyChoice { request: generate, is_seeded, stops });
         }
     }
     Ok(choices)
-}
-
-/// No sequence ends with a token that there is not.
-fn never_if_empty(tokens: Vec<u32>) -> Vec<u32> {
-    if tokens.is_empty() { vec![u32::MAX] } else { tokens }
 }
 
 fn known_model(
     options: &TinyServerOptions,
     fields: &Map<String, Value>,
 ) -> Result<(), TinyApiError> {
-    match fields.get("model") {
-        None | Some(Value::Null) => Ok(()),
-        Some(Value::String(name)) if *name == options.model => Ok(()),
+    match present(fields, "model").filter(|name| **name != options.model) {
+        None => Ok(()),
         Some(name) => {
-            let message = format!("there is no model {name}, only `{}`", options.model);
+            let message = format!("unknown model {name}: this server has `{}`", options.model);
             Err(TinyApiError::new(StatusCode::NOT_FOUND, message).at("model"))
         }
     }
 }
 
-/// Refuses what would be answered otherwise than the client thinks.
+/// Refuses parameters that the model cannot honour.
 fn supported(fields: &Map<String, Value>) -> Result<(), TinyApiError> {
     let refuse = |name: &str, value: &Value| {
-        let message = format!("{name} = {value} is not for the tiny model: leave it out");
+        let message = format!("the tiny model does not support {name} = {value}: leave it out");
         Err(TinyApiError::bad(message).at(name))
     };
     for (name, neutral) in NEUTRAL {
-        match fields.get(name) {
-            None | Some(Value::Null) => {}
-            Some(value) if value.as_f64().is_some_and(|value| neutral.contains(&value)) => {}
-            Some(value) => return refuse(name, value),
+        if let Some(value) = present(fields, name)
+            && !value.as_f64().is_some_and(|value| neutral.contains(&value))
+        {
+            return refuse(name, value);
         }
     }
     for name in ABSENT {
@@ -189,7 +181,9 @@ fn supported(fields: &Map<String, Value>) -> Result<(), TinyApiError> {
     let tools = fields.get("tools").unwrap_or(&Value::Null);
     let are_used = fields.get("tool_choice").and_then(Value::as_str) != Some("none");
     if are_used && tools.as_array().is_some_and(|tools| !tools.is_empty()) {
-        return Err(TinyApiError::bad("the tiny model calls no tools: leave them out").at("tools"));
+        return Err(
+            TinyApiError::bad("the tiny model does not support tools: leave them out").at("tools")
+        );
     }
     match fields.get("response_format").and_then(|format| format.get("type")) {
         None | Some(Value::Null) => Ok(()),
@@ -204,23 +198,25 @@ fn chat_prompt(
 ) -> Result<Vec<u32>, TinyApiError> {
     match fields.get("messages") {
         Some(Value::Array(messages)) if !messages.is_empty() => render(vocabulary, messages),
-        _ => Err(TinyApiError::bad("messages is a list of one or more").at("messages")),
+        _ => {
+            Err(TinyApiError::bad("messages must be a list of at least one message").at("messages"))
+        }
     }
 }
 
-/// Prompts: a text, a list of texts, a list of ids, or a list of lists of ids. Ids are taken as
-/// they are, without a mark before them.
+/// Parses prompts: a text, a list of texts, token ids, or a list of lists of them. Token ids are
+/// taken as they are, without a begin token.
 fn text_prompts(
     vocabulary: &Vocabulary,
     prompt: Option<&Value>,
 ) -> Result<Vec<Vec<u32>>, TinyApiError> {
-    let wrong = || TinyApiError::bad("prompt is a text, ids of tokens, or a list of them");
+    let wrong = || TinyApiError::bad("prompt must be a text, token ids, or a list of them");
     let id = |id: &Value| {
         let known = |id: &u32| (*id as usize) < vocabulary.size();
         let number = id.as_u64().and_then(|id| u32::try_from(id).ok()).filter(known);
         number.ok_or_else(|| {
             let size = vocabulary.size();
-            TinyApiError::bad(format!("there is no token {id}: there are {size}"))
+            TinyApiError::bad(format!("no token {id}: the vocabulary has {size} tokens"))
         })
     };
     let one = |prompt: &Value| match prompt {
@@ -238,26 +234,27 @@ fn text_prompts(
     prompts.map_err(|refusal| refusal.at("prompt"))
 }
 
-/// Whether log-probabilities are wanted. There are only those of what was said.
+/// Returns whether log-probabilities are requested. Only those of sampled tokens exist.
 fn logprobs(kind: TinyRequestKind, fields: &Map<String, Value>) -> Result<bool, TinyApiError> {
-    let alone = |name: &str, count: Option<usize>| match count {
+    let sampled_only = |name: &str, count: Option<usize>| match count {
         Some(2..) => {
-            let message = "the tiny model tells the log-probability of what it said, no others";
+            let message =
+                "the tiny model returns log-probabilities of sampled tokens only: request 0 or 1";
             Err(TinyApiError::bad(message).at(name))
         }
         count => Ok(count.is_some()),
     };
     match kind {
         TinyRequestKind::Chat => {
-            alone("top_logprobs", number(fields, "top_logprobs", 0)?)?;
+            sampled_only("top_logprobs", number(fields, "top_logprobs", 0)?)?;
             flag(fields, "logprobs")
         }
-        TinyRequestKind::Text => alone("logprobs", number(fields, "logprobs", 0)?),
+        TinyRequestKind::Text => sampled_only("logprobs", number(fields, "logprobs", 0)?),
     }
 }
 
-/// The id of an answer, and what it can be aborted by, as vLLM makes them.
-fn names(
+/// Returns the id of the response and the ids for aborting, like vLLM.
+fn request_ids(
     kind: TinyRequestKind,
     headers: &HeaderMap,
     fields: &Map<String, Value>,
@@ -280,62 +277,45 @@ fn names(
     }
 }
 
-fn seed(fields: &Map<String, Value>) -> Result<Option<u64>, TinyApiError> {
-    match fields.get("seed") {
-        None | Some(Value::Null) => Ok(None),
-        Some(value) => {
-            let seed = value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned));
-            let wrong =
-                || TinyApiError::bad(format!("seed is a whole number, got {value}")).at("seed");
-            seed.map(Some).ok_or_else(wrong)
-        }
-    }
-}
-
 fn stops(stop: Option<&Value>) -> Result<Vec<String>, TinyApiError> {
-    let wrong = || TinyApiError::bad("stop is a text or a list of texts").at("stop");
+    let wrong = || TinyApiError::bad("stop must be a text or a list of texts").at("stop");
     let text = |item: &Value| item.as_str().map(str::to_owned).ok_or_else(wrong);
     let stops: Vec<String> = match stop {
-        None | Some(Value::Null) => Vec::new(),
+        None => Vec::new(),
         Some(Value::Array(items)) => items.iter().map(text).collect::<Result<_, _>>()?,
         Some(item) => vec![text(item)?],
     };
     Ok(stops.into_iter().filter(|stop| !stop.is_empty()).collect())
 }
 
+/// Returns a field that is there and not null.
+fn present<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    fields.get(name).filter(|value| !value.is_null())
+}
+
+/// Reads an optional field. `expected` describes valid values.
+fn read_as<T>(
+    fields: &Map<String, Value>,
+    name: &str,
+    expected: &str,
+    parse: impl FnOnce(&Value) -> Option<T>,
+) -> Result<Option<T>, TinyApiError> {
+    let Some(value) = present(fields, name) else { return Ok(None) };
+    let invalid = || TinyApiError::bad(format!("{name} must be {expected}, got {value}")).at(name);
+    parse(value).map(Some).ok_or_else(invalid)
+}
+
 fn flag(fields: &Map<String, Value>, name: &str) -> Result<bool, TinyApiError> {
-    match fields.get(name) {
-        None | Some(Value::Null) => Ok(false),
-        Some(Value::Bool(value)) => Ok(*value),
-        Some(_) => Err(TinyApiError::bad(format!("{name} is true or false")).at(name)),
-    }
+    Ok(read_as(fields, name, "true or false", Value::as_bool)?.unwrap_or(false))
 }
 
-fn float(fields: &Map<String, Value>, name: &str) -> Result<Option<f64>, TinyApiError> {
-    match fields.get(name) {
-        None | Some(Value::Null) => Ok(None),
-        Some(value) => {
-            let wrong = || TinyApiError::bad(format!("{name} is a number, got {value}")).at(name);
-            value.as_f64().map(Some).ok_or_else(wrong)
-        }
-    }
-}
-
-/// A whole number of at least `min`, if the field is there.
+/// A whole number of at least `min`. `None`: the field is missing.
 fn number(
     fields: &Map<String, Value>,
     name: &str,
     min: usize,
 ) -> Result<Option<usize>, TinyApiError> {
-    match fields.get(name) {
-        None | Some(Value::Null) => Ok(None),
-        Some(value) => {
-            let number = value.as_u64().and_then(|number| usize::try_from(number).ok());
-            let within = number.filter(|number| *number >= min);
-            within.map(Some).ok_or_else(|| {
-                let message = format!("{name} is a whole number of {min} or more, got {value}");
-                TinyApiError::bad(message).at(name)
-            })
-        }
-    }
+    read_as(fields, name, &format!("a whole number of at least {min}"), |value| {
+        value.as_u64().and_then(|number| usize::try_from(number).ok()).filter(|it| *it >= min)
+    })
 }

@@ -1,4 +1,4 @@
-//! The endpoints, as vLLM has them.
+//! HTTP endpoints, compatible with vLLM.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,39 +14,39 @@ use parking_lot::Mutex;
 use rollway_tiny_model::ModelWeights;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
 use super::api_error::TinyApiError;
-use super::generation_thread::{GenerationPause, GenerationThread};
+use super::generation_thread::{GenerationBatch, GenerationPause, GenerationThread};
 use super::options::TinyServerOptions;
 use super::request::{self, TinyRequestKind};
-use super::response::answer;
+use super::response::respond;
 
-/// What the endpoints share.
+/// State shared by the endpoints.
 #[derive(Debug)]
 pub(super) struct TinyServerShared {
     pub(super) options: TinyServerOptions,
-    pub(super) brain: Arc<GenerationThread>,
-    /// What the weights are called.
+    pub(super) generation: Arc<GenerationThread>,
     version: Mutex<Arc<str>>,
     ids: AtomicU64,
 }
 
 impl TinyServerShared {
-    pub(super) fn new(options: TinyServerOptions, brain: GenerationThread) -> Self {
+    pub(super) fn new(options: TinyServerOptions, generation: GenerationThread) -> Self {
         let version = Mutex::new(options.version.to_string().into());
-        Self { options, brain: Arc::new(brain), version, ids: AtomicU64::new(0) }
+        Self { options, generation: Arc::new(generation), version, ids: AtomicU64::new(0) }
     }
 
     pub(super) fn version(&self) -> Arc<str> {
         Arc::clone(&self.version.lock())
     }
 
-    fn rename(&self, version: &str) {
+    fn set_version(&self, version: &str) {
         let version: Arc<str> = version.into();
-        // In the lock, so that the two are not called by different names in the end.
-        let mut known = self.version.lock();
-        self.brain.rename(Arc::clone(&version));
-        *known = version;
+        // Under the lock, so that concurrent updates reach both in the same order.
+        let mut current = self.version.lock();
+        *current = Arc::clone(&version);
+        self.generation.send(|batch| batch.set_version(version));
     }
 }
 
@@ -54,14 +54,16 @@ type Server = State<Arc<TinyServerShared>>;
 
 pub(super) fn router(shared: Arc<TinyServerShared>) -> Router {
     let limit = DefaultBodyLimit::max(shared.options.limits.max_body_bytes);
+    let completions =
+        |kind| post(move |server, headers, body| complete(kind, server, headers, body));
     Router::new()
-        .route("/v1/chat/completions", post(chat))
-        .route("/v1/completions", post(text))
+        .route("/v1/chat/completions", completions(TinyRequestKind::Chat))
+        .route("/v1/completions", completions(TinyRequestKind::Text))
         .route("/v1/models", get(models))
         .route("/health", get(health))
         .route("/pause", post(pause))
         .route("/resume", post(resume))
-        .route("/reset_prefix_cache", post(forget))
+        .route("/reset_prefix_cache", post(reset_cache))
         .route("/abort_requests", post(abort))
         .route("/collective_rpc", post(collective_rpc))
         .route("/update_weight_version", post(update_version))
@@ -70,42 +72,30 @@ pub(super) fn router(shared: Arc<TinyServerShared>) -> Router {
         .with_state(shared)
 }
 
-/// The JSON of a body; nothing at all counts as an empty object.
+/// Parses a body; an empty one counts as an empty object.
 fn json_of(body: &Bytes) -> Result<Value, TinyApiError> {
     if body.is_empty() {
         return Ok(json!({}));
     }
-    serde_json::from_slice(body).map_err(|error| TinyApiError::bad(format!("no JSON: {error}")))
+    serde_json::from_slice(body)
+        .map_err(|error| TinyApiError::bad(format!("the body is not JSON: {error}")))
 }
 
-async fn chat(State(shared): Server, headers: HeaderMap, body: Bytes) -> Response {
-    answer_to(TinyRequestKind::Chat, &shared, &headers, &body).await
-}
-
-async fn text(State(shared): Server, headers: HeaderMap, body: Bytes) -> Response {
-    answer_to(TinyRequestKind::Text, &shared, &headers, &body).await
-}
-
-async fn answer_to(
+async fn complete(
     kind: TinyRequestKind,
-    shared: &TinyServerShared,
-    headers: &HeaderMap,
-    body: &Bytes,
-) -> Response {
+    State(shared): Server,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, TinyApiError> {
     let fresh = || format!("{:016x}", shared.ids.fetch_add(1, Ordering::Relaxed));
     let options = &shared.options;
-    let asked = json_of(body).and_then(|body| request::read(kind, options, headers, &body, fresh));
-    match asked {
-        Ok((ask, choices)) => {
-            let names = (options.model.clone(), options.vocabulary.clone());
-            answer(&shared.brain, names, ask, choices).await
-        }
-        Err(refusal) => refusal.into_response(),
-    }
+    let (request, choices) = request::read(kind, options, &headers, &json_of(&body)?, fresh)?;
+    let model = (options.model.clone(), options.vocabulary.clone());
+    Ok(respond(&shared.generation, model, request, choices).await)
 }
 
 async fn health(State(shared): Server) -> StatusCode {
-    match shared.brain.is_alive() {
+    match shared.generation.is_alive() {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,
     }
@@ -130,34 +120,34 @@ struct TinyPauseQuery {
 }
 
 async fn pause(State(shared): Server, Query(query): Query<TinyPauseQuery>) -> Response {
-    let how = match query.mode.as_deref() {
+    let mode = match query.mode.as_deref() {
         None | Some("abort") => GenerationPause::Abort,
         Some("wait") => GenerationPause::Wait,
         Some("keep") => GenerationPause::Keep,
         Some(other) => {
-            let message = format!("mode is abort, wait or keep, got {other}");
+            let message = format!("mode must be abort, wait or keep, got {other}");
             return TinyApiError::bad(message).at("mode").into_response();
         }
     };
-    shared.brain.pause(how).await;
+    shared.generation.call(move |batch, done| batch.pause(mode, done)).await;
     Json(json!({ "status": "paused" })).into_response()
 }
 
 async fn resume(State(shared): Server) -> Json<Value> {
-    shared.brain.resume();
+    shared.generation.send(GenerationBatch::resume);
     Json(json!({ "status": "resumed" }))
 }
 
 #[derive(Debug, Deserialize)]
-struct ForgetQuery {
+struct ResetCacheQuery {
     #[serde(default)]
     reset_running_requests: bool,
 }
 
-/// There is no cache of prefixes; what there is are the pasts of what is under way.
-async fn forget(State(shared): Server, Query(query): Query<ForgetQuery>) -> Json<Value> {
+/// There is no prefix cache, only the caches of running requests.
+async fn reset_cache(State(shared): Server, Query(query): Query<ResetCacheQuery>) -> Json<Value> {
     if query.reset_running_requests {
-        shared.brain.forget();
+        shared.generation.send(GenerationBatch::clear_cache);
     }
     Json(json!({ "success": true }))
 }
@@ -165,9 +155,9 @@ async fn forget(State(shared): Server, Query(query): Query<ForgetQuery>) -> Json
 async fn abort(State(shared): Server, body: Bytes) -> Result<Json<Value>, TinyApiError> {
     let body = json_of(&body)?;
     let ids = body.get("request_ids").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let names: Vec<String> = ids.iter().filter_map(Value::as_str).map(str::to_owned).collect();
-    let count = names.len();
-    shared.brain.abort(names);
+    let ids: Vec<String> = ids.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+    let count = ids.len();
+    shared.generation.send(move |batch| batch.abort(&ids));
     Ok(Json(json!({ "status": "aborted", "aborted": count })))
 }
 
@@ -176,7 +166,7 @@ async fn collective_rpc(State(shared): Server, body: Bytes) -> Result<Json<Value
     let failed = |message: String| TinyApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message);
     match body.get("method").and_then(Value::as_str) {
         Some("reload_weights") => {}
-        Some(other) => return Err(failed(format!("there is no method {other}"))),
+        Some(other) => return Err(failed(format!("unknown method {other}"))),
         None => return Err(TinyApiError::bad("Field required: method").at("method")),
     }
     let Some(path) = body.pointer("/kwargs/weights_path").and_then(Value::as_str) else {
@@ -187,14 +177,18 @@ async fn collective_rpc(State(shared): Server, body: Bytes) -> Result<Json<Value
     let weights = read.await.map_err(|error| failed(error.to_string()))?.map_err(failed)?;
     let (own, theirs) = (shared.options.weights.shape(), weights.shape());
     if own != theirs {
-        let message = format!("the weights are of another model: {theirs:?}, not {own:?}");
+        let message = format!("the weights have the shape {theirs:?}, not {own:?}");
         return Err(failed(message));
     }
-    shared.brain.replace(Arc::new(weights)).await;
+    let replace = move |batch: &mut GenerationBatch, done: oneshot::Sender<()>| {
+        batch.replace_weights(Arc::new(weights));
+        let _ = done.send(());
+    };
+    shared.generation.call(replace).await;
     Ok(Json(json!({ "results": [null] })))
 }
 
-/// Reads weights: a file, or the one in a directory.
+/// Reads a weights file, or the one in a folder.
 fn load(path: &Path) -> Result<ModelWeights, String> {
     let file = if path.is_dir() { path.join("model.safetensors") } else { path.to_owned() };
     ModelWeights::load(&file).map_err(|error| error.to_string())
@@ -205,7 +199,7 @@ async fn update_version(State(shared): Server, body: Bytes) -> Result<Json<Value
     let Some(version) = body.get("new_version").and_then(Value::as_str) else {
         return Err(TinyApiError::bad("Field required: new_version").at("new_version"));
     };
-    shared.rename(version);
+    shared.set_version(version);
     Ok(Json(json!({ "success": true, "new_version": version })))
 }
 

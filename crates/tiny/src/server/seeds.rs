@@ -1,24 +1,21 @@
-//! Seeds for requests that bring none: of the job's seed, the weights, the prompt, and how often
-//! that prompt came before under these weights.
+//! Seeds of requests without one, from the job's seed, the weights, the prompt, and the number of
+//! earlier requests for that prompt under these weights.
 //!
-//! So what a group of requests for one prompt is answered does not depend on what else is asked,
-//! nor on the order in which requests for different prompts come. Only who of the group gets which
-//! of its answers does.
+//! The completions of a group of requests for one prompt are thus independent of other requests and
+//! of the order of arrival; only their assignment within the group is not.
 
 use std::collections::HashMap;
 
 use rollway_tiny_model::ModelWeights;
 use sha2::{Digest, Sha256};
 
-/// How many prompts are counted; then the count begins anew, under another number.
+/// Maximum number of counted prompts; then counting restarts in another round.
 const MAX_PROMPTS: usize = 1 << 16;
 
-/// Makes seeds.
 #[derive(Debug)]
 pub(super) struct Seeds {
     job: u64,
-    /// What the parameters are known by.
-    weights: [u8; 32],
+    weights_digest: [u8; 32],
     round: u64,
     counts: HashMap<Vec<u32>, u64>,
 }
@@ -26,10 +23,10 @@ pub(super) struct Seeds {
 impl Seeds {
     pub(super) fn new(job: u64, weights: &ModelWeights) -> Self {
         let digest = Sha256::digest(weights.to_bytes());
-        Self { job, weights: digest.into(), round: 0, counts: HashMap::new() }
+        Self { job, weights_digest: digest.into(), round: 0, counts: HashMap::new() }
     }
 
-    /// Begins anew, for other parameters.
+    /// Restarts for other weights.
     pub(super) fn replace(&mut self, weights: &ModelWeights) {
         *self = Self::new(self.job, weights);
     }
@@ -43,7 +40,7 @@ impl Seeds {
         let count = self.counts.entry(prompt.to_vec()).or_default();
         *count += 1;
         let mut hash = Sha256::new();
-        hash.update(self.weights);
+        hash.update(self.weights_digest);
         for number in [self.job, self.round, *count] {
             hash.update(number.to_le_bytes());
         }

@@ -1,4 +1,4 @@
-//! Where the trainer's weights go, and what it hears of those who wait for them.
+//! Publication of the trainer's weights, and the demand of explorers.
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -16,48 +16,46 @@ use rollway_sync::{
     weight_folder,
 };
 
-/// How long one question about those who wait may take.
+/// Maximum duration of one long poll.
 const LONG_POLL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long to wait before a synchronizer that did not answer is asked again.
+/// Delay after a failed poll.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// What is to be done with weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublishFlags {
-    /// They are the newest, and everybody is told.
+    /// Announced as the newest.
     pub is_published: bool,
-    /// They stay for good.
+    /// Kept permanently.
     pub is_full: bool,
 }
 
-/// Where a trainer's weights go. All of it may block.
+/// Destination of a trainer's weights. Methods may block.
 pub trait WeightPublisher: Debug + Send + 'static {
-    /// Returns the newest version out there; none if there is none.
+    /// Returns the newest published version.
     fn newest(&mut self) -> Result<Option<u64>, TinyTrainerError>;
 
-    /// Takes weights.
-    fn put(
+    fn store(
         &mut self,
         version: u64,
         weights: &ModelWeights,
-        occasion: PublishFlags,
+        flags: PublishFlags,
     ) -> Result<(), TinyTrainerError>;
 
-    /// What is known of those who wait.
+    /// Demand of explorers.
     fn wait_status(&mut self) -> WaitStatus {
         WaitStatus::default()
     }
 
-    /// Tells those who wait what the trainer is at.
-    fn tell(&mut self, _state: TrainerProgress) {}
+    /// Reports progress to waiting explorers.
+    fn report(&mut self, _state: TrainerProgress) {}
 
-    /// Tells them that it is over: done, or failed with words. Nothing is told of a trainer that
-    /// was stopped, which may go on another time.
-    fn end(self: Box<Self>, _how: Result<(), String>) {}
+    /// Reports the end: done, or failed with a message. Not called for a stopped trainer, which may
+    /// resume.
+    fn end(self: Box<Self>, _outcome: Result<(), String>) {}
 }
 
-/// Weights go into a folder, and whoever wants them looks there.
+/// Publishes into a folder.
 #[derive(Debug)]
 pub struct FolderPublisher {
     folder: PathBuf,
@@ -65,26 +63,25 @@ pub struct FolderPublisher {
 }
 
 impl FolderPublisher {
-    /// Takes the folder, and how many weights that do not stay for good it has at most.
+    /// `max_passing`: maximum number of weights that are not kept permanently.
     pub fn new(folder: impl Into<PathBuf>, max_passing: usize) -> Self {
         Self { folder: folder.into(), max_passing }
     }
 
-    /// Writes weights, and returns where they are.
+    /// Writes weights and returns their path.
     fn write(
         &self,
         version: u64,
         weights: &ModelWeights,
-        occasion: PublishFlags,
+        flags: PublishFlags,
         in_use: &[u64],
     ) -> Result<PathBuf, TinyTrainerError> {
-        let place =
-            weight_folder::write(&self.folder, version, &weights.to_bytes(), occasion.is_full)?;
-        if occasion.is_published {
+        let path = weight_folder::write(&self.folder, version, &weights.to_bytes(), flags.is_full)?;
+        if flags.is_published {
             weight_folder::announce(&self.folder, version)?;
         }
         weight_folder::tidy(&self.folder, self.max_passing, in_use)?;
-        Ok(place)
+        Ok(path)
     }
 }
 
@@ -93,64 +90,64 @@ impl WeightPublisher for FolderPublisher {
         Ok(weight_folder::latest(&self.folder)?)
     }
 
-    fn put(
+    fn store(
         &mut self,
         version: u64,
         weights: &ModelWeights,
-        occasion: PublishFlags,
+        flags: PublishFlags,
     ) -> Result<(), TinyTrainerError> {
-        self.write(version, weights, occasion, &[]).map(drop)
+        self.write(version, weights, flags, &[]).map(drop)
     }
 }
 
-/// Weights go to explorers through the synchronizer; those that stay are in a folder as well.
+/// Publishes through the synchronizer; permanent weights also go into a folder.
 #[derive(Debug)]
 pub struct SyncPublisher {
     synchronizer: Synchronizer,
     folder: FolderPublisher,
     runtime: Handle,
-    seat: Membership,
-    asked: watch::Receiver<WaitStatus>,
-    _listening: Listening,
+    membership: Membership,
+    demand: watch::Receiver<WaitStatus>,
+    _polling: Polling,
 }
 
 impl SyncPublisher {
-    /// Takes the trainer's seat. `folder` is that of the job.
+    /// Registers the trainer. `folder` is that of the job.
     pub async fn enter(
         synchronizer: &Synchronizer,
         name: &str,
         folder: FolderPublisher,
     ) -> Result<Self, SyncError> {
-        let seat = synchronizer.enter_trainer(name).await?;
-        let (heard, asked) = watch::channel(WaitStatus::default());
-        let _listening = Listening(tokio::spawn(listen(synchronizer.clone(), heard)));
+        let membership = synchronizer.enter_trainer(name).await?;
+        let (sender, demand) = watch::channel(WaitStatus::default());
+        let _polling = Polling(tokio::spawn(poll(synchronizer.clone(), sender)));
         let runtime = Handle::current();
         let synchronizer = synchronizer.clone();
-        Ok(Self { synchronizer, folder, runtime, seat, asked, _listening })
+        Ok(Self { synchronizer, folder, runtime, membership, demand, _polling })
     }
 }
 
-/// Ends with whoever listens.
+/// Aborts the task on drop.
 #[derive(Debug)]
-struct Listening(JoinHandle<()>);
+struct Polling(JoinHandle<()>);
 
-impl Drop for Listening {
+impl Drop for Polling {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-/// Hears of those who wait.
-async fn listen(synchronizer: Synchronizer, heard: watch::Sender<WaitStatus>) {
-    let mut known = None;
+/// Polls the demand of explorers.
+async fn poll(synchronizer: Synchronizer, sender: watch::Sender<WaitStatus>) {
+    let mut last = None;
     loop {
-        match synchronizer.wait_status(known, LONG_POLL_TIMEOUT).await {
-            Ok(asked) => {
-                known = Some(asked);
-                heard.send_replace(asked);
+        match synchronizer.wait_status(last, LONG_POLL_TIMEOUT).await {
+            Ok(demand) => {
+                last = Some(demand);
+                sender.send_replace(demand);
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot hear who waits for weights; trying again");
+                tracing::warn!(%error, "synchronizer unreachable, retrying");
                 tokio::time::sleep(RETRY_DELAY).await;
             }
         }
@@ -163,43 +160,43 @@ impl WeightPublisher for SyncPublisher {
         Ok(newest.map(|newest| newest.version))
     }
 
-    fn put(
+    fn store(
         &mut self,
         version: u64,
         weights: &ModelWeights,
-        occasion: PublishFlags,
+        flags: PublishFlags,
     ) -> Result<(), TinyTrainerError> {
-        let is_pushed = self.synchronizer.method() == SyncMethod::Memory;
-        let mut pushed = is_pushed.then(|| NewWeightsMessage::Bytes(weights.to_bytes().into()));
-        if !is_pushed || occasion.is_full {
+        let in_memory = self.synchronizer.method() == SyncMethod::Memory;
+        let mut message = in_memory.then(|| NewWeightsMessage::Bytes(weights.to_bytes().into()));
+        if !in_memory || flags.is_full {
             let in_use = self.runtime.block_on(self.synchronizer.view()).loading;
-            let place = self.folder.write(version, weights, occasion, &in_use)?;
-            pushed.get_or_insert(NewWeightsMessage::Folder(place));
+            let path = self.folder.write(version, weights, flags, &in_use)?;
+            message.get_or_insert(NewWeightsMessage::Folder(path));
         }
-        if let Some(pushed) = pushed.filter(|_| occasion.is_published) {
-            self.runtime.block_on(self.synchronizer.publish(version, pushed))?;
+        if let Some(message) = message.filter(|_| flags.is_published) {
+            self.runtime.block_on(self.synchronizer.publish(version, message))?;
         }
         Ok(())
     }
 
     fn wait_status(&mut self) -> WaitStatus {
-        *self.asked.borrow_and_update()
+        *self.demand.borrow_and_update()
     }
 
-    fn tell(&mut self, state: TrainerProgress) {
+    fn report(&mut self, state: TrainerProgress) {
         self.runtime.block_on(self.synchronizer.trainer_state(state));
     }
 
-    fn end(self: Box<Self>, how: Result<(), String>) {
-        let Self { runtime, seat, .. } = *self;
-        let left = runtime.block_on(async move {
-            match how {
-                Ok(()) => seat.done().await,
-                Err(why) => seat.failed(&why).await,
+    fn end(self: Box<Self>, outcome: Result<(), String>) {
+        let Self { runtime, membership, .. } = *self;
+        let reported = runtime.block_on(async move {
+            match outcome {
+                Ok(()) => membership.done().await,
+                Err(message) => membership.failed(&message).await,
             }
         });
-        if let Err(error) = left {
-            tracing::warn!(%error, "cannot tell that the trainer has ended");
+        if let Err(error) = reported {
+            tracing::warn!(%error, "cannot report the end of the trainer");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The trainer's thread: reads, learns, keeps, publishes.
+//! The trainer's thread: reads batches, trains, saves its state, publishes weights.
 
 use std::fs;
 use std::sync::Arc;
@@ -18,63 +18,63 @@ use super::{TinyTrainerError, TinyTrainerOptions};
 use rollway_sync::weight_folder::failed;
 use rollway_sync::{TrainerProgress, WaitStatus};
 
-/// How long a look for experiences takes at most, before the trainer turns to who waits for
-/// weights or wants it to stop. A buffer cannot be interrupted.
+/// Maximum duration of one read, before the trainer checks for demand and stop. A read cannot be
+/// interrupted.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The same while somebody waits.
-const SHORT_SLICE: Duration = Duration::from_millis(10);
+/// The same while an explorer waits.
+const DEMAND_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A trainer that is running.
+/// A running trainer. Dropping it stops it.
 #[derive(Debug)]
 pub struct TinyTrainer {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<TinyTrainerSummary, TinyTrainerError>>>,
 }
 
-/// Ends a trainer from elsewhere.
+/// Stops a trainer from another thread.
 #[derive(Clone, Debug)]
 pub struct TinyTrainerStop(Arc<AtomicBool>);
 
 impl TinyTrainerStop {
-    /// Tells it to end after the step that it is at.
+    /// Stops after the current step.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// What a trainer did until its end.
+/// Totals of a trainer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TinyTrainerSummary {
-    /// The last step, those before a restart among them.
+    /// Last step, including those before a restart.
     pub steps: u64,
-    /// How many experiences it learned from or skipped since it was started.
+    /// Trained or skipped since this start.
     pub experiences: u64,
-    /// How many the buffer passed over because they were too old.
+    /// Skipped by the buffer as too old.
     pub stale: u64,
-    /// Whether there will be no more experiences.
+    /// The buffer is finished.
     pub is_finished: bool,
 }
 
 impl TinyTrainer {
-    /// Starts a trainer that puts its weights into its folder, and tells nobody.
+    /// Starts a trainer that publishes into its folder only.
     pub fn start(
         options: TinyTrainerOptions,
         start: ModelWeights,
         reader: Box<dyn ExperienceReader>,
         watch: impl FnMut(&TrainStepMetrics) + Send + 'static,
     ) -> Result<Self, TinyTrainerError> {
-        let outlet = FolderPublisher::new(&options.folder, options.max_passing);
-        Self::start_with(options, start, reader, Box::new(outlet), watch)
+        let publisher = FolderPublisher::new(&options.folder, options.max_passing);
+        Self::start_with(options, start, reader, Box::new(publisher), watch)
     }
 
-    /// Starts a trainer. It goes on from the state in its folder, or begins with `start`. What it
-    /// does is told to `watch`, step by step, after it is published.
+    /// Starts a trainer. It resumes from the state in its folder, or begins with `start`. `watch`
+    /// gets the metrics of each step after its weights are published.
     pub fn start_with(
         options: TinyTrainerOptions,
         start: ModelWeights,
         reader: Box<dyn ExperienceReader>,
-        outlet: Box<dyn WeightPublisher>,
+        publisher: Box<dyn WeightPublisher>,
         watch: impl FnMut(&TrainStepMetrics) + Send + 'static,
     ) -> Result<Self, TinyTrainerError> {
         if let Some(problem) = options.problem() {
@@ -84,25 +84,24 @@ impl TinyTrainer {
         let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new()
             .name("rollway-trainer".to_owned())
-            .spawn(move || run(options, start, reader, outlet, watch, &stopped))
+            .spawn(move || run(options, start, reader, publisher, watch, &stopped))
             .map_err(|error| TinyTrainerError::Thread(error.to_string()))?;
         Ok(Self { stop, thread: Some(thread) })
     }
 
-    /// Tells it to end after the step that it is at.
+    /// Stops after the current step.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Returns what tells it so from elsewhere.
     pub fn stopper(&self) -> TinyTrainerStop {
         TinyTrainerStop(Arc::clone(&self.stop))
     }
 
-    /// Waits for its end. Blocks.
+    /// Waits for the end. Blocks.
     pub fn join(mut self) -> Result<TinyTrainerSummary, TinyTrainerError> {
         let Some(thread) = self.thread.take() else { return Ok(TinyTrainerSummary::default()) };
-        let panicked = |_| Err(TinyTrainerError::Thread("it panicked".to_owned()));
+        let panicked = |_| Err(TinyTrainerError::Thread("panic".to_owned()));
         thread.join().unwrap_or_else(panicked)
     }
 }
@@ -113,60 +112,58 @@ impl Drop for TinyTrainer {
     }
 }
 
-/// Works until the end, and tells those who wait how it was.
+/// Trains until the end and reports it to the publisher.
 fn run(
     options: TinyTrainerOptions,
     start: ModelWeights,
     reader: Box<dyn ExperienceReader>,
-    mut outlet: Box<dyn WeightPublisher>,
+    mut publisher: Box<dyn WeightPublisher>,
     watch: impl FnMut(&TrainStepMetrics),
     stop: &AtomicBool,
 ) -> Result<TinyTrainerSummary, TinyTrainerError> {
     let total_steps = options.total_steps;
-    let ended = TrainerRun::begin(options, start, reader, outlet.as_mut())
+    let ended = TrainerRun::begin(options, start, reader, publisher.as_mut())
         .and_then(|run| run.run(watch, stop));
     match &ended {
         Ok(summary) if summary.is_finished || total_steps.is_some_and(|it| summary.steps >= it) => {
-            outlet.end(Ok(()));
+            publisher.end(Ok(()));
         }
-        // It was stopped: another process may go on.
-        Ok(_) => drop(outlet),
-        Err(error) => outlet.end(Err(error.to_string())),
+        // Stopped: another process may resume.
+        Ok(_) => drop(publisher),
+        Err(error) => publisher.end(Err(error.to_string())),
     }
     ended
 }
 
-/// What the thread works with.
 struct TrainerRun<'a> {
     options: TinyTrainerOptions,
-    place: TrainerStateFile,
+    state: TrainerStateFile,
     reader: Box<dyn ExperienceReader>,
-    outlet: &'a mut dyn WeightPublisher,
+    publisher: &'a mut dyn WeightPublisher,
     trainer: ModelTrainer,
-    /// The last step.
     step: u64,
-    /// The last step whose state was kept.
+    /// Last step with a saved state.
     saved: u64,
-    /// The last step whose weights were published; none if there is none.
+    /// Last step with published weights.
     published: Option<u64>,
-    /// What was told last.
-    told: Option<TrainerProgress>,
-    /// Where the reader stood after the experiences of the last step.
+    /// Last reported progress.
+    reported: Option<TrainerProgress>,
+    /// Position of the reader after the last step.
     position: String,
     summary: TinyTrainerSummary,
 }
 
 impl<'a> TrainerRun<'a> {
-    /// Takes the kept state up, and publishes what a trainer that died did not get to publish.
+    /// Loads the saved state, and publishes weights that a killed trainer did not publish.
     fn begin(
         options: TinyTrainerOptions,
         start: ModelWeights,
         mut reader: Box<dyn ExperienceReader>,
-        outlet: &'a mut dyn WeightPublisher,
+        publisher: &'a mut dyn WeightPublisher,
     ) -> Result<Self, TinyTrainerError> {
         fs::create_dir_all(&options.folder).map_err(failed(&options.folder))?;
-        let place = TrainerStateFile::new(&options.folder, &options.name);
-        let (step, trainer) = match place.load()? {
+        let state = TrainerStateFile::new(&options.folder, &options.name);
+        let (step, trainer) = match state.load()? {
             Some((meta, trainer)) => {
                 let step = meta.latest_iteration;
                 let sought = reader.seek(&meta.position);
@@ -175,28 +172,28 @@ impl<'a> TrainerRun<'a> {
             }
             None => {
                 let trainer = ModelTrainer::new(start);
-                // From here on a restart goes on, and does not begin anew.
-                place.save(0, &reader.position(), &trainer)?;
+                // From now on a restart resumes.
+                state.save(0, &reader.position(), &trainer)?;
                 (0, trainer)
             }
         };
         let mut run = Self {
             summary: TinyTrainerSummary { steps: step, ..TinyTrainerSummary::default() },
             position: reader.position(),
-            published: outlet.newest()?,
-            told: None,
+            published: publisher.newest()?,
+            reported: None,
             saved: step,
             options,
-            place,
+            state,
             reader,
-            outlet,
+            publisher,
             trainer,
             step,
         };
-        // Weights in memory do not survive everything that the state survives.
+        // Weights in memory may be lost while the state survives.
         let is_lost = run.published.is_none() && step > 0;
         if (run.is_due() || is_lost) && run.published != Some(step) {
-            run.put(true)?;
+            run.publish(true)?;
         }
         Ok(run)
     }
@@ -207,16 +204,16 @@ impl<'a> TrainerRun<'a> {
         stop: &AtomicBool,
     ) -> Result<TinyTrainerSummary, TinyTrainerError> {
         let ended = self.work(watch, &|| stop.load(Ordering::Relaxed));
-        self.keep()?;
+        self.save()?;
         ended?;
         if self.summary.is_finished && self.published != Some(self.step) {
-            self.put(true)?;
+            self.publish(true)?;
         }
-        // Whoever comes next gets what was read and not learned; what was learned is acknowledged.
+        // Samples that were read but not trained are served again; trained ones are acknowledged.
         if self.reader.position() != self.position {
             self.reader.seek(&self.position)?;
         }
-        self.reader.read(&ReadRequest { count: 0, ..self.ask(Duration::ZERO) })?;
+        self.reader.read(&ReadRequest { count: 0, ..self.read_request(Duration::ZERO) })?;
         Ok(self.summary)
     }
 
@@ -228,8 +225,8 @@ impl<'a> TrainerRun<'a> {
         while self.options.total_steps.is_none_or(|total| self.step < total) && !is_stopped() {
             let Some((samples, end)) = self.read(is_stopped)? else { break };
             if !samples.is_empty() {
-                self.tell(TrainerProgress::Training);
-                watch(&self.learn(&samples)?);
+                self.report(TrainerProgress::Training);
+                watch(&self.train(&samples)?);
             }
             if end == ReadEnd::Finished {
                 self.summary.is_finished = true;
@@ -239,21 +236,21 @@ impl<'a> TrainerRun<'a> {
         Ok(())
     }
 
-    /// Tells those who wait what it is at, if they do not know.
-    fn tell(&mut self, state: TrainerProgress) {
-        if self.told.as_ref() != Some(&state) {
-            self.outlet.tell(state.clone());
-            self.told = Some(state);
+    /// Reports changed progress.
+    fn report(&mut self, progress: TrainerProgress) {
+        if self.reported.as_ref() != Some(&progress) {
+            self.publisher.report(progress.clone());
+            self.reported = Some(progress);
         }
     }
 
-    /// What was read before is acknowledged if, and only if, its step is kept.
-    fn ask(&self, timeout: Duration) -> ReadRequest {
+    /// Acknowledges the samples read before if, and only if, their step is saved.
+    fn read_request(&self, timeout: Duration) -> ReadRequest {
         let keep = self.saved < self.step;
         ReadRequest { count: self.options.batch_size, timeout, min_model_version: 0, keep }
     }
 
-    /// Waits for the experiences of a step; none if it was told to stop meanwhile.
+    /// Waits for the experiences of a step. `None`: stopped.
     fn read(
         &mut self,
         is_stopped: &dyn Fn() -> bool,
@@ -261,15 +258,15 @@ impl<'a> TrainerRun<'a> {
         let (wanted, waited) = (self.options.batch_size, self.options.read_timeout);
         let until = Instant::now().checked_add(waited);
         let mut samples = Vec::new();
-        let mut ask = self.ask(waited);
+        let mut request = self.read_request(waited);
         loop {
-            // Known before the look: who waited by then has delivered what may be found.
-            let asked = self.outlet.wait_status();
-            let slice = if asked.waiting > 0 { SHORT_SLICE } else { POLL_INTERVAL };
+            // Read before the samples: explorers that waited by then have written theirs.
+            let demand = self.publisher.wait_status();
+            let slice = if demand.waiting > 0 { DEMAND_POLL_INTERVAL } else { POLL_INTERVAL };
             let left = until.map_or(slice, |it| it.saturating_duration_since(Instant::now()));
-            ask.count = wanted - samples.len();
-            ask.timeout = left.min(slice);
-            let more = self.reader.read(&ask)?;
+            request.count = wanted - samples.len();
+            request.timeout = left.min(slice);
+            let more = self.reader.read(&request)?;
             samples.extend(more.samples);
             self.summary.stale += more.stale as u64;
             if more.end != ReadEnd::TimedOut {
@@ -279,54 +276,51 @@ impl<'a> TrainerRun<'a> {
                 return Ok(None);
             }
             if left.is_zero() {
-                let got = samples.len();
-                return Err(TinyTrainerError::NoExperiences {
-                    step: self.step + 1,
-                    wanted,
-                    got,
-                    waited,
-                });
+                let (step, got) = (self.step + 1, samples.len());
+                return Err(TinyTrainerError::NoExperiences { step, wanted, got, waited });
             }
-            // What was acknowledged is, and what was just read is not.
-            ask.keep = true;
-            self.idle(asked)?;
+            // The first read acknowledged; samples of this step are not safe yet.
+            request.keep = true;
+            self.idle(demand)?;
         }
     }
 
-    /// Gives those who wait what there is, since there will be no more before experiences come.
-    fn idle(&mut self, asked: WaitStatus) -> Result<(), TinyTrainerError> {
-        if asked.wanted.is_some() && self.published.is_none_or(|it| it < self.step) && self.step > 0
+    /// Publishes the current weights on demand, since no newer ones come before experiences do.
+    fn idle(&mut self, demand: WaitStatus) -> Result<(), TinyTrainerError> {
+        if demand.wanted.is_some()
+            && self.published.is_none_or(|it| it < self.step)
+            && self.step > 0
         {
-            self.keep()?;
-            self.put(true)?;
+            self.save()?;
+            self.publish(true)?;
         }
-        self.tell(TrainerProgress::Idle { seen: asked.ask });
+        self.report(TrainerProgress::Idle { seen: demand.ask });
         Ok(())
     }
 
-    fn learn(&mut self, samples: &[Sample]) -> Result<TrainStepMetrics, TinyTrainerError> {
+    fn train(&mut self, samples: &[Sample]) -> Result<TrainStepMetrics, TinyTrainerError> {
         let experiences: Result<Vec<Experience>, _> =
             samples.iter().map(|sample| sample.decode().map_err(BufferError::from)).collect();
-        let mut report = step(&mut self.trainer, &experiences?, &self.options.recipe);
+        let mut metrics = step(&mut self.trainer, &experiences?, &self.options.recipe);
         self.step += 1;
         self.position = self.reader.position();
-        report.step = self.step;
+        metrics.step = self.step;
         self.summary.steps = self.step;
-        self.summary.experiences += report.experiences;
+        self.summary.experiences += metrics.experiences;
         let is_published = self.is_due() || self.is_demanded();
         if self.step - self.saved >= self.options.save_interval || is_published || self.is_full() {
-            // What others may see must not be made again otherwise.
-            self.keep()?;
+            // Published weights must not be trained again differently.
+            self.save()?;
         }
         if is_published || self.is_full() {
-            self.put(is_published)?;
+            self.publish(is_published)?;
         }
-        Ok(report)
+        Ok(metrics)
     }
 
-    fn keep(&mut self) -> Result<(), TinyTrainerError> {
+    fn save(&mut self) -> Result<(), TinyTrainerError> {
         if self.saved < self.step {
-            self.place.save(self.step, &self.position, &self.trainer)?;
+            self.state.save(self.step, &self.position, &self.trainer)?;
             self.saved = self.step;
         }
         Ok(())
@@ -336,21 +330,22 @@ impl<'a> TrainerRun<'a> {
         self.options.full_interval.is_some_and(|every| self.step.is_multiple_of(every))
     }
 
-    /// Tells whether the weights of this step are published whoever wants them.
+    /// Returns whether the weights of this step are published without demand.
     fn is_due(&self) -> bool {
         let is_last = self.options.total_steps == Some(self.step);
         let every = self.options.publish_interval;
         is_last || (!self.options.on_demand && self.step.is_multiple_of(every))
     }
 
-    /// Tells whether somebody demands weights, and these would do.
+    /// Returns whether explorers demand weights that this step satisfies.
     fn is_demanded(&mut self) -> bool {
-        self.options.on_demand && self.outlet.wait_status().wanted.is_some_and(|it| it <= self.step)
+        self.options.on_demand
+            && self.publisher.wait_status().wanted.is_some_and(|it| it <= self.step)
     }
 
-    fn put(&mut self, is_published: bool) -> Result<(), TinyTrainerError> {
-        let occasion = PublishFlags { is_published, is_full: self.is_full() };
-        self.outlet.put(self.step, self.trainer.weights(), occasion)?;
+    fn publish(&mut self, is_published: bool) -> Result<(), TinyTrainerError> {
+        let flags = PublishFlags { is_published, is_full: self.is_full() };
+        self.publisher.store(self.step, self.trainer.weights(), flags)?;
         if is_published {
             self.published = Some(self.step);
         }

@@ -1,5 +1,5 @@
-//! The trainer's own state: which step it is at, where its reader stands, and all that the model
-//! and its optimizer remember. Kept whole or not at all.
+//! Saved state of the trainer: step, position of the reader, model and optimizer. Replaced
+//! atomically.
 
 use std::fs;
 use std::io;
@@ -11,22 +11,20 @@ use serde::{Deserialize, Serialize};
 use super::TinyTrainerError;
 use rollway_sync::weight_folder::{failed, sync, write_atomic};
 
-/// The version of the file.
+/// Version of the format.
 const FORMAT: u32 = 1;
 
-/// What is beside the model's own file. This file is written last: it makes the state.
+/// Written after the model's file; makes the state valid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Meta {
     format: u32,
-    /// The last step.
     pub(super) latest_iteration: u64,
-    /// Where the reader of experiences stands after it.
+    /// Position of the reader after that step.
     pub(super) position: String,
-    /// The file with the model and its optimizer.
+    /// File of model and optimizer.
     file: String,
 }
 
-/// Where the state is.
 #[derive(Clone, Debug)]
 pub(super) struct TrainerStateFile {
     folder: PathBuf,
@@ -42,7 +40,7 @@ impl TrainerStateFile {
         self.folder.join(format!("{}_meta.json", self.name))
     }
 
-    /// Returns what was kept; none if nothing ever was.
+    /// Loads the state. `None`: there is none.
     pub(super) fn load(&self) -> Result<Option<(Meta, ModelTrainer)>, TinyTrainerError> {
         let path = self.meta();
         let bytes = match fs::read(&path) {
@@ -50,18 +48,18 @@ impl TrainerStateFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(&path)(error).into()),
         };
-        let wrong = |problem: String| TinyTrainerError::File { path: path.clone(), problem };
+        let invalid = |problem: String| TinyTrainerError::File { path: path.clone(), problem };
         let meta: Meta = serde_json::from_slice(&bytes).map_err(|error| {
-            wrong(format!("this is no state of a trainer: {error}; remove it to begin anew"))
+            invalid(format!("not a state of a trainer: {error}; remove it to start over"))
         })?;
         if meta.format != FORMAT {
-            return Err(wrong(format!("it has format {}, not {FORMAT}", meta.format)));
+            return Err(invalid(format!("unsupported format {}, expected {FORMAT}", meta.format)));
         }
         let trainer = ModelTrainer::load(&self.folder.join(&meta.file))?;
         Ok(Some((meta, trainer)))
     }
 
-    /// Keeps the state. When this returns, it survives anything.
+    /// Saves the state durably.
     pub(super) fn save(
         &self,
         step: u64,

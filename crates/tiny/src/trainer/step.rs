@@ -1,18 +1,17 @@
-//! One step: from experiences to other parameters.
+//! One training step.
 
 use std::collections::{BTreeMap, HashMap};
 
 use rollway_experience::{Experience, ExperienceKind};
 use rollway_tiny_model::{GrpoConfig, ModelTrainer, Rate, TrainSample, TrainStepReport};
 
-/// How to learn.
+/// Hyperparameters of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrainConfig {
-    /// How parameters move.
     pub rate: Rate,
-    /// How samples are weighed. The temperature is that of the calls that made them.
+    /// Its temperature is that of the calls that made the samples.
     pub grpo: GrpoConfig,
-    /// What keeps the divisor of advantages from 0.
+    /// Added to the divisor of advantages.
     pub epsilon: f64,
 }
 
@@ -22,44 +21,39 @@ impl Default for TrainConfig {
     }
 }
 
-/// What a step did.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TrainStepMetrics {
-    /// Which step, the first being 1. A step with nothing to learn from is one too.
+    /// The first is 1. A step without trainable samples counts.
     pub step: u64,
-    /// What the model did.
     pub model: TrainStepReport,
     pub experiences: u64,
     pub learned: u64,
-    /// How many were not, by reason.
+    /// Untrained experiences by reason.
     pub skipped: BTreeMap<&'static str, u64>,
     pub tasks: u64,
-    /// The mean of their rewards.
+    /// Mean reward.
     pub reward: Option<f64>,
-    /// The oldest version of the model among them.
+    /// Oldest model version among the experiences.
     pub oldest_version: Option<u64>,
 }
 
-/// It is of another kind than this trainer can learn from.
+/// Reasons for skipping an experience.
 const WRONG_KIND: &str = "wrong_kind";
-/// Nobody recorded how likely its tokens were.
 const NO_LOGPROBS: &str = "no_logprobs";
-/// Nobody judged it.
 const NO_REWARD: &str = "no_reward";
-/// It is longer than the model's context.
+/// Longer than the model's context.
 const TOO_LONG: &str = "too_long";
-/// It has tokens that the model does not know.
 const UNKNOWN_TOKEN: &str = "unknown_token";
 /// Its numbers are not finite, or not as many as its tokens.
 const BROKEN: &str = "broken";
-/// None of its tokens is the model's, or it is as good as the others of its task.
+/// No token of the model, or no advantage over the other experiences of the task.
 const NOTHING_TO_LEARN: &str = "nothing_to_learn";
 
-/// Makes one step of GRPO. Advantages that the experiences bring are taken as they are; others come
-/// from the rewards of the experiences of the same task.
+/// Makes one step of GRPO. Advantages of the experiences are used as they are; missing ones are
+/// computed from the rewards of the same task.
 ///
-/// The same experiences give the same step, bit by bit, whatever the order in which they come and
-/// whichever run of a task said what.
+/// The same experiences give the same step, bit by bit, in any order and with any assignment to the
+/// runs of a task.
 pub fn step(
     trainer: &mut ModelTrainer,
     experiences: &[Experience],
@@ -67,7 +61,7 @@ pub fn step(
 ) -> TrainStepMetrics {
     let mut experiences: Vec<(String, &Experience)> =
         experiences.iter().map(|experience| (experience.eid.tid(), experience)).collect();
-    // By what was said, not by who said it.
+    // Sorted by content, not by run.
     experiences.sort_by_cached_key(|(task, experience)| {
         let reward = experience.reward.map(f64::to_bits);
         let logprobs = experience.logprobs.as_ref();
@@ -100,7 +94,7 @@ pub fn step(
     report
 }
 
-/// Returns what can be learned from an experience, or why that is nothing.
+/// Converts an experience to a sample, or returns the reason to skip it.
 fn sample(
     experience: &Experience,
     rewards: &[f64],
@@ -110,7 +104,7 @@ fn sample(
     if experience.kind() == ExperienceKind::Dpo {
         return Err(WRONG_KIND);
     }
-    // The last token is nothing that the model must see.
+    // The last token is not an input of the model.
     if experience.tokens.len() > context + 1 {
         return Err(TOO_LONG);
     }
@@ -141,7 +135,7 @@ fn sample(
     Ok(TrainSample { tokens, prompt_length, mask, logprobs, advantages })
 }
 
-/// How much better an experience is than the others of its task, as the operator `grpo` has it.
+/// Advantage over the other experiences of the task, like the operator `grpo`.
 fn advantage(reward: Option<f64>, rewards: &[f64], epsilon: f64) -> Result<f32, &'static str> {
     let reward = reward.ok_or(NO_REWARD)?;
     if !reward.is_finite() {

@@ -1,16 +1,16 @@
-//! A client as plain as can be: one request for each connection, all of the answer at once.
+//! Minimal HTTP client: one request per connection.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use serde_json::Value;
 
-/// Sends a request and returns the connection, on which the answer comes.
+/// Sends a request; the response arrives on the returned connection.
 pub(crate) fn send(url: &str, method: &str, path: &str, key: &str, body: &Value) -> TcpStream {
     let address = url.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
     let body = if body.is_null() { String::new() } else { body.to_string() };
-    // By the old rules an answer ends with its connection.
+    // HTTP/1.0: the response ends with the connection.
     let head = format!(
         "{method} {path} HTTP/1.0\r\nHost: {address}\r\nAuthorization: Bearer {key}\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
@@ -21,7 +21,7 @@ pub(crate) fn send(url: &str, method: &str, path: &str, key: &str, body: &Value)
     stream
 }
 
-/// Reads all of an answer: its status and its body.
+/// Reads status and body.
 pub(crate) fn receive(mut stream: TcpStream) -> (u16, String) {
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
@@ -30,8 +30,8 @@ pub(crate) fn receive(mut stream: TcpStream) -> (u16, String) {
     (status, body.to_owned())
 }
 
-/// Asks, and waits for the answer without being in anybody's way.
-pub(crate) async fn ask(
+/// Sends a request and waits for the response on a blocking thread.
+pub(crate) async fn request(
     url: &str,
     method: &'static str,
     path: &str,
@@ -39,13 +39,11 @@ pub(crate) async fn ask(
     body: &Value,
 ) -> (u16, String) {
     let (url, path, key, body) = (url.to_owned(), path.to_owned(), key.to_owned(), body.clone());
-    let asked =
-        tokio::task::spawn_blocking(move || receive(send(&url, method, &path, &key, &body)));
-    asked.await.unwrap()
+    let response = move || receive(send(&url, method, &path, &key, &body));
+    tokio::task::spawn_blocking(response).await.unwrap()
 }
 
-/// Posts JSON, and reads JSON.
 pub(crate) async fn post(url: &str, path: &str, body: &Value) -> (u16, Value) {
-    let (status, text) = ask(url, "POST", path, "none", body).await;
+    let (status, text) = request(url, "POST", path, "none", body).await;
     (status, serde_json::from_str(&text).unwrap_or(Value::Null))
 }

@@ -1,5 +1,7 @@
-//! Through the gateway: what it records is what the model said, with the weights that it says.
+//! The server behind the gateway: recorded tokens, log-probabilities and versions are those of the
+//! model.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +16,7 @@ use rollway_tiny::{TinyServer, TinyServerOptions};
 use rollway_tiny_model::{Generated, Generator, ModelWeights, Vocabulary, arithmetic};
 use serde_json::{Map, Value, json};
 
-use crate::client::ask;
+use crate::client::request as http;
 use crate::sums::{prompt, question, request};
 
 pub(crate) struct World {
@@ -53,8 +55,16 @@ impl World {
         Self { server, gateway }
     }
 
-    /// Lets a run ask something, and returns what was recorded of it.
-    pub(crate) async fn ask(
+    /// Loads weights of a folder into the server.
+    pub(crate) async fn update(&self, version: u64, folder: &Path, in_flight: InFlightPolicy) {
+        let weights = models::WeightSource::Path(folder.into());
+        let timeout = Duration::from_secs(30);
+        let update = WeightUpdate { version, weights, in_flight, timeout };
+        self.gateway.handle().models().update(update).await;
+    }
+
+    /// Sends a call as a run and returns the response and what was recorded.
+    pub(crate) async fn call(
         &self,
         attempt: u64,
         path: &str,
@@ -62,14 +72,14 @@ impl World {
     ) -> (String, Vec<Experience>) {
         let handle = self.gateway.handle();
         let key = handle.open(attempt, 0, 1).remove(0);
-        let (status, text) = ask(self.gateway.url(), "POST", path, &key, body).await;
+        let (status, text) = http(self.gateway.url(), "POST", path, &key, body).await;
         assert_eq!(status, 200, "{text}");
         let (payload, _) = handle.experiences(RunRef { attempt, run: 0 }, 0).unwrap();
         (text, deserialize_many(payload.into()).unwrap())
     }
 }
 
-/// What the model itself says.
+/// Completion of the model itself.
 fn expected(weights: &ModelWeights, temperature: f32, seed: u64) -> Generated {
     let (_, vocabulary) = arithmetic();
     let request = request(prompt(&vocabulary, (12, 34)), temperature, seed);
@@ -77,15 +87,15 @@ fn expected(weights: &ModelWeights, temperature: f32, seed: u64) -> Generated {
 }
 
 #[track_caller]
-fn check(experience: &Experience, said: &Generated, version: u64) {
+fn check(experience: &Experience, completion: &Generated, version: u64) {
     let (_, vocabulary) = arithmetic();
     let prompt = prompt(&vocabulary, (12, 34));
     let tokens: Vec<u32> = experience.tokens.iter().map(i32::cast_unsigned).collect();
-    assert_eq!(tokens, [prompt.clone(), said.tokens.clone()].concat());
+    assert_eq!(tokens, [prompt.clone(), completion.tokens.clone()].concat());
     assert_eq!(experience.prompt_length, prompt.len());
-    assert_eq!(experience.logprobs.as_ref().unwrap().to_vec(), said.logprobs);
+    assert_eq!(experience.logprobs.as_ref().unwrap().to_vec(), completion.logprobs);
     let versions = experience.model_versions.as_ref().unwrap();
-    assert_eq!(versions.iter().collect::<Vec<_>>(), vec![Some(version); said.tokens.len()]);
+    assert_eq!(versions.iter().collect::<Vec<_>>(), vec![Some(version); completion.tokens.len()]);
 }
 
 fn chat(seed: u64) -> Value {
@@ -94,24 +104,24 @@ fn chat(seed: u64) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_recorded_is_what_the_model_said() {
+async fn recorded_turns_are_those_of_the_model() {
     let (weights, vocabulary) = arithmetic();
     let world = World::new(0).await;
     for seed in 0..6 {
-        let said = expected(&weights, 1.0, seed);
+        let completion = expected(&weights, 1.0, seed);
         let mut body = chat(seed);
         body["stream"] = (seed % 2 == 1).into();
-        let (text, experiences) = world.ask(2 * seed, "/v1/chat/completions", &body).await;
-        check(&experiences[0], &said, 0);
+        let (text, experiences) = world.call(2 * seed, "/v1/chat/completions", &body).await;
+        check(&experiences[0], &completion, 0);
         if seed % 2 == 0 {
-            let answer: Value = serde_json::from_str(&text).unwrap();
-            let content = &answer["choices"][0]["message"]["content"];
-            assert_eq!(*content, vocabulary.decode(&said.tokens));
+            let response: Value = serde_json::from_str(&text).unwrap();
+            let content = &response["choices"][0]["message"]["content"];
+            assert_eq!(*content, vocabulary.decode(&completion.tokens));
         }
         let mut body =
             json!({ "prompt": question((12, 34)), "seed": seed, "max_tokens": 5, "n": 3 });
         body["stream"] = (seed % 2 == 1).into();
-        let (_, experiences) = world.ask(2 * seed + 1, "/v1/completions", &body).await;
+        let (_, experiences) = world.call(2 * seed + 1, "/v1/completions", &body).await;
         assert_eq!(experiences.len(), 3);
         for (experience, seed) in experiences.iter().zip(seed..) {
             check(experience, &expected(&weights, 1.0, seed), 0);
@@ -123,7 +133,7 @@ async fn what_is_recorded_is_what_the_model_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn new_weights_change_what_is_said_and_how_it_is_labelled() {
+async fn new_weights_change_completions_and_labels() {
     let (weights, _) = arithmetic();
     let other = ModelWeights::random(weights.shape(), 9);
     let folder = tempfile::tempdir().unwrap();
@@ -131,19 +141,13 @@ async fn new_weights_change_what_is_said_and_how_it_is_labelled() {
     let world = World::new(0).await;
     let mut greedy = chat(0);
     greedy["temperature"] = 0.into();
-    let (_, experiences) = world.ask(0, "/v1/chat/completions", &greedy).await;
+    let (_, experiences) = world.call(0, "/v1/chat/completions", &greedy).await;
     check(&experiences[0], &expected(&weights, 0.0, 0), 0);
 
     for (round, in_flight) in [(1, InFlightPolicy::Keep), (2, InFlightPolicy::Abort)] {
-        let update = WeightUpdate {
-            version: round + 6,
-            weights: models::WeightSource::Path(folder.path().into()),
-            in_flight,
-            timeout: Duration::from_secs(30),
-        };
-        let report = world.gateway.handle().models().update(update).await;
-        assert_eq!(&*world.server.version(), (round + 6).to_string(), "{report:?}");
-        let (_, experiences) = world.ask(round, "/v1/chat/completions", &greedy).await;
+        world.update(round + 6, folder.path(), in_flight).await;
+        assert_eq!(&*world.server.version(), (round + 6).to_string());
+        let (_, experiences) = world.call(round, "/v1/chat/completions", &greedy).await;
         check(&experiences[0], &expected(&other, 0.0, 0), round + 6);
     }
     assert_eq!(world.server.counts().updates, 2);
@@ -159,7 +163,7 @@ async fn turns_of_one_conversation_are_one_experience() {
     let (mut tokens, mut own) = (prompt(&vocabulary, (12, 34)), Vec::new());
     for (turn, question) in ["+01=", "+02="].into_iter().enumerate() {
         if turn > 0 {
-            // What ended without a mark has one when it comes back.
+            // A completion cut off by length gets an end token when it is sent back.
             let mark = (tokens.last() != Some(&Vocabulary::END)).then_some(Vocabulary::END);
             let before = tokens.len();
             tokens.extend(mark.into_iter().chain(vocabulary.encode("+01=").unwrap()));
@@ -167,17 +171,17 @@ async fn turns_of_one_conversation_are_one_experience() {
         }
         let seed = turn as u64;
         let request = request(tokens.clone(), 1.0, seed);
-        let said =
+        let completion =
             Generator::new(TinyServerOptions::default().weights).complete(vec![request]).remove(0);
-        tokens.extend(&said.tokens);
-        own.extend(vec![true; said.tokens.len()]);
+        tokens.extend(&completion.tokens);
+        own.extend(vec![true; completion.tokens.len()]);
         let body =
             json!({ "model": "trained", "messages": messages, "max_tokens": 5, "seed": seed });
         let url = world.gateway.url();
-        let (status, text) = ask(url, "POST", "/v1/chat/completions", &key, &body).await;
+        let (status, text) = http(url, "POST", "/v1/chat/completions", &key, &body).await;
         assert_eq!(status, 200, "{text}");
-        let answer: Value = serde_json::from_str(&text).unwrap();
-        messages.push(answer["choices"][0]["message"].clone());
+        let response: Value = serde_json::from_str(&text).unwrap();
+        messages.push(response["choices"][0]["message"].clone());
         messages.push(json!({ "role": "user", "content": question }));
     }
     let (payload, turns) = handle.experiences(RunRef { attempt: 1, run: 0 }, 0).unwrap();

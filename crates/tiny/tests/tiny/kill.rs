@@ -1,4 +1,4 @@
-//! A trainer that is killed again and again ends where one that is left alone does.
+//! A trainer that is killed repeatedly ends with the same state as an uninterrupted one.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -10,13 +10,13 @@ use rollway_tiny_model::{SeededRng, arithmetic};
 
 use crate::sums::{experiences, lot, problems};
 
-/// Names the folder to the process that is killed.
+/// Variable with the folder for the process that is killed.
 const FOLDER: &str = "ROLLWAY_TEST_TRAINER_KILL";
 
 const STEPS: u64 = 24;
 const RUNS: u64 = 4;
 
-/// Writes what is to be learned.
+/// Writes the experiences.
 fn fill(folder: &Path) {
     let (weights, vocabulary) = arithmetic();
     let buffer = JsonlBuffer::open(folder.join("buffer.jsonl")).unwrap();
@@ -34,7 +34,7 @@ fn train(folder: &Path, mut watch: impl FnMut(u64) + Send + 'static) -> TinyTrai
     let buffer = JsonlBuffer::open(folder.join("buffer.jsonl")).unwrap();
     let reader = buffer.reader("trainer").unwrap();
     let options = TinyTrainerOptions {
-        // Batches lie across lots, and a state is kept of every other step.
+        // Batches span write batches, and only every other step is saved.
         batch_size: 4 * RUNS as usize,
         save_interval: 2,
         publish_interval: 3,
@@ -44,15 +44,15 @@ fn train(folder: &Path, mut watch: impl FnMut(u64) + Send + 'static) -> TinyTrai
     trainer.unwrap().join().unwrap()
 }
 
-/// What the process does that is killed; nothing in the process that tests.
+/// Body of the process that is killed; does nothing in the test process.
 #[test]
 fn train_until_killed() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
     train(folder.as_ref(), |step| println!("made step {step}"));
 }
 
-/// Everything that a trainer leaves behind, but for what depends on when it was killed.
-fn left(folder: &Path) -> Vec<(String, Vec<u8>)> {
+/// Files of a finished trainer that do not depend on the kills.
+fn final_files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let job = folder.join("job");
     let latest = trainer::latest(&job).unwrap().unwrap();
     let weights = trainer::directory(&job, latest).join(trainer::MODEL);
@@ -64,7 +64,7 @@ fn left(folder: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn a_killed_trainer_ends_where_one_that_is_left_alone_does() {
+fn a_killed_trainer_ends_like_an_uninterrupted_one() {
     let alone = tempfile::tempdir().unwrap();
     fill(alone.path());
     let summary = train(alone.path(), |_| {});
@@ -77,7 +77,7 @@ fn a_killed_trainer_ends_where_one_that_is_left_alone_does() {
         let child = child_test("kill::train_until_killed", FOLDER, killed.path()).spawn();
         let mut child = child.unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        // Far enough to get on, at a moment that is another one every time.
+        // After a few steps, varying from kill to kill.
         let steps = lines.filter(|line| line.contains("made step"));
         if steps.take(3 + kills % 3).count() == 3 + kills % 3 {
             child.kill().unwrap();
@@ -86,8 +86,8 @@ fn a_killed_trainer_ends_where_one_that_is_left_alone_does() {
             break;
         }
         kills += 1;
-        assert!(kills < 3 * STEPS as usize, "it never gets to the end");
+        assert!(kills < 3 * STEPS as usize, "no progress");
     }
     assert!(kills > 2, "it was killed {kills} times");
-    assert!(left(alone.path()) == left(killed.path()), "every bit is the same");
+    assert!(final_files(alone.path()) == final_files(killed.path()), "every bit is the same");
 }

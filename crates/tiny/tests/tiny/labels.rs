@@ -1,18 +1,17 @@
-//! New weights in the middle of answers: every token was as likely as it is recorded, with the very
-//! weights that it is labelled with.
+//! Weight updates during generation: every token carries the version of the weights that sampled
+//! it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use rollway_experience::Experience;
-use rollway_gateway::models::{self, InFlightPolicy, WeightUpdate};
+use rollway_gateway::models::InFlightPolicy;
 use rollway_tiny_model::{GrpoConfig, ModelTrainer, ModelWeights, Rate, TrainSample, arithmetic};
 use serde_json::json;
 
 use crate::gateway::World;
 
-/// How far the recorded likelihoods of the tokens of one version are from those of its weights.
+/// KL estimate between the recorded log-probabilities of a version and those of its weights.
 fn drift(weights: &ModelWeights, experience: &Experience, version: u64) -> f32 {
     let versions = experience.model_versions.as_ref().unwrap();
     let mask: Vec<bool> = versions.iter().map(|label| label == Some(version)).collect();
@@ -28,9 +27,9 @@ fn drift(weights: &ModelWeights, experience: &Experience, version: u64) -> f32 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_token_has_the_label_of_the_weights_that_said_it() {
+async fn every_token_is_labelled_with_the_weights_that_sampled_it() {
     let shape = arithmetic().0.shape();
-    // They ramble, so that there is something to interrupt.
+    // Random models generate long completions, so that updates hit them.
     let weights = [1, 2].map(|seed| ModelWeights::random(shape, seed));
     let folders = [0, 1].map(|_| tempfile::tempdir().unwrap());
     for (weights, folder) in weights.iter().zip(&folders) {
@@ -39,28 +38,23 @@ async fn every_token_has_the_label_of_the_weights_that_said_it() {
     let world = World::new(0).await;
     let update = async |version: u64| {
         let folder = &folders[usize::try_from(version % 2).unwrap()];
-        let update = WeightUpdate {
-            version,
-            weights: models::WeightSource::Path(folder.path().into()),
-            in_flight: InFlightPolicy::Keep,
-            timeout: Duration::from_secs(30),
-        };
-        world.gateway.handle().models().update(update).await;
+        world.update(version, folder.path(), InFlightPolicy::Keep).await;
     };
-    // Once it has answered, the server takes part in updates.
+    // A server takes part in updates after its first response.
     let (mut version, mut attempt, mut mixed) = (1, 1, 0);
-    world.ask(0, "/v1/completions", &json!({ "prompt": "1+1=" })).await;
+    world.call(0, "/v1/completions", &json!({ "prompt": "1+1=" })).await;
     update(version).await;
     assert_eq!(&*world.server.version(), "1");
     for wave in 0.. {
-        assert!(wave < 200, "no answer was ever in the middle of an update");
+        assert!(wave < 200, "no update hit a running completion");
         let body = json!({ "prompt": "1+1=", "max_tokens": 24, "stream": wave % 2 == 0 });
         let over = AtomicBool::new(false);
-        let asked = async {
-            let asks = (attempt..attempt + 16).map(|run| world.ask(run, "/v1/completions", &body));
-            let asked = join_all(asks).await;
+        let calls = async {
+            let calls =
+                (attempt..attempt + 16).map(|run| world.call(run, "/v1/completions", &body));
+            let responses = join_all(calls).await;
             over.store(true, Ordering::Relaxed);
-            asked
+            responses
         };
         let updates = async {
             while !over.load(Ordering::Relaxed) {
@@ -68,9 +62,9 @@ async fn every_token_has_the_label_of_the_weights_that_said_it() {
                 update(version).await;
             }
         };
-        let (asked, ()) = join(asked, updates).await;
+        let (responses, ()) = join(calls, updates).await;
         attempt += 16;
-        for experience in asked.iter().flat_map(|(_, experiences)| experiences) {
+        for experience in responses.iter().flat_map(|(_, experiences)| experiences) {
             let versions = experience.model_versions.as_ref().unwrap();
             mixed += usize::from(versions.runs().len() > 1);
             for run in versions.runs() {

@@ -1,4 +1,4 @@
-//! The server itself: refusals, halts, who leaves, and what chance does.
+//! The server alone: refusals, pauses, disconnects, seeds and stop texts.
 
 use std::thread;
 
@@ -6,7 +6,7 @@ use rollway_tiny::{TinyServer, TinyServerLimits, TinyServerOptions};
 use rollway_tiny_model::{ModelWeights, arithmetic};
 use serde_json::{Value, json};
 
-use crate::client::{ask, post, receive, send};
+use crate::client::{post, receive, request, send};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -18,7 +18,7 @@ fn content(answer: &Value) -> String {
     answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
 }
 
-/// Waits until the numbers are as wanted.
+/// Waits until the counters match.
 async fn wait_for(server: &TinyServer, wanted: impl Fn(&rollway_tiny::GenerationCounts) -> bool) {
     while !wanted(&server.counts()) {
         tokio::task::yield_now().await;
@@ -26,7 +26,7 @@ async fn wait_for(server: &TinyServer, wanted: impl Fn(&rollway_tiny::Generation
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_answered_is_refused_in_words() {
+async fn unsupported_requests_are_refused() {
     let server = TinyServer::start(TinyServerOptions::default()).unwrap();
     let with = |name: &str, value: Value| {
         let mut body = chat("1+1=");
@@ -44,20 +44,20 @@ async fn what_cannot_be_answered_is_refused_in_words() {
         (json!({ "messages": [] }), 400, "messages"),
         (json!([]), 400, "object"),
     ];
-    for (body, status, words) in cases {
-        let (answered, error) = post(&server.url(), CHAT, &body).await;
+    for (body, status, part) in cases {
+        let (returned, error) = post(&server.url(), CHAT, &body).await;
         let message = error["error"]["message"].as_str().unwrap_or_default();
-        assert!(answered == status && message.contains(words), "{body}: {answered} {error}");
+        assert!(returned == status && message.contains(part), "{body}: {returned} {error}");
     }
-    // What is neutral is nothing to refuse.
+    // Neutral values are accepted.
     let (status, _) = post(&server.url(), CHAT, &with("top_p", json!(1))).await;
     assert_eq!(status, 200);
-    let (status, models) = ask(&server.url(), "GET", "/v1/models", "", &Value::Null).await;
+    let (status, models) = request(&server.url(), "GET", "/v1/models", "", &Value::Null).await;
     assert!(status == 200 && models.contains("\"tiny\""), "{models}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn weights_that_do_not_fit_change_nothing() {
+async fn weights_of_another_shape_are_refused() {
     let (weights, _) = arithmetic();
     let folder = tempfile::tempdir().unwrap();
     let mut shape = weights.shape();
@@ -78,13 +78,13 @@ async fn weights_that_do_not_fit_change_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_halted_server_answers_later_and_who_left_is_forgotten() {
+async fn a_paused_server_responds_after_resume() {
     let limits = TinyServerLimits { max_waiting: 2, ..TinyServerLimits::default() };
     let server =
         TinyServer::start(TinyServerOptions { limits, ..TinyServerOptions::default() }).unwrap();
     let url = server.url();
     assert_eq!(post(&url, "/pause?mode=keep", &Value::Null).await.0, 200);
-    let left = send(&url, "POST", CHAT, "", &chat("1+1="));
+    let disconnected = send(&url, "POST", CHAT, "", &chat("1+1="));
     wait_for(&server, |counts| counts.requests == 1).await;
     let mut named = chat("1+2=");
     named["request_id"] = "x".into();
@@ -93,27 +93,27 @@ async fn a_halted_server_answers_later_and_who_left_is_forgotten() {
     let (status, error) = post(&url, CHAT, &chat("1+3=")).await;
     assert!(status == 503 && error.to_string().contains("max_waiting"), "{error}");
 
-    drop(left);
+    drop(disconnected);
     wait_for(&server, |counts| counts.left == 1).await;
     assert_eq!(post(&url, "/resume", &Value::Null).await.0, 200);
-    let answered = thread::spawn(move || receive(waiting)).join().unwrap();
-    assert!(answered.0 == 200 && answered.1.contains("chatcmpl-x"), "{answered:?}");
+    let response = thread::spawn(move || receive(waiting)).join().unwrap();
+    assert!(response.0 == 200 && response.1.contains("chatcmpl-x"), "{response:?}");
 
-    // Nothing is under way, so both ways to wait for that return; what comes then is aborted.
+    // Nothing is running, so both modes return at once; a later request is aborted.
     for mode in ["wait", "abort"] {
         assert_eq!(post(&url, &format!("/pause?mode={mode}"), &Value::Null).await.0, 200);
     }
     let waiting = send(&url, "POST", CHAT, "", &named);
     wait_for(&server, |counts| counts.requests == 4).await;
     post(&url, "/abort_requests", &json!({ "request_ids": ["chatcmpl-x"] })).await;
-    let answered = thread::spawn(move || receive(waiting)).join().unwrap();
-    assert!(answered.1.contains("\"finish_reason\":\"abort\""), "{answered:?}");
+    let response = thread::spawn(move || receive(waiting)).join().unwrap();
+    assert!(response.1.contains("\"finish_reason\":\"abort\""), "{response:?}");
     let counts = server.counts();
     assert_eq!((counts.answered, counts.aborted, counts.refused), (1, 1, 1));
     server.stop().await;
 }
 
-/// What all of a group are answered, in order.
+/// Sorted completions of a group of requests for one prompt.
 async fn group(seed: u64, others: &[&str]) -> Vec<String> {
     let server =
         TinyServer::start(TinyServerOptions { seed, ..TinyServerOptions::default() }).unwrap();
@@ -122,24 +122,24 @@ async fn group(seed: u64, others: &[&str]) -> Vec<String> {
         post(&url, CHAT, &chat(other)).await;
     }
     let streams: Vec<_> = (0..16).map(|_| send(&url, "POST", CHAT, "", &chat("57+68="))).collect();
-    let mut said: Vec<String> = streams
+    let mut texts: Vec<String> = streams
         .into_iter()
         .map(|stream| content(&serde_json::from_str(&receive(stream).1).unwrap()))
         .collect();
-    said.sort();
-    said
+    texts.sort();
+    texts
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_seed_chance_depends_on_the_job_and_the_prompt_alone() {
+async fn default_seeds_depend_on_job_and_prompt_only() {
     let first = group(1, &[]).await;
-    assert!(first.iter().any(|said| *said != first[0]), "they are not all the same: {first:?}");
+    assert!(first.iter().any(|text| *text != first[0]), "they are not all the same: {first:?}");
     assert_eq!(first, group(1, &["1+1=", "2+2="]).await);
     assert_ne!(first, group(2, &[]).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_text_ends_an_answer_before_it() {
+async fn a_stop_text_ends_the_completion() {
     let server = TinyServer::start(TinyServerOptions::default()).unwrap();
     let mut body = chat("12+34=");
     body["temperature"] = 0.into();
@@ -153,16 +153,16 @@ async fn a_stop_text_ends_an_answer_before_it() {
     let first = text.find(&text[1..2]).unwrap();
     assert_eq!(content(&cut), text[..first]);
     assert_eq!(choice["stop_reason"], text[1..2]);
-    let said = choice["token_ids"].as_array().unwrap().len();
-    assert_eq!(said, first + 1, "what ended it was said");
-    assert_eq!(choice["logprobs"]["content"].as_array().unwrap().len(), said);
+    let tokens = choice["token_ids"].as_array().unwrap().len();
+    assert_eq!(tokens, first + 1, "the stop text is included");
+    assert_eq!(choice["logprobs"]["content"].as_array().unwrap().len(), tokens);
     body["stream"] = true.into();
-    let (_, events) = ask(&server.url(), "POST", CHAT, "", &body).await;
-    let told: String = events
+    let (_, events) = request(&server.url(), "POST", CHAT, "", &body).await;
+    let streamed: String = events
         .split("\n\n")
         .filter_map(|event| serde_json::from_str::<Value>(event.strip_prefix("data: ")?).ok())
         .filter_map(|event| event["choices"][0]["delta"]["content"].as_str().map(str::to_owned))
         .collect();
-    assert_eq!(told, text[..first]);
+    assert_eq!(streamed, text[..first]);
     assert!(events.ends_with("data: [DONE]\n\n"));
 }

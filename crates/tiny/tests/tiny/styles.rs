@@ -1,4 +1,4 @@
-//! The embedded trainer behind the synchronizer, with every style and method, and two explorers of
+//! The embedded trainer with the synchronizer, in every style and method, with two explorers of
 //! different speed.
 
 use std::path::Path;
@@ -28,12 +28,12 @@ const BATCH: usize = 8;
 /// Steps of every explorer.
 const STEPS: u64 = 3;
 
-/// When weights are published and who waits for them.
+/// Publication of weights in a synchronization style.
 #[derive(Clone, Copy, Debug)]
 struct Style {
     interval: u64,
     demand: bool,
-    /// Whether explorers wait for weights after every step.
+    /// Explorers wait for weights after every step.
     waits: bool,
 }
 
@@ -61,29 +61,29 @@ async fn start(
     options: TinyTrainerOptions,
 ) -> TinyTrainer {
     let folder = FolderPublisher::new(job, 2);
-    let outlet = SyncPublisher::enter(synchronizer, "trainer", folder).await.unwrap();
+    let publisher = SyncPublisher::enter(synchronizer, "trainer", folder).await.unwrap();
     let reader = queue.reader("trainer").unwrap();
     let (weights, _) = arithmetic();
-    TinyTrainer::start_with(options, weights, reader, Box::new(outlet), |_| {}).unwrap()
+    TinyTrainer::start_with(options, weights, reader, Box::new(publisher), |_| {}).unwrap()
 }
 
-/// The version of weights that can be loaded.
+/// Loads weights and returns their version.
 fn load(published: &PublishedWeights) -> u64 {
     let WeightLocation::Folder(path) = &published.location else { panic!("{published:?}") };
     ModelWeights::load(&path.join(weight_folder::MODEL)).unwrap();
     published.version
 }
 
-/// An explorer that takes a step whenever it is let, and returns the versions that it got.
+/// An explorer that takes a step per permit of `may_step` and returns the versions it loaded.
 async fn explore(
     synchronizer: Synchronizer,
     name: &'static str,
     queue: Arc<ExperienceQueue>,
     style: Style,
     may_step: Arc<Semaphore>,
-    lets: Arc<Semaphore>,
+    stepped: Arc<Semaphore>,
 ) -> Vec<u64> {
-    let seat = synchronizer.enter_explorer(name).await.unwrap();
+    let membership = synchronizer.enter_explorer(name).await.unwrap();
     let (weights, vocabulary) = arithmetic();
     let mut writer = queue.writer(name).unwrap();
     let mut versions = vec![0];
@@ -107,7 +107,7 @@ async fn explore(
             WeightWaitResult::TimedOut(_) if !style.waits => {}
             other => panic!("{name}, step {step}: {other:?}"),
         }
-        lets.add_permits(1);
+        stepped.add_permits(1);
     }
     writer.close().unwrap();
     let have = versions[versions.len() - 1];
@@ -118,7 +118,7 @@ async fn explore(
         WeightWaitResult::TrainerDone(None) => {}
         other => panic!("{name}, at the end: {other:?}"),
     }
-    seat.done().await.unwrap();
+    membership.done().await.unwrap();
     versions
 }
 
@@ -126,7 +126,7 @@ async fn job(style: Style, method: SyncMethod) {
     let folder = tempfile::tempdir().unwrap();
     let host = open(folder.path(), method).await;
     let other = open(folder.path(), method).await;
-    let queue = Arc::new(ExperienceQueue::open(queue::QueueOptions::default()).unwrap());
+    let queue = ExperienceQueue::open(queue::QueueOptions::default()).unwrap();
     let options = TinyTrainerOptions {
         batch_size: BATCH,
         publish_interval: style.interval,
@@ -134,29 +134,20 @@ async fn job(style: Style, method: SyncMethod) {
         full_interval: Some(4),
         ..TinyTrainerOptions::new(folder.path())
     };
-    // Both write before the end can be seen.
+    // Both writers are open before the buffer can finish.
     let writers = [queue.writer("quick").unwrap(), queue.writer("slow").unwrap()];
     let trainer = start(&other, folder.path(), &queue, options).await;
-    // The slow one takes its first step when the quick one has made two.
+    // The slow explorer starts after two steps of the quick one.
     let (quick, slow) = (Arc::new(Semaphore::new(100)), Arc::new(Semaphore::new(0)));
     let wait_for_quick = Arc::new(Semaphore::new(0));
+    let spawn =
+        |synchronizer: &Synchronizer, name: &'static str, may_step: &Arc<Semaphore>, stepped| {
+            let (synchronizer, queue) = (synchronizer.clone(), Arc::clone(&queue));
+            tokio::spawn(explore(synchronizer, name, queue, style, Arc::clone(may_step), stepped))
+        };
     let explorers = [
-        tokio::spawn(explore(
-            host.clone(),
-            "quick",
-            Arc::clone(&queue),
-            style,
-            Arc::clone(&quick),
-            Arc::clone(&wait_for_quick),
-        )),
-        tokio::spawn(explore(
-            other.clone(),
-            "slow",
-            Arc::clone(&queue),
-            style,
-            Arc::clone(&slow),
-            Arc::new(Semaphore::new(0)),
-        )),
+        spawn(&host, "quick", &quick, Arc::clone(&wait_for_quick)),
+        spawn(&other, "slow", &slow, Arc::new(Semaphore::new(0))),
     ];
     wait_for_quick.acquire_many(2).await.unwrap().forget();
     slow.add_permits(100);
@@ -172,26 +163,21 @@ async fn job(style: Style, method: SyncMethod) {
     assert_eq!(summary.experiences, 2 * STEPS * BATCH as u64, "each once");
     let full = weight_folder::directory(folder.path(), 4);
     assert!(full.join(weight_folder::FULL).exists(), "it stays in the job's folder");
-    let is_there = weight_folder::directory(folder.path(), 2 * STEPS).exists();
-    assert_eq!(is_there, method == SyncMethod::Checkpoint);
+    let exists = weight_folder::directory(folder.path(), 2 * STEPS).exists();
+    assert_eq!(exists, method == SyncMethod::Checkpoint);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_style_works_through_a_folder() {
-    for (name, style) in STYLES {
-        tokio::time::timeout(LONG, job(style, SyncMethod::Checkpoint)).await.expect(name);
+async fn every_style_works_with_every_method() {
+    for method in [SyncMethod::Checkpoint, SyncMethod::Memory] {
+        for (name, style) in STYLES {
+            tokio::time::timeout(LONG, job(style, method)).await.expect(name);
+        }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_style_works_through_memory() {
-    for (name, style) in STYLES {
-        tokio::time::timeout(LONG, job(style, SyncMethod::Memory)).await.expect(name);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_trainer_that_fails_says_why_to_those_who_wait() {
+async fn a_failed_trainer_reports_its_error_to_waiting_explorers() {
     let folder = tempfile::tempdir().unwrap();
     let host = open(folder.path(), SyncMethod::Memory).await;
     let queue = ExperienceQueue::open(queue::QueueOptions::default()).unwrap();
@@ -202,8 +188,8 @@ async fn a_trainer_that_fails_says_why_to_those_who_wait() {
     };
     let trainer = start(&host, folder.path(), &queue, options).await;
     let waited = host.wait(want(0, WeightRequest::LAST)).await;
-    let WeightWaitResult::TrainerFailed(words) = waited else { panic!("{waited:?}") };
-    assert!(words.contains("needs 256 experiences, but only 0 came"), "{words}");
+    let WeightWaitResult::TrainerFailed(message) = waited else { panic!("{waited:?}") };
+    assert!(message.contains("needs 256 experiences, but only 0 came"), "{message}");
     let ended = tokio::task::spawn_blocking(move || trainer.join()).await.unwrap();
     assert!(matches!(ended, Err(TinyTrainerError::NoExperiences { .. })), "{ended:?}");
 }

@@ -1,4 +1,4 @@
-//! Sums as a task: questions, and experiences of what the model says to them.
+//! Sums as a task: prompts, and experiences of the model's completions.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(crate) fn problems(chance: &mut SeededRng, count: usize) -> Vec<Problem> {
     (0..count).map(|_| (chance.below(100), chance.below(100))).collect()
 }
 
-/// What the model says to every problem, `runs` times.
+/// Completions of every problem, `runs` times.
 pub(crate) fn answers(
     weights: &ModelWeights,
     vocabulary: &Vocabulary,
@@ -41,13 +41,13 @@ pub(crate) fn answers(
             requests.push(request(prompt(vocabulary, *problem), temperature, seed));
         }
     }
-    let said = Generator::new(Arc::new(weights.clone())).complete(requests);
-    said.chunks(runs as usize).map(<[_]>::to_vec).collect()
+    let completions = Generator::new(Arc::new(weights.clone())).complete(requests);
+    completions.chunks(runs as usize).map(<[_]>::to_vec).collect()
 }
 
-pub(crate) fn reward(vocabulary: &Vocabulary, (a, b): Problem, said: &Generated) -> f64 {
-    let is_over = said.tokens.last() == Some(&Vocabulary::END);
-    let is_right = vocabulary.decode(&said.tokens) == format!("{:03}", a + b);
+pub(crate) fn reward(vocabulary: &Vocabulary, (a, b): Problem, completion: &Generated) -> f64 {
+    let is_over = completion.tokens.last() == Some(&Vocabulary::END);
+    let is_right = vocabulary.decode(&completion.tokens) == format!("{:03}", a + b);
     if is_over && is_right { 1.0 } else { 0.0 }
 }
 
@@ -61,12 +61,13 @@ pub(crate) fn experiences(
 ) -> Vec<Experience> {
     let answers = answers(weights, vocabulary, problems, runs, (1.0, version + 1));
     let mut experiences = Vec::new();
-    for ((task, problem), said) in (0_i64..).zip(problems).zip(answers) {
-        for (run, said) in (0..).zip(said) {
+    for ((task, problem), completions) in (0_i64..).zip(problems).zip(answers) {
+        for (run, completion) in (0..).zip(completions) {
             let prompt = prompt(vocabulary, *problem);
-            let length = u32::try_from(said.tokens.len()).unwrap();
+            let length = u32::try_from(completion.tokens.len()).unwrap();
             let versions = [VersionRun { version: Some(version), tokens: length }];
-            let tokens = prompt.iter().chain(&said.tokens).map(|id| i32::try_from(*id).unwrap());
+            let tokens =
+                prompt.iter().chain(&completion.tokens).map(|id| i32::try_from(*id).unwrap());
             let eid = Eid {
                 batch: i64::try_from(version).unwrap().into(),
                 task: task.into(),
@@ -78,8 +79,8 @@ pub(crate) fn experiences(
                 eid,
                 tokens: tokens.collect(),
                 prompt_length: prompt.len(),
-                logprobs: Some(said.logprobs.iter().copied().collect()),
-                reward: Some(reward(vocabulary, *problem, &said)),
+                logprobs: Some(completion.logprobs.iter().copied().collect()),
+                reward: Some(reward(vocabulary, *problem, &completion)),
                 model_versions: Some(ModelVersions::from_runs(versions).unwrap()),
                 ..ExperienceFields::default()
             };

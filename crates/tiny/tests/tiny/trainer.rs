@@ -1,4 +1,4 @@
-//! The trainer on a buffer: what a step is, and that it learns.
+//! The trainer on a buffer: steps, skipped experiences, learning, resumption.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use rollway_tiny_model::{ModelTrainer, ModelWeights, SeededRng, arithmetic};
 use crate::sums::{Problem, answers, experiences, lot, problems, reward};
 
 #[test]
-fn a_step_depends_on_what_was_said_and_not_on_who_came_first() {
+fn a_step_does_not_depend_on_the_order_of_experiences() {
     let (weights, vocabulary) = arithmetic();
     let problems = problems(&mut SeededRng::new(1), 6);
     let batch = experiences(&weights, &vocabulary, &problems, 8, 0);
@@ -27,17 +27,17 @@ fn a_step_depends_on_what_was_said_and_not_on_who_came_first() {
     let (bytes, report) = after(&batch);
     assert!(bytes != weights.to_bytes());
     assert_eq!((report.experiences, report.tasks), (48, 6));
-    let mut turned = batch.clone();
-    turned.reverse();
-    assert_eq!(after(&turned), (bytes.clone(), report.clone()));
-    // The advantages are those of the operator, so it does not matter who computes them.
+    let mut reversed = batch.clone();
+    reversed.reverse();
+    assert_eq!(after(&reversed), (bytes.clone(), report.clone()));
+    // The operator computes the same advantages.
     let outcome = Grpo::default().process(batch).unwrap();
     assert!(outcome.experiences.iter().all(|one| one.advantages.is_some()));
     assert_eq!(after(&outcome.experiences), (bytes, report));
 }
 
 #[test]
-fn what_cannot_be_learned_is_counted_by_reason() {
+fn skipped_experiences_are_counted_by_reason() {
     let (weights, vocabulary) = arithmetic();
     let mut batch = experiences(&weights, &vocabulary, &[(1, 2)], 5, 0);
     batch[0].reward = None;
@@ -54,22 +54,30 @@ fn what_cannot_be_learned_is_counted_by_reason() {
     assert!(trainer.weights().to_bytes() == weights.to_bytes());
 }
 
-/// The part of problems that the likeliest answers solve.
+/// Fraction of problems solved by greedy completions.
 fn score(weights: &ModelWeights, problems: &[Problem]) -> f64 {
     let (_, vocabulary) = arithmetic();
-    let said = answers(weights, &vocabulary, problems, 1, (0.0, 0));
-    let rewards = problems.iter().zip(&said).map(|(p, said)| reward(&vocabulary, *p, &said[0]));
+    let completions = answers(weights, &vocabulary, problems, 1, (0.0, 0));
+    let rewards =
+        problems.iter().zip(&completions).map(|(p, runs)| reward(&vocabulary, *p, &runs[0]));
     rewards.sum::<f64>() / problems.len() as f64
 }
 
+fn unacknowledged(queue: &ExperienceQueue) -> (usize, ReadEnd) {
+    let timeout = Duration::ZERO;
+    let request = ReadRequest { count: 5, timeout, min_model_version: 0, keep: false };
+    let batch = queue.reader("trainer").unwrap().read(&request).unwrap();
+    (batch.samples.len(), batch.end)
+}
+
 #[test]
-fn it_learns_from_a_buffer_and_publishes_what_it_learned() {
+fn the_trainer_learns_from_a_buffer_and_publishes_weights() {
     const STEPS: u64 = 20;
     let folder = tempfile::tempdir().unwrap();
     let (weights, vocabulary) = arithmetic();
     let queue = ExperienceQueue::open(queue::QueueOptions::default()).unwrap();
     let mut writer = queue.writer("explorer").unwrap();
-    let (told, reports) = mpsc::channel();
+    let (sender, reports) = mpsc::channel();
     let options = TinyTrainerOptions {
         batch_size: 128,
         total_steps: Some(STEPS),
@@ -78,13 +86,13 @@ fn it_learns_from_a_buffer_and_publishes_what_it_learned() {
     };
     let reader = queue.reader("trainer").unwrap();
     let trainer = TinyTrainer::start(options, weights.clone(), reader, move |report| {
-        told.send(report.clone()).unwrap();
+        sender.send(report.clone()).unwrap();
     })
     .unwrap();
     let mut chance = SeededRng::new(3);
     let mut current = weights.clone();
     for number in 0..STEPS {
-        // The last digits that are held out are not trained: 9 as the second number's.
+        // Second numbers that end with 9 are held out.
         let mut problems = problems(&mut chance, 16);
         problems.iter_mut().for_each(|(_, b)| *b = *b / 10 * 10 + *b % 9);
         let batch = experiences(&current, &vocabulary, &problems, 8, number);
@@ -92,7 +100,7 @@ fn it_learns_from_a_buffer_and_publishes_what_it_learned() {
         let report = reports.recv().unwrap();
         assert_eq!((report.step, report.experiences), (number + 1, 128));
         assert_eq!(report.oldest_version, Some(number));
-        assert!(report.model.drift.abs() < 1e-4, "it was its own model: {report:?}");
+        assert!(report.model.drift.abs() < 1e-4, "sampled by the trained model: {report:?}");
         assert_eq!(trainer::latest(folder.path()).unwrap(), Some(report.step));
         let place = trainer::directory(folder.path(), report.step);
         current = ModelWeights::load(&place.join(trainer::MODEL)).unwrap();
@@ -111,15 +119,13 @@ fn it_learns_from_a_buffer_and_publishes_what_it_learned() {
         .collect();
     steps.sort_unstable();
     assert_eq!(steps, [0, 10, 18, 19, 20], "those for good, and the last two");
-    // Everything was acknowledged.
     writer.close().unwrap();
-    let ask = ReadRequest { count: 1, timeout: Duration::ZERO, min_model_version: 0, keep: false };
-    let taken = queue.reader("trainer").unwrap().read(&ask).unwrap();
-    assert!(taken.samples.is_empty() && taken.end == ReadEnd::Finished);
+    let (samples, end) = unacknowledged(&queue);
+    assert!(samples == 0 && end == ReadEnd::Finished);
 }
 
 #[test]
-fn a_trainer_without_experiences_says_so_and_one_that_is_stopped_leaves_them() {
+fn a_timeout_fails_and_a_stop_leaves_the_experiences() {
     let folder = tempfile::tempdir().unwrap();
     let (weights, vocabulary) = arithmetic();
     let queue = ExperienceQueue::open(queue::QueueOptions::default()).unwrap();
@@ -131,22 +137,19 @@ fn a_trainer_without_experiences_says_so_and_one_that_is_stopped_leaves_them() {
         TinyTrainer::start(options, weights.clone(), reader, |_| {}).unwrap()
     };
     let options = TinyTrainerOptions { batch_size: 8, ..TinyTrainerOptions::new(folder.path()) };
-    let impatient =
-        TinyTrainerOptions { read_timeout: Duration::from_millis(1), ..options.clone() };
-    match start(impatient).join() {
+    let hurried = TinyTrainerOptions { read_timeout: Duration::from_millis(1), ..options.clone() };
+    match start(hurried).join() {
         Err(TinyTrainerError::NoExperiences { step: 1, wanted: 8, got: 5, .. }) => {}
         other => panic!("{other:?}"),
     }
     let trainer = start(options);
     trainer.stop();
     assert_eq!(trainer.join().unwrap().experiences, 0);
-    let ask = ReadRequest { count: 5, timeout: Duration::ZERO, min_model_version: 0, keep: false };
-    let taken = queue.reader("trainer").unwrap().read(&ask).unwrap();
-    assert_eq!(taken.samples.len(), 5, "nobody has learned from them");
+    assert_eq!(unacknowledged(&queue).0, 5);
 }
 
 #[test]
-fn a_buffer_that_is_not_the_one_it_read_from_is_refused() {
+fn another_buffer_is_refused_on_resume() {
     let folder = tempfile::tempdir().unwrap();
     let (weights, vocabulary) = arithmetic();
     let start = |queue: &ExperienceQueue| {

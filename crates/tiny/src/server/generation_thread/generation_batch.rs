@@ -1,4 +1,4 @@
-//! What is under way in the thread that thinks, and what waits.
+//! Running and waiting requests of the generation thread.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,36 +12,35 @@ use super::{Ending, GeneratedToken, GenerationCounts, GenerationJob, GenerationP
 use crate::server::options::{TinyServerLimits, TinyServerOptions};
 use crate::server::seeds::Seeds;
 
-/// Whether tokens are given.
+/// Pause state.
 #[derive(Debug)]
 enum PauseGate {
     Open,
-    /// What is under way is finished, and nothing is begun. These wait for that.
+    /// Running requests finish, none is admitted. Senders are notified when none is left.
     Draining(Vec<oneshot::Sender<()>>),
     Frozen,
 }
 
-/// A job that gets tokens.
+/// A job that is generated.
 #[derive(Debug)]
 struct RunningGeneration {
-    names: Vec<String>,
-    to: UnboundedSender<TokenEvent>,
-    /// How many of its choices have not ended.
+    ids: Vec<String>,
+    events: UnboundedSender<TokenEvent>,
+    /// Choices that have not ended.
     open: usize,
 }
 
-/// A choice that gets tokens, by the id that the generator has for it.
+/// A choice that is generated, by its id in the generator.
 #[derive(Debug)]
 struct GenerationSlot {
     job: u64,
     choice: usize,
     stops: Arc<[Vec<u32>]>,
-    said: Vec<u32>,
+    tokens: Vec<u32>,
 }
 
-/// All of it.
 #[derive(Debug)]
-pub(super) struct GenerationBatch {
+pub(in crate::server) struct GenerationBatch {
     generator: Generator,
     seeds: Seeds,
     version: Arc<str>,
@@ -52,6 +51,7 @@ pub(super) struct GenerationBatch {
     next_slot: u64,
     limits: TinyServerLimits,
     counts: Arc<Mutex<GenerationCounts>>,
+    is_ended: bool,
 }
 
 impl GenerationBatch {
@@ -67,33 +67,43 @@ impl GenerationBatch {
             next_slot: 0,
             limits: options.limits,
             counts,
+            is_ended: false,
         }
+    }
+
+    pub(super) fn is_ended(&self) -> bool {
+        self.is_ended
+    }
+
+    /// Ends the thread, and with it all running requests.
+    pub(in crate::server) fn end(&mut self) {
+        self.is_ended = true;
     }
 
     fn count(&self, change: impl FnOnce(&mut GenerationCounts)) {
         change(&mut self.counts.lock());
     }
 
-    /// Whether the next step gives anybody a token.
+    /// Returns whether the next step samples a token.
     pub(super) fn is_busy(&self) -> bool {
         !matches!(self.gate, PauseGate::Frozen) && !self.slots.is_empty()
     }
 
     pub(super) fn add(&mut self, number: u64, job: GenerationJob) {
         self.count(|counts| counts.requests += 1);
-        // Those that will be admitted at once do not wait.
+        // Jobs that fit into the batch do not count as waiting.
         if self.waiting.len() >= self.limits.max_waiting {
             self.admit();
         }
         if self.waiting.len() >= self.limits.max_waiting {
             self.count(|counts| counts.refused += 1);
-            let _ = job.to.send(TokenEvent::Refused);
+            let _ = job.events.send(TokenEvent::Refused);
             return;
         }
         self.waiting.push_back((number, job));
     }
 
-    /// Begins with those who wait, in order, while there is room.
+    /// Admits waiting jobs in order while they fit.
     pub(super) fn admit(&mut self) {
         if !matches!(self.gate, PauseGate::Open) {
             return;
@@ -111,35 +121,36 @@ impl GenerationBatch {
                 self.next_slot += 1;
                 self.generator.add(id, wanted.request);
                 let slot =
-                    GenerationSlot { job: number, choice, stops: wanted.stops, said: Vec::new() };
+                    GenerationSlot { job: number, choice, stops: wanted.stops, tokens: Vec::new() };
                 self.slots.insert(id, slot);
             }
-            self.running.insert(number, RunningGeneration { names: job.names, to: job.to, open });
+            self.running
+                .insert(number, RunningGeneration { ids: job.ids, events: job.events, open });
         }
     }
 
-    /// Gives every choice under way a token.
+    /// Samples one token for every running choice.
     pub(super) fn step(&mut self) {
         if !self.is_busy() {
             return;
         }
         let sampled = self.generator.step();
-        // Whoever has an answer finds it counted.
+        // Counted before it is sent: a client that has its response sees it in the counters.
         self.count(|counts| {
             counts.steps += 1;
             counts.tokens += sampled.len() as u64;
         });
         for sampled in sampled {
-            self.hand_out(sampled);
+            self.deliver(sampled);
         }
-        self.settle();
+        self.finish_draining();
     }
 
-    /// Hands a token to whom it belongs.
-    fn hand_out(&mut self, Sampled { id, token, logprob, stop }: Sampled) {
+    /// Sends a token to its job.
+    fn deliver(&mut self, Sampled { id, token, logprob, stop }: Sampled) {
         let Some(slot) = self.slots.get_mut(&id) else { return };
-        slot.said.push(token);
-        let found = slot.stops.iter().position(|stop| slot.said.ends_with(stop));
+        slot.tokens.push(token);
+        let found = slot.stops.iter().position(|stop| slot.tokens.ends_with(stop));
         let end = match stop {
             Some(StopReason::End) => Some(Ending::End),
             _ if found.is_some() => found.map(Ending::Stop),
@@ -148,23 +159,23 @@ impl GenerationBatch {
         };
         let (number, choice) = (slot.job, slot.choice);
         let version = Arc::clone(&self.version);
-        let said = TokenEvent::Token(GeneratedToken { choice, token, logprob, version, end });
+        let event = TokenEvent::Token(GeneratedToken { choice, token, logprob, version, end });
         if end.is_some() {
             self.generator.remove(id);
             self.slots.remove(&id);
         }
         let Some(job) = self.running.get_mut(&number) else { return };
         job.open -= usize::from(end.is_some());
-        let to = job.to.clone();
+        let events = job.events.clone();
         if job.open == 0 {
             self.running.remove(&number);
             self.count(|counts| counts.answered += 1);
         }
-        let _ = to.send(said);
+        let _ = events.send(event);
     }
 
-    /// Tells those who wait for it that nothing is under way.
-    fn settle(&mut self) {
+    /// Ends draining when no job is running.
+    fn finish_draining(&mut self) {
         if let PauseGate::Draining(waiting) = &mut self.gate
             && self.running.is_empty()
         {
@@ -175,13 +186,13 @@ impl GenerationBatch {
         }
     }
 
-    pub(super) fn leave(&mut self, number: u64) {
+    pub(super) fn disconnect(&mut self, number: u64) {
         let before = self.waiting.len();
         self.waiting.retain(|(waiting, _)| *waiting != number);
         if self.waiting.len() < before || self.remove(number).is_some() {
             self.count(|counts| counts.left += 1);
         }
-        self.settle();
+        self.finish_draining();
     }
 
     fn remove(&mut self, number: u64) -> Option<RunningGeneration> {
@@ -195,39 +206,38 @@ impl GenerationBatch {
         Some(job)
     }
 
-    /// Aborts jobs by their names; all if none is given.
-    pub(super) fn abort(&mut self, names: &[String]) {
-        let meant =
-            |own: &[String]| names.is_empty() || own.iter().any(|name| names.contains(name));
+    /// Aborts jobs by their ids; all if none is given.
+    pub(in crate::server) fn abort(&mut self, ids: &[String]) {
+        let matches = |own: &[String]| ids.is_empty() || own.iter().any(|id| ids.contains(id));
         let mut aborted = Vec::new();
         for (number, job) in std::mem::take(&mut self.waiting) {
-            match meant(&job.names) {
-                true => aborted.push(job.to),
+            match matches(&job.ids) {
+                true => aborted.push(job.events),
                 false => self.waiting.push_back((number, job)),
             }
         }
-        let running = self.running.iter().filter(|(_, job)| meant(&job.names));
+        let running = self.running.iter().filter(|(_, job)| matches(&job.ids));
         let numbers: Vec<u64> = running.map(|(number, _)| *number).collect();
         let removed = numbers.into_iter().filter_map(|number| self.remove(number));
-        aborted.extend(removed.map(|job| job.to));
+        aborted.extend(removed.map(|job| job.events));
         self.count(|counts| counts.aborted += aborted.len() as u64);
-        for to in aborted {
-            let _ = to.send(TokenEvent::Aborted);
+        for events in aborted {
+            let _ = events.send(TokenEvent::Aborted);
         }
-        self.settle();
+        self.finish_draining();
     }
 
-    pub(super) fn pause(&mut self, how: GenerationPause, done: oneshot::Sender<()>) {
-        if how == GenerationPause::Abort {
+    pub(in crate::server) fn pause(&mut self, mode: GenerationPause, done: oneshot::Sender<()>) {
+        if mode == GenerationPause::Abort {
             self.abort(&[]);
         }
         match &mut self.gate {
-            PauseGate::Draining(waiting) if how == GenerationPause::Wait => waiting.push(done),
-            PauseGate::Open if how == GenerationPause::Wait => {
+            PauseGate::Draining(waiting) if mode == GenerationPause::Wait => waiting.push(done),
+            PauseGate::Open if mode == GenerationPause::Wait => {
                 self.gate = PauseGate::Draining(vec![done])
             }
             gate => {
-                // Whoever waits for an end of what is under way has a halt instead.
+                // A pause ends the wait of an earlier one for running requests.
                 if let PauseGate::Draining(waiting) = std::mem::replace(gate, PauseGate::Frozen) {
                     for done in waiting {
                         let _ = done.send(());
@@ -236,25 +246,25 @@ impl GenerationBatch {
                 let _ = done.send(());
             }
         }
-        self.settle();
+        self.finish_draining();
     }
 
-    pub(super) fn resume(&mut self) {
-        // Whoever waits for a halt does not get one.
+    pub(in crate::server) fn resume(&mut self) {
+        // A pause that still waits is dropped.
         self.gate = PauseGate::Open;
     }
 
-    pub(super) fn forget(&mut self) {
+    pub(in crate::server) fn clear_cache(&mut self) {
         self.generator.forget();
     }
 
-    pub(super) fn replace(&mut self, weights: Arc<ModelWeights>) {
+    pub(in crate::server) fn replace_weights(&mut self, weights: Arc<ModelWeights>) {
         self.seeds.replace(&weights);
         self.generator.replace(weights);
         self.count(|counts| counts.updates += 1);
     }
 
-    pub(super) fn rename(&mut self, version: Arc<str>) {
+    pub(in crate::server) fn set_version(&mut self, version: Arc<str>) {
         self.version = version;
     }
 }
