@@ -424,6 +424,11 @@ impl<W: RunnerBackend> Driver<W> {
                 tracing::trace!(payload = payload.id.0, %reason, "payload dropped");
                 self.payloads.remove(&payload.id);
             }
+            Action::ReleasePayloads(payloads) => {
+                for payload in payloads {
+                    self.payloads.remove(&payload);
+                }
+            }
             Action::Deliver { lease, batch, results } => self.deliver(lease, batch, results),
             Action::Respond { request, answer } => self.answer(request, answer),
             // No ledger is kept here, and the core is not asked for records.

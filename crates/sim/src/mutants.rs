@@ -241,6 +241,7 @@ mutants! {
     "kept": "a payload vanishes on receipt" => Hears(input_bugs::payload_vanishes),
     "kept": "a delivery leaves a task out" => Says(action_bugs::task_left_out),
     "kept": "what arrived is handed out again" => Hears(input_bugs::handed_again),
+    "kept": "delivered payloads are not released" => Says(action_bugs::never_released),
     "kept": "a late payload is kept" => Says(action_bugs::late_kept),
     "kept": "groups are delivered in part" => Told(|config| {
         config.failures.groups = GroupPolicy::Partial;

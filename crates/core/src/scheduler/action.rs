@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use crate::batch_id::BatchId;
 use crate::failure::{CancelReason, FailureKind};
-use crate::ids::{AttemptId, BatchKey, Incarnation, LeaseId, RequestId, RunId, RunnerId, TaskId};
+use crate::ids::{
+    AttemptId, BatchKey, Incarnation, LeaseId, PayloadId, RequestId, RunId, RunnerId, TaskId,
+};
 use crate::run::Payload;
 use crate::scheduler::ledger_record::LedgerRecord;
 use crate::scheduler::status::{BatchResult, BatchState, BatchType, DropReason, TaskResult};
@@ -54,6 +56,8 @@ pub enum Action {
     },
     /// Forget a payload: nobody will ask for it any more.
     DropPayload { payload: Payload, reason: DropReason },
+    /// Free payloads whose delivery was acknowledged.
+    ReleasePayloads(Vec<PayloadId>),
     /// Hand results to the sink and report what becomes of them. The sink must take the same
     /// results of the same batch twice as once: a delivery whose outcome is unknown is repeated.
     Deliver {

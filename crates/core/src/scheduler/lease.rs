@@ -80,7 +80,7 @@ impl Core {
         let key = lease.batch;
         match delivery {
             DeliveryOutcome::Acknowledged { metrics } => {
-                self.take_results(&lease);
+                self.take_results(&lease, actions);
                 match lease.to {
                     LeaseRecipient::Collector => self.forget_if_empty(key, actions),
                     LeaseRecipient::Sink => self.sink_acknowledged(key, metrics, actions),
@@ -113,8 +113,9 @@ impl Core {
         Some(lease)
     }
 
-    fn take_results(&mut self, lease: &Lease) {
+    fn take_results(&mut self, lease: &Lease, actions: &mut Vec<Action>) {
         let Some(batch) = self.batches.get_mut(&lease.batch) else { return };
+        let mut released = Vec::new();
         for task in &lease.tasks {
             let task = &mut batch.tasks[task.0 as usize];
             let TaskPhase::Ended(ended) = &mut task.body else { continue };
@@ -124,6 +125,7 @@ impl Core {
                 self.counters.payloads_held -= 1;
                 self.counters.payload_bytes_held -= payload.bytes;
                 self.counters.payloads_delivered += 1;
+                released.push(payload.id);
             }
             ended.lease = None;
             if lease.to == LeaseRecipient::Collector {
@@ -132,6 +134,9 @@ impl Core {
         }
         if lease.to == LeaseRecipient::Sink {
             batch.offered = false;
+        }
+        if !released.is_empty() {
+            actions.push(Action::ReleasePayloads(released));
         }
     }
 

@@ -68,6 +68,7 @@ impl Checker for CountersChecker {
             Action::DropPayload { reason, .. } => self.dropped[*reason] += 1,
             Action::Respond { .. } => self.answers += 1,
             Action::CancelAttempt { .. }
+            | Action::ReleasePayloads(_)
             | Action::Deliver { .. }
             | Action::AppendRecord(_)
             | Action::DropTasks { .. } => {}

@@ -1,12 +1,13 @@
 //! Nothing leaves before it is safe, and nothing leaves twice: a payload that was accepted is held,
 //! on its way out, delivered, or dropped under a name; and the sink has what the results say.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rollway_core::{
     Action, BatchId, BatchKey, BatchResult, BatchState, BatchType, CollectedResults, DropReason,
-    GroupPolicy, Payload, Refusal, RequestId, Response, RunOutput, TaskResult,
+    GroupPolicy, Input, LedgerRecord, Payload, PayloadId, Refusal, RequestId, Response, RunEnd,
+    RunOutput, RunnerReport, TaskResult,
 };
 
 use super::{CheckContext, CheckVerdict, Checker, require};
@@ -17,6 +18,8 @@ use crate::reference_model::{PayloadState, RunState};
 #[derive(Debug, Default)]
 pub(super) struct PayloadSafetyChecker {
     results: BTreeMap<BatchKey, Arc<BatchResult>>,
+    /// Payloads that the shell stores: received and neither dropped nor released.
+    stored: BTreeSet<PayloadId>,
 }
 
 impl Checker for PayloadSafetyChecker {
@@ -24,9 +27,34 @@ impl Checker for PayloadSafetyChecker {
         "kept"
     }
 
+    fn input(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
+        let restored = match scene.input {
+            Input::Restore(LedgerRecord::RunEnded {
+                ending: RunEnd::Succeeded(RunOutput { payload, .. }),
+                ..
+            }) if scene.believed => *payload,
+            _ => None,
+        };
+        let received = reported_payload(scene.input).or(restored);
+        self.stored.extend(received.map(|payload| payload.id));
+        Ok(())
+    }
+
     fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
-            Action::DropPayload { payload, reason } => may_drop(scene, *payload, *reason),
+            Action::DropPayload { payload, reason } => {
+                self.stored.remove(&payload.id);
+                may_drop(scene, *payload, *reason)
+            }
+            Action::ReleasePayloads(payloads) => {
+                for id in payloads {
+                    require!(self.stored.remove(id), "payload {id} is released and not stored");
+                    let state = scene.book.payloads.get(id).map(|kept| kept.place);
+                    let delivered = state == Some(PayloadState::Delivered);
+                    require!(delivered, "payload {id} is released: {state:?}");
+                }
+                Ok(())
+            }
             Action::Deliver { lease, batch, results } => {
                 let known = scene.book.leases.contains_key(lease);
                 require!(!known, "delivery {lease} is ordered twice");
@@ -48,6 +76,7 @@ impl Checker for PayloadSafetyChecker {
     fn crashed(&mut self, ledger: &SimLedger) {
         let ended = ledger.ended();
         self.results.retain(|key, _| ended.contains(key));
+        self.stored.clear();
     }
 
     fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
@@ -61,8 +90,10 @@ impl Checker for PayloadSafetyChecker {
             counters.payloads_held,
             counters.payload_bytes_held
         );
-        if let rollway_core::Input::Report { report, .. } = scene.input {
-            nothing_ignored(scene, report)?;
+        let stored = self.stored.len() as u64;
+        require!(stored == counters.payloads_held, "{stored} payloads are stored, not released");
+        if let Some(payload) = reported_payload(scene.input) {
+            nothing_ignored(scene, payload)?;
         }
         let twice = scene.sink.conflicts.first();
         require!(twice.is_none(), "the sink got two results of {twice:?}");
@@ -159,14 +190,18 @@ fn may_drop(scene: &CheckContext<'_>, payload: Payload, reason: DropReason) -> C
     Ok(())
 }
 
-/// What came with a report that did not count, or was too large, is dropped at once.
-fn nothing_ignored(scene: &CheckContext<'_>, report: &rollway_core::RunnerReport) -> CheckVerdict {
-    use rollway_core::RunnerReport;
-    let RunnerReport::RunFinished { outcome: Ok(RunOutput { payload: Some(payload), .. }), .. } =
-        report
-    else {
-        return Ok(());
-    };
+/// Returns the payload of a reported run.
+fn reported_payload(input: &Input) -> Option<Payload> {
+    match input {
+        Input::Report { report: RunnerReport::RunFinished { outcome: Ok(output), .. }, .. } => {
+            output.payload
+        }
+        _ => None,
+    }
+}
+
+/// A payload of an ignored report, or one that is too large, is dropped at once.
+fn nothing_ignored(scene: &CheckContext<'_>, payload: Payload) -> CheckVerdict {
     let Some(kept) = scene.book.payloads.get(&payload.id) else { return Ok(()) };
     let dropped = matches!(kept.place, PayloadState::Dropped(_));
     require!(kept.accepted || dropped, "payload {} is kept and did not count", payload.id);

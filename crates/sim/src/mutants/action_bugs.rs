@@ -191,6 +191,10 @@ pub(super) fn task_left_out(PendingActions { actions, .. }: PendingActions<'_>) 
     }
 }
 
+pub(super) fn never_released(PendingActions { actions, .. }: PendingActions<'_>) {
+    actions.retain(|action| !matches!(action, Action::ReleasePayloads(_)));
+}
+
 pub(super) fn late_kept(PendingActions { actions, .. }: PendingActions<'_>) {
     actions
         .retain(|action| !matches!(action, Action::DropPayload { reason: DropReason::Late, .. }));

@@ -31,8 +31,8 @@ impl SimWorld {
                 self.release();
             }
             Action::AppendRecord(record) => self.append(record),
-            // The world needs no memory for what nobody will ask for.
-            Action::DropPayload { .. } | Action::DropTasks { .. } => {}
+            // The world stores neither payloads nor tasks.
+            Action::DropPayload { .. } | Action::ReleasePayloads(_) | Action::DropTasks { .. } => {}
         }
     }
 
