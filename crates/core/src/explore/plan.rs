@@ -419,8 +419,8 @@ impl Plan {
         (evaluated_version != version).then_some(begun + 1)
     }
 
-    /// Tells whether the trainer knows that no more come.
-    fn is_closed(&self) -> bool {
+    /// Returns whether the trainer was told that no more experiences come.
+    pub fn is_closed(&self) -> bool {
         self.progress.closed == Some(self.last_step())
     }
 

@@ -152,6 +152,12 @@ impl ExplorerLoop {
             }
         }
         self.resume_batches(world).await?;
+        // Opening the buffer has opened its writer again, and the trainer waits for its end.
+        if self.plan.is_closed()
+            && let Some(sink) = &world.sink
+        {
+            sink.close().await.map_err(ExplorerError::Pipeline)?;
+        }
         let mut under_way = JoinSet::new();
         let mut watch = TrainerWatch::new(world, &self.pace, self.version());
         while !self.plan.is_over() {
