@@ -347,6 +347,11 @@ impl Memory {
                 Action::DropPayload { payload, .. } => {
                     assert!(self.held.remove(&payload.id), "dropped twice: {payload:?}");
                 }
+                Action::ReleasePayloads(payloads) => {
+                    for payload in payloads {
+                        assert!(self.held.remove(payload), "released twice: {payload:?}");
+                    }
+                }
                 Action::Respond { request, answer } => {
                     assert!(self.asked.remove(request), "no such request: {request} {answer:?}");
                     if let rollway_core::Response::Collected(collected) = answer {

@@ -414,6 +414,11 @@ impl<W: RunnerBackend> Driver<W> {
                 tracing::trace!(payload = payload.id.0, %reason, "payload dropped");
                 self.payloads.bytes.remove(&payload.id);
             }
+            Action::ReleasePayloads(payloads) => {
+                for payload in payloads {
+                    self.payloads.bytes.remove(&payload);
+                }
+            }
             Action::Deliver { lease, batch, results } => self.deliver(lease, batch, results),
             Action::Respond { request, answer } => self.respond(request, answer),
             Action::AppendRecord(record @ LedgerRecord::Submitted { .. }) => {

@@ -73,6 +73,17 @@ async fn results_come_by_task_and_run() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn collected_payloads_are_released() {
+    let scheduler = scheduler().await;
+    scheduler.schedule(tasks("answer", 3, 2), 1).await.unwrap();
+    let got = scheduler.get_payload_results(1, CollectOptions::default()).await.unwrap();
+    // The driver handles the acknowledgement before this request.
+    assert_eq!(scheduler.counters().await.unwrap().payloads_held, 0);
+    assert_eq!(got.payloads.len(), 6);
+    assert!(got.payloads.iter().all(|payload| payload.is_unique()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_batch_ends_whatever_its_runs_do() {
     for concurrency in
         [Concurrency::Sequential, Concurrency::Asynchronous, Concurrency::MultiThreading]

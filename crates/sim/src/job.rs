@@ -217,6 +217,7 @@ impl<F: FnMut(SimStepReport)> JobWorld<'_, F> {
             }
             Action::Respond { .. }
             | Action::DropPayload { .. }
+            | Action::ReleasePayloads(_)
             | Action::DropTasks { .. }
             | Action::AppendRecord(_) => {}
         }

@@ -334,6 +334,9 @@ mutants! {
             *delivery = DeliveryOutcome::Failed { message: "so it is said".into() };
         }
     }),
+    "payload_safety": "delivered payloads are not released" => DropAction(|action| {
+        matches!(action, Action::ReleasePayloads(_))
+    }),
     "payload_safety": "a late payload is kept" => DropAction(|action| {
         matches!(action, Action::DropPayload { reason: DropReason::Late, .. })
     }),

@@ -76,4 +76,35 @@ fn ten_kills_lose_no_task_and_train_none_twice() {
     assert_eq!(tasks.len() as u64, STEPS * TASKS);
 }
 
+/// Between its last delivery and its exit a job loads and evaluates the last weights.
+#[test]
+fn job_that_ends_during_the_last_evaluation_finishes_when_it_is_started_again() {
+    for signal in ["KILL", "INT"] {
+        let workspace = Workspace::new();
+        let long_evaluation = format!(
+            "buffer.explorer_input.eval_tasksets=[{{name: held_out, path: {}, repeat_times: 30, \
+             format: {{prompt_key: question, response_key: answer}}}}]",
+            workspace.held_out().display()
+        );
+        let keys = [
+            "buffer.total_steps=3",
+            "buffer.batch_size=4",
+            "explorer.eval_interval=3",
+            &long_evaluation,
+            // A trainer that waits for an end of data that never comes fails after this time.
+            &format!("{BUFFER}.max_read_timeout=60"),
+        ];
+        let mut process = workspace.start(&keys);
+        while process.wait_for("synced")["step"] != 3 {}
+        process.signal(signal);
+        let (code, events) = process.finish();
+        assert_ne!(code, Some(0), "the job ended before the signal: {events:#?}");
+        let (code, events) = workspace.start(&keys).finish();
+        assert_eq!(code, Some(0), "{signal}: {events:#?}");
+        let summary = workspace.summary();
+        assert_eq!((&summary["state"], &summary["steps"]), (&"finished".into(), &3.into()));
+        assert_eq!(summary["trained_steps"], 3);
+    }
+}
+
 const BUFFER: &str = "buffer.trainer_input.experience_buffer";

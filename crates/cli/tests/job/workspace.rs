@@ -34,7 +34,7 @@ impl Workspace {
         workspace
     }
 
-    fn held_out(&self) -> PathBuf {
+    pub(crate) fn held_out(&self) -> PathBuf {
         self.path().join("held_out.jsonl")
     }
 

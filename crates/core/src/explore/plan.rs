@@ -420,7 +420,7 @@ impl Plan {
     }
 
     /// Returns whether the trainer was informed that no more experiences come.
-    fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         self.progress.closed == Some(self.last_step())
     }
 

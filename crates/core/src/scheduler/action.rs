@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::{
     AttemptId, BatchId, BatchKey, BatchResult, BatchState, BatchType, CancelReason, DropReason,
-    FailureKind, Incarnation, LeaseId, LedgerRecord, Payload, RequestId, RunId, RunnerId, TaskId,
-    TaskResult,
+    FailureKind, Incarnation, LeaseId, LedgerRecord, Payload, PayloadId, RequestId, RunId,
+    RunnerId, TaskId, TaskResult,
 };
 
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +37,8 @@ pub enum Action {
     },
     /// Release a payload.
     DropPayload { payload: Payload, reason: DropReason },
+    /// Release payloads whose delivery was acknowledged.
+    ReleasePayloads(Vec<PayloadId>),
     /// Deliver results, by task id, to the sink and report the outcome. The sink must be
     /// idempotent per batch: a delivery whose outcome is unknown is repeated.
     Deliver { lease: LeaseId, batch: BatchKey, results: Vec<TaskResult> },

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::TaskPhase;
 use crate::metrics::Metrics;
 use crate::{
-    BatchKey, BatchState, Core, DeadlineReason, DeliveryOutcome, IgnoreReason, LeaseId, TaskId,
-    TaskResult, Time,
+    Action, BatchKey, BatchState, Core, DeadlineReason, DeliveryOutcome, IgnoreReason, LeaseId,
+    TaskId, TaskResult, Time,
 };
 
 /// Results that were handed out and not yet acknowledged.
@@ -104,6 +104,7 @@ impl Core {
 
     fn take_results(&mut self, lease: &Lease) {
         let Some(batch) = self.batches.get_mut(&lease.batch) else { return };
+        let mut released = Vec::new();
         for task in &lease.tasks {
             let task = &mut batch.tasks[task.0 as usize];
             let TaskPhase::Ended(ended) = &mut task.body else { continue };
@@ -113,6 +114,7 @@ impl Core {
                 self.counters.payloads_held -= 1;
                 self.counters.payload_bytes_held -= payload.bytes;
                 self.counters.payloads_delivered += 1;
+                released.push(payload.id);
             }
             ended.lease = None;
             if lease.to == LeaseRecipient::Collector {
@@ -121,6 +123,9 @@ impl Core {
         }
         if lease.to == LeaseRecipient::Sink {
             batch.offered = false;
+        }
+        if !released.is_empty() {
+            self.actions.push(Action::ReleasePayloads(released));
         }
     }
 

@@ -216,7 +216,8 @@ impl EventCollector {
                     });
                 }
             }
-            Action::StartRunner { .. }
+            Action::ReleasePayloads(_)
+            | Action::StartRunner { .. }
             | Action::Deliver { .. }
             | Action::Respond { .. }
             | Action::AppendRecord(_) => {}

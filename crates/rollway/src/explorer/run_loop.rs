@@ -152,6 +152,12 @@ impl ExplorerLoop {
             }
         }
         self.resume_batches(resources).await?;
+        // Opening the buffer has opened its writer again, and the trainer waits for its end.
+        if self.plan.is_closed()
+            && let Some(sink) = &resources.sink
+        {
+            sink.close().await.map_err(ExplorerError::Pipeline)?;
+        }
         let mut actions = JoinSet::new();
         let mut watch = TrainerWatch::new(resources, &self.plan_config, self.version());
         while !self.plan.is_over() {

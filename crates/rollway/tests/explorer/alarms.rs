@@ -71,16 +71,10 @@ async fn refused_calls_end_the_job_with_an_alarm() {
         let ended = Job::run(config.clone(), watchers, CancellationToken::new()).await;
         let error = ended.unwrap_err();
         assert!(matches!(error, JobError::Alarm(_)) && !error.is_input(), "{error:?}");
-<<<<<<< HEAD
         let message = error.to_string();
-        for part in ["20 runs failed in a row", "workflow", "the licence has run out", "goes on"] {
-            assert!(message.contains(part), "{message}");
-=======
-        let words = error.to_string();
         for part in ["20 runs failed in a row", "workflow", "the licence has run out", "to resume"]
         {
-            assert!(words.contains(part), "{words}");
->>>>>>> 02879eb (telemetry: one job view, the core's run types, table-driven dashboard queries)
+            assert!(message.contains(part), "{message}");
         }
         let events = seen.events();
         let alarms: Vec<&Alarm> = events

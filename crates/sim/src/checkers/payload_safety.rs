@@ -1,12 +1,13 @@
 //! No payload is lost or leaves twice: an accepted payload is held, leased, delivered, or dropped
 //! with a reason; and the sink has the payloads of the results.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rollway_core::{
     Action, BatchId, BatchKey, BatchResult, BatchState, BatchType, CollectedResults, DropReason,
-    GroupPolicy, Payload, Refusal, RequestId, Response, RunOutput, TaskResult,
+    GroupPolicy, Input, LedgerRecord, Payload, PayloadId, Refusal, RequestId, Response, RunEnd,
+    RunOutput, RunnerReport, TaskResult,
 };
 
 use super::{CheckContext, CheckVerdict, Checker, require};
@@ -16,12 +17,39 @@ use crate::reference_model::{PayloadState, RunState};
 #[derive(Debug, Default)]
 pub(super) struct PayloadSafetyChecker {
     results: BTreeMap<BatchKey, Arc<BatchResult>>,
+    /// Payloads that the shell stores: received and neither dropped nor released.
+    stored: BTreeSet<PayloadId>,
 }
 
 impl Checker for PayloadSafetyChecker {
+    fn input(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
+        let restored = match ctx.input {
+            Input::Restore(LedgerRecord::RunEnded {
+                ending: RunEnd::Succeeded(RunOutput { payload, .. }),
+                ..
+            }) if ctx.accepted => *payload,
+            _ => None,
+        };
+        let received = reported_payload(ctx.input).or(restored);
+        self.stored.extend(received.map(|payload| payload.id));
+        Ok(())
+    }
+
     fn action(&mut self, ctx: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
-            Action::DropPayload { payload, reason } => may_drop(ctx, *payload, *reason),
+            Action::DropPayload { payload, reason } => {
+                self.stored.remove(&payload.id);
+                may_drop(ctx, *payload, *reason)
+            }
+            Action::ReleasePayloads(payloads) => {
+                for id in payloads {
+                    require!(self.stored.remove(id), "payload {id} is released and not stored");
+                    let state = ctx.model.payloads.get(id).map(|kept| kept.place);
+                    let delivered = state == Some(PayloadState::Delivered);
+                    require!(delivered, "payload {id} is released: {state:?}");
+                }
+                Ok(())
+            }
             Action::Deliver { lease, batch, results } => {
                 let known = ctx.model.leases.contains_key(lease);
                 require!(!known, "delivery {lease} is ordered twice");
@@ -43,6 +71,7 @@ impl Checker for PayloadSafetyChecker {
     fn crashed(&mut self, ledger: &SimLedger) {
         let ended = ledger.ended();
         self.results.retain(|key, _| ended.contains(key));
+        self.stored.clear();
     }
 
     fn settled(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
@@ -56,8 +85,10 @@ impl Checker for PayloadSafetyChecker {
             counters.payloads_held,
             counters.payload_bytes_held
         );
-        if let rollway_core::Input::Report { report, .. } = ctx.input {
-            nothing_ignored(ctx, report)?;
+        let stored = self.stored.len() as u64;
+        require!(stored == counters.payloads_held, "{stored} payloads are stored, not released");
+        if let Some(payload) = reported_payload(ctx.input) {
+            nothing_ignored(ctx, payload)?;
         }
         let twice = ctx.sink.conflicts.first();
         require!(twice.is_none(), "the sink has two results of {twice:?}");
@@ -153,14 +184,17 @@ fn may_drop(ctx: &CheckContext<'_>, payload: Payload, reason: DropReason) -> Che
     Ok(())
 }
 
+fn reported_payload(input: &Input) -> Option<Payload> {
+    match input {
+        Input::Report { report: RunnerReport::RunFinished { outcome: Ok(output), .. }, .. } => {
+            output.payload
+        }
+        _ => None,
+    }
+}
+
 /// The payload of an ignored or too large report is dropped at once.
-fn nothing_ignored(ctx: &CheckContext<'_>, report: &rollway_core::RunnerReport) -> CheckVerdict {
-    use rollway_core::RunnerReport;
-    let RunnerReport::RunFinished { outcome: Ok(RunOutput { payload: Some(payload), .. }), .. } =
-        report
-    else {
-        return Ok(());
-    };
+fn nothing_ignored(ctx: &CheckContext<'_>, payload: Payload) -> CheckVerdict {
     let Some(kept) = ctx.model.payloads.get(&payload.id) else { return Ok(()) };
     let dropped = matches!(kept.place, PayloadState::Dropped(_));
     require!(kept.accepted || dropped, "payload {} is kept and did not count", payload.id);

@@ -22,6 +22,8 @@ impl ReferenceModel {
             Action::StartAttempt { .. } => self.give(now, action),
             Action::CancelAttempt { attempt, reason, .. } => self.cancel(now, *attempt, *reason),
             Action::DropPayload { payload, reason } => self.drop_payload(payload, *reason),
+            // The acknowledgement of the lease is known as an input.
+            Action::ReleasePayloads(_) => {}
             Action::Deliver { lease, batch, results } => {
                 self.lend(now, *lease, *batch, results, true);
             }

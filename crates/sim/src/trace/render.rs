@@ -52,6 +52,7 @@ pub fn action_kind(action: &Action) -> &'static str {
         Action::StartAttempt { .. } => "start_attempt",
         Action::CancelAttempt { .. } => "cancel_attempt",
         Action::DropPayload { .. } => "drop_payload",
+        Action::ReleasePayloads(_) => "release_payloads",
         Action::Deliver { .. } => "deliver",
         Action::Respond { .. } => "answer",
         Action::AppendRecord(_) => "record",
@@ -247,6 +248,9 @@ fn about_action(f: &mut fmt::Formatter<'_>, action: &Action) -> fmt::Result {
         Action::DropPayload { payload, reason } => {
             about_payload(f, payload)?;
             write!(f, " {reason}")
+        }
+        Action::ReleasePayloads(payloads) => {
+            write!(f, "{}", payloads.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
         }
         Action::Deliver { lease, batch, results } => {
             write!(f, "{lease} {batch}")?;

@@ -32,7 +32,7 @@ impl SimWorld {
             }
             Action::AppendRecord(record) => self.append(record),
             // The world keeps no tasks or payloads.
-            Action::DropPayload { .. } | Action::DropTasks { .. } => {}
+            Action::DropPayload { .. } | Action::ReleasePayloads(_) | Action::DropTasks { .. } => {}
         }
     }
 

@@ -45,6 +45,8 @@ pub(super) fn action(action: &Action, names: &ScenarioLabels, lines: &mut Vec<St
         Action::DropPayload { payload, reason } => {
             lines.push(format!("drop {} ({} B): {reason}", payload.id, payload.bytes));
         }
+        // Follows from the acknowledgement.
+        Action::ReleasePayloads(_) => {}
         Action::Deliver { lease, batch, results } => {
             let (lease, batch) = (labels::lease(*lease), names.batch(*batch));
             lines.push(format!("deliver {lease} of {batch}"));
