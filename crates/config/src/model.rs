@@ -5,7 +5,8 @@ use rollway_base::ServerKind;
 section! {
     /// A model and its inference servers.
     pub struct ModelConfig {
-        /// Name of the model in metrics and for workflows. Absent: the number of an auxiliary model.
+        /// Name of the model in metrics and for workflows. Absent: the number of an auxiliary
+        /// model.
         pub name: Option<String>,
         /// Name of the model at the server: usually the path or hub name the server was started
         /// with. Absent: the only model of the server.

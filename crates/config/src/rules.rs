@@ -380,7 +380,8 @@ impl Check<'_> {
         if self.given.mode == Mode::Serve && !is_local && !explorer.authentication {
             self.warn(
                 "explorer.authentication",
-                "false: every client that reaches this machine can use the model and write experiences",
+                "false: every client that reaches this machine can use the model and \
+                 write experiences",
                 "set it to true, or listen on 127.0.0.1",
             );
         }
@@ -445,8 +446,8 @@ impl Check<'_> {
         self.warnings.push(ConfigWarning { key, span, message, note });
     }
 
-    /// Tells whether a value was given or differs from the default. Defaults are corrected without a
-    /// warning.
+    /// Tells whether a value was given or differs from the default. Defaults are corrected without
+    /// a warning.
     fn is_chosen(&self, key: &str) -> bool {
         let default = Config::default().to_value();
         let default = default.pointer(&pointer(key));

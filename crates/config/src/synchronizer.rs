@@ -16,9 +16,9 @@ section! {
         /// batch that would exceed it starts after the next weight update. Only with
         /// `fully_async`. Absent: `explorer.max_inflight_batches` is the only bound.
         pub max_staleness: Option<u32>,
-        /// Address of the synchronizer: `host:port` to listen on, or `http://host:port` of a running
-        /// one. Absent: the first process of the job listens on a free port of this machine, and
-        /// the others find it through the job's folder.
+        /// Address of the synchronizer: `host:port` to listen on, or `http://host:port` of a
+        /// running one. Absent: the first process of the job listens on a free port of this
+        /// machine, and the others find it through the job's folder.
         pub address: Option<String>,
         /// Maximum time that explorer and trainer wait for each other.
         #[schemars(extend("exclusiveMinimum" = 0))]

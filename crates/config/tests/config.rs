@@ -1,7 +1,7 @@
 //! Defaults, files, errors and warnings of the configuration.
 //!
-//! `config/mistakes.txt` holds pairs of a file and its error message. `UPDATE_EXPECT=1` rewrites the
-//! messages; review the difference as the author of the file.
+//! `config/mistakes.txt` holds pairs of a file and its error message. `UPDATE_EXPECT=1` rewrites
+//! the messages; review the difference as the author of the file.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Every key of the schema has an effect: other crates, or a conversion that they use, read its
 //! field.
 //!
-//! The test compares names of fields, so that a field of the same name elsewhere hides a key without
-//! an effect. `storage_type` of tasksets is such a key: `file` is its only choice.
+//! The test compares names of fields, so that a field of the same name elsewhere hides a key
+//! without an effect. `storage_type` of tasksets is such a key: `file` is its only choice.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -13,7 +13,8 @@ use crate::loop_lag::LoopLag;
 use crate::runner_status::RunnerStatus;
 use crate::sink::PipelineSink;
 
-/// Live statistics. Cheap to clone; clones share state. They outlive the explorer with its last values.
+/// Live statistics. Cheap to clone; clones share state. They outlive the explorer with its last
+/// values.
 #[derive(Clone, Debug)]
 pub struct LiveStats(Arc<Mutex<Inner>>);
 

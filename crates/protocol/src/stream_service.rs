@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status, Streaming, body};
 use tower_service::Service;
 
 use crate::codec::{DecodedFrame, OutgoingFrame, ProtoCodec};
-use crate::worker_server::listen::{ConnectionGate, ConnectionSocket, WorkerListener};
+use crate::listen::{ConnectionGate, ConnectionSocket, WorkerListener};
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 

@@ -12,7 +12,6 @@
 //! its messages, which are valid and about its own runners.
 
 mod connection;
-pub(crate) mod listen;
 mod session;
 
 use std::sync::Arc;
@@ -23,14 +22,14 @@ use rollway_base::{Address, Secret};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_util::sync::DropGuard;
 
+pub use crate::listen::{BindError, Peer};
 pub use connection::{ConnId, ConnectionSendError, PendingHandshake, WorkerConnection};
-pub use listen::{BindError, Peer};
 
 use crate::byte_budget::ByteBudget;
+use crate::listen::{ConnectionGate, WorkerListener};
 use crate::message::{VersionRange, WorkerMessage};
 use crate::refusal::{ConnectRefusal, RefusalCode};
 use crate::stream_service;
-use listen::{ConnectionGate, WorkerListener};
 use session::WorkerService;
 
 #[derive(Clone, Debug)]

@@ -1,5 +1,5 @@
-//! Share of runner time spent in workflows: 64 runners, 100 ms per run, and a trainer that publishes
-//! at once, so that the rest is overhead of the explorer. Figures of one run.
+//! Share of runner time spent in workflows: 64 runners, 100 ms per run, and a trainer that
+//! publishes at once, so that the rest is overhead of the explorer. Figures of one run.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 

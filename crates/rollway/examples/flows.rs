@@ -1,6 +1,6 @@
-//! Runs one batch of a job, for Python tests: `flows CONFIG` checks the workflows and runs the first
-//! train batch and all eval tasksets with embedded models (`tiny`, `echo`). Prints statuses and
-//! experiences as one line of JSON; exits with 1 on an error.
+//! Runs one batch of a job, for Python tests: `flows CONFIG` checks the workflows and runs the
+//! first train batch and all eval tasksets with embedded models (`tiny`, `echo`). Prints statuses
+//! and experiences as one line of JSON; exits with 1 on an error.
 
 #![expect(clippy::print_stdout, reason = "the output is for the calling test")]
 

@@ -98,7 +98,8 @@ impl StopHandle {
 ///
 /// [`prepare`](Self::prepare) opens all parts, [`explore`](Self::explore) runs modes `explore` and
 /// `both`, [`benchmark`](Self::benchmark) mode `bench`, and [`shutdown`](Self::shutdown) closes all
-/// parts. Dropping it without a shutdown leaves the state of a killed process, which can be resumed.
+/// parts. Dropping it without a shutdown leaves the state of a killed process, which can be
+/// resumed.
 #[derive(Debug)]
 pub struct Explorer {
     resources: ExplorerResources,
@@ -169,8 +170,8 @@ impl Explorer {
         self.state.save().await
     }
 
-    /// Sets the transfer group of `sync_method: nccl`: rank 0 is the trainer, each server has as many
-    /// ranks as GPUs. Servers join with the first update. Returns the world size.
+    /// Sets the transfer group of `sync_method: nccl`: rank 0 is the trainer, each server has as
+    /// many ranks as GPUs. Servers join with the first update. Returns the world size.
     pub async fn setup_weight_sync_group(
         &mut self,
         master_address: &str,
@@ -185,8 +186,8 @@ impl Explorer {
         self.resources.weight(name).await
     }
 
-    /// Closes all parts within a deadline. Batches in flight are resumed by the next start. A second
-    /// call does nothing.
+    /// Closes all parts within a deadline. Batches in flight are resumed by the next start. A
+    /// second call does nothing.
     pub async fn shutdown(&mut self) -> Result<()> {
         self.stop.stop();
         self.stats.freeze().await;
@@ -216,8 +217,8 @@ impl Explorer {
         self.resources.synchronizer.as_ref()
     }
 
-    /// Returns the address of the reader server and the file with its secret. `None`: the buffer can
-    /// be opened directly, or the trainer is in this process.
+    /// Returns the address of the reader server and the file with its secret. `None`: the buffer
+    /// can be opened directly, or the trainer is in this process.
     pub fn reader(&self) -> Option<(String, &std::path::Path)> {
         self.resources.reader_server()
     }

@@ -16,8 +16,8 @@ use serde_json::{Map, Value};
 const TRAINED: &str = "policy";
 
 /// Returns the options of the gateway and its servers. Mode `serve` listens on the configured
-/// address; other modes on the loopback address, or on one that workers on other machines can reach.
-/// The admin key is random. Models without a server (passed in code, embedded) are left out.
+/// address; other modes on the loopback address, or on one that workers on other machines can
+/// reach. The admin key is random. Models without a server (passed in code, embedded) are left out.
 pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), ConfigError> {
     let explorer = &config.explorer;
     let serves = config.mode == Mode::Serve;
@@ -27,7 +27,8 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
             format!("the system provides no random numbers: {error}"),
         ))
     })?;
-    // A call must not outlive its caller: agents wait like the trainer, a run ends with its attempt.
+    // A call must not outlive its caller: agents wait like the trainer, a run ends with its
+    // attempt.
     let call_timeout: Duration = match serves {
         true => config.synchronizer.sync_timeout.into(),
         false => explorer.max_timeout.into(),

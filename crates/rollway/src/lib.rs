@@ -1,8 +1,8 @@
 //! Rollway for Rust programs: jobs, explorers, trainers and mode `serve`.
 //!
 //! Start with [`job::Job`] to run a configuration, with [`explorer::Explorer`] to control the loop,
-//! or with [`Scheduler`] and [`RolloutCoordinator`] for tasks and batches alone. Rules and protocols
-//! belong to the crates below, whose public interface is re-exported here.
+//! or with [`Scheduler`] and [`RolloutCoordinator`] for tasks and batches alone. Rules and
+//! protocols belong to the crates below, whose public interface is re-exported here.
 
 mod client;
 pub mod explorer;

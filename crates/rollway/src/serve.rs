@@ -1,7 +1,7 @@
 //! Mode `serve`: the gateway for agents, with the pipeline and the buffer of the job.
 //!
-//! [`ServeJob`] joins the parts. `committer.rs` delivers committed steps to the buffer, `weights.rs`
-//! updates the models.
+//! [`ServeJob`] joins the parts. `committer.rs` delivers committed steps to the buffer,
+//! `weights.rs` updates the models.
 
 mod committer;
 mod weights;
@@ -124,8 +124,8 @@ impl ServeJob {
         self.key_file.as_deref()
     }
 
-    /// Returns the address of the reader server and the file with its secret. `None`: the buffer can
-    /// be opened directly.
+    /// Returns the address of the reader server and the file with its secret. `None`: the buffer
+    /// can be opened directly.
     pub fn reader(&self) -> Option<(String, &Path)> {
         self.reader_server
             .as_ref()

@@ -146,7 +146,8 @@ async fn watch(
             (Err(error), _) => Err(error),
         };
         if let Err(error) = reported {
-            tracing::warn!(%error, "synchronizer unreachable; the end of the trainer was not reported");
+            tracing::warn!(%error, "synchronizer unreachable; the end of the trainer \
+             was not reported");
         }
     }
     ended.map(|()| TrainerSummary::default())

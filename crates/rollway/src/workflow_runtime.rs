@@ -1,4 +1,5 @@
-//! Runners of a job: tasks of this process if all workflows are built into Rust, else Python workers.
+//! Runners of a job: tasks of this process if all workflows are built into Rust, else Python
+//! workers.
 //!
 //! `from_config` chooses, `check` verifies that all names exist and can be imported.
 

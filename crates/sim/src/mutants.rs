@@ -205,39 +205,48 @@ mutants! {
             run.0 ^= 1;
         }
     }),
-    "fencing": "a runner is not stopped" => DropAction(|action| matches!(action, Action::StopRunner { .. })),
+    "fencing": "a runner is not stopped" =>
+        DropAction(|action| matches!(action, Action::StopRunner { .. })),
     "runner_states": "a busy runner gets a second attempt" => Actions(action_bugs::second_attempt),
-    "runner_states": "a cancelled attempt counts as ended" => Inputs(input_bugs::cancel_taken_for_end),
+    "runner_states": "a cancelled attempt counts as ended" =>
+        Inputs(input_bugs::cancel_taken_for_end),
     "runner_states": "a runner is given up too early" => Config(|config| {
         config.supervision.start_failures_max = 1;
     }),
     "runner_states": "runners are started again without a rest" => Config(|config| {
         config.supervision.restart_backoff = Duration::ZERO;
     }),
-    "runner_states": "an attempt is cancelled twice" => RepeatAction(|action| matches!(action, Action::CancelAttempt { .. })),
-    "run_conservation": "a result contains a task too many" => EditResult(|result| result.tasks.ok += 1),
+    "runner_states": "an attempt is cancelled twice" =>
+        RepeatAction(|action| matches!(action, Action::CancelAttempt { .. })),
+    "run_conservation": "a result contains a task too many" =>
+        EditResult(|result| result.tasks.ok += 1),
     "run_conservation": "a result contains a run too few" => EditResult(|result| {
         result.runs.submitted = result.runs.submitted.saturating_sub(1);
     }),
-    "run_conservation": "results are not in the order of tasks" => EditResult(|result| result.statuses.reverse()),
+    "run_conservation": "results are not in the order of tasks" =>
+        EditResult(|result| result.statuses.reverse()),
     "run_conservation": "metrics of two runs are exchanged" => EditResult(|result| {
         for (_, status) in &mut result.statuses {
             Arc::make_mut(status).run_metrics.reverse();
         }
     }),
-    "run_conservation": "a batch ends twice" => RepeatAction(|action| matches!(action, Action::DropTasks { .. })),
+    "run_conservation": "a batch ends twice" =>
+        RepeatAction(|action| matches!(action, Action::DropTasks { .. })),
     "run_conservation": "a stop hides what it lost" => EditAction(|action| {
         if let Action::Respond { answer: Response::Stopped(report), .. } = action {
             report.undelivered = 0;
         }
     }),
-    "run_conservation": "results are not remembered" => Config(|config| config.limits.terminal_batches = 0),
-    "counters": "an action is lost" => DropAction(|action| matches!(action, Action::StartRunner { .. })),
+    "run_conservation": "results are not remembered" =>
+        Config(|config| config.limits.terminal_batches = 0),
+    "counters": "an action is lost" =>
+        DropAction(|action| matches!(action, Action::StartRunner { .. })),
     "counters": "a heartbeat is applied twice" => RepeatInput(|input| {
         matches!(input, Input::Report { report: RunnerReport::Heartbeat, .. })
     }),
     "responses": "a response is lost" => Actions(action_bugs::answer_lost),
-    "responses": "a response is sent twice" => RepeatAction(|action| matches!(action, Action::Respond { .. })),
+    "responses": "a response is sent twice" =>
+        RepeatAction(|action| matches!(action, Action::Respond { .. })),
     "responses": "a withdrawn request gets a response" => DropInput(|input| {
         matches!(input, Input::RequestAbandoned { .. })
     }),
@@ -273,7 +282,8 @@ mutants! {
             *kind = view.kind;
         }
     }),
-    "refusals": "tasks of any size are accepted" => Config(|config| config.limits.runs_per_task = 1_000),
+    "refusals": "tasks of any size are accepted" =>
+        Config(|config| config.limits.runs_per_task = 1_000),
     "refusals": "no request may wait" => Config(|config| config.limits.waiters = 0),
     "refusals": "requests are refused as stopped" => EditAction(|action| {
         if let Action::Respond { answer: Response::Refused(refusal), .. } = action
@@ -306,11 +316,13 @@ mutants! {
         config.supervision.silence_timeout = Some(Duration::from_millis(500));
     }),
     "dispatch_order": "attempts go out in reverse" => Actions(|it| it.actions.reverse()),
-    "dispatch_order": "the second attempt goes out first" => Actions(action_bugs::attempts_exchanged),
+    "dispatch_order": "the second attempt goes out first" =>
+        Actions(action_bugs::attempts_exchanged),
     "dispatch_order": "tasks are split into other slices" => Config(|config| {
         config.max_repeat_times_per_runner = Some(5);
     }),
-    "payload_safety": "a payload is dropped while it is delivered" => Actions(action_bugs::dropped_early),
+    "payload_safety": "a payload is dropped while it is delivered" =>
+        Actions(action_bugs::dropped_early),
     "payload_safety": "results are delivered twice" => Actions(action_bugs::delivered_twice),
     "payload_safety": "a failed delivery counts as acknowledged" => EditInput(|_, _, input| {
         if let Input::DeliveryDone { delivery, .. } = input {
@@ -351,7 +363,8 @@ mutants! {
     }),
     "retries": "runs are retried for ever" => Config(|config| retries(config, 1_000)),
     "retries": "runs are never retried" => Config(|config| retries(config, 0)),
-    "retries": "a poison task is not recognized" => Config(|config| config.failures.poison_limit = 1_000),
+    "retries": "a poison task is not recognized" =>
+        Config(|config| config.failures.poison_limit = 1_000),
     "retries": "retries return to the runner of the failure" => Actions(action_bugs::same_runner),
     "retries": "a cancelled run is retried" => Actions(action_bugs::cancelled_run_again),
     "retries": "siblings of a cancelled run are charged" =>
@@ -398,13 +411,16 @@ mutants! {
         config.dynamic_timeout.warmup_min_steps = 0;
         config.dynamic_timeout.min_samples = 1;
     }),
-    "deadlines": "timeouts are learned wrongly" => Config(|config| config.dynamic_timeout.ratio *= 3.0),
+    "deadlines": "timeouts are learned wrongly" =>
+        Config(|config| config.dynamic_timeout.ratio *= 3.0),
     "deadlines": "runners rest for ever" => Config(|config| {
         config.supervision.restart_backoff *= 50;
         config.supervision.restart_backoff_max *= 50;
     }),
-    "deadlines": "the heartbeat timeout is ignored" => Config(|config| config.supervision.silence_timeout = None),
-    "scaling": "more runners than the most" => Config(|config| bounds(config, |told| told.max += 3)),
+    "deadlines": "the heartbeat timeout is ignored" =>
+        Config(|config| config.supervision.silence_timeout = None),
+    "scaling": "more runners than the most" =>
+        Config(|config| bounds(config, |told| told.max += 3)),
     "scaling": "fewer runners than the fewest" => Config(|config| bounds(config, |told| {
         told.min = 0;
     })),
@@ -440,12 +456,14 @@ mutants! {
     "payload_safety": "a delivery is not recorded" => DropAction(|action| {
         matches!(action, Action::AppendRecord(LedgerRecord::DeliveryStarted { .. }))
     }),
-    "counters": "records are restored twice" => RepeatInput(|input| matches!(input, Input::Restore(_))),
+    "counters": "records are restored twice" =>
+        RepeatInput(|input| matches!(input, Input::Restore(_))),
     "progress": "a runner never becomes ready" => DropInput(|input| {
         let Input::Report { runner, report, .. } = input else { return false };
         runner.0 == 0 && matches!(report, RunnerReport::Ready { .. })
     }),
-    "progress": "the sink's answers are lost" => DropInput(|input| matches!(input, Input::DeliveryDone { .. })),
+    "progress": "the sink's answers are lost" =>
+        DropInput(|input| matches!(input, Input::DeliveryDone { .. })),
     "progress": "work is held back" => Config(|config| config.limits.payload_bytes = 2),
     "repeat": "randomness from outside the seed" => Inputs(input_bugs::outside_chance),
 }

@@ -144,7 +144,8 @@ impl Synchronizer {
             link.submitted(explorer, experiences).await
         });
         response.await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "synchronizer unreachable, submissions of other explorers are unknown");
+            tracing::warn!(%error, "synchronizer unreachable, submissions of other \
+             explorers are unknown");
             0
         })
     }

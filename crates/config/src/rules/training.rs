@@ -70,7 +70,8 @@ impl Check<'_> {
         } else {
             let wait = self.given.synchronizer.sync_timeout;
             let note = format!(
-                "the job waits {wait} s (`synchronizer.sync_timeout`) for a trainer that you start; \
+                "the job waits {wait} s (`synchronizer.sync_timeout`) for a trainer \
+                 that you start; \
                  {hint}, to start one with the job"
             );
             self.warn(COMMAND, "no trainer is configured", &note);

@@ -30,7 +30,8 @@ pub enum PipelineError {
     #[error("operator `{operator}` returned {id} twice; derived experiences need ids of their own")]
     DuplicateId { operator: String, id: String },
     #[error(
-        "operator `{operator}` reported reasons for {explained} dropped experiences, but dropped {found}"
+        "operator `{operator}` reported reasons for {explained} dropped experiences, \
+         but dropped {found}"
     )]
     Miscounted { operator: String, explained: usize, found: usize },
     #[error("experience {id} cannot be encoded after the operators")]

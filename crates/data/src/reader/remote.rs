@@ -143,7 +143,8 @@ impl RemoteReader {
                     return Err(BufferError::unavailable(self.url.clone(), error.to_string()));
                 }
                 Err(error) => {
-                    tracing::debug!(url = self.url, %error, "cannot connect to the buffer, retrying");
+                    tracing::debug!(url = self.url, %error, "cannot connect to the \
+                     buffer, retrying");
                     self.block_on(async { tokio::time::sleep(wait).await })?;
                     wait = (2 * wait).min(MAX_RETRY_DELAY);
                 }

@@ -22,8 +22,8 @@ type Labels = BTreeMap<String, String>;
 /// A stage and its begin.
 type Stage = (Arc<str>, SystemTime);
 
-/// Last labels of every runner, with `node` (location) and `waiting` (reason for not being started).
-/// Cheap to clone; clones share state.
+/// Last labels of every runner, with `node` (location) and `waiting` (reason for not being
+/// started). Cheap to clone; clones share state.
 #[derive(Clone, Debug, Default)]
 pub struct RunnerStatusTable {
     states: Arc<Mutex<States>>,

@@ -19,11 +19,11 @@ use super::proto::{self, buffer_message, trainer_message};
 use super::{CONNECT_PATH, VERSION};
 use crate::byte_budget::ByteBudget;
 use crate::codec::{DecodedFrame, FrameBody, OutgoingFrame};
+use crate::listen::{ConnectionGate, ConnectionSocket, WorkerListener};
 use crate::refusal::{ConnectRefusal, RefusalCode};
 use crate::status_message::status_message;
 use crate::stream_service::{self, StreamHandler};
 use crate::worker_server::BindError;
-use crate::worker_server::listen::{ConnectionGate, ConnectionSocket, WorkerListener};
 
 type Messages = stream_service::Messages<proto::TrainerMessage>;
 

@@ -11,10 +11,10 @@ use rollway_core::{Incarnation, RunnerId};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::listen::{ConnectionSocket, Peer};
 use super::{DisconnectReason, WorkerServerShared};
 use crate::byte_budget::ByteBudget;
 use crate::codec::{FrameBody, OutgoingFrame};
+use crate::listen::{ConnectionSocket, Peer};
 use crate::message::{DefinitionId, EngineMessage, Hello, Welcome, WorkflowDefinition};
 use crate::proto::{self, engine_message::Kind};
 use crate::refusal::{ConnectRefusal, RefusalCode};

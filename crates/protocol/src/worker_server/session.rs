@@ -11,10 +11,10 @@ use tokio::sync::{mpsc, oneshot};
 use tonic::{Code, Status};
 
 use super::connection::{ConnId, ConnectionShared, HandshakeReply, PendingHandshake};
-use super::listen::ConnectionSocket;
 use super::{DisconnectReason, WorkerServerEvent, WorkerServerShared};
 use crate::codec::{CONNECT_PATH, DecodedFrame, OutgoingFrame};
 use crate::field_error::InvalidField;
+use crate::listen::ConnectionSocket;
 use crate::message::{Hello, WorkerMessage};
 use crate::proto::{self, engine_message, worker_message::Kind};
 use crate::refusal::{ConnectRefusal, RefusalCode};

@@ -1,4 +1,5 @@
-//! Peers that violate the protocol: each is refused with a reason, the other worker stays connected.
+//! Peers that violate the protocol: each is refused with a reason, the other worker stays
+//! connected.
 
 use std::time::Duration;
 

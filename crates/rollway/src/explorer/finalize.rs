@@ -101,7 +101,8 @@ impl ExplorerHandles {
                 return Ok((result, false));
             }
         }
-        let hint = "see reason tasks take so long or fail; `explorer.batch.train.quorum_percent` says \
+        let hint = "see why tasks take so long or fail; \
+         `explorer.batch.train.quorum_percent` says \
                     how many are enough, `on_missing_tasks: rerun` runs the missing ones again";
         Err(ExplorerError::Short { step, message, hint })
     }

@@ -250,7 +250,8 @@ impl ExplorerResources {
 /// Logs that the synchronizer is gone; its members notice the end of this explorer by themselves.
 fn log_sync_error(reported: std::result::Result<(), SyncError>) {
     if let Err(error) = reported {
-        tracing::warn!(%error, "synchronizer unreachable; the end of this explorer was not reported");
+        tracing::warn!(%error, "synchronizer unreachable; the end of this explorer was \
+         not reported");
     }
 }
 

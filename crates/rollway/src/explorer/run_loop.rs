@@ -185,7 +185,8 @@ impl ExplorerLoop {
                 }
                 Some(event) = watch.next() => self.trainer_event(event)?,
                 else => {
-                    let message = "the explorer has no action left, but its plan is not finished".to_owned();
+                    let message = "the explorer has no action left, but its plan is not \
+                     finished".to_owned();
                     return Err(ExplorerError::NotNow(message));
                 }
             }

@@ -187,8 +187,8 @@ impl ExplorerHandles {
         is_newer || view.explorers.iter().any(|it| it.name != *own && it.state == "here")
     }
 
-    /// Loads weights, or newer ones if their folder is removed meanwhile: the trainer keeps only the
-    /// last few. Returns the version and the duration.
+    /// Loads weights, or newer ones if their folder is removed meanwhile: the trainer keeps only
+    /// the last few. Returns the version and the duration.
     async fn load_or_newer(&self, mut published: PublishedWeights) -> Result<(u64, Duration)> {
         let began = Instant::now();
         loop {
@@ -277,7 +277,8 @@ impl ExplorerHandles {
         usable.iter().all(|server| server.version == first).then_some(first).flatten()
     }
 
-    /// Completes a group from `set_up_group`, and requests a join if the servers have not joined it.
+    /// Completes a group from `set_up_group`, and requests a join if the servers have not joined
+    /// it.
     fn group(&self, group: &TransferGroup) -> TransferGroup {
         let loaded = self.loaded();
         let own = loaded.group.clone().filter(|_| group.tensors.is_empty());

@@ -55,7 +55,8 @@ pub struct DebugCalls {
     pub gateway_seconds: f64,
 }
 
-/// Runs the first task of a resolved configuration once, without retries. Of the job only its folder
+/// Runs the first task of a resolved configuration once, without retries. Of the job only its
+/// folder
 /// `debug` is changed.
 ///
 /// # Errors

@@ -39,8 +39,8 @@ impl JobTelemetry {
     /// the dashboard with its token, so that the token is not recorded.
     ///
     /// # Errors
-    /// If a monitor, the metrics endpoint or the tracer cannot be opened. A job runs without history
-    /// and dashboard if these fail.
+    /// If a monitor, the metrics endpoint or the tracer cannot be opened. A job runs without
+    /// history and dashboard if these fail.
     pub async fn open(
         config: &Config,
         watchers: JobObservers,

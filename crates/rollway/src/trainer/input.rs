@@ -58,7 +58,8 @@ impl TrainerInput {
                 let secret = std::env::var(SECRET).unwrap_or_default();
                 let secret = Secret::new(secret.trim()).map_err(|_| {
                     TrainerError::Input(format!(
-                        "{target} needs a secret\nhint: set the environment variable {SECRET} to the \
+                        "{target} needs a secret\nhint: set the environment variable \
+                         {SECRET} to the \
                          content of the job's `…_reader_secret.txt`"
                     ))
                 })?;

@@ -81,7 +81,8 @@ impl Checker for ResponsesChecker {
             if let Some(deadline) = asked.deadline().filter(|_| !patient) {
                 require!(
                     next <= deadline,
-                    "{request} must be answered by {deadline}, and the next deadline is {next}: {:?}",
+                    "{request} must be answered by {deadline}, and the next deadline is \
+                     {next}: {:?}",
                     asked.what
                 );
             }

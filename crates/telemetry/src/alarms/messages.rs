@@ -48,7 +48,8 @@ pub(super) fn failures(count: u32, failure: &RunFailure, stops: bool) -> String 
 pub(super) fn staleness(step: u64, mean: f64, max: f64) -> String {
     format!(
         "experiences of step {step} are {mean:.1} versions old on average (alarms.staleness: \
-         {max})\nhint: sync weights more often (`synchronizer.sync_interval`), have fewer steps in flight \
+         {max})\nhint: sync weights more often (`synchronizer.sync_interval`), have \
+          fewer steps in flight \
          (`synchronizer.sync_offset`), or drop stale experiences in the pipeline"
     )
 }

@@ -137,7 +137,8 @@ impl MetricsView {
         let counters = self.counters();
         let help = "Submitted tasks by batch type: the sum of ended and open tasks";
         page.counters("tasks_submitted", help, by_kind(counters, |it| it.tasks.submitted))?;
-        let help = "Ended tasks by outcome: all runs succeeded (ok), some (partial), none (failed), \
+        let help = "Ended tasks by outcome: all runs succeeded (ok), some (partial), \
+         none (failed), \
                     or cancelled";
         page.counters("tasks_ended", help, |put: Put<'_, u64>| {
             for (kind, name) in KINDS {

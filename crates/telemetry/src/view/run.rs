@@ -13,8 +13,8 @@ pub struct BatchRow {
     pub batch: String,
     /// `train` or `eval`.
     pub kind: String,
-    /// `pending`, `running`, `finalizing`, `finalized`, `aborted`; `ended` if it was collected or its
-    /// end is unknown.
+    /// `pending`, `running`, `finalizing`, `finalized`, `aborted`; `ended` if it was collected or
+    /// its end is unknown.
     pub state: String,
     pub began: UnixSeconds,
     pub ended: Option<UnixSeconds>,

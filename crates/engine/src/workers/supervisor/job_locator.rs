@@ -85,7 +85,8 @@ impl JobLocator {
             Ok(Ok(_)) => Ok(join_info),
             Ok(Err(error)) => Err(format!("no connection to {address}: {error}")),
             Err(_) => Err(format!(
-                "no response from {address} within {TRY:?}; check that the job runs and the port is open"
+                "no response from {address} within {TRY:?}; check that the job runs and \
+                 the port is open"
             )),
         }
     }
