@@ -254,11 +254,13 @@ class Worker:
             emit = partial(self._report, name, is_eval, len(runs) > 1)
             try:
                 executable = self._workflow(start)
+                fields = _serialization.decode_task(start.task, start.task_encoding)
+                options = fields.pop(_serialization.RUN_OPTIONS, {})
                 task = Task.restored(
                     executable.source,
-                    _serialization.decode_task(start.task, start.task_encoding),
+                    fields,
                     batch_id=start.batch_id,
-                    task_id=start.task_id,
+                    task_id=options.pop("task_id", start.task_id),
                     is_eval=is_eval,
                 )
             except Exception as error:
@@ -268,7 +270,7 @@ class Worker:
             else:
                 shown = start.model_keys
                 keys = dict(zip(runs, shown, strict=False)) if shown else None
-                await self.runners[name[0]].execute(executable, task, runs, emit, keys)
+                await self.runners[name[0]].execute(executable, task, runs, emit, keys, **options)
         except asyncio.CancelledError:
             # Unreported runs were cancelled; the report of the attempt's end implies it.
             pass
