@@ -24,7 +24,7 @@ from collections import OrderedDict
 from functools import partial
 from typing import Any, Protocol
 
-from rollway import _rollway, _serialization
+from rollway import _rollway, _serialization, _trinity_alias
 from rollway.errors import Closed, Error
 from rollway.experience.payload import encode
 from rollway.task import Task
@@ -369,6 +369,8 @@ def work() -> tuple[str, bool]:
     except Closed as error:
         return f"connection refused: {error}", False
     log_relay.install(link)
+    # Modules of workflows may import Trinity-RFT.
+    _trinity_alias.install()
     try:
         setup = _prepare(link, given)
     except Exception as error:

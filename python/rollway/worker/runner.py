@@ -366,8 +366,11 @@ class WorkflowRunner:
         kept, self._kept = self._kept, None
         if kept is not None and kept.serves(executable, task):
             kept.begin(key)
-            kept.task = kept.object.task = task
-            kept.object.reset(task)
+            # Workflows of the compatibility package take their own kind of tasks.
+            adopt = getattr(kept.object, "adopt_task", None)
+            given = task if adopt is None else adopt(task)
+            kept.task, kept.object.task = task, given
+            kept.object.reset(given)
             return kept
         model = self.model.bind(executable.is_async, key)
         others = self.auxiliary_models

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from rollway import _rollway, rewards
+from rollway import _rollway, _trinity_alias, rewards
 from rollway.errors import (
     InvalidRewardFn,
     InvalidWorkflow,
@@ -36,6 +36,7 @@ class _Problem(Exception):
 
 def main(questions: dict[str, Any]) -> dict[str, Any]:
     """Imports the workflows and reward functions of all sets; returns the problems."""
+    _trinity_alias.install()
     text = os.environ.get(setup.SETUP_JSON)
     if text is not None:
         setup.setup_json(text)
