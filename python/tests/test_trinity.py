@@ -23,6 +23,7 @@ from rollway.trinity.common.rewards import REWARD_FUNCTIONS
 from rollway.trinity.common.workflows import WORKFLOWS, Task
 from rollway.trinity.utils.registry import Registry
 
+import programs
 import trinity_workflows as user
 
 ROW = {"question": "What is 1 + 2?", "answer": "3"}
@@ -366,3 +367,70 @@ def test_trinity_is_importable_under_both_names():
     from trinity.explorer.scheduler import Scheduler
 
     assert Scheduler is rw.Scheduler and RolloutCoordinator is rw.RolloutCoordinator
+
+
+PLUGIN = """
+from trinity.common.rewards import REWARD_FUNCTIONS, RewardFn
+from trinity.common.workflows import WORKFLOWS, SimpleWorkflow
+
+
+@WORKFLOWS.register_module("plugin_workflow")
+class PluginWorkflow(SimpleWorkflow):
+    def format_messages(self):
+        return [{"role": "user", "content": self.task_desc + "="}]
+
+
+@REWARD_FUNCTIONS.register_module("plugin_reward")
+class PluginReward(RewardFn):
+    def __init__(self, weight=1.0):
+        self.weight = weight
+
+    def __call__(self, response, prompt=None, truth=None):
+        return {"answered": self.weight * isinstance(response, str), "known": float(truth == "2")}
+"""
+
+JOB = """
+mode: explore
+algorithm: {repeat_times: 2}
+buffer:
+  batch_size: 1
+  total_steps: 1
+  explorer_input:
+    default_workflow_type: WORKFLOW
+    default_reward_fn_type: plugin_reward
+    taskset:
+      path: tasks.jsonl
+      format: {prompt_key: question, response_key: answer}
+      rollout_args: {max_tokens: 4}
+      reward_fn_args: {weight: 0.5}
+explorer:
+  rollout_model: {engine_type: tiny}
+"""
+
+
+@pytest.mark.parametrize(
+    "workflow", ["plugin_workflow", "code.PluginWorkflow", "simple_workflow", "math_boxed_workflow"]
+)
+def test_registered_names_of_plugin_folders_run_from_the_command_line(tmp_path, workflow):
+    folder = tmp_path / "plugins"
+    folder.mkdir()
+    (folder / "plugin_code.py").write_text(PLUGIN)
+    name = workflow.replace("code.", "plugin_code.")
+    (tmp_path / "job.yaml").write_text(JOB.replace("WORKFLOW", name))
+    (tmp_path / "tasks.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
+    done = subprocess.run(
+        [programs.program("ROLLWAY_BIN"), "debug", "job.yaml"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "ROLLWAY_PYTHON": sys.executable,
+            "TRINITY_PLUGIN_DIRS": str(folder),
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    reward = next(line for line in done.stdout.splitlines() if line.strip().startswith("reward"))
+    assert float(reward.split()[-1]) == 1.5

@@ -29,7 +29,7 @@ from rollway.errors import Closed, Error
 from rollway.experience.payload import encode
 from rollway.task import Task
 from rollway.worker import execution_marks as marks
-from rollway.worker import log_relay, supervisor
+from rollway.worker import log_relay, plugins, supervisor
 from rollway.worker import setup as setups
 from rollway.worker.run_outcome import RunFailure, RunOutput, failure
 from rollway.worker.runner import WorkflowRunner
@@ -462,6 +462,7 @@ def _setup(variables: dict[str, str]) -> dict[str, Any]:
     if setups.SETUP in variables:
         setup = setups.setup(variables[setups.SETUP], gateway)
         setups.take(setup)
+        plugins.load()
         return setup
     if setups.SETUP_JSON not in variables:
         raise Error(f"{setups.SETUP_JSON} is not set: the engine sent no setup")
@@ -469,6 +470,7 @@ def _setup(variables: dict[str, str]) -> dict[str, Any]:
     # Importing registers their workflows and reward functions.
     for module in setup["modules"]:
         importlib.import_module(module)
+    plugins.load()
     return setup
 
 

@@ -21,7 +21,7 @@ from rollway.errors import (
     UnknownWorkflow,
 )
 from rollway.task import Task
-from rollway.worker import setup
+from rollway.worker import plugins, setup
 from rollway.workflow import resolve
 from rollway.workflows import SimpleWorkflow
 
@@ -40,6 +40,7 @@ def main(questions: dict[str, Any]) -> dict[str, Any]:
     text = os.environ.get(setup.SETUP_JSON)
     if text is not None:
         setup.setup_json(text)
+    plugins.load()
     # Sets often share a workflow; its problem is reported once.
     problems: dict[str, dict[str, str]] = {}
     for one in questions["sets"]:

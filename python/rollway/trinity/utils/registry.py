@@ -70,7 +70,7 @@ class Registry:
         if name in self._modules:
             return self._modules[name]
         path = self._default_mapping.get(name, name)
-        if "." not in path:
+        if "." not in path and ":" not in path:
             raise ImportError(f"{name} is not registered in {self._name}: {', '.join(self.list())}")
         module, _, attribute = path.replace(":", ".").rpartition(".")
         try:

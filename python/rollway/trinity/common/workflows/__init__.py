@@ -27,6 +27,10 @@ from rollway.workflow import register
 
 __all__ = [
     "WORKFLOWS",
+    "AsyncMathBoxedWorkflow",
+    "AsyncMathWorkflow",
+    "AsyncSimpleWorkflow",
+    "MathBoxedWorkflow",
     "AsyncRewardPropagationWorkflow",
     "AsyncStepWiseRewardWorkflow",
     "MathWorkflow",
@@ -46,22 +50,17 @@ def _register(name: str, source: Any) -> None:
     register(name, source)
 
 
-#: Workflows by name. Registered ones can be named in configurations.
+#: Workflows by name. Registered ones can be named in configurations. There `simple_workflow` and
+#: `math_workflow` mean those of `rollway`, which do the same.
 WORKFLOWS = Registry(
     "workflows",
     default_mapping={
         "simple_workflow": f"{_HERE}.SimpleWorkflow",
         "math_workflow": f"{_HERE}.MathWorkflow",
+        "async_simple_workflow": f"{_HERE}.AsyncSimpleWorkflow",
+        "async_math_workflow": f"{_HERE}.AsyncMathWorkflow",
+        "math_boxed_workflow": f"{_HERE}.MathBoxedWorkflow",
+        "async_math_boxed_workflow": f"{_HERE}.AsyncMathBoxedWorkflow",
     },
     on_register=_register,
 )
-
-# `simple_workflow` and `math_workflow` are names of `rollway` too; in configurations they mean its
-# own, which do the same.
-for _name, _source in (
-    ("async_simple_workflow", AsyncSimpleWorkflow),
-    ("async_math_workflow", AsyncMathWorkflow),
-    ("math_boxed_workflow", MathBoxedWorkflow),
-    ("async_math_boxed_workflow", AsyncMathBoxedWorkflow),
-):
-    WORKFLOWS.register_module(_name, _source)

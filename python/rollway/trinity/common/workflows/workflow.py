@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rollway import rewards
 from rollway.errors import InvalidOutput, InvalidWorkflow
 from rollway.models.base import RunModel
 from rollway.status import Status
@@ -57,7 +58,9 @@ class Task(PlainTask):
         self.rollout_args = GenerationConfig.of(self.rollout_args)
         self.format_args = FormatConfig.of(self.format_args)
         if isinstance(self.reward_fn, str):
-            self.reward_fn = REWARD_FUNCTIONS.get(self.reward_fn)
+            is_known = self.reward_fn in REWARD_FUNCTIONS.list()
+            find = REWARD_FUNCTIONS.get if is_known else rewards.lookup
+            self.reward_fn = find(self.reward_fn)
 
     @classmethod
     def of(cls, task: PlainTask, handle: RunModel | None = None) -> Task:
@@ -307,12 +310,15 @@ class BaseSimpleWorkflow(Workflow):
         self.task_desc = task.task_desc
         self.truth = task.truth
         self.reward_fn_args = task.reward_fn_args
-        if not isinstance(task.reward_fn, type):
+        if not callable(task.reward_fn):
             raise InvalidWorkflow(
-                "`reward_fn` must be a subclass of `RewardFn`, not "
+                "`reward_fn` must be a subclass of `RewardFn` or a function, not "
                 f"{type(task.reward_fn).__name__}: name one with `default_reward_fn_type`"
             )
-        self.reward_fn = task.reward_fn(**self.reward_fn_args)
+        if isinstance(task.reward_fn, type):
+            self.reward_fn = task.reward_fn(**self.reward_fn_args)
+        else:
+            self.reward_fn = functools.partial(task.reward_fn, **self.reward_fn_args)
 
     def set_repeat_times(self, repeat_times: int, run_id_base: int) -> None:
         super().set_repeat_times(repeat_times, run_id_base)
@@ -343,7 +349,7 @@ class BaseSimpleWorkflow(Workflow):
 
     def _rewards(self, response: str) -> dict[str, float]:
         offered = {"response": response, "truth": self.truth, "prompt": self.task_desc}
-        parameters = inspect.signature(self.reward_fn.__call__).parameters.values()
+        parameters = inspect.signature(self.reward_fn).parameters.values()
         if not any(one.kind is one.VAR_KEYWORD for one in parameters):
             names = {one.name for one in parameters}
             offered = {name: value for name, value in offered.items() if name in names}
