@@ -760,13 +760,57 @@ def test_mode_serve_has_no_scheduler(config):
                 call.result()
 
 
-# Explorer. Its loop, its weight groups and weights are tested in test_explorer.py.
+# Explorer.
 
 
-def test_explorer_methods_are_awaitable():
-    for name in ("explore", "get_weight", "setup_weight_sync_group"):
-        returned = inspect.signature(getattr(Explorer, name)).return_annotation
-        assert "PendingResult" in str(returned)
+@pytest.fixture
+def job_config(config, tmp_path):
+    """A job of one step with built-in workflow, reward function and model."""
+    path = tmp_path / "tasks.jsonl"
+    path.write_text('{"question": "01+01=", "answer": "002"}\n')
+    config.mode = "explore"
+    config.buffer.batch_size = config.buffer.train_batch_size = config.buffer.total_steps = 1
+    config.buffer.explorer_input = {
+        "default_workflow_type": "simple_workflow",
+        "default_reward_fn_type": "exact_match",
+        "taskset": {
+            "path": str(path),
+            "format": {"prompt_key": "question", "response_key": "answer"},
+        },
+    }
+    config.explorer.rollout_model.engine_type = "tiny"
+    config.synchronizer.sync_method = "checkpoint"
+    config.synchronizer.sync_timeout = 60
+    return config
+
+
+def test_explorer_explores_beside_a_trainer(job_config, tmp_path):
+    weights = tmp_path / "weights.safetensors"
+    rw.models.Tiny.export(weights)
+
+    def train(job_dir: str) -> None:
+        with rw.Synchronizer(job_dir) as synchronizer:
+            synchronizer.publish(weights, version=1)
+
+    with Explorer(job_config) as explorer:
+        trainer = threading.Thread(target=train, args=(explorer.job_dir,))
+        trainer.start()
+        assert explorer.explore().result(timeout=90) == job_config.explorer.name
+        trainer.join()
+        assert explorer.sync_weight().result() == 1
+        tensor = explorer.get_weight("positions").result()
+        assert isinstance(tensor, np.ndarray) and tensor.size > 0
+        with pytest.raises(rw.WeightsError, match="no_such"):
+            explorer.get_weight(name="no_such").result()
+
+
+def test_explorer_sets_up_a_weight_sync_group(job_config):
+    meta = [("lm_head.weight", "torch.bfloat16", (2, 2))]
+    with Explorer(job_config, [rw.models.MockServer()]) as explorer:
+        group = explorer.setup_weight_sync_group(
+            master_address="127.0.0.1", master_port=29500, state_dict_meta=meta
+        )
+        assert group.result() == 2, "the trainer and one server"
 
 
 def test_results_up_to_the_byte_limit_pass(config):
