@@ -42,7 +42,7 @@ class Registry:
         return sorted({*self._registered, *self._references})
 
     def lookup(self, name: str) -> Any:
-        """Returns the object of a registered name, `package.module:name` or `package.module.name`."""
+        """Returns the object of a registered name or of `package.module:name`."""
         if ":" in name:
             return imported(name)
         if name in self._registered:

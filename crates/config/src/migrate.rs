@@ -173,7 +173,7 @@ fn line(entry: &NodeEntry) -> Option<u32> {
 }
 
 /// Names that Rollway and its package `rollway.trinity` have.
-const KNOWN_NAMES: &[&str] = &[
+const BUILT_IN_CODE: &[&str] = &[
     "simple_workflow",
     "math_workflow",
     "async_simple_workflow",
@@ -198,7 +198,7 @@ fn trinity_name(pattern: &str, name: &str) -> Option<String> {
     if !is_name {
         return None;
     }
-    let note = if KNOWN_NAMES.contains(&name) {
+    let note = if BUILT_IN_CODE.contains(&name) {
         "built in".to_owned()
     } else if name.contains(':') {
         "imported by the workers".to_owned()

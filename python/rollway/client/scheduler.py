@@ -168,8 +168,9 @@ class Scheduler(RunnerStatesMixin):
         """Waits for a batch and takes its results: statuses by task id, and experience payloads.
 
         `min_num` tasks suffice once `explorer.over_rollout.wait_after_min` has passed. `timeout`
-        `None` waits while tasks keep ending, 0 does not wait. After `timeout` seconds the finished results are returned and unfinished tasks are cancelled,
-        unless `clear_timeout_tasks` is false; `return_partial_tasks` keeps their finished runs.
+        `None` waits while tasks keep ending, 0 does not wait. After `timeout` seconds the finished
+        results are returned and unfinished tasks are cancelled, unless `clear_timeout_tasks` is
+        false; `return_partial_tasks` keeps their finished runs.
         """
         return self._collect(
             "get_payload_results",

@@ -19,7 +19,8 @@ class _Fields:
 
     def keys(self) -> Iterator[str]:
         """Names of the set fields."""
-        return iter([one.name for one in dataclasses.fields(self) if self._is_set(one)])  # type: ignore[arg-type]
+        fields: Any = dataclasses.fields(self)  # type: ignore[arg-type]
+        return iter([one.name for one in fields if self._is_set(one)])
 
     def _is_set(self, one: dataclasses.Field[Any]) -> bool:
         return getattr(self, one.name) != one.default
