@@ -19,9 +19,12 @@ from __future__ import annotations
 import atexit
 
 from rollway import _logging, _rollway, errors, metrics, models, rewards, workflows
+from rollway.batch_id import sort_batch_id
 from rollway.client._pending import PendingResult
+from rollway.client._task_states import CompletedTaskResult, RunningTaskState, TaskWrapper
 from rollway.client.coordinator import (
     BatchLifecycleState,
+    BatchState,
     MemorySink,
     Restored,
     RestoredBatch,
@@ -29,6 +32,7 @@ from rollway.client.coordinator import (
 )
 from rollway.client.explorer import Explorer
 from rollway.client.reader import ExperienceBatch, ExperienceReader, ExperienceServer
+from rollway.client.runner_wrapper import RunnerWrapper
 from rollway.client.scheduler import Scheduler
 from rollway.client.serve import ServeClient, ServeError
 from rollway.client.synchronizer import Synchronizer, publish_weights
@@ -97,6 +101,7 @@ __all__ = [
     "AlreadyActive",
     "BatchFailed",
     "BatchLifecycleState",
+    "BatchState",
     "BufferDamaged",
     "BufferError",
     "BufferFull",
@@ -104,6 +109,7 @@ __all__ = [
     "BufferUnsupported",
     "Closed",
     "ClusterUnavailable",
+    "CompletedTaskResult",
     "Config",
     "ConfigError",
     "CustomField",
@@ -138,6 +144,8 @@ __all__ = [
     "Restored",
     "RestoredBatch",
     "RolloutCoordinator",
+    "RunnerWrapper",
+    "RunningTaskState",
     "Scheduler",
     "ServeClient",
     "ServeError",
@@ -147,6 +155,7 @@ __all__ = [
     "Synchronizer",
     "SynchronizerError",
     "Task",
+    "TaskWrapper",
     "TasksCancelled",
     "TasksetError",
     "TimedOut",
@@ -179,15 +188,6 @@ __all__ = [
 
 #: The version of the package and of the engine in it.
 __version__ = _rollway.version()
-
-
-def sort_batch_id(batch_id: int | str) -> tuple[int | float, int]:
-    """Returns the sort key of a batch id: smaller is served first.
-
-    >>> sorted(["z", "2/eval", 3, 2], key=sort_batch_id)
-    [2, '2/eval', 3, 'z']
-    """
-    return _rollway.sort_batch_id(batch_id)
 
 
 _logging.install()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 from rollway.errors import Error
@@ -25,6 +26,11 @@ class Registry:
         self._kind = kind
         self._unknown = unknown
         self._registered: dict[str, Any] = {}
+        self._references: dict[str, str] = {}
+
+    def refer(self, references: Mapping[str, str]) -> None:
+        """Adds names of objects that are imported at their first lookup."""
+        self._references.update(references)
 
     def register(self, name: str, source: Any) -> Any:
         """Registers an object and returns it; replaces an object of the same name."""
@@ -33,7 +39,7 @@ class Registry:
 
     def known(self) -> list[str]:
         """Returns the registered names, sorted."""
-        return sorted(self._registered)
+        return sorted({*self._registered, *self._references})
 
     def lookup(self, name: str) -> Any:
         """Returns the object of a registered name or of `package.module:name`."""
@@ -41,6 +47,12 @@ class Registry:
             return imported(name)
         if name in self._registered:
             return self._registered[name]
+        if name in self._references:
+            return imported(self._references[name])
+        module, dot, attribute = name.rpartition(".")
+        if dot:
+            # The form of Trinity-RFT.
+            return imported(f"{module}:{attribute}")
         known = self.known()
         near = difflib.get_close_matches(name, known, 1)
         there = f"; there is {', '.join(known) or 'none'}"

@@ -83,6 +83,10 @@ def load(name: str, encoding: str, body: bytes) -> Executable:
     raise InvalidWorkflow(f"workflow {name} has the unknown encoding `{encoding}`")
 
 
+#: Entry of an encoded task with the options of one call: `run_id_base`, `collect_partial_runs`,
+#: `task_id`.
+RUN_OPTIONS = "run_options"
+
 #: Fields that are not sent, or whose empty value differs from their default.
 _SPECIAL_FIELDS = ("workflow", "batch_id", "task_id", "raw_task", "reward_fn", "repeat_times")
 
@@ -90,10 +94,12 @@ _SPECIAL_FIELDS = ("workflow", "batch_id", "task_id", "raw_task", "reward_fn", "
 _OPTIONAL_FIELDS = [field.name for field in fields(Task) if field.name not in _SPECIAL_FIELDS]
 
 
-def encode_task(task: Task) -> bytes:
-    """Encodes the fields of a task except its workflow."""
+def encode_task(task: Task, options: dict[str, Any] | None = None) -> bytes:
+    """Encodes the fields of a task except its workflow, and options of the call."""
     state = vars(task)
     content = {name: state[name] for name in _OPTIONAL_FIELDS if state[name]}
+    if options:
+        content[RUN_OPTIONS] = options
     if task.raw_task is not None:
         content["raw_task"] = task.raw_task
     if task.reward_fn is not None:

@@ -96,6 +96,17 @@ class Config(Section):
     def __init__(self) -> None:
         super().__init__("", json.loads(_rollway.config_default()))
 
+    @property
+    def ray_namespace(self) -> str:
+        """Ray namespace of the job: `cluster.namespace`, as Trinity-RFT calls it."""
+        return self.cluster.namespace or f"{self.project}/{self.name}"
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        if key == "ray_namespace":
+            self.cluster.namespace = value
+        else:
+            super().__setattr__(key, value)
+
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Config:
         """Reads a YAML file."""

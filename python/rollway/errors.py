@@ -325,6 +325,10 @@ _BY_CODE: dict[str, type[Error]] = {kind.code: kind for kind in _subclasses(Erro
 
 def make(code: str, message: str, data: dict[str, Any]) -> Error:
     """Returns the error with this code; called by the extension."""
+    if code == TimedOut.code:
+        # The first sentence is that of Trinity-RFT, which programs compare.
+        head, _, rest = message.partition(": ")
+        message = f"{head[:1].upper()}{head[1:]}. {rest[:1].upper()}{rest[1:]}".rstrip()
     error = _BY_CODE.get(code, Error)(message, **data)
     if type(error) is Error:
         error.code = code

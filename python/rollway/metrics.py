@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from rollway import _rollway
 
 __all__ = [
@@ -34,13 +36,29 @@ def bootstrap_metric(
     `subset_size` values with replacement. The numbers equal, bit by bit, those of NumPy's legacy
     generator seeded with `seed`; NumPy's own state is not touched. `np.mean`, `np.max`, `np.min`,
     `np.sum` and `np.std` are computed natively, other functions are called with every draw; the
-    first exception of one is raised.
+    first exception of one is raised. Data that are not numbers are passed to the functions as lists
+    of the drawn items.
 
     >>> bootstrap_metric([1, 0, 1], 2, [max, min])
     [(0.886, 0.317811...), (0.455, 0.497970...)]
     """
-    values = [float(value) for value in data]
-    return _rollway.bootstrap_metric(values, subset_size, list(reduce_fns), n_bootstrap, seed)
+    functions = list(reduce_fns)
+    if all(map(_is_number, data)):
+        values = [float(value) for value in data]
+    else:
+        # Positions are drawn instead of numbers.
+        values = [float(position) for position in range(len(data))]
+        functions = [_on_items(function, data) for function in functions]
+    return _rollway.bootstrap_metric(values, subset_size, functions, n_bootstrap, seed)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.number, np.bool_))
+
+
+def _on_items(function: Callable[[Any], float], data: Sequence[Any]) -> Callable[[Any], float]:
+    """Returns a function of drawn positions that calls `function` with the items there."""
+    return lambda positions: function([data[int(position)] for position in positions])
 
 
 def calculate_task_level_metrics(

@@ -27,8 +27,21 @@ from rollway.task import Task, text_of
 
 _registry = Registry("reward function", UnknownRewardFn)
 
-#: Optional parameters of reward functions.
+#: Reward functions of the compatibility package that have names in configurations.
+_TRINITY = "rollway.trinity.common.rewards"
+_registry.refer(
+    {
+        "math_boxed_reward": f"{_TRINITY}.math_reward:MathBoxedRewardFn",
+        "accuracy_reward": f"{_TRINITY}.accuracy_reward:AccuracyReward",
+        "format_reward": f"{_TRINITY}.format_reward:FormatReward",
+    }
+)
+
+#: Optional parameters of reward functions, passed by name.
 _OFFERED = ("prompt", "task", "auxiliary_models")
+
+#: Parameters that are passed by name if a function has both, whatever their order.
+_BY_NAME = ("response", "truth")
 
 
 def reward_fn(source: Any) -> Any:
@@ -109,7 +122,13 @@ class RewardEvaluator:
         self, response: str, task: Task, auxiliary_models: list[Any] | None = None
     ) -> dict[str, float]:
         """Returns the `reward`, and its parts if the function returned a dictionary."""
-        offered = {"prompt": task.task_desc, "task": task, "auxiliary_models": auxiliary_models}
+        offered = {
+            "response": response,
+            "truth": task.truth,
+            "prompt": task.task_desc,
+            "task": task,
+            "auxiliary_models": auxiliary_models,
+        }
         returned = self._function(
             *(response, task.truth)[: self._positions],
             **{name: offered[name] for name in self._offered},
@@ -139,10 +158,16 @@ class RewardEvaluator:
 def _parameters(function: Any, given: Mapping[str, Any]) -> tuple[int, list[str]]:
     """Returns the number of positional arguments (at most 2) and the optional ones by name."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = list(inspect.signature(function).parameters.values())
     except ValueError:
         return 2, []
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    named = {one.name for one in parameters if one.kind is not inspect.Parameter.POSITIONAL_ONLY}
+    offered = [name for name in _OFFERED if name in named and name not in given]
+    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
+    has_both = named >= set(_BY_NAME) or (takes_any and len(parameters) == 1)
+    if has_both and not set(_BY_NAME) & set(given):
+        return 0, [*_BY_NAME, *offered]
     plain = [
         one
         for one in parameters
@@ -150,8 +175,7 @@ def _parameters(function: Any, given: Mapping[str, Any]) -> tuple[int, list[str]
     ]
     takes_all = any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters)
     positions = 2 if takes_all else min(len(plain), 2)
-    names = {one.name for one in parameters if one.kind is not inspect.Parameter.VAR_KEYWORD}
-    return positions, [name for name in _OFFERED if name in names and name not in given]
+    return positions, offered
 
 
 async def compute_reward(

@@ -134,6 +134,17 @@ def _is_coroutine(function: Any) -> bool:
 
 _registry = Registry("workflow", UnknownWorkflow)
 
+#: Workflows of the compatibility package that have names in configurations.
+_TRINITY = "rollway.trinity.common.workflows.workflow"
+_registry.refer(
+    {
+        "async_simple_workflow": f"{_TRINITY}:AsyncSimpleWorkflow",
+        "async_math_workflow": f"{_TRINITY}:AsyncMathWorkflow",
+        "math_boxed_workflow": f"{_TRINITY}:MathBoxedWorkflow",
+        "async_math_boxed_workflow": f"{_TRINITY}:AsyncMathBoxedWorkflow",
+    }
+)
+
 
 @overload
 def workflow(source: Callable[..., Any]) -> Callable[..., Any]: ...

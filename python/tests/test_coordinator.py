@@ -66,7 +66,7 @@ async def test_a_timeout_loses_nothing(config):
         await coordinator.submit_batch(batch_id=1, tasks=mixed, batch_type="train")
         finished = 0
         while finished < 2:
-            with pytest.raises(TimeoutError, match="timeout waiting for batch 1") as caught:
+            with pytest.raises(TimeoutError, match=r"^Timeout waiting for batch 1\. ") as caught:
                 await coordinator.finalize_train_batch(1, timeout=0.3)
             finished = caught.value.finished
         assert finished == 2 and caught.value.expected == 3

@@ -64,8 +64,9 @@ def test_without_an_engine_calls_say_what_is_missing(config):
     with pytest.raises(RuntimeError, match="must be called first"):
         scheduler.get_statuses(1).result()
     with pytest.raises(rw.NotStarted):
-        scheduler.schedule([rw.Task(workflow="a:b")], 1)
+        scheduler.runner(0)
     assert scheduler.has_step(1) is False
+    assert scheduler.running_tasks() == scheduler.completed_results(1) == scheduler.tasks(1) == []
     assert scheduler.get_all_state() == {}
     assert scheduler.stop().result() == {}
     coordinator = rw.RolloutCoordinator(config, [rw.models.Echo()])

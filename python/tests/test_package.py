@@ -91,7 +91,9 @@ SIGNATURES = {
     rw.Explorer.setup_weight_sync_group: "self, master_address, master_port, state_dict_meta=None",
     rw.Explorer.get_weight: "self, name",
     rw.WorkflowRunner: "config, model, auxiliary_models=None, runner_id=None",
-    rw.WorkflowRunner.run_task: "self, task, repeat_times=1, run_id_base=0",
+    rw.WorkflowRunner.run_task: (
+        "self, task, repeat_times=1, run_id_base=0, collect_partial_runs=True"
+    ),
     rw.metrics.bootstrap_metric: "data, subset_size, reduce_fns, n_bootstrap=1000, seed=42",
     rw.metrics.calculate_task_level_metrics: "metrics, is_eval",
     rw.metrics.gather_metrics: "metric_list, prefix, output_stats=('mean', 'max', 'min')",

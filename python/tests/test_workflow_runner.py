@@ -301,7 +301,9 @@ def test_the_state_names_the_absolute_run():
     one.run_task(task, 2, run_id_base=4)
     assert [state["workflow_id"] for state in seen] == ["3/x/1/4", "3/x/1/5"]
     assert seen[0]["stage"] == "thinking" and seen[0]["terminate_time"] is None
-    assert "stage" not in one.state and one.state["terminate_time"] >= one.state["begin_time"] > 0
+    assert seen[1]["begin_time"] > seen[0]["begin_time"] > 0, "it is per run"
+    assert one.state["stage"] == "thinking", "it stays visible after the run"
+    assert one.state["terminate_time"] >= one.state["begin_time"] > 0
 
 
 async def test_it_can_be_used_in_an_event_loop():

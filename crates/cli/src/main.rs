@@ -5,6 +5,7 @@
 mod bench;
 mod check;
 mod debug;
+mod migrate;
 mod mock_server;
 mod renamed;
 mod run;
@@ -39,6 +40,8 @@ enum Command {
     Run(RunArgs),
     /// Check a configuration without running anything
     Check(ConfigArgs),
+    /// Report which keys of a Trinity-RFT configuration work, and what replaces the others
+    Migrate(migrate::MigrateArgs),
     /// Run one task once and show messages, tokens, reward and timing
     Debug(ConfigArgs),
     /// Run a mock inference server, to try a configuration without a GPU
@@ -115,6 +118,7 @@ fn main() -> ExitCode {
         }
         Command::Check(source) => load(&source).and_then(|config| check::check(&config, &source)),
         Command::Debug(source) => load(&source).and_then(|config| debug::debug(&config)),
+        Command::Migrate(args) => migrate::migrate(&args),
         Command::MockServer(args) => mock_server::mock_server(&args),
         Command::Worker(args) => worker::run_workers(&args),
         Command::Trace(args) => trace::trace(&args),

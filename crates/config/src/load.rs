@@ -110,7 +110,7 @@ impl Config {
     }
 }
 
-fn read_file(path: &Path, name: &str) -> Result<String, ConfigError> {
+pub(super) fn read_file(path: &Path, name: &str) -> Result<String, ConfigError> {
     let failed = |error: std::io::Error| {
         let message = match error.kind() {
             std::io::ErrorKind::NotFound => "file not found".to_owned(),

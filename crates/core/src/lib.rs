@@ -34,6 +34,7 @@ pub use crate::scheduler::{
     CoreEvent, CoreLimits, Counters, Deadline, DeadlineReason, DeliveryOutcome, DropReason,
     DynamicTimeout, FailedRun, IgnoreReason, Input, LedgerRecord, OverRollout, PoolLoad, Refusal,
     Request, Response, RunRange, RunTally, RunnerState, RunnerView, Scaler, ScalingBounds, Status,
-    StopReport, Supervision, TaskCount, TaskResult, TaskSpec, TaskTally, UnresponsivePolicy,
+    StopReport, Supervision, TaskCount, TaskResult, TaskSpec, TaskTally, TaskView,
+    UnresponsivePolicy,
 };
 pub use crate::time::Time;

@@ -35,6 +35,7 @@ mod scaling;
 mod schedule;
 mod status;
 mod task;
+mod task_view;
 mod timers;
 mod view;
 mod wait_all;
@@ -69,6 +70,7 @@ pub use self::status::{
     TaskTally,
 };
 use self::task::{CoreTask, EndedTask, RunPhase, TaskPhase, TaskRuns};
+pub use self::task_view::TaskView;
 use self::timers::Timers;
 pub use self::view::{BatchView, Deadline, DeadlineReason, RunnerState, RunnerView};
 use self::wait_all::WaitAllWaiter;

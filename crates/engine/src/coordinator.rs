@@ -25,7 +25,7 @@ use crate::workers::RunnerBackend;
 /// Owns batches from submit to finalize. Cheap to clone; clones share one pool and one sink.
 #[derive(Clone)]
 pub struct RolloutCoordinator {
-    handle: DriverHandle,
+    pub(crate) handle: DriverHandle,
     sink: Option<Arc<dyn Sink>>,
 }
 

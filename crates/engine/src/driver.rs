@@ -55,11 +55,21 @@ pub(crate) enum DriverMessage {
     Runner(RunnerMessage),
     /// Runs a read-only closure on the core between two turns.
     Inspect(Box<dyn FnOnce(&Core) + Send>),
+    /// Runs a read-only closure on the core, the tasks and the payloads between two turns.
+    InspectTasks(Box<dyn FnOnce(DriverTasks<'_>) + Send>),
     AddObservers(RunObservers),
     SetModelVersion {
         version: u64,
         reply: oneshot::Sender<Result<()>>,
     },
+}
+
+/// Tasks and payloads by the ids of the core.
+#[derive(Clone, Copy)]
+pub(crate) struct DriverTasks<'a> {
+    pub(crate) core: &'a Core,
+    pub(crate) tasks: &'a BTreeMap<BatchKey, (BatchId, BatchType, Vec<Arc<Task>>)>,
+    pub(crate) payloads: &'a HashMap<PayloadId, Bytes>,
 }
 
 /// A response of the core, with the bytes that belong to it.
@@ -302,6 +312,11 @@ impl<W: RunnerBackend> Driver<W> {
                 }
             }
             DriverMessage::Inspect(inspect) => inspect(&self.core),
+            DriverMessage::InspectTasks(inspect) => inspect(DriverTasks {
+                core: &self.core,
+                tasks: &self.tasks,
+                payloads: &self.payloads.bytes,
+            }),
             DriverMessage::AddObservers(observers) => self.observe(observers),
             DriverMessage::SetModelVersion { version, reply } => match &self.ledger {
                 Some(ledger) => ledger.version(version, reply),

@@ -28,7 +28,7 @@ const INBOX: usize = 16 * 1024;
 /// Handle of a running driver. Cheap to clone; the driver ends with the last clone.
 #[derive(Clone, Debug)]
 pub(crate) struct DriverHandle {
-    inbox: mpsc::Sender<DriverMessage>,
+    pub(crate) inbox: mpsc::Sender<DriverMessage>,
     returns: Arc<ReturnQueue>,
     requests: Arc<AtomicU64>,
     states: RunnerStatusTable,

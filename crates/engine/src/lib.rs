@@ -25,6 +25,7 @@ mod runner_status;
 mod scheduler;
 mod sink;
 mod task;
+mod task_snapshot;
 mod workers;
 
 pub use rollway_config as config;
@@ -41,6 +42,7 @@ pub use crate::sink::{
     BatchDelivery, BufferTarget, DeliveryResult, PipelineSink, Sink, SinkError, TaskPayloads,
 };
 pub use crate::task::{Task, WorkflowDefinition};
+pub use crate::task_snapshot::{PendingBatch, RunningTask, TaskSnapshot};
 pub use crate::workers::{
     AttemptSpec, CallLookupFn, Concurrency, GatewayRunKeys, LaunchSpec, LaunchStatus,
     LaunchedProcess, Launcher, LocalLauncher, LocalRunners, ModelAccess, ProcessExit, RayLauncher,

@@ -57,7 +57,7 @@ pub struct BatchResults {
 /// Runs tasks on a pool of runners. Cheap to clone; the pool ends with the last clone.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
-    handle: DriverHandle,
+    pub(crate) handle: DriverHandle,
 }
 
 impl Scheduler {

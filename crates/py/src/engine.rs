@@ -10,13 +10,15 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList};
 use rollway::cluster::{self, ClusterError};
+use rollway::events::RunObservers;
 use rollway::{
     BatchResults, CollectOptions, PipelineSink, RestoreReport, RolloutCoordinator, RunnerBackend,
     Scheduler, Sink, Task, WithModelAccess, WorkerPool, WorkerPoolOptions, WorkflowDefinition,
 };
 use rollway_core::metrics::{EVAL_STATS, EvalDetail, Metrics};
 use rollway_core::{
-    BatchResult, BatchType, CoreConfig, RunId, Status, StopReport, TaskId, UnresponsivePolicy,
+    BatchResult, BatchType, CoreConfig, RunId, RunnerId, Status, StopReport, TaskId,
+    UnresponsivePolicy,
 };
 
 use tokio::runtime::Handle;
@@ -27,7 +29,9 @@ use crate::convert::seconds;
 use crate::gateway::PyGateway;
 use crate::pending::PyPending;
 use crate::sink::PySink;
-use crate::{config, errors, gateway, metrics, runner_status, runtime, sink};
+use crate::status::status_row;
+use crate::task_done::TaskDoneObserver;
+use crate::{config, errors, gateway, metrics, runner_status, runtime, sink, task_snapshot};
 
 /// How often a worker says that it is alive, and what it does.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -57,10 +61,12 @@ impl PyScheduler {
         runners: u32,
         spawn: SpawnCommand,
         gateway: Option<&Bound<'_, PyGateway>>,
+        on_task_done: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let (core, workers) = parts(py, config_json, runners, spawn, gateway)?;
         let _guard = runtime::handle(py)?.enter();
-        Ok(Self { scheduler: Scheduler::new(core, workers) })
+        let scheduler = Scheduler::new(core, workers);
+        Ok(Self { scheduler: scheduler.observed(task_done_observer(on_task_done)) })
     }
 
     fn start(&self, py: Python<'_>) -> PyResult<PyPending> {
@@ -162,6 +168,27 @@ impl PyScheduler {
         let (scheduler, task, run) = (self.scheduler.clone(), TaskId(task), RunId(run));
         let future = async move { scheduler.cancel_run(batch_id.0, task, run, &reason).await };
         PyPending::new(py, future, |_, cancelled| Ok(cancelled))
+    }
+
+    /// Returns the tasks of a batch whose results were not taken.
+    fn tasks(&self, py: Python<'_>, batch_id: PyBatchId) -> PyResult<PyPending> {
+        let scheduler = self.scheduler.clone();
+        let future = async move { scheduler.tasks(batch_id.0).await };
+        PyPending::new(py, future, |py, tasks| task_snapshot::list(py, &tasks))
+    }
+
+    /// Returns the task of every busy runner.
+    fn running_tasks(&self, py: Python<'_>) -> PyResult<PyPending> {
+        let scheduler = self.scheduler.clone();
+        let future = async move { scheduler.running_tasks().await };
+        PyPending::new(py, future, |py, tasks| task_snapshot::running(py, &tasks))
+    }
+
+    /// Replaces one runner; returns whether there was one to replace.
+    fn restart_runner(&self, py: Python<'_>, runner: u32) -> PyResult<PyPending> {
+        let scheduler = self.scheduler.clone();
+        let future = async move { scheduler.restart_runner(RunnerId(runner)).await };
+        PyPending::new(py, future, |_, restarted| Ok(restarted))
     }
 
     /// Returns for every runner where it stands and what it says about itself.
@@ -272,6 +299,30 @@ impl PyCoordinator {
             Ok(report)
         };
         PyPending::new(py, future, |py, report| gateway::update_report(py, &report))
+    }
+
+    /// Returns the scheduler of this coordinator's runners.
+    fn scheduler(&self) -> PyScheduler {
+        PyScheduler { scheduler: self.coordinator.scheduler() }
+    }
+
+    /// Returns the batches that are neither finalized nor aborted.
+    fn pending_batches(&self, py: Python<'_>) -> PyResult<PyPending> {
+        let coordinator = self.coordinator.clone();
+        let future = async move { coordinator.pending_batches().await };
+        PyPending::new(py, future, |py, batches| task_snapshot::batches(py, &batches))
+    }
+
+    /// Opens the pipeline without starting runners (mode `serve`).
+    fn prepare_pipeline(&self, py: Python<'_>) -> PyResult<PyPending> {
+        let pipeline = self.pipeline.clone();
+        let future = async move {
+            match pipeline {
+                Some(pipeline) => pipeline.prepare().await.map_err(rollway::Error::Pipeline),
+                None => Ok(()),
+            }
+        };
+        PyPending::new(py, future, |_, ()| Ok((0, 0)))
     }
 
     /// Gets the pipeline ready, then the runners.
@@ -488,6 +539,12 @@ fn unpack(tasks: Vec<PackedTask>) -> Vec<Task> {
         .collect()
 }
 
+/// Returns the observer of ended tasks, if a function is given.
+fn task_done_observer(callback: Option<Py<PyAny>>) -> RunObservers {
+    let observer = callback.map(|callback| Arc::new(TaskDoneObserver::new(callback)) as _);
+    RunObservers::new(observer.into_iter().collect())
+}
+
 /// Returns how the metrics of a batch are to be worked out.
 async fn batch_kind(scheduler: &Scheduler, batch: &PyBatchId) -> rollway::Result<BatchType> {
     let found = scheduler.batch(batch.0.clone()).await?;
@@ -502,23 +559,6 @@ fn kind(name: &str) -> PyResult<BatchType> {
     }
 }
 
-/// A status as Python takes it: task id, runs that went well, all runs, metrics, message, failed
-/// runs by kind, cancelled runs by reason.
-fn status(py: Python<'_>, task: TaskId, status: &Status, metrics: &Metrics) -> PyResult<Py<PyAny>> {
-    let failed = PyDict::new(py);
-    for (kind, count) in status.failed_runs.nonzero() {
-        failed.set_item(kind.name(), count)?;
-    }
-    let cancelled = PyDict::new(py);
-    for (reason, count) in status.cancelled_runs.nonzero() {
-        cancelled.set_item(reason.name(), count)?;
-    }
-    let metrics = metrics::to_dict(py, metrics)?;
-    let (completed, total) = (status.completed_runs, status.total_runs);
-    let tuple = (task.0, completed, total, metrics, status.message(), failed, cancelled);
-    Ok(tuple.into_pyobject(py)?.into_any().unbind())
-}
-
 fn statuses(
     py: Python<'_>,
     kind: BatchType,
@@ -527,7 +567,7 @@ fn statuses(
     let metrics: Vec<Metrics> =
         py.detach(|| all.iter().map(|(_, status)| status.metrics(kind)).collect());
     let rows =
-        all.iter().zip(&metrics).map(|((task, one), metrics)| status(py, *task, one, metrics));
+        all.iter().zip(&metrics).map(|((task, one), metrics)| status_row(py, *task, one, metrics));
     Ok(PyList::new(py, rows.collect::<PyResult<Vec<_>>>()?)?.unbind())
 }
 

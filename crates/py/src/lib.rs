@@ -23,8 +23,11 @@ mod reader;
 mod runner_status;
 mod runtime;
 mod sink;
+mod status;
 mod supervisor;
 mod synchronizer;
+mod task_done;
+mod task_snapshot;
 mod tiny;
 
 use pyo3::prelude::*;

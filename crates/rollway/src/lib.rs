@@ -19,12 +19,12 @@ pub use rollway_engine::{
     AttemptSpec, BatchDelivery, BatchResults, BufferTarget, CallLookupFn, CollectOptions,
     Concurrency, DeliveryResult, Error, GatewayRunKeys, JobReaderServerError, LaunchSpec,
     LaunchStatus, LaunchedProcess, Launcher, LocalLauncher, LocalRunners, LoopLag, ModelAccess,
-    PipelineSink, ProcessExit, RayLauncher, RayLauncherOptions, Reporter, RestoreReport,
-    RestoredBatch, Result, RolloutCoordinator, RunContext, RunFailure, RunFuture, RunKeyIssuer,
-    RunModel, RunOutcome, RunOutput, RunStages, RunnerBackend, RunnerCommand, RunnerReport,
-    RunnerStatus, RunnerStatusTable, Scheduler, Sink, SinkError, Suspect, Task, TaskPayloads,
-    WithModelAccess, WorkerPool, WorkerPoolOptions, Workflow, WorkflowDefinition, WorkflowRegistry,
-    ledger_options,
+    PendingBatch, PipelineSink, ProcessExit, RayLauncher, RayLauncherOptions, Reporter,
+    RestoreReport, RestoredBatch, Result, RolloutCoordinator, RunContext, RunFailure, RunFuture,
+    RunKeyIssuer, RunModel, RunOutcome, RunOutput, RunStages, RunnerBackend, RunnerCommand,
+    RunnerReport, RunnerStatus, RunnerStatusTable, RunningTask, Scheduler, Sink, SinkError,
+    Suspect, Task, TaskPayloads, TaskSnapshot, WithModelAccess, WorkerPool, WorkerPoolOptions,
+    Workflow, WorkflowDefinition, WorkflowRegistry, ledger_options,
 };
 pub use rollway_engine::{cluster, events, supervisor};
 pub use rollway_sync as synchronizer;

@@ -6,12 +6,12 @@ import base64
 import copy
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
 
-from rollway import _serialization, ray
+from rollway import _rollway, _serialization, ray
 from rollway.client._gateway import ModelGateway
 from rollway.config import Config
 from rollway.errors import Error
@@ -41,11 +41,23 @@ class LaunchSetup:
         if not models:
             raise ValueError("no rollout model given: pass at least one")
         self.config = config
+        self.rollout_model = models
         self.config_json = with_ray_address(config).to_json()
         self.runners = len(models) * int(config.explorer.runner_per_model)
         auxiliary = [list(engines) for engines in auxiliary_models or []]
+        self.auxiliary_models = auxiliary
         self.model_gateway = ModelGateway(config, models, auxiliary)
         self.spawn = spawn(config, self.model_gateway.models, self.model_gateway.auxiliary)
+
+    def scheduler(self, on_task_done: Callable[..., None] | None) -> Any:
+        """Returns a new engine without runners; its `start()` starts them."""
+        return _rollway.Scheduler(
+            self.config_json,
+            self.runners,
+            self.spawn,
+            self.model_gateway.start(),
+            on_task_done,
+        )
 
 
 def with_ray_address(config: Config) -> Config:
@@ -98,8 +110,11 @@ def spawn(
 PackedTask = tuple[str, tuple[str, bytes] | None, int, bool, bytes]
 
 
-def pack(tasks: Sequence[Task]) -> list[PackedTask]:
-    """Encodes tasks for the engine; raises if one of them is invalid."""
+def pack(tasks: Sequence[Task], options: dict[str, Any] | None = None) -> list[PackedTask]:
+    """Encodes tasks for the engine; raises if one of them is invalid.
+
+    `options` are the `RUN_OPTIONS` of all of them.
+    """
     definitions: dict[Any, _serialization.WorkflowDefinition] = {}
     packed = []
     for position, task in enumerate(tasks):
@@ -111,9 +126,8 @@ def pack(tasks: Sequence[Task]) -> list[PackedTask]:
         definition = definitions[key]
         body = (definition.encoding, definition.body) if definition.body else None
         repeat = _repeat_times(position, task.repeat_times)
-        packed.append(
-            (definition.name, body, repeat, bool(task.is_eval), _serialization.encode_task(task))
-        )
+        encoded = _serialization.encode_task(task, options)
+        packed.append((definition.name, body, repeat, bool(task.is_eval), encoded))
     return packed
 
 

@@ -129,6 +129,10 @@ class _Waker:
             self._waiter.set_result(None)
 
 
+def nothing(_: Any) -> None:
+    """Converts the result of a call without a value."""
+
+
 def identity(value: T) -> T:
     """Returns its argument: no conversion."""
     return value

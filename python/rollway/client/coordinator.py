@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rollway import _rollway, operators
 from rollway.client import _launch
-from rollway.client._pending import PendingResult, identity
+from rollway.client._pending import PendingResult, identity, nothing
 from rollway.client._runner_states import Row, RunnerStatesMixin
-from rollway.client.scheduler import STOP_TIMEOUT, BatchId, InFlight, _Ready
+from rollway.client.scheduler import STOP_TIMEOUT, BatchId, InFlight, Scheduler, _Ready
 from rollway.config import Config
 from rollway.errors import NoPipeline, NotStarted
 from rollway.experience import Experience
 from rollway.models.base import Model
 from rollway.ray import coordinator as ray_coordinator
+from rollway.status import Status
 from rollway.task import Task
 
 BatchType = Literal["train", "eval"]
@@ -37,6 +39,51 @@ class BatchLifecycleState(str, enum.Enum):
     FINALIZING = "finalizing"
     FINALIZED = "finalized"
     ABORTED = "aborted"
+
+
+@dataclass
+class BatchState:
+    """A train or eval batch at one moment.
+
+    The core owns this state: `coordinator.pending_batches` fills it when it is read, and changes of
+    the object have no effect. `statuses` are those of the ended tasks, by task id. `finalize_lock`
+    is not held by the coordinator: the core answers concurrent finalizers with one result.
+    """
+
+    batch_id: BatchId
+    batch_type: BatchType
+    expected_task_count: int
+    statuses: dict[int | str, Any] = field(default_factory=dict)
+    min_wait_num: int | None = None
+    state: BatchLifecycleState = BatchLifecycleState.PENDING
+    final_result: dict[str, Any] | None = None
+    finalize_lock: asyncio.Lock = field(default_factory=asyncio.Lock, compare=False, repr=False)
+
+    @property
+    def completed_task_count(self) -> int:
+        """Number of ended tasks."""
+        return len(self.statuses)
+
+
+class ExperiencePipeline:
+    """The pipeline of a coordinator, which opens and closes it."""
+
+    def __init__(self, coordinator: RolloutCoordinator) -> None:
+        self._coordinator = coordinator
+
+    def process_serialized_chunks(
+        self, payloads: Sequence[bytes]
+    ) -> PendingResult[dict[str, float]]:
+        """Stores the experiences of payloads; returns the metrics of the pipeline."""
+        return self._coordinator.process_experiences(payloads)
+
+    def process(self, experiences: Sequence[Experience]) -> PendingResult[dict[str, float]]:
+        """Stores experiences; returns the metrics of the pipeline."""
+        return self.process_serialized_chunks([Experience.serialize_many(experiences)])
+
+    def take_feedback(self) -> list[dict[int, dict[str, list[Any]]]]:
+        """Returns and removes the feedback for task selectors."""
+        return self._coordinator.take_feedback()
 
 
 @dataclass(frozen=True)
@@ -134,6 +181,12 @@ class RolloutCoordinator(RunnerStatesMixin):
     such as `rw.MemorySink()`, or an object with such a function as `deliver`, and `process` for
     payloads of no batch. Mode `bench` has neither.
 
+    Mode `serve` has no runners and no scheduler: only `process_experiences` works.
+
+    `running`, `scheduler` and `experience_pipeline` are set by `prepare` and reset by `shutdown`,
+    after which it can be prepared again. `pending_batches` are the batches that are neither
+    finalized nor aborted.
+
     With the pipeline, a ledger (`ledger.enable`) in the job's folder keeps acknowledged state when
     this process dies. The next coordinator of the job restores it: see `restored`.
     """
@@ -147,14 +200,42 @@ class RolloutCoordinator(RunnerStatesMixin):
         sink: Any = None,
     ) -> None:
         self.config = config
+        self.rollout_model = rollout_model
+        self.auxiliary_models = auxiliary_models or []
+        self.detailed_stats = bool(config.monitor.detailed_stats)
+        self.logger = logging.getLogger(f"rollway.{config.explorer.name}_rollout_coordinator")
+        #: True from `prepare` to `shutdown`.
+        self.running = False
+        #: Scheduler of the runners; `None`: not prepared, or mode `serve`.
+        self.scheduler: Scheduler | None = None
+        #: `None`: not prepared, or mode `bench`.
+        self.experience_pipeline: ExperiencePipeline | None = None
         self._launch_setup = _launch.LaunchSetup(config, rollout_model, auxiliary_models)
         self.sink: Any = None if config.mode == "bench" else sink
         self._engine: Any = None
+        #: True after `shutdown`: the engine still answers questions about its batches.
+        self._is_shut_down = False
 
     def _prepared(self) -> Any:
         if self._engine is None:
             raise NotStarted("not prepared: prepare() must be called first")
         return self._engine
+
+    def _with_runners(self) -> Any:
+        """Returns the engine; raises in mode `serve`."""
+        if self.config.mode == "serve":
+            raise NotStarted("mode serve has no scheduler: batches cannot be submitted")
+        return self._prepared()
+
+    @property
+    def pending_batches(self) -> dict[BatchId, BatchState]:
+        """Batches that are neither finalized nor aborted, in the order of submission."""
+        if self._engine is None:
+            return {}
+        rows = self._call(
+            "pending_batches", lambda engine: engine.pending_batches(), identity
+        ).result()
+        return {row["batch_id"]: _batch_state(row) for row in rows}
 
     def _call(
         self, name: str, begin: Callable[[Any], Any], convert: Callable[[Any], Any]
@@ -164,10 +245,12 @@ class RolloutCoordinator(RunnerStatesMixin):
     def prepare(self) -> PendingResult[None]:
         """Opens the buffer, starts the runners, and waits until each is ready or failed to start.
 
-        It may be called again after an error.
+        It may be called again after an error, and after `shutdown()`.
         """
 
         def begin() -> Any:
+            if self._is_shut_down:
+                self._engine, self._is_shut_down = None, False
             if self._engine is None:
                 launch, sink, ours = self._launch_setup, None, None
                 if self.sink is not None:
@@ -182,12 +265,20 @@ class RolloutCoordinator(RunnerStatesMixin):
                     ours,
                     launch.model_gateway.start(),
                 )
+            if self.config.mode == "serve":
+                return self._engine.prepare_pipeline()
             return self._engine.prepare()
 
         def ready(counts: tuple[int, int]) -> None:
             up, wanted = counts
             if up < wanted:
                 logger.warning("%d of %d runners are ready", up, wanted)
+            self.running = True
+            if self.config.mode != "bench":
+                self.experience_pipeline = ExperiencePipeline(self)
+            if self.config.mode != "serve" and self.scheduler is None:
+                engine = self._engine.scheduler()
+                self.scheduler = Scheduler._shared(engine, self.config, self._launch_setup)
 
         return PendingResult("prepare", begin, ready)
 
@@ -200,7 +291,13 @@ class RolloutCoordinator(RunnerStatesMixin):
         """
         if self._engine is None:
             return PendingResult("shutdown", lambda: _Ready({}), identity)
-        return self._call("shutdown", lambda engine: engine.shutdown(float(timeout)), identity)
+
+        def done(report: dict[str, Any]) -> dict[str, Any]:
+            self.running, self._is_shut_down = False, True
+            self.scheduler = self.experience_pipeline = None
+            return report
+
+        return self._call("shutdown", lambda engine: engine.shutdown(float(timeout)), done)
 
     @property
     def restored(self) -> Restored:
@@ -211,7 +308,7 @@ class RolloutCoordinator(RunnerStatesMixin):
 
     def note_version(self, version: int) -> PendingResult[None]:
         """Records the model version in the ledger; it never decreases."""
-        return self._call("note_version", lambda engine: engine.note_version(version), identity)
+        return self._call("note_version", lambda engine: engine.note_version(version), nothing)
 
     def update_weights(
         self, path: str, version: int, in_flight: InFlight = "drain"
@@ -236,10 +333,10 @@ class RolloutCoordinator(RunnerStatesMixin):
         if batch_type not in ("train", "eval"):
             raise ValueError(f"batch_type is 'train' or 'eval', not {batch_type!r}")
         packed = _launch.pack(tasks)
-        return self._call(
+        return PendingResult(
             "submit_batch",
-            lambda engine: engine.submit(batch_id, packed, batch_type, min_wait_num),
-            identity,
+            lambda: self._with_runners().submit(batch_id, packed, batch_type, min_wait_num),
+            nothing,
         )
 
     def finalize_train_batch(
@@ -250,8 +347,9 @@ class RolloutCoordinator(RunnerStatesMixin):
         Returns `batch_id`, `batch_type`, `finished_task_count`, `metrics` (with those of the
         pipeline), the numbers of `ok`, `partial`, `failed` and `cancelled` tasks
         (`failed_task_count` …), `failed_run_count`, `cancelled_run_count` and
-        `dropped_payload_count` by reason, and more. It may be repeated: after a failure nothing is
-        lost, after a success it returns the same result.
+        `dropped_payload_count` by reason, and more. `timeout` `None` waits while tasks keep ending,
+        0 does not wait. It may be repeated: after a failure nothing is lost, after a success it
+        returns the same result.
         """
         return self._finalize("finalize_train_batch", batch_id, "train", timeout)
 
@@ -264,9 +362,9 @@ class RolloutCoordinator(RunnerStatesMixin):
     def _finalize(
         self, name: str, batch_id: BatchId, batch_type: BatchType, timeout: float | None
     ) -> PendingResult[dict[str, Any]]:
-        limit = float(timeout) if timeout else None
-        return self._call(
-            name, lambda engine: engine.finalize(batch_id, batch_type, limit), _result
+        limit = None if timeout is None else float(timeout)
+        return PendingResult(
+            name, lambda: self._with_runners().finalize(batch_id, batch_type, limit), _result
         )
 
     def abort_batch(
@@ -276,9 +374,9 @@ class RolloutCoordinator(RunnerStatesMixin):
 
         Returns its result; `None`: there was nothing to abort.
         """
-        return self._call(
+        return PendingResult(
             "abort_batch",
-            lambda engine: engine.abort(batch_id, reason, keep_partial_results),
+            lambda: self._with_runners().abort(batch_id, reason, keep_partial_results),
             lambda answer: None if answer is None else _result(answer),
         )
 
@@ -361,6 +459,18 @@ class RolloutCoordinator(RunnerStatesMixin):
 
     def __exit__(self, *_: object) -> None:
         self.shutdown().result()
+
+
+def _batch_state(row: dict[str, Any]) -> BatchState:
+    statuses: list[Status] = [_launch.status(status) for status in row["statuses"]]
+    return BatchState(
+        batch_id=row["batch_id"],
+        batch_type=row["batch_type"],
+        expected_task_count=row["expected_task_count"],
+        statuses={status.task_id: status for status in statuses},
+        min_wait_num=row["min_wait_num"],
+        state=BatchLifecycleState(row["state"]),
+    )
 
 
 def _result(answer: dict[str, Any]) -> dict[str, Any]:

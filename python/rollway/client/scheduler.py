@@ -8,10 +8,19 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from rollway import _rollway
 from rollway.client import _launch
-from rollway.client._pending import PendingResult, identity
+from rollway.client._pending import PendingResult, identity, nothing
 from rollway.client._runner_states import Row, RunnerStatesMixin
+from rollway.client._task_states import (
+    CompletedTaskResult,
+    RunningTaskState,
+    TaskDone,
+    TaskWrapper,
+    completed,
+    done_callback,
+    wrapper,
+)
+from rollway.client.runner_wrapper import RunnerWrapper
 from rollway.config import Config
 from rollway.errors import NotStarted
 from rollway.experience import Experience
@@ -38,7 +47,7 @@ class Scheduler(RunnerStatesMixin):
             statuses, experiences = await scheduler.get_results(1)
 
     Waiting methods return a `PendingResult`: await it in async code, call `.result()` in a script.
-    `with` and `async with` start and stop it.
+    `with` and `async with` start and stop it. Tasks may be scheduled before the start; they wait.
     """
 
     def __init__(
@@ -48,15 +57,49 @@ class Scheduler(RunnerStatesMixin):
         auxiliary_models: Sequence[Sequence[Model]] | None = None,
     ) -> None:
         self.config = config
+        self.rollout_model = rollout_model
+        self.auxiliary_models = auxiliary_models or []
         self._launch_setup = _launch.LaunchSetup(config, rollout_model, auxiliary_models)
         self._engine: Any = None
         # Ends the thread that logs runner states; `None`: there is no such thread.
         self._quiet: threading.Event | None = None
 
+    @classmethod
+    def _shared(cls, engine: Any, config: Config, launch_setup: _launch.LaunchSetup) -> Scheduler:
+        """Returns the scheduler of an engine that a coordinator owns."""
+        shared = object.__new__(cls)
+        shared.config, shared._launch_setup, shared._engine = config, launch_setup, engine
+        shared.rollout_model = launch_setup.rollout_model
+        shared.auxiliary_models = launch_setup.auxiliary_models
+        shared._quiet = None
+        return shared
+
     def _started(self) -> Any:
         if self._engine is None:
             raise NotStarted("not started: start() must be called first")
         return self._engine
+
+    def _created(self) -> Any:
+        """Returns the engine, which is created if there is none; it has no runners before start."""
+        if self._engine is None:
+            self._engine = self._launch_setup.scheduler(self._on_task_done())
+        return self._engine
+
+    def _on_task_done(self) -> Callable[..., None] | None:
+        """Returns the callback for ended tasks; `None`: `task_done_callback` is not overridden."""
+        hook = self.task_done_callback
+        if getattr(hook, "__func__", None) is Scheduler.task_done_callback:
+            return None
+        return done_callback(hook, logger)
+
+    def task_done_callback(self, async_task: TaskDone) -> None:
+        """Hook for ended tasks: override it, or assign a function before the first `schedule`.
+
+        It is called once per task, in order, in a separate thread, with a future that is done:
+        `async_task.result()` is the status, the experiences as one payload, the runner id and the
+        seconds. Exceptions are reported and have no effect. The scheduler completes tasks without
+        it.
+        """
 
     def _call(
         self, name: str, begin: Callable[[Any], Any], convert: Callable[[Any], Any]
@@ -67,15 +110,7 @@ class Scheduler(RunnerStatesMixin):
         """Starts the runners; waits until each is ready or failed to start."""
 
         def begin() -> Any:
-            if self._engine is None:
-                launch = self._launch_setup
-                self._engine = _rollway.Scheduler(
-                    launch.config_json,
-                    launch.runners,
-                    launch.spawn,
-                    launch.model_gateway.start(),
-                )
-            return self._engine.start()
+            return self._created().start()
 
         def ready(counts: tuple[int, int]) -> None:
             up, wanted = counts
@@ -111,12 +146,16 @@ class Scheduler(RunnerStatesMixin):
 
         By convention the id is the step for training and `"<step>/<name>"` for evaluation; lower
         steps are served first. Workflows of a script, a notebook or a test are pickled by value.
+        Before `start()` the tasks wait.
         """
-        packed = _launch.pack(tasks)
+        self._schedule(_launch.pack(tasks), batch_id)
+
+    def _schedule(self, packed: list[_launch.PackedTask], batch_id: BatchId) -> None:
         if packed:
-            self._call(
-                "schedule", lambda engine: engine.schedule(packed, batch_id), identity
-            ).result()
+            call = PendingResult(
+                "schedule", lambda: self._created().schedule(packed, batch_id), nothing
+            )
+            call.result()
 
     def get_payload_results(
         self,
@@ -128,9 +167,10 @@ class Scheduler(RunnerStatesMixin):
     ) -> PendingResult[tuple[list[Status], list[bytes]]]:
         """Waits for a batch and takes its results: statuses by task id, and experience payloads.
 
-        `min_num` tasks suffice once `explorer.over_rollout.wait_after_min` has passed. After
-        `timeout` seconds the finished results are returned and unfinished tasks are cancelled,
-        unless `clear_timeout_tasks` is false; `return_partial_tasks` keeps their finished runs.
+        `min_num` tasks suffice once `explorer.over_rollout.wait_after_min` has passed. `timeout`
+        `None` waits while tasks keep ending, 0 does not wait. After `timeout` seconds the finished
+        results are returned and unfinished tasks are cancelled, unless `clear_timeout_tasks` is
+        false; `return_partial_tasks` keeps their finished runs.
         """
         return self._collect(
             "get_payload_results",
@@ -174,9 +214,8 @@ class Scheduler(RunnerStatesMixin):
     def _collect(
         self, name: str, how: tuple[Any, ...], convert: Callable[[Any], Any]
     ) -> PendingResult[Any]:
-        # 0 means no timeout, as in Trinity-RFT.
         batch_id, min_num, timeout, clear, partial = how
-        limit = float(timeout) if timeout else None
+        limit = None if timeout is None else float(timeout)
         return self._call(
             name, lambda engine: engine.collect(batch_id, min_num, limit, clear, partial), convert
         )
@@ -202,7 +241,7 @@ class Scheduler(RunnerStatesMixin):
         return self._call(
             "abort_batch",
             lambda engine: engine.abort(batch_id, return_partial_tasks, restart_runners),
-            identity,
+            nothing,
         )
 
     def cancel_run(
@@ -233,9 +272,9 @@ class Scheduler(RunnerStatesMixin):
         Raises `TimeoutError` if no task ends for `timeout` seconds and cancels the unfinished
         tasks, unless `clear_timeout_tasks` is false.
         """
-        limit = float(timeout) if timeout else None
+        limit = None if timeout is None else float(timeout)
         return self._call(
-            "wait_all", lambda engine: engine.wait_all(limit, clear_timeout_tasks), identity
+            "wait_all", lambda engine: engine.wait_all(limit, clear_timeout_tasks), nothing
         )
 
     def update_weights(
@@ -256,9 +295,41 @@ class Scheduler(RunnerStatesMixin):
 
     def dynamic_timeout(self, timeout: float | None = None) -> float:
         """Returns the current timeout of train attempts in seconds."""
-        limit = float(timeout) if timeout else None
+        limit = None if timeout is None else float(timeout)
         call = self._call("dynamic_timeout", lambda engine: engine.dynamic_timeout(limit), identity)
         return call.result()
+
+    def tasks(self, batch_id: BatchId) -> list[TaskWrapper]:
+        """Returns the tasks of a batch whose results were not taken, by task id."""
+        if self._engine is None:
+            return []
+        rows = self._call("tasks", lambda engine: engine.tasks(batch_id), identity).result()
+        loaded: dict[bytes, Any] = {}
+        return [wrapper(row, loaded) for row in rows]
+
+    def completed_results(self, batch_id: BatchId) -> list[CompletedTaskResult]:
+        """Returns the results of a batch that were not taken, by task id; they stay."""
+        if self._engine is None:
+            return []
+        rows = self._call("tasks", lambda engine: engine.tasks(batch_id), identity).result()
+        return [completed(row) for row in rows if row["status"] is not None]
+
+    def running_tasks(self) -> list[RunningTaskState]:
+        """Returns the task of every busy runner."""
+        if self._engine is None:
+            return []
+        rows = self._call("running_tasks", lambda engine: engine.running_tasks(), identity).result()
+        loaded: dict[bytes, Any] = {}
+        return [RunningTaskState(wrapper(row, loaded), runner) for runner, row in rows]
+
+    @property
+    def runners(self) -> dict[int, RunnerWrapper]:
+        """Handles of the runners by id; empty before the start."""
+        return {runner: self.runner(runner) for runner in sorted(self.get_all_state())}
+
+    def runner(self, runner_id: int) -> RunnerWrapper:
+        """Returns the handle of a runner, to inspect or restart it, or to run one task."""
+        return RunnerWrapper.of_pool(self._started(), self._launch_setup, runner_id)
 
     def _runners(self) -> PendingResult[list[Row]] | None:
         if self._engine is None:

@@ -60,9 +60,11 @@ class LogRelay(io.TextIOBase):
         key = tuple(names.values())
         with self._lock:
             *lines, rest = (self._begun.pop(key, "") + text).split("\n")
-            while len(rest) > _LINE:
-                lines.append(rest[:_LINE])
-                rest = rest[_LINE:]
+            # Whole pieces of a long line are printed at once; cutting the rest only once keeps
+            # the time linear.
+            whole = (len(rest) - 1) // _LINE * _LINE if rest else 0
+            lines += [rest[begin : begin + _LINE] for begin in range(0, whole, _LINE)]
+            rest = rest[whole:]
             if rest:
                 self._begun[key] = rest
             for line in lines:

@@ -24,12 +24,12 @@ from collections import OrderedDict
 from functools import partial
 from typing import Any, Protocol
 
-from rollway import _rollway, _serialization
+from rollway import _rollway, _serialization, _trinity_alias
 from rollway.errors import Closed, Error
 from rollway.experience.payload import encode
 from rollway.task import Task
 from rollway.worker import execution_marks as marks
-from rollway.worker import log_relay, supervisor
+from rollway.worker import log_relay, plugins, supervisor
 from rollway.worker import setup as setups
 from rollway.worker.run_outcome import RunFailure, RunOutput, failure
 from rollway.worker.runner import WorkflowRunner
@@ -254,11 +254,13 @@ class Worker:
             emit = partial(self._report, name, is_eval, len(runs) > 1)
             try:
                 executable = self._workflow(start)
+                fields = _serialization.decode_task(start.task, start.task_encoding)
+                options = fields.pop(_serialization.RUN_OPTIONS, {})
                 task = Task.restored(
                     executable.source,
-                    _serialization.decode_task(start.task, start.task_encoding),
+                    fields,
                     batch_id=start.batch_id,
-                    task_id=start.task_id,
+                    task_id=options.pop("task_id", start.task_id),
                     is_eval=is_eval,
                 )
             except Exception as error:
@@ -268,7 +270,7 @@ class Worker:
             else:
                 shown = start.model_keys
                 keys = dict(zip(runs, shown, strict=False)) if shown else None
-                await self.runners[name[0]].execute(executable, task, runs, emit, keys)
+                await self.runners[name[0]].execute(executable, task, runs, emit, keys, **options)
         except asyncio.CancelledError:
             # Unreported runs were cancelled; the report of the attempt's end implies it.
             pass
@@ -367,6 +369,8 @@ def work() -> tuple[str, bool]:
     except Closed as error:
         return f"connection refused: {error}", False
     log_relay.install(link)
+    # Modules of workflows may import Trinity-RFT.
+    _trinity_alias.install()
     try:
         setup = _prepare(link, given)
     except Exception as error:
@@ -458,6 +462,7 @@ def _setup(variables: dict[str, str]) -> dict[str, Any]:
     if setups.SETUP in variables:
         setup = setups.setup(variables[setups.SETUP], gateway)
         setups.take(setup)
+        plugins.load()
         return setup
     if setups.SETUP_JSON not in variables:
         raise Error(f"{setups.SETUP_JSON} is not set: the engine sent no setup")
@@ -465,6 +470,7 @@ def _setup(variables: dict[str, str]) -> dict[str, Any]:
     # Importing registers their workflows and reward functions.
     for module in setup["modules"]:
         importlib.import_module(module)
+    plugins.load()
     return setup
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import numbers
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +22,8 @@ from rollway.worker.setup import PACKAGE
 
 #: Maximum length of a failure message, in characters; the end of a traceback is kept.
 MAX_MESSAGE_CHARS = 12 * 1024
+
+logger = logging.getLogger("rollway.metrics")
 
 
 @dataclass(slots=True)
@@ -90,6 +94,7 @@ async def outputs(
     model.
     """
     if isinstance(returned, Experience):
+        returned.metrics = plain_metrics(returned.metrics)
         return [returned], None
     # Common types first: checks against abstract classes are slow.
     reported = None
@@ -112,6 +117,7 @@ async def outputs(
                     f"the workflow returned a list with {_kind(item)} in it; "
                     "experiences, a reward or nothing were expected"
                 )
+            item.metrics = plain_metrics(item.metrics)
         return list(returned), None
     raise InvalidOutput(
         f"the workflow returned {_kind(returned)}; experiences, a reward or nothing were expected"
@@ -122,12 +128,41 @@ def _numbers(returned: dict[str, Any]) -> dict[str, float]:
     """Converts metrics to plain numbers."""
     if "reward" not in returned:
         raise InvalidOutput("the workflow returned a dictionary without a reward in it")
-    try:
-        return {str(name): float(value) for name, value in returned.items()}
-    except (TypeError, ValueError) as error:
+    metrics = plain_metrics(returned)
+    if "reward" not in metrics:
         raise InvalidOutput(
-            f"the workflow returned a dictionary with no numbers: {error}"
-        ) from None
+            f"the workflow returned a reward that is no number: {returned['reward']!r}"
+        )
+    return metrics
+
+
+#: Metrics of this process that were reported as ignored; their number is bounded.
+_ignored: set[str] = set()
+_MAX_IGNORED = 1000
+
+
+def _warn_once(name: str, kind: str) -> None:
+    if name not in _ignored and len(_ignored) < _MAX_IGNORED:
+        _ignored.add(name)
+        logger.warning("metric `%s` is ignored: %s is no number", name, kind)
+
+
+def plain_metrics(metrics: Mapping[str, Any] | None) -> dict[str, float]:
+    """Converts metrics to plain numbers; others are ignored with a warning."""
+    if not metrics:
+        return {}
+    plain = {}
+    for name, value in metrics.items():
+        if type(value) is float:
+            plain[str(name)] = value
+            continue
+        try:
+            if isinstance(value, (str, bytes)):
+                raise TypeError
+            plain[str(name)] = float(value)
+        except (TypeError, ValueError):
+            _warn_once(str(name), type(value).__name__)
+    return plain
 
 
 def _recorded_turns(model: RunModel, is_eval: bool) -> list[Experience] | None:

@@ -105,12 +105,17 @@ class WorkflowRunner:
         self._latest: tuple[Task, int, int] | None = None
         #: Stages of the current runs, in the order in which they began.
         self._doings: dict[int, RunStage] = {}
+        #: Workflow entries of the run that ended last.
+        self._last_state: dict[str, Any] = {}
         self._begin_time = 0.0
         self._terminate_time: float | None = 0.0
 
     @property
     def state(self) -> dict[str, Any]:
-        """State of the runner: the run that began last, with the entries of its workflow."""
+        """State of the runner: the run that began last, with the entries of its workflow.
+
+        The entries stay visible after the run, until the next one begins.
+        """
         state: dict[str, Any] = {
             "workflow_id": None,
             "model_version": None,
@@ -121,8 +126,8 @@ class WorkflowRunner:
             task, run, state["model_version"] = self._latest
             state["workflow_id"] = f"{task.batch_id}/{task.task_id}/{run}"
         state.update(self._stages())
-        for instance in list(self._active.values())[-1:]:
-            state.update(instance.model.state)
+        active = list(self._active.values())
+        state.update(active[-1].model.state if active else self._last_state)
         return state
 
     def _stages(self) -> dict[str, Any]:
@@ -138,20 +143,30 @@ class WorkflowRunner:
         return {**stages[0], "stages": stages} if len(stages) > 1 else stages[0]
 
     def run_task(
-        self, task: Task, repeat_times: int = 1, run_id_base: int = 0
+        self,
+        task: Task,
+        repeat_times: int = 1,
+        run_id_base: int = 0,
+        collect_partial_runs: bool = True,
     ) -> tuple[Status, list[Experience]]:
         """Executes `repeat_times` runs of a task, numbered from `run_id_base`.
 
         Returns the status and the experiences of successful runs; of an eval task only the status.
-        Exceptions of the workflow are not raised. In an event loop use `run_task_async`.
+        Exceptions of the workflow are not raised. Without `collect_partial_runs` the first failure
+        ends the others. In an event loop use `run_task_async`.
         """
+        arguments = (task, repeat_times, run_id_base, collect_partial_runs)
         with contextlib.suppress(RuntimeError):
             asyncio.get_running_loop()
-            return loop_in_thread(lambda: self.run_task_async(task, repeat_times, run_id_base))
-        return asyncio.run(self.run_task_async(task, repeat_times, run_id_base))
+            return loop_in_thread(lambda: self.run_task_async(*arguments))
+        return asyncio.run(self.run_task_async(*arguments))
 
     async def run_task_async(
-        self, task: Task, repeat_times: int = 1, run_id_base: int = 0
+        self,
+        task: Task,
+        repeat_times: int = 1,
+        run_id_base: int = 0,
+        collect_partial_runs: bool = True,
     ) -> tuple[Status, list[Experience]]:
         """As `run_task`, awaitable."""
         if repeat_times < 1:
@@ -166,7 +181,14 @@ class WorkflowRunner:
         else:
             attempt, keys = self._gateway.open(runs)
             try:
-                await self.execute(executable, task, list(runs), ends.__setitem__, keys)
+                await self.execute(
+                    executable,
+                    task,
+                    list(runs),
+                    ends.__setitem__,
+                    keys,
+                    collect_partial_runs=collect_partial_runs,
+                )
             finally:
                 self._gateway.close(attempt)
         return _status(task, [ends[run] for run in runs], time.perf_counter() - began)
@@ -182,14 +204,24 @@ class WorkflowRunner:
         runs: Sequence[int],
         emit: Emit,
         keys: Mapping[int, str] | None = None,
+        run_id_base: int = 0,
+        collect_partial_runs: bool = True,
     ) -> None:
         """Executes runs, each with its run key, and emits each outcome as it ends.
 
-        Runs without experiences are emitted last: if no run of a train task has any, all of them
-        failed. If cancelled, unfinished runs are cancelled; blocking code is awaited.
+        Workflows see the run numbers plus `run_id_base`. Runs without experiences are emitted last:
+        if no run of a train task has any, all of them failed. Without `collect_partial_runs` the
+        first failure ends the others. If cancelled, unfinished runs are cancelled; blocking code is
+        awaited.
         """
         self._begin_time, self._terminate_time = time.time(), None
+        if run_id_base:
+            emit = _unshifted(emit, run_id_base)
+            runs = [run + run_id_base for run in runs]
+            keys = {run + run_id_base: key for run, key in (keys or {}).items()}
         self._keys = keys or {}
+        fail_fast = None if collect_partial_runs else _FailFast(emit, runs)
+        emit = emit if fail_fast is None else fail_fast.emit
         # Evaluation needs no experiences.
         late = None if task.is_eval else _Late(emit)
         report = emit if late is None else late.emit
@@ -198,13 +230,17 @@ class WorkflowRunner:
                 await self._repeat(executable, task, runs, report)
             elif self.concurrent_mode == "sequential":
                 for run in runs:
-                    await self._one(executable, task, run, report)
+                    if fail_fast is None or not fail_fast.failed:
+                        await self._one(executable, task, run, report)
             else:
-                await _all([self._one(executable, task, run, report) for run in runs])
+                started = [self._one(executable, task, run, report) for run in runs]
+                await _all(started, fail_fast)
         finally:
             self._terminate_time = time.time()
         if late is not None:
             late.emit_empty()
+        if fail_fast is not None:
+            fail_fast.emit_rest()
 
     async def _one(
         self, executable: Executable, task: Task, run: int, emit: Callable[..., None]
@@ -289,7 +325,7 @@ class WorkflowRunner:
         try:
             return instance, instance.object.run()
         finally:
-            del self._active[id(instance)]
+            self._end(instance)
 
     async def _call_async(
         self, executable: Executable, task: Task, runs: Sequence[int], at: RunStage
@@ -300,7 +336,11 @@ class WorkflowRunner:
         try:
             return instance, await instance.object.run_async()
         finally:
-            del self._active[id(instance)]
+            self._end(instance)
+
+    def _end(self, instance: _Instance) -> None:
+        self._last_state = dict(instance.model.state)
+        del self._active[id(instance)]
 
     def _keep(self, instance: _Instance) -> None:
         """Keeps an instance after a successful run, if it can be reset."""
@@ -314,7 +354,7 @@ class WorkflowRunner:
         instance = self._instance(executable, task, self._keys.get(first))
         if executable.can_repeat:
             instance.object.set_repeat_times(len(runs), first)
-        self._latest = task, first, instance.model.model_version
+        self._begin_time, self._latest = time.time(), (task, first, instance.model.model_version)
         self._active[id(instance)] = instance
         return instance
 
@@ -326,8 +366,11 @@ class WorkflowRunner:
         kept, self._kept = self._kept, None
         if kept is not None and kept.serves(executable, task):
             kept.begin(key)
-            kept.task = kept.object.task = task
-            kept.object.reset(task)
+            # Workflows of the compatibility package take their own kind of tasks.
+            adopt = getattr(kept.object, "adopt_task", None)
+            given = task if adopt is None else adopt(task)
+            kept.task, kept.object.task = task, given
+            kept.object.reset(given)
             return kept
         model = self.model.bind(executable.is_async, key)
         others = self.auxiliary_models
@@ -346,6 +389,11 @@ class WorkflowRunner:
                 info.setdefault("model_version", model.model_version)
             info["use_count"] = 0
             info["task_index"] = task.index
+
+
+def _unshifted(emit: Emit, run_id_base: int) -> Emit:
+    """Returns a callback that subtracts `run_id_base` from run numbers."""
+    return lambda run, end: emit(run - run_id_base, end)
 
 
 class _Late:
@@ -371,6 +419,34 @@ class _Late:
             self._emit(run, end if self._seen else failure(InvalidOutput(end.nothing)))
 
 
+class _FailFast:
+    """Ends the runs of a slice at the first failure, for `collect_partial_runs=False`."""
+
+    __slots__ = ("_emit", "_first", "_open")
+
+    def __init__(self, emit: Emit, runs: Sequence[int]) -> None:
+        self._emit = emit
+        self._open = dict.fromkeys(runs)
+        self._first: int | None = None
+
+    @property
+    def failed(self) -> bool:
+        """True after the first failed run."""
+        return self._first is not None
+
+    def emit(self, run: int, end: RunOutput | RunFailure) -> None:
+        if isinstance(end, RunFailure) and self._first is None:
+            self._first = run
+        self._open.pop(run, None)
+        self._emit(run, end)
+
+    def emit_rest(self) -> None:
+        """Emits the runs that were ended or not begun as failures."""
+        message = f"ended because run {self._first} failed, and collect_partial_runs is false"
+        for run in list(self._open):
+            self._emit(run, RunFailure("workflow", message))
+
+
 def _let_cancel_through(error: BaseException) -> None:
     """Re-raises a cancellation of the current task; one raised by user code is a failure."""
     if not isinstance(error, asyncio.CancelledError):
@@ -381,21 +457,30 @@ def _let_cancel_through(error: BaseException) -> None:
         raise error
 
 
-async def _all(runs: list[Any]) -> None:
-    """Awaits runs concurrently; if cancelled, cancels all of them and awaits their end."""
+async def _all(runs: list[Any], fail_fast: _FailFast | None = None) -> None:
+    """Awaits runs concurrently; if cancelled, cancels all of them and awaits their end.
+
+    With `fail_fast` the first failure cancels the others.
+    """
     tasks = [asyncio.ensure_future(run) for run in runs]
-    cancelled = False
+    cancelled = ended = False
+    until = asyncio.ALL_COMPLETED if fail_fast is None else asyncio.FIRST_COMPLETED
     while waiting := [task for task in tasks if not task.done()]:
         try:
-            await asyncio.wait(waiting)
+            await asyncio.wait(waiting, return_when=until)
         except asyncio.CancelledError:
             cancelled = True
+            for task in waiting:
+                task.cancel()
+        if fail_fast is not None and fail_fast.failed and not ended:
+            ended = True
             for task in waiting:
                 task.cancel()
     if cancelled:
         raise asyncio.CancelledError
     for task in tasks:
-        task.result()
+        if not task.cancelled():
+            task.result()
 
 
 def _tell_apart(turns: list[Experience], runs: Sequence[int]) -> None:

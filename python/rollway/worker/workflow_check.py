@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from rollway import _rollway, rewards
+from rollway import _rollway, _trinity_alias, rewards
 from rollway.errors import (
     InvalidRewardFn,
     InvalidWorkflow,
@@ -21,7 +21,7 @@ from rollway.errors import (
     UnknownWorkflow,
 )
 from rollway.task import Task
-from rollway.worker import setup
+from rollway.worker import plugins, setup
 from rollway.workflow import resolve
 from rollway.workflows import SimpleWorkflow
 
@@ -36,9 +36,11 @@ class _Problem(Exception):
 
 def main(questions: dict[str, Any]) -> dict[str, Any]:
     """Imports the workflows and reward functions of all sets; returns the problems."""
+    _trinity_alias.install()
     text = os.environ.get(setup.SETUP_JSON)
     if text is not None:
         setup.setup_json(text)
+    plugins.load()
     # Sets often share a workflow; its problem is reported once.
     problems: dict[str, dict[str, str]] = {}
     for one in questions["sets"]:

@@ -121,7 +121,7 @@ impl Default for DynamicTimeout {
         Self {
             enable: false,
             warmup_min_steps: 1,
-            min_samples: 8,
+            min_samples: 4,
             window: 64,
             ratio: 3.0,
             floor: Duration::from_secs(1),

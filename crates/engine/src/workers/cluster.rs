@@ -45,11 +45,19 @@ pub async fn worker_pool(
     })
 }
 
+/// Maximum bytes of the run ids, the metrics and the framing around a payload.
+const REPORT_BYTES: u64 = 16 << 20;
+
+/// Maximum length of a gRPC message.
+const MAX_GRPC_BYTES: u64 = u32::MAX as u64;
+
 async fn listen(
     config: &Config,
     mut options: WorkerPoolOptions,
     launcher: Option<Arc<dyn Launcher>>,
 ) -> io::Result<WorkerPool> {
+    let message_bytes = config.explorer.limits.payload_bytes_per_run.saturating_add(REPORT_BYTES);
+    options.message_bytes = usize::try_from(message_bytes.min(MAX_GRPC_BYTES)).ok();
     let Some(site) = AdvertisedAddress::of(config) else { return WorkerPool::new(options).await };
     let file = file(config);
     options.address = Some(Address::Tcp(site.listens_at(site.port)));

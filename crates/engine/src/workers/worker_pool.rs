@@ -72,6 +72,9 @@ pub struct WorkerPoolOptions {
     /// Heartbeat interval.
     pub heartbeat: Duration,
     pub runners_per_worker: u32,
+    /// Maximum bytes of one message of a worker, such as the payload of a run. `None`: the
+    /// default of the server.
+    pub message_bytes: Option<usize>,
     /// Arguments that start the Ray placer. `None`: those for an installed Python package.
     pub placer: Option<Vec<String>>,
 }
@@ -89,6 +92,7 @@ impl WorkerPoolOptions {
             keepalive: Duration::from_secs(10),
             heartbeat: Duration::from_secs(5),
             runners_per_worker: 1,
+            message_bytes: None,
             placer: None,
         }
     }
@@ -215,10 +219,14 @@ impl WorkerPool {
         let folder = tempfile::Builder::new().prefix("rollway-").tempdir()?;
         let socket = || Address::Unix(folder.path().join("workers"));
         let address = options.address.clone().unwrap_or_else(socket);
+        let default = WorkerServerLimits::default();
+        let message_bytes = options.message_bytes.unwrap_or(default.message_bytes);
         let limits = WorkerServerLimits {
             keepalive: options.keepalive,
             connections: CONNECTIONS,
-            ..WorkerServerLimits::default()
+            message_bytes,
+            event_bytes: default.event_bytes.max(message_bytes),
+            ..default
         };
         let listening =
             WorkerServerOptions { limits, ..WorkerServerOptions::new(address, secret.clone()) };

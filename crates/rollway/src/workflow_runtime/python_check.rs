@@ -34,6 +34,9 @@ else:
     reply(main(json.load(sys.stdin)))
 ";
 
+/// Folders of modules that workers import; the variable of Trinity-RFT.
+const PLUGIN_DIRS: &str = "TRINITY_PLUGIN_DIRS";
+
 /// Limits of Python's error output: bytes kept, lines shown.
 const MAX_OUTPUT_BYTES: usize = 16 * 1024;
 const MAX_LINES: usize = 12;
@@ -63,7 +66,8 @@ struct FoundWorkflow {
 /// Refuses unknown names without starting Python, if no module is named that could register them.
 pub(super) fn spelling(sets: &[ReferencedWorkflow<'_>]) -> Result<()> {
     let named = || sets.iter().flat_map(|set| [set.workflow, set.reward_fn]).flatten();
-    if named().any(|name| name.contains(':')) {
+    let is_imported = named().any(|name| name.contains([':', '.']));
+    if is_imported || std::env::var_os(PLUGIN_DIRS).is_some() {
         return Ok(());
     }
     for set in sets {

@@ -1,0 +1,27 @@
+//! `rollway migrate`: the keys of a Trinity-RFT configuration and their meaning here.
+
+#![expect(clippy::print_stdout, reason = "the report goes to standard output")]
+
+use std::path::PathBuf;
+
+use clap::Args;
+use rollway::config::Config;
+
+use crate::CliError;
+
+#[derive(Debug, Args)]
+pub(crate) struct MigrateArgs {
+    /// Configuration file of Trinity-RFT (YAML)
+    config: PathBuf,
+}
+
+/// Prints the report; an error if the configuration cannot be run as it is.
+pub(crate) fn migrate(args: &MigrateArgs) -> Result<(), CliError> {
+    let report = Config::migration_report(&args.config)?;
+    print!("{report}");
+    if report.is_ready() {
+        return Ok(());
+    }
+    let file = args.config.display();
+    Err(CliError::Input(format!("{file} must be changed before it can be run, see above")))
+}

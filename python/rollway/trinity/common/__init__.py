@@ -1,0 +1,1 @@
+"""Configuration, experiences, models, workflows and rewards."""

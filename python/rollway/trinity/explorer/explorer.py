@@ -1,0 +1,11 @@
+"""The explorer: explores, evaluates and serves the tasksets of a job."""
+
+from __future__ import annotations
+
+from rollway.explorer.explorer import (
+    Explorer,
+)
+
+__all__ = [
+    "Explorer",
+]

@@ -1,0 +1,1 @@
+"""Logs, registries and metrics."""
