@@ -452,8 +452,8 @@ fn anchors_cannot_exhaust_memory() {
 /// Texts that are often YAML.
 fn yamlish() -> impl Strategy<Value = String> {
     const TOKENS: &str = "mode explorer buffer max_timeout taskset tasksets << trainer model \
-                          over_rollout 1 -5 1e400 null ~ on 'x &a *a !!str !x [ ] { } , : --- ... | > % \
-                          @ ${oc.env:X ${oc.env:X,y} ${a.b} é";
+                          over_rollout 1 -5 1e400 null ~ on 'x &a *a !!str !x [ ] { } , : --- ... \
+                          | > % @ ${oc.env:X ${oc.env:X,y} ${a.b} é";
     let separators =
         ["\"", "- ", "? ", ": ", "\n", "\n  ", "\n    ", "\t", "# x", "\u{feff}", "\u{0}"];
     let tokens: Vec<&str> = TOKENS.split(' ').chain(separators).collect();

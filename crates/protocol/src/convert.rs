@@ -3,7 +3,10 @@
 /// Defines the exhaustive conversions between an enum and its protobuf counterpart. Decoding
 /// returns `None` for a value that is unspecified or unknown to this version.
 macro_rules! proto_enum {
-    ($proto:ident as $ours:ty: $decode:ident, $encode:ident; $($theirs:ident = [$($value:tt)+],)+) => {
+    (
+        $proto:ident as $ours:ty: $decode:ident, $encode:ident;
+        $($theirs:ident = [$($value:tt)+],)+
+    ) => {
         fn $decode(value: i32) -> Option<$ours> {
             Some(match proto::$proto::try_from(value) {
                 $(Ok(proto::$proto::$theirs) => $($value)+,)+

@@ -16,8 +16,7 @@ use crate::{
 ///
 /// It has no clock, thread, socket, file or randomness:
 /// 1. [`apply`](Self::apply) takes one input at the given time and appends the resulting actions.
-/// It
-///    never fails and never blocks. A request that cannot be granted is answered with a
+///    It never fails and never blocks. A request that cannot be granted is answered with a
 ///    [`Refusal`]; a report that contradicts the state is counted and ignored.
 /// 2. [`next_deadline`](Self::next_deadline) returns when [`Input::TimePassed`] is due. Inputs that
 ///    have arrived by then are applied first.

@@ -1,3 +1,5 @@
+//! Addresses under which workers on other machines reach this one.
+
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 
 use rollway_base::net::{self, host_port};
