@@ -99,7 +99,7 @@ fn input_errors_and_timeouts_end_the_command() {
     let arguments = ["--connect", &address, "--secret-file", secret, "--connect-timeout", "0"];
     let (code, stderr) = fixture.run(&arguments);
     assert_eq!(code, Some(1), "{stderr}");
-    assert!(stderr.contains(&format!("nobody answers at {address}")), "{stderr}");
+    assert!(stderr.contains(&format!("no connection to {address}")), "{stderr}");
 }
 
 #[test]

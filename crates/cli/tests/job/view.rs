@@ -106,5 +106,5 @@ fn job_runs_without_a_dashboard_if_the_port_is_busy() {
     let keys = ["buffer.total_steps=1", "buffer.batch_size=2", "explorer.eval_interval=9", &listen];
     let ran = workspace.run("run", &keys);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    assert!(ran.stderr.contains("the job goes on without it"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("the job continues without it"), "{}", ran.stderr);
 }
