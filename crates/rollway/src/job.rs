@@ -49,6 +49,11 @@ pub enum JobError {
          kept; the same command resumes the job"
     )]
     Late { component: &'static str, seconds: f64 },
+    #[error(
+        "the job has no result: {0}\nhint: the log has the first failure of each kind; `rollway \
+         debug` runs one task and shows its error. After a fix, start anew with another `name`"
+    )]
+    NoResult(String),
     #[error("{}: {message}", path.display())]
     Summary { path: PathBuf, message: String },
 }

@@ -15,12 +15,13 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rollway_config::{AlarmsConfig as Config, OnConsecutiveFailures};
-use rollway_core::RunEnd;
+use rollway_core::{FailureKind, RunEnd};
 use rollway_engine::RunnerStatus;
 use rollway_engine::events::{self, RunEvent, RunEventKind, RunObserver};
 use rollway_engine::job_event::{Alarm, JobEvent, JobObserver, JobObservers};
@@ -76,6 +77,8 @@ struct AlarmState {
     deadline: Option<Duration>,
     stats: Option<LiveStats>,
     newest_version: u64,
+    /// Kinds of failures that were logged in full.
+    logged_failures: BTreeSet<FailureKind>,
 }
 
 impl AlarmObserver {
@@ -93,6 +96,7 @@ impl AlarmObserver {
             deadline: None,
             stats: None,
             newest_version: 0,
+            logged_failures: BTreeSet::new(),
         };
         let shared = Arc::new(AlarmShared {
             origin: Instant::now(),
@@ -165,7 +169,7 @@ impl JobObserver for AlarmObserver {
 
 impl AlarmState {
     fn apply(&mut self, event: &RunEvent, now: Duration) {
-        let Self { in_flight, rules, .. } = self;
+        let Self { in_flight, rules, logged_failures, .. } = self;
         match &event.what {
             RunEventKind::RunnerBroken { runner, message } => {
                 rules.runner_broken(*runner, Arc::clone(message))
@@ -179,7 +183,12 @@ impl AlarmState {
                 rules.progress(now);
                 match end {
                     RunEnd::Succeeded(()) => rules.record_success(),
-                    RunEnd::Failed(failure) => rules.record_failure(failure),
+                    RunEnd::Failed(failure) => {
+                        if logged_failures.insert(failure.kind) {
+                            tracing::warn!(kind = %failure.kind, "run failed: {}", failure.message);
+                        }
+                        rules.record_failure(failure);
+                    }
                     RunEnd::Cancelled(_) => {}
                 }
             }

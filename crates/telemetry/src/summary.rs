@@ -69,6 +69,31 @@ pub struct Summary {
     pub alarms: BTreeMap<String, u64>,
 }
 
+impl Summary {
+    /// Returns the reason why a job that ran to its end has no result. `None`: it has one.
+    pub fn missing_result(&self) -> Option<String> {
+        let kinds: Vec<String> =
+            self.failed_runs.iter().map(|(kind, count)| format!("{count} as {kind}")).collect();
+        let runs = if kinds.is_empty() {
+            String::new()
+        } else {
+            format!("; failed runs: {}", kinds.join(", "))
+        };
+        if self.tasks_failed > 0 && self.tasks_finished == 0 {
+            return Some(format!("none of {} tasks succeeded{runs}", self.tasks_failed));
+        }
+        if self.tasks_finished > 0 && self.experiences_delivered == 0 {
+            let tasks = self.tasks_finished;
+            return Some(format!("{tasks} tasks succeeded, but no experience was delivered{runs}"));
+        }
+        let all_failed = |eval: &EvalSummary| eval.failed > 0 && eval.finished == 0;
+        if !self.evals.is_empty() && self.evals.iter().all(all_failed) {
+            return Some(format!("no task of any evaluation succeeded{runs}"));
+        }
+        None
+    }
+}
+
 /// The summary of an earlier process cannot be read, or the file cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}; {hint}")]
@@ -260,9 +285,11 @@ impl SummaryWriter {
         Ok(summary.clone())
     }
 
-    /// Changes the summary; it is written with the next event or at the end.
-    pub fn update(&self, change: impl FnOnce(&mut Summary)) {
-        change(&mut self.summary.lock());
+    /// Changes and returns the summary; it is written with the next event or at the end.
+    pub fn update(&self, change: impl FnOnce(&mut Summary)) -> Summary {
+        let mut summary = self.summary.lock();
+        change(&mut summary);
+        summary.clone()
     }
 
     pub fn path(&self) -> &Path {

@@ -7,6 +7,7 @@ mod debug;
 mod input_errors;
 mod kill;
 mod learn;
+mod no_result;
 mod stop;
 mod top;
 mod trainer_program;

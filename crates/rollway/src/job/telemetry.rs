@@ -188,14 +188,18 @@ fn conclude(
     recorder: &SummaryWriter,
     ended: Result<JobOutcome, JobError>,
 ) -> Result<Summary, JobError> {
+    let ended = ended.and_then(|ended| {
+        let summary = recorder.update(|summary| ended.update(summary));
+        match summary.missing_result().filter(|_| !ended.stopped) {
+            Some(reason) => Err(JobError::NoResult(reason)),
+            None => Ok(ended),
+        }
+    });
     let (state, error) = match &ended {
         Ok(ended) if ended.stopped => (SummaryState::Stopped, None),
         Ok(_) => (SummaryState::Finished, None),
         Err(error) => (SummaryState::Failed, Some(error.to_string())),
     };
-    if let Ok(ended) = &ended {
-        recorder.update(|summary| ended.update(summary));
-    }
     let written = recorder.close(state, error);
     ended?;
     written.map_err(|error| JobError::Summary {

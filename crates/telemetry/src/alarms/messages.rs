@@ -93,9 +93,23 @@ pub(super) fn broken(broken: &BTreeMap<RunnerId, Arc<str>>) -> String {
 
 /// Returns the last line, which names the error of a traceback, truncated.
 fn clip(message: &str) -> String {
-    let line = message.trim_end().lines().last().unwrap_or("no message");
+    // The exception comes first, its traceback after it.
+    let line = message.trim_start().lines().next().unwrap_or("no message");
     match line.char_indices().nth(MAX_SHOWN_CHARS) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failure_shows_the_exception_and_not_the_end_of_its_traceback() {
+        let message = "KeyError: 'answer' (flows.py:7)\n    task.raw[\"answer\"]\n    ~~~~~~~~^^^^";
+        let failure = RunFailure::new(FailureKind::Workflow, message);
+        let alarm = failures(50, &failure, false);
+        assert!(alarm.contains("as workflow: KeyError: 'answer' (flows.py:7)\n"), "{alarm}");
     }
 }
