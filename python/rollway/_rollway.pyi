@@ -7,6 +7,7 @@ from typing import Any, final
 _Spawn = tuple[str, list[str], list[tuple[str, str]]]
 _PackedTask = tuple[str, tuple[str, bytes] | None, int, bool, bytes]
 
+def run_command(arguments: list[str]) -> int: ...
 def bootstrap_metric(
     data: Sequence[float],
     subset_size: int,

@@ -2,10 +2,10 @@
 
 #![expect(clippy::print_stdout, reason = "the result goes to standard output")]
 
+use crate::log;
+use crate::output::{LogFormat, Output};
 use rollway::config::Config;
 use rollway::job::{self, DebugReport};
-use rollway_cli::log;
-use rollway_cli::output::{LogFormat, Output};
 use rollway_core::BatchType;
 use rollway_experience::Experience;
 use serde_json::Value;

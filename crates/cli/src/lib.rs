@@ -1,10 +1,182 @@
-//! Presentation of a job: log lines, the progress view and `rollway top`. A library, so that tests
-//! can use it without the command.
+//! The `rollway` command as a library: the program and the Python package run it, and tests use
+//! its parts. Parses arguments, runs a subcommand, returns its exit code.
+
+#![expect(clippy::print_stderr, reason = "warnings and errors go to standard error")]
 
 pub mod background_writer;
+mod bench;
+mod check;
+mod debug;
 pub mod log;
 pub mod log_line;
+mod migrate;
+mod mock_server;
 pub mod output;
 pub mod progress;
+mod renamed;
+mod run;
+mod serve;
+mod signals;
+mod simulate;
 pub mod styled_line;
 pub mod top;
+mod trace;
+mod view;
+mod worker;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args as Arguments, Parser, Subcommand};
+use rollway::config::{Config, ConfigError, ResolvedConfig};
+use rollway::job::JobError;
+use rollway_base::error_chain;
+use tokio::runtime::{Builder, Runtime};
+
+use self::output::{LogFormat, Output};
+
+/// Rollout engine for reinforcement fine-tuning of language models and agents.
+#[derive(Debug, Parser)]
+#[command(name = "rollway", version)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the job that a configuration describes
+    Run(RunArgs),
+    /// Check a configuration without running anything
+    Check(ConfigArgs),
+    /// Report which keys of a Trinity-RFT configuration work, and what replaces the others
+    Migrate(migrate::MigrateArgs),
+    /// Run one task once and show messages, tokens, reward and timing
+    Debug(ConfigArgs),
+    /// Run a mock inference server, to try a configuration without a GPU
+    MockServer(mock_server::MockServerArgs),
+    /// Run workers on this machine for a job on another machine
+    Worker(worker::WorkerArgs),
+    /// Export the history of a job for Perfetto (ui.perfetto.dev)
+    Trace(trace::TraceArgs),
+    /// Show the runners of a running job, stuck ones first, and cancel runs
+    Top(TopArgs),
+    /// Show a job in a browser, live or from its recorded history
+    View(view::ViewArgs),
+    /// Print the JSON Schema of the configuration, for editors
+    Schema,
+}
+
+#[derive(Debug, Arguments)]
+struct TopArgs {
+    /// Folder of the job
+    #[arg(value_name = "JOB_DIR")]
+    job: PathBuf,
+    /// Print the table once and exit; the default when standard output is not a terminal
+    #[arg(long)]
+    once: bool,
+}
+
+#[derive(Debug, Arguments)]
+struct RunArgs {
+    #[command(flatten)]
+    source: ConfigArgs,
+    /// Format of standard error
+    #[arg(long, value_enum, default_value_t)]
+    log: LogFormat,
+}
+
+#[derive(Debug, Arguments)]
+struct ConfigArgs {
+    /// Configuration file (YAML)
+    config: PathBuf,
+    /// Overrides of the file, such as `explorer.max_timeout=60`
+    #[arg(value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+}
+
+/// Error of a subcommand.
+#[derive(Debug)]
+enum CliError {
+    /// Invalid input: nothing was started. Exit code 2.
+    Input(String),
+    /// The job failed. Exit code 1.
+    Job(String),
+    /// Interrupted by a signal; reported already. Exit code 130.
+    Interrupted,
+}
+
+impl From<JobError> for CliError {
+    fn from(error: JobError) -> Self {
+        let message = error_chain(&error);
+        if error.is_input() { Self::Input(message) } else { Self::Job(message) }
+    }
+}
+
+impl From<ConfigError> for CliError {
+    fn from(error: ConfigError) -> Self {
+        Self::Input(error_chain(&error))
+    }
+}
+
+/// Runs the command with its arguments, the first of which is its name. Returns the exit code.
+pub fn run(arguments: &[OsString]) -> u8 {
+    let args = match Args::try_parse_from(arguments) {
+        Ok(args) => args,
+        Err(error) => return renamed::report(&error, arguments),
+    };
+    let done = match args.command {
+        Command::Run(RunArgs { source, log }) => {
+            load(&source).and_then(|config| run::run(config, &source, log))
+        }
+        Command::Check(source) => load(&source).and_then(|config| check::check(&config, &source)),
+        Command::Debug(source) => load(&source).and_then(|config| debug::debug(&config)),
+        Command::Migrate(args) => migrate::migrate(&args),
+        Command::MockServer(args) => mock_server::mock_server(&args),
+        Command::Worker(args) => worker::run_workers(&args),
+        Command::Trace(args) => trace::trace(&args),
+        Command::Top(TopArgs { job, once }) => runtime().and_then(|runtime| {
+            let done = runtime.block_on(top::top(&job, once));
+            // A request in flight does not delay the exit.
+            runtime.shutdown_background();
+            done.map_err(CliError::Input)
+        }),
+        Command::View(args) => view::view(&args),
+        Command::Schema => {
+            run::print_schema();
+            Ok(())
+        }
+    };
+    Output::flush_at_exit();
+    match done {
+        Ok(()) => 0,
+        Err(CliError::Input(message)) => {
+            Output::write_final(&format!("error: {message}"));
+            2
+        }
+        Err(CliError::Job(message)) => {
+            Output::write_final(&format!("error: {message}"));
+            1
+        }
+        // 128 + SIGINT, as shells report it.
+        Err(CliError::Interrupted) => 130,
+    }
+}
+
+/// Reads and checks a configuration; warnings go to standard error.
+fn load(source: &ConfigArgs) -> Result<Config, CliError> {
+    let config = Config::load(&source.config)?.with_overrides(&source.overrides)?;
+    let ResolvedConfig { config, warnings } = config.resolve()?;
+    for warning in warnings {
+        eprintln!("warning: {warning}");
+    }
+    Ok(config)
+}
+
+/// Returns the tokio runtime of a subcommand.
+fn runtime() -> Result<Runtime, CliError> {
+    let runtime = Builder::new_multi_thread().enable_all().build();
+    runtime.map_err(|error| {
+        CliError::Job(format!("cannot start threads: {error}; check the limits of this user"))
+    })
+}

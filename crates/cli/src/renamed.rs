@@ -1,6 +1,6 @@
 //! Errors for renamed commands and flags that name the new spelling.
 
-#![expect(clippy::print_stderr, reason = "usage errors go to standard error")]
+use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue};
 
@@ -21,16 +21,14 @@ const FLAGS: [(&str, &str, &str); 10] = [
     ("worker", "--patience", "--connect-timeout"),
 ];
 
-/// Prints a usage error and exits with code 2, or prints the requested help and exits with 0.
-pub(crate) fn exit(error: &clap::Error) -> ! {
-    let command = std::env::args().nth(1).unwrap_or_default();
-    match hint(error, &command) {
-        Some(hint) => {
-            eprintln!("error: {hint}");
-            std::process::exit(2);
-        }
-        None => error.exit(),
+/// Prints a usage error or the requested help. Returns the exit code.
+pub(crate) fn report(error: &clap::Error, arguments: &[OsString]) -> u8 {
+    let command = arguments.get(1).and_then(|command| command.to_str()).unwrap_or_default();
+    match hint(error, command) {
+        Some(hint) => eprintln!("error: {hint}"),
+        None => drop(error.print()),
     }
+    u8::from(error.use_stderr()) * 2
 }
 
 /// Returns the message for a renamed command or flag.

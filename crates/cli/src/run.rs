@@ -4,14 +4,14 @@
 
 use std::sync::Arc;
 
+use crate::log;
+use crate::output::{LogFormat, Output, OutputKind};
+use crate::progress::summary::FinalSummary;
+use crate::progress::{JobTitle, ProgressEnd, ProgressView};
 use rollway::config::{Config, Mode, schema};
 use rollway::explorer::{JobObserver, JobObservers};
 use rollway::job::{Job, JobError, Summary, SummaryState};
 use rollway::trace;
-use rollway_cli::log;
-use rollway_cli::output::{LogFormat, Output, OutputKind};
-use rollway_cli::progress::summary::FinalSummary;
-use rollway_cli::progress::{JobTitle, ProgressEnd, ProgressView};
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tracing::Level;

@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
+use crate::log;
+use crate::output::{LogFormat, Output};
 use rollway::config::Config;
 use rollway::serve::{CheckpointFolder, ServeJob, ServeJobError};
 use rollway_base::error_chain;
-use rollway_cli::log;
-use rollway_cli::output::{LogFormat, Output};
 
 use crate::signals::Signals;
 use crate::{CliError, runtime};

@@ -4,6 +4,7 @@
 //! side of a worker process is `link.rs`.
 
 mod batch_id;
+mod command;
 mod config;
 mod convert;
 mod engine;
@@ -37,6 +38,8 @@ use pyo3::prelude::*;
 mod _rollway {
     #[pymodule_export]
     use crate::batch_id::sort_batch_id;
+    #[pymodule_export]
+    use crate::command::run_command;
     #[pymodule_export]
     use crate::config::{config_check, config_default, config_load, config_read};
     #[pymodule_export]

@@ -1,0 +1,67 @@
+"""The `rollway` command that is installed with the package."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import rollway as rw
+
+JOB = """
+mode: bench
+name: command
+explorer:
+  rollout_model: {engine_type: echo}
+  runner_per_model: 1
+buffer:
+  batch_size: 2
+  explorer_input:
+    eval_tasksets:
+      - name: sums
+        path: tasks.jsonl
+        format: {prompt_key: question, response_key: answer}
+        default_workflow_type: flows:interpreter
+"""
+
+WORKFLOW = """
+import sys
+import rollway as rw
+
+@rw.workflow
+def interpreter(task, model):
+    open("interpreter", "w").write(sys.executable)
+    return 1.0
+"""
+
+
+def run(*arguments, **more):
+    command = Path(sys.executable).with_name("rollway")
+    environment = {name: text for name, text in os.environ.items() if name != "ROLLWAY_PYTHON"}
+    return subprocess.run(
+        [command, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **more,
+    )
+
+
+def test_version_and_usage_errors():
+    done = run("--version")
+    assert (done.returncode, done.stdout.split()) == (0, ["rollway", rw.__version__])
+    done = run("imitate")
+    assert done.returncode == 2
+    assert "renamed to `rollway mock-server`" in done.stderr
+    assert json.loads(run("schema").stdout)["type"] == "object"
+
+
+def test_job_runs_in_the_interpreter_of_the_command(tmp_path):
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "flows.py").write_text(WORKFLOW)
+    (tmp_path / "tasks.jsonl").write_text('{"question": "1+1=", "answer": "2"}\n')
+    done = run("run", "job.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "interpreter").read_text() == sys.executable
