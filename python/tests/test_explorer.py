@@ -362,6 +362,8 @@ async def test_cancelling_stops_it_and_another_goes_on(config):
         exploring.cancel()
         with pytest.raises(asyncio.CancelledError):
             await exploring
+    # Only mode `explore` continues without a trainer.
+    config.mode = "both"
     config.synchronizer.sync_timeout = 1
     events = []
     async with rw.Explorer(config, rw.models.Tiny(), on_event=events.append) as explorer:

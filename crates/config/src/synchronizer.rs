@@ -23,6 +23,9 @@ section! {
         /// Maximum time that explorer and trainer wait for each other.
         #[schemars(extend("exclusiveMinimum" = 0))]
         pub sync_timeout: ConfigSeconds = ConfigSeconds::new(3600),
+        /// Mode `explore`: maximum wait for a trainer that has neither joined nor published
+        /// weights. After it the explorer continues with the weights of the servers.
+        pub trainer_join_timeout: ConfigSeconds = ConfigSeconds::new(60),
     }
 }
 

@@ -233,7 +233,8 @@ impl ExplorerLoop {
                     PlanStyle::ExplorerDriven | PlanStyle::FullyAsync
                 );
                 actions.spawn(async move {
-                    let request = weights::SyncRequest { step, have, at_least, demand };
+                    let request =
+                        weights::SyncRequest { step, have, at_least, demand, is_last: false };
                     synced(step, weights::sync(&handles, &request).await)
                 });
             }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rollway_config::{EngineType, SyncStyle};
+use rollway_config::{EngineType, Mode, SyncStyle};
 use rollway_core::explore::{PlanInput, SyncResult};
 use rollway_core::sync::{TensorSpec, TransferGroup};
 use rollway_gateway::models::{
@@ -35,6 +35,8 @@ pub(super) struct LoadedWeights {
     group: Option<TransferGroup>,
     /// Identity of the group that the servers have joined.
     joined: Option<(String, u16, String)>,
+    /// No trainer has joined or published in time.
+    pub(super) without_trainer: bool,
 }
 
 impl LoadedWeights {
@@ -49,6 +51,8 @@ pub(super) struct SyncRequest {
     pub(super) have: u64,
     pub(super) at_least: u64,
     pub(super) demand: bool,
+    /// The wait after the last step.
+    pub(super) is_last: bool,
 }
 
 /// Result of a weight sync, the time waited for it, and the time of loading.
@@ -94,8 +98,9 @@ pub(super) async fn close(handles: &ExplorerHandles, step: u64, have: u64) -> Sy
     if let Some(sink) = &handles.sink {
         sink.close().await.map_err(ExplorerError::Pipeline)?;
     }
-    // Only the last version is enough.
-    let request = SyncRequest { step, have, at_least: u64::MAX, demand: true };
+    // Only the last version is enough. A trainer that has not joined does not say which one it is.
+    let at_least = if handles.join_timeout(true).await.is_some() { have + 1 } else { u64::MAX };
+    let request = SyncRequest { step, have, at_least, demand: true, is_last: true };
     let (began, mut newest) = (Instant::now(), have);
     loop {
         let (waited, _) = handles.wait(&request).await?;
@@ -120,7 +125,7 @@ pub(super) async fn load_newest(handles: &ExplorerHandles, have: u64) -> Result<
         return Ok((have, Duration::ZERO));
     }
     // The wait protects the weights from being removed before they are loaded.
-    let request = SyncRequest { step: 0, have, at_least: 0, demand: false };
+    let request = SyncRequest { step: 0, have, at_least: 0, demand: false, is_last: false };
     match handles.wait(&request).await?.0 {
         WeightWaitResult::New(newest) | WeightWaitResult::TrainerDone(Some(newest)) => {
             handles.load_or_newer(newest).await
@@ -139,15 +144,53 @@ impl ExplorerHandles {
             return Err(ExplorerError::NotNow(message));
         };
         let began = Instant::now();
-        let want = WeightRequest {
-            explorer: self.config.explorer.name.clone(),
-            have: request.have,
-            at_least: request.at_least,
-            demand: request.demand,
-            timeout: self.config.synchronizer.sync_timeout.into(),
-        };
-        let waited = synchronizer.wait(want).await;
-        Ok((waited, began.elapsed()))
+        let sync_timeout = Duration::from(self.config.synchronizer.sync_timeout);
+        loop {
+            let join_timeout = self.join_timeout(request.is_last).await;
+            let want = WeightRequest {
+                explorer: self.config.explorer.name.clone(),
+                have: request.have,
+                at_least: request.at_least,
+                demand: request.demand,
+                timeout: join_timeout.map_or(sync_timeout, |timeout| timeout.min(sync_timeout)),
+            };
+            let waited = synchronizer.wait(want).await;
+            let timed_out = matches!(waited, WeightWaitResult::TimedOut(_));
+            if !timed_out || join_timeout.is_none() {
+                return Ok((waited, began.elapsed()));
+            }
+            // The trainer may have joined during the wait.
+            if self.join_timeout(request.is_last).await.is_some() {
+                self.continue_without_trainer();
+                return Ok((WeightWaitResult::NothingNew, began.elapsed()));
+            }
+        }
+    }
+
+    /// Returns the maximum wait for a trainer that may not exist: in mode `explore`, before one has
+    /// joined or published. `None`: there is a trainer. A trainer that only publishes does not
+    /// report its end, so that the wait for its last weights is bounded too.
+    async fn join_timeout(&self, is_last: bool) -> Option<Duration> {
+        let synchronizer = self.synchronizer.as_ref()?;
+        if self.config.mode != Mode::Explore {
+            return None;
+        }
+        let view = synchronizer.view().await;
+        if view.trainer.is_some() || (view.newest.is_some() && !is_last) {
+            return None;
+        }
+        let timeout = self.config.synchronizer.trainer_join_timeout.into();
+        Some(if self.loaded().without_trainer { Duration::ZERO } else { timeout })
+    }
+
+    fn continue_without_trainer(&self) {
+        if !std::mem::replace(&mut self.loaded().without_trainer, true) {
+            let seconds = self.config.synchronizer.trainer_join_timeout;
+            self.watchers.emit(&JobEvent::Info(format!(
+                "no trainer has joined within {seconds} s (`synchronizer.trainer_join_timeout`): \
+                 the job continues with the weights that the servers have"
+            )));
+        }
     }
 
     /// Loads the weights that a wait ended with.
@@ -421,7 +464,13 @@ impl ExplorerLoop {
              resume: waiting for the trainer to publish it or a later one"
         );
         resources.watchers.emit(&JobEvent::Info(note));
-        let request = SyncRequest { step, have: version - 1, at_least: version, demand: true };
+        let request = SyncRequest {
+            step,
+            have: version - 1,
+            at_least: version,
+            demand: true,
+            is_last: false,
+        };
         let (outcome, ..) = sync(resources, &request).await?;
         match outcome {
             SyncResult::Version(found) | SyncResult::TrainerDone(found) if found >= version => {
@@ -443,7 +492,7 @@ impl ExplorerLoop {
         let progress = self.plan.progress();
         let (step, have) = (progress.finalized, progress.version);
         let demand = resources.config.synchronizer.sync_style == SyncStyle::ExplorerDriven;
-        let request = SyncRequest { step, have, at_least: 0, demand };
+        let request = SyncRequest { step, have, at_least: 0, demand, is_last: false };
         let (outcome, waited, loading) = sync(resources, &request).await?;
         if let SyncResult::Version(version) | SyncResult::TrainerDone(version) = outcome {
             self.plan.apply(PlanInput::Loaded(version));

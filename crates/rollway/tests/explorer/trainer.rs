@@ -22,6 +22,44 @@ async fn missing_trainer_ends_the_job_within_the_timeout() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn mode_explore_ends_without_a_trainer() {
+    for style in ["fixed", "explorer_driven", "trainer_driven", "fully_async"] {
+        for method in ["checkpoint", "memory"] {
+            let world = World::new();
+            let seen = EventLog::default();
+            let style = format!("synchronizer.sync_style={style}");
+            let method = format!("synchronizer.sync_method={method}");
+            let join_timeout = "synchronizer.trainer_join_timeout=0.2";
+            let overrides = ["mode=explore", &style, &method, join_timeout];
+            let mut explorer = world.prepare(&overrides, &seen).await;
+            let explored = explorer.explore().await.unwrap();
+            assert_eq!((explored.version, explored.stopped), (0, false), "{style} {method}");
+            assert_eq!(explored.steps, 4, "{style} {method}");
+            explorer.shutdown().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trainer_that_only_publishes_is_enough_in_mode_explore() {
+    let world = World::new();
+    let seen = EventLog::default();
+    let overrides = ["mode=explore", "synchronizer.trainer_join_timeout=2"];
+    let mut explorer = world.prepare(&overrides, &seen).await;
+    let synchronizer = explorer.synchronizer().unwrap().clone();
+    let events = seen.clone();
+    tokio::spawn(async move {
+        for step in 1..=4 {
+            events.until(&format!("done {step}")).await;
+            publish(&synchronizer, step).await;
+        }
+    });
+    let explored = explorer.explore().await.unwrap();
+    assert_eq!((explored.steps, explored.version), (4, 4));
+    explorer.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn failed_trainer_ends_the_job_with_its_message() {
     for style in ["fixed", "fully_async"] {
         let world = World::new();
