@@ -1,7 +1,5 @@
 //! `rollway check`: preflight checks without running anything.
 
-#![expect(clippy::print_stderr, reason = "the result goes to standard error")]
-
 use rollway::config::Config;
 use rollway::job::{self, JobError};
 
@@ -13,6 +11,6 @@ pub(crate) fn check(config: &Config, source: &ConfigArgs) -> Result<(), CliError
     if !errors.is_empty() {
         return Err(JobError::NotStarted(errors).into());
     }
-    eprintln!("{}: valid", source.config.display());
+    errln!("{}: valid", source.config.display());
     Ok(())
 }

@@ -1,7 +1,5 @@
 //! `rollway debug`: runs one task once and shows messages, tokens, reward and timing.
 
-#![expect(clippy::print_stdout, reason = "the result goes to standard output")]
-
 use crate::log;
 use crate::output::{LogFormat, Output};
 use rollway::config::Config;
@@ -29,43 +27,43 @@ pub(crate) fn debug(config: &Config) -> Result<(), CliError> {
 
 fn print_result(debugged: &DebugReport) {
     heading("task");
-    println!("{:#}", debugged.task);
+    outln!("{:#}", debugged.task);
     for (number, experience) in debugged.experiences.iter().enumerate() {
         heading(&format!("experience {} of {}", number + 1, debugged.experiences.len()));
         print_experience(experience);
     }
     heading("metrics of the run");
     for (key, value) in debugged.status.metrics(BatchType::Train).iter() {
-        println!("  {key:<40} {value}");
+        outln!("  {key:<40} {value}");
     }
     heading("timing");
     for phase in &debugged.phases {
-        println!("  {:<40} {:>9.1} ms", phase.name, 1e3 * phase.took.as_secs_f64());
+        outln!("  {:<40} {:>9.1} ms", phase.name, 1e3 * phase.took.as_secs_f64());
     }
     let calls = debugged.calls;
-    println!(
+    outln!(
         "  of it {} model calls{:<26} {:>9.1} ms, {:.1} ms of them in the gateway",
         calls.count,
         "",
         1e3 * calls.seconds,
         1e3 * calls.gateway_seconds
     );
-    println!();
-    println!("experiences and profile: {}", debugged.folder.display());
+    outln!();
+    outln!("experiences and profile: {}", debugged.folder.display());
 }
 
 fn heading(text: &str) {
-    println!("\n── {text} ──");
+    outln!("\n── {text} ──");
 }
 
 fn print_experience(experience: &Experience) {
-    println!("  id      {}", experience.eid.uid());
+    outln!("  id      {}", experience.eid.uid());
     let reward = experience.reward.map_or_else(|| "none".to_owned(), |reward| reward.to_string());
-    println!("  reward  {reward}");
+    outln!("  reward  {reward}");
     print_messages(experience);
     let (prompt, length) = (experience.prompt_length, experience.response_length());
-    println!("  tokens  {prompt} prompt, {length} response");
-    println!("  {:>6} {:>8} {:>10} {:>6} {:>8}", "index", "token", "log-prob", "mask", "version");
+    outln!("  tokens  {prompt} prompt, {length} response");
+    outln!("  {:>6} {:>8} {:>10} {:>6} {:>8}", "index", "token", "log-prob", "mask", "version");
     let logprobs = experience.logprobs.as_ref().map(|values| values.to_vec()).unwrap_or_default();
     let mask = experience.action_mask.as_ref().map(|values| values.to_vec()).unwrap_or_default();
     let versions: Vec<Option<u64>> = experience
@@ -79,7 +77,7 @@ fn print_experience(experience: &Experience) {
         let logprob = offset.and_then(|offset| logprobs.get(offset)).map(|it| format!("{it:.4}"));
         let mask = offset.and_then(|offset| mask.get(offset)).map(ToString::to_string);
         let version = offset.and_then(|offset| versions.get(offset).copied().flatten());
-        println!(
+        outln!(
             "  {index:>6} {token:>8} {:>10} {:>6} {:>8}",
             shown(logprob),
             shown(mask),
@@ -87,7 +85,7 @@ fn print_experience(experience: &Experience) {
         );
     }
     if let Some(status) = &experience.truncate_status {
-        println!("  truncated {status:?}");
+        outln!("  truncated {status:?}");
     }
 }
 
@@ -100,7 +98,7 @@ fn print_messages(experience: &Experience) {
             [("prompt", &experience.prompt_text), ("response", &experience.response_text)]
         {
             if let Some(text) = text {
-                println!("  {name:<8} {text}");
+                outln!("  {name:<8} {text}");
             }
         }
         return;
@@ -111,9 +109,9 @@ fn print_messages(experience: &Experience) {
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
-        println!("  {role:<9} {content}");
+        outln!("  {role:<9} {content}");
         if !message["tool_calls"].is_null() {
-            println!("  {:<9} {}", "calls", message["tool_calls"]);
+            outln!("  {:<9} {}", "calls", message["tool_calls"]);
         }
     }
 }

@@ -1,7 +1,21 @@
 //! The `rollway` command as a library: the program and the Python package run it, and tests use
 //! its parts. Parses arguments, runs a subcommand, returns its exit code.
 
-#![expect(clippy::print_stderr, reason = "warnings and errors go to standard error")]
+/// Prints a line to standard output. A reader that has closed the pipe is no error.
+macro_rules! outln {
+    ($($message:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($message)*);
+    }};
+}
+
+/// Prints a line to standard error. A reader that has closed the pipe is no error.
+macro_rules! errln {
+    ($($message:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($message)*);
+    }};
+}
 
 pub mod background_writer;
 mod bench;
@@ -168,7 +182,7 @@ fn load(source: &ConfigArgs) -> Result<Config, CliError> {
     let config = Config::load(&source.config)?.with_overrides(&source.overrides)?;
     let ResolvedConfig { config, warnings } = config.resolve()?;
     for warning in warnings {
-        eprintln!("warning: {warning}");
+        errln!("warning: {warning}");
     }
     Ok(config)
 }

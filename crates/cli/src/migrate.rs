@@ -1,7 +1,5 @@
 //! `rollway migrate`: the keys of a Trinity-RFT configuration and their meaning here.
 
-#![expect(clippy::print_stdout, reason = "the report goes to standard output")]
-
 use std::path::PathBuf;
 
 use clap::Args;
@@ -18,7 +16,7 @@ pub(crate) struct MigrateArgs {
 /// Prints the report; an error if the configuration cannot be run as it is.
 pub(crate) fn migrate(args: &MigrateArgs) -> Result<(), CliError> {
     let report = Config::migration_report(&args.config)?;
-    print!("{report}");
+    outln!("{}", report.to_string().trim_end());
     if report.is_ready() {
         return Ok(());
     }

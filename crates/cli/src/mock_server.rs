@@ -1,7 +1,5 @@
 //! `rollway mock-server`: a mock inference server, to try a configuration without a GPU.
 
-#![expect(clippy::print_stdout, reason = "the address of the server is the result")]
-
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -129,7 +127,7 @@ pub(crate) fn mock_server(args: &MockServerArgs) -> Result<(), CliError> {
         print_address(args, &server);
         signals.next().await;
         server.stop().await;
-        println!("stopped");
+        outln!("stopped");
         Ok(())
     })
 }
@@ -137,16 +135,16 @@ pub(crate) fn mock_server(args: &MockServerArgs) -> Result<(), CliError> {
 fn print_address(args: &MockServerArgs, server: &MockServer) {
     let name = args.server_kind.name();
     let url = server.url();
-    println!("mock {name} server at {url} (Ctrl-C stops it)");
-    println!();
-    println!("in a configuration:");
-    println!("  explorer:");
-    println!("    rollout_model:");
-    println!("      engine_type: {name}");
-    println!("      base_url: {url}/v1");
-    println!("      model_path: {}", args.model);
+    outln!("mock {name} server at {url} (Ctrl-C stops it)");
+    outln!();
+    outln!("in a configuration:");
+    outln!("  explorer:");
+    outln!("    rollout_model:");
+    outln!("      engine_type: {name}");
+    outln!("      base_url: {url}/v1");
+    outln!("      model_path: {}", args.model);
     if args.api_key.is_some() {
-        println!("      api_key_env: NAME  # environment variable with the key");
+        outln!("      api_key_env: NAME  # environment variable with the key");
     }
 }
 

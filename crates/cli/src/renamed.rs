@@ -25,7 +25,7 @@ const FLAGS: [(&str, &str, &str); 10] = [
 pub(crate) fn report(error: &clap::Error, arguments: &[OsString]) -> u8 {
     let command = arguments.get(1).and_then(|command| command.to_str()).unwrap_or_default();
     match hint(error, command) {
-        Some(hint) => eprintln!("error: {hint}"),
+        Some(hint) => errln!("error: {hint}"),
         None => drop(error.print()),
     }
     u8::from(error.use_stderr()) * 2

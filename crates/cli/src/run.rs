@@ -1,7 +1,5 @@
 //! `rollway run`: runs the job of a configuration, shows its progress and stops it on a signal.
 
-#![expect(clippy::print_stdout, reason = "the result goes to standard output")]
-
 use std::sync::Arc;
 
 use crate::log;
@@ -24,7 +22,7 @@ use crate::{CliError, ConfigArgs, runtime};
 
 /// Prints the JSON Schema of the configuration.
 pub(crate) fn print_schema() {
-    println!("{:#}", schema());
+    outln!("{:#}", schema());
 }
 
 /// Runs the job of a checked configuration to its end.
@@ -81,7 +79,10 @@ fn job(config: Config, source: &ConfigArgs, format: LogFormat) -> Result<(), Cli
     if output.kind() != OutputKind::Json {
         // Log lines on the same terminal come first.
         Output::flush_at_exit();
-        print!("{table}");
+        let table = table.to_string();
+        if !table.is_empty() {
+            outln!("{}", table.trim_end());
+        }
     }
     if stopped { Err(CliError::Interrupted) } else { Ok(()) }
 }

@@ -1,7 +1,5 @@
 //! `rollway run` in mode `serve`: serves until a signal stops it.
 
-#![expect(clippy::print_stdout, reason = "the address of the server is the result")]
-
 use std::sync::Arc;
 
 use crate::log;
@@ -25,7 +23,7 @@ pub(crate) fn serve(config: &Config) -> Result<(), CliError> {
         };
         print_address(config, &server);
         signals.next().await;
-        println!("stopping; press Ctrl-C again to stop immediately");
+        outln!("stopping; press Ctrl-C again to stop immediately");
         tokio::select! {
             stopped = server.stop() => stopped?,
             () = signals.next() => {
@@ -33,7 +31,7 @@ pub(crate) fn serve(config: &Config) -> Result<(), CliError> {
                 return Err(CliError::Job(message.to_owned()));
             }
         }
-        println!("stopped");
+        outln!("stopped");
         Ok(())
     })
 }
@@ -50,21 +48,23 @@ impl From<ServeJobError> for CliError {
 
 fn print_address(config: &Config, server: &ServeJob) {
     let counts = server.counts();
-    println!("serving {} at {}", rollway::gateway_options::trained_model(config), server.url());
-    println!("  address in  {}", server.url_file().display());
+    outln!("serving {} at {}", rollway::gateway_options::trained_model(config), server.url());
+    outln!("  address in  {}", server.url_file().display());
     match server.key_file() {
-        Some(file) => println!("  key in      {}", file.display()),
+        Some(file) => outln!("  key in      {}", file.display()),
         None if config.explorer.authentication => {
             let variable = config.explorer.proxy_key_env.as_deref().unwrap_or_default();
-            println!("  key in      ${variable}");
+            outln!("  key in      ${variable}");
         }
-        None => println!("  key         none: every client that reaches the address has access"),
+        None => outln!("  key         none: every client that reaches the address has access"),
     }
     if let Some((url, secret)) = server.reader() {
-        println!("  trainers    {url}, secret in {}", secret.display());
+        outln!("  trainers    {url}, secret in {}", secret.display());
     }
-    println!(
+    outln!(
         "  so far      {} recorded, {} waiting for a commit, step {}",
-        counts.recorded, counts.ready, counts.step
+        counts.recorded,
+        counts.ready,
+        counts.step
     );
 }

@@ -1,7 +1,5 @@
 //! `rollway run` in mode `simulate`: runs the job of a configuration in virtual time.
 
-#![expect(clippy::print_stdout, reason = "the result goes to standard output")]
-
 use rollway::config::{Config, SimulationFaults};
 use rollway_core::CancelReason;
 use rollway_sim::job::{JobFaults as Rates, JobReport, SimStepReport, SimulatedJob, run_job};
@@ -12,11 +10,15 @@ use crate::CliError;
 /// Runs the job of a checked configuration to its end.
 pub(crate) fn simulate(config: &Config) -> Result<(), CliError> {
     let job = job(config);
-    println!(
+    outln!(
         "{} steps of {} tasks × {} runs on {} simulated runners, seed {}",
-        job.steps, job.batch_size, job.repeat_times, job.config.runners, job.seed
+        job.steps,
+        job.batch_size,
+        job.repeat_times,
+        job.config.runners,
+        job.seed
     );
-    println!(" step    time     ok  partial  failed  canc  delivered  dropped");
+    outln!(" step    time     ok  partial  failed  canc  delivered  dropped");
     let report = run_job(&job, print_step).map_err(CliError::Job)?;
     print_summary(&report);
     if report.counters.balanced() {
@@ -32,7 +34,7 @@ fn print_step(step: SimStepReport) {
     let SimStepReport { step, at, result } = step;
     let seconds = at.as_nanos() / 1_000_000_000;
     let tasks = result.tasks;
-    println!(
+    outln!(
         "{step:>5} {:>3}m {:02}s  {:>5}  {:>7}  {:>6}  {:>3}   {:>9}  {:>7}",
         seconds / 60,
         seconds % 60,
@@ -48,13 +50,13 @@ fn print_step(step: SimStepReport) {
 fn print_summary(report: &JobReport) {
     let JobReport { took, utilization, counters } = report;
     let runs = &counters.runs;
-    println!();
-    println!(
+    outln!();
+    outln!(
         "done in {:.0} s of virtual time; runners busy {:.0} % of it",
         took.as_secs_f64(),
         utilization * 100.0
     );
-    println!(
+    outln!(
         "runs: {} submitted = {} succeeded + {} failed + {} cancelled",
         runs.submitted,
         runs.succeeded,
@@ -67,9 +69,9 @@ fn print_summary(report: &JobReport) {
     print_list("retried after", retried);
     let over = runs.cancelled[CancelReason::OverRollout];
     if over > 0 {
-        println!("  cancelled because enough others finished: {over}");
+        outln!("  cancelled because enough others finished: {over}");
     }
-    println!(
+    outln!(
         "payloads: {} received = {} delivered + {} dropped",
         counters.payloads_received,
         counters.payloads_delivered,
@@ -77,13 +79,13 @@ fn print_summary(report: &JobReport) {
     );
     let dropped = counters.payloads_dropped.nonzero();
     print_list("dropped as", dropped.map(|(reason, count)| format!("{count} {reason}")));
-    println!("runners lost and replaced: {}", counters.runners_lost);
+    outln!("runners lost and replaced: {}", counters.runners_lost);
 }
 
 fn print_list(label: &str, items: impl Iterator<Item = String>) {
     let items: Vec<String> = items.collect();
     if !items.is_empty() {
-        println!("  {label}: {}", items.join(", "));
+        outln!("  {label}: {}", items.join(", "));
     }
 }
 

@@ -1,7 +1,5 @@
 //! `rollway trace`: exports the history of a job for Perfetto.
 
-#![expect(clippy::print_stdout, reason = "the result goes to standard output")]
-
 use std::path::PathBuf;
 
 use clap::Args;
@@ -35,9 +33,9 @@ pub(crate) fn trace(args: &TraceArgs) -> Result<(), CliError> {
     let (runs, untraced) = trace::write_trace(&*view, &path, *max_bytes).map_err(|error| {
         CliError::Job(format!("cannot write {}: {error}; choose another --output", path.display()))
     })?;
-    println!("{}: {runs} runs; open it at https://ui.perfetto.dev", path.display());
+    outln!("{}: {runs} runs; open it at https://ui.perfetto.dev", path.display());
     if untraced.events > 0 {
-        println!("{} events left out; raise --max-bytes to include them", untraced.events);
+        outln!("{} events left out; raise --max-bytes to include them", untraced.events);
     }
     Ok(())
 }

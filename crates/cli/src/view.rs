@@ -1,8 +1,5 @@
 //! `rollway view`: the dashboard of a running or ended job.
 
-#![expect(clippy::print_stdout, reason = "the address of the dashboard is the result")]
-#![expect(clippy::print_stderr, reason = "notices go to standard error")]
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -38,8 +35,8 @@ pub(crate) fn view(args: &ViewArgs) -> Result<(), CliError> {
     let runtime = runtime()?;
     runtime.block_on(async {
         if let Some(dashboard) = running_dashboard(job).await {
-            println!("{}", dashboard.address());
-            eprintln!("the job is running; this is its live dashboard");
+            outln!("{}", dashboard.address());
+            errln!("the job is running; this is its live dashboard");
             open(args, &dashboard.address());
             return Ok(());
         }
@@ -49,8 +46,8 @@ pub(crate) fn view(args: &ViewArgs) -> Result<(), CliError> {
             DashboardOptions { listen: args.listen.clone(), token: None, view, metrics: None };
         let dashboard = Dashboard::open(options).await?;
         let mut signals = Signals::new()?;
-        println!("{}", dashboard.address());
-        eprintln!("recorded history of the job; Ctrl-C stops the dashboard");
+        outln!("{}", dashboard.address());
+        errln!("recorded history of the job; Ctrl-C stops the dashboard");
         open(args, &dashboard.address());
         signals.next().await;
         Ok(())
@@ -72,9 +69,7 @@ fn open(args: &ViewArgs, address: &str) {
     let mut command = Command::new(program);
     let command = command.arg(address).stdin(Stdio::null()).stdout(Stdio::null());
     if let Err(error) = command.stderr(Stdio::null()).spawn() {
-        eprintln!(
-            "warning: cannot open a browser with {program}: {error}; open {address} yourself"
-        );
+        errln!("warning: cannot open a browser with {program}: {error}; open {address} yourself");
     }
 }
 

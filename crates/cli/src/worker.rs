@@ -1,7 +1,5 @@
 //! `rollway worker`: worker processes on this machine for a job on another one.
 
-#![expect(clippy::print_stderr, reason = "worker messages go to standard error")]
-
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,10 +53,10 @@ pub(crate) fn run_workers(args: &WorkerArgs) -> Result<(), CliError> {
         let stopped = stop.clone();
         tokio::spawn(async move {
             signals.next().await;
-            eprintln!("stopping; attempts in flight are retried on other workers");
+            errln!("stopping; attempts in flight are retried on other workers");
             stopped.cancel();
         });
-        let print = Arc::new(|message: &str| eprintln!("{message}"));
+        let print = Arc::new(|message: &str| errln!("{message}"));
         supervisor::run(options, stop, print).await.map_err(CliError::from)
     })
 }

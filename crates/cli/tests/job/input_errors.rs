@@ -71,3 +71,13 @@ fn check_reports_all_errors_without_creating_files() {
     assert!(checked.stderr.contains("exact"), "all at once: {}", checked.stderr);
     assert!(!workspace.job().exists(), "no file is created");
 }
+
+#[test]
+fn closed_standard_output_is_no_error() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_rollway"));
+    let ran = command.arg("schema").stdout(writer).output().unwrap();
+    let stderr = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!((ran.status.code(), &*stderr), (Some(0), ""));
+}
