@@ -12,6 +12,8 @@ fn one_task_is_run_and_shown() {
     for text in ["user", "log-prob", "reward", "timing"] {
         assert!(ran.stdout.contains(text), "no {text:?} in\n{}", ran.stdout);
     }
+    // The sum of a metric that does not exist.
+    assert!(!ran.stdout.contains("-0.0 ms"), "{}", ran.stdout);
     let folder = workspace.job().join("debug");
     let text = std::fs::read_to_string(folder.join("experiences.jsonl")).unwrap();
     let experience: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();

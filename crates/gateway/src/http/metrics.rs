@@ -31,7 +31,7 @@ use crate::options::TokenCounts;
 pub(crate) struct GatewayMetrics {
     registry: Registry,
     seconds: Family<Label, Histogram, fn() -> Histogram>,
-    added_seconds: Family<Label, Histogram, fn() -> Histogram>,
+    overhead_seconds: Family<Label, Histogram, fn() -> Histogram>,
     pub(super) values: Values,
 }
 
@@ -77,7 +77,7 @@ impl GatewayMetrics {
         let mut metrics = Self {
             registry: Registry::with_prefix("rollway_gateway"),
             seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
-            added_seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
+            overhead_seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
             values: Values::default(),
         };
         metrics.begin();
@@ -97,7 +97,7 @@ impl GatewayMetrics {
         for endpoint in CLIENT_APIS.iter().map(|api| api.name()) {
             drop(self.values.requests.get_or_create(&RequestLabels { endpoint, status: 200 }));
             drop(self.seconds.get_or_create(&[("endpoint", endpoint)]));
-            drop(self.added_seconds.get_or_create(&[("endpoint", endpoint)]));
+            drop(self.overhead_seconds.get_or_create(&[("endpoint", endpoint)]));
         }
     }
 
@@ -108,7 +108,7 @@ impl GatewayMetrics {
         let help = "Duration of calls, in seconds";
         to.register("call_seconds", help, self.seconds.clone());
         let help = "Duration of calls without the time of their servers, in seconds";
-        to.register("overhead_seconds", help, self.added_seconds.clone());
+        to.register("overhead_seconds", help, self.overhead_seconds.clone());
         to.register("in_flight", "Calls in flight", values.in_flight.clone());
         to.register("calls_waiting", "Calls that wait for a server", values.waiting.clone());
         to.register("run_sessions", "Open runs with at least one call", values.sessions.clone());
@@ -230,7 +230,7 @@ impl Drop for CallTimer {
         let took = self.began.elapsed();
         metrics.seconds.get_or_create(&endpoint).observe(took.as_secs_f64());
         let added = took.saturating_sub(self.upstream);
-        metrics.added_seconds.get_or_create(&endpoint).observe(added.as_secs_f64());
+        metrics.overhead_seconds.get_or_create(&endpoint).observe(added.as_secs_f64());
     }
 }
 

@@ -175,7 +175,7 @@ async fn calls(served: &ModelStack) -> DebugCalls {
     DebugCalls {
         count: sum("call_seconds_count") as u64,
         seconds: sum("call_seconds_sum"),
-        gateway_seconds: sum("added_seconds_sum"),
+        gateway_seconds: sum("overhead_seconds_sum"),
     }
 }
 
