@@ -9,19 +9,21 @@ from pathlib import Path
 import rollway as rw
 
 JOB = """
-mode: bench
+mode: explore
 name: command
+synchronizer: {trainer_join_timeout: 0.1}
 explorer:
   rollout_model: {engine_type: echo}
   runner_per_model: 1
 buffer:
-  batch_size: 2
+  batch_size: 1
+  total_steps: 1
   explorer_input:
-    eval_tasksets:
-      - name: sums
-        path: tasks.jsonl
-        format: {prompt_key: question, response_key: answer}
-        default_workflow_type: flows:interpreter
+    taskset:
+      name: sums
+      path: tasks.jsonl
+      format: {prompt_key: question, response_key: answer}
+    default_workflow_type: flows:interpreter
 """
 
 WORKFLOW = """
@@ -29,8 +31,9 @@ import sys
 import rollway as rw
 
 @rw.workflow
-def interpreter(task, model):
+async def interpreter(task, model):
     open("interpreter", "w").write(sys.executable)
+    await model.chat([{"role": "user", "content": task.raw_task["question"]}])
     return 1.0
 """
 

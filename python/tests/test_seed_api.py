@@ -376,7 +376,10 @@ def test_workflow_runner_stops_at_the_first_failure(config, mode):
     runner = WorkflowRunner(config, rw.models.Echo())
     task = rw.Task(workflow=second_fails)
     status, experiences = runner.run_task(task, 3, collect_partial_runs=False)
-    assert (status.completed_runs, status.total_runs, len(experiences)) == (1, 3, 1)
+    # Threads may fail the second run before the first one has returned.
+    completed = {0, 1} if mode == "multi-threading" else {1}
+    assert status.completed_runs == len(experiences) in completed
+    assert status.total_runs == 3
     assert "First error: workflow: ValueError: no" in status.message
     assert begun == [0, 1] or mode != "sequential"
     status, experiences = runner.run_task(task, 3, collect_partial_runs=True)
