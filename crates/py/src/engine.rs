@@ -33,16 +33,16 @@ use crate::status::status_row;
 use crate::task_done::TaskDoneObserver;
 use crate::{config, errors, gateway, metrics, runner_status, runtime, sink, task_snapshot};
 
-/// How often a worker says that it is alive, and what it does.
+/// Interval of worker heartbeats.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// How long Ctrl-C may wait while a cluster is joined.
+/// Interval of the Ctrl-C check while a cluster is joined.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A task on its way to the engine: the workflow's name, its definition, how often, and the rest.
+/// An encoded task: workflow name, its definition, number of runs, whether it is an eval, body.
 type PackedTask = (String, Option<(String, PyBackedBytes)>, u32, bool, PyBackedBytes);
 
-/// How workers are started: the program, its arguments and its environment.
+/// Command that starts a worker: program, arguments, environment.
 pub(crate) type SpawnCommand = (PathBuf, Vec<String>, Vec<(String, String)>);
 
 /// A scheduler.
@@ -261,8 +261,8 @@ impl PyCoordinator {
         Ok(Self { coordinator, pipeline, restored, detailed })
     }
 
-    /// What was taken up from the ledger: batches that go on, as `(batch_id, type, tasks, runs that
-    /// have ended)`, the ids of batches that have ended, and the newest version of the model.
+    /// State restored from the ledger: unfinished batches as `(batch_id, type, tasks, ended runs)`,
+    /// the ids of ended batches, and the newest model version.
     #[getter]
     #[expect(clippy::type_complexity, reason = "Python takes it apart at once")]
     fn restored(&self) -> (Vec<(PyBatchId, String, usize, usize)>, Vec<PyBatchId>, u64) {

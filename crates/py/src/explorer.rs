@@ -1,5 +1,5 @@
-//! The explorer. It works in tasks of the runtime: whoever stops waiting for one has it end soon
-//! and cleanly, and does not leave it in the middle of something.
+//! The explorer for Python. Its operations run as tasks of the runtime; a cancelled wait requests a
+//! clean stop instead of dropping the operation halfway.
 
 mod event;
 mod prepared;
@@ -55,7 +55,7 @@ pub(crate) struct PyExplorer {
     ends: Arc<ExplorerEnd>,
 }
 
-/// What there is of it.
+/// Lifecycle of an explorer object.
 enum ExplorerPhase {
     New,
     Ready(Box<PreparedExplorer>),
@@ -78,16 +78,16 @@ impl ExplorerPhase {
     }
 }
 
-/// How it is reached while it works.
+/// Handles that reach the explorer while an operation holds its lock.
 #[derive(Default)]
 struct ExplorerEnd {
     stop: CancellationToken,
-    /// What is prepared: it stops by itself.
+    /// Clean stop of a prepared explorer.
     stopper: PlainMutex<Option<StopHandle>>,
     pulse: PlainMutex<Option<LiveStats>>,
-    /// Where the dashboard is, with its token.
+    /// URL of the dashboard, with its token.
     dashboard: PlainMutex<Option<String>>,
-    /// What is under way, in case that it does not.
+    /// Aborts the current operation if the clean stop does not end it.
     task: PlainMutex<Option<AbortHandle>>,
 }
 
@@ -104,7 +104,6 @@ fn locked<T>(mutex: &PlainMutex<T>) -> PlainGuard<'_, T> {
     mutex.lock()
 }
 
-/// Why something did not work.
 enum PyExplorerError {
     Explorer(ExplorerError),
     Job(JobError),
@@ -141,7 +140,7 @@ impl From<ServeJobError> for PyExplorerError {
     }
 }
 
-/// Something that goes on in the runtime. Whoever stops waiting for it stops the explorer.
+/// An operation in the runtime. Dropping it before its end stops the explorer.
 struct StoppableTask<T> {
     task: JoinHandle<Result<T, PyExplorerError>>,
     ends: Arc<ExplorerEnd>,
@@ -165,7 +164,7 @@ impl<T> Drop for StoppableTask<T> {
 }
 
 impl PyExplorer {
-    /// Begins something that goes on even if nobody waits.
+    /// Starts an operation that stops cleanly if the wait for it is cancelled.
     fn work<T: Send + 'static, O>(
         &self,
         py: Python<'_>,
@@ -181,7 +180,7 @@ impl PyExplorer {
         PyPending::with_errors(py, work.join(), raise, convert)
     }
 
-    /// Waits for something that is quick; who stops waiting gives it up.
+    /// Waits for a quick operation; a cancelled wait drops it.
     fn ask<T: Send + 'static, O>(
         py: Python<'_>,
         future: impl Future<Output = Result<T, PyExplorerError>> + Send + 'static,
@@ -251,7 +250,7 @@ impl PyExplorer {
         self.config.job_dir()
     }
 
-    /// Where the dashboard is, with the token that opens it; none: there is none.
+    /// URL of the dashboard, with its token. `None`: no dashboard.
     #[getter]
     fn dashboard_url(&self) -> Option<String> {
         locked(&self.ends.dashboard).clone()
@@ -284,7 +283,7 @@ impl PyExplorer {
             *stage = ExplorerPhase::Ready(Box::new(ready));
             Ok(())
         };
-        // Nothing of it was acknowledged: it need not be finished if nobody waits.
+        // Nothing was acknowledged yet, so that a cancelled wait may drop it.
         Self::ask(py, future, |_, ()| Ok(()))
     }
 
@@ -441,7 +440,7 @@ impl PyExplorer {
             }
             Ok(())
         };
-        // It goes on even if nobody waits for it any more.
+        // Continues after a cancelled wait.
         let task = runtime::handle(py)?.spawn(future);
         let joined = async move { task.await.unwrap_or(Err(PyExplorerError::GivenUp)) };
         Self::ask(py, joined, |_, ()| Ok(()))

@@ -25,7 +25,7 @@ use crate::{config, errors};
 /// its address, its key, and what it calls the model itself.
 type Server = (String, bool, String, String, Option<String>, Option<String>);
 
-/// How long calls under way get when nobody says otherwise.
+/// Default time for calls in progress to finish when the gateway stops.
 const NO_TIME: Duration = Duration::ZERO;
 
 /// A gateway that is running. It ends with the last reference to it, or when it is stopped.
@@ -36,24 +36,24 @@ pub(crate) struct PyGateway {
     keys: GatewayRunKeys,
     url: String,
     admin_key: Secret,
-    /// How long a server may take to end what is under way, and to load weights.
+    /// Maximum time for a server to drain its requests and load weights.
     update_timeout: Duration,
     runtime: runtime::Handle,
 }
 
 impl PyGateway {
-    /// Returns what gives the runs of attempts their keys.
+    /// Returns the issuer of run keys.
     pub(crate) fn keys(&self) -> GatewayRunKeys {
         self.keys.clone()
     }
 
-    /// Where it is, with `/v1`.
+    /// Base URL with `/v1`.
     pub(crate) fn base_url(&self) -> String {
         format!("{}/v1", self.url)
     }
 
-    /// Has the servers of the trained model load weights. Whoever stops waiting for it does not end
-    /// it: a server must not be left in the middle of it.
+    /// Makes the servers of the trained model load weights. A cancelled wait does not stop the
+    /// update, so that no server is left halfway.
     pub(crate) fn updating(
         &self,
         path: PathBuf,
@@ -102,7 +102,7 @@ impl PyGateway {
         Ok(Self { gateway, handle, keys, url, admin_key, update_timeout, runtime })
     }
 
-    /// Where it is, without `/v1`.
+    /// Base URL without `/v1`.
     #[getter]
     fn url(&self) -> &str {
         &self.url
@@ -206,7 +206,7 @@ fn server_report<'py>(
     Ok(dict)
 }
 
-/// Whether a server has the new weights.
+/// Returns `true` if a server has the new weights.
 pub(crate) fn has_it(server: &ServerUpdateReport) -> bool {
     matches!(server.outcome, ServerUpdateOutcome::Updated | ServerUpdateOutcome::AlreadyCurrent)
 }

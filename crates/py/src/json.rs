@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString};
 
-/// How deep values may be nested here.
+/// Maximum nesting depth of values.
 const DEPTH: u32 = 16;
 
-/// Returns a value as JSON, or nothing if there is more in it than plain values.
+/// Returns a value as JSON. `None`: it contains other than plain values.
 #[pyfunction]
 pub(crate) fn plain_json(value: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     let mut text = String::new();

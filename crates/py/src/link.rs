@@ -1,10 +1,9 @@
 //! A worker's connection to its engine, for the worker process in Python.
 //!
-//! The event loop of Python waits for the socket itself, and takes a turn when there is something:
-//! what was said goes out and what has come is returned, in one call and without another thread.
-//! What the worker says is gathered by plain calls that await nothing, so that short attempts are
-//! one batch of messages. If the event loop does not come round, a companion takes its turns; what
-//! has come then is queued here, and one byte in a socket wakes the event loop for it.
+//! The Python event loop polls the socket itself. One call without another thread sends gathered
+//! messages and returns received ones. Reports are gathered by calls that do not await, so that
+//! short attempts share one batch of messages. While the event loop is blocked, a companion thread
+//! drives the connection: it queues received messages and wakes the loop through a socket pair.
 
 mod attempt;
 mod loop_watchdog;
@@ -43,16 +42,16 @@ use self::outbox::LinkOutbox;
 use self::runtime_driver::{RuntimeDriver, go_round};
 use crate::{errors, metrics, runtime};
 
-/// How many messages are taken from the stream at once.
+/// Maximum messages taken from the stream at once.
 const BATCH: usize = 256;
 
-/// A payload of this size goes at once, and whoever sends it learns whether it is too large.
+/// Payloads of at least this size are sent immediately, so that the caller gets size errors.
 const LARGE_PAYLOAD_BYTES: usize = 16 * 1024;
 
-/// How long the process may take to end when its engine is gone.
+/// Maximum time for the process to exit after the connection to its engine is lost.
 const ORPHAN_EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What is to be read by Python.
+/// Received messages that Python has not read yet.
 #[derive(Debug)]
 struct Inbox {
     messages: Mutex<VecDeque<EngineMessage>>,
@@ -151,7 +150,7 @@ impl WorkerLink {
         Ok(Self { drive, outbox, inbox, socket, runners, env: welcome.env })
     }
 
-    /// What the engine would have put into the environment, had it started this worker.
+    /// Environment variables that the engine sets for workers that it starts itself.
     #[getter]
     fn env(&self) -> BTreeMap<String, String> {
         self.env.clone()
@@ -169,7 +168,7 @@ impl WorkerLink {
         (self.socket.as_raw_fd(), self.inbox.ear.as_raw_fd())
     }
 
-    /// Whether output waits until the first descriptor becomes writable.
+    /// `True` while output waits until the first descriptor becomes writable.
     #[getter]
     fn is_backlogged(&self) -> bool {
         self.socket.is_full()

@@ -64,7 +64,7 @@ fn bootstrap_own(
     let calls = Cell::new(0u32);
     let call = |function: &Bound<'_, PyAny>, draw: &[f64]| -> PyResult<f64> {
         let py = function.py();
-        // Now and then somebody may want to interrupt.
+        // Regular signal checks make long calculations interruptible.
         calls.set(calls.get().wrapping_add(1));
         if calls.get().is_multiple_of(1024) {
             py.check_signals()?;

@@ -64,7 +64,7 @@ impl PyMockServer {
         Ok(Self { server: Mutex::new(Some(server)), inside, url })
     }
 
-    /// Where it is, without `/v1`.
+    /// Base URL without `/v1`.
     #[getter]
     fn url(&self) -> &str {
         &self.url
@@ -76,7 +76,7 @@ impl PyMockServer {
         self.inside.version()
     }
 
-    /// What goes on, in numbers.
+    /// Request counters.
     fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         named(&self.inside.counts()).into_py_dict(py)
     }

@@ -1,5 +1,5 @@
 //! Calls of models, for code in Python: one request to the gateway, waited for like everything
-//! else. Whoever stops waiting ends the request.
+//! else. A cancelled wait aborts the request.
 
 use bytes::Bytes;
 use pyo3::prelude::*;
@@ -50,7 +50,7 @@ impl ModelClient {
     }
 }
 
-/// A request under way that ends when nobody waits for it any more.
+/// A request in progress. Dropping it aborts the request.
 struct PyTask(JoinHandle<Result<Answer, String>>);
 
 impl PyTask {

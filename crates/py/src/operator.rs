@@ -88,7 +88,7 @@ impl PyOperator {
     }
 }
 
-/// What came of a call: experiences, metrics, how many were dropped by reason, pass rates.
+/// Result of a call: experiences, metrics, dropped counts by reason, pass rates.
 type Answer = (PyBackedBytes, Metrics, BTreeMap<String, usize>, Vec<(u64, u64, f64, usize)>);
 
 impl Operator for PyOperator {
@@ -148,7 +148,7 @@ fn restore(returned: &mut [Experience], given: Vec<Experience>) {
     }
 }
 
-/// Why Python gave no answer.
+/// Reason for a missing result from Python.
 enum OperatorFailed {
     Raised(PyErr),
     Ended,

@@ -1,15 +1,15 @@
-//! Calls that wait: the one door between Python and what the engine does in its own time.
+//! Pending results: Python's interface to asynchronous operations of the engine.
 //!
 //! ```text
-//! poll(wake) ──► ready: the answer, now yours
+//! poll(wake) ──► ready: returns the result
 //!     │
 //!     └────────► not yet: wake() will be called once; poll again
 //! close() ─────► given up: the request is withdrawn, and nothing was taken
 //! ```
 //!
-//! An answer is taken in the very step in which Python gets it. Whoever stops waiting before, by
-//! cancelling a task or by Ctrl-C, leaves everything with the engine. Waiting itself is Python's:
-//! on a future of its event loop or on a lock, which both hear signals and release the interpreter.
+//! A result leaves the engine in the step in which Python receives it. A wait that is cancelled
+//! earlier, by task cancellation or Ctrl-C, leaves the result with the engine. Python waits on a
+//! future of its event loop or on a lock; both react to signals and release the interpreter.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,7 +23,7 @@ use tokio::runtime::Handle;
 
 use crate::{errors, runtime};
 
-/// Turns an answer into a Python object, when somebody is there to take it.
+/// Converts a result into a Python object when Python takes it.
 type Answer = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 type Work = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
@@ -112,7 +112,7 @@ impl Wake for Bell {
     fn wake_by_ref(self: &Arc<Self>) {
         if let Some(wake) = self.0.lock().take() {
             runtime::in_python(move |py| {
-                // A loop that was closed meanwhile has nobody left who waits.
+                // A loop that was closed meanwhile has no waiters left.
                 let _ = wake.call0(py);
             });
         }

@@ -25,7 +25,7 @@ use crate::engine::PyCoordinator;
 use crate::errors;
 use crate::pending::PyPending;
 
-/// What went wrong, before anybody is there to raise it.
+/// A failure that is raised as a Python exception later.
 enum PyReaderError {
     Buffer(BufferError),
     Payload(String),
@@ -89,27 +89,27 @@ where
 #[pyclass(frozen, module = "rollway._rollway", name = "Reader")]
 pub(crate) struct PyReader {
     state: Arc<AsyncMutex<PyReaderState>>,
-    /// Where the reader stands after what Python got.
+    /// Position after the last batch that Python received.
     position: Arc<Mutex<String>>,
 }
 
 struct PyReaderState {
-    /// None once it is closed.
+    /// `None`: closed.
     reader: Option<Box<dyn buffer::ExperienceReader>>,
-    /// What was read and did not get to Python.
+    /// Samples read but not received by Python yet.
     ahead: ReadResult,
-    /// How many of these, from the first on, are whole. Looked at without the interpreter.
+    /// Length of the valid prefix of these samples, verified without holding the interpreter.
     whole: usize,
 }
 
-/// Where experiences are: behind an address, or with a coordinator of this process.
+/// Source of experiences: an address, or a coordinator of this process.
 #[derive(FromPyObject)]
 pub(crate) enum PyReaderSource<'py> {
     Coordinator(PyRef<'py, PyCoordinator>),
     Address(String),
 }
 
-/// The same, for another thread.
+/// [`PyReaderSource`] for another thread.
 enum ReaderSource {
     Buffer(Arc<dyn Buffer>),
     Address(String),
@@ -132,7 +132,7 @@ impl PyReaderSource<'_> {
     }
 }
 
-/// What Python gets.
+/// A batch as Python receives it.
 struct PyExperienceBatch {
     payload: Bytes,
     versions: Vec<u64>,
@@ -200,7 +200,7 @@ impl PyReader {
         })
     }
 
-    /// Where the reader stands.
+    /// Position of the reader.
     #[getter]
     fn position(&self) -> String {
         self.position.lock().clone()
@@ -237,7 +237,7 @@ fn nothing() -> ReadResult {
     ReadResult { samples: Vec::new(), stale: 0, end: ReadEnd::TimedOut }
 }
 
-/// Reads into what is kept, until there is enough or nobody waits any more.
+/// Reads into the kept samples until the request is satisfied or cancelled.
 fn fill(
     state: &mut OwnedMutexGuard<PyReaderState>,
     ask: ReadRequest,
@@ -371,14 +371,14 @@ impl PyReaderServer {
         &self.secret
     }
 
-    /// How many peers were refused, by reason.
+    /// Number of refused peers by reason.
     fn refused(&self) -> Vec<(&'static str, u64)> {
         let served = self.served.lock();
         let refused = served.as_ref().map(ReaderServer::refused).unwrap_or_default();
         refused.into_iter().map(|(code, count)| (code.name(), count)).collect()
     }
 
-    /// Disconnects everybody.
+    /// Stops the server and disconnects all peers.
     fn stop(&self, py: Python<'_>) -> PyResult<PyPending> {
         let served = Arc::clone(&self.served);
         let work = move || {

@@ -1,4 +1,4 @@
-//! What runners do now, as Python has it.
+//! Runner status as Python dictionaries.
 
 use std::future::Future;
 
@@ -20,12 +20,12 @@ pub(crate) fn pending(
     PyPending::new(py, runners, |py, runners| list(py, &runners))
 }
 
-/// Returns every runner with its number.
+/// Returns the status of each runner with its id.
 pub(crate) fn list(py: Python<'_>, runners: &[RunnerStatus]) -> PyResult<Vec<Row>> {
     runners.iter().map(|one| Ok((one.runner.0, known(py, one)?, status_dict(py, one)?))).collect()
 }
 
-/// What the engine knows.
+/// Status known to the engine.
 fn known(py: Python<'_>, one: &RunnerStatus) -> PyResult<Py<PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("state", one.state.name())?;
@@ -62,7 +62,7 @@ fn known(py: Python<'_>, one: &RunnerStatus) -> PyResult<Py<PyDict>> {
     Ok(dict.unbind())
 }
 
-/// What it says itself.
+/// Labels reported by the runner.
 fn status_dict(py: Python<'_>, one: &RunnerStatus) -> PyResult<Py<PyDict>> {
     let dict = PyDict::new(py);
     for (key, value) in &one.said {

@@ -18,13 +18,13 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::{errors, log};
 
-/// What is done in Python on behalf of a thread that is not attached.
+/// A Python call on behalf of a thread that is not attached to the interpreter.
 pub(crate) type PyJob = Box<dyn FnOnce(Python<'_>) + Send>;
 
-/// How many threads an engine uses at most.
+/// Maximum threads of an engine.
 const MAX_THREADS: usize = 4;
 
-/// How long what is under way may take when the interpreter ends.
+/// Maximum time for running tasks to end when the interpreter exits.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
 struct Started {
@@ -40,7 +40,7 @@ static STARTED: Mutex<Option<Started>> = Mutex::new(None);
 /// held the lock when this process was forked, so that this is looked at first.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// Whether this process was forked from the one that has the runtime.
+/// Returns `true` if this process was forked from the one that has the runtime.
 fn is_forked() -> bool {
     let process = PROCESS.load(Ordering::Relaxed);
     process != 0 && process != process::id()
@@ -94,7 +94,7 @@ pub(crate) fn start(py: Python<'_>, threads: usize) -> PyResult<Handle> {
     Ok(handle)
 }
 
-/// Has something done in Python, soon and in order. If the interpreter ends, nobody minds.
+/// Queues a Python call; calls run in order. Dropped without an error when the interpreter exits.
 pub(crate) fn in_python(job: impl FnOnce(Python<'_>) + Send + 'static) {
     if !is_forked()
         && let Some(Started { jobs, .. }) = &*started()

@@ -1,5 +1,5 @@
-//! Where experiences go: through the pipeline of the configuration, or to a function in Python that
-//! takes payloads and returns metrics.
+//! Sinks for experiences: the configured pipeline, or a Python function that takes payloads and
+//! returns metrics.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -59,6 +59,6 @@ async fn keep(options: SupervisorOptions) -> Result<(), SupervisorError> {
 }
 
 fn say(words: &str) {
-    // Whoever does not read does not want to know.
+    // A closed stderr must not stop the supervisor.
     let _ = writeln!(std::io::stderr(), "{words}");
 }

@@ -174,7 +174,7 @@ impl PySynchronizer {
     }
 }
 
-/// Returns an empty folder for weights that are to be published, which nobody sees yet.
+/// Creates an empty, unpublished folder for weights and returns its path.
 #[pyfunction]
 pub(crate) fn draft_weights(py: Python<'_>, target: PathBuf, version: u64) -> PyResult<PyPending> {
     let begin = move || {

@@ -60,19 +60,19 @@ impl PyTinyServer {
         written.map_err(|error| errors::plain(py, "weights", &error.to_string()))
     }
 
-    /// Where it is, without `/v1`.
+    /// Base URL without `/v1`.
     #[getter]
     fn url(&self) -> &str {
         &self.url
     }
 
-    /// What its weights are called; none if it was stopped.
+    /// Version of the weights. `None`: stopped.
     #[getter]
     fn version(&self) -> Option<String> {
         self.server().as_ref().map(|server| server.version().to_string())
     }
 
-    /// What went on, in numbers; all are zero if it was stopped.
+    /// Request counters; all zero if stopped.
     fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counts = self.server().as_ref().map(TinyServer::counts).unwrap_or_default();
         named(&counts).into_py_dict(py)

@@ -1,4 +1,4 @@
-//! What happens to a job, told to a function in Python.
+//! Passes job events to a Python function.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,8 +9,7 @@ use rollway::explorer::{JobEvent, JobObserver};
 
 use crate::{metrics, runtime};
 
-/// Calls a function with a dictionary for every event, in order, in the thread that is there for
-/// that.
+/// Calls a function with a dictionary for every event, in order, on the Python job thread.
 pub(super) struct EventCallback(Arc<Py<PyAny>>);
 
 impl EventCallback {
@@ -35,7 +34,7 @@ impl JobObserver for EventCallback {
         runtime::in_python(move |py| {
             let called = event_dict(py, &event).and_then(|dict| function.call1(py, (dict,)));
             if let Err(error) = called {
-                // The job goes on whatever somebody who watches it does wrong.
+                // An exception in a callback does not stop the job.
                 error.write_unraisable(py, Some(function.bind(py)));
             }
         });

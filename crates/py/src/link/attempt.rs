@@ -7,7 +7,7 @@ use rollway_protocol::StartAttempt;
 
 use crate::batch_id::PyBatchId;
 
-/// An attempt to be executed, read field by field.
+/// An attempt to execute.
 #[pyclass(frozen, name = "Start", module = "rollway._rollway")]
 pub(crate) struct PyAttempt(StartAttempt);
 
@@ -19,7 +19,7 @@ impl PyAttempt {
 
 #[pymethods]
 impl PyAttempt {
-    /// What it is called: its runner, the life of that and its own number.
+    /// Identity of the attempt: runner, incarnation, attempt id.
     #[getter]
     fn name(&self) -> (u32, u32, u64) {
         (self.0.runner.0, self.0.life.0, self.0.attempt.0)
@@ -50,13 +50,13 @@ impl PyAttempt {
         PyBytes::new(py, &self.0.task)
     }
 
-    /// Names the workflow on this connection.
+    /// Id of the workflow definition on this connection.
     #[getter]
     fn definition_id(&self) -> u64 {
         self.0.definition.id.0
     }
 
-    /// What the task is written in.
+    /// Encoding of the task: `json`, `pickle` or as agreed.
     #[getter]
     fn task_encoding(&self) -> &str {
         &self.0.definition.task_encoding
@@ -75,7 +75,7 @@ impl PyAttempt {
         self.0.kills
     }
 
-    /// What each of the runs shows to the model gateway, in order; empty if there is none.
+    /// Run keys for the model gateway, one for each run in order. Empty: no gateway.
     #[getter]
     fn model_keys(&self) -> Vec<&str> {
         self.0.model_keys.iter().map(Secret::reveal).collect()

@@ -12,17 +12,17 @@ use tokio::time::sleep;
 use super::Inbox;
 use super::outbox::LinkOutbox;
 
-/// How long one step of a workflow may take before the runners that wait for the event loop are
-/// given up; half of the time that an attempt has, if that is shorter.
+/// Maximum time that one step of a workflow may block the event loop before the other runners are
+/// reported lost. At most half of the attempt timeout.
 pub(super) const LOOP_BLOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often it is looked, as a part of the patience.
+/// Checks of the execution marks per timeout.
 const CHECKS_PER_TIMEOUT: u32 = 8;
 
-/// The mark of code in a thread (see `rollway/marks.py`).
+/// Execution mark of code in a thread (see `rollway/worker/execution_marks.py`).
 const THREAD: u8 = 255;
 
-/// Returns how long one step may take, when attempts like the last of these may last as long.
+/// Returns the block timeout for the newest attempt in these messages.
 pub(super) fn patience(messages: &[EngineMessage]) -> Option<Duration> {
     messages.iter().rev().find_map(|message| match message {
         EngineMessage::StartAttempt(start) => Some(LOOP_BLOCK_TIMEOUT.min(start.timeout / 2)),
@@ -30,8 +30,8 @@ pub(super) fn patience(messages: &[EngineMessage]) -> Option<Duration> {
     })
 }
 
-/// Watches the marks. If one step lasts too long, the other runners are given up: they are lost
-/// without suspicion and begin again in another process, before they run out of time here.
+/// Watches the execution marks. If one step blocks for too long, the other runners are reported
+/// lost without suspicion; the engine retries their runs in another process before they time out.
 pub(super) async fn evacuate(
     mut patience: watch::Receiver<Duration>,
     marks: PathBuf,
@@ -45,7 +45,7 @@ pub(super) async fn evacuate(
         let look = sleep((limit / CHECKS_PER_TIMEOUT).max(Duration::from_millis(10)));
         tokio::select! {
             () = look => {}
-            // Nobody listens any more.
+            // The link was closed.
             changed = patience.changed() => if changed.is_err() { return },
         }
         let marks = fs::read(&marks).unwrap_or_default();

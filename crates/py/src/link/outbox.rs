@@ -1,4 +1,4 @@
-//! What a worker has said and not sent yet.
+//! Worker messages that are not sent yet.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,13 +7,13 @@ use parking_lot::Mutex;
 use rollway_protocol::WorkerMessage;
 use rollway_protocol::worker_client::{EngineSender, WorkerSendError};
 
-/// What is to be said.
+/// Queue of outgoing messages.
 pub(super) struct LinkOutbox {
     sender: EngineSender,
     words: Mutex<VecDeque<WorkerMessage>>,
-    /// Held while words are on their way, so that they stay in order.
+    /// Held while messages are sent, so that they stay in order.
     turn: tokio::sync::Mutex<()>,
-    /// Whether somebody looks after words that wait for too long.
+    /// Set while the companion thread checks for messages that wait too long.
     watched: AtomicBool,
 }
 
@@ -27,24 +27,24 @@ impl LinkOutbox {
         &self.sender
     }
 
-    /// Keeps a message until it is sent with others. Tells whether nobody watches yet.
+    /// Queues a message. Returns `true` if the companion thread must be woken.
     pub(super) fn gather(&self, message: WorkerMessage) -> bool {
         self.words.lock().push_back(message);
         !self.watched.swap(true, Ordering::AcqRel)
     }
 
-    /// Whoever watched does so no more. Tells whether nothing waits.
+    /// Marks the queue as unwatched. Returns `true` if it is empty.
     pub(super) fn unwatched(&self) -> bool {
         self.watched.store(false, Ordering::Release);
         !self.waits()
     }
 
-    /// Tells whether something waits to be sent.
+    /// Returns `true` if messages wait to be sent.
     pub(super) fn waits(&self) -> bool {
         !self.words.lock().is_empty()
     }
 
-    /// Sends everything that has gathered, then `last`.
+    /// Sends all queued messages, then `last`.
     pub(super) async fn send(&self, last: Option<WorkerMessage>) -> Result<(), WorkerSendError> {
         let _turn = self.turn.lock().await;
         let words = std::mem::take(&mut *self.words.lock());
@@ -54,7 +54,7 @@ impl LinkOutbox {
         Ok(())
     }
 
-    /// Sends what has gathered as far as it goes without waiting. Tells whether that was all.
+    /// Sends queued messages as far as possible without waiting. Returns `true` if all were sent.
     pub(super) fn try_send(&self) -> Result<bool, WorkerSendError> {
         let Ok(_turn) = self.turn.try_lock() else {
             return Ok(false);

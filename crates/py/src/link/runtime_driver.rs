@@ -1,6 +1,5 @@
-//! Who drives the connection: the thread of the event loop, whenever it comes round, so that no
-//! other thread has to be woken for a message; and a companion for as long as it does not come,
-//! because the worker is idle or some code keeps it busy.
+//! Drives the connection on the event loop's thread, so that no other thread has to wake for a
+//! message. A companion thread takes over while the loop is idle or blocked by user code.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,19 +14,19 @@ use tokio::task::yield_now;
 use super::Inbox;
 use super::outbox::LinkOutbox;
 
-/// How long the event loop may stay away while something waits to be sent.
+/// Maximum delay of a queued message before the companion thread sends it.
 const MAX_SEND_DELAY: Duration = Duration::from_millis(5);
 
-/// How long it may stay away otherwise: heartbeats and the like may be late by as much.
+/// Poll interval of the companion thread otherwise; heartbeats may be late by this.
 const MAX_IDLE_DELAY: Duration = Duration::from_millis(100);
 
-/// After how many looks at nothing the companion looks less often.
+/// Number of empty polls after which the companion thread polls less often.
 const IDLE_POLLS: u32 = 20;
 
-/// The connection, for one thread at a time.
+/// The runtime of the connection, used by one thread at a time.
 pub(super) struct RuntimeDriver {
     runtime: Mutex<Runtime>,
-    /// How often the event loop has come round.
+    /// Number of turns of the event loop.
     turns: AtomicU64,
     companion: OnceLock<Thread>,
 }
@@ -38,28 +37,28 @@ impl RuntimeDriver {
         Ok(Self { runtime, turns: AtomicU64::new(0), companion: OnceLock::new() })
     }
 
-    /// Does something at the connection. Whoever else is at it is waited for, which is short.
+    /// Runs `work` on the connection. Waits briefly if the other thread uses it.
     pub(super) fn turn<T>(&self, work: impl Future<Output = T>) -> T {
         let done = self.runtime.lock().block_on(work);
         self.turns.fetch_add(1, Ordering::Release);
         done
     }
 
-    /// As [`turn`](Self::turn), if nobody is at it.
+    /// As [`turn`](Self::turn), unless the other thread uses the connection.
     fn try_turn(&self, work: impl Future<Output = ()>) {
         if let Some(runtime) = self.runtime.try_lock() {
             runtime.block_on(work);
         }
     }
 
-    /// Has the companion look often, for a while.
+    /// Makes the companion thread poll often for a while.
     pub(super) fn attend(&self) {
         if let Some(companion) = self.companion.get() {
             companion.unpark();
         }
     }
 
-    /// Starts the companion.
+    /// Starts the companion thread.
     pub(super) fn accompany(
         self: &Arc<Self>,
         outbox: Arc<LinkOutbox>,
@@ -84,7 +83,7 @@ impl RuntimeDriver {
             let due = if waits { waited } else { quiet == IDLE_POLLS };
             if due && turns == seen {
                 self.try_turn(async {
-                    // That the connection is gone is noticed by whoever listens.
+                    // The receiving side notices a lost connection.
                     let _ = outbox.try_send();
                     go_round().await;
                 });
@@ -96,7 +95,7 @@ impl RuntimeDriver {
     }
 }
 
-/// Lets everything go on that can: what has come is read, and what was said is written.
+/// Yields so that pending socket reads and writes make progress.
 pub(super) async fn go_round() {
     // What the socket has is known after the first, what that led to is done after the second.
     yield_now().await;
