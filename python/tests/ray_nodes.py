@@ -16,16 +16,16 @@ SETTINGS = {
     "health_check_failure_threshold": 2,
 }
 
-#: What every node has of memory for objects: nothing goes through it.
+#: Object store memory of each node, in bytes; no payload uses it.
 _STORE = 80 << 20
 
-#: How long anything may take on a machine that is busy with other things.
-_PATIENCE = 120.0
+#: Timeout in seconds, generous for a busy machine.
+_TIMEOUT = 120.0
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
     """Waits until something is so, and returns what the condition returned."""
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while not (found := condition()):
         if time.monotonic() > deadline:
             raise AssertionError(f"in vain: {what}")

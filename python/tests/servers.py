@@ -42,7 +42,7 @@ class Gateway:
         self._keys = deque(told["keys"])
 
     def key(self) -> str:
-        """Returns the key of a run that nobody has used."""
+        """Returns an unused run key."""
         if not self._keys:
             self._process.stdin.write("\n")
             self._process.stdin.flush()
@@ -94,7 +94,7 @@ class Llama:
                 break
         else:
             pytest.fail("llama-server did not start:\n" + "".join(said[-20:]), pytrace=False)
-        # It must never wait for somebody to read what it says.
+        # Unread output must never block the server.
         threading.Thread(target=self._process.stdout.read, daemon=True).start()
 
     def ask(self, path: str, body: object) -> dict:

@@ -145,7 +145,7 @@ async def test_a_full_queue_refuses_and_keeps(config):
         await train(coordinator, 1)
         with pytest.raises(rw.SinkFailed, match="no room"):
             await train(coordinator, 2)
-        result = await coordinator.abort_batch(2, reason="nobody reads")
+        result = await coordinator.abort_batch(2, reason="no reader")
         assert result["dropped_payload_count"] == {"aborted": 6}
 
 

@@ -76,7 +76,7 @@ def test_without_an_engine_calls_say_what_is_missing(config):
         coordinator.abort_batch(1, reason="why not").result()
 
 
-def test_a_call_that_nobody_waits_for_is_reported(config):
+def test_a_pending_result_without_waiter_is_reported(config):
     scheduler = rw.Scheduler(config, [rw.models.Echo()])
     with pytest.warns(RuntimeWarning, match="start\\(\\) was never waited for"):
         scheduler.start()

@@ -169,7 +169,7 @@ def test_a_job_of_a_script_is_looked_at_and_runs_that_hang_are_found(config, tmp
             return True
         return False
 
-    until(is_gone, "nobody answers any more")
+    until(is_gone, "the server to stop")
 
 
 def test_an_alarm_ends_the_job_of_a_script(config):

@@ -1,6 +1,6 @@
 """The HTTP surface under fire: requests made from its own description, valid and not.
 
-Nothing may fail inside, and nobody gets anything without a key.
+No request causes an internal error, and every request needs a key.
 """
 
 import json
@@ -106,7 +106,7 @@ def test_updates_that_the_description_makes(tmp_path):
         gateway.close()
 
 
-def test_nobody_gets_anything_without_a_key(gateway):
+def test_every_endpoint_needs_a_key(gateway):
     schema = description(gateway)
     asked = 0
     for path, methods in schema["paths"].items():
@@ -144,7 +144,7 @@ def test_a_run_gets_nothing_that_is_not_its_own(gateway):
         assert status == 403, (method, path, status)
 
 
-# Nobody listens at port 9 of this machine.
+# No server listens at port 9.
 NOWHERE = "http://127.0.0.1:9"
 
 

@@ -1,4 +1,4 @@
-"""Model calls through the gateway: recorded alike, whoever makes them, and ended with their run."""
+"""Model calls through the gateway: recorded alike for all clients, and ended with their run."""
 
 import asyncio
 import json
@@ -526,7 +526,7 @@ async def test_an_answer_across_an_update_is_not_mislabelled(config, tmp_path, e
     made = [version for _, _, version in model.requests[0].choices[0]]
     assert made == [0] * 7 + [2] * 5
     told = [version for version, count in experience.model_versions for _ in range(count)]
-    # What servers do not say and nobody can know is unknown, and never the version of a neighbour.
+    # A version that the server does not report is unknown, never the version of a neighbour.
     assert all(one in (None, other) for one, other in zip(told, made, strict=True)), told
     assert experience.info.get("model_version") in (None, 0)
     if (engine, way) == ("vllm", stream):

@@ -66,7 +66,7 @@ def check(experience, prompt, tokens, logprobs):
     assert experience.prompt_length == len(prompt)
     assert experience.logprobs.tolist() == np.float32(logprobs).tolist()
     assert experience.action_mask.all()
-    # Nobody has updated the weights.
+    # The weights were not updated.
     assert experience.info["model_version"] == 0
 
 
@@ -187,8 +187,8 @@ def test_errors_are_those_that_clients_know(gateway):
     client = openai.OpenAI(**options(gateway, key))
     with pytest.raises(openai.AuthenticationError):
         openai.OpenAI(**options(gateway, "rw-wrong")).models.list()
-    with pytest.raises(openai.NotFoundError, match="nobody"):
-        client.chat.completions.create(model="nobody", messages=MESSAGES)
+    with pytest.raises(openai.NotFoundError, match="unknown-model"):
+        client.chat.completions.create(model="unknown-model", messages=MESSAGES)
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model="policy", messages=MESSAGES, n=0)
     assert caught.value.param == "n"

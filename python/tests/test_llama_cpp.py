@@ -49,7 +49,7 @@ def response_of(experience):
 
 
 def served(choice):
-    """What the server itself says of the tokens of a choice."""
+    """Returns the token ids and log-probabilities in the response of the server."""
     entries = choice["logprobs"]["content"]
     return [entry["id"] for entry in entries], [entry["logprob"] for entry in entries]
 
@@ -208,7 +208,7 @@ def test_a_stop_string_is_not_part_of_the_record(llama, gateway):
 
 
 def test_characters_of_several_tokens_are_never_recorded_wrongly(llama, gateway):
-    # Both bytes of an é: whoever takes the server's log-probabilities at their word gets too few.
+    # Both bytes of an é: the server's list of log-probabilities is too short.
     bias = {str(FIRST_BYTE + byte): 26.0 for byte in "é".encode()}
     body = {"messages": HELLO, "max_tokens": 12, "temperature": 1.0}
     refused = 0
@@ -220,7 +220,7 @@ def test_characters_of_several_tokens_are_never_recorded_wrongly(llama, gateway)
         create = client_of(gateway, key).chat.completions.create
         more = {**FIXED, "seed": seed, "logit_bias": bias}
         if is_short:
-            # Told to the client, and to whoever asks for the record: no silence, no half of it.
+            # The client and readers of the record get an error, not a partial record.
             with pytest.raises(openai.InternalServerError, match="omits tokens") as caught:
                 create(model="policy", extra_body=more, **body)
             assert caught.value.status_code == 502

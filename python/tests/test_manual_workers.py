@@ -1,4 +1,4 @@
-"""Workers that somebody else starts: `python -m rollway.worker --connect` in other processes."""
+"""Manual workers: `python -m rollway.worker --connect` in other processes."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ async def tells(task, model):
 
 @rw.workflow
 async def hangs_once(task, model):
-    """Waits for ever, unless somebody has waited before."""
+    """Hangs in the first attempt and succeeds in the next."""
     if os.path.exists(task.raw_task):
         return rw.Experience(tokens=[1, 2], prompt_length=1, reward=1.0)
     with open(task.raw_task, "w") as file:
@@ -51,7 +51,7 @@ def card_of(config):
 
 
 def worker(card, *arguments):
-    """Starts workers as somebody at another machine would, with nothing of the job around them."""
+    """Starts workers as on another machine, without the environment of the job."""
     command = [sys.executable, "-m", "rollway.worker", "--connect", card, *arguments]
     return subprocess.Popen(command, cwd="/", stderr=subprocess.PIPE, text=True)
 
@@ -85,7 +85,7 @@ def test_a_workflow_of_this_file_is_executed_by_workers_that_come_by_themselves(
     assert {one.info["parent"] for one in experiences} == {first.pid}
     assert {one.info["flag"] for one in experiences} == {"as the job says"}
     scheduler.stop().result()
-    # They are told that nobody needs them any more.
+    # The engine dismisses them.
     assert first.wait() == 0, first.stderr.read()
     assert "left" in first.stderr.read()
 
@@ -126,7 +126,7 @@ def test_a_wrong_secret_is_not_tried_twice(by_hand, tmp_path):
     assert friend.wait() == 0, friend.stderr.read()
 
 
-def test_nobody_there_is_said(tmp_path):
-    nobody = worker(str(tmp_path / "cluster.json"), "--connect-timeout", "0")
-    assert nobody.wait() == 1
-    assert "No such file" in nobody.stderr.read()
+def test_missing_address_file_is_reported(tmp_path):
+    process = worker(str(tmp_path / "cluster.json"), "--connect-timeout", "0")
+    assert process.wait() == 1
+    assert "No such file" in process.stderr.read()

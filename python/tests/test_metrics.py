@@ -43,7 +43,7 @@ def test_the_known_numbers():
     assert (best[0], worst[0]) == (0.886, 0.455)
 
 
-def test_nobody_elses_randomness_is_touched():
+def test_global_random_state_is_unchanged():
     np.random.seed(5)
     expected = np.random.random()
     np.random.seed(5)

@@ -15,7 +15,7 @@ PACKAGE = pathlib.Path(rw.__file__).parent
 
 
 def stub():
-    """What the stub declares: functions with their parameters, classes with their members."""
+    """Returns the stub's functions with their parameters and classes with their members."""
     tree = ast.parse((PACKAGE / "_rollway.pyi").read_text())
     names = {}
     for node in tree.body:

@@ -43,7 +43,7 @@ def config(config, cluster):
     config.explorer.runner_per_model = 8
     config.explorer.runner_per_worker = 4
     config.explorer.max_timeout = 120
-    # Whoever is suspected of the death of a runner once has failed.
+    # A task fails the first time it is suspected of the loss of a runner.
     config.explorer.failures.poison_limit = 1
     return config
 
@@ -164,8 +164,8 @@ def job(cluster, tmp_path):
             },
             "trainer_input": {"experience_buffer": {"storage_type": "sql"}},
         },
-        # One runner on each node. Whoever is suspected of the death of one has failed at once, and
-        # whoever would be tried again for a fault of its own is seen as failed.
+        # One runner on each node. A task fails the first time it is suspected of the loss of a
+        # runner; a run that would be retried for its own fault counts as failed.
         "explorer": {
             "python": sys.executable,
             "rollout_model": {"engine_type": "tiny"},
@@ -239,7 +239,7 @@ def delivered(folder):
     return collections.Counter(one.eid.rid for batch in reader for one in batch.experiences)
 
 
-def test_a_worker_waits_for_what_nobody_has_until_somebody_has_it(config, cluster, tmp_path):
+def test_a_worker_waits_until_a_node_has_its_resources(config, cluster, tmp_path):
     config.cluster.resources_per_worker = {"rare": 1}
     config.explorer.runner_per_model = 2
     (tmp_path / "gate").touch()
@@ -247,7 +247,7 @@ def test_a_worker_waits_for_what_nobody_has_until_somebody_has_it(config, cluste
     starting = threading.Thread(target=lambda: scheduler.start().result())
     starting.start()
     expected = "no node of the cluster has 1 CPU, 1 rare, of 3 nodes; the nearest lacks rare"
-    until(lambda: waits(scheduler) == [expected] * 2, "words about what nobody has")
+    until(lambda: waits(scheduler) == [expected] * 2, "the message about the missing resource")
     assert serving(scheduler) == 0 and starting.is_alive()
     node = cluster.add(rare=1)
     starting.join()
@@ -306,7 +306,7 @@ def test_an_actor_goes_on_after_it_was_killed(config, cluster, tmp_path):
     ray.get(actor.prepare.remote())
     ray.get(actor.submit_batch.remote(batch_id=1, tasks=tasks(tmp_path, 4), batch_type="train"))
     results = [actor.finalize_train_batch.remote(1)]
-    # Somebody waits, and nobody else has to.
+    # One caller waits, and others are not blocked.
     more = tasks(tmp_path, 4, "second")
     ray.get(actor.submit_batch.remote(batch_id=2, tasks=more, batch_type="train"))
     with pytest.raises(rw.errors.AlreadyActive) as refused:

@@ -1,4 +1,4 @@
-"""What is seen of runs that hang, and how one is cancelled."""
+"""Status of hanging runs, and their cancellation."""
 
 import asyncio
 import http.server
@@ -175,7 +175,7 @@ async def test_three_that_hang_stand_before_all_that_work(config, tmp_path):
             }
 
         states = list((await until(on_top, coordinator.get_all_state)).values())
-        # Nobody is called stuck for that. Those who work are there too, and have for longer.
+        # No runner is stuck by that. Working runners are listed too, with a typical duration.
         assert not any(state["stuck"] and state["stage_seconds"] < 30 for state in states)
         working = [state for state in states if state.get("batch_id") == 2]
         assert len(working) == 3 and all(state["typical_seconds"] > 1 for state in working)
@@ -187,7 +187,7 @@ async def test_three_that_hang_stand_before_all_that_work(config, tmp_path):
         assert (await coordinator.finalize_train_batch(4))["ok_task_count"] == 400
 
 
-async def test_a_cancelled_run_takes_nobody_along(config):
+async def test_a_cancelled_run_leaves_other_runs_alone(config):
     async def some(task, model):
         if task.raw_task["hangs"]:
             await asyncio.Event().wait()
@@ -225,7 +225,7 @@ def test_stages_belong_to_runs_and_are_heard_from_their_threads():
             seen["thread"] = runner.state["stage"]
         return 1.0
 
-    rw.stage("nobody's")
+    rw.stage("outside")
     runner = rw.WorkflowRunner(rw.Config(), rw.models.Echo())
     task = rw.Task(workflow=look, is_eval=True)
     status, _ = runner.run_task(task)

@@ -219,7 +219,7 @@ async def test_it_can_be_stopped_and_started_again(config, caplog):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
-async def test_an_engine_that_nobody_holds_takes_its_workers_along(config):
+async def test_a_dropped_engine_stops_its_workers(config):
     scheduler = rw.Scheduler(config, [rw.models.Echo()])
     before = set(children_of(os.getpid()))
     await scheduler.start()

@@ -79,11 +79,11 @@ def test_agents_talk_judge_and_commit(config, job, tmp_path):
 
     first = chat(client, "one", n=2)
     stream = list(chat(client, "two", stream=True))
-    told = client.feedback(0.5, [first.id, stream[0].id, "nobody"], run_id=3)
-    assert (told["accepted"], told["already"], told["unknown_ids"]) == (3, 0, ["nobody"])
+    told = client.feedback(0.5, [first.id, stream[0].id, "unknown"], run_id=3)
+    assert (told["accepted"], told["already"], told["unknown_ids"]) == (3, 0, ["unknown"])
     assert client.feedback(1.0, [f"{first.id}/1"])["already"] == 1
     with pytest.raises(rw.ServeError) as error:
-        client.feedback(1.0, ["nobody"])
+        client.feedback(1.0, ["unknown"])
     assert error.value.status == 404
     with pytest.raises(rw.ServeError, match="reward"):
         client.feedback("good", [first.id])

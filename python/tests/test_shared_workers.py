@@ -1,4 +1,4 @@
-"""Runners that share a worker process: each answers for itself, and for nobody else."""
+"""Runners that share a worker process: each reports only its own runs."""
 
 import asyncio
 import os

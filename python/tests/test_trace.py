@@ -190,7 +190,7 @@ def check_the_one_that_stumbled(by_name, known):
     assert "stumbled" in attempt.status.message
     run = known[attempt.parent_span_id]
     assert run.status.code == 1 and values(run.attributes)["rollway.attempts"] == 2
-    # Whoever knows the names knows the ids.
+    # Ids are derived from the names.
     batch, task = attributes["rollway.batch"], attributes["rollway.task"]
     number, of = attributes["rollway.attempt"], attributes["rollway.run"]
     assert (batch, task) == ("0/sums", 3)
@@ -213,7 +213,7 @@ def test_a_sample_has_whole_tasks(config, collector):
     assert all(names == {"task", "run", "attempt", "call"} for names in traced.values())
 
 
-def test_a_collector_that_is_away_harms_nobody(config, collector):
+def test_an_unreachable_collector_does_not_affect_the_job(config, collector):
     collector.close()
     config.trace.otlp_endpoint = collector.url
     run(config)
@@ -376,7 +376,7 @@ async def talk(task, model):
 
 @rw.workflow
 def talk_in_a_thread(task, model):
-    """As above, where nobody awaits anything."""
+    """As above, without an event loop."""
     word = task.raw_task["question"]
     print("printed", word, file=sys.stderr)
     logging.getLogger("games").warning("logged %s\nin two lines", word)

@@ -218,7 +218,7 @@ WRONG = {
         },
         ["max_turns is a number of at least 1, not 0"],
     ),
-    "nobody judges": (
+    "no reward function": (
         {"default_workflow_type": "simple_workflow", "default_reward_fn_type": "own_flows:OWN"},
         ["a reward function is a function, a class"],
     ),
