@@ -1,4 +1,4 @@
-"""What the engine costs with workers in Python, next to the bare transport and to the reference.
+"""Cost of the engine with Python workers, compared with the bare transport and the reference.
 
     cargo xtask bench python
 

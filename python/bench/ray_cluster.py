@@ -1,10 +1,10 @@
-"""What workers on a Ray cluster cost, next to bare calls of Ray actors and to the reference.
+"""Cost of workers on a Ray cluster, compared with bare Ray actor calls and the reference.
 
     python python/bench/ray_cluster.py
 
 One cluster of three nodes on this machine serves all figures. The reference's were measured on a
-machine of this kind with 2 cores, its results going through Ray; bare calls of actors are the limit
-for anybody who does that.
+machine of this kind with 2 cores, its results going through Ray; bare actor calls
+are the limit of that design.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Status:
 
     @property
     def ok(self) -> bool:
-        """Whether all runs succeeded."""
+        """`True` if all runs succeeded."""
         return self.completed_runs == self.total_runs
 
     @property

@@ -96,7 +96,7 @@ class Synchronizer:
 
     @property
     def method(self) -> str:
-        """How weights are transferred: `checkpoint`, `memory` or `nccl`."""
+        """Transfer method of the weights: `checkpoint`, `memory` or `nccl`."""
         return str(self._inner.method)
 
     def __enter__(self) -> Synchronizer:

@@ -67,7 +67,7 @@ class Model:
     api_key: str | None = None
     #: Version of the weights, if known.
     model_version: int = 0
-    #: Whether turns are recorded with token ids, for training.
+    #: `True`: turns are recorded with token ids, for training.
     records: bool = False
 
     def chat_once(self, messages: Messages, arguments: dict[str, Any]) -> list[Reply]:

@@ -82,7 +82,7 @@ class RayLauncher:
                 worker = self._place(order)
             except Exception as error:
                 self.say(
-                    "ended", id=number, how=messages.clipped(str(error)), blame=messages.NOBODY
+                    "ended", id=number, how=messages.clipped(str(error)), blame=messages.NO_SUSPECT
                 )
                 return
             self.workers[number] = worker
@@ -98,7 +98,7 @@ class RayLauncher:
 
     async def _supervise(self, number: int, worker: LaunchedActor, env: dict[str, str]) -> None:
         """Reports the placement and the end of a worker."""
-        how, blame = "no longer needed", messages.NOBODY
+        how, blame = "no longer needed", messages.NO_SUSPECT
         try:
             place = await _result(worker.handle.where.remote(self.version))
             worker.is_placed = True

@@ -10,7 +10,7 @@ from typing import Any
 _MAX_SHOWN_CHARS = 600
 
 #: Possible cause of an end: none in the worker, or the code that it executed.
-NOBODY = "nobody"
+NO_SUSPECT = "nobody"
 WORKER = "worker"
 
 Node = Mapping[str, Any]
@@ -56,17 +56,17 @@ def ended(error: BaseException) -> tuple[str, str]:
     import ray.exceptions
 
     if isinstance(error, ray.exceptions.RayTaskError):
-        return clipped(str(error.cause)), NOBODY
+        return clipped(str(error.cause)), NO_SUSPECT
     text = str(getattr(error, "error_msg", None) or error)
     if "node has died" in text:
-        return "its node died" + _after(text, "unexpectedly: "), NOBODY
+        return "its node died" + _after(text, "unexpectedly: "), NO_SUSPECT
     if "killed by `ray.kill`" in text:
-        return "it was ended by ray.kill", NOBODY
+        return "it was ended by ray.kill", NO_SUSPECT
     if "low on memory" in text or "OUT_OF_MEMORY" in text:
         return "Ray ended it because its node ran out of memory", WORKER
     if "worker process has died" in text:
         return "its process died" + _after(text, "Worker exit detail: "), WORKER
-    return clipped(text), NOBODY
+    return clipped(text), NO_SUSPECT
 
 
 def _after(text: str, mark: str) -> str:

@@ -107,11 +107,11 @@ class Worker:
         self.attempts: dict[int, tuple[Name, asyncio.Task[None]]] = {}
         self.workflows: OrderedDict[int, Executable] = OrderedDict()
         self.over: asyncio.Future[str] | None = None
-        #: Whether the engine has dismissed this worker.
+        #: Set once the engine has dismissed this worker.
         self.dismissed = False
-        #: Whether a turn of the link is scheduled or in progress.
+        #: Set while a turn of the link is scheduled or in progress.
         self.turning = False
-        #: Whether the link waits until the socket is writable.
+        #: Set while the link waits until the socket is writable.
         self.is_backlogged = False
 
     async def run(self, is_manual: bool = False) -> str:
@@ -424,7 +424,7 @@ class _Environment:
         #: Own file if none was given: no process on this machine reads it afterwards.
         self.marks = path or marks.new_file(_MARK_SLOTS)
         self.host = socket.gethostname()
-        #: Whether the worker was started manually, not by the engine.
+        #: Set for a worker that was started manually, not by the engine.
         self.is_manual = not token
         #: Setup variables; a manual worker receives them after the handshake.
         self.setup = {name: os.environ.pop(name) for name in _SETUP_VARIABLES if name in os.environ}

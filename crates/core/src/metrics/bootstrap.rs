@@ -68,11 +68,10 @@ impl std::error::Error for BootstrapError {}
 /// Bit-equal to NumPy's `np.random.seed(seed)`, then `n_bootstrap` times
 /// `np.random.choice(data, size=subset_size, replace=True)` with every function applied to the
 /// same draw, then `np.mean` and `np.std` over each function's results. The generator is private,
-/// so
-/// that no global state changes. NaN payloads may differ.
+/// so that no global state changes. NaN payloads may differ.
 ///
-/// Where NumPy warns and returns NaN, NaN is returned: no draws at all (`n_bootstrap` 0), and
-/// mean or spread of an empty draw (`subset_size` 0).
+/// Returns NaN where NumPy warns and returns NaN: no draws at all (`n_bootstrap` 0), and mean or
+/// spread of an empty draw (`subset_size` 0).
 ///
 /// # Errors
 ///
