@@ -14,26 +14,26 @@ pub(super) struct Servers(pub(super) Models);
 type Reading = fn(&ServerView) -> u64;
 
 const GAUGES: [(&str, &str, Reading); 3] = [
-    ("server_up", "Whether the server takes requests", |server| {
+    ("server_up", "1 if the server accepts requests, otherwise 0", |server| {
         u64::from(server.state == ServerState::Running)
     }),
-    ("server_in_flight", "Requests under way at the server", |server| u64::from(server.in_flight)),
-    ("server_consecutive_failures", "Requests in a row that the server failed", |server| {
+    ("server_in_flight", "Requests in flight at the server", |server| u64::from(server.in_flight)),
+    ("server_consecutive_failures", "Consecutive failed requests of the server", |server| {
         u64::from(server.failures)
     }),
 ];
 
 const COUNTERS: [(&str, &str, Reading); 8] = [
     ("server_requests", "Requests sent to the server", |server| server.counts.requests),
-    ("server_succeeded", "Requests that went well", |server| server.counts.went_well),
-    ("server_failed", "Requests that the server failed", |server| server.counts.went_wrong),
-    ("server_failed_checks", "Checks that the server failed", |server| server.counts.failed_checks),
-    ("server_sessions_moved", "Sessions sent elsewhere for load", |server| {
+    ("server_succeeded", "Succeeded requests of the server", |server| server.counts.went_well),
+    ("server_failed", "Failed requests of the server", |server| server.counts.went_wrong),
+    ("server_failed_checks", "Failed health checks", |server| server.counts.failed_checks),
+    ("server_sessions_moved", "Sessions moved to another server because of load", |server| {
         server.counts.moved_away
     }),
-    ("server_unusable", "How often the server became unusable", |server| server.counts.lost),
-    ("server_updates", "Updates of its weights", |server| server.counts.updates),
-    ("server_failed_updates", "Updates that failed", |server| server.counts.failed_updates),
+    ("server_unusable", "Transitions of the server to unusable", |server| server.counts.lost),
+    ("server_updates", "Weight updates", |server| server.counts.updates),
+    ("server_failed_updates", "Failed weight updates", |server| server.counts.failed_updates),
 ];
 
 impl Collector for Servers {
@@ -52,7 +52,7 @@ impl Collector for Servers {
                 ConstCounter::new(read(server)).encode(family.encode_family(labels)?)
             })?;
         }
-        let help = "The version of the server's weights, if it is known";
+        let help = "Version of the server's weights, if known";
         let mut family =
             encoder.encode_descriptor("server_model_version", help, None, MetricType::Gauge)?;
         each(&models, |labels, server| {
