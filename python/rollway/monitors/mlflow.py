@@ -45,7 +45,7 @@ class Run:
         self.place = f"{where} at {self.client.tracking_uri}"
 
     def known(self, run: str | None) -> Any:
-        """Goes on with the run that the job had, if it is still there."""
+        """Resumes the existing run of the job, if it still exists."""
         if run is None:
             return None
         try:
@@ -93,5 +93,5 @@ def flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def open(job: dict[str, Any]) -> Run:
-    """Begins a run, or goes on with the one that the job had."""
+    """Starts a run, or resumes the existing run of the job."""
     return Run(job)

@@ -51,5 +51,5 @@ class Run:
 
 
 def open(job: dict[str, Any]) -> Run:
-    """Begins a run, or goes on with the one that the job had."""
+    """Starts a run, or resumes the existing run of the job."""
     return Run(job)
