@@ -82,11 +82,9 @@ pub enum PlanAction {
     FinishEval(u64),
     /// Sync weights after the last finalized step: wait for newer ones, with a deadline, and load
     /// them. `at_least` is the version that the trainer is expected to reach; older ones do not end
-    /// the
-    /// wait. With [`PlanStyle::ExplorerDriven`] and [`PlanStyle::FullyAsync`] the explorer requests
-    /// a
-    /// publication. With the latter it is emitted only if the next step would be too stale and
-    /// nothing is in flight.
+    /// the wait. With [`PlanStyle::ExplorerDriven`] and [`PlanStyle::FullyAsync`] the explorer
+    /// requests a publication. With the latter it is emitted only if the next step would be too
+    /// stale and nothing is in flight.
     Sync { step: u64, at_least: u64 },
     /// Load the newest published weights, with [`PlanStyle::FullyAsync`]. No evaluation is active,
     /// and none begins until [`PlanInput::Loaded`].
