@@ -38,8 +38,7 @@ impl BatchId {
     }
 
     /// Returns the name under which metrics of an eval batch are reported: the part behind the
-    /// first
-    /// slash, or the whole id.
+    /// first slash, or the whole id.
     pub fn eval_name(&self) -> String {
         let whole = self.to_string();
         match whole.split_once('/') {

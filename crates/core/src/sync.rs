@@ -1,6 +1,5 @@
 //! Synchronizer of the explorers and the trainer of a job, as decisions: membership, newest
-//! weights,
-//! and the outcomes of waits for weights.
+//! weights, and the outcomes of waits for weights.
 //!
 //! ```text
 //!  explorer ── wait ──► WaitId n ──┐                           ┌── Training
@@ -9,8 +8,7 @@
 //! ```
 //!
 //! A wait depends on whether an idle trainer has seen the latest experiences: if so, there will be
-//! no
-//! newer weights. Every wait has a number. An idle trainer reports the last number that it knew
+//! no newer weights. Every wait has a number. An idle trainer reports the last number that it knew
 //! *before* it looked for experiences in vain. Experiences delivered before a wait were visible to
 //! every later look, so a reported number of at least the wait's decides it, for any number of
 //! explorers and any content of the buffer.
@@ -300,8 +298,7 @@ impl SyncCore {
     }
 
     /// Returns whether every explorer that ever joined has left for good. A lost explorer may
-    /// return
-    /// within one heartbeat timeout.
+    /// return within one heartbeat timeout.
     pub fn explorers_left(&self) -> bool {
         !self.explorers.is_empty() && self.explorers.values().all(MemberRecord::has_left)
     }

@@ -1,7 +1,6 @@
 //! A simulated world of explorers, a trainer and the synchronizer. Each explorer is a
 //! [`Plan`](rollway_core::explore::Plan) in a process that can die at any moment; its saved
-//! progress,
-//! submissions and deliveries survive.
+//! progress, submissions and deliveries survive.
 //!
 //! `world` runs the simulation, `checkers` state the guarantees, `mutants` test the checkers.
 

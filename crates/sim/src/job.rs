@@ -1,6 +1,5 @@
 //! A whole job in virtual time: steps of tasks on a pool of runners, with heavy-tailed run times
-//! and
-//! faults. It predicts the effect of a configuration; the decisions are those of production.
+//! and faults. It predicts the effect of a configuration; the decisions are those of production.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,5 @@
 //! A simulated world around Rollway's core. A seed decides the configuration, the users, the
-//! runners
-//! and the faults. Checkers examine every step.
+//! runners and the faults. Checkers examine every step.
 //!
 //! Start with [`run_seed`]. `world` runs the simulation, `checkers` state the guarantees,
 //! `reference_model` is the state that the core is compared with, `mutants` test the checkers.

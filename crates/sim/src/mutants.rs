@@ -155,8 +155,7 @@ fn new_core(config: &CoreConfig, bug: Option<Bug>) -> Core {
 }
 
 /// Runs seeds with a planted bug until its checker reports it, at most `seeds_max`. Returns the
-/// number
-/// of seeds and the message.
+/// number of seeds and the message.
 pub fn hunt(mutant: &Mutant, first: u64, seeds_max: u64) -> Option<(u64, String)> {
     first_report(first, seeds_max, |seed| {
         if mutant.checker == REPEAT {

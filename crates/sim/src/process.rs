@@ -1,6 +1,5 @@
 //! The runners as they really are: processes with incarnations, work and connections, independent
-//! of
-//! the core's state.
+//! of the core's state.
 
 use std::collections::BTreeMap;
 

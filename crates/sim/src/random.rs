@@ -1,6 +1,5 @@
 //! The randomness of the simulator: one seeded generator. The draws use integers only, so that a
-//! seed
-//! gives the same world on every machine.
+//! seed gives the same world on every machine.
 
 use std::time::Duration;
 

@@ -3,8 +3,7 @@
 //!
 //! The model does not predict choices of the core (which run on which runner, which batch is
 //! truncated). It derives the facts that follow: current attempts, stopped runners, and the origin
-//! and
-//! location of payloads.
+//! and location of payloads.
 
 mod actions;
 mod inputs;

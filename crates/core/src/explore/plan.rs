@@ -73,8 +73,7 @@ enum Weights {
 
 impl Plan {
     /// Returns the plan of an explorer at `progress`: new or restarted. Open actions of the
-    /// previous
-    /// process are emitted again.
+    /// previous process are emitted again.
     ///
     /// After a restart, the servers must have `progress.version`, or [`PlanInput::Loaded`] follows.
     pub fn new(pace: PlanConfig, mut progress: PlanProgress) -> Self {

@@ -17,8 +17,7 @@ const RANKS: usize = 256;
 const LANES: usize = 16;
 
 /// Number of indices drawn at a time, a power of two: keeps the working set in the first-level
-/// cache
-/// and memory independent of the number of runs.
+/// cache and memory independent of the number of runs.
 const SEGMENT: usize = 256;
 
 /// The bootstrap means of max and min at one subset size.

@@ -71,8 +71,7 @@ impl Mt19937 {
                     break;
                 };
                 // Written before it is checked: a store is cheaper than a branch that is
-                // mispredicted
-                // every second time.
+                // mispredicted every second time.
                 let index = word & mask;
                 *slot = pick(index.min(largest) as usize);
                 filled += usize::from(index <= largest);

@@ -34,8 +34,7 @@ impl Stat {
     /// Computes it as `np.mean`, `np.max`, `np.min`, `np.sum` and `np.std` do.
     ///
     /// No values give NaN, and 0 as a sum. NumPy raises for max and min there; check the length
-    /// first
-    /// where that matters, as [`super::bootstrap_metric`] does.
+    /// first where that matters, as [`super::bootstrap_metric`] does.
     pub fn of(self, values: &[f64]) -> f64 {
         match self {
             Self::Mean => mean(values),

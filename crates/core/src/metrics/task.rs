@@ -23,8 +23,7 @@ pub enum Purpose {
 /// Combines the metrics of a task's runs, in the order of the runs.
 ///
 /// In training every key is combined over the runs that carry it. So are, in evaluation, keys with
-/// a
-/// suffix and durations (keys that contain [`RUN_SECONDS`] or [`TASK_SECONDS`]); any other key
+/// a suffix and durations (keys that contain [`RUN_SECONDS`] or [`TASK_SECONDS`]); any other key
 /// becomes `<key>/mean@N` and `<key>/std@N`, and for N > 1 `<key>/best@k` and `<key>/worst@k` for
 /// k = 2, 4, 8, … below N and for N itself: the mean of the largest and the smallest of k values,
 /// over [`super::N_BOOTSTRAP`] draws seeded with [`super::SEED`].

@@ -174,8 +174,7 @@ pub enum Refusal {
         serving: u32,
     },
     /// Every task has ended, but too many were cancelled: by a stop, by a `WaitAll` that cleared
-    /// the
-    /// rest, or for lack of payload budget. The batch can be aborted with its results kept.
+    /// the rest, or for lack of payload budget. The batch can be aborted with its results kept.
     TasksCancelled { batch: BatchId, finished: u64, needed: u64, expected: u64 },
     /// A `WaitAll` timed out with open runs.
     WaitAllTimedOut { pending: u64, running: u64 },

@@ -180,8 +180,7 @@ impl CoreBatch {
     }
 
     /// Returns the runs of an active task. `None`: it has not begun, or has ended, possibly with
-    /// its
-    /// whole batch while a cancelled attempt was still open.
+    /// its whole batch while a cancelled attempt was still open.
     pub(crate) fn work(&self, task: TaskId) -> Option<&TaskRuns> {
         match &self.tasks.get(task.0 as usize)?.body {
             TaskPhase::Working(work) => Some(work),

@@ -12,8 +12,7 @@ use crate::BatchKey;
 const MAX_SPAN: u64 = 1 << 24;
 
 /// Batches from the oldest one on. A removed batch leaves an empty entry of one word until all
-/// older
-/// ones are removed.
+/// older ones are removed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BatchTable {
     /// Key of the first entry.

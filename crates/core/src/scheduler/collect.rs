@@ -235,8 +235,7 @@ impl Core {
 
 impl BatchWaiter {
     /// Sets the timer to `at` unless it is earlier. A deadline that moves with every progress is
-    /// not
-    /// followed step by step: it is checked when it was first due.
+    /// not followed step by step: it is checked when it was first due.
     pub(crate) fn wake_by(&mut self, at: Time, timers: &mut Timers) {
         if at < Time::MAX && self.timer.is_none_or(|set| at < set) {
             timers.set(DeadlineReason::Waiter(self.request), &mut self.timer, Some(at));

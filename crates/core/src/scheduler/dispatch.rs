@@ -7,9 +7,8 @@ use crate::{
 };
 
 /// Maximum number of retries, idle runners and batches that are checked for a match, so that the
-/// cost
-/// of a dispatch does not depend on the number of pending runs. Skipped entries are checked again
-/// later.
+/// cost of a dispatch does not depend on the number of pending runs. Skipped entries are checked
+/// again later.
 const LOOK_AHEAD: usize = 8;
 
 /// Position of a batch in the order of service.

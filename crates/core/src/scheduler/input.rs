@@ -21,14 +21,11 @@ pub enum Input {
     /// Outcome of a delivery or a collection.
     DeliveryDone { lease: LeaseId, delivery: DeliveryOutcome },
     /// A [record](crate::Action::AppendRecord) from before a crash: replayed in the same order, to
-    /// a
-    /// core that has not been started. Records that contradict the rest are ignored and counted,
-    /// and
-    /// their payloads are not held. Of a closed batch only `Closed` is replayed.
+    /// a core that has not been started. Records that contradict the rest are ignored and counted,
+    /// and their payloads are not held. Of a closed batch only `Closed` is replayed.
     Restore(LedgerRecord),
     /// Time has passed. Due whenever [`next_deadline`](crate::Core::next_deadline) is reached;
-    /// inputs
-    /// that have arrived by then are applied first, so that a result wins over its deadline.
+    /// inputs that have arrived by then are applied first, so that a result wins over its deadline.
     TimePassed,
 }
 
@@ -76,8 +73,7 @@ pub enum Request {
         /// Type that the requester expects.
         kind: BatchType,
         /// Maximum wait for enough tasks. `None`: while anything makes progress. The delivery to
-        /// the
-        /// sink has its own deadline.
+        /// the sink has its own deadline.
         timeout: Option<Duration>,
     },
     /// Abort a batch.

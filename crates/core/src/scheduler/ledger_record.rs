@@ -1,14 +1,12 @@
 //! Records that survive the end of the process, and their restoration into a new core.
 //!
 //! With [`CoreConfig::ledger`](crate::CoreConfig::ledger), every decision about a submitted batch
-//! is
-//! emitted as an [`Action::AppendRecord`], before the actions that rely on it. The caller appends
-//! records in order, and performs a [`Deliver`](Action::Deliver) or a [`Respond`](Action::Respond)
-//! only when all earlier records are durable. After a crash the records are applied to a new core
-//! in
-//! the same order, as [`Input::Restore`](crate::Input::Restore), before a
-//! [`Start`](crate::Request::Start). Of a closed batch only [`Closed`](LedgerRecord::Closed) is
-//! applied.
+//! is emitted as an [`Action::AppendRecord`], before the actions that rely on it. The caller
+//! appends records in order, and performs a [`Deliver`](Action::Deliver) or a
+//! [`Respond`](Action::Respond) only when all earlier records are durable. After a crash the
+//! records are applied to a new core in the same order, as
+//! [`Input::Restore`](crate::Input::Restore), before a [`Start`](crate::Request::Start). Of a
+//! closed batch only [`Closed`](LedgerRecord::Closed) is applied.
 //!
 //! A batch is truncated, and all its runs have ended, before its delivery: after a crash the same
 //! results are delivered again.

@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use crate::{DeadlineReason, Time};
 
 /// All timers, earliest first. The owner of each keeps its time in an `Option<Time>`, so that a
-/// timer
-/// is moved without a search.
+/// timer is moved without a search.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timers(BTreeSet<(Time, DeadlineReason)>);
 

@@ -56,8 +56,7 @@ pub struct DebugCalls {
 }
 
 /// Runs the first task of a resolved configuration once, without retries. Of the job only its
-/// folder
-/// `debug` is changed.
+/// folder `debug` is changed.
 ///
 /// # Errors
 /// If the task could not be run. A failed run is no error.

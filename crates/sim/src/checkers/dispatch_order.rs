@@ -1,6 +1,5 @@
 //! Batches are served in the order of their ids, and fresh runs in order within a batch. Retries
-//! may
-//! come before them.
+//! may come before them.
 
 use rollway_core::{Action, BatchKey, RunId, TaskId};
 

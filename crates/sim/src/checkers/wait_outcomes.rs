@@ -51,8 +51,7 @@ fn closed(ctx: &CheckContext<'_>, result: &BatchResult) -> CheckVerdict {
 }
 
 /// Returns whether too few tasks have a successful run for finalizing the batch now; perhaps also
-/// if
-/// there are enough, since truncated tasks are counted as well.
+/// if there are enough, since truncated tasks are counted as well.
 pub(super) fn too_few_good(ctx: &CheckContext<'_>, key: BatchKey) -> bool {
     let (Some(batch), Some(view)) = (ctx.model.batches.get(&key), ctx.core.batch_by_key(key))
     else {

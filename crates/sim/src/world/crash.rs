@@ -1,8 +1,7 @@
 //! Crash and restart of the coordinator from the ledger.
 //!
 //! The core, the held actions and the end of the ledger are lost; the sink stays. Runners continue
-//! for
-//! a while and send reports to the next coordinator. Requests without a response are sent anew.
+//! for a while and send reports to the next coordinator. Requests without a response are sent anew.
 
 use std::time::Duration;
 

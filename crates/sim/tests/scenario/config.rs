@@ -7,8 +7,7 @@ use rollway_core::{CoreConfig, FailureKind, FailurePolicy, ScalingBounds};
 use super::tokens::{BadScript, CommandTokens};
 
 /// Returns the default configuration of scenarios: two runners and no heartbeat timeout, because
-/// most
-/// scenarios advance time in large steps.
+/// most scenarios advance time in large steps.
 pub(super) fn default_config() -> CoreConfig {
     let mut config = CoreConfig { runners: 2, ..CoreConfig::default() };
     config.supervision.silence_timeout = None;

@@ -33,8 +33,7 @@ struct Word {
 }
 
 /// Tokens of one command. Each is removed when it is used, and [`end`](Self::end) rejects the rest,
-/// so
-/// that no token is without effect.
+/// so that no token is without effect.
 #[derive(Clone)]
 pub(super) struct CommandTokens {
     pub(super) line: usize,
