@@ -90,7 +90,7 @@ test("a batch is aborted after a question, and says so", async () => {
   await row.getByRole("button", { name: `Abort batch ${name}` }).click();
   const dialog = page.getByRole("dialog");
   assert.match(await dialog.textContent(), /of its runs have not ended and will be cancelled/);
-  await dialog.getByLabel("Keep what its finished runs have made").uncheck();
+  await dialog.getByLabel("Keep the results of its finished runs").uncheck();
   const sent = page.waitForRequest((request) => request.method() === "POST");
   await dialog.getByRole("button", { name: "Abort the batch" }).click();
   assert.deepEqual((await sent).postDataJSON(), { keep_partial: false });
