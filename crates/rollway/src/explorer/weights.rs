@@ -99,7 +99,8 @@ pub(super) async fn close(handles: &ExplorerHandles, step: u64, have: u64) -> Sy
         sink.close().await.map_err(ExplorerError::Pipeline)?;
     }
     // Only the last version is enough. A trainer that has not joined does not say which one it is.
-    let at_least = if handles.join_timeout(true).await.is_some() { have + 1 } else { u64::MAX };
+    let at_least =
+        if handles.join_timeout(have, true).await.is_some() { have + 1 } else { u64::MAX };
     let request = SyncRequest { step, have, at_least, demand: true, is_last: true };
     let (began, mut newest) = (Instant::now(), have);
     loop {
@@ -146,7 +147,7 @@ impl ExplorerHandles {
         let began = Instant::now();
         let sync_timeout = Duration::from(self.config.synchronizer.sync_timeout);
         loop {
-            let join_timeout = self.join_timeout(request.is_last).await;
+            let join_timeout = self.join_timeout(request.have, request.is_last).await;
             let want = WeightRequest {
                 explorer: self.config.explorer.name.clone(),
                 have: request.have,
@@ -160,7 +161,7 @@ impl ExplorerHandles {
                 return Ok((waited, began.elapsed()));
             }
             // The trainer may have joined during the wait.
-            if self.join_timeout(request.is_last).await.is_some() {
+            if self.join_timeout(request.have, request.is_last).await.is_some() {
                 self.continue_without_trainer();
                 return Ok((WeightWaitResult::NothingNew, began.elapsed()));
             }
@@ -170,13 +171,16 @@ impl ExplorerHandles {
     /// Returns the maximum wait for a trainer that may not exist: in mode `explore`, before one has
     /// joined or published. `None`: there is a trainer. A trainer that only publishes does not
     /// report its end, so that the wait for its last weights is bounded too.
-    async fn join_timeout(&self, is_last: bool) -> Option<Duration> {
+    async fn join_timeout(&self, have: u64, is_last: bool) -> Option<Duration> {
         let synchronizer = self.synchronizer.as_ref()?;
         if self.config.mode != Mode::Explore {
             return None;
         }
         let view = synchronizer.view().await;
-        if view.trainer.is_some() || (view.newest.is_some() && !is_last) {
+        // Without this explorer the view is not that of a reachable host, and says nothing.
+        let is_known = view.explorers.iter().any(|it| it.name == self.config.explorer.name);
+        let has_published = have > 0 || view.newest.is_some();
+        if !is_known || view.trainer.is_some() || (has_published && !is_last) {
             return None;
         }
         let timeout = self.config.synchronizer.trainer_join_timeout.into();
