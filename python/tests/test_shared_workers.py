@@ -135,3 +135,42 @@ async def test_what_was_done_before_the_process_ended_counts(config, tmp_path):
         # The first run was not performed again: three good ones, and the one that exited.
         assert len(os.listdir(tmp_path)) == 4
         assert sorted(one.eid.run for one in experiences) == [0, 1, 2]
+
+
+class ExitOrRecord(rw.Workflow):
+    """Appends its name and process to a file; the bad ones end their process."""
+
+    def run(self):
+        path, name = self.task.raw_task
+        with open(path, "a") as file:
+            file.write(f"{name} {os.getpid()}\n")
+        if name == "bad":
+            os._exit(1)
+        return [experience()]
+
+
+@pytest.mark.parametrize("order", ["first", "last", "mixed"])
+@pytest.mark.parametrize(("runners", "bad"), [(4, 3), (8, 8)])
+async def test_tasks_that_end_their_process_do_not_stop_the_pool(
+    config, tmp_path, order, runners, bad
+):
+    config.explorer.runner_per_model = runners
+    config.explorer.failures.poison_limit = 3
+    names = {
+        "first": ["bad"] * bad + ["good"] * 40,
+        "last": ["good"] * 40 + ["bad"] * bad,
+        "mixed": (["bad"] + ["good"] * 5) * bad + ["good"] * (40 - 5 * bad),
+    }[order]
+    path = tmp_path / "begun"
+    tasks = [rw.Task(workflow=ExitOrRecord, raw_task=(str(path), name)) for name in names]
+    async with rw.Scheduler(config, [rw.models.Echo()]) as scheduler:
+        scheduler.schedule(tasks, 1)
+        statuses = await scheduler.get_statuses(1)
+    for name, status in zip(names, statuses, strict=True):
+        assert status.ok == (name == "good"), (name, status)
+        assert name == "good" or status.failed_runs == {"runner_lost": 1}, status
+    begun = [line.split() for line in path.read_text().splitlines()]
+    # A bad task is a suspect at most once with others, and then ends its process alone.
+    assert sum(name == "bad" for name, _ in begun) <= bad * 4
+    # Good ones may be lost with a shared process, but not once for every loss.
+    assert sum(name == "good" for name, _ in begun) <= 40 + bad * runners

@@ -17,6 +17,7 @@ impl Config {
         // `ratio` of `over_rollout` is part of each batch: see `min_wait_num`.
         let (over, dynamic) = (&explorer.over_rollout, &explorer.dynamic_timeout);
         CoreConfig {
+            runners_per_worker: self.explorer.runner_per_worker.max(1),
             // A scaled pool starts with the minimum.
             runners: scaling.map_or(runners, |bounds| bounds.min),
             scaling,

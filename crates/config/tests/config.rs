@@ -157,8 +157,11 @@ fn configuration_round_trips() {
 
 #[test]
 fn default_configuration_converts_to_core_defaults() {
-    let core = Config::default().to_core(8);
-    assert_eq!(core, rollway_core::CoreConfig::default());
+    let config = Config::default();
+    // Runners of the core have processes of their own by default.
+    let runners_per_worker = config.explorer.runner_per_worker;
+    let defaults = rollway_core::CoreConfig::default();
+    assert_eq!(config.to_core(8), rollway_core::CoreConfig { runners_per_worker, ..defaults });
 }
 
 #[test]

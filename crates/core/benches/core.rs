@@ -317,7 +317,10 @@ fn at_once(runners: u32, runs: u32, before: Option<u64>) {
         world.settle();
     }
     each("all send a heartbeat:", &start, TIMES);
-    let lost = RunnerReport::Lost { message: "machine lost".into(), suspect: false };
+    let lost = RunnerReport::Lost {
+        message: "machine lost".into(),
+        suspicion: rollway_core::Suspicion::None,
+    };
     let start = Stopwatch::start();
     all(&mut world, &lost);
     world.settle();

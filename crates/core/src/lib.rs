@@ -27,6 +27,7 @@ pub use crate::ids::{
 };
 pub use crate::run::{
     ByRunState, Payload, RunEnd, RunFailure, RunOutcome, RunOutput, RunState, RunnerReport,
+    Suspicion,
 };
 pub use crate::scheduler::{
     Action, AttemptCancelReason, BatchPolicy, BatchResult, BatchState, BatchType, BatchTypeTally,

@@ -121,14 +121,27 @@ pub enum RunnerReport<P = Payload> {
     Waits { why: Option<Arc<str>> },
     /// The start failed (from the backend).
     StartFailed { message: Arc<str> },
-    /// The runner is lost (from the backend). `suspect`: its attempt may be the cause.
-    Lost { message: Arc<str>, suspect: bool },
+    /// The runner is lost (from the backend).
+    Lost { message: Arc<str>, suspicion: Suspicion },
     /// The runner has begun an attempt.
     AttemptBegan { attempt: AttemptId },
     /// A run of an attempt ended.
     RunFinished { attempt: AttemptId, run: RunId, outcome: RunOutcome<P> },
     /// The attempt is over, also if it was cancelled, and the runner is idle.
     AttemptEnded { attempt: AttemptId },
+}
+
+/// Part of an attempt in the loss of its runner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suspicion {
+    /// The cause is not an attempt, or is unknown.
+    None,
+    /// The cause is another attempt in the same process.
+    Neighbour,
+    /// The cause is this attempt or another one in the same process.
+    Shared,
+    /// The cause is this attempt: no other one was executed in the process.
+    Sole,
 }
 
 impl<P> RunnerReport<P> {
@@ -138,7 +151,7 @@ impl<P> RunnerReport<P> {
             Self::Heartbeat => RunnerReport::Heartbeat,
             Self::Waits { why } => RunnerReport::Waits { why },
             Self::StartFailed { message } => RunnerReport::StartFailed { message },
-            Self::Lost { message, suspect } => RunnerReport::Lost { message, suspect },
+            Self::Lost { message, suspicion } => RunnerReport::Lost { message, suspicion },
             Self::AttemptBegan { attempt } => RunnerReport::AttemptBegan { attempt },
             Self::RunFinished { attempt, run, outcome } => RunnerReport::RunFinished {
                 attempt,

@@ -25,6 +25,7 @@ mod event;
 mod finalize;
 mod input;
 mod invariants;
+mod isolation;
 mod lease;
 mod ledger_record;
 mod lifecycle;

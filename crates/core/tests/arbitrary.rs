@@ -10,9 +10,18 @@ use rollway_core::{
     Action, AttemptId, BatchId, BatchKey, BatchPolicy, BatchType, CancelReason, Core, CoreConfig,
     CoreEvent, CoreLimits, DeliveryOutcome, FailureKind, FailurePolicy, GroupPolicy, Incarnation,
     Input, LeaseId, LedgerRecord, OnExhausted, OverRollout, Payload, PayloadId, Request, RequestId,
-    RunEnd, RunFailure, RunId, RunOutcome, RunOutput, RunnerId, RunnerReport, Supervision, TaskId,
-    TaskSpec, Time, UnresponsivePolicy, WorkflowId,
+    RunEnd, RunFailure, RunId, RunOutcome, RunOutput, RunnerId, RunnerReport, Supervision,
+    Suspicion, TaskId, TaskSpec, Time, UnresponsivePolicy, WorkflowId,
 };
+
+const fn suspicion(choice: u32) -> Suspicion {
+    match choice {
+        0 => Suspicion::Sole,
+        1 => Suspicion::Shared,
+        2 => Suspicion::Neighbour,
+        _ => Suspicion::None,
+    }
+}
 
 fn seconds(most: u64) -> impl Strategy<Value = Duration> {
     (0..=most).prop_map(Duration::from_secs)
@@ -184,6 +193,7 @@ fn config() -> impl Strategy<Value = CoreConfig> {
             }
             CoreConfig {
                 runners,
+                runners_per_worker: if whole { 2 } else { 1 },
                 max_repeat_times_per_runner: slice,
                 max_timeout: Duration::from_secs(15),
                 default_timeout: Duration::from_secs(30),
@@ -299,7 +309,7 @@ impl Memory {
                     0 => RunnerReport::Ready { after: None },
                     1 => RunnerReport::Ready { after: Some(attempt) },
                     2 => RunnerReport::StartFailed { message: "no such file or directory".into() },
-                    3 => RunnerReport::Lost { message: "killed".into(), suspect: run == 0 },
+                    3 => RunnerReport::Lost { message: "killed".into(), suspicion: suspicion(run) },
                     4 => RunnerReport::AttemptBegan { attempt },
                     5 => RunnerReport::AttemptEnded { attempt },
                     6 => RunnerReport::Waits {

@@ -14,7 +14,7 @@ use rollway_core::metrics::Metrics;
 use rollway_core::{
     Action, BatchId, BatchKey, BatchResult, BatchType, Core, DeliveryOutcome, IgnoreReason,
     Incarnation, Input, LeaseId, LedgerRecord, Payload, PayloadId, Request, RequestId, Response,
-    RunnerId, TaskId, TaskResult, TaskSpec, Time, WorkflowId,
+    RunnerId, Suspicion, TaskId, TaskResult, TaskSpec, Time, WorkflowId,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -380,7 +380,8 @@ impl<W: RunnerBackend> Driver<W> {
             }
             for (runner, life) in broken {
                 let message = "does not take commands".into();
-                let report = rollway_core::RunnerReport::Lost { message, suspect: false };
+                let report =
+                    rollway_core::RunnerReport::Lost { message, suspicion: Suspicion::None };
                 self.apply(now, Input::Report { runner, life, report });
             }
         }
@@ -389,7 +390,9 @@ impl<W: RunnerBackend> Driver<W> {
     /// Returns the runner that did not take a command, if there is one.
     fn perform_one(&mut self, action: Action) -> Option<(RunnerId, Incarnation)> {
         match action {
-            Action::StartRunner { runner, life } => self.start_runner(runner, life),
+            Action::StartRunner { runner, life, isolated } => {
+                self.start_runner(runner, life, isolated);
+            }
             Action::StopRunner { runner, life } => {
                 self.runners.remove(&runner);
                 self.workers.stop(runner, life);
@@ -451,10 +454,11 @@ impl<W: RunnerBackend> Driver<W> {
         None
     }
 
-    fn start_runner(&mut self, runner: RunnerId, life: Incarnation) {
-        tracing::debug!(%runner, %life, "runner starts");
+    fn start_runner(&mut self, runner: RunnerId, life: Incarnation, isolated: bool) {
+        tracing::debug!(%runner, %life, isolated, "runner starts");
         self.runners.insert(runner, life);
-        self.workers.start(Reporter::new(runner, life, Arc::clone(&self.reports)));
+        let inbox = Arc::clone(&self.reports);
+        self.workers.start(Reporter::new(runner, life, isolated, inbox));
     }
 
     fn command(

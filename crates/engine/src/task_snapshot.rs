@@ -5,7 +5,7 @@ use std::time::Instant as Moment;
 
 use bytes::Bytes;
 use rollway_core::{
-    BatchId, BatchState, BatchType, BatchView, Core, RunnerId, RunnerState, TaskView,
+    BatchId, BatchState, BatchType, BatchView, Core, RunnerId, RunnerState, Suspicion, TaskView,
 };
 use tokio::sync::oneshot;
 
@@ -110,7 +110,7 @@ impl Scheduler {
             return Ok(false);
         }
         let message = "restart requested".into();
-        let reports = vec![RunnerReport::Lost { message, suspect: false }];
+        let reports = vec![RunnerReport::Lost { message, suspicion: Suspicion::None }];
         let message = RunnerMessage { at: Moment::now(), runner, life: view.life, reports };
         self.handle.inbox.send(DriverMessage::Runner(message)).await.map_err(|_| Error::Closed)?;
         Ok(true)

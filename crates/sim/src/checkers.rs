@@ -6,6 +6,7 @@ mod deadlines;
 mod dispatch_order;
 mod durability;
 mod fencing;
+mod isolation;
 mod limits;
 mod payload_safety;
 mod progress;
@@ -137,6 +138,7 @@ impl Checkers {
             ("dispatch_order", Box::new(dispatch_order::DispatchOrderChecker)),
             ("payload_safety", Box::new(payload_safety::PayloadSafetyChecker::default())),
             ("retries", Box::new(retries::Retries)),
+            ("isolation", Box::new(isolation::Isolation)),
             ("limits", Box::new(limits::LimitsChecker::default())),
             ("deadlines", Box::new(deadlines::DeadlinesChecker)),
             ("scaling", Box::new(scaling::Scaling::default())),

@@ -39,7 +39,7 @@ faults! {
     SlowCancel = "slow_cancel",
     /// A runner receives an attempt and never begins it.
     NeverBegins = "never_begins",
-    /// A task kills every runner that executes it.
+    /// A task ends every process that executes it, with all runners of the process.
     Poison = "poison",
     /// A runner is disconnected for a while; its reports arrive later.
     Partition = "partition",

@@ -9,7 +9,8 @@ use rollway_core::metrics::Metrics;
 use rollway_core::{
     Action, AttemptId, BatchId, BatchResult, BatchType, Core, CoreConfig, Counters,
     DeliveryOutcome, FailureKind, Incarnation, Input, Payload, PayloadId, Request, RequestId,
-    Response, RunFailure, RunOutput, RunRange, RunnerId, RunnerReport, TaskSpec, Time, WorkflowId,
+    Response, RunFailure, RunOutput, RunRange, RunnerId, RunnerReport, Suspicion, TaskSpec, Time,
+    WorkflowId,
 };
 
 use crate::process::RunnerKey;
@@ -186,7 +187,7 @@ impl<F: FnMut(SimStepReport)> JobWorld<'_, F> {
     fn perform(&mut self, action: Action) -> Result<(), String> {
         const SHORT_DELAY: Duration = Duration::from_millis(1);
         match action {
-            Action::StartRunner { runner, life } => {
+            Action::StartRunner { runner, life, .. } => {
                 let ready = RunnerReport::Ready { after: None };
                 self.report(Duration::from_secs(1), (runner, life), ready);
             }
@@ -252,7 +253,7 @@ impl<F: FnMut(SimStepReport)> JobWorld<'_, F> {
             return;
         }
         if self.rng.chance(faults.crash) {
-            let lost = RunnerReport::Lost { message: "killed".into(), suspect: true };
+            let lost = RunnerReport::Lost { message: "killed".into(), suspicion: Suspicion::Sole };
             return self.report(took, at, lost);
         }
         let outcome = if self.rng.chance(faults.raise) {

@@ -13,7 +13,7 @@ use rollway_core::metrics::Metrics;
 use rollway_core::{
     Action, AttemptCancelReason, AttemptId, BatchKey, BatchResult, CancelReason, Core, CoreConfig,
     DeliveryOutcome, DropReason, GroupPolicy, Input, LedgerRecord, OnExhausted, Refusal, Request,
-    Response, RunEnd, RunnerId, RunnerReport, ScalingBounds, TaskId, Time,
+    Response, RunEnd, RunnerId, RunnerReport, ScalingBounds, Suspicion, TaskId, Time,
 };
 
 use crate::checkers::Checkers;
@@ -356,8 +356,8 @@ mutants! {
     }),
     "retries": "a successful run is retried" => Actions(action_bugs::good_run_again),
     "retries": "every loss is charged to the task" => EditInput(|_, _, input| {
-        if let Input::Report { report: RunnerReport::Lost { suspect, .. }, .. } = input {
-            *suspect = true;
+        if let Input::Report { report: RunnerReport::Lost { suspicion, .. }, .. } = input {
+            *suspicion = Suspicion::Sole;
         }
     }),
     "retries": "runs are retried for ever" => Config(|config| retries(config, 1_000)),
@@ -432,6 +432,17 @@ mutants! {
     "scaling": "the pool does not follow the work" => Config(|config| {
         if let Some(told) = config.scaling.take() {
             config.runners = told.fit(config.runners);
+        }
+    }),
+    "isolation": "suspects share a process" => Config(|config| config.runners_per_worker = 1),
+    "isolation": "suspects take every runner" => EditAction(|action| {
+        if let Action::StartRunner { isolated, .. } = action {
+            *isolated = true;
+        }
+    }),
+    "isolation": "a process that a task has ended is started late" => EditInput(|_, _, input| {
+        if let Input::Report { report: RunnerReport::Lost { suspicion, .. }, .. } = input {
+            *suspicion = Suspicion::None;
         }
     }),
     "reasons": "a busy runner is stopped at a deadline" => Actions(action_bugs::busy_stopped),

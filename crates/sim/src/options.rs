@@ -109,6 +109,7 @@ fn config(rng: &mut SimRandom, max_timeout: Duration, shape: &WorldShape) -> Cor
             floor: rng.spread(millis(100), millis(1_000)),
         },
         supervision: supervision(rng),
+        runners_per_worker: if rng.percent(50) { rng.small(2, 4) } else { 1 },
         delivery_timeout: rng.spread(millis(500), millis(10_000)),
         limits: limits(rng, runners, shape),
         ledger: rng.percent(75),

@@ -15,6 +15,8 @@ pub type RunnerKey = (RunnerId, Incarnation);
 #[derive(Debug)]
 pub struct SimProcess {
     pub state: ProcessState,
+    /// True if it has a process of its own; other runners share one with their neighbours.
+    pub isolated: bool,
     pub work: Option<ProcessWork>,
     /// Latest attempt that it has received.
     pub last: Option<AttemptId>,
@@ -58,9 +60,10 @@ pub struct Cut {
 }
 
 impl Processes {
-    pub fn add(&mut self, at: RunnerKey, now: Time) {
+    pub fn add(&mut self, at: RunnerKey, isolated: bool, now: Time) {
         let process = SimProcess {
             state: ProcessState::Starting,
+            isolated,
             work: None,
             last: None,
             cut: None,

@@ -151,6 +151,8 @@ pub struct ModelRun {
     /// Number of runners that its task had killed when it was lost with one; zero if it last failed
     /// otherwise.
     pub kills: u32,
+    /// True if it may have ended the process of its last attempt.
+    pub suspect: bool,
     /// True if it had ended before the last crash.
     pub restored: bool,
     pub requested: bool,
@@ -198,6 +200,7 @@ impl ModelRun {
         self.failures[kind] += 1;
         self.last_failure = Some(kind);
         self.state = RunState::Back;
+        self.suspect &= kind == FailureKind::RunnerLost;
         self.kills = if kind == FailureKind::RunnerLost { kills } else { 0 };
     }
 }
@@ -236,6 +239,10 @@ pub enum AttemptState {
 pub struct ModelSlot {
     pub life: Incarnation,
     pub phase: Phase,
+    /// True if it has a process of its own.
+    pub isolated: bool,
+    /// True if an attempt, or the core, has ended it: no sign of a broken machine.
+    pub caused: bool,
     /// Consecutive incarnations that ended before they were ready.
     pub start_failures: u32,
     /// Consecutive incarnations without a finished attempt.
@@ -250,6 +257,9 @@ pub struct ModelSlot {
 impl ModelSlot {
     /// Returns the delay between its last incarnation and the next.
     pub fn rest(&self, supervision: &Supervision) -> Duration {
+        if self.caused {
+            return Duration::ZERO;
+        }
         if self.start_failures >= supervision.start_failures_max {
             return supervision.broken_rest;
         }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rollway_core::{
     AttemptId, BatchKey, DeliveryOutcome, FailureKind, Input, LeaseId, PayloadId, Request,
-    RequestId, RunRange, RunnerReport, TaskId, Time,
+    RequestId, RunRange, RunnerReport, Suspicion, TaskId, Time,
 };
 
 use crate::checkers::{CheckContext, Checkers, Violation};
@@ -76,7 +76,9 @@ pub(crate) enum WorldEvent {
     Order(RunnerKey, RunnerOrder),
     Started(RunnerKey),
     /// A runner dies, if it still executes this attempt.
-    Crash(RunnerKey, Option<AttemptId>, bool),
+    Crash(RunnerKey, Option<AttemptId>, Suspicion),
+    /// A task ends the process of its runner.
+    EndProcess(RunnerKey, AttemptId),
     Killed(RunnerKey),
     Heartbeat(RunnerKey),
     Reconnect(RunnerKey),
@@ -242,7 +244,8 @@ impl SimWorld {
             WorldEvent::Report(at, report) => self.report_arrives(at, report),
             WorldEvent::Order(at, order) => self.order_arrives(at, order),
             WorldEvent::Started(at) => self.started(at),
-            WorldEvent::Crash(at, attempt, suspect) => self.crash(at, attempt, suspect),
+            WorldEvent::Crash(at, attempt, suspicion) => self.crash(at, attempt, suspicion),
+            WorldEvent::EndProcess(at, attempt) => self.end_process(at, attempt),
             WorldEvent::Killed(at) => self.killed(at),
             WorldEvent::Heartbeat(at) => self.heartbeat(at),
             WorldEvent::Reconnect(at) => self.reconnect(at),

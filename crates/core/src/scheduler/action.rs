@@ -12,7 +12,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Start a runner. It reports that it is ready, or that the start failed.
-    StartRunner { runner: RunnerId, life: Incarnation },
+    StartRunner { runner: RunnerId, life: Incarnation, isolated: bool },
     /// End an incarnation of a runner, by force if necessary.
     StopRunner { runner: RunnerId, life: Incarnation },
     /// Execute runs of a task on a runner.

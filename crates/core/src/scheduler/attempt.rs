@@ -193,6 +193,12 @@ impl Core {
         self.end_attempt(attempt, most, Some((kind, message)), runner);
     }
 
+    /// Ends the attempt of a runner that was lost because of another one: its open runs are retried
+    /// uncharged.
+    pub(crate) fn settle_uncharged(&mut self, attempt: &SlotAttempt, runner: RunnerId) {
+        self.end_attempt(attempt, 0, None, runner);
+    }
+
     /// Ends an attempt: at most `most` of its open runs fail with `failure`, the others are retried
     /// uncharged.
     fn end_attempt(

@@ -26,6 +26,8 @@ pub(crate) struct CoreBatch {
     pub(crate) slices: u64,
     /// Runs that may be retried now.
     pub(crate) retries: VecDeque<PendingRetry>,
+    /// Suspects that may be retried now.
+    pub(crate) suspects: VecDeque<PendingRetry>,
     pub(crate) open: u64,
     /// Tasks whose result was handed out and not returned.
     pub(crate) handed: u64,
@@ -133,6 +135,7 @@ impl CoreBatch {
             fresh: (0, 0),
             slices: 0,
             retries: VecDeque::new(),
+            suspects: VecDeque::new(),
             open: 0,
             handed: 0,
             results: Vec::new(),
@@ -230,6 +233,7 @@ impl CoreBatch {
     /// Empties the dispatch queue; the runs must have ended.
     pub(crate) fn clear_queue(&mut self) {
         self.retries.clear();
+        self.suspects.clear();
         self.fresh = (self.tasks.len() as u32, 0);
         self.slices = 0;
     }

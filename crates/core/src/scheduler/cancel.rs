@@ -47,11 +47,7 @@ impl Core {
     /// Removes a run from the retries that are ready. Retries in backoff and runs that were never
     /// dispatched are skipped when their turn comes.
     fn unqueue(&mut self, key: BatchKey, task: TaskId, run: RunId) {
-        let Some(batch) = self.batches.get_mut(&key) else { return };
-        batch.retries.retain(|retry| (retry.task, retry.run) != (task, run));
-        if batch.retries.is_empty() {
-            self.queues.retrying.remove(&batch.rank());
-        }
+        self.unqueue_retries(key, task, Some(run));
     }
 
     /// Cancels the attempt that executes a run, unless it is being cancelled already.

@@ -153,6 +153,8 @@ impl Core {
         if !matches!(run.state, RunPhase::InFlight(_)) {
             return None;
         }
+        // A run that was reported did not end its process.
+        run.suspect &= kind == FailureKind::RunnerLost;
         let failures = match kind {
             FailureKind::Workflow | FailureKind::Timeout | FailureKind::InvalidOutput => {
                 &mut run.own_failures
@@ -173,14 +175,11 @@ impl Core {
 
     /// Fails the waiting runs of a poison task.
     fn fail_unsent(&mut self, key: BatchKey, id: TaskId, kind: FailureKind, message: &Arc<str>) {
-        let Some(batch) = self.batches.get_mut(&key) else { return };
-        batch.retries.retain(|retry| retry.task != id);
+        self.unqueue_retries(key, id, None);
+        let Some(batch) = self.batches.get(&key) else { return };
         let Some(work) = batch.work(id) else { return };
         let waiting = |run: &u32| work.runs[*run as usize].state == RunPhase::Pending;
         let runs: Vec<u32> = (0..work.runs.len() as u32).filter(waiting).collect();
-        if batch.retries.is_empty() {
-            self.queues.retrying.remove(&batch.rank());
-        }
         for run in runs {
             let ending = RunEnd::Failed(RunFailure { kind, message: Arc::clone(message) });
             self.end_run(key, id, RunId(run), ending);
@@ -213,8 +212,7 @@ impl Core {
             self.progress.last = self.now;
             let retry = PendingRetry { task, run: *run, avoid: (runner, until) };
             if pause.is_zero() {
-                batch.retries.push_back(retry);
-                self.queues.retrying.insert(batch.rank());
+                self.queue_retry(key, retry);
                 continue;
             }
             let serial = self.serial();
@@ -227,12 +225,11 @@ impl Core {
     /// Queues a retry whose backoff is over.
     pub(crate) fn retry_due(&mut self, serial: u64) {
         let Some((key, retry)) = self.queues.paused.remove(&serial) else { return };
-        let Some(batch) = self.batches.get_mut(&key) else { return };
-        let Some(work) = batch.work(retry.task) else { return };
+        let work = self.batches.get(&key).and_then(|batch| batch.work(retry.task));
+        let Some(work) = work else { return };
         // Runs that were cancelled meanwhile are not retried.
         if work.runs[retry.run.0 as usize].state == RunPhase::Pending {
-            batch.retries.push_back(retry);
-            self.queues.retrying.insert(batch.rank());
+            self.queue_retry(key, retry);
         }
     }
 
@@ -445,6 +442,7 @@ impl Core {
         batch.clear_queue();
         self.queues.fresh.remove(&batch.rank());
         self.queues.retrying.remove(&batch.rank());
+        self.queues.suspects.remove(&batch.rank());
     }
 
     pub(crate) fn drop_payload(&mut self, key: BatchKey, payload: Payload, reason: DropReason) {

@@ -30,6 +30,8 @@ pub struct CoreConfig {
     /// Shorter attempt timeouts, learned from recent durations.
     pub dynamic_timeout: DynamicTimeout,
     pub supervision: Supervision,
+    /// Number of runners that share a process.
+    pub runners_per_worker: u32,
     /// Maximum time for the sink to acknowledge a delivery. After it the delivery has failed, and
     /// the next finalize repeats it.
     pub delivery_timeout: Duration,
@@ -67,6 +69,7 @@ impl Default for CoreConfig {
             eval: BatchPolicy { quorum_percent: Some(0), success_min_percent: 0 },
             dynamic_timeout: DynamicTimeout::default(),
             supervision: Supervision::default(),
+            runners_per_worker: 1,
             delivery_timeout: Duration::from_secs(600),
             limits: CoreLimits::default(),
             ledger: false,

@@ -67,6 +67,8 @@ pub(crate) struct Queues {
     pub(crate) fresh: BTreeSet<(BatchPriority, BatchKey)>,
     /// Batches with runs that may be retried now.
     pub(crate) retrying: BTreeSet<(BatchPriority, BatchKey)>,
+    /// Batches with suspects that may be retried now.
+    pub(crate) suspects: BTreeSet<(BatchPriority, BatchKey)>,
     /// Retries whose backoff is not over.
     pub(crate) paused: BTreeMap<u64, (BatchKey, PendingRetry)>,
     pub(crate) open_tasks: u64,
@@ -82,6 +84,8 @@ pub(crate) struct Pool {
     /// Idle runners, the longest idle first.
     pub(crate) idle: BTreeSet<(u64, RunnerId)>,
     pub(crate) retired_slots: BTreeSet<RunnerId>,
+    /// Live runners in a process of their own, for suspects.
+    pub(crate) isolated: BTreeSet<RunnerId>,
     pub(crate) alive: u32,
     /// Number of runners with an attempt.
     pub(crate) working: u32,

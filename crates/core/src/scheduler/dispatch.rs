@@ -9,17 +9,17 @@ use crate::{
 /// Maximum number of retries, idle runners and batches that are checked for a match, so that the
 /// cost of a dispatch does not depend on the number of pending runs. Skipped entries are checked
 /// again later.
-const LOOK_AHEAD: usize = 8;
+pub(super) const LOOK_AHEAD: usize = 8;
 
 /// Position of a batch in the order of service.
-type BatchRank = (BatchPriority, BatchKey);
+pub(super) type BatchRank = (BatchPriority, BatchKey);
 
 /// A slice and its runner.
-struct DispatchMatch {
-    batch: BatchKey,
-    task: TaskId,
-    runs: RunRange,
-    runner: RunnerId,
+pub(super) struct DispatchMatch {
+    pub(super) batch: BatchKey,
+    pub(super) task: TaskId,
+    pub(super) runs: RunRange,
+    pub(super) runner: RunnerId,
 }
 
 impl Core {
@@ -29,10 +29,12 @@ impl Core {
         if self.phase != CorePhase::Running {
             return;
         }
+        self.isolate_idle();
         while !self.pool.idle.is_empty() {
             self.give_up_for_lack_of_room();
             let fresh = self.first_fresh();
-            let found = match (self.next_retry(fresh), fresh) {
+            let retry = self.next_suspect(fresh).or_else(|| self.next_retry(fresh));
+            let found = match (retry, fresh) {
                 (Some(retry), _) => Some(retry),
                 (None, Some(rank)) => self.take_fresh(rank),
                 (None, None) => break,
@@ -42,6 +44,7 @@ impl Core {
                 self.start_attempt(found);
             }
         }
+        self.release_isolated();
     }
 
     /// Returns the first batch with fresh runs and payload budget.
@@ -58,7 +61,9 @@ impl Core {
     pub(crate) fn retries_at_hand(&self) -> u64 {
         let batches = self.queues.retrying.iter().take(LOOK_AHEAD);
         let batches = batches.filter(|rank| self.room_for(rank.1));
-        batches.map(|rank| self.batches[&rank.1].retries.len() as u64).sum()
+        let retries: u64 = batches.map(|rank| self.batches[&rank.1].retries.len() as u64).sum();
+        let suspects = if self.pool.isolated.is_empty() { self.suspects_waiting() } else { 0 };
+        retries + suspects as u64
     }
 
     /// Takes the next slice of a batch with fresh runs.
@@ -142,7 +147,7 @@ impl Core {
     /// Returns whether a batch may add payloads: batches behind the first while half of the budget
     /// is free, the first also while it holds less than half itself. So payloads of other batches
     /// never block the first one, which is finalized first.
-    fn room_for(&self, key: BatchKey) -> bool {
+    pub(super) fn room_for(&self, key: BatchKey) -> bool {
         let batch = &self.batches[&key];
         let (budget, held) = (self.config.limits.payload_bytes, self.counters.payload_bytes_held);
         match batch.kind {

@@ -40,7 +40,9 @@ impl Core {
             require!(
                 self.queues.fresh.contains(&rank) == (active && batch.has_fresh())
                     && self.queues.retrying.contains(&rank)
-                        == (active && !batch.retries.is_empty()),
+                        == (active && !batch.retries.is_empty())
+                    && self.queues.suspects.contains(&rank)
+                        == (active && !batch.suspects.is_empty()),
                 "batch {name} is to be dispatched or not, contrary to its queue"
             );
             require!(
@@ -165,7 +167,8 @@ impl Core {
 
     fn queue_count(&self, batch: &CoreBatch, task: u32, run: u32) -> usize {
         let paused = self.queues.paused.values().filter(|(key, _)| *key == batch.key);
-        let retries = batch.retries.iter().chain(paused.map(|(_, retry)| retry));
+        let retries =
+            batch.retries.iter().chain(&batch.suspects).chain(paused.map(|(_, retry)| retry));
         let again = retries.filter(|retry| retry.task.0 == task && retry.run.0 == run).count();
         usize::from(batch.is_fresh(task, run)) + again
     }
@@ -176,6 +179,8 @@ impl Core {
             let runner = RunnerId(at as u32);
             alive += u32::from(slot.alive());
             working += u32::from(slot.attempt().is_some());
+            let isolated = self.pool.isolated.contains(&runner);
+            require!(!isolated || slot.alive(), "{runner} is isolated without a process");
             let idle = self.pool.idle.contains(&(slot.idle_since, runner));
             require!(
                 idle == matches!(slot.phase, RunnerPhase::Idle),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{CorePhase, RunnerPhase, RunnerSlot, SlotAttempt};
 use crate::{
     Action, AttemptCancelReason, AttemptId, Core, DeadlineReason, FailureKind, IgnoreReason,
-    Incarnation, RunnerId, RunnerReport, UnresponsivePolicy,
+    Incarnation, RunnerId, RunnerReport, Suspicion, UnresponsivePolicy,
 };
 
 impl Core {
@@ -26,7 +26,7 @@ impl Core {
             RunnerReport::Ready { after } => self.runner_ready(runner, after),
             RunnerReport::Waits { why } => self.start_waits(runner, why),
             RunnerReport::StartFailed { message } => self.start_failed(runner, message),
-            RunnerReport::Lost { message, suspect } => self.lose(runner, message, suspect),
+            RunnerReport::Lost { message, suspicion } => self.lose(runner, message, suspicion),
             RunnerReport::AttemptBegan { attempt } => self.attempt_began(runner, attempt),
             RunnerReport::RunFinished { attempt, run, outcome } => {
                 self.run_finished(runner, attempt, run, outcome);
@@ -68,6 +68,9 @@ impl Core {
         }
         slot.phase = phase;
         slot.waits = false;
+        if !slot.alive() {
+            self.pool.isolated.remove(&runner);
+        }
         slot.since = self.now;
         let timer = match &slot.phase {
             RunnerPhase::Starting => Some(self.now.after(supervision.start_timeout)),
@@ -109,8 +112,19 @@ impl Core {
         }
     }
 
-    /// Starts the next incarnation.
+    /// Replaces a runner without an attempt by its next incarnation.
+    pub(crate) fn restart_runner(&mut self, runner: RunnerId) {
+        self.order_stop(runner);
+        self.start_runner(runner);
+    }
+
+    /// Starts the next incarnation, isolated if suspects wait for it.
     pub(crate) fn start_runner(&mut self, runner: RunnerId) {
+        self.pool.isolated.remove(&runner);
+        let isolated = self.isolates_next();
+        if isolated {
+            self.pool.isolated.insert(runner);
+        }
         let slot = &mut self.pool[runner];
         slot.life = Incarnation(slot.life.0.wrapping_add(1));
         slot.fruitful = false;
@@ -118,7 +132,7 @@ impl Core {
         let life = slot.life;
         self.enter(runner, RunnerPhase::Starting);
         self.counters.runners_started += 1;
-        self.actions.push(Action::StartRunner { runner, life });
+        self.actions.push(Action::StartRunner { runner, life, isolated });
     }
 
     fn order_stop(&mut self, runner: RunnerId) {
@@ -177,19 +191,25 @@ impl Core {
 
     /// Handles a lost runner: its attempt ends, and the next incarnation starts unless the runner
     /// was about to retire.
-    pub(crate) fn lose(&mut self, runner: RunnerId, message: Arc<str>, suspect: bool) {
+    pub(crate) fn lose(&mut self, runner: RunnerId, message: Arc<str>, suspicion: Suspicion) {
         let message = self.clip(message);
+        let restarts = !self.pool[runner].retiring && self.phase == CorePhase::Running;
         let slot = &mut self.pool[runner];
+        // A loss that an attempt caused says nothing about the start of runners.
+        let caused = suspicion != Suspicion::None;
         if matches!(slot.phase, RunnerPhase::Starting) {
+            if caused && restarts {
+                slot.message = Some(message);
+                return self.restart_runner(runner);
+            }
             return self.start_failed(runner, message);
         }
         self.counters.runners_lost += 1;
         slot.message = Some(message.clone());
-        if !slot.fruitful {
+        if !slot.fruitful && !caused {
             slot.fruitless += 1;
         }
         let stays = !slot.retiring;
-        let restarts = stays && self.phase == CorePhase::Running;
         let work = slot.work();
         if stays {
             self.order_stop(runner);
@@ -199,26 +219,36 @@ impl Core {
         }
         match work {
             Some((attempt, None)) => {
-                if suspect {
-                    self.suspect(&attempt);
+                self.suspect(&attempt, suspicion);
+                if suspicion == Suspicion::Neighbour {
+                    self.settle_uncharged(&attempt, runner);
+                } else {
+                    self.settle(&attempt, FailureKind::RunnerLost, message, runner);
                 }
-                let kind = FailureKind::RunnerLost;
-                self.settle(&attempt, kind, message, runner);
             }
             Some((attempt, Some(cancel))) => {
                 self.settle_cancelled(&attempt, cancel, runner);
             }
             None => {}
         }
-        if restarts && self.pool[runner].timer == Some(self.now) {
+        if restarts && (caused || self.pool[runner].timer == Some(self.now)) {
             self.start_runner(runner);
         }
     }
 
-    fn suspect(&mut self, attempt: &SlotAttempt) {
+    fn suspect(&mut self, attempt: &SlotAttempt, suspicion: Suspicion) {
+        if matches!(suspicion, Suspicion::None | Suspicion::Neighbour) {
+            return;
+        }
+        // With sequential execution only the first open run can be the cause.
+        let most = if self.config.runs_in_turn { 1 } else { usize::MAX };
+        let open = self.left_behind(attempt);
         let batch = self.batches.get_mut(&attempt.batch);
         if let Some(work) = batch.and_then(|batch| batch.work_mut(attempt.task)) {
-            work.kills += 1;
+            work.kills += u32::from(suspicion == Suspicion::Sole);
+            for run in open.into_iter().take(most) {
+                work.runs[run.0 as usize].suspect = true;
+            }
         }
     }
 
@@ -242,7 +272,8 @@ impl Core {
                 self.cancel_attempt(runner, cancel, UnresponsivePolicy::Replace);
             }
             RunnerPhase::Cancelling(..) => {
-                self.lose(runner, "did not acknowledge a cancel in time".into(), false);
+                let message = "did not acknowledge a cancel in time".into();
+                self.lose(runner, message, Suspicion::None);
             }
             // A stopping pool is not repaired.
             RunnerPhase::Broken | RunnerPhase::Resting if self.phase == CorePhase::Running => {
@@ -266,7 +297,7 @@ impl Core {
             return;
         }
         let message = format!("no report for {} s", silence.as_secs_f64());
-        self.lose(runner, message.into(), false);
+        self.lose(runner, message.into(), Suspicion::None);
     }
 
     /// Starts missing runners and retires surplus ones.

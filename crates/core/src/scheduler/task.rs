@@ -86,6 +86,8 @@ pub(crate) struct TaskRun {
     pub(crate) state: RunPhase,
     pub(crate) own_failures: u32,
     pub(crate) infrastructure_failures: u32,
+    /// True if it may have ended the process of its last attempt.
+    pub(crate) suspect: bool,
     pub(crate) payload: Option<Payload>,
     pub(crate) metrics: Metrics,
 }

@@ -144,6 +144,8 @@ pub(crate) trait RunnerInbox: Debug + Send + Sync + 'static {
 pub struct Reporter {
     runner: RunnerId,
     life: Incarnation,
+    /// True if the runner is to have a process of its own.
+    pub(crate) isolated: bool,
     inbox: Arc<dyn RunnerInbox>,
 }
 
@@ -151,9 +153,10 @@ impl Reporter {
     pub(crate) const fn new(
         runner: RunnerId,
         life: Incarnation,
+        isolated: bool,
         inbox: Arc<dyn RunnerInbox>,
     ) -> Self {
-        Self { runner, life, inbox }
+        Self { runner, life, isolated, inbox }
     }
 
     pub const fn runner(&self) -> RunnerId {

@@ -1,5 +1,6 @@
 //! Runners in worker processes; a few runners share a process. When a process dies, execution marks
-//! identify the suspect run; the other runs are retried without being charged.
+//! identify the suspect runs; the other runs are retried without being charged. An isolated runner,
+//! which the core asks for to retry suspects, has a process of its own.
 //!
 //! ```text
 //!  StartRunner ──► slot in a process ──► hello with its token ──► welcome ──► Ready … Ended …
@@ -165,9 +166,14 @@ impl WorkerPoolShared {
     }
 
     /// Returns the start parameters of a process.
-    fn launch_spec(&self, number: u64, token: &str, status: LaunchStatus) -> LaunchSpec {
+    fn launch_spec(
+        &self,
+        number: u64,
+        token: &str,
+        runners: u32,
+        status: LaunchStatus,
+    ) -> LaunchSpec {
         let options = &self.options;
-        let runners = options.runners_per_worker.max(1);
         let worker_env = [
             (env::ADDRESS, self.address.to_string()),
             (env::SECRET, self.secret.reveal().to_owned()),
@@ -273,15 +279,18 @@ impl WorkerPool {
         &self.shared.secret
     }
 
-    /// Adds a runner to the process of its neighbours, or to a new one.
+    /// Adds a runner to the process of its neighbours, or to a new one; an isolated runner to one
+    /// of its own.
     fn host(&mut self, launcher: Arc<dyn Launcher>, reporter: &Reporter) {
         let place = reporter.runner().0 / self.shared.options.runners_per_worker.max(1);
-        if let Some(process) = self.processes.get(&place)
+        if !reporter.isolated
+            && let Some(process) = self.processes.get(&place)
             && process.add(&self.shared, reporter)
         {
             return self.shared.assign(reporter, process);
         }
-        let process = Arc::new(WorkerProcess::new(self.next_process));
+        let new = if reporter.isolated { WorkerProcess::isolated } else { WorkerProcess::new };
+        let process = Arc::new(new(self.next_process));
         self.next_process += 1;
         // A new process accepts its first runner.
         let _ = process.add(&self.shared, reporter);
@@ -291,7 +300,9 @@ impl WorkerPool {
             running.live(&shared, ends).await;
         });
         self.shared.assign(reporter, &process);
-        self.processes.insert(place, process);
+        if !reporter.isolated {
+            self.processes.insert(place, process);
+        }
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) struct DurabilityChecker {
 impl Checker for DurabilityChecker {
     fn action(&mut self, _: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
-            Action::StartRunner { runner, life } => {
+            Action::StartRunner { runner, life, .. } => {
                 let new = self.lives.insert((*runner, *life));
                 require!(new, "{runner} {life} is started again");
             }

@@ -7,7 +7,7 @@ use rollway_core::{
 };
 
 use super::{CheckContext, CheckVerdict, Checker, require};
-use crate::reference_model::{AttemptState, Phase, Pool};
+use crate::reference_model::{AttemptState, ModelRun, ModelSlot, Phase, Pool, RunState};
 
 #[derive(Debug)]
 pub(super) struct Reasons;
@@ -179,11 +179,25 @@ fn clears(ctx: &CheckContext<'_>, action: &Action) -> bool {
 }
 
 /// A runner is stopped when it is lost, surplus, or has exceeded a timeout.
+/// Returns whether an idle runner may be started again: in a process of its own for a suspect, or
+/// in a shared one afterwards.
+fn isolates(ctx: &CheckContext<'_>, slot: &ModelSlot) -> bool {
+    let mut runs = ctx
+        .model
+        .active
+        .values()
+        .filter_map(|key| ctx.model.batches.get(key))
+        .flat_map(|batch| batch.tasks.iter().flat_map(|task| &task.runs));
+    let suspected = |run: &ModelRun| run.suspect && run.state == RunState::Back;
+    slot.phase == Phase::Idle && (slot.isolated || runs.any(suspected))
+}
+
 fn stopped(ctx: &CheckContext<'_>, runner: RunnerId, life: Incarnation) -> CheckVerdict {
     let Some(slot) = ctx.model.slots.get(&runner) else { return Ok(()) };
     let supervision = &ctx.model.config.supervision;
     let right = match ctx.input {
         _ if ctx.model.pool == Pool::Stopped => true,
+        _ if isolates(ctx, slot) => true,
         Input::Report { runner: about, .. } => *about == runner,
         Input::TimePassed => {
             let silence = supervision.silence_timeout;

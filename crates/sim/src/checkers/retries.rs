@@ -21,7 +21,8 @@ impl Checker for Retries {
                     // A run that hangs or kills its runner must not affect others again.
                     let alone = runs.count == 1 || record.state == RunState::Fresh;
                     require!(alone, "{batch} {task} {run} is retried together with others");
-                    let here = last_runner(ctx, record) == Some(*runner);
+                    // Suspects return to the runner whose process they ended, in another process.
+                    let here = !record.suspect && last_runner(ctx, record) == Some(*runner);
                     let elsewhere = other_idle(ctx, *runner).filter(|_| here);
                     require!(
                         elsewhere.is_none(),

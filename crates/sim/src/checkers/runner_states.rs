@@ -39,7 +39,7 @@ impl Checker for RunnerStatesChecker {
                     "{attempt} is cancelled on {runner} {life}: {phase:?}, {state:?}"
                 );
             }
-            Action::StartRunner { runner, life } => {
+            Action::StartRunner { runner, life, .. } => {
                 let before = ctx.model.slots.get(runner);
                 require!(
                     before.is_none_or(|slot| slot.phase == Phase::Over && slot.life < *life),

@@ -2,7 +2,8 @@
 
 use rollway_core::{
     Action, AttemptCancelReason, AttemptId, BatchKey, BatchType, CancelReason, DropReason,
-    Incarnation, LeaseId, Payload, RequestId, Response, RunnerId, TaskId, TaskResult, Time,
+    Incarnation, LeaseId, Payload, RequestId, Response, RunnerId, Suspicion, TaskId, TaskResult,
+    Time,
 };
 
 use super::{
@@ -13,10 +14,12 @@ use super::{
 impl ReferenceModel {
     pub fn action(&mut self, now: Time, action: &Action) {
         match action {
-            Action::StartRunner { runner, life } => self.begin_life(now, *runner, *life),
+            Action::StartRunner { runner, life, isolated } => {
+                self.begin_life(now, *runner, *life, *isolated);
+            }
             Action::StopRunner { runner, life } => {
                 if self.alive(*runner, *life).is_some() {
-                    self.end_life(now, *runner, false);
+                    self.end_life(now, *runner, self.stop_cause(now, *runner));
                 }
             }
             Action::StartAttempt { .. } => self.give(now, action),
@@ -46,11 +49,24 @@ impl ReferenceModel {
         }
     }
 
-    fn begin_life(&mut self, now: Time, runner: RunnerId, life: Incarnation) {
+    /// An idle runner of a pool with a fixed number of runners is stopped because it is silent, or
+    /// for isolation.
+    fn stop_cause(&self, now: Time, runner: RunnerId) -> Suspicion {
+        let silence = self.config.supervision.silence_timeout;
+        let isolates = self.slots.get(&runner).is_some_and(|slot| {
+            let silent = silence.is_some_and(|silence| now >= slot.last_report.after(silence));
+            slot.phase == Phase::Idle && !silent
+        });
+        if isolates && self.fitted() { Suspicion::Neighbour } else { Suspicion::None }
+    }
+
+    fn begin_life(&mut self, now: Time, runner: RunnerId, life: Incarnation, isolated: bool) {
         let before = self.slots.get(&runner);
         let slot = ModelSlot {
             life,
             phase: Phase::Starting,
+            isolated,
+            caused: false,
             start_failures: before.map_or(0, |slot| slot.start_failures),
             fruitless: before.map_or(0, |slot| slot.fruitless),
             fruitful: false,

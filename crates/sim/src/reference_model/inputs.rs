@@ -5,7 +5,7 @@ use std::time::Duration;
 use rollway_core::{
     Action, AttemptCancelReason, AttemptId, BatchKey, BatchType, CancelReason, DeliveryOutcome,
     FailureKind, Incarnation, Input, LeaseId, Payload, Request, RequestId, Response, RunFailure,
-    RunId, RunOutcome, RunOutput, RunnerId, RunnerReport, TaskId, TaskSpec, Time,
+    RunId, RunOutcome, RunOutput, RunnerId, RunnerReport, Suspicion, TaskId, TaskSpec, Time,
 };
 
 use super::{
@@ -174,8 +174,8 @@ impl ReferenceModel {
                 self.finish(now, *attempt, *run, outcome);
             }
             RunnerReport::AttemptEnded { attempt } => self.ready(runner, Some(*attempt)),
-            RunnerReport::StartFailed { .. } => self.end_life(now, runner, false),
-            RunnerReport::Lost { suspect, .. } => self.end_life(now, runner, *suspect),
+            RunnerReport::StartFailed { .. } => self.end_life(now, runner, Suspicion::None),
+            RunnerReport::Lost { suspicion, .. } => self.end_life(now, runner, *suspicion),
             RunnerReport::Heartbeat | RunnerReport::Waits { .. } => {}
         }
     }
@@ -205,7 +205,7 @@ impl ReferenceModel {
                 slot.phase = Phase::Idle;
                 slot.fruitful = true;
                 slot.fruitless = 0;
-                self.end_attempt(attempt, false);
+                self.end_attempt(attempt, Suspicion::None);
             }
             Phase::Starting | Phase::Idle | Phase::Given(_) | Phase::Over => {}
         }
@@ -252,35 +252,41 @@ impl ReferenceModel {
     }
 
     /// Ends an incarnation and its attempt.
-    pub(super) fn end_life(&mut self, now: Time, runner: RunnerId, suspect: bool) {
+    pub(super) fn end_life(&mut self, now: Time, runner: RunnerId, suspicion: Suspicion) {
         let Some(slot) = self.slots.get_mut(&runner) else { return };
         let phase = std::mem::replace(&mut slot.phase, Phase::Over);
         slot.ended = now;
-        slot.start_failures += u32::from(phase == Phase::Starting);
-        slot.fruitless += u32::from(!slot.fruitful);
+        slot.caused = suspicion != Suspicion::None;
+        slot.start_failures += u32::from(phase == Phase::Starting && !slot.caused);
+        slot.fruitless += u32::from(!slot.fruitful && !slot.caused);
         if let Phase::Given(attempt) = phase {
-            self.end_attempt(attempt, suspect);
+            self.end_attempt(attempt, suspicion);
         }
     }
 
     /// Ends an attempt: its open runs fail in a way that follows from its state.
-    fn end_attempt(&mut self, id: AttemptId, suspect: bool) {
+    fn end_attempt(&mut self, id: AttemptId, suspicion: Suspicion) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let state = std::mem::replace(&mut attempt.state, AttemptState::Over);
         let left = std::mem::take(&mut attempt.outstanding);
         let (batch, task) = (attempt.batch, attempt.task);
-        let innocent =
-            state == AttemptState::Cancelling(AttemptCancelReason::Runs(CancelReason::Requested));
+        let neighbour = suspicion == Suspicion::Neighbour && state == AttemptState::Current;
+        let innocent = neighbour
+            || state
+                == AttemptState::Cancelling(AttemptCancelReason::Runs(CancelReason::Requested));
         let kind = match state {
+            _ if neighbour => None,
             AttemptState::Cancelling(AttemptCancelReason::Timeout) => Some(FailureKind::Timeout),
             AttemptState::Cancelling(AttemptCancelReason::BeginTimeout) | AttemptState::Current => {
                 Some(FailureKind::RunnerLost)
             }
             AttemptState::Cancelling(AttemptCancelReason::Runs(_)) | AttemptState::Over => None,
         };
-        if state == AttemptState::Current && suspect {
+        let current = state == AttemptState::Current;
+        if current && suspicion == Suspicion::Sole {
             self.add_kill(batch, task);
         }
+        let suspect = current && matches!(suspicion, Suspicion::Sole | Suspicion::Shared);
         let kills = self.task(batch, task).map_or(0, |task| task.kills);
         // With sequential execution only the first open run is charged.
         let mut blamed = if self.config.runs_in_turn { 1 } else { u32::MAX };
@@ -292,7 +298,10 @@ impl ReferenceModel {
             if let (Some(kind), RunState::Given) = (kind, run.state) {
                 match blamed {
                     0 => run.state = RunState::Back,
-                    _ => run.fail(kind, kills),
+                    _ => {
+                        run.fail(kind, kills);
+                        run.suspect |= suspect;
+                    }
                 }
                 blamed = blamed.saturating_sub(1);
             }

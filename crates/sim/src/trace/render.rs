@@ -199,7 +199,9 @@ fn about_report(f: &mut fmt::Formatter<'_>, report: &RunnerReport) -> fmt::Resul
         RunnerReport::Waits { why: Some(message) } | RunnerReport::StartFailed { message } => {
             write!(f, " {message:?}")
         }
-        RunnerReport::Lost { message, suspect } => write!(f, " suspect={suspect} {message:?}"),
+        RunnerReport::Lost { message, suspicion } => {
+            write!(f, " {suspicion:?} {message:?}")
+        }
         RunnerReport::RunFinished { attempt, run, outcome } => {
             write!(f, " {attempt} {run}")?;
             match outcome {
@@ -220,9 +222,10 @@ fn about_payload(f: &mut fmt::Formatter<'_>, payload: &Payload) -> fmt::Result {
 
 fn about_action(f: &mut fmt::Formatter<'_>, action: &Action) -> fmt::Result {
     match action {
-        Action::StartRunner { runner, life } | Action::StopRunner { runner, life } => {
-            write!(f, "{runner} {life}")
+        Action::StartRunner { runner, life, isolated } => {
+            write!(f, "{runner} {life} isolated={isolated}")
         }
+        Action::StopRunner { runner, life } => write!(f, "{runner} {life}"),
         Action::StartAttempt {
             runner,
             life,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rollway_core::{
     BatchKey, BatchPriority, BatchState, DeliveryOutcome, Request, RunnerReport, RunnerState,
-    UnresponsivePolicy,
+    Suspicion, UnresponsivePolicy,
 };
 
 use super::{SimWorld, WorldEvent};
@@ -29,7 +29,7 @@ impl SimWorld {
                 ProcessState::Alive => self.reconnect(at),
                 ProcessState::DiedUnseen => {
                     let message = "found dead".into();
-                    self.notify(at, RunnerReport::Lost { message, suspect: false });
+                    self.notify(at, RunnerReport::Lost { message, suspicion: Suspicion::None });
                 }
                 ProcessState::Starting | ProcessState::Dead => {}
             }

@@ -3,7 +3,7 @@
 
 use rollway_core::{
     AttemptId, BatchKey, DeliveryOutcome, Incarnation, Input, LeaseId, LedgerRecord, Payload,
-    PayloadId, RequestId, RunId, RunOutput, RunnerId, RunnerReport,
+    PayloadId, RequestId, RunId, RunOutput, RunnerId, RunnerReport, Suspicion,
 };
 
 use super::{SimWorld, WorldEvent};
@@ -59,7 +59,13 @@ impl SimWorld {
         let (life, report) = match self.rng.below(5) {
             0 => (Incarnation(life.0.wrapping_add(1)), self.invalid_report(attempt)),
             1 => (Incarnation(life.0.wrapping_sub(1)), self.invalid_report(attempt)),
-            2 => (life, RunnerReport::Lost { message: self.message("lost sight"), suspect: false }),
+            2 => (
+                life,
+                RunnerReport::Lost {
+                    message: self.message("lost sight"),
+                    suspicion: Suspicion::None,
+                },
+            ),
             3 => (life, RunnerReport::StartFailed { message: self.message("or so it seems") }),
             _ => (life, self.invalid_report(None)),
         };

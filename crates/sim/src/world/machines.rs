@@ -1,6 +1,6 @@
 //! Machines: groups of runners that are lost or disconnected together.
 
-use rollway_core::RunnerId;
+use rollway_core::{RunnerId, Suspicion};
 
 use super::{SimWorld, WorldEvent};
 use crate::process::{Cut, ProcessState, RunnerKey};
@@ -31,7 +31,7 @@ impl SimWorld {
         self.away.insert(self.machine(runner), self.now.after(stays));
         for (at, state) in self.neighbours(runner) {
             if state == ProcessState::Alive {
-                self.crash(at, None, false);
+                self.crash(at, None, Suspicion::None);
             } else if let Some(process) = self.processes.get_mut(at) {
                 // Without a report.
                 process.state = ProcessState::Dead;

@@ -13,7 +13,9 @@ use crate::sink::Origin;
 impl SimWorld {
     pub(super) fn perform(&mut self, action: Action) {
         match action {
-            Action::StartRunner { runner, life } => self.start_runner((runner, life)),
+            Action::StartRunner { runner, life, isolated } => {
+                self.start_runner((runner, life), isolated);
+            }
             Action::StopRunner { runner, life } => {
                 let slow = self.strikes(Fault::SlowKill);
                 let longest = Duration::from_millis(if slow { 20_000 } else { 20 });

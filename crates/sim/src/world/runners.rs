@@ -6,17 +6,17 @@ use std::time::Duration;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
     AttemptId, BatchKey, BatchType, FailureKind, Payload, PayloadId, RunFailure, RunId, RunOutcome,
-    RunOutput, RunnerReport, TaskId,
+    RunOutput, RunnerId, RunnerReport, Suspicion, TaskId,
 };
 
 use super::{RunnerOrder, SimWorld, TaskBehaviour, WorldEvent};
 use crate::faults::Fault;
-use crate::process::{Cut, ProcessState, ProcessWork, RunnerKey};
+use crate::process::{Cut, ProcessState, ProcessWork, RunnerKey, SimProcess};
 use crate::reference_model::ReferenceModel;
 
 impl SimWorld {
-    pub(super) fn start_runner(&mut self, at: RunnerKey) {
-        self.processes.add(at, self.now);
+    pub(super) fn start_runner(&mut self, at: RunnerKey, isolated: bool) {
+        self.processes.add(at, isolated, self.now);
         let timeout = self.model.config.supervision.start_timeout;
         if self.strikes(Fault::StartFails) {
             if let Some(process) = self.processes.get_mut(at) {
@@ -52,7 +52,7 @@ impl SimWorld {
         self.send_report(at, report);
         self.plan(self.shape.heartbeat, WorldEvent::Heartbeat(at));
         if idle && self.strikes(Fault::CrashIdle) {
-            self.crash(at, None, false);
+            self.crash(at, None, Suspicion::None);
         } else if self.strikes(Fault::Partition) {
             self.cut_off(at, Some(Vec::new()));
         } else if self.strikes(Fault::Blackout) {
@@ -135,15 +135,15 @@ impl SimWorld {
         if let Some(process) = self.processes.get_mut(at) {
             process.work = Some(work);
         }
-        let attempt = Some(attempt);
         if poison {
             self.faults.note(Fault::Poison);
             let wait = self.rng.spread(Duration::from_millis(1), self.shape.run);
-            self.plan(wait, WorldEvent::Crash(at, attempt, true));
+            self.plan(wait, WorldEvent::EndProcess(at, attempt));
         } else if self.strikes(Fault::CrashBusy) {
-            let suspect = self.strikes(Fault::WrongSuspect);
+            let wrong = self.strikes(Fault::WrongSuspect);
+            let suspicion = if wrong { Suspicion::Sole } else { Suspicion::None };
             let wait = self.rng.spread(Duration::from_millis(1), self.shape.run * 2);
-            self.plan(wait, WorldEvent::Crash(at, attempt, suspect));
+            self.plan(wait, WorldEvent::Crash(at, Some(attempt), suspicion));
         }
     }
 
@@ -261,7 +261,45 @@ impl SimWorld {
         text.repeat(self.rng.below(12) as usize).replace('a', "ä").into()
     }
 
-    pub(crate) fn crash(&mut self, at: RunnerKey, attempt: Option<AttemptId>, suspect: bool) {
+    /// Ends the process of a runner whose task does so, with all runners that share it. The
+    /// execution marks show either the attempt or all of the process.
+    pub(super) fn end_process(&mut self, at: RunnerKey, attempt: AttemptId) {
+        let Some(process) = self.processes.alive(at) else { return };
+        let isolated = process.isolated;
+        if process.work.as_ref().is_none_or(|work| work.attempt != attempt) {
+            return;
+        }
+        let place = |runner: RunnerId| runner.0 / self.model.config.runners_per_worker.max(1);
+        let shares = |other: &RunnerKey, process: &SimProcess| {
+            *other == at || (!isolated && !process.isolated && place(other.0) == place(at.0))
+        };
+        let up = |state| matches!(state, ProcessState::Starting | ProcessState::Alive);
+        let all = self.processes.iter().filter(|(other, it)| up(it.state) && shares(other, it));
+        let all: Vec<_> = all.map(|(other, process)| (other, process.work.is_some())).collect();
+        let busy = all.iter().filter(|(_, busy)| *busy).count();
+        let marked = busy == 1 || self.rng.percent(50);
+        for (other, busy) in all {
+            let suspicion = match (other == at, marked, busy) {
+                (true, true, _) => Suspicion::Sole,
+                (_, false, true) => Suspicion::Shared,
+                _ => Suspicion::Neighbour,
+            };
+            if self.processes.alive(other).is_some() {
+                self.crash(other, None, suspicion);
+            } else if let Some(process) = self.processes.get_mut(other) {
+                process.state = ProcessState::Dead;
+                let message = self.message("its process ended");
+                self.notify(other, RunnerReport::Lost { message, suspicion });
+            }
+        }
+    }
+
+    pub(crate) fn crash(
+        &mut self,
+        at: RunnerKey,
+        attempt: Option<AttemptId>,
+        suspicion: Suspicion,
+    ) {
         let Some(process) = self.processes.alive(at) else { return };
         let working = process.work.as_ref().map(|work| work.attempt);
         if attempt.is_some() && attempt != working {
@@ -276,7 +314,7 @@ impl SimWorld {
             return;
         }
         let message = self.message("killed by a signal");
-        self.notify(at, RunnerReport::Lost { message, suspect });
+        self.notify(at, RunnerReport::Lost { message, suspicion });
     }
 
     pub(super) fn killed(&mut self, at: RunnerKey) {
@@ -290,7 +328,7 @@ impl SimWorld {
         // The supervisor may report a loss although it was ordered.
         if !self.healed && self.rng.percent(10) {
             let message = self.message("gone");
-            self.notify(at, RunnerReport::Lost { message, suspect: false });
+            self.notify(at, RunnerReport::Lost { message, suspicion: Suspicion::None });
         }
     }
 }

@@ -7,7 +7,7 @@ use rollway_core::metrics::Metrics;
 use rollway_core::{
     AttemptId, BatchId, BatchKey, BatchType, CancelReason, CoreConfig, DeliveryOutcome,
     FailureKind, Incarnation, LeaseId, LedgerRecord, Request, RequestId, RunEnd, RunId, RunnerId,
-    RunnerReport, TaskId, TaskSpec, Time, UnresponsivePolicy, WorkflowId,
+    RunnerReport, Suspicion, TaskId, TaskSpec, Time, UnresponsivePolicy, WorkflowId,
 };
 
 use super::tokens::{BadScript, CommandTokens};
@@ -198,7 +198,7 @@ fn report(name: &str, tokens: &mut CommandTokens) -> Result<Option<ReportToken>,
             RunnerReport::Ready { after }
         }
         "alive" => RunnerReport::Heartbeat,
-        "lost" => RunnerReport::Lost { message: message(tokens), suspect: tokens.flag("suspect") },
+        "lost" => RunnerReport::Lost { message: message(tokens), suspicion: suspicion(tokens) },
         "waits" => RunnerReport::Waits { why: tokens.quoted().map(Into::into) },
         "start-failed" => RunnerReport::StartFailed { message: message(tokens) },
         _ => return Ok(None),
@@ -379,4 +379,13 @@ fn view(tokens: &mut CommandTokens) -> Result<ScenarioView, BadScript> {
         "timeout" => ScenarioView::Timeout,
         token => return Err(tokens.bad("nothing that can be shown", token)),
     })
+}
+
+fn suspicion(tokens: &mut CommandTokens) -> Suspicion {
+    match (tokens.flag("suspect"), tokens.flag("shared"), tokens.flag("neighbour")) {
+        (true, ..) => Suspicion::Sole,
+        (_, true, _) => Suspicion::Shared,
+        (.., true) => Suspicion::Neighbour,
+        _ => Suspicion::None,
+    }
 }

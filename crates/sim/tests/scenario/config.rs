@@ -22,6 +22,7 @@ pub(super) fn read(tokens: &mut CommandTokens) -> Result<CoreConfig, BadScript> 
     tokens.set("runners", &mut config.runners)?;
     config.scaling = scaling(tokens)?;
     tokens.set("slice", &mut config.max_repeat_times_per_runner)?;
+    tokens.set("per_worker", &mut config.runners_per_worker)?;
     tokens.set("in_turn", &mut config.runs_in_turn)?;
     tokens.set("max_timeout", &mut config.max_timeout)?;
     config.default_timeout = config.max_timeout * (retries + 1);

@@ -10,8 +10,9 @@ use super::results;
 
 pub(super) fn action(action: &Action, names: &ScenarioLabels, lines: &mut Vec<String>) {
     match action {
-        Action::StartRunner { runner, life } => {
-            lines.push(format!("start {}", labels::runner(*runner, *life)));
+        Action::StartRunner { runner, life, isolated } => {
+            let alone = if *isolated { " isolated" } else { "" };
+            lines.push(format!("start {}{alone}", labels::runner(*runner, *life)));
         }
         Action::StopRunner { runner, life } => {
             lines.push(format!("stop {}", labels::runner(*runner, *life)));

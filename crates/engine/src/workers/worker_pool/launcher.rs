@@ -67,16 +67,16 @@ impl ProcessExit {
     }
 }
 
-/// Runner whose code may have ended a process. Repeatedly suspected tasks fail, so that failures of
-/// machines and networks must not have a suspect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Runners whose code may have ended a process. Repeatedly suspected tasks fail, so that failures
+/// of machines and networks must not have a suspect.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Suspect {
     /// Ended from outside, machine lost, or cause unknown.
     None,
-    /// Ended by itself without execution marks: its attempt, if it had only one.
-    SoleAttempt,
-    /// Ended by itself while executing the runner with this index (`env::EXECUTION_MARKS`).
-    RunnerIndex(u32),
+    /// Ended by itself without execution marks: any of its attempts.
+    AnyAttempt,
+    /// Ended by itself while executing the runners with these indices (`env::EXECUTION_MARKS`).
+    Executing(Vec<u32>),
 }
 
 /// Launch state of a process until its handshake. Cheap to clone; clones share state.

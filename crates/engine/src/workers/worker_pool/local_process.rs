@@ -75,7 +75,7 @@ impl LaunchedProcess for RunningProcess {
         Box::pin(async {
             let status = self.child.wait().await;
             let message = status.map_or_else(|error| error.to_string(), |it| it.to_string());
-            let suspect = self.marks.suspect().map_or(Suspect::SoleAttempt, Suspect::RunnerIndex);
+            let suspect = Suspect::Executing(self.marks.executing());
             ProcessExit { message, started: true, suspect }
         })
     }
@@ -106,14 +106,11 @@ impl ExecutionMarks {
         Ok(Self(path))
     }
 
-    /// Returns the index of the executing runner, if it was exactly one.
-    fn suspect(&self) -> Option<u32> {
-        let marks = fs::read(&self.0).ok()?;
-        let mut marked = marks.iter().zip(0..).filter(|(mark, _)| **mark != 0);
-        match (marked.next(), marked.next()) {
-            (Some((_, index)), None) => Some(index),
-            _ => None,
-        }
+    /// Returns the indices of the executing runners.
+    fn executing(&self) -> Vec<u32> {
+        let marks = fs::read(&self.0).unwrap_or_default();
+        let marked = marks.iter().zip(0..).filter(|(mark, _)| **mark != 0);
+        marked.map(|(_, index)| index).collect()
     }
 }
 

@@ -393,7 +393,7 @@ impl RayShared {
                 if let Some(worker) = state.workers.remove(&id) {
                     let suspect = match blame {
                         RayFault::None => Suspect::None,
-                        RayFault::Worker => Suspect::SoleAttempt,
+                        RayFault::Worker => Suspect::AnyAttempt,
                     };
                     let (started, message) = (worker.is_placed, how);
                     if !started {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rollway_core::RunnerId;
+use rollway_core::{RunnerId, Suspicion};
 use rollway_protocol::worker_server::{
     ConnId, DisconnectReason, PendingHandshake, WorkerServer, WorkerServerEvent,
 };
@@ -169,7 +169,8 @@ fn report_of(report: WorkerReport) -> Option<RunnerReport> {
             RunnerReport::StartFailed { message }
         }
         WorkerReport::Stopped(StopCause::Lost { message, suspect }) => {
-            RunnerReport::Lost { message, suspect }
+            let suspicion = if suspect { Suspicion::Sole } else { Suspicion::None };
+            RunnerReport::Lost { message, suspicion }
         }
     })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rollway_core::{FailureKind, Incarnation, RunnerId};
+use rollway_core::{FailureKind, Incarnation, RunnerId, Suspicion};
 use rollway_protocol::worker_server::{ConnectionSendError, PendingHandshake, WorkerConnection};
 use rollway_protocol::{EngineMessage, StartAttempt};
 use tokio::sync::oneshot;
@@ -28,6 +28,8 @@ pub(super) struct WorkerProcess {
     number: u64,
     /// Maximum number of runners. `None`: unlimited.
     room: Option<u32>,
+    /// Hosts one runner only.
+    isolated: bool,
     hosted: Mutex<HostedRunners>,
     end: CancellationToken,
 }
@@ -57,7 +59,18 @@ enum HostedState {
 
 impl WorkerProcess {
     pub(super) fn new(number: u64) -> Self {
-        Self { number, room: None, hosted: Mutex::default(), end: CancellationToken::new() }
+        Self {
+            number,
+            room: None,
+            isolated: false,
+            hosted: Mutex::default(),
+            end: CancellationToken::new(),
+        }
+    }
+
+    /// Returns a process for one runner.
+    pub(super) fn isolated(number: u64) -> Self {
+        Self { isolated: true, ..Self::new(number) }
     }
 
     /// Returns a manual worker with a number of runners.
@@ -82,6 +95,7 @@ impl WorkerProcess {
         }
         let slot = HostedRunner { reporter: reporter.clone(), stage: HostedState::Starting };
         hosted.runners.insert(runner, slot);
+        hosted.closed |= self.isolated;
         true
     }
 
@@ -241,27 +255,50 @@ impl WorkerProcess {
             hosted.connection = None;
             std::mem::take(&mut hosted.runners)
         };
-        let busy = runners.values().filter(|slot| slot.stage == HostedState::Busy).count();
-        let per_worker = shared.options.runners_per_worker.max(1);
+        let suspects = if ordered { Vec::new() } else { self.suspects(shared, &runners, &ended) };
         for (runner, HostedRunner { reporter, stage }) in runners {
             let message = ended.message.as_str().into();
-            let is_suspect = match ended.suspect {
-                Suspect::None => false,
-                Suspect::SoleAttempt => busy == 1,
-                Suspect::RunnerIndex(place) => busy == 1 || place == runner.0 % per_worker,
+            let suspicion = match (suspects.as_slice(), suspects.contains(&runner)) {
+                ([], _) => Suspicion::None,
+                ([_], true) => Suspicion::Sole,
+                (_, true) => Suspicion::Shared,
+                (_, false) => Suspicion::Neighbour,
             };
             let report = match stage {
-                HostedState::Starting if !ordered => RunnerReport::StartFailed { message },
-                HostedState::Starting | HostedState::Idle => {
-                    RunnerReport::Lost { message, suspect: false }
+                HostedState::Starting if !ordered && suspects.is_empty() => {
+                    RunnerReport::StartFailed { message }
                 }
-                HostedState::Busy => {
-                    RunnerReport::Lost { message, suspect: is_suspect && !ordered }
-                }
+                _ => RunnerReport::Lost { message, suspicion },
             };
             shared.states.forget(runner, reporter.incarnation());
             reporter.send(vec![report]).await;
         }
+    }
+
+    /// Returns the runners whose attempts may have ended the process: those that were executing, or
+    /// all busy ones if none was.
+    fn suspects(
+        &self,
+        shared: &WorkerPoolShared,
+        runners: &BTreeMap<RunnerId, HostedRunner>,
+        ended: &ProcessExit,
+    ) -> Vec<RunnerId> {
+        let executing = match &ended.suspect {
+            Suspect::None => return Vec::new(),
+            Suspect::AnyAttempt => &[][..],
+            Suspect::Executing(indices) => indices,
+        };
+        let places = self.places(shared);
+        let busy = runners.iter().filter(|(_, slot)| slot.stage == HostedState::Busy);
+        let busy: Vec<RunnerId> = busy.map(|(runner, _)| *runner).collect();
+        let executes = |runner: &RunnerId| executing.contains(&(runner.0 % places));
+        let marked: Vec<RunnerId> = busy.iter().copied().filter(executes).collect();
+        if marked.is_empty() { busy } else { marked }
+    }
+
+    /// Returns the number of runners that the process is started for.
+    fn places(&self, shared: &WorkerPoolShared) -> u32 {
+        if self.isolated { 1 } else { shared.options.runners_per_worker.max(1) }
     }
 
     /// Publishes the launch state of a process before its handshake.
@@ -289,7 +326,7 @@ impl WorkerProcess {
         let _forget = Forget { shared, token: &token };
         let status = LaunchStatus::default();
         let mut known = status.watch();
-        let spec = shared.launch_spec(self.number, &token, status);
+        let spec = shared.launch_spec(self.number, &token, self.places(shared), status);
         let mut launched = launcher.launch(spec);
         let mut left = loop {
             tokio::select! {
