@@ -93,9 +93,6 @@ def test_nodes_and_placers_die_and_nothing_is_lost(config, cluster, tmp_path):
     config.cluster.cpus_per_worker = 2
     config.explorer.runner_per_model = 2
     config.explorer.runner_per_worker = 1
-    # FIXME: Ray ends the actors of a lost driver by SystemExit in their main thread, which is
-    # sometimes reported as a failure of the workflow and not as a lost runner; it is retried.
-    config.explorer.max_retry_times = 1
     with rw.Scheduler(config, [rw.models.Echo()]) as scheduler:
         until(lambda: serving(scheduler) == 2, "all runners are there")
         scheduler.schedule(tasks(tmp_path, 8), 1)

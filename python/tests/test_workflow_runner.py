@@ -1,6 +1,7 @@
 """One runner by hand: what workflows may return and do, and what becomes of it."""
 
 import asyncio
+import signal
 import sys
 import threading
 
@@ -346,3 +347,19 @@ def test_a_server_that_is_not_there_is_no_fault_of_the_workflow():
 def test_an_unknown_mode_is_refused():
     with pytest.raises(ValueError, match="concurrent_mode is one of"):
         runner("parallel")
+
+
+@pytest.mark.parametrize("mode", ["sequential", "asynchronous"])
+def test_an_exit_by_a_signal_handler_is_no_failure_of_the_workflow(mode):
+    """As in an actor of Ray, whose handler of SIGTERM exits within what the process executes."""
+
+    async def workflow(task, model):
+        signal.raise_signal(signal.SIGTERM)
+        return [experience()]
+
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        with pytest.raises(SystemExit):
+            run(workflow, mode=mode)
+    finally:
+        signal.signal(signal.SIGTERM, before)

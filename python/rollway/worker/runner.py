@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -261,7 +263,7 @@ class WorkflowRunner:
                 seconds = time.perf_counter() - began
                 end = RunOutput.of(experiences, reported, seconds, instance.model)
             except BaseException as error:
-                _let_cancel_through(error)
+                _let_end_through(error)
                 end = failure(error)
             emit(run, end)
 
@@ -295,7 +297,7 @@ class WorkflowRunner:
             model = instance.model
             ends = {run: RunOutput.of(groups[run], reported, seconds, model) for run in runs}
         except BaseException as error:
-            _let_cancel_through(error)
+            _let_end_through(error)
             for run in runs:
                 emit(run, failure(error))
             return
@@ -447,14 +449,29 @@ class _FailFast:
             self._emit(run, RunFailure("workflow", message))
 
 
-def _let_cancel_through(error: BaseException) -> None:
-    """Re-raises a cancellation of the current task; one raised by user code is a failure."""
+def _let_end_through(error: BaseException) -> None:
+    """Re-raises a cancellation of the current task, and an exit that a signal handler raised.
+
+    One raised by user code is a failure.
+    """
+    if isinstance(error, SystemExit) and _from_signal_handler(error):
+        raise error
     if not isinstance(error, asyncio.CancelledError):
         return
     current = asyncio.current_task()
     # Python 3.10 cannot distinguish them and treats all as cancellations of the task.
     if current is None or getattr(current, "cancelling", lambda: 1)():
         raise error
+
+
+def _from_signal_handler(error: BaseException) -> bool:
+    """Returns whether the handler of SIGTERM raised an exception, as Ray's does in its actors.
+
+    The handler runs within whatever the main thread executes, such as a workflow.
+    """
+    handler = getattr(signal.getsignal(signal.SIGTERM), "__code__", None)
+    frames = traceback.walk_tb(error.__traceback__)
+    return handler is not None and any(frame.f_code is handler for frame, _ in frames)
 
 
 async def _all(runs: list[Any], fail_fast: _FailFast | None = None) -> None:
