@@ -26,7 +26,7 @@ pub use self::arguments::{ArgumentError, OperatorArguments};
 pub use self::error::PipelineError;
 pub use self::operator::{Operator, OperatorError, OperatorOutput};
 pub use self::registry::{OperatorConstructor, OperatorRegistry, OperatorRegistryError};
-use self::report::{DECODE, DUPLICATE_ID, MetricsBuilder, SAVE_INPUT, TOTAL, WRITE};
+use self::report::{DECODE, DUPLICATE_ID, INVALID, MetricsBuilder, SAVE_INPUT, TOTAL, WRITE};
 pub use self::report::{DroppedExperiences, PipelineReport};
 use crate::buffer::{ExperienceWriter, WriteResult};
 use crate::{Sample, WriteBatch};
@@ -107,7 +107,7 @@ impl Pipeline {
             PipelineState::Closed => return Err(PipelineError::Closed),
             PipelineState::Prepared => {}
         }
-        let mut flow = Flow::decode(payloads)?;
+        let mut flow = Flow::decode(payloads);
         if let Some(input) = &mut self.input {
             let begin = Instant::now();
             let write_batch = write_batch(format!("{key}/input"), &flow.experiences)?;
@@ -168,28 +168,40 @@ impl PipelineStep {
 }
 
 impl Flow {
-    /// Decodes payloads. Of several experiences with one id the first counts; a buffer would reject
-    /// the others.
-    fn decode(payloads: &[Bytes]) -> Result<Self, PipelineError> {
+    /// Decodes payloads. One that cannot be decoded is dropped, logged and counted as one
+    /// experience. Of several experiences with one id the first counts; a buffer would reject the
+    /// others.
+    fn decode(payloads: &[Bytes]) -> Self {
         let begin = Instant::now();
         let mut report = PipelineReport::default();
         let mut experiences = Vec::new();
         let mut ids = HashSet::new();
+        let (mut invalid, mut duplicate) = (0, 0);
         for (position, payload) in payloads.iter().enumerate() {
             if payload.is_empty() {
                 continue;
             }
-            let decoded = deserialize_many(payload.clone()).map_err(|source| {
-                PipelineError::Payload { position, count: payloads.len(), source }
-            })?;
-            report.submitted += decoded.len();
-            experiences.extend(decoded.into_iter().filter(|one| ids.insert(one.eid.uid())));
+            match deserialize_many(payload.clone()) {
+                Ok(decoded) => {
+                    let (count, before) = (decoded.len(), experiences.len());
+                    report.submitted += count;
+                    experiences.extend(decoded.into_iter().filter(|one| ids.insert(one.eid.uid())));
+                    duplicate += count - (experiences.len() - before);
+                }
+                Err(error) => {
+                    let count = payloads.len();
+                    tracing::warn!(position, count, %error, "payload dropped: not readable");
+                    report.submitted += 1;
+                    invalid += 1;
+                }
+            }
         }
         let mut flow = Self { begin, experiences, ids, numbers: MetricsBuilder::default(), report };
-        flow.drop(DECODE, DUPLICATE_ID, flow.report.submitted - flow.experiences.len());
+        flow.drop(DECODE, INVALID, invalid);
+        flow.drop(DECODE, DUPLICATE_ID, duplicate);
         flow.numbers.versions(flow.experiences.iter().flat_map(|it| &it.model_versions));
         flow.numbers.time(DECODE, begin.elapsed());
-        Ok(flow)
+        flow
     }
 
     /// Runs an operator and counts the outcome.

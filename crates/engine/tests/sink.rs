@@ -201,15 +201,15 @@ async fn a_batch_without_experiences_does_not_touch_the_pipeline() {
     let sink = sink(&config(folder.path(), storage("sql", Some(&format!("sqlite:///{path}")))));
     let delivery = BatchDelivery { results: Vec::new(), ..delivery(0) };
     assert!(sink.deliver(delivery).await.unwrap().is_empty());
-    // An invalid payload is named, and nothing is stored.
+    // An invalid payload is dropped alone, and counted.
     let sound = serialize(&experience(0, 0, 1.0)).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path(), json!({}));
     let sink = self::sink(&config);
-    let error = sink.process(vec![sound, Bytes::from_static(b"invalid")]).await.unwrap_err();
-    assert!(error.starts_with("payload 1 of 2 cannot be read: "), "{error}");
+    let metrics = sink.process(vec![sound, Bytes::from_static(b"invalid")]).await.unwrap();
+    assert_eq!(metrics.get("experience_pipeline/decode/filtered/invalid"), Some(1.0));
     sink.close().await.unwrap();
-    assert!(read(&config).is_empty());
+    assert_eq!(read(&config).len(), 1);
 }
 
 #[test]

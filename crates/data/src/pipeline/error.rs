@@ -14,13 +14,6 @@ pub enum PipelineError {
     NotPrepared,
     #[error("the experience pipeline is closed")]
     Closed,
-    #[error("payload {position} of {count} cannot be read")]
-    Payload {
-        /// Index, empty payloads included.
-        position: usize,
-        count: usize,
-        source: PayloadError,
-    },
     #[error("operator `{operator}` cannot be prepared")]
     Prepare { operator: String, source: OperatorError },
     #[error("operator `{operator}` failed")]

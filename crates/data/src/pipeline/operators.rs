@@ -38,13 +38,17 @@ const NAN_REWARD: &str = "nan_reward";
 const INFINITE_REWARD: &str = "infinite_reward";
 const GROUP_TOO_SMALL: &str = "group_too_small";
 const LOW_STD: &str = "low_std";
+/// The experience has no mask of the tokens of the model, which advantages need.
+const NO_ACTION_MASK: &str = "no_action_mask";
+/// The advantage does not fit `f32`.
+const ADVANTAGE_OVERFLOW: &str = "advantage_overflow";
 
-/// Returns a finite reward, or the drop reason.
+/// Returns a reward that is finite also as `f32`, the type of trainers, or the drop reason.
 fn finite(reward: Option<f64>) -> Result<f64, &'static str> {
     match reward {
         None => Err(MISSING_REWARD),
         Some(reward) if reward.is_nan() => Err(NAN_REWARD),
-        Some(reward) if reward.is_infinite() => Err(INFINITE_REWARD),
+        Some(reward) if (reward as f32).is_infinite() => Err(INFINITE_REWARD),
         Some(reward) => Ok(reward),
     }
 }

@@ -51,6 +51,8 @@ pub(super) const WRITE: &str = "write";
 pub(super) const TOTAL: &str = "total";
 
 pub(super) const DUPLICATE_ID: &str = "duplicate_id";
+/// A payload that cannot be decoded, counted as one experience.
+pub(super) const INVALID: &str = "invalid";
 
 const PREFIX: &str = "experience_pipeline";
 

@@ -5,7 +5,7 @@ use rollway_data::pipeline::OperatorOutput;
 use rollway_experience::{Array, Experience, ExperienceFields};
 use serde_json::json;
 
-use crate::world::{apply, build, experience, no_args, reasons, runs, task};
+use crate::world::{apply, experience, no_args, reasons, runs, task};
 
 const FIRST: [f64; 4] = [1.0, 0.0, 0.5, 0.25];
 const SECOND: [f64; 3] = [2.0, -1.0, 3.5];
@@ -119,8 +119,9 @@ fn what_has_no_reward_does_not_spoil_its_group() {
 }
 
 #[test]
-fn what_cannot_have_advantages_is_an_error() {
+fn an_experience_without_an_advantage_is_dropped_alone() {
     let dpo = Experience::new(ExperienceFields {
+        eid: experience(1, 9, None).eid.clone(),
         tokens: [1, 2].into(),
         chosen: Some([3].into()),
         rejected: Some([4].into()),
@@ -128,14 +129,22 @@ fn what_cannot_have_advantages_is_an_error() {
         ..ExperienceFields::default()
     })
     .unwrap();
-    let error = build("grpo", no_args()).process(vec![dpo]).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "experience //0/0/ (dpo) has no action mask, which advantages need"
-    );
-    let error = build("grpo", no_args()).process(task(1, &[1e300])).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "the rewards of the task of 1/1/0/0/00000a are too large to compare"
-    );
+    let (alone, honest) = (task(2, &[1e39]), task(1, &[1.0, 2.0, 3.0]));
+    let mut huge = task(3, &[0.0, 1.0, f64::MAX]);
+    let expected = apply("grpo", no_args(), honest.clone());
+    let mut all = honest;
+    all.extend(alone);
+    all.push(dpo);
+    all.append(&mut huge);
+    let outcome = apply("grpo", no_args(), all);
+    assert_eq!(reasons(&outcome), [("infinite_reward", 2), ("no_action_mask", 1)]);
+    // The members of the group of a dropped experience are compared without it.
+    assert_eq!(advantages(&outcome, 1), advantages(&expected, 1));
+    assert_close(&advantages(&outcome, 3), &[-0.707_105_76, 0.707_105_76]);
+    // The mean of a group and the deviation of the batch may differ by a large factor.
+    let far = [task(1, &[3e38, 3e38, -3e38]), task(2, &[1.0])].concat();
+    let outcome = apply("grpo", json!({"epsilon": 1e-6}), far);
+    assert_eq!(outcome.experiences.len(), 4);
+    let outcome = apply("grpo", json!({"epsilon": 0.0}), task(2, &[1e-30, 2e-30]));
+    assert_eq!(outcome.experiences.len(), 2);
 }

@@ -61,7 +61,7 @@ fn the_input_is_kept_as_it_came() {
 }
 
 #[test]
-fn a_damaged_payload_is_named_and_nothing_is_written() {
+fn a_damaged_payload_is_dropped_and_counted_alone() {
     let (input, output) = (Store::default(), Store::default());
     let mut pipeline = prepared(operators(), &input, &output);
     let mut payloads = payloads(&experiences());
@@ -70,10 +70,13 @@ fn a_damaged_payload_is_named_and_nothing_is_written() {
     let last = torn.len() - 1;
     torn[last] ^= 1;
     payloads[3] = torn.into();
-    let error = pipeline.process("7", &payloads).unwrap_err();
-    assert_eq!(error.to_string(), "payload 3 of 6 cannot be read");
-    assert!(std::error::Error::source(&error).is_some());
-    assert_eq!((input.writes(), output.writes()), (0, 0));
+    let report = pipeline.process("7", &payloads).unwrap();
+    let dropped = report.dropped.iter().map(|it| (&*it.operator, &*it.reason, it.count));
+    let low_std = ("reward_std_filter", "low_std", 2);
+    assert_eq!(dropped.collect::<Vec<_>>(), [("decode", "invalid", 1), low_std]);
+    assert_eq!((report.submitted, report.stored), (payloads.len() - 1, payloads.len() - 4));
+    let metric = report.metrics.get("experience_pipeline/decode/filtered/invalid");
+    assert_eq!(metric, Some(1.0));
 }
 
 #[test]

@@ -4,7 +4,9 @@ use rollway_core::metrics::{BATCH_STATS, Metrics, gather_metrics};
 use rollway_experience::{Array, Experience};
 use serde_json::Value;
 
-use super::{GROUP_TOO_SMALL, LOW_STD, RewardSpread, finite, groups};
+use super::{
+    ADVANTAGE_OVERFLOW, GROUP_TOO_SMALL, LOW_STD, NO_ACTION_MASK, RewardSpread, finite, groups,
+};
 use crate::pipeline::{ArgumentError, Operator, OperatorArguments, OperatorError, OperatorOutput};
 
 pub(super) const NAME: &str = "grpo";
@@ -95,7 +97,7 @@ impl Operator for Grpo {
         &mut self,
         mut experiences: Vec<Experience>,
     ) -> Result<OperatorOutput, OperatorError> {
-        let rewards: Vec<_> = experiences.iter().map(|one| finite(one.reward)).collect();
+        let rewards: Vec<_> = experiences.iter().map(reward).collect();
         let all: Vec<f64> = rewards.iter().filter_map(|reward| reward.ok()).collect();
         let batch = RewardSpread::of(&all);
         let mut reasons: Vec<_> = rewards.iter().map(|reward| reward.err()).collect();
@@ -106,10 +108,8 @@ impl Operator for Grpo {
             let spread = RewardSpread::of(&rewards);
             let reason = self.judge(&spread);
             for (&at, &reward) in members.iter().zip(&rewards) {
-                reasons[at] = reason;
-                if reason.is_none() {
-                    set(&mut experiences[at], self.advantage(reward, &spread, &batch))?;
-                }
+                let advantage = self.advantage(reward, &spread, &batch);
+                reasons[at] = reason.or_else(|| set(&mut experiences[at], advantage).err());
             }
             spreads.push(spread);
         }
@@ -119,17 +119,18 @@ impl Operator for Grpo {
     }
 }
 
-fn set(experience: &mut Experience, advantage: f64) -> Result<(), OperatorError> {
-    let Some(mask) = &experience.action_mask else {
-        let (kind, id) = (experience.kind().name(), &experience.eid);
-        let problem = format!("experience {id} ({kind}) has no action mask, which advantages need");
-        return Err(OperatorError::new(problem));
-    };
+/// Returns the reward of an experience that can have advantages, or the drop reason.
+fn reward(experience: &Experience) -> Result<f64, &'static str> {
+    let reward = finite(experience.reward)?;
+    experience.action_mask.as_ref().map(|_| reward).ok_or(NO_ACTION_MASK)
+}
+
+/// Sets advantages and returns, or returns the drop reason.
+fn set(experience: &mut Experience, advantage: f64) -> Result<(), &'static str> {
+    let mask = experience.action_mask.as_ref().ok_or(NO_ACTION_MASK)?;
     let advantage = advantage as f32;
     if !advantage.is_finite() {
-        let problem =
-            format!("the rewards of the task of {} are too large to compare", experience.eid);
-        return Err(OperatorError::new(problem));
+        return Err(ADVANTAGE_OVERFLOW);
     }
     let advantages: Array<f32> =
         mask.iter().map(|is_own| if is_own { advantage } else { 0.0 }).collect();
