@@ -1,6 +1,7 @@
 """One runner by hand: what workflows may return and do, and what becomes of it."""
 
 import asyncio
+import importlib
 import signal
 import sys
 import threading
@@ -67,6 +68,15 @@ ENDINGS = {
     "an empty list": (returns(list), 0, 0, {"invalid_output": 2}, "yielded no experience"),
     "rubbish": (returns("rubbish"), 0, 0, {"invalid_output": 2}, "an object of type str"),
     "rubbish in a list": (returns([1]), 0, 0, {"invalid_output": 2}, "list with an object of type"),
+    "NaN": (returns(float("nan")), 0, 0, {"invalid_output": 2}, "the reward nan is not a finite"),
+    "infinity": (returns(float("-inf")), 0, 0, {"invalid_output": 2}, "the reward -inf is not"),
+    "a huge reward": (
+        returns(lambda: [experience(), experience(reward=1e39)]),
+        0,
+        0,
+        {"invalid_output": 2},
+        "the reward 1e+39 is not a finite 32-bit number",
+    ),
     "an exception": (raises(KeyError("no")), 0, 0, {"workflow": 2}, "KeyError: 'no'"),
     "no connection": (raises(Refused("gone")), 0, 0, {"model_unavailable": 2}, "Refused: gone"),
     "no model": (raises(rw.ModelUnavailable("x")), 0, 0, {"model_unavailable": 2}, "x"),
@@ -103,6 +113,17 @@ def test_endings(name, mode):
         assert len(status.metrics) == 1 and set(status.metrics[0]) == {"time/run_execution"}
 
 
+@pytest.mark.parametrize("mode", ["sequential", "asynchronous", "multi-threading"])
+def test_a_run_without_experience_fails_whatever_its_siblings_do(mode):
+    async def workflow(task, model):
+        run = importlib.import_module("rollway.stages").current().run
+        return [experience()] if run else []
+
+    status, experiences = run(workflow, 3, mode=mode)
+    assert (status.completed_runs, status.failed_runs) == (2, {"invalid_output": 1})
+    assert [one.eid.run for one in experiences] == [1, 2]
+
+
 def test_stamps():
     async def workflow(task, model):
         own = experience(eid={"task": "mine", "step": 3}, info={"a": 1})
@@ -110,7 +131,8 @@ def test_stamps():
 
     status, (first, second) = run(workflow, run_id_base=4, index={"index": 9})
     assert (first.eid.batch, first.eid.task, first.eid.run) == (5, 2, 4)
-    assert (second.eid.task, second.eid.run, second.eid.step) == ("mine", 4, 3)
+    assert (second.eid.task, second.eid.run, second.eid.step) == (2, 4, 3)
+    assert second.info["sub_task"] == "mine" and "sub_task" not in first.info
     assert first.info == {"model_version": 0, "use_count": 0, "task_index": {"index": 9}}
     assert second.info["a"] == 1
     assert status.metrics[0]["x"] == 1.0 and status.metrics[0]["time/run_execution"] >= 0
@@ -149,17 +171,6 @@ def test_a_reward_without_recorded_turns_is_nothing_to_train_on():
     status, _ = run(workflow)
     assert status.failed_runs == {"invalid_output": 1}
     assert "no turn of the model was recorded" in status.message
-
-
-def test_one_empty_run_among_others_is_fine():
-    calls = []
-
-    async def workflow(task, model):
-        calls.append(1)
-        return [experience()] if len(calls) == 2 else []
-
-    status, experiences = run(workflow, 3)
-    assert status.ok and [one.eid.run for one in experiences] == [1]
 
 
 def test_good_runs_survive_bad_ones():

@@ -47,6 +47,6 @@ pub use crate::workers::{
     AttemptSpec, CallLookupFn, Concurrency, GatewayRunKeys, LaunchSpec, LaunchStatus,
     LaunchedProcess, Launcher, LocalLauncher, LocalRunners, ModelAccess, ProcessExit, RayLauncher,
     RayLauncherOptions, Reporter, RunContext, RunFuture, RunKeyIssuer, RunModel, RunnerBackend,
-    RunnerCommand, Suspect, WithModelAccess, WorkerPool, WorkerPoolOptions, Workflow,
-    WorkflowRegistry, cluster, supervisor,
+    RunnerCommand, Suspect, WithModelAccess, WithOutputCheck, WorkerPool, WorkerPoolOptions,
+    Workflow, WorkflowRegistry, cluster, supervisor,
 };

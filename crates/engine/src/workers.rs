@@ -3,7 +3,8 @@
 //! ```text
 //! driver ──► RunnerBackend ──┬─► LocalRunners: tasks of this process
 //!    ▲                       ├─► WorkerPool: worker processes, placed by `cluster`
-//!    └── Reporter ◄──────────┴─► WithModelAccess: either, with keys of the gateway
+//!    │                       ├─► WithModelAccess: either, with keys of the gateway
+//!    └── Reporter ◄──────────┴─► WithOutputCheck: any, with checked and labelled outputs
 //! ```
 //!
 //! `supervisor` keeps manual workers of one machine running. `workflow` is the interface of
@@ -13,6 +14,7 @@ mod backend;
 pub mod cluster;
 mod local_runners;
 mod model_access;
+mod output_check;
 pub mod supervisor;
 mod worker_pool;
 mod workflow;
@@ -21,6 +23,7 @@ pub use self::backend::{AttemptSpec, ModelAccess, Reporter, RunnerBackend, Runne
 pub(crate) use self::backend::{RunnerInbox, RunnerMessage};
 pub use self::local_runners::{Concurrency, LocalRunners};
 pub use self::model_access::{CallLookupFn, GatewayRunKeys, RunKeyIssuer, WithModelAccess};
+pub use self::output_check::WithOutputCheck;
 pub use self::worker_pool::{
     LaunchSpec, LaunchStatus, LaunchedProcess, Launcher, LocalLauncher, ProcessExit, RayLauncher,
     RayLauncherOptions, Suspect, WorkerPool, WorkerPoolOptions,

@@ -13,7 +13,8 @@ use rollway::cluster::{self, ClusterError};
 use rollway::events::RunObservers;
 use rollway::{
     BatchResults, CollectOptions, PipelineSink, RestoreReport, RolloutCoordinator, RunnerBackend,
-    Scheduler, Sink, Task, WithModelAccess, WorkerPool, WorkerPoolOptions, WorkflowDefinition,
+    Scheduler, Sink, Task, WithModelAccess, WithOutputCheck, WorkerPool, WorkerPoolOptions,
+    WorkflowDefinition,
 };
 use rollway_core::metrics::{EVAL_STATS, EvalDetail, Metrics};
 use rollway_core::{
@@ -481,8 +482,11 @@ fn parts(
     let runtime = runtime::handle(py)?;
     let children = listen(py, &runtime, cluster::worker_pool(&config, options))?;
     let workers: Box<dyn RunnerBackend> = match gateway {
-        Some(gateway) => Box::new(WithModelAccess::new(children, gateway.get().keys())),
-        None => Box::new(children),
+        Some(gateway) => {
+            let children = WithModelAccess::new(children, gateway.get().keys());
+            Box::new(WithOutputCheck::new(children))
+        }
+        None => Box::new(WithOutputCheck::new(children)),
     };
     Ok((core, workers))
 }

@@ -23,8 +23,8 @@ pub use rollway_engine::{
     RestoreReport, RestoredBatch, Result, RolloutCoordinator, RunContext, RunFailure, RunFuture,
     RunKeyIssuer, RunModel, RunOutcome, RunOutput, RunStages, RunnerBackend, RunnerCommand,
     RunnerReport, RunnerStatus, RunnerStatusTable, RunningTask, Scheduler, Sink, SinkError,
-    Suspect, Task, TaskPayloads, TaskSnapshot, WithModelAccess, WorkerPool, WorkerPoolOptions,
-    Workflow, WorkflowDefinition, WorkflowRegistry, ledger_options,
+    Suspect, Task, TaskPayloads, TaskSnapshot, WithModelAccess, WithOutputCheck, WorkerPool,
+    WorkerPoolOptions, Workflow, WorkflowDefinition, WorkflowRegistry, ledger_options,
 };
 pub use rollway_engine::{cluster, events, supervisor};
 pub use rollway_sync as synchronizer;

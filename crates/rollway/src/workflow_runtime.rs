@@ -17,7 +17,7 @@ use rollway_config::{ClusterBackend, ConcurrentMode, Config};
 use rollway_engine::cluster;
 use rollway_engine::{
     Concurrency, GatewayRunKeys, LocalRunners, RunnerBackend, Task, WithModelAccess,
-    WorkerPoolOptions, WorkflowDefinition, WorkflowRegistry,
+    WithOutputCheck, WorkerPoolOptions, WorkflowDefinition, WorkflowRegistry,
 };
 use rollway_gateway::gateway::Gateway;
 use rollway_protocol::env;
@@ -150,7 +150,7 @@ impl WorkflowRuntime {
             RuntimeKind::Rust(registry) => {
                 let mode = config.explorer.concurrent_mode;
                 let local = LocalRunners::new(registry.clone()).concurrency(concurrency(mode));
-                return Ok(Box::new(WithModelAccess::new(local, keys)));
+                return Ok(Box::new(WithOutputCheck::new(WithModelAccess::new(local, keys))));
             }
             RuntimeKind::Python(options) | RuntimeKind::Custom(options) => options,
         };
@@ -159,7 +159,7 @@ impl WorkflowRuntime {
         let children = Box::pin(cluster::worker_pool(config, options)).await.map_err(|error| {
             WorkflowSetupError::new(WorkflowSetupErrorKind::Cluster, error.what, error.hint)
         })?;
-        Ok(Box::new(WithModelAccess::new(children, keys)))
+        Ok(Box::new(WithOutputCheck::new(WithModelAccess::new(children, keys))))
     }
 
     pub fn encode_task(&self, selected: &SelectedTask) -> Result<Task> {

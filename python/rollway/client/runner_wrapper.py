@@ -122,6 +122,9 @@ class RunnerWrapper:
         async with self._calls:
             statuses, payloads = await self._run(once, task.batch_id, options, timeout)
         seconds = time.perf_counter() - began
+        # The engine labels experiences with its own numbers.
+        if options:
+            payloads = [_relabelled(payload, options.get("task_id"), base) for payload in payloads]
         status = statuses[0]
         if isinstance(task.task.task_id, int):
             status = _with_task_id(status, task.task.task_id)
@@ -191,6 +194,18 @@ class RunnerWrapper:
 async def _state(engine: Any, runner_id: int) -> dict[str, Any]:
     rows = await PendingResult("runners", engine.runners, identity)
     return as_states(rows).get(runner_id, {})
+
+
+def _relabelled(payload: bytes, task_id: int | str | None, run_id_base: int) -> bytes:
+    """Returns a payload whose experiences have the task id and the run numbers of the caller."""
+    experiences = Experience.deserialize_many(payload)
+    for experience in experiences:
+        if task_id is not None:
+            if experience.info.get("sub_task") == task_id:
+                del experience.info["sub_task"]
+            experience.eid.task = task_id
+        experience.eid.run += run_id_base
+    return Experience.serialize_many(experiences)
 
 
 def _with_task_id(status: Status, task_id: int) -> Status:

@@ -23,6 +23,9 @@ from rollway.worker.setup import PACKAGE
 #: Maximum length of a failure message, in characters; the end of a traceback is kept.
 MAX_MESSAGE_CHARS = 12 * 1024
 
+#: Smallest number that is infinite as a float of 32 bits.
+_TOO_LARGE = 2.0**128 - 2.0**103
+
 logger = logging.getLogger("rollway.metrics")
 
 
@@ -94,6 +97,7 @@ async def outputs(
     model.
     """
     if isinstance(returned, Experience):
+        _check_reward(returned.reward)
         returned.metrics = plain_metrics(returned.metrics)
         return [returned], None
     # Common types first: checks against abstract classes are slow.
@@ -107,6 +111,7 @@ async def outputs(
         if turns is None:
             turns = await model.extract_experience_from_history_async(False)
         if reported is not None:
+            _check_reward(reported["reward"])
             for turn in turns:
                 turn.reward = reported["reward"]
         return turns, reported
@@ -117,11 +122,18 @@ async def outputs(
                     f"the workflow returned a list with {_kind(item)} in it; "
                     "experiences, a reward or nothing were expected"
                 )
+            _check_reward(item.reward)
             item.metrics = plain_metrics(item.metrics)
         return list(returned), None
     raise InvalidOutput(
         f"the workflow returned {_kind(returned)}; experiences, a reward or nothing were expected"
     )
+
+
+def _check_reward(reward: float | None) -> None:
+    """Raises unless the reward is finite as a number of 32 bits, the type of trainers."""
+    if reward is not None and not abs(reward) < _TOO_LARGE:
+        raise InvalidOutput(f"the reward {reward} is not a finite 32-bit number")
 
 
 def _numbers(returned: dict[str, Any]) -> dict[str, float]:

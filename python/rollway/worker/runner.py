@@ -211,8 +211,8 @@ class WorkflowRunner:
     ) -> None:
         """Executes runs, each with its run key, and emits each outcome as it ends.
 
-        Workflows see the run numbers plus `run_id_base`. Runs without experiences are emitted last:
-        if no run of a train task has any, all of them failed. Without `collect_partial_runs` the
+        Workflows see the run numbers plus `run_id_base`. A run of a train task without experiences
+        has failed. Without `collect_partial_runs` the
         first failure ends the others. If cancelled, unfinished runs are cancelled; blocking code is
         awaited.
         """
@@ -225,8 +225,7 @@ class WorkflowRunner:
         fail_fast = None if collect_partial_runs else _FailFast(emit, runs)
         emit = emit if fail_fast is None else fail_fast.emit
         # Evaluation needs no experiences.
-        late = None if task.is_eval else _Late(emit)
-        report = emit if late is None else late.emit
+        report = emit if task.is_eval else _requiring_experiences(emit)
         try:
             if executable.can_repeat:
                 await self._repeat(executable, task, runs, report)
@@ -239,8 +238,6 @@ class WorkflowRunner:
                 await _all(started, fail_fast)
         finally:
             self._terminate_time = time.time()
-        if late is not None:
-            late.emit_empty()
         if fail_fast is not None:
             fail_fast.emit_rest()
 
@@ -383,9 +380,10 @@ class WorkflowRunner:
     def _stamp(self, task: Task, model: RunModel, experiences: list[Experience]) -> None:
         for experience in experiences:
             experience.eid.batch = task.batch_id
-            if experience.eid.task == "":
-                experience.eid.task = task.task_id
             info = experience.info
+            if experience.eid.task not in ("", task.task_id):
+                info["sub_task"] = experience.eid.task
+            experience.eid.task = task.task_id
             # Recorded turns carry their model version, if known.
             if experience.model_versions is None:
                 info.setdefault("model_version", model.model_version)
@@ -398,27 +396,15 @@ def _unshifted(emit: Emit, run_id_base: int) -> Emit:
     return lambda run, end: emit(run - run_id_base, end)
 
 
-class _Late:
-    """Emits runs without experiences last: they succeed only if another run has some."""
+def _requiring_experiences(emit: Emit) -> Emit:
+    """Returns a callback that fails runs without experiences."""
 
-    __slots__ = ("_emit", "_empty", "_seen")
+    def checked(run: int, end: RunOutput | RunFailure) -> None:
+        if isinstance(end, RunOutput) and not end.experiences:
+            end = failure(InvalidOutput(end.nothing))
+        emit(run, end)
 
-    def __init__(self, emit: Emit) -> None:
-        self._emit = emit
-        self._empty: list[tuple[int, RunOutput]] = []
-        self._seen = False
-
-    def emit(self, run: int, end: RunOutput | RunFailure) -> None:
-        if isinstance(end, RunOutput):
-            if not end.experiences:
-                self._empty.append((run, end))
-                return
-            self._seen = True
-        self._emit(run, end)
-
-    def emit_empty(self) -> None:
-        for run, end in self._empty:
-            self._emit(run, end if self._seen else failure(InvalidOutput(end.nothing)))
+    return checked
 
 
 class _FailFast:

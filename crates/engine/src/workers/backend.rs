@@ -159,6 +159,14 @@ impl Reporter {
         Self { runner, life, isolated, inbox }
     }
 
+    /// Replaces the inbox, such as by one that checks messages first.
+    pub(crate) fn map_inbox<I: RunnerInbox>(
+        self,
+        wrap: impl FnOnce(Arc<dyn RunnerInbox>) -> Arc<I>,
+    ) -> Self {
+        Self { inbox: wrap(self.inbox), ..self }
+    }
+
     pub const fn runner(&self) -> RunnerId {
         self.runner
     }

@@ -159,7 +159,8 @@ impl World {
         (explored, seen)
     }
 
-    /// Returns the tasks of every batch in the buffer, sorted, one for each experience.
+    /// Returns the tasks of every step in the buffer, sorted, one for each experience. Tasks that
+    /// were run again have the batch `STEP/again_N`.
     pub(crate) fn delivered(&self) -> BTreeMap<String, Vec<u64>> {
         let path = self.folder.path().join("buffer.db");
         let options = sql::SqlOptions { table: "experience".into(), ..sql::SqlOptions::default() };
@@ -171,8 +172,11 @@ impl World {
         for sample in reader.read(&request).unwrap().samples {
             let experience = sample.decode().unwrap();
             let n = u64::try_from(experience.tokens.iter().next().unwrap()).unwrap();
-            let IdPart::Number(batch) = experience.eid.batch else { panic!("{experience:?}") };
-            all.entry(batch.to_string()).or_default().push(n);
+            let step = match &experience.eid.batch {
+                IdPart::Number(step) => step.to_string(),
+                IdPart::Text(batch) => batch.split_once("/again_").unwrap().0.to_owned(),
+            };
+            all.entry(step).or_default().push(n);
         }
         all.values_mut().for_each(|tasks| tasks.sort_unstable());
         all

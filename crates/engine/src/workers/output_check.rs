@@ -1,0 +1,240 @@
+//! Checks and labels the output of runs before the driver receives it.
+//!
+//! An output that is not valid is a failure of its run alone, of kind `invalid_output`. The work is
+//! done by the task or thread that sends the report, never by the driver.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use rollway_core::{AttemptId, BatchType, FailureKind, Incarnation, RunId, RunnerId};
+use rollway_experience::{Eid, Experience, IdPart, PayloadError, deserialize_many, serialize_many};
+use serde_json::Value;
+
+use crate::run::{RunFailure, RunOutput, RunnerReport};
+use crate::runner_status::RunnerStatusTable;
+use crate::workers::backend::{RunnerInbox, RunnerMessage};
+use crate::workers::{AttemptSpec, Reporter, RunnerBackend, RunnerCommand};
+
+/// Attempts of a runner whose reports can still arrive: the current one, and those that were
+/// cancelled before it.
+const ATTEMPTS_PER_RUNNER: usize = 4;
+
+/// Maximum length of the suffix of an experience id in bytes; databases index ids.
+const MAX_SUFFIX_BYTES: usize = 256;
+
+/// Entry of `info` with the sub-task that a workflow named in `eid.task`.
+const SUB_TASK: &str = "sub_task";
+
+/// Checks the outputs of another backend and labels them with batch, task and run of the attempt.
+pub struct WithOutputCheck<W> {
+    workers: W,
+    attempts: Arc<AttemptTable>,
+}
+
+impl<W: RunnerBackend> WithOutputCheck<W> {
+    pub fn new(workers: W) -> Self {
+        Self { workers, attempts: Arc::default() }
+    }
+}
+
+impl<W: RunnerBackend> RunnerBackend for WithOutputCheck<W> {
+    fn start(&mut self, reporter: Reporter) {
+        self.attempts.by_runner.lock().remove(&reporter.runner());
+        let attempts = Arc::clone(&self.attempts);
+        self.workers.start(reporter.map_inbox(|inbox| Arc::new(CheckedInbox { inbox, attempts })));
+    }
+
+    fn send(&mut self, runner: RunnerId, life: Incarnation, command: RunnerCommand) -> bool {
+        if let RunnerCommand::Start(attempt) = &command {
+            self.attempts.add(runner, attempt);
+        }
+        self.workers.send(runner, life, command)
+    }
+
+    fn stop(&mut self, runner: RunnerId, life: Incarnation) {
+        self.workers.stop(runner, life);
+    }
+
+    fn shut_down_workers(&mut self) -> Option<BoxFuture<'static, ()>> {
+        self.workers.shut_down_workers()
+    }
+
+    fn on_report(&mut self, runner: RunnerId, life: Incarnation, report: &RunnerReport) {
+        self.workers.on_report(runner, life, report);
+    }
+
+    fn states(&self) -> RunnerStatusTable {
+        self.workers.states()
+    }
+}
+
+impl<W: fmt::Debug> fmt::Debug for WithOutputCheck<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WithOutputCheck").field("workers", &self.workers).finish_non_exhaustive()
+    }
+}
+
+/// Labels of the latest attempts of each runner.
+#[derive(Debug, Default)]
+struct AttemptTable {
+    by_runner: Mutex<HashMap<RunnerId, VecDeque<Arc<AttemptLabel>>>>,
+}
+
+/// Facts about an attempt that its runs cannot change.
+#[derive(Debug)]
+struct AttemptLabel {
+    attempt: AttemptId,
+    batch: IdPart,
+    task: IdPart,
+    needs_experiences: bool,
+}
+
+impl AttemptTable {
+    fn add(&self, runner: RunnerId, spec: &AttemptSpec) {
+        let label = AttemptLabel {
+            attempt: spec.id,
+            batch: IdPart::from(&spec.batch),
+            task: IdPart::Number(spec.task_id.0.into()),
+            needs_experiences: spec.kind == BatchType::Train && !spec.task.is_eval,
+        };
+        let mut table = self.by_runner.lock();
+        let attempts = table.entry(runner).or_default();
+        if attempts.len() == ATTEMPTS_PER_RUNNER {
+            attempts.pop_front();
+        }
+        attempts.push_back(Arc::new(label));
+    }
+
+    fn label(&self, runner: RunnerId, attempt: AttemptId) -> Option<Arc<AttemptLabel>> {
+        let table = self.by_runner.lock();
+        table.get(&runner)?.iter().find(|label| label.attempt == attempt).cloned()
+    }
+
+    fn check(&self, message: RunnerMessage) -> RunnerMessage {
+        let runner = message.runner;
+        let check = |report: RunnerReport| match report {
+            RunnerReport::RunFinished { attempt, run, outcome: Ok(output) } => {
+                let outcome = match self.label(runner, attempt) {
+                    Some(label) => label.check(run, output),
+                    // The core ignores reports about other attempts.
+                    None => Err(format!("attempt {attempt} was not sent to runner {runner}")),
+                };
+                let invalid = |message| RunFailure::new(FailureKind::InvalidOutput, message);
+                RunnerReport::RunFinished { attempt, run, outcome: outcome.map_err(invalid) }
+            }
+            other => other,
+        };
+        let reports = message.reports.into_iter().map(check).collect();
+        RunnerMessage { reports, ..message }
+    }
+}
+
+impl AttemptLabel {
+    /// Returns the labelled output, or the problem.
+    fn check(&self, run: RunId, output: RunOutput) -> Result<RunOutput, String> {
+        check_reward("metric `reward`", output.metrics.get("reward"))?;
+        if !self.needs_experiences {
+            return Ok(output);
+        }
+        let payload = output.payload.filter(|payload| !payload.is_empty());
+        let payload = payload.ok_or_else(no_experience)?;
+        let payload = self.labelled(run, payload)?;
+        Ok(RunOutput { payload: Some(payload), ..output })
+    }
+
+    /// Checks the experiences of a payload. Encodes them again only if a label was wrong.
+    fn labelled(&self, run: RunId, payload: Bytes) -> Result<Bytes, String> {
+        let unreadable = |error: PayloadError| {
+            format!("the payload of {} bytes is not readable: {error}", payload.len())
+        };
+        let mut experiences = deserialize_many(payload.clone()).map_err(unreadable)?;
+        if experiences.is_empty() {
+            return Err(no_experience());
+        }
+        let mut is_changed = false;
+        for (position, experience) in experiences.iter_mut().enumerate() {
+            check_experience(experience).map_err(|problem| {
+                format!("experience {position} ({}): {problem}", experience.kind().name())
+            })?;
+            is_changed |= self.stamp(run, experience)?;
+        }
+        if !is_changed {
+            return Ok(payload);
+        }
+        serialize_many(&experiences).map_err(|error| format!("the labelled output: {error}"))
+    }
+
+    /// Sets batch, task and run; returns whether one was different. Another task that the workflow
+    /// named becomes the sub-task.
+    fn stamp(&self, run: RunId, experience: &mut Experience) -> Result<bool, String> {
+        let Eid { batch, task, run: own, .. } = &experience.eid;
+        if *batch == self.batch && *task == self.task && *own == u64::from(run.0) {
+            return Ok(false);
+        }
+        let sub_task = match task {
+            named if *named == self.task => None,
+            IdPart::Number(number) => Some(Value::from(*number)),
+            IdPart::Text(text) if text.is_empty() => None,
+            IdPart::Text(text) => Some(Value::from(text.as_str())),
+        };
+        if let Some(sub_task) = sub_task
+            && experience.info.get(SUB_TASK).is_none()
+        {
+            let entry = [(SUB_TASK.to_owned(), sub_task)];
+            experience.info.insert(entry).map_err(|error| format!("info: {error}"))?;
+        }
+        experience.eid.batch = self.batch.clone();
+        experience.eid.task = self.task.clone();
+        experience.eid.run = run.0.into();
+        Ok(true)
+    }
+}
+
+fn no_experience() -> String {
+    "the run returned no experience; a training run calls a recorded model or returns experiences"
+        .to_owned()
+}
+
+fn check_experience(experience: &Experience) -> Result<(), String> {
+    check_reward("reward", experience.reward)?;
+    let suffix = &experience.eid.suffix;
+    if suffix.len() > MAX_SUFFIX_BYTES {
+        let found = suffix.len();
+        return Err(format!("eid.suffix of {found} bytes exceeds {MAX_SUFFIX_BYTES}"));
+    }
+    if suffix.contains(char::is_control) {
+        return Err(format!("eid.suffix {suffix:?} contains a control character"));
+    }
+    Ok(())
+}
+
+/// Trainers compute with 32 bits, so a reward must be finite in `f32`.
+fn check_reward(name: &str, reward: Option<f64>) -> Result<(), String> {
+    match reward {
+        Some(reward) if !(reward as f32).is_finite() => {
+            Err(format!("{name} {reward:e} is not a finite 32-bit number"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks messages on their way to the driver.
+#[derive(Debug)]
+struct CheckedInbox {
+    inbox: Arc<dyn RunnerInbox>,
+    attempts: Arc<AttemptTable>,
+}
+
+impl RunnerInbox for CheckedInbox {
+    fn send(&self, message: RunnerMessage) -> BoxFuture<'_, ()> {
+        self.inbox.send(self.attempts.check(message))
+    }
+
+    fn blocking_send(&self, message: RunnerMessage) {
+        self.inbox.blocking_send(self.attempts.check(message));
+    }
+}
