@@ -63,7 +63,9 @@ class Pending:
 @final
 class Reader:
     @staticmethod
-    def open(source: str | Coordinator, name: str, secret: str | None) -> Pending: ...
+    def open(
+        source: str | Coordinator, name: str, secret: str | None, table: str | None
+    ) -> Pending: ...
     def read(
         self, count: int, timeout: float | None, min_model_version: int, keep: bool
     ) -> Pending: ...

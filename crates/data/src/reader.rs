@@ -13,7 +13,7 @@ mod server;
 mod session;
 
 pub use self::interruptible::read_until;
-pub use self::open::{ReaderTarget, SECRET, open, storage};
+pub use self::open::{ReaderTarget, SECRET, open, storage, with_table};
 pub use self::remote::{RemoteReader, RetryTimeouts, connect};
 pub use self::server::{ReaderServer, ReaderServerError, ReaderServerOptions, serve};
 

@@ -149,12 +149,15 @@ impl PyReader {
         source: PyReaderSource<'_>,
         name: String,
         secret: Option<String>,
+        table: Option<String>,
     ) -> PyResult<PyPending> {
         let place = source.place(py)?;
         let work = move || match place {
             ReaderSource::Buffer(buffer) => Ok(buffer.reader(&name)?),
             ReaderSource::Address(url) => {
-                let target = target(&url)?;
+                let target = target(
+                    &table.map_or_else(|| url.clone(), |table| reader::with_table(&url, &table)),
+                )?;
                 let secret = secret.map(secret_of).transpose()?;
                 Ok(reader::open(&target, &name, secret)?)
             }
@@ -306,7 +309,7 @@ fn target(url: &str) -> Result<ReaderTarget, PyReaderError> {
 
 fn local(url: &str) -> Result<Arc<dyn Buffer>, PyReaderError> {
     match target(url)? {
-        ReaderTarget::Local(address) => Ok(reader::storage(&address)?),
+        ReaderTarget::Local(address, table) => Ok(reader::storage(&address, table.as_deref())?),
         ReaderTarget::Remote(_) => {
             Err(PyReaderError::Address(format!("`{url}` is a server already")))
         }

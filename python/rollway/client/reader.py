@@ -199,7 +199,8 @@ class ExperienceReader:
 
     `source` is a buffer (`sqlite:///…`, `postgresql://…`, a file `….jsonl`, a folder of Parquet
     files), a reader server (`rollway://HOST:PORT`, `rollway+unix:PATH`), or a prepared coordinator
-    of this process. Readers of one `name` share one position.
+    of this process. Readers of one `name` share one position. `table` of a database: default
+    `experience`; an address may name it, too: `sqlite:///…?table=NAME`.
 
     The next read acknowledges a batch, unless `keep` is true; `acknowledge` does so explicitly.
     Unacknowledged batches are delivered again after a reader is lost. The reader reconnects after a
@@ -219,6 +220,7 @@ class ExperienceReader:
         secret: str | os.PathLike[str] | None = None,
         keep: bool = False,
         raise_on_timeout: bool = True,
+        table: str | None = None,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
@@ -231,7 +233,9 @@ class ExperienceReader:
         self.raise_on_timeout = raise_on_timeout
         self.stale = 0
         secret = _secret(secret)
-        opening = PendingResult("open", lambda: _rollway.Reader.open(given, name, secret), identity)
+        opening = PendingResult(
+            "open", lambda: _rollway.Reader.open(given, name, secret, table), identity
+        )
         self._reader: Any = opening.result()
 
     def _call(

@@ -17,8 +17,8 @@ pub const SECRET: &str = "ROLLWAY_READER_SECRET";
 /// Source of a reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReaderTarget {
-    /// A buffer opened in this process.
-    Local(BufferAddress),
+    /// A buffer opened in this process. A database may name the table: `…?table=NAME`.
+    Local(BufferAddress, Option<String>),
     /// `rollway://HOST:PORT` or `rollway+unix:PATH`: a served buffer.
     Remote(Endpoint),
 }
@@ -43,14 +43,23 @@ impl FromStr for ReaderTarget {
                 _ => Err(incomplete("HOST:PORT")),
             };
         }
-        text.parse().map(Self::Local)
+        let (address, table) = split_table(text);
+        let address: BufferAddress = address.parse()?;
+        let is_sql = matches!(address, BufferAddress::Sqlite(_) | BufferAddress::Postgres(_));
+        if table.is_some() && !is_sql {
+            return Err(incomplete("table; leave out `?table=…`"));
+        }
+        Ok(Self::Local(address, table))
     }
 }
 
 impl fmt::Display for ReaderTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Local(address) => address.fmt(f),
+            Self::Local(address, None) => address.fmt(f),
+            Self::Local(address, Some(table)) => {
+                f.write_str(&with_table(&address.to_string(), table))
+            }
             Self::Remote(Endpoint::Tcp(host_port)) => write!(f, "rollway://{host_port}"),
             Self::Remote(Endpoint::Unix(path)) => write!(f, "rollway+unix:{}", path.display()),
         }
@@ -63,7 +72,7 @@ pub fn open(
     name: &str,
     secret: Option<Secret>,
 ) -> Result<Box<dyn ExperienceReader>> {
-    let ReaderTarget::Local(address) = target else {
+    let ReaderTarget::Local(address, table) = target else {
         let Some(secret) = secret else {
             return Err(BufferError::unsupported(
                 target.to_string(),
@@ -73,12 +82,12 @@ pub fn open(
         let remote = connect(&target.to_string(), secret, name, RetryTimeouts::default())?;
         return Ok(Box::new(remote));
     };
-    storage(address)?.reader(name)
+    storage(address, table.as_deref())?.reader(name)
 }
 
 /// Opens a buffer that another process fills. Refuses queues, which exist in the process of the
-/// engine only.
-pub fn storage(address: &BufferAddress) -> Result<Arc<dyn Buffer>> {
+/// engine only. Without a table, a database has the default one.
+pub fn storage(address: &BufferAddress, table: Option<&str>) -> Result<Arc<dyn Buffer>> {
     if let BufferAddress::Queue(_) = address {
         return Err(BufferError::unsupported(
             address.to_string(),
@@ -86,7 +95,29 @@ pub fn storage(address: &BufferAddress) -> Result<Arc<dyn Buffer>> {
                       from the rollway:// address of a server that offers it",
         ));
     }
-    buffer::open(address, &buffer::BufferOptions::default())
+    let mut options = buffer::BufferOptions::default();
+    if let Some(table) = table {
+        options.sql.table = table.to_owned();
+    }
+    buffer::open(address, &options)
+}
+
+/// Returns the text of an address with the table of a database.
+pub fn with_table(address: &str, table: &str) -> String {
+    let separator = if address.contains('?') { '&' } else { '?' };
+    format!("{address}{separator}table={table}")
+}
+
+/// Splits the parameter `table`, the last one, off an address.
+fn split_table(text: &str) -> (&str, Option<String>) {
+    let found = text.rfind("?table=").or_else(|| text.rfind("&table="));
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    match found.map(|at| (&text[..at], &text[at + "?table=".len()..])) {
+        Some((address, table)) if !table.is_empty() && table.chars().all(plain) => {
+            (address, Some(table.to_owned()))
+        }
+        _ => (text, None),
+    }
 }
 
 #[cfg(test)]
@@ -102,8 +133,16 @@ mod tests {
         }
         assert!(matches!(
             "sqlite:///x.db".parse(),
-            Ok(ReaderTarget::Local(BufferAddress::Sqlite(_)))
+            Ok(ReaderTarget::Local(BufferAddress::Sqlite(_), None))
         ));
+        for text in ["sqlite:///x.db", "postgresql://me@host/db?application_name=a"] {
+            let named = with_table(text, "mine");
+            let target: ReaderTarget = named.parse().unwrap();
+            let ReaderTarget::Local(address, table) = &target else { panic!("{target}") };
+            assert_eq!((address.to_string(), table.as_deref()), (text.to_owned(), Some("mine")));
+            assert_eq!(target.to_string(), named);
+        }
+        assert!("out.jsonl?table=mine".parse::<ReaderTarget>().is_err());
         for text in ["rollway://", "rollway://host", "rollway+unix:", "rollway://unix:/a"] {
             assert!(text.parse::<ReaderTarget>().is_err(), "{text}");
         }

@@ -75,7 +75,7 @@ pub fn connect(
     let unsupported = |message: String| BufferError::unsupported(url, message);
     let address = match url.parse() {
         Ok(ReaderTarget::Remote(address)) => address,
-        Ok(ReaderTarget::Local(_)) => {
+        Ok(ReaderTarget::Local(..)) => {
             return Err(unsupported("it is not the address of a server; use `open`".to_owned()));
         }
         Err(error) => return Err(unsupported(error.to_string())),

@@ -77,6 +77,12 @@ impl BufferTarget {
         Ok(Some(Self { address, options, folder }))
     }
 
+    /// Returns the table of a database.
+    pub fn table(&self) -> Option<&str> {
+        let is_sql = matches!(self.address, BufferAddress::Sqlite(_) | BufferAddress::Postgres(_));
+        is_sql.then_some(self.options.sql.table.as_str())
+    }
+
     pub fn address(&self) -> &BufferAddress {
         &self.address
     }

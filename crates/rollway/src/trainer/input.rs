@@ -127,19 +127,41 @@ fn address(config: &Config) -> Result<String, TrainerError> {
     // Other processes may have another working directory.
     let absolute =
         |path: &std::path::Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    Ok(match place.address() {
+    let address = match place.address() {
         BufferAddress::Sqlite(path) => BufferAddress::Sqlite(absolute(path)).to_string(),
         BufferAddress::JsonLines(path) => BufferAddress::JsonLines(absolute(path)).to_string(),
         BufferAddress::Parquet(path) => BufferAddress::Parquet(absolute(path)).to_string(),
         // `Display` hides the password.
         BufferAddress::Postgres(url) => url.clone(),
         BufferAddress::Queue(_) => place.address().to_string(),
-    })
+    };
+    Ok(place.table().map_or_else(|| address.clone(), |table| reader::with_table(&address, table)))
 }
 
 fn unknown(error: impl fmt::Display) -> rollway_data::buffer::BufferError {
     rollway_data::buffer::BufferError::Unsupported {
         storage: "the buffer".to_owned(),
         message: error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_for_other_processes_names_the_table() {
+        let address_of = |path: &str| {
+            let ours =
+                serde_json::json!({ "storage_type": "sql", "name": "mine_buffer", "path": path });
+            let keys =
+                serde_json::json!({ "buffer": { "trainer_input": { "experience_buffer": ours } } });
+            address(&Config::from_value(&keys).unwrap()).unwrap()
+        };
+        for path in ["sqlite:////data/a.db", "postgresql://me:secret@host/db?application_name=a"] {
+            let text = address_of(path);
+            let ReaderTarget::Local(_, table) = text.parse().unwrap() else { panic!("{text}") };
+            assert_eq!(table.as_deref(), Some("mine"), "{text}");
+        }
     }
 }
