@@ -77,6 +77,9 @@ section! {
         pub max_retry_times: u32 = 3,
         /// Delay before a failed database access is retried.
         pub max_retry_interval: ConfigSeconds = ConfigSeconds::new(1),
+        /// Lets several jobs use one table or file: each trains on the experiences of all. Off: a
+        /// database table or a file belongs to the first job that opens it, other jobs are refused.
+        pub shared: bool,
         pub replay_buffer: ReplayBuffer,
     }
 

@@ -249,3 +249,27 @@ fn invalid_configurations_are_refused_with_their_key() {
         assert!(message.contains(expected) && !message.contains("secret"), "{message}");
     }
 }
+
+/// Two jobs with default names on one address must not train on each other's experiences.
+#[tokio::test]
+async fn another_job_on_the_same_address_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    for (kind, path) in [("sql", format!("sqlite:///{}", file("a.db"))), ("file", file("a.jsonl"))]
+    {
+        let job = |name: &str, shared: bool| {
+            let mut keys = storage(kind, Some(&path));
+            keys["name"] = json!(name);
+            keys["buffer"]["trainer_input"]["experience_buffer"]["shared"] = json!(shared);
+            config(folder.path(), keys)
+        };
+        let first = sink(&job("first", false));
+        first.prepare().await.expect("it opens");
+        let error = sink(&job("second", false)).prepare().await.expect_err("it is refused");
+        for part in ["/first`", "/second`", "`shared: true`"] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+        sink(&job("second", true)).prepare().await.expect("sharing is allowed");
+        sink(&job("first", false)).prepare().await.expect("a restart opens it again");
+    }
+}

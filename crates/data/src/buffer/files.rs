@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 pub(super) use self::index::{Change, FileIndex, IndexEntry};
 use self::reader::{FileReader, Standing};
 use self::writer::FileWriter;
-use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
+use super::{Buffer, BufferError, BufferOwner, ExperienceReader, ExperienceWriter, Result};
 use crate::Sample;
 
 /// Storage of the data of write batches.
@@ -67,6 +67,14 @@ pub(super) fn open<S: FileStore>(store: S) -> Result<FileBuffer<S>> {
         sync_folder(parent).at(&store.name())?;
     }
     Ok(FileBuffer { store: Arc::new(store), standings: Mutex::default() })
+}
+
+/// Records the owner in the index, or refuses files with another owner.
+pub(super) fn claim<S: FileStore>(buffer: &FileBuffer<S>, owner: &BufferOwner) -> Result<()> {
+    let store = &buffer.store;
+    let mut index = FileIndex::open(&store.index(), store.name())?;
+    let found = index.change(|change| change.owner(owner))?;
+    owner.check(&store.name(), &found)
 }
 
 impl<S: FileStore> std::fmt::Debug for FileBuffer<S> {

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{
-    Buffer, BufferAddress, BufferError, JsonlBuffer, ParquetBuffer, PostgresBuffer, Result,
-    SqliteBuffer, process_queues, queue, sql,
+    Buffer, BufferAddress, BufferError, BufferOwner, JsonlBuffer, ParquetBuffer, PostgresBuffer,
+    Result, SqliteBuffer, files, process_queues, queue, sql,
 };
 
 /// Options of all kinds of buffers; irrelevant ones are ignored.
@@ -13,6 +13,8 @@ use super::{
 pub struct BufferOptions {
     pub queue: queue::QueueOptions,
     pub sql: sql::SqlOptions,
+    /// Owner of a database table or of files. `None`: ownership is not checked.
+    pub owner: Option<BufferOwner>,
 }
 
 /// Opens a buffer, creating it if absent. Blocks.
@@ -22,13 +24,31 @@ pub struct BufferOptions {
 pub fn open(address: &BufferAddress, options: &BufferOptions) -> Result<Arc<dyn Buffer>> {
     Ok(match address {
         BufferAddress::Sqlite(path) => {
-            Arc::new(SqliteBuffer::open(text(path)?, options.sql.clone())?)
+            let buffer = SqliteBuffer::open(text(path)?, options.sql.clone())?;
+            claim(options, |owner| sql::claim(&buffer, owner))?;
+            Arc::new(buffer)
         }
-        BufferAddress::Postgres(url) => Arc::new(PostgresBuffer::open(url, options.sql.clone())?),
-        BufferAddress::JsonLines(path) => Arc::new(JsonlBuffer::open(path)?),
-        BufferAddress::Parquet(folder) => Arc::new(ParquetBuffer::open(folder)?),
+        BufferAddress::Postgres(url) => {
+            let buffer = PostgresBuffer::open(url, options.sql.clone())?;
+            claim(options, |owner| sql::claim(&buffer, owner))?;
+            Arc::new(buffer)
+        }
+        BufferAddress::JsonLines(path) => {
+            let buffer = JsonlBuffer::open(path)?;
+            claim(options, |owner| files::claim(&buffer, owner))?;
+            Arc::new(buffer)
+        }
+        BufferAddress::Parquet(folder) => {
+            let buffer = ParquetBuffer::open(folder)?;
+            claim(options, |owner| files::claim(&buffer, owner))?;
+            Arc::new(buffer)
+        }
         BufferAddress::Queue(name) => Arc::new(process_queues::open(name, &options.queue)?),
     })
+}
+
+fn claim(options: &BufferOptions, claim: impl FnOnce(&BufferOwner) -> Result<()>) -> Result<()> {
+    options.owner.as_ref().map_or(Ok(()), claim)
 }
 
 /// Returns the table of a buffer: its name without the suffix `_buffer`, other characters replaced

@@ -26,7 +26,7 @@ use self::reconnect::ReconnectingSession;
 pub(super) use self::session::{
     Session, SqlCell, SqlDatabase, SqlDialect, SqlError, SqlValue, TransactionId,
 };
-use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
+use super::{Buffer, BufferError, BufferOwner, ExperienceReader, ExperienceWriter, Result};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SqlOptions {
@@ -92,6 +92,11 @@ pub(super) fn open<D: SqlDatabase>(database: D, options: SqlOptions) -> Result<S
     let store = Arc::new(SqlStore { database, options, queries });
     schema::prepare(&mut ReconnectingSession::new(Arc::clone(&store)))?;
     Ok(SqlBuffer(store))
+}
+
+/// Records the owner of the table, or refuses one with another owner.
+pub(super) fn claim<D: SqlDatabase>(buffer: &SqlBuffer<D>, owner: &BufferOwner) -> Result<()> {
+    schema::claim(&mut ReconnectingSession::new(Arc::clone(&buffer.0)), owner)
 }
 
 impl<D: SqlDatabase> Buffer for SqlBuffer<D> {

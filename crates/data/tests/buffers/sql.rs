@@ -3,7 +3,7 @@
 use std::thread;
 
 use rollway_data::buffer::sql::SqlOptions;
-use rollway_data::buffer::{BufferError, ReadEnd, table};
+use rollway_data::buffer::{BufferError, BufferOwner, ReadEnd, table};
 
 use crate::support::{Bed, LONG, lot, numbers, open_sql, request, take, written};
 
@@ -122,4 +122,21 @@ fn table_names_are_derived_from_buffer_names() {
     assert_eq!(table("experience_buffer"), SqlOptions::default().table);
     assert_eq!(table("gsm8k-Buffer.2"), "gsm8k_buffer_2");
     assert_eq!(table("8k"), "_8k");
+}
+
+/// A read of a job must never return experiences of another one.
+#[test]
+fn a_buffer_belongs_to_the_first_job_that_opens_it() {
+    let owner = |id: &str| Some(BufferOwner { id: id.into(), name: format!("`job_{id}`") });
+    for bed in Bed::sql("owned").into_iter().chain(Bed::files()) {
+        drop(bed.open());
+        bed.open_as(owner("a")).unwrap().writer("explorer").unwrap().write(&lot(0..2)).unwrap();
+        bed.open_as(owner("a")).unwrap();
+        let Err(error) = bed.open_as(owner("b")) else { panic!("{}: shared", bed.address) };
+        let error = error.to_string();
+        let parts = ["job_a", "job_b", "`name`", "`shared: true`"];
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        // Without an owner the buffer is shared.
+        assert_eq!(numbers(&take(&mut *bed.open().reader("r").unwrap(), 9)), [0, 1]);
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rollway_data::buffer::queue::{QueueFullPolicy, QueueOptions};
 use rollway_data::buffer::sql::SqlOptions;
 use rollway_data::buffer::{
-    self, Buffer, BufferOptions, ExperienceQueue, ExperienceReader, ExperienceWriter,
+    self, Buffer, BufferOptions, BufferOwner, ExperienceQueue, ExperienceReader, ExperienceWriter,
     PostgresBuffer, ReadEnd, ReadRequest, ReadResult, Result, SqliteBuffer, WriteResult,
 };
 use rollway_data::{Sample, WriteBatch};
@@ -88,9 +88,14 @@ impl Bed {
     }
 
     pub(crate) fn try_open(&self) -> Result<Arc<dyn Buffer>> {
+        self.open_as(None)
+    }
+
+    /// Opens the buffer for a job.
+    pub(crate) fn open_as(&self, owner: Option<BufferOwner>) -> Result<Arc<dyn Buffer>> {
         let path = self.address.strip_prefix("queue:").map(PathBuf::from);
         let queue = QueueOptions { path, ..QueueOptions::default() };
-        let options = BufferOptions { queue, sql: self.options() };
+        let options = BufferOptions { queue, sql: self.options(), owner };
         buffer::open(&self.address.parse().unwrap(), &options)
     }
 

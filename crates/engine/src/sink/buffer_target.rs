@@ -1,11 +1,14 @@
 //! Buffers of a configuration.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rollway_base::Secret;
 use rollway_config::{Config, ExperienceBuffer, PriorityFn, ReplayBuffer, StorageType, WhenFull};
 use rollway_data::buffer::queue::{self, ReplayOptions, ReplayPriority};
-use rollway_data::buffer::{self, Buffer, BufferAddress, BufferError, sql, table};
+use rollway_data::buffer::{self, Buffer, BufferAddress, BufferError, BufferOwner, sql, table};
 use rollway_data::pipeline::OperatorArguments;
 use serde_json::Value;
 
@@ -13,6 +16,9 @@ use super::SinkError;
 
 const BUFFER: &str = "buffer.trainer_input.experience_buffer";
 const INPUT: &str = "data_processor.experience_pipeline.input_save_path";
+
+/// File in the folder of a job with its id.
+const JOB_ID: &str = "job_id";
 
 /// Name of the store of unprocessed experiences.
 const INPUT_NAME: &str = "explorer_output";
@@ -24,6 +30,8 @@ pub struct BufferTarget {
     options: buffer::BufferOptions,
     /// Default folder, created when the buffer is opened.
     folder: Option<PathBuf>,
+    /// Folder and name of the job that owns the buffer. `None`: jobs share it.
+    job: Option<(PathBuf, String)>,
 }
 
 impl BufferTarget {
@@ -51,8 +59,10 @@ impl BufferTarget {
             let message = format!("{address} does not go with the `storage_type`; change one");
             return Err(SinkError::config(format!("{BUFFER}.path"), message));
         }
-        let options = buffer::BufferOptions { queue: queue(config, ours)?, sql: database(ours) };
-        Ok(Self { address, options, folder: path.is_none().then(|| config.cache_dir()) })
+        let options =
+            buffer::BufferOptions { queue: queue(config, ours)?, sql: database(ours), owner: None };
+        let folder = path.is_none().then(|| config.cache_dir());
+        Ok(Self { address, options, folder, job: job(config) })
     }
 
     /// Returns the store of unprocessed experiences. `None`: they are not kept.
@@ -74,7 +84,7 @@ impl BufferTarget {
         let sql = sql::SqlOptions { table: INPUT_NAME.to_owned(), ..database(ours) };
         let options = buffer::BufferOptions { sql, ..buffer::BufferOptions::default() };
         let folder = path.is_none().then(|| config.cache_dir());
-        Ok(Some(Self { address, options, folder }))
+        Ok(Some(Self { address, options, folder, job: job(config) }))
     }
 
     /// Returns the table of a database.
@@ -95,8 +105,42 @@ impl BufferTarget {
                 message: format!("{} cannot be made: {error}", folder.display()),
             })?;
         }
-        buffer::open(&self.address, &self.options)
+        let owner = self.job.as_ref().map(|(folder, name)| self.owner(folder, name)).transpose()?;
+        buffer::open(&self.address, &buffer::BufferOptions { owner, ..self.options.clone() })
     }
+
+    fn owner(&self, folder: &Path, name: &str) -> Result<BufferOwner, BufferError> {
+        let id = job_id(folder).map_err(|error| BufferError::Unavailable {
+            storage: self.address.to_string(),
+            message: format!("the id of the job, {}: {error}", folder.join(JOB_ID).display()),
+        })?;
+        Ok(BufferOwner { id, name: format!("`{name}` in {}", folder.display()) })
+    }
+}
+
+/// Returns folder and name of the job, unless the buffer is shared.
+fn job(config: &Config) -> Option<(PathBuf, String)> {
+    let is_shared = config.buffer.trainer_input.experience_buffer.shared;
+    (!is_shared).then(|| (config.job_dir(), config.job()))
+}
+
+/// Returns the id of the job in a folder. The first process of the job creates it.
+fn job_id(folder: &Path) -> io::Result<String> {
+    std::fs::create_dir_all(folder)?;
+    let path = folder.join(JOB_ID);
+    let mut file =
+        File::options().create(true).truncate(false).read(true).write(true).open(path)?;
+    // Explorer and trainer may start at once.
+    file.lock()?;
+    let mut id = String::new();
+    file.read_to_string(&mut id)?;
+    if id.trim().is_empty() {
+        id = Secret::random()?.reveal().to_owned();
+        file.set_len(0)?;
+        file.write_all(format!("{id}\n").as_bytes())?;
+        file.sync_all()?;
+    }
+    Ok(id.trim().to_owned())
 }
 
 fn parse(key: &str, path: &str) -> Result<BufferAddress, SinkError> {

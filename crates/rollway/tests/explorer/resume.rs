@@ -147,9 +147,10 @@ async fn invalid_checkpoint_is_an_error() {
         assert!(text.contains("explorer_meta.json"), "{text}");
     }
     std::fs::write(&path, &whole).unwrap();
-    // A new job gets another name.
+    // A new job gets another name, and needs another table: the first one belongs to the old job.
     let seen = EventLog::default();
-    let mut explorer = world.prepare(&["continue_from_checkpoint=false"], &seen).await;
+    let other = "buffer.trainer_input.experience_buffer.name=other";
+    let mut explorer = world.prepare(&["continue_from_checkpoint=false", other], &seen).await;
     assert!(explorer.config().name.starts_with("job_2"), "{}", explorer.config().name);
     explorer.shutdown().await.unwrap();
 }

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehav
 use super::IoContext;
 use super::wake_file::WakeFile;
 use crate::Sample;
-use crate::buffer::{BufferError, Result};
+use crate::buffer::{BufferError, BufferOwner, Result};
 
 const VERSION: i64 = 1;
 
@@ -197,6 +197,20 @@ impl Change<'_> {
         let values = params![number, key, place, begin, bytes, checksum, samples];
         self.transaction.execute(sql, values).at(self.storage)?;
         Ok(())
+    }
+
+    /// Returns the recorded owner. Without one, records the given one.
+    pub(super) fn owner(&self, new: &BufferOwner) -> Result<BufferOwner> {
+        let table = "CREATE TABLE IF NOT EXISTS owners (id TEXT PRIMARY KEY, name TEXT NOT NULL)";
+        self.transaction.execute(table, []).at(self.storage)?;
+        let read = |row: &Row<'_>| Ok(BufferOwner { id: row.get(0)?, name: row.get(1)? });
+        let found = self.transaction.query_row("SELECT id, name FROM owners", [], read).optional();
+        if let Some(found) = found.at(self.storage)? {
+            return Ok(found);
+        }
+        let values = params![new.id, new.name];
+        self.transaction.execute("INSERT INTO owners VALUES (?, ?)", values).at(self.storage)?;
+        Ok(new.clone())
     }
 
     /// Adds or updates a writer.

@@ -14,6 +14,9 @@ pub(super) struct Queries {
     pub(super) set_version: String,
     pub(super) version: String,
     pub(super) pool_index: Option<String>,
+    pub(super) create_owner: String,
+    pub(super) owner: String,
+    pub(super) set_owner: String,
 
     pub(super) open_writer: String,
     pub(super) close_writer: String,
@@ -48,6 +51,7 @@ impl Queries {
                 .replace("{writer}", &format!("\"{table}_writer\""))
                 .replace("{reader}", &format!("\"{table}_reader\""))
                 .replace("{state}", &format!("\"{table}_state\""))
+                .replace("{owner}", &format!("\"{table}_owner\""))
                 .replace("{pool}", &format!("\"{table}_pool\""))
                 .replace("{serial}", dialect.serial)
                 .replace("{time}", dialect.time)
@@ -63,12 +67,15 @@ impl Queries {
         let create = CREATE.split(';').chain(dialect.tune.split(';')).map(str::trim);
         Self {
             state_name: format!("{table}_state"),
-            all_names: format!("{table},{table}_lot,{table}_writer,{table}_reader"),
+            all_names: format!("{table},{table}_lot,{table}_writer,{table}_reader,{table}_owner"),
             existing: dialect.existing.into(),
             create: create.filter(|text| !text.is_empty()).map(&named).collect(),
             set_version: named("INSERT INTO {state} (version, ticket) VALUES ($1, 0)"),
             version: named("SELECT version FROM {state}"),
             pool_index: pool.then(|| named(POOL_INDEX)),
+            create_owner: named(CREATE_OWNER),
+            owner: named("SELECT id, name FROM {owner}"),
+            set_owner: named("INSERT INTO {owner} (id, name) VALUES ($1, $2)"),
 
             open_writer: named(OPEN_WRITER),
             close_writer: named("UPDATE {writer} SET is_open = 0 WHERE name = $1"),
@@ -117,6 +124,9 @@ CREATE TABLE {reader} (name TEXT NOT NULL PRIMARY KEY, position BIGINT NOT NULL)
 CREATE TABLE {state} (version BIGINT NOT NULL, ticket BIGINT NOT NULL)";
 
 const POOL_INDEX: &str = "CREATE INDEX IF NOT EXISTS {pool} ON {experience} (consumed, id)";
+
+const CREATE_OWNER: &str =
+    "CREATE TABLE IF NOT EXISTS {owner} (id TEXT NOT NULL PRIMARY KEY, name TEXT NOT NULL)";
 
 const OPEN_WRITER: &str = "
 INSERT INTO {writer} (name, is_open) VALUES ($1, 1)

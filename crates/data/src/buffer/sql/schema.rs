@@ -1,8 +1,8 @@
 //! Creates the tables or checks existing ones.
 
-use super::super::{BufferError, Result};
+use super::super::{BufferError, BufferOwner, Result};
 use super::reconnect::ReconnectingSession;
-use super::{Session, SqlDatabase, SqlValue};
+use super::{Session, SqlCell, SqlDatabase, SqlValue};
 
 /// Version of the table layout.
 const VERSION: i64 = 1;
@@ -64,6 +64,31 @@ pub(super) fn prepare<D: SqlDatabase>(link: &mut ReconnectingSession<D>) -> Resu
             session.execute(index, &[])?;
         }
         Ok(())
+    })
+}
+
+/// Records the owner of the table, or refuses one with another owner.
+pub(super) fn claim<D: SqlDatabase>(
+    link: &mut ReconnectingSession<D>,
+    owner: &BufferOwner,
+) -> Result<()> {
+    let store = std::sync::Arc::clone(&link.store);
+    let queries = &store.queries;
+    link.transact(&mut None, |session| {
+        session.lock()?;
+        session.execute(&queries.create_owner, &[])?;
+        let rows = session.query(&queries.owner, &[])?;
+        let Some(row) = rows.first() else {
+            let values = [SqlValue::Text(&owner.id), SqlValue::Text(&owner.name)];
+            session.execute(&queries.set_owner, &values)?;
+            return Ok(());
+        };
+        let [SqlCell::Text(id), SqlCell::Text(name)] = &row[..] else {
+            return Err(store.damaged("its table of owners has other columns").into());
+        };
+        let found = BufferOwner { id: id.clone(), name: name.clone() };
+        let storage = format!("the table `{}` of {}", store.options.table, store.database.name());
+        Ok(owner.check(&storage, &found)?)
     })
 }
 
