@@ -73,6 +73,8 @@ pub struct RegisteredServer {
     pub id: ServerId,
     pub spec: ServerSpec,
     pub client: reqwest::Client,
+    /// Client of control requests, with a connection for each.
+    control: reqwest::Client,
 }
 
 /// Requirements of a call.
@@ -109,7 +111,9 @@ impl Models {
     pub fn add(&self, mut spec: ServerSpec) -> Result<ServerId, CallError> {
         spec.url = connect::root(&spec)?;
         let client = connect::client(&spec, &spec.url, self.inner.options.connect_timeout)?;
-        let handle = self.inner.with(|table| table.add(spec, client))?;
+        let control =
+            connect::control_client(&spec, &spec.url, self.inner.options.connect_timeout)?;
+        let handle = self.inner.with(|table| table.add(spec, client, control))?;
         let id = handle.server.id;
         tokio::spawn(health_check::watch(Arc::downgrade(&self.inner), handle));
         Ok(id)

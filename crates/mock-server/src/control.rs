@@ -83,6 +83,28 @@ impl MockControl {
         self.state.lock().faults.fail_updates(times);
     }
 
+    /// Closes the connection of the next `times` resume requests, which have no effect.
+    pub fn lose_resumes(&self, times: u64) {
+        self.state.lock().faults.lose_resumes(times);
+    }
+
+    /// Returns whether generation is paused.
+    pub fn is_paused(&self) -> bool {
+        !self.state.gate.borrow().admitting
+    }
+
+    /// Pauses generation without a request. Running requests are kept.
+    pub fn pause(&self) {
+        self.state.gate.send_modify(|gate| {
+            gate.admitting = false;
+            gate.frozen = true;
+        });
+    }
+
+    pub fn resume(&self) {
+        self.state.resume();
+    }
+
     pub fn set_healthy(&self, is_healthy: bool) {
         self.state.lock().healthy = is_healthy;
     }

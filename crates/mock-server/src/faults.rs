@@ -30,6 +30,7 @@ pub enum MockFault {
 pub(super) struct Faults {
     queued: VecDeque<(MockFault, u64)>,
     failing_updates: u64,
+    lost_resumes: u64,
     seed: u64,
     fail_rate: f64,
     cut_rate: f64,
@@ -41,6 +42,7 @@ impl Faults {
         Self {
             queued: VecDeque::new(),
             failing_updates: 0,
+            lost_resumes: 0,
             seed: mix(options.seed, 7),
             fail_rate: options.fail_rate,
             cut_rate: options.cut_rate,
@@ -56,6 +58,16 @@ impl Faults {
 
     pub(super) fn fail_updates(&mut self, times: u64) {
         self.failing_updates = times;
+    }
+
+    pub(super) fn lose_resumes(&mut self, times: u64) {
+        self.lost_resumes = times;
+    }
+
+    pub(super) fn resume_is_lost(&mut self) -> bool {
+        let is_lost = self.lost_resumes > 0;
+        self.lost_resumes = self.lost_resumes.saturating_sub(1);
+        is_lost
     }
 
     /// Returns the fault of the next request: a queued one, else by the configured rates.

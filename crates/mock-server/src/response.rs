@@ -51,7 +51,7 @@ pub(super) async fn respond(
     if is_stream { stream_events(generation, format) } else { full(generation, format).await }
 }
 
-fn disconnected() -> Response {
+pub(super) fn disconnected() -> Response {
     let mut response = StatusCode::INTERNAL_SERVER_ERROR.into_response();
     response.extensions_mut().insert(Disconnected);
     response

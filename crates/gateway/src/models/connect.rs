@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
-use reqwest::{Client, Response, StatusCode, Url};
+use reqwest::{Client, ClientBuilder, Response, StatusCode, Url};
 use rollway_model_api::{CallError, ErrorKind};
 
 use super::ServerSpec;
@@ -66,11 +66,31 @@ pub(super) fn root(spec: &ServerSpec) -> Result<String, CallError> {
     Ok(root.to_owned())
 }
 
-/// Returns the HTTP client of a server.
+/// Returns the HTTP client of a server for model calls.
 pub(super) fn client(
     spec: &ServerSpec,
     root: &str,
     connect_timeout: Duration,
+) -> Result<Client, CallError> {
+    build(spec, root, |headers| http_client(root, headers, connect_timeout))
+}
+
+/// Returns the HTTP client of a server for control requests. Every request has its own connection:
+/// a server may close a connection after a failed request, and a request on it would be lost.
+pub(super) fn control_client(
+    spec: &ServerSpec,
+    root: &str,
+    connect_timeout: Duration,
+) -> Result<Client, CallError> {
+    build(spec, root, |headers| {
+        builder(root, headers, connect_timeout).pool_max_idle_per_host(0).build()
+    })
+}
+
+fn build(
+    spec: &ServerSpec,
+    root: &str,
+    build: impl FnOnce(HeaderMap) -> reqwest::Result<Client>,
 ) -> Result<Client, CallError> {
     let wrong = |reason: String| {
         let message = format!("server {root} of model {:?}: {reason}", spec.model);
@@ -83,8 +103,7 @@ pub(super) fn client(
         value.set_sensitive(true);
         headers.insert(AUTHORIZATION, value);
     }
-    http_client(root, headers, connect_timeout)
-        .map_err(|error| wrong(format!("cannot prepare connections: {error}")))
+    build(headers).map_err(|error| wrong(format!("cannot prepare connections: {error}")))
 }
 
 /// Returns a client with HTTP/1.1, without proxies, redirects, request timeouts and limits on
@@ -94,6 +113,11 @@ pub fn http_client(
     headers: HeaderMap,
     connect_timeout: Duration,
 ) -> reqwest::Result<Client> {
+    let builder = builder(root, headers, connect_timeout);
+    builder.pool_max_idle_per_host(IDLE_CONNECTIONS).pool_idle_timeout(IDLE_TIME).build()
+}
+
+fn builder(root: &str, headers: HeaderMap, connect_timeout: Duration) -> ClientBuilder {
     // An installed provider serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = Client::builder()
@@ -102,14 +126,12 @@ pub fn http_client(
         .http1_only()
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(connect_timeout)
-        .tcp_nodelay(true)
-        .pool_max_idle_per_host(IDLE_CONNECTIONS)
-        .pool_idle_timeout(IDLE_TIME);
+        .tcp_nodelay(true);
     if root.starts_with("http://") {
         // Plain HTTP needs no certificates, and the machine may have none.
         builder = builder.tls_certs_only([]);
     }
-    builder.build()
+    builder
 }
 
 /// Requests the models of a server. The error is the reason why it cannot be used.

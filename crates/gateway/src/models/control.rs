@@ -7,13 +7,18 @@ use std::time::Duration;
 
 use reqwest::{Method, StatusCode};
 use rollway_base::ServerKind;
-use rollway_model_api::server_api::{ControlStep, WeightControl, server_api};
+use rollway_model_api::server_api::{ControlStep, PauseMode, WeightControl, server_api};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::RegisteredServer;
 use super::connect::{ReadError, read_limited};
 
 const MAX_REPLY_BYTES: usize = 1 << 20;
+/// Maximum time in which a resume is repeated. Later, health checks resume the server.
+const RESUME_TIME: Duration = Duration::from_secs(10);
+/// Pause after the first failed resume; each further one is twice as long.
+const RESUME_PAUSE: Duration = Duration::from_millis(20);
 
 /// Failure of a control request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,12 +53,11 @@ pub(super) async fn check(
     request(server, Method::GET, path, None, timeout).await.map(|_| ())
 }
 
-/// Identity of a server: its name of its model, and the path and version of its weights.
+/// Identity of a server: its name of its model, and the path of its weights.
 #[derive(Debug)]
 pub(super) struct ServerIdentity {
     pub(super) name: String,
     pub(super) weights_path: Option<String>,
-    pub(super) version: Option<u64>,
 }
 
 /// Asks a server for its identity. A configured name of the model takes precedence.
@@ -77,8 +81,7 @@ pub(super) async fn identify(
         return Err(ControlError::new(FailureExtent::Failed, message));
     };
     let root = model.and_then(|model| model.get("root")).and_then(Value::as_str);
-    let version = version(server, timeout).await?;
-    Ok(ServerIdentity { name, weights_path: root.map(str::to_owned), version })
+    Ok(ServerIdentity { name, weights_path: root.map(str::to_owned) })
 }
 
 /// Returns the version of the server's weights. `None`: the server does not report it.
@@ -99,6 +102,50 @@ pub(super) async fn version(
         }
     }
     Ok(None)
+}
+
+/// Returns whether the server is paused. `None`: the server does not report it.
+pub(super) async fn is_paused(
+    server: &RegisteredServer,
+    timeout: Duration,
+) -> Result<Option<bool>, ControlError> {
+    let control = server_api(server.spec.engine).weight_control().ok();
+    let Some((control, path)) = control.and_then(|it| Some((it, it.pause_state_path()?))) else {
+        return Ok(None);
+    };
+    match request(server, Method::GET, path, None, timeout).await {
+        Ok(reply) => Ok(control.is_paused(&reply)),
+        Err(error) if error.kind == FailureExtent::Refused => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Resumes a server. A lost or failed request is repeated until the server reports that it is not
+/// paused, for at most [`RESUME_TIME`].
+pub(super) async fn resume(
+    server: &RegisteredServer,
+    mode: PauseMode,
+    timeout: Duration,
+) -> Result<(), ControlError> {
+    let timeout = timeout.min(RESUME_TIME);
+    let deadline = Instant::now() + RESUME_TIME;
+    let mut pause = RESUME_PAUSE;
+    loop {
+        let sent = operate(server, timeout, |control| control.resume(mode)).await;
+        let state = is_paused(server, timeout).await;
+        let error = match (sent, state) {
+            (_, Ok(Some(false))) | (Ok(()), Ok(None)) => return Ok(()),
+            (Err(error), _) | (Ok(()), Err(error)) => error,
+            (Ok(()), Ok(Some(true))) => {
+                ControlError::new(FailureExtent::Failed, "it is paused although it was resumed")
+            }
+        };
+        if error.kind != FailureExtent::Failed || Instant::now() + pause > deadline {
+            return Err(error);
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(timeout);
+    }
 }
 
 /// Returns the reason why servers of a kind cannot update their weights, if so.
@@ -179,7 +226,7 @@ async fn request(
 ) -> Result<Value, ControlError> {
     let url = format!("{}{path}", server.spec.url);
     let endpoint = path.split('?').next().unwrap_or(path);
-    let mut request = server.client.request(method, url).timeout(timeout);
+    let mut request = server.control.request(method, url).timeout(timeout);
     if let Some(body) = body {
         let header = reqwest::header::CONTENT_TYPE;
         request = request.header(header, "application/json").body(body.to_string());

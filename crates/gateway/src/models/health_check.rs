@@ -1,9 +1,13 @@
-//! Periodic health checks of a server.
+//! Periodic health checks of a server: its health, the version of its weights, and its pause.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use super::control::{self, FailureExtent};
+use rollway_model_api::server_api::PauseMode;
+
+use super::control::{self, ControlError, FailureExtent};
+use super::routing::{Health, ServerDuty};
 use super::{ModelsInner, ServerHandle};
 
 /// Checks a server until it is removed or the models are dropped.
@@ -26,17 +30,59 @@ pub(super) async fn watch(inner: Weak<ModelsInner>, handle: Arc<ServerHandle>) {
 
 async fn check(models: &Arc<ModelsInner>, handle: &ServerHandle) {
     let timeout = models.options.health_timeout;
-    let id = handle.server.id;
+    let (id, server) = (handle.server.id, &handle.server);
     let marks_before = handle.update_marks.load(Ordering::Acquire);
-    let is_known =
-        models.with(|table| table.routing.slot(id).is_some_and(super::registry::is_known));
+    let (is_known, is_new) = models.with(|table| {
+        let slot = table.routing.slot(id);
+        let is_new = slot.is_some_and(|slot| matches!(slot.health, Health::Unknown(_)));
+        (slot.is_some_and(super::registry::is_known), is_new)
+    });
     let reply_of_check = async {
-        control::check(&handle.server, timeout).await?;
-        // After an outage the server may have other weights.
-        if is_known { Ok(None) } else { control::identify(&handle.server, timeout).await.map(Some) }
+        control::check(server, timeout).await?;
+        // After an outage the server may be another one.
+        let reply = match is_known {
+            true => None,
+            false => Some(control::identify(server, timeout).await?),
+        };
+        let version = control::version(server, timeout).await?;
+        Ok((reply, version, control::is_paused(server, timeout).await?))
     };
-    match reply_of_check.await {
-        Ok(reply) => models.passed(handle, reply, marks_before),
-        Err(error) => models.failed(handle, &error.message, error.kind == FailureExtent::Gone),
+    let (reply, version, is_paused) = match reply_of_check.await {
+        Ok(replies) => replies,
+        Err(ControlError { kind, message }) => {
+            return models.failed(handle, &message, kind == FailureExtent::Gone);
+        }
+    };
+    if is_paused == Some(true)
+        && !is_updating(models, handle, marks_before)
+        && let Err(reason) = end_pause(handle, is_new, timeout).await
+    {
+        return models.found_paused(handle, &reason);
     }
+    models.passed(handle, reply, version, marks_before);
+}
+
+/// Returns whether an update of the server is in progress, or was since a number of marks.
+fn is_updating(models: &ModelsInner, handle: &ServerHandle, marks_before: u64) -> bool {
+    models.with(|table| {
+        let slot = table.routing.slot(handle.server.id);
+        let duty = slot.map(|slot| &slot.duty);
+        matches!(duty, Some(ServerDuty::Draining | ServerDuty::Updating))
+            || handle.update_marks.load(Ordering::Acquire) != marks_before
+    })
+}
+
+/// Resumes a server that an update has left paused, or an earlier process. Others may have been
+/// paused on purpose, such as by a trainer that sends weights itself.
+async fn end_pause(handle: &ServerHandle, is_new: bool, timeout: Duration) -> Result<(), String> {
+    let own = handle.info().paused;
+    let Some(mode) = own.or_else(|| is_new.then_some(PauseMode::Keep)) else {
+        let message = "it was paused from outside: resume it, on vLLM with POST /resume";
+        return Err(message.to_owned());
+    };
+    let resumed = control::resume(&handle.server, mode, timeout).await;
+    resumed.map_err(|error| format!("it is paused and could not be resumed: {error}"))?;
+    handle.info().paused = None;
+    tracing::warn!(url = handle.server.spec.url, "a paused server was resumed");
+    Ok(())
 }

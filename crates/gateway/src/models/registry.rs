@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
+use rollway_model_api::server_api::PauseMode;
 use rollway_model_api::{CallError, ErrorKind};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
@@ -63,6 +64,8 @@ pub(super) struct ServerInfo {
     pub(super) last_seen: Option<Instant>,
     /// Path of the weights, if known.
     pub(super) weights: Option<String>,
+    /// Pause of an update whose end was not verified.
+    pub(super) paused: Option<PauseMode>,
     /// Cancels requests in flight.
     pub(super) abort: CancellationToken,
 }
@@ -89,6 +92,7 @@ impl ServerTable {
         &mut self,
         spec: ServerSpec,
         client: reqwest::Client,
+        control: reqwest::Client,
     ) -> Result<Arc<ServerHandle>, CallError> {
         let same = |handle: &Arc<ServerHandle>| {
             handle.server.spec.url == spec.url && handle.server.spec.model == spec.model
@@ -105,9 +109,10 @@ impl ServerTable {
         self.next_id += 1;
         let id = ServerId(self.next_id);
         self.routing.add(id, &spec.model, spec.trained).map_err(wrong)?;
-        let server = Arc::new(RegisteredServer { id, spec, client });
+        let server = Arc::new(RegisteredServer { id, spec, client, control });
         let abort = CancellationToken::new();
-        let info = ServerInfo { server_model: None, last_seen: None, weights: None, abort };
+        let info =
+            ServerInfo { server_model: None, last_seen: None, weights: None, paused: None, abort };
         let handle = Arc::new(ServerHandle {
             server,
             weights: AtomicU64::new(0),
@@ -216,37 +221,60 @@ impl ModelsInner {
         }
     }
 
-    /// Records a passed check, with the reply if the server was identified.
+    /// Records a passed check, with the identity of the server if it was asked for. A server with
+    /// older weights than the latest update is not used before it has them.
     pub(super) fn passed(
         self: &Arc<Self>,
         handle: &ServerHandle,
         reply: Option<ServerIdentity>,
+        version: Option<u64>,
         marks_before: u64,
     ) {
         let id = handle.server.id;
         handle.seen();
-        let version = reply.as_ref().and_then(|reply| reply.version);
         if let Some(reply) = reply {
             let mut info = handle.info();
             info.server_model = Some(reply.name.into());
             // Later replies are the same, whatever was loaded since.
-            if reply.version == Some(0) {
+            if version == Some(0) {
                 info.weights = reply.weights_path;
             }
         }
-        let is_back = self.change(|table| {
-            if let Some(version) = version
-                && handle.update_marks.load(Ordering::Acquire) == marks_before
-            {
-                table.routing.set_version(id, version);
+        let RegisteredServer { spec, .. } = &*handle.server;
+        let (is_back, latest) = self.change(|table| {
+            let is_same_update = handle.update_marks.load(Ordering::Acquire) == marks_before;
+            let mut is_changed = false;
+            if let Some(version) = version.filter(|_| is_same_update) {
+                let known = table.routing.slot(id).and_then(|slot| slot.version);
+                is_changed = table.routing.set_version(id, version);
+                if is_changed {
+                    // Running requests may have tokens of both versions.
+                    handle.weights.fetch_add(1, Ordering::AcqRel);
+                    let (model, url) = (&spec.model, &spec.url);
+                    tracing::warn!(model, url, known, version, "weights changed from outside");
+                }
             }
-            table.routing.check_passed(id)
+            let is_back = table.routing.check_passed(id);
+            let was_behind = table.routing.slot(id).is_some_and(|slot| slot.is_behind);
+            let needs_look = is_back || is_changed || was_behind;
+            (is_back, needs_look.then(|| rolling_update::mark_behind(table, handle)).flatten())
         });
         if is_back {
-            let RegisteredServer { spec, .. } = &*handle.server;
             tracing::info!(model = spec.model, url = spec.url, version, "server healthy");
             self.changed.notify_waiters();
-            rolling_update::catch_up(self, handle);
+        }
+        if let Some(latest) = latest {
+            rolling_update::catch_up(self, latest);
+        }
+    }
+
+    /// Records that a server is paused, although no update is in progress.
+    pub(super) fn found_paused(&self, handle: &ServerHandle, reason: &str) {
+        let id = handle.server.id;
+        if self.with(|table| table.routing.found_paused(id, reason)) {
+            let RegisteredServer { spec, .. } = &*handle.server;
+            let (model, url) = (&spec.model, &spec.url);
+            tracing::warn!(model, url, reason, "server unhealthy, not routed");
         }
     }
 

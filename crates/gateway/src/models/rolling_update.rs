@@ -15,7 +15,7 @@ use super::server_update::replace;
 use super::weight_update::{
     ServerUpdateOutcome, ServerUpdateReport, WeightSource, WeightUpdate, WeightUpdateReport,
 };
-use super::{ModelsInner, ServerHandle, ServerId, ServerState};
+use super::{ModelsInner, ServerHandle, ServerId, ServerState, ServerTable};
 
 /// Updates the servers of the trained model. Updates are serialized; one with a newer one waiting
 /// behind it is dropped.
@@ -44,9 +44,14 @@ pub(super) async fn update(inner: Arc<ModelsInner>, update: WeightUpdate) -> Wei
     }
     // Skipped servers may have become healthy during the update.
     for id in skipped {
-        if let Some(handle) = inner.with(|table| table.handles.get(&id).cloned()) {
-            catch_up(&inner, &handle);
-        }
+        inner.with(|table| {
+            let handle = table.handles.get(&id).cloned();
+            if let Some(handle) = handle
+                && mark_behind(table, &handle).is_some()
+            {
+                handle.check_now.notify_one();
+            }
+        });
     }
     WeightUpdateReport { version, superseded_by: None, servers }
 }
@@ -162,19 +167,28 @@ fn left_out(inner: &ModelsInner, id: ServerId) -> Option<ServerUpdateReport> {
     })
 }
 
-/// Updates a late or returning server to the latest weights.
-pub(super) fn catch_up(inner: &Arc<ModelsInner>, handle: &ServerHandle) {
-    let id = handle.server.id;
-    let latest = inner.with(|table| {
-        let slot = table.routing.slot(id)?;
-        let latest = table.latest.clone()?;
-        let is_behind = table.routing.trained() == Some(slot.model)
-            && slot.is_usable()
-            && slot.version != Some(latest.version)
-            && control::cannot_update(handle.server.spec.engine).is_none();
-        is_behind.then_some(latest)
+/// Excludes a server from routing while it has older weights than the latest update. Returns the
+/// update that it needs.
+pub(super) fn mark_behind(table: &mut ServerTable, handle: &ServerHandle) -> Option<WeightUpdate> {
+    let trained = table.routing.trained();
+    let can_update = control::cannot_update(handle.server.spec.engine).is_none();
+    let latest = table.latest.clone();
+    let slot = table.routing.slot_mut(handle.server.id)?;
+    let latest = latest.filter(|latest| {
+        trained == Some(slot.model)
+            && slot.health == Health::Healthy
+            && slot.duty == ServerDuty::Open
+            && slot.version.is_none_or(|version| version < latest.version)
+            && can_update
     });
-    if let Some(latest) = latest {
+    slot.is_behind = latest.is_some();
+    latest
+}
+
+/// Starts the update of late or returning servers. During another update, which may include them,
+/// the next health check does so.
+pub(super) fn catch_up(inner: &Arc<ModelsInner>, latest: WeightUpdate) {
+    if inner.updating.try_lock().is_ok() {
         let inner = Arc::clone(inner);
         tokio::spawn(async move { update(inner, latest).await });
     }

@@ -53,6 +53,8 @@ pub(super) struct ServerSlot {
     pub(super) was_gone: bool,
     /// A request could not reach it, and it was not checked since.
     pub(super) is_unconfirmed: bool,
+    /// It returned with older weights than the latest update, and is not used before it has them.
+    pub(super) is_behind: bool,
     pub(super) in_flight: u32,
     /// Consecutive failed requests.
     pub(super) failures: u32,
@@ -87,6 +89,7 @@ impl ServerSlot {
             duty: ServerDuty::Open,
             was_gone: false,
             is_unconfirmed: false,
+            is_behind: false,
             in_flight: 0,
             failures: 0,
             failed_checks: 0,
@@ -98,7 +101,10 @@ impl ServerSlot {
 
     /// Returns whether it takes requests, apart from its limit.
     pub(super) fn is_usable(&self) -> bool {
-        self.health == Health::Healthy && self.duty == ServerDuty::Open && !self.is_unconfirmed
+        self.health == Health::Healthy
+            && self.duty == ServerDuty::Open
+            && !self.is_unconfirmed
+            && !self.is_behind
     }
 }
 
@@ -299,9 +305,11 @@ impl RoutingTable {
         !was_well
     }
 
-    /// Sets the version that a server reported when it was identified.
-    pub(super) fn set_version(&mut self, id: ServerId, version: u64) {
-        let Some(slot) = self.slots.get_mut(&id) else { return };
+    /// Sets the version that a server reported at a check. Returns whether a healthy server had
+    /// another one: its weights were changed from outside.
+    pub(super) fn set_version(&mut self, id: ServerId, version: u64) -> bool {
+        let Some(slot) = self.slots.get_mut(&id) else { return false };
+        let before = slot.version;
         match slot.duty {
             ServerDuty::Open => slot.version = Some(version),
             // The process with the broken weights is gone.
@@ -312,8 +320,16 @@ impl RoutingTable {
             ServerDuty::Broken(_)
             | ServerDuty::Draining
             | ServerDuty::Updating
-            | ServerDuty::Leaving => {}
+            | ServerDuty::Leaving => return false,
         }
+        before != Some(version) && slot.health == Health::Healthy
+    }
+
+    /// Records a pause outside of updates. Returns whether the server became unhealthy.
+    pub(super) fn found_paused(&mut self, id: ServerId, reason: &str) -> bool {
+        let Some(slot) = self.slots.get_mut(&id) else { return false };
+        slot.counts.failed_checks += 1;
+        mark_unhealthy(slot, reason)
     }
 
     /// Records a failed check; `is_gone`: connection refused. Returns whether the server became

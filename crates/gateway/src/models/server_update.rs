@@ -123,6 +123,7 @@ async fn exchange(
     };
     // Counted before: aborted requests may have ended when the pause returns.
     let requests_before = in_flight(inner, handle);
+    handle.info().paused = Some(mode);
     let halted = operate(server, update.timeout, |control| control.pause(mode)).await;
     let outcome = match halted {
         Err(error) => ServerUpdateOutcome::RolledBack(error.message),
@@ -142,8 +143,11 @@ async fn exchange(
         }
     };
     // A paused server hangs all requests: it must resume even if its weights are broken.
-    match operate(server, update.timeout, |control| control.resume(mode)).await {
-        Ok(()) => outcome,
+    match control::resume(server, mode, update.timeout).await {
+        Ok(()) => {
+            handle.info().paused = None;
+            outcome
+        }
         Err(error) if error.kind == FailureExtent::Gone => outcome,
         // It does not support pausing, so it cannot resume either.
         Err(error)
@@ -288,6 +292,7 @@ fn finish(
             ServerUpdateOutcome::Updated => {
                 slot.counts.updates += 1;
                 slot.version = Some(update.version);
+                slot.is_behind = false;
                 ServerDuty::Open
             }
             ServerUpdateOutcome::Broken(reason) => {

@@ -71,6 +71,7 @@ impl ServerState {
             (ServerDuty::Open, Health::Healthy) if slot.is_unconfirmed => {
                 Self::Unhealthy("a request could not reach it; it is being asked".to_owned())
             }
+            (ServerDuty::Open, Health::Healthy) if slot.is_behind => Self::Updating,
             (ServerDuty::Open, Health::Healthy) => Self::Running,
         }
     }

@@ -13,6 +13,7 @@ use super::{Body, Format, JsonResult, MockApi, RequestIds, SharedState, health, 
 use crate::api_error::ApiError;
 use crate::generation_state::{PauseMode, WeightSource};
 use crate::request::MockRequest;
+use crate::response::disconnected;
 
 type Shared = State<SharedState>;
 
@@ -140,9 +141,12 @@ async fn pause(State(state): Shared, Query(query): Query<PauseQuery>) -> JsonRes
     Ok(Json(json!({ "status": "paused" })))
 }
 
-async fn resume(State(state): Shared) -> Json<Value> {
+async fn resume(State(state): Shared) -> Response {
+    if state.lock().faults.resume_is_lost() {
+        return disconnected();
+    }
     state.resume();
-    Json(json!({ "status": "resumed" }))
+    Json(json!({ "status": "resumed" })).into_response()
 }
 
 async fn is_paused(State(state): Shared) -> Json<Value> {

@@ -57,6 +57,16 @@ pub trait WeightControl: Debug + Send + Sync {
     /// Resumes a paused server.
     fn resume(&self, mode: PauseMode) -> Vec<ControlStep>;
 
+    /// Path that answers `GET` with the pause state. `None`: the server does not report it.
+    fn pause_state_path(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Returns whether a reply of the [path](Self::pause_state_path) reports a pause.
+    fn is_paused(&self, reply: &Value) -> Option<bool> {
+        reply.get("is_paused").and_then(Value::as_bool)
+    }
+
     /// Loads weights from a directory into a paused server, and sets their version.
     fn load(&self, path: &str, version: u64) -> Vec<ControlStep>;
 

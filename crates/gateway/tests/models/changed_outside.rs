@@ -1,0 +1,104 @@
+//! Servers that are paused, restarted or given other weights behind the gateway.
+
+use std::time::Duration;
+
+use rollway_base::ServerKind;
+use rollway_gateway::models::{RoutingOptions, ServerState, ServerUpdateOutcome};
+use rollway_mock_server::{MockServer, MockServerOptions};
+
+use crate::fleet::{DRAIN, Fleet, held_streams, outcomes};
+use crate::stand_in::options;
+
+#[tokio::test]
+async fn a_lost_resume_is_repeated() {
+    for lost in [1, 3] {
+        let fleet = Fleet::single(ServerKind::Vllm).await;
+        assert!(fleet.update(1, DRAIN).await.is_complete());
+        fleet.control(0).fail_updates(1);
+        fleet.control(0).lose_resumes(lost);
+        let report = fleet.update(2, DRAIN).await;
+        assert!(matches!(outcomes(&report)[..], [ServerUpdateOutcome::RolledBack(_)]));
+        assert!(!fleet.control(0).is_paused());
+        assert_eq!(fleet.pick().await.version(), Some(1));
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_an_earlier_process_left_paused_is_resumed() {
+    let mut fleet = Fleet::start(ServerKind::Vllm, 0, options()).await;
+    let server = MockServer::start(fleet.mock()).unwrap();
+    server.control().pause();
+    fleet.models.add(crate::fleet::spec(ServerKind::Vllm, server.url())).unwrap();
+    fleet.servers.push(server);
+    fleet.wait_for(|servers| servers[0].state == ServerState::Running).await;
+    assert!(!fleet.control(0).is_paused());
+}
+
+#[tokio::test]
+async fn a_server_that_is_paused_from_outside_is_not_used() {
+    let fleet = Fleet::single(ServerKind::Vllm).await;
+    fleet.control(0).pause();
+    let is_paused = |state: &ServerState| match state {
+        ServerState::Unhealthy(reason) => reason.contains("paused from outside"),
+        _ => false,
+    };
+    fleet.wait_for(|servers| is_paused(&servers[0].state)).await;
+    // Its pause may have a purpose, and is left to the component that began it.
+    assert!(fleet.control(0).is_paused());
+    fleet.control(0).resume();
+    fleet.wait_for(|servers| servers[0].state == ServerState::Running).await;
+}
+
+#[tokio::test]
+async fn weights_that_are_changed_from_outside_are_noticed() {
+    for kind in [ServerKind::Vllm, ServerKind::Sglang] {
+        let fleet = Fleet::single(kind).await;
+        fleet.control(0).hold(5);
+        let mut streams = held_streams(&fleet, 1).await;
+        assert_eq!(streams[0].permit.version(), Some(0));
+        fleet.control(0).set_version(42, "42");
+        fleet.wait_for(|servers| servers[0].version == Some(42)).await;
+        // Its tokens may be of both versions.
+        assert_eq!(streams[0].permit.version(), None);
+        assert_eq!(fleet.pick().await.version(), Some(42));
+        fleet.control(0).release();
+        streams[0].finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_returns_has_the_latest_weights_before_it_is_used() {
+    let options = RoutingOptions { max_wait: Duration::from_secs(60), ..options() };
+    for kind in [ServerKind::Vllm, ServerKind::Sglang] {
+        let mut fleet = Fleet::start(kind, 1, options.clone()).await;
+        assert!(fleet.update(3, DRAIN).await.is_complete());
+        let server = fleet.servers.remove(0);
+        let address = server.address();
+        server.stop().await;
+        fleet.wait_for(|servers| matches!(servers[0].state, ServerState::Unhealthy(_))).await;
+        // This call waits for the server.
+        let waiting = tokio::spawn({
+            let models = fleet.models.clone();
+            async move { models.pick(Default::default()).await.unwrap().version() }
+        });
+        let slow = Duration::from_millis(50);
+        let again = MockServerOptions { address, update_time: slow, ..fleet.mock() };
+        fleet.servers.push(MockServer::start(again).unwrap());
+        assert_eq!(waiting.await.unwrap(), Some(3));
+    }
+}
+
+#[tokio::test]
+async fn a_restart_between_two_checks_is_noticed() {
+    let options = RoutingOptions { health_interval: Duration::from_millis(300), ..options() };
+    let mut fleet = Fleet::start(ServerKind::Vllm, 1, options).await;
+    assert!(fleet.update(3, DRAIN).await.is_complete());
+    let server = fleet.servers.remove(0);
+    let address = server.address();
+    server.stop().await;
+    fleet.servers.push(MockServer::start(MockServerOptions { address, ..fleet.mock() }).unwrap());
+    let inside = fleet.control(0);
+    inside.wait_for(|counts| counts.updates == 1).await;
+    fleet.wait_for(|servers| servers[0].state == ServerState::Running).await;
+    assert_eq!((inside.version(), fleet.pick().await.version()), (3, Some(3)));
+}
