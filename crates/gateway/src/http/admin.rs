@@ -22,6 +22,9 @@ use crate::models::{
     WeightUpdate, WeightUpdateReport,
 };
 
+/// Maximum of the durations in requests: a day.
+const MAX_SECONDS: f64 = 86_400.0;
+
 /// `GET /v1/models`.
 pub(super) async fn list_names(State(app): State<Arc<GatewayState>>) -> Response {
     let models: Vec<_> = app.models.view().iter().map(name_of).collect();
@@ -238,7 +241,12 @@ fn report(report: &WeightUpdateReport) -> Value {
     })
 }
 
+/// Returns a duration. The sum of a much longer one and the current time would overflow.
 fn seconds(name: &str, seconds: f64) -> Result<Duration, CallError> {
+    if seconds > MAX_SECONDS {
+        let reason = format!("{seconds} is more than the maximum of {MAX_SECONDS}");
+        return Err(invalid(name, &reason));
+    }
     Duration::try_from_secs_f64(seconds).map_err(|error| invalid(name, &error))
 }
 

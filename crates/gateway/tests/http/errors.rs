@@ -5,7 +5,7 @@ use rollway_gateway::recording::RecordError;
 use rollway_mock_server::MockFault;
 use serde_json::{Value, json};
 
-use super::help::{World, events, read, says, streams};
+use super::help::{ADMIN, World, events, read, says, streams};
 
 /// Checks the form of OpenAI's API.
 fn check_form(error: &Value, status: u16) {
@@ -136,4 +136,13 @@ async fn calls_with_the_admin_key_belong_to_no_run() {
     assert_eq!(run.send(&streams("hello")).await.status(), 200);
     assert_eq!(world.handle.experiences(run.name, 0).unwrap().1, 0);
     assert_eq!(world.metric("turns_total").await, 0.0);
+}
+
+#[tokio::test]
+async fn durations_beyond_a_day_are_refused() {
+    let world = World::new().await;
+    let path = "/rollway/v1/models/1?deadline_seconds=1e19";
+    let request = world.client.delete(world.url(path)).bearer_auth(ADMIN);
+    let (status, body) = read(request.send().await.unwrap()).await;
+    assert_eq!((status, &body["error"]["param"]), (400, &json!("deadline_seconds")), "{body}");
 }
