@@ -46,12 +46,15 @@ const HEALTH: &str = "/health";
 
 pub(crate) fn router(app: &Arc<GatewayState>) -> Router {
     let mut routes = Router::new();
-    for api in CLIENT_APIS.iter().copied() {
-        let call = move |state, caller, request| calls::call(state, caller, api, request);
-        routes = routes.route(api.path(), post(call));
+    // The same with a key in the path, see `keys::split_path`.
+    for prefix in ["", &format!("{}/{{key}}", keys::KEY_PREFIX)] {
+        for api in CLIENT_APIS.iter().copied() {
+            let call = move |state, caller, request| calls::call(state, caller, api, request);
+            routes = routes.route(&format!("{prefix}{}", api.path()), post(call));
+        }
+        routes = routes.route(&format!("{prefix}/v1/models"), get(admin::list_names));
     }
     let routes = routes
-        .route("/v1/models", get(admin::list_names))
         .route("/v1/models/{*id}", get(admin::one_name))
         .route("/rollway/v1/run/experiences", get(calls::experiences))
         .route("/rollway/v1/models", get(admin::list).post(admin::add))
@@ -76,9 +79,10 @@ async fn authenticate(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let path = request.uri().path();
+    let (_, path) = keys::split_path(request.uri().path());
     let endpoint = metrics::endpoint(path);
-    let caller = if path == HEALTH { Ok(None) } else { authorize(&app, &request).map(Some) };
+    let is_health = request.uri().path() == HEALTH;
+    let caller = if is_health { Ok(None) } else { authorize(&app, &request).map(Some) };
     let response = match caller {
         Ok(caller) => {
             if let Some(caller) = caller {
@@ -86,7 +90,7 @@ async fn authenticate(
             }
             next.run(request).await
         }
-        Err(error) => match client_api::at_path(request.uri().path()) {
+        Err(error) => match client_api::at_path(keys::split_path(request.uri().path()).1) {
             Some(api) => responses::client_error(api, &error),
             None => responses::error(&error),
         },
@@ -96,7 +100,9 @@ async fn authenticate(
 }
 
 fn authorize(app: &GatewayState, request: &Request) -> Result<Caller, CallError> {
-    let caller = keys::bearer_key(request.headers()).and_then(|key| app.keys.authenticate(key));
+    let (path_key, path) = keys::split_path(request.uri().path());
+    let mut presented = path_key.into_iter().chain(keys::header_keys(request.headers()));
+    let caller = presented.find_map(|key| app.keys.authenticate(key));
     let is_open = app.history.as_ref().is_some_and(|history| !history.needs_key());
     let Some(caller) = caller.or_else(|| is_open.then_some(Caller::Admin)) else {
         let message = "no valid key: send a run key or the admin key as \
@@ -105,7 +111,6 @@ fn authorize(app: &GatewayState, request: &Request) -> Result<Caller, CallError>
     };
     if let Caller::Run(name) = caller {
         app.runs.check(name)?;
-        let path = request.uri().path();
         if !path.starts_with("/v1/") && !path.starts_with("/rollway/v1/run/") {
             let message = "a run key is valid for `/v1` and `/rollway/v1/run` only: send the \
                            admin key";

@@ -35,6 +35,9 @@ impl Caller {
 
 const PREFIX: &str = "rw-";
 
+/// Prefix of paths that contain a key.
+pub(crate) const KEY_PREFIX: &str = "/r";
+
 /// Length of the code in a key: 2^128 guesses.
 const CODE_BYTES: usize = 16;
 
@@ -94,12 +97,25 @@ impl KeyRing {
 }
 
 /// Returns the key of a request, from `Authorization: Bearer` or `x-api-key`.
-pub(crate) fn bearer_key(headers: &HeaderMap) -> Option<&str> {
+/// Returns the keys in the headers of a request. Clients may send a placeholder in one header and
+/// the key in another.
+pub(crate) fn header_keys(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let bearer = headers.get(AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
     });
-    bearer.or_else(|| headers.get("x-api-key")?.to_str().ok())
+    let named = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    [bearer, named("x-api-key"), named("api-key")].into_iter().flatten()
+}
+
+/// Splits a path such as `/r/KEY/v1/messages` into the key and the path of the endpoint. Every
+/// client can carry a key in its base URL.
+pub(crate) fn split_path(path: &str) -> (Option<&str>, &str) {
+    let rest = path.strip_prefix(KEY_PREFIX).and_then(|rest| rest.strip_prefix('/'));
+    match rest.and_then(|rest| rest.find('/').map(|end| rest.split_at(end))) {
+        Some((key, endpoint)) => (Some(key), endpoint),
+        None => (None, path),
+    }
 }
 
 #[cfg(test)]

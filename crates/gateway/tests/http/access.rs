@@ -69,6 +69,31 @@ async fn run_keys_and_the_admin_key_open_their_paths_only() {
 }
 
 #[tokio::test]
+async fn any_valid_key_of_a_request_counts() {
+    let world = World::new().await;
+    let run = world.open(1);
+    let placeholder = |path: &str| world.client.get(world.url(path)).bearer_auth("EMPTY");
+    let with_header = placeholder("/v1/models").header("x-api-key", &run.key);
+    let with_path = placeholder(&format!("/r/{}/v1/models", run.key));
+    for request in [with_header, with_path] {
+        assert_eq!(request.send().await.unwrap().status(), 200);
+    }
+    let chat = format!("/r/{}/v1/chat/completions", run.key);
+    let post = world.client.post(world.url(&chat)).header("content-type", "application/json");
+    let response = post.body(says("hi").to_string()).send().await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert_eq!(world.experiences(&run).len(), 1);
+    for (path, expected) in [
+        ("/r/wrong/v1/models".to_owned(), 401),
+        ("/r/wrong/health".to_owned(), 401),
+        (format!("/r/{}/metrics", run.key), 403),
+    ] {
+        let status = placeholder(&path).send().await.unwrap().status();
+        assert_eq!(status, expected, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn a_run_key_is_valid_while_its_attempt_is_open() {
     let world = World::new().await;
     let keys = world.handle.open(4, 2, 2);
