@@ -6,6 +6,7 @@ mod merge_plan;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod tool_arguments;
 mod trie;
 mod turn;
 mod turn_table;
@@ -16,6 +17,7 @@ use rollway_model_api::{ModelCall, ModelResponse, ResponseEnd};
 
 use self::dedup::{CallLog, Fingerprint};
 use self::merge_plan::MergePlan;
+use self::tool_arguments::ToolArguments;
 use self::turn::{returned_tokens, turn_id};
 use self::turn_table::{TurnOrigin, TurnTable};
 
@@ -29,6 +31,7 @@ pub struct Recorder {
     limits: RecorderLimits,
     store: TurnTable,
     calls: CallLog,
+    tool_arguments: ToolArguments,
     plan: MergePlan,
     counts: RecorderCounts,
     /// The reason why there are no experiences.
@@ -142,6 +145,14 @@ impl Recorder {
         Ok(decision)
     }
 
+    /// Restores the arguments of recorded tool calls in the history of a call, which clients write
+    /// with other spaces than the model.
+    pub fn restore_tool_arguments(&self, call: &mut ModelCall) {
+        if let Some(messages) = call.body.get_mut("messages") {
+            self.tool_arguments.restore(messages);
+        }
+    }
+
     /// Records a complete or aborted response. [`delivered`](Self::delivered) or
     /// [`client_disconnected`](Self::client_disconnected) must follow a complete one.
     pub fn answered(
@@ -166,6 +177,7 @@ impl Recorder {
         match returned_tokens(prompt, choices, is_aborted) {
             Some((prompt, choices)) => {
                 for (index, choice) in choices {
+                    self.tool_arguments.remember(&choice.reply);
                     let id = turn_id(&id, index);
                     let origin = TurnOrigin { id, model: &model, aborted: is_aborted };
                     let pushed = self.store.push(origin, content, &prompt, choice);
@@ -240,7 +252,7 @@ impl Recorder {
     }
 
     pub fn bytes(&self) -> u64 {
-        (self.store.bytes() + self.calls.bytes()) as u64
+        (self.store.bytes() + self.calls.bytes() + self.tool_arguments.bytes()) as u64
     }
 
     /// Checks that calls can still be recorded.
@@ -265,6 +277,7 @@ impl Recorder {
             // Nothing of it is used any more.
             self.store = TurnTable::default();
             self.calls = CallLog::default();
+            self.tool_arguments = ToolArguments::default();
             self.plan = MergePlan::default();
         }
     }

@@ -107,6 +107,9 @@ async fn begin_recording(
     let is_trained = app.models.is_trained(call.model());
     if is_trained {
         apply_sampling(app, &mut call);
+        if let Some(session) = &session {
+            session.recorder().restore_tool_arguments(&mut call);
+        }
     }
     let agent = match (&session, &app.history) {
         (None, Some(_)) => Some(app.agents.session(headers, &call, retry)),
