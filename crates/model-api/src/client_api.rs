@@ -3,8 +3,11 @@
 //! A client API is one module here and one line in [`CLIENT_APIS`]; the gateway takes its routes
 //! from that list.
 
+mod anthropic_messages;
+mod chat_form;
 mod openai_chat;
 mod openai_completions;
+mod openai_responses;
 mod request_fields;
 #[cfg(test)]
 mod tests;
@@ -13,14 +16,17 @@ use std::fmt::Debug;
 
 use bytes::{Bytes, BytesMut};
 
+pub use self::anthropic_messages::AnthropicMessages;
 pub use self::openai_chat::OpenaiChat;
 pub use self::openai_completions::OpenaiCompletions;
+pub use self::openai_responses::OpenaiResponses;
 use crate::error::CallError;
 use crate::model_call::ModelCall;
 use crate::sse;
 
 /// All client APIs.
-pub const CLIENT_APIS: &[&dyn ClientApi] = &[&OpenaiChat, &OpenaiCompletions];
+pub const CLIENT_APIS: &[&dyn ClientApi] =
+    &[&OpenaiChat, &OpenaiCompletions, &OpenaiResponses, &AnthropicMessages];
 
 /// Data of the last event of an OpenAI stream.
 const DONE: &[u8] = b"[DONE]";

@@ -32,6 +32,8 @@ pub struct ModelCall {
     pub stream: bool,
     /// Number of requested choices (`n`), at least 1.
     pub choices: u32,
+    /// Names of tools whose only argument is plain text in the API of the client.
+    pub text_tools: Vec<String>,
 }
 
 impl ModelCall {

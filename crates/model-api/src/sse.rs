@@ -12,6 +12,15 @@ pub fn write_event(data: &[u8], out: &mut BytesMut) {
     out.put_slice(b"\n\n");
 }
 
+/// Appends an event with its name and data.
+pub fn write_named_event(name: &str, data: &[u8], out: &mut BytesMut) {
+    out.reserve(name.len() + data.len() + 16);
+    out.put_slice(b"event: ");
+    out.put_slice(name.as_bytes());
+    out.put_slice(b"\n");
+    write_event(data, out);
+}
+
 /// Incremental parser. Every byte is examined once: a line is buffered until its end, the data of
 /// an event until the empty line after it.
 #[derive(Debug, Default)]

@@ -15,7 +15,8 @@ fn chat(messages: Value) -> ModelCall {
     let Value::Object(body) = json!({"messages": messages, "tools": [{"type": "function"}]}) else {
         unreachable!()
     };
-    ModelCall { kind: rollway_model_api::CallKind::Chat, body, stream: false, choices: 1 }
+    let kind = rollway_model_api::CallKind::Chat;
+    ModelCall { kind, body, stream: false, choices: 1, text_tools: Vec::new() }
 }
 
 fn versions(version: u64, tokens: usize) -> ModelVersions {

@@ -1,9 +1,9 @@
 //! The OpenAI Chat Completions API.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::ClientApi;
-use super::request_fields::{RequestFields, a, parse, refusal};
+use super::request_fields::{RequestFields, a, check, parse, refusal};
 use crate::error::CallError;
 use crate::model_call::{CallKind, ModelCall};
 
@@ -27,6 +27,11 @@ impl ClientApi for OpenaiChat {
     fn parse(&self, body: &[u8]) -> Result<ModelCall, CallError> {
         parse(CallKind::Chat, body, check_messages, check_logprobs)
     }
+}
+
+/// Checks a chat request that another client API was translated to.
+pub(super) fn check_chat(body: Map<String, Value>) -> Result<ModelCall, CallError> {
+    check(CallKind::Chat, body, check_messages, check_logprobs)
 }
 
 fn check_messages(fields: &RequestFields<'_>) -> Result<(), CallError> {

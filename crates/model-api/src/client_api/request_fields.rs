@@ -18,11 +18,26 @@ pub(super) fn parse(
     input: FieldCheck,
     logprobs: FieldCheck,
 ) -> Result<ModelCall, CallError> {
+    check(kind, parse_object(body)?, input, logprobs)
+}
+
+/// Parses a body as a JSON object.
+pub(super) fn parse_object(body: &[u8]) -> Result<Map<String, Value>, CallError> {
     let body: Value = serde_json::from_slice(body)
         .map_err(|error| refusal(format!("the body is not valid JSON: {error}")))?;
-    let Value::Object(body) = body else {
-        return Err(refusal(format!("the body must be a JSON object, not {}", a(&body))));
-    };
+    match body {
+        Value::Object(body) => Ok(body),
+        other => Err(refusal(format!("the body must be a JSON object, not {}", a(&other)))),
+    }
+}
+
+/// Checks the body of an OpenAI request, see [`parse`].
+pub(super) fn check(
+    kind: CallKind,
+    body: Map<String, Value>,
+    input: FieldCheck,
+    logprobs: FieldCheck,
+) -> Result<ModelCall, CallError> {
     let fields = RequestFields(&body);
     fields.text("model")?;
     input(&fields)?;
@@ -36,7 +51,7 @@ pub(super) fn parse(
     }
     fields.list("tools")?;
     fields.recordable()?;
-    Ok(ModelCall { kind, stream, choices, body })
+    Ok(ModelCall { kind, stream, choices, body, text_tools: Vec::new() })
 }
 
 pub(super) fn refusal(message: impl Into<String>) -> CallError {
@@ -56,7 +71,7 @@ pub(super) fn a(value: &Value) -> &'static str {
     }
 }
 
-pub(super) struct RequestFields<'a>(&'a Map<String, Value>);
+pub(super) struct RequestFields<'a>(pub(super) &'a Map<String, Value>);
 
 impl<'a> RequestFields<'a> {
     /// Returns a field that is present and not null.
@@ -76,7 +91,7 @@ impl<'a> RequestFields<'a> {
         self.typed(name, "a list", Value::as_array)
     }
 
-    fn typed<T>(
+    pub(super) fn typed<T>(
         &self,
         name: &str,
         wanted: &str,
