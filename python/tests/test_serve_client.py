@@ -96,6 +96,9 @@ def test_agents_talk_judge_and_commit(config, job, tmp_path):
     with pytest.raises(rw.ServeError) as error:
         rw.ServeClient(url, "wrong").commit()
     assert error.value.status == 401
+    with pytest.raises(rw.ServeError) as error:
+        rw.ServeClient(url, client.api_key).metrics()
+    assert error.value.status == 403
     assert end(process) == 0
     assert not client.is_healthy()
 

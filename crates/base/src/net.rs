@@ -26,6 +26,22 @@ pub fn host_port(host: &str, port: u16) -> String {
     if bare_v6 { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
+/// Returns the host of `HOST:PORT` or `HOST`, without the brackets of an IPv6 address.
+pub fn host_of(address: &str) -> &str {
+    let host = match address.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => address,
+    };
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    bare.unwrap_or(host)
+}
+
+/// Returns whether a host is this machine's loopback interface, by name or address.
+pub fn is_loopback(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
 /// Returns the source address of packets to other machines; sends none. Falls back to loopback.
 fn source_address(listening: IpAddr) -> IpAddr {
     let (any, remote, loopback): (SocketAddr, SocketAddr, IpAddr) = match listening {
@@ -51,6 +67,16 @@ fn source_address(listening: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn loopback_hosts_are_recognized() {
+        for address in ["localhost:8010", "LOCALHOST", "127.0.0.1:80", "127.1.2.3", "[::1]:80"] {
+            assert!(is_loopback(host_of(address)), "{address}");
+        }
+        for address in ["", ":80", "0.0.0.0:80", "[::]:80", "localhost.example:80", "127.0.0.1.a"] {
+            assert!(!is_loopback(host_of(address)), "{address}");
+        }
+    }
 
     #[test]
     fn unspecified_host_is_replaced() {

@@ -58,6 +58,7 @@ fn print_address(config: &Config, server: &ServeJob) {
         }
         None => outln!("  key         none: every client that reaches the address has access"),
     }
+    outln!("  admin key   in {}", server.admin_key_file().display());
     if let Some((url, secret)) = server.reader() {
         outln!("  trainers    {url}, secret in {}", secret.display());
     }

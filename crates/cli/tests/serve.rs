@@ -134,6 +134,7 @@ struct Caller {
 impl Caller {
     async fn post(&self, path: &str, body: &Value) -> reqwest::Result<(u16, String)> {
         let request = self.client.post(format!("{}{path}", self.url)).bearer_auth(&self.key);
+        let request = request.header("content-type", "application/json");
         let response = request.body(body.to_string()).send().await?;
         Ok((response.status().as_u16(), response.text().await?))
     }
@@ -295,6 +296,7 @@ async fn new_checkpoint_is_loaded_into_the_server() {
     let version = async || {
         let body = json!({ "messages": [{ "role": "user", "content": "hello" }] });
         let request = client.post(format!("{url}/v1/chat/completions")).bearer_auth(key);
+        let request = request.header("content-type", "application/json");
         let response = request.body(body.to_string()).send().await.unwrap();
         assert_eq!(response.status(), 200);
         let version = response.headers()["x-rollway-model-version"].to_str().unwrap().to_owned();

@@ -76,6 +76,9 @@ section! {
         pub listen_address: String = "127.0.0.1".to_owned(),
         /// Requires the agent key from clients of mode `serve`.
         pub authentication: bool = true,
+        /// Permits mode `serve` without authentication on an address that other machines reach:
+        /// every client there can use the model and write experiences.
+        pub allow_unauthenticated_network: bool,
         /// Environment variable that holds the agent key of mode `serve`. Absent: a random key,
         /// kept in a file in the job's folder.
         pub proxy_key_env: Option<String>,

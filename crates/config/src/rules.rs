@@ -375,14 +375,16 @@ impl Check<'_> {
     fn serving(&mut self) {
         let explorer = &self.given.explorer;
         let address = explorer.listen_address.as_str();
-        let is_local = address == "localhost"
-            || address.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
-        if self.given.mode == Mode::Serve && !is_local && !explorer.authentication {
-            self.warn(
+        let is_open = !rollway_base::net::is_loopback(address) && !explorer.authentication;
+        if self.given.mode == Mode::Serve && is_open && !explorer.allow_unauthenticated_network {
+            self.wrong(
                 "explorer.authentication",
-                "false: every client that reaches this machine can use the model and \
-                 write experiences",
-                "set it to true, or listen on 127.0.0.1",
+                format!(
+                    "false with `explorer.listen_address: {address}`: every client that reaches \
+                     this machine could use the model and write experiences"
+                ),
+                "set it to true, listen on 127.0.0.1, or set \
+                 `explorer.allow_unauthenticated_network: true`",
             );
         }
         if address.is_empty() || address.contains(['/', ' ']) {

@@ -26,6 +26,13 @@ pub fn agent_key(config: &Config, job: &Path) -> Result<(Secret, Option<PathBuf>
     Ok((load_or_create_secret(&path).map_err(AgentKeyError::File)?, Some(path)))
 }
 
+/// Returns the admin key of serve mode and its file. It is different from the agent key, and kept
+/// across restarts of the job.
+pub fn admin_key(config: &Config, job: &Path) -> Result<(Secret, PathBuf), FileError> {
+    let path = job.join(format!("{}_server_admin_key.txt", config.explorer.name));
+    Ok((load_or_create_secret(&path)?, path))
+}
+
 /// Returns the secret in the environment variable that the configuration key names. `None`: the
 /// key names no variable.
 pub fn api_key(key: &str, variable: Option<&str>) -> Result<Option<Secret>, ConfigProblem> {

@@ -19,6 +19,7 @@ mod response_body;
 mod responses;
 mod run_sessions;
 mod server_metrics;
+mod site;
 mod state;
 mod turn_store;
 mod upstream;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
+use axum::http::Method;
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{delete, get, post};
@@ -72,8 +74,12 @@ pub(crate) fn router(app: &Arc<GatewayState>) -> Router {
         .layer(middleware::from_fn_with_state(Arc::clone(app), authenticate))
 }
 
+/// Paths of agents in serve mode, beside `/v1/`.
+const AGENT_PATHS: [&str; 2] = ["/feedback", "/commit"];
+
 /// Authenticates all requests but `/health`; run keys are valid below `/v1` and `/rollway/v1/run`
-/// only. The response to an invalid key does not depend on the path.
+/// only, agent keys below `/v1` and for feedback. The response to an invalid key does not depend on
+/// the path.
 async fn authenticate(
     State(app): State<Arc<GatewayState>>,
     mut request: Request,
@@ -104,20 +110,44 @@ fn authorize(app: &GatewayState, request: &Request) -> Result<Caller, CallError>
     let mut presented = path_key.into_iter().chain(keys::header_keys(request.headers()));
     let caller = presented.find_map(|key| app.keys.authenticate(key));
     let is_open = app.history.as_ref().is_some_and(|history| !history.needs_key());
-    let Some(caller) = caller.or_else(|| is_open.then_some(Caller::Admin)) else {
-        let message = "no valid key: send a run key or the admin key as \
-                       `Authorization: Bearer KEY` or `x-api-key: KEY`";
-        return Err(CallError::new(ErrorKind::Unauthorized, message));
-    };
-    if let Caller::Run(name) = caller {
-        app.runs.check(name)?;
-        if !path.starts_with("/v1/") && !path.starts_with("/rollway/v1/run/") {
-            let message = "a run key is valid for `/v1` and `/rollway/v1/run` only: send the \
-                           admin key";
-            return Err(CallError::new(ErrorKind::Forbidden, message));
+    let caller = match caller {
+        Some(caller) => caller,
+        None if is_open => {
+            site::check(&app.options.listen, request.headers())?;
+            Caller::Agent
         }
+        None => {
+            let message = "no valid key: send a run key, the agent key or the admin key as \
+                           `Authorization: Bearer KEY` or `x-api-key: KEY`, or in the path as \
+                           `/r/KEY/v1/...`";
+            return Err(CallError::new(ErrorKind::Unauthorized, message));
+        }
+    };
+    permit(app, caller, path)?;
+    if request.method() == Method::POST {
+        site::check_content_type(request)?;
     }
     Ok(caller)
+}
+
+/// Checks that the key of a caller opens a path.
+fn permit(app: &GatewayState, caller: Caller, path: &str) -> Result<(), CallError> {
+    let is_call = path.starts_with("/v1/");
+    let (is_allowed, message) = match caller {
+        Caller::Admin => return Ok(()),
+        Caller::Agent => {
+            let message = "an agent is permitted `/v1`, `/feedback` and `/commit` only: send the \
+                           admin key";
+            (is_call || AGENT_PATHS.contains(&path), message)
+        }
+        Caller::Run(name) => {
+            app.runs.check(name)?;
+            let message = "a run key is valid for `/v1` and `/rollway/v1/run` only: send the \
+                           admin key";
+            (is_call || path.starts_with("/rollway/v1/run/"), message)
+        }
+    };
+    if is_allowed { Ok(()) } else { Err(CallError::new(ErrorKind::Forbidden, message)) }
 }
 
 async fn not_found(request: Request) -> Response {

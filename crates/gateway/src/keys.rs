@@ -1,4 +1,5 @@
-//! Authentication: run keys, which are valid while their attempt is open, and the admin key.
+//! Authentication: run keys, which are valid while their attempt is open, the agent key and the
+//! admin key.
 
 use std::fmt::Write as _;
 use std::io;
@@ -21,13 +22,15 @@ pub struct RunRef {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
     Admin,
+    /// A client of serve mode, with the agent key or without authentication.
+    Agent,
     Run(RunRef),
 }
 
 impl Caller {
     pub(crate) const fn run(self) -> Option<RunRef> {
         match self {
-            Self::Admin => None,
+            Self::Admin | Self::Agent => None,
             Self::Run(name) => Some(name),
         }
     }
@@ -45,6 +48,7 @@ const CODE_BYTES: usize = 16;
 /// The check that the run is open is elsewhere.
 pub(crate) struct KeyRing {
     admin: Secret,
+    agent: Option<Secret>,
     /// HMAC with a secret of this gateway, so that no key outlives it.
     code: Hmac<Sha256>,
 }
@@ -56,11 +60,11 @@ impl std::fmt::Debug for KeyRing {
 }
 
 impl KeyRing {
-    pub(crate) fn new(admin: Secret) -> io::Result<Self> {
+    pub(crate) fn new(admin: Secret, agent: Option<Secret>) -> io::Result<Self> {
         let secret = Secret::random()?;
         let code = Hmac::new_from_slice(secret.reveal().as_bytes())
             .map_err(|_| io::Error::other("no key can be made of the secret"))?;
-        Ok(Self { admin, code })
+        Ok(Self { admin, agent, code })
     }
 
     pub(crate) fn of(&self, name: RunRef) -> String {
@@ -78,6 +82,10 @@ impl KeyRing {
     pub(crate) fn authenticate(&self, key: &str) -> Option<Caller> {
         if self.admin.reveal().as_bytes().ct_eq(key.as_bytes()).into() {
             return Some(Caller::Admin);
+        }
+        let agent = self.agent.as_ref();
+        if agent.is_some_and(|agent| agent.reveal().as_bytes().ct_eq(key.as_bytes()).into()) {
+            return Some(Caller::Agent);
         }
         let mut parts = key.strip_prefix(PREFIX)?.splitn(3, '-');
         let attempt = parts.next()?.parse().ok()?;
@@ -125,7 +133,8 @@ mod tests {
     use super::*;
 
     fn keys() -> KeyRing {
-        KeyRing::new(Secret::new("admin").unwrap()).unwrap()
+        let [admin, agent] = ["admin", "agent"].map(|key| Secret::new(key).unwrap());
+        KeyRing::new(admin, Some(agent)).unwrap()
     }
 
     #[test]
@@ -135,6 +144,7 @@ mod tests {
         let key = ours.of(name);
         assert_eq!(ours.authenticate(&key), Some(Caller::Run(name)));
         assert_eq!(ours.authenticate("admin"), Some(Caller::Admin));
+        assert_eq!(ours.authenticate("agent"), Some(Caller::Agent));
         assert_eq!(theirs.authenticate(&key), None);
         assert_eq!(ours.authenticate(&key.replace("rw-7-3", "rw-7-4")), None);
         assert_eq!(ours.authenticate(&key.replace("rw-7-3", "rw-07-3")), None);
@@ -143,7 +153,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_other_text_is_a_key(text in "(rw-[0-9]{1,20}-[0-9]{1,10}-[0-9a-f]{0,40})|.*") {
-            prop_assume!(text != "admin");
+            prop_assume!(text != "admin" && text != "agent");
             prop_assert_eq!(keys().authenticate(&text), None);
         }
     }

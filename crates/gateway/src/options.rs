@@ -18,8 +18,10 @@ pub struct GatewayOptions {
     pub listen: String,
     /// Host name in the URL for clients; none: the address that is listened on.
     pub host: Option<String>,
-    /// Admin key: servers, metrics, calls of agents in serve mode.
+    /// Admin key: servers, weights and metrics.
     pub admin_key: Secret,
+    /// Agent key of serve mode: model calls, feedback and commits. Different from the admin key.
+    pub agent_key: Option<Secret>,
     pub limits: GatewayLimits,
     pub record: recording::RecorderLimits,
     pub models: models::RoutingOptions,
@@ -37,6 +39,7 @@ impl GatewayOptions {
             listen: "127.0.0.1:0".to_owned(),
             host: None,
             admin_key,
+            agent_key: None,
             limits: GatewayLimits::default(),
             record: recording::RecorderLimits::default(),
             models: models::RoutingOptions::default(),

@@ -24,6 +24,7 @@ pub enum ErrorKind {
     Forbidden,
     NotFound,
     MethodNotAllowed,
+    UnsupportedMediaType,
     /// The run is closed or cancelled, or its recording has failed.
     Conflict,
     TooLarge,
@@ -44,6 +45,7 @@ impl ErrorKind {
             Self::Forbidden => (403, "permission_error"),
             Self::NotFound => (404, "not_found_error"),
             Self::MethodNotAllowed => (405, "invalid_request_error"),
+            Self::UnsupportedMediaType => (415, "invalid_request_error"),
             Self::Conflict => (409, "conflict_error"),
             Self::TooLarge => (413, "request_too_large"),
             Self::TooMany => (429, "rate_limit_error"),

@@ -44,6 +44,7 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
         },
         host: site.map(|site| site.host),
         admin_key,
+        agent_key: None,
         limits: GatewayLimits {
             call_timeout,
             idle_timeout: defaults.idle_timeout.min(call_timeout),

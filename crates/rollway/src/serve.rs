@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rollway_base::atomic_file::{self, FileError};
 use rollway_base::net::advertised_url;
-use rollway_config::secrets::{AgentKeyError, agent_key};
+use rollway_config::secrets::{AgentKeyError, admin_key, agent_key};
 use rollway_config::{Config, ConfigError};
 use rollway_data::pipeline::OperatorRegistry;
 use rollway_engine::{JobReaderServer, JobReaderServerError, PipelineSink, SinkError};
@@ -70,6 +70,7 @@ pub struct ServeJob {
     url: String,
     url_file: PathBuf,
     key_file: Option<PathBuf>,
+    admin_key_file: PathBuf,
     reader_server: Option<JobReaderServer>,
     tasks: JoinSet<()>,
 }
@@ -84,7 +85,9 @@ impl ServeJob {
         let begin = newest(&job).map_err(ServeJobError::of)?;
         let (mut options, embedded, servers) = models(config, &begin).map_err(ServeJobError::of)?;
         let (key, key_file) = agent_key(config, &job)?;
-        options.admin_key = key;
+        options.agent_key = Some(key);
+        let (admin_key, admin_key_file) = admin_key(config, &job)?;
+        options.admin_key = admin_key;
         let key_file = key_file.filter(|_| config.explorer.authentication);
         let sink = Arc::new(PipelineSink::new(config, &OperatorRegistry::built_in())?);
         sink.prepare().await.map_err(ServeJobError::Pipeline)?;
@@ -106,7 +109,18 @@ impl ServeJob {
         tasks.spawn(warn(models.clone()));
         let wait_timeout = config.synchronizer.sync_timeout.into();
         tasks.spawn(weights::follow(models, weights, interval, wait_timeout));
-        Ok(Self { gateway, embedded, serve, sink, url, url_file, key_file, reader_server, tasks })
+        Ok(Self {
+            gateway,
+            embedded,
+            serve,
+            sink,
+            url,
+            url_file,
+            key_file,
+            admin_key_file,
+            reader_server,
+            tasks,
+        })
     }
 
     /// Returns the address for agents, without `/v1`.
@@ -122,6 +136,11 @@ impl ServeJob {
     /// Returns the file with the agent key. `None`: no key is needed, or the environment has it.
     pub fn key_file(&self) -> Option<&Path> {
         self.key_file.as_deref()
+    }
+
+    /// Returns the file with the admin key: servers, weights and metrics.
+    pub fn admin_key_file(&self) -> &Path {
+        &self.admin_key_file
     }
 
     /// Returns the address of the reader server and the file with its secret. `None`: the buffer

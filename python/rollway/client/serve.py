@@ -40,7 +40,8 @@ class ServeClient:
 
     `task_id` is the default task of feedback; default: six random hexadecimal digits, different for
     every client. Idempotent requests are repeated up to `retries` times if the server does not
-    respond; feedback and commits count once.
+    respond; feedback and commits count once. `api_key` is the agent key; `metrics()` needs the
+    admin key.
     """
 
     def __init__(
@@ -50,9 +51,11 @@ class ServeClient:
         task_id: str | int | None = None,
         timeout: float = 60.0,
         retries: int = 3,
+        admin_key: str | None = None,
     ) -> None:
         self.base_url = base_url.strip().rstrip("/").removesuffix("/v1")
         self.api_key = api_key.strip() if api_key else None
+        self.admin_key = admin_key.strip() if admin_key else None
         self.task_id = secrets.token_hex(3) if task_id is None else task_id
         self.timeout = timeout
         self.retries = retries
@@ -67,6 +70,9 @@ class ServeClient:
         folder = pathlib.Path(folder)
         url = (folder / f"{explorer}_server_url.txt").read_text()
         key = folder / f"{explorer}_server_key.txt"
+        admin = folder / f"{explorer}_server_admin_key.txt"
+        if admin.exists():
+            arguments.setdefault("admin_key", admin.read_text())
         return cls(url, key.read_text() if key.exists() else None, **arguments)
 
     def __repr__(self) -> str:
@@ -133,9 +139,13 @@ class ServeClient:
         return self._json("POST", "/commit", {}, timeout)
 
     def metrics(self) -> dict[str, float]:
-        """Returns the metrics of the server, such as `explore_step_num`; names include labels."""
+        """Returns the metrics of the server, such as `explore_step_num`; names include labels.
+
+        Needs `admin_key`, which `of_job` reads from the job's folder.
+        """
         numbers = {}
-        for line in self._send("GET", "/metrics", None, None).decode().splitlines():
+        key = self.admin_key or self.api_key
+        for line in self._send("GET", "/metrics", None, None, key).decode().splitlines():
             name, _, value = line.rpartition(" ")
             if name and not line.startswith("#"):
                 numbers[name.removeprefix("rollway_gateway_")] = float(value)
@@ -155,22 +165,27 @@ class ServeClient:
     ) -> dict[str, Any]:
         return json.loads(self._send(method, path, body, timeout))
 
-    def _send(self, method: str, path: str, body: Any, timeout: float | None) -> bytes:
+    def _send(
+        self, method: str, path: str, body: Any, timeout: float | None, key: str | None = None
+    ) -> bytes:
         """Sends an idempotent request, with retries."""
         timeout = self.timeout if timeout is None else timeout
         for attempt in range(self.retries + 1):
             try:
-                return self._once(method, path, body, timeout)
+                return self._once(method, path, body, timeout, key)
             except ServeError as error:
                 if attempt == self.retries or error.status not in (None, 429, 503):
                     raise
                 time.sleep(min(0.25 * 2**attempt, 5.0))
         raise AssertionError("unreachable")
 
-    def _once(self, method: str, path: str, body: Any, timeout: float) -> bytes:
+    def _once(
+        self, method: str, path: str, body: Any, timeout: float, key: str | None = None
+    ) -> bytes:
         headers = {"Content-Type": "application/json"}
-        if self.api_key:
-            headers["Authorization"] = f"Bearer {self.api_key}"
+        key = key or self.api_key
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
         data = None if body is None else json.dumps(body).encode()
         url = f"{self.base_url}{path}"
         request = urllib.request.Request(url, data, headers, method=method)

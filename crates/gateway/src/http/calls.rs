@@ -74,7 +74,7 @@ async fn admit(
     let mut timer = GatewayMetrics::call(app, api);
     let limits = &app.options.limits;
     let session = match caller {
-        Caller::Admin => None,
+        Caller::Admin | Caller::Agent => None,
         Caller::Run(name) => Some(app.runs.session(name)?),
     };
     let permits = acquire_permits(app, session.as_ref())?;
@@ -118,7 +118,7 @@ async fn begin_recording(
     let routing = session.as_ref().map(|session| session.routing);
     let upstream = UpstreamRequest {
         app: Arc::clone(app),
-        id: app.new_id(api),
+        id: GatewayState::new_id(api)?,
         session: routing.or_else(|| agent.as_ref().map(|agent| agent.routing)),
         is_recorded: is_trained && (session.is_some() || agent.is_some()),
         deadline: tokio::time::Instant::from_std(timer.began) + limits.call_timeout,

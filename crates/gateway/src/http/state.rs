@@ -1,13 +1,12 @@
 //! State shared by all requests.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use rollway_base::Secret;
 use rollway_experience::{Experience, serialize_many};
-use rollway_model_api::ClientApi;
+use rollway_model_api::{CallError, ClientApi, ErrorKind};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -40,9 +39,6 @@ pub(crate) struct GatewayState {
     pub(crate) tasks: TaskTracker,
     /// Cancels everything in flight.
     pub(crate) stopping: CancellationToken,
-    /// Prefix of response ids, different for every gateway.
-    prefix: String,
-    next_id: AtomicU64,
 }
 
 impl GatewayState {
@@ -54,10 +50,8 @@ impl GatewayState {
         let calls_in_flight = Arc::new(CallsInFlight::new(options.watcher.take()));
         options.watcher = Some(Arc::clone(&calls_in_flight) as Arc<dyn CallObserver>);
         let stopping = CancellationToken::new();
-        let mut prefix = Secret::random()?.reveal().to_owned();
-        prefix.truncate(16);
         Ok(Self {
-            keys: KeyRing::new(options.admin_key.clone())?,
+            keys: KeyRing::new(options.admin_key.clone(), options.agent_key.clone())?,
             runs: OpenRuns::new(options.record, stopping.clone()),
             agents: AgentSessions::new(stopping.clone()),
             metrics: GatewayMetrics::new(models.clone(), history.as_deref()),
@@ -65,20 +59,23 @@ impl GatewayState {
                 options.limits.max_in_flight.min(Semaphore::MAX_PERMITS),
             )),
             tasks: TaskTracker::new(),
-            next_id: AtomicU64::new(1),
             options,
             models,
             history,
             further: OnceLock::new(),
             calls_in_flight,
             stopping,
-            prefix,
         })
     }
 
-    pub(super) fn new_id(&self, api: &dyn ClientApi) -> String {
-        let number = self.next_id.fetch_add(1, Ordering::Relaxed);
-        format!("{}-{}{number:08x}", api.id_prefix(), self.prefix)
+    /// Returns the id of a response, with 128 random bits: feedback is given by id, and the id of
+    /// one client must not reveal those of others.
+    pub(super) fn new_id(api: &dyn ClientApi) -> Result<String, CallError> {
+        let random = Secret::random().map_err(|error| {
+            let message = format!("the operating system has no random numbers: {error}");
+            CallError::new(ErrorKind::Unavailable, message)
+        })?;
+        Ok(format!("{}-{}", api.id_prefix(), &random.reveal()[..32]))
     }
 
     /// Returns the metrics as OpenMetrics, without the final line.

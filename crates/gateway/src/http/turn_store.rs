@@ -17,12 +17,12 @@ pub trait TurnStore: Debug + Send + Sync {
     /// after success, otherwise an error. Once begun it is not cancelled.
     fn keep(&self, turns: Vec<Turn>) -> KeepFuture<'_>;
 
-    /// Returns whether callers need a key. Otherwise every client has admin rights.
+    /// Returns whether agents need a key. Otherwise a client without a key is an agent.
     fn needs_key(&self) -> bool {
         true
     }
 
-    /// Further endpoints, which need the admin key.
+    /// Further endpoints, for agents and the admin key.
     fn routes(&self) -> Router {
         Router::new()
     }

@@ -3,7 +3,7 @@
 use rollway_gateway::keys::RunRef;
 use serde_json::Value;
 
-use super::help::{ADMIN, World, read, says};
+use super::help::{ADMIN, AGENT, World, read, says};
 
 const PATHS: [&str; 9] = [
     "/v1/chat/completions",
@@ -45,20 +45,21 @@ async fn without_a_key_all_paths_respond_alike_except_health() {
 }
 
 #[tokio::test]
-async fn run_keys_and_the_admin_key_open_their_paths_only() {
+async fn every_key_opens_its_paths_only() {
     let world = World::new().await;
     let run = world.open(1);
-    for (path, as_run, as_admin) in [
-        ("/v1/models", 200, 200),
-        ("/metrics", 403, 200),
-        ("/openapi.json", 403, 200),
-        ("/rollway/v1/models", 403, 200),
-        ("/rollway/v1/run/experiences", 200, 403),
-        ("/no/such/path", 403, 404),
-        ("/v1/no/such/path", 404, 404),
-        ("/v1/chat/completions", 405, 405),
+    for (path, as_run, as_agent, as_admin) in [
+        ("/v1/models", 200, 200, 200),
+        ("/metrics", 403, 403, 200),
+        ("/openapi.json", 403, 403, 200),
+        ("/rollway/v1/models", 403, 403, 200),
+        ("/rollway/v1/run/experiences", 200, 403, 403),
+        ("/no/such/path", 403, 403, 404),
+        ("/v1/no/such/path", 404, 404, 404),
+        ("/v1/chat/completions", 405, 405, 405),
     ] {
-        for (key, expected) in [(run.key.as_str(), as_run), (ADMIN, as_admin)] {
+        let keys = [(run.key.as_str(), as_run), (AGENT, as_agent), (ADMIN, as_admin)];
+        for (key, expected) in keys {
             let get = || world.client.get(world.url(path));
             for request in [get().bearer_auth(key), get().header("x-api-key", key)] {
                 let status = request.send().await.unwrap().status();
@@ -113,4 +114,32 @@ async fn a_run_key_is_valid_while_its_attempt_is_open() {
     assert!(error["error"]["message"].as_str().unwrap().contains("attempt 4 is closed"), "{error}");
     assert_eq!(world.handle.experiences(RunRef { attempt: 4, run: 2 }, 0).unwrap().1, 0);
     assert_eq!(world.control().counts().requests, 3);
+}
+
+#[tokio::test]
+async fn bodies_must_be_declared_as_json() {
+    let world = World::new().await;
+    let run = world.open(1);
+    for (content_type, expected) in [
+        ("application/json", 200),
+        ("Application/JSON; charset=utf-8", 200),
+        ("text/plain", 415),
+        ("application/x-www-form-urlencoded", 415),
+    ] {
+        let request = world.client.post(world.url("/v1/chat/completions")).bearer_auth(&run.key);
+        let request = request.header("content-type", content_type).body(says("hi").to_string());
+        let (status, body) = read(request.send().await.unwrap()).await;
+        assert_eq!(status, expected, "{content_type}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn the_id_of_a_response_does_not_reveal_the_next_one() {
+    let world = World::new().await;
+    let run = world.open(1);
+    let (_, first) = run.call(&says("a")).await;
+    let (_, second) = run.call(&says("b")).await;
+    let [first, second] = [first, second].map(|body| body["id"].as_str().unwrap().to_owned());
+    let common = first.bytes().zip(second.bytes()).take_while(|(a, b)| a == b).count();
+    assert!(common < "chatcmpl-".len() + 16, "{first} {second}");
 }

@@ -14,6 +14,9 @@ use serde_json::{Value, json};
 
 pub(crate) const ADMIN: &str = "the admin key";
 
+/// Agent key of serve mode.
+pub(crate) const AGENT: &str = "the agent key";
+
 pub(crate) const MODEL: &str = "trained";
 
 pub(crate) struct World {
@@ -26,6 +29,7 @@ pub(crate) struct World {
 /// Options with short intervals.
 pub(crate) fn options() -> GatewayOptions {
     let mut options = GatewayOptions::new(Secret::new(ADMIN).unwrap());
+    options.agent_key = Some(Secret::new(AGENT).unwrap());
     options.models.health_interval = Duration::from_millis(50);
     options.models.max_wait = Duration::from_secs(30);
     options
@@ -88,9 +92,9 @@ impl World {
         Run { url: self.gateway.url().to_owned(), client: self.client.clone(), key, name }
     }
 
-    /// A client with the admin key, which belongs to no run.
+    /// A client with the agent key, which belongs to no run.
     pub(crate) fn agent(&self) -> Run {
-        Run { key: ADMIN.to_owned(), ..self.open(1) }
+        Run { key: AGENT.to_owned(), ..self.open(1) }
     }
 
     pub(crate) fn experiences(&self, run: &Run) -> Vec<Experience> {

@@ -120,7 +120,7 @@ async fn slow_clients_time_out() {
     let mut slow = TcpStream::connect(&address).await.unwrap();
     let head = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ADMIN}\r\n\
-         content-length: 100\r\n\r\n{{"
+         content-type: application/json\r\ncontent-length: 100\r\n\r\n{{"
     );
     slow.write_all(head.as_bytes()).await.unwrap();
     slow.read_to_string(&mut reply).await.unwrap();

@@ -12,7 +12,7 @@ use rollway_mock_server::{CompletionLengths, MockServerOptions};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::help::{Run, World, options, read, says, streams};
+use super::help::{ADMIN, AGENT, Run, World, options, read, says, streams};
 
 #[derive(Debug)]
 struct Trainer;
@@ -164,10 +164,62 @@ async fn requests_without_a_key_are_refused_unless_the_gateway_is_open() {
         let url = |path: &str| served.world.url(path);
         let client = &served.world.client;
         let chat = client.post(url("/v1/chat/completions")).body(says("hello").to_string());
+        let chat = chat.header("content-type", "application/json");
         for request in [chat, client.post(url("/commit")), client.get(url("/v1/models"))] {
             assert_eq!(request.send().await.unwrap().status(), expected);
         }
         let run = served.world.open(2);
         assert_eq!(run.post("/commit", &json!({})).send().await.unwrap().status(), 403);
+    }
+}
+
+#[tokio::test]
+async fn agents_do_not_administer_the_gateway() {
+    let server =
+        json!({ "model": "x", "engine": "vllm", "trained": true, "url": "http://127.0.0.1:9" });
+    for needs_key in [true, false] {
+        let served = Served::new(needs_key, MockServerOptions::default()).await;
+        let mut agent = served.agent.clone();
+        let keys: &[&str] = if needs_key { &[AGENT] } else { &[AGENT, ""] };
+        for key in keys {
+            agent.key = (*key).to_owned();
+            let weights = json!({ "version": 7, "path": "/elsewhere" });
+            for (path, body) in
+                [("/rollway/v1/models", &server), ("/rollway/v1/models/update", &weights)]
+            {
+                assert_eq!(agent.post(path, body).send().await.unwrap().status(), 403, "{path}");
+            }
+            for path in ["/metrics", "/rollway/v1/models"] {
+                let request = agent.client.get(served.world.url(path)).bearer_auth(key);
+                assert_eq!(request.send().await.unwrap().status(), 403, "{path}");
+            }
+            assert_eq!(agent.send(&says("hello")).await.status(), 200);
+        }
+        let admin = Run { key: ADMIN.to_owned(), ..agent };
+        let added = admin.post("/rollway/v1/models", &json!({ "engine": "vllm" })).send().await;
+        assert_eq!(added.unwrap().status(), 400, "admitted, and the body is incomplete");
+    }
+}
+
+#[tokio::test]
+async fn without_authentication_web_pages_of_other_sites_are_refused() {
+    let served = Served::new(false, MockServerOptions::default()).await;
+    let own = served.world.gateway.url().to_owned();
+    let port = own.rsplit_once(':').unwrap().1;
+    let local = format!("localhost:{port}");
+    for (name, value, expected) in [
+        ("host", "evil.example", 403),
+        ("host", "127.0.0.1.evil.example", 403),
+        ("host", local.as_str(), 200),
+        ("origin", "https://evil.example", 403),
+        ("origin", "null", 403),
+        ("origin", own.as_str(), 200),
+    ] {
+        let commit = served.world.client.post(served.world.url("/commit")).header(name, value);
+        let status = commit.send().await.unwrap().status();
+        assert_eq!(status, expected, "{name}: {value}");
+        // A key is proof enough: no page of another site has it.
+        let keyed = served.world.client.post(served.world.url("/commit")).header(name, value);
+        assert_eq!(keyed.bearer_auth(AGENT).send().await.unwrap().status(), 200);
     }
 }

@@ -98,6 +98,7 @@ async fn update(world: &World, weights: &TempDir, in_flight: &str) -> Value {
     std::fs::create_dir_all(&path).unwrap();
     let body = json!({ "version": 1, "path": path, "in_flight": in_flight }).to_string();
     let request = world.client.post(world.url("/rollway/v1/models/update")).bearer_auth(ADMIN);
+    let request = request.header("content-type", "application/json");
     let (status, report) = read(request.body(body).send().await.unwrap()).await;
     assert_eq!(status, 200, "{report}");
     report
@@ -220,6 +221,7 @@ async fn servers_are_added_and_removed_during_calls() {
     let extra = MockServer::start(MockServerOptions::default()).unwrap();
     let post = |path: &str, body: Value| {
         let request = world.client.post(world.url(path)).bearer_auth(ADMIN);
+        let request = request.header("content-type", "application/json");
         request.body(body.to_string()).send()
     };
     let judge = json!({ "model": "judge", "engine": "openai", "url": extra.url() });

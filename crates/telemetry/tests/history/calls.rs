@@ -12,28 +12,21 @@ use rollway_engine::{
 };
 use rollway_gateway::gateway::{self, Gateway};
 use rollway_gateway::models::{self, ServerSpec};
-use rollway_gateway::recording;
 use rollway_mock_server::{MockServer, MockServerOptions};
 use rollway_telemetry::history::RunHistory;
 use rollway_telemetry::view::{JobState, RunKey, RunState};
-use serde_json::{Map, json};
+use serde_json::json;
 
 use crate::help::{config, coordinator, live, options, tasks, until};
 
 async fn start(server: &MockServer, observers: &RunObservers) -> Gateway {
     let options = gateway::GatewayOptions {
-        listen: "127.0.0.1:0".to_owned(),
-        host: None,
-        admin_key: Secret::random().unwrap(),
-        limits: gateway::GatewayLimits::default(),
-        record: recording::RecorderLimits::default(),
         models: models::RoutingOptions {
             health_interval: Duration::from_millis(20),
             ..models::RoutingOptions::default()
         },
-        sampling: Map::new(),
-        force_sampling: false,
         watcher: observers.of_calls(),
+        ..gateway::GatewayOptions::new(Secret::random().unwrap())
     };
     let server = ServerSpec {
         model: "policy".to_owned(),
@@ -54,7 +47,15 @@ async fn call_models(context: RunContext) -> rollway_engine::RunOutcome {
     for name in ["policy", "policy", "unknown"] {
         let messages = json!([{ "role": "user", "content": "say something" }]);
         let body = json!({ "model": name, "messages": messages, "max_tokens": 5 }).to_string();
-        client.post(&url).bearer_auth(key).body(body).send().await?.bytes().await?;
+        client
+            .post(&url)
+            .bearer_auth(key)
+            .header("content-type", "application/json")
+            .body(body)
+            .send()
+            .await?
+            .bytes()
+            .await?;
     }
     if context.run.0 == 1 {
         std::future::pending::<()>().await;

@@ -8,13 +8,12 @@ use std::time::Duration;
 use rollway_base::Secret;
 use rollway_base::ServerKind;
 use rollway_experience::{Experience, deserialize_many};
-use rollway_gateway::gateway::{self, Gateway, GatewayLimits};
+use rollway_gateway::gateway::{self, Gateway};
 use rollway_gateway::keys::RunRef;
 use rollway_gateway::models::{self, InFlightPolicy, ServerSpec, WeightUpdate};
-use rollway_gateway::recording;
 use rollway_tiny::{TinyServer, TinyServerOptions};
 use rollway_tiny_model::{Generated, Generator, ModelWeights, Vocabulary, arithmetic};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::client::request as http;
 use crate::sums::{prompt, question, request};
@@ -37,19 +36,12 @@ impl World {
             server_model: None,
         };
         let options = gateway::GatewayOptions {
-            listen: "127.0.0.1:0".to_owned(),
-            admin_key: Secret::new("admin").unwrap(),
-            limits: GatewayLimits::default(),
-            record: recording::RecorderLimits::default(),
             models: models::RoutingOptions {
                 health_interval: Duration::from_millis(50),
                 max_wait: Duration::from_secs(60),
                 ..models::RoutingOptions::default()
             },
-            sampling: Map::new(),
-            force_sampling: false,
-            host: None,
-            watcher: None,
+            ..gateway::GatewayOptions::new(Secret::new("admin").unwrap())
         };
         let gateway = Gateway::start(options, vec![spec]).await.unwrap();
         Self { server, gateway }
