@@ -11,6 +11,7 @@ use super::failures::FailuresConfig;
 use super::history::HistoryConfig;
 use super::limits::LimitsConfig;
 use super::model::ModelConfig;
+use super::run_budget::RunBudgetConfig;
 use super::seconds::ConfigSeconds;
 use super::supervision::SupervisionConfig;
 
@@ -61,6 +62,7 @@ section! {
         pub batch: BatchConfig,
         pub supervision: SupervisionConfig,
         pub limits: LimitsConfig,
+        pub run_budget: RunBudgetConfig,
         /// Maximum time for pipeline and buffer to acknowledge a batch before the delivery has
         /// failed. The results are kept and delivered again.
         #[schemars(extend("exclusiveMinimum" = 0))]

@@ -41,6 +41,7 @@ mod node;
 mod read;
 mod reference;
 mod rules;
+mod run_budget;
 mod seconds;
 pub mod secrets;
 mod simulation;
@@ -76,6 +77,7 @@ pub use self::migrate::{MigratedKey, MigratedName, MigrationOutcome, MigrationRe
 pub use self::model::{EngineType, ModelConfig};
 pub use self::monitor::{Log, LogLevel, MonitorConfig, MonitorType};
 pub use self::reference::{reference, schema};
+pub use self::run_budget::RunBudgetConfig;
 pub use self::seconds::ConfigSeconds;
 pub use self::simulation::{SimulationConfig, SimulationFaults};
 pub use self::supervision::SupervisionConfig;

@@ -9,7 +9,7 @@ pub use crate::http::CallInFlight;
 use crate::http::{GatewayState, HttpListener, TurnStore, listen, router};
 use crate::keys::RunRef;
 use crate::models::{Models, ServerSpec};
-pub use crate::options::{ExtraMetrics, GatewayLimits, GatewayOptions, TokenCounts};
+pub use crate::options::{ExtraMetrics, GatewayLimits, GatewayOptions, RunBudget, TokenCounts};
 use crate::recording::RecordError;
 
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);

@@ -17,6 +17,7 @@ mod relay;
 mod request_body;
 mod response_body;
 mod responses;
+mod run_budget;
 mod run_sessions;
 mod server_metrics;
 mod site;

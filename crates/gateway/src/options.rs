@@ -24,6 +24,7 @@ pub struct GatewayOptions {
     pub agent_key: Option<Secret>,
     pub limits: GatewayLimits,
     pub record: recording::RecorderLimits,
+    pub budget: RunBudget,
     pub models: models::RoutingOptions,
     /// Sampling arguments (`temperature`, `top_p`, ...) for calls of the trained model.
     pub sampling: Map<String, Value>,
@@ -42,6 +43,7 @@ impl GatewayOptions {
             agent_key: None,
             limits: GatewayLimits::default(),
             record: recording::RecorderLimits::default(),
+            budget: RunBudget::default(),
             models: models::RoutingOptions::default(),
             sampling: Map::new(),
             force_sampling: false,
@@ -85,6 +87,14 @@ impl Default for GatewayLimits {
             max_retries: 2,
         }
     }
+}
+
+/// Maximum usage of the trained model by one run. `None`: no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunBudget {
+    pub model_calls: Option<u64>,
+    pub prompt_tokens: Option<u64>,
+    pub completion_tokens: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use rollway_base::net::host_port;
 use rollway_config::secrets::api_key;
 use rollway_config::{Config, ConfigError, ConfigProblem, Mode, ModelConfig};
 use rollway_engine::cluster::AdvertisedAddress;
-use rollway_gateway::gateway::{GatewayLimits, GatewayOptions};
+use rollway_gateway::gateway::{GatewayLimits, GatewayOptions, RunBudget};
 use rollway_gateway::models::{self, ServerSpec};
 use rollway_gateway::recording;
 use serde_json::{Map, Value};
@@ -51,6 +51,11 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
             ..defaults
         },
         record: recording::RecorderLimits::default(),
+        budget: RunBudget {
+            model_calls: explorer.run_budget.model_calls,
+            prompt_tokens: explorer.run_budget.prompt_tokens,
+            completion_tokens: explorer.run_budget.completion_tokens,
+        },
         models: models::RoutingOptions {
             min_running: explorer.min_running_model_num,
             ..models::RoutingOptions::default()

@@ -23,7 +23,7 @@ use super::responses::HandlerResult;
 use super::run_sessions::{CallPermit, CallStart, RunSession};
 use super::state::GatewayState;
 use super::upstream::{UpstreamFailure, UpstreamReply, UpstreamRequest, UpstreamResponse};
-use super::{request_body, responses};
+use super::{request_body, responses, run_budget};
 use crate::keys::Caller;
 use crate::models::ServerPermit;
 use crate::recording::{RecordError, RetryHeaders};
@@ -116,7 +116,7 @@ async fn begin_recording(
         _ => None,
     };
     let routing = session.as_ref().map(|session| session.routing);
-    let upstream = UpstreamRequest {
+    let mut upstream = UpstreamRequest {
         app: Arc::clone(app),
         id: GatewayState::new_id(api)?,
         session: routing.or_else(|| agent.as_ref().map(|agent| agent.routing)),
@@ -143,6 +143,14 @@ async fn begin_recording(
                     return Ok(saved_response(api, &upstream.call, saved, receipt));
                 }
             };
+            if agent.is_none()
+                && let Err(reason) = session.charge_call(&app.options.budget, &mut upstream.call)
+            {
+                app.metrics.values.budgets_exhausted.inc();
+                upstream.observed.status(StatusCode::OK.as_u16());
+                let parts = run_budget::final_message(&upstream.id, &upstream.call, reason);
+                return Ok(complete_response(api, &upstream.call, parts, None));
+            }
             match (agent, &app.history) {
                 (Some(agent), Some(history)) => {
                     RecordTarget::Agent(agent, pending, Arc::clone(history))

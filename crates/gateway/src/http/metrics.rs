@@ -54,6 +54,7 @@ pub(super) struct Values {
     branches: Counter,
     pub(super) recording_failures: Counter,
     pub(super) resent: Counter,
+    pub(super) budgets_exhausted: Counter,
     pub(super) broken: Counter,
     pub(super) given_up: Counter,
 }
@@ -124,6 +125,7 @@ impl GatewayMetrics {
             ("turns_drifted", "Turns that continue only a part of an earlier one", &values.drift),
             ("turns_branched", "Turns that branch off within an experience", &values.branches),
             ("recording_failures", "Responses not recorded", &values.recording_failures),
+            ("calls_beyond_budget", "Calls beyond the run's budget", &values.budgets_exhausted),
             ("calls_rerouted", "Calls sent to another server", &values.resent),
             ("streams_broken", "Responses that broke off", &values.broken),
             ("upstream_aborted", "Requests aborted in their servers", &values.given_up),

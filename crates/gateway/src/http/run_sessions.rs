@@ -11,7 +11,9 @@ use rollway_model_api::{CallError, ErrorKind, ModelCall, ModelResponse};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::run_budget::{BudgetExhausted, RunUsage};
 use crate::keys::RunRef;
+use crate::options::RunBudget;
 use crate::recording::{
     CallDecision, CallNumber, RecordError, Recorder, RecorderCounts,
     RecorderLimits as RecordLimits, RetryHeaders,
@@ -104,6 +106,7 @@ pub(super) struct RunSession {
     pub(super) cancelled: CancellationToken,
     in_flight: AtomicUsize,
     recorder: Mutex<Recorder>,
+    usage: Mutex<RunUsage>,
     /// Notified when a call has ended.
     settled: Notify,
 }
@@ -121,6 +124,7 @@ impl RunSession {
             cancelled,
             in_flight: AtomicUsize::new(0),
             recorder: Mutex::new(Recorder::new(limits)),
+            usage: Mutex::default(),
             settled: Notify::new(),
         }
     }
@@ -165,6 +169,15 @@ impl RunSession {
         }
     }
 
+    /// Charges a call to the budget of the run.
+    pub(super) fn charge_call(
+        &self,
+        budget: &RunBudget,
+        call: &mut ModelCall,
+    ) -> Result<(), BudgetExhausted> {
+        self.usage.lock().charge_call(budget, call)
+    }
+
     pub(super) fn recorder(&self) -> MutexGuard<'_, Recorder> {
         self.recorder.lock()
     }
@@ -202,6 +215,7 @@ impl PendingCall {
     ) -> (DeliveryReceipt, RecordDelta, Result<(), RecordError>) {
         self.is_settled = true;
         let (session, number) = (Arc::clone(&self.session), self.number);
+        session.usage.lock().charge_tokens(&response);
         let mut recorder = session.recorder();
         let before = recorder.counts();
         let result = recorder.answered(number, response, saved);

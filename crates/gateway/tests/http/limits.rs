@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::stream;
-use rollway_gateway::gateway::{GatewayLimits, GatewayOptions};
+use rollway_gateway::gateway::{GatewayLimits, GatewayOptions, RunBudget};
 use rollway_mock_server::{MockFault, MockServerOptions};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -140,4 +140,44 @@ async fn sequential_calls_need_one_permit() {
         assert_eq!(response.status(), 200);
         response.text().await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn calls_beyond_the_budget_get_a_final_message() {
+    let budget = RunBudget { model_calls: Some(2), ..RunBudget::default() };
+    let options = GatewayOptions { budget, ..options() };
+    let world = World::with(options, vec![MockServerOptions::default()]).await;
+    let run = world.open(1);
+    for number in 0..2 {
+        assert_eq!(run.send(&says(&format!("call {number}"))).await.status(), 200);
+    }
+    let (status, body) = run.call(&says("one more")).await;
+    assert_eq!((status, &body["choices"][0]["finish_reason"]), (200, &"stop".into()));
+    let text = body["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(text.contains("model_calls: 2 of 2"), "{text}");
+    let stream = run.send(&streams("one more, streamed")).await.text().await.unwrap();
+    assert!(stream.contains("model_calls: 2 of 2") && stream.ends_with("[DONE]\n\n"), "{stream}");
+    // Neither reached the server, and neither is recorded.
+    assert_eq!(world.control().counts().requests, 2);
+    assert_eq!(world.experiences(&run).len(), 2);
+    assert_eq!(world.metric("calls_beyond_budget_total").await, 2.0);
+    assert_eq!(world.open(2).send(&says("another run")).await.status(), 200);
+}
+
+#[tokio::test]
+async fn completions_end_with_the_budget_of_tokens() {
+    let budget = RunBudget { completion_tokens: Some(10), ..RunBudget::default() };
+    let options = GatewayOptions { budget, ..options() };
+    let world = World::with(options, vec![MockServerOptions::default()]).await;
+    let run = world.open(1);
+    let mut first = says("first");
+    first["max_tokens"] = 7.into();
+    let mut second = says("second");
+    second["max_tokens"] = 7.into();
+    let lengths = [run.call(&first).await.1, run.call(&second).await.1]
+        .map(|body| body["usage"]["completion_tokens"].as_u64().unwrap());
+    assert_eq!(lengths, [7, 3]);
+    let (_, body) = run.call(&says("third")).await;
+    let text = body["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(text.contains("completion_tokens: 10 of 10"), "{text}");
 }
