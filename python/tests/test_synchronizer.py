@@ -162,3 +162,10 @@ def test_weights_go_to_the_synchronizer_that_runs_for_a_folder(host, tmp_path):
 def test_kinds_without_a_name_are_refused(tmp_path):
     with (tmp_path / "x").open("wb") as file, pytest.raises(TypeError, match="complex64"):
         safetensors.write(file, {"w": np.zeros(1, dtype=np.complex64)})
+
+
+def test_a_job_with_nccl_takes_no_files(tmp_path):
+    (tmp_path / "synchronizer.json").write_text('{"method": "nccl"}')
+    with pytest.raises(rw.SynchronizerError, match="sync_method: checkpoint"):
+        rw.publish_weights(tmp_path, STATE, version=1)
+    assert not (tmp_path / "latest_state_dict_iteration.txt").exists()

@@ -32,11 +32,12 @@ section! {
 choices! {
     /// Transport of the weights.
     pub enum SyncMethod {
-        /// From GPU to GPU, through endpoints of the servers. Only in mode `both`.
-        #[default]
-        Nccl,
         /// Through files in a folder that both sides see.
+        #[default]
         Checkpoint,
+        /// From GPU to GPU, through endpoints of the servers. Only in mode `both`, and only with a
+        /// trainer that opens the process group: `rw.publish_weights` cannot use it.
+        Nccl,
         /// Through the engine's memory: the trainer pushes them.
         Memory,
     }

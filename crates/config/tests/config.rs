@@ -93,7 +93,6 @@ const DEFAULTS: &str = r#"
 /explorer/min_running_model_num 1
 /explorer/db_url null
 /explorer/max_inflight_batches 2
-/synchronizer/sync_method "nccl"
 /synchronizer/sync_style "fixed"
 /synchronizer/sync_interval 1
 /synchronizer/sync_offset 0
@@ -107,6 +106,7 @@ const DEFAULTS: &str = r#"
 /// Keys whose defaults differ on purpose, or that Trinity-RFT does not have.
 const OWN_DEFAULTS: &str = r#"
 /project "Rollway"
+/synchronizer/sync_method "checkpoint"
 /explorer/listen_address "127.0.0.1"
 /explorer/authentication true
 /cluster/backend "local"

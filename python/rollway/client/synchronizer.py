@@ -38,6 +38,10 @@ from rollway.errors import SynchronizerError
 _MODEL = "model.safetensors"
 _ADDRESS_FILE = "synchronizer.json"
 _ANY = 2**64 - 1
+_NCCL = (
+    "the job at {} has `synchronizer.sync_method: nccl`, which transfers weights between GPUs and "
+    "cannot publish arrays or files: set `sync_method: checkpoint` (or `memory`) in the job"
+)
 
 #: Arrays or tensors by name, or the path of a safetensors file or folder.
 Weights = Mapping[str, Any] | str | os.PathLike[str]
@@ -62,10 +66,13 @@ def publish_weights(
     if "://" in target:
         _send(_open(target, secret, timeout), state_dict_or_path, version)
         return
-    running = _running(target, secret, timeout)
-    if running is not None and running.method == "memory":
-        _send(running, state_dict_or_path, version)
+    method = _method(target)
+    if method == "memory":
+        _send(_open(target, secret, timeout), state_dict_or_path, version)
+    elif method == "nccl":
+        raise SynchronizerError(_NCCL.format(target))
     else:
+        # Weights in a folder are found even if no synchronizer runs.
         _write(target, state_dict_or_path, version)
 
 
@@ -116,6 +123,8 @@ class Synchronizer:
 
     def publish(self, state_dict_or_path: Weights, version: int) -> None:
         """Publishes weights; explorers are notified before it returns."""
+        if self.method == "nccl":
+            raise SynchronizerError(_NCCL.format(self.url))
         if self.method == "checkpoint" and "://" not in self._job:
             folder = _write(self._job, state_dict_or_path, version)
             _wait("publish", lambda: self._inner.publish_folder(version, folder))
@@ -172,14 +181,13 @@ def _open(target: str, secret: str | None, timeout: float) -> Any:
     return _wait("Synchronizer", lambda: _rollway.Synchronizer.open(target, secret, timeout))
 
 
-def _running(folder: str, secret: str | None, timeout: float) -> Any:
-    """Returns the synchronizer of the job in a folder if it uses method `memory`."""
+def _method(folder: str) -> str | None:
+    """Returns the method of the job's synchronizer; `None`: none has run in the folder."""
     try:
         address = json.loads((Path(folder) / _ADDRESS_FILE).read_text())
     except (OSError, ValueError):
         return None
-    # Weights in a folder are found even if no synchronizer runs.
-    return _open(folder, secret, timeout) if address.get("method") == "memory" else None
+    return str(address.get("method"))
 
 
 def _send(synchronizer: Any, weights: Weights, version: int) -> None:
