@@ -2,6 +2,8 @@
 
 use std::net::TcpListener;
 
+use rollway_mock_server::{MockServer, MockServerOptions};
+
 use crate::workspace::Workspace;
 
 /// Runs the example with overrides and returns standard error.
@@ -24,7 +26,7 @@ fn every_input_error_has_its_message_and_code_2() {
     ];
     let cases: [(&[&str], &[&str]); 8] = [
         (&["explorer.max_timout=3"], &["max_timout", "did you mean `max_timeout`?"]),
-        (&["buffer.explorer_input.taskset.path=nowhere.jsonl"], &["nowhere.jsonl", "hint"]),
+        (&["buffer.explorer_input.taskset.path=nowhere.jsonl"], &["nowhere.jsonl", "relative to "]),
         (
             &["buffer.explorer_input.default_workflow_type=simple_workflo"],
             &["simple_workflo", "hint"],
@@ -80,4 +82,17 @@ fn closed_standard_output_is_no_error() {
     let ran = command.arg("schema").stdout(writer).output().unwrap();
     let stderr = String::from_utf8_lossy(&ran.stderr);
     assert_eq!((ran.status.code(), &*stderr), (Some(0), ""));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn server_without_the_model_is_an_input_error() {
+    let server = MockServer::start(MockServerOptions::default()).unwrap();
+    let workspace = Workspace::new();
+    let url = format!("explorer.rollout_model.base_url={}/v1", server.url());
+    let kind = "explorer.rollout_model.engine_type=vllm";
+    let path = "explorer.rollout_model.model_path=Qwen/Qwen3-8B";
+    let keys = ["mode=explore", kind, &url, path];
+    let stderr = tokio::task::block_in_place(|| refused(&workspace, &keys));
+    assert!(stderr.contains("it has no model `Qwen/Qwen3-8B`"), "{stderr}");
+    assert!(stderr.contains("available: "), "the models of the server: {stderr}");
 }

@@ -1,5 +1,7 @@
 //! Rules of the trainer, its buffer and its synchronizer.
 
+use rollway_base::suggest::nearest;
+
 use super::Check;
 use crate::{EngineType, Mode, StorageType, SyncMethod, SyncStyle, TrainerType};
 
@@ -7,6 +9,13 @@ const TYPE: &str = "trainer.trainer_type";
 const COMMAND: &str = "trainer.command";
 const MODEL: &str = "explorer.rollout_model.engine_type";
 const METHOD: &str = "synchronizer.sync_method";
+const ALGORITHM: &str = "algorithm.algorithm_type";
+
+/// Algorithms that trainers of this field have. Only `grpo` has an advantage operator by default.
+const ALGORITHMS: [&str; 16] = [
+    "asymre", "cispo", "dapo", "dpo", "drgrpo", "grpo", "gspo", "mix", "opmd", "ppo", "raft",
+    "rec", "rloo", "sft", "sppo", "topr",
+];
 
 impl Check<'_> {
     pub(super) fn training(&mut self) {
@@ -18,6 +27,8 @@ impl Check<'_> {
             let message = "no trainer is started in this mode";
             self.warn(COMMAND, message, "start the trainer yourself, or set `mode: both`");
         }
+        self.token_ids();
+        self.algorithm();
         self.remote_buffer();
         self.staleness();
         self.address();
@@ -75,6 +86,46 @@ impl Check<'_> {
                  {hint}, to start one with the job"
             );
             self.warn(COMMAND, "no trainer is configured", &note);
+        }
+    }
+
+    /// Training needs token ids and log-probabilities of the completions.
+    fn token_ids(&mut self) {
+        if self.given.explorer.rollout_model.engine_type != EngineType::Openai {
+            return;
+        }
+        let message = "`openai` servers return no token ids, which training needs";
+        match self.given.mode {
+            Mode::Both => {
+                let hint = "use vllm, sglang or llama_cpp, if the server is one of these; \
+                            `mode: bench` evaluates any server";
+                self.wrong(MODEL, message, hint);
+            }
+            Mode::Explore => {
+                let note = "runs fail unless the workflow returns experiences with token ids of \
+                            its own";
+                self.warn(MODEL, message, note);
+            }
+            Mode::Train | Mode::Bench | Mode::Serve | Mode::Simulate => {}
+        }
+    }
+
+    /// A misspelled algorithm would deliver experiences without advantages.
+    fn algorithm(&mut self) {
+        let algorithm = &self.given.algorithm;
+        let name = algorithm.algorithm_type.as_str();
+        let has_advantages = algorithm.advantage_fn.as_ref().is_some_and(|it| !it.is_empty());
+        let is_used = matches!(self.given.mode, Mode::Both | Mode::Explore);
+        if !is_used || has_advantages || ALGORITHMS.contains(&name) {
+            return;
+        }
+        let message = format!("unknown algorithm `{name}`");
+        if let Some(near) = nearest(name, ALGORITHMS.into_iter()) {
+            self.wrong(ALGORITHM, message, format!("did you mean `{near}`?"));
+        } else {
+            let note = "experiences have no advantages; name an operator that computes them in \
+                        `algorithm.advantage_fn`, or compute them in the trainer";
+            self.warn(ALGORITHM, message, note);
         }
     }
 

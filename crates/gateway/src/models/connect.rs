@@ -5,7 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Client, ClientBuilder, Response, StatusCode, Url};
+use rollway_base::ServerKind;
+use rollway_base::suggest::instead;
 use rollway_model_api::{CallError, ErrorKind};
+use serde_json::Value;
 
 use super::ServerSpec;
 
@@ -16,6 +19,8 @@ const IDLE_TIME: Duration = Duration::from_secs(30);
 
 const NAME_BYTES: usize = 256;
 const URL_BYTES: usize = 2048;
+/// Maximum size of a list of models.
+const MODEL_LIST_BYTES: usize = 1 << 20;
 
 /// Validates a description, and returns the root URL without a trailing slash.
 pub(super) fn root(spec: &ServerSpec) -> Result<String, CallError> {
@@ -139,8 +144,8 @@ pub async fn reach(spec: &ServerSpec, timeout: Duration) -> Result<(), String> {
     let root = root(spec).map_err(|error| error.to_string())?;
     let client = client(spec, &root, timeout).map_err(|error| error.to_string())?;
     let answer = client.get(format!("{root}/v1/models")).timeout(timeout).send().await;
-    let status = match answer {
-        Ok(answer) => answer.status(),
+    let answer = match answer {
+        Ok(answer) => answer,
         Err(error) if error.is_timeout() => {
             return Err(format!("no answer within {} s", timeout.as_secs_f64()));
         }
@@ -149,13 +154,28 @@ pub async fn reach(spec: &ServerSpec, timeout: Duration) -> Result<(), String> {
         }
         Err(error) => return Err(root_cause(&error)),
     };
-    match status {
-        status if status.is_success() => Ok(()),
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+    match answer.status() {
+        status if status.is_success() => listed(spec, answer).await,
+        status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
             Err(format!("it refuses the key ({status})"))
         }
         status => Err(format!("/v1/models is answered with {status}")),
     }
+}
+
+/// Checks that a server which refuses unknown names lists the model. Unreadable lists are accepted.
+async fn listed(spec: &ServerSpec, answer: Response) -> Result<(), String> {
+    let refuses = matches!(spec.engine, ServerKind::Vllm | ServerKind::Openai);
+    let Some(name) = spec.server_model.as_deref().filter(|_| refuses) else { return Ok(()) };
+    let Ok(body) = read_limited(answer, MODEL_LIST_BYTES).await else { return Ok(()) };
+    let list: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let models = list["data"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let names: Vec<&str> = models.iter().filter_map(|model| model["id"].as_str()).collect();
+    if names.is_empty() || names.contains(&name) {
+        return Ok(());
+    }
+    let hint = instead(name, names.into_iter());
+    Err(format!("it has no model `{name}` (`model_path`): {hint}"))
 }
 
 fn root_cause(error: &dyn std::error::Error) -> String {

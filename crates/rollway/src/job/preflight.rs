@@ -171,8 +171,8 @@ async fn servers(config: &Config) -> Vec<PreflightError> {
         let message =
             format!("the server of `{}` at {}: {}", server.model, server.url, reached.err()?);
         let hint = format!(
-            "start it, or correct `explorer.{key}`: `base_url`, `api_key_env`; without a GPU, \
-             `rollway mock-server` stands in for one"
+            "start it, or correct `explorer.{key}`: `base_url`, `model_path`, `api_key_env`; \
+             without a GPU, `rollway mock-server` stands in for one"
         );
         Some(PreflightError::new(message, hint))
     };

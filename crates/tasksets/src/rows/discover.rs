@@ -135,6 +135,12 @@ fn missing(path: &str) -> TasksetError {
     } else {
         format!("there is no folder {} either", folder.display())
     };
+    let hint = match std::env::current_dir() {
+        Ok(current) if here.is_relative() => {
+            format!("{hint} (relative to {}, the current folder)", current.display())
+        }
+        _ => hint,
+    };
     Kind::Missing.at(path, "there is no such file or folder", hint)
 }
 
