@@ -250,5 +250,6 @@ def test_a_python_without_the_package_is_named(tmp_path):
     ended = run(path)
     assert ended.returncode == 1
     assert f"{python} (Python 3." in ended.stderr and "has no package `rollway`" in ended.stderr
-    assert f"pip install rollway=={rw.__version__}" in ended.stderr
+    assert f"the wheel of rollway {rw.__version__}" in ended.stderr
+    assert "pip install rollway" not in ended.stderr
     assert "explorer.python" in ended.stderr and "ROLLWAY_PYTHON" in ended.stderr

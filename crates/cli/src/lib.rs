@@ -109,6 +109,26 @@ struct ConfigArgs {
     overrides: Vec<String>,
 }
 
+impl ConfigArgs {
+    /// Returns the command that runs the same job, without the overrides of some keys.
+    fn command_without(&self, keys: &[&str]) -> String {
+        let is_kept =
+            |one: &&String| one.split_once('=').is_none_or(|(key, _)| !keys.contains(&key.trim()));
+        let file = self.config.display().to_string();
+        let words = std::iter::once(&file).chain(self.overrides.iter().filter(is_kept));
+        words.fold("rollway run".to_owned(), |command, word| format!("{command} {}", quoted(word)))
+    }
+}
+
+/// Quotes a word for a shell, if needed.
+fn quoted(word: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "._-/=:,+@%".contains(letter);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
 /// Error of a subcommand.
 #[derive(Debug)]
 enum CliError {
@@ -193,4 +213,19 @@ fn runtime() -> Result<Runtime, CliError> {
     runtime.map_err(|error| {
         CliError::Job(format!("cannot start threads: {error}; check the limits of this user"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_in_hints_repeat_the_overrides() {
+        let args = ConfigArgs {
+            config: "a job.yaml".into(),
+            overrides: ["name=p1", "mode=both", "x.args={a: 'b'}"].map(str::to_owned).into(),
+        };
+        let command = args.command_without(&["mode"]);
+        assert_eq!(command, r"rollway run 'a job.yaml' name=p1 'x.args={a: '\''b'\''}'");
+    }
 }

@@ -44,19 +44,20 @@ pub struct JobTitle {
     pub job_dir: PathBuf,
     /// Folder of the TensorBoard files, if they are written.
     pub curves: Option<PathBuf>,
-    pub source: Option<PathBuf>,
+    /// Command that runs the job, with the overrides of the user.
+    pub command: Option<String>,
 }
 
 impl JobTitle {
-    /// Returns the title of a checked configuration; `source` is its file.
-    pub fn new(config: &Config, source: Option<PathBuf>) -> Self {
+    /// Returns the title of a checked configuration; `command` runs it.
+    pub fn new(config: &Config, command: Option<String>) -> Self {
         Self {
             name: config.name.clone(),
             mode: config.mode,
             model: trained_model(config),
             job_dir: config.job_dir(),
             curves: rollway::monitors::folder(config),
-            source,
+            command,
         }
     }
 }

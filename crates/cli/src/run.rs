@@ -46,7 +46,10 @@ fn job(config: Config, source: &ConfigArgs, format: LogFormat) -> Result<(), Cli
     }
     let runtime = runtime()?;
     let table = Arc::new(BenchTable::default());
-    let view = ProgressView::start(JobTitle::new(&config, Some(source.config.clone())), &output);
+    let view = ProgressView::start(
+        JobTitle::new(&config, Some(source.command_without(&["mode"]))),
+        &output,
+    );
     let mut watchers: Vec<Arc<dyn JobObserver>> = vec![Arc::clone(&view) as _];
     if config.mode == Mode::Bench {
         watchers.push(Arc::clone(&table) as _);
@@ -133,13 +136,13 @@ fn finished_message(summary: &Summary, config: &Config, source: &ConfigArgs) -> 
         _ => ("buffer.total_steps", summary.steps),
     };
     format!(
-        "the job `{}` is finished: {steps} steps{scores}\nfolder: {}\nto continue: rollway run {} \
-         {key}={}\nto start over: rollway run {} name={}-2",
+        "the job `{}` is finished: {steps} steps{scores}\nfolder: {}\nto continue: {} \
+         {key}={}\nto start over: {} name={}-2",
         config.name,
         config.job_dir().display(),
-        source.config.display(),
+        source.command_without(&[key]),
         steps * 2,
-        source.config.display(),
+        source.command_without(&["name"]),
         config.name,
     )
 }

@@ -30,7 +30,7 @@ fn model(name: &str, total: u64) -> ProgressModel {
         model: "tiny".to_owned(),
         job_dir: PathBuf::from("/jobs/first"),
         curves: Some(PathBuf::from("/jobs/first/monitor/tensorboard")),
-        source: Some(PathBuf::from("first.yaml")),
+        command: Some("rollway run first.yaml".to_owned()),
     });
     model.on_event(&began(total), Duration::from_secs(1));
     model

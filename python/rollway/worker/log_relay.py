@@ -28,7 +28,7 @@ _MARK = "\x1e"
 _LINE = 3500
 
 #: Libraries that log every request at level INFO.
-_TALKATIVE = ("httpx", "httpcore", "openai", "urllib3")
+_TALKATIVE = ("httpx", "httpx2", "httpcore", "httpcore2", "openai", "urllib3")
 
 _LEVELS = ((40, "error"), (30, "warning"), (20, "info"), (0, "debug"))
 

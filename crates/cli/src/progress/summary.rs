@@ -197,9 +197,8 @@ fn next_commands(title: &JobTitle, end: ProgressEnd) -> Vec<StyledLine> {
     }
     let has_checkpoints = matches!(title.mode, Mode::Both | Mode::Train);
     let is_done = has_checkpoints && end == ProgressEnd::Done;
-    if let Some(source) = title.source.as_deref().filter(|_| is_done) {
-        let bench = format!("rollway run {} mode=bench", path(source));
-        lines.push(label("bench").text(bench));
+    if let Some(command) = title.command.as_deref().filter(|_| is_done) {
+        lines.push(label("bench").text(format!("{command} mode=bench")));
     }
     lines
 }

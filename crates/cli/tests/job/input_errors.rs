@@ -96,3 +96,16 @@ async fn server_without_the_model_is_an_input_error() {
     assert!(stderr.contains("it has no model `Qwen/Qwen3-8B`"), "{stderr}");
     assert!(stderr.contains("available: "), "the models of the server: {stderr}");
 }
+
+#[test]
+fn hints_of_a_finished_job_repeat_the_overrides() {
+    let workspace = Workspace::new();
+    let keys = ["buffer.total_steps=1", "buffer.batch_size=2", "name=p1"];
+    let ran = workspace.run("run", &keys);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stderr.contains("buffer.batch_size=2 name=p1 mode=bench"), "{}", ran.stderr);
+    let again = workspace.run("run", &keys);
+    assert_eq!(again.code, Some(0), "{}", again.stderr);
+    let expected = "buffer.batch_size=2 name=p1 buffer.total_steps=2";
+    assert!(again.stderr.contains(expected), "{}", again.stderr);
+}

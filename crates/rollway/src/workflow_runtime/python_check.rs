@@ -157,15 +157,15 @@ fn judge(reply: CheckReply) -> Result<()> {
     let CheckReply { python, release, missing, version, problems } = reply;
     let expected = env!("CARGO_PKG_VERSION");
     let other = format!("or set another Python with `explorer.python` or {PYTHON}");
+    let wheel = format!("the wheel of rollway {expected} (`{python} -m pip install WHEEL`)");
     if missing {
         let message = format!("{python} (Python {release}) has no package `rollway`");
-        let hint = format!("install it: `{python} -m pip install rollway=={expected}`, {other}");
+        let hint = format!("install {wheel}, {other}");
         return Err(WorkflowSetupError::new(Kind::NoPackage, message, hint));
     }
     if version != expected {
         let message = format!("{python} has `rollway` {version}, but this release is {expected}");
-        let hint =
-            format!("install the same: `{python} -m pip install rollway=={expected}`, {other}");
+        let hint = format!("install {wheel}, {other}");
         return Err(WorkflowSetupError::new(Kind::NoPackage, message, hint));
     }
     let mut problems = problems.into_iter();
