@@ -6,12 +6,17 @@ import asyncio
 import importlib
 import inspect
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rollway.errors import ConfigError
 from rollway.experience import Experience
 from rollway.models.base import Model
+from rollway.worker import setup
+
+#: Methods of operators that take the auxiliary models.
+_TAKE_MODELS = ("set_auxiliary_models", "set_auxiliary_model")
 
 
 class Operator:
@@ -73,6 +78,25 @@ def maker(auxiliary: Sequence[Sequence[Model]]) -> Callable[[str, str], Adapter]
     return lambda name, args: Adapter(_lookup(name), json.loads(args), auxiliary)
 
 
+def command_maker(folder: str | os.PathLike[str]) -> Callable[[str, str], Adapter]:
+    """Returns the factory of the `rollway` command.
+
+    Modules are found beside the configuration in `folder` and in the working directory.
+    """
+    setup.find_first([os.path.abspath(folder), os.getcwd()])
+
+    def make(name: str, args: str) -> Adapter:
+        source = _lookup(name)
+        if any(hasattr(source, method) for method in _TAKE_MODELS):
+            raise ConfigError(
+                f"`{name}` needs auxiliary models, which operators get from `rw.Explorer` only: "
+                "run the job with it"
+            )
+        return Adapter(source, json.loads(args), ())
+
+    return make
+
+
 def _lookup(name: str) -> Any:
     if ":" not in name:
         return _registry[name]
@@ -103,7 +127,7 @@ class Adapter:
 
     def prepare(self) -> None:
         """Prepares the operator; may be called again after an error."""
-        for name in ("set_auxiliary_models", "set_auxiliary_model"):
+        for name in _TAKE_MODELS:
             take = getattr(self._operator, name, None)
             if take is not None:
                 self._finish(take(self._models()))

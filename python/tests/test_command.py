@@ -68,3 +68,32 @@ def test_job_runs_in_the_interpreter_of_the_command(tmp_path):
     done = run("run", "job.yaml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "interpreter").read_text() == sys.executable
+
+
+OPERATOR = """
+class Bonus:
+    def __init__(self, amount):
+        self.amount = amount
+
+    def process(self, experiences):
+        for one in experiences:
+            one.reward += self.amount
+        return experiences, {}
+"""
+
+
+def test_operators_in_python_run_in_the_command(tmp_path):
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "flows.py").write_text(WORKFLOW)
+    (tmp_path / "extra.py").write_text(OPERATOR)
+    (tmp_path / "tasks.jsonl").write_text('{"question": "1+1=", "answer": "2"}\n')
+    key = "data_processor.experience_pipeline.operators=[{name: extra:Bonus, args: {%s: 2.0}}]"
+    database = "buffer.trainer_input.experience_buffer.storage_type=sql"
+    done = run("check", "job.yaml", key % "amuont", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "unexpected keyword argument 'amuont'" in done.stderr
+    done = run("run", "job.yaml", key % "amount", database, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    buffer = tmp_path / "checkpoints/Rollway/command/buffer/experience_buffer.db"
+    with rw.ExperienceReader(f"sqlite:///{buffer}", name="test", timeout=10) as reader:
+        assert [one.reward for one in reader.read()] == [3.0]

@@ -43,7 +43,7 @@ use std::path::PathBuf;
 
 use clap::{Args as Arguments, Parser, Subcommand};
 use rollway::config::{Config, ConfigError, ResolvedConfig};
-use rollway::job::JobError;
+use rollway::job::{JobError, OperatorRegistry};
 use rollway_base::error_chain;
 use tokio::runtime::{Builder, Runtime};
 
@@ -153,17 +153,26 @@ impl From<ConfigError> for CliError {
     }
 }
 
+/// Returns the pipeline operators that a configuration can name, or the reason why not.
+pub type OperatorSource<'a> = dyn Fn(&Config) -> Result<OperatorRegistry, String> + 'a;
+
 /// Runs the command with its arguments, the first of which is its name. Returns the exit code.
-pub fn run(arguments: &[OsString]) -> u8 {
+///
+/// `operators` makes the pipeline operators that a configuration can name.
+pub fn run(arguments: &[OsString], operators: &OperatorSource<'_>) -> u8 {
     let args = match Args::try_parse_from(arguments) {
         Ok(args) => args,
         Err(error) => return renamed::report(&error, arguments),
     };
     let done = match args.command {
-        Command::Run(RunArgs { source, log }) => {
-            load(&source).and_then(|config| run::run(config, &source, log))
-        }
-        Command::Check(source) => load(&source).and_then(|config| check::check(&config, &source)),
+        Command::Run(args) => load(&args.source).and_then(|config| {
+            let operators = operators(&config).map_err(CliError::Input)?;
+            run::run(config, &args, operators)
+        }),
+        Command::Check(source) => load(&source).and_then(|config| {
+            let operators = operators(&config).map_err(CliError::Input)?;
+            check::check(&config, &source, operators)
+        }),
         Command::Debug(source) => load(&source).and_then(|config| debug::debug(&config)),
         Command::Migrate(args) => migrate::migrate(&args),
         Command::MockServer(args) => mock_server::mock_server(&args),

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use crate::log;
-use crate::output::{LogFormat, Output, OutputKind};
+use crate::output::{Output, OutputKind};
 use crate::progress::summary::FinalSummary;
 use crate::progress::{JobTitle, ProgressEnd, ProgressView};
 use rollway::config::{Config, Mode, schema};
 use rollway::explorer::{JobObserver, JobObservers};
-use rollway::job::{Job, JobError, Summary, SummaryState};
+use rollway::job::{Job, JobError, OperatorRegistry, Summary, SummaryState};
 use rollway::trace;
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
@@ -18,7 +18,7 @@ use crate::bench::BenchTable;
 use crate::serve::serve;
 use crate::signals::Signals;
 use crate::simulate::simulate;
-use crate::{CliError, ConfigArgs, runtime};
+use crate::{CliError, ConfigArgs, RunArgs, runtime};
 
 /// Prints the JSON Schema of the configuration.
 pub(crate) fn print_schema() {
@@ -26,18 +26,22 @@ pub(crate) fn print_schema() {
 }
 
 /// Runs the job of a checked configuration to its end.
-pub(crate) fn run(config: Config, source: &ConfigArgs, format: LogFormat) -> Result<(), CliError> {
+pub(crate) fn run(
+    config: Config,
+    args: &RunArgs,
+    operators: OperatorRegistry,
+) -> Result<(), CliError> {
     match config.mode {
         Mode::Simulate => simulate(&config),
         Mode::Serve => serve(&config),
-        Mode::Both | Mode::Explore | Mode::Train | Mode::Bench => job(config, source, format),
+        Mode::Both | Mode::Explore | Mode::Train | Mode::Bench => job(config, args, operators),
     }
 }
 
 /// Runs a job and shows its progress.
-fn job(config: Config, source: &ConfigArgs, format: LogFormat) -> Result<(), CliError> {
+fn job(config: Config, args: &RunArgs, operators: OperatorRegistry) -> Result<(), CliError> {
     let config = config.named();
-    let output = Output::stderr(format);
+    let (source, output) = (&args.source, Output::stderr(args.log));
     let names = trace::is_wanted(&config).then(|| trace::SpanNamer::of(&config));
     log::install(config.log.level, &output, names);
     if let Some(summary) = Job::finished(&config)? {
@@ -54,7 +58,8 @@ fn job(config: Config, source: &ConfigArgs, format: LogFormat) -> Result<(), Cli
     if config.mode == Mode::Bench {
         watchers.push(Arc::clone(&table) as _);
     }
-    let ended = runtime.block_on(run_to_end(config, JobObservers::new(watchers), &output));
+    let ended =
+        runtime.block_on(run_to_end(config, JobObservers::new(watchers), operators, &output));
     // Tasks that did not end in time are not awaited again.
     runtime.shutdown_background();
     let summary = match ended? {
@@ -104,11 +109,12 @@ const STOPPED_IMMEDIATELY: &str = "stopped immediately; run the same command to 
 async fn run_to_end(
     config: Config,
     watchers: JobObservers,
+    operators: OperatorRegistry,
     output: &Output,
 ) -> Result<JobOutcome, CliError> {
     let mut signals = Signals::new()?;
     let stop = CancellationToken::new();
-    let mut running = tokio::spawn(Job::run(config, watchers, stop.clone()));
+    let mut running = tokio::spawn(Job::run(config, watchers, Arc::new(operators), stop.clone()));
     loop {
         tokio::select! {
             ended = &mut running => return Ok(Some(ended)),

@@ -40,6 +40,7 @@ pub use crate::runner_status::{RunStages, RunnerStatus, RunnerStatusTable};
 pub use crate::scheduler::{BatchResults, CollectOptions, Scheduler};
 pub use crate::sink::{
     BatchDelivery, BufferTarget, DeliveryResult, PipelineSink, Sink, SinkError, TaskPayloads,
+    check_operators,
 };
 pub use crate::task::{Task, WorkflowDefinition};
 pub use crate::task_snapshot::{PendingBatch, RunningTask, TaskSnapshot};

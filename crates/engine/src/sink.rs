@@ -14,6 +14,7 @@ use rollway_core::metrics::Metrics;
 use rollway_core::{BatchId, BatchKey, Status, TaskId};
 
 pub use self::buffer_target::BufferTarget;
+pub use self::operators::check_operators;
 pub use self::pipeline::PipelineSink;
 
 #[derive(Clone, Debug)]

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use rollway_base::FileLock;
 use rollway_config::{Config, Mode};
+pub use rollway_data::pipeline::OperatorRegistry;
 use rollway_engine::job_event::JobObservers;
 use rollway_telemetry::summary;
 use rollway_telemetry::summary::SummaryWriter;
@@ -94,20 +95,21 @@ impl Job {
     }
 
     /// Runs the job of a resolved configuration to its end, or until `stop`: then it ends within a
-    /// deadline, and the same command resumes it.
+    /// deadline, and the same command resumes it. `operators` are those that the pipeline can name.
     ///
     /// # Errors
     /// The first failure. Finished work is kept; the summary is written in any case.
     pub async fn run(
         config: Config,
         watchers: JobObservers,
+        operators: Arc<OperatorRegistry>,
         stop: CancellationToken,
     ) -> Result<Summary, JobError> {
         let config = config.named();
         if let Some(summary) = Self::finished(&config)? {
             return Ok(summary);
         }
-        let errors = preflight::check_all(&config).await;
+        let errors = preflight::check_all(&config, &operators).await;
         if !errors.is_empty() {
             return Err(JobError::NotStarted(errors));
         }
@@ -116,7 +118,8 @@ impl Job {
         let recorder = SummaryWriter::open(&config).map_err(PreflightError::from)?;
         let watchers = watchers.with(Arc::clone(&recorder) as _);
         let telemetry = JobTelemetry::open(&config, watchers, &people, &stop).await?;
-        let ended = run::run(&config, telemetry.observers.clone(), &telemetry.stop).await;
+        let ended =
+            run::run(&config, telemetry.observers.clone(), operators, &telemetry.stop).await;
         telemetry.conclude(&recorder, ended).await
     }
 }

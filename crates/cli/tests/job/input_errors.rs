@@ -24,7 +24,11 @@ fn every_input_error_has_its_message_and_code_2() {
         "explorer.rollout_model.engine_type=vllm",
         "explorer.rollout_model.base_url=http://127.0.0.1:1/v1",
     ];
-    let cases: [(&[&str], &[&str]); 8] = [
+    let operator = "data_processor.experience_pipeline.operators=[{name: reward_fliter}]";
+    let argument =
+        "data_processor.experience_pipeline.operators=[{name: reward_filter, args: {x: 1}}]";
+    let python = "data_processor.experience_pipeline.operators=[{name: flows:Judge}]";
+    let cases: [(&[&str], &[&str]); 13] = [
         (&["explorer.max_timout=3"], &["max_timout", "did you mean `max_timeout`?"]),
         (&["buffer.explorer_input.taskset.path=nowhere.jsonl"], &["nowhere.jsonl", "relative to "]),
         (
@@ -38,6 +42,11 @@ fn every_input_error_has_its_message_and_code_2() {
             &["trainer.command=[no-such-program]"],
             &["program `no-such-program` not found", "give its full path"],
         ),
+        (&["algorithm.algorithm_type=gpro"], &["algorithm_type", "did you mean `grpo`?"]),
+        (&["algorithm.advantage_fn=grop"], &["advantage_fn", "did you mean `grpo`?"]),
+        (&[operator], &["operators[0]", "did you mean `reward_filter`?"]),
+        (&[argument], &["`reward_filter`: x: unknown argument"]),
+        (&[python], &["`flows:Judge` is in Python", "of the Python package"]),
         (&["mode=bench"], &["no checkpoints", "train first"]),
     ];
     for (keys, expected) in cases {

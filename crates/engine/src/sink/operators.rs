@@ -6,6 +6,11 @@ use serde_json::Value;
 
 use super::SinkError;
 
+/// Checks names and arguments of the pipeline operators by making them.
+pub fn check_operators(config: &Config, registry: &OperatorRegistry) -> Result<(), SinkError> {
+    operators(config, registry).map(drop)
+}
+
 /// Returns the listed operators, and last the advantage operator of the algorithm unless it is
 /// listed.
 pub(super) fn operators(

@@ -3,10 +3,12 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use rollway_config::{Config, Mode, TrainerType};
+use rollway_data::pipeline::OperatorRegistry;
 use rollway_engine::BufferTarget;
 use rollway_gateway::models::reach;
 use rollway_tasksets::TasksetOpener;
@@ -19,13 +21,19 @@ use crate::workflow_runtime::WorkflowRuntime;
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Checks files, workflows and programs on this machine, and returns all problems.
-pub async fn check_local(config: &Config) -> Vec<PreflightError> {
+pub async fn check_local(
+    config: &Config,
+    operators: &Arc<OperatorRegistry>,
+) -> Vec<PreflightError> {
     let mut errors = Vec::new();
     if matches!(config.mode, Mode::Both | Mode::Explore | Mode::Bench) {
         errors.extend(workflows(config).await);
     }
     if matches!(config.mode, Mode::Both | Mode::Explore | Mode::Train) {
         errors.extend(buffer(config));
+    }
+    if matches!(config.mode, Mode::Both | Mode::Explore) {
+        errors.extend(pipeline(config, operators).await);
     }
     if matches!(config.mode, Mode::Both | Mode::Train) {
         errors.extend(program(config));
@@ -34,12 +42,15 @@ pub async fn check_local(config: &Config) -> Vec<PreflightError> {
 }
 
 /// Checks also the folder of the job, checkpoints, monitors and servers.
-pub(super) async fn check_all(config: &Config) -> Vec<PreflightError> {
+pub(super) async fn check_all(
+    config: &Config,
+    operators: &Arc<OperatorRegistry>,
+) -> Vec<PreflightError> {
     let mut errors: Vec<PreflightError> = writable(&config.job_dir()).err().into_iter().collect();
     if config.mode == Mode::Bench {
         errors.extend(checkpoints(config));
     }
-    errors.extend(check_local(config).await);
+    errors.extend(check_local(config, operators).await);
     let problems = rollway_telemetry::monitors::check(config).await;
     errors.extend(problems.into_iter().map(|(message, hint)| PreflightError::new(message, hint)));
     if matches!(config.mode, Mode::Both | Mode::Explore | Mode::Bench) {
@@ -101,6 +112,28 @@ fn buffer(config: &Config) -> Option<PreflightError> {
     BufferTarget::of_experiences(config)
         .err()
         .map(|error| PreflightError::new(error.to_string(), ""))
+}
+
+/// Checks names and arguments of the pipeline operators, on a thread for blocking calls: operators
+/// may be user code.
+async fn pipeline(config: &Config, operators: &Arc<OperatorRegistry>) -> Option<PreflightError> {
+    let listed = config.data_processor.experience_pipeline.operators.iter().map(|one| &one.name);
+    let mut named = listed.chain(&config.algorithm.advantage_fn);
+    let is_known = |name: &String| operators.names().any(|known| *known == **name);
+    if let Some(name) = named.find(|name| name.contains(':') && !is_known(name)) {
+        return Some(PreflightError::new(
+            format!("operator `{name}` is in Python, which this program does not contain"),
+            "run the job with the command `rollway` of the Python package",
+        ));
+    }
+    let (config, operators) = (config.clone(), Arc::clone(operators));
+    let check = move || rollway_engine::check_operators(&config, &operators);
+    let checked = tokio::task::spawn_blocking(check).await;
+    let message = match checked {
+        Ok(checked) => checked.err()?.to_string(),
+        Err(error) => format!("operators: {error}"),
+    };
+    Some(PreflightError::new(message, ""))
 }
 
 /// Checks that the program of the trainer exists.

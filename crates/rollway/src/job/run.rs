@@ -1,9 +1,11 @@
 //! Start, supervision and shutdown of explorer and trainer.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rollway_config::{Config, Mode};
+use rollway_data::pipeline::OperatorRegistry;
 use rollway_engine::events::RunObservers;
 use rollway_engine::job_event::{JobEvent, JobObservers};
 use rollway_sync::Synchronizer;
@@ -63,12 +65,13 @@ pub(super) struct ObserverSet {
 pub(super) async fn run(
     config: &Config,
     observers: ObserverSet,
+    operators: Arc<OperatorRegistry>,
     stop: &CancellationToken,
 ) -> Result<JobOutcome, JobError> {
     match config.mode {
         Mode::Train => train(config, observers.watchers, stop).await,
         Mode::Bench => Box::pin(bench(config, observers, stop)).await,
-        _ => Box::pin(explore(config, observers, stop)).await,
+        _ => Box::pin(explore(config, observers, operators, stop)).await,
     }
 }
 
@@ -76,6 +79,7 @@ pub(super) async fn run(
 async fn explore(
     config: &Config,
     ObserverSet { watchers, observers }: ObserverSet,
+    operators: Arc<OperatorRegistry>,
     stop: &CancellationToken,
 ) -> Result<JobOutcome, JobError> {
     let synchronizer = open(config).await?;
@@ -83,6 +87,7 @@ async fn explore(
         watchers: watchers.clone(),
         observers,
         synchronizer: Some(synchronizer.clone()),
+        operators: Some(operators),
         ..ExplorerOptions::default()
     };
     let prepare = Box::pin(Explorer::prepare(config, options));

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use rollway::config::Config;
 use rollway::explorer::{Alarm, JobEvent, JobObservers};
-use rollway::job::{Job, JobError, SummaryState};
+use rollway::job::{Job, JobError, OperatorRegistry, SummaryState};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -68,7 +68,8 @@ async fn refused_calls_end_the_job_with_an_alarm() {
     for times in 1..=2 {
         let seen = EventLog::default();
         let watchers = JobObservers::new(vec![Arc::new(seen.clone())]);
-        let ended = Job::run(config.clone(), watchers, CancellationToken::new()).await;
+        let operators = Arc::new(OperatorRegistry::built_in());
+        let ended = Job::run(config.clone(), watchers, operators, CancellationToken::new()).await;
         let error = ended.unwrap_err();
         assert!(matches!(error, JobError::Alarm(_)) && !error.is_input(), "{error:?}");
         let message = error.to_string();
