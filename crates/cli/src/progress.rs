@@ -19,7 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use rollway::config::{Config, Mode};
-use rollway::explorer::{JobEvent, JobObserver, LiveStats, StatsSample};
+use rollway::explorer::{JobEvent, JobObserver, JobWait, LiveStats, StatsSample};
 use rollway::gateway_options::trained_model;
 use tokio::runtime::Handle;
 use tracing::Level;
@@ -105,9 +105,13 @@ impl ProgressView {
         view
     }
 
-    pub fn on_sample(&self, sample: StatsSample) {
+    pub fn on_sample(&self, sample: StatsSample, wait: Option<JobWait>) {
         let mut state = self.lock();
         state.model.on_sample(sample, self.started.elapsed());
+        let began = |wait: &JobWait| {
+            self.started.elapsed().saturating_sub(wait.since.elapsed().unwrap_or_default())
+        };
+        state.model.wait = wait.map(|wait| (wait.clone(), began(&wait)));
     }
 
     /// Ends the view and prints a summary of the whole job. `None`: of what this view observed.
@@ -146,10 +150,10 @@ impl ProgressView {
         let (view, stats) = (self.this.clone(), stats.clone());
         runtime.spawn(async move {
             loop {
-                let sample = stats.sample().await;
+                let (sample, wait) = (stats.sample().await, stats.wait().await);
                 // A weak reference: the task does not keep the view alive.
                 match view.upgrade() {
-                    Some(view) if !view.lock().is_over => view.on_sample(sample),
+                    Some(view) if !view.lock().is_over => view.on_sample(sample, wait),
                     _ => return,
                 }
                 tokio::time::sleep(FRAME_INTERVAL).await;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rollway::config::Mode;
-use rollway::explorer::{JobEvent, StatsSample};
+use rollway::explorer::{JobEvent, JobWait, StatsSample, WaitLimit, WaitReason};
 use rollway_cli::output::{Output, OutputKind, TerminalSize};
 use rollway_cli::progress::draw::draw;
 use rollway_cli::progress::model::ProgressModel;
@@ -338,4 +338,27 @@ fn lines_scroll_above_the_view_and_old_frames_are_erased() {
     let rows = terminal.rows();
     assert_eq!(rows, expected);
     assert!(rows.iter().all(|row| width(row) <= 24));
+}
+
+#[test]
+fn view_shows_at_once_what_the_job_waits_for() {
+    let mut model = model("first", 4);
+    let limit = WaitLimit { key: "synchronizer.sync_timeout", timeout: Duration::from_secs(60) };
+    let reason = WaitReason::Weights { step: 3, at_least: 4 };
+    let wait = JobWait { id: 2, reason, since: UNIX_EPOCH, limit: Some(limit) };
+    model.on_event(&JobEvent::WaitBegun(wait.clone()), Duration::from_secs(10));
+    model.advance_clock(Duration::from_secs(30));
+    let screen = |model: &ProgressModel| -> String {
+        let size = TerminalSize { columns: 120, rows: 30 };
+        draw(model, size).iter().map(|line| line.encode(false) + "\n").collect()
+    };
+    let shown = screen(&model);
+    let sentence = "   waiting  the job waits after step 3 for weights of version 4\n";
+    assert!(shown.contains(sentence), "{shown}");
+    let until = "for 20 s, at most 40 s more (`synchronizer.sync_timeout`); check that";
+    assert!(shown.contains(until), "{shown}");
+    let line = json::event(&JobEvent::WaitBegun(wait.clone()), UNIX_EPOCH);
+    assert_eq!((&line["event"], &line["reason"]), (&"wait_begun".into(), &"weights".into()));
+    model.on_event(&JobEvent::WaitEnded(wait), Duration::from_secs(40));
+    assert!(!screen(&model).contains("waiting  the job"));
 }

@@ -139,7 +139,9 @@ impl RolloutCoordinator {
         kind: BatchType,
         timeout: Option<Duration>,
     ) -> Result<Arc<BatchResult>> {
-        match self.handle.request(Request::Finalize { batch, kind, timeout }).await?.response {
+        let waited = Some(batch.clone());
+        let finalized = self.handle.request(Request::Finalize { batch, kind, timeout });
+        match self.handle.log_wait(waited, finalized).await?.response {
             Response::Finalized(result) => Ok(result),
             other => unreachable!("response to a finalize: {other:?}"),
         }

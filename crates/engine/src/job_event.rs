@@ -9,6 +9,7 @@ use rollway_config::Mode;
 use rollway_core::BatchResult;
 use rollway_core::metrics::Metrics;
 
+use crate::job_wait::{JobWait, WaitObserver};
 use crate::live_stats::LiveStats;
 
 #[derive(Clone, Debug)]
@@ -66,6 +67,9 @@ pub enum JobEvent {
         /// Final names: `trainer/…`.
         metrics: Metrics,
     },
+    /// The job begins to wait.
+    WaitBegun(JobWait),
+    WaitEnded(JobWait),
     Info(String),
     /// An alarm was raised or cleared.
     Alarm(Alarm),
@@ -107,5 +111,15 @@ impl JobObservers {
 
     pub fn emit(&self, event: &JobEvent) {
         self.0.iter().for_each(|watcher| watcher.on_event(event));
+    }
+}
+
+impl WaitObserver for JobObservers {
+    fn wait_begun(&self, wait: &JobWait) {
+        self.emit(&JobEvent::WaitBegun(wait.clone()));
+    }
+
+    fn wait_ended(&self, wait: &JobWait) {
+        self.emit(&JobEvent::WaitEnded(wait.clone()));
     }
 }

@@ -9,12 +9,14 @@
 //! It has no scheduling rules, and knows nothing of its observers (telemetry, dashboard), of
 //! tasksets, trainers and jobs.
 
+mod batch_wait;
 mod coordinator;
 mod driver;
 mod driver_handle;
 mod error;
 pub mod events;
 pub mod job_event;
+pub mod job_wait;
 mod ledger_bridge;
 pub mod live_stats;
 mod loop_lag;

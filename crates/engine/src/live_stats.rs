@@ -7,8 +7,10 @@ use parking_lot::Mutex;
 use rollway_core::{BatchId, Counters, RunId, RunnerState, TaskId};
 use rollway_data::buffer::QueueUsage;
 use rollway_gateway::gateway::GatewayHandle;
+use rollway_gateway::models::{ServerState, ServerView};
 
 use crate::coordinator::{CoreSnapshot, RolloutCoordinator};
+use crate::job_wait::{JobWait, JobWaits, WaitReason};
 use crate::loop_lag::LoopLag;
 use crate::runner_status::RunnerStatus;
 use crate::sink::PipelineSink;
@@ -22,6 +24,7 @@ pub struct LiveStats(Arc<Mutex<Inner>>);
 struct Inner {
     /// `None` once the explorer has ended.
     source: Option<StatsSource>,
+    waits: JobWaits,
     last: StatsSample,
     metrics: Arc<MetricsSnapshot>,
 }
@@ -72,10 +75,11 @@ impl LiveStats {
         coordinator: RolloutCoordinator,
         gateway: Option<GatewayHandle>,
         sink: Option<Arc<PipelineSink>>,
+        waits: JobWaits,
     ) -> Self {
         let source = gateway.map(|gateway| StatsSource { coordinator, gateway, sink });
         let (last, metrics) = (StatsSample::default(), Arc::default());
-        Self(Arc::new(Mutex::new(Inner { source, last, metrics })))
+        Self(Arc::new(Mutex::new(Inner { source, waits, last, metrics })))
     }
 
     /// Returns the current values, or the last ones of an explorer that has ended.
@@ -94,6 +98,34 @@ impl LiveStats {
         };
         self.0.lock().last = sample;
         sample
+    }
+
+    /// Returns the current wait, with what runners and servers do now. `None`: the job makes
+    /// progress, or has ended.
+    pub async fn wait(&self) -> Option<JobWait> {
+        let (source, waits) = {
+            let inner = self.0.lock();
+            (inner.source.clone()?, inner.waits.current())
+        };
+        let (work, others): (Vec<_>, Vec<_>) =
+            waits.into_iter().partition(|wait| wait.reason.is_work());
+        if let Some(wait) = others.into_iter().next() {
+            return Some(wait);
+        }
+        let mut wait = work.into_iter().next()?;
+        let WaitReason::Runs { batch, .. } = &wait.reason else { return Some(wait) };
+        let now = source.coordinator.handle.batch_wait(Some(batch.clone())).await?;
+        wait.reason = match (now.reason, source.unusable_model()) {
+            (WaitReason::Runs { .. }, Some(server)) => server,
+            // Other runs have not begun: this is normal work.
+            (WaitReason::Runs { .. }, None) if now.pending > 0 => return None,
+            (WaitReason::Reader { batch, .. }, _) => {
+                let usage = source.sink.as_ref().and_then(|sink| sink.buffer()?.usage());
+                WaitReason::Reader { batch, unread: usage.map(|usage| usage.unread as u64) }
+            }
+            (reason, _) => reason,
+        };
+        Some(wait)
     }
 
     /// Returns the status of every runner, stuck ones first. Empty once the explorer has ended.
@@ -153,6 +185,25 @@ impl LiveStats {
     pub fn detach(&self) {
         let source = self.0.lock().source.take();
         drop(source);
+    }
+}
+
+impl StatsSource {
+    /// Returns the wait for the first model with waiting calls and without a usable server.
+    fn unusable_model(&self) -> Option<WaitReason> {
+        let is_usable = |server: &ServerView| {
+            matches!(
+                server.state,
+                ServerState::Running | ServerState::Updating | ServerState::Draining
+            )
+        };
+        let models = self.gateway.models().view();
+        let model = models
+            .into_iter()
+            .find(|model| model.waiting > 0 && !model.servers.iter().any(is_usable))?;
+        let state = |server: &ServerView| format!("{} is {}", server.url, server.state);
+        let servers: Vec<String> = model.servers.iter().map(state).collect();
+        Some(WaitReason::Server { model: model.name, servers: servers.join("; ") })
     }
 }
 

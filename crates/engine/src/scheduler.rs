@@ -99,14 +99,15 @@ impl Scheduler {
         batch: impl Into<BatchId>,
         options: CollectOptions,
     ) -> Result<BatchResults> {
+        let batch = batch.into();
         let request = Request::Collect {
-            batch: batch.into(),
+            batch: batch.clone(),
             min_num: options.min_num,
             timeout: options.timeout,
             clear_timeout_tasks: options.clear_timeout_tasks,
             return_partial_tasks: options.return_partial_tasks,
         };
-        Ok(receive(self.handle.request(request).await?))
+        Ok(receive(self.handle.log_wait(Some(batch), self.handle.request(request)).await?))
     }
 
     /// Same as [`get_payload_results`](Self::get_payload_results), without payloads.
@@ -166,10 +167,8 @@ impl Scheduler {
 
     /// Waits until all tasks have ended, while tasks keep ending. Results stay.
     pub async fn wait_all(&self, timeout: Option<Duration>, clear: bool) -> Result<()> {
-        self.handle
-            .request(Request::WaitAll { timeout, clear_timeout_tasks: clear })
-            .await
-            .map(drop)
+        let request = Request::WaitAll { timeout, clear_timeout_tasks: clear };
+        self.handle.log_wait(None, self.handle.request(request)).await.map(drop)
     }
 
     /// Returns the current timeout of a train attempt.

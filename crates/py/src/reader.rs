@@ -12,7 +12,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
-use rollway_base::Secret;
+use rollway::explorer::log_while;
+use rollway_base::{Secret, human};
 use rollway_data::buffer::{self, Buffer, BufferError, ReadEnd, ReadRequest, ReadResult};
 use rollway_data::reader::{self, ReaderServer, ReaderServerOptions, ReaderTarget};
 use rollway_data::{Sample, WriteBatch, arrow};
@@ -190,7 +191,8 @@ impl PyReader {
             let _guard = given_up.clone().drop_guard();
             let mut locked = Arc::clone(&state).lock_owned().await;
             let (count, reading) = (ask.count, given_up.clone());
-            let read = spawn_blocking(move || fill(&mut locked, ask, &reading)).await;
+            let read = spawn_blocking(move || fill(&mut locked, ask, &reading));
+            let read = log_while(read, |waited| Some(wait_message(count, timeout, waited))).await;
             let read = read.unwrap_or_else(|error| Err(PyReaderError::Thread(error.to_string())));
             // Nothing is awaited after this: what is taken is Python's.
             let mut locked = state.lock_owned().await;
@@ -431,4 +433,19 @@ pub(crate) fn write_batch(
 pub(crate) fn close_writer(py: Python<'_>, url: String, writer: String) -> PyResult<PyPending> {
     let work = move || Ok(local(&url)?.writer(&writer)?.close()?);
     blocking(py, work, |_, ()| Ok(()))
+}
+
+/// Message of a read that waits.
+fn wait_message(count: usize, timeout: Duration, waited: Duration) -> String {
+    let (lasts, left) = (human::duration(waited), timeout.saturating_sub(waited));
+    let until = if timeout == Duration::MAX {
+        "without a timeout (`timeout` of the reader)".to_owned()
+    } else {
+        format!("at most {} more (`timeout`)", human::duration(left))
+    };
+    format!(
+        "the reader waits for {count} experiences; for {lasts}, {until}\nhint: check that the \
+         explorer runs and finalizes its batches, and that `batch_size` is not larger than what \
+         they deliver"
+    )
 }

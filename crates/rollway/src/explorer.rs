@@ -35,6 +35,7 @@ use rollway_data::buffer::Buffer;
 use rollway_data::pipeline::OperatorRegistry;
 use rollway_engine::events::RunObservers;
 pub use rollway_engine::job_event::{Alarm, JobEvent, JobObserver, JobObservers};
+pub use rollway_engine::job_wait::{JobWait, JobWaits, WaitLimit, WaitReason, log_while};
 pub use rollway_engine::live_stats::{LiveStats, StatsSample};
 use rollway_gateway::gateway::Gateway;
 use rollway_sync::Synchronizer;
@@ -119,7 +120,8 @@ impl Explorer {
         let stop = StopHandle::default();
         let (resources, state) = resources::open(&config.named(), options).await?;
         let gateway = resources.parts.gateway.as_ref().map(Gateway::handle);
-        let stats = LiveStats::new(resources.coordinator.clone(), gateway, resources.sink.clone());
+        let (coordinator, sink) = (resources.coordinator.clone(), resources.sink.clone());
+        let stats = LiveStats::new(coordinator, gateway, sink, resources.waits.clone());
         resources.watchers.emit(&JobEvent::Ready(stats.clone()));
         Ok(Self { resources, state, stop, stats })
     }

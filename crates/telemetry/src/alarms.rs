@@ -42,9 +42,11 @@ const STALENESS: &str = "staleness";
 const STARVATION: &str = "starvation";
 const DROPPED: &str = "dropped";
 const BROKEN: &str = "runners_broken";
+const WAITING: &str = "waiting";
 
 /// All kinds of alarms: names in events, `summary.json` and the metric `rollway_alarm`.
-pub const KINDS: [&str; 6] = [NO_PROGRESS, FAILURES, STALENESS, STARVATION, DROPPED, BROKEN];
+pub const KINDS: [&str; 7] =
+    [NO_PROGRESS, FAILURES, STALENESS, STARVATION, DROPPED, BROKEN, WAITING];
 
 /// Maximum number of runners in a message.
 const MAX_NAMED_RUNS: usize = 3;
@@ -148,7 +150,7 @@ impl RunObserver for AlarmObserver {
 
 impl JobObserver for AlarmObserver {
     fn on_event(&self, event: &JobEvent) {
-        self.shared.change(|state, _| match event {
+        self.shared.change(|state, now| match event {
             JobEvent::Ready(stats) => state.stats = Some(stats.clone()),
             JobEvent::Synced { version: newest, .. } | JobEvent::Trained { step: newest, .. } => {
                 state.newest_version = state.newest_version.max(*newest);
@@ -158,7 +160,12 @@ impl JobObserver for AlarmObserver {
                     state.rules.stale(*step, staleness.mean);
                 }
             }
+            JobEvent::WaitBegun(wait) if !wait.reason.is_work() => {
+                state.rules.wait_begun(now, wait.clone());
+            }
+            JobEvent::WaitEnded(wait) => state.rules.wait_ended(wait.id),
             JobEvent::Began { .. }
+            | JobEvent::WaitBegun(_)
             | JobEvent::StepBegun { .. }
             | JobEvent::Evaluated { .. }
             | JobEvent::Info(_)

@@ -173,6 +173,8 @@ impl JobObserver for TensorboardMonitor {
             JobEvent::Ready(_)
             | JobEvent::StepBegun { .. }
             | JobEvent::Synced { .. }
+            | JobEvent::WaitBegun(_)
+            | JobEvent::WaitEnded(_)
             | JobEvent::Info(_)
             | JobEvent::Alarm(_) => return,
         };

@@ -228,7 +228,10 @@ impl Summary {
                     *self.alarms.entry(alarm.kind.to_owned()).or_default() += 1;
                 }
             }
-            JobEvent::Info(_) | JobEvent::Ready(_) => {}
+            JobEvent::Info(_)
+            | JobEvent::Ready(_)
+            | JobEvent::WaitBegun(_)
+            | JobEvent::WaitEnded(_) => {}
         }
         match event {
             JobEvent::StepDone { .. } | JobEvent::Evaluated { .. } => true,

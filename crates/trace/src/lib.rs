@@ -212,7 +212,10 @@ impl JobObserver for Tracer {
             }
             JobEvent::Trained { step, .. } => TraceEventKind::Trained { step: *step },
             JobEvent::Info(message) => TraceEventKind::Info(message.as_str().into()),
-            JobEvent::Began { .. } | JobEvent::Alarm(_) => return,
+            JobEvent::Began { .. }
+            | JobEvent::Alarm(_)
+            | JobEvent::WaitBegun(_)
+            | JobEvent::WaitEnded(_) => return,
         };
         self.shared.push_now(kind);
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import pathlib
 import sys
@@ -121,6 +122,13 @@ class Explorer(RunnerStatesMixin):
 
     def explore(self) -> PendingResult[str]:
         """Explores until all steps or the trainer are done; returns the explorer's name."""
+        if self.config.mode == "both":
+            logging.getLogger("rollway").warning(
+                "mode `both`: rw.Explorer starts no trainer, and waits for its weights up to "
+                "synchronizer.sync_timeout (%s s) after a step. Start a trainer in another "
+                "process, or use `mode: explore`",
+                self.config.synchronizer.sync_timeout,
+            )
         return self._call("explore", lambda engine: engine.explore(), identity)
 
     def eval(self) -> PendingResult[list[dict[str, Any]]]:

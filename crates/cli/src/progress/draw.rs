@@ -44,6 +44,9 @@ pub fn draw(model: &ProgressModel, size: TerminalSize) -> Vec<StyledLine> {
     if let Some(kinds) = alarms(model) {
         lines.insert(2, (2, kinds));
     }
+    let waiting = wait(model);
+    let at = lines.len().min(2);
+    lines.splice(at..at, waiting.into_iter().map(|line| (2, line)));
     // The row of the cursor stays free, and one log line.
     let max_lines = size.rows.saturating_sub(2).clamp(1, 12);
     while lines.len() > max_lines {
@@ -105,6 +108,17 @@ fn steps(model: &ProgressModel, width: usize) -> Option<StyledLine> {
     line.append(bar(columns, &[(part, style)]));
     line.append(after);
     Some(line)
+}
+
+/// Returns the current wait, and its remedy.
+fn wait(model: &ProgressModel) -> Vec<StyledLine> {
+    let Some((wait, began)) = &model.wait else { return Vec::new() };
+    let times = wait.times(model.now.saturating_sub(*began));
+    let remedy = format!("{times}; {}", wait.reason.remedy());
+    vec![
+        label("waiting").with(wait.reason.sentence(), TextStyle::Yellow),
+        label("").with(remedy, TextStyle::Faint),
+    ]
 }
 
 fn alarms(model: &ProgressModel) -> Option<StyledLine> {

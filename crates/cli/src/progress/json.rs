@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use rollway::explorer::JobEvent;
+use rollway::explorer::{JobEvent, JobWait};
 use rollway_core::BatchResult;
 use rollway_core::metrics::Metrics;
 use serde_json::{Map, Value, json};
@@ -64,6 +64,8 @@ pub fn event(event: &JobEvent, time: SystemTime) -> Value {
             "raised": alarm.raised,
             "message": alarm.words,
         }),
+        JobEvent::WaitBegun(wait) => wait_json(wait, "wait_begun"),
+        JobEvent::WaitEnded(wait) => wait_json(wait, "wait_ended"),
         JobEvent::Info(message) => json!({ "event": "info", "message": message }),
         JobEvent::Ready(_) => json!({ "event": "ready" }),
     };
@@ -102,6 +104,18 @@ pub fn ended(
         "scores": scores.collect::<Map<_, _>>(),
         "tokens": summary.tokens,
         "seconds": summary.seconds,
+    })
+}
+
+fn wait_json(wait: &JobWait, event: &str) -> Value {
+    json!({
+        "event": event,
+        "reason": wait.reason.name(),
+        "message": wait.reason.sentence(),
+        "remedy": wait.reason.remedy(),
+        "since": timestamp(wait.since),
+        "timeout_key": wait.limit.as_ref().map(|limit| limit.key),
+        "timeout": wait.limit.as_ref().map(|limit| limit.timeout.as_secs_f64()),
     })
 }
 

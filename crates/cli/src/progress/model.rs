@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollway::explorer::{JobEvent, StatsSample};
+use rollway::explorer::{JobEvent, JobWait, StatsSample};
 use rollway_core::metrics::Metrics;
 use rollway_core::{BatchResult, RunTally};
 
@@ -46,6 +46,8 @@ pub struct ProgressModel {
     pub last_sync: Option<(Duration, Duration)>,
     pub train_step: Option<u64>,
     pub sample: Option<StatsSample>,
+    /// Current wait and its begin. `None`: the job makes progress.
+    pub wait: Option<(JobWait, Duration)>,
     /// Messages of raised alarms, by kind.
     pub alarms: BTreeMap<&'static str, String>,
     /// Totals since the view started.
@@ -104,6 +106,14 @@ impl ProgressModel {
                 } else {
                     self.alarms.remove(alarm.kind);
                 }
+            }
+            JobEvent::WaitBegun(wait) => {
+                if !wait.reason.is_work() {
+                    self.wait = Some((wait.clone(), now));
+                }
+            }
+            JobEvent::WaitEnded(wait) => {
+                self.wait.take_if(|(current, _)| current.id == wait.id);
             }
             JobEvent::Info(_) | JobEvent::Ready(_) => {}
         }

@@ -51,6 +51,8 @@ pub fn event(model: &ProgressModel, event: &JobEvent) -> Option<String> {
             ))
         }
         JobEvent::Ready(_)
+        | JobEvent::WaitBegun(_)
+        | JobEvent::WaitEnded(_)
         | JobEvent::StepBegun { .. }
         | JobEvent::Trained { .. }
         | JobEvent::Info(_)

@@ -280,8 +280,13 @@ impl ModelsInner {
 
     pub(super) fn failed(&self, handle: &ServerHandle, reason: &str, is_gone: bool) {
         let id = handle.server.id;
+        let RegisteredServer { spec, .. } = &*handle.server;
+        let is_first = |slot: &ServerSlot| slot.health == Health::Unknown(None);
+        if self.with(|table| table.routing.slot(id).is_some_and(is_first)) {
+            let (model, url) = (&spec.model, &spec.url);
+            tracing::warn!(model, url, reason, "server has not been reachable yet");
+        }
         if self.with(|table| table.routing.check_failed(id, reason, is_gone)) {
-            let RegisteredServer { spec, .. } = &*handle.server;
             tracing::warn!(
                 model = spec.model,
                 url = spec.url,

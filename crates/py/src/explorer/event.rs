@@ -88,6 +88,11 @@ fn event_dict<'py>(py: Python<'py>, event: &JobEvent) -> PyResult<Bound<'py, PyD
             dict.set_item("metrics", metrics::to_dict(py, metrics)?)?;
             "trained"
         }
+        JobEvent::WaitBegun(wait) | JobEvent::WaitEnded(wait) => {
+            dict.set_item("reason", wait.reason.name())?;
+            dict.set_item("message", wait.reason.sentence())?;
+            if matches!(event, JobEvent::WaitBegun(_)) { "wait_begun" } else { "wait_ended" }
+        }
         JobEvent::Ready(_) => "pulse",
         JobEvent::Info(words) => {
             dict.set_item("message", words)?;

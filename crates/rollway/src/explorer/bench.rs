@@ -16,7 +16,7 @@ use super::evals::{Finished, batch};
 use super::resources::ExplorerResources;
 use super::run_loop::ExplorerLoop;
 use super::weights::checkpoint;
-use super::{ExplorerError, Result};
+use super::{ExplorerError, Result, WaitReason};
 
 /// Result of the evaluation of one taskset.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,7 +65,9 @@ impl ExplorerLoop {
         }
         let mut sets = Vec::with_capacity(self.sets.evals.len());
         for (set, _) in &self.sets.evals {
-            let result = resources.coordinator.finalize_eval_batch(batch(step, set), None).await?;
+            let id = batch(step, set);
+            let _wait = resources.waits.begin(WaitReason::runs(&id), None);
+            let result = resources.coordinator.finalize_eval_batch(id, None).await?;
             sets.push((Arc::clone(set), result));
         }
         let finished = Finished { step, sets, seconds: since.elapsed().as_secs_f64() };

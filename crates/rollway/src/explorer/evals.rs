@@ -10,7 +10,7 @@ use super::bench::BenchResult;
 use super::checkpoint::EvalScores;
 use super::resources::{ExplorerHandles, ExplorerResources};
 use super::run_loop::{ExplorerLoop, SharedTasks};
-use super::{JobEvent, Result, step_metrics};
+use super::{JobEvent, Result, WaitReason, step_metrics};
 
 /// Finished evaluations of a step.
 #[derive(Debug)]
@@ -36,7 +36,10 @@ pub(super) async fn finish(
         let id = batch(step, &set);
         let result = match handles.restored.result(&id) {
             Some(result) => Arc::clone(result),
-            None => handles.coordinator.finalize_eval_batch(id, None).await?,
+            None => {
+                let _wait = handles.waits.begin(WaitReason::runs(&id), None);
+                handles.coordinator.finalize_eval_batch(id, None).await?
+            }
         };
         finished.push((set, result));
     }

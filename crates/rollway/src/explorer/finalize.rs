@@ -14,7 +14,7 @@ use super::resources::ExplorerHandles;
 use super::run_loop::SharedTasks;
 use super::step_metrics::StepResult;
 use super::submit::batch;
-use super::{ExplorerError, Result};
+use super::{ExplorerError, Result, WaitReason};
 
 /// Maximum waits for a batch in delivery.
 const MAX_DELIVERY_WAITS: u32 = 3;
@@ -82,6 +82,8 @@ impl ExplorerHandles {
         if let Some(result) = self.restored.result(id) {
             return Ok((Arc::clone(result), true));
         }
+        // The coordinator logs this wait.
+        let _wait = self.waits.begin(WaitReason::runs(id), None);
         let mut delivering = 0;
         let refusal = loop {
             match self.coordinator.finalize_train_batch(id.clone(), None).await {

@@ -21,7 +21,9 @@ use super::model_stack::ModelStack;
 use super::restored::RestoredBatches;
 use super::run_loop::{ExplorerLoop, JobTasksets};
 use super::weights::{self, LoadedWeights};
-use super::{ExplorerError, ExplorerOptions, JobEvent, JobObservers, Result};
+use super::{
+    ExplorerError, ExplorerOptions, JobEvent, JobObservers, JobWaits, Result, WaitLimit, WaitReason,
+};
 use crate::gateway_options::trained_model;
 use crate::workflow_runtime::WorkflowRuntime;
 
@@ -38,6 +40,7 @@ pub(super) struct ExplorerHandles {
     pub(super) config: Arc<Config>,
     pub(super) runtime: WorkflowRuntime,
     pub(super) watchers: JobObservers,
+    pub(super) waits: JobWaits,
     pub(super) coordinator: RolloutCoordinator,
     pub(super) restored: Arc<RestoredBatches>,
     pub(super) sink: Option<Arc<PipelineSink>>,
@@ -117,7 +120,8 @@ impl OpenParts {
         self.embedded = Some(embedded);
         let gateway = &*self.gateway.insert(gateway);
         let models = gateway.handle().models().clone();
-        wait_for_server(&config, &models).await?;
+        let waits = JobWaits::new(options.watchers.clone());
+        wait_for_server(&config, &models, &waits).await?;
         let synchronizer = match options.synchronizer {
             None if explores => Some(Synchronizer::open(&config).await?),
             given => given.filter(|_| explores),
@@ -155,6 +159,7 @@ impl OpenParts {
         }
         let handles = ExplorerHandles {
             watchers: options.watchers,
+            waits,
             restored: Arc::new(RestoredBatches::new(restored)),
             sink: self.sink.clone(),
             membership: Arc::new(AsyncMutex::new(membership)),
@@ -291,15 +296,25 @@ async fn read(
     read.unwrap_or_else(|error| Err(ExplorerError::NotNow(error.to_string())))
 }
 
-async fn wait_for_server(config: &Config, models: &Models) -> Result<()> {
-    let waited = SERVER_START_TIMEOUT.min(config.synchronizer.sync_timeout.into());
-    if let Ok(Ok(_)) = tokio::time::timeout(waited, models.pick(RouteNeeds::default())).await {
+async fn wait_for_server(config: &Config, models: &Models, waits: &JobWaits) -> Result<()> {
+    let timeout: Duration = config.synchronizer.sync_timeout.into();
+    let waited = SERVER_START_TIMEOUT.min(timeout);
+    let limit =
+        (timeout == waited).then_some(WaitLimit { key: "synchronizer.sync_timeout", timeout });
+    let servers = trained_servers(models);
+    let reason = WaitReason::Server { model: trained_model(config), servers };
+    let picked = tokio::time::timeout(waited, models.pick(RouteNeeds::default()));
+    if let Ok(Ok(_)) = waits.during(reason, limit, picked).await {
         return Ok(());
     }
+    let (model, servers) = (trained_model(config), trained_servers(models));
+    Err(ExplorerError::NoServer { model, servers, waited })
+}
+
+/// Returns the states of the servers of the trained model.
+fn trained_servers(models: &Models) -> String {
     let view = models.view();
     let servers = view.iter().filter(|model| model.trained).flat_map(|model| &model.servers);
     let state = |server: &ServerView| format!("{} is {}", server.url, server.state);
-    let servers: Vec<String> = servers.map(state).collect();
-    let (model, servers) = (trained_model(config), servers.join("; "));
-    Err(ExplorerError::NoServer { model, servers, waited })
+    servers.map(state).collect::<Vec<_>>().join("; ")
 }

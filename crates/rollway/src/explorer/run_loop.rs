@@ -20,7 +20,9 @@ use super::evals::Finished;
 use super::finalize::{self, Finalized};
 use super::resources::ExplorerResources;
 use super::trainer_watch::{TrainerEvent, TrainerWatch};
-use super::{ExploreSummary, ExplorerError, JobEvent, Result, evals, step_metrics, weights};
+use super::{
+    ExploreSummary, ExplorerError, JobEvent, Result, WaitReason, evals, step_metrics, weights,
+};
 
 /// Tasks shared by several actions. Reading blocks, so it runs on threads for blocking calls.
 #[derive(Clone, Debug)]
@@ -174,6 +176,7 @@ impl ExplorerLoop {
             if !next.is_empty() {
                 continue;
             }
+            let idle = actions.is_empty().then(|| self.plan.progress().begun + 1);
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
@@ -183,7 +186,9 @@ impl ExplorerLoop {
                     self.done(resources, done).await?;
                     watch.poke(self.version());
                 }
-                Some(event) = watch.next() => self.trainer_event(event)?,
+                Some(event) = next_trainer_event(resources, &mut watch, idle) => {
+                    self.trainer_event(event)?;
+                }
                 else => {
                     let message = "the explorer has no action left, but its plan is not \
                      finished".to_owned();
@@ -368,6 +373,21 @@ impl ExplorerLoop {
         let progress = self.plan.progress();
         let total = self.plan_config.total_steps;
         file.save(file.saved(progress, &self.in_flight, tasks, self.counts_now(), total)).await
+    }
+}
+
+/// Returns the next event of the trainer. `idle`: the next step, if it waits for that event.
+async fn next_trainer_event(
+    resources: &ExplorerResources,
+    watch: &mut TrainerWatch,
+    idle: Option<u64>,
+) -> Option<TrainerEvent> {
+    match idle {
+        Some(step) => {
+            let reason = WaitReason::Staleness { step };
+            resources.waits.during(reason, None, watch.next()).await
+        }
+        None => watch.next().await,
     }
 }
 

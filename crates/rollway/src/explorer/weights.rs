@@ -19,7 +19,7 @@ use rollway_sync::{
 use super::embedded::InitialWeights;
 use super::resources::{ExplorerHandles, ExplorerResources};
 use super::run_loop::ExplorerLoop;
-use super::{ExplorerError, JobEvent, Result};
+use super::{ExplorerError, JobEvent, Result, WaitLimit, WaitReason};
 
 /// Maximum attempts to load weights into the servers.
 const MAX_LOAD_ATTEMPTS: u32 = 3;
@@ -53,6 +53,24 @@ pub(super) struct SyncRequest {
     pub(super) demand: bool,
     /// The wait after the last step.
     pub(super) is_last: bool,
+}
+
+impl SyncRequest {
+    /// Returns the reason of the wait and its timeout.
+    fn wait(&self, join: Option<Duration>, sync: Duration) -> (WaitReason, WaitLimit) {
+        let sync_limit = WaitLimit { key: "synchronizer.sync_timeout", timeout: sync };
+        match join.filter(|timeout| *timeout < sync) {
+            Some(timeout) => {
+                let key = "synchronizer.trainer_join_timeout";
+                (WaitReason::Trainer { step: self.step }, WaitLimit { key, timeout })
+            }
+            None if self.is_last => (WaitReason::LastWeights, sync_limit),
+            None => {
+                let at_least = self.at_least.max(self.have + 1);
+                (WaitReason::Weights { step: self.step, at_least }, sync_limit)
+            }
+        }
+    }
 }
 
 /// Result of a weight sync, the time waited for it, and the time of loading.
@@ -155,7 +173,8 @@ impl ExplorerHandles {
                 demand: request.demand,
                 timeout: join_timeout.map_or(sync_timeout, |timeout| timeout.min(sync_timeout)),
             };
-            let waited = synchronizer.wait(want).await;
+            let (reason, limit) = request.wait(join_timeout, sync_timeout);
+            let waited = self.waits.during(reason, Some(limit), synchronizer.wait(want)).await;
             let timed_out = matches!(waited, WeightWaitResult::TimedOut(_));
             if !timed_out || join_timeout.is_none() {
                 return Ok((waited, began.elapsed()));

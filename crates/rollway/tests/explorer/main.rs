@@ -10,4 +10,5 @@ mod resume;
 mod short;
 mod steps;
 mod trainer;
+mod waits;
 mod world;

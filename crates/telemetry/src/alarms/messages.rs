@@ -7,6 +7,8 @@ use std::time::Duration;
 pub(super) use rollway_base::human::duration as time;
 use rollway_core::{FailureKind, RunFailure, RunnerId};
 
+use rollway_engine::job_wait::JobWait;
+
 use super::fairness::StarvedWorkflow;
 
 /// Maximum length of an error message.
@@ -43,6 +45,11 @@ pub(super) fn failures(count: u32, failure: &RunFailure, stops: bool) -> String 
     let stop = if stops { "; the job is stopped, run the same command to resume" } else { "" };
     let (kind, message) = (failure.kind, clip(&failure.message));
     format!("{count} runs failed in a row, the last as {kind}: {message}\nhint: {remedy}{stop}")
+}
+
+pub(super) fn waiting(waited: Duration, wait: &JobWait) -> String {
+    let now = wait.since + waited;
+    wait.message(now)
 }
 
 pub(super) fn staleness(step: u64, mean: f64, max: f64) -> String {

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use rollway_config::{AlarmsConfig as Config, OnConsecutiveFailures};
 use rollway_core::{RunFailure, RunnerId};
+use rollway_engine::job_wait::JobWait;
 
 use super::fairness::WorkflowFairness;
 use super::messages;
-use super::{BROKEN, DROPPED, FAILURES, NO_PROGRESS, STALENESS, STARVATION};
+use super::{BROKEN, DROPPED, FAILURES, NO_PROGRESS, STALENESS, STARVATION, WAITING};
 
 /// Time without drops after which the alarm is cleared.
 const CLEAR_AFTER: Duration = Duration::from_secs(60);
@@ -37,6 +38,8 @@ pub(super) struct AlarmRules {
     drops: BTreeMap<&'static str, u64>,
     last_drop: Duration,
     broken: BTreeMap<RunnerId, Arc<str>>,
+    /// Begins of the current waits, by number.
+    waits: BTreeMap<u64, (Duration, JobWait)>,
     raised: BTreeSet<&'static str>,
     changes: Vec<AlarmChange>,
 }
@@ -55,6 +58,7 @@ impl AlarmRules {
             drops: BTreeMap::new(),
             last_drop: Duration::ZERO,
             broken: BTreeMap::new(),
+            waits: BTreeMap::new(),
             raised: BTreeSet::new(),
             changes: Vec::new(),
         }
@@ -138,11 +142,26 @@ impl AlarmRules {
         }
     }
 
+    /// Records a wait for something outside of the job.
+    pub(super) fn wait_begun(&mut self, now: Duration, wait: JobWait) {
+        self.waits.insert(wait.id, (now, wait));
+    }
+
+    pub(super) fn wait_ended(&mut self, id: u64) {
+        if self.waits.remove(&id).is_some() && self.waits.is_empty() {
+            self.clear(WAITING, || "the wait has ended".to_owned());
+        }
+    }
+
     /// Returns the next deadline.
     pub(super) fn due(&self) -> Option<Duration> {
         let stalled = self.no_progress.filter(|_| !self.idle && !self.raised.contains(NO_PROGRESS));
         let quiet = self.raised.contains(DROPPED).then(|| self.last_drop + CLEAR_AFTER);
-        stalled.map(|timeout| self.last_progress + timeout).into_iter().chain(quiet).min()
+        let waits = self.waits.values().map(|(since, _)| *since).min();
+        let waits = waits.filter(|_| !self.raised.contains(WAITING)).zip(self.no_progress);
+        let waits = waits.map(|(since, timeout)| since + timeout);
+        let stalled = stalled.map(|timeout| self.last_progress + timeout);
+        stalled.into_iter().chain(quiet).chain(waits).min()
     }
 
     /// Returns the time without progress, if it is too long and no alarm is raised.
@@ -159,8 +178,14 @@ impl AlarmRules {
         }
     }
 
-    /// Clears alarms whose time is up.
+    /// Raises and clears alarms whose time is up.
     pub(super) fn advance(&mut self, now: Duration) {
+        let long = self.no_progress.and_then(|timeout| {
+            self.waits.values().find(|(since, _)| now >= *since + timeout).cloned()
+        });
+        if let Some((since, wait)) = long {
+            self.raise(WAITING, || messages::waiting(now.saturating_sub(since), &wait));
+        }
         if self.raised.contains(DROPPED) && now >= self.last_drop + CLEAR_AFTER {
             self.drops.clear();
             self.clear(DROPPED, || "no drops for a minute".to_owned());

@@ -1,10 +1,12 @@
 //! Alarm rules with scripted times.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rollway_config::{AlarmsConfig as Config, ConfigSeconds, OnConsecutiveFailures};
 use rollway_core::{FailureKind, RunFailure, RunnerId};
+
+use rollway_engine::job_wait::{JobWait, WaitLimit, WaitReason};
 
 use super::rules::{AlarmChange, AlarmRules};
 
@@ -169,4 +171,21 @@ fn disabled_alarms_are_not_raised() {
     }
     rules.stale(1, 100.0);
     assert!(!rules.has_changes());
+}
+
+#[test]
+fn long_wait_outside_of_runs_raises_an_alarm_until_it_ends() {
+    let mut rules = AlarmRules::new(&config());
+    let limit = WaitLimit { key: "synchronizer.sync_timeout", timeout: at(3600) };
+    let (reason, since) = (WaitReason::Weights { step: 3, at_least: 4 }, SystemTime::UNIX_EPOCH);
+    rules.wait_begun(at(10), JobWait { id: 7, reason, since, limit: Some(limit) });
+    assert_eq!(rules.due(), Some(at(310)));
+    rules.advance(at(310));
+    let changes = rules.take();
+    assert_eq!(kinds(&changes), [("waiting", true)]);
+    let expected = "weights of version 4; for 5 min, at most 55 min more";
+    assert!(changes[0].message.contains(expected), "{}", changes[0].message);
+    rules.wait_ended(7);
+    assert_eq!(kinds(&rules.take()), [("waiting", false)]);
+    assert_eq!(rules.due(), None);
 }

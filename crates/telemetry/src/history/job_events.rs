@@ -19,7 +19,7 @@ const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Returns the record of an event.
 pub(super) fn note(event: &JobEvent) -> Option<JobNote> {
     Some(match event {
-        JobEvent::Ready(_) => return None,
+        JobEvent::Ready(_) | JobEvent::WaitBegun(_) | JobEvent::WaitEnded(_) => return None,
         JobEvent::Began { done_steps, total_steps, runners, .. } => {
             JobNote::Began { done_steps: *done_steps, total_steps: *total_steps, runners: *runners }
         }

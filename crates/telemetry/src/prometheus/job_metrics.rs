@@ -88,7 +88,10 @@ impl JobMetrics {
                 entry.0 += u64::from(alarm.raised);
                 entry.1 = alarm.raised;
             }
-            JobEvent::Ready(_) | JobEvent::Info(_) => {}
+            JobEvent::Ready(_)
+            | JobEvent::WaitBegun(_)
+            | JobEvent::WaitEnded(_)
+            | JobEvent::Info(_) => {}
         }
     }
 

@@ -1,0 +1,87 @@
+//! Waits of a job are events with their reason and timeout, and live statistics name stragglers.
+
+use rollway::explorer::{JobEvent, JobWait, LiveStats, WaitReason};
+
+use crate::world::{EventLog, TestRun, World, except_task_7};
+
+/// Returns the reasons of waits that began and ended.
+fn waits(seen: &EventLog) -> (Vec<JobWait>, usize) {
+    let events = seen.events();
+    let begun = events.iter().filter_map(|event| match event {
+        JobEvent::WaitBegun(wait) => Some(wait.clone()),
+        _ => None,
+    });
+    let ended = events.iter().filter(|event| matches!(event, JobEvent::WaitEnded(_)));
+    (begun.collect(), ended.count())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wait_for_a_trainer_is_an_event_with_its_timeout() {
+    let world = World::new();
+    let seen = EventLog::default();
+    let overrides = ["mode=explore", "synchronizer.trainer_join_timeout=0.2"];
+    let mut explorer = world.prepare(&overrides, &seen).await;
+    explorer.explore().await.unwrap();
+    explorer.shutdown().await.unwrap();
+    let (begun, ended) = waits(&seen);
+    assert_eq!(begun.len(), ended, "every wait ends");
+    let trainer = begun.iter().find(|wait| matches!(wait.reason, WaitReason::Trainer { .. }));
+    let limit = trainer.and_then(|wait| wait.limit.clone()).unwrap();
+    assert_eq!(limit.key, "synchronizer.trainer_join_timeout");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wait_for_weights_names_version_and_timeout() {
+    let world = World::new();
+    let seen = EventLog::default();
+    let mut explorer = world.prepare(&["synchronizer.sync_timeout=0.2"], &seen).await;
+    explorer.explore().await.unwrap_err();
+    explorer.shutdown().await.unwrap();
+    let (begun, _) = waits(&seen);
+    let wait = begun.iter().find(|wait| matches!(wait.reason, WaitReason::Weights { .. })).unwrap();
+    assert_eq!(wait.reason, WaitReason::Weights { step: 1, at_least: 1 });
+    assert_eq!(wait.limit.as_ref().unwrap().key, "synchronizer.sync_timeout");
+}
+
+/// Returns the first wait for runs that live statistics report.
+async fn runs_wait(stats: LiveStats) -> WaitReason {
+    loop {
+        if let Some(wait) = stats.wait().await
+            && wait.reason.is_work()
+        {
+            return wait.reason;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn live_statistics_name_the_straggler_of_a_step() {
+    let world = World::with(except_task_7(TestRun::Hangs));
+    let seen = EventLog::default();
+    let overrides = [
+        "buffer.batch_size=10",
+        "buffer.total_steps=1",
+        "algorithm.repeat_times=1",
+        "explorer.max_timeout=60",
+        "explorer.eval_on_startup=false",
+    ];
+    let mut explorer = world.prepare(&overrides, &seen).await;
+    let (stats, stop) = (explorer.live_stats(), explorer.stopper());
+    let exploring = tokio::spawn(async move {
+        let explored = explorer.explore().await;
+        explorer.shutdown().await.unwrap();
+        explored
+    });
+    let reason = loop {
+        let reason = runs_wait(stats.clone()).await;
+        if matches!(reason, WaitReason::Runs { open: 1, .. }) {
+            break reason;
+        }
+    };
+    let sentence = reason.sentence();
+    assert!(sentence.starts_with("batch 1 waits for 1 of 10 runs: batch 1 task "), "{sentence}");
+    assert!(sentence.contains("in stage"), "{sentence}");
+    stop.stop();
+    assert!(exploring.await.unwrap().unwrap().stopped);
+}
