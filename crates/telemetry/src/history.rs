@@ -45,7 +45,7 @@ use self::files::{Files, Unwritten};
 pub use self::job_view::{live_view, recorded_view};
 use self::record::JobNote;
 use self::state::{Event, Item, State, seconds};
-use crate::view::{JobState, RunnerCounts, StatsSample};
+use crate::view::{JobState, RunnerCounts, StatsSample, WaitRow};
 
 /// Time in which events are gathered for one write.
 const BATCH_DELAY: Duration = Duration::from_millis(200);
@@ -121,6 +121,7 @@ struct Shared {
     stats: Mutex<Option<LiveStats>>,
     coordinator: Mutex<Option<RolloutCoordinator>>,
     runners: Mutex<RunnerCounts>,
+    wait: Mutex<Option<WaitRow>>,
     refilled: Mutex<Instant>,
 }
 
@@ -155,6 +156,7 @@ impl RunHistory {
             stats: Mutex::default(),
             coordinator: Mutex::default(),
             runners: Mutex::default(),
+            wait: Mutex::default(),
             refilled: Mutex::new(Instant::now()),
         });
         shared.note(JobNote::Opened {

@@ -22,7 +22,7 @@ pub use self::bias::{BiasGroup, BiasReport, FieldBias, HistogramBin};
 pub use self::job::{JobInfo, JobState};
 pub use self::overview::{
     AlarmRow, EvalPoint, Overview, RewardPoint, RunCounts, RunnerCounts, StatsSample, TaskCounts,
-    WasteReport,
+    WaitRow, WasteReport,
 };
 pub use self::run::{
     AttemptDetail, BatchRow, BatchRuns, CallDetail, ExperienceDetail, RunDetail, RunKey, RunPage,

@@ -105,6 +105,11 @@ fn header(model: &TopModel) -> Vec<StyledLine> {
         )
         .text(format!("  {} cancelled", count(cancelled)));
     let mut lines = vec![first, second, runners(model)];
+    if let Some(wait) = &overview.wait {
+        let lasts = elapsed(job.now - wait.since);
+        let text = format!("{} (for {lasts}); {}", wait.sentence, wait.remedy);
+        lines.push(StyledLine::new().with("waiting ", TextStyle::Yellow).text(text));
+    }
     for alarm in overview.alarms.iter().take(MAX_ALARMS) {
         lines.push(StyledLine::new().with("alarm ", TextStyle::Red).text(&alarm.words));
     }

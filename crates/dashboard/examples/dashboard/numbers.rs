@@ -58,6 +58,7 @@ pub(crate) fn overview(demo: &Demo, world: &World) -> Overview {
             busy,
             ..RunnerCounts::default()
         },
+        wait: None,
         alarms: alarms(demo),
         dropped: BTreeMap::new(),
         runs,

@@ -20,6 +20,7 @@ const SETS = ["c2", "c3", "c5", "c4", "c1"];
 
 export function open(root, { store }) {
   const alarms = h("ul", { class: "alarms", "aria-label": "Alarms" });
+  const wait = h("p", { class: "wait", role: "status", hidden: "" });
   const tiles = h("dl", { class: "tiles" });
   const charts = {
     runs: chart({ title: "Runs", unit: "per second" }),
@@ -36,7 +37,7 @@ export function open(root, { store }) {
     dropped: bars({ title: "Dropped", empty: "No experience was dropped." }),
   };
   put(root, pageHead("Overview", "Throughput, learning progress and losses."),
-    alarms, tiles,
+    wait, alarms, tiles,
     h("h2", null, "Learning"),
     h("div", { class: "charts two" }, charts.reward.element, charts.evals.element),
     h("h2", null, "Throughput"),
@@ -49,6 +50,7 @@ export function open(root, { store }) {
   function update() {
     const over = store.overview;
     if (!over) return;
+    drawWait(wait, over);
     drawAlarms(alarms, over.alarms ?? []);
     drawTiles(tiles, store);
     drawMoving(charts, over);
@@ -57,6 +59,16 @@ export function open(root, { store }) {
   }
   update();
   return { update };
+}
+
+/** Shows what the job waits for, since when, until when, and the remedy. */
+function drawWait(line, over) {
+  const { wait } = over;
+  line.hidden = !wait;
+  if (!wait) return;
+  const until = isNumber(wait.until) ? `, until ${clock(wait.until)} (${wait.key})` : "";
+  const sentence = wait.sentence.charAt(0).toUpperCase() + wait.sentence.slice(1);
+  say(line, `${sentence}; since ${clock(wait.since)}${until}. To do: ${wait.remedy}.`);
 }
 
 function drawAlarms(list, alarms) {

@@ -13,6 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::Shared;
 use super::record::{JobNote, Totals};
 use super::state::{State, add};
+use crate::view::WaitRow;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -95,8 +96,9 @@ pub(super) fn sample_stats(shared: &Arc<Shared>, stats: &LiveStats) {
                 Some(coordinator) => coordinator.counters_and_states().await.unwrap_or_default().1,
                 None => Vec::new(),
             };
-            let sample = stats.sample().await;
+            let (sample, wait) = (stats.sample().await, stats.wait().await);
             let Some(shared) = shared.upgrade() else { return };
+            *shared.wait.lock() = wait.as_ref().map(WaitRow::from);
             shared.add_sample(sample, &states);
             if !is_live {
                 return;

@@ -163,6 +163,7 @@ impl JobView for HistoryView {
         let mut overview = self.query(|state, now| state.overview(now, self.is_live()));
         if let Self::Live(history) = self {
             overview.runners = *history.shared.runners.lock();
+            overview.wait.clone_from(&history.shared.wait.lock());
         }
         overview
     }

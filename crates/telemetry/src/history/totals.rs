@@ -31,6 +31,7 @@ impl State {
         // Evaluations have no experiences.
         experiences_dropped.remove("eval");
         Overview {
+            wait: None,
             now,
             beats: self.notes.samples.clone(),
             rewards: self.notes.rewards.iter().cloned().collect(),

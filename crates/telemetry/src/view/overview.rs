@@ -1,8 +1,10 @@
 //! Statistics of a job.
 
 use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rollway_core::RunnerState;
+use rollway_engine::job_wait::JobWait;
 use serde::{Deserialize, Serialize};
 
 use super::UnixSeconds;
@@ -22,6 +24,8 @@ pub struct Overview {
     pub tasks: TaskCounts,
     pub waste: WasteReport,
     pub runners: RunnerCounts,
+    /// Current wait. `None`: the job makes progress, or has ended.
+    pub wait: Option<WaitRow>,
     /// Raised alarms, newest first.
     pub alarms: Vec<AlarmRow>,
     /// Dropped items of the history by kind.
@@ -129,6 +133,39 @@ impl RunnerCounts {
             *count += 1;
         }
         counts
+    }
+}
+
+/// Current wait of a job.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WaitRow {
+    pub reason: String,
+    /// Waiting component and what it waits for.
+    pub sentence: String,
+    pub remedy: String,
+    pub since: UnixSeconds,
+    /// End of the wait at the latest. `None`: unbounded.
+    pub until: Option<UnixSeconds>,
+    /// Configuration key of the timeout.
+    pub key: Option<String>,
+}
+
+fn seconds(at: SystemTime) -> UnixSeconds {
+    at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+impl From<&JobWait> for WaitRow {
+    fn from(wait: &JobWait) -> Self {
+        let limit = wait.limit.as_ref();
+        Self {
+            reason: wait.reason.name().to_owned(),
+            sentence: wait.reason.sentence(),
+            remedy: wait.reason.remedy().to_owned(),
+            since: seconds(wait.since),
+            until: limit.map(|limit| seconds(wait.since + limit.timeout)),
+            key: limit.map(|limit| limit.key.to_owned()),
+        }
     }
 }
 
