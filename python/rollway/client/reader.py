@@ -24,6 +24,8 @@ from rollway.errors import MissingPackage
 from rollway.experience import Experience
 
 _SECRET = "ROLLWAY_READER_SECRET"
+#: Default timeout of reads in seconds, as `max_read_timeout` of the configuration.
+READ_TIMEOUT = 1800.0
 _FLOATS = ("logprobs", "advantages", "returns", "token_level_reward", "teacher_logprobs")
 
 
@@ -202,6 +204,9 @@ class ExperienceReader:
     of this process. Readers of one `name` share one position. `table` of a database: default
     `experience`; an address may name it, too: `sqlite:///…?table=NAME`.
 
+    A read waits for `timeout` seconds (half an hour; `None`: without limit), then returns what
+    there is.
+
     The next read acknowledges a batch, unless `keep` is true; `acknowledge` does so explicitly.
     Unacknowledged batches are delivered again after a reader is lost. The reader reconnects after a
     lost connection or a restarted server and continues at its position.
@@ -215,7 +220,7 @@ class ExperienceReader:
         source: str | os.PathLike[str] | RolloutCoordinator,
         batch_size: int = 32,
         min_model_version: int = 0,
-        timeout: float | None = None,
+        timeout: float | None = READ_TIMEOUT,
         name: str = "trainer",
         secret: str | os.PathLike[str] | None = None,
         keep: bool = False,
@@ -255,7 +260,11 @@ class ExperienceReader:
             if not versions and end == "finished":
                 return None
             if not versions and self.raise_on_timeout:
-                raise TimeoutError(f"nothing to read from {self.source} after {wait} seconds")
+                raise TimeoutError(
+                    f"no experience in {self.source} for reader {self.name!r} after {wait} s: is "
+                    "the job that writes it running? A name continues where its last reader "
+                    "stopped; another `name` reads from the beginning"
+                )
             return ExperienceBatch(payload, versions, stale)
 
         return PendingResult("read", begin, convert)
