@@ -1,20 +1,20 @@
-"""Ten tasks, four runs each, on four worker processes. Run it after `cargo xtask test`:
+"""Ten tasks, four runs each, on four runners, with the package `rollway` alone:
 
-target/venv/bin/python examples/hello.py
+    python examples/hello.py
 """
 
 import rollway as rw
 
 
 @rw.workflow
-async def add(task, model):
+async def add(task: rw.Task, model: rw.Model) -> float:
     """Asks the model for a sum; the echo model repeats the question, so the reward is 0 or 1."""
     a, b = task.raw_task["a"], task.raw_task["b"]
     reply = await model.chat([{"role": "user", "content": f"{a} + {b} = {a + b}"}])
     return float(str(a + b) in reply.text)
 
 
-def main():
+def main() -> None:
     """Runs the tasks and prints what came of them."""
     config = rw.Config()
     config.explorer.runner_per_model = 4

@@ -4,16 +4,18 @@
 A pad of paper lets it add longer ones, turn by turn: `rollway run examples/tools.yaml` teaches it.
 
 `agent` is for models that call functions as OpenAI's API has it, behind any server; README.md tells
-how. With a simulated server, which talks nonsense but calls tools:
+how. With a simulated server, which talks nonsense but calls tools (needs `pip install openai`):
 
     python examples/tools.py
 """
 
+import importlib.util
 import json
 import operator
 import pathlib
 import re
 import tempfile
+from typing import Any
 
 import rollway as rw
 
@@ -55,7 +57,7 @@ class Pad:
 
 
 @rw.workflow
-async def long_sum(task, model):
+async def long_sum(task: rw.Task, model: rw.Model) -> float:
     """Adds two numbers with four digits. The reward is the part of the digits that are right."""
     a, b = task.raw_task["a"], task.raw_task["b"]
     pad = Pad(a, b)
@@ -105,10 +107,10 @@ def calculate(arguments: str) -> str:
 
 
 @rw.workflow
-async def agent(task, model):
+async def agent(task: rw.Task, model: rw.Model) -> float | list[rw.Experience]:
     """Answers a question with a calculator. The reward is 1 for the right number, else 0."""
     client = model.async_openai_client()
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "system", "content": SYSTEM},
         {"role": "user", "content": task.raw_task["question"]},
     ]
@@ -139,8 +141,10 @@ async def agent(task, model):
     return experiences
 
 
-def main():
+def main() -> None:
     """Has a simulated server answer questions, and tells what came of it."""
+    if importlib.util.find_spec("openai") is None:
+        raise SystemExit("this example needs the package openai: pip install openai")
     here = pathlib.Path(__file__).parent
     config = rw.Config.load(here / "tools.yaml")
     config.mode, config.name = "bench", "agent"

@@ -1,7 +1,7 @@
 """An agent in a process of its own. It knows nothing of Rollway but an address and a key:
 
     rollway run examples/serve/serve.yaml            # in one terminal
-    python examples/serve/agent.py                   # in another
+    python examples/serve/agent.py                   # in another; needs `pip install openai`
 
 The model is asked for sums through the plain `openai` client. Then the agent tells which answers
 were right, and commits: what it did becomes experiences for a trainer.
@@ -14,9 +14,9 @@ import openai
 import rollway as rw
 
 
-def main():
+def main() -> None:
     """Asks, judges, commits."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="An agent in a process of its own")
     parser.add_argument("--job", default="checkpoints/examples/serve", help="the job's folder")
     parser.add_argument("--tasks", type=int, default=20, help="how many sums")
     parser.add_argument("--seed", type=int, default=1)

@@ -87,6 +87,8 @@ from rollway.errors import (
 from rollway.experience import Experience
 from rollway.experience.custom_fields import CustomField
 from rollway.experience.eid import EID, group_by
+from rollway.model_types import BlockingModel, Model
+from rollway.models.base import Reply
 from rollway.operators import Operator, operator
 from rollway.rewards import compute_reward, reward_fn
 from rollway.stages import stage
@@ -102,6 +104,7 @@ __all__ = [
     "BatchFailed",
     "BatchLifecycleState",
     "BatchState",
+    "BlockingModel",
     "BufferDamaged",
     "BufferError",
     "BufferFull",
@@ -130,6 +133,7 @@ __all__ = [
     "LimitExceeded",
     "MemorySink",
     "MissingPackage",
+    "Model",
     "ModelError",
     "ModelUnavailable",
     "NoPipeline",
@@ -141,6 +145,7 @@ __all__ = [
     "Operator",
     "PendingResult",
     "PipelineFailed",
+    "Reply",
     "Restored",
     "RestoredBatch",
     "RolloutCoordinator",
