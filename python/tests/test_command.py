@@ -70,6 +70,28 @@ def test_job_runs_in_the_interpreter_of_the_command(tmp_path):
     assert (tmp_path / "interpreter").read_text() == sys.executable
 
 
+def test_written_job_runs_with_the_embedded_model_and_with_a_server(tmp_path):
+    """`rollway init`: both job files run as they were written, but for the number of steps."""
+    assert run("init", "first", cwd=tmp_path).returncode == 0
+    folder = tmp_path / "first"
+    for file in ("job.yaml", "server.yaml"):
+        done = run("check", file, cwd=folder)
+        assert (done.returncode, done.stderr) == (0, f"{file}: valid\n")
+    small = ("buffer.total_steps=2", "buffer.batch_size=4", "explorer.runner_per_model=2")
+    done = run("run", "job.yaml", *small, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((folder / "checkpoints/tutorial/first/summary.json").read_text())
+    assert (summary["trained_steps"], summary["evals"][0]["finished"]) == (2, 200)
+    server = rw.models.MockServer()
+    address = f"explorer.rollout_model.base_url={server.base_url}"
+    # Twice: the trainer resumes at its step.
+    for steps in ("buffer.total_steps=2", "buffer.total_steps=3"):
+        done = run("run", "server.yaml", *small[1:], steps, address, cwd=folder)
+        assert done.returncode == 0, done.stderr
+    summary = json.loads((folder / "checkpoints/tutorial/first-server/summary.json").read_text())
+    assert (summary["steps"], summary["version"]) == (3, 3)
+
+
 OPERATOR = """
 class Bonus:
     def __init__(self, amount):

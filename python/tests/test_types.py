@@ -9,6 +9,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2]
 FILES = [
     *(ROOT / "examples" / name for name in ("hello.py", "tools.py", "serve/agent.py")),
+    *(ROOT / "crates/cli/templates/workflow" / name for name in ("flows.py", "train.py")),
 ]
 
 CALLS = """

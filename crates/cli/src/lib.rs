@@ -21,6 +21,7 @@ pub mod background_writer;
 mod bench;
 mod check;
 mod debug;
+mod init;
 pub mod log;
 pub mod log_line;
 mod migrate;
@@ -41,7 +42,8 @@ mod worker;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args as Arguments, Parser, Subcommand};
+use clap::{Args as Arguments, CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
 use rollway::config::{Config, ConfigError, ResolvedConfig};
 use rollway::job::{JobError, OperatorRegistry};
 use rollway_base::error_chain;
@@ -59,6 +61,8 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Write the files of a first job into a new folder
+    Init(init::InitArgs),
     /// Run the job that a configuration describes
     Run(RunArgs),
     /// Check a configuration without running anything
@@ -79,6 +83,14 @@ enum Command {
     View(view::ViewArgs),
     /// Print the JSON Schema of the configuration, for editors
     Schema,
+    /// Print a completion script for a shell
+    Completions(CompletionArgs),
+}
+
+#[derive(Debug, Arguments)]
+struct CompletionArgs {
+    /// Shell of the script, such as `bash`: `source <(rollway completions bash)`
+    shell: Shell,
 }
 
 #[derive(Debug, Arguments)]
@@ -174,6 +186,7 @@ pub fn run(arguments: &[OsString], operators: &OperatorSource<'_>) -> u8 {
             check::check(&config, &source, operators)
         }),
         Command::Debug(source) => load(&source).and_then(|config| debug::debug(&config)),
+        Command::Init(args) => init::init(&args),
         Command::Migrate(args) => migrate::migrate(&args),
         Command::MockServer(args) => mock_server::mock_server(&args),
         Command::Worker(args) => worker::run_workers(&args),
@@ -187,6 +200,10 @@ pub fn run(arguments: &[OsString], operators: &OperatorSource<'_>) -> u8 {
         Command::View(args) => view::view(&args),
         Command::Schema => {
             run::print_schema();
+            Ok(())
+        }
+        Command::Completions(CompletionArgs { shell }) => {
+            print_completions(shell);
             Ok(())
         }
     };
@@ -204,6 +221,13 @@ pub fn run(arguments: &[OsString], operators: &OperatorSource<'_>) -> u8 {
         // 128 + SIGINT, as shells report it.
         Err(CliError::Interrupted) => 130,
     }
+}
+
+/// Prints the completion script of a shell.
+fn print_completions(shell: Shell) {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "rollway", &mut script);
+    outln!("{}", String::from_utf8_lossy(&script).trim_end());
 }
 
 /// Reads and checks a configuration; warnings go to standard error.

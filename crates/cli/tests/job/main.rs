@@ -1,9 +1,10 @@
-//! `rollway run`, `check`, `debug`, `top` and `view` as processes: on the README's example with
-//! fewer steps, or on a fake job.
+//! `rollway init`, `run`, `check`, `debug`, `top` and `view` as processes: on the README's example
+//! with fewer steps, on written jobs, or on a fake job.
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test and names the line")]
 
 mod debug;
+mod init;
 mod input_errors;
 mod kill;
 mod learn;
