@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::test::{STEPS, TestStep};
 
 const COMMANDS: &[&str] =
-    &["test", "bench", "chromium", "llama", "postgres", "shots", "wheel", "help"];
+    &["test", "bench", "chromium", "docs", "llama", "postgres", "shots", "wheel", "help"];
 
 #[derive(Debug, PartialEq)]
 pub(crate) enum XtaskRequest {
@@ -16,6 +16,8 @@ pub(crate) enum XtaskRequest {
         filter: Option<String>,
     },
     Chromium,
+    /// Documentation site.
+    Docs,
     Llama,
     Postgres,
     /// Screenshots of the documentation.
@@ -40,6 +42,7 @@ pub(crate) fn parse(arguments: &[String]) -> Result<XtaskRequest, String> {
         ["bench"] => (XtaskRequest::Bench { filter: None }, &[][..]),
         ["help", ref rest @ ..] => (XtaskRequest::Help, rest),
         ["chromium", ref rest @ ..] => (XtaskRequest::Chromium, rest),
+        ["docs", ref rest @ ..] => (XtaskRequest::Docs, rest),
         ["shots", ref rest @ ..] => (XtaskRequest::Shots, rest),
         ["llama", ref rest @ ..] => (XtaskRequest::Llama, rest),
         ["postgres", ref rest @ ..] => (XtaskRequest::Postgres, rest),
@@ -60,6 +63,7 @@ cargo xtask bench [FILTER]  run the benchmarks, or those whose names contain FIL
                             engine with workers in Python, next to the bare transport, `pages` the
                             dashboard in a browser
 cargo xtask chromium        fetch Debian's Chromium for the tests, if the machine has none
+cargo xtask docs            build the documentation site below the target directory
 cargo xtask llama           install llama.cpp's server for the tests, if the machine has none, and a
                             tiny model for it
 cargo xtask postgres        install a PostgreSQL server for the tests, if the machine has none

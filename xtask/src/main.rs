@@ -1,13 +1,14 @@
 //! The project's own commands, started with `cargo xtask <command>`.
 //!
 //! `args.rs` parses arguments, `test.rs` has the steps of the test command, `services/` installs
-//! the programs they need, `venv.rs` the Python environment, `pages.rs` runs the dashboard in a
+//! the programs they need, `venv.rs` the Python environments, `pages.rs` runs the dashboard in a
 //! browser, `peers.rs` installs what benchmarks compare with, `wheel.rs` builds the Python package,
-//! `shell.rs` starts processes.
+//! `docs.rs` builds the documentation site, `shell.rs` starts processes.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool prints")]
 
 mod args;
+mod docs;
 mod pages;
 mod peers;
 mod services;
@@ -58,6 +59,7 @@ fn perform(request: XtaskRequest) -> Result<ExitCode, CommandFailure> {
         XtaskRequest::Chromium => {
             println!("{}", chromium::ready(&Shell::from_env()?)?.display());
         }
+        XtaskRequest::Docs => println!("{}", docs::build(&Shell::from_env()?)?.display()),
         XtaskRequest::Shots => pages::script(&Shell::from_env()?, "shots")?,
         XtaskRequest::Wheel => wheel::build(&Shell::from_env()?).map(drop)?,
     }

@@ -1,4 +1,4 @@
-//! The virtual environment of the Python tests, kept below the target directory.
+//! Virtual environments of the Python tests and of the documentation, below the target directory.
 //!
 //! Recreated when the interpreter or the requirements change: leftovers could hide a missing
 //! requirement.
@@ -11,9 +11,13 @@ use crate::shell::{CommandFailure, Shell, write_file};
 /// Oldest supported Python.
 const OLDEST: (u32, u32) = (3, 10);
 
-/// Creates or reuses the environment of a requirements file and returns its interpreter.
-pub(crate) fn ready(shell: &Shell, requirements: &str) -> Result<PathBuf, CommandFailure> {
-    let venv = shell.target.join("venv");
+/// Creates or reuses the environment `name` with a requirements file and returns its interpreter.
+pub(crate) fn ready(
+    shell: &Shell,
+    name: &str,
+    requirements: &str,
+) -> Result<PathBuf, CommandFailure> {
+    let venv = shell.target.join(name);
     let python = venv.join("bin/python");
     let stamp = venv.join("stamp.txt");
 

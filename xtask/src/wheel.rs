@@ -8,9 +8,12 @@ use crate::venv;
 /// Requirements to build and test the package.
 const REQUIREMENTS: &str = "python/requirements-test.txt";
 
+/// Environment of the tests, below the target directory.
+const VENV: &str = "venv";
+
 /// Builds the wheel and returns its path.
 pub(crate) fn build(shell: &Shell) -> Result<PathBuf, CommandFailure> {
-    let python = venv::ready(shell, REQUIREMENTS)?;
+    let python = venv::ready(shell, VENV, REQUIREMENTS)?;
     let out = shell.target.join("wheels");
     // An older wheel must not be picked up.
     remove_folder(&out)?;
@@ -27,7 +30,7 @@ pub(crate) fn build(shell: &Shell) -> Result<PathBuf, CommandFailure> {
 /// Builds the wheel, installs it into the environment of the tests and returns its interpreter.
 pub(crate) fn installed(shell: &Shell) -> Result<PathBuf, CommandFailure> {
     let wheel = build(shell)?;
-    let python = venv::ready(shell, REQUIREMENTS)?;
+    let python = venv::ready(shell, VENV, REQUIREMENTS)?;
     let install = shell.pip_install(&python).split_args("--force-reinstall --no-deps");
     install.args([wheel]).run()?;
     Ok(python)

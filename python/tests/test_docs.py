@@ -1,0 +1,142 @@
+"""Links, index and runnable code blocks of the documentation.
+
+A code block is executed if the line before it is `<!-- runnable -->`, and written to a file if that
+line is `<!-- file: NAME -->`. Blocks of one page share a folder and are executed in order: Python
+with the interpreter of the tests, shell with the command `rollway` of the tests.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from programs import ROOT, program
+
+MARKED_BLOCK = re.compile(
+    r"^<!-- (?P<mark>runnable|file: (?P<file>\S+)) -->\n```(?P<language>\w+)\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+FENCED_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def pages():
+    """Returns all Markdown files of the repository outside of the target directory."""
+    folders = [ROOT / name for name in ("docs", "examples", "crates", "python", "xtask")]
+    return [*ROOT.glob("*.md"), *(page for folder in folders for page in folder.rglob("*.md"))]
+
+
+def anchors(page):
+    """Returns the anchors of the headings of a page, as GitHub and MkDocs name them."""
+    headings = HEADING.findall(FENCED_BLOCK.sub("", page.read_text()))
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings)
+    return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", heading).strip()) for heading in plain}
+
+
+def broken_links(page):
+    """Returns the relative links of a page whose file or heading does not exist."""
+    broken = []
+    for link in LINK.findall(FENCED_BLOCK.sub("", page.read_text())):
+        path, _, anchor = link.partition("#")
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        target = (page.parent / path).resolve() if path else page
+        is_page = target.suffix == ".md" and target.is_file()
+        if not target.exists() or (anchor and is_page and anchor not in anchors(target)):
+            broken.append(link)
+    return broken
+
+
+def test_relative_links_and_anchors_exist():
+    found = {str(page.relative_to(ROOT)): broken_links(page) for page in pages()}
+    assert {page: links for page, links in found.items() if links} == {}
+
+
+def test_broken_links_are_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# One `two`\n[a](#one-two) [b](#three) [c](gone.md) [d](page.md#one-two)\n")
+    assert broken_links(page) == ["#three", "gone.md"]
+
+
+def test_every_page_is_in_the_site_and_in_the_index():
+    site = (ROOT / "mkdocs.yml").read_text()
+    index = (ROOT / "docs/README.md").read_text()
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert f": {page.relative_to(ROOT)}\n" in site, "the page is missing in mkdocs.yml"
+        if page.name != "README.md":
+            link = page.relative_to(ROOT / "docs")
+            assert f"({link})" in index, "the page is missing in docs/README.md"
+
+
+def marked_pages():
+    return [page for page in pages() if MARKED_BLOCK.search(page.read_text())]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", marked_pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_marked_blocks_run(page, tmp_path):
+    programs = pathlib.Path(program("ROLLWAY_BIN")).parent
+    folders = [str(programs), str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]
+    environment = {
+        **os.environ,
+        "PATH": os.pathsep.join(folders),
+        "PYTHONPATH": str(tmp_path),
+        "ROLLWAY_PYTHON": sys.executable,
+        "ROLLWAY_ROOT": str(ROOT),
+    }
+    for number, block in enumerate(MARKED_BLOCK.finditer(page.read_text()), start=1):
+        if block["file"]:
+            (tmp_path / block["file"]).write_text(block["code"])
+            continue
+        if block["language"] == "python":
+            script = tmp_path / f"block_{number}.py"
+            script.write_text(block["code"])
+            command = [sys.executable, script]
+        else:
+            command = ["sh", "-eu", "-c", block["code"]]
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=240,
+        )
+        assert done.returncode == 0, f"{block['code']}\n{done.stdout[-4000:]}"
+
+
+def test_cli_reference_is_the_help_of_the_command():
+    """`UPDATE_EXPECT=1` writes docs/cli.md again."""
+    page = ROOT / "docs/cli.md"
+    if os.environ.get("UPDATE_EXPECT"):
+        page.write_text(cli_reference())
+    assert page.read_text() == cli_reference(), "docs/cli.md is out of date: set UPDATE_EXPECT=1"
+
+
+def cli_reference():
+    """Returns the page with the help of every subcommand."""
+    commands = re.findall(r"^  ([a-z-]+) +[A-Z]", command_help(), re.MULTILINE)
+    sections = [
+        "# Command line\n\nGenerated from the help of the command: `UPDATE_EXPECT=1` before the"
+        " test\n`python/tests/test_docs.py` writes this page again. [Running a job](run.md)"
+        " describes exit codes and files.\n",
+        f"```text\n{command_help()}```\n",
+    ]
+    for name in commands:
+        if name != "help":
+            sections.append(f"## rollway {name}\n\n```text\n{command_help(name)}```\n")
+    return "\n".join(sections)
+
+
+def command_help(*names):
+    done = subprocess.run(
+        [program("ROLLWAY_BIN"), *names, "--help"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.rstrip().splitlines()
+    return "".join(f"{line.rstrip()}\n" for line in lines)
