@@ -15,6 +15,7 @@ mod options;
 mod record;
 mod request;
 mod response;
+mod scoring;
 mod script;
 mod server;
 mod server_api;

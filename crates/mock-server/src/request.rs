@@ -45,6 +45,11 @@ impl MockRequest {
         self.body.get(field).and_then(Value::as_bool).unwrap_or(false)
     }
 
+    /// Returns whether the request only scores its prompts.
+    pub(super) fn only_scores(&self) -> bool {
+        self.path == COMPLETION_PATH && self.wants("echo") && self.max_tokens == Some(0)
+    }
+
     pub(super) fn choices(&self) -> usize {
         self.prompts.len() * self.n as usize
     }
@@ -129,7 +134,8 @@ pub(super) fn completion(
     let prompts = prompts(state, fields.get("prompt"))?;
     let logprobs = number(fields, "logprobs", 0, 20)?;
     let id = response_id(state, headers, fields, "cmpl");
-    let max_tokens = number(fields, "max_tokens", 1, u32::MAX)?.or(Some(16));
+    let least = if flag(fields, "echo")? { 0 } else { 1 };
+    let max_tokens = number(fields, "max_tokens", least, u32::MAX)?.or(Some(16));
     parse(state, COMPLETION_PATH, id, prompts, logprobs, max_tokens, body)
 }
 

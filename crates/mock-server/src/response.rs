@@ -16,6 +16,7 @@ use super::faults::MockFault;
 use super::generation::{Event, Generation, Step};
 use super::generation_state::GenerationState;
 use super::request::MockRequest;
+use super::scoring;
 use super::server_api::Format;
 
 /// Response extension: the connection is closed instead.
@@ -44,6 +45,10 @@ pub(super) async fn respond(
             return disconnected();
         }
         _ => {}
+    }
+    if request.only_scores() {
+        let version = state.gate.borrow().version;
+        return Json(scoring::response(&state.options, &request, version)).into_response();
     }
     let format = format(&request);
     let is_stream = request.stream;

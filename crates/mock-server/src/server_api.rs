@@ -17,7 +17,7 @@ use http::{HeaderMap, StatusCode, header};
 use rollway_base::ServerKind;
 use serde_json::{Map, Value, json};
 
-pub(super) use self::format::Format;
+pub(super) use self::format::{CREATED, Format};
 use super::api_error::ApiError;
 use super::generation_state::GenerationState;
 use super::request::{self, MockRequest};
@@ -173,7 +173,7 @@ async fn models(State(state): State<SharedState>) -> Json<Value> {
     let mut model = json!({
         "id": state.options.model,
         "object": "model",
-        "created": format::CREATED,
+        "created": CREATED,
         "owned_by": state.api.owner(),
     });
     if state.api.describes_model() {

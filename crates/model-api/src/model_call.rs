@@ -56,6 +56,13 @@ impl ModelCall {
         hash.finalize().into()
     }
 
+    /// Returns whether the call only scores its prompt: nothing is generated, so nothing is
+    /// recorded.
+    pub fn only_scores(&self) -> bool {
+        let is_empty = self.body.get("max_tokens").and_then(Value::as_u64) == Some(0);
+        self.kind == CallKind::Completion && self.wants("echo") && is_empty && !self.stream
+    }
+
     /// Returns whether the client requested token ids, which then stay in its response.
     pub fn wants_token_ids(&self) -> bool {
         self.wants("return_token_ids")

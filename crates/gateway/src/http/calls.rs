@@ -104,7 +104,8 @@ async fn begin_recording(
     (timer, permits): (CallTimer, CallPermits),
 ) -> Result<Response, UpstreamFailure> {
     let limits = &app.options.limits;
-    let is_trained = app.models.is_trained(call.model());
+    // A call that generates nothing gets no sampling arguments and leaves no turn.
+    let is_trained = app.models.is_trained(call.model()) && !call.only_scores();
     if is_trained {
         apply_sampling(app, &mut call);
         if let Some(session) = &session {

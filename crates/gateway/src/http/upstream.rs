@@ -8,6 +8,7 @@ use axum::http::HeaderValue;
 use bytes::Bytes;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
+use rollway_base::ServerKind;
 use rollway_model_api::server_api::{LookupStep, PromptLookup, server_api};
 use rollway_model_api::{
     CallError, CallKind, ClientApi, ErrorKind, ModelCall, ResponseParseError, ResponseParser,
@@ -166,7 +167,9 @@ impl UpstreamRequest {
         failures: usize,
     ) -> Result<UpstreamResponse, ServerFailure> {
         let server = permit.server();
-        let api = server_api(server.spec.engine);
+        // Fields that return generated tokens have no meaning in a call that generates none.
+        let kind = if self.call.only_scores() { ServerKind::Openai } else { server.spec.engine };
+        let api = server_api(kind);
         // The server may still execute an earlier try, and must not mistake this one for it.
         let id = match failures {
             0 => self.id.clone(),

@@ -6,7 +6,7 @@ use crate::faults::MockFault;
 use crate::generation::{CallPart, Finish, Generation, Step};
 use crate::text::Tokenizer;
 
-pub(super) const CREATED: u64 = 1_700_000_000;
+pub(crate) const CREATED: u64 = 1_700_000_000;
 pub(super) const CHUNK: &str = "chat.completion.chunk";
 pub(super) const TEXT: &str = "text_completion";
 

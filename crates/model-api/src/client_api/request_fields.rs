@@ -50,8 +50,15 @@ pub(super) fn check(
         fields.integer(name, 0, i64::from(i32::MAX))?;
     }
     fields.list("tools")?;
+    fields.boolean("echo")?;
     fields.recordable()?;
-    Ok(ModelCall { kind, stream, choices, body, text_tools: Vec::new() })
+    let call = ModelCall { kind, stream, choices, body, text_tools: Vec::new() };
+    if call.wants("echo") && !call.only_scores() {
+        let message = "echo is not supported: the response would repeat the prompt as if the model \
+                       had generated it; with max_tokens 0, completions score the prompt";
+        return Err(refusal(message).at("echo"));
+    }
+    Ok(call)
 }
 
 pub(super) fn refusal(message: impl Into<String>) -> CallError {
@@ -147,12 +154,6 @@ impl<'a> RequestFields<'a> {
         let unsupported = |name: &str, reason: &str| {
             Err(refusal(format!("{name} is not supported: {reason}")).at(name))
         };
-        if self.boolean("echo")? == Some(true) {
-            return unsupported(
-                "echo",
-                "the response would repeat the prompt as if the model had generated it",
-            );
-        }
         if self.boolean("use_beam_search")? == Some(true) {
             return unsupported("use_beam_search", "its completions are not samples of the model");
         }

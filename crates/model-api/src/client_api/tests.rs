@@ -99,6 +99,28 @@ fn invalid_fields_are_refused_by_name() {
 }
 
 #[test]
+fn calls_that_only_score_their_prompt_are_accepted() {
+    let scored = |kind: CallKind, more: &Value| {
+        let mut body = json!({ "prompt": [1, 2], "messages": [{ "role": "user", "content": "" }] });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        parse(kind, &body)
+    };
+    let scoring = json!({ "echo": true, "max_tokens": 0, "logprobs": 0 });
+    assert!(scored(CallKind::Completion, &scoring).unwrap().only_scores());
+    let generating = json!({ "echo": false, "max_tokens": 0, "logprobs": 0 });
+    assert!(!scored(CallKind::Completion, &generating).unwrap().only_scores());
+    for (kind, refused) in [
+        (CallKind::Completion, json!({ "echo": true })),
+        (CallKind::Completion, json!({ "echo": true, "max_tokens": 1 })),
+        (CallKind::Completion, json!({ "echo": true, "max_tokens": 0, "stream": true })),
+        (CallKind::Chat, json!({ "echo": true, "max_tokens": 0 })),
+    ] {
+        let error = scored(kind, &refused).expect_err(&refused.to_string());
+        assert_eq!(error.param.as_deref(), Some("echo"), "{refused}");
+    }
+}
+
+#[test]
 fn invalid_bodies_are_refused() {
     let deep = format!("{{\"prompt\":\"Hi\",\"a\":{}1{}}}", "[".repeat(9999), "]".repeat(9999));
     for body in ["", "7", "[]", "null", "{", "{\"a\":1,}", "{\"n\":1e999}", deep.as_str()] {
