@@ -309,6 +309,12 @@ class MissingPackage(Error, ImportError):
     code = "missing_package"
 
 
+class Unsupported(Error, NotImplementedError):
+    """A method of Trinity-RFT has no counterpart. Has `name`."""
+
+    code = "unsupported"
+
+
 class SynchronizerError(Error, RuntimeError):
     """The synchronizer of a job is not reachable or rejects the weights."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import importlib
 import os
@@ -24,6 +23,7 @@ from rollway.trinity.common.workflows import WORKFLOWS, Task
 from rollway.trinity.utils.registry import Registry
 
 import programs
+import trinity_recording
 import trinity_workflows as user
 
 ROW = {"question": "What is 1 + 2?", "answer": "3"}
@@ -145,7 +145,8 @@ def test_eval_only(config):
 def test_workflow_with_recording_and_reset(config):
     config.explorer.runner_per_model = 1
     judge = rw.models.MockServer("openai", "judge")
-    tasks = [Task(workflow=user.Recording, raw_task={"question": q}) for q in ("a", "b")]
+    workflow = trinity_recording.Recording
+    tasks = [Task(workflow=workflow, raw_task={"question": q}) for q in ("a", "b")]
     with rw.Scheduler(config, [rw.models.MockServer()], [[judge]]) as scheduler:
         scheduler.schedule(tasks, 1)
         statuses, experiences = scheduler.get_results(1).result()
@@ -206,10 +207,13 @@ def test_registries():
 
     assert registry.get("Thing") is Thing and registry.list() == ["Thing"]
     with pytest.raises(KeyError, match="already registered"):
-        registry.register_module("Thing", module=int)
-    registry.register_module("Thing", module=int, force=True)
-    with pytest.raises(ImportError, match="not registered"):
+        registry.register_module("Thing", module_cls=int)
+    registry.register_module("Thing", module_cls=int, force=True)
+    assert registry.get(None) is None
+    with pytest.raises(ValueError, match="not registered"):
         registry.get("Other")
+    with pytest.raises(ImportError, match="cannot be imported"):
+        registry.get("no_such_module.Thing")
 
 
 def test_tasks_have_attributes():
@@ -229,40 +233,6 @@ def test_tasks_have_attributes():
     workflow = task.to_workflow(rw.models.Echo().bind(False))
     assert isinstance(workflow.model, ModelWrapper) and workflow.repeat_times == 2
     assert workflow.auxiliary_models is None and workflow.logger.name.startswith("trinity")
-
-
-def test_model_wrapper():
-    async def use(model: ModelWrapper) -> None:
-        hello = [{"role": "user", "content": "hello"}]
-        (one,) = await model.chat_async(hello, top_k=-1, logprobs=None)
-        assert isinstance(one, Experience) and one.response_text == "hello"
-        assert [two.response_text for two in model.chat(hello, n=2)] == ["hello"] * 2
-        assert [two.response_text for two in model.generate(["a", "b"])] == ["a", "b"]
-        assert len(await model.generate_async(["a"])) == 1
-        assert len(model.history) == 6 and model.enable_history
-        assert len(model.extract_experience_from_history(clear_history=False)) == 6
-        assert len(model.extract_experience_from_history()) == 6 and model.history == []
-        client = model.get_openai_client()
-        assert client is model.get_openai_client() and client.model_path == "echo"
-        made = client.chat.completions.create(model=client.model_path, messages=hello)
-        assert made.choices[0].message.content == "hello"
-        other = model.get_openai_async_client()
-        await other.chat.completions.create(model=other.model_path, messages=hello)
-        assert len(model.extract_experience_from_history()) == 2
-        await model.set_workflow_state({"stage": 1})
-        model.set_workflow_state({"more": 2})
-        assert await model.get_workflow_state() == {"stage": 1, "more": 2}
-        await model.clean_workflow_state()
-        assert model.get_workflow_state() == {}
-        assert model.model_version == await model.model_version_async == 3
-        assert model.model_path == model.model_name == "echo" and model.api_key == "echo"
-        model.set_api_key(model.api_key)
-        with pytest.raises(rw.Error, match="cannot be replaced"):
-            model.set_api_key("another")
-        with pytest.raises(rw.Error, match="no recorded turn"):
-            model.convert_messages_to_experience([{"role": "assistant", "content": "never"}])
-
-    asyncio.run(use(ModelWrapper(rw.models.Echo(model_version=3).bind(True))))
 
 
 def test_experience():

@@ -1,4 +1,7 @@
-"""Workflows, rewards and operators written for Trinity-RFT: nothing here names Rollway."""
+"""Workflows, rewards and operators written for Trinity-RFT: nothing here names Rollway.
+
+trinity_rft.py runs them with Trinity-RFT 0.6.0 itself.
+"""
 
 from dataclasses import asdict
 from typing import Dict, List, Optional, Tuple
@@ -13,12 +16,7 @@ from trinity.common.workflows.step_wise_workflow import (
     AsyncRewardPropagationWorkflow,
     StepWiseRewardWorkflow,
 )
-from trinity.common.workflows.workflow import (
-    Metrics,
-    MultiTurnWorkflow,
-    SimpleWorkflow,
-    WorkflowWithRecording,
-)
+from trinity.common.workflows.workflow import MultiTurnWorkflow, SimpleWorkflow
 from trinity.utils.log import get_logger
 
 logger = get_logger(__name__)
@@ -191,7 +189,6 @@ class JudgeOperator(ExperienceOperatorV1):
 
     async def process(self, exps: List[Experience]) -> Tuple[List[Experience], Dict]:
         judge: openai.AsyncOpenAI = self.auxiliary_models[0][0]
-        wrapper = self.auxiliary_model_wrappers[0][0]
         for exp in exps:
             answer = await judge.chat.completions.create(
                 model=judge.model_path,
@@ -199,7 +196,7 @@ class JudgeOperator(ExperienceOperatorV1):
                 max_tokens=4,
             )
             exp.reward = float(len(answer.choices[0].message.content))
-            exp.info["judge"] = wrapper.model_name
+            exp.info["judge"] = judge.model_path
         return exps[: self.keep], {"judged_count": len(exps)}
 
 
@@ -246,40 +243,3 @@ class Rewarded(SimpleWorkflow):
         for response in responses:
             response.metrics["seen"] = 1
         return responses
-
-
-@WORKFLOWS.register_module("recording_workflow")
-class Recording(WorkflowWithRecording):
-    """A workflow whose model calls are recorded, with an auxiliary judge."""
-
-    can_reset: bool = True
-
-    def __init__(self, *, task: Task, model: ModelWrapper, auxiliary_models: List = None):
-        super().__init__(task=task, model=model, auxiliary_models=auxiliary_models)
-        self.question = task.raw_task.get("question")
-        self.client = openai.AsyncOpenAI(base_url=self.base_url, api_key=self.api_key)
-        self.judge = self.auxiliary_models[0]
-        self.judge_client = openai.AsyncOpenAI(
-            base_url=self.judge.base_url, api_key=self.judge.api_key
-        )
-
-    async def run_async(self) -> Metrics:
-        answer = await self.client.chat.completions.create(
-            model=self.model_name,
-            messages=[{"role": "user", "content": self.question}],
-            temperature=self.task.rollout_args.temperature,
-        )
-        text = answer.choices[0].message.content
-        judged = await self.judge_client.chat.completions.create(
-            model=self.judge.model_name, messages=[{"role": "user", "content": text}]
-        )
-        reward = float(len(judged.choices[0].message.content) > 0)
-        await self.update_reward(reward, info={"source": "llm_as_a_judge"})
-        return {"recording/reward": reward}
-
-    def reset(self, task: Task):
-        self.task = task
-        self.model.set_api_key(task.api_key)
-        self.client.api_key = task.api_key
-        self.judge_client.api_key = task.api_key
-        self.question = task.raw_task.get("question")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollway.errors import Error, MissingPackage
+from rollway.errors import Error, MissingPackage, Unsupported
 from rollway.experience import Experience
 from rollway.stages import waiting
 
@@ -164,6 +164,22 @@ class RunModel:
         with waiting(self.name):
             replies = await self.model.generate_once_async(prompt, {"n": n, **arguments})
         return self._record(replies, n)
+
+    def prompt_logprobs(self, tokens: Sequence[int], temperature: float | None = None) -> Any:
+        """Returns the log-probabilities of all tokens but the first, given those before them.
+
+        Nothing is generated or recorded. In async workflows it is awaited.
+        """
+        raise Unsupported(
+            f"{type(self.model).__name__} reports no log-probabilities of given tokens",
+            name="prompt_logprobs",
+        )
+
+    async def prompt_logprobs_async(
+        self, tokens: Sequence[int], temperature: float | None = None
+    ) -> list[float]:
+        """As `prompt_logprobs`, awaitable in any workflow."""
+        return self.prompt_logprobs(tokens, temperature)
 
     def _record(self, replies: list[Reply], n: int) -> Any:
         if self.model.records:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rollway import _rollway
 from rollway.client._pending import PendingResult
-from rollway.errors import Error, InvalidOutput, ModelError, ModelUnavailable
+from rollway.errors import Error, InvalidOutput, ModelError, ModelUnavailable, Unsupported
 from rollway.experience import Experience
 from rollway.models import turns
 from rollway.models.base import Messages, Model, Reply, RunModel
@@ -138,6 +138,34 @@ class GatewayRunModel(RunModel):
             return found if n != 1 else found[0]
 
         return self._ask("generate", _COMPLETION, body, replies)
+
+    def prompt_logprobs(self, tokens: Sequence[int], temperature: float | None = None) -> Any:
+        call = self._prompt_logprobs(tokens, temperature)
+        return call if self.is_async else call.result()
+
+    async def prompt_logprobs_async(
+        self, tokens: Sequence[int], temperature: float | None = None
+    ) -> list[float]:
+        return await self._prompt_logprobs(tokens, temperature)
+
+    def _prompt_logprobs(
+        self, tokens: Sequence[int], temperature: float | None
+    ) -> PendingResult[list[float]]:
+        prompt = [int(token) for token in tokens]
+        scoring = {"echo": True, "max_tokens": 0, "logprobs": 0, "temperature": temperature}
+        body = self._body({"prompt": prompt}, 1, scoring)
+
+        def scores(answer: dict[str, Any], version: int | None) -> list[float]:
+            found = (_choices(answer)[0].get("logprobs") or {}).get("token_logprobs") or []
+            if len(found) < len(prompt) or None in found[1 : len(prompt)]:
+                raise Unsupported(
+                    f"model {self.model.name} reports no log-probabilities of given tokens: its "
+                    "server must support `echo` of the completions API",
+                    name="prompt_logprobs",
+                )
+            return [float(value) for value in found[1 : len(prompt)]]
+
+        return self._ask("prompt_logprobs", _COMPLETION, body, scores)
 
     def _body(self, what: dict[str, Any], n: int, arguments: dict[str, Any]) -> dict[str, Any]:
         if arguments.get("stream"):

@@ -40,7 +40,11 @@ class Registry:
         return sorted({*self._modules, *self._default_mapping})
 
     def register_module(
-        self, name: str | None = None, module: Any = None, force: bool = False, lazy: bool = False
+        self,
+        module_name: str | None = None,
+        module_cls: Any = None,
+        force: bool = False,
+        lazy: bool = False,
     ) -> Any:
         """Registers a class, directly or as a decorator::
 
@@ -49,12 +53,12 @@ class Registry:
 
         A second class of one name is refused unless `force` is true.
         """
-        if not (name is None or isinstance(name, str)):
-            raise TypeError(f"a name is a text, not {type(name).__name__}")
-        if module is not None:
-            self._register(name or module.__name__, module, force)
-            return module
-        return lambda one: self.register_module(name, one, force)
+        if not (module_name is None or isinstance(module_name, str)):
+            raise TypeError(f"a name is a text, not {type(module_name).__name__}")
+        if module_cls is not None:
+            self._register(module_name or module_cls.__name__, module_cls, force)
+            return module_cls
+        return lambda one: self.register_module(module_name, one, force)
 
     def _register(self, name: str, module: Any, force: bool) -> None:
         known = self._modules.get(name)
@@ -65,13 +69,19 @@ class Registry:
         if self._on_register is not None:
             self._on_register(name, module)
 
-    def get(self, name: str) -> Any:
-        """Returns the class of a name; raises `ImportError` if there is none."""
+    def get(self, module_key: str | None) -> Any:
+        """Returns the class of a name, `None` for `None`.
+
+        Raises `ValueError` if the name is unknown, `ImportError` if its module cannot be imported.
+        """
+        if module_key is None:
+            return None
+        name = module_key
         if name in self._modules:
             return self._modules[name]
         path = self._default_mapping.get(name, name)
         if "." not in path and ":" not in path:
-            raise ImportError(f"{name} is not registered in {self._name}: {', '.join(self.list())}")
+            raise ValueError(f"{name} is not registered in {self._name}: {', '.join(self.list())}")
         module, _, attribute = path.replace(":", ".").rpartition(".")
         try:
             found = getattr(importlib.import_module(module), attribute)

@@ -10,13 +10,37 @@ from typing import Any
 
 import numpy as np
 
-from rollway.errors import Error
+from rollway.errors import Error, Unsupported
 from rollway.experience import Experience as PlainExperience
 from rollway.models.base import Model as InferenceModel
 from rollway.models.base import Reply, RunModel
-from rollway.trinity.common.experience import Experience, wrapped
+from rollway.trinity.common.experience import Experience, _tensor, wrapped
+from rollway.trinity.common.models.mm_utils import mm_messages, openai_messages
 
-__all__ = ["InferenceModel", "ModelWrapper"]
+__all__ = ["UNSUPPORTED", "InferenceModel", "ModelWrapper"]
+
+_JOB_UPDATES = "the job updates the weights of its servers: see `synchronizer.sync_method`"
+_NO_TEXT_MEDIA = (
+    "the completions API of inference servers takes no images: use chat_mm, or chat with content "
+    "parts"
+)
+
+#: Methods of Trinity-RFT's model actor without a counterpart, and the reason.
+UNSUPPORTED = {
+    "generate_mm": _NO_TEXT_MEDIA,
+    "generate_mm_async": _NO_TEXT_MEDIA,
+    "get_message_token_len": (
+        "workers have no tokenizer: `len(experience.tokens)` of a response is the exact number"
+    ),
+    "get_current_load": "the gateway balances the servers: see its metrics for their load",
+    "get_available_address_async": "the job starts and stops its inference servers",
+    "clone_with_isolated_history": "every run has a handle and a history of its own",
+    "init_process_group": _JOB_UPDATES,
+    "teardown_process_group": _JOB_UPDATES,
+    "set_state_dict_meta": _JOB_UPDATES,
+    "sync_model_weights": _JOB_UPDATES,
+    "shutdown": "the job stops its inference servers",
+}
 
 
 class _Done:
@@ -125,15 +149,40 @@ class ModelWrapper:
     def chat(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> list[Experience]:
         """Completes a chat; returns one experience per sample."""
         n, arguments = _arguments(kwargs)
-        return self._experiences(self._blocking().chat(list(messages), n=n, **arguments))
+        sent = openai_messages(messages)
+        return self._experiences(self._blocking().chat(sent, n=n, **arguments))
 
     async def chat_async(
         self, messages: Sequence[dict[str, Any]], **kwargs: Any
     ) -> list[Experience]:
         """As `chat`, awaitable."""
         n, arguments = _arguments(kwargs)
-        replies = await self._handle.chat_async(list(messages), n=n, **arguments)
+        replies = await self._handle.chat_async(openai_messages(messages), n=n, **arguments)
         return await self._experiences_async(replies)
+
+    def chat_mm(
+        self,
+        messages: Sequence[dict[str, Any]],
+        images: Sequence[Any],
+        videos: Sequence[Any],
+        **kwargs: Any,
+    ) -> list[Experience]:
+        """As `chat`; `<image>` and `<video>` in the messages are replaced with the media in order.
+
+        Media are addresses, paths, Pillow images, or arrays of frames. The recorded turns have the
+        messages with the media, not the tensors that a trainer makes of them.
+        """
+        return self.chat(mm_messages(messages, images, videos), **kwargs)
+
+    async def chat_mm_async(
+        self,
+        messages: Sequence[dict[str, Any]],
+        images: Sequence[Any],
+        videos: Sequence[Any],
+        **kwargs: Any,
+    ) -> list[Experience]:
+        """As `chat_mm`, awaitable."""
+        return await self.chat_async(mm_messages(messages, images, videos), **kwargs)
 
     def generate(self, prompts: str | Sequence[str], **kwargs: Any) -> list[Experience]:
         """Completes texts; returns the samples of all of them in order."""
@@ -151,6 +200,24 @@ class ModelWrapper:
             replies = await self._handle.generate_async(prompt, n=n, **arguments)
             made += await self._experiences_async(replies)
         return made
+
+    def logprobs(self, tokens: Sequence[int], temperature: float | None = None) -> Any:
+        """Returns the log-probabilities of all tokens but the first, given those before them.
+
+        The server must support `echo` of the completions API, as vLLM and SGLang do. The call is
+        not recorded.
+        """
+        return _scores(self._blocking().prompt_logprobs(tokens, temperature))
+
+    async def logprobs_async(self, tokens: Sequence[int], temperature: float | None = None) -> Any:
+        """As `logprobs`, awaitable."""
+        return _scores(await self._handle.prompt_logprobs_async(tokens, temperature))
+
+    def get_lora_request(self) -> None:
+        """Returns `None`: an adapter is a model of its own at the server."""
+
+    async def get_lora_request_async(self) -> None:
+        """As `get_lora_request`, awaitable."""
 
     def _blocking(self) -> RunModel:
         """Returns the handle for blocking calls; it shares the history of the run."""
@@ -232,6 +299,24 @@ class ModelWrapper:
         if self.enable_history:
             self._handle.extract_experience_from_history()
         return _Done()
+
+
+def _unsupported(name: str, reason: str) -> Any:
+    def method(self: ModelWrapper, *args: Any, **kwargs: Any) -> Any:
+        raise Unsupported(f"ModelWrapper.{name} is not available: {reason}", name=name)
+
+    method.__name__ = name
+    method.__doc__ = f"Raises `Unsupported`: {reason}."
+    return method
+
+
+for _name, _reason in UNSUPPORTED.items():
+    setattr(ModelWrapper, _name, _unsupported(_name, _reason))
+
+
+def _scores(values: list[float]) -> Any:
+    """Returns numbers as a tensor; as a NumPy array without torch."""
+    return _tensor(np.asarray(values, dtype=np.float32))
 
 
 class _Ready:
