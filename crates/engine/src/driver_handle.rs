@@ -178,6 +178,14 @@ impl DriverHandle {
         synced.await.map_err(|_| Error::Closed)?
     }
 
+    /// Passes all events to the observers, which replace earlier ones, beginning with the current
+    /// batches.
+    pub(crate) async fn replace_observers(&self, observers: RunObservers) -> Result<()> {
+        self.states.observed(&observers);
+        let message = DriverMessage::AddObservers(observers);
+        self.inbox.send(message).await.map_err(|_| Error::Closed)
+    }
+
     /// Passes all events to the observers, beginning with the current batches.
     pub(crate) fn observe(&self, observers: RunObservers) {
         if !observers.is_empty() {

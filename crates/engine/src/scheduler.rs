@@ -73,6 +73,12 @@ impl Scheduler {
         self
     }
 
+    /// Passes all later events to the observers, which replace earlier ones. Current batches are
+    /// reported first; events of the past are not repeated.
+    pub async fn replace_observers(&self, observers: RunObservers) -> Result<()> {
+        self.handle.replace_observers(observers).await
+    }
+
     /// Starts the runners and waits until each is ready or has failed to start; returns the numbers
     /// of ready and of wanted runners.
     pub async fn start(&self) -> Result<(u32, u32)> {

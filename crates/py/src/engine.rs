@@ -70,6 +70,15 @@ impl PyScheduler {
         Ok(Self { scheduler: scheduler.observed(task_done_observer(on_task_done)) })
     }
 
+    /// Calls a function for every task that ends from now on.
+    fn observe_tasks(&self, py: Python<'_>, on_task_done: Py<PyAny>) -> PyResult<PyPending> {
+        let (scheduler, observers) =
+            (self.scheduler.clone(), task_done_observer(Some(on_task_done)));
+        PyPending::new(py, async move { scheduler.replace_observers(observers).await }, |_, ()| {
+            Ok(())
+        })
+    }
+
     fn start(&self, py: Python<'_>) -> PyResult<PyPending> {
         let scheduler = self.scheduler.clone();
         PyPending::new(py, async move { scheduler.start().await }, |_, counts| Ok(counts))

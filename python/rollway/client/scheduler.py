@@ -92,10 +92,19 @@ class Scheduler(RunnerStatesMixin):
             return None
         return done_callback(hook, logger)
 
-    def task_done_callback(self, async_task: TaskDone) -> None:
-        """Hook for ended tasks: override it, or assign a function before the first `schedule`.
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "task_done_callback" and self.__dict__.get("_engine") is not None:
+            callback = done_callback(value, logger)
+            PendingResult(
+                "task_done_callback", lambda: self._engine.observe_tasks(callback), nothing
+            ).result()
 
-        It is called once per task, in order, in a separate thread, with a future that is done:
+    def task_done_callback(self, async_task: TaskDone) -> None:
+        """Hook for ended tasks: override it, or assign a function, also to `coordinator.scheduler`.
+
+        It is called once per task that ends later, in order, in a separate thread, with a future
+        that is done:
         `async_task.result()` is the status, the experiences as one payload, the runner id and the
         seconds. Exceptions are reported and have no effect. The scheduler completes tasks without
         it.
