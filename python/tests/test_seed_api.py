@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import logging
 import math
+import queue
 import threading
 import time
 
@@ -278,6 +279,28 @@ def test_task_done_callback_is_called_for_every_task(config):
     assert Scheduler(config, [rw.models.Echo()]).task_done_callback(one) is None
 
 
+@pytest.mark.parametrize("batch_type", ["train", "eval"])
+def test_task_done_callback_of_a_coordinators_scheduler(config, batch_type):
+    done = queue.Queue()
+    with RolloutCoordinator(config, [rw.models.Echo()], sink=rw.MemorySink()) as one:
+        tasks = [job(2, is_eval=batch_type == "eval", name="a")]
+        one.submit_batch(batch_id="1/a", tasks=tasks, batch_type=batch_type).result()
+        finalize = {"train": one.finalize_train_batch, "eval": one.finalize_eval_batch}[batch_type]
+        finalize("1/a").result()
+        # Tasks that ended before are not reported.
+        one.scheduler.task_done_callback = done.put
+        one.submit_batch(batch_id="2/b", tasks=tasks, batch_type=batch_type).result()
+        ended = done.get(timeout=20)
+        finalize("2/b").result()
+        one.scheduler.task_done_callback = lambda task: done.put("replaced")
+        one.submit_batch(batch_id="3/c", tasks=tasks, batch_type=batch_type).result()
+        assert done.get(timeout=20) == "replaced" and done.empty()
+    status, payload, runner_id, seconds = ended.result()
+    assert (ended.batch_id, ended.task_id, status.ok) == ("2/b", 0, True)
+    assert len(rw.Experience.deserialize_many(payload)) == 2
+    assert runner_id in (0, 1) and 0 < seconds < 60
+
+
 def test_scheduling_before_start_queues(config):
     scheduler = Scheduler(config, [rw.models.Echo()])
     assert scheduler.schedule([job(), job()], 1) is None
@@ -513,6 +536,20 @@ def test_errors_have_the_types_of_the_seed(coordinator, config):
     coordinator.abort_batch(7, reason="enough", keep_partial_results=False).result()
     assert coordinator.batch_state(7) is BatchLifecycleState.ABORTED
     assert coordinator.abort_batch(99, reason="unknown").result() is None
+
+
+def test_batches_without_tasks_and_ids_that_are_used_again(coordinator, caplog):
+    for number in (1, 2):
+        submitted = coordinator.submit_batch(batch_id=5, tasks=[], batch_type="train")
+        assert submitted.result() is None and list(coordinator.pending_batches) == [5], number
+        result = coordinator.finalize_train_batch(5).result()
+        assert result["finished_task_count"] == 0 and coordinator.pending_batches == {}
+        assert result["metrics"]["rollout/finished_task_count"] == 0.0
+    assert coordinator.process_experiences([]).result() == {}
+    coordinator.submit_batch(batch_id=6, tasks=[job(sleep=30)], batch_type="train").result()
+    with caplog.at_level(logging.WARNING, logger=coordinator.logger.name):
+        coordinator.abort_batch(6, reason="enough").result()
+    assert "batch 6 is aborted: enough" in caplog.text
 
 
 def test_mode_bench_has_no_pipeline(config):

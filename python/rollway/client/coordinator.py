@@ -28,8 +28,6 @@ BatchType = Literal["train", "eval"]
 #: Stores the payloads of a batch and returns metrics; id `None`: payloads of no batch.
 Deliver = Callable[[BatchId | None, list[bytes]], "dict[str, float] | None"]
 
-logger = logging.getLogger("rollway.coordinator")
-
 
 class BatchLifecycleState(str, enum.Enum):
     """State of a submitted batch."""
@@ -272,7 +270,7 @@ class RolloutCoordinator(RunnerStatesMixin):
         def ready(counts: tuple[int, int]) -> None:
             up, wanted = counts
             if up < wanted:
-                logger.warning("%d of %d runners are ready", up, wanted)
+                self.logger.warning("%d of %d runners are ready", up, wanted)
             self.running = True
             if self.config.mode != "bench":
                 self.experience_pipeline = ExperiencePipeline(self)
@@ -374,10 +372,17 @@ class RolloutCoordinator(RunnerStatesMixin):
 
         Returns its result; `None`: there was nothing to abort.
         """
+
+        def aborted(answer: dict[str, Any] | None) -> dict[str, Any] | None:
+            if answer is None:
+                return None
+            self.logger.warning("batch %s is aborted: %s", batch_id, reason)
+            return _result(answer)
+
         return PendingResult(
             "abort_batch",
             lambda: self._with_runners().abort(batch_id, reason, keep_partial_results),
-            lambda answer: None if answer is None else _result(answer),
+            aborted,
         )
 
     def cancel_run(
