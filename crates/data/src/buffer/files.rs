@@ -5,6 +5,7 @@
 //! crashed writer is discarded. [`FileBuffer`] combines the two.
 
 mod index;
+mod last_batch;
 mod reader;
 mod wake_file;
 mod writer;
@@ -59,10 +60,7 @@ pub(super) fn open<S: FileStore>(store: S) -> Result<FileBuffer<S>> {
     let folder = store.index();
     std::fs::create_dir_all(&folder).at(&store.name())?;
     let mut index = FileIndex::open(&folder, store.name())?;
-    index.change(|change| {
-        let fresh = change.begin()?;
-        store.settle(change, fresh)
-    })?;
+    index.settle(&store)?;
     if let Some(parent) = folder.parent() {
         sync_folder(parent).at(&store.name())?;
     }

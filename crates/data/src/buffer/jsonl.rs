@@ -15,10 +15,14 @@ use super::files::{
 use super::{BufferError, Result};
 use crate::Sample;
 
+/// Maximum bytes whose checksum is compared at opening. Older batches are checked when they are
+/// read.
+const VERIFIED_BYTES: u64 = 1 << 30;
+
 /// A file of JSON lines with an index folder `….index` beside it.
 ///
 /// A write batch is appended and synced before it is indexed. Data of a crashed writer behind the
-/// last batch is cut off at the next opening or write and kept as `cut` in the index folder. A file
+/// last batch is cut off at the next opening or write and appended to `cut` in the index folder. A file
 /// without an index is read once at opening and becomes one batch. Keys and sample ids are known
 /// across restarts without using memory. One process at a time can read under a name.
 pub type JsonlBuffer = FileBuffer<JsonLines>;
@@ -70,9 +74,33 @@ impl JsonLines {
 
     fn set_aside(&self, file: &mut File, end: u64) -> io::Result<()> {
         file.seek(SeekFrom::Start(end))?;
-        io::copy(file, &mut File::create(self.index().join("cut"))?)?;
+        let mut cut = File::options().create(true).append(true).open(self.index().join("cut"))?;
+        io::copy(file, &mut cut)?;
+        cut.sync_all()?;
         file.set_len(end)?;
         file.sync_all()
+    }
+
+    /// Compares the checksums of the newest batches.
+    fn verify(&self, file: &mut File, entries: &[IndexEntry]) -> Result<()> {
+        let mut verified = 0;
+        for entry in entries {
+            verified += entry.bytes;
+            if verified > VERIFIED_BYTES {
+                break;
+            }
+            file.seek(SeekFrom::Start(entry.begin)).at(&self.name())?;
+            if checksum(file.take(entry.bytes)).at(&self.name())? != entry.checksum {
+                let (index, end) = (self.index(), entry.begin + entry.bytes);
+                return Err(self.damaged(format!(
+                    "bytes {} to {end} (batch {}) are not those that were written; restore the                      file, or move it and {} away to go on without its content",
+                    entry.begin,
+                    entry.number,
+                    index.display()
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Indexes the lines of a file without an index.
@@ -128,7 +156,11 @@ impl FileStore for JsonLines {
         if new {
             sync_folder(self.path.parent().unwrap_or_else(|| Path::new(""))).at(&self.name())?;
         }
-        if fresh { self.adopt(file, index) } else { self.cut(&mut file, index.end()?) }
+        if fresh {
+            return self.adopt(file, index);
+        }
+        self.cut(&mut file, index.end()?)?;
+        self.verify(&mut file, &index.newest_first()?)
     }
 
     fn append(&self, number: u64, _: &str, samples: &[&Sample], begin: u64) -> Result<IndexEntry> {
@@ -172,6 +204,17 @@ impl FileStore for JsonLines {
             Some(sample)
         };
         Ok(Box::new(std::iter::from_fn(next)))
+    }
+}
+
+/// Returns the CRC-32 of data.
+fn checksum(mut data: impl Read) -> io::Result<u32> {
+    let (mut checksum, mut chunk) = (crc32fast::Hasher::new(), vec![0; 1 << 16]);
+    loop {
+        match data.read(&mut chunk)? {
+            0 => return Ok(checksum.finalize()),
+            read => checksum.update(&chunk[..read]),
+        }
     }
 }
 

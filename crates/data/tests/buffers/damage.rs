@@ -136,6 +136,48 @@ fn data_behind_the_last_batch_is_cut_off_and_saved() {
 }
 
 #[test]
+fn an_index_that_lost_acknowledged_batches_is_refused_and_cuts_nothing() {
+    for bed in Bed::files() {
+        let path = bed.path();
+        let buffer = bed.open();
+        let mut writer = buffer.writer("w").unwrap();
+        writer.write(&lot(0..3)).unwrap();
+        // Read while the database is open, as a killed process leaves the files.
+        let index = if path.is_dir() { path.join(".rollway") } else { index_of(&path) };
+        let (database, log) = (index.join("index.sqlite"), index.join("index.sqlite-wal"));
+        let early = (fs::read(&database).unwrap(), fs::read(&log).unwrap());
+        writer.write(&lot(3..6)).unwrap();
+        drop((writer, buffer));
+        let data = || if path.is_dir() { shown(&path) } else { vec![path.clone()] };
+        let content = || -> Vec<_> { data().iter().map(|file| fs::read(file).unwrap()).collect() };
+        let whole = content();
+        for log_content in [None, Some(&early.1)] {
+            fs::write(&database, &early.0).unwrap();
+            let _ = fs::remove_file(&log);
+            let _ = fs::remove_file(index.join("index.sqlite-shm"));
+            if let Some(bytes) = log_content {
+                fs::write(&log, bytes).unwrap();
+            }
+            assert_damaged(&bed, "but batch 2 was acknowledged");
+            assert_eq!(content(), whole, "{bed:?}");
+        }
+    }
+}
+
+#[test]
+fn changed_bytes_of_the_file_are_noticed_at_opening() {
+    let bed = Bed::jsonl();
+    let path = fill(&bed);
+    let bytes = fs::read(&path).unwrap();
+    for at in [10, bytes.len() / 2, bytes.len() - 10] {
+        fs::write(&path, flipped(&bytes, at)).unwrap();
+        assert_damaged(&bed, "are not those that were written");
+    }
+    fs::write(&path, bytes).unwrap();
+    assert_eq!(everything(&*bed.open()), samples([lot(0..3), lot(3..6)]));
+}
+
+#[test]
 fn lines_that_are_missing_or_no_experiences_are_reported() {
     let bed = Bed::jsonl();
     let path = fill(&bed);

@@ -4,12 +4,13 @@
 //! for its own lock instead of waiting.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
-use super::IoContext;
+use super::last_batch::LastBatch;
 use super::wake_file::WakeFile;
+use super::{FileStore, IoContext};
 use crate::Sample;
 use crate::buffer::{BufferError, BufferOwner, Result};
 
@@ -47,6 +48,8 @@ pub(in crate::buffer) struct FileIndex {
     connection: Connection,
     lock: File,
     wake_file: WakeFile,
+    last_batch: LastBatch,
+    folder: PathBuf,
     storage: String,
 }
 
@@ -56,6 +59,7 @@ impl FileIndex {
         let lock = File::options().create(true).truncate(false).write(true).open(path);
         let lock = lock.at(&storage)?;
         let wake_file = WakeFile::open(folder, &storage)?;
+        let last_batch = LastBatch::open(folder, &storage)?;
         let connect = || -> rusqlite::Result<Connection> {
             let connection = Connection::open(folder.join("index.sqlite"))?;
             connection.pragma_update(None, "journal_mode", "wal")?;
@@ -66,23 +70,35 @@ impl FileIndex {
         lock.lock().at(&storage)?;
         let connection = connect().at(&storage)?;
         lock.unlock().at(&storage)?;
-        Ok(Self { connection, lock, wake_file, storage })
+        let folder = folder.to_owned();
+        Ok(Self { connection, lock, wake_file, last_batch, folder, storage })
     }
 
     /// Applies changes atomically; they are durable on return.
     pub(super) fn change<T>(&mut self, make: impl FnOnce(&Change<'_>) -> Result<T>) -> Result<T> {
-        self.lock.lock().at(&self.storage)?;
-        let storage = &self.storage;
-        let begin = TransactionBehavior::Immediate;
-        let done =
-            self.connection.transaction_with_behavior(begin).at(storage).and_then(|transaction| {
-                let change = Change { transaction, storage };
-                let made = make(&change)?;
-                change.transaction.commit().at(storage)?;
-                Ok(made)
-            });
-        self.lock.unlock().at(storage)?;
-        done
+        changed(&mut self.connection, &self.lock, &self.storage, make)
+    }
+
+    /// Creates missing tables and reconciles the data with the index. Refuses an index that has
+    /// lost acknowledged batches.
+    pub(super) fn settle(&mut self, store: &impl FileStore) -> Result<()> {
+        let Self { connection, lock, last_batch, folder, storage, .. } = self;
+        let last = changed(connection, lock, storage, |change| {
+            let fresh = change.begin()?;
+            let indexed = change.last()?.map_or(0, |last| last.number);
+            last_batch.check(indexed, storage, folder)?;
+            store.settle(change, fresh)?;
+            change.last()
+        })?;
+        if let Some(last) = last {
+            last_batch.set(last.number);
+        }
+        Ok(())
+    }
+
+    /// Records that a batch is acknowledged.
+    pub(super) fn acknowledged(&self, number: u64) {
+        self.last_batch.set(number);
     }
 
     pub(super) fn notify(&mut self) {
@@ -120,6 +136,24 @@ impl FileIndex {
     }
 }
 
+fn changed<T>(
+    connection: &mut Connection,
+    lock: &File,
+    storage: &str,
+    make: impl FnOnce(&Change<'_>) -> Result<T>,
+) -> Result<T> {
+    lock.lock().at(storage)?;
+    let begin = TransactionBehavior::Immediate;
+    let done = connection.transaction_with_behavior(begin).at(storage).and_then(|transaction| {
+        let change = Change { transaction, storage };
+        let made = make(&change)?;
+        change.transaction.commit().at(storage)?;
+        Ok(made)
+    });
+    lock.unlock().at(storage)?;
+    done
+}
+
 /// A transaction on the index.
 pub(in crate::buffer) struct Change<'a> {
     transaction: Transaction<'a>,
@@ -148,6 +182,16 @@ impl Change<'_> {
     pub(in crate::buffer) fn last(&self) -> Result<Option<IndexEntry>> {
         let sql = "SELECT * FROM lots ORDER BY number DESC LIMIT 1";
         self.transaction.query_row(sql, [], entry).optional().at(self.storage)
+    }
+
+    /// Returns the batches with samples, newest first.
+    pub(in crate::buffer) fn newest_first(&self) -> Result<Vec<IndexEntry>> {
+        let entries = || -> rusqlite::Result<Vec<IndexEntry>> {
+            let sql = "SELECT * FROM lots WHERE samples > 0 ORDER BY number DESC";
+            let mut statement = self.transaction.prepare_cached(sql)?;
+            statement.query_map([], entry)?.collect()
+        };
+        entries().at(self.storage)
     }
 
     /// Returns the end of the data of all batches, for a store with one file.

@@ -45,6 +45,9 @@ impl<S: FileStore> ExperienceWriter for FileWriter<S> {
             change.add(&batch.key, &entry)?;
             Ok(Some(entry))
         })?;
+        if let Some(entry) = &entry {
+            self.index.acknowledged(entry.number);
+        }
         let stored = match &entry {
             Some(entry) if entry.samples > 0 => {
                 store.entered(entry);
