@@ -49,15 +49,16 @@ pub fn write_line(path: &Path, line: &str, is_secret: bool) -> Result<(), FileEr
 pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let folder = path.parent().unwrap_or_else(|| Path::new("."));
     fs::create_dir_all(folder)?;
+    // A random name that must not exist: another user may have prepared a predictable one.
     let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}", std::process::id()));
+    name.push(format!(".{}", &Secret::random()?.reveal()[..16]));
     let new = PathBuf::from(name);
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(mode);
-    let mut file = options.open(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    if let Err(error) = written.and_then(|()| fs::rename(&new, path)) {
+        let _ = fs::remove_file(&new);
+        return Err(error);
+    }
     File::open(folder)?.sync_all()
 }
 
@@ -66,6 +67,23 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn predictable_names_are_not_followed_and_failures_leave_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, victim) = (folder.path().join("state.json"), folder.path().join("victim"));
+        fs::write(&victim, "mine").unwrap();
+        let predictable = folder.path().join(format!("state.json.{}", std::process::id()));
+        std::os::unix::fs::symlink(&victim, predictable).unwrap();
+        write_atomic(&path, b"new", 0o600).unwrap();
+        assert_eq!(fs::read(&victim).unwrap(), b"mine");
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        // A folder cannot be replaced by a file.
+        fs::create_dir_all(folder.path().join("taken/inner")).unwrap();
+        let before = fs::read_dir(folder.path()).unwrap().count();
+        assert!(write_atomic(&folder.path().join("taken"), b"new", 0o600).is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), before);
+    }
 
     #[test]
     fn secret_file_is_created_once_and_private() {

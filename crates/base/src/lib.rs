@@ -1,5 +1,5 @@
 //! Helpers that several crates share: secrets, addresses, error chains, suggestions for misspelled
-//! names, atomic files, file locks and human-readable durations.
+//! names, atomic files, folders, file locks and human-readable durations.
 //!
 //! Owns no domain logic, starts no task and never blocks on the network. It depends on no other
 //! crate of the workspace.
@@ -9,6 +9,7 @@ pub mod address_file;
 pub mod atomic_file;
 mod error_chain;
 mod file_lock;
+pub mod folder;
 pub mod human;
 pub mod net;
 mod secret;

@@ -1,7 +1,7 @@
 //! `synchronizer.json`: the address and the secret of the synchronizer of a job.
 
 use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::{fmt, fs, io};
 
 use rollway_base::atomic_file::write_atomic;
 use rollway_config::SyncMethod;
@@ -11,7 +11,7 @@ use super::error::SyncError;
 use super::messages::MemberStatus;
 
 /// Content of `synchronizer.json`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) struct SyncAddressFile {
     pub(super) url: String,
     pub(super) secret: String,
@@ -22,6 +22,13 @@ pub(super) struct SyncAddressFile {
     pub(super) explorers: Vec<MemberStatus>,
     #[serde(default)]
     pub(super) trainer: Option<MemberStatus>,
+}
+
+/// Without the secret.
+impl fmt::Debug for SyncAddressFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SyncAddressFile").field("url", &self.url).finish_non_exhaustive()
+    }
 }
 
 pub(super) fn file(job_dir: &Path) -> PathBuf {

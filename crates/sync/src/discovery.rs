@@ -3,7 +3,7 @@
 //! Without an address, the process that holds the lock in the job folder hosts it and writes its
 //! address to `synchronizer.json`. The lock ends with the process; its next holder takes over.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollway_base::Secret;
+use rollway_base::folder::create_missing_folder;
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
 use tokio::time::Instant;
 
@@ -134,7 +135,7 @@ fn secret(address_file: Option<&SyncAddressFile>) -> Result<Option<Secret>, Sync
 fn lock(job_dir: &Path) -> Result<Option<File>, SyncError> {
     let path = job_dir.join("synchronizer.lock");
     let open = || {
-        fs::create_dir_all(job_dir)?;
+        create_missing_folder(job_dir)?;
         OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path)
     };
     let file = open().map_err(|error| SyncError::file(&path, &error))?;
@@ -175,7 +176,7 @@ fn host(
     let address = listener.local_addr().map_err(fail)?;
     let url = advertised_url(&format!("http://{address}"));
     let path = file(&options.job_dir);
-    fs::create_dir_all(&options.job_dir)
+    create_missing_folder(&options.job_dir)
         .map_err(|error| NotFound::Fatal(SyncError::file(&options.job_dir, &error)))?;
     let (explorers, trainer) =
         left.map(|address_file| (address_file.explorers, address_file.trainer)).unwrap_or_default();

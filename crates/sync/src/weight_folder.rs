@@ -1,12 +1,12 @@
 //! Folder of weights: `global_step_<n>` with safetensors, published atomically, and the last
 //! version in `latest_state_dict_iteration.txt`.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use rollway_base::atomic_file;
+use rollway_base::folder::{create_private_folder, is_private_folder};
 use sha2::{Digest as _, Sha256};
 
 /// File with the last published version.
@@ -167,10 +167,15 @@ pub fn memory(job_dir: &Path) -> PathBuf {
     root.join(format!("rollway-{name}"))
 }
 
-/// Creates a folder that only its owner can access.
+/// Returns the folder of pushed weights if it is safe to load from: another user may have created
+/// it.
+pub fn own_memory(job_dir: &Path) -> Option<PathBuf> {
+    Some(memory(job_dir)).filter(|folder| is_private_folder(folder))
+}
+
+/// Creates a folder that only its owner can access; refuses one of another user.
 pub(super) fn private(folder: &Path) -> Result<()> {
-    let mut builder = DirBuilder::new();
-    builder.recursive(true).mode(0o700).create(folder).map_err(failed(folder))
+    create_private_folder(folder).map_err(failed(folder))
 }
 
 fn remove(folder: &Path) -> Result<()> {
