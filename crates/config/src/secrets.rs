@@ -1,11 +1,48 @@
 //! Secrets that a configuration names: in an environment variable, or in a file of the job.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use rollway_base::Secret;
 use rollway_base::atomic_file::{FileError, load_or_create_secret};
+use serde_json::Value;
 
 use super::{Config, ConfigProblem};
+
+/// Variables that hold a secret in every job: those of external trainers and of workers, and the
+/// password of PostgreSQL.
+const SECRET_VARIABLES: [&str; 5] = [
+    "ROLLWAY_READER_SECRET",
+    "ROLLWAY_SYNCHRONIZER_SECRET",
+    "ROLLWAY_WORKER_SECRET",
+    "ROLLWAY_WORKER_TOKEN",
+    "PGPASSWORD",
+];
+
+/// Returns the environment variables that hold secrets of the engine: those that a key `…_env` of
+/// the configuration names, and fixed ones. Workers do not inherit them.
+pub fn secret_variables(config: &Config) -> BTreeSet<String> {
+    let mut names: BTreeSet<String> = SECRET_VARIABLES.map(str::to_owned).into();
+    collect_named(&serde_json::to_value(config).unwrap_or_default(), &mut names);
+    names
+}
+
+fn collect_named(value: &Value, names: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                match value {
+                    Value::String(name) if key.ends_with("_env") && !name.is_empty() => {
+                        names.insert(name.clone());
+                    }
+                    other => collect_named(other, names),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect_named(item, names)),
+        _ => {}
+    }
+}
 
 /// Error: the agent key is not available.
 #[derive(Debug)]

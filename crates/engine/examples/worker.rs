@@ -112,6 +112,19 @@ async fn execute_run(start: &StartAttempt, run: RunId) -> RunOutcome<Bytes> {
             Ok(RunOutput { payload: Some(payload.into()), metrics: Metrics::new() })
         }
         "exit" => std::process::exit(3),
+        "variable" => {
+            let name = String::from_utf8_lossy(&start.task);
+            let value = std::env::var(&*name).unwrap_or_else(|_| "not set".to_owned());
+            Ok(RunOutput { payload: Some(value.into()), metrics: Metrics::new() })
+        }
+        "spawn" => {
+            spawn_programs(&String::from_utf8_lossy(&start.task));
+            // Lets the begin be sent before the event loop blocks.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            loop {
+                std::thread::park();
+            }
+        }
         "hang" => std::future::pending().await,
         "wait" => {
             // Until the file named by the task exists.
@@ -133,4 +146,19 @@ async fn execute_run(start: &StartAttempt, run: RunId) -> RunOutcome<Bytes> {
             Err(RunFailure { kind: FailureKind::Workflow, message })
         }
     }
+}
+
+/// Starts one program in the process group of this worker and one in a session of its own, writes
+/// their process ids to a file, and leaves them running.
+#[expect(clippy::zombie_processes, reason = "workflows do what they like")]
+fn spawn_programs(file: &str) {
+    let start = |program: &str, args: &[&str]| {
+        let child = std::process::Command::new(program).args(args).spawn();
+        child.expect("the program starts").id()
+    };
+    let own = start("sleep", &["1000"]);
+    let detached = start("setsid", &["sleep", "1000"]);
+    let partial = format!("{file}.partial");
+    std::fs::write(&partial, format!("{own} {detached}")).expect("the file is writable");
+    std::fs::rename(partial, file).expect("the file is writable");
 }

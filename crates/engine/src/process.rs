@@ -1,9 +1,11 @@
-//! Child processes: output, file descriptors, Python interpreter; and messages of panics.
+//! Child processes: output, descendants, file descriptors, Python interpreter; and messages of panics.
 
+mod process_tree;
 pub mod python;
 
 use std::any::Any;
 
+pub use self::process_tree::{ProcessGroup, ProcessTree};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 

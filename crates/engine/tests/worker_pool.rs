@@ -15,6 +15,7 @@ use rollway_engine::{
 };
 
 use common::{process_config, tasks, worker_program};
+use rollway_testkit::child_test;
 
 async fn scheduler(runners: u32) -> Scheduler {
     let pool = WorkerPool::new(WorkerPoolOptions::new(worker_program())).await.expect("a port");
@@ -66,6 +67,82 @@ async fn dying_hanging_and_blocked_processes_are_replaced() {
     let got = scheduler.get_payload_results(5, CollectOptions::default()).await.unwrap();
     assert_eq!(got.payloads.len(), 30);
     until(async || states(&scheduler).await == ["idle"; 3]).await;
+}
+
+/// Returns the value of a variable in the environment of a worker.
+async fn variable_of_worker(yaml: &str, name: &str) -> String {
+    let config = rollway_config::Config::from_yaml(yaml, "job.yaml").unwrap();
+    let variables = config.explorer.env_vars.clone().into_iter().collect();
+    let options = WorkerPoolOptions { env: variables, ..WorkerPoolOptions::new(worker_program()) };
+    let pool = rollway_engine::cluster::worker_pool(&config, options).await.unwrap();
+    let scheduler = Scheduler::new(process_config(1), pool);
+    scheduler.start().await.unwrap();
+    scheduler.schedule(vec![Task::new("variable", name.to_owned())], 1).await.unwrap();
+    let got = scheduler.get_payload_results(1, CollectOptions::default()).await.unwrap();
+    String::from_utf8_lossy(&got.payloads[0]).into_owned()
+}
+
+#[tokio::test]
+async fn workers_inherit_no_secret_of_the_engine_unless_it_is_asked_for() {
+    // A variable that every process has.
+    let name = "PATH";
+    assert_eq!(variable_of_worker("{}", name).await, std::env::var(name).unwrap());
+    let secret = format!("rollout_model: {{api_key_env: {name}}}");
+    let hidden = format!("{{explorer: {{{secret}}}}}");
+    assert_eq!(variable_of_worker(&hidden, name).await, "not set");
+    let asked = format!("{{explorer: {{{secret}, env_vars: {{{name}: given}}}}}}");
+    assert_eq!(variable_of_worker(&asked, name).await, "given");
+}
+
+/// Returns the ids of the programs that the workflow `spawn` has started.
+async fn started_programs(file: &Path) -> Vec<u32> {
+    until(async || file.exists()).await;
+    let ids = std::fs::read_to_string(file).unwrap();
+    ids.split(' ').map(|id| id.parse().unwrap()).collect()
+}
+
+/// Tells whether a process runs and is no zombie.
+fn is_running(id: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
+}
+
+#[tokio::test]
+async fn programs_of_a_workflow_end_with_its_worker() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ids");
+    let scheduler = scheduler(1).await;
+    scheduler.schedule(vec![Task::new("spawn", file.display().to_string())], 1).await.unwrap();
+    let programs = started_programs(&file).await;
+    assert_eq!(programs.len(), 2, "{programs:?}");
+    // The run times out, and its worker is replaced.
+    until(async || !programs.iter().any(|id| is_running(*id))).await;
+}
+
+const VICTIM: &str = "ROLLWAY_TEST_SPAWN_FILE";
+
+/// Does nothing unless `programs_of_a_workflow_end_with_a_killed_engine` starts it.
+#[tokio::test]
+async fn engine_to_be_killed() {
+    let Ok(file) = std::env::var(VICTIM) else { return };
+    let pool = WorkerPool::new(WorkerPoolOptions::new(worker_program())).await.expect("a port");
+    let config = CoreConfig { max_timeout: Duration::from_secs(600), ..process_config(1) };
+    let scheduler = Scheduler::new(config, pool);
+    scheduler.start().await.unwrap();
+    scheduler.schedule(vec![Task::new("spawn", file)], 1).await.unwrap();
+    std::future::pending().await
+}
+
+#[tokio::test]
+async fn programs_of_a_workflow_end_with_a_killed_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ids");
+    let mut engine = child_test("engine_to_be_killed", VICTIM, &file).spawn().unwrap();
+    let programs = started_programs(&file).await;
+    assert!(programs.iter().all(|id| is_running(*id)), "{programs:?}");
+    engine.kill().unwrap();
+    engine.wait().unwrap();
+    until(async || !programs.iter().any(|id| is_running(*id))).await;
 }
 
 /// Counts running child processes.

@@ -41,7 +41,7 @@ pub mod proto {
 
     impl std::fmt::Debug for Hello {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.debug_struct("Hello").field("token", &self.token).finish_non_exhaustive()
+            f.debug_struct("Hello").field("runners", &self.runners).finish_non_exhaustive()
         }
     }
 

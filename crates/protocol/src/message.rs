@@ -39,7 +39,7 @@ impl fmt::Display for VersionRange {
 }
 
 /// First message of a worker.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Hello {
     pub versions: VersionRange,
     pub secret: Secret,
@@ -52,6 +52,20 @@ pub struct Hello {
     pub pid: Option<u32>,
     pub host: String,
     pub package_version: String,
+}
+
+/// Without secret and token.
+impl fmt::Debug for Hello {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { versions, runners, language, pid, host, .. } = self;
+        f.debug_struct("Hello")
+            .field("versions", versions)
+            .field("runners", runners)
+            .field("language", language)
+            .field("pid", pid)
+            .field("host", host)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Hello {

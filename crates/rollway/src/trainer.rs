@@ -87,8 +87,9 @@ impl Trainer {
                     command: config.trainer.command.clone(),
                     env: input.environment(config, synchronizer),
                     grace,
+                    lock: config.job_dir().join(format!("{}.program.lock", config.trainer.name)),
                 };
-                let program = TrainerProcess::start(command)?;
+                let program = TrainerProcess::start(command).await?;
                 let name = config.trainer.name.clone();
                 Some(tokio::spawn(watch(program, name, stop.clone(), synchronizer.clone())))
             }

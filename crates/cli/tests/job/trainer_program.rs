@@ -63,3 +63,28 @@ fn trainer_and_its_children_are_killed_with_the_job() {
         assert_eq!(code, if signal == "INT" { Some(130) } else { None });
     }
 }
+
+/// The trainer of a killed job lives until its guard has killed it.
+#[test]
+fn restarted_job_waits_for_the_end_of_the_earlier_trainer() {
+    let workspace = Workspace::new();
+    let folder = workspace.path().display();
+    // The lock is free only after the end of the other trainer.
+    let script = format!(
+        "trap '' TERM; exec 9>> {folder}/lock; flock -n 9 || touch {folder}/twice; \
+         echo started >> {folder}/starts; while :; do sleep 0.1; done"
+    );
+    let starts = |count: usize| {
+        let lines = || std::fs::read_to_string(workspace.path().join("starts")).unwrap_or_default();
+        while lines().lines().count() < count {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    };
+    let mut first = workspace.start(&borrowed(&keys(&script)));
+    starts(1);
+    first.kill();
+    let second = workspace.start(&borrowed(&keys(&script)));
+    starts(2);
+    assert!(!workspace.path().join("twice").exists(), "two trainers at once");
+    drop(second);
+}

@@ -25,6 +25,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 pub use self::job_locator::JobLocator;
+use crate::process::{ProcessGroup, ProcessTree};
 use crate::workers::cluster::JoinInfo;
 
 /// Exit status of a worker that was refused permanently.
@@ -92,7 +93,10 @@ pub async fn run(
 ) -> Result<(), SupervisorError> {
     let folder = tempfile::Builder::new().prefix("rollway-").tempdir();
     let folder = folder.map_err(|error| SupervisorError::Io(error.to_string()))?;
-    let supervisor = Arc::new(Supervisor { options, folder, tell, stop: stop.child_token() });
+    let tree = ProcessTree::new(STOP_TIMEOUT, None);
+    let tree = tree.map_err(|error| SupervisorError::Io(error.to_string()))?;
+    let supervisor = Supervisor { options, folder, tree, tell, stop: stop.child_token() };
+    let supervisor = Arc::new(supervisor);
     let mut slots = JoinSet::new();
     for slot in 0..supervisor.options.processes {
         let supervisor = Arc::clone(&supervisor);
@@ -114,6 +118,7 @@ struct Supervisor {
     options: SupervisorOptions,
     /// Contains the execution marks of every process.
     folder: TempDir,
+    tree: Arc<ProcessTree>,
     tell: StatusFn,
     stop: CancellationToken,
 }
@@ -162,7 +167,7 @@ impl Supervisor {
         let failed = |error: io::Error| SupervisorError::Io(error.to_string());
         let marks = self.folder.path().join(format!("marks-{slot}"));
         std::fs::write(&marks, vec![0; MARKS]).map_err(failed)?;
-        let mut child = self.spawn(join_info, &marks)?;
+        let (mut child, _group) = self.spawn(join_info, &marks)?;
         let message = format!("worker {slot} starts, with {} runners", self.options.runners);
         (self.tell)(&message);
         tokio::select! {
@@ -183,9 +188,14 @@ impl Supervisor {
         }
     }
 
-    fn spawn(&self, join_info: &JoinInfo, marks: &Path) -> Result<Child, SupervisorError> {
+    fn spawn(
+        &self,
+        join_info: &JoinInfo,
+        marks: &Path,
+    ) -> Result<(Child, ProcessGroup), SupervisorError> {
         let program = &self.options.program;
-        Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(&self.options.args)
             .env(env::ADDRESS, &join_info.address)
             .env(env::SECRET, join_info.secret.reveal())
@@ -193,11 +203,10 @@ impl Supervisor {
             .env(env::EXECUTION_MARKS, marks)
             .env_remove(env::TOKEN)
             .stdin(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|error| {
-                let program = program.display();
-                SupervisorError::Input(format!("{program} could not be started: {error}"))
-            })
+            .kill_on_drop(true);
+        self.tree.spawn(&mut command).map_err(|error| {
+            let program = program.display();
+            SupervisorError::Input(format!("{program} could not be started: {error}"))
+        })
     }
 }

@@ -20,11 +20,11 @@ mod ray;
 mod reports;
 mod worker_process;
 
-use std::collections::HashMap;
-use std::io;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -55,13 +55,15 @@ use crate::workers::{Reporter, RunnerBackend, RunnerCommand};
 /// Maximum number of connected workers.
 const CONNECTIONS: usize = 16_384;
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct WorkerPoolOptions {
     /// Worker program; reads the connection from its environment (`rollway_protocol::env`).
     pub program: PathBuf,
     pub args: Vec<String>,
     /// Additional environment.
     pub env: Vec<(String, String)>,
+    /// Variables that workers do not inherit from this process: secrets of the engine.
+    pub removed_env: BTreeSet<String>,
     /// Address to bind. `None`: a private Unix socket.
     pub address: Option<Address>,
     /// Host name of the engine for workers, if it differs from the bound one.
@@ -87,6 +89,7 @@ impl WorkerPoolOptions {
             program: program.into(),
             args: Vec::new(),
             env: Vec::new(),
+            removed_env: BTreeSet::new(),
             address: None,
             host: None,
             secret: None,
@@ -97,6 +100,24 @@ impl WorkerPoolOptions {
             placer: None,
         }
     }
+}
+
+/// Without the values of variables, which may be secrets.
+impl fmt::Debug for WorkerPoolOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { program, env, address, runners_per_worker, .. } = self;
+        f.debug_struct("WorkerPoolOptions")
+            .field("program", program)
+            .field("env", &variable_names(env))
+            .field("address", address)
+            .field("runners_per_worker", runners_per_worker)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Returns the names of variables without their values.
+fn variable_names(env: &[(String, String)]) -> Vec<&str> {
+    env.iter().map(|(name, _)| name.as_str()).collect()
 }
 
 #[derive(Debug)]
@@ -188,6 +209,7 @@ impl WorkerPoolShared {
             program: options.program.clone(),
             args: options.args.clone(),
             env: options.env.iter().cloned().chain(worker_env).collect(),
+            removed_env: options.removed_env.clone(),
             status,
         }
     }

@@ -1,22 +1,25 @@
 //! A trainer program: started, watched and ended with the job.
 //!
-//! It has its own process group, so that its child processes end with it. A guard, a shell that
-//! waits for the end of a pipe from this process, ends the group if this process is killed.
+//! Its child processes end with it. If this process is killed, a guard ends them; until then it
+//! holds a lock, for which the next process of the job waits, so that two trainers never read one
+//! buffer.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
+use std::fs::{File, TryLockError};
 use std::io;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rollway_engine::process::lines;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rollway_engine::process::{ProcessGroup, ProcessTree, lines};
+use rustix::process::Signal;
 use tokio::io::AsyncRead;
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::TrainerError;
@@ -30,47 +33,49 @@ const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time for a killed group to end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Pause between two attempts to lock the file of the trainer.
+const LOCK_PAUSE: Duration = Duration::from_millis(100);
+
 #[derive(Clone, Debug)]
 pub(super) struct TrainerCommand {
     pub(super) command: Vec<String>,
     pub(super) env: Vec<(&'static str, OsString)>,
     /// Maximum time to end after SIGTERM.
     pub(super) grace: Duration,
+    /// File that is locked until the trainer of an earlier process has ended.
+    pub(super) lock: PathBuf,
 }
 
 /// A running program. Dropping it kills its group.
 #[derive(Debug)]
 pub(super) struct TrainerProcess {
     name: String,
+    group: ProcessGroup,
     child: Child,
-    group: Pid,
     grace: Duration,
     last: Arc<Mutex<VecDeque<String>>>,
     relays: Vec<JoinHandle<()>>,
-    _guard: Guard,
 }
 
 impl TrainerProcess {
     /// Starts a program. Its output goes to the log.
-    pub(super) fn start(command: TrainerCommand) -> Result<Self, TrainerError> {
+    pub(super) async fn start(command: TrainerCommand) -> Result<Self, TrainerError> {
         let (name, args) = command.command.split_first().ok_or(TrainerError::NoCommand)?;
         let failed = |error: io::Error| TrainerError::NotStarted {
             program: name.clone(),
             message: error.to_string(),
         };
-        // The guard starts first, so that the program is never without it.
-        let guard = Guard::start(command.grace).map_err(failed)?;
-        let group = guard.group;
-        let mut child = Command::new(name)
+        let lock = locked(&command.lock, command.grace).await.map_err(failed)?;
+        let tree = ProcessTree::new(command.grace, Some(lock)).map_err(failed)?;
+        let mut program = Command::new(name);
+        program
             .args(args)
             .envs(command.env)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .process_group(group.as_raw_nonzero().get())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(failed)?;
+            .kill_on_drop(true);
+        let (mut child, group) = tree.spawn(&mut program).map_err(failed)?;
         let last = Arc::default();
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let relays = [
@@ -79,7 +84,7 @@ impl TrainerProcess {
         ];
         let relays = relays.into_iter().flatten().collect();
         let (name, grace) = (name.clone(), command.grace);
-        Ok(Self { name, child, group, grace, last, relays, _guard: guard })
+        Ok(Self { name, group, child, grace, last, relays })
     }
 
     /// Waits for the end of the program, and ends it on request.
@@ -90,7 +95,7 @@ impl TrainerProcess {
             () = stop.cancelled() => return self.end().await,
         };
         // Ends child processes.
-        self.signal(Signal::KILL);
+        self.group.signal(Signal::KILL);
         self.read_output().await;
         match status {
             Ok(status) if status.success() => Ok(()),
@@ -100,20 +105,15 @@ impl TrainerProcess {
 
     /// Sends SIGTERM, and SIGKILL after the grace period.
     async fn end(mut self) -> Result<(), TrainerError> {
-        self.signal(Signal::TERM);
+        self.group.signal(Signal::TERM);
         if timeout(self.grace, self.child.wait()).await.is_err() {
             let (program, grace) = (&self.name, self.grace.as_secs_f64());
             tracing::warn!(%program, grace, "trainer did not end within its grace period, killed");
         }
-        self.signal(Signal::KILL);
+        self.group.signal(Signal::KILL);
         let _ = timeout(KILL_TIMEOUT, self.child.wait()).await;
         self.read_output().await;
         Ok(())
-    }
-
-    fn signal(&self, signal: Signal) {
-        // Fails if the group is empty.
-        let _ = kill_process_group(self.group, signal);
     }
 
     async fn read_output(&mut self) {
@@ -135,9 +135,32 @@ impl TrainerProcess {
 
 impl Drop for TrainerProcess {
     fn drop(&mut self) {
-        // The group id cannot be reused: the guard, whose pid it is, has not been waited for.
-        self.signal(Signal::KILL);
         self.relays.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Locks a file. Waits for the guard of an earlier process, which kills its trainer after `grace`.
+async fn locked(path: &Path, grace: Duration) -> io::Result<File> {
+    let file = File::create(path)?;
+    let began = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) if began.elapsed() > grace + KILL_TIMEOUT => {
+                let message = format!(
+                    "the trainer of an earlier process still runs: {} is locked; end it",
+                    path.display()
+                );
+                return Err(io::Error::other(message));
+            }
+            Err(TryLockError::WouldBlock) => {
+                if began.elapsed() < LOCK_PAUSE {
+                    tracing::info!("waiting for the end of the trainer of an earlier process");
+                }
+                sleep(LOCK_PAUSE).await;
+            }
+        }
     }
 }
 
@@ -159,32 +182,4 @@ fn relay(
         };
         lines(output, log).await;
     })
-}
-
-/// Leader of the process group: ends the group when this process ends, in any way.
-#[derive(Debug)]
-struct Guard {
-    group: Pid,
-    _shell: Child,
-    _input: Option<ChildStdin>,
-}
-
-impl Guard {
-    fn start(grace: Duration) -> io::Result<Self> {
-        let grace = grace.as_secs_f64().ceil();
-        let script = format!("trap '' TERM; read _; kill -s TERM 0; sleep {grace}; kill -s KILL 0");
-        let mut shell = Command::new("/bin/sh")
-            .args(["-c", &script])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            // Ctrl-C at a terminal must reach only this process.
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn()?;
-        let _input = shell.stdin.take();
-        let id = shell.id().and_then(|id| i32::try_from(id).ok());
-        let group = id.and_then(Pid::from_raw).ok_or(io::ErrorKind::Other)?;
-        Ok(Self { group, _shell: shell, _input })
-    }
 }

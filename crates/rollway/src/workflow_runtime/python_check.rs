@@ -130,7 +130,11 @@ async fn run(
     file: &Path,
     request: String,
 ) -> io::Result<(ExitStatus, Vec<u8>)> {
-    let mut child = Command::new(&options.program)
+    let mut command = Command::new(&options.program);
+    for name in &options.removed_env {
+        command.env_remove(name);
+    }
+    let mut child = command
         .args(python::arguments(SCRIPT))
         .arg(file)
         .envs(options.env.iter().cloned())

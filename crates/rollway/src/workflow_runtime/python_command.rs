@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rollway_base::ServerKind;
+use rollway_config::secrets::secret_variables;
 use rollway_config::{Config, ModelConfig};
 use rollway_engine::WorkerPoolOptions;
 use rollway_engine::process::python;
@@ -29,6 +30,7 @@ pub(super) fn options(config: &Config) -> Result<WorkerPoolOptions> {
     Ok(WorkerPoolOptions {
         args,
         env,
+        removed_env: secret_variables(config),
         heartbeat: HEARTBEAT,
         runners_per_worker: explorer.runner_per_worker,
         ..WorkerPoolOptions::new(program)

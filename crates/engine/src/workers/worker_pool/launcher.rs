@@ -1,11 +1,13 @@
 //! Interface of launchers, which start worker processes and report their ends.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
+use super::variable_names;
 use crate::runner_status::LaunchState;
 
 /// Starts worker processes, here or elsewhere.
@@ -31,8 +33,8 @@ pub struct ClusterError {
 }
 
 /// Start parameters of a worker process.
-#[derive(Debug)]
 pub struct LaunchSpec {
+    /// Random secret of this launch, part of the environment. Valid for one handshake.
     pub token: String,
     /// Unique number of the process within the job.
     pub number: u64,
@@ -42,8 +44,23 @@ pub struct LaunchSpec {
     /// Environment: address, secret, token, number of runners (`rollway_protocol::env`) and that of
     /// the options. A launcher that can read files of the process adds `env::EXECUTION_MARKS`.
     pub env: Vec<(String, String)>,
+    /// Variables that the process does not inherit.
+    pub removed_env: BTreeSet<String>,
     /// State of the process until its handshake, set by the launcher.
     pub status: LaunchStatus,
+}
+
+/// Without secrets.
+impl fmt::Debug for LaunchSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { number, runners, program, env, .. } = self;
+        f.debug_struct("LaunchSpec")
+            .field("number", number)
+            .field("runners", runners)
+            .field("program", program)
+            .field("env", &variable_names(env))
+            .finish_non_exhaustive()
+    }
 }
 
 /// End of a process.

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
 use std::{fs, io};
 
 use futures_util::future::BoxFuture;
@@ -12,26 +14,35 @@ use tokio::process::{Child, Command};
 
 use super::launcher::{LaunchSpec, LaunchedProcess, Launcher, ProcessExit, Suspect};
 use super::log_relay;
-use crate::process::lines;
+use crate::process::{ProcessGroup, ProcessTree, lines};
+
+/// Time between SIGTERM and SIGKILL for processes that a killed engine has left.
+const ORPHAN_GRACE: Duration = Duration::from_secs(2);
 
 /// Starts child processes and logs their output.
 #[derive(Debug)]
 pub struct LocalLauncher {
     /// Contains the execution marks of every process.
     folder: TempDir,
+    tree: Arc<ProcessTree>,
 }
 
 impl LocalLauncher {
     /// # Errors
-    /// If no temporary folder can be created.
+    /// If no temporary folder can be created, or no process can be started.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { folder: tempfile::Builder::new().prefix("rollway-").tempdir()? })
+        let folder = tempfile::Builder::new().prefix("rollway-").tempdir()?;
+        Ok(Self { folder, tree: ProcessTree::new(ORPHAN_GRACE, None)? })
     }
 
     fn spawn(&self, spec: LaunchSpec) -> io::Result<RunningProcess> {
         let file = self.folder.path().join(format!("marks-{}", spec.number));
         let marks = ExecutionMarks::new(file, spec.runners)?;
-        let mut child = Command::new(&spec.program)
+        let mut command = Command::new(&spec.program);
+        for name in &spec.removed_env {
+            command.env_remove(name);
+        }
+        command
             .args(&spec.args)
             .envs(spec.env)
             .env(env::EXECUTION_MARKS, &marks.0)
@@ -39,19 +50,18 @@ impl LocalLauncher {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|error| {
-                let program = spec.program.display();
-                io::Error::new(error.kind(), format!("{program} could not be started: {error}"))
-            })?;
+            .kill_on_drop(true);
+        let (mut child, group) = self.tree.spawn(&mut command).map_err(|error| {
+            let program = spec.program.display();
+            io::Error::new(error.kind(), format!("{program} could not be started: {error}"))
+        })?;
         if let Some(stdout) = child.stdout.take() {
-            tokio::spawn(relay(stdout, spec.token.clone(), "stdout"));
+            tokio::spawn(relay(stdout, format!("w{}", spec.number), "stdout"));
         }
         if let Some(stderr) = child.stderr.take() {
-            tokio::spawn(relay(stderr, spec.token, "stderr"));
+            tokio::spawn(relay(stderr, format!("w{}", spec.number), "stderr"));
         }
-        Ok(RunningProcess { child, marks })
+        Ok(RunningProcess { _group: group, child, marks })
     }
 }
 
@@ -64,8 +74,9 @@ impl Launcher for LocalLauncher {
     }
 }
 
-/// A process. Dropping it kills it.
+/// A process. Dropping it kills it, and everything that it has started.
 struct RunningProcess {
+    _group: ProcessGroup,
     child: Child,
     marks: ExecutionMarks,
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rollway_base::Secret;
 use rollway_core::{FailureKind, Incarnation, RunnerId, Suspicion};
 use rollway_protocol::worker_server::{ConnectionSendError, PendingHandshake, WorkerConnection};
 use rollway_protocol::{EngineMessage, StartAttempt};
@@ -319,7 +320,11 @@ impl WorkerProcess {
         shared: &WorkerPoolShared,
         launcher: &dyn Launcher,
     ) -> ProcessExit {
-        let token = format!("w{}", self.number);
+        // Random: a process that outlives another worker cannot connect in place of this one.
+        let token = match Secret::random() {
+            Ok(random) => format!("w{}-{}", self.number, random.reveal()),
+            Err(error) => return ProcessExit::not_started(format!("no random token: {error}")),
+        };
         let (connected, mut handshake) = oneshot::channel();
         let expected = ExpectedWorker { process: Arc::clone(&self), connected };
         shared.connections.lock().expected.insert(token.clone(), expected);
