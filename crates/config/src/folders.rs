@@ -1,10 +1,36 @@
 //! Folders and the unique name of a job.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
-use super::Config;
+use rollway_base::folder::{FolderAccess, create_folder};
+
+use super::{Config, JobPermissions};
 
 impl Config {
+    /// Creates the folder of the job with its permissions. Refuses one that other users can
+    /// change.
+    ///
+    /// # Errors
+    /// If the folder cannot be created, or is refused.
+    pub fn create_job_dir(&self) -> io::Result<PathBuf> {
+        let access = match self.permissions {
+            JobPermissions::Private => FolderAccess::Private,
+            JobPermissions::Group => FolderAccess::Group,
+            JobPermissions::Unchecked => FolderAccess::Unchecked,
+        };
+        let folder = self.job_dir();
+        let hint = |error: io::Error| match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                let message = format!("{error} (`permissions: unchecked` omits this check)");
+                io::Error::new(io::ErrorKind::PermissionDenied, message)
+            }
+            _ => error,
+        };
+        create_folder(&folder, access).map_err(hint)?;
+        Ok(folder)
+    }
+
     /// Returns the folder of all files of the job.
     pub fn job_dir(&self) -> PathBuf {
         let root = match self.checkpoint_root_dir.as_str() {

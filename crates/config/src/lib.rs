@@ -104,6 +104,8 @@ section! {
         pub name: String = "rft".to_owned(),
         /// Folder of all projects. Empty: `checkpoints` in the current folder.
         pub checkpoint_root_dir: String,
+        /// Users that can access the folder of the job.
+        pub permissions: JobPermissions,
         /// Resumes a job whose folder exists. Off: the time is added to the name of such a job.
         pub continue_from_checkpoint: bool = true,
         pub alarms: AlarmsConfig,
@@ -158,6 +160,19 @@ pub struct ResolvedConfig {
 }
 
 choices! {
+    /// Users that can access the folder of a job, when it is created. A folder that belongs to
+    /// another user, or that all users can change, is refused.
+    pub enum JobPermissions {
+        /// The user of the job.
+        #[default]
+        Private,
+        /// The user of the job, and the group of the folder for reading.
+        Group,
+        /// Those of the umask. Nothing is checked, for file systems that show one owner or one
+        /// mode for all files.
+        Unchecked,
+    }
+
     /// Mode of operation.
     pub enum Mode {
         /// Explores and trains.

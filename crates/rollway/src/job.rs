@@ -133,7 +133,7 @@ fn locks(config: &Config) -> Result<Vec<FileLock>, PreflightError> {
         Mode::Bench => vec!["bench"],
         Mode::Explore | Mode::Serve | Mode::Simulate => vec![explorer],
     };
-    let job = config.job_dir();
+    let job = preflight::create_folder(config)?;
     names.into_iter().map(|name| lock::acquire(&job, name)).collect()
 }
 

@@ -81,7 +81,9 @@ impl ServeJob {
         config: &Config,
         weights: Arc<dyn WeightFinder>,
     ) -> Result<Self, ServeJobError> {
-        let job = config.job_dir();
+        let job = config
+            .create_job_dir()
+            .map_err(|error| FileError { path: config.job_dir(), message: error.to_string() })?;
         let begin = newest(&job).map_err(ServeJobError::of)?;
         let (mut options, embedded, servers) = models(config, &begin).map_err(ServeJobError::of)?;
         let (key, key_file) = agent_key(config, &job)?;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rollway_base::Secret;
+use rollway_base::folder::create_missing_folder;
 use rollway_config::{Config, ExperienceBuffer, PriorityFn, ReplayBuffer, StorageType, WhenFull};
 use rollway_data::buffer::queue::{self, ReplayOptions, ReplayPriority};
 use rollway_data::buffer::{self, Buffer, BufferAddress, BufferError, BufferOwner, sql, table};
@@ -126,7 +127,7 @@ fn job(config: &Config) -> Option<(PathBuf, String)> {
 
 /// Returns the id of the job in a folder. The first process of the job creates it.
 fn job_id(folder: &Path) -> io::Result<String> {
-    std::fs::create_dir_all(folder)?;
+    create_missing_folder(folder)?;
     let path = folder.join(JOB_ID);
     let mut file =
         File::options().create(true).truncate(false).read(true).write(true).open(path)?;

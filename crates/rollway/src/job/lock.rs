@@ -1,6 +1,5 @@
 //! Locks in the folder of a job, one per member, so that no member runs twice.
 
-use std::fs;
 use std::path::Path;
 
 use super::preflight_error::PreflightError;
@@ -10,9 +9,6 @@ use rollway_base::{FileLock, FileLockError};
 pub(super) fn acquire(folder: &Path, name: &str) -> Result<FileLock, PreflightError> {
     let path = folder.join(format!("{name}.lock"));
     let hint = "make the folder writable, or set `checkpoint_root_dir`";
-    fs::create_dir_all(folder).map_err(|error| {
-        PreflightError::new(format!("{} cannot be created: {error}", folder.display()), hint)
-    })?;
     FileLock::acquire(&path).map_err(|error| match error {
         FileLockError::Io(error) => {
             PreflightError::new(format!("{} cannot be written: {error}", path.display()), hint)

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub(super) async fn check_all(
     config: &Config,
     operators: &Arc<OperatorRegistry>,
 ) -> Vec<PreflightError> {
-    let mut errors: Vec<PreflightError> = writable(&config.job_dir()).err().into_iter().collect();
+    let mut errors: Vec<PreflightError> = writable(config).err().into_iter().collect();
     if config.mode == Mode::Bench {
         errors.extend(checkpoints(config));
     }
@@ -62,7 +62,7 @@ pub(super) async fn check_all(
 /// Checks the requirements of a single task.
 pub(super) async fn before_debug(config: &Config) -> Vec<PreflightError> {
     let mut errors = workflows(config).await;
-    errors.extend(writable(&config.job_dir()).err());
+    errors.extend(writable(config).err());
     errors.extend(servers(config).await);
     errors
 }
@@ -159,14 +159,20 @@ fn found(name: &str) -> bool {
     std::env::split_paths(&paths).any(|folder| is_program(&folder.join(name)))
 }
 
+/// Creates the folder of the job.
+pub(super) fn create_folder(config: &Config) -> Result<PathBuf, PreflightError> {
+    config.create_job_dir().map_err(|error| {
+        let folder = config.job_dir();
+        let message = format!("the job's folder {} is not usable: {error}", folder.display());
+        PreflightError::new(message, "set `checkpoint_root_dir` or `name` to another folder")
+    })
+}
+
 /// Checks that the folder of the job is writable.
-fn writable(job: &Path) -> Result<(), PreflightError> {
-    let probe = job.join(format!(".writable.{}", std::process::id()));
-    let write = || {
-        fs::create_dir_all(job)?;
-        fs::write(&probe, b"")?;
-        fs::remove_file(&probe)
-    };
+fn writable(config: &Config) -> Result<(), PreflightError> {
+    let job = create_folder(config)?;
+    // The file is created under a random name, so that no link is followed.
+    let write = || tempfile::Builder::new().prefix(".writable").tempfile_in(&job)?.close();
     write().map_err(|error: std::io::Error| {
         let message = format!("the job's folder {} cannot be written to: {error}", job.display());
         PreflightError::new(message, "set `checkpoint_root_dir` to a writable folder")
