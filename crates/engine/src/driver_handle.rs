@@ -58,6 +58,14 @@ impl DriverHandle {
         recovered: RecoveredLedger,
     ) -> Result<(Self, RestoreReport)> {
         let RecoveredLedger { batches, results, version, epoch, torn } = recovered;
+        if let Some(torn) = &torn {
+            tracing::warn!(
+                file = %torn.path.display(), bytes = torn.bytes, at = torn.at,
+                "the end of the ledger was incomplete and was cut off: a crash leaves at most one \
+                 record that was never acknowledged; if the file was truncated otherwise, its \
+                 last results are explored again"
+            );
+        }
         let config = CoreConfig { ledger: true, epoch: epoch as u16, ..config };
         let (handle, mut driver) = Self::new(config, workers, sink, Some(ledger));
         let restored =

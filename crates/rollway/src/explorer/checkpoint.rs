@@ -34,6 +34,8 @@ use super::ExplorerError;
 
 const FORMAT: &str = "rollway explorer";
 const VERSION: u32 = 1;
+/// Content of the file beside the first checkpoint.
+const MARK: &str = "The job has begun; it cannot be resumed without the file …_meta.json.\n";
 /// Maximum size of the file: a taskset may have feedback on four billion rows.
 const MAX_BYTES: u64 = 1 << 38;
 
@@ -117,7 +119,9 @@ impl CheckpointFile {
     pub(super) fn load(&self) -> Result<Option<ExplorerCheckpoint>, ExplorerError> {
         let bytes = match read(&self.path) {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return if self.mark().exists() { Err(self.missing()) } else { Ok(None) };
+            }
             Err(error) => {
                 return Err(self.wrong(error.to_string(), "make it readable for this process"));
             }
@@ -164,17 +168,33 @@ impl CheckpointFile {
         Ok(())
     }
 
+    /// Returns the path of a file that exists once a checkpoint was written. Without the checkpoint
+    /// the job would begin again in the same buffer.
+    fn mark(&self) -> PathBuf {
+        self.path.with_file_name(format!("{}_begun.txt", self.explorer))
+    }
+
+    /// Error: an earlier process has begun the job, and its checkpoint is gone.
+    pub(super) fn missing(&self) -> ExplorerError {
+        let message = "the file is missing, but the job has begun: its steps would be explored \
+                       and delivered a second time";
+        let hint = "restore the file from a backup, or begin a new job with \
+                    `continue_from_checkpoint: false`";
+        self.wrong(message.to_owned(), hint)
+    }
+
     fn wrong(&self, message: String, hint: &str) -> ExplorerError {
         ExplorerError::State { path: self.path.clone(), message, hint: hint.to_owned() }
     }
 
     /// Replaces the checkpoint durably.
     pub(super) async fn save(&self, saved: ExplorerCheckpoint) -> Result<(), ExplorerError> {
-        let path = self.path.clone();
+        let (path, mark) = (self.path.clone(), self.mark());
         let put = move || {
             let mut bytes = serde_json::to_vec(&saved).map_err(io::Error::other)?;
             bytes.push(b'\n');
-            write_atomic(&path, &bytes, 0o644)
+            write_atomic(&path, &bytes, 0o644)?;
+            if mark.exists() { Ok(()) } else { write_atomic(&mark, MARK.as_bytes(), 0o644) }
         };
         let put = tokio::task::spawn_blocking(put).await;
         put.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|error| {
@@ -249,13 +269,13 @@ impl ExplorerCheckpoint {
     /// Describes the first contradiction between the fields.
     fn contradiction(&self) -> Option<&'static str> {
         let seconds = Duration::try_from_secs_f64(self.counts.seconds);
-        let known = self.counts.tasks_finished + self.counts.tasks_failed;
+        let known = self.counts.tasks_finished.saturating_add(self.counts.tasks_failed);
         match () {
             () if self.finalized > self.begun => Some("more steps are finalized than begun"),
             () if self.synced > self.finalized => {
                 Some("a weight sync is recorded after a step in flight")
             }
-            () if !self.in_flight.keys().copied().eq(self.finalized + 1..=self.begun) => {
+            () if !self.in_flight.keys().copied().eq((self.finalized..=self.begun).skip(1)) => {
                 Some("the steps in flight do not match the begun and finalized steps")
             }
             () if self.tasks.steps != self.begun => {
@@ -280,4 +300,51 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
         )));
     }
     std::fs::read(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the bytes of a checkpoint with two steps in flight.
+    fn written(file: &CheckpointFile) -> Vec<u8> {
+        let progress =
+            PlanProgress { begun: 5, finalized: 3, synced: 3, ..PlanProgress::default() };
+        let task = TaskRef { taskset_id: 0, index: 7, epoch: 0 };
+        let in_flight = BTreeMap::from([(4, vec![task]), (5, vec![task])]);
+        let tasks = TasksetState { version: 2, steps: 5, taken: 9, sets: Vec::new() };
+        let counts = JobCounts { tasks_submitted: 9, tasks_finished: 8, ..JobCounts::default() };
+        serde_json::to_vec(&file.saved(&progress, &in_flight, tasks, counts, 10)).unwrap()
+    }
+
+    #[test]
+    fn no_damage_is_more_than_an_error_with_a_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = format!("checkpoint_root_dir: {}", folder.path().display());
+        let config = Config::from_yaml(&root, "job.yaml").unwrap();
+        let file = CheckpointFile::of(&config);
+        std::fs::create_dir_all(config.job_dir()).unwrap();
+        let whole = written(&file);
+        let cut = (0..whole.len()).map(|end| whole[..end].to_vec());
+        let flipped = (0..8 * whole.len()).map(|bit| {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            bytes
+        });
+        // Every number becomes the largest one.
+        let text = String::from_utf8(whole.clone()).unwrap();
+        let digits = text.match_indices(|c: char| c.is_ascii_digit());
+        let largest = digits.map(|(at, digit)| {
+            let rest = &text[at + digit.len()..];
+            format!("{}18446744073709551615{rest}", &text[..at]).into_bytes()
+        });
+        for bytes in cut.chain(flipped).chain(largest) {
+            std::fs::write(&file.path, &bytes).unwrap();
+            if let Err(error) = file.load() {
+                assert!(error.to_string().contains("\nhint: "), "{error}");
+            }
+        }
+        std::fs::write(&file.path, &whole).unwrap();
+        assert_eq!(file.load().unwrap().map(|saved| saved.begun), Some(5));
+    }
 }

@@ -107,6 +107,11 @@ impl OpenParts {
         config: &Config,
         options: ExplorerOptions,
     ) -> Result<(ExplorerHandles, ExplorerLoop)> {
+        config.create_job_dir().map_err(|error| ExplorerError::State {
+            path: config.job_dir(),
+            message: error.to_string(),
+            hint: "set `checkpoint_root_dir` or `name` to another folder".to_owned(),
+        })?;
         let config = Arc::new(config.clone());
         let explores = config.mode != Mode::Bench;
         let runtime = options.runtime.map_or_else(|| WorkflowRuntime::from_config(&config), Ok)?;
@@ -142,6 +147,12 @@ impl OpenParts {
                 }
                 None => (RolloutCoordinator::new(core, workers, sink), RestoreReport::default()),
             };
+        // The checkpoint is written before the first batch.
+        if let Some(place) = place.as_ref().filter(|_| saved.is_none())
+            && !(restored.batches.is_empty() && restored.results.is_empty())
+        {
+            return Err(place.missing());
+        }
         let coordinator = coordinator.with_observers(options.observers);
         self.coordinator = Some(coordinator.clone());
         if let (0, wanted) = coordinator.prepare().await? {

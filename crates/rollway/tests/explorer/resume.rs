@@ -35,6 +35,24 @@ fn kill_at(world: &World, overrides: &[&str], event: &str) {
 }
 
 #[test]
+fn missing_checkpoint_of_a_begun_job_is_refused() {
+    for lost in [&["explorer_meta.json"][..], &["explorer_meta.json", "explorer_begun.txt"]] {
+        let world = World::new();
+        kill_at(&world, &[], "done 2");
+        for name in lost {
+            std::fs::remove_file(world.job_dir().join(name)).unwrap();
+        }
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let opened = runtime.block_on(world.try_prepare(&[], &EventLog::default()));
+        let message = opened.unwrap_err().to_string();
+        assert!(message.contains("explorer_meta.json: the file is missing"), "{message}");
+        assert!(message.contains("restore the file from a backup"), "{message}");
+        let delivered = world.delivered();
+        assert!(delivered.values().all(|tasks| tasks.len() == 6), "once: {delivered:?}");
+    }
+}
+
+#[test]
 fn killed_job_resumes_with_the_same_tasks_delivered_once() {
     for (style, synced) in [("fixed", "sync 1 v1"), ("fully_async", "done 2")] {
         let style = format!("synchronizer.sync_style={style}");
