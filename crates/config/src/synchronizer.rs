@@ -23,6 +23,10 @@ section! {
         /// Maximum time that explorer and trainer wait for each other.
         #[schemars(extend("exclusiveMinimum" = 0))]
         pub sync_timeout: ConfigSeconds = ConfigSeconds::new(3600),
+        /// Maximum time to load weights into servers that are away or fail to load them, with
+        /// retries. After it the job ends and can be resumed.
+        #[schemars(extend("exclusiveMinimum" = 0))]
+        pub load_timeout: ConfigSeconds = ConfigSeconds::new(300),
         /// Mode `explore`: maximum wait for a trainer that has neither joined nor published
         /// weights. After it the explorer continues with the weights of the servers.
         pub trainer_join_timeout: ConfigSeconds = ConfigSeconds::new(60),

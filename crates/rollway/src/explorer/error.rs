@@ -62,7 +62,8 @@ pub enum ExplorerError {
     NoWeights { step: u64, at_least: u64, waited: Duration, state: String },
     #[error(
         "not all servers have the weights of version {version}: {servers}\nhint: see to these \
-         servers, and start the job again; they must be able to read {location}"
+         servers, and start the job again; they must be able to read {location}. \
+         `synchronizer.load_timeout` is the time for retries"
     )]
     Stale { version: u64, servers: String, location: String },
     /// The weights of the resumed job are neither in its folder nor in the servers.

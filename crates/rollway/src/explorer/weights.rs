@@ -20,9 +20,10 @@ use super::embedded::InitialWeights;
 use super::resources::{ExplorerHandles, ExplorerResources};
 use super::run_loop::ExplorerLoop;
 use super::{ExplorerError, JobEvent, Result, WaitLimit, WaitReason};
+use crate::gateway_options::trained_model;
 
-/// Maximum attempts to load weights into the servers.
-const MAX_LOAD_ATTEMPTS: u32 = 3;
+/// First and longest pause before weights are loaded again.
+const LOAD_PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(10));
 
 /// Name of the transfer group.
 const GROUP: &str = "rollway";
@@ -79,7 +80,8 @@ type SyncOutcome = Result<(SyncResult, Duration, Duration)>;
 /// Returns the folder of a version of the weights, if it exists.
 pub(super) fn checkpoint(job_dir: &Path, version: u64) -> Option<PathBuf> {
     // Weights pushed through memory are in their own folder.
-    in_folder(job_dir, version).or_else(|| in_folder(&weight_folder::memory(job_dir), version))
+    let pushed = || in_folder(&weight_folder::own_memory(job_dir)?, version);
+    in_folder(job_dir, version).or_else(pushed)
 }
 
 fn in_folder(root: &Path, version: u64) -> Option<PathBuf> {
@@ -288,16 +290,8 @@ impl ExplorerHandles {
         let in_flight = InFlightPolicy::Drain { timeout, then_abort: false };
         let update = WeightUpdate { version, weights, in_flight, timeout };
         let mut report = self.models.update(update.clone()).await;
-        for _ in 1..MAX_LOAD_ATTEMPTS {
-            if self.is_loaded(version) {
-                break;
-            }
-            tracing::warn!(
-                version,
-                servers = report_message(&report),
-                "loading weights failed, retrying"
-            );
-            report = self.models.update(update.clone()).await;
+        if !self.is_loaded(version) {
+            report = self.load_again(&update, report).await;
         }
         if !self.is_loaded(version) {
             let servers = report_message(&report);
@@ -321,6 +315,29 @@ impl ExplorerHandles {
             self.coordinator.note_version(version).await?;
         }
         Ok(began.elapsed())
+    }
+
+    /// Repeats an update until the servers have the weights, at most for
+    /// `synchronizer.load_timeout`.
+    async fn load_again(
+        &self,
+        update: &WeightUpdate,
+        mut report: WeightUpdateReport,
+    ) -> WeightUpdateReport {
+        let timeout = Duration::from(self.config.synchronizer.load_timeout);
+        let limit = WaitLimit { key: "synchronizer.load_timeout", timeout };
+        let servers = report_message(&report);
+        let reason = WaitReason::Server { model: trained_model(&self.config), servers };
+        let _wait = self.waits.begin(reason, Some(limit));
+        let (began, mut pause) = (Instant::now(), LOAD_PAUSES.0);
+        while !self.is_loaded(update.version) && began.elapsed() + pause < timeout {
+            let (version, servers) = (update.version, report_message(&report));
+            tracing::warn!(version, servers, ?pause, "loading weights failed, retrying");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LOAD_PAUSES.1);
+            report = self.models.update(update.clone()).await;
+        }
+        report
     }
 
     /// Tells whether there are usable servers and all of them have a version.

@@ -149,6 +149,39 @@ fn a_timeout_fails_and_a_stop_leaves_the_experiences() {
 }
 
 #[test]
+fn damaged_state_is_refused_with_a_remedy_that_works() {
+    let folder = tempfile::tempdir().unwrap();
+    let (weights, vocabulary) = arithmetic();
+    let queue = ExperienceQueue::open(queue::QueueOptions::default()).unwrap();
+    let mut writer = queue.writer("explorer").unwrap();
+    let mut train = |number: u64| {
+        let batch = experiences(&weights, &vocabulary, &[(1, 2)], 5, number);
+        writer.write(&lot(number, &batch)).unwrap();
+        let options = TinyTrainerOptions {
+            batch_size: 5,
+            total_steps: Some(number + 1),
+            ..TinyTrainerOptions::new(folder.path())
+        };
+        let reader = queue.reader("trainer").unwrap();
+        TinyTrainer::start(options, weights.clone(), reader, |_| {}).unwrap().join()
+    };
+    assert_eq!(train(0).unwrap().steps, 1);
+    let state = folder.path().join("trainer_state_1.safetensors");
+    let mut bytes = std::fs::read(&state).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&state, bytes).unwrap();
+    let message = train(1).unwrap_err().to_string();
+    assert!(message.contains("trainer_state_1.safetensors: the file is damaged"), "{message}");
+    assert!(message.contains("remove it to continue with the weights of step 1"), "{message}");
+    std::fs::remove_file(&state).unwrap();
+    assert_eq!(train(1).unwrap().steps, 2);
+    std::fs::write(folder.path().join("trainer_meta.json"), "{").unwrap();
+    let message = train(2).unwrap_err().to_string();
+    assert!(message.contains("restore it from a backup"), "{message}");
+}
+
+#[test]
 fn another_buffer_is_refused_on_resume() {
     let folder = tempfile::tempdir().unwrap();
     let (weights, vocabulary) = arithmetic();

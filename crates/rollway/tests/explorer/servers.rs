@@ -1,0 +1,77 @@
+//! Servers that fail or are away while weights are loaded.
+
+use std::time::Duration;
+
+use rollway::explorer::{ExplorerError, JobEvent, WaitReason};
+use rollway_base::ServerKind;
+use rollway_mock_server::{MockServer, MockServerOptions};
+
+use crate::world::{EventLog, Trainer, World};
+
+/// Returns the key of a rollout model at a server.
+fn model(server: &MockServer) -> String {
+    let url = server.url();
+    format!(
+        "explorer.rollout_model={{engine_type: vllm, base_url: '{url}/v1', model_path: simulated}}"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_away_at_a_weight_sync_does_not_end_the_job() {
+    let world = World::new();
+    let options = MockServerOptions::new(ServerKind::Vllm);
+    let server = MockServer::start(options.clone()).unwrap();
+    let (key, address) = (model(&server), server.address());
+    let seen = EventLog::default();
+    let mut explorer = world.prepare(&[&key], &seen).await;
+    // The workflow calls no model: only the weights need the server.
+    server.stop().await;
+    let trainer = Trainer::start(&explorer, &seen).await;
+    let returns = async {
+        until_wait(&seen).await;
+        MockServer::start(MockServerOptions { address, ..options }).unwrap()
+    };
+    let (explored, server) = tokio::join!(explorer.explore(), returns);
+    let explored = explored.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!((explored.steps, explored.version), (4, 4));
+    assert_eq!(server.control().version(), 4);
+    drop(trainer);
+    explorer.shutdown().await.unwrap();
+}
+
+/// Waits until the job waits for a server with the limit of the key.
+async fn until_wait(seen: &EventLog) {
+    let is_it = |event: &JobEvent| match event {
+        JobEvent::WaitBegun(wait) => {
+            let key = wait.limit.as_ref().map(|limit| limit.key);
+            matches!(wait.reason, WaitReason::Server { .. })
+                && key == Some("synchronizer.load_timeout")
+        }
+        _ => false,
+    };
+    while !seen.events().iter().any(is_it) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn loading_is_retried_until_its_timeout() {
+    let world = World::new();
+    let server = MockServer::start(MockServerOptions::new(ServerKind::Vllm)).unwrap();
+    // More often than a fixed number of attempts.
+    server.control().fail_updates(5);
+    let key = model(&server);
+    let (explored, _) = world.explore(&[&key]).await;
+    assert_eq!((explored.steps, explored.version), (4, 4));
+
+    let world = World::new();
+    server.control().fail_updates(1000);
+    let seen = EventLog::default();
+    let keys = [&*key, "synchronizer.load_timeout=0.5"];
+    let mut explorer = world.prepare(&keys, &seen).await;
+    let trainer = Trainer::start(&explorer, &seen).await;
+    let error = explorer.explore().await.unwrap_err();
+    assert!(matches!(error, ExplorerError::Stale { version: 1, .. }), "{error}");
+    drop(trainer);
+    explorer.shutdown().await.unwrap();
+}
