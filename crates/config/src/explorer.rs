@@ -67,6 +67,10 @@ section! {
         /// failed. The results are kept and delivered again.
         #[schemars(extend("exclusiveMinimum" = 0))]
         pub delivery_timeout: ConfigSeconds = ConfigSeconds::new(600),
+        /// Failed deliveries of a batch, because of an operator or its experiences, after which it
+        /// is put into the folder `quarantine` of the job, and the job continues. 0: never, the job
+        /// ends.
+        pub delivery_attempts: u32 = 5,
         /// Interval at which the state of every runner is logged. 0: never.
         pub runner_state_report_interval: ConfigSeconds,
         /// Maximum train batches in flight with `sync_style: fully_async`.

@@ -32,6 +32,9 @@ section! {
         pub message_bytes: u32 = Core::default().message_bytes,
         /// Metrics of one run; further ones are dropped.
         pub metrics_per_run: u32 = Core::default().metrics_per_run,
+        /// Bytes of the name of a metric. A run with a longer one fails as `invalid_output`.
+        #[schemars(range(min = 1))]
+        pub metric_name_bytes: u32 = 256,
         /// Finalized and aborted batches whose result is remembered.
         pub terminal_batches: u32 = Core::default().terminal_batches,
         /// Workflows with their own dynamic timeout.

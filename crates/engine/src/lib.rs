@@ -41,15 +41,15 @@ pub use crate::run::{RunFailure, RunOutcome, RunOutput, RunnerReport};
 pub use crate::runner_status::{RunStages, RunnerStatus, RunnerStatusTable};
 pub use crate::scheduler::{BatchResults, CollectOptions, Scheduler};
 pub use crate::sink::{
-    BatchDelivery, BufferTarget, DeliveryResult, PipelineSink, Sink, SinkError, TaskPayloads,
-    check_operators,
+    BatchDelivery, BufferTarget, DeliveryResult, PipelineSink, QUARANTINED, Sink, SinkError,
+    TaskPayloads, check_operators,
 };
 pub use crate::task::{Task, WorkflowDefinition};
 pub use crate::task_snapshot::{PendingBatch, RunningTask, TaskSnapshot};
 pub use crate::workers::{
     AttemptSpec, CallLookupFn, Concurrency, GatewayRunKeys, LaunchSpec, LaunchStatus,
     LaunchedProcess, Launcher, LocalLauncher, LocalRunners, ModelAccess, ProcessExit, RayLauncher,
-    RayLauncherOptions, Reporter, RunContext, RunFuture, RunKeyIssuer, RunModel, RunnerBackend,
-    RunnerCommand, Suspect, WithModelAccess, WithOutputCheck, WorkerPool, WorkerPoolOptions,
-    Workflow, WorkflowRegistry, cluster, supervisor,
+    RayLauncherOptions, RecordedVersionsFn, Reporter, RunContext, RunFuture, RunKeyIssuer,
+    RunModel, RunnerBackend, RunnerCommand, Suspect, WithModelAccess, WithOutputCheck, WorkerPool,
+    WorkerPoolOptions, Workflow, WorkflowRegistry, cluster, supervisor,
 };

@@ -5,6 +5,7 @@ mod buffer_target;
 mod delivery_key;
 mod operators;
 mod pipeline;
+mod quarantine;
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use rollway_core::{BatchId, BatchKey, Status, TaskId};
 
 pub use self::buffer_target::BufferTarget;
 pub use self::operators::check_operators;
-pub use self::pipeline::PipelineSink;
+pub use self::pipeline::{PipelineSink, QUARANTINED};
 
 #[derive(Clone, Debug)]
 pub struct BatchDelivery {

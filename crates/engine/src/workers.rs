@@ -22,7 +22,9 @@ mod workflow;
 pub use self::backend::{AttemptSpec, ModelAccess, Reporter, RunnerBackend, RunnerCommand};
 pub(crate) use self::backend::{RunnerInbox, RunnerMessage};
 pub use self::local_runners::{Concurrency, LocalRunners};
-pub use self::model_access::{CallLookupFn, GatewayRunKeys, RunKeyIssuer, WithModelAccess};
+pub use self::model_access::{
+    CallLookupFn, GatewayRunKeys, RecordedVersionsFn, RunKeyIssuer, WithModelAccess,
+};
 pub use self::output_check::WithOutputCheck;
 pub use self::worker_pool::{
     LaunchSpec, LaunchStatus, LaunchedProcess, Launcher, LocalLauncher, ProcessExit, RayLauncher,

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,9 @@ use rollway_engine::{
     RunOutput, RunnerBackend, Scheduler, Task, WithOutputCheck, WorkflowRegistry,
 };
 use rollway_engine::{CollectOptions, RestoreReport};
-use rollway_experience::{Eid, Experience, ExperienceFields, IdPart, serialize};
+use rollway_experience::{
+    Eid, Experience, ExperienceFields, IdPart, ModelVersions, VersionRun, serialize,
+};
 use rollway_ledger::LedgerOptions;
 use serde_json::json;
 
@@ -48,6 +51,19 @@ async fn returns(context: RunContext) -> Result<RunOutput, RunFailure> {
         b"nan metric" => {
             let metrics = [("reward", f64::NEG_INFINITY)].into_iter().collect();
             Ok(RunOutput { metrics, ..output(usual)? })
+        }
+        b"long name" => {
+            let metrics = [("n".repeat(257), 1.0)].into_iter().collect();
+            Ok(RunOutput { metrics, ..output(usual)? })
+        }
+        b"versions" => {
+            let tokens = VersionRun { version: Some(3 + u64::from(context.run.0)), tokens: 2 };
+            let model_versions = ModelVersions::from_runs([tokens])?;
+            output(ExperienceFields {
+                model_versions: Some(model_versions),
+                prompt_length: 1,
+                ..usual
+            })
         }
         b"dpo" => {
             let (chosen, rejected) = (Some([4].into()), Some([5].into()));
@@ -84,6 +100,10 @@ async fn an_invalid_output_is_retried_and_fails_its_run_alone() {
         ("nan", "experience 0 (single_turn): reward NaN is not a finite 32-bit number"),
         ("nan metric", "metric `reward` -inf is not a finite 32-bit number"),
         ("bytes", "the payload of 1 bytes is not readable: 1 bytes are too few for a payload"),
+        (
+            "long name",
+            "the name of metric `nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn…` has 257 bytes",
+        ),
         ("nothing", "the run returned no experience"),
         ("suffix", "experience 0 (single_turn): eid.suffix \"a\\0b\" contains a control character"),
     ] {
@@ -106,6 +126,25 @@ async fn an_invalid_output_is_retried_and_fails_its_run_alone() {
     let got = scheduler.get_payload_results("eval", CollectOptions::default()).await.unwrap();
     let ok: Vec<bool> = got.statuses.iter().map(|(_, status)| status.ok()).collect();
     assert_eq!(ok, [true, true, false]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn versions_that_the_gateway_did_not_record_fail_their_run() {
+    let checked = |recorded: Option<BTreeSet<u64>>| {
+        let lookup = Arc::new(move |_, _| recorded.clone());
+        Scheduler::new(local_config(), WithOutputCheck::new(runners()).recorded_versions(lookup))
+    };
+    for (recorded, good) in [(None, 2), (Some(BTreeSet::from([3, 7])), 1)] {
+        let scheduler = checked(recorded);
+        scheduler.start().await.unwrap();
+        scheduler.schedule(tasks(&["versions", "good"]), 1).await.unwrap();
+        let got = scheduler.get_payload_results(1, CollectOptions::default()).await.unwrap();
+        assert_eq!(got.payloads.len(), good + 2);
+        let failure = got.statuses[0].1.first_error.as_ref();
+        assert_eq!(failure.is_none(), good == 2);
+        let expected = "model version 4 is not among those that the gateway recorded";
+        assert!(failure.is_none_or(|it| it.message.contains(expected)), "{failure:?}");
+    }
 }
 
 fn job(folder: &Path) -> Config {

@@ -169,13 +169,61 @@ async fn a_failed_delivery_can_be_repeated() {
         .unwrap();
     let sink = PipelineSink::new(&config, &registry).unwrap();
     let error = sink.deliver(delivery(0)).await.unwrap_err();
-    assert_eq!(error, "operator `flaky` failed: not today");
+    assert_eq!(error, "operator `flaky` failed: not today (attempt 1)");
     let error = sink.deliver(delivery(0)).await.unwrap_err();
-    assert_eq!(error, "operator `flaky` panicked: lost my temper");
+    assert_eq!(error, "operator `flaky` panicked: lost my temper (attempt 2)");
     sink.deliver(delivery(0)).await.unwrap();
     sink.close().await.unwrap();
     assert_eq!(read(&config).len(), 4);
     assert_eq!(*threads.lock().unwrap(), ["rollway-pipeline"; 3]);
+}
+
+/// Fails for experiences of task 1.
+struct Picky;
+
+impl Operator for Picky {
+    fn name(&self) -> &str {
+        "picky"
+    }
+
+    fn process(&mut self, experiences: Vec<Experience>) -> Result<OperatorOutput, OperatorError> {
+        match experiences.iter().any(|experience| experience.eid.task == 1.into()) {
+            true => Err(OperatorError::new("I do not like task 1")),
+            false => Ok(OperatorOutput::new(experiences)),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_batch_that_keeps_failing_is_put_into_the_quarantine() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = json!({
+        "explorer": { "delivery_attempts": 2 },
+        "data_processor": {
+            "experience_pipeline": { "operators": [{ "name": "picky" }], "save_input": false },
+        },
+    });
+    let config = config(folder.path(), keys);
+    let mut registry = OperatorRegistry::built_in();
+    registry.register("picky", |_| Ok(Box::new(Picky))).unwrap();
+    let sink = PipelineSink::new(&config, &registry).unwrap();
+    assert!(sink.deliver(delivery(0)).await.is_err());
+    let metrics = sink.deliver(delivery(0)).await.unwrap();
+    assert_eq!(metrics.get(rollway_engine::QUARANTINED), Some(4.0));
+    // The next batch is delivered.
+    let mut good = delivery(1);
+    good.results.truncate(1);
+    sink.deliver(good).await.unwrap();
+    sink.close().await.unwrap();
+    assert_eq!(read(&config).len(), 2);
+    let quarantine = config.job_dir().join("quarantine");
+    let batches: Vec<_> = std::fs::read_dir(quarantine).unwrap().map(Result::unwrap).collect();
+    let [batch] = &batches[..] else { panic!("{batches:?}") };
+    let reason = std::fs::read_to_string(batch.path().join("reason.txt")).unwrap();
+    assert!(reason.contains("operator `picky` failed: I do not like task 1"), "{reason}");
+    let payload = std::fs::read(batch.path().join("000003.payload")).unwrap();
+    let kept = rollway_experience::deserialize_many(payload.into()).unwrap();
+    assert_eq!(kept, [experience(1, 1, 1.0)]);
 }
 
 #[tokio::test]

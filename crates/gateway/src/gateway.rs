@@ -1,5 +1,6 @@
 //! The running gateway and its handle for the engine.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,6 +121,12 @@ impl GatewayHandle {
     /// A run without calls or without an open attempt has none.
     pub fn experiences(&self, run: RunRef, since: u64) -> Result<(Vec<u8>, u64), RecordError> {
         self.app.experiences(run, since).map(|(payload, turns)| (payload.into(), turns))
+    }
+
+    /// Returns the model versions of the tokens that were recorded for a run. `None`: no turn was
+    /// recorded, or the attempt is closed.
+    pub fn recorded_versions(&self, run: RunRef) -> Option<BTreeSet<u64>> {
+        self.app.recorded_versions(run)
     }
 
     /// Returns the calls of an attempt in flight, oldest first.

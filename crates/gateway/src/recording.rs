@@ -11,6 +11,8 @@ mod trie;
 mod turn;
 mod turn_table;
 
+use std::collections::BTreeSet;
+
 use rollway_experience::Experience;
 use rollway_model_api::replay::SavedResponse;
 use rollway_model_api::{ModelCall, ModelResponse, ResponseEnd};
@@ -34,6 +36,8 @@ pub struct Recorder {
     tool_arguments: ToolArguments,
     plan: MergePlan,
     counts: RecorderCounts,
+    /// Model versions of all recorded tokens, also of replaced turns.
+    versions: BTreeSet<u64>,
     /// The reason why there are no experiences.
     failure: Option<RecordError>,
 }
@@ -178,6 +182,8 @@ impl Recorder {
             Some((prompt, choices)) => {
                 for (index, choice) in choices {
                     self.tool_arguments.remember(&choice.reply);
+                    let versions = choice.versions.runs().iter();
+                    self.versions.extend(versions.filter_map(|tokens| tokens.version));
                     let id = turn_id(&id, index);
                     let origin = TurnOrigin { id, model: &model, aborted: is_aborted };
                     let pushed = self.store.push(origin, content, &prompt, choice);
@@ -231,6 +237,11 @@ impl Recorder {
     /// Number of turns, including replaced ones: numbers of turns never change.
     pub fn turns(&self) -> u64 {
         self.store.len() as u64
+    }
+
+    /// Returns the model versions of all recorded tokens. `None`: no turn was recorded.
+    pub fn versions(&self) -> Option<&BTreeSet<u64>> {
+        (self.turns() > 0).then_some(&self.versions)
     }
 
     /// Returns the experiences of the turns from number `since` on, without rewards. Turns are

@@ -490,12 +490,15 @@ fn parts(
     };
     let runtime = runtime::handle(py)?;
     let children = listen(py, &runtime, cluster::worker_pool(&config, options))?;
+    let name_bytes = config.explorer.limits.metric_name_bytes as usize;
     let workers: Box<dyn RunnerBackend> = match gateway {
         Some(gateway) => {
-            let children = WithModelAccess::new(children, gateway.get().keys());
-            Box::new(WithOutputCheck::new(children))
+            let keys = gateway.get().keys();
+            let recorded = keys.recorded_versions();
+            let workers = WithOutputCheck::new(WithModelAccess::new(children, keys));
+            Box::new(workers.metric_name_bytes(name_bytes).recorded_versions(recorded))
         }
-        None => Box::new(WithOutputCheck::new(children)),
+        None => Box::new(WithOutputCheck::new(children).metric_name_bytes(name_bytes)),
     };
     Ok((core, workers))
 }

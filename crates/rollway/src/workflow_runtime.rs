@@ -146,11 +146,15 @@ impl WorkflowRuntime {
         gateway: &Gateway,
     ) -> Result<Box<dyn RunnerBackend>> {
         let keys = GatewayRunKeys::new(gateway);
+        let recorded = keys.recorded_versions();
+        let name_bytes = config.explorer.limits.metric_name_bytes as usize;
         let options = match &self.runners {
             RuntimeKind::Rust(registry) => {
                 let mode = config.explorer.concurrent_mode;
                 let local = LocalRunners::new(registry.clone()).concurrency(concurrency(mode));
-                return Ok(Box::new(WithOutputCheck::new(WithModelAccess::new(local, keys))));
+                let workers = WithOutputCheck::new(WithModelAccess::new(local, keys));
+                let workers = workers.metric_name_bytes(name_bytes);
+                return Ok(Box::new(workers.recorded_versions(recorded)));
             }
             RuntimeKind::Python(options) | RuntimeKind::Custom(options) => options,
         };
@@ -159,7 +163,8 @@ impl WorkflowRuntime {
         let children = Box::pin(cluster::worker_pool(config, options)).await.map_err(|error| {
             WorkflowSetupError::new(WorkflowSetupErrorKind::Cluster, error.what, error.hint)
         })?;
-        Ok(Box::new(WithOutputCheck::new(WithModelAccess::new(children, keys))))
+        let workers = WithOutputCheck::new(WithModelAccess::new(children, keys));
+        Ok(Box::new(workers.metric_name_bytes(name_bytes).recorded_versions(recorded)))
     }
 
     pub fn encode_task(&self, selected: &SelectedTask) -> Result<Task> {

@@ -22,10 +22,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rollway_config::{AlarmsConfig as Config, OnConsecutiveFailures};
 use rollway_core::{FailureKind, RunEnd};
-use rollway_engine::RunnerStatus;
 use rollway_engine::events::{self, RunEvent, RunEventKind, RunObserver};
 use rollway_engine::job_event::{Alarm, JobEvent, JobObserver, JobObservers};
 use rollway_engine::live_stats::LiveStats;
+use rollway_engine::{QUARANTINED, RunnerStatus};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
@@ -43,10 +43,11 @@ const STARVATION: &str = "starvation";
 const DROPPED: &str = "dropped";
 const BROKEN: &str = "runners_broken";
 const WAITING: &str = "waiting";
+const QUARANTINE: &str = "quarantine";
 
 /// All kinds of alarms: names in events, `summary.json` and the metric `rollway_alarm`.
-pub const KINDS: [&str; 7] =
-    [NO_PROGRESS, FAILURES, STALENESS, STARVATION, DROPPED, BROKEN, WAITING];
+pub const KINDS: [&str; 8] =
+    [NO_PROGRESS, FAILURES, STALENESS, STARVATION, DROPPED, BROKEN, WAITING, QUARANTINE];
 
 /// Maximum number of runners in a message.
 const MAX_NAMED_RUNS: usize = 3;
@@ -158,6 +159,9 @@ impl JobObserver for AlarmObserver {
             JobEvent::StepDone { step, metrics, .. } => {
                 if let Some(staleness) = Staleness::of(metrics, state.newest_version) {
                     state.rules.stale(*step, staleness.mean);
+                }
+                if let Some(runs) = metrics.get(QUARANTINED).filter(|runs| *runs > 0.0) {
+                    state.rules.quarantined(*step, runs as u64);
                 }
             }
             JobEvent::WaitBegun(wait) if !wait.reason.is_work() => {

@@ -35,3 +35,19 @@ pub enum PipelineError {
     #[error("the output of the pipeline was not written")]
     Output(#[source] BufferError),
 }
+
+impl PipelineError {
+    /// Tells whether the content of the call, or an operator, is the cause. Otherwise the storage
+    /// or the state of the pipeline is.
+    pub const fn is_content(&self) -> bool {
+        match self {
+            Self::NotPrepared | Self::Closed | Self::Prepare { .. } => false,
+            Self::Operator { .. }
+            | Self::Panicked { .. }
+            | Self::DuplicateId { .. }
+            | Self::Miscounted { .. }
+            | Self::Encode { .. } => true,
+            Self::Input(error) | Self::Output(error) => matches!(error, BufferError::Payload(_)),
+        }
+    }
+}

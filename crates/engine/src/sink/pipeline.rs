@@ -2,7 +2,7 @@
 //! user code, so it has its own thread, which processes calls in order.
 
 use std::any::Any;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
@@ -20,11 +20,15 @@ use rollway_data::pipeline::{Operator, OperatorRegistry, Pipeline};
 use tokio::sync::{mpsc, oneshot};
 
 use super::buffer_target::BufferTarget;
+use super::quarantine::Quarantine;
 use super::{BatchDelivery, DeliveryResult, Sink, SinkError, delivery_key, operators};
 use crate::process::panic_message;
 
 /// Length of the call queue; callers wait while it is full.
 const QUEUE_CAPACITY: usize = 64;
+
+/// Metric of a delivery: runs that were put into the quarantine.
+pub const QUARANTINED: &str = "experience_pipeline/quarantined_count";
 
 /// Maximum number of kept pass rates.
 const MAX_RATES: usize = 1 << 20;
@@ -69,6 +73,9 @@ impl PipelineSink {
             output: BufferTarget::of_experiences(config)?,
             operators: operators::operators(config, registry)?,
             pipeline: None,
+            quarantine: Quarantine::new(&config.job_dir()),
+            max_attempts: config.explorer.delivery_attempts,
+            failed: HashMap::new(),
             shared: Arc::clone(&shared),
         };
         let (calls, inbox) = mpsc::channel(QUEUE_CAPACITY);
@@ -146,6 +153,11 @@ struct SinkThread {
     /// Moved into the pipeline when it is opened.
     operators: Vec<Box<dyn Operator>>,
     pipeline: Option<Pipeline>,
+    quarantine: Quarantine,
+    /// Failed deliveries of a batch before it is put into the quarantine. 0: never.
+    max_attempts: u32,
+    /// Failed deliveries by key.
+    failed: HashMap<String, u32>,
     shared: Arc<PipelineShared>,
 }
 
@@ -172,23 +184,56 @@ impl SinkThread {
             SinkCallKind::Prepare => self.prepared().map(|_| Metrics::new()),
             SinkCallKind::Deliver { batch, key, payloads } => {
                 let key = delivery_key::of_batch(&self.job, &batch, key, &payloads);
-                self.process(&key, &payloads)
+                self.deliver(&batch, &key, &payloads)
             }
             SinkCallKind::Process { payloads } => {
                 let key = delivery_key::of_payloads(&self.job, &payloads);
-                self.process(&key, &payloads)
+                self.process(&key, &payloads).map_err(|failure| failure.message)
             }
             SinkCallKind::Step { key, payloads } => {
                 let key = delivery_key::of_step(&self.job, &key);
-                self.process(&key, &payloads)
+                self.process(&key, &payloads).map_err(|failure| failure.message)
             }
             SinkCallKind::Close => self.close().map(|()| Metrics::new()),
         }
     }
 
-    fn process(&mut self, key: &str, payloads: &[Bytes]) -> DeliveryResult {
-        let report =
-            self.prepared()?.process(key, payloads).map_err(|error| error_chain(&error))?;
+    /// Processes a batch. One that keeps failing because of its content is put into the
+    /// quarantine, so that it does not stop the job.
+    fn deliver(&mut self, batch: &BatchId, key: &str, payloads: &[Bytes]) -> DeliveryResult {
+        let failure = match self.process(key, payloads) {
+            Ok(metrics) => {
+                self.failed.remove(key);
+                return Ok(metrics);
+            }
+            Err(failure) => failure,
+        };
+        if !failure.is_content || self.max_attempts == 0 {
+            return Err(failure.message);
+        }
+        let attempts = self.failed.entry(key.to_owned()).or_default();
+        *attempts += 1;
+        if *attempts < self.max_attempts {
+            return Err(format!("{} (attempt {attempts})", failure.message));
+        }
+        let stored = self.quarantine.store(batch, key, payloads, &failure.message);
+        let folder = stored
+            .map_err(|error| format!("{}; the quarantine failed: {error}", failure.message))?;
+        self.failed.remove(key);
+        tracing::error!(
+            %batch, runs = payloads.len(), folder = %folder.display(), reason = failure.message,
+            "batch put into quarantine: its experiences are not trained on"
+        );
+        let mut metrics = Metrics::new();
+        metrics.set(QUARANTINED, payloads.len() as f64);
+        Ok(metrics)
+    }
+
+    fn process(&mut self, key: &str, payloads: &[Bytes]) -> Result<Metrics, DeliveryFailure> {
+        let report = self.prepared()?.process(key, payloads).map_err(|error| DeliveryFailure {
+            message: error_chain(&error),
+            is_content: error.is_content(),
+        })?;
         let mut metrics = report.metrics;
         let mut count = |name: &str, count: usize| {
             metrics.set(format!("experience_pipeline/{name}"), count as f64);
@@ -227,6 +272,19 @@ impl SinkThread {
             Some(pipeline) => pipeline.close().map_err(|error| error_chain(&error)),
             None => Ok(()),
         }
+    }
+}
+
+/// Failure of a delivery.
+struct DeliveryFailure {
+    message: String,
+    /// The same content fails again, in every process.
+    is_content: bool,
+}
+
+impl From<String> for DeliveryFailure {
+    fn from(message: String) -> Self {
+        Self { message, is_content: false }
     }
 }
 

@@ -6,14 +6,15 @@
 //!
 //! Each attempt is closed once; reports about other attempts or incarnations close nothing.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use rollway_base::Secret;
-use rollway_core::{AttemptId, Incarnation, RunRange, RunnerId};
+use rollway_core::{AttemptId, Incarnation, RunId, RunRange, RunnerId};
 use rollway_gateway::gateway::{CallInFlight, Gateway, GatewayHandle};
+use rollway_gateway::keys::RunRef;
 
 use crate::run::RunnerReport;
 use crate::runner_status::RunnerStatusTable;
@@ -37,6 +38,9 @@ pub trait RunKeyIssuer: Send + 'static {
     }
 }
 
+/// Returns the model versions that were recorded for a run. `None`: nothing was recorded.
+pub type RecordedVersionsFn = Arc<dyn Fn(AttemptId, RunId) -> Option<BTreeSet<u64>> + Send + Sync>;
+
 /// Returns the model calls of an attempt in flight, oldest first.
 pub type CallLookupFn = Box<dyn Fn(AttemptId) -> Vec<CallInFlight> + Send + Sync>;
 
@@ -51,6 +55,14 @@ impl GatewayRunKeys {
     pub fn new(gateway: &Gateway) -> Self {
         let base_url = format!("{}/v1", gateway.url()).into();
         Self { handle: gateway.handle(), base_url }
+    }
+
+    /// Returns a lookup of the model versions that the gateway has recorded.
+    pub fn recorded_versions(&self) -> RecordedVersionsFn {
+        let handle = self.handle.clone();
+        Arc::new(move |AttemptId(attempt), RunId(run)| {
+            handle.recorded_versions(RunRef { attempt, run })
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 //! An output that is not valid is a failure of its run alone, of kind `invalid_output`. The work is
 //! done by the task or thread that sends the report, never by the driver.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
@@ -17,6 +17,7 @@ use serde_json::Value;
 use crate::run::{RunFailure, RunOutput, RunnerReport};
 use crate::runner_status::RunnerStatusTable;
 use crate::workers::backend::{RunnerInbox, RunnerMessage};
+use crate::workers::model_access::RecordedVersionsFn;
 use crate::workers::{AttemptSpec, Reporter, RunnerBackend, RunnerCommand};
 
 /// Attempts of a runner whose reports can still arrive: the current one, and those that were
@@ -25,6 +26,12 @@ const ATTEMPTS_PER_RUNNER: usize = 4;
 
 /// Maximum length of the suffix of an experience id in bytes; databases index ids.
 const MAX_SUFFIX_BYTES: usize = 256;
+
+/// Default of the maximum length of the name of a metric.
+const METRIC_NAME_BYTES: usize = 256;
+
+/// Bytes of a metric's name in a message.
+const SHOWN_NAME_BYTES: usize = 40;
 
 /// Entry of `info` with the sub-task that a workflow named in `eid.task`.
 const SUB_TASK: &str = "sub_task";
@@ -38,6 +45,23 @@ pub struct WithOutputCheck<W> {
 impl<W: RunnerBackend> WithOutputCheck<W> {
     pub fn new(workers: W) -> Self {
         Self { workers, attempts: Arc::default() }
+    }
+
+    /// Sets the maximum length of the name of a metric in bytes.
+    #[must_use]
+    pub fn metric_name_bytes(self, max: usize) -> Self {
+        let recorded = self.attempts.recorded.clone();
+        let attempts = AttemptTable { metric_name_bytes: max, recorded, ..AttemptTable::default() };
+        Self { attempts: Arc::new(attempts), ..self }
+    }
+
+    /// Compares the model versions of experiences with those that were recorded for their run.
+    #[must_use]
+    pub fn recorded_versions(self, lookup: RecordedVersionsFn) -> Self {
+        let metric_name_bytes = self.attempts.metric_name_bytes;
+        let recorded = Some(lookup);
+        let attempts = AttemptTable { metric_name_bytes, recorded, ..AttemptTable::default() };
+        Self { attempts: Arc::new(attempts), ..self }
     }
 }
 
@@ -79,9 +103,23 @@ impl<W: fmt::Debug> fmt::Debug for WithOutputCheck<W> {
 }
 
 /// Labels of the latest attempts of each runner.
-#[derive(Debug, Default)]
 struct AttemptTable {
+    metric_name_bytes: usize,
+    recorded: Option<RecordedVersionsFn>,
     by_runner: Mutex<HashMap<RunnerId, VecDeque<Arc<AttemptLabel>>>>,
+}
+
+impl Default for AttemptTable {
+    fn default() -> Self {
+        let (metric_name_bytes, by_runner) = (METRIC_NAME_BYTES, Mutex::default());
+        Self { metric_name_bytes, recorded: None, by_runner }
+    }
+}
+
+impl fmt::Debug for AttemptTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AttemptTable").field("by_runner", &self.by_runner).finish_non_exhaustive()
+    }
 }
 
 /// Facts about an attempt that its runs cannot change.
@@ -119,7 +157,8 @@ impl AttemptTable {
         let check = |report: RunnerReport| match report {
             RunnerReport::RunFinished { attempt, run, outcome: Ok(output) } => {
                 let outcome = match self.label(runner, attempt) {
-                    Some(label) => label.check(run, output),
+                    Some(label) => check_metric_names(&output, self.metric_name_bytes)
+                        .and_then(|()| label.check(run, output, self.recorded.as_ref())),
                     // The core ignores reports about other attempts.
                     None => Err(format!("attempt {attempt} was not sent to runner {runner}")),
                 };
@@ -135,19 +174,30 @@ impl AttemptTable {
 
 impl AttemptLabel {
     /// Returns the labelled output, or the problem.
-    fn check(&self, run: RunId, output: RunOutput) -> Result<RunOutput, String> {
+    fn check(
+        &self,
+        run: RunId,
+        output: RunOutput,
+        recorded: Option<&RecordedVersionsFn>,
+    ) -> Result<RunOutput, String> {
         check_reward("metric `reward`", output.metrics.get("reward"))?;
         if !self.needs_experiences {
             return Ok(output);
         }
         let payload = output.payload.filter(|payload| !payload.is_empty());
         let payload = payload.ok_or_else(no_experience)?;
-        let payload = self.labelled(run, payload)?;
+        let recorded = recorded.and_then(|lookup| lookup(self.attempt, run));
+        let payload = self.labelled(run, payload, recorded.as_ref())?;
         Ok(RunOutput { payload: Some(payload), ..output })
     }
 
     /// Checks the experiences of a payload. Encodes them again only if a label was wrong.
-    fn labelled(&self, run: RunId, payload: Bytes) -> Result<Bytes, String> {
+    fn labelled(
+        &self,
+        run: RunId,
+        payload: Bytes,
+        recorded: Option<&BTreeSet<u64>>,
+    ) -> Result<Bytes, String> {
         let unreadable = |error: PayloadError| {
             format!("the payload of {} bytes is not readable: {error}", payload.len())
         };
@@ -157,7 +207,8 @@ impl AttemptLabel {
         }
         let mut is_changed = false;
         for (position, experience) in experiences.iter_mut().enumerate() {
-            check_experience(experience).map_err(|problem| {
+            let versions = || check_versions(experience, recorded);
+            check_experience(experience).and_then(|()| versions()).map_err(|problem| {
                 format!("experience {position} ({}): {problem}", experience.kind().name())
             })?;
             is_changed |= self.stamp(run, experience)?;
@@ -191,6 +242,35 @@ impl AttemptLabel {
         experience.eid.task = self.task.clone();
         experience.eid.run = run.0.into();
         Ok(true)
+    }
+}
+
+/// Names of metrics are kept with the result, in monitors and in summaries.
+fn check_metric_names(output: &RunOutput, max: usize) -> Result<(), String> {
+    match output.metrics.iter().find(|(name, _)| name.len() > max) {
+        None => Ok(()),
+        Some((name, _)) => {
+            let start = &name[..name.floor_char_boundary(SHOWN_NAME_BYTES)];
+            let bytes = name.len();
+            Err(format!(
+                "the name of metric `{start}…` has {bytes} bytes, the limit is {max} \
+                 (`explorer.limits.metric_name_bytes`)"
+            ))
+        }
+    }
+}
+
+/// Refuses model versions that were not recorded for the run. Tokens without a version are not of
+/// the trained model.
+fn check_versions(experience: &Experience, recorded: Option<&BTreeSet<u64>>) -> Result<(), String> {
+    let Some(recorded) = recorded else { return Ok(()) };
+    let versions = experience.model_versions.iter().flat_map(|versions| versions.runs());
+    match versions.filter_map(|tokens| tokens.version).find(|it| !recorded.contains(it)) {
+        None => Ok(()),
+        Some(version) => Err(format!(
+            "model version {version} is not among those that the gateway recorded for this run: \
+             {recorded:?}"
+        )),
     }
 }
 

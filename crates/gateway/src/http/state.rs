@@ -1,5 +1,6 @@
 //! State shared by all requests.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, OnceLock};
 
@@ -94,6 +95,11 @@ impl GatewayState {
         let turns = recorder.turns();
         drop(recorder);
         Ok((serialized(&experiences)?, turns))
+    }
+
+    /// Returns the model versions of the recorded tokens of a run. `None`: no turn was recorded.
+    pub(crate) fn recorded_versions(&self, run: RunRef) -> Option<BTreeSet<u64>> {
+        self.runs.existing(run)?.recorder().versions().cloned()
     }
 }
 

@@ -19,6 +19,10 @@ use super::{ExplorerError, Result, WaitReason};
 /// Maximum waits for a batch in delivery.
 const MAX_DELIVERY_WAITS: u32 = 3;
 
+/// First pause before a failed delivery is repeated; it doubles up to a limit.
+const DELIVERY_PAUSE: Duration = Duration::from_millis(250);
+const MAX_PAUSE_DOUBLINGS: u32 = 5;
+
 #[derive(Debug)]
 pub(super) struct Finalized {
     pub(super) step: u64,
@@ -84,7 +88,7 @@ impl ExplorerHandles {
         }
         // The coordinator logs this wait.
         let _wait = self.waits.begin(WaitReason::runs(id), None);
-        let mut delivering = 0;
+        let (mut delivering, mut failed) = (0, 0);
         let refusal = loop {
             match self.coordinator.finalize_train_batch(id.clone(), None).await {
                 Ok(result) => return Ok((result, false)),
@@ -92,6 +96,15 @@ impl ExplorerHandles {
                 Err(Error::Refused(Refusal::TimedOut {
                     state: BatchState::Finalizing, ..
                 })) if delivering < MAX_DELIVERY_WAITS => delivering += 1,
+                // The sink puts a batch into the quarantine that keeps failing by its content.
+                Err(Error::Refused(Refusal::SinkFailed { message, .. }))
+                    if failed + 1 < self.config.explorer.delivery_attempts =>
+                {
+                    let pause = DELIVERY_PAUSE * 2u32.pow(failed.min(MAX_PAUSE_DOUBLINGS));
+                    tracing::warn!(batch = %id, %message, ?pause, "delivery failed, retrying");
+                    tokio::time::sleep(pause).await;
+                    failed += 1;
+                }
                 Err(Error::Refused(refusal)) if is_short(&refusal) => break refusal,
                 Err(error) => return Err(error.into()),
             }

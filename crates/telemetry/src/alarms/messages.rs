@@ -78,6 +78,15 @@ pub(super) fn starvation(starved: &StarvedWorkflow) -> String {
     )
 }
 
+pub(super) fn quarantined(step: u64, runs: u64) -> String {
+    format!(
+        "{runs} runs of step {step} could not be delivered and are in the folder `quarantine` of \
+         the job: they are not trained on\nhint: `reason.txt` there has the error; correct the \
+         operator or the workflow that it names (`explorer.delivery_attempts` is the number of \
+         tries)"
+    )
+}
+
 pub(super) fn dropped(drops: &BTreeMap<&'static str, u64>) -> String {
     let drops: Vec<String> =
         drops.iter().map(|(observer, count)| format!("{observer}: {count}")).collect();

@@ -10,7 +10,7 @@ use rollway_engine::job_wait::JobWait;
 
 use super::fairness::WorkflowFairness;
 use super::messages;
-use super::{BROKEN, DROPPED, FAILURES, NO_PROGRESS, STALENESS, STARVATION, WAITING};
+use super::{BROKEN, DROPPED, FAILURES, NO_PROGRESS, QUARANTINE, STALENESS, STARVATION, WAITING};
 
 /// Time without drops after which the alarm is cleared.
 const CLEAR_AFTER: Duration = Duration::from_secs(60);
@@ -120,6 +120,12 @@ impl AlarmRules {
                 format!("experiences of step {step} are {mean:.1} versions old: below the limit")
             });
         }
+    }
+
+    /// Records runs of a step that were put into the quarantine. The alarm stays: the operator has
+    /// to decide.
+    pub(super) fn quarantined(&mut self, step: u64, runs: u64) {
+        self.raise(QUARANTINE, || messages::quarantined(step, runs));
     }
 
     /// Records items that an observer dropped.

@@ -153,6 +153,16 @@ fn staleness_drops_and_broken_runners_are_raised_and_cleared() {
 }
 
 #[test]
+fn quarantine_is_raised_once_and_stays() {
+    let mut rules = AlarmRules::new(&config());
+    rules.quarantined(3, 16);
+    rules.quarantined(4, 16);
+    let changes = rules.take();
+    assert_eq!(kinds(&changes), [("quarantine", true)]);
+    assert!(changes[0].message.contains("16 runs of step 3"), "{}", changes[0].message);
+}
+
+#[test]
 fn disabled_alarms_are_not_raised() {
     let config = Config {
         no_progress: None,
