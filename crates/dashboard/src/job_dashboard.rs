@@ -1,5 +1,6 @@
 //! The dashboard of a running job, with its address file.
 
+use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
 
 use rollway_config::Config;
@@ -45,7 +46,7 @@ impl JobDashboard {
         if let Err(error) = &file {
             tracing::warn!(%error, "`rollway view` and `rollway top` cannot find the dashboard");
         }
-        observers.emit(&JobEvent::Info(format!("dashboard: {}", dashboard.address())));
+        observers.emit(&JobEvent::Info(format!("dashboard: {}", shown(config, &dashboard))));
         Some(Self { _file: file.ok(), dashboard })
     }
 
@@ -53,4 +54,14 @@ impl JobDashboard {
     pub fn address(&self) -> String {
         self.dashboard.address()
     }
+}
+
+/// Returns the address for people: with the token on a terminal, else with the command that finds
+/// it, because log files have more readers than the job's folder.
+fn shown(config: &Config, dashboard: &Dashboard) -> String {
+    if io::stdout().is_terminal() && io::stderr().is_terminal() {
+        return dashboard.address();
+    }
+    let (url, job) = (&dashboard.card().url, config.job_dir());
+    format!("{url} (`rollway view {}` opens it)", job.display())
 }

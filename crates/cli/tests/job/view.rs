@@ -52,7 +52,12 @@ fn dashboard_of_a_job_is_live_and_later_recorded() {
     };
     let address_file = workspace.job().join("dashboard.json");
     assert_eq!(std::fs::metadata(&address_file).unwrap().permissions().mode() & 0o777, 0o600);
-    assert!(address.starts_with(read(&address_file)["url"].as_str().unwrap()));
+    let (url, token) = ["url", "token"].map(|key| read(&address_file)[key].clone()).into();
+    let (url, token) = (url.as_str().unwrap(), token.as_str().unwrap());
+    // A log file has no token.
+    let job = workspace.job();
+    assert_eq!(address, format!("{url} (`rollway view {}` opens it)", job.display()));
+    let address = format!("{url}/?token={token}");
     running.wait_for("step_done");
     let job = request(&address, "job");
     assert_eq!((&job["state"], &job["live"]), (&"running".into(), &true.into()), "{job:#}");

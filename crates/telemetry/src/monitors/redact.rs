@@ -5,6 +5,9 @@ use serde_json::Value;
 
 const MAX_SHOWN_BYTES: usize = 64 * 1024;
 
+/// Minimum length of a secret in an environment variable: a shorter text occurs by chance.
+const MIN_SECRET_BYTES: usize = 6;
+
 /// Replacement of a secret.
 const HIDDEN: &str = "(hidden)";
 
@@ -21,24 +24,57 @@ pub(super) fn describe(config: &Config) -> String {
 
 pub(super) fn masked(config: &Config) -> Value {
     let mut config = serde_json::to_value(config).unwrap_or_default();
-    hide(&mut config);
+    let variables = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    hide(&mut config, &secret_values(variables));
     config
 }
 
-/// Replaces values of environment variables, values with a secret's name, and passwords in URLs.
-fn hide(value: &mut Value) {
+/// Returns the values of environment variables whose name is that of a secret: `${oc.env:NAME}`
+/// may have put them anywhere.
+fn secret_values(variables: impl Iterator<Item = (String, String)>) -> Vec<String> {
+    let is_secret = |name: &str| is_secret(name) || name.to_ascii_lowercase().contains("key");
+    let secrets = variables.filter(|(name, value)| {
+        value.len() >= MIN_SECRET_BYTES && is_secret(name.trim_end_matches("_ENV"))
+    });
+    secrets.map(|(_, value)| value).collect()
+}
+
+/// Replaces values of environment variables, values with a secret's name, also as arguments of
+/// commands, and passwords in URLs.
+fn hide(value: &mut Value, secrets: &[String]) {
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
                 if is_secret(name) && !value.is_null() {
                     *value = mask(value);
                 } else {
-                    hide(value);
+                    hide(value, secrets);
                 }
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(hide),
+        Value::Array(items) => {
+            let mut is_argument = false;
+            for item in items {
+                hide(item, secrets);
+                let Value::String(text) = item else { continue };
+                if std::mem::take(&mut is_argument) {
+                    HIDDEN.clone_into(text);
+                } else if let Some(option) = text.strip_prefix('-') {
+                    match option.split_once('=') {
+                        Some((name, _)) if is_secret(name) => *text = format!("-{name}={HIDDEN}"),
+                        None => is_argument = is_secret(option),
+                        Some(_) => {}
+                    }
+                }
+            }
+        }
         Value::String(text) => {
+            for secret in secrets.iter().filter(|secret| !secret.is_empty()) {
+                if text.contains(secret.as_str()) {
+                    *text = text.replace(secret.as_str(), HIDDEN);
+                }
+            }
             if let Some((scheme, rest)) = text.split_once("://")
                 && let Some((login, host)) = rest.split_once('@')
                 && !login.contains('/')
@@ -51,10 +87,11 @@ fn hide(value: &mut Value) {
 }
 
 fn is_secret(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    let words = ["password", "secret", "credential", "api_key", "apikey", "access_token"];
+    let name = name.to_ascii_lowercase().replace('-', "_");
+    let words = ["password", "passwd", "secret", "credential", "api_key", "apikey", "access_key"];
+    let is_named = || name.ends_with("token") || words.iter().any(|word| name.contains(word));
     // `*_env` is the name of a variable, not its value.
-    name == "env_vars" || (!name.ends_with("_env") && words.iter().any(|word| name.contains(word)))
+    name == "env_vars" || (!name.ends_with("_env") && is_named())
 }
 
 /// Hides a value and keeps the names of its fields.
@@ -80,8 +117,13 @@ mod tests {
             "path": "postgresql://me:abc@host/db",
             "url": "http://host/a@b",
             "max_tokens": 7,
+            "monitor_args": { "token": "dapi123" },
+            "command": ["train", "--hub-token", "hf_abc", "--key", "x", "--api_key=abc", "-v"],
+            "note": "with s3cret-value inside",
         });
-        hide(&mut config);
+        let variables = [("MY_API_KEY", "s3cret-value"), ("HOME", "train")];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        hide(&mut config, &secret_values(variables.into_iter()));
         let expected = json!({
             "env_vars": { "TOKEN": HIDDEN },
             "api_key_env": "OPENAI_API_KEY",
@@ -89,6 +131,9 @@ mod tests {
             "path": "postgresql://(hidden)@host/db",
             "url": "http://host/a@b",
             "max_tokens": 7,
+            "monitor_args": { "token": HIDDEN },
+            "command": ["train", "--hub-token", HIDDEN, "--key", "x", "--api_key=(hidden)", "-v"],
+            "note": "with (hidden) inside",
         });
         assert_eq!(config, expected);
     }
