@@ -1,7 +1,7 @@
 //! YAML parser for [`ConfigNode`]s. Resolves anchors, merge keys and environment variables; refuses
 //! duplicate keys, several documents and unknown tags.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span, Tag, options};
@@ -12,6 +12,9 @@ use super::node::{ConfigNode, NodeEntry, Scalar, Tree};
 
 /// Maximum number of values in a file, including those that anchors repeat.
 const MAX_NODES: usize = 100_000;
+
+/// Maximum bytes of all texts, including those that anchors repeat.
+const MAX_TEXT_BYTES: usize = 16 << 20;
 
 /// Maximum depth of nested values.
 const MAX_DEPTH: usize = 64;
@@ -32,7 +35,7 @@ pub(super) fn parse(
         parser: Parser::new_from_str_with_options(text, options),
         source: Arc::clone(&source),
         anchors: BTreeMap::new(),
-        nodes: 0,
+        size: NodeSize::default(),
         path: Vec::new(),
         problems,
     };
@@ -45,12 +48,27 @@ pub(super) fn parse(
     }
 }
 
+/// Size of a node and everything in it.
+#[derive(Clone, Copy, Debug, Default)]
+struct NodeSize {
+    values: usize,
+    bytes: usize,
+}
+
+impl NodeSize {
+    const VALUE: Self = Self { values: 1, bytes: 0 };
+
+    fn text(text: &str) -> Self {
+        Self { values: 0, bytes: text.len() }
+    }
+}
+
 struct Loader<'a> {
     parser: Parser<'a, granit_parser::StrInput<'a>>,
     source: Arc<SourceFile>,
-    /// Nodes with an anchor, and the number of values in each.
-    anchors: BTreeMap<usize, (ConfigNode, usize)>,
-    nodes: usize,
+    /// Nodes with an anchor, and the size of each.
+    anchors: BTreeMap<usize, (ConfigNode, NodeSize)>,
+    size: NodeSize,
     /// Keys that lead to the current node.
     path: Vec<String>,
     problems: &'a mut Vec<ConfigProblem>,
@@ -84,21 +102,23 @@ impl<'a> Loader<'a> {
     }
 
     fn node_of(&mut self, event: Event<'a>, range: Span) -> Result<ConfigNode, ConfigProblem> {
-        let before = self.nodes;
-        self.count(1, range)?;
+        let before = self.size;
+        self.count(NodeSize::VALUE, range)?;
         let span = Some(self.span(range));
         let (anchor, tree) = match event {
             Event::Alias(id) => {
-                let Some((node, size)) = self.anchors.get(&id).cloned() else {
+                let Some((_, size)) = self.anchors.get(&id) else {
                     let message = "this value contains itself";
                     return Err(ConfigProblem::new("", message).at(span.as_ref()));
                 };
-                self.count(size, range)?;
-                return Ok(node);
+                // Before the copy is made.
+                self.count(*size, range)?;
+                return Ok(self.anchors[&id].0.clone());
             }
             Event::Scalar(text, style, anchor, tag) => {
                 let plain = style == ScalarStyle::Plain && self.is_plain(tag.as_deref(), range);
                 let text = self.substituted(&text, span.as_ref());
+                self.count(NodeSize::text(&text), range)?;
                 (anchor, Tree::Scalar(Scalar { text, plain }))
             }
             Event::SequenceStart(_, anchor, tag) => {
@@ -113,7 +133,10 @@ impl<'a> Loader<'a> {
         };
         let node = ConfigNode { tree, span };
         if anchor != 0 {
-            self.anchors.insert(anchor, (node.clone(), self.nodes - before));
+            let NodeSize { values, bytes } = self.size;
+            let size = NodeSize { values: values - before.values, bytes: bytes - before.bytes };
+            self.count(size, range)?;
+            self.anchors.insert(anchor, (node.clone(), size));
         }
         Ok(node)
     }
@@ -131,6 +154,8 @@ impl<'a> Loader<'a> {
 
     fn entries(&mut self) -> Result<Vec<NodeEntry>, ConfigProblem> {
         let mut entries: Vec<NodeEntry> = Vec::new();
+        // Lines by key.
+        let mut known: HashMap<String, u32> = HashMap::new();
         let mut merged = Vec::new();
         loop {
             let (event, range) = self.next()?;
@@ -154,20 +179,18 @@ impl<'a> Loader<'a> {
             self.path.pop();
             if is_merge {
                 self.merge(node, span.as_ref(), &mut merged);
-            } else if let Some(first) = entries.iter().find(|entry| entry.key == key) {
-                let line = first.span.as_ref().map_or(0, |span| span.line);
+            } else if let Some(line) = known.get(&key) {
                 let problem =
                     ConfigProblem::new(path, format!("given twice, first in line {line}"));
                 self.problems.push(problem.at(span.as_ref()).hint("keep one of them"));
             } else {
+                known.insert(key.clone(), span.as_ref().map_or(0, |span| span.line));
                 entries.push(NodeEntry { key, span, node });
             }
         }
-        for entry in merged {
-            if !entries.iter().any(|one| one.key == entry.key) {
-                entries.push(entry);
-            }
-        }
+        entries.extend(
+            merged.into_iter().filter(|entry| known.insert(entry.key.clone(), 0).is_none()),
+        );
         Ok(entries)
     }
 
@@ -212,12 +235,17 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn count(&mut self, nodes: usize, range: Span) -> Result<(), ConfigProblem> {
-        self.nodes = self.nodes.saturating_add(nodes);
-        if self.nodes <= MAX_NODES {
+    fn count(&mut self, added: NodeSize, range: Span) -> Result<(), ConfigProblem> {
+        let size = &mut self.size;
+        size.values = size.values.saturating_add(added.values);
+        size.bytes = size.bytes.saturating_add(added.bytes);
+        let message = if size.values > MAX_NODES {
+            format!("more than {MAX_NODES} values, including those that anchors repeat")
+        } else if size.bytes > MAX_TEXT_BYTES {
+            format!("more than {MAX_TEXT_BYTES} bytes, including those that anchors repeat")
+        } else {
             return Ok(());
-        }
-        let message = format!("more than {MAX_NODES} values, including those that anchors repeat");
+        };
         Err(ConfigProblem::new("", message).at(Some(&self.span(range))))
     }
 

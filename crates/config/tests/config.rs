@@ -441,7 +441,12 @@ fn anchors_cannot_exhaust_memory() {
         let item = format!("*a{}", level - 1);
         text += &format!("a{level}: &a{level} [{}]\n", vec![item; 10].join(", "));
     }
-    for (text, message) in [(text.as_str(), "more than 100000 values"), ("a: &a [*a]", "itself")] {
+    let long = format!("a: &a {}\nb: [{}]", "x".repeat(1 << 20), vec!["*a"; 50_000].join(", "));
+    for (text, message) in [
+        (text.as_str(), "more than 100000 values"),
+        ("a: &a [*a]", "itself"),
+        (&long, "more than 16777216 bytes"),
+    ] {
         let error = Config::from_yaml(text, "job.yaml").unwrap_err();
         assert!(
             error.problems().iter().any(|problem| problem.message.contains(message)),
