@@ -32,3 +32,20 @@ pub mod proto {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use prost::Message as _;
+
+    use super::proto;
+
+    proptest! {
+        /// Both ends decode bytes of a peer that may be hostile.
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = proto::TrainerMessage::decode(&*bytes);
+            let _ = proto::BufferMessage::decode(&*bytes);
+        }
+    }
+}

@@ -3,10 +3,11 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures_core::Stream;
+use parking_lot::Mutex;
 use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 use rollway_base::{Address, Secret};
@@ -32,6 +33,9 @@ const OUTGOING: usize = 4;
 
 /// Queued requests of one trainer, which sends one at a time.
 const REQUESTS: usize = 4;
+
+/// Minimum time between two log lines about refused trainers; all of them are counted.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Time for a refused or leaving trainer to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -109,6 +113,7 @@ impl ReaderListener {
             arrivals: sender,
             room: Arc::new(ByteBudget::new(limits.in_flight_bytes)),
             limits: limits.clone(),
+            last_log: Mutex::default(),
         });
         let service = ReaderService(shared);
         stream_service::serve(service, listener, Arc::clone(&gate), limits.keepalive);
@@ -134,6 +139,19 @@ struct ReaderServerShared {
     arrivals: mpsc::Sender<ReaderConnection>,
     room: Arc<ByteBudget>,
     limits: ReaderLimits,
+    last_log: Mutex<Option<Instant>>,
+}
+
+impl ReaderServerShared {
+    /// Tells whether a refusal may be logged: peers without the secret must not fill the log.
+    fn may_log(&self) -> bool {
+        let mut last = self.last_log.lock();
+        let is_due = last.is_none_or(|last| last.elapsed() >= LOG_INTERVAL);
+        if is_due {
+            *last = Some(Instant::now());
+        }
+        is_due
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -168,7 +186,9 @@ async fn run(
     match greet(&shared, &socket, &mut messages).await {
         Err(refusal) => {
             shared.gate.count(refusal.code);
-            tracing::warn!(peer = %socket.peer, %refusal, "a trainer was refused");
+            if shared.may_log() {
+                tracing::warn!(peer = %socket.peer, %refusal, "a trainer was refused");
+            }
             replies.refuse_async(&refusal).await;
             drop(replies);
         }

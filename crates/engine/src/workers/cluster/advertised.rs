@@ -34,7 +34,14 @@ impl AdvertisedAddress {
             Some((host, port)) if is_all(&host) => (own(cluster), host, port),
             Some((host, port)) if is_mine(&host) => (host.clone(), host, port),
             // A name of this machine for others, which this machine need not resolve.
-            Some((host, port)) => (host, "0.0.0.0".to_owned(), port),
+            Some((host, port)) => {
+                tracing::warn!(
+                    "`cluster.listen`: {host} is no address of this machine, so that workers and \
+                     the gateway listen on all of its networks (0.0.0.0); workers get the name \
+                     {host}"
+                );
+                (host, "0.0.0.0".to_owned(), port)
+            }
             None => {
                 let host = own(cluster);
                 (host.clone(), host, 0)

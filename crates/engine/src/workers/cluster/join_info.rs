@@ -1,12 +1,16 @@
 //! Address and secret of a job for manual workers, in a file.
 
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use rollway_base::Secret;
 use rollway_base::address_file::AddressFile;
 use serde::Deserialize;
 use serde_json::json;
+
+/// Length of a secret below which there is a warning.
+const MIN_SECRET_BYTES: usize = 16;
 
 /// Content of `cluster.json` in the job folder.
 #[derive(Clone, Debug)]
@@ -44,6 +48,20 @@ pub fn secret_in(path: &Path) -> io::Result<Secret> {
     let text = read(path)?;
     if text.trim_start().starts_with('{') {
         return Ok(JoinInfo::read(path)?.secret);
+    }
+    if text.trim().len() < MIN_SECRET_BYTES {
+        tracing::warn!(
+            file = %path.display(),
+            "the secret is shorter than {MIN_SECRET_BYTES} characters; `openssl rand -hex 32` \
+             makes a safe one"
+        );
+    }
+    let mode = std::fs::metadata(path)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        tracing::warn!(
+            file = %path.display(), mode = format!("{:o}", mode & 0o777),
+            "other users can read the secret: chmod 600 the file"
+        );
     }
     Secret::new(text.trim())
         .map_err(|_| io::Error::other(format!("{}: there is no secret in it", path.display())))
