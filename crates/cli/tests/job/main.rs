@@ -9,6 +9,7 @@ mod input_errors;
 mod kill;
 mod learn;
 mod no_result;
+mod random_kills;
 mod stop;
 mod top;
 mod trainer_program;
