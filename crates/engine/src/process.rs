@@ -1,4 +1,5 @@
-//! Child processes: output, descendants, file descriptors, Python interpreter; and messages of panics.
+//! Child processes: output, descendants, file descriptors, Python interpreter; and messages of
+//! panics.
 
 mod process_tree;
 pub mod python;

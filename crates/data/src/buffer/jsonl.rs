@@ -22,9 +22,9 @@ const VERIFIED_BYTES: u64 = 1 << 30;
 /// A file of JSON lines with an index folder `….index` beside it.
 ///
 /// A write batch is appended and synced before it is indexed. Data of a crashed writer behind the
-/// last batch is cut off at the next opening or write and appended to `cut` in the index folder. A file
-/// without an index is read once at opening and becomes one batch. Keys and sample ids are known
-/// across restarts without using memory. One process at a time can read under a name.
+/// last batch is cut off at the next opening or write and appended to `cut` in the index folder. A
+/// file without an index is read once at opening and becomes one batch. Keys and sample ids are
+/// known across restarts without using memory. One process at a time can read under a name.
 pub type JsonlBuffer = FileBuffer<JsonLines>;
 
 impl JsonlBuffer {
@@ -93,7 +93,8 @@ impl JsonLines {
             if checksum(file.take(entry.bytes)).at(&self.name())? != entry.checksum {
                 let (index, end) = (self.index(), entry.begin + entry.bytes);
                 return Err(self.damaged(format!(
-                    "bytes {} to {end} (batch {}) are not those that were written; restore the                      file, or move it and {} away to go on without its content",
+                    "bytes {} to {end} (batch {}) are not those that were written; restore \
+                     the file, or move it and {} away to go on without its content",
                     entry.begin,
                     entry.number,
                     index.display()

@@ -125,7 +125,7 @@ fn end_descendants(prefix: &str, ended: &Receiver<u64>) {
         let mut numbers = BTreeSet::from([first]);
         numbers.extend(ended.try_iter());
         for _ in 0..MAX_SEARCHES {
-            if !linux::kill_marked(prefix, &numbers) {
+            if !marked::kill(prefix, &numbers) {
                 break;
             }
             thread::sleep(SEARCH_PAUSE);
@@ -172,14 +172,14 @@ impl Drop for Guard {
 }
 
 #[cfg(target_os = "linux")]
-mod linux {
+mod marked {
     use std::collections::BTreeSet;
     use std::fs;
 
     use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
     /// Kills processes with a mark of one of the numbers; returns whether there were any.
-    pub(super) fn kill_marked(prefix: &str, numbers: &BTreeSet<u64>) -> bool {
+    pub(super) fn kill(prefix: &str, numbers: &BTreeSet<u64>) -> bool {
         let Ok(processes) = fs::read_dir("/proc") else { return false };
         let ids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
         let ids: Vec<i32> = ids.collect();
@@ -204,11 +204,11 @@ mod linux {
 }
 
 #[cfg(not(target_os = "linux"))]
-mod linux {
+mod marked {
     use std::collections::BTreeSet;
 
     /// Other systems show no environments; only the group is ended.
-    pub(super) fn kill_marked(_prefix: &str, _numbers: &BTreeSet<u64>) -> bool {
+    pub(super) fn kill(_prefix: &str, _numbers: &BTreeSet<u64>) -> bool {
         false
     }
 }
