@@ -72,6 +72,9 @@ faults! {
     SlowKill = "slow_kill",
     /// The sink refuses before it has stored anything.
     SinkRefuses = "sink_refuses",
+    /// The sink refuses a batch for its content several times in a row, also after the other faults
+    /// have ended, and then puts it into its quarantine.
+    SinkRejects = "sink_rejects",
     /// The sink stores and reports a failure.
     SinkForgets = "sink_forgets",
     SinkSlow = "sink_slow",
@@ -125,6 +128,7 @@ impl FaultPlan {
     fn temper(&mut self) {
         for fault in [
             Fault::SinkRefuses,
+            Fault::SinkRejects,
             Fault::SinkForgets,
             Fault::SinkSlow,
             Fault::SinkSilent,

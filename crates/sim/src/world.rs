@@ -52,6 +52,8 @@ pub struct SimWorld {
     /// True if faults are disabled.
     pub(crate) healed: bool,
     pub(crate) behaviours: BTreeMap<(BatchKey, TaskId), TaskBehaviour>,
+    /// Refusals that are left of batches that the sink rejects.
+    pub(crate) rejected: BTreeMap<BatchKey, u32>,
     checkers: Checkers,
     trace: SimTrace,
     coverage: Coverage,
@@ -155,6 +157,7 @@ impl SimWorld {
             users: Users::default(),
             healed: false,
             behaviours: BTreeMap::new(),
+            rejected: BTreeMap::new(),
             checkers,
             trace,
             coverage: Coverage::default(),

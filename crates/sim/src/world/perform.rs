@@ -70,6 +70,9 @@ impl SimWorld {
         if self.strikes(Fault::SinkRefuses) {
             return self.plan(wait, WorldEvent::Delivered(lease, failed));
         }
+        if self.rejects(lease) {
+            return self.plan(wait, WorldEvent::Delivered(lease, failed));
+        }
         let payloads = results.iter().flat_map(|result| &result.payloads);
         let origin = |payload: &Payload| self.model.payloads.get(&payload.id)?.origin;
         let payloads = payloads.filter_map(|payload| Some((origin(payload)?, payload.id)));
@@ -86,6 +89,24 @@ impl SimWorld {
             self.plan(wait * 2, WorldEvent::Delivered(lease, delivery.clone()));
         }
         self.plan(wait, WorldEvent::Delivered(lease, delivery));
+    }
+
+    /// Tells whether the sink refuses this delivery for the content of its batch.
+    fn rejects(&mut self, lease: LeaseId) -> bool {
+        let Some(batch) = self.model.leases.get(&lease).map(|lease| lease.batch) else {
+            return false;
+        };
+        if self.strikes(Fault::SinkRejects) {
+            let refusals = self.rng.small(1, 5);
+            self.rejected.entry(batch).or_insert(refusals);
+        }
+        match self.rejected.get_mut(&batch) {
+            Some(left) if *left > 0 => {
+                *left -= 1;
+                true
+            }
+            _ => false,
+        }
     }
 
     pub(super) fn store(&mut self, payloads: &[(Origin, PayloadId)]) {
