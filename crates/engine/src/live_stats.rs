@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use rollway_core::{BatchId, Counters, RunId, RunnerState, TaskId};
 use rollway_data::buffer::QueueUsage;
 use rollway_gateway::gateway::GatewayHandle;
-use rollway_gateway::models::{ServerState, ServerView};
+use rollway_gateway::models::{ModelView, ServerView};
 
 use crate::coordinator::{CoreSnapshot, RolloutCoordinator};
 use crate::job_wait::{JobWait, JobWaits, WaitReason};
@@ -146,6 +146,12 @@ impl LiveStats {
         }
     }
 
+    /// Returns all models with their servers. Empty once the explorer has ended.
+    pub fn models(&self) -> Vec<ModelView> {
+        let gateway = self.0.lock().source.as_ref().map(|source| source.gateway.clone());
+        gateway.map(|gateway| gateway.models().view()).unwrap_or_default()
+    }
+
     /// Tells whether the explorer still runs.
     pub fn is_live(&self) -> bool {
         self.0.lock().source.is_some()
@@ -191,12 +197,7 @@ impl LiveStats {
 impl StatsSource {
     /// Returns the wait for the first model with waiting calls and without a usable server.
     fn unusable_model(&self) -> Option<WaitReason> {
-        let is_usable = |server: &ServerView| {
-            matches!(
-                server.state,
-                ServerState::Running | ServerState::Updating | ServerState::Draining
-            )
-        };
+        let is_usable = |server: &ServerView| server.state.is_usable();
         let models = self.gateway.models().view();
         let model = models
             .into_iter()

@@ -35,7 +35,7 @@ pub use self::registry::ServerPermit;
 use self::registry::{ModelsInner, ServerHandle, ServerTable, WaitGuard};
 pub use self::removal::RemovalReport;
 use self::routing::{RouteOutcome, RouteRequest, RoutingTable};
-pub use self::view::{ModelView, ServerCounts, ServerState, ServerView};
+pub use self::view::{ModelView, ServerCounts, ServerError, ServerState, ServerView};
 pub use self::weight_update::{
     InFlightPolicy, ServerUpdateOutcome, ServerUpdateReport, WeightSource, WeightUpdate,
     WeightUpdateReport,

@@ -1,9 +1,9 @@
 //! State shared by all clones of the models, and its changes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use parking_lot::{Mutex, MutexGuard};
 use rollway_model_api::server_api::PauseMode;
@@ -14,8 +14,8 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 use super::control::ServerIdentity;
 use super::routing::{Health, RoutingTable, ServerSlot, WaiterId};
 use super::{
-    RegisteredServer, RoutingOptions, ServerId, ServerSpec, ServerState, ServerView, WeightUpdate,
-    rolling_update,
+    RegisteredServer, RoutingOptions, ServerError, ServerId, ServerSpec, ServerState, ServerView,
+    WeightUpdate, rolling_update,
 };
 
 #[derive(Debug)]
@@ -68,6 +68,9 @@ pub(super) struct ServerInfo {
     pub(super) paused: Option<PauseMode>,
     /// Cancels requests in flight.
     pub(super) abort: CancellationToken,
+    /// Number of errors by kind.
+    errors: BTreeMap<String, u64>,
+    last_error: Option<ServerError>,
 }
 
 /// Leaves the queue when dropped.
@@ -86,6 +89,9 @@ impl Drop for WaitGuard<'_> {
 }
 
 const MAX_SERVERS: usize = 1024;
+
+/// Maximum bytes of the message of a server's last error.
+const MAX_ERROR_BYTES: usize = 500;
 
 impl ServerTable {
     pub(super) fn add(
@@ -111,8 +117,15 @@ impl ServerTable {
         self.routing.add(id, &spec.model, spec.trained).map_err(wrong)?;
         let server = Arc::new(RegisteredServer { id, spec, client, control });
         let abort = CancellationToken::new();
-        let info =
-            ServerInfo { server_model: None, last_seen: None, weights: None, paused: None, abort };
+        let info = ServerInfo {
+            server_model: None,
+            last_seen: None,
+            weights: None,
+            paused: None,
+            abort,
+            errors: BTreeMap::new(),
+            last_error: None,
+        };
         let handle = Arc::new(ServerHandle {
             server,
             weights: AtomicU64::new(0),
@@ -204,6 +217,7 @@ impl ModelsInner {
 
     pub(super) fn went_wrong(&self, handle: &ServerHandle, reason: &str, is_unreached: bool) {
         let id = handle.server.id;
+        handle.count_error(request_error(reason, is_unreached), reason);
         let is_lost = self.with(|table| table.routing.went_wrong(id, reason, is_unreached));
         if is_lost {
             let RegisteredServer { spec, .. } = &*handle.server;
@@ -271,6 +285,7 @@ impl ModelsInner {
     /// Records that a server is paused, although no update is in progress.
     pub(super) fn found_paused(&self, handle: &ServerHandle, reason: &str) {
         let id = handle.server.id;
+        handle.count_error("paused".to_owned(), reason);
         if self.with(|table| table.routing.found_paused(id, reason)) {
             let RegisteredServer { spec, .. } = &*handle.server;
             let (model, url) = (&spec.model, &spec.url);
@@ -281,6 +296,7 @@ impl ModelsInner {
     pub(super) fn failed(&self, handle: &ServerHandle, reason: &str, is_gone: bool) {
         let id = handle.server.id;
         let RegisteredServer { spec, .. } = &*handle.server;
+        handle.count_error("health_check".to_owned(), reason);
         let is_first = |slot: &ServerSlot| slot.health == Health::Unknown(None);
         if self.with(|table| table.routing.slot(id).is_some_and(is_first)) {
             let (model, url) = (&spec.model, &spec.url);
@@ -339,6 +355,14 @@ impl ServerHandle {
         self.info().last_seen = Some(Instant::now());
     }
 
+    /// Counts an error and keeps it as the last one.
+    pub(super) fn count_error(&self, kind: String, message: &str) {
+        let mut info = self.info();
+        *info.errors.entry(kind.clone()).or_default() += 1;
+        let message = message[..message.floor_char_boundary(MAX_ERROR_BYTES)].to_owned();
+        info.last_error = Some(ServerError { at: SystemTime::now(), kind, message });
+    }
+
     pub(super) fn view(&self, slot: &ServerSlot, now: Instant) -> ServerView {
         let info = self.info();
         ServerView {
@@ -352,7 +376,19 @@ impl ServerHandle {
             failures: slot.failures,
             last_seen: info.last_seen.map(|seen| now.duration_since(seen)),
             counts: slot.counts,
+            errors: info.errors.clone(),
+            last_error: info.last_error.clone(),
         }
+    }
+}
+
+/// Returns the kind of a failed request: `unreachable`, `http_STATUS` or `broken_response`.
+fn request_error(reason: &str, is_unreached: bool) -> String {
+    let status = reason.split(' ').next().and_then(|word| word.parse::<u16>().ok());
+    match status {
+        _ if is_unreached => "unreachable".to_owned(),
+        Some(status) => format!("http_{status}"),
+        None => "broken_response".to_owned(),
     }
 }
 

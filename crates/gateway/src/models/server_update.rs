@@ -285,6 +285,9 @@ fn finish(
             WeightSource::Group(_) => None,
         };
     }
+    if let ServerUpdateOutcome::RolledBack(reason) | ServerUpdateOutcome::Broken(reason) = outcome {
+        handle.count_error("weight_update".to_owned(), reason);
+    }
     inner.change(|table| {
         handle.update_marks.fetch_add(1, Ordering::AcqRel);
         let Some(slot) = table.routing.slot_mut(id) else { return };

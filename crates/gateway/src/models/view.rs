@@ -1,7 +1,8 @@
 //! Public view of models and servers.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rollway_base::ServerKind;
 
@@ -34,6 +35,18 @@ pub struct ServerView {
     /// Time since the last response. `None`: never.
     pub last_seen: Option<Duration>,
     pub counts: ServerCounts,
+    /// Number of errors by kind: `unreachable`, `http_STATUS`, `broken_response`, `health_check`,
+    /// `paused`, `weight_update`.
+    pub errors: BTreeMap<String, u64>,
+    pub last_error: Option<ServerError>,
+}
+
+/// Error of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerError {
+    pub at: SystemTime,
+    pub kind: String,
+    pub message: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +63,20 @@ pub enum ServerState {
 }
 
 impl ServerState {
+    /// Tells whether calls reach the server, now or after its update.
+    pub const fn is_usable(&self) -> bool {
+        matches!(self, Self::Running | Self::Updating | Self::Draining)
+    }
+
+    /// Returns why it is not usable, if known.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Starting(reason) => reason.as_deref(),
+            Self::Unhealthy(reason) | Self::Broken(reason) => Some(reason),
+            Self::Running | Self::Updating | Self::Draining => None,
+        }
+    }
+
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Starting(_) => "starting",

@@ -138,6 +138,25 @@ async fn consecutive_failures_make_a_server_unhealthy() {
     assert_eq!(models.view()[0].servers[0].counts.went_wrong, 5);
 }
 
+#[tokio::test]
+async fn errors_are_counted_by_kind_and_the_last_one_is_kept() {
+    let one = StandIn::start(healthy("m")).await;
+    let hour = Duration::from_secs(3600);
+    let models = Models::new(RoutingOptions { health_interval: hour, ..options() });
+    models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
+    let permit = pick_when_healthy(&models).await;
+    assert_eq!(models.view()[0].servers[0].last_error, None);
+    permit.went_wrong("503 Service Unavailable");
+    permit.went_wrong("503 Service Unavailable");
+    permit.went_wrong("idle timeout in a stream");
+    permit.unreachable("connection refused");
+    let server = &models.view()[0].servers[0];
+    let errors: Vec<_> = server.errors.iter().map(|(kind, n)| (kind.as_str(), *n)).collect();
+    assert_eq!(errors, [("broken_response", 1), ("http_503", 2), ("unreachable", 1)]);
+    let last = server.last_error.as_ref().unwrap();
+    assert_eq!((last.kind.as_str(), last.message.as_str()), ("unreachable", "connection refused"));
+}
+
 async fn pick_when_healthy(models: &Models) -> ServerPermit {
     loop {
         if let Ok(permit) = models.pick(RouteNeeds::default()).await {
