@@ -12,6 +12,7 @@
 
 mod codec;
 mod detail;
+mod failures;
 mod files;
 mod interner;
 mod job_events;
@@ -22,7 +23,10 @@ mod query;
 mod record;
 mod row;
 mod runs;
+mod series;
+mod servers;
 mod state;
+mod tasks;
 mod totals;
 mod trajectory;
 mod write_queue;
@@ -40,12 +44,14 @@ use rollway_engine::RolloutCoordinator;
 use rollway_engine::events::{self, RunEvent, RunObserver};
 use rollway_engine::job_event::{JobEvent, JobObserver};
 use rollway_engine::live_stats::{self, LiveStats};
+use rollway_gateway::models::ModelView;
 
 use self::files::{Files, Unwritten};
 pub use self::job_view::{live_view, recorded_view};
 use self::record::JobNote;
 use self::state::{Event, Item, State, seconds};
-use crate::view::{JobState, RunnerCounts, StatsSample, WaitRow};
+use crate::redact;
+use crate::view::{ConfigReport, JobState, RunnerCounts, StatsSample, WaitRow};
 
 /// Time in which events are gathered for one write.
 const BATCH_DELAY: Duration = Duration::from_millis(200);
@@ -62,7 +68,7 @@ const MAX_QUEUED_BYTES: u64 = 64 << 20;
 /// Payloads per second that are decoded to measure completions.
 const MAX_DECODES_PER_SECOND: f64 = 2_000.0;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct HistoryOptions {
     /// Folder of the history.
     pub dir: PathBuf,
@@ -74,6 +80,8 @@ pub struct HistoryOptions {
     pub max_runs: u64,
     /// Maximum bytes of experiences; older ones are dropped.
     pub max_trajectory_bytes: u64,
+    /// Configuration without secrets.
+    pub config: ConfigReport,
 }
 
 impl HistoryOptions {
@@ -88,6 +96,7 @@ impl HistoryOptions {
             job_dir: config.job_dir(),
             max_runs: dashboard.max_runs,
             max_trajectory_bytes: dashboard.max_trajectory_bytes,
+            config: redact::report(config),
         })
     }
 }
@@ -165,6 +174,7 @@ impl RunHistory {
             mode: options.mode.clone(),
             job_dir: options.job_dir.display().to_string(),
         });
+        shared.note(JobNote::Config { report: options.config.clone() });
         let writer = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("rollway-history".into());
         let thread = thread.spawn(move || writer.run())?;
@@ -232,7 +242,8 @@ impl JobObserver for RunHistory {
             *self.shared.stats.lock() = Some(stats.clone());
             job_events::sample_stats(&self.shared, stats);
         }
-        job_events::note(event).into_iter().for_each(|note| self.shared.note(note));
+        let notes = [job_events::note(event), job_events::metrics(event)];
+        notes.into_iter().flatten().for_each(|note| self.shared.note(note));
     }
 }
 
@@ -320,7 +331,9 @@ impl Shared {
                 let mut state = self.state.lock();
                 self.catch_up(&mut state);
                 let totals = state.totals_now();
-                state.out.note(seconds(events::now()), JobNote::Totals { totals });
+                let now = seconds(events::now());
+                state.record_servers(now, true);
+                state.out.note(now, JobNote::Totals { totals });
             }
             self.write();
             if is_last {
@@ -331,10 +344,16 @@ impl Shared {
         }
     }
 
-    fn add_sample(&self, sample: live_stats::StatsSample, states: &[RunnerState]) {
+    fn add_sample(
+        &self,
+        sample: live_stats::StatsSample,
+        states: &[RunnerState],
+        models: Vec<ModelView>,
+    ) {
         *self.runners.lock() = RunnerCounts::of(states.iter().copied());
         let mut state = self.state.lock();
         self.catch_up(&mut state);
+        state.set_servers(seconds(events::now()), models);
         let counts = state.counts(true);
         let beat = StatsSample {
             at: seconds(events::now()),

@@ -16,6 +16,7 @@ pub mod history;
 mod in_flight;
 pub mod monitors;
 pub mod prometheus;
+mod redact;
 mod staleness;
 pub mod summary;
 pub mod view;

@@ -5,7 +5,6 @@
 
 mod event_file;
 mod python;
-mod redact;
 mod tensorboard_proto;
 mod tensorboard_writer;
 
@@ -24,6 +23,7 @@ use rollway_engine::job_event::{JobEvent, JobObserver};
 use self::python::PythonMonitor;
 use self::tensorboard_writer::EventWriter;
 use crate::dropped::DropCounters;
+use crate::redact;
 
 /// Maximum number of queued messages of a monitor: many steps.
 const QUEUE_CAPACITY: usize = 1024;

@@ -4,11 +4,16 @@
 //! sources.
 
 mod bias;
+mod config;
+mod failure;
 mod job;
+mod metric;
 mod overview;
 mod run;
 mod run_state;
 mod runner;
+mod server;
+mod task;
 mod timeline;
 
 use std::fmt::Debug;
@@ -19,7 +24,10 @@ pub use rollway_core::RunState;
 use serde_json::{Value, json};
 
 pub use self::bias::{BiasGroup, BiasReport, FieldBias, HistogramBin};
+pub use self::config::ConfigReport;
+pub use self::failure::FailureRow;
 pub use self::job::{JobInfo, JobState};
+pub use self::metric::{MetricRow, MetricSeries};
 pub use self::overview::{
     AlarmRow, EvalPoint, Overview, RewardPoint, RunCounts, RunnerCounts, StatsSample, TaskCounts,
     WaitRow, WasteReport,
@@ -29,6 +37,8 @@ pub use self::run::{
     RunQuery, RunRow, RunSort,
 };
 pub use self::runner::RunnerRow;
+pub use self::server::{ServerErrorRow, ServerReport, ServerRow, ServerSummary};
+pub use self::task::{MessageText, TaskDetail, TaskPage, TaskQuery, TaskRow, TaskRun, TaskSort};
 pub use self::timeline::{Timeline, TimelineLane, TimelineSpan};
 
 /// Seconds since 1970.
@@ -47,13 +57,17 @@ pub struct ActionResult {
 pub type NamedQuery = (&'static str, fn(&dyn JobView) -> Value);
 
 /// All queries without parameters. The dashboard serves each of them.
-pub const QUERIES: [NamedQuery; 6] = [
+pub const QUERIES: [NamedQuery; 10] = [
     ("job", |view| json!(view.job())),
     ("overview", |view| json!(view.overview())),
     ("timeline", |view| json!(view.timeline())),
     ("batches", |view| json!(view.batches())),
     ("bias", |view| json!(view.bias())),
     ("alarms", |view| json!(view.alarms())),
+    ("servers", |view| json!(view.servers())),
+    ("failures", |view| json!(view.failures())),
+    ("metrics", |view| json!(view.metrics())),
+    ("config", |view| json!(view.config())),
 ];
 
 /// Read model of a job, live or recorded. The defaults are empty.
@@ -96,6 +110,43 @@ pub trait JobView: Debug + Send + Sync + 'static {
     /// Alarms, newest first.
     fn alarms(&self) -> Vec<AlarmRow> {
         Vec::new()
+    }
+
+    /// Inference servers, or their last known state.
+    fn servers(&self) -> ServerReport {
+        ServerReport::default()
+    }
+
+    /// Failed runs by message, the most frequent first.
+    fn failures(&self) -> Vec<FailureRow> {
+        Vec::new()
+    }
+
+    /// Metrics by name.
+    fn metrics(&self) -> Vec<MetricRow> {
+        Vec::new()
+    }
+
+    /// Values of the metrics with these names.
+    fn series(&self, names: &[String]) -> Vec<MetricSeries> {
+        let _ = names;
+        Vec::new()
+    }
+
+    fn config(&self) -> ConfigReport {
+        ConfigReport::default()
+    }
+
+    /// Tasks of a batch. `None`: unknown or dropped.
+    fn tasks(&self, query: &TaskQuery) -> Option<TaskPage> {
+        let _ = query;
+        None
+    }
+
+    /// A task with its runs. `None`: unknown or dropped.
+    fn task(&self, batch: &str, task: u32) -> Option<TaskDetail> {
+        let _ = (batch, task);
+        None
     }
 
     /// Cancels a run without retry.

@@ -7,7 +7,7 @@ use super::record::{AttemptRecord, Record, RunRecord, Trajectory};
 use super::state::State;
 use super::{files, trajectory};
 use crate::view::{
-    AttemptDetail, CallDetail, ExperienceDetail, JobInfo, JobState, RunDetail, RunKey,
+    AttemptDetail, CallDetail, ExperienceDetail, JobInfo, JobState, MessageText, RunDetail, RunKey,
 };
 
 impl State {
@@ -67,6 +67,18 @@ impl State {
             None => {}
         }
         Some(detail)
+    }
+}
+
+impl State {
+    /// Returns the conversation of an ended run, and whether parts are omitted.
+    pub(super) fn conversation(&self, dir: &Path, number: u64) -> (Vec<MessageText>, bool) {
+        let place = self.row(number).map(|row| row.place);
+        let record = place.and_then(|place| read(dir, place.segment, place.offset));
+        let trajectory = record.and_then(|record| record.trajectory);
+        let kept = trajectory.filter(|trajectory| self.out.has(trajectory));
+        let payload = kept.and_then(|trajectory| files::trajectory(dir, trajectory).ok());
+        payload.map(|bytes| trajectory::conversation(bytes.into())).unwrap_or_default()
     }
 }
 

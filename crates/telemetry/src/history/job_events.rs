@@ -12,10 +12,22 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::Shared;
 use super::record::{JobNote, Totals};
+use super::series;
 use super::state::{State, add};
 use crate::view::WaitRow;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Returns the metrics of an event as a record.
+pub(super) fn metrics(event: &JobEvent) -> Option<JobNote> {
+    let (step, metrics) = match event {
+        JobEvent::StepDone { step, metrics, .. }
+        | JobEvent::Evaluated { step, metrics, .. }
+        | JobEvent::Trained { step, metrics } => (*step, series::finite(metrics)),
+        _ => return None,
+    };
+    (!metrics.is_empty()).then_some(JobNote::Metrics { step, metrics })
+}
 
 /// Returns the record of an event.
 pub(super) fn note(event: &JobEvent) -> Option<JobNote> {
@@ -97,9 +109,10 @@ pub(super) fn sample_stats(shared: &Arc<Shared>, stats: &LiveStats) {
                 None => Vec::new(),
             };
             let (sample, wait) = (stats.sample().await, stats.wait().await);
+            let models = stats.models();
             let Some(shared) = shared.upgrade() else { return };
             *shared.wait.lock() = wait.as_ref().map(WaitRow::from);
-            shared.add_sample(sample, &states);
+            shared.add_sample(sample, &states, models);
             if !is_live {
                 return;
             }
@@ -114,7 +127,7 @@ impl State {
         let more = [
             ("messages", self.messages.left_out),
             ("trajectories", self.out.trajectories_dropped),
-            ("points", self.notes.left_out),
+            ("points", self.notes.left_out + self.notes.curves.left_out),
         ];
         for (kind, count) in more.into_iter().filter(|(_, count)| *count > 0) {
             add(&mut totals.dropped, kind, count);

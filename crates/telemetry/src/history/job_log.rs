@@ -7,8 +7,10 @@ use rollway_base::human;
 use rollway_core::BatchState;
 
 use super::record::JobNote;
+use super::series::MetricCurves;
 use crate::view::{
-    AlarmRow, EvalPoint, JobState, RewardPoint, StatsSample, TimelineLane, TimelineSpan,
+    AlarmRow, ConfigReport, EvalPoint, JobState, RewardPoint, StatsSample, TimelineLane,
+    TimelineSpan,
 };
 
 /// Maximum number of spans of a lane and points of a curve.
@@ -41,6 +43,8 @@ pub(super) struct Notes {
     /// Last `JobEvent::Info`.
     pub(super) info: Option<String>,
     pub(super) samples: Vec<StatsSample>,
+    pub(super) curves: MetricCurves,
+    pub(super) config: ConfigReport,
     /// Minimum distance of samples in seconds.
     interval: f64,
     steps: BTreeMap<u64, TimelineSpan>,
@@ -103,7 +107,10 @@ impl Notes {
                 (self.outcome, self.error) = (*outcome, error.clone());
                 self.end_open(at);
             }
-            JobNote::Batch { .. }
+            JobNote::Metrics { step, metrics } => self.curves.add(*step, metrics),
+            JobNote::Config { report } => self.config = report.clone(),
+            JobNote::Servers { .. }
+            | JobNote::Batch { .. }
             | JobNote::Adopted { .. }
             | JobNote::State { .. }
             | JobNote::Totals { .. } => {}
@@ -115,7 +122,7 @@ impl Notes {
     fn end_open(&mut self, at: f64) {
         for span in self.steps.values_mut().chain(self.sets.values_mut()) {
             if span.end.is_none() {
-                end(span, at, "cut", "");
+                end(span, at, "interrupted", "");
             }
         }
     }
@@ -139,8 +146,11 @@ impl Notes {
         self.evals.push_back(EvalPoint { step, at, set: set.to_owned(), score });
         let is_it = |span: &&mut TimelineSpan| span.name == set && span.step == step;
         if let Some(span) = self.sets.values_mut().rev().find(is_it) {
-            let detail = score.map_or_else(|| "no run succeeded".to_owned(), |it| it.to_string());
-            end(span, at, "done", &detail);
+            let (state, detail) = match score {
+                Some(score) => ("done", format!("score {score:.3}")),
+                None => ("failed", "no run succeeded".to_owned()),
+            };
+            end(span, at, state, &detail);
         }
     }
 
@@ -155,7 +165,7 @@ impl Notes {
     pub(super) fn batch_ended(&mut self, number: u32, at: f64, state: BatchState) {
         if let Some(span) = self.sets.get_mut(&number).filter(|span| span.end.is_none()) {
             let is_good = state == BatchState::Finalized;
-            end(span, at, if is_good { "done" } else { "cut" }, "");
+            end(span, at, if is_good { "done" } else { "interrupted" }, "");
         }
     }
 

@@ -12,8 +12,9 @@ use super::state::{State, seconds};
 use super::{RunHistory, files};
 use crate::summary::{self, Summary, SummaryState};
 use crate::view::{
-    ActionResult, AlarmRow, BatchRow, BiasReport, JobInfo, JobState, JobView, Overview, RunDetail,
-    RunKey, RunPage, RunQuery, RunnerCounts, RunnerRow, Timeline, ViewFuture,
+    ActionResult, AlarmRow, BatchRow, BiasReport, ConfigReport, FailureRow, JobInfo, JobState,
+    JobView, MetricRow, MetricSeries, Overview, RunDetail, RunKey, RunPage, RunQuery, RunnerCounts,
+    RunnerRow, ServerReport, TaskDetail, TaskPage, TaskQuery, Timeline, ViewFuture,
 };
 
 /// Reason of cancellations from the dashboard.
@@ -110,6 +111,17 @@ impl HistoryView {
         matches!(self, Self::Live(_))
     }
 
+    /// Returns the folder of the records, with all records until now.
+    fn folder(&self) -> &Path {
+        match self {
+            Self::Live(history) => {
+                history.shared.write();
+                &history.shared.dir
+            }
+            Self::Recorded(job) => &job.dir,
+        }
+    }
+
     fn coordinator(&self) -> Result<RolloutCoordinator, ActionResult> {
         let message = match self {
             Self::Live(history) => match history.coordinator() {
@@ -185,10 +197,12 @@ impl JobView for HistoryView {
             let states = statuses.iter().map(|status| status.state);
             *history.shared.runners.lock() = RunnerCounts::of(states);
             self.query(|state, now| {
-                let calls = |status: &RunnerStatus| state.attempts.get(&status.attempt?);
                 let row = |status: RunnerStatus| {
-                    let calls = calls(&status).map_or(0, |attempt| attempt.calls);
-                    runner(status, calls, now)
+                    let attempt = status.attempt.and_then(|it| state.attempts.get(&it));
+                    let calls = attempt.map_or(0, |attempt| attempt.calls);
+                    let tries = attempt.and_then(|attempt| state.row(attempt.first));
+                    let tries = tries.map(|row| u64::from(row.attempts));
+                    RunnerRow { attempt: tries, ..runner(status, calls, now) }
                 };
                 statuses.into_iter().map(row).collect()
             })
@@ -200,14 +214,7 @@ impl JobView for HistoryView {
     }
 
     fn run(&self, key: &RunKey) -> Option<RunDetail> {
-        let dir = match self {
-            Self::Live(history) => {
-                // Its record may not be on the disk yet.
-                history.shared.write();
-                &history.shared.dir
-            }
-            Self::Recorded(job) => &job.dir,
-        };
+        let dir = self.folder();
         self.query(|state, now| state.detail(dir, key, now))
     }
 
@@ -217,6 +224,35 @@ impl JobView for HistoryView {
 
     fn alarms(&self) -> Vec<AlarmRow> {
         self.query(|state, _| state.notes.alarms.iter().cloned().collect())
+    }
+
+    fn servers(&self) -> ServerReport {
+        self.query(|state, _| state.servers.report.clone())
+    }
+
+    fn failures(&self) -> Vec<FailureRow> {
+        self.query(|state, _| state.failures())
+    }
+
+    fn metrics(&self) -> Vec<MetricRow> {
+        self.query(|state, _| state.notes.curves.rows())
+    }
+
+    fn series(&self, names: &[String]) -> Vec<MetricSeries> {
+        self.query(|state, _| state.notes.curves.series(names))
+    }
+
+    fn config(&self) -> ConfigReport {
+        self.query(|state, _| state.notes.config.clone())
+    }
+
+    fn tasks(&self, query: &TaskQuery) -> Option<TaskPage> {
+        self.query(|state, _| state.tasks(query))
+    }
+
+    fn task(&self, batch: &str, task: u32) -> Option<TaskDetail> {
+        let dir = self.folder();
+        self.query(|state, now| state.task(dir, batch, task, now))
     }
 
     fn cancel_run<'a>(&'a self, key: &'a RunKey) -> ViewFuture<'a, ActionResult> {
@@ -260,7 +296,7 @@ fn runner(status: RunnerStatus, calls: u64, now: f64) -> RunnerRow {
         batch: status.batch.map(|batch| batch.to_string()),
         task: status.task.map(|task| task.0),
         run: status.run.map(|run| run.0),
-        attempt: status.attempt.map(|attempt| attempt.0),
+        attempt: None,
         model: status.model,
         server: status.server,
         calls: calls.max(status.calls.into()),

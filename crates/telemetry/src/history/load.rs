@@ -50,6 +50,7 @@ impl State {
             }
             JobNote::Adopted { number } => self.reopen(*number),
             JobNote::Totals { totals } => self.totals = totals.clone(),
+            JobNote::Servers { report } => self.servers.report = report.clone(),
             _ => {}
         }
         self.notes.apply(at, &note);

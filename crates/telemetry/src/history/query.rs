@@ -151,6 +151,9 @@ impl<'a> Filter<'a> {
         let of = |wanted: &Vec<u32>| wanted.contains(&row.batch);
         self.query.state.is_none_or(|wanted| row.state == wanted)
             && self.query.task.is_none_or(|wanted| row.task == wanted)
+            // An unknown reward is not a number, which is neither larger nor smaller.
+            && self.query.min_reward.is_none_or(|least| row.reward >= least)
+            && self.query.max_reward.is_none_or(|most| row.reward <= most)
             && self.batches.as_ref().is_none_or(of)
             && self.kind.is_none_or(|wanted| {
                 state.batches.get(&row.batch).is_some_and(|batch| batch.kind == wanted)

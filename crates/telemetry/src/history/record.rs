@@ -7,7 +7,7 @@ use rollway_core::{CancelReason, DropReason, FailureKind, RunEnd, RunFailure, Ru
 use serde::{Deserialize, Serialize};
 
 use super::codec::{Put, Take};
-use crate::view::{JobState, StatsSample};
+use crate::view::{ConfigReport, JobState, ServerReport, StatsSample};
 
 /// Tag of a run.
 const RUN: u8 = 1;
@@ -391,6 +391,17 @@ pub(super) enum JobNote {
     },
     Beat {
         beat: StatsSample,
+    },
+    /// Metrics of a step, an evaluation or the trainer.
+    Metrics {
+        step: u64,
+        metrics: BTreeMap<String, f64>,
+    },
+    Servers {
+        report: ServerReport,
+    },
+    Config {
+        report: ConfigReport,
     },
     Totals {
         totals: Totals,

@@ -149,6 +149,9 @@ impl State {
                 CallEventKind::Ended { status, prompt_tokens, answer_tokens, version },
                 Some(known),
             ) => {
+                if let Some(server) = &known.server {
+                    self.servers.count(server, answer_tokens.unwrap_or(0));
+                }
                 known.ended = Some(at);
                 known.status = Some(status);
                 known.prompt_tokens = prompt_tokens;
@@ -313,6 +316,9 @@ impl State {
         row.message = message;
         row.place = place;
         let (reward, succeeded) = (row.reward, row.state == RunState::Succeeded);
+        if let RunEnd::Failed(failure) = &record.end_state {
+            self.failures.add(record.end, number, failure.kind, &failure.message);
+        }
         if let Some(batch) = self.batches.get_mut(&record.batch) {
             batch.counts.running -= u64::from(was_running);
             batch.counts.count(&record.end_state);

@@ -13,10 +13,12 @@ use rollway_core::{
 use rollway_engine::events::{CallEvent, RunEvent, RunEventKind};
 use rustc_hash::FxHashMap;
 
+use super::failures::FailureGroups;
 use super::interner::Names;
 use super::job_log::Notes;
 use super::record::{JobNote, Totals};
 use super::row::{Batch, Counts, LiveAttempt, LiveRun, Row, TaskRow};
+use super::servers::ServerStates;
 use super::write_queue::WriteQueue;
 
 /// A queued event.
@@ -160,6 +162,8 @@ pub(super) struct State {
     pub(super) messages: Names,
     pub(super) workflows: Names,
     pub(super) notes: Notes,
+    pub(super) servers: ServerStates,
+    pub(super) failures: FailureGroups,
     pub(super) totals: Totals,
     /// Counts of dropped batches.
     pub(super) gone: Counts,
@@ -183,6 +187,8 @@ impl State {
             messages: Names::new(),
             workflows: Names::new(),
             notes: Notes::default(),
+            servers: ServerStates::default(),
+            failures: FailureGroups::default(),
             totals: Totals::default(),
             gone: Counts::default(),
             out: WriteQueue::default(),

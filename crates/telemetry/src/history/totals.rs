@@ -8,11 +8,14 @@ use super::row::{Batch, Row, finite, known};
 use super::state::State;
 use crate::view::{
     self, BiasGroup, BiasReport, FieldBias, HistogramBin, Overview, RunCounts, RunState,
-    TaskCounts, WasteReport,
+    ServerSummary, TaskCounts, WasteReport,
 };
 
 /// Number of bins of a histogram.
 const BINS: usize = 24;
+
+/// Maximum number of failures by message in the overview.
+const SHOWN_FAILURES: usize = 6;
 
 impl State {
     /// Returns all batches, newest first.
@@ -30,9 +33,15 @@ impl State {
         let mut experiences_dropped = totals.experiences_dropped;
         // Evaluations have no experiences.
         experiences_dropped.remove("eval");
+        let mut failures = self.failures();
+        failures.truncate(SHOWN_FAILURES);
+        let servers =
+            if is_live { self.servers.report.summary() } else { ServerSummary::default() };
         Overview {
             wait: None,
             now,
+            servers,
+            failures,
             beats: self.notes.samples.clone(),
             rewards: self.notes.rewards.iter().cloned().collect(),
             evals: self.notes.evals.iter().cloned().collect(),

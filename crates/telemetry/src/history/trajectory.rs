@@ -4,7 +4,7 @@ use bytes::Bytes;
 use rollway_experience::deserialize_many;
 use serde_json::{Value, json};
 
-use crate::view::ExperienceDetail;
+use crate::view::{ExperienceDetail, MessageText};
 
 /// Maximum number of shown experiences of a run.
 const MAX_EXPERIENCES: usize = 64;
@@ -96,6 +96,58 @@ fn show(one: &rollway_experience::Experience) -> ExperienceDetail {
         info,
         truncated: is_cut,
     }
+}
+
+/// Maximum bytes of a conversation.
+const MAX_CONVERSATION_BYTES: usize = 24 * 1024;
+
+/// Returns the longest conversation of a run as text, and whether parts are omitted. Experiences
+/// without messages have a prompt and a response.
+pub(super) fn conversation(payload: Bytes) -> (Vec<MessageText>, bool) {
+    let experiences = deserialize_many(payload).unwrap_or_default();
+    let of = |one: &rollway_experience::Experience| {
+        let messages = one.messages.as_ref().filter(|json| json.bytes().len() <= MAX_TEXT_BYTES);
+        let listed = messages.and_then(|json| json.value().as_array().cloned());
+        match listed.filter(|messages| !messages.is_empty()) {
+            Some(messages) => messages.iter().map(message).collect(),
+            None => [("prompt", &one.prompt_text), ("response", &one.response_text)]
+                .into_iter()
+                .filter_map(|(role, text)| Some((role.to_owned(), text.clone()?)))
+                .map(|(role, text)| MessageText { role, text })
+                .collect::<Vec<_>>(),
+        }
+    };
+    let Some(mut messages) = experiences.iter().map(of).max_by_key(Vec::len) else {
+        return (Vec::new(), false);
+    };
+    let mut left = MAX_CONVERSATION_BYTES;
+    let mut is_cut = false;
+    messages.retain_mut(|message| {
+        is_cut |= message.text.len() > left;
+        message.text.truncate(message.text.floor_char_boundary(left));
+        let is_kept = left > 0;
+        left -= message.text.len();
+        is_kept
+    });
+    (messages, is_cut)
+}
+
+/// Returns role and text of a message; tool calls are `name(arguments)`.
+fn message(value: &Value) -> MessageText {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let mut parts: Vec<String> = match &value["content"] {
+        Value::String(text) => vec![text.clone()],
+        Value::Array(parts) => parts.iter().filter_map(|part| text(&part["text"])).collect(),
+        _ => Vec::new(),
+    };
+    for call in value["tool_calls"].as_array().into_iter().flatten() {
+        let function = &call["function"];
+        let name = text(&function["name"]).unwrap_or_else(|| "tool".to_owned());
+        let arguments = text(&function["arguments"]).unwrap_or_default();
+        parts.push(format!("{name}({arguments})"));
+    }
+    let role = text(&value["role"]).unwrap_or_default();
+    MessageText { role, text: parts.join("\n") }
 }
 
 /// Rounds to five digits, which shortens the JSON.

@@ -20,8 +20,9 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{MonitorQueue, redact};
+use super::MonitorQueue;
 use crate::dropped::DropCounters;
+use crate::redact;
 
 /// Maximum time that the end of a job waits for a package.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(60);

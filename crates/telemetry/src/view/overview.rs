@@ -7,7 +7,7 @@ use rollway_core::RunnerState;
 use rollway_engine::job_wait::JobWait;
 use serde::{Deserialize, Serialize};
 
-use super::UnixSeconds;
+use super::{FailureRow, ServerSummary, UnixSeconds};
 
 type Counts = BTreeMap<String, u64>;
 
@@ -26,6 +26,9 @@ pub struct Overview {
     pub runners: RunnerCounts,
     /// Current wait. `None`: the job makes progress, or has ended.
     pub wait: Option<WaitRow>,
+    pub servers: ServerSummary,
+    /// The most frequent failures by message.
+    pub failures: Vec<FailureRow>,
     /// Raised alarms, newest first.
     pub alarms: Vec<AlarmRow>,
     /// Dropped items of the history by kind.

@@ -44,7 +44,7 @@ pub struct RunKey {
 }
 
 /// Filter, order and page of runs. `None`: any.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunQuery {
     pub batch: Option<String>,
@@ -55,6 +55,10 @@ pub struct RunQuery {
     pub kind: Option<String>,
     /// Part of `batch/task/run`, the workflow or the message.
     pub text: Option<String>,
+    /// Smallest reward. Runs without a reward do not match.
+    pub min_reward: Option<f64>,
+    /// Largest reward. Runs without a reward do not match.
+    pub max_reward: Option<f64>,
     pub sort: RunSort,
     pub desc: bool,
     pub offset: usize,

@@ -28,6 +28,7 @@ pub struct RunnerRow {
     pub task: Option<u32>,
     /// First run of the attempt that has not ended.
     pub run: Option<u32>,
+    /// Number of the attempt of its run: 1, 2, 3, ….
     pub attempt: Option<u64>,
     /// Model of the call in flight.
     pub model: Option<String>,

@@ -32,7 +32,7 @@ pub struct TimelineSpan {
     pub begin: UnixSeconds,
     /// `None`: not ended.
     pub end: Option<UnixSeconds>,
-    /// `running`, `done`, `failed`, `cut`.
+    /// `running`, `done`, `failed`, `interrupted`.
     pub state: String,
     pub detail: String,
 }

@@ -16,7 +16,8 @@ use rollway_engine::{
 };
 use rollway_experience::{Array, Experience, ExperienceFields, serialize};
 use rollway_telemetry::history::{HistoryOptions, RunHistory, live_view};
-use rollway_telemetry::view::{JobView, RunQuery, RunRow, RunState};
+use rollway_telemetry::view::{ConfigReport, JobView, RunQuery, RunRow, RunState};
+use serde_json::json;
 
 pub(crate) const MB: u64 = 1 << 20;
 
@@ -88,6 +89,7 @@ pub(crate) fn options(dir: &Path) -> HistoryOptions {
         job_dir: dir.to_owned(),
         max_runs: 1_000_000,
         max_trajectory_bytes: 64 * MB,
+        config: ConfigReport { config: json!({"mode": "explore"}), changed: vec!["mode".into()] },
     }
 }
 

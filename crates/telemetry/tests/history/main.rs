@@ -6,4 +6,5 @@ mod calls;
 mod help;
 mod keep;
 mod many;
+mod reports;
 mod runs;

@@ -3,6 +3,8 @@
 use rollway_config::Config;
 use serde_json::Value;
 
+use crate::view::ConfigReport;
+
 const MAX_SHOWN_BYTES: usize = 64 * 1024;
 
 /// Minimum length of a secret in an environment variable: a shorter text occurs by chance.
@@ -12,7 +14,7 @@ const MIN_SECRET_BYTES: usize = 6;
 const HIDDEN: &str = "(hidden)";
 
 /// Returns a configuration as Markdown, without secrets.
-pub(super) fn describe(config: &Config) -> String {
+pub(crate) fn describe(config: &Config) -> String {
     let mut text = format!("{:#}", masked(config));
     if text.len() > MAX_SHOWN_BYTES {
         text.truncate(text.floor_char_boundary(MAX_SHOWN_BYTES));
@@ -22,7 +24,38 @@ pub(super) fn describe(config: &Config) -> String {
     text.lines().map(|line| format!("    {line}\n")).collect()
 }
 
-pub(super) fn masked(config: &Config) -> Value {
+/// Returns a configuration without secrets, and the keys that differ from their defaults.
+pub(crate) fn report(config: &Config) -> ConfigReport {
+    let (config, defaults) = (masked(config), masked(&Config::default()));
+    if config.to_string().len() > MAX_SHOWN_BYTES {
+        return ConfigReport { config: Value::Null, changed: Vec::new() };
+    }
+    let mut changed = Vec::new();
+    differences("", &config, &defaults, &mut changed);
+    ConfigReport { config, changed }
+}
+
+/// Adds the keys of all values that differ.
+fn differences(key: &str, value: &Value, default: &Value, changed: &mut Vec<String>) {
+    let below = |name: &str| if key.is_empty() { name.to_owned() } else { format!("{key}.{name}") };
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            for (name, value) in fields {
+                differences(&below(name), value, &default[name.as_str()], changed);
+            }
+        }
+        Value::Array(items) if !items.is_empty() => {
+            for (at, value) in items.iter().enumerate() {
+                let default = default.get(at).unwrap_or(&Value::Null);
+                differences(&below(&at.to_string()), value, default, changed);
+            }
+        }
+        _ if value != default => changed.push(key.to_owned()),
+        _ => {}
+    }
+}
+
+pub(crate) fn masked(config: &Config) -> Value {
     let mut config = serde_json::to_value(config).unwrap_or_default();
     let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
@@ -88,7 +121,16 @@ fn hide(value: &mut Value, secrets: &[String]) {
 
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase().replace('-', "_");
-    let words = ["password", "passwd", "secret", "credential", "api_key", "apikey", "access_key"];
+    let words = [
+        "password",
+        "passwd",
+        "secret",
+        "credential",
+        "api_key",
+        "apikey",
+        "access_key",
+        "authorization",
+    ];
     let is_named = || name.ends_with("token") || words.iter().any(|word| name.contains(word));
     // `*_env` is the name of a variable, not its value.
     name == "env_vars" || (!name.ends_with("_env") && is_named())
@@ -113,7 +155,8 @@ mod tests {
         let mut config = json!({
             "env_vars": { "TOKEN": "abc" },
             "api_key_env": "OPENAI_API_KEY",
-            "arguments": [{ "api_key": "abc", "password": null }],
+            "arguments": [{ "api_key": "abc", "password": null, "hf_token": "abc" }],
+            "headers": { "Authorization": "Bearer abc" },
             "path": "postgresql://me:abc@host/db",
             "url": "http://host/a@b",
             "max_tokens": 7,
@@ -127,7 +170,8 @@ mod tests {
         let expected = json!({
             "env_vars": { "TOKEN": HIDDEN },
             "api_key_env": "OPENAI_API_KEY",
-            "arguments": [{ "api_key": HIDDEN, "password": null }],
+            "arguments": [{ "api_key": HIDDEN, "password": null, "hf_token": HIDDEN }],
+            "headers": { "Authorization": HIDDEN },
             "path": "postgresql://(hidden)@host/db",
             "url": "http://host/a@b",
             "max_tokens": 7,
