@@ -45,7 +45,9 @@ macro_rules! pages {
     };
 }
 
-pages!("overview", "timeline", "batches", "runners", "runs", "bias");
+pages!(
+    "overview", "timeline", "batches", "runners", "servers", "runs", "metrics", "bias", "config"
+);
 
 const FILES: &[Asset] = &[
     asset!("api", "js", SCRIPT),
@@ -62,6 +64,8 @@ const FILES: &[Asset] = &[
     asset!("run", "js", SCRIPT),
     asset!("store", "js", SCRIPT),
     asset!("table", "js", SCRIPT),
+    asset!("task", "js", SCRIPT),
+    asset!("tasks", "js", SCRIPT),
     asset!("theme", "js", SCRIPT),
     asset!("tokens", "js", SCRIPT),
     asset!("views", "css", STYLE),

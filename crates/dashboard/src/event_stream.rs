@@ -63,7 +63,7 @@ struct EventSubscriber {
 }
 
 /// Parts that pages fetch themselves after a change.
-const PARTS: [&str; 3] = ["batches", "runners", "timeline"];
+const PARTS: [&str; 4] = ["batches", "runners", "servers", "timeline"];
 
 impl EventHub {
     pub(super) fn start(view: Arc<dyn JobView>, over: CancellationToken) -> Arc<Self> {
@@ -197,6 +197,7 @@ impl EventSnapshot {
                 let tag = match part {
                     "batches" => tag(&view.batches()),
                     "runners" => tag(&runners),
+                    "servers" => tag(&view.servers()),
                     _ => tag(&view.timeline()),
                 };
                 tags.insert(part, tag);
@@ -279,6 +280,9 @@ fn overview_changes(
         "tasks": overview.tasks,
         "waste": overview.waste,
         "runners": overview.runners,
+        "wait": overview.wait,
+        "servers": overview.servers,
+        "failures": overview.failures,
         "alarms": overview.alarms,
         "dropped": overview.dropped,
     });

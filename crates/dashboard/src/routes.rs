@@ -10,7 +10,7 @@ use axum::response::{Html, IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use rollway_telemetry::prometheus::{ExpositionFormat, PrometheusExporter};
-use rollway_telemetry::view::{ActionResult, JobView, QUERIES, RunKey, RunQuery};
+use rollway_telemetry::view::{ActionResult, JobView, QUERIES, RunKey, RunQuery, TaskQuery};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
@@ -28,6 +28,9 @@ const MAX_PAGE: usize = 500;
 
 /// Maximum number of concurrent queries; others wait.
 const CONCURRENT_QUERIES: usize = 4;
+
+/// Maximum number of metrics of one query.
+const MAX_SERIES: usize = 100;
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                       connect-src 'self'; base-uri 'none'; form-action 'self'; \
@@ -81,6 +84,9 @@ pub(super) fn router(shared: Arc<DashboardState>) -> Router {
         .route("/runners", get(runners))
         .route("/runs", get(runs))
         .route("/runs/{batch}/{task}/{run}", get(run))
+        .route("/series", get(series))
+        .route("/tasks/{batch}", get(tasks))
+        .route("/tasks/{batch}/{task}", get(task))
         .route("/runs/{batch}/{task}/{run}/cancel", post(cancel))
         .route("/events", get(follow))
         .fallback(async |uri: Uri| {
@@ -232,6 +238,44 @@ async fn run(
     let unknown = || error_response(StatusCode::NOT_FOUND, "unknown or dropped run");
     let detail = detail.ok_or_else(unknown)?;
     Ok(json_response::json(&headers, &detail))
+}
+
+#[derive(Deserialize)]
+struct SeriesQuery {
+    /// One name in each line.
+    names: String,
+}
+
+async fn series(
+    State(shared): Shares,
+    headers: HeaderMap,
+    ViewQuery(query): ViewQuery<SeriesQuery>,
+) -> Reply {
+    let names: Vec<String> = query.names.lines().take(MAX_SERIES).map(str::to_owned).collect();
+    let series = shared.query(move |view| view.series(&names)).await?;
+    Ok(json_response::json(&headers, &series))
+}
+
+async fn tasks(
+    State(shared): Shares,
+    headers: HeaderMap,
+    Path(batch): Path<String>,
+    ViewQuery(query): ViewQuery<TaskQuery>,
+) -> Reply {
+    let query = TaskQuery { batch, ..query };
+    let page = shared.query(move |view| view.tasks(&query)).await?;
+    let unknown = || error_response(StatusCode::NOT_FOUND, "unknown or dropped batch");
+    Ok(json_response::json(&headers, &page.ok_or_else(unknown)?))
+}
+
+async fn task(
+    State(shared): Shares,
+    headers: HeaderMap,
+    Path((batch, task)): Path<(String, u32)>,
+) -> Reply {
+    let detail = shared.query(move |view| view.task(&batch, task)).await?;
+    let unknown = || error_response(StatusCode::NOT_FOUND, "unknown or dropped task");
+    Ok(json_response::json(&headers, &detail.ok_or_else(unknown)?))
 }
 
 async fn follow(

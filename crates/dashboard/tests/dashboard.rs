@@ -11,7 +11,8 @@ use rollway_dashboard::{CARD, Dashboard, DashboardAddress, DashboardError, Dashb
 use rollway_telemetry::DropCounters;
 use rollway_telemetry::prometheus::PrometheusExporter;
 use rollway_telemetry::view::{
-    ActionResult, JobInfo, JobState, JobView, RunKey, RunPage, RunQuery, RunnerRow, ViewFuture,
+    ActionResult, FailureRow, JobInfo, JobState, JobView, MetricSeries, Overview, RunKey, RunPage,
+    RunQuery, RunnerRow, ServerSummary, TaskPage, TaskQuery, ViewFuture, WaitRow,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -36,6 +37,22 @@ impl JobView for TestJob {
             step,
             ..JobInfo::default()
         }
+    }
+
+    fn overview(&self) -> Overview {
+        let wait = WaitRow { sentence: "a sentence".to_owned(), ..WaitRow::default() };
+        let servers = ServerSummary { total: 2, usable: 1, ..ServerSummary::default() };
+        let failures = vec![FailureRow { count: 3, ..FailureRow::default() }];
+        Overview { wait: Some(wait), servers, failures, ..Overview::default() }
+    }
+
+    fn tasks(&self, query: &TaskQuery) -> Option<TaskPage> {
+        self.requests.lock().unwrap().push(format!("{query:?}"));
+        (query.batch == "3/quiz").then(TaskPage::default)
+    }
+
+    fn series(&self, names: &[String]) -> Vec<MetricSeries> {
+        names.iter().map(|name| MetricSeries { name: name.clone(), points: Vec::new() }).collect()
     }
 
     fn runners(&self) -> ViewFuture<'_, Vec<RunnerRow>> {
@@ -123,6 +140,13 @@ async fn all_queries_need_the_token() {
         "runs",
         "runs/1/2/3",
         "bias",
+        "servers",
+        "failures",
+        "metrics",
+        "series?names=a",
+        "config",
+        "tasks/1",
+        "tasks/1/2",
         "events",
     ] {
         let line = format!("GET /api/{path}");
@@ -194,6 +218,18 @@ async fn queries_are_limited_and_invalid_ones_are_errors() {
     assert!(requests.contains("limit: 500") && requests.contains("\"a b\""), "{requests}");
     let (status, _, body) = served.request("GET /api/runs?task=seven", &[BEARER], "").await;
     assert!(status == 400 && body.contains("error"), "{status} {body}");
+    let line = "GET /api/tasks/3%2Fquiz?sort=spread&desc=true&offset=7";
+    assert_eq!(served.request(line, &[BEARER], "").await.0, 200);
+    let requests = served.requests().concat();
+    assert!(requests.contains("sort: Spread") && requests.contains("offset: 7"), "{requests}");
+    assert_eq!(served.request("GET /api/tasks/4", &[BEARER], "").await.0, 404);
+    assert_eq!(served.request("GET /api/tasks/4/1", &[BEARER], "").await.0, 404);
+    let (_, _, body) = served.request("GET /api/series?names=a%2Fb%0Ac", &[BEARER], "").await;
+    assert!(body.contains("\"a/b\"") && body.contains("\"c\""), "{body}");
+    let many = "x%0A".repeat(150);
+    let (_, _, body) =
+        served.request(&format!("GET /api/series?names={many}"), &[BEARER], "").await;
+    assert_eq!(body.matches("\"x\"").count(), 100);
     assert_eq!(served.request("GET /api/runs/1/2/3", &[BEARER], "").await.0, 404);
     assert_eq!(served.request("GET /assets/nothing.js", &[], "").await.0, 404);
     let wants = "Accept: application/openmetrics-text; version=1.0.0";
@@ -225,6 +261,10 @@ async fn only_changes_are_sent_and_each_once() {
     let first = message(&mut lines).await;
     assert_eq!((&first["job"]["step"], &first["stuck"]), (&json!(0), &json!(1)));
     assert_eq!(first["changed"], json!(["runners"]));
+    let overview = &first["overview"];
+    assert_eq!(overview["wait"]["sentence"], json!("a sentence"));
+    assert_eq!(overview["servers"]["usable"], json!(1));
+    assert_eq!(overview["failures"][0]["count"], json!(3));
     // Many changes are one message without other parts.
     (0..1000).for_each(|_| *served.job.step.lock().unwrap() += 1);
     let mut step = json!(0);

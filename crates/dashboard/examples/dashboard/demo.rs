@@ -4,13 +4,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rollway_telemetry::view::{
-    ActionResult, AlarmRow, BatchRow, BiasReport, JobInfo, JobState, JobView, Overview, RunDetail,
-    RunKey, RunPage, RunQuery, RunRow, RunSort, RunState, RunnerRow, Timeline, UnixSeconds,
-    ViewFuture,
+    ActionResult, AlarmRow, BatchRow, BiasReport, ConfigReport, FailureRow, JobInfo, JobState,
+    JobView, MetricRow, MetricSeries, Overview, RunDetail, RunKey, RunPage, RunQuery, RunRow,
+    RunSort, RunState, RunnerRow, ServerReport, TaskDetail, TaskPage, TaskQuery, Timeline,
+    UnixSeconds, ViewFuture,
 };
 
 use crate::runs::{DemoBatch, PACE, batches, describe, plan};
-use crate::{Args, detail, numbers};
+use crate::{Args, detail, groups, numbers, reports};
 
 /// Runners of the job; the last three hang.
 pub(crate) const RUNNERS: usize = 64;
@@ -71,7 +72,7 @@ impl Demo {
             world.begin(None);
             world.end_at(0);
         }
-        if args.state == "running" {
+        if matches!(args.state.as_str(), "running" | "waiting") {
             (0..RUNNERS).for_each(|runner| {
                 world.begin((runner >= RUNNERS - 3).then_some(now - 1311.0 - runner as f64));
             });
@@ -101,6 +102,10 @@ impl Demo {
 
     pub(crate) fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        matches!(self.state.as_str(), "running" | "waiting")
     }
 
     pub(crate) fn now(&self) -> UnixSeconds {
@@ -188,8 +193,9 @@ impl World {
         if query.state.is_some_and(|state| state != self.states[index]) {
             return false;
         }
-        let RunQuery { batch, task, kind, text, .. } = query;
-        if batch.is_none() && task.is_none() && kind.is_none() && text.is_none() {
+        let RunQuery { batch, task, kind, text, min_reward, max_reward, .. } = query;
+        let is_bounded = min_reward.is_some() || max_reward.is_some();
+        if batch.is_none() && task.is_none() && kind.is_none() && text.is_none() && !is_bounded {
             return true;
         }
         let run = self.describe(index, now);
@@ -198,7 +204,10 @@ impl World {
             let name = format!("{}/{}/{}", run.batch, run.task, run.run);
             [&*name, &*run.workflow, message].iter().any(|field| field.contains(text.as_str()))
         };
-        batch.as_ref().is_none_or(|batch| *batch == run.batch)
+        let reward = run.reward.unwrap_or(f64::NAN);
+        min_reward.is_none_or(|least| reward >= least)
+            && max_reward.is_none_or(|most| reward <= most)
+            && batch.as_ref().is_none_or(|batch| *batch == run.batch)
             && task.is_none_or(|task| task == run.task)
             && kind.as_ref().is_none_or(|kind| *kind == run.kind)
             && text.as_ref().is_none_or(has)
@@ -240,7 +249,7 @@ impl JobView for Demo {
     fn job(&self) -> JobInfo {
         let world = self.world();
         let now = self.now();
-        let live = matches!(self.state.as_str(), "running" | "empty");
+        let live = self.is_running() || self.state == "empty";
         let step =
             world.batches.iter().filter(|batch| batch.kind == "train" && batch.is_over()).count();
         JobInfo {
@@ -313,6 +322,34 @@ impl JobView for Demo {
 
     fn alarms(&self) -> Vec<AlarmRow> {
         numbers::alarms(self)
+    }
+
+    fn servers(&self) -> ServerReport {
+        reports::servers(self, &self.world())
+    }
+
+    fn failures(&self) -> Vec<FailureRow> {
+        reports::failures(&self.world())
+    }
+
+    fn metrics(&self) -> Vec<MetricRow> {
+        reports::metrics(&self.world())
+    }
+
+    fn series(&self, names: &[String]) -> Vec<MetricSeries> {
+        reports::series(&self.world(), names)
+    }
+
+    fn config(&self) -> ConfigReport {
+        reports::config()
+    }
+
+    fn tasks(&self, query: &TaskQuery) -> Option<TaskPage> {
+        groups::tasks(&self.world(), query, self.now())
+    }
+
+    fn task(&self, batch: &str, task: u32) -> Option<TaskDetail> {
+        groups::task(&self.world(), batch, task, self.now())
     }
 
     fn cancel_run<'a>(&'a self, key: &'a RunKey) -> ViewFuture<'a, ActionResult> {

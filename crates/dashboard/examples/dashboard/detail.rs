@@ -6,16 +6,28 @@ use serde_json::json;
 use crate::demo::World;
 use crate::runs::{FAILURES, chance, plan};
 
-const QUESTION: &str = "A train leaves at 9:40 and arrives at 13:25. It stops for 18 minutes in \
+pub(crate) const QUESTION: &str = "A train leaves at 9:40 and arrives at 13:25. It stops for 18 minutes in \
                         all. For how many minutes does it move?";
 
-const THOUGHT: &str = "From 9:40 to 13:25 is 3 hours and 45 minutes. Let me make sure with the \
+pub(crate) const THOUGHT: &str = "From 9:40 to 13:25 is 3 hours and 45 minutes. Let me make sure with the \
                        calculator before I take the stops away.\n";
 
-const RESULT: &str = "225";
+pub(crate) const RESULT: &str = "225";
 
 const ANSWER: &str = "That is 225 minutes between leaving and arriving. The train stands for 18 of \
                       them, so it moves for 225 - 18 = 207 minutes.\n\n**207**";
+
+const WRONG: [&str; 2] = [
+    "That is 225 minutes between leaving and arriving. The train stands for 18 of them as well, so \
+     it takes 225 + 18 = 243 minutes.\n\n**243**",
+    "That is 225 minutes between leaving and arriving.\n\n**225**",
+];
+
+/// Returns the last message of a run.
+pub(crate) fn answer(index: usize, reward: f64) -> String {
+    let text = if reward == 1.0 { ANSWER } else { WRONG[index % 2] };
+    text.to_owned()
+}
 
 pub(crate) fn of(world: &World, index: usize, now: f64) -> RunDetail {
     let run = world.describe(index, now);
@@ -86,7 +98,9 @@ fn calls(index: usize, from: f64, long: f64, runs_on: bool, step: u32) -> Vec<Ca
 fn experience(index: usize, reward: f64, step: u32) -> ExperienceDetail {
     let prompt = format!("<|user|>{QUESTION}<|assistant|>");
     let call = "<tool>calculator(\"(13*60+25) - (9*60+40)\")</tool>";
-    let parts: [(&str, bool); 4] = [(THOUGHT, true), (call, true), (RESULT, false), (ANSWER, true)];
+    let answer = answer(index, reward);
+    let parts: [(&str, bool); 4] =
+        [(THOUGHT, true), (call, true), (RESULT, false), (&answer, true)];
     let mut texts = pieces(&prompt);
     let prompt_length = texts.len() as u64;
     let (mut mask, mut logprobs, mut versions) = (Vec::new(), Vec::new(), Vec::new());
@@ -111,10 +125,10 @@ fn experience(index: usize, reward: f64, step: u32) -> ExperienceDetail {
                 "name": "calculator", "arguments": "{\"expression\": \"(13*60+25) - (9*60+40)\"}"
             } }] },
             { "role": "tool", "content": RESULT },
-            { "role": "assistant", "content": ANSWER },
+            { "role": "assistant", "content": answer },
         ]),
         prompt_text: Some(prompt),
-        response_text: Some(format!("{THOUGHT}{ANSWER}")),
+        response_text: Some(format!("{THOUGHT}{answer}")),
         tokens: tokens.collect(),
         texts: Some(texts),
         logprobs: Some(logprobs),

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use rollway_telemetry::view::{
     AlarmRow, BatchRow, BiasGroup, BiasReport, EvalPoint, HistogramBin, Overview, RewardPoint,
-    RunCounts, RunState, RunnerCounts, RunnerRow, StatsSample, TaskCounts, Timeline, TimelineLane,
-    TimelineSpan, WasteReport,
+    RunCounts, RunState, RunnerCounts, RunnerRow, ServerSummary, StatsSample, TaskCounts, Timeline,
+    TimelineLane, TimelineSpan, WasteReport,
 };
 
 use crate::demo::{Demo, RUNNERS, World};
+use crate::reports;
 use crate::runs::{FAILURES, PACE, chance, plan, skill};
 
 /// Seconds of the curves.
@@ -38,7 +39,7 @@ pub(crate) fn overview(demo: &Demo, world: &World) -> Overview {
     runs.succeeded = good;
     runs.failed.retain(|_, number| *number > 0);
     runs.cancelled.retain(|_, number| *number > 0);
-    let live = demo.state == "running";
+    let live = demo.is_running();
     let busy = world.running.len() as u64;
     Overview {
         now,
@@ -58,7 +59,13 @@ pub(crate) fn overview(demo: &Demo, world: &World) -> Overview {
             busy,
             ..RunnerCounts::default()
         },
-        wait: None,
+        wait: reports::wait(demo),
+        servers: if live {
+            reports::servers(demo, world).summary()
+        } else {
+            ServerSummary::default()
+        },
+        failures: reports::failures(world),
         alarms: alarms(demo),
         dropped: BTreeMap::new(),
         runs,
@@ -142,7 +149,7 @@ fn evals(world: &World) -> Vec<EvalPoint> {
 }
 
 pub(crate) fn alarms(demo: &Demo) -> Vec<AlarmRow> {
-    if demo.state != "running" {
+    if !demo.is_running() {
         return Vec::new();
     }
     let words =
@@ -165,7 +172,7 @@ pub(crate) fn timeline(demo: &Demo, world: &World) -> Timeline {
         let long = PACE * (1.15 + 0.3 * chance(u64::from(batch.step), 20));
         let end = over.then_some((batch.began + long).min(now - 1.0));
         let state = match (batch.aborted, over) {
-            (true, _) => "cut",
+            (true, _) => "interrupted",
             (false, true) => "done",
             (false, false) => "running",
         };
@@ -251,7 +258,7 @@ const STAGES: [&str; 5] = [
 
 pub(crate) fn runners(demo: &Demo, world: &World) -> Vec<RunnerRow> {
     let now = demo.now();
-    if demo.state != "running" {
+    if !demo.is_running() {
         return Vec::new();
     }
     let mut all: Vec<RunnerRow> = (0..RUNNERS)
@@ -282,7 +289,7 @@ pub(crate) fn runners(demo: &Demo, world: &World) -> Vec<RunnerRow> {
                 batch: Some(run.batch),
                 task: Some(run.task),
                 run: Some(run.run),
-                attempt: Some(index as u64 + 1000),
+                attempt: Some(u64::from(run.attempts)),
                 model: Some("qwen3-4b".to_owned()),
                 server: Some(format!("http://node-{}:8000", number % 2 + 1)),
                 calls: 1 + (draw * 6.0) as u64,

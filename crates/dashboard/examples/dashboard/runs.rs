@@ -146,6 +146,10 @@ pub(crate) fn describe(
     let message = match state {
         RunState::Failed => Some(FAILURES[plan.failure.min(3)].1.to_owned()),
         RunState::Cancelled => Some("not needed".to_owned()),
+        // The message of its first attempt.
+        RunState::Succeeded if plan.attempts > 1 => {
+            Some(FAILURES[plan.failure.min(3)].1.to_owned())
+        }
         _ => None,
     };
     RunRow {

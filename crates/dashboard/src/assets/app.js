@@ -8,6 +8,8 @@ import { icon } from "./icons.js";
 import modules from "./pages.js";
 import * as run from "./run.js";
 import { Store } from "./store.js";
+import * as task from "./task.js";
+import * as tasks from "./tasks.js";
 
 const PAGES = modules.map((module) => ({ ...module.page, module }));
 
@@ -15,11 +17,19 @@ const $ = (id) => document.getElementById(id);
 const store = new Store();
 let shown = null;
 
+/** Pages of single runs, tasks and batches. */
+const DETAILS = [
+  { of: /^\/runs\/([^/]+)\/(\d+)\/(\d+)$/, module: run, under: "/runs", name: "Run" },
+  { of: /^\/tasks\/([^/]+)\/(\d+)$/, module: task, under: "/batches", name: "Task" },
+  { of: /^\/tasks\/([^/]+)$/, module: tasks, under: "/batches", name: "Tasks" },
+];
+
 function find(path) {
-  const detail = path.match(/^\/runs\/([^/]+)\/(\d+)\/(\d+)$/);
-  if (detail) {
-    const [batch, task, number] = detail.slice(1).map(decodeURIComponent);
-    return { module: run, under: "/runs", name: "Run", params: { batch, task, run: number } };
+  for (const detail of DETAILS) {
+    const match = path.match(detail.of);
+    if (!match) continue;
+    const [batch, task, number] = match.slice(1).map(decodeURIComponent);
+    return { ...detail, params: { batch, task, run: number } };
   }
   const found = PAGES.find((page) => page.path === path);
   return found ? { ...found, under: found.path, params: {} } : null;
@@ -32,7 +42,9 @@ async function show(focus) {
   const root = $("view");
   const found = find(location.pathname);
   for (const link of $("nav").querySelectorAll("a")) {
-    set(link, "aria-current", link.pathname === found?.under ? "page" : null);
+    const current = link.pathname === found?.under;
+    set(link, "aria-current", current ? "page" : null);
+    if (current) link.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
   if (!found) {
     document.title = "Not found · Rollway";
@@ -113,8 +125,12 @@ function drawJob() {
 function drawCounts() {
   const over = store.overview;
   const stuck = store.stuck;
-  const raised = (over?.alarms ?? []).filter((alarm) => alarm.raised).length;
-  for (const [id, number, noun] of [["stuck", stuck, "stuck"], ["raised", raised, "alarms"]]) {
+  const servers = over?.servers ?? {};
+  const raised = (over?.alarms ?? []).filter((alarm) => alarm.raised).length
+    + (servers.problems ?? []).length;
+  const unusable = (servers.total ?? 0) - (servers.usable ?? 0);
+  for (const [id, number, noun] of [["stuck", stuck, "stuck"], ["raised", raised, "alarms"],
+    ["unusable", unusable, "not usable"]]) {
     const element = $(id);
     element.hidden = number === 0;
     say(element, number);
@@ -214,6 +230,7 @@ store.listen((change) => {
   if (change.job || change.overview) drawJob();
   drawCounts();
   if (change.alarm) announce(`Alarm: ${change.alarm}`);
+  else if (change.wait) announce(change.wait);
   if (change.connection) announce(change.connection === "open" ? "Connected" : "Disconnected");
   drawBanner();
   if (shown?.handle?.update) shown.handle.update(change);

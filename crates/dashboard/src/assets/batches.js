@@ -4,7 +4,9 @@ import { act, ask } from "./api.js";
 import { confirm } from "./dialog.js";
 import { h, put, say, set } from "./dom.js";
 import { count, score, span, text } from "./format.js";
-import { badgeTo, pageHead, refresher, sinceTo, stackTo, trouble } from "./components.js";
+import {
+  badgeTo, batchState, pageHead, refresher, sinceTo, stackTo, trouble,
+} from "./components.js";
 import { rowsOf, table } from "./table.js";
 
 export const watch = ["batches"];
@@ -27,7 +29,7 @@ export function open(root, { store, go, toast, announce }) {
   const grid = table({
     label: "Batches, the newest first",
     columns: columns(store, end),
-    open: (batch) => go(`/runs?batch=${encodeURIComponent(batch.batch)}`),
+    open: (batch) => go(`/tasks/${encodeURIComponent(batch.batch)}`),
     empty: () => h("p", null, "No batch was submitted yet."),
   });
   const fresh = refresher(load, 500);
@@ -82,13 +84,13 @@ export function open(root, { store, go, toast, announce }) {
 function columns(store, end) {
   return [
     { label: "Batch", width: 108, make: (cell) => cell.append(h("a")), fill: (cell, batch) => {
-      set(cell.firstChild, "href", `/runs?batch=${encodeURIComponent(batch.batch)}`);
-      set(cell.firstChild, "title", batch.batch);
+      set(cell.firstChild, "href", `/tasks/${encodeURIComponent(batch.batch)}`);
+      set(cell.firstChild, "title", `Tasks of batch ${batch.batch}`);
       say(cell.firstChild, batch.batch);
     } },
     { label: "Kind", width: 70, hide: 1, fill: (cell, batch) => say(cell, text(batch.kind)) },
     { label: "State", width: 104, make: (cell) => cell.append(h("span", { class: "badge" })),
-      fill: (cell, batch) => badgeTo(cell.firstChild, batch.state) },
+      fill: (cell, batch) => badgeTo(cell.firstChild, batchState(batch)) },
     { label: "Runs", class: "grow", make: (cell) => cell.append(h("span", { class: "stack" })),
       fill: (cell, batch) => stackTo(cell.firstChild,
         RUNS.map((name) => [name, batch.runs?.[name] ?? 0])) },

@@ -8,7 +8,8 @@ const PAD = { left: 40, right: 10, top: 8, bottom: 20 };
 
 /**
  * A chart of lines over numbers: `draw({lines: [{name, kind, points: [[x, y]], band: [[x, lo, hi]],
- * area}], x: format, y: format, from, to, summary})`. The summary is for screen readers.
+ * area}], x: format, y: format, from, to, now, summary})`. `now` replaces the unit; the summary is
+ * for screen readers.
  */
 export function chart({ title, unit = "", height = HEIGHT }) {
   const name = unique("chart");
@@ -16,7 +17,8 @@ export function chart({ title, unit = "", height = HEIGHT }) {
   const words = h("p", { class: "unseen", id: name }, title);
   const legend = h("p", { class: "legend", "aria-hidden": "true" });
   const readout = h("output", { class: "readout", "aria-hidden": "true" });
-  const head = h("h3", null, title, unit ? h("small", null, unit) : null);
+  const about = h("small", null, unit);
+  const head = h("h3", { title }, title, about);
   const figure = h("figure", { class: "chart panel" }, h("div", { class: "chart-head" }, head,
     readout, legend), svg, words);
   let last = null;
@@ -37,6 +39,7 @@ export function chart({ title, unit = "", height = HEIGHT }) {
     element: figure,
     draw(data) {
       last = data;
+      if (data.now !== undefined) say(about, data.now);
       say(words, `${title}. ${data.summary ?? "No values yet."}`);
       const named = data.lines.filter((line) => line.name && data.lines.length > 1);
       const key = named.map((line) => line.name + line.kind).join();
@@ -87,7 +90,7 @@ function paint(svg, data, width, height) {
   const seen = extent(data);
   if (seen.right === -Infinity) {
     put(svg, s("text", { x: width / 2, y: height / 2, class: "none", "text-anchor": "middle" },
-      data.empty ?? "Nothing yet"));
+      data.empty ?? "No value"));
     data.scale = null;
     return;
   }

@@ -8,10 +8,17 @@ const STATE_STYLES = {
   succeeded: "good", finished: "good", finalized: "good", done: "good", trained: "good",
   idle: "wait", pending: "wait", waiting: "wait", queued: "wait", stopped: "cut", gone: "cut",
   running: "busy", busy: "busy", open: "busy", finalizing: "busy", starting: "busy",
-  failed: "bad", broken: "bad", lost: "bad", stuck: "bad", error: "bad",
-  cancelled: "cut", ended: "cut", cut: "cut", cancelling: "cut", aborted: "cut",
+  failed: "bad", broken: "bad", lost: "bad", stuck: "bad", error: "bad", unhealthy: "bad",
+  "all failed": "bad", updating: "busy", draining: "busy", interrupted: "cut",
+  cancelled: "cut", ended: "cut", cancelling: "cut", aborted: "cut",
   aborting: "cut", dropped: "cut",
 };
+
+/** State of a batch; a batch without any succeeded run is not good, whatever its state. */
+export function batchState(batch) {
+  const { succeeded = 0, failed = 0 } = batch.runs ?? {};
+  return batch.state === "finalized" && succeeded === 0 && failed > 0 ? "all failed" : batch.state;
+}
 
 export const look = (state) => STATE_STYLES[state] ?? "wait";
 

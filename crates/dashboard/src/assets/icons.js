@@ -16,6 +16,7 @@ const PATHS = {
   left: "M10 3 5 8l5 5",
   right: "M6 3l5 5-5 5",
   all: "M2 8h12M2 8l3-3M2 8l3 3M14 8l-3-3M14 8l-3 3",
+  beside: "M2.500 3h4v10h-4zM9.500 3h4v10h-4z",
   copy: "M5.5 5.5h8v8h-8zM10.5 5.5v-3h-8v8h3",
 };
 

@@ -3,10 +3,10 @@
 import { bars, chart } from "./charts.js";
 import { h, keep, put, say, set } from "./dom.js";
 import {
-  ago, clock, count, counted, exact, isNumber, percent, score, short, span,
+  ago, clock, count, counted, exact, isNumber, percent, runPath, score, short, span, words,
 } from "./format.js";
 import { icon } from "./icons.js";
-import { pageHead } from "./components.js";
+import { pageHead, runLink } from "./components.js";
 
 export const watch = [];
 
@@ -20,7 +20,7 @@ const SETS = ["c2", "c3", "c5", "c4", "c1"];
 
 export function open(root, { store }) {
   const alarms = h("ul", { class: "alarms", "aria-label": "Alarms" });
-  const wait = h("p", { class: "wait", role: "status", hidden: "" });
+  const wait = h("p", { class: "wait", hidden: "" });
   const tiles = h("dl", { class: "tiles" });
   const charts = {
     runs: chart({ title: "Runs", unit: "per second" }),
@@ -31,7 +31,7 @@ export function open(root, { store }) {
     flight: chart({ title: "In flight", unit: "runs" }),
   };
   const lists = {
-    failed: bars({ title: "Failures", empty: "No run has failed." }),
+    failed: failures(),
     retried: bars({ title: "Retries", empty: "No run was retried." }),
     lost: bars({ title: "Runner time", empty: "No attempt has ended." }),
     dropped: bars({ title: "Dropped", empty: "No experience was dropped." }),
@@ -44,43 +44,100 @@ export function open(root, { store }) {
     h("div", { class: "charts" }, charts.runs.element, charts.tokens.element,
       charts.busy.element, charts.flight.element),
     h("h2", null, "Losses"),
-    h("div", { class: "charts four" }, lists.failed.element, lists.retried.element,
-      lists.lost.element, lists.dropped.element));
+    lists.failed.element,
+    h("div", { class: "charts three" }, lists.retried.element, lists.lost.element,
+      lists.dropped.element));
 
   function update() {
     const over = store.overview;
     if (!over) return;
     drawWait(wait, over);
-    drawAlarms(alarms, over.alarms ?? []);
+    drawAlarms(alarms, over);
     drawTiles(tiles, store);
     drawMoving(charts, over);
     drawLearning(charts, over);
-    drawLost(lists, over);
+    drawLost(lists, over, store.now());
   }
   update();
   return { update };
 }
+
+const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** Shows what the job waits for, since when, until when, and the remedy. */
 function drawWait(line, over) {
   const { wait } = over;
   line.hidden = !wait;
   if (!wait) return;
+  if (!line.firstChild) put(line, h("strong"), h("span"), h("a"));
+  const [sentence, times, run] = line.children;
   const until = isNumber(wait.until) ? `, until ${clock(wait.until)} (${wait.key})` : "";
-  const sentence = wait.sentence.charAt(0).toUpperCase() + wait.sentence.slice(1);
-  say(line, `${sentence}; since ${clock(wait.since)}${until}. To do: ${wait.remedy}.`);
+  say(sentence, capital(wait.sentence));
+  say(times, `; since ${clock(wait.since)}${until}. To do: ${wait.remedy}. `);
+  // The longest run of a batch is named in the sentence.
+  const named = wait.sentence.match(/: batch (.+) task (\d+) run (\d+)\b/);
+  run.hidden = !named;
+  if (named) {
+    const [batch, task, number] = named.slice(1);
+    set(run, "href", runPath({ batch, task, run: number }));
+    say(run, "Open the run");
+  } else set(run, "href", null);
 }
 
-function drawAlarms(list, alarms) {
-  const raised = alarms.filter((alarm) => alarm.raised).slice(-6).reverse();
-  list.hidden = raised.length === 0;
-  keep(list, raised, (alarm) => alarm.kind + alarm.at, (alarm) => h("li", null, icon("warn"),
-    h("div", null, h("strong"), h("p"))), (item, alarm) => {
-    const [kind, words] = item.lastChild.children;
-    say(kind, alarm.kind.replaceAll("_", " "));
-    say(words, `${alarm.words} (since ${clock(alarm.at)})`);
-    set(words, "title", exact(alarm.at));
-  });
+/** Shows models without a usable server, and raised alarms. */
+function drawAlarms(list, over) {
+  const problems = (over.servers?.problems ?? []).map((problem) =>
+    ({ kind: "no usable server", words: `${capital(problem)}.`, href: "/servers" }));
+  const raised = (over.alarms ?? []).filter((alarm) => alarm.raised).slice(-6).reverse();
+  list.hidden = raised.length + problems.length === 0;
+  keep(list, [...problems, ...raised], (alarm) => alarm.kind + (alarm.at ?? alarm.words),
+    (alarm) => h("li", { class: alarm.href ? "bad" : null }, icon("warn"), h("div", null,
+      h("strong"), h("p", null, h("span"), " ",
+        alarm.href ? h("a", { href: alarm.href }, "To the servers") : null))), (item, alarm) => {
+      const [kind, message] = item.lastChild.children;
+      say(kind, alarm.kind.replaceAll("_", " "));
+      say(message.firstChild, isNumber(alarm.at) ? `${alarm.words} (since ${clock(alarm.at)})`
+        : alarm.words);
+      set(message, "title", isNumber(alarm.at) ? exact(alarm.at) : null);
+    });
+}
+
+/** Failed runs by message: `draw(overview, now)`. */
+function failures() {
+  const list = h("ul", { class: "failures" });
+  const none = h("p", { class: "none" }, "No run has failed.");
+  const total = h("small");
+  const all = h("a", { href: "/runs?state=failed" }, "All failed runs");
+  const element = h("section", { class: "panel" }, h("div", { class: "chart-head" },
+    h("h3", null, "Failures", total), all), list, none);
+  return {
+    element,
+    draw(over, now) {
+      const number = sum(over.runs?.failed);
+      const groups = over.failures ?? [];
+      const rest = number - groups.reduce((known, group) => known + group.count, 0);
+      say(total, number ? `${counted(number, "run")}, by message` : "");
+      none.hidden = number > 0;
+      all.hidden = number === 0;
+      list.hidden = number === 0;
+      const more = rest > 0 ? [{ kind: "", message: "other messages", count: rest }] : [];
+      keep(list, [...groups, ...more], (group) => `${group.kind} ${group.message}`, () =>
+        h("li", null, h("b"), h("span", { class: "kind" }), h("span", { class: "what" }),
+          h("a"), h("time")), (item, group) => {
+        const [times, kind, message, run, since] = item.children;
+        say(times, `${count(group.count)} ×`);
+        say(kind, group.kind ? words(group.kind) : "");
+        say(message, group.message || "no message");
+        set(message, "title", group.message);
+        run.hidden = !group.run;
+        if (group.run) {
+          runLink(run, group.run);
+          set(run, "title", "The newest of these runs");
+        }
+        say(since, isNumber(group.at) ? `${ago(now - group.at)} ago` : "");
+      });
+    },
+  };
 }
 
 function drawTiles(list, store) {
@@ -225,11 +282,11 @@ function drawLearning(charts, over) {
 
 const tick = (value) => String(+value.toFixed(3));
 
-function drawLost(lists, over) {
+function drawLost(lists, over, now) {
   const runs = over.runs ?? {};
   const waste = over.waste ?? {};
   const times = (value) => `${count(value)} ×`;
-  lists.failed.draw(runs.failed, times, "bad", `${count(sum(runs.failed))} runs`);
+  lists.failed.draw(over, now);
   lists.retried.draw(waste.retried, times, "warn", `${count(sum(waste.retried))} attempts`);
   const time = { useful: waste.seconds_useful ?? 0, ...(waste.seconds_lost ?? {}) };
   lists.lost.draw(time, span, (name) => (name === "useful" ? "good" : "cut"),

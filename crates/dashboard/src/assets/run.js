@@ -6,6 +6,7 @@ import { h, put, s } from "./dom.js";
 import { clock, count, exact, isNumber, runName, score, span, text, words } from "./format.js";
 import { icon } from "./icons.js";
 import { badge, look, refresher, sinceTo, trouble } from "./components.js";
+import { taskPath } from "./tasks.js";
 import { trajectory } from "./tokens.js";
 
 export const watch = [];
@@ -30,10 +31,11 @@ export function open(root, { store, params, toast, title }) {
   put(root,
     h("p", { class: "crumbs" }, h("a", { href: "/runs" }, "Runs"), " / ",
       h("a", { href: `/runs?batch=${encodeURIComponent(params.batch)}` }, `batch ${params.batch}`),
-      " / ", h("a", { href: `/runs?batch=${encodeURIComponent(params.batch)}&task=${params.task}` },
-        `task ${params.task}`)),
+      " / ", h("a", { href: taskPath(params.batch, params.task) }, `task ${params.task}`)),
     h("div", { class: "page-head" }, h("div", null, h("h1", null, `Run ${params.run} `, state)),
-      h("div", { class: "tools" }, cancel)), place);
+      h("div", { class: "tools" }, h("a", { class: "button",
+        href: taskPath(params.batch, params.task) }, icon("beside"), "Compare the runs of this task"),
+      cancel)), place);
   title(`Run ${name}`);
   const fresh = refresher(load, 1000);
 
@@ -65,8 +67,9 @@ export function open(root, { store, params, toast, title }) {
     const over = OVER.has(run.state);
     cancel.hidden = over || !store.job?.live;
     put(state, badge(run.state));
-    put(note, run.message ? h("p", { class: "message", "data-look": look(run.state) },
-      run.message) : null);
+    // A run that succeeded has the message of an earlier attempt, which is below.
+    put(note, run.message && run.state !== "succeeded"
+      ? h("p", { class: "message", "data-look": look(run.state) }, run.message) : null);
     drawFacts(facts, run, store.now());
     drawAttempts(attempts, run, store.now());
     // Unchanged experiences are not redrawn while they are read.

@@ -111,7 +111,7 @@ function columns(store) {
         say(cell.lastChild, has ? "" : "–");
       } },
     { label: "Age", width: 66, number: true, fill: (cell, runner) => say(cell, ago(runner.age)) },
-    { label: "Attempt", width: 80, number: true, hide: 2, fill: (cell, runner) =>
+    { label: "Attempt", width: 72, number: true, hide: 3, fill: (cell, runner) =>
       say(cell, text(runner.attempt)) },
     { label: "Model", width: 112, hide: 2, fill: (cell, runner) => {
       say(cell, text(runner.model));
@@ -119,7 +119,10 @@ function columns(store) {
     } },
     { label: "Calls", width: 62, number: true, hide: 2, fill: (cell, runner) =>
       say(cell, count(runner.calls)) },
-    { label: "Node", width: 90, hide: 2, fill: (cell, runner) => say(cell, text(runner.node)) },
+    { label: "Node", width: 170, hide: 2, fill: (cell, runner) => {
+      say(cell, text(runner.node));
+      set(cell, "title", runner.node);
+    } },
     { label: "Heartbeat", width: 96, number: true, hide: 1, fill: (cell, runner) =>
       say(cell, isNumber(runner.last_heartbeat)
         ? `${ago(store.now() - runner.last_heartbeat)} ago` : "–") },

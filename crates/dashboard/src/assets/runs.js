@@ -17,7 +17,8 @@ export const page = {
 const BLOCK = 100;
 const BLOCKS = 24;
 const STATES = ["pending", "running", "succeeded", "failed", "cancelled"];
-const FIELDS = ["text", "state", "kind", "batch", "task", "sort", "desc"];
+const FILTERS = ["text", "state", "kind", "batch", "task", "min_reward", "max_reward"];
+const FIELDS = [...FILTERS, "sort", "desc"];
 
 export function open(root, { store, go, announce }) {
   const filter = Object.fromEntries(FIELDS.map((field) =>
@@ -37,9 +38,13 @@ export function open(root, { store, go, announce }) {
     h("select", { name, onchange: (event) => setFilter(name, event.target.value) },
       h("option", { value: "" }, "any"), values.map((value) =>
         h("option", { value, selected: filter[name] === value }, value))));
-  const field = (name, label, mode) => h("label", { class: "field" }, h("span", null, label),
-    h("input", { name, value: filter[name], size: "7", inputmode: mode,
-      oninput: later((event) => setFilter(name, event.target.value.trim())) }));
+  const field = (name, label, mode, isValid = () => true) => h("label", { class: "field" },
+    h("span", null, label), h("input", { name, value: filter[name], size: "7", inputmode: mode,
+      oninput: later((event) => {
+        const value = event.target.value.trim();
+        set(event.target, "aria-invalid", isValid(value) ? null : "true");
+        if (isValid(value)) setFilter(name, value);
+      }) }));
   const clear = h("button", { type: "button", class: "quiet", onclick: () => {
     for (const name of FIELDS) filter[name] = "";
     for (const input of form.querySelectorAll("input, select")) input.value = "";
@@ -49,7 +54,9 @@ export function open(root, { store, go, announce }) {
     onsubmit: (event) => event.preventDefault() },
   h("label", { class: "field wide", for: "search" }, h("span", null, "Search"), search),
   choose("state", "State", STATES), choose("kind", "Kind", ["train", "eval"]),
-  field("batch", "Batch", "text"), field("task", "Task", "numeric"), clear);
+  field("batch", "Batch", "text"), field("task", "Task", "numeric"),
+  field("min_reward", "Min reward", "decimal", isDecimal),
+  field("max_reward", "Max reward", "decimal", isDecimal), clear);
   put(root, pageHead("Runs", "Every run of every task.", total_), form, place);
   root.classList.add("whole");
 
@@ -67,7 +74,7 @@ export function open(root, { store, go, announce }) {
   });
   const fresh = refresher(refresh, 2000);
 
-  const filtered = () => ["text", "state", "kind", "batch", "task"].some((name) => filter[name]);
+  const filtered = () => FILTERS.some((name) => filter[name]);
 
   function query(offset, limit) {
     const params = new URLSearchParams();
@@ -174,6 +181,9 @@ export function open(root, { store, go, announce }) {
   };
 }
 
+/** A number, or nothing. */
+const isDecimal = (value) => value === "" || Number.isFinite(Number(value));
+
 /** Debounces input. */
 function later(act) {
   let timer = 0;
@@ -185,7 +195,7 @@ function later(act) {
 
 function columns(store) {
   return [
-    { label: "Run", width: 148, sort: "order", make: (cell) => cell.append(h("a")),
+    { label: "Batch · task · run", width: 148, sort: "order", make: (cell) => cell.append(h("a")),
       fill: (cell, run) => {
         runLink(cell.firstChild, run);
         set(cell.firstChild, "title",
@@ -202,7 +212,7 @@ function columns(store) {
       say(cell, count(run.tokens)) },
     { label: "Turns", width: 62, number: true, hide: 3, fill: (cell, run) =>
       say(cell, count(run.turns)) },
-    { label: "Attempts", width: 70, number: true, hide: 2, sort: "attempts", fill: (cell, run) =>
+    { label: "Attempts", width: 86, number: true, hide: 2, sort: "attempts", fill: (cell, run) =>
       say(cell, count(run.attempts)) },
     { label: "Version", width: 76, number: true, hide: 2, fill: (cell, run) =>
       say(cell, text(run.version)) },
@@ -215,8 +225,11 @@ function columns(store) {
       cell.append(h("span"), h("small")),
     fill: (cell, run) => {
       say(cell.firstChild, text(run.workflow));
-      say(cell.lastChild, run.message ? ` ${run.message}` : "");
-      set(cell, "title", [run.workflow, run.message].filter(Boolean).join(": ") || null);
+      // The message of a run that succeeded is that of an earlier attempt.
+      const message = run.state === "succeeded" && run.message ? `retried after ${run.message}`
+        : run.message;
+      say(cell.lastChild, message ? ` ${message}` : "");
+      set(cell, "title", [run.workflow, message].filter(Boolean).join(": ") || null);
     } },
   ];
 }

@@ -61,6 +61,7 @@ export class Store {
   #apply(message) {
     const change = { changed: message.changed ?? [] };
     this.stuck = message.stuck ?? this.stuck;
+    const waited = this.overview?.wait?.reason;
     if (message.job) {
       this.job = message.job;
       this.#skew = message.job.live ? message.job.now - here() : 0;
@@ -70,6 +71,9 @@ export class Store {
       change.alarm = this.#newAlarm(message.overview);
       this.overview = this.#merged(message.overview);
       change.overview = true;
+      const { wait } = this.overview;
+      // The sentence has times, which change all the time.
+      if (wait && wait.reason !== waited) change.wait = wait.sentence;
     }
     this.#notify(change);
   }
@@ -89,6 +93,9 @@ export class Store {
   /** Returns the message of a new alarm. */
   #newAlarm(overview) {
     if (!this.overview) return null;
+    const problems = new Set(this.overview.servers?.problems);
+    const unusable = (overview.servers?.problems ?? []).find((one) => !problems.has(one));
+    if (unusable && problems.size === 0) return unusable;
     const known = new Set((this.overview.alarms ?? []).map((alarm) => alarm.at + alarm.kind));
     const fresh = (overview.alarms ?? []).filter((alarm) =>
       alarm.raised && !known.has(alarm.at + alarm.kind));

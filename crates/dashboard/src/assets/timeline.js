@@ -30,7 +30,7 @@ export function open(root, { store }) {
   const stage = h("div", { class: "stage", tabindex: "0", role: "application",
     "aria-label": "Timeline: arrow keys move, plus and minus zoom, 0 shows everything" }, svg);
   const detail = h("div", { class: "picked", role: "status" }, h("span", { class: "soft" },
-    "Point at a bar for details."));
+    "Point at a bar, or tap it, for details."));
   const button = (name, label, act) => h("button", {
     type: "button", class: "icon", "aria-label": label, title: label, onclick: act }, icon(name));
   const live = h("button", { type: "button", class: "chip", onclick: () => {

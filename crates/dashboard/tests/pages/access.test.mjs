@@ -77,7 +77,7 @@ test("everything can be reached with the keyboard alone", async () => {
   await page.getByRole("dialog", { name: "Keys" }).waitFor();
   await page.keyboard.press("Escape");
   await page.getByRole("dialog").waitFor({ state: "detached" });
-  await page.keyboard.press("5");
+  await page.keyboard.press("6");
   await drawn(page, "runs");
   await page.keyboard.press("/");
   await page.keyboard.type("120/7/1");

@@ -68,7 +68,7 @@ test("three runs that hang are seen where they hang, and one is found and cancel
   const run = await busy.first().locator("a").textContent();
   const [batch, task, number] = run.split(" · ");
 
-  await page.keyboard.press("5");
+  await page.keyboard.press("6");
   await page.getByRole("searchbox").fill(`${batch}/${task}/${number}`);
   await page.getByText("1 run", { exact: true }).waitFor();
   await page.getByRole("link", { name: run }).click();

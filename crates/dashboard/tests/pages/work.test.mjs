@@ -136,6 +136,8 @@ test("empty, finished and failed jobs show their state", async () => {
     ["/runs", "No run was submitted"],
     ["/timeline", "No step has begun"], ["/batches", "No batch was submitted"],
     ["/runners", "No runner"], ["/bias", "No run has ended yet"], ["/nowhere", "Unknown page"],
+    ["/servers", "No server is known"], ["/series", "No step has ended yet"],
+    ["/tasks/1", "Unknown batch 1"], ["/tasks/1/2", "Unknown task 2 of batch 1"],
     ["/runs/1/2/3", "Unknown run 1 · 2 · 3"]]) {
     await page.goto(new URL(path, job.url).href);
     await page.getByText(words).first().waitFor();

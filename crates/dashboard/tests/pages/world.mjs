@@ -83,16 +83,23 @@ export const PAGES = {
   overview: "/",
   timeline: "/timeline",
   batches: "/batches",
+  tasks: "/tasks/120",
+  task: "/tasks/120/7",
   runners: "/runners",
+  servers: "/servers",
   runs: "/runs",
   run: "/runs/120/7/1",
+  metrics: "/series",
   bias: "/bias",
+  config: "/config",
 };
 
 /** Waits until a page has drawn its content. */
 export async function drawn(page, name) {
   const shown = { overview: ".tile b", timeline: ".lanes .span", batches: "tbody .badge",
-    runners: "tbody .badge", runs: "tbody .badge", run: ".experience", bias: ".bin" };
+    tasks: "tbody .stack", task: ".columns .said", runners: "tbody .badge",
+    servers: ".server .facts", runs: "tbody .badge", run: ".experience", metrics: ".chart .line",
+    bias: ".bin", config: "table.config code" };
   await page.locator(shown[name]).first().waitFor();
   await page.evaluate(() => new Promise((done) => requestAnimationFrame(() =>
     requestAnimationFrame(done))));
