@@ -105,7 +105,7 @@ mod tests {
         }
         let [group] = &groups.0.values().collect::<Vec<_>>()[..] else { panic!("one group") };
         assert_eq!((group.count, &*group.message, group.row), (10, "no end after 39.5 s", 9));
-        let name = |at: usize| "a".repeat(at + 1);
+        let name = |at: usize| format!("{at:b}").replace('0', "a").replace('1', "b");
         (0..600).for_each(|at| groups.add(0.0, 0, FailureKind::Workflow, &name(at)));
         assert!(groups.0.len() <= MAX_GROUPS + 1);
         let others = &groups.0[&(FailureKind::Workflow, OTHERS.into())];

@@ -30,7 +30,7 @@ pub struct ServerRow {
     /// `starting`, `running`, `unhealthy`, `updating`, `draining`, `broken`.
     pub state: String,
     pub usable: bool,
-    /// Why it is not usable.
+    /// Reason of its state.
     pub message: Option<String>,
     /// Model version. `None`: unknown, as during an update.
     pub version: Option<u64>,

@@ -1,9 +1,10 @@
 //! Failures by message, tasks with their runs, metrics and configuration; live and recorded.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use rollway_core::BatchType;
 use rollway_core::metrics::Metrics;
-use rollway_core::{BatchResult, BatchType};
 use rollway_engine::job_event::{JobEvent, JobObserver as _};
 use rollway_telemetry::history::{RunHistory, recorded_view};
 use rollway_telemetry::view::{JobState, JobView, RunKey, RunQuery, RunState, TaskQuery, TaskSort};
@@ -111,10 +112,10 @@ async fn metrics_and_configuration_are_the_same_live_and_recorded() {
     let history = RunHistory::open(&options(folder.path())).unwrap();
     let (coordinator, view) = (local(&history).await, live(&history));
     coordinator.submit_batch("2/quiz", tasks("well", 1, 1), BatchType::Eval, None).await.unwrap();
-    coordinator.finalize_eval_batch("2/quiz", None).await.unwrap();
+    let result = coordinator.finalize_eval_batch("2/quiz", None).await.unwrap();
     let step_done = |step, calls| JobEvent::StepDone {
         step,
-        result: std::sync::Arc::new(BatchResult::default()),
+        result: Arc::clone(&result),
         metrics: metrics(&[("rollout/tool_calls/mean", calls), ("rollout/bad", f64::NAN)]),
         waited: Duration::ZERO,
     };
@@ -127,7 +128,7 @@ async fn metrics_and_configuration_are_the_same_live_and_recorded() {
         version: 1,
         set: "quiz".into(),
         score: Some(0.208_333_333_333_333_34),
-        result: std::sync::Arc::new(BatchResult::default()),
+        result: Arc::clone(&result),
         metrics: metrics(&[("eval/quiz/mean", 0.5)]),
     });
     check_metrics(&*view);
