@@ -133,6 +133,7 @@ def test_a_trainer_enters_publishes_and_leaves(host, tmp_path):
         assert sync.wait_for_demand(step=2) and not sync.wait_for_demand(step=1)
         assert sync.explorers() == {"one": "waiting"}
         sync.set_training()
+        sync.report(2, {"loss": np.float32(0.5), "tokens": 12, "gradient": float("nan")})
         sync.publish(STATE, version=2)
         sync.set_idle(sync.last_wait())
     pushed = dict(host.requests)["/v1/weights/2"]
@@ -141,6 +142,8 @@ def test_a_trainer_enters_publishes_and_leaves(host, tmp_path):
     assert bodies(host, "/v1/enter") == [{"role": "trainer", "name": "trainer"}]
     states = [call["state"] for call in bodies(host, "/v1/trainer")]
     assert states == ["training", {"idle": {"seen": 5}}]
+    metrics = {"loss": 0.5, "tokens": 12.0}
+    assert bodies(host, "/v1/metrics") == [{"step": 2, "metrics": metrics}]
     assert [call["how"] for call in bodies(host, "/v1/leave")] == ["done"]
 
 

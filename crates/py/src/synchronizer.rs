@@ -1,5 +1,6 @@
 //! The synchronizer for trainers in Python, and weights that are put into a folder.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +9,8 @@ use bytes::Bytes;
 use pyo3::prelude::*;
 use rollway::config::SyncMethod;
 use rollway::synchronizer::{
-    Membership, NewWeightsMessage, SyncError, Synchronizer, SynchronizerOptions, TrainerProgress,
-    tensor_files, weight_folder,
+    Membership, NewWeightsMessage, SyncError, Synchronizer, SynchronizerOptions, TrainMetrics,
+    TrainerProgress, tensor_files, weight_folder,
 };
 use rollway_base::Secret;
 use tokio::sync::Mutex;
@@ -146,6 +147,19 @@ impl PySynchronizer {
             Ok(())
         };
         pending(py, telling, |_, ()| Ok(()))
+    }
+
+    /// Reports the metrics of a train step.
+    fn report_metrics(
+        &self,
+        py: Python<'_>,
+        step: u64,
+        metrics: BTreeMap<String, f64>,
+    ) -> PyResult<PyPending> {
+        let synchronizer = self.synchronizer.clone();
+        let report = TrainMetrics { step, metrics };
+        let reporting = async move { synchronizer.report_metrics(report).await };
+        pending(py, reporting, |_, ()| Ok(()))
     }
 
     /// Waits until all explorers that ever came have left.

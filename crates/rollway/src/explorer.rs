@@ -24,6 +24,7 @@ mod restored;
 mod run_loop;
 mod step_metrics;
 mod submit;
+mod train_metrics;
 mod trainer_watch;
 mod weights;
 
@@ -50,6 +51,7 @@ pub use self::error::ExplorerError;
 pub(crate) use self::model_stack::{ModelStack, models};
 use self::resources::ExplorerResources;
 use self::run_loop::ExplorerLoop;
+use self::train_metrics::TrainMetricsWatch;
 pub(crate) use self::weights::newest;
 use crate::workflow_runtime::WorkflowRuntime;
 
@@ -107,6 +109,7 @@ pub struct Explorer {
     state: ExplorerLoop,
     stop: StopHandle,
     stats: LiveStats,
+    train_metrics: TrainMetricsWatch,
 }
 
 impl Explorer {
@@ -123,7 +126,9 @@ impl Explorer {
         let (coordinator, sink) = (resources.coordinator.clone(), resources.sink.clone());
         let stats = LiveStats::new(coordinator, gateway, sink, resources.waits.clone());
         resources.watchers.emit(&JobEvent::Ready(stats.clone()));
-        Ok(Self { resources, state, stop, stats })
+        let (synchronizer, watchers) = (resources.synchronizer.clone(), resources.watchers.clone());
+        let train_metrics = TrainMetricsWatch::start(synchronizer, watchers);
+        Ok(Self { resources, state, stop, stats, train_metrics })
     }
 
     /// Returns the configuration with the final name of the job.
@@ -192,6 +197,7 @@ impl Explorer {
     /// second call does nothing.
     pub async fn shutdown(&mut self) -> Result<()> {
         self.stop.stop();
+        self.train_metrics.close().await;
         self.stats.freeze().await;
         self.resources.close().await
     }

@@ -37,8 +37,8 @@ pub use self::discovery::SECRET;
 pub use self::error::SyncError;
 pub use self::membership::Membership;
 pub use self::messages::{
-    MemberStatus, NewWeightsMessage, PublishedWeights, SyncStatus, TrainerProgress, WaitStatus,
-    WeightLocation, WeightRequest, WeightWaitResult,
+    MemberStatus, NewWeightsMessage, PublishedWeights, SyncStatus, TrainMetrics, TrainMetricsPage,
+    TrainerProgress, WaitStatus, WeightLocation, WeightRequest, WeightWaitResult,
 };
 pub use self::options::SynchronizerOptions;
 pub use self::synchronizer::Synchronizer;

@@ -8,11 +8,11 @@ use rollway_core::sync::{HeartbeatReply, LeaveReason, MemberRole};
 use super::error::{SyncLinkError, SyncReply};
 use super::host::SyncServer;
 use super::messages::{
-    NewWeightsMessage, SyncStatus, TrainerProgress, WaitStatus, WeightLocation, WeightRequest,
-    WeightWaitResult,
+    NewWeightsMessage, SyncStatus, TrainMetrics, TrainMetricsPage, TrainerProgress, WaitStatus,
+    WeightLocation, WeightRequest, WeightWaitResult,
 };
 use super::routes::{
-    Enter, JoinReply, LONG_POLL_TIMEOUT, Leave, MemberRef, Publish, Since, Submitted,
+    Enter, JoinReply, LONG_POLL_TIMEOUT, Leave, MemberRef, MetricsSince, Publish, Since, Submitted,
     TrainerStateRequest, Wait,
 };
 use super::sync_client::SyncClient;
@@ -142,6 +142,30 @@ impl SyncLink {
             Self::There(client) => {
                 let call = Since { since: None, timeout: timeout.as_secs_f64() };
                 client.long_poll("/v1/left", &call).await
+            }
+        }
+    }
+
+    pub(super) async fn add_metrics(&self, report: TrainMetrics) -> SyncReply<()> {
+        match self {
+            Self::Here(host) => {
+                host.driver().add_metrics(report);
+                Ok(())
+            }
+            Self::There(client) => client.post("/v1/metrics", &report).await,
+        }
+    }
+
+    pub(super) async fn metrics(
+        &self,
+        since: u64,
+        timeout: Duration,
+    ) -> SyncReply<TrainMetricsPage> {
+        match self {
+            Self::Here(host) => host.driver().metrics(since, timeout).await.ok_or_else(goes),
+            Self::There(client) => {
+                let call = MetricsSince { since, timeout: timeout.as_secs_f64() };
+                client.long_poll("/v1/metrics/read", &call).await
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Messages between explorers, trainers and the synchronizer; most are the JSON of the HTTP API.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -83,6 +84,23 @@ pub enum TrainerProgress {
     },
     Done,
     Failed(String),
+}
+
+/// Metrics of a train step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TrainMetrics {
+    pub step: u64,
+    /// Finite values by name.
+    pub metrics: BTreeMap<String, f64>,
+}
+
+/// Reports of the trainer after an earlier one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TrainMetricsPage {
+    /// Number of all reports of this host.
+    pub total: u64,
+    /// Oldest first; the host keeps the last ones.
+    pub reports: Vec<TrainMetrics>,
 }
 
 /// Open waits, for the trainer.

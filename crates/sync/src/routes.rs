@@ -26,8 +26,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::SyncError;
 use super::messages::{
-    NewWeightsMessage, TrainerProgress, WaitStatus, WeightLocation, WeightRequest,
-    WeightWaitResult, seconds,
+    NewWeightsMessage, TrainMetrics, TrainMetricsPage, TrainerProgress, WaitStatus, WeightLocation,
+    WeightRequest, WeightWaitResult, seconds,
 };
 use super::options::SynchronizerOptions;
 use super::store::WeightStore;
@@ -39,6 +39,9 @@ pub(super) const LONG_POLL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Maximum size of a request without weights.
 const MAX_MESSAGE: usize = 16 << 20;
+
+/// Maximum number of metrics of a train step.
+const MAX_METRICS: usize = 1_000;
 
 /// Maximum size of weights: half a tebibyte.
 const MAX_WEIGHTS: u64 = 512 << 30;
@@ -119,6 +122,12 @@ pub(super) struct Since {
 }
 
 #[derive(Serialize, Deserialize)]
+pub(super) struct MetricsSince {
+    pub(super) since: u64,
+    pub(super) timeout: f64,
+}
+
+#[derive(Serialize, Deserialize)]
 pub(super) struct Publish {
     pub(super) version: u64,
     pub(super) location: WeightLocation,
@@ -170,6 +179,8 @@ fn router(shared: Arc<SyncServerShared>) -> Router {
         .route("/v1/wait", post(wait))
         .route("/v1/asked", post(wait_status))
         .route("/v1/left", post(left))
+        .route("/v1/metrics", post(add_metrics))
+        .route("/v1/metrics/read", post(metrics))
         .route("/v1/publish", post(publish))
         .route("/v1/weights/{version}", put(weights))
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), guard))
@@ -262,6 +273,21 @@ async fn trainer(State(shared): Shares, Json(call): Json<TrainerStateRequest>) -
 
 async fn submitted(State(shared): Shares, Json(call): Json<Submitted>) -> Json<u64> {
     Json(shared.driver.submitted(&call.explorer, call.experiences))
+}
+
+async fn add_metrics(State(shared): Shares, Json(report): Json<TrainMetrics>) -> Reply<()> {
+    if report.metrics.len() > MAX_METRICS {
+        let count = report.metrics.len();
+        let message = format!("{count} metrics of step {}: at most {MAX_METRICS}", report.step);
+        return Err(refusal(StatusCode::BAD_REQUEST, "refused", &message));
+    }
+    shared.driver.add_metrics(report);
+    Ok(Json(()))
+}
+
+async fn metrics(State(shared): Shares, Json(call): Json<MetricsSince>) -> Reply<TrainMetricsPage> {
+    let timeout = seconds(call.timeout).min(LONG_POLL_TIMEOUT);
+    shared.driver.metrics(call.since, timeout).await.map(Json).ok_or_else(gone)
 }
 
 /// `null`: the request must be repeated.

@@ -1,6 +1,6 @@
 //! Drives the synchronizer core with a clock and answers its waits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +17,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::messages::{
-    MemberStatus, PublishedWeights, SyncStatus, TrainerProgress, WaitStatus, WeightRequest,
-    WeightWaitResult,
+    MemberStatus, PublishedWeights, SyncStatus, TrainMetrics, TrainMetricsPage, TrainerProgress,
+    WaitStatus, WeightRequest, WeightWaitResult,
 };
+
+/// Maximum number of kept reports of train metrics; older ones are dropped.
+const MAX_REPORTS: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct SyncDriver {
@@ -38,6 +41,9 @@ struct SyncDriverState {
     answers: BTreeMap<WaitId, SyncWaiter>,
     /// Last version sent to each explorer, which may be loading it.
     loading: BTreeMap<String, u64>,
+    /// Last reports of train metrics, and the number of all.
+    reports: VecDeque<TrainMetrics>,
+    reported: u64,
 }
 
 #[derive(Debug)]
@@ -55,6 +61,8 @@ impl SyncDriver {
             newest: None,
             answers: BTreeMap::new(),
             loading: BTreeMap::new(),
+            reports: VecDeque::new(),
+            reported: 0,
         });
         let (changed, _) = watch::channel(0);
         let driver = Arc::new(Self { origin: Instant::now(), state, changed, over });
@@ -140,6 +148,33 @@ impl SyncDriver {
             TrainerProgress::Failed(reason) => core_sync::TrainerPresence::Failed(reason),
         };
         self.change(|core, now| core.set_trainer_state(now, MemberId(seat), state))
+    }
+
+    /// Adds the metrics of a train step.
+    pub(super) fn add_metrics(&self, report: TrainMetrics) {
+        self.change_state(|state, _| {
+            if state.reports.len() == MAX_REPORTS {
+                state.reports.pop_front();
+            }
+            state.reports.push_back(report);
+            state.reported += 1;
+        });
+    }
+
+    /// Waits for reports after the first `since`, or for the timeout. `None`: the host ends.
+    pub(super) async fn metrics(&self, since: u64, timeout: Duration) -> Option<TrainMetricsPage> {
+        let look = || {
+            let state = self.state();
+            let total = state.reported;
+            // The reports of an earlier host have other numbers.
+            let since = if since > total { 0 } else { since };
+            let new = usize::try_from(total - since).unwrap_or(usize::MAX);
+            let skipped = state.reports.len().saturating_sub(new);
+            let reports: Vec<_> = state.reports.iter().skip(skipped).cloned().collect();
+            let is_any = !reports.is_empty();
+            (TrainMetricsPage { total, reports }, is_any)
+        };
+        self.until(look, timeout).await
     }
 
     /// Reports an explorer's submitted experiences; returns those of the others.

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use super::error::{SyncError, SyncLinkError};
 use super::link::SyncLink;
 use super::messages::{
-    NewWeightsMessage, PublishedWeights, SyncStatus, TrainerProgress, WaitStatus, WeightRequest,
-    WeightWaitResult,
+    NewWeightsMessage, PublishedWeights, SyncStatus, TrainMetrics, TrainMetricsPage,
+    TrainerProgress, WaitStatus, WeightRequest, WeightWaitResult,
 };
 use super::options::SynchronizerOptions;
 use super::{address_file, discovery};
@@ -177,6 +177,37 @@ impl Synchronizer {
             Ok(false) => tracing::debug!("trainer is not a member, its next heartbeat joins"),
             Err(error) => tracing::warn!(%error, "trainer progress not sent"),
         }
+    }
+
+    /// Reports the metrics of a train step. Values that are not finite are not sent.
+    ///
+    /// # Errors
+    /// If the host is unreachable, or refuses the report.
+    pub async fn report_metrics(&self, mut report: TrainMetrics) -> Result<(), SyncError> {
+        report.metrics.retain(|name, value| {
+            if !value.is_finite() {
+                tracing::warn!(step = report.step, name, value, "metric is not finite, not sent");
+            }
+            value.is_finite()
+        });
+        self.call(self.0.options.patience, |link| {
+            let report = report.clone();
+            async move { link.add_metrics(report).await }
+        })
+        .await
+    }
+
+    /// Waits for reports of train metrics after the first `since`, or for the timeout.
+    ///
+    /// # Errors
+    /// If the host is unreachable.
+    pub async fn train_metrics(
+        &self,
+        since: u64,
+        timeout: Duration,
+    ) -> Result<TrainMetricsPage, SyncError> {
+        let patience = timeout.max(self.0.options.patience);
+        self.call(patience, |link| async move { link.metrics(since, timeout).await }).await
     }
 
     /// Waits until the open waits differ from `since`, or for the timeout.

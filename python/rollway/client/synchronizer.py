@@ -15,7 +15,8 @@ A trainer that reports its state keeps explorers from waiting without need::
                 continue
             sync.set_training()
             step += 1
-            train(batch)
+            loss = train(batch)
+            sync.report(step, {"loss": loss})
             sync.publish(model.state_dict(), version=step)
 """
 
@@ -151,6 +152,15 @@ class Synchronizer:
         no newer weights.
         """
         _wait("set_idle", lambda: self._inner.set_state(seen))
+
+    def report(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Reports the metrics of a train step, such as its loss.
+
+        Explorers pass them to the dashboard and the monitors of the job as `trainer/NAME`. Values
+        that are not finite are not sent.
+        """
+        values = {name: float(value) for name, value in metrics.items()}
+        _wait("report", lambda: self._inner.report_metrics(step, values))
 
     def explorers(self) -> dict[str, str]:
         """Returns the state of every explorer: `here`, `waiting`, `done`, `failed` or `lost`."""

@@ -6,5 +6,6 @@ mod folder;
 mod host;
 mod http;
 mod memory;
+mod metrics;
 mod takeover;
 mod world;
