@@ -50,6 +50,8 @@ fn differences(key: &str, value: &Value, default: &Value, changed: &mut Vec<Stri
                 differences(&below(&at.to_string()), value, default, changed);
             }
         }
+        // The default of an item of a list is unknown; an empty value was not set.
+        Value::Null | Value::Object(_) | Value::Array(_) if default.is_null() => {}
         _ if value != default => changed.push(key.to_owned()),
         _ => {}
     }
@@ -149,6 +151,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn changed_keys_are_those_with_other_values_than_the_defaults() {
+        let mut config = Config::default();
+        config.buffer.batch_size += 1;
+        config.name = "mine".to_owned();
+        let report = report(&config);
+        assert_eq!(report.changed, ["buffer.batch_size", "name"]);
+        assert_eq!(report.config["name"], "mine");
+        let (value, default) = (json!([{"a": 1, "b": null, "c": {}}]), json!([]));
+        let mut changed = Vec::new();
+        differences("list", &value, &default, &mut changed);
+        assert_eq!(changed, ["list.0.a"]);
+    }
 
     #[test]
     fn only_secrets_are_hidden() {

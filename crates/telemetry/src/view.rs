@@ -38,7 +38,9 @@ pub use self::run::{
 };
 pub use self::runner::RunnerRow;
 pub use self::server::{ServerErrorRow, ServerReport, ServerRow, ServerSummary};
-pub use self::task::{MessageText, TaskDetail, TaskPage, TaskQuery, TaskRow, TaskRun, TaskSort};
+pub use self::task::{
+    ComparedRun, MessageText, TaskDetail, TaskPage, TaskQuery, TaskSort, TaskSummary,
+};
 pub use self::timeline::{Timeline, TimelineLane, TimelineSpan};
 
 /// Seconds since 1970.

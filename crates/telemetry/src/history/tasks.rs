@@ -3,9 +3,11 @@
 use std::cmp::Ordering;
 use std::path::Path;
 
-use super::row::{Batch, Row, finite, known};
+use super::row::{Batch, TaskRow, finite, known};
 use super::state::State;
-use crate::view::{RunState, TaskDetail, TaskPage, TaskQuery, TaskRow, TaskRun, TaskSort};
+use crate::view::{
+    BatchRuns, ComparedRun, RunState, TaskDetail, TaskPage, TaskQuery, TaskSort, TaskSummary,
+};
 
 /// Default and maximum length of a page.
 const PAGE: usize = 500;
@@ -42,32 +44,44 @@ impl Range {
     }
 }
 
+/// Counts and ranges of the runs of a task.
+struct TaskStats {
+    runs: BatchRuns,
+    rewards: Range,
+    tokens: Range,
+}
+
 impl State {
     /// Returns a page of the tasks of the latest batch with this name.
     pub(super) fn tasks(&self, query: &TaskQuery) -> Option<TaskPage> {
         let (_, batch) = self.latest(&query.batch)?;
-        let mut rows: Vec<TaskRow> =
-            (0..batch.tasks.len() as u32).map(|task| self.task_row(batch, task)).collect();
-        rows.sort_by(|a, b| compare(key(query.sort, a), key(query.sort, b), query.desc));
-        let total = rows.len() as u64;
+        let key = |(number, task): (usize, &TaskRow)| {
+            let key = match query.sort {
+                TaskSort::Order => Some(number as f64),
+                sort => self.task_stats(task).key(sort),
+            };
+            (key, number as u32)
+        };
+        let mut keys: Vec<(Option<f64>, u32)> = batch.tasks.iter().enumerate().map(key).collect();
+        keys.sort_by(|a, b| compare(a.0, b.0, query.desc));
         let limit = if query.limit == 0 { PAGE } else { query.limit.min(PAGE) };
-        let tasks = rows.into_iter().skip(query.offset).take(limit).collect();
-        Some(TaskPage { total, tasks })
+        let page = keys.iter().skip(query.offset).take(limit);
+        let tasks = page.map(|(_, task)| self.task_summary(batch, *task)).collect();
+        Some(TaskPage { total: keys.len() as u64, tasks })
     }
 
     /// Returns a task with its runs and their conversations.
     pub(super) fn task(&self, dir: &Path, name: &str, task: u32, now: f64) -> Option<TaskDetail> {
         let (number, batch) = self.latest(name)?;
         let rows = self.rows_of(number, task)?;
-        let row = self.task_row(batch, task);
-        let mut members = Vec::new();
-        for (number, run) in rows.clone().filter_map(|it| Some((it, self.row(it)?))).take(MAX_RUNS)
-        {
+        let known = rows.clone().filter_map(|number| Some((number, self.row(number)?)));
+        let members = known.take(MAX_RUNS).map(|(number, run)| {
             let (messages, truncated) = self.conversation(dir, number);
-            members.push(TaskRun { row: self.shown(run, now), messages, truncated });
-        }
+            ComparedRun { row: self.shown(run, now), messages, truncated }
+        });
+        let members: Vec<ComparedRun> = members.collect();
         let more = (rows.end - rows.start).saturating_sub(members.len() as u64);
-        Some(TaskDetail { row, members, more })
+        Some(TaskDetail { row: self.task_summary(batch, task), members, more })
     }
 
     /// Returns the latest batch with this name and its number.
@@ -76,54 +90,55 @@ impl State {
         named.next().map(|(number, batch)| (*number, batch))
     }
 
-    fn task_row(&self, batch: &Batch, task: u32) -> TaskRow {
+    fn task_summary(&self, batch: &Batch, task: u32) -> TaskSummary {
         let found = &batch.tasks[task as usize];
-        let (mut rewards, mut tokens) = (Range::EMPTY, Range::EMPTY);
-        let mut row = TaskRow {
+        let TaskStats { runs, rewards, tokens } = self.task_stats(found);
+        let workflow = self.workflows.text(found.workflow);
+        TaskSummary {
             batch: batch.id.to_string(),
             task,
             kind: batch.kind.to_string(),
-            workflow: self
-                .workflows
-                .text(found.workflow)
-                .map(ToString::to_string)
-                .unwrap_or_default(),
+            workflow: workflow.map(ToString::to_string).unwrap_or_default(),
+            runs,
+            reward: rewards.mean(),
+            min: rewards.of(rewards.min),
+            max: rewards.of(rewards.max),
+            tokens: tokens.mean(),
             dropped: found.dropped.map(|reason| reason.name().to_owned()),
-            ..TaskRow::default()
-        };
-        let runs = found.first..found.first + u64::from(found.runs);
-        for run in runs.filter_map(|number| self.row(number)) {
-            *count(&mut row, run) += 1;
+        }
+    }
+
+    fn task_stats(&self, task: &TaskRow) -> TaskStats {
+        let (mut runs, mut rewards, mut tokens) =
+            (BatchRuns::default(), Range::EMPTY, Range::EMPTY);
+        let rows = task.first..task.first + u64::from(task.runs);
+        for run in rows.filter_map(|number| self.row(number)) {
+            let count = match run.state {
+                RunState::Pending => &mut runs.pending,
+                RunState::Running => &mut runs.running,
+                RunState::Succeeded => &mut runs.succeeded,
+                RunState::Failed => &mut runs.failed,
+                RunState::Cancelled => &mut runs.cancelled,
+            };
+            *count += 1;
             if run.state == RunState::Succeeded {
                 rewards.add(finite(run.reward));
                 tokens.add(known(run.tokens).map(f64::from));
             }
         }
-        row.reward = rewards.mean();
-        (row.min, row.max) = (rewards.of(rewards.min), rewards.of(rewards.max));
-        row.tokens = tokens.mean();
-        row
+        TaskStats { runs, rewards, tokens }
     }
 }
 
-/// Returns the counter of the run's state.
-fn count<'a>(row: &'a mut TaskRow, run: &Row) -> &'a mut u64 {
-    match run.state {
-        RunState::Pending => &mut row.runs.pending,
-        RunState::Running => &mut row.runs.running,
-        RunState::Succeeded => &mut row.runs.succeeded,
-        RunState::Failed => &mut row.runs.failed,
-        RunState::Cancelled => &mut row.runs.cancelled,
-    }
-}
-
-fn key(sort: TaskSort, row: &TaskRow) -> Option<f64> {
-    match sort {
-        TaskSort::Order => Some(f64::from(row.task)),
-        TaskSort::Reward => row.reward,
-        TaskSort::Spread => Some(row.max? - row.min?),
-        TaskSort::Tokens => row.tokens,
-        TaskSort::Failed => Some(row.runs.failed as f64),
+impl TaskStats {
+    fn key(&self, sort: TaskSort) -> Option<f64> {
+        match sort {
+            TaskSort::Order => None,
+            TaskSort::Reward => self.rewards.mean(),
+            TaskSort::Spread => self.rewards.of(self.rewards.max - self.rewards.min),
+            TaskSort::Tokens => self.tokens.mean(),
+            TaskSort::Failed => Some(self.runs.failed as f64),
+        }
     }
 }
 

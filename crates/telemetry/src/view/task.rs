@@ -37,12 +37,12 @@ pub enum TaskSort {
 pub struct TaskPage {
     /// Number of tasks on all pages.
     pub total: u64,
-    pub tasks: Vec<TaskRow>,
+    pub tasks: Vec<TaskSummary>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct TaskRow {
+pub struct TaskSummary {
     pub batch: String,
     pub task: u32,
     /// `train` or `eval`.
@@ -64,16 +64,16 @@ pub struct TaskRow {
 #[serde(default)]
 pub struct TaskDetail {
     #[serde(flatten)]
-    pub row: TaskRow,
+    pub row: TaskSummary,
     /// The first runs of the task.
-    pub members: Vec<TaskRun>,
+    pub members: Vec<ComparedRun>,
     /// Number of further runs.
     pub more: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct TaskRun {
+pub struct ComparedRun {
     #[serde(flatten)]
     pub row: RunRow,
     /// Conversation of the run; empty if its experiences are not available.
