@@ -6,11 +6,11 @@ use serde_json::json;
 use crate::demo::World;
 use crate::runs::{FAILURES, chance, plan};
 
-pub(crate) const QUESTION: &str = "A train leaves at 9:40 and arrives at 13:25. It stops for 18 minutes in \
-                        all. For how many minutes does it move?";
+pub(crate) const QUESTION: &str = "A train leaves at 9:40 and arrives at 13:25. It stops for 18 \
+                                   minutes in all. For how many minutes does it move?";
 
-pub(crate) const THOUGHT: &str = "From 9:40 to 13:25 is 3 hours and 45 minutes. Let me make sure with the \
-                       calculator before I take the stops away.\n";
+pub(crate) const THOUGHT: &str = "From 9:40 to 13:25 is 3 hours and 45 minutes. Let me make sure \
+                                  with the calculator before I take the stops away.\n";
 
 pub(crate) const RESULT: &str = "225";
 

@@ -1,7 +1,8 @@
 //! Tasks of the simulated job, and the runs of one task side by side.
 
 use rollway_telemetry::view::{
-    MessageText, RunKey, RunState, TaskDetail, TaskPage, TaskQuery, TaskRow, TaskRun, TaskSort,
+    ComparedRun, MessageText, RunKey, RunState, TaskDetail, TaskPage, TaskQuery, TaskSort,
+    TaskSummary,
 };
 
 use crate::demo::World;
@@ -10,9 +11,9 @@ use crate::runs::DemoBatch;
 
 pub(crate) fn tasks(world: &World, query: &TaskQuery, now: f64) -> Option<TaskPage> {
     let batch = world.batches.iter().find(|batch| batch.name == query.batch)?;
-    let mut rows: Vec<TaskRow> =
+    let mut rows: Vec<TaskSummary> =
         (0..batch.tasks).map(|task| row(world, batch, task, now)).collect();
-    let key = |row: &TaskRow| match query.sort {
+    let key = |row: &TaskSummary| match query.sort {
         TaskSort::Order => f64::from(row.task),
         TaskSort::Reward => row.reward.unwrap_or(-1.0),
         TaskSort::Spread => row.max.unwrap_or(0.0) - row.min.unwrap_or(1.0),
@@ -28,12 +29,12 @@ pub(crate) fn tasks(world: &World, query: &TaskQuery, now: f64) -> Option<TaskPa
     Some(TaskPage { total, tasks: rows })
 }
 
-fn row(world: &World, batch: &DemoBatch, task: u32, now: f64) -> TaskRow {
-    let mut row = TaskRow {
+fn row(world: &World, batch: &DemoBatch, task: u32, now: f64) -> TaskSummary {
+    let mut row = TaskSummary {
         batch: batch.name.clone(),
         task,
         kind: batch.kind.to_owned(),
-        ..TaskRow::default()
+        ..TaskSummary::default()
     };
     let (mut rewards, mut tokens) = (Vec::new(), 0.0);
     for run in 0..batch.repeat {
@@ -69,7 +70,7 @@ pub(crate) fn task(world: &World, batch: &str, task: u32, now: f64) -> Option<Ta
             Some(reward) => messages(index, reward),
             None => Vec::new(),
         };
-        Some(TaskRun { row, messages, truncated: false })
+        Some(ComparedRun { row, messages, truncated: false })
     };
     let members = (0..found.repeat).filter_map(member).collect();
     Some(TaskDetail { row: row(world, found, task, now), members, more: 0 })

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! cargo run -p rollway-dashboard --example dashboard -- [--tasks 100000] [--rate 1000]
-//!     [--listen 127.0.0.1:0] [--token …] [--state running|waiting|finished|failed|empty] [--still]
+//!     [--listen 127.0.0.1:0] [--token …] [--state running|waiting|finished|failed|empty]
+//!     [--still]
 //! ```
 //!
 //! The same arguments give the same job. `--rate` is the number of events per second; `--still`

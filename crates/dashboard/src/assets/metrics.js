@@ -33,8 +33,10 @@ export function curvesOf(metrics) {
     curves.get(name).of[isStat ? stat : "value"] = metric;
   }
   const rank = (group) => (FIRST.indexOf(group) + FIRST.length + 1) % (FIRST.length + 1);
+  // Constant metrics come last in their group.
+  const flat = (one) => Number(Object.values(one.of).every(({ first, last }) => first === last));
   return [...curves.values()].sort((a, b) => rank(a.group) - rank(b.group)
-    || a.group.localeCompare(b.group) || a.name.localeCompare(b.name));
+    || a.group.localeCompare(b.group) || flat(a) - flat(b) || a.name.localeCompare(b.name));
 }
 
 /** Numbers of any size: 0.347, 12,500, 3.1e-5 */

@@ -12,7 +12,8 @@ export const watch = ["servers"];
 export const page = {
   path: "/servers", name: "Servers",
   badge: "unusable",
-  icon: "M3 2.5h10v4.5H3zM3 9h10v4.500H3zM10.500 4.800h.01M10.500 11.300h.01M5 4.800h2.500M5 11.300h2.500",
+  icon: "M3 2.500h10V7H3zM3 9h10v4.500H3zM10.500 4.800h.01M10.500 11.300h.01M5 4.800h2.500" +
+    "M5 11.300h2.500",
 };
 
 /** Height of the table: all rows, up to a part of the window. */
@@ -35,7 +36,7 @@ export function open(root, { store }) {
 
   const grid = table({
     label: "Inference servers, those that are not usable first",
-    columns: columns(choose),
+    columns: columns(store, choose),
     mark: (server) => (server.usable ? "" : "stuck"),
     open: choose,
     empty: () => h("p", null, "No server is known: the job uses none, or has not begun."),
@@ -128,7 +129,8 @@ function drawDetail(panel, server, store) {
   say(last.lastChild, error?.message ?? "No error.");
 }
 
-function columns(choose) {
+function columns(store, choose) {
+  const live = (value) => (store.job?.live ? count(value) : "–");
   return [
     { label: "Server", class: "grow", make: (cell) => cell.append(h("button", {
       type: "button", class: "plain-link", onclick: (event) => choose(event.target.server) })),
@@ -143,9 +145,9 @@ function columns(choose) {
     { label: "Version", width: 74, number: true, hide: 1, fill: (cell, server) =>
       say(cell, text(server.version)) },
     { label: "In flight", width: 80, number: true, fill: (cell, server) =>
-      say(cell, count(server.in_flight)) },
+      say(cell, live(server.in_flight)) },
     { label: "Queued", width: 74, number: true, hide: 2, fill: (cell, server) =>
-      say(cell, count(server.waiting)) },
+      say(cell, live(server.waiting)) },
     { label: "Tokens/s", width: 82, number: true, hide: 1, fill: (cell, server) =>
       say(cell, short(server.tokens_per_second)) },
     { label: "Errors", width: 72, number: true, fill: (cell, server) => {

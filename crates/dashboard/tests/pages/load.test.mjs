@@ -82,3 +82,15 @@ test("the timeline of a long job draws what fits", async () => {
   assert.ok(await page.locator(".lanes .span").count() < 1600);
   await page.context().close();
 });
+
+test("tasks, servers and metrics of a large job draw a bounded number of elements", async () => {
+  for (const [name, path, limit] of [["tasks", "/tasks/100", 1600], ["servers", "/servers", 600],
+    ["metrics", "/series", 1600], ["task", "/tasks/100/3", 600]]) {
+    const page = await open(browser, job.url, path);
+    await drawn(page, name);
+    const elements = await page.evaluate(() => document.querySelectorAll("*").length);
+    assert.ok(elements < limit, `${name} has ${elements} elements`);
+    assert.deepEqual(page.wrong, []);
+    await page.context().close();
+  }
+});

@@ -1,6 +1,6 @@
-// Takes the pictures of the documentation: every page, light and dark, and some on a phone.
+// Takes the pictures that the documentation shows: pages in light and dark, and some on a phone.
 
-import { mkdir, writeFile } from "node:fs/promises";
+import { mkdir, readFile, readdir, writeFile } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
 
 import { PAGES, browse, demo, drawn, open } from "./world.mjs";
@@ -12,11 +12,20 @@ const LAPTOP = { viewport: { width: 1280, height: 820 } };
 const PHONE = { viewport: { width: 390, height: 780 }, isMobile: true, hasTouch: true,
   deviceScaleFactor: 1.5 };
 const WAYS = [
-  ["light", { ...LAPTOP, colorScheme: "light" }, Object.keys(PAGES)],
-  ["dark", { ...LAPTOP, colorScheme: "dark" }, Object.keys(PAGES)],
-  ["phone", { ...PHONE, colorScheme: "light" }, ["overview", "runners", "run"]],
-  ["phone-dark", { ...PHONE, colorScheme: "dark" }, ["overview", "timeline", "runs"]],
+  ["light", { ...LAPTOP, colorScheme: "light" }],
+  ["dark", { ...LAPTOP, colorScheme: "dark" }],
+  ["phone", { ...PHONE, colorScheme: "light" }],
+  ["phone-dark", { ...PHONE, colorScheme: "dark" }],
 ];
+
+/** The text of all pages of the documentation. */
+async function documentation() {
+  const root = new URL("../../../../", import.meta.url);
+  const docs = (await readdir(new URL("docs/", root))).filter((name) => name.endsWith(".md"));
+  const files = ["README.md", ...docs.map((name) => `docs/${name}`)];
+  const texts = await Promise.all(files.map((name) => readFile(new URL(name, root), "utf8")));
+  return texts.join("\n");
+}
 
 /** Prepares a page for its picture. */
 const POSES = {
@@ -31,16 +40,19 @@ const POSES = {
 };
 
 await mkdir(FOLDER, { recursive: true });
+const shown = await documentation();
 const [job, browser] = await Promise.all([demo("--tasks", "100000", "--still"), browse()]);
-for (const [way, options, names] of WAYS) {
+for (const [way, options] of WAYS) {
   const page = await open(browser, job.url, "/", { ...options, reducedMotion: "reduce" });
-  for (const name of names) {
-    await page.goto(new URL(PAGES[name], job.url).href);
+  for (const [name, address] of Object.entries(PAGES)) {
+    const file = `dashboard-${name}-${way}.png`;
+    if (!shown.includes(file)) continue;
+    await page.goto(new URL(address, job.url).href);
     await drawn(page, name);
     await page.waitForTimeout(600);
     await POSES[name]?.(page);
     await page.waitForTimeout(200);
-    const path = `${FOLDER}dashboard-${name}-${way}.png`;
+    const path = FOLDER + file;
     const bytes = smaller(await page.screenshot());
     if (bytes.length > MOST) throw new Error(`${path} has ${bytes.length} bytes`);
     await writeFile(path, bytes);
