@@ -87,11 +87,11 @@ impl DriverHandle {
 /// Describes the attempt of a runner.
 fn describe(status: &RunnerStatus) -> String {
     let mut text = match (&status.batch, status.task) {
-        (Some(batch), Some(task)) => format!("batch {batch} task {task}"),
-        _ => format!("runner {}", status.runner),
+        (Some(batch), Some(task)) => format!("batch {batch} task {}", task.0),
+        _ => format!("runner {}", status.runner.0),
     };
     if let Some(run) = status.run {
-        text += &format!(" run {run}");
+        text += &format!(" run {}", run.0);
     }
     if let Some(stage) = &status.stage {
         let lasts = human::duration(status.stage_for.unwrap_or(status.age));

@@ -3,7 +3,7 @@
 import { bars, chart } from "./charts.js";
 import { h, keep, put, say, set } from "./dom.js";
 import {
-  ago, clock, count, counted, exact, isNumber, percent, runPath, score, short, span, words,
+  ago, clock, count, counted, exact, here, isNumber, percent, runPath, score, short, span, words,
 } from "./format.js";
 import { icon } from "./icons.js";
 import { pageHead, runLink } from "./components.js";
@@ -15,6 +15,9 @@ export const page = {
   badge: "raised",
   icon: "M2 13.5h12M4 11V7.5M8 11V3M12 11V5.5",
 };
+
+/** Seconds after which a wait for runs is shown: every step ends with a short one. */
+const RUNS_DELAY = 3;
 
 const SETS = ["c2", "c3", "c5", "c4", "c1"];
 
@@ -67,8 +70,13 @@ const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 /** Shows what the job waits for, since when, until when, and the remedy. */
 function drawWait(line, over) {
   const { wait } = over;
-  line.hidden = !wait;
-  if (!wait) return;
+  const key = wait ? `${wait.reason} ${wait.sentence.split(" waits")[0]}` : "";
+  if (line.wait !== key) {
+    line.wait = key;
+    line.shownAfter = here() + (wait?.reason === "runs" ? RUNS_DELAY : 0);
+  }
+  line.hidden = !wait || here() < line.shownAfter;
+  if (line.hidden) return;
   if (!line.firstChild) put(line, h("strong"), h("span"), h("a"));
   const [sentence, times, run] = line.children;
   const until = isNumber(wait.until) ? `, until ${clock(wait.until)} (${wait.key})` : "";

@@ -81,7 +81,7 @@ async fn live_statistics_name_the_straggler_of_a_step() {
     };
     let sentence = reason.sentence();
     assert!(sentence.starts_with("batch 1 waits for 1 of 10 runs: batch 1 task "), "{sentence}");
-    assert!(sentence.contains("in stage"), "{sentence}");
+    assert!(sentence.contains(" run 0, in stage"), "{sentence}");
     stop.stop();
     assert!(exploring.await.unwrap().unwrap().stopped);
 }
