@@ -31,6 +31,18 @@ impl Secret {
         Ok(Self(text.into()))
     }
 
+    /// Returns a random secret of 128 bits for addresses that are read and copied: 22 characters
+    /// of base64url.
+    pub fn random_short() -> io::Result<Self> {
+        const DIGITS: &[u8; 64] =
+            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let mut bytes = [0; 16];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        let bits = u128::from_be_bytes(bytes);
+        let digit = |at: u32| char::from(DIGITS[(bits >> (6 * at)) as usize % DIGITS.len()]);
+        Ok(Self((0..u128::BITS.div_ceil(6)).map(digit).collect::<String>().into()))
+    }
+
     /// Returns the text.
     pub fn reveal(&self) -> &str {
         &self.0
@@ -68,5 +80,8 @@ mod tests {
         assert_eq!(secret, Secret::new(secret.reveal()).unwrap());
         assert_eq!(Secret::new(""), Err(EmptySecret));
         assert!(!format!("{secret:?}").contains(secret.reveal()));
+        let short = Secret::random_short().unwrap();
+        assert_eq!(short.reveal().len(), 22);
+        assert_ne!(short, Secret::random_short().unwrap());
     }
 }

@@ -103,7 +103,9 @@ impl Dashboard {
         let address = listener.local_addr().map_err(failed)?;
         let token = match options.token {
             Some(token) => token,
-            None => Secret::random().map_err(|error| DashboardError::Token(error.to_string()))?,
+            None => {
+                Secret::random_short().map_err(|error| DashboardError::Token(error.to_string()))?
+            }
         };
         let shutdown = CancellationToken::new();
         let hub = EventHub::start(Arc::clone(&options.view), shutdown.clone());
