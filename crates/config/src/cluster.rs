@@ -10,7 +10,8 @@ section! {
     #[schemars(extend("x-shorthand" = "backend"))]
     pub struct ClusterConfig {
         pub backend: ClusterBackend,
-        /// Address of a running Ray cluster. Absent: Ray finds it.
+        /// Address of a running Ray cluster; `local` starts one on this machine. Absent: Ray finds
+        /// it.
         pub address: Option<String>,
         /// Ray namespace of the job. Absent: `project/name`.
         pub namespace: Option<String>,
@@ -26,8 +27,8 @@ section! {
         /// Ray's `runtime_env` for workers.
         pub runtime_env: Args,
         /// Address of this job for workers on other machines, as a host or `host:port`: the port of
-        /// their connections, and the host of the model gateway. Absent: the address of this
-        /// machine towards the cluster, and any free port.
+        /// their connections, and the host of the model gateway. Absent: any free port of the
+        /// address of this machine towards the cluster, of the loopback with `address: local`.
         pub listen: Option<String>,
         /// Port of the model gateway for workers on other machines. Absent: any free one.
         pub gateway_port: Option<u16>,

@@ -69,6 +69,10 @@ fn is_mine(host: &str) -> bool {
 /// Returns the address of this machine towards the cluster; sends nothing.
 fn own(cluster: &ClusterConfig) -> String {
     let named = cluster.address.clone().or_else(|| std::env::var(RAY_ADDRESS).ok());
+    // Ray starts a cluster on this machine, so that no other machine has to connect.
+    if cluster.backend == ClusterBackend::Ray && named.as_deref() == Some("local") {
+        return "127.0.0.1".to_owned();
+    }
     let head = named.and_then(|address| {
         let address = address.rsplit('/').next()?.to_owned();
         address.to_socket_addrs().ok()?.next()
@@ -80,4 +84,16 @@ fn own(cluster: &ClusterConfig) -> String {
         Some(socket.local_addr().ok()?.ip())
     };
     head.and_then(towards).unwrap_or_else(net::own_address).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cluster_on_this_machine_uses_the_loopback() {
+        let keys = serde_json::json!({ "cluster": { "backend": "ray", "address": "local" } });
+        let address = AdvertisedAddress::of(&Config::from_value(&keys).unwrap()).unwrap();
+        assert_eq!((&*address.host, &*address.listens_at(7)), ("127.0.0.1", "127.0.0.1:7"));
+    }
 }
