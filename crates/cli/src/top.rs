@@ -23,7 +23,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use self::client::{TopClient, TopSnapshot};
+use self::client::{TopClient, TopError, TopSnapshot};
 use self::model::{CancelTarget, TopAction, TopModel};
 use self::terminal::RawTerminal;
 use crate::output::size_of;
@@ -40,9 +40,12 @@ const PIPE_COLUMNS: usize = 160;
 /// A message, if the job is not running or does not respond.
 pub async fn top(job: &Path, once: bool) -> Result<(), String> {
     let client = TopClient::open(job)?;
-    let snapshot = client.snapshot().await.map_err(|error| {
-        let job = job.display();
-        format!("{error}; if the job has ended, open it with `rollway view {job}`")
+    let snapshot = client.snapshot().await.map_err(|error| match error {
+        TopError::Ended(end) => end.message,
+        TopError::NoResponse(error) => {
+            let job = job.display();
+            format!("{error}; if the job has ended, open it with `rollway view {job}`")
+        }
     })?;
     let mut model = TopModel::default();
     model.on_snapshot(Ok(snapshot));
@@ -71,7 +74,7 @@ fn print(model: &TopModel) -> io::Result<()> {
 
 /// Message from a request task to the event loop.
 enum TopMessage {
-    Snapshot(Box<Result<TopSnapshot, String>>),
+    Snapshot(Box<Result<TopSnapshot, TopError>>),
     /// Result of a cancel request.
     Notice(String),
 }
@@ -114,11 +117,13 @@ async fn run_live(client: TopClient, mut model: TopModel) -> io::Result<()> {
     }
 }
 
-/// Sends snapshots until the receiver is closed.
+/// Sends snapshots until the receiver is closed or the job has ended.
 async fn poll(client: TopClient, sender: mpsc::Sender<TopMessage>) {
     loop {
         sleep(POLL_INTERVAL).await;
-        if sender.send(TopMessage::Snapshot(Box::new(client.snapshot().await))).await.is_err() {
+        let snapshot = client.snapshot().await;
+        let has_ended = matches!(snapshot, Err(TopError::Ended(_)));
+        if sender.send(TopMessage::Snapshot(Box::new(snapshot))).await.is_err() || has_ended {
             return;
         }
     }

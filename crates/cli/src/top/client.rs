@@ -1,14 +1,18 @@
 //! HTTP client of `rollway top` for the dashboard of a job.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rollway::Client;
 use rollway::dashboard::DashboardAddress;
-use rollway::view::{ActionResult, JobInfo, Overview, RunnerRow};
+use rollway::job::{Summary, SummaryState};
+use rollway::view::{ActionResult, JobInfo, JobState, Overview, RunnerRow};
+use rustix::process::{Pid, test_kill_process};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::timeout;
+
+use crate::quoted;
 
 /// Maximum wait for a response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -21,11 +25,26 @@ pub struct TopSnapshot {
     pub runners: Vec<RunnerRow>,
 }
 
+/// Reason why there is no state of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TopError {
+    Ended(JobEnd),
+    NoResponse(String),
+}
+
+/// End of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobEnd {
+    pub state: JobState,
+    pub message: String,
+}
+
 /// Client of the dashboard of one job.
 #[derive(Clone, Debug)]
 pub struct TopClient {
     client: Client,
     address: DashboardAddress,
+    job: PathBuf,
 }
 
 impl TopClient {
@@ -44,13 +63,52 @@ impl TopClient {
                  with `dashboard.enable=false`; open an ended job with `rollway view {shown}`"
             )
         })?;
-        Ok(Self { client: Client::default(), address })
+        Ok(Self { client: Client::default(), address, job: job.to_owned() })
     }
 
-    pub async fn snapshot(&self) -> Result<TopSnapshot, String> {
-        let (job, overview, runners) =
-            tokio::try_join!(self.get("job"), self.get("overview"), self.get("runners"))?;
-        Ok(TopSnapshot { job, overview, runners })
+    /// Returns the state of the job, or the reason why there is none.
+    pub async fn snapshot(&self) -> Result<TopSnapshot, TopError> {
+        let snapshot =
+            async { tokio::try_join!(self.get("job"), self.get("overview"), self.get("runners")) };
+        match snapshot.await {
+            Ok((job, overview, runners)) => Ok(TopSnapshot { job, overview, runners }),
+            Err(error) => Err(self.end().map_or(TopError::NoResponse(error), TopError::Ended)),
+        }
+    }
+
+    /// Returns how the job ended. `None`: its dashboard may respond again.
+    fn end(&self) -> Option<JobEnd> {
+        let current = DashboardAddress::read(&self.job).ok()?;
+        // A job removes the file at its end; a killed one leaves it behind.
+        let is_killed = |pid| is_gone(pid).then_some(JobState::Stopped);
+        let killed = match &current {
+            None => None,
+            Some(address) if *address == self.address => Some(is_killed(address.pid)?),
+            Some(_) => return None,
+        };
+        let view = format!("`rollway view {}` shows it", quoted(&self.job.display().to_string()));
+        if let Some(state) = killed {
+            let message = format!(
+                "the process of the job has ended without closing it (killed?); run its command \
+                 again to resume; {view}"
+            );
+            return Some(JobEnd { state, message });
+        }
+        let summary: Option<Summary> = std::fs::read(self.job.join("summary.json"))
+            .ok()
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let (state, outcome) = match summary.map(|summary| (summary.state, summary.error)) {
+            Some((SummaryState::Finished, _)) => (JobState::Finished, "finished".to_owned()),
+            Some((SummaryState::Stopped, _)) => {
+                (JobState::Stopped, "stopped; run its command again to resume".to_owned())
+            }
+            Some((SummaryState::Failed, error)) => {
+                let error = error.unwrap_or_default();
+                (JobState::Failed, format!("failed: {}", error.lines().next().unwrap_or_default()))
+            }
+            Some((SummaryState::Running, _)) | None => return None,
+        };
+        Some(JobEnd { state, message: format!("the job has ended: {outcome}; {view}") })
     }
 
     pub async fn cancel(&self, batch: &str, task: u32, run: u32) -> Result<ActionResult, String> {
@@ -87,6 +145,12 @@ impl TopClient {
             )
         })
     }
+}
+
+/// Tells whether there is no such process on this machine.
+fn is_gone(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
 }
 
 /// Returns the `error` field of a response body, else the body as text.

@@ -3,9 +3,9 @@
 use std::cmp::Reverse;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use rollway::view::RunnerRow;
+use rollway::view::{RunnerCounts, RunnerRow};
 
-use super::client::TopSnapshot;
+use super::client::{JobEnd, TopError, TopSnapshot};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RunnerSort {
@@ -86,13 +86,20 @@ pub struct TopModel {
 
 impl TopModel {
     /// Applies a snapshot or the error of its request.
-    pub fn on_snapshot(&mut self, snapshot: Result<TopSnapshot, String>) {
+    pub fn on_snapshot(&mut self, snapshot: Result<TopSnapshot, TopError>) {
         match snapshot {
             Ok(snapshot) => {
                 self.snapshot = snapshot;
                 self.error = None;
             }
-            Err(error) => self.error = Some(error),
+            Err(TopError::NoResponse(error)) => self.error = Some(error),
+            Err(TopError::Ended(JobEnd { state, message })) => {
+                let TopSnapshot { job, overview, runners } = &mut self.snapshot;
+                (job.state, job.message) = (state, Some(message));
+                (overview.wait, overview.runners) = (None, RunnerCounts::default());
+                runners.clear();
+                self.error = None;
+            }
         }
         self.scroll_to_cursor();
     }
