@@ -44,8 +44,8 @@ const FORMATS: &[&str] = &[
 pub(super) const UNUSED: &[UnusedKeys] = &[
     unused(
         &["trainer"],
-        "actor_grad_clip enable_preview grad_clip max_checkpoints_to_keep max_token_len_per_gpu \
-         save_hf_checkpoint save_strategy trainer_config trainer_config_path trainer_strategy \
+        "actor_grad_clip enable_preview grad_clip max_token_len_per_gpu save_hf_checkpoint \
+         save_strategy trainer_config trainer_config_path trainer_strategy \
          ulysses_sequence_parallel_size use_dynamic_bsz",
         "the trainer is a program of its own and has its own configuration",
     ),

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use rollway::config::SyncMethod;
 use rollway::synchronizer::{
     Membership, NewWeightsMessage, SyncError, Synchronizer, SynchronizerOptions, TrainMetrics,
-    TrainerProgress, tensor_files, weight_folder,
+    TrainerProgress, retention, tensor_files, weight_folder,
 };
 use rollway_base::Secret;
 use tokio::sync::Mutex;
@@ -206,7 +206,8 @@ pub(crate) fn finish_weights(py: Python<'_>, target: PathBuf, version: u64) -> P
         refuse_older(&target, version)?;
         let draft = weight_folder::WeightDraft::resume(&target, version);
         tensor_files::check(draft.path()).map_err(|error| SyncError::Weights(error.to_string()))?;
-        let place = draft.finish(false).map_err(file)?;
+        let is_permanent = retention(&target)?.is_permanent(version);
+        let place = draft.finish_published(is_permanent).map_err(file)?;
         weight_folder::announce(&target, version).map_err(file)?;
         Ok(place)
     };

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::SyncError;
 use super::messages::MemberStatus;
+use super::weight_folder::CheckpointRetention;
 
 /// Content of `synchronizer.json`.
 #[derive(Clone, Serialize, Deserialize)]
@@ -17,6 +18,8 @@ pub(super) struct SyncAddressFile {
     pub(super) secret: String,
     pub(super) job: String,
     pub(super) method: SyncMethod,
+    #[serde(default)]
+    pub(super) retention: CheckpointRetention,
     /// Members that have left, for the next host.
     #[serde(default)]
     pub(super) explorers: Vec<MemberStatus>,
@@ -33,6 +36,12 @@ impl fmt::Debug for SyncAddressFile {
 
 pub(super) fn file(job_dir: &Path) -> PathBuf {
     job_dir.join("synchronizer.json")
+}
+
+/// Returns which published weights the job of a folder keeps; the default without a synchronizer.
+pub fn retention(job_dir: &Path) -> Result<CheckpointRetention, SyncError> {
+    let found = SyncAddressFile::read(&file(job_dir))?;
+    Ok(found.map(|address_file| address_file.retention).unwrap_or_default())
 }
 
 impl SyncAddressFile {

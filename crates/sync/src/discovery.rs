@@ -185,6 +185,7 @@ fn host(
         secret: secret.reveal().to_owned(),
         job: options.job.clone(),
         method: options.method,
+        retention: options.retention,
         explorers,
         trainer,
     };

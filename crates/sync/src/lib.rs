@@ -32,6 +32,7 @@ mod synchronizer;
 pub mod tensor_files;
 pub mod weight_folder;
 
+pub use self::address_file::retention;
 pub use self::checkpoints::{CheckpointFolder, NewestWeights, WeightFinder};
 pub use self::discovery::SECRET;
 pub use self::error::SyncError;

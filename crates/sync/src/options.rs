@@ -6,7 +6,7 @@ use std::time::Duration;
 use rollway_base::Secret;
 use rollway_config::{Config, SyncMethod};
 
-use super::weight_folder;
+use super::weight_folder::{self, CheckpointRetention};
 
 /// Default heartbeat timeout of members.
 const MEMBER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -22,6 +22,7 @@ pub struct SynchronizerOptions {
     /// `synchronizer.address`.
     pub address: Option<String>,
     pub method: SyncMethod,
+    pub retention: CheckpointRetention,
     /// Heartbeat timeout of members.
     pub lease: Duration,
     /// Time to look for an unreachable synchronizer.
@@ -44,6 +45,7 @@ impl SynchronizerOptions {
             job: job.join("/"),
             address: address.filter(|address| !address.is_empty()),
             method: config.synchronizer.sync_method,
+            retention: CheckpointRetention::of(config),
             ..Self::new(config.job_dir())
         }
     }
@@ -55,6 +57,7 @@ impl SynchronizerOptions {
             job: String::new(),
             address: None,
             method: SyncMethod::Checkpoint,
+            retention: CheckpointRetention::default(),
             lease: MEMBER_TIMEOUT,
             patience: LOOKUP_TIMEOUT,
             memory: weight_folder::memory(&job_dir),

@@ -18,15 +18,16 @@ use super::messages::{
 use super::options::SynchronizerOptions;
 use super::sync_driver::SyncDriver;
 use super::tensor_files;
-use super::weight_folder::{self, MODEL, WeightDraft};
+use super::weight_folder::{self, CheckpointRetention, MODEL, WeightDraft};
 
-/// Temporary weights kept: servers may still load the last but one.
+/// Weights kept in memory: servers may still load the last but one.
 const PASSING: usize = 2;
 
 #[derive(Debug)]
 pub(super) struct WeightStore {
     driver: Arc<SyncDriver>,
     method: SyncMethod,
+    retention: CheckpointRetention,
     lease: Duration,
     /// Job folder, or a folder in memory.
     folder: PathBuf,
@@ -56,6 +57,7 @@ impl WeightStore {
         Ok(Self {
             driver,
             method: options.method,
+            retention: options.retention,
             lease: options.lease,
             checkpoints: CheckpointFolder::new(&folder),
             folder,
@@ -127,6 +129,7 @@ impl WeightStore {
                 let location = WeightLocation::Folder(newest.path);
                 let _ =
                     self.driver.published(PublishedWeights { version: newest.version, location });
+                self.tidy();
                 Ok(())
             }
             _ => Ok(()),
@@ -179,7 +182,28 @@ impl WeightStore {
                 return self.finish(draft, version).await;
             }
         };
-        self.tell(PublishedWeights { version, location })
+        self.tell(PublishedWeights { version, location })?;
+        let store = Arc::clone(self);
+        let tidy = move || {
+            store.tidy();
+            Ok(())
+        };
+        apart(tidy).await
+    }
+
+    /// Deletes old weights of publish calls. A failure is logged: the new weights are published.
+    fn tidy(&self) {
+        if self.method == SyncMethod::Nccl {
+            return;
+        }
+        let most = match self.method {
+            SyncMethod::Memory => PASSING,
+            SyncMethod::Checkpoint | SyncMethod::Nccl => self.retention.max_passing(),
+        };
+        let in_use = self.driver.loading();
+        if let Err(error) = weight_folder::tidy_published(&self.folder, most, &in_use) {
+            tracing::warn!(%error, "old weights cannot be deleted");
+        }
     }
 
     /// Refuses older versions before anything is written.
@@ -200,18 +224,27 @@ impl WeightStore {
     }
 
     /// Checks and publishes received weights.
-    pub(super) async fn finish(&self, draft: WeightDraft, version: u64) -> Result<(), SyncError> {
+    pub(super) async fn finish(
+        self: &Arc<Self>,
+        draft: WeightDraft,
+        version: u64,
+    ) -> Result<(), SyncError> {
         let folder = self.folder.clone();
+        let is_permanent =
+            self.method == SyncMethod::Checkpoint && self.retention.is_permanent(version);
         let place = apart(move || {
             tensor_files::check(draft.path()).map_err(|error| unusable(&error))?;
-            let place = draft.finish(false).map_err(|error| full(&error))?;
+            let place = draft.finish_published(is_permanent).map_err(|error| full(&error))?;
             weight_folder::announce(&folder, version).map_err(|error| full(&error))?;
             Ok(place)
         });
         self.tell(PublishedWeights { version, location: WeightLocation::Folder(place.await?) })?;
-        let (folder, in_use) = (self.folder.clone(), self.driver.loading());
-        apart(move || weight_folder::tidy(&folder, PASSING, &in_use).map_err(|error| full(&error)))
-            .await
+        let store = Arc::clone(self);
+        let tidy = move || {
+            store.tidy();
+            Ok(())
+        };
+        apart(tidy).await
     }
 
     /// Removes weights in memory if the job is done.

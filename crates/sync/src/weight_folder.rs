@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rollway_base::atomic_file;
 use rollway_base::folder::{create_private_folder, is_private_folder};
+use rollway_config::Config;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 /// File with the last published version.
@@ -16,8 +18,47 @@ pub const MODEL: &str = "model.safetensors";
 /// Marks weights that are kept permanently.
 pub const FULL: &str = ".full_checkpoint";
 
+/// Marks weights that were written by a publish call, so that they can be deleted. Folders that a
+/// trainer wrote by itself may hold more than weights, and are never deleted.
+const PUBLISHED: &str = ".published";
+
+/// Minimum number of weights that are kept: servers may still load the last but one.
+const MIN_KEPT: usize = 2;
+
 const PREFIX: &str = "global_step_";
 const UNFINISHED: &str = ".tmp";
+
+/// Which published weights are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointRetention {
+    /// `trainer.max_checkpoints_to_keep`. 0: all.
+    pub max_kept: u32,
+    /// `trainer.save_interval`: versions between permanent weights. 0: none are permanent.
+    pub save_interval: u32,
+}
+
+impl CheckpointRetention {
+    pub fn of(config: &Config) -> Self {
+        let trainer = &config.trainer;
+        Self { max_kept: trainer.max_checkpoints_to_keep, save_interval: trainer.save_interval }
+    }
+
+    /// Tells whether the weights of a version are permanent.
+    pub const fn is_permanent(self, version: u64) -> bool {
+        self.save_interval > 0 && version.is_multiple_of(self.save_interval as u64)
+    }
+
+    /// Returns the maximum number of weights that are not permanent.
+    pub fn max_passing(self) -> usize {
+        if self.max_kept == 0 { usize::MAX } else { MIN_KEPT.max(self.max_kept as usize) }
+    }
+}
+
+impl Default for CheckpointRetention {
+    fn default() -> Self {
+        Self::of(&Config::default())
+    }
+}
 
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {source}", path.display())]
@@ -92,6 +133,12 @@ impl WeightDraft {
         &self.beside
     }
 
+    /// Marks the weights as written by a publish call, then [finishes](Self::finish) them.
+    pub fn finish_published(self, is_full: bool) -> Result<PathBuf> {
+        write_atomic(&self.beside.join(PUBLISHED), b"")?;
+        self.finish(is_full)
+    }
+
     /// Moves the draft to the directory of its version, durably. [`announce`] publishes it.
     pub fn finish(self, is_full: bool) -> Result<PathBuf> {
         if is_full {
@@ -131,8 +178,23 @@ pub fn write(folder: &Path, version: u64, bytes: &[u8], is_full: bool) -> Result
     draft.finish(is_full)
 }
 
+/// Removes weights that were written by publish calls, as [`tidy`] does.
+pub fn tidy_published(folder: &Path, max_passing: usize, in_use: &[u64]) -> Result<()> {
+    tidy_marked(folder, max_passing, in_use, |path| path.join(PUBLISHED).exists())
+}
+
 /// Removes temporary weights but for the last few and those in use, and old drafts.
 pub fn tidy(folder: &Path, max_passing: usize, in_use: &[u64]) -> Result<()> {
+    tidy_marked(folder, max_passing, in_use, |_| true)
+}
+
+/// Removes those temporary weights that `is_ours` allows.
+fn tidy_marked(
+    folder: &Path,
+    max_passing: usize,
+    in_use: &[u64],
+    is_ours: impl Fn(&Path) -> bool,
+) -> Result<()> {
     let mut passing = Vec::new();
     let mut unfinished = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed(folder))? {
@@ -141,7 +203,11 @@ pub fn tidy(folder: &Path, max_passing: usize, in_use: &[u64]) -> Result<()> {
         let Some(name) = name.to_str() else { continue };
         match name.strip_suffix(UNFINISHED) {
             Some(name) => unfinished.extend(version(name).map(|version| (version, entry.path()))),
-            None => passing.extend(version(name).filter(|_| !entry.path().join(FULL).exists())),
+            None => {
+                let path = entry.path();
+                let is_passing = |_: &u64| !path.join(FULL).exists() && is_ours(&path);
+                passing.extend(version(name).filter(is_passing));
+            }
         }
     }
     passing.sort_unstable();

@@ -5,6 +5,7 @@ use rollway_core::metrics::Metrics;
 use rollway_data::buffer::ExperienceReader;
 use rollway_engine::job_event::{JobEvent, JobObservers};
 use rollway_sync::Synchronizer;
+use rollway_sync::weight_folder::CheckpointRetention;
 use rollway_tiny::trainer::{
     FolderPublisher, SyncPublisher, TinyTrainer, TinyTrainerError as TinyError, TinyTrainerOptions,
     TrainStepMetrics,
@@ -62,6 +63,7 @@ fn options(config: &Config) -> TinyTrainerOptions {
     options.publish_interval = config.synchronizer.sync_interval.into();
     options.on_demand = config.synchronizer.sync_style == SyncStyle::ExplorerDriven;
     options.full_interval = (trainer.save_interval > 0).then(|| trainer.save_interval.into());
+    options.max_passing = CheckpointRetention::of(config).max_passing();
     let buffer = &config.buffer.trainer_input.experience_buffer;
     options.read_timeout = buffer.max_read_timeout.into();
     options
