@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import os
+import re
+import sys
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -94,7 +98,7 @@ class Config(Section):
     folder: str | None = None
 
     def __init__(self) -> None:
-        super().__init__("", json.loads(_rollway.config_default()))
+        super().__init__("", _defaults())
 
     @property
     def ray_namespace(self) -> str:
@@ -118,6 +122,8 @@ class Config(Section):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Config:
         """Builds a configuration from a dictionary with the keys of a YAML file."""
+        if isinstance(values, Mapping) and "name" not in values:
+            values = {**values, "name": _default_name()}
         return cls._from_json(*_rollway.config_read(_text(values)))
 
     @classmethod
@@ -134,7 +140,7 @@ class Config(Section):
 
     def changed(self) -> dict[str, Any]:
         """Returns the keys whose values differ from the defaults."""
-        return _changed(self.to_dict(), json.loads(_rollway.config_default()))
+        return _changed(self.to_dict(), _defaults())
 
     def to_json(self) -> str:
         """Returns the configuration as JSON."""
@@ -142,6 +148,23 @@ class Config(Section):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Config.from_dict, (self.to_dict(),)
+
+
+def _defaults() -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(_rollway.config_default())
+    return {**values, "name": _default_name()}
+
+
+@functools.cache
+def _default_name() -> str:
+    """Returns the name of jobs of this process that are not named: script, time and process id.
+
+    A script that is run again, or another script of the same folder, gets a job folder of its own.
+    """
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    stem = os.path.splitext(os.path.basename(script))[0] if script else "python"
+    stem = re.sub(r"[^A-Za-z0-9_.-]", "_", stem).strip("._") or "python"
+    return f"{stem}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}"
 
 
 def _text(values: Any) -> str:

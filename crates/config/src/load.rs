@@ -31,12 +31,17 @@ impl PartialEq for Loaded {
 }
 
 impl Config {
-    /// Reads a YAML file.
+    /// Reads a YAML file. A job without a name gets that of its file.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let name = path.display().to_string();
         let mut config = Self::from_yaml(&read_file(path, &name)?, &name)?;
         config.loaded.folder = path.parent().map(Path::to_owned);
+        // Two files of one folder are two jobs.
+        if let Some(stem) = path.file_stem().filter(|_| !config.loaded.origins.contains_key("name"))
+        {
+            config.name = stem.to_string_lossy().into_owned();
+        }
         Ok(config)
     }
 
