@@ -42,6 +42,8 @@ pub struct JobTitle {
     pub mode: Mode,
     pub model: String,
     pub job_dir: PathBuf,
+    /// Whether `rollway view` can show the job after its end.
+    pub has_history: bool,
     /// Folder of the TensorBoard files, if they are written.
     pub curves: Option<PathBuf>,
     /// Command that runs the job, with the overrides of the user.
@@ -56,6 +58,7 @@ impl JobTitle {
             mode: config.mode,
             model: trained_model(config),
             job_dir: config.job_dir(),
+            has_history: config.dashboard.history,
             curves: rollway::monitors::folder(config),
             command,
         }

@@ -58,6 +58,7 @@ fn job(config: Config, args: &RunArgs, operators: OperatorRegistry) -> Result<()
     if config.mode == Mode::Bench {
         watchers.push(Arc::clone(&table) as _);
     }
+    let job = config.clone();
     let ended =
         runtime.block_on(run_to_end(config, JobObservers::new(watchers), operators, &output));
     // Tasks that did not end in time are not awaited again.
@@ -67,7 +68,8 @@ fn job(config: Config, args: &RunArgs, operators: OperatorRegistry) -> Result<()
         // A job that was not started has no summary.
         Some(Ok(Err(error))) if error.is_input() => return Err(error.into()),
         Some(Ok(Err(error))) => {
-            view.end(ProgressEnd::Failed, None);
+            let totals = Job::summary(&job).map(|summary| FinalSummary::from(&summary));
+            view.end(ProgressEnd::Failed, totals.as_ref());
             return Err(error.into());
         }
         Some(Err(error)) => {

@@ -29,6 +29,7 @@ fn model(name: &str, total: u64) -> ProgressModel {
         mode: Mode::Both,
         model: "tiny".to_owned(),
         job_dir: PathBuf::from("/jobs/first"),
+        has_history: true,
         curves: Some(PathBuf::from("/jobs/first/monitor/tensorboard")),
         command: Some("rollway run first.yaml".to_owned()),
     });

@@ -25,6 +25,10 @@ section! {
     /// Log of a job.
     pub struct Log {
         pub level: LogLevel,
+        /// Different failures of runs, by kind and message, that are logged in full when they
+        /// first happen and counted in `summary.json`. Further ones are counted together.
+        #[schemars(range(min = 1))]
+        pub failure_groups: u32 = 20,
     }
 }
 

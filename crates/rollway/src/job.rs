@@ -21,6 +21,7 @@ use rollway_base::FileLock;
 use rollway_config::{Config, Mode};
 pub use rollway_data::pipeline::OperatorRegistry;
 use rollway_engine::job_event::JobObservers;
+pub use rollway_telemetry::failures::{FailureGroup, FailureTally};
 use rollway_telemetry::summary;
 use rollway_telemetry::summary::SummaryWriter;
 pub use rollway_telemetry::summary::{EvalSummary, JobGoal, Summary, SummaryState};
@@ -94,6 +95,11 @@ impl Job {
         Ok(known.filter(is_over))
     }
 
+    /// Returns the summary that the last process of a job wrote. `None`: there is none.
+    pub fn summary(config: &Config) -> Option<Summary> {
+        summary::earlier(config).ok().flatten()
+    }
+
     /// Runs the job of a resolved configuration to its end, or until `stop`: then it ends within a
     /// deadline, and the same command resumes it. `operators` are those that the pipeline can name.
     ///
@@ -117,7 +123,8 @@ impl Job {
         let people = watchers.clone();
         let recorder = SummaryWriter::open(&config).map_err(PreflightError::from)?;
         let watchers = watchers.with(Arc::clone(&recorder) as _);
-        let telemetry = JobTelemetry::open(&config, watchers, &people, &stop).await?;
+        let telemetry =
+            JobTelemetry::open(&config, watchers, &people, recorder.failures(), &stop).await?;
         let ended =
             run::run(&config, telemetry.observers.clone(), operators, &telemetry.stop).await;
         telemetry.conclude(&recorder, ended).await

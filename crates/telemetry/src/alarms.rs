@@ -15,13 +15,12 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rollway_config::{AlarmsConfig as Config, OnConsecutiveFailures};
-use rollway_core::{FailureKind, RunEnd};
+use rollway_core::RunEnd;
 use rollway_engine::events::{self, RunEvent, RunEventKind, RunObserver};
 use rollway_engine::job_event::{Alarm, JobEvent, JobObserver, JobObservers};
 use rollway_engine::live_stats::LiveStats;
@@ -80,8 +79,6 @@ struct AlarmState {
     deadline: Option<Duration>,
     stats: Option<LiveStats>,
     newest_version: u64,
-    /// Kinds of failures that were logged in full.
-    logged_failures: BTreeSet<FailureKind>,
 }
 
 impl AlarmObserver {
@@ -99,7 +96,6 @@ impl AlarmObserver {
             deadline: None,
             stats: None,
             newest_version: 0,
-            logged_failures: BTreeSet::new(),
         };
         let shared = Arc::new(AlarmShared {
             origin: Instant::now(),
@@ -180,7 +176,7 @@ impl JobObserver for AlarmObserver {
 
 impl AlarmState {
     fn apply(&mut self, event: &RunEvent, now: Duration) {
-        let Self { in_flight, rules, logged_failures, .. } = self;
+        let Self { in_flight, rules, .. } = self;
         match &event.what {
             RunEventKind::RunnerBroken { runner, message } => {
                 rules.runner_broken(*runner, Arc::clone(message))
@@ -194,12 +190,7 @@ impl AlarmState {
                 rules.progress(now);
                 match end {
                     RunEnd::Succeeded(()) => rules.record_success(),
-                    RunEnd::Failed(failure) => {
-                        if logged_failures.insert(failure.kind) {
-                            tracing::warn!(kind = %failure.kind, "run failed: {}", failure.message);
-                        }
-                        rules.record_failure(failure);
-                    }
+                    RunEnd::Failed(failure) => rules.record_failure(failure),
                     RunEnd::Cancelled(_) => {}
                 }
             }

@@ -12,6 +12,7 @@
 
 pub mod alarms;
 mod dropped;
+pub mod failures;
 pub mod history;
 mod in_flight;
 pub mod monitors;

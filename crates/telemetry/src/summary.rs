@@ -15,6 +15,8 @@ use rollway_core::BatchResult;
 use rollway_engine::job_event::{JobEvent, JobObserver};
 use serde::{Deserialize, Serialize};
 
+use crate::failures::{FailureGroup, FailureTally};
+
 pub(crate) const FILE: &str = "summary.json";
 
 /// Maximum number of evaluations; the middle ones are dropped.
@@ -46,8 +48,11 @@ pub struct Summary {
     pub tasks_finished: u64,
     pub tasks_failed: u64,
     pub tasks_cancelled: u64,
-    /// By failure kind.
+    /// Failed train runs by failure kind.
     pub failed_runs: BTreeMap<String, u64>,
+    /// Failures of train and eval runs by message, the most frequent first. A run that is repeated
+    /// after a crash is counted again.
+    pub failures: Vec<FailureGroup>,
     /// Experiences stored in the buffer.
     pub experiences_delivered: u64,
     pub seconds: f64,
@@ -57,6 +62,8 @@ pub struct Summary {
     pub version: u64,
     /// Number of weight syncs.
     pub syncs: u64,
+    /// Mean reward of the first step that has one.
+    pub first_reward: Option<f64>,
     /// Mean reward of the last step.
     pub last_reward: Option<f64>,
     pub evals: Vec<EvalSummary>,
@@ -72,13 +79,7 @@ pub struct Summary {
 impl Summary {
     /// Returns the reason why a job that ran to its end has no result. `None`: it has one.
     pub fn missing_result(&self) -> Option<String> {
-        let kinds: Vec<String> =
-            self.failed_runs.iter().map(|(kind, count)| format!("{count} as {kind}")).collect();
-        let runs = if kinds.is_empty() {
-            String::new()
-        } else {
-            format!("; failed runs: {}", kinds.join(", "))
-        };
+        let runs = self.failure_text();
         if self.tasks_failed > 0 && self.tasks_finished == 0 {
             return Some(format!("none of {} tasks succeeded{runs}", self.tasks_failed));
         }
@@ -90,7 +91,25 @@ impl Summary {
         if !self.evals.is_empty() && self.evals.iter().all(all_failed) {
             return Some(format!("no task of any evaluation succeeded{runs}"));
         }
+        let is_scored = |eval: &EvalSummary| eval.score.is_some() || eval.has_metrics;
+        if !self.evals.is_empty() && !self.evals.iter().any(is_scored) {
+            return Some("no run of any evaluation returned a reward or a metric".to_owned());
+        }
         None
+    }
+
+    /// Returns the counts of failed runs and the most frequent message, to be appended.
+    fn failure_text(&self) -> String {
+        let Some(first) = self.failures.iter().find(|group| group.failed > 0) else {
+            return String::new();
+        };
+        let mut kinds = BTreeMap::<&str, u64>::new();
+        for group in &self.failures {
+            *kinds.entry(&group.kind).or_default() += group.failed;
+        }
+        let kinds = kinds.into_iter().filter(|(_, count)| *count > 0);
+        let kinds: Vec<String> = kinds.map(|(kind, count)| format!("{count} as {kind}")).collect();
+        format!("; failed runs: {}, most often: {}", kinds.join(", "), first.message)
     }
 }
 
@@ -128,6 +147,8 @@ pub struct EvalSummary {
     /// Tasks with at least one succeeded run.
     pub finished: u64,
     pub failed: u64,
+    /// Whether a run reported a metric of its workflow.
+    pub has_metrics: bool,
 }
 
 /// Configured length of a job.
@@ -201,7 +222,9 @@ impl Summary {
             JobEvent::StepBegun { step, tasks, .. } => self.step_begun(*step, *tasks),
             JobEvent::StepDone { step, result, metrics, .. } => {
                 self.step_done(*step, result);
-                self.last_reward = metrics.get("rollout/reward/mean").or(self.last_reward);
+                let reward = metrics.get("rollout/reward/mean");
+                self.first_reward = self.first_reward.or(reward);
+                self.last_reward = reward.or(self.last_reward);
             }
             JobEvent::Evaluated { step, version, set, score, result, .. } => {
                 self.evaluated(EvalSummary {
@@ -211,6 +234,7 @@ impl Summary {
                     score: *score,
                     finished: result.tasks.ok + result.tasks.partial,
                     failed: result.tasks.failed,
+                    has_metrics: has_metrics(result),
                 })
             }
             JobEvent::Synced { version, .. } => {
@@ -241,6 +265,12 @@ impl Summary {
     }
 }
 
+/// Tells whether a run has a metric that its workflow reported, besides durations.
+fn has_metrics(result: &BatchResult) -> bool {
+    let mut runs = result.statuses.iter().flat_map(|(_, status)| &status.run_metrics);
+    runs.any(|run| run.iter().any(|(name, _)| !name.starts_with("time/")))
+}
+
 /// Updates the summary of a job.
 #[derive(Debug)]
 pub struct SummaryWriter {
@@ -248,6 +278,7 @@ pub struct SummaryWriter {
     begin: Instant,
     /// Seconds of earlier processes.
     earlier: f64,
+    failures: Arc<FailureTally>,
     summary: Mutex<Summary>,
 }
 
@@ -270,8 +301,9 @@ impl SummaryWriter {
             goal: JobGoal::of(config),
             ..known.unwrap_or_default()
         };
-        let summary = Mutex::new(summary);
-        let writer = Self { path, begin: Instant::now(), earlier, summary };
+        let failures = FailureTally::new(config.log.failure_groups, summary.failures.clone());
+        let (failures, summary) = (Arc::new(failures), Mutex::new(summary));
+        let writer = Self { path, begin: Instant::now(), earlier, failures, summary };
         writer.write_durably(&mut writer.summary.lock()).map_err(|error| {
             let what = format!("cannot write {}: {error}", writer.path.display());
             SummaryError { what, hint: "make the folder writable" }
@@ -291,8 +323,14 @@ impl SummaryWriter {
     /// Changes and returns the summary; it is written with the next event or at the end.
     pub fn update(&self, change: impl FnOnce(&mut Summary)) -> Summary {
         let mut summary = self.summary.lock();
+        summary.failures = self.failures.groups();
         change(&mut summary);
         summary.clone()
+    }
+
+    /// Returns the counts of failures, which have to observe the runs of the job.
+    pub fn failures(&self) -> Arc<FailureTally> {
+        Arc::clone(&self.failures)
     }
 
     pub fn path(&self) -> &Path {
@@ -315,6 +353,7 @@ impl SummaryWriter {
     fn text(&self, summary: &mut Summary) -> io::Result<String> {
         let seconds = self.earlier + self.begin.elapsed().as_secs_f64();
         summary.seconds = Duration::from_secs_f64(seconds).as_millis() as f64 / 1000.0;
+        summary.failures = self.failures.groups();
         let mut text = serde_json::to_string_pretty(summary)?;
         text.push('\n');
         Ok(text)

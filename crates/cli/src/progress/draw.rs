@@ -235,7 +235,7 @@ fn curves(model: &ProgressModel, width: usize) -> Vec<Ranked> {
             lines.push((8, label("").with(more, TextStyle::Faint)));
             break;
         }
-        let name = if at == 0 { "held out" } else { "" };
+        let name = if at == 0 { "eval" } else { "" };
         let mut line = curve(model, name, scores, TextStyle::Green, width);
         let (Some((_, first)), Some((_, last))) = (scores.first(), scores.last()) else { continue };
         if scores.first() != scores.last() {

@@ -100,6 +100,7 @@ pub fn ended(
         "tasks_failed": summary.failed,
         "tasks_cancelled": summary.cancelled,
         "runs_failed": summary.failures,
+        "failures": summary.causes,
         "experiences": summary.experiences,
         "scores": scores.collect::<Map<_, _>>(),
         "tokens": summary.tokens,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollway::config::Mode;
-use rollway::job::Summary;
+use rollway::job::{FailureGroup, Summary};
 use rollway_base::human;
 use rollway_core::BatchResult;
 
@@ -14,7 +14,11 @@ use super::draw::{curve, label};
 use super::model::ProgressModel;
 use super::series::Series;
 use super::{JobTitle, ProgressEnd, format};
-use crate::styled_line::{StyledLine, TextStyle};
+use crate::quoted;
+use crate::styled_line::{StyledLine, TextStyle, sanitize};
+
+/// Maximum number of messages of failures.
+const MAX_CAUSES: usize = 3;
 
 /// Totals of a job.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,7 +32,11 @@ pub struct FinalSummary {
     pub cancelled: u64,
     /// Runs that failed for good, by kind.
     pub failures: BTreeMap<String, u64>,
+    /// Failures by message, the most frequent first.
+    pub causes: Vec<FailureGroup>,
     pub experiences: u64,
+    /// Mean reward of the first and the last step. `None`: those that the view observed.
+    pub rewards: Option<[(u64, f64); 2]>,
     /// First and last step and score of each evaluation set.
     pub scores: BTreeMap<Arc<str>, [(u64, f64); 2]>,
     pub tokens: u64,
@@ -66,11 +74,18 @@ impl From<&Summary> for FinalSummary {
             tasks: summary.tasks_finished + summary.tasks_failed + summary.tasks_cancelled,
             failed: summary.tasks_failed,
             cancelled: summary.tasks_cancelled,
-            failures: summary.failed_runs.clone(),
+            causes: summary.failures.clone(),
+            rewards: summary
+                .first_reward
+                .zip(summary.last_reward)
+                .map(|(first, last)| [(1, first), (summary.steps, last)]),
             experiences: summary.experiences_delivered,
             seconds: summary.seconds,
             ..Self::default()
         };
+        for group in summary.failures.iter().filter(|group| group.failed > 0) {
+            *totals.failures.entry(group.kind.clone()).or_default() += group.failed;
+        }
         for eval in &summary.evals {
             totals.tasks += eval.finished + eval.failed;
             totals.failed += eval.failed;
@@ -138,6 +153,11 @@ fn work(summary: &FinalSummary) -> Vec<StyledLine> {
         let failed = format!("failed for good: {}", kinds.join(" · "));
         lines.push(label("runs").with(failed, TextStyle::Red));
     }
+    for (at, group) in summary.causes.iter().take(MAX_CAUSES).enumerate() {
+        let times = format::count(group.failed + group.retried);
+        let cause = format!("{times} × {}: {}", group.kind, sanitize(&group.message));
+        lines.push(label(if at == 0 { "failures" } else { "" }).text(cause));
+    }
     if summary.experiences > 0 {
         let mut made = format::counted(summary.experiences, "experience");
         if summary.tokens > 0 {
@@ -150,14 +170,15 @@ fn work(summary: &FinalSummary) -> Vec<StyledLine> {
 
 fn curves(model: &ProgressModel, summary: &FinalSummary, width: usize) -> Vec<StyledLine> {
     let mut lines = Vec::new();
-    if let (Some(first), Some(last)) = (model.rewards.first(), model.rewards.last()) {
+    let observed = model.rewards.first().zip(model.rewards.last()).map(|(a, b)| [a, b]);
+    if let Some([first, last]) = summary.rewards.or(observed) {
         let mut line = curve(model, "reward", &model.rewards, TextStyle::Cyan, width);
         line.append(change(first, last));
         lines.push(line);
     }
     let none = Series::default();
     for (at, (set, [first, last])) in summary.scores.iter().enumerate() {
-        let name = if at == 0 { "held out" } else { "" };
+        let name = if at == 0 { "eval" } else { "" };
         let series = model.evals.get(set).unwrap_or(&none);
         let mut line = curve(model, name, series, TextStyle::Green, width);
         line.append(change(*first, *last));
@@ -192,6 +213,10 @@ fn next_commands(title: &JobTitle, end: ProgressEnd) -> Vec<StyledLine> {
         Err(_) => path.display().to_string(),
     };
     let mut lines = vec![label("folder").text(path(&title.job_dir))];
+    if title.has_history {
+        let folder = quoted(&path(&title.job_dir));
+        lines.push(label("view").text(format!("rollway view {folder}")));
+    }
     if let Some(curves) = &title.curves {
         lines.push(label("curves").text(format!("tensorboard --logdir {}", path(curves))));
     }

@@ -6,7 +6,7 @@ use rollway::config::Config;
 use rollway::explorer::{
     Explorer, ExplorerError, ExplorerOptions, JobEvent, JobObserver, JobObservers,
 };
-use rollway::job::JobTelemetry;
+use rollway::job::{FailureTally, JobTelemetry};
 use rollway::view::JobState;
 use rollway::workflow_runtime::WorkflowRuntime;
 use rollway_data::pipeline::OperatorRegistry;
@@ -34,7 +34,8 @@ impl PreparedExplorer {
         stop: &CancellationToken,
     ) -> Result<Self, PyExplorerError> {
         let people = JobObservers::new(vec![Arc::new(Logged)]);
-        let lookout = JobTelemetry::open(config, watchers, &people, stop).await?;
+        let failures = Arc::new(FailureTally::new(config.log.failure_groups, Vec::new()));
+        let lookout = JobTelemetry::open(config, watchers, &people, failures, stop).await?;
         let options = ExplorerOptions {
             runtime: Some(fleet),
             watchers: lookout.watchers(),

@@ -49,6 +49,13 @@ pub enum ExplorerError {
     /// Too few tasks of a batch succeeded.
     #[error("step {step}: {message}\nhint: {hint}")]
     Short { step: u64, message: String, hint: &'static str },
+    /// Successful runs without a reward.
+    #[error(
+        "step {step}: none of {experiences} experiences has a reward, so that none was delivered to \
+         the trainer\nhint: return a reward from the workflow (a number, or a dictionary with \
+         `reward`), or add an operator that sets rewards; then run the same command to continue"
+    )]
+    NoReward { step: u64, experiences: u64 },
     #[error(
         "the trainer failed: {0}\nhint: correct the cause, and start the job again; everything \
          that was explored is kept"

@@ -24,6 +24,30 @@ use super::{
     ExploreSummary, ExplorerError, JobEvent, Result, WaitReason, evals, step_metrics, weights,
 };
 
+/// Checks that a step with successful runs delivered experiences.
+///
+/// # Errors
+/// If no experience has a reward: no step would train anything.
+fn check_delivered(step: u64, result: &BatchResult, delivered: u64) -> Result<()> {
+    let tasks = result.tasks.ok + result.tasks.partial;
+    if delivered > 0 || tasks == 0 {
+        return Ok(());
+    }
+    let dropped = step_metrics::dropped(result);
+    if step_metrics::is_without_reward(&dropped) {
+        return Err(ExplorerError::NoReward { step, experiences: dropped.values().sum() });
+    }
+    let reasons = dropped.iter().map(|(reason, count)| format!("{count} {reason}"));
+    let reasons = reasons.collect::<Vec<_>>().join(", ");
+    tracing::warn!(
+        step,
+        tasks,
+        reasons,
+        "no experience of this step was delivered to the trainer; the pipeline dropped all"
+    );
+    Ok(())
+}
+
 /// Tasks shared by several actions. Reading blocks, so it runs on threads for blocking calls.
 #[derive(Clone, Debug)]
 pub(super) struct SharedTasks(Arc<Mutex<TaskStream>>);
@@ -319,8 +343,9 @@ impl ExplorerLoop {
         if reruns > 0 {
             metrics.set("rollout/rerun_count", f64::from(reruns));
         }
+        let checked = check_delivered(step, &result, delivered);
         resources.watchers.emit(&JobEvent::StepDone { step, result, metrics, waited });
-        Ok(())
+        checked
     }
 
     /// Passes the pass rates of tasks to the selectors.

@@ -85,6 +85,26 @@ pub(super) fn experiences(result: &BatchResult) -> u64 {
     (count("stored_count") + count("known_count")) as u64
 }
 
+/// Part of the metrics of dropped experiences, between operator and reason.
+const DROPPED: &str = "/filtered/";
+
+/// Reason of operators for experiences without a reward.
+const MISSING_REWARD: &str = "/missing_reward";
+
+/// Returns the number of dropped experiences by operator and reason, as in `grpo/low_std`.
+pub(super) fn dropped(result: &BatchResult) -> BTreeMap<String, u64> {
+    let count = |(key, value): (&Arc<str>, f64)| {
+        let name = key.strip_prefix("experience_pipeline/").filter(|_| key.contains(DROPPED))?;
+        Some((name.replacen(DROPPED, "/", 1), value as u64))
+    };
+    result.sink_metrics.iter().filter_map(count).filter(|(_, count)| *count > 0).collect()
+}
+
+/// Tells whether all experiences of a step were dropped because they have no reward.
+pub(super) fn is_without_reward(dropped: &BTreeMap<String, u64>) -> bool {
+    !dropped.is_empty() && dropped.keys().all(|reason| reason.ends_with(MISSING_REWARD))
+}
+
 /// Returns the metrics of a step. `version`: that of the servers at its begin, for experiences
 /// without a version.
 pub(super) fn step(result: &BatchResult, config: &Config, version: Option<u64>) -> Metrics {

@@ -9,6 +9,7 @@ use rollway_engine::events::{RunObserver, RunObservers};
 use rollway_engine::job_event::{JobObserver, JobObservers};
 use rollway_telemetry::DropCounters;
 use rollway_telemetry::alarms::AlarmObserver;
+use rollway_telemetry::failures::FailureTally;
 use rollway_telemetry::history::RunHistory;
 use rollway_telemetry::monitors;
 use rollway_telemetry::prometheus::{MetricsServer, PrometheusExporter};
@@ -35,7 +36,7 @@ pub struct JobTelemetry {
 }
 
 impl JobTelemetry {
-    /// Opens all configured observers in addition to `watchers`. Only `people` get the address of
+    /// Opens all configured observers in addition to `watchers`. `failures` observes runs. Only `people` get the address of
     /// the dashboard with its token, so that the token is not recorded.
     ///
     /// # Errors
@@ -45,6 +46,7 @@ impl JobTelemetry {
         config: &Config,
         watchers: JobObservers,
         people: &JobObservers,
+        failures: Arc<FailureTally>,
         stop: &CancellationToken,
     ) -> Result<Self, JobError> {
         let drops = DropCounters::default();
@@ -69,7 +71,7 @@ impl JobTelemetry {
             None => None,
         };
         // The metrics observer is registered only if an endpoint serves it.
-        let mut observers: Vec<Arc<dyn RunObserver>> = Vec::new();
+        let mut observers: Vec<Arc<dyn RunObserver>> = vec![failures];
         if listening.is_some() || shown.is_some() {
             observers.push(meters);
         }

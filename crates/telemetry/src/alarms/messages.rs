@@ -5,14 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) use rollway_base::human::duration as time;
-use rollway_core::{FailureKind, RunFailure, RunnerId};
+use rollway_core::{RunFailure, RunnerId};
 
 use rollway_engine::job_wait::JobWait;
 
 use super::fairness::StarvedWorkflow;
-
-/// Maximum length of an error message.
-const MAX_SHOWN_CHARS: usize = 300;
+use crate::failures::{headline, remedy};
 
 pub(super) fn no_progress(stalled: Duration, busy: &[String]) -> String {
     let cause = match busy {
@@ -31,19 +29,9 @@ pub(super) fn no_progress(stalled: Duration, busy: &[String]) -> String {
 }
 
 pub(super) fn failures(count: u32, failure: &RunFailure, stops: bool) -> String {
-    let remedy = match failure.kind {
-        FailureKind::Workflow => "`rollway debug` runs one task and shows the traceback",
-        FailureKind::Timeout => {
-            "find the slow part with `rollway debug`, or raise `explorer.max_timeout`"
-        }
-        FailureKind::RunnerLost => {
-            "the log has the exit status of worker processes; a common cause is memory"
-        }
-        FailureKind::ModelUnavailable => "check that the inference servers respond",
-        FailureKind::InvalidOutput => "`rollway debug` runs one task and shows its output",
-    };
+    let remedy = remedy(failure.kind);
     let stop = if stops { "; the job is stopped, run the same command to resume" } else { "" };
-    let (kind, message) = (failure.kind, clip(&failure.message));
+    let (kind, message) = (failure.kind, headline(&failure.message));
     format!("{count} runs failed in a row, the last as {kind}: {message}\nhint: {remedy}{stop}")
 }
 
@@ -99,7 +87,7 @@ pub(super) fn dropped(drops: &BTreeMap<&'static str, u64>) -> String {
 
 pub(super) fn broken(broken: &BTreeMap<RunnerId, Arc<str>>) -> String {
     let first =
-        broken.iter().next().map(|(runner, message)| format!("{runner}: {}", clip(message)));
+        broken.iter().next().map(|(runner, message)| format!("{runner}: {}", headline(message)));
     format!(
         "runners fail to start repeatedly; starts are retried. Runner {}\nhint: test with the \
          job's Python: `python -c 'import rollway'`",
@@ -107,18 +95,10 @@ pub(super) fn broken(broken: &BTreeMap<RunnerId, Arc<str>>) -> String {
     )
 }
 
-/// Returns the last line, which names the error of a traceback, truncated.
-fn clip(message: &str) -> String {
-    // The exception comes first, its traceback after it.
-    let line = message.trim_start().lines().next().unwrap_or("no message");
-    match line.char_indices().nth(MAX_SHOWN_CHARS) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use rollway_core::FailureKind;
+
     use super::*;
 
     #[test]
