@@ -35,7 +35,7 @@ from rollway.client.reader import ExperienceBatch, ExperienceReader, ExperienceS
 from rollway.client.runner_wrapper import RunnerWrapper
 from rollway.client.scheduler import Scheduler
 from rollway.client.serve import ServeClient, ServeError
-from rollway.client.synchronizer import Synchronizer, publish_weights
+from rollway.client.synchronizer import Synchronizer, latest_version, publish_weights
 from rollway.config import Config
 from rollway.errors import (
     Aborted,
@@ -180,6 +180,7 @@ __all__ = [
     "compute_reward",
     "errors",
     "group_by",
+    "latest_version",
     "metrics",
     "models",
     "operator",

@@ -34,6 +34,7 @@ def config(tmp_path):
     import rollway as rw
 
     config = rw.Config()
+    config.name = "rft"
     config.checkpoint_root_dir = str(tmp_path / "jobs")
     config.explorer.runner_per_model = 2
     config.explorer.max_timeout = 20

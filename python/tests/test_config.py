@@ -52,3 +52,17 @@ def test_a_wrong_value_is_noticed_before_anything_starts(config):
     config.explorer.max_timeout = object()
     with pytest.raises(rw.ConfigError, match="must be plain data"):
         config.check()
+
+
+def test_jobs_without_a_name_do_not_share_a_folder(tmp_path):
+    script = "import rollway as rw; print(rw.Config().name, rw.Config.from_dict({}).name)"
+    (tmp_path / "my script.py").write_text(script)
+    run = [sys.executable, "my script.py"]
+    names = [subprocess.check_output(run, cwd=tmp_path, text=True).split() for _ in range(2)]
+    (first, also_first), (second, _) = names
+    assert first == also_first and first.startswith("my_script-")
+    assert first != second
+    (tmp_path / "tuning.yaml").write_text("buffer: {batch_size: 2}")
+    assert rw.Config.load(tmp_path / "tuning.yaml").name == "tuning"
+    (tmp_path / "named.yaml").write_text("name: mine")
+    assert rw.Config.load(tmp_path / "named.yaml").name == "mine"

@@ -35,6 +35,7 @@ def test_a_state_dict_is_published_into_a_folder(tmp_path):
     assert latest(tmp_path) == 3
     arrays = read(tmp_path / "global_step_3" / "model.safetensors")
     assert np.array_equal(arrays["w"], STATE["w"]) and arrays["n"].tolist() == [7]
+    assert rw.latest_version(tmp_path) == 3 and rw.latest_version(tmp_path / "other") == 0
     with pytest.raises(rw.SynchronizerError, match="backwards"):
         rw.publish_weights(tmp_path, STATE, version=2)
     rw.publish_weights(tmp_path, tmp_path / "global_step_3", version=4)

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import venv
@@ -30,6 +31,26 @@ def run(*command, **more):
 def test_metadata_are_complete(wheel):
     assert "-cp310-abi3-manylinux_" in wheel.name
     assert "PASSED" in run(sys.executable, "-m", "twine", "check", "--strict", wheel)
+
+
+def glibc(text):
+    """Returns the version of the C library in a platform tag."""
+    (version,) = re.findall(r"manylinux_(\d+)_(\d+)_", text)
+    return tuple(map(int, version))
+
+
+def test_the_library_fits_the_tags_of_the_wheel(wheel):
+    """The platform tag allows the symbols of the C library, and the ABI tag those of Python."""
+    shown = run(sys.executable, "-m", "auditwheel", "show", wheel)
+    needed = re.search(r'platform\s+tag:\s+"(\S+)"', shown).group(1)
+    assert glibc(needed) <= glibc(wheel.name), shown
+    report = run(sys.executable, "-m", "abi3audit", "--strict", "--report", wheel)
+    (spec,) = json.loads(report)["specs"].values()
+    results = [library["result"] for library in spec["wheel"]]
+    assert results, report
+    for result in results:
+        assert result["is_abi3"] and result["is_abi3_baseline_compatible"], report
+        assert result["baseline"] == "3.10", report
 
 
 def test_a_first_job_learns_in_a_fresh_environment(wheel, tmp_path):

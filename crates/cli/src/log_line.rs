@@ -32,6 +32,10 @@ pub fn json_line(
     line.to_string()
 }
 
+/// Field that text omits: the id of an attempt is unique over all restarts of a job, so that it has
+/// 13 digits. Batch, task and run say the same to people.
+const INTERNAL: &str = "attempt";
+
 /// Returns a log line as text: the message, then `name=value` for each field. Further lines of a
 /// message are indented. `with_date`: whether the date precedes the time.
 pub fn text_lines(
@@ -42,7 +46,7 @@ pub fn text_lines(
     with_date: bool,
 ) -> Vec<StyledLine> {
     let mut message = message.to_owned();
-    for (name, value) in fields {
+    for (name, value) in fields.iter().filter(|(name, _)| *name != INTERNAL) {
         // Writing to a string cannot fail.
         let _ = match value {
             Value::String(text) => write!(message, " {name}={text}"),
@@ -103,8 +107,10 @@ mod tests {
 
     #[test]
     fn fields_follow_the_message_in_text_and_are_an_object_in_json() {
-        let fields =
-            || Map::from_iter([("a".to_owned(), 1.into()), ("b".to_owned(), "x y".into())]);
+        let fields = || {
+            let pairs = [("a", 1.into()), ("attempt", (1_u64 << 40).into()), ("b", "x y".into())];
+            Map::from_iter(pairs.map(|(name, value)| (name.to_owned(), value)))
+        };
         let lines = text_lines(UNIX_EPOCH, Level::INFO, "message", &fields(), true);
         let lines: Vec<String> = lines.iter().map(StyledLine::to_string).collect();
         assert_eq!(lines, ["1970-01-01T00:00:00Z INFO  message a=1 b=x y"]);
@@ -114,7 +120,7 @@ mod tests {
             line,
             json!({
                 "time": "1970-01-01T00:00:00Z", "event": "log", "level": "info",
-                "message": "message", "fields": {"a": 1, "b": "x y"},
+                "message": "message", "fields": {"a": 1, "attempt": 1_u64 << 40, "b": "x y"},
             })
         );
     }

@@ -218,7 +218,7 @@ fn refuse_older(target: &Path, version: u64) -> Result<(), SyncError> {
     match weight_folder::latest(target).map_err(file)? {
         Some(latest) if version < latest => Err(SyncError::Refused(format!(
             "{} has weights of version {latest}, which {version} is older than: versions never go \
-             backwards",
+             backwards; a resumed trainer begins at `rw.latest_version(job)`",
             target.display()
         ))),
         _ => Ok(()),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rollway_config::{Config, TrainerType};
 use rollway_engine::job_event::JobObservers;
-use rollway_sync::Synchronizer;
+use rollway_sync::{Synchronizer, weight_folder};
 use rollway_tiny::trainer::TinyTrainerError as TinyError;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -38,6 +38,12 @@ pub enum TrainerError {
         /// The last lines of its output, each after a line break and a mark.
         last: String,
     },
+    #[error(
+        "the trainer `{program}` ended without an error, but has published no weights{last}\nhint: \
+         it has to read the experiences of `ROLLWAY_BUFFER` until they end, and to publish weights \
+         after its steps: `rw.publish_weights`"
+    )]
+    NothingPublished { program: String, last: String },
     #[error("the trainer panicked: {0}")]
     Broken(String),
 }
@@ -131,6 +137,13 @@ impl Drop for Trainer {
     }
 }
 
+/// Tells whether the job has any weights.
+async fn has_published(synchronizer: &Synchronizer) -> bool {
+    let job_dir = synchronizer.file().parent();
+    let is_on_disk = |job_dir| weight_folder::latest(job_dir).is_ok_and(|latest| latest.is_some());
+    synchronizer.newest().await.is_some() || job_dir.is_some_and(is_on_disk)
+}
+
 /// Waits for the end of a program and reports it to the synchronizer, so that waits for weights end
 /// at once.
 async fn watch(
@@ -139,7 +152,14 @@ async fn watch(
     stop: CancellationToken,
     synchronizer: Synchronizer,
 ) -> Result<TrainerSummary, TrainerError> {
-    let ended = program.run(stop.clone()).await;
+    let output = program.output();
+    let ended = match program.run(stop.clone()).await {
+        Ok(()) if !stop.is_cancelled() && !has_published(&synchronizer).await => {
+            let (program, last) = output.last();
+            Err(TrainerError::NothingPublished { program, last })
+        }
+        ended => ended,
+    };
     if !stop.is_cancelled() {
         let reported = match (synchronizer.enter_trainer(&name).await, &ended) {
             (Ok(membership), Ok(())) => membership.done().await,

@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -92,6 +92,16 @@ class PendingResult(Coroutine[Any, Any, T], Generic[T]):
         self._used = True
         if self._coroutine is not None:
             self._coroutine.close()
+
+    if not TYPE_CHECKING:  # type checkers find a forgotten `await` by themselves
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise AttributeError(
+                f"`{self._name}()` has no result yet, and so no `{name}`: did you forget `await`? "
+                "In code that is not async, call `.result()`"
+            )
 
     def __repr__(self) -> str:
         return f"<Call {self._name}()>"

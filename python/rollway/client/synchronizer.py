@@ -1,6 +1,6 @@
 """Trainer side of the synchronizer: publishes weights and reports the trainer's state.
 
-A custom trainer needs one line after each step::
+A custom trainer needs one line after each step, which begins at `rw.latest_version(job)`::
 
     rw.publish_weights("checkpoints/Rollway/job", model.state_dict(), version=step)
 
@@ -37,6 +37,7 @@ from rollway.client._pending import PendingResult, identity
 from rollway.errors import SynchronizerError
 
 _MODEL = "model.safetensors"
+_LATEST = "latest_state_dict_iteration.txt"
 _ADDRESS_FILE = "synchronizer.json"
 _ANY = 2**64 - 1
 _NCCL = (
@@ -61,7 +62,9 @@ def publish_weights(
     `url_or_dir` is the folder of a job or the address of its synchronizer. A state dict is written
     to the folder as safetensors; a safetensors file or folder is copied. If a synchronizer with
     method `memory` runs for the folder, the weights are sent to it instead. An address needs
-    `secret` or the variable `ROLLWAY_SYNCHRONIZER_SECRET`.
+    `secret` or the variable `ROLLWAY_SYNCHRONIZER_SECRET`. The job deletes old versions:
+    `trainer.max_checkpoints_to_keep` are kept, and every `trainer.save_interval` versions one for
+    good.
     """
     target = os.fspath(url_or_dir)
     if "://" in target:
@@ -75,6 +78,17 @@ def publish_weights(
     else:
         # Weights in a folder are found even if no synchronizer runs.
         _write(target, state_dict_or_path, version)
+
+
+def latest_version(job: str | os.PathLike[str]) -> int:
+    """Returns the last version in the folder of a job; 0 for none. A resumed trainer begins there.
+
+    Its weights are in `global_step_<version>` of the folder.
+    """
+    try:
+        return int((Path(job) / _LATEST).read_text())
+    except FileNotFoundError:
+        return 0
 
 
 class Synchronizer:

@@ -60,7 +60,7 @@ class RunOutput:
         words = "the workflow returned a reward, but no turn of the model was recorded"
         if isinstance(self.model, GatewayRunModel) and not self.model.model.records:
             return f"{words}: {not_recorded(self.model.name, True)}"
-        return words
+        return f"{words}: call the model through the argument `model` or at `model.base_url`"
 
 
 #: Metric of the run's duration.
@@ -120,13 +120,14 @@ async def outputs(
             if not isinstance(item, Experience):
                 raise InvalidOutput(
                     f"the workflow returned a list with {_kind(item)} in it; "
-                    "experiences, a reward or nothing were expected"
+                    "return a reward (a number, or a dictionary with `reward`) or experiences"
                 )
             _check_reward(item.reward)
             item.metrics = plain_metrics(item.metrics)
         return list(returned), None
     raise InvalidOutput(
-        f"the workflow returned {_kind(returned)}; experiences, a reward or nothing were expected"
+        f"the workflow returned {_kind(returned)}; "
+        "return a reward (a number, or a dictionary with `reward`) or experiences"
     )
 
 

@@ -154,8 +154,12 @@ fn work(summary: &FinalSummary) -> Vec<StyledLine> {
         lines.push(label("runs").with(failed, TextStyle::Red));
     }
     for (at, group) in summary.causes.iter().take(MAX_CAUSES).enumerate() {
-        let times = format::count(group.failed + group.retried);
-        let cause = format!("{times} × {}: {}", group.kind, sanitize(&group.message));
+        let (count, note) = match group.failed {
+            0 => (group.retried, " (retried)"),
+            failed => (failed, ""),
+        };
+        let (count, message) = (format::count(count), sanitize(&group.message));
+        let cause = format!("{count} × {}{note}: {message}", group.kind);
         lines.push(label(if at == 0 { "failures" } else { "" }).text(cause));
     }
     if summary.experiences > 0 {

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import shutil
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,7 @@ def main() -> None:
             learner.load(state["learner"])
             reader.load_state_dict(state["reader"])
             step = state["step"]
-            if newest(job) < step:  # stopped between saving and publishing
+            if rw.latest_version(job) < step:  # stopped between saving and publishing
                 sync.publish(learner.weights(), version=step)
         while True:
             seen = sync.last_wait()  # before the read
@@ -72,14 +71,7 @@ def main() -> None:
             saved.with_suffix(".new").write_text(json.dumps(state))
             saved.with_suffix(".new").replace(saved)
             sync.publish(learner.weights(), version=step)
-            shutil.rmtree(job / f"global_step_{step - 4}", ignore_errors=True)  # keep the last four
             print(f"step {step}: {len(batch)} experiences, {learner.state()}", flush=True)
-
-
-def newest(job: pathlib.Path) -> int:
-    """The last published version; 0 for none."""
-    latest = job / "latest_state_dict_iteration.txt"
-    return int(latest.read_text()) if latest.exists() else 0
 
 
 if __name__ == "__main__":

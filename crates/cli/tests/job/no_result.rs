@@ -19,5 +19,12 @@ fn job_in_which_every_run_fails_is_no_success() {
     }
     let summary = workspace.summary();
     assert_eq!(summary["state"], "failed");
+    let causes = summary["failures"].as_array().unwrap();
+    assert_eq!(causes.len(), 1, "one group: sizes in messages make no difference\n{causes:?}");
+    assert_eq!(causes[0]["kind"], "invalid_output");
+    let message = causes[0]["message"].as_str().unwrap();
+    assert!(message.contains("exceeds the limit of 8"), "{message}");
+    let shown = format!("{} × invalid_output: {message}", 16);
+    assert!(ran.stderr.contains(&shown), "no {shown:?} at the end\n{}", ran.stderr);
     assert!(summary["error"].as_str().unwrap().contains("none of 2 tasks succeeded"));
 }

@@ -11,6 +11,9 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rollway_cli::top::client::{TopClient, TopError};
+use rollway_cli::top::draw::full_table;
+use rollway_cli::top::model::TopModel;
 use serde_json::{Value, json};
 
 use crate::workspace::{Workspace, signal};
@@ -98,6 +101,41 @@ fn runners(cancelled: bool) -> Value {
     let first = if cancelled { idle(7) } else { hangs };
     let others = (0..40).filter(|runner| *runner != 7).map(idle);
     [first].into_iter().chain(others).collect::<Vec<_>>().into()
+}
+
+/// Writes the address file of a dashboard that does not respond.
+fn write_address(job: &Path, pid: u32) {
+    let address = json!({ "url": "http://127.0.0.1:1", "token": TOKEN, "pid": pid });
+    fs::write(job.join("dashboard.json"), address.to_string()).unwrap();
+}
+
+#[tokio::test]
+async fn end_of_the_job_is_shown_with_its_outcome() {
+    let job = tempfile::tempdir().unwrap();
+    write_address(job.path(), std::process::id());
+    let client = TopClient::open(job.path()).unwrap();
+    let error = client.snapshot().await.unwrap_err();
+    assert!(matches!(error, TopError::NoResponse(_)), "its process is alive: {error:?}");
+
+    // Of a process that has ended.
+    let mut ended = Command::new("true").spawn().unwrap();
+    ended.wait().unwrap();
+    write_address(job.path(), ended.id());
+    let killed = TopClient::open(job.path()).unwrap();
+    let error = killed.snapshot().await.unwrap_err();
+    let TopError::Ended(end) = error else { panic!("{error:?}") };
+    assert!(end.message.contains("run its command again to resume"), "{}", end.message);
+
+    fs::remove_file(job.path().join("dashboard.json")).unwrap();
+    let summary = json!({ "state": "failed", "error": "no server\nhint: start it" });
+    fs::write(job.path().join("summary.json"), summary.to_string()).unwrap();
+    let error = client.snapshot().await.unwrap_err();
+    let mut model = TopModel::default();
+    model.on_snapshot(Err(error));
+    let text: Vec<String> = full_table(&model, 120).iter().map(ToString::to_string).collect();
+    let text = text.join("\n");
+    assert!(text.contains("the job has ended: failed: no server; `rollway view "), "{text}");
+    assert!(text.lines().next().unwrap().contains("failed"), "{text}");
 }
 
 fn rollway() -> Command {

@@ -114,7 +114,10 @@ impl Core {
         let (key, id) = (attempt.batch, attempt.task);
         let most = self.config.limits.payload_bytes_per_run;
         if let Some(large) = payload.filter(|payload| payload.bytes > most) {
-            let message = format!("payload of {} bytes exceeds the limit of {most}", large.bytes);
+            let message = format!(
+                "payload of {} bytes exceeds the limit of {most} (limits.payload_bytes_per_run)",
+                large.bytes
+            );
             self.drop_unheld_payload(Some(key), payload, DropReason::TooLarge);
             let kind = FailureKind::InvalidOutput;
             self.fail_runs(key, id, &[run], kind, message.into(), runner);

@@ -141,10 +141,24 @@ fn program(config: &Config) -> Option<PreflightError> {
     let trainer = &config.trainer;
     let name = trainer.command.first().filter(|_| trainer.trainer_type == TrainerType::Command)?;
     if found(name) {
-        return None;
+        return missing_script(&trainer.command);
     }
     let message = format!("trainer.command: program `{name}` not found");
     Some(PreflightError::new(message, "give its full path, or add its folder to PATH"))
+}
+
+/// Checks that the script of a Python interpreter exists.
+fn missing_script(command: &[String]) -> Option<PreflightError> {
+    let [program, script, ..] = command else { return None };
+    let program = Path::new(program).file_name()?.to_str()?;
+    let is_script = program.starts_with("python") && script.ends_with(".py");
+    if !is_script || Path::new(script).exists() {
+        return None;
+    }
+    let here = std::env::current_dir().unwrap_or_default();
+    let message = format!("trainer.command: there is no script `{script}`");
+    let hint = format!("the path is relative to {}, the current folder", here.display());
+    Some(PreflightError::new(message, hint))
 }
 
 fn found(name: &str) -> bool {

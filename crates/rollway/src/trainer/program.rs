@@ -46,6 +46,22 @@ pub(super) struct TrainerCommand {
     pub(super) lock: PathBuf,
 }
 
+/// Last output of a program.
+#[derive(Debug)]
+pub(super) struct TrainerOutput {
+    program: String,
+    last: Arc<Mutex<VecDeque<String>>>,
+}
+
+impl TrainerOutput {
+    /// Returns the name of the program and its last lines, each after a line break and a mark.
+    pub(super) fn last(&self) -> (String, String) {
+        let last: Vec<String> =
+            self.last.lock().iter().map(|line| format!("\n  | {line}")).collect();
+        (self.program.clone(), last.concat())
+    }
+}
+
 /// A running program. Dropping it kills its group.
 #[derive(Debug)]
 pub(super) struct TrainerProcess {
@@ -123,13 +139,13 @@ impl TrainerProcess {
     }
 
     fn failed(&self, status: io::Result<ExitStatus>) -> TrainerError {
-        let last = self.last.lock();
-        let last: Vec<String> = last.iter().map(|line| format!("\n  | {line}")).collect();
-        TrainerError::Ended {
-            program: self.name.clone(),
-            status: status.map_or_else(|error| error.to_string(), |status| status.to_string()),
-            last: last.concat(),
-        }
+        let (program, last) = self.output().last();
+        let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+        TrainerError::Ended { program, status, last }
+    }
+
+    pub(super) fn output(&self) -> TrainerOutput {
+        TrainerOutput { program: self.name.clone(), last: Arc::clone(&self.last) }
     }
 }
 

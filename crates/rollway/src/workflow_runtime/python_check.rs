@@ -216,7 +216,7 @@ fn check_failed(
     let last = lines[lines.len().saturating_sub(MAX_LINES)..].join("\n");
     let program = options.program.display();
     let message = format!("the check of workflows by `{program}` failed ({status}):\n{last}");
-    let hint = format!("\ncheck that `{program} -c 'import rollway'` works");
+    let hint = format!("check that `{program} -c 'import rollway'` works");
     WorkflowSetupError::new(Kind::NoPackage, message, hint)
 }
 

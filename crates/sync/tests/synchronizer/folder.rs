@@ -3,9 +3,12 @@
 use std::fs;
 
 use rollway_config::SyncMethod;
-use rollway_sync::{NewWeightsMessage, SyncError, weight_folder};
+use rollway_sync::weight_folder::{CheckpointRetention, MODEL, WeightDraft};
+use rollway_sync::{
+    NewWeightsMessage, SyncError, Synchronizer, SynchronizerOptions, weight_folder,
+};
 
-use crate::world::{new, open, publish, spawn_wait, want, weights};
+use crate::world::{new, open, options, publish, spawn_wait, want, weights};
 
 #[tokio::test]
 async fn incomplete_weights_are_published_once_complete() {
@@ -39,4 +42,24 @@ async fn existing_weights_are_found_and_older_versions_refused() {
     let refused = host.publish(8, nowhere).await.unwrap_err();
     assert!(matches!(refused, SyncError::Weights(_)), "{refused}");
     assert_eq!(host.newest().await.unwrap().version, 7);
+}
+
+#[tokio::test]
+async fn old_published_weights_are_deleted_but_not_those_of_a_trainer() {
+    let job = tempfile::tempdir().unwrap();
+    let retention = CheckpointRetention { max_kept: 2, save_interval: 4 };
+    let options = SynchronizerOptions { retention, ..options(job.path(), SyncMethod::Checkpoint) };
+    // Written by a trainer itself, perhaps with more than weights.
+    publish(job.path(), 1);
+    let host = Synchronizer::open_with(options).await.unwrap();
+    for version in 2..=7 {
+        let draft = WeightDraft::begin(job.path(), version).unwrap();
+        fs::write(draft.path().join(MODEL), weights(1.0)).unwrap();
+        let is_permanent = retention.is_permanent(version);
+        let folder = draft.finish_published(is_permanent).unwrap();
+        host.publish(version, NewWeightsMessage::Folder(folder)).await.unwrap();
+    }
+    let kept = |version: &u64| job.path().join(format!("global_step_{version}")).exists();
+    let kept: Vec<u64> = (1..=7).filter(kept).collect();
+    assert_eq!(kept, [1, 4, 6, 7], "the trainer's, the permanent one and the last two");
 }

@@ -1,0 +1,382 @@
+"""Table of planted mistakes: what the user did, what `rollway run` prints, and its exit code.
+
+`test_mistakes.py` makes every mistake and generates the table of `docs/mistakes.md`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+#: Keys of a job that runs in seconds.
+SMALL = (
+    "buffer.total_steps=2",
+    "buffer.batch_size=2",
+    "algorithm.repeat_times=2",
+    "explorer.runner_per_model=2",
+    "explorer.max_retry_times=0",
+    "buffer.explorer_input.eval_tasksets=[]",
+)
+
+INPUT = "buffer.explorer_input"
+WORKFLOW = f"{INPUT}.default_workflow_type"
+REWARD = f"{INPUT}.default_reward_fn_type"
+TASKSET = f"{INPUT}.taskset"
+OPERATORS = "data_processor.experience_pipeline.operators"
+MODEL = "explorer.rollout_model"
+BUFFER = "buffer.trainer_input.experience_buffer"
+
+#: Exit codes: invalid input, failed job, interrupted by the user because it goes on waiting.
+INVALID, FAILED, INTERRUPTED = 2, 1, 130
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One mistake in the folder that `rollway init` writes."""
+
+    #: What the user did.
+    what: str
+    #: Parts of the output, in order.
+    sees: tuple[str, ...]
+    code: int = INVALID
+    keys: tuple[str, ...] = ()
+    #: Files that are written over those of the template.
+    files: dict[str, str] = field(default_factory=dict)
+    #: Text of the configuration that is replaced.
+    edits: dict[str, str] = field(default_factory=dict)
+    config: str = "job.yaml"
+    #: Folder that the command runs in, relative to the job's.
+    cwd: str = "."
+    #: Arguments of the mock server.
+    server: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    #: Name of a preparation in `test_mistakes.py`.
+    prepare: str = ""
+
+
+def served(what: str, sees: tuple[str, ...], code: int = INVALID, **more: object) -> Mistake:
+    """Returns a mistake in a job with a mock server and a trainer program."""
+    return Mistake(what, sees, code, config="server.yaml", **more)  # type: ignore[arg-type]
+
+
+RIGHT = "def right_digits(response, truth):\n    return 1.0\n"
+
+
+def flows(body: str, reward: str = RIGHT) -> dict[str, str]:
+    """Returns a module with a workflow of this body, and a reward function."""
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    head = "import asyncio, os\nimport rollway as rw\n\n\nasync def add(task, model):\n"
+    return {"flows.py": f"{head}{lines}\n\n{reward}"}
+
+
+def rows(*lines: str) -> dict[str, str]:
+    return {"train.jsonl": "".join(f"{line}\n" for line in lines)}
+
+
+ROW = '{"question": "1+1=", "answer": "2"}'
+ASK = 'reply = await model.chat([{"role": "user", "content": task.raw_task["question"]}])\n'
+SCORE = ASK + "return await rw.compute_reward(task, reply.text)"
+
+CONFIGURATION = (
+    Mistake(
+        "misspell a key",
+        ("buffer.batchsize: unknown key", "did you mean `batch_size`?"),
+        keys=("buffer.batchsize=8",),
+    ),
+    Mistake(
+        "forget a bracket in the file",
+        ("job.yaml:29:1: this is not YAML", "check indentation, quotes and brackets"),
+        edits={"algorithm:": "algorithm: {"},
+    ),
+    Mistake(
+        "give a text for a number",
+        ("buffer.batch_size: expected a whole number, got `many`",),
+        keys=("buffer.batch_size=many",),
+    ),
+    Mistake(
+        "name a file that does not exist",
+        ("jop.yaml: file not found", "relative to the current folder"),
+        config="jop.yaml",
+    ),
+    Mistake(
+        "use a variable of the environment that is not set",
+        ("project: the environment variable `NO_SUCH_VARIABLE` is not set", "give a default"),
+        edits={"project: tutorial": "project: ${oc.env:NO_SUCH_VARIABLE}"},
+    ),
+    Mistake(
+        "misspell the algorithm",
+        ("unknown algorithm `gpro`", "did you mean `grpo`?"),
+        keys=("algorithm.algorithm_type=gpro",),
+    ),
+    Mistake(
+        "misspell an operator",
+        ("unknown operator `reward_fliter`", "did you mean `reward_filter`?"),
+        keys=(f"{OPERATORS}=[{{name: reward_fliter}}]",),
+    ),
+    Mistake(
+        "misspell an argument of an operator",
+        ("`reward_filter`: treshold: unknown argument", "did you mean `threshold`?"),
+        keys=(f"{OPERATORS}=[{{name: reward_filter, args: {{treshold: 1}}}}]",),
+    ),
+    Mistake(
+        "train with `engine_type: openai`",
+        ("`openai` servers return no token ids, which training needs", "use vllm, sglang or"),
+        config="server.yaml",
+        keys=(f"{MODEL}.engine_type=openai",),
+    ),
+    Mistake(
+        "benchmark before training",
+        ("there are no checkpoints (global_step_…) in", "train first (`mode: both`)"),
+        keys=("mode=bench", f"{INPUT}.eval_tasksets=[{{path: held_out.jsonl}}]"),
+    ),
+)
+
+TASKS = (
+    Mistake(
+        "misspell the path",
+        ("trian.jsonl: there is no such file or folder", "did you mean `./train.jsonl`?"),
+        keys=(f"{TASKSET}.path=trian.jsonl",),
+    ),
+    Mistake(
+        "start the job from another folder",
+        ("train.jsonl: there is no such file or folder", "relative to", "the current folder"),
+        cwd="..",
+    ),
+    Mistake(
+        "give an empty file",
+        ("train.jsonl: there is no row in it", "see that the right file is named"),
+        files=rows(),
+    ),
+    Mistake(
+        "write a row that is not JSON",
+        ("train.jsonl, line 2: not a row: expected value (column 14)",),
+        files=rows(ROW, '{"question": }'),
+    ),
+    Mistake(
+        "leave a field out of a row",
+        ("train.jsonl, line 2: the row has no `question`",),
+        files=rows(ROW, '{"answer": "4"}'),
+        keys=(f"{WORKFLOW}=simple_workflow", f"{REWARD}=exact_match"),
+    ),
+    Mistake(
+        "change the file of a job, then resume it",
+        ("it had 2000 rows when the job was saved, and has 50", "put it back as it was"),
+        FAILED,
+        prepare="changed_tasks",
+    ),
+)
+
+CODE = (
+    Mistake(
+        "misspell the workflow",
+        ("flows.py has no workflow `ad`", "did you mean `flows:add`?"),
+        keys=(f"{WORKFLOW}=flows:ad",),
+    ),
+    Mistake(
+        "misspell the module",
+        ("there is no module `flow` for the workflow `flow:add`", "did you mean `flows`?"),
+        keys=(f"{WORKFLOW}=flow:add",),
+    ),
+    Mistake(
+        "make a syntax error",
+        ("could not be imported: SyntaxError: expected ':' (flows.py, line 1)",),
+        files={"flows.py": "async def add(task, model)\n    return 1.0\n"},
+    ),
+    Mistake(
+        "import a package that is not installed",
+        ("ModuleNotFoundError: No module named 'no_such_package'", "flows.py, line 1"),
+        files={"flows.py": "import no_such_package\n"},
+    ),
+    Mistake(
+        "use a Python without Rollway",
+        ("has no package `rollway`", "install"),
+        keys=("explorer.python={python}",),
+        prepare="bare_python",
+    ),
+    Mistake(
+        "name a Python that does not exist",
+        ("Python interpreter `no-such-python` not found", "set `explorer.python`"),
+        keys=("explorer.python=no-such-python",),
+    ),
+    Mistake(
+        "forget the reward function",
+        ("no reward function is configured", "name one with `default_reward_fn_type`"),
+        keys=(f"{WORKFLOW}=simple_workflow", f"{REWARD}=null"),
+    ),
+    Mistake(
+        "raise in the workflow",
+        ("run failed: KeyError: 'anwser'", 'flows.py", line 7, in add', "8 as workflow, most often:"),
+        FAILED,
+        files=flows(ASK + 'return float(reply.text == task.raw_task["anwser"])'),
+    ),
+    Mistake(
+        "return nothing",
+        ("step 1: none of 4 experiences has a reward", "return a reward from the workflow"),
+        FAILED,
+        files=flows(ASK + "print(reply.text)"),
+    ),
+    Mistake(
+        "return NaN",
+        ("run failed: the reward nan is not a finite 32-bit number", "none of 4 tasks succeeded"),
+        FAILED,
+        files=flows(ASK + 'return float("nan")'),
+    ),
+    Mistake(
+        "return text",
+        ("run failed: the workflow returned an object of type str", "return a reward (a number"),
+        FAILED,
+        files=flows(ASK + "return reply.text"),
+    ),
+    Mistake(
+        "forget `await`",
+        ("run failed: AttributeError: `chat()` has no result yet", "did you forget `await`?"),
+        FAILED,
+        files=flows(ASK.replace("await ", "") + "return float(len(reply.text))"),
+    ),
+    Mistake(
+        "return a reward without a model call",
+        ("no turn of the model was recorded", "call the model through the argument `model`"),
+        FAILED,
+        files=flows("return 1.0"),
+    ),
+    Mistake(
+        "wait without end",
+        ("batch 1 waits for 4 of 4 runs", "at flows.py:6 add", "`explorer.max_timeout` bounds"),
+        INTERRUPTED,
+        files=flows("await asyncio.sleep(3600)"),
+    ),
+    Mistake(
+        "end the process in the workflow",
+        ("run failed: worker ended: exit status: 3", "runner_lost failure of task"),
+        FAILED,
+        files=flows("os._exit(3)"),
+        keys=("explorer.failures.runner_lost.retries=0",),
+    ),
+    Mistake(
+        "raise in the reward function",
+        ("run failed: ZeroDivisionError: division by zero", "in right_digits"),
+        FAILED,
+        files=flows(SCORE, "def right_digits(response, truth):\n    return 1 / 0\n"),
+    ),
+    Mistake(
+        "return NaN from the reward function",
+        ("run failed: the reward function right_digits returned nan; a number was expected",),
+        FAILED,
+        files=flows(SCORE, 'def right_digits(response, truth):\n    return float("nan")\n'),
+    ),
+    Mistake(
+        "set a limit that no run can keep",
+        ("run failed: payload of", "exceeds the limit of 8 (limits.payload_bytes_per_run)"),
+        FAILED,
+        keys=("explorer.limits.payload_bytes_per_run=8",),
+    ),
+)
+
+SERVER = (
+    Mistake(
+        "forget to start the server",
+        ("at http://127.0.0.1:1: no connection", "start it, or correct `explorer.rollout_model`"),
+        config="server.yaml",
+        keys=(f"{MODEL}.base_url=http://127.0.0.1:1/v1",),
+    ),
+    served(
+        "give a model name that the server does not have",
+        ("it has no model `Qwen/Qwen3-8B`", "available: mock"),
+        keys=(f"{MODEL}.model_path=Qwen/Qwen3-8B",),
+    ),
+    served(
+        "name a variable for the key that is not set",
+        ("NO_SUCH_KEY",),
+        keys=(f"{MODEL}.api_key_env=NO_SUCH_KEY",),
+    ),
+    served(
+        "give the wrong key",
+        ("it refuses the key (401 Unauthorized)", "`api_key_env`"),
+        keys=(f"{MODEL}.api_key_env=MY_KEY",),
+        env={"ROLLWAY_MOCK_SERVER_API_KEY": "right", "MY_KEY": "wrong"},
+    ),
+    served(
+        "let the server die",
+        ("server unhealthy, not routed", "connection refused"),
+        INTERRUPTED,
+        server=("--first-token-seconds", "60"),
+        prepare="dying_server",
+    ),
+)
+
+TRAINER = (
+    Mistake(
+        "name a program that does not exist",
+        ("trainer.command: program `no-such-program` not found", "give its full path"),
+        keys=("trainer.command=[no-such-program]",),
+    ),
+    served(
+        "misspell its script",
+        ("trainer.command: there is no script `trian.py`", "relative to"),
+        keys=("trainer.command=[python3, trian.py]",),
+    ),
+    served(
+        "raise in the trainer",
+        ("the trainer `", "` ended with an error: exit status: 1", "| ValueError: no GPU"),
+        FAILED,
+        files={"train.py": 'raise ValueError("no GPU")\n'},
+    ),
+    served(
+        "end the trainer without publishing weights",
+        ("ended without an error, but has published no weights", "| bye", "`rw.publish_weights`"),
+        FAILED,
+        files={"train.py": "print('bye')\n"},
+    ),
+    served(
+        "choose a sync method that the trainer does not implement",
+        ("`synchronizer.sync_method: nccl`", "set `sync_method: checkpoint`"),
+        FAILED,
+        keys=("synchronizer.sync_method=nccl",),
+    ),
+    served(
+        "configure no trainer",
+        ("no trainer is configured (trainer.command): waiting up to 3600 s",),
+        INTERRUPTED,
+        keys=("trainer.command=[]",),
+    ),
+)
+
+MACHINE = (
+    Mistake(
+        "use the port of another program for the synchronizer",
+        ("`synchronizer.address`: 127.0.0.1:", "cannot be listened at", "another port"),
+        keys=("synchronizer.address=127.0.0.1:{port}",),
+        prepare="used_port",
+    ),
+    Mistake(
+        "use the port of another program for metrics",
+        ("Address already in use", "set `monitor.prometheus`"),
+        keys=("monitor.prometheus=127.0.0.1:{port}",),
+        prepare="used_port",
+    ),
+    Mistake(
+        "use a folder that cannot be written to",
+        ("the job's folder", "cannot be written to", "set `checkpoint_root_dir`"),
+        keys=("checkpoint_root_dir=/proc/jobs",),
+    ),
+    Mistake(
+        "start the job twice",
+        ("is already running (process", "another job needs another `name`"),
+        prepare="second_process",
+    ),
+    Mistake(
+        "use the buffer of another job",
+        ("it holds the experiences of the job `tutorial/first`", "shared"),
+        FAILED,
+        keys=(f"{BUFFER}={{storage_type: sql, path: 'sqlite:///shared.db'}}", "name=second"),
+        prepare="owned_buffer",
+    ),
+)
+
+MISTAKES = {
+    "Configuration": CONFIGURATION,
+    "Tasks": TASKS,
+    "Workflow and reward": CODE,
+    "Inference server": SERVER,
+    "Trainer": TRAINER,
+    "Machine and folders": MACHINE,
+}
