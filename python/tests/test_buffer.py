@@ -123,7 +123,7 @@ async def test_what_was_acknowledged_survives_a_kill(config):
 import os, signal, sys
 import rollway as rw
 config, payload = rw.Config(), bytes.fromhex(sys.argv[2])
-config.checkpoint_root_dir = sys.argv[1]
+config.name, config.checkpoint_root_dir = "rft", sys.argv[1]
 config.explorer.runner_per_model = 1
 coordinator = rw.RolloutCoordinator(config, [rw.models.Echo()])
 coordinator.prepare().result()

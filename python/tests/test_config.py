@@ -1,6 +1,8 @@
 """Configurations: attributes, files, and what is said about mistakes."""
 
 import pickle
+import subprocess
+import sys
 
 import pytest
 

@@ -24,6 +24,7 @@ JOB = """
             return [rw.Experience(tokens=[1, 2, 3], prompt_length=1, reward=1.0)]
 
     config = rw.Config.from_dict({
+        "name": "restarted",
         "checkpoint_root_dir": sys.argv[1],
         "explorer": {"runner_per_model": 4},
         "buffer": {"trainer_input": {"experience_buffer": {"storage_type": "sql"}}},

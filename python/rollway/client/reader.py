@@ -278,7 +278,7 @@ class ExperienceReader:
         """
         batch = self._call(count, timeout).result()
         if batch is None:
-            raise StopIteration
+            raise StopIteration(self._end())
         return batch
 
     async def aread(
@@ -287,8 +287,14 @@ class ExperienceReader:
         """As `read`, awaitable; raises `StopAsyncIteration` at the end of the data."""
         batch = await self._call(count, timeout)
         if batch is None:
-            raise StopAsyncIteration
+            raise StopAsyncIteration(self._end())
         return batch
+
+    def _end(self) -> str:
+        return (
+            f"{self.source} is closed, and readers named {self.name!r} have read all of it; a "
+            "database or file is read from its begin under another `name`"
+        )
 
     def __iter__(self) -> Iterator[ExperienceBatch]:
         return self
