@@ -171,7 +171,11 @@ pub(super) const UNUSED: &[UnusedKeys] = &[
         "not needed",
     ),
     unused(&["monitor"], "cache_dir enable_ray_timeline", "monitor files are in the job's folder"),
-    UnusedKeys { sections: &["log"], keys: "save_dir", note: "log files are in the job's folder" },
+    UnusedKeys {
+        sections: &["log"],
+        keys: "save_dir",
+        note: "the log goes to standard error: redirect it to a file",
+    },
     UnusedKeys { sections: &["log"], keys: "group_by_node", note: "logs are not split by machine" },
 ];
 

@@ -97,6 +97,8 @@ impl TopModel {
                 let TopSnapshot { job, overview, runners } = &mut self.snapshot;
                 (job.state, job.message) = (state, Some(message));
                 (overview.wait, overview.runners) = (None, RunnerCounts::default());
+                (overview.runs.running, overview.runs.pending) = (0, 0);
+                overview.beats.clear();
                 runners.clear();
                 self.error = None;
             }
