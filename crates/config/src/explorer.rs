@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::batch::BatchConfig;
 use super::failures::FailuresConfig;
+use super::gateway::GatewayConfig;
 use super::history::HistoryConfig;
 use super::limits::LimitsConfig;
 use super::model::ModelConfig;
@@ -63,6 +64,7 @@ section! {
         pub supervision: SupervisionConfig,
         pub limits: LimitsConfig,
         pub run_budget: RunBudgetConfig,
+        pub gateway: GatewayConfig,
         /// Maximum time for pipeline and buffer to acknowledge a batch before the delivery has
         /// failed. The results are kept and delivered again.
         #[schemars(extend("exclusiveMinimum" = 0))]

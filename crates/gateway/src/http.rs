@@ -9,6 +9,7 @@ mod admin;
 mod agents;
 mod calls;
 mod calls_in_flight;
+mod exact_history;
 mod listen;
 mod metrics;
 mod observed_call;

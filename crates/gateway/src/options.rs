@@ -30,6 +30,9 @@ pub struct GatewayOptions {
     pub sampling: Map<String, Value>,
     /// True if `sampling` also replaces arguments of clients, instead of filling in missing ones.
     pub force_sampling: bool,
+    /// True if a chat that continues a recorded turn is sent with the tokens of that turn, where
+    /// the API of the server takes token ids.
+    pub exact_histories: bool,
     pub watcher: Option<Arc<dyn CallObserver>>,
 }
 
@@ -47,6 +50,7 @@ impl GatewayOptions {
             models: models::RoutingOptions::default(),
             sampling: Map::new(),
             force_sampling: false,
+            exact_histories: true,
             watcher: None,
         }
     }

@@ -3,6 +3,7 @@
 mod dedup;
 mod merge;
 mod merge_plan;
+mod prefix;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -15,6 +16,7 @@ use std::collections::BTreeSet;
 
 use rollway_experience::Experience;
 use rollway_model_api::replay::SavedResponse;
+use rollway_model_api::server_api::RecordedPrefix;
 use rollway_model_api::{ModelCall, ModelResponse, ResponseEnd};
 
 use self::dedup::{CallLog, Fingerprint};
@@ -142,7 +144,7 @@ impl Recorder {
         retry: &RetryHeaders,
     ) -> Result<CallDecision, RecordError> {
         self.check_going()?;
-        let content = self.store.add_content(call.body.get("messages"), call.body.get("tools"))?;
+        let content = self.store.add_call(call)?;
         let decision = self.calls.begin(fingerprint, retry, content)?;
         self.enforce()?;
         self.counts.retries += u64::from(matches!(decision, CallDecision::Duplicate(..)));
@@ -155,6 +157,11 @@ impl Recorder {
         if let Some(messages) = call.body.get_mut("messages") {
             self.tool_arguments.restore(messages);
         }
+    }
+
+    /// Returns the recorded turn that a call continues, if the model ended that turn.
+    pub fn recorded_prefix(&self, number: CallNumber) -> Option<RecordedPrefix> {
+        prefix::recorded_prefix(&self.store, self.calls.turn_content(number.0)?)
     }
 
     /// Records a complete or aborted response. [`delivered`](Self::delivered) or

@@ -148,7 +148,7 @@ impl GenerationState {
         };
         Self {
             api,
-            template: Template { tokenizer: options.tokenizer(), drift: options.drift },
+            template: Template::new(&options),
             gate: watch::Sender::new(gate),
             counts: watch::Sender::new(MockCounts::default()),
             slots: Arc::new(Semaphore::new(options.max_running.min(Semaphore::MAX_PERMITS))),

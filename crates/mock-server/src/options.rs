@@ -48,6 +48,10 @@ pub struct MockServerOptions {
     pub tool_call_rate: f64,
     /// True if completions are tokenized differently when a prompt repeats them.
     pub drift: bool,
+    /// True if the chat template removes the text of model turns before the last user message.
+    pub strips_turns: bool,
+    /// True if vLLM's endpoints for token ids are enabled (`--enable-scale-out`).
+    pub scale_out: bool,
     /// True if fields that the API does not have are refused.
     pub strict: bool,
     /// Maximum number of recorded requests.
@@ -77,6 +81,8 @@ impl Default for MockServerOptions {
             cut_rate: 0.0,
             tool_call_rate: 0.0,
             drift: false,
+            strips_turns: false,
+            scale_out: true,
             strict: false,
             max_records: 4096,
         }

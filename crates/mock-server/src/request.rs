@@ -35,7 +35,7 @@ pub(super) struct MockRequest {
     pub(super) logprobs: Option<u32>,
     pub(super) stream: bool,
     pub(super) include_usage: bool,
-    call: Option<ToolCall>,
+    pub(super) call: Option<ToolCall>,
     pub(super) is_named: bool,
 }
 
@@ -98,12 +98,11 @@ pub(super) fn chat(
             return Err(ApiError::bad_request("Field required: messages, a list").at("messages"));
         }
     };
-    let offered: &[Value] = match fields.get("tools") {
-        None | Some(Value::Null) => &[],
-        Some(Value::Array(tools)) => tools,
-        Some(_) => return Err(ApiError::bad_request("tools must be a list").at("tools")),
+    let (prompt, offered) = rendered(state, fields, messages)?;
+    let prompt = match fields.get("input_ids").filter(|ids| !ids.is_null()) {
+        Some(Value::Array(items)) if state.api.takes_prompt_tokens() => ids(state, items)?,
+        _ => prompt,
     };
-    let prompt = state.template.render(messages, offered)?;
     let (tool, is_named) = tools::chosen(state, fields, offered, &prompt)?;
     let top = number(fields, "top_logprobs", 0, 20)?.unwrap_or(0);
     let logprobs = match fields.get("logprobs") {
@@ -122,6 +121,21 @@ pub(super) fn chat(
     request.call = tool.map(|tool| tools::call(state, tool, &request.prompts[0]));
     request.is_named = is_named;
     Ok(request)
+}
+
+/// Renders a conversation. Returns its tokens, and the offered tools.
+pub(super) fn rendered<'a>(
+    state: &GenerationState,
+    fields: &'a Map<String, Value>,
+    messages: &[Value],
+) -> Result<(Vec<i32>, &'a [Value]), ApiError> {
+    let offered: &[Value] = match fields.get("tools") {
+        None | Some(Value::Null) => &[],
+        Some(Value::Array(tools)) => tools,
+        Some(_) => return Err(ApiError::bad_request("tools must be a list").at("tools")),
+    };
+    let is_open = fields.get("add_generation_prompt") != Some(&Value::Bool(false));
+    Ok((state.template.render(messages, offered, is_open)?, offered))
 }
 
 pub(super) fn completion(
@@ -222,7 +236,10 @@ fn flag(fields: &Map<String, Value>, name: &str) -> Result<bool, ApiError> {
     }
 }
 
-fn known_model(state: &GenerationState, fields: &Map<String, Value>) -> Result<(), ApiError> {
+pub(super) fn known_model(
+    state: &GenerationState,
+    fields: &Map<String, Value>,
+) -> Result<(), ApiError> {
     match fields.get("model") {
         None | Some(Value::Null) => Ok(()),
         Some(Value::String(_)) if state.api.accepts_any_model() => Ok(()),

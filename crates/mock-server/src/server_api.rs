@@ -53,6 +53,11 @@ pub(super) trait MockApi: Debug + Send + Sync {
         false
     }
 
+    /// Returns whether chats can have the tokens of their prompt (`input_ids`).
+    fn takes_prompt_tokens(&self) -> bool {
+        false
+    }
+
     /// Refuses requests that only this kind refuses.
     fn check(&self, state: &GenerationState, path: &str, body: &Value) -> Result<(), ApiError> {
         let _ = (state, path, body);

@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use super::api_error::ApiError;
+use super::options::MockServerOptions;
 use super::script::ToolCall;
 use super::text::{ASSISTANT, BEGIN, END, SYSTEM, TOOL, TOOLS, Tokenizer, USER};
 
@@ -11,27 +12,49 @@ use super::text::{ASSISTANT, BEGIN, END, SYSTEM, TOOL, TOOLS, Tokenizer, USER};
 pub(super) struct Template {
     pub(super) tokenizer: Tokenizer,
     /// True if completions are tokenized differently when they come back.
-    pub(super) drift: bool,
+    drift: bool,
+    /// True if the text of model turns before the last user message is removed.
+    strips_turns: bool,
 }
 
 impl Template {
-    /// Renders a conversation up to the model's turn.
-    pub(super) fn render(&self, messages: &[Value], tools: &[Value]) -> Result<Vec<i32>, ApiError> {
+    pub(super) fn new(options: &MockServerOptions) -> Self {
+        let MockServerOptions { drift, strips_turns, .. } = *options;
+        Self { tokenizer: options.tokenizer(), drift, strips_turns }
+    }
+
+    /// Renders a conversation; up to the model's turn if `is_open`.
+    pub(super) fn render(
+        &self,
+        messages: &[Value],
+        tools: &[Value],
+        is_open: bool,
+    ) -> Result<Vec<i32>, ApiError> {
         let mut prompt = vec![BEGIN];
         if !tools.is_empty() {
             prompt.push(TOOLS);
             prompt.extend(self.tokenizer.encode(&Value::from(tools.to_vec()).to_string()));
             prompt.push(END);
         }
+        let is_user = |message: &Value| message["role"] == "user";
+        let last_user = messages.iter().rposition(is_user).unwrap_or(0);
         for (number, message) in messages.iter().enumerate() {
-            self.message(message, &mut prompt)
+            let is_stripped = self.strips_turns && number < last_user;
+            self.message(message, is_stripped, &mut prompt)
                 .map_err(|refusal| refusal.at(format!("messages.{number}")))?;
         }
-        prompt.push(ASSISTANT);
+        if is_open {
+            prompt.push(ASSISTANT);
+        }
         Ok(prompt)
     }
 
-    fn message(&self, message: &Value, prompt: &mut Vec<i32>) -> Result<(), ApiError> {
+    fn message(
+        &self,
+        message: &Value,
+        is_stripped: bool,
+        prompt: &mut Vec<i32>,
+    ) -> Result<(), ApiError> {
         let role = message.get("role").and_then(Value::as_str);
         let text = text_of(message.get("content"))?;
         let marker = match role {
@@ -46,6 +69,8 @@ impl Template {
         };
         prompt.push(marker);
         let is_model = marker == ASSISTANT;
+        // Templates remove the reasoning of earlier turns; here it is all of the text.
+        let text = if is_model && is_stripped { String::new() } else { text };
         if is_model && self.drift {
             prompt.extend(self.tokenizer.encode_bytes(&text));
         } else {

@@ -81,6 +81,11 @@ impl ModelCall {
         options.and_then(|options| options.get("include_usage")) == Some(&Value::Bool(true))
     }
 
+    /// Returns whether a field is present and not null.
+    pub fn has(&self, name: &str) -> bool {
+        self.body.get(name).is_some_and(|value| !value.is_null())
+    }
+
     pub fn wants(&self, name: &str) -> bool {
         self.body.get(name) == Some(&Value::Bool(true))
     }

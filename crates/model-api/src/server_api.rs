@@ -5,6 +5,7 @@
 mod chunk_parser;
 mod client_reply;
 mod control;
+mod exact_prompt;
 mod json_fields;
 mod llama_cpp;
 mod openai;
@@ -23,6 +24,7 @@ use rollway_base::ServerKind;
 use serde_json::Value;
 
 pub use self::control::{ControlStep, PauseMode, WeightControl};
+pub use self::exact_prompt::{ChatReason, ExactPrompt, ExactStep, RecordedPrefix};
 use crate::model_call::{CallKind, ModelCall};
 use crate::response::{ModelResponse, ResponseEnd};
 
@@ -89,6 +91,19 @@ pub trait ServerApi: Debug + Send + Sync {
     /// responses do not contain them.
     fn prompt_lookup(&self, call: &ModelCall) -> Option<Box<dyn PromptLookup>> {
         let _ = call;
+        None
+    }
+
+    /// Returns the requests that send a chat with the exact tokens of a recorded turn. `None`: the
+    /// server takes no token ids for such a chat.
+    fn exact_prompt(
+        &self,
+        call: &ModelCall,
+        model: &str,
+        request_id: &str,
+        prefix: RecordedPrefix,
+    ) -> Option<Box<dyn ExactPrompt>> {
+        let _ = (call, model, request_id, prefix);
         None
     }
 

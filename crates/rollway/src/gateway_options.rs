@@ -58,10 +58,13 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
         },
         models: models::RoutingOptions {
             min_running: explorer.min_running_model_num,
+            max_in_flight: explorer.gateway.max_requests_per_server,
+            max_wait: explorer.gateway.server_wait.into(),
             ..models::RoutingOptions::default()
         },
         sampling: sampling(&explorer.rollout_model, serves),
         force_sampling: serves,
+        exact_histories: explorer.gateway.exact_histories,
         watcher: None,
     };
     Ok((options, servers(config)?))
@@ -153,6 +156,7 @@ explorer:
   proxy_port: 9000
   listen_address: '::1'
   min_running_model_num: 2
+  gateway: {exact_histories: false, max_requests_per_server: 7, server_wait: 9}
   rollout_model:
     engine_type: llama_cpp
     model_path: Qwen/Qwen3
@@ -168,6 +172,9 @@ synchronizer: {sync_timeout: 60}",
         assert_eq!(options.listen, "[::1]:9000");
         assert!(options.force_sampling);
         assert_eq!(options.models.min_running, 2);
+        assert!(!options.exact_histories);
+        assert_eq!(options.models.max_in_flight, 7);
+        assert_eq!(options.models.max_wait, Duration::from_secs(9));
         assert_eq!(options.limits.call_timeout, Duration::from_secs(60));
         assert_eq!(Value::from(options.sampling), serde_json::json!({ "temperature": 0.5 }));
         let named: Vec<_> = servers

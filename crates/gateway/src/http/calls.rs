@@ -128,6 +128,7 @@ async fn begin_recording(
             .map_or_else(|| app.stopping.clone(), |session| session.cancelled.clone()),
         traces: traces(headers, &timer.observed),
         observed: timer.observed.clone(),
+        prefix: None,
         api,
         call,
     };
@@ -156,7 +157,12 @@ async fn begin_recording(
                 (Some(agent), Some(history)) => {
                     RecordTarget::Agent(agent, pending, Arc::clone(history))
                 }
-                _ => RecordTarget::Run(pending),
+                _ => {
+                    if app.options.exact_histories {
+                        upstream.prefix = pending.recorded_prefix();
+                    }
+                    RecordTarget::Run(pending)
+                }
             }
         }
     };

@@ -18,6 +18,7 @@ use prometheus_client::registry::Registry;
 use rollway_model_api::client_api::{self, CLIENT_APIS};
 use rollway_model_api::{CallError, ClientApi, ErrorKind, ModelResponse, ResponseEnd};
 
+use super::exact_history::ExactOutcome;
 use super::observed_call::ObservedCall;
 use super::responses;
 use super::run_sessions::RecordDelta;
@@ -39,6 +40,7 @@ pub(crate) struct GatewayMetrics {
 pub(super) struct Values {
     requests: Family<RequestLabels, Counter>,
     tokens: Family<Label, Counter>,
+    exact_prompts: Family<Label, Counter>,
     in_flight: Gauge,
     waiting: Gauge,
     sessions: Gauge,
@@ -95,6 +97,9 @@ impl GatewayMetrics {
         for kind in ["prompt", "completion"] {
             drop(self.values.tokens.get_or_create(&[("kind", kind)]));
         }
+        for outcome in ExactOutcome::ALL {
+            drop(self.values.exact_prompts.get_or_create(&[("outcome", outcome.name())]));
+        }
         for endpoint in CLIENT_APIS.iter().map(|api| api.name()) {
             drop(self.values.requests.get_or_create(&RequestLabels { endpoint, status: 200 }));
             drop(self.seconds.get_or_create(&[("endpoint", endpoint)]));
@@ -106,6 +111,8 @@ impl GatewayMetrics {
         let (to, values) = (&mut self.registry, &self.values);
         to.register("requests", "Requests by endpoint and status", values.requests.clone());
         to.register("tokens", "Tokens of prompts and completions", values.tokens.clone());
+        let help = "Chats that continue a recorded turn, by the treatment of their prompt";
+        to.register("exact_prompts", help, values.exact_prompts.clone());
         let help = "Duration of calls, in seconds";
         to.register("call_seconds", help, self.seconds.clone());
         let help = "Duration of calls without the time of their servers, in seconds";
@@ -139,6 +146,10 @@ impl GatewayMetrics {
     pub(super) fn count_request(&self, endpoint: &'static str, status: StatusCode) {
         let request = RequestLabels { endpoint, status: status.as_u16() };
         self.values.requests.get_or_create(&request).inc();
+    }
+
+    pub(super) fn count_exact_prompt(&self, outcome: ExactOutcome) {
+        self.values.exact_prompts.get_or_create(&[("outcome", outcome.name())]).inc();
     }
 
     pub(super) fn call(app: &Arc<GatewayState>, api: &dyn ClientApi) -> CallTimer {

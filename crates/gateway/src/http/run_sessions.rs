@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use rollway_model_api::replay::SavedResponse;
+use rollway_model_api::server_api::RecordedPrefix;
 use rollway_model_api::{CallError, ErrorKind, ModelCall, ModelResponse};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -207,6 +208,11 @@ pub(super) struct PendingCall {
 }
 
 impl PendingCall {
+    /// Returns the recorded turn that the call continues.
+    pub(super) fn recorded_prefix(&self) -> Option<RecordedPrefix> {
+        self.session.recorder().recorded_prefix(self.number)
+    }
+
     /// Records a response; returns the receipt for the client and the change of the counts.
     pub(super) fn answered(
         mut self,

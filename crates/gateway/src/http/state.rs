@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use super::agents::AgentSessions;
 use super::calls_in_flight::CallsInFlight;
+use super::exact_history::ExactSupport;
 use super::metrics::{self, GatewayMetrics};
 use super::run_sessions::OpenRuns;
 use super::turn_store::TurnStore;
@@ -35,6 +36,7 @@ pub(crate) struct GatewayState {
     /// Metrics of others that `GET /metrics` appends.
     pub(crate) further: OnceLock<Arc<dyn ExtraMetrics>>,
     pub(crate) calls_in_flight: Arc<CallsInFlight>,
+    pub(super) exact_support: ExactSupport,
     pub(super) permits: Arc<Semaphore>,
     /// Background tasks: streams and aborts.
     pub(crate) tasks: TaskTracker,
@@ -65,6 +67,7 @@ impl GatewayState {
             history,
             further: OnceLock::new(),
             calls_in_flight,
+            exact_support: ExactSupport::default(),
             stopping,
         })
     }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
 use rollway_base::ServerKind;
-use rollway_model_api::server_api::{LookupStep, PromptLookup, server_api};
+use rollway_model_api::server_api::{LookupStep, PromptLookup, RecordedPrefix, server_api};
 use rollway_model_api::{
     CallError, CallKind, ClientApi, ErrorKind, ModelCall, ResponseParseError, ResponseParser,
     UpstreamBody, openai_error,
@@ -46,6 +46,8 @@ pub(super) struct UpstreamRequest {
     /// `traceparent` and `tracestate`.
     pub(super) traces: Vec<(&'static str, HeaderValue)>,
     pub(super) observed: ObservedCall,
+    /// The recorded turn that the call continues.
+    pub(super) prefix: Option<RecordedPrefix>,
 }
 
 #[derive(Debug)]
@@ -80,7 +82,7 @@ impl From<CallError> for UpstreamFailure {
 }
 
 /// Failure of one server.
-struct ServerFailure {
+pub(super) struct ServerFailure {
     failure: UpstreamFailure,
     /// True if another server may succeed.
     may_retry: bool,
@@ -187,7 +189,13 @@ impl UpstreamRequest {
                 None => Ok(None),
             }
         };
-        let both = async { tokio::join!(self.exchange(&guard, &body), prompt) };
+        let reply = async {
+            match self.send_exact(&guard).await {
+                Some(reply) => reply,
+                None => self.exchange(&guard, &body).await,
+            }
+        };
+        let both = async { tokio::join!(reply, prompt) };
         let (reply, prompt) = tokio::select! {
             biased;
             () = permit.aborted() => {
@@ -208,7 +216,8 @@ impl UpstreamRequest {
         Ok(UpstreamResponse { guard, reply, parser, upstream: Duration::ZERO })
     }
 
-    async fn exchange(
+    /// Sends a request, and reads the response unless it is a stream.
+    pub(super) async fn exchange(
         &self,
         at: &UpstreamGuard,
         body: &UpstreamBody,
@@ -314,7 +323,7 @@ pub(super) struct UpstreamGuard {
     app: Arc<GatewayState>,
     permit: Arc<ServerPermit>,
     kind: CallKind,
-    id: String,
+    pub(super) id: String,
     has_ended: bool,
 }
 

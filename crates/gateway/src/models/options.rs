@@ -30,7 +30,7 @@ impl Default for RoutingOptions {
             health_interval: Duration::from_secs(5),
             health_timeout: Duration::from_secs(5),
             max_failures: 3,
-            max_in_flight: 4096,
+            max_in_flight: 16_384,
             lead: 16,
             max_wait: Duration::from_secs(60),
             min_running: 1,

@@ -1,6 +1,8 @@
 //! Turns of a run, stored compactly.
 
-use rollway_model_api::ResponseChoice;
+use std::collections::HashMap;
+
+use rollway_model_api::{ModelCall, ResponseChoice};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -11,7 +13,18 @@ use super::tokens::{Sequence, TokenBlocks};
 use super::trie::{ROOT, Trie, TrieNode};
 
 /// Estimated memory of a turn besides its content.
-const TURN_BYTES: usize = size_of::<Option<StoredTurn>>() + MARKS_BYTES;
+const TURN_BYTES: usize = size_of::<Option<StoredTurn>>() + MARKS_BYTES + 64;
+
+/// Fields besides messages and tools that the chat template depends on.
+const TEMPLATE_FIELDS: [&str; 7] = [
+    "add_generation_prompt",
+    "add_special_tokens",
+    "chat_template",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "documents",
+    "reasoning_effort",
+];
 
 /// Turns by number, in order of arrival.
 #[derive(Debug, Default)]
@@ -19,14 +32,20 @@ pub(super) struct TurnTable {
     pub(super) tokens: TokenBlocks,
     pub(super) texts: Trie<str>,
     turns: Vec<Option<StoredTurn>>,
+    /// Numbers of turns by the last message before their reply.
+    turns_after: HashMap<TrieNode, Vec<usize>>,
     bytes: usize,
 }
 
-/// Messages and tools of a call.
+/// Messages, tools and template of a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TurnContent {
     pub(super) messages: Option<TrieNode>,
     pub(super) tools: Option<TrieNode>,
+    /// Other fields that the chat template depends on.
+    pub(super) template: Option<TrieNode>,
+    /// True if the completion ends at stop strings or tokens of the client.
+    pub(super) has_stop: bool,
 }
 
 #[derive(Debug)]
@@ -76,7 +95,24 @@ impl TurnTable {
         };
         let tools = tools.filter(|tools| !tools.is_null());
         let tools = tools.map(|tools| self.texts.step(ROOT, &tools.to_string()));
-        Ok(TurnContent { messages, tools })
+        Ok(TurnContent { messages, tools, ..TurnContent::default() })
+    }
+
+    /// Adds everything of a call that its prompt and the end of its completion depend on.
+    pub(super) fn add_call(&mut self, call: &ModelCall) -> Result<TurnContent, RecordError> {
+        let mut content = self.add_content(call.body.get("messages"), call.body.get("tools"))?;
+        let fields = TEMPLATE_FIELDS.iter().filter(|name| call.has(name));
+        let fields: Vec<_> = fields.filter_map(|name| call.body.get_key_value(*name)).collect();
+        if !fields.is_empty() {
+            content.template = Some(self.texts.step(ROOT, &format!("{fields:?}")));
+        }
+        content.has_stop = call.has("stop") || call.has("stop_token_ids");
+        Ok(content)
+    }
+
+    /// Returns the numbers of the turns whose last message this is.
+    pub(super) fn turns_after(&self, messages: TrieNode) -> &[usize] {
+        self.turns_after.get(&messages).map_or(&[], Vec::as_slice)
     }
 
     pub(super) fn push(
@@ -102,8 +138,12 @@ impl TurnTable {
             reply: choice.reply.to_string().into(),
         };
         self.bytes += bytes(&stored) + TURN_BYTES;
+        let number = self.turns.len();
+        if let Some(messages) = content.messages {
+            self.turns_after.entry(messages).or_default().push(number);
+        }
         self.turns.push(Some(stored));
-        Ok(self.turns.len() - 1)
+        Ok(number)
     }
 
     /// Removes a turn. Its number is not reused.

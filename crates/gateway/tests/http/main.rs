@@ -6,6 +6,7 @@ mod access;
 mod basics;
 mod cancel;
 mod errors;
+mod exact;
 mod failover;
 mod fuzz;
 mod help;

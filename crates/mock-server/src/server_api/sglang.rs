@@ -26,6 +26,8 @@ impl MockApi for SglangMock {
     fn routes(&self) -> Router<SharedState> {
         Router::new()
             .route("/generate", post(generate))
+            .route("/tokenize", post(tokenize))
+            .route("/v1/tokenize", post(tokenize))
             .route("/health_generate", get(health))
             .route("/metrics", get(metrics))
             .route("/get_server_info", get(server_info))
@@ -53,6 +55,10 @@ impl MockApi for SglangMock {
     }
 
     fn accepts_any_model(&self) -> bool {
+        true
+    }
+
+    fn takes_prompt_tokens(&self) -> bool {
         true
     }
 
@@ -88,6 +94,21 @@ impl MockApi for SglangMock {
     fn completion_format(&self, _: &MockRequest) -> Box<dyn Format> {
         Box::new(CompletionFormat { style: SglangStyle, offsets: Vec::new() })
     }
+}
+
+async fn tokenize(State(state): Shared, Body(body): Body) -> JsonResult {
+    let fields = object(&body)?;
+    let tokens = match (fields.get("messages"), fields.get("prompt")) {
+        (Some(Value::Array(messages)), None) => request::rendered(&state, fields, messages)?.0,
+        (None, Some(Value::String(text))) => state.template.tokenizer.encode(text),
+        _ => {
+            let message = "Exactly one of 'prompt' or 'messages' must be provided.";
+            return Err(ApiError::bad_request(message));
+        }
+    };
+    let count = tokens.len();
+    let max_model_len = state.options.max_model_len;
+    Ok(Json(json!({ "tokens": tokens, "count": count, "max_model_len": max_model_len })))
 }
 
 async fn generate(State(state): Shared, Body(body): Body) -> Response {

@@ -1,5 +1,7 @@
 //! vLLM's endpoints.
 
+mod scale_out;
+
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -12,7 +14,7 @@ use super::openai::OpenaiStyle;
 use super::{Body, Format, JsonResult, MockApi, RequestIds, SharedState, health, required};
 use crate::api_error::ApiError;
 use crate::generation_state::{PauseMode, WeightSource};
-use crate::request::MockRequest;
+use crate::request::{self, MockRequest, object};
 use crate::response::disconnected;
 
 type Shared = State<SharedState>;
@@ -45,6 +47,7 @@ impl MockApi for VllmMock {
             .route("/update_weight_version", post(update_version))
             .route("/weight_info", get(weight_info))
             .route("/get_world_size", get(|| async { Json(json!({ "world_size": 1 })) }))
+            .merge(scale_out::routes())
     }
 
     fn owner(&self) -> &'static str {
@@ -90,11 +93,8 @@ async fn metrics(State(state): Shared) -> String {
 }
 
 async fn tokenize(State(state): Shared, Body(body): Body) -> JsonResult {
-    let list = |name: &str| body.get(name).and_then(Value::as_array);
-    let tokens = match list("messages") {
-        Some(messages) => {
-            state.template.render(messages, list("tools").map_or(&[], Vec::as_slice))?
-        }
+    let tokens = match body.get("messages").and_then(Value::as_array) {
+        Some(messages) => request::rendered(&state, object(&body)?, messages)?.0,
         None => {
             let prompt = body.get("prompt").and_then(Value::as_str);
             let missing = || ApiError::bad_request("prompt must be a string").at("prompt");

@@ -12,18 +12,24 @@
 //! - Unrequested fields are absent, except for `logprobs`, which is null.
 //! - The request id is `rid`, which `/abort_request` takes.
 
+mod exact;
+
 use rollway_core::sync::TransferGroup;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
+use self::exact::SglangExactPrompt;
 use super::chunk_parser::{
     ChunkParser, ResponseFields, StripPlan, ask_logprobs, ask_usage, forward, logprobs, outgoing,
 };
 use super::control::tensor_column;
 use super::json_fields::JsonFields;
 use super::response_builder::{ChoiceDelta, ReportedVersion, VersionSpan};
-use super::{ControlStep, PauseMode, ResponseParser, ServerApi, UpstreamBody, WeightControl};
+use super::{
+    ControlStep, ExactPrompt, PauseMode, RecordedPrefix, ResponseParser, ServerApi, UpstreamBody,
+    WeightControl,
+};
 use crate::model_call::{CallKind, ModelCall};
 
 #[derive(Debug)]
@@ -59,6 +65,18 @@ impl ServerApi for SglangApi {
     fn abort_body(&self, _: CallKind, request_id: &str) -> Option<UpstreamBody> {
         let body = json!({ "rid": request_id });
         Some(UpstreamBody { path: "/abort_request", body, stream: false })
+    }
+
+    fn exact_prompt(
+        &self,
+        call: &ModelCall,
+        model: &str,
+        request_id: &str,
+        prefix: RecordedPrefix,
+    ) -> Option<Box<dyn ExactPrompt>> {
+        let is_chat = call.kind == CallKind::Chat;
+        let chat = is_chat.then(|| self.upstream_body(call, model, request_id))?;
+        Some(Box::new(SglangExactPrompt::new(chat, prefix)))
     }
 
     /// Newer servers first.

@@ -13,16 +13,22 @@
 //! The `system_fingerprint` of a stream comes with the usage, which the gateway requests: clients
 //! that did not request usage get neither.
 
+mod exact;
+
 use rollway_core::sync::TransferGroup;
 use serde_json::{Value, json};
 
+use self::exact::VllmExactPrompt;
 use super::chunk_parser::{
     ChunkParser, ResponseFields, StripPlan, ask_logprobs, ask_usage, forward, logprobs, outgoing,
 };
 use super::control::tensor_column;
 use super::json_fields::JsonFields;
 use super::response_builder::{ChoiceDelta, ReportedVersion, VersionSpan};
-use super::{ControlStep, PauseMode, ResponseParser, ServerApi, UpstreamBody, WeightControl};
+use super::{
+    ControlStep, ExactPrompt, PauseMode, RecordedPrefix, ResponseParser, ServerApi, UpstreamBody,
+    WeightControl,
+};
 use crate::model_call::{CallKind, ModelCall};
 
 #[derive(Debug)]
@@ -45,12 +51,34 @@ impl ServerApi for VllmApi {
     }
 
     fn abort_body(&self, kind: CallKind, request_id: &str) -> Option<UpstreamBody> {
-        let id = match kind {
-            CallKind::Chat => format!("chatcmpl-{request_id}"),
-            CallKind::Completion => format!("cmpl-{request_id}-0"),
+        let ids = match kind {
+            // The second one if it has an exact prompt.
+            CallKind::Chat => {
+                vec![format!("chatcmpl-{request_id}"), format!("generate-tokens-{request_id}")]
+            }
+            CallKind::Completion => vec![format!("cmpl-{request_id}-0")],
         };
-        let body = json!({ "request_ids": [id] });
+        let body = json!({ "request_ids": ids });
         Some(UpstreamBody { path: "/abort_requests", body, stream: false })
+    }
+
+    /// Stop strings are cut from the text of a chat, but not from parsed tokens.
+    fn exact_prompt(
+        &self,
+        call: &ModelCall,
+        model: &str,
+        request_id: &str,
+        prefix: RecordedPrefix,
+    ) -> Option<Box<dyn ExactPrompt>> {
+        if call.kind != CallKind::Chat || call.has("stop") {
+            return None;
+        }
+        let UpstreamBody { body: Value::Object(chat), .. } =
+            self.upstream_body(call, model, request_id)
+        else {
+            return None;
+        };
+        Some(Box::new(VllmExactPrompt::new(chat, request_id, prefix)))
     }
 
     fn version_paths(&self) -> &'static [&'static str] {

@@ -84,7 +84,7 @@ fn requests_add_only_the_fields_that_recording_needs() {
     );
     let abort =
         |engine: ServerKind, kind| server_api(engine).abort_body(kind, "request-1").unwrap().body;
-    let ids = json!({ "request_ids": ["chatcmpl-request-1"] });
+    let ids = json!({ "request_ids": ["chatcmpl-request-1", "generate-tokens-request-1"] });
     assert_eq!(abort(ServerKind::Vllm, CallKind::Chat), ids);
     let ids = json!({ "request_ids": ["cmpl-request-1-0"] });
     assert_eq!(abort(ServerKind::Vllm, CallKind::Completion), ids);

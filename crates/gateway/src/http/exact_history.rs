@@ -1,0 +1,174 @@
+//! Chats that continue a recorded turn, sent with the tokens of that turn.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use axum::http::header::CONTENT_TYPE;
+use parking_lot::Mutex;
+use reqwest::StatusCode;
+use rollway_model_api::UpstreamBody;
+use rollway_model_api::server_api::{ChatReason, ExactPrompt, ExactStep, server_api};
+use serde_json::Value;
+
+use super::upstream::{ServerFailure, UpstreamGuard, UpstreamReply, UpstreamRequest};
+use crate::models::{ReadError, RegisteredServer, ServerId, read_limited};
+
+/// Time after which a server without the endpoints is asked again: it may have been restarted.
+const UNSUPPORTED_TIME: Duration = Duration::from_secs(60);
+
+const MAX_REPLY_BYTES: usize = 64 << 20;
+
+/// Servers that refuse the endpoints for token ids, since when.
+#[derive(Debug, Default)]
+pub(super) struct ExactSupport(Mutex<HashMap<ServerId, Instant>>);
+
+impl ExactSupport {
+    fn is_missing(&self, server: ServerId) -> bool {
+        let mut missing = self.0.lock();
+        missing.retain(|_, since| since.elapsed() < UNSUPPORTED_TIME);
+        missing.contains_key(&server)
+    }
+
+    fn set_missing(&self, server: ServerId) {
+        self.0.lock().insert(server, Instant::now());
+    }
+}
+
+/// Treatment of a chat that continues a recorded turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ExactOutcome {
+    /// Sent as a chat: the template reproduces the tokens of the turn.
+    Reproduced,
+    /// Sent with the tokens of the turn.
+    Spliced,
+    /// Sent as a chat: the template rewrites earlier turns.
+    Rewritten,
+    /// Sent as a chat: the call has content besides text.
+    NotText,
+    /// Sent as a chat: the server takes no token ids for it.
+    Unsupported,
+    /// Sent as a chat: the server failed to render or to parse.
+    Failed,
+}
+
+impl ExactOutcome {
+    pub(super) const ALL: [Self; 6] = [
+        Self::Reproduced,
+        Self::Spliced,
+        Self::Rewritten,
+        Self::NotText,
+        Self::Unsupported,
+        Self::Failed,
+    ];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Reproduced => "reproduced",
+            Self::Spliced => "spliced",
+            Self::Rewritten => "rewritten",
+            Self::NotText => "not_text",
+            Self::Unsupported => "unsupported",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl From<ChatReason> for ExactOutcome {
+    fn from(reason: ChatReason) -> Self {
+        match reason {
+            ChatReason::Reproduced => Self::Reproduced,
+            ChatReason::Rewritten => Self::Rewritten,
+            ChatReason::NotText => Self::NotText,
+        }
+    }
+}
+
+impl UpstreamRequest {
+    /// Sends the call with the tokens of the recorded turn that it continues. `None`: it must be
+    /// sent as a chat.
+    pub(super) async fn send_exact(
+        &self,
+        at: &UpstreamGuard,
+    ) -> Option<Result<UpstreamReply, ServerFailure>> {
+        let prefix = self.prefix.as_ref()?;
+        let server = at.permit().server();
+        let model = at.permit().server_model();
+        let exact = (!self.app.exact_support.is_missing(server.id))
+            .then(|| {
+                let api = server_api(server.spec.engine);
+                api.exact_prompt(&self.call, model, &at.id, prefix.clone())
+            })
+            .flatten();
+        let reply = match exact {
+            Some(exact) => self.run_steps(at, exact).await,
+            None => Err(ExactOutcome::Unsupported),
+        };
+        let outcome = reply.as_ref().map_or_else(|outcome| *outcome, |_| ExactOutcome::Spliced);
+        self.app.metrics.count_exact_prompt(outcome);
+        reply.ok()
+    }
+
+    /// Runs the steps of an exact prompt. An error is the reason to send a chat instead.
+    async fn run_steps(
+        &self,
+        at: &UpstreamGuard,
+        mut exact: Box<dyn ExactPrompt>,
+    ) -> Result<Result<UpstreamReply, ServerFailure>, ExactOutcome> {
+        let server = at.permit().server();
+        let failed = |reason: String| {
+            tracing::warn!(server = server.id.0, reason, "a chat is sent without exact prompt");
+            ExactOutcome::Failed
+        };
+        let mut step = exact.start();
+        loop {
+            let reply = match step {
+                ExactStep::Request(body) => self.post_json(server, &body).await?,
+                ExactStep::Generate(body) => match self.exchange(at, &body).await {
+                    Ok(UpstreamReply::Full(reply)) => serde_json::from_slice(&reply)
+                        .map_err(|error| failed(format!("invalid JSON: {error}")))?,
+                    Ok(reply @ UpstreamReply::Events(_)) => return Ok(Ok(reply)),
+                    Err(failure) => return Ok(Err(failure)),
+                },
+                ExactStep::Response(body) => return Ok(Ok(UpstreamReply::Full(body))),
+                ExactStep::Chat(reason) => return Err(reason.into()),
+            };
+            step = exact.reply(reply).map_err(|error| failed(error.0))?;
+        }
+    }
+
+    async fn post_json(
+        &self,
+        server: &RegisteredServer,
+        body: &UpstreamBody,
+    ) -> Result<Value, ExactOutcome> {
+        let path = body.path;
+        let failed = |reason: String| {
+            tracing::warn!(server = server.id.0, path, reason, "no exact prompt");
+            ExactOutcome::Failed
+        };
+        let post = server.client.post(format!("{}{path}", server.spec.url));
+        let post = post.header(CONTENT_TYPE, "application/json").body(body.body.to_string());
+        let response =
+            post.send().await.map_err(|error| failed(rollway_base::error_chain(&error)))?;
+        let status = response.status();
+        if matches!(
+            status,
+            StatusCode::FORBIDDEN | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED
+        ) {
+            let hint = "start vLLM with --enable-scale-out for exact histories";
+            tracing::info!(server = server.id.0, path, %status, hint, "no endpoint for token ids");
+            self.app.exact_support.set_missing(server.id);
+            return Err(ExactOutcome::Unsupported);
+        }
+        let reply = read_limited(response, MAX_REPLY_BYTES).await;
+        let reply = reply.map_err(|error| match error {
+            ReadError::Broken(error) => failed(rollway_base::error_chain(&error)),
+            ReadError::TooLarge => failed(format!("more than {MAX_REPLY_BYTES} bytes")),
+        })?;
+        if !status.is_success() {
+            let shown: String = String::from_utf8_lossy(&reply).chars().take(200).collect();
+            return Err(failed(format!("{status}: {shown}")));
+        }
+        serde_json::from_slice(&reply).map_err(|error| failed(format!("invalid JSON: {error}")))
+    }
+}
