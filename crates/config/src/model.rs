@@ -35,7 +35,10 @@ section! {
         /// server.
         #[schemars(range(min = -1))]
         pub top_k: Option<i32>,
-        /// Seed of the sampling. Absent: the default of the server.
+        /// Seed of the sampling. Every call of a run gets its own, derived from this one, the
+        /// task, the run and the number of the call, so that the runs of a group differ and can
+        /// be repeated; so does a retried run. In mode `serve` it is sent as it is. Absent: no
+        /// seeds are sent.
         pub seed: Option<u64>,
         /// Maximum length of a completion in tokens. Absent: the default of the server.
         #[schemars(range(min = 1))]

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rollway_base::Secret;
-use rollway_core::{AttemptId, FailureKind, RunRange, UnresponsivePolicy};
+use rollway_core::{AttemptId, FailureKind, UnresponsivePolicy};
 use rollway_engine::{
-    CollectOptions, Concurrency, LocalRunners, RunContext, RunFailure, RunKeyIssuer, RunOutcome,
-    RunOutput, Scheduler, WithModelAccess, WorkerPool, WorkerPoolOptions, WorkflowRegistry,
+    AttemptSpec, CollectOptions, Concurrency, LocalRunners, RunContext, RunFailure, RunKeyIssuer,
+    RunOutcome, RunOutput, Scheduler, WithModelAccess, WorkerPool, WorkerPoolOptions,
+    WorkflowRegistry,
 };
 use tokio::time::sleep;
 
@@ -36,9 +37,10 @@ impl RunKeyIssuer for KeyCounter {
         "http://gateway/v1".into()
     }
 
-    fn open(&mut self, attempt: AttemptId, runs: RunRange) -> Vec<Secret> {
-        self.0.lock().entry(attempt).or_default().0 += 1;
-        runs.iter().flat_map(|run| Secret::new(format!("{}/{}", attempt.0, run.0))).collect()
+    fn open(&mut self, attempt: &AttemptSpec) -> Vec<Secret> {
+        let (id, runs) = (attempt.id, attempt.runs);
+        self.0.lock().entry(id).or_default().0 += 1;
+        runs.iter().flat_map(|run| Secret::new(format!("{}/{}", id.0, run.0))).collect()
     }
 
     fn close(&mut self, attempt: AttemptId) {

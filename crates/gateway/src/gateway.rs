@@ -10,6 +10,7 @@ pub use crate::http::CallInFlight;
 use crate::http::{GatewayState, HttpListener, TurnStore, listen, router};
 use crate::keys::RunRef;
 use crate::models::{Models, ServerSpec};
+use crate::open_files;
 pub use crate::options::{ExtraMetrics, GatewayLimits, GatewayOptions, RunBudget, TokenCounts};
 use crate::recording::RecordError;
 
@@ -23,6 +24,8 @@ pub enum StartError {
     Random(io::Error),
     #[error("{0}")]
     Server(String),
+    #[error("{0}")]
+    OpenFiles(String),
 }
 
 /// A running gateway. Dropping it without [`Self::stop`] closes all connections at once.
@@ -58,7 +61,9 @@ impl Gateway {
         for server in servers {
             models.add(server).map_err(|error| StartError::Server(error.message))?;
         }
-        let (address, limits) = (options.listen.clone(), options.limits.clone());
+        let (address, mut limits) = (options.listen.clone(), options.limits.clone());
+        limits.max_connections =
+            open_files::max_connections(limits.max_connections).map_err(StartError::OpenFiles)?;
         let host = options.host.clone();
         let cannot_listen = |source| StartError::Listen { address: address.clone(), source };
         let app = GatewayState::new(options, models, history).map_err(StartError::Random)?;
@@ -106,7 +111,13 @@ impl Drop for Gateway {
 impl GatewayHandle {
     /// Opens the runs of an attempt. Returns their run keys, in order.
     pub fn open(&self, attempt: u64, first_run: u32, runs: u32) -> Vec<String> {
-        self.app.runs.open(attempt, first_run, runs);
+        self.open_task(attempt, first_run, runs, "")
+    }
+
+    /// Opens the runs of an attempt at a task. The name of the task in its job and the number of a
+    /// run determine the seeds of its calls.
+    pub fn open_task(&self, attempt: u64, first_run: u32, runs: u32, task: &str) -> Vec<String> {
+        self.app.runs.open(attempt, first_run, runs, task);
         let runs = first_run..first_run.saturating_add(runs);
         runs.map(|run| self.app.keys.of(RunRef { attempt, run })).collect()
     }

@@ -19,6 +19,7 @@ mod request_body;
 mod response_body;
 mod responses;
 mod run_budget;
+mod run_seed;
 mod run_sessions;
 mod server_metrics;
 mod site;
@@ -30,7 +31,8 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::Method;
+use axum::http::header::CONNECTION;
+use axum::http::{HeaderValue, Method};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{delete, get, post};
@@ -90,8 +92,13 @@ async fn authenticate(
     let (_, path) = keys::split_path(request.uri().path());
     let endpoint = metrics::endpoint(path);
     let is_health = request.uri().path() == HEALTH;
-    let caller = if is_health { Ok(None) } else { authorize(&app, &request).map(Some) };
-    let response = match caller {
+    let is_framed = site::check_framing(request.headers());
+    let is_ambiguous = is_framed.is_err();
+    let caller = is_framed.and_then(|()| match is_health {
+        true => Ok(None),
+        false => authorize(&app, &request).map(Some),
+    });
+    let mut response = match caller {
         Ok(caller) => {
             if let Some(caller) = caller {
                 request.extensions_mut().insert(caller);
@@ -103,6 +110,10 @@ async fn authenticate(
             None => responses::error(&error),
         },
     };
+    if is_ambiguous {
+        // What follows may be the rest of this request.
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     app.metrics.count_request(endpoint, response.status());
     response
 }

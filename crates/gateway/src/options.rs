@@ -30,6 +30,9 @@ pub struct GatewayOptions {
     pub sampling: Map<String, Value>,
     /// True if `sampling` also replaces arguments of clients, instead of filling in missing ones.
     pub force_sampling: bool,
+    /// Seed of the calls of runs: every call gets its own, derived from this, its task, its run and
+    /// its number. `None`: no seeds are sent.
+    pub seed: Option<u64>,
     /// True if a chat that continues a recorded turn is sent with the tokens of that turn, where
     /// the API of the server takes token ids.
     pub exact_histories: bool,
@@ -50,6 +53,7 @@ impl GatewayOptions {
             models: models::RoutingOptions::default(),
             sampling: Map::new(),
             force_sampling: false,
+            seed: None,
             exact_histories: true,
             watcher: None,
         }
@@ -99,6 +103,10 @@ pub struct RunBudget {
     pub model_calls: Option<u64>,
     pub prompt_tokens: Option<u64>,
     pub completion_tokens: Option<u64>,
+    /// Completions with tool calls.
+    pub tool_turns: Option<u64>,
+    /// Time since the first call of the run.
+    pub duration: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -159,6 +159,12 @@ impl Recorder {
         }
     }
 
+    /// Notes the sampling parameters of a call, as they are sent to the server.
+    pub fn note_sampling(&mut self, number: CallNumber, call: &ModelCall) {
+        let sampling = self.store.add_sampling(&turn_table::sampling(call));
+        self.calls.set_sampling(number.0, sampling);
+    }
+
     /// Returns the recorded turn that a call continues, if the model ended that turn.
     pub fn recorded_prefix(&self, number: CallNumber) -> Option<RecordedPrefix> {
         prefix::recorded_prefix(&self.store, self.calls.turn_content(number.0)?)

@@ -22,7 +22,7 @@ pub mod sse;
 
 pub use self::client_api::{ClientApi, StreamRenderer};
 pub use self::error::{CallError, ErrorKind, openai_error};
-pub use self::model_call::{CallKind, ModelCall};
+pub use self::model_call::{CallKind, CallLabels, ModelCall};
 pub use self::response::{ModelResponse, ResponseChoice, ResponseEnd};
 pub use self::server_api::{
     ResponseParseError, ResponseParser, ServerApi, TokenSource, UpstreamBody,

@@ -34,6 +34,16 @@ pub struct ModelCall {
     pub choices: u32,
     /// Names of tools whose only argument is plain text in the API of the client.
     pub text_tools: Vec<String>,
+    pub labels: CallLabels,
+}
+
+/// Labels that a client gives a call by headers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallLabels {
+    /// Name of the agent, such as a sub-agent or a side task.
+    pub agent: Option<String>,
+    /// Id of the response from which the call originates.
+    pub parent: Option<String>,
 }
 
 impl ModelCall {
@@ -52,6 +62,10 @@ impl ModelCall {
             .iter()
             .filter(|(name, value)| !value.is_null() && !ATTEMPT_NAMES.contains(&name.as_str()));
         write_object(fields, &mut text);
+        for label in [&self.labels.agent, &self.labels.parent].into_iter().flatten() {
+            text.push(0);
+            text.extend_from_slice(label.as_bytes());
+        }
         hash.update(&text);
         hash.finalize().into()
     }

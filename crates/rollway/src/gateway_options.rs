@@ -55,6 +55,8 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
             model_calls: explorer.run_budget.model_calls,
             prompt_tokens: explorer.run_budget.prompt_tokens,
             completion_tokens: explorer.run_budget.completion_tokens,
+            tool_turns: explorer.run_budget.tool_turns,
+            duration: explorer.run_budget.duration.map(Into::into),
         },
         models: models::RoutingOptions {
             min_running: explorer.min_running_model_num,
@@ -64,6 +66,7 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
         },
         sampling: sampling(&explorer.rollout_model, serves),
         force_sampling: serves,
+        seed: explorer.rollout_model.seed.filter(|_| !serves),
         exact_histories: explorer.gateway.exact_histories,
         watcher: None,
     };
@@ -124,8 +127,9 @@ fn sampling(model: &ModelConfig, forced: bool) -> Map<String, Value> {
     set("temperature", model.temperature.map(Value::from));
     set("top_p", model.top_p.map(Value::from));
     set("top_k", model.top_k.map(Value::from));
-    set("seed", model.seed.map(Value::from));
-    if !forced {
+    if forced {
+        set("seed", model.seed.map(Value::from));
+    } else {
         set("max_tokens", model.max_response_tokens.map(Value::from));
     }
     sampling

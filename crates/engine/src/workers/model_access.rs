@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use rollway_base::Secret;
-use rollway_core::{AttemptId, Incarnation, RunId, RunRange, RunnerId};
+use rollway_core::{AttemptId, Incarnation, RunId, RunnerId};
 use rollway_gateway::gateway::{CallInFlight, Gateway, GatewayHandle};
 use rollway_gateway::keys::RunRef;
 
 use crate::run::RunnerReport;
 use crate::runner_status::RunnerStatusTable;
-use crate::workers::{ModelAccess, Reporter, RunnerBackend, RunnerCommand};
+use crate::workers::{AttemptSpec, ModelAccess, Reporter, RunnerBackend, RunnerCommand};
 
 /// Issues gateway keys for runs.
 pub trait RunKeyIssuer: Send + 'static {
@@ -26,7 +26,7 @@ pub trait RunKeyIssuer: Send + 'static {
     fn base_url(&self) -> Arc<str>;
 
     /// Opens an attempt and returns the key of each run, in order. Must not block.
-    fn open(&mut self, attempt: AttemptId, runs: RunRange) -> Vec<Secret>;
+    fn open(&mut self, attempt: &AttemptSpec) -> Vec<Secret>;
 
     /// Revokes the keys of an attempt and aborts its model calls. Called once per opened attempt.
     /// Must not block.
@@ -71,8 +71,10 @@ impl RunKeyIssuer for GatewayRunKeys {
         Arc::clone(&self.base_url)
     }
 
-    fn open(&mut self, attempt: AttemptId, runs: RunRange) -> Vec<Secret> {
-        let keys = self.handle.open(attempt.0, runs.first, runs.count);
+    fn open(&mut self, attempt: &AttemptSpec) -> Vec<Secret> {
+        let AttemptSpec { id, runs, .. } = attempt;
+        let task = format!("{}/{}", attempt.batch, attempt.task_id.0);
+        let keys = self.handle.open_task(id.0, runs.first, runs.count, &task);
         keys.into_iter().flat_map(Secret::new).collect()
     }
 
@@ -120,7 +122,7 @@ impl<W: RunnerBackend, K: RunKeyIssuer> RunnerBackend for WithModelAccess<W, K> 
             RunnerCommand::Start(mut attempt) => {
                 self.close_if(runner, |_, _| true);
                 let id = attempt.id;
-                let keys = self.keys.open(id, attempt.runs);
+                let keys = self.keys.open(&attempt);
                 self.open.insert(runner, (life, id));
                 attempt.models = Some(ModelAccess { base_url: self.keys.base_url(), keys });
                 let sent = self.workers.send(runner, life, RunnerCommand::Start(attempt));

@@ -81,8 +81,9 @@ async fn admit(
     let headers = request.headers().clone();
     let retry = request_body::retry_headers(&headers)?;
     let body = request_body::body(request, limits.max_body_bytes, limits.request_timeout).await?;
-    let call = api.parse(&body)?;
+    let mut call = api.parse(&body)?;
     drop(body);
+    call.labels = request_body::labels(&headers)?;
 
     let name = session.as_ref().and_then(|_| caller.run());
     let observed = ObservedCall::begin(app.options.watcher.as_ref(), name, call.model());
@@ -158,6 +159,7 @@ async fn begin_recording(
                     RecordTarget::Agent(agent, pending, Arc::clone(history))
                 }
                 _ => {
+                    pending.set_sampling(&mut upstream.call);
                     if app.options.exact_histories {
                         upstream.prefix = pending.recorded_prefix();
                     }

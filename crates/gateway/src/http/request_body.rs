@@ -7,7 +7,7 @@ use axum::http::header::CONTENT_LENGTH;
 use axum::http::{HeaderMap, Request};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Collected, LengthLimitError, Limited};
-use rollway_model_api::{CallError, ErrorKind};
+use rollway_model_api::{CallError, CallLabels, ErrorKind};
 use tokio::time::timeout;
 
 use crate::recording::RetryHeaders;
@@ -46,17 +46,27 @@ fn too_large(limit: usize) -> CallError {
 
 /// Parses the headers that identify client retries.
 pub(super) fn retry_headers(headers: &HeaderMap) -> Result<RetryHeaders, CallError> {
-    let idempotency_key = match headers.get("idempotency-key") {
-        None => None,
-        Some(value) => match value.to_str() {
-            Ok(key) if !key.is_empty() && key.len() <= 256 => Some(key.to_owned()),
-            _ => {
-                let message = "`Idempotency-Key` must have 1 to 256 visible ASCII characters";
-                return Err(CallError::new(ErrorKind::InvalidRequest, message));
-            }
-        },
-    };
+    let idempotency_key = short_text(headers, "Idempotency-Key")?;
     let count = headers.get("x-stainless-retry-count").and_then(|value| value.to_str().ok());
     let is_retry = count.and_then(|count| count.parse::<u32>().ok()).is_some_and(|count| count > 0);
     Ok(RetryHeaders { idempotency_key, is_retry })
+}
+
+/// Parses the labels of a call.
+pub(super) fn labels(headers: &HeaderMap) -> Result<CallLabels, CallError> {
+    Ok(CallLabels {
+        agent: short_text(headers, "X-Rollway-Agent")?,
+        parent: short_text(headers, "X-Rollway-Parent")?,
+    })
+}
+
+fn short_text(headers: &HeaderMap, name: &str) -> Result<Option<String>, CallError> {
+    let Some(value) = headers.get(name) else { return Ok(None) };
+    match value.to_str() {
+        Ok(text) if !text.is_empty() && text.len() <= 256 => Ok(Some(text.to_owned())),
+        _ => {
+            let message = format!("`{name}` must have 1 to 256 visible ASCII characters");
+            Err(CallError::new(ErrorKind::InvalidRequest, message))
+        }
+    }
 }

@@ -1,20 +1,24 @@
 //! Model usage of a run against its budget.
 
 use std::fmt;
+use std::time::Instant;
 
 use bytes::Bytes;
 use rollway_model_api::replay::SavedResponse;
-use rollway_model_api::{CallKind, ModelCall, ModelResponse};
+use rollway_model_api::{CallKind, ModelCall, ModelResponse, ResponseChoice};
 use serde_json::{Value, json};
 
 use crate::options::RunBudget;
 
 /// Usage of one run.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct RunUsage {
+    /// Time of the first call.
+    began: Instant,
     calls: u64,
     prompt_tokens: u64,
     completion_tokens: u64,
+    tool_turns: u64,
 }
 
 /// The part of a budget that is used up.
@@ -33,6 +37,16 @@ impl fmt::Display for BudgetExhausted {
 }
 
 impl RunUsage {
+    pub(super) fn new() -> Self {
+        Self {
+            began: Instant::now(),
+            calls: 0,
+            prompt_tokens: 0,
+            completion_tokens: 0,
+            tool_turns: 0,
+        }
+    }
+
     /// Charges a call, and limits its completion to the rest of the budget.
     pub(super) fn charge_call(
         &mut self,
@@ -43,10 +57,16 @@ impl RunUsage {
             ("model_calls", self.calls, budget.model_calls),
             ("prompt_tokens", self.prompt_tokens, budget.prompt_tokens),
             ("completion_tokens", self.completion_tokens, budget.completion_tokens),
+            ("tool_turns", self.tool_turns, budget.tool_turns),
         ] {
             if let Some(max) = max.filter(|max| used >= *max) {
                 return Err(BudgetExhausted { key, used, max });
             }
+        }
+        let elapsed = self.began.elapsed();
+        if let Some(max) = budget.duration.filter(|max| elapsed >= *max) {
+            let (used, max) = (elapsed.as_secs(), max.as_secs());
+            return Err(BudgetExhausted { key: "duration in seconds", used, max });
         }
         self.calls += 1;
         if let Some(max) = budget.completion_tokens {
@@ -63,6 +83,11 @@ impl RunUsage {
         self.prompt_tokens += count(&response.prompt) as u64;
         let completion: usize = response.choices.iter().map(|choice| count(&choice.tokens)).sum();
         self.completion_tokens += completion as u64;
+        let has_calls = |choice: &ResponseChoice| {
+            choice.reply["tool_calls"].as_array().is_some_and(|calls| !calls.is_empty())
+        };
+        self.tool_turns +=
+            response.choices.iter().filter(|choice| has_calls(choice)).count() as u64;
     }
 }
 

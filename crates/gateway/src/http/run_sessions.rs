@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::run_budget::{BudgetExhausted, RunUsage};
+use super::run_seed::RunSeed;
 use crate::keys::RunRef;
 use crate::options::RunBudget;
 use crate::recording::{
@@ -24,6 +25,7 @@ use crate::recording::{
 pub(crate) struct OpenRuns {
     open: Mutex<HashMap<u64, RunAttempt>>,
     limits: RecordLimits,
+    seed: Option<u64>,
     next_routing: AtomicU64,
     /// Cancels every session when the gateway stops.
     stopping: CancellationToken,
@@ -33,19 +35,26 @@ pub(crate) struct OpenRuns {
 #[derive(Debug, Default)]
 struct RunAttempt {
     runs: Vec<Range<u64>>,
+    task: Box<str>,
     sessions: HashMap<u32, Arc<RunSession>>,
 }
 
 impl OpenRuns {
-    pub(super) fn new(limits: RecordLimits, stopping: CancellationToken) -> Self {
-        Self { open: Mutex::default(), limits, next_routing: AtomicU64::new(1), stopping }
+    pub(super) fn new(
+        limits: RecordLimits,
+        seed: Option<u64>,
+        stopping: CancellationToken,
+    ) -> Self {
+        Self { open: Mutex::default(), limits, seed, next_routing: AtomicU64::new(1), stopping }
     }
 
     /// Opens further runs of an attempt.
-    pub(crate) fn open(&self, attempt: u64, first_run: u32, runs: u32) {
+    pub(crate) fn open(&self, attempt: u64, first_run: u32, runs: u32, task: &str) {
         let first = u64::from(first_run);
         let mut open = self.open.lock();
-        open.entry(attempt).or_default().runs.push(first..first + u64::from(runs));
+        let attempt = open.entry(attempt).or_default();
+        attempt.runs.push(first..first + u64::from(runs));
+        attempt.task = task.into();
     }
 
     /// Closes an attempt. Calls in flight are cancelled.
@@ -62,7 +71,9 @@ impl OpenRuns {
         let attempt = attempt.ok_or_else(|| closed_error(run))?;
         let session = attempt.sessions.entry(run.run).or_insert_with(|| {
             let routing = self.next_routing.fetch_add(1, Ordering::Relaxed);
-            Arc::new(RunSession::new(run, routing, self.limits, self.stopping.child_token()))
+            let seed = self.seed.map(|seed| RunSeed::new(seed, &attempt.task, run.run));
+            let cancelled = self.stopping.child_token();
+            Arc::new(RunSession { seed, ..RunSession::new(run, routing, self.limits, cancelled) })
         });
         Ok(Arc::clone(session))
     }
@@ -108,6 +119,7 @@ pub(super) struct RunSession {
     in_flight: AtomicUsize,
     recorder: Mutex<Recorder>,
     usage: Mutex<RunUsage>,
+    seed: Option<RunSeed>,
     /// Notified when a call has ended.
     settled: Notify,
 }
@@ -125,7 +137,8 @@ impl RunSession {
             cancelled,
             in_flight: AtomicUsize::new(0),
             recorder: Mutex::new(Recorder::new(limits)),
-            usage: Mutex::default(),
+            usage: Mutex::new(RunUsage::new()),
+            seed: None,
             settled: Notify::new(),
         }
     }
@@ -208,6 +221,16 @@ pub(super) struct PendingCall {
 }
 
 impl PendingCall {
+    /// Completes the sampling parameters of the call by its seed, and notes them.
+    pub(super) fn set_sampling(&self, call: &mut ModelCall) {
+        if let Some(seed) = self.session.seed
+            && !call.has("seed")
+        {
+            call.body.insert("seed".to_owned(), seed.of_call(self.number.0).into());
+        }
+        self.session.recorder().note_sampling(self.number, call);
+    }
+
     /// Returns the recorded turn that the call continues.
     pub(super) fn recorded_prefix(&self) -> Option<RecordedPrefix> {
         self.session.recorder().recorded_prefix(self.number)

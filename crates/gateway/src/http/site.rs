@@ -3,7 +3,7 @@
 use axum::body::HttpBody;
 use axum::extract::Request;
 use axum::http::HeaderMap;
-use axum::http::header::{CONTENT_TYPE, HOST, HeaderName, ORIGIN};
+use axum::http::header::{CONTENT_TYPE, HOST, HeaderName, ORIGIN, TRANSFER_ENCODING};
 use rollway_base::net::{host_of, is_loopback};
 use rollway_model_api::{CallError, ErrorKind};
 
@@ -30,6 +30,20 @@ pub(super) fn check(listen: &str, headers: &HeaderMap) -> Result<(), CallError> 
         return Err(CallError::new(ErrorKind::Forbidden, message));
     }
     Ok(())
+}
+
+/// Checks that the end of the body is unambiguous. If the request has a `Content-Length` too, it is
+/// ignored and the connection is closed after the response.
+pub(super) fn check_framing(headers: &HeaderMap) -> Result<(), CallError> {
+    let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
+    match (encodings.next(), encodings.next()) {
+        (None, _) => Ok(()),
+        (Some(encoding), None) if encoding.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(()),
+        _ => {
+            let message = "`Transfer-Encoding` must be `chunked` or absent";
+            Err(CallError::new(ErrorKind::InvalidRequest, message))
+        }
+    }
 }
 
 /// Checks that a body is declared as JSON. A page of another site cannot send this content type

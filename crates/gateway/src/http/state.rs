@@ -55,7 +55,7 @@ impl GatewayState {
         let stopping = CancellationToken::new();
         Ok(Self {
             keys: KeyRing::new(options.admin_key.clone(), options.agent_key.clone())?,
-            runs: OpenRuns::new(options.record, stopping.clone()),
+            runs: OpenRuns::new(options.record, options.seed, stopping.clone()),
             agents: AgentSessions::new(stopping.clone()),
             metrics: GatewayMetrics::new(models.clone(), history.as_deref()),
             permits: Arc::new(Semaphore::new(

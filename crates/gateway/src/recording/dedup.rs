@@ -8,6 +8,7 @@ use std::mem;
 
 use rollway_model_api::replay::SavedResponse;
 
+use super::trie::TrieNode;
 use super::turn_table::TurnContent;
 use super::{CallDecision, CallNumber, RecordError, RetryHeaders};
 
@@ -223,6 +224,12 @@ impl CallLog {
     pub(super) fn turn_content(&self, number: u64) -> Option<TurnContent> {
         let call = self.calls.get(&number)?;
         (call.state == CallState::InFlight).then_some(call.content)
+    }
+
+    pub(super) fn set_sampling(&mut self, number: u64, sampling: TrieNode) {
+        if let Some(call) = self.calls.get_mut(&number) {
+            call.content.sampling = Some(sampling);
+        }
     }
 
     pub(super) fn is_replaced(&self, number: u64) -> bool {

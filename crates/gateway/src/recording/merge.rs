@@ -12,7 +12,7 @@ use rollway_model_api::ResponseChoice;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::merge_plan::{MergeCounts, MergePlan};
+use super::merge_plan::{MergeCounts, MergePlan, ThreadOrigin};
 use super::turn_table::{StoredTurn, TurnOrigin, TurnTable, value};
 use super::{RecordError, Turn};
 
@@ -31,7 +31,9 @@ pub fn merge<T: Borrow<Turn>>(
     let mut store = TurnTable::default();
     for turn in turns {
         let turn: &Turn = turn.borrow();
-        let content = store.add_content(turn.messages.as_ref(), turn.tools.as_ref())?;
+        let mut content = store.add_content(turn.messages.as_ref(), turn.tools.as_ref())?;
+        store.add_labels(&mut content, &turn.labels());
+        content.sampling = turn.sampling.as_ref().map(|sampling| store.add_sampling(sampling));
         let (id, model) = (turn.id.clone(), &turn.model);
         let origin = TurnOrigin { id, model, aborted: turn.aborted };
         let choice = ResponseChoice {
@@ -52,9 +54,10 @@ pub(super) fn experiences(
     plan: &MergePlan,
 ) -> Result<Vec<Experience>, RecordError> {
     let mut experiences = Vec::with_capacity(plan.threads.len());
-    for (step, numbers) in (0..).zip(&plan.threads) {
-        let turns: Vec<&StoredTurn> = numbers.iter().filter_map(|&turn| store.get(turn)).collect();
-        let made = experience(store, step, &turns)
+    for (step, thread) in (0..).zip(&plan.threads) {
+        let turns = thread.turns.iter().filter_map(|&turn| store.get(turn));
+        let turns: Vec<&StoredTurn> = turns.collect();
+        let made = experience(store, step, &turns, thread.origin)
             .map_err(|error| RecordError::Misread(error.to_string()))?;
         experiences.extend(made);
     }
@@ -65,6 +68,7 @@ fn experience(
     store: &TurnTable,
     step: u64,
     turns: &[&StoredTurn],
+    origin: Option<ThreadOrigin>,
 ) -> Result<Option<Experience>, FieldError> {
     let [first, ..] = turns else { return Ok(None) };
     let [.., last] = turns else { return Ok(None) };
@@ -78,7 +82,8 @@ fn experience(
         action_mask: (turns.len() > 1).then(|| mask(turns)),
         truncate_status: truncated.then_some(TruncateStatus::ResponseTruncated),
         model_versions: Some(versions(turns).map_err(|problem| problem.at("model_versions"))?),
-        info: Json::from_value(&info(turns, last)).map_err(|problem| problem.at("info"))?,
+        info: Json::from_value(&info(store, turns, last, origin))
+            .map_err(|problem| problem.at("info"))?,
         metrics: BTreeMap::from([("turns".to_owned(), turns.len() as f64)]),
         response_text: text(&reply),
         ..ExperienceFields::default()
@@ -137,7 +142,12 @@ fn versions(turns: &[&StoredTurn]) -> Result<ModelVersions, rollway_experience::
     Ok(versions)
 }
 
-fn info(turns: &[&StoredTurn], last: &StoredTurn) -> Value {
+fn info(
+    store: &TurnTable,
+    turns: &[&StoredTurn],
+    last: &StoredTurn,
+    origin: Option<ThreadOrigin>,
+) -> Value {
     let ids: Vec<&str> = turns.iter().map(|turn| turn.id.as_str()).collect();
     let mut info = Map::new();
     info.insert("model".to_owned(), json!(last.model));
@@ -150,7 +160,43 @@ fn info(turns: &[&StoredTurn], last: &StoredTurn) -> Value {
     if let Some(oldest) = turns.iter().filter_map(|turn| turn.versions.oldest()).min() {
         info.insert("model_version".to_owned(), json!(oldest));
     }
+    add_sampling(store, turns, &mut info);
+    add_lineage(store, turns, origin, &mut info);
     Value::Object(info)
+}
+
+/// Adds the sampling parameters that all turns have in common, and those of each turn if they
+/// differ.
+fn add_sampling(store: &TurnTable, turns: &[&StoredTurn], info: &mut Map<String, Value>) {
+    let of = |turn: &&StoredTurn| store.text(turn.content.sampling).map(value);
+    let Some(all) = turns.iter().map(of).collect::<Option<Vec<Value>>>() else { return };
+    let Some(mut common) = all.first().and_then(Value::as_object).cloned() else { return };
+    common.retain(|name, value| all.iter().all(|of| of.get(name) == Some(value)));
+    let is_common = all.iter().all(|of| of.as_object() == Some(&common));
+    info.insert("sampling".to_owned(), Value::Object(common));
+    if !is_common {
+        info.insert("sampling_by_turn".to_owned(), Value::Array(all));
+    }
+}
+
+/// Adds the labels of the client, and the origin that the tokens show.
+fn add_lineage(
+    store: &TurnTable,
+    turns: &[&StoredTurn],
+    origin: Option<ThreadOrigin>,
+    info: &mut Map<String, Value>,
+) {
+    let first = turns.first().map(|turn| turn.content).unwrap_or_default();
+    if let Some(agent) = store.text(first.agent) {
+        info.insert("agent".to_owned(), json!(agent));
+    }
+    if let Some(origin) = origin {
+        info.insert("origin".to_owned(), json!(origin.name()));
+    }
+    let found = || Some(store.get(origin?.parent()?)?.id.as_str());
+    if let Some(parent) = store.text(first.parent).or_else(found) {
+        info.insert("parent".to_owned(), json!(parent));
+    }
 }
 
 fn text(reply: &Value) -> Option<String> {

@@ -18,8 +18,38 @@ pub(super) struct MergePlan {
     /// Last message nodes of the turns.
     contents: HashSet<TrieNode>,
     /// Turn numbers of each experience. Each prompt begins with all tokens of the turn before it.
-    pub(super) threads: Vec<Vec<usize>>,
+    pub(super) threads: Vec<Thread>,
     pub(super) counts: MergeCounts,
+}
+
+/// Turns of an experience.
+#[derive(Debug)]
+pub(super) struct Thread {
+    pub(super) turns: Vec<usize>,
+    pub(super) origin: Option<ThreadOrigin>,
+}
+
+/// Origin of an experience that does not begin a conversation, with the turn that it comes from,
+/// if known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ThreadOrigin {
+    Branch(Option<usize>),
+    Drift(Option<usize>),
+}
+
+impl ThreadOrigin {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Branch(_) => "branch",
+            Self::Drift(_) => "drift",
+        }
+    }
+
+    pub(super) const fn parent(self) -> Option<usize> {
+        match self {
+            Self::Branch(parent) | Self::Drift(parent) => parent,
+        }
+    }
 }
 
 /// Numbers of turns by their relation to earlier ones.
@@ -42,10 +72,9 @@ pub(super) const MARKS_BYTES: usize = 2 * (BLOCK * size_of::<i32>() + size_of::<
 #[derive(Debug, PartialEq, Eq)]
 enum TurnRelation {
     Continues(usize),
-    /// Begins like an earlier turn but not with all of its tokens.
-    Drifts,
-    /// Begins with all tokens of a turn that another one has continued.
-    Branches,
+    /// Begins like an earlier turn but not with all of its tokens (drift), or with all tokens of a
+    /// turn that another one has continued (branch).
+    Departs(ThreadOrigin),
     Begins,
 }
 
@@ -63,9 +92,10 @@ const _: () = assert!(BLOCK <= u64::BITS as usize);
 /// End of turns, or of the first token of completions.
 #[derive(Debug, Default)]
 struct Mark {
-    is_end: bool,
-    /// Threads that end here, with their models; the first is continued first.
-    open: Vec<(usize, String)>,
+    /// The last turn that ends here.
+    end: Option<usize>,
+    /// Threads that end here, with their models and agents; the first is continued first.
+    open: Vec<(usize, String, Option<TrieNode>)>,
     contents: HashSet<TrieNode>,
 }
 
@@ -89,17 +119,25 @@ impl MergePlan {
         let thread = match self.relation(store, turn, &unfolded) {
             TurnRelation::Continues(thread) => {
                 self.counts.continued += 1;
-                self.threads[thread].push(number);
+                self.threads[thread].turns.push(number);
                 thread
             }
-            relation @ (TurnRelation::Drifts | TurnRelation::Branches | TurnRelation::Begins) => {
-                self.counts.drift += u64::from(relation == TurnRelation::Drifts);
-                self.counts.branches += u64::from(relation == TurnRelation::Branches);
-                self.threads.push(vec![number]);
-                self.threads.len() - 1
+            TurnRelation::Departs(origin) => {
+                match origin {
+                    ThreadOrigin::Branch(_) => self.counts.branches += 1,
+                    ThreadOrigin::Drift(_) => self.counts.drift += 1,
+                }
+                self.begin(number, Some(origin))
             }
+            TurnRelation::Begins => self.begin(number, None),
         };
-        self.mark(turn, &unfolded, thread);
+        self.mark(number, turn, &unfolded, thread);
+    }
+
+    /// Begins an experience, and returns its number.
+    fn begin(&mut self, number: usize, origin: Option<ThreadOrigin>) -> usize {
+        self.threads.push(Thread { turns: vec![number], origin });
+        self.threads.len() - 1
     }
 
     fn relation(
@@ -111,20 +149,26 @@ impl MergePlan {
         let mut entered = false;
         let mut end = None;
         self.walk(turn, unfolded, |length, mark| {
-            if mark.is_end {
-                end = Some(length);
+            if let Some(number) = mark.end {
+                end = Some((length, number));
                 return ControlFlow::Break(());
             }
             entered = true;
             ControlFlow::Continue(())
         });
-        if let Some(thread) = end.and_then(|length| self.take(unfolded, length, &turn.model)) {
+        if let Some(thread) = end.and_then(|(length, _)| self.take(unfolded, length, turn)) {
             return TurnRelation::Continues(thread);
         }
-        if entered || self.drifts_in_messages(store, turn, unfolded) {
-            return TurnRelation::Drifts;
+        let repeated = self.repeated_messages(store, turn);
+        let drifts = |node| !self.passes_end(turn, unfolded, node);
+        if entered || repeated.is_some_and(drifts) {
+            let parent = repeated.and_then(|node| store.turns_after(node).last().copied());
+            return TurnRelation::Departs(ThreadOrigin::Drift(parent));
         }
-        if end.is_some() { TurnRelation::Branches } else { TurnRelation::Begins }
+        match end {
+            Some((_, number)) => TurnRelation::Departs(ThreadOrigin::Branch(Some(number))),
+            None => TurnRelation::Begins,
+        }
     }
 
     /// Visits the marks that a prompt passes, the last one first.
@@ -149,43 +193,45 @@ impl MergePlan {
         }
     }
 
-    /// Takes a thread of the model that ends after `length` tokens.
-    fn take(&mut self, unfolded: &Unfolded<'_>, length: usize, model: &str) -> Option<usize> {
+    /// Takes a thread of the same model and agent that ends after `length` tokens.
+    fn take(&mut self, unfolded: &Unfolded<'_>, length: usize, turn: &StoredTurn) -> Option<usize> {
         let (node, rest) = unfolded.prefix(length);
         let open = &mut self.places.get_mut(&node)?.marks.get_mut(rest)?.open;
-        let position = open.iter().position(|(_, of)| of == model)?;
+        let is_same = |(_, model, agent): &(usize, String, Option<TrieNode>)| {
+            *model == turn.model && *agent == turn.content.agent
+        };
+        let position = open.iter().position(is_same)?;
         Some(open.remove(position).0)
     }
 
-    /// Returns whether the messages continue those of an earlier turn although the tokens do not.
-    /// Of several such turns the one with the most messages counts.
-    fn drifts_in_messages(
-        &self,
-        store: &TurnTable,
-        turn: &StoredTurn,
-        unfolded: &Unfolded<'_>,
-    ) -> bool {
-        let Some(mut next) = turn.content.messages else { return false };
-        let answered = loop {
-            let Some(node) = store.texts.parent(next) else { return false };
+    /// Returns the last message before the reply that the messages of a turn repeat. Of several
+    /// earlier turns the one with the most messages counts.
+    fn repeated_messages(&self, store: &TurnTable, turn: &StoredTurn) -> Option<TrieNode> {
+        let mut next = turn.content.messages?;
+        loop {
+            let node = store.texts.parent(next)?;
             if self.contents.contains(&node) && store.is_assistant(next) {
-                break node;
+                return Some(node);
             }
             next = node;
-        };
-        let mut agrees = false;
-        self.walk(turn, unfolded, |_, mark| {
-            agrees = mark.contents.contains(&answered);
-            if agrees { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
-        !agrees
+        }
     }
 
-    fn mark(&mut self, turn: &StoredTurn, unfolded: &Unfolded<'_>, thread: usize) {
+    /// Returns whether a prompt passes the end of a turn with these messages.
+    fn passes_end(&self, turn: &StoredTurn, unfolded: &Unfolded<'_>, messages: TrieNode) -> bool {
+        let mut passes = false;
+        self.walk(turn, unfolded, |_, mark| {
+            passes = mark.contents.contains(&messages);
+            if passes { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        passes
+    }
+
+    fn mark(&mut self, number: usize, turn: &StoredTurn, unfolded: &Unfolded<'_>, thread: usize) {
         self.at(unfolded, turn.prompt + 1);
         let end = self.at(unfolded, turn.sequence.len());
-        end.is_end = true;
-        end.open.push((thread, turn.model.clone()));
+        end.end = Some(number);
+        end.open.push((thread, turn.model.clone(), turn.content.agent));
         end.contents.extend(turn.content.messages);
         self.contents.extend(turn.content.messages);
     }

@@ -5,8 +5,8 @@ mod retries;
 
 use bytes::Bytes;
 use rollway_experience::{Experience, ExperienceKind, ModelVersions, TruncateStatus, VersionRun};
-use rollway_model_api::ResponseChoice;
 use rollway_model_api::replay::SavedResponse;
+use rollway_model_api::{CallLabels, ResponseChoice};
 use serde_json::{Value, json};
 
 use super::*;
@@ -16,7 +16,14 @@ fn chat(messages: Value) -> ModelCall {
         unreachable!()
     };
     let kind = rollway_model_api::CallKind::Chat;
-    ModelCall { kind, body, stream: false, choices: 1, text_tools: Vec::new() }
+    ModelCall {
+        kind,
+        body,
+        stream: false,
+        choices: 1,
+        text_tools: Vec::new(),
+        labels: CallLabels::default(),
+    }
 }
 
 fn versions(version: u64, tokens: usize) -> ModelVersions {

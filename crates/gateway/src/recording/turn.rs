@@ -1,11 +1,12 @@
 //! Turns: a prompt and one completion.
 
 use rollway_experience::ModelVersions;
-use rollway_model_api::{ModelCall, ModelResponse, ResponseChoice, ResponseEnd};
+use rollway_model_api::{CallLabels, ModelCall, ModelResponse, ResponseChoice, ResponseEnd};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::RecordError;
+use super::turn_table::sampling;
 
 /// One choice of a response with everything that a trainer needs. Serialization is exact: arrays
 /// are base64 of their little-endian bytes.
@@ -28,6 +29,15 @@ pub struct Turn {
     pub messages: Option<Value>,
     pub tools: Option<Value>,
     pub reply: Value,
+    /// Sampling parameters of the request to the server. Absent in turns of earlier releases.
+    #[serde(default)]
+    pub sampling: Option<Value>,
+    /// Label of the client: name of the agent.
+    #[serde(default)]
+    pub agent: Option<String>,
+    /// Label of the client: id of the response from which the call originates.
+    #[serde(default)]
+    pub parent: Option<String>,
 }
 
 impl Turn {
@@ -53,8 +63,15 @@ impl Turn {
             messages: call.body.get("messages").cloned(),
             tools: call.body.get("tools").cloned(),
             reply: choice.reply,
+            sampling: Some(sampling(call)),
+            agent: call.labels.agent.clone(),
+            parent: call.labels.parent.clone(),
         };
         Ok(choices.into_iter().map(turn).collect())
+    }
+
+    pub(super) fn labels(&self) -> CallLabels {
+        CallLabels { agent: self.agent.clone(), parent: self.parent.clone() }
     }
 
     /// Returns the log-probabilities. `None`: the server did not return them.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use rollway_model_api::{ModelCall, ResponseChoice};
+use rollway_model_api::{CallLabels, ModelCall, ResponseChoice};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -26,6 +26,22 @@ const TEMPLATE_FIELDS: [&str; 7] = [
     "reasoning_effort",
 ];
 
+/// Fields that shape the distribution from which tokens are sampled, and the seed.
+pub(super) const SAMPLING_FIELDS: [&str; 12] = [
+    "allowed_token_ids",
+    "bad_words",
+    "frequency_penalty",
+    "logit_bias",
+    "min_p",
+    "min_tokens",
+    "presence_penalty",
+    "repetition_penalty",
+    "seed",
+    "temperature",
+    "top_k",
+    "top_p",
+];
+
 /// Turns by number, in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct TurnTable {
@@ -46,6 +62,11 @@ pub(super) struct TurnContent {
     pub(super) template: Option<TrieNode>,
     /// True if the completion ends at stop strings or tokens of the client.
     pub(super) has_stop: bool,
+    /// Sampling parameters of the request to the server.
+    pub(super) sampling: Option<TrieNode>,
+    /// Labels of the client.
+    pub(super) agent: Option<TrieNode>,
+    pub(super) parent: Option<TrieNode>,
 }
 
 #[derive(Debug)]
@@ -107,7 +128,22 @@ impl TurnTable {
             content.template = Some(self.texts.step(ROOT, &format!("{fields:?}")));
         }
         content.has_stop = call.has("stop") || call.has("stop_token_ids");
+        self.add_labels(&mut content, &call.labels);
         Ok(content)
+    }
+
+    pub(super) fn add_labels(&mut self, content: &mut TurnContent, labels: &CallLabels) {
+        let mut add = |label: &Option<String>| Some(self.texts.step(ROOT, label.as_deref()?));
+        (content.agent, content.parent) = (add(&labels.agent), add(&labels.parent));
+    }
+
+    pub(super) fn add_sampling(&mut self, sampling: &Value) -> TrieNode {
+        self.texts.step(ROOT, &sampling.to_string())
+    }
+
+    /// Returns a text that was added.
+    pub(super) fn text(&self, node: Option<TrieNode>) -> Option<&str> {
+        self.texts.piece(node?)
     }
 
     /// Returns the numbers of the turns whose last message this is.
@@ -177,6 +213,13 @@ impl TurnTable {
             role.is_some_and(|role| role.get() == "\"assistant\"")
         })
     }
+}
+
+/// Returns the sampling parameters of a call.
+pub(super) fn sampling(call: &ModelCall) -> Value {
+    let given = SAMPLING_FIELDS.into_iter().filter(|name| call.has(name));
+    let fields = given.filter_map(|name| Some((name.to_owned(), call.body.get(name)?.clone())));
+    Value::Object(fields.collect())
 }
 
 pub(super) fn value(text: &str) -> Value {

@@ -59,6 +59,9 @@ fn turn(id: &str, prompt: &[i32], tokens: &[i32]) -> Turn {
         messages: Some(json!([{ "role": "user", "content": "hello" }])),
         tools: None,
         reply: json!({ "role": "assistant", "content": "hi" }),
+        sampling: None,
+        agent: None,
+        parent: None,
     }
 }
 

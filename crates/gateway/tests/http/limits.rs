@@ -181,3 +181,59 @@ async fn completions_end_with_the_budget_of_tokens() {
     let text = body["choices"][0]["message"]["content"].as_str().unwrap();
     assert!(text.contains("completion_tokens: 10 of 10"), "{text}");
 }
+
+#[tokio::test]
+async fn tool_turns_and_time_have_budgets() {
+    let budget = RunBudget { tool_turns: Some(1), ..RunBudget::default() };
+    let options = GatewayOptions { budget, ..options() };
+    let world = World::with(options, vec![MockServerOptions::default()]).await;
+    let run = world.open(1);
+    let tool = serde_json::json!({ "type": "function", "function": { "name": "look" } });
+    let mut call = says("use a tool");
+    call["tools"] = vec![tool].into();
+    call["tool_choice"] = "required".into();
+    assert_eq!(run.send(&says("no tool")).await.status(), 200);
+    let (_, body) = run.call(&call).await;
+    assert_eq!(body["choices"][0]["finish_reason"], "tool_calls");
+    let (_, body) = run.call(&call).await;
+    let text = body["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(text.contains("tool_turns: 1 of 1"), "{text}");
+    assert_eq!(world.control().counts().requests, 2);
+
+    let budget = RunBudget { duration: Some(Duration::from_millis(1)), ..RunBudget::default() };
+    let options = GatewayOptions { budget, ..super::help::options() };
+    let world = World::with(options, vec![MockServerOptions::default()]).await;
+    let run = world.open(1);
+    // The time counts from the first call, which may use all of it.
+    run.call(&says("first")).await;
+    let (_, body) = run.call(&says("second")).await;
+    let text = body["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(text.contains("duration in seconds"), "{text}");
+}
+
+#[tokio::test]
+async fn ambiguous_framing_is_refused_or_ends_the_connection() {
+    let world = World::new().await;
+    let address = world.gateway.url().strip_prefix("http://").unwrap().to_owned();
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ADMIN}\r\n\
+         content-type: application/json\r\n"
+    );
+    // The smuggled request must not be answered.
+    let body = "2\r\n{}\r\n0\r\n\r\nGET /health HTTP/1.1\r\nhost: x\r\n\r\n";
+    for (framing, is_refused) in [
+        ("content-length: 2\r\ntransfer-encoding: chunked\r\n", false),
+        ("transfer-encoding: chunked\r\ncontent-length: 2\r\n", false),
+        ("transfer-encoding: gzip, chunked\r\n", true),
+        ("transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n", true),
+    ] {
+        let mut stream = TcpStream::connect(&address).await.unwrap();
+        stream.write_all(format!("{head}{framing}\r\n{body}").as_bytes()).await.unwrap();
+        let mut reply = String::new();
+        // Returns only if the gateway closes the connection.
+        stream.read_to_string(&mut reply).await.unwrap();
+        assert_eq!(reply.matches("HTTP/1.1 ").count(), 1, "{framing:?}: {reply}");
+        assert!(reply.starts_with("HTTP/1.1 400"), "{framing:?}: {reply}");
+        assert_eq!(reply.contains("Transfer-Encoding"), is_refused, "{framing:?}: {reply}");
+    }
+}

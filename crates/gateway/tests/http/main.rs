@@ -11,6 +11,7 @@ mod failover;
 mod fuzz;
 mod help;
 mod limits;
+mod lineage;
 mod many;
 mod once;
 mod restart;

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::error::{CallError, ErrorKind};
-use crate::model_call::{CallKind, ModelCall};
+use crate::model_call::{CallKind, CallLabels, ModelCall};
 
 const MAX_CHOICES: u64 = 128;
 
@@ -52,7 +52,14 @@ pub(super) fn check(
     fields.list("tools")?;
     fields.boolean("echo")?;
     fields.recordable()?;
-    let call = ModelCall { kind, stream, choices, body, text_tools: Vec::new() };
+    let call = ModelCall {
+        kind,
+        stream,
+        choices,
+        body,
+        text_tools: Vec::new(),
+        labels: CallLabels::default(),
+    };
     if call.wants("echo") && !call.only_scores() {
         let message = "echo is not supported: the response would repeat the prompt as if the model \
                        had generated it; with max_tokens 0, completions score the prompt";

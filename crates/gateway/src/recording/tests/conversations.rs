@@ -90,6 +90,9 @@ fn turns(steps: &[Step]) -> Vec<Turn> {
                 messages: Some(messages.clone()),
                 tools: None,
                 reply: json!({"role": "assistant", "content": turns.len()}),
+                sampling: None,
+                agent: None,
+                parent: None,
             });
         }
     }
