@@ -10,6 +10,10 @@ section! {
         /// differently. vLLM needs `--enable-scale-out` for it; SGLang nothing; other servers
         /// get chats as they are.
         pub exact_histories: bool = true,
+        /// Further names of the trained model in calls, for agents whose model name is fixed or
+        /// changed on its way. A final `*` stands for any end: `claude-*`, `*`. Names of other
+        /// models are not affected.
+        pub model_aliases: Vec<String>,
         /// Maximum requests in flight at one server. Further ones wait.
         #[schemars(range(min = 1))]
         pub max_requests_per_server: u32 = 16_384,

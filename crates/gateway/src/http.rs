@@ -7,12 +7,14 @@
 
 mod admin;
 mod agents;
+mod auxiliary;
 mod calls;
 mod calls_in_flight;
 mod exact_history;
 mod listen;
 mod metrics;
 mod observed_call;
+mod prompt_list;
 mod record_response;
 mod relay;
 mod request_body;
@@ -47,6 +49,9 @@ pub(crate) use self::state::GatewayState;
 pub use self::turn_store::{KeepFuture, TurnStore};
 use crate::keys::{self, Caller};
 
+const COUNT_TOKENS: &str = "/v1/messages/count_tokens";
+const EMBEDDINGS: &str = "/v1/embeddings";
+
 /// The only path without authentication.
 const HEALTH: &str = "/health";
 
@@ -58,7 +63,10 @@ pub(crate) fn router(app: &Arc<GatewayState>) -> Router {
             let call = move |state, caller, request| calls::call(state, caller, api, request);
             routes = routes.route(&format!("{prefix}{}", api.path()), post(call));
         }
-        routes = routes.route(&format!("{prefix}/v1/models"), get(admin::list_names));
+        routes = routes
+            .route(&format!("{prefix}/v1/models"), get(admin::list_names))
+            .route(&format!("{prefix}{COUNT_TOKENS}"), post(auxiliary::count_tokens))
+            .route(&format!("{prefix}{EMBEDDINGS}"), post(auxiliary::embeddings));
     }
     let routes = routes
         .route("/v1/models/{*id}", get(admin::one_name))
@@ -145,7 +153,7 @@ fn authorize(app: &GatewayState, request: &Request) -> Result<Caller, CallError>
 
 /// Checks that the key of a caller opens a path.
 fn permit(app: &GatewayState, caller: Caller, path: &str) -> Result<(), CallError> {
-    let is_call = path.starts_with("/v1/");
+    let is_call = path.starts_with("/v1/") || client_api::at_path(path).is_some();
     let (is_allowed, message) = match caller {
         Caller::Admin => return Ok(()),
         Caller::Agent => {

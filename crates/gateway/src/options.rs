@@ -28,6 +28,8 @@ pub struct GatewayOptions {
     pub models: models::RoutingOptions,
     /// Sampling arguments (`temperature`, `top_p`, ...) for calls of the trained model.
     pub sampling: Map<String, Value>,
+    /// Further names of the trained model; a final `*` stands for any end.
+    pub model_aliases: Vec<String>,
     /// True if `sampling` also replaces arguments of clients, instead of filling in missing ones.
     pub force_sampling: bool,
     /// Seed of the calls of runs: every call gets its own, derived from this, its task, its run and
@@ -51,6 +53,7 @@ impl GatewayOptions {
             record: recording::RecorderLimits::default(),
             budget: RunBudget::default(),
             models: models::RoutingOptions::default(),
+            model_aliases: Vec::new(),
             sampling: Map::new(),
             force_sampling: false,
             seed: None,

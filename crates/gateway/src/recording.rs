@@ -18,6 +18,7 @@ use rollway_experience::Experience;
 use rollway_model_api::replay::SavedResponse;
 use rollway_model_api::server_api::RecordedPrefix;
 use rollway_model_api::{ModelCall, ModelResponse, ResponseEnd};
+use serde_json::Value;
 
 use self::dedup::{CallLog, Fingerprint};
 use self::merge_plan::MergePlan;
@@ -168,6 +169,16 @@ impl Recorder {
     /// Returns the recorded turn that a call continues, if the model ended that turn.
     pub fn recorded_prefix(&self, number: CallNumber) -> Option<RecordedPrefix> {
         prefix::recorded_prefix(&self.store, self.calls.turn_content(number.0)?)
+    }
+
+    /// Returns the messages of a recorded turn with its reply. `None`: the id is unknown.
+    pub fn conversation(&self, id: &str) -> Option<Vec<Value>> {
+        let turn = self.store.find(id)?;
+        let path = self.store.texts.path(turn.content.messages?);
+        let texts = path.into_iter().filter_map(|node| self.store.texts.piece(node));
+        let mut messages: Vec<Value> = texts.map(turn_table::value).collect();
+        messages.push(prefix::history_message(&turn_table::value(&turn.reply)));
+        Some(messages)
     }
 
     /// Records a complete or aborted response. [`delivered`](Self::delivered) or

@@ -113,6 +113,7 @@ pub(super) fn router(state: SharedState) -> Router {
     let common = Router::new()
         .route(request::CHAT_PATH, post(chat))
         .route(request::COMPLETION_PATH, post(completion))
+        .route("/v1/embeddings", post(embeddings))
         .route("/v1/models", get(models))
         .route("/health", get(health));
     let authenticate = from_fn_with_state(Arc::clone(&state), authenticate);
@@ -172,6 +173,24 @@ async fn completion(
     let request = state.api.check(&state, request::COMPLETION_PATH, &body);
     let request = request.and_then(|()| request::completion(&state, &headers, &body));
     respond(&state, request, |request| state.api.completion_format(request)).await
+}
+
+/// Returns a vector for each input: the number of its tokens, and its first and last token.
+async fn embeddings(State(state): State<SharedState>, Body(body): Body) -> JsonResult {
+    request::known_model(&state, request::object(&body)?)?;
+    let inputs = request::prompts(&state, body.get("input"))?;
+    let vector = |(index, tokens): (usize, &Vec<i32>)| {
+        let ends = [tokens.first(), tokens.last()].map(|token| token.copied().unwrap_or_default());
+        let vector = [i32::try_from(tokens.len()).unwrap_or(i32::MAX), ends[0], ends[1]];
+        json!({ "object": "embedding", "index": index, "embedding": vector.map(f64::from) })
+    };
+    let tokens: usize = inputs.iter().map(Vec::len).sum();
+    Ok(Json(json!({
+        "object": "list",
+        "data": inputs.iter().enumerate().map(vector).collect::<Vec<_>>(),
+        "model": state.options.model,
+        "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
+    })))
 }
 
 async fn models(State(state): State<SharedState>) -> Json<Value> {

@@ -9,8 +9,11 @@ mod openai_chat;
 mod openai_completions;
 mod openai_responses;
 mod request_fields;
+mod sglang_generate;
 #[cfg(test)]
 mod tests;
+mod token_form;
+mod vllm_generate;
 
 use std::fmt::Debug;
 
@@ -20,13 +23,21 @@ pub use self::anthropic_messages::AnthropicMessages;
 pub use self::openai_chat::OpenaiChat;
 pub use self::openai_completions::OpenaiCompletions;
 pub use self::openai_responses::OpenaiResponses;
+pub use self::sglang_generate::SglangGenerate;
+pub use self::vllm_generate::VllmGenerate;
 use crate::error::CallError;
 use crate::model_call::ModelCall;
 use crate::sse;
 
 /// All client APIs.
-pub const CLIENT_APIS: &[&dyn ClientApi] =
-    &[&OpenaiChat, &OpenaiCompletions, &OpenaiResponses, &AnthropicMessages];
+pub const CLIENT_APIS: &[&dyn ClientApi] = &[
+    &OpenaiChat,
+    &OpenaiCompletions,
+    &OpenaiResponses,
+    &AnthropicMessages,
+    &VllmGenerate,
+    &SglangGenerate,
+];
 
 /// Data of the last event of an OpenAI stream.
 const DONE: &[u8] = b"[DONE]";
@@ -43,7 +54,7 @@ pub trait ClientApi: Debug + Send + Sync {
     /// Name in metrics.
     fn name(&self) -> &'static str;
 
-    /// Path of the gateway that takes requests by `POST`. Run keys are valid below `/v1/` only.
+    /// Path of the gateway that takes requests by `POST`.
     fn path(&self) -> &'static str;
 
     /// Prefix of response ids.
@@ -51,6 +62,11 @@ pub trait ClientApi: Debug + Send + Sync {
 
     /// Parses the body of a request.
     fn parse(&self, body: &[u8]) -> Result<ModelCall, CallError>;
+
+    /// Parses the body of a request that may have several prompts: one call for each.
+    fn parse_all(&self, body: &[u8]) -> Result<Vec<ModelCall>, CallError> {
+        self.parse(body).map(|call| vec![call])
+    }
 
     /// Renders the body of a full response, given the body in the internal form.
     fn render_body(&self, call: &ModelCall, body: Bytes) -> Bytes {

@@ -12,6 +12,7 @@ mod openai;
 mod response_builder;
 mod sglang;
 mod synthesize_stream;
+mod token_count;
 mod vllm;
 
 #[cfg(test)]
@@ -92,6 +93,12 @@ pub trait ServerApi: Debug + Send + Sync {
     fn prompt_lookup(&self, call: &ModelCall) -> Option<Box<dyn PromptLookup>> {
         let _ = call;
         None
+    }
+
+    /// Returns the requests that count the tokens of a chat. `None`: the server has none.
+    fn token_count(&self, call: &ModelCall, model: &str) -> Option<Box<dyn PromptLookup>> {
+        let _ = model;
+        self.prompt_lookup(call)
     }
 
     /// Returns the requests that send a chat with the exact tokens of a recorded turn. `None`: the

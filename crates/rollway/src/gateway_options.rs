@@ -64,6 +64,7 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
             max_wait: explorer.gateway.server_wait.into(),
             ..models::RoutingOptions::default()
         },
+        model_aliases: explorer.gateway.model_aliases.clone(),
         sampling: sampling(&explorer.rollout_model, serves),
         force_sampling: serves,
         seed: explorer.rollout_model.seed.filter(|_| !serves),

@@ -11,11 +11,12 @@ use axum::response::Response;
 use rollway_model_api::replay::{SavedResponse, StreamCapture};
 use rollway_model_api::{CallError, ClientApi, ErrorKind, ModelCall, TokenSource};
 use serde::Deserialize;
-use serde_json::Map;
+use serde_json::{Map, Value};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::metrics::{CallTimer, GatewayMetrics};
 use super::observed_call::ObservedCall;
+use super::prompt_list::PromptList;
 use super::record_response::{RecordTarget, unrecorded};
 use super::relay::Relay;
 use super::response_body::{StreamBody, complete_response, saved_response};
@@ -81,9 +82,20 @@ async fn admit(
     let headers = request.headers().clone();
     let retry = request_body::retry_headers(&headers)?;
     let body = request_body::body(request, limits.max_body_bytes, limits.request_timeout).await?;
-    let mut call = api.parse(&body)?;
+    let mut calls = api.parse_all(&body)?;
     drop(body);
-    call.labels = request_body::labels(&headers)?;
+    let labels = request_body::labels(&headers)?;
+    for call in &mut calls {
+        call.labels = labels.clone();
+        resolve_alias(app, call);
+    }
+    let call = match <[ModelCall; 1]>::try_from(calls) {
+        Ok([call]) => call,
+        Err(calls) => {
+            let request = PromptList { app, caller, session, headers: &headers, retry: &retry };
+            return request.send(api, calls).await;
+        }
+    };
 
     let name = session.as_ref().and_then(|_| caller.run());
     let observed = ObservedCall::begin(app.options.watcher.as_ref(), name, call.model());
@@ -96,7 +108,7 @@ async fn admit(
     outcome
 }
 
-async fn begin_recording(
+pub(super) async fn begin_recording(
     app: &Arc<GatewayState>,
     session: Option<Arc<RunSession>>,
     (api, mut call): (&'static dyn ClientApi, ModelCall),
@@ -107,6 +119,7 @@ async fn begin_recording(
     let limits = &app.options.limits;
     // A call that generates nothing gets no sampling arguments and leaves no turn.
     let is_trained = app.models.is_trained(call.model()) && !call.only_scores();
+    add_previous(session.as_deref(), &mut call)?;
     if is_trained {
         apply_sampling(app, &mut call);
         if let Some(session) = &session {
@@ -171,7 +184,7 @@ async fn begin_recording(
     forward(upstream, target, timer, permits).await
 }
 
-fn acquire_permits(
+pub(super) fn acquire_permits(
     app: &GatewayState,
     session: Option<&Arc<RunSession>>,
 ) -> Result<CallPermits, CallError> {
@@ -183,6 +196,42 @@ fn acquire_permits(
         CallError::new(ErrorKind::TooMany, message).retry_after(1)
     })?;
     Ok(CallPermits { _overall: overall, _of_run: of_run })
+}
+
+/// Lets a call by an alias go to the trained model.
+pub(super) fn resolve_alias(app: &GatewayState, call: &mut ModelCall) {
+    let Some(name) = call.model() else { return };
+    let is_alias = app.options.model_aliases.iter().any(|alias| match alias.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => name == alias,
+    });
+    if is_alias && !app.models.view().iter().any(|model| model.name == name) {
+        call.body.remove("model");
+    }
+}
+
+/// Puts the messages of the response that a call continues before its own. A system message of the
+/// call replaces the earlier one.
+fn add_previous(session: Option<&RunSession>, call: &mut ModelCall) -> Result<(), CallError> {
+    let Some(id) = &call.previous else { return Ok(()) };
+    let stored = session.and_then(|session| session.recorder().conversation(id));
+    let Some(mut messages) = stored else {
+        let message = format!(
+            "response {id} is not known: previous_response_id must be a response to the trained \
+             model in the same run"
+        );
+        return Err(CallError::new(ErrorKind::NotFound, message).at("previous_response_id"));
+    };
+    let is_system = |message: &Value| message["role"] == "system";
+    let Some(Value::Array(own)) = call.body.get_mut("messages") else { return Ok(()) };
+    if own.first().is_some_and(is_system) && messages.first().is_some_and(is_system) {
+        messages[0] = own.remove(0);
+    } else if own.first().is_some_and(is_system) {
+        messages.insert(0, own.remove(0));
+    }
+    messages.append(own);
+    *own = messages;
+    Ok(())
 }
 
 /// Adds the sampling arguments of the configuration; replaces those of the client if forced.

@@ -25,6 +25,7 @@ use super::run_sessions::RecordDelta;
 use super::server_metrics::Servers;
 use super::state::GatewayState;
 use super::turn_store::TurnStore;
+use super::{COUNT_TOKENS, EMBEDDINGS};
 use crate::models::Models;
 use crate::options::TokenCounts;
 
@@ -262,6 +263,8 @@ pub(super) fn endpoint(path: &str) -> &'static str {
     }
     match path {
         "/rollway/v1/run/experiences" => "experiences",
+        COUNT_TOKENS => "count_tokens",
+        EMBEDDINGS => "embeddings",
         "/health" => "health",
         "/metrics" => "metrics",
         "/feedback" => "feedback",

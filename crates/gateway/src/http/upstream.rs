@@ -374,7 +374,7 @@ async fn abort(permit: &ServerPermit, body: &UpstreamBody) {
 }
 
 /// Finds out the token ids of a prompt by the requests of a lookup.
-async fn prompt_tokens(
+pub(super) async fn prompt_tokens(
     server: &RegisteredServer,
     mut lookup: Box<dyn PromptLookup>,
 ) -> Result<Vec<i32>, ResponseParseError> {

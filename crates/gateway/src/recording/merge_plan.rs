@@ -116,7 +116,7 @@ impl MergePlan {
             return;
         }
         let unfolded = store.tokens.unfold(&turn.sequence);
-        let thread = match self.relation(store, turn, &unfolded) {
+        let thread = match self.relation(store, number, &unfolded) {
             TurnRelation::Continues(thread) => {
                 self.counts.continued += 1;
                 self.threads[thread].turns.push(number);
@@ -143,9 +143,10 @@ impl MergePlan {
     fn relation(
         &mut self,
         store: &TurnTable,
-        turn: &StoredTurn,
+        number: usize,
         unfolded: &Unfolded<'_>,
     ) -> TurnRelation {
+        let Some(turn) = store.get(number) else { return TurnRelation::Begins };
         let mut entered = false;
         let mut end = None;
         self.walk(turn, unfolded, |length, mark| {
@@ -162,7 +163,7 @@ impl MergePlan {
         let repeated = self.repeated_messages(store, turn);
         let drifts = |node| !self.passes_end(turn, unfolded, node);
         if entered || repeated.is_some_and(drifts) {
-            let parent = repeated.and_then(|node| store.turns_after(node).last().copied());
+            let parent = repeated.and_then(|node| store.last_turn_after(node, number));
             return TurnRelation::Departs(ThreadOrigin::Drift(parent));
         }
         match end {

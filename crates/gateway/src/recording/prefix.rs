@@ -1,7 +1,7 @@
 //! The recorded turn that a call continues.
 
 use rollway_model_api::server_api::RecordedPrefix;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::turn_table::{StoredTurn, TurnContent, TurnTable, value};
 
@@ -63,4 +63,16 @@ fn calls(message: &Value) -> &[Value] {
 fn is_same_call(one: &Value, other: &Value) -> bool {
     let (one, other) = (&one["function"], &other["function"]);
     one["name"] == other["name"] && one["arguments"] == other["arguments"]
+}
+
+/// Returns a reply as a message of a history: without fields that only responses have.
+pub(super) fn history_message(reply: &Value) -> Value {
+    let mut message = json!({ "role": "assistant", "content": reply["content"] });
+    for name in ["tool_calls", "reasoning", "reasoning_content"] {
+        let value = &reply[name];
+        if value.as_array().is_some_and(|calls| !calls.is_empty()) || value.is_string() {
+            message[name] = value.clone();
+        }
+    }
+    message
 }

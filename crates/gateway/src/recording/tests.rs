@@ -23,6 +23,7 @@ fn chat(messages: Value) -> ModelCall {
         choices: 1,
         text_tools: Vec::new(),
         labels: CallLabels::default(),
+        previous: None,
     }
 }
 

@@ -151,6 +151,13 @@ impl TurnTable {
         self.turns_after.get(&messages).map_or(&[], Vec::as_slice)
     }
 
+    /// Returns the last turn with tokens before turn `number` whose last message this is.
+    pub(super) fn last_turn_after(&self, messages: TrieNode, number: usize) -> Option<usize> {
+        let earlier = self.turns_after(messages).iter().rev().filter(|turn| **turn < number);
+        let has_tokens = |turn: &usize| self.get(*turn).is_some_and(|turn| turn.response() > 0);
+        earlier.copied().find(has_tokens)
+    }
+
     pub(super) fn push(
         &mut self,
         origin: TurnOrigin<'_>,
@@ -191,6 +198,11 @@ impl TurnTable {
 
     pub(super) fn get(&self, number: usize) -> Option<&StoredTurn> {
         self.turns.get(number)?.as_ref()
+    }
+
+    /// Returns the turn of a response id.
+    pub(super) fn find(&self, id: &str) -> Option<&StoredTurn> {
+        self.turns.iter().flatten().find(|turn| turn.id == id)
     }
 
     pub(super) fn len(&self) -> usize {

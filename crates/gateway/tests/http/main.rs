@@ -5,6 +5,7 @@
 mod access;
 mod basics;
 mod cancel;
+mod client_apis;
 mod errors;
 mod exact;
 mod failover;

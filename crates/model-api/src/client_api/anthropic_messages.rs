@@ -20,6 +20,13 @@ use crate::model_call::ModelCall;
 #[derive(Debug)]
 pub struct AnthropicMessages;
 
+impl AnthropicMessages {
+    /// Parses the body of a request that counts tokens.
+    pub fn parse_count(body: &[u8]) -> Result<ModelCall, CallError> {
+        request::parse_count(body)
+    }
+}
+
 impl ClientApi for AnthropicMessages {
     fn name(&self) -> &'static str {
         "messages"

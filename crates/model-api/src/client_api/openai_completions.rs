@@ -1,11 +1,14 @@
 //! The OpenAI Completions API.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::ClientApi;
-use super::request_fields::{RequestFields, a, parse, refusal};
+use super::request_fields::{RequestFields, a, check, parse, parse_object, refusal};
 use crate::error::CallError;
 use crate::model_call::{CallKind, ModelCall};
+
+/// Maximum number of prompts of a request.
+const MAX_PROMPTS: usize = 256;
 
 /// `POST /v1/completions`.
 #[derive(Debug)]
@@ -27,9 +30,38 @@ impl ClientApi for OpenaiCompletions {
     fn parse(&self, body: &[u8]) -> Result<ModelCall, CallError> {
         parse(CallKind::Completion, body, check_prompt, check_logprobs)
     }
+
+    fn parse_all(&self, body: &[u8]) -> Result<Vec<ModelCall>, CallError> {
+        let mut body = parse_object(body)?;
+        let prompts = match body.get_mut("prompt") {
+            Some(Value::Array(prompts)) if is_several(prompts) => std::mem::take(prompts),
+            _ => return check_completion(body).map(|call| vec![call]),
+        };
+        if prompts.len() > MAX_PROMPTS {
+            let message = format!("prompt has {} prompts, more than {MAX_PROMPTS}", prompts.len());
+            return Err(refusal(message).at("prompt"));
+        }
+        let call = |prompt: Value| {
+            let mut body = body.clone();
+            body.insert("prompt".to_owned(), prompt);
+            check_completion(body)
+        };
+        prompts.into_iter().map(call).collect()
+    }
 }
 
-/// Checks that there is exactly one prompt: the choices of a recorded response share it.
+/// Returns whether a list contains prompts and not the token ids of one.
+fn is_several(prompts: &[Value]) -> bool {
+    prompts.len() > 1 && prompts.iter().all(|prompt| prompt.is_string() || prompt.is_array())
+}
+
+/// Checks a completion that another client API was translated to.
+pub(super) fn check_completion(body: Map<String, Value>) -> Result<ModelCall, CallError> {
+    check(CallKind::Completion, body, check_prompt, check_logprobs)
+}
+
+/// Checks that there is exactly one prompt: the choices of a recorded response share it. Requests
+/// with several are split before.
 fn check_prompt(fields: &RequestFields<'_>) -> Result<(), CallError> {
     let at = "prompt";
     let prompts = match fields.get(at) {

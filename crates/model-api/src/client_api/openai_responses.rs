@@ -1,8 +1,8 @@
 //! The OpenAI Responses API, translated to chats.
 //!
 //! `request` turns items into messages, `item` turns the parts of a message into output items,
-//! `stream` turns events of a chat into events of a response. Responses are not stored: clients
-//! send the whole conversation with every call.
+//! `stream` turns events of a chat into events of a response. A call may continue a response of its
+//! run by `previous_response_id`, which the gateway resolves from its recording.
 
 mod item;
 mod request;
@@ -71,6 +71,7 @@ struct ResponseHead {
     max_output_tokens: Value,
     temperature: Value,
     top_p: Value,
+    previous: Option<String>,
 }
 
 impl ResponseHead {
@@ -84,6 +85,7 @@ impl ResponseHead {
             max_output_tokens: field("max_tokens"),
             temperature: field("temperature"),
             top_p: field("top_p"),
+            previous: call.previous.clone(),
         }
     }
 
@@ -112,7 +114,7 @@ impl ResponseHead {
             "model": self.model,
             "output": output,
             "parallel_tool_calls": self.parallel_tool_calls,
-            "previous_response_id": null,
+            "previous_response_id": self.previous,
             "reasoning": { "effort": null, "summary": null },
             "store": false,
             "temperature": self.temperature,

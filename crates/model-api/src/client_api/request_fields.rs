@@ -59,6 +59,7 @@ pub(super) fn check(
         body,
         text_tools: Vec::new(),
         labels: CallLabels::default(),
+        previous: None,
     };
     if call.wants("echo") && !call.only_scores() {
         let message = "echo is not supported: the response would repeat the prompt as if the model \

@@ -24,11 +24,13 @@ use super::chunk_parser::{
     ChunkParser, ResponseFields, StripPlan, ask_logprobs, ask_usage, forward, logprobs, outgoing,
 };
 use super::control::tensor_column;
+use super::exact_prompt::rendering_body;
 use super::json_fields::JsonFields;
 use super::response_builder::{ChoiceDelta, ReportedVersion, VersionSpan};
+use super::token_count::TokenizeLookup;
 use super::{
-    ControlStep, ExactPrompt, PauseMode, RecordedPrefix, ResponseParser, ServerApi, UpstreamBody,
-    WeightControl,
+    ControlStep, ExactPrompt, PauseMode, PromptLookup, RecordedPrefix, ResponseParser, ServerApi,
+    UpstreamBody, WeightControl,
 };
 use crate::model_call::{CallKind, ModelCall};
 
@@ -65,6 +67,11 @@ impl ServerApi for SglangApi {
     fn abort_body(&self, _: CallKind, request_id: &str) -> Option<UpstreamBody> {
         let body = json!({ "rid": request_id });
         Some(UpstreamBody { path: "/abort_request", body, stream: false })
+    }
+
+    fn token_count(&self, call: &ModelCall, model: &str) -> Option<Box<dyn PromptLookup>> {
+        let body = rendering_body(&forward(call, model)).into();
+        Some(Box::new(TokenizeLookup(UpstreamBody { path: "/v1/tokenize", body, stream: false })))
     }
 
     fn exact_prompt(

@@ -23,11 +23,13 @@ use super::chunk_parser::{
     ChunkParser, ResponseFields, StripPlan, ask_logprobs, ask_usage, forward, logprobs, outgoing,
 };
 use super::control::tensor_column;
+use super::exact_prompt::rendering_body;
 use super::json_fields::JsonFields;
 use super::response_builder::{ChoiceDelta, ReportedVersion, VersionSpan};
+use super::token_count::TokenizeLookup;
 use super::{
-    ControlStep, ExactPrompt, PauseMode, RecordedPrefix, ResponseParser, ServerApi, UpstreamBody,
-    WeightControl,
+    ControlStep, ExactPrompt, PauseMode, PromptLookup, RecordedPrefix, ResponseParser, ServerApi,
+    UpstreamBody, WeightControl,
 };
 use crate::model_call::{CallKind, ModelCall};
 
@@ -60,6 +62,11 @@ impl ServerApi for VllmApi {
         };
         let body = json!({ "request_ids": ids });
         Some(UpstreamBody { path: "/abort_requests", body, stream: false })
+    }
+
+    fn token_count(&self, call: &ModelCall, model: &str) -> Option<Box<dyn PromptLookup>> {
+        let body = rendering_body(&forward(call, model)).into();
+        Some(Box::new(TokenizeLookup(UpstreamBody { path: "/tokenize", body, stream: false })))
     }
 
     /// Stop strings are cut from the text of a chat, but not from parsed tokens.

@@ -11,9 +11,19 @@ use crate::client_api::request_fields::{RequestFields, a, parse_object, refusal}
 use crate::error::CallError;
 use crate::model_call::ModelCall;
 
+/// Parses a request that counts tokens: without `max_tokens`.
+pub(super) fn parse_count(body: &[u8]) -> Result<ModelCall, CallError> {
+    let mut body = parse_object(body)?;
+    body.insert("max_tokens".to_owned(), 1.into());
+    to_chat(&body)
+}
+
 pub(super) fn parse(body: &[u8]) -> Result<ModelCall, CallError> {
-    let body = parse_object(body)?;
-    let fields = RequestFields(&body);
+    to_chat(&parse_object(body)?)
+}
+
+fn to_chat(body: &Map<String, Value>) -> Result<ModelCall, CallError> {
+    let fields = RequestFields(body);
     let mut chat = Map::new();
     copy_common(&fields, &mut chat)?;
     let Some(max_tokens) = fields.integer("max_tokens", 1, i64::from(i32::MAX))? else {

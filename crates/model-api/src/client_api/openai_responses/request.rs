@@ -12,7 +12,7 @@ use crate::error::CallError;
 use crate::model_call::ModelCall;
 
 /// Fields that refer to responses or conversations that a server stores.
-const STORED: [&str; 3] = ["previous_response_id", "conversation", "prompt"];
+const STORED: [&str; 2] = ["conversation", "prompt"];
 
 pub(super) fn parse(body: &[u8]) -> Result<ModelCall, CallError> {
     let body = parse_object(body)?;
@@ -20,14 +20,14 @@ pub(super) fn parse(body: &[u8]) -> Result<ModelCall, CallError> {
     for name in STORED {
         if fields.get(name).is_some() {
             let message = format!(
-                "{name} is not supported: responses are not stored; send the whole conversation \
-                 as `input`"
+                "{name} is not supported: send the whole conversation as `input`, or \
+                 `previous_response_id`"
             );
             return Err(refusal(message).at(name));
         }
     }
     if fields.boolean("background")? == Some(true) {
-        let message = "background is not supported: responses are not stored; set it to false";
+        let message = "background is not supported: set it to false";
         return Err(refusal(message).at("background"));
     }
     let mut chat = Map::new();
@@ -42,6 +42,7 @@ pub(super) fn parse(body: &[u8]) -> Result<ModelCall, CallError> {
     chat.insert("messages".to_owned(), messages(&fields)?);
     let mut call = check_chat(chat)?;
     call.text_tools = text_tools;
+    call.previous = fields.text("previous_response_id")?.map(str::to_owned);
     Ok(call)
 }
 

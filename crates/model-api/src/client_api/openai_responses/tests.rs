@@ -90,7 +90,7 @@ fn invalid_requests_are_refused_by_field() {
         (json!({}), "input"),
         (json!({ "input": 7 }), "input"),
         (json!({ "input": [] }), "messages"),
-        (json!({ "input": "Hi", "previous_response_id": "resp_1" }), "previous_response_id"),
+        (json!({ "input": "Hi", "conversation": "conv_1" }), "conversation"),
         (json!({ "input": "Hi", "background": true }), "background"),
         (json!({ "input": "Hi", "max_output_tokens": 0 }), "max_output_tokens"),
         (json!({ "input": [{ "role": "robot", "content": "Hi" }] }), "input[0].role"),
