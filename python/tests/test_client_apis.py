@@ -19,9 +19,11 @@ SCHEMA = {
 RESULT = "salt water"
 
 
-@pytest.fixture(scope="module", params=["vllm", "sglang"])
+@pytest.fixture(scope="module", params=["vllm", "sglang", "vllm drifting", "sglang drifting"])
 def gateway(request):
-    gateway = Gateway("--runs", "16", f"{request.param}=simulated")
+    kind, *drifting = request.param.split()
+    options = ["--retokenize", "true"] if drifting else []
+    gateway = Gateway("--runs", "16", *options, f"{kind}=simulated")
     yield gateway
     gateway.close()
 
@@ -157,7 +159,7 @@ def test_errors_are_those_that_clients_know(gateway):
     with pytest.raises(anthropic.BadRequestError, match="prefilled"):
         turns = [*ask["messages"], {"role": "assistant", "content": "Well"}]
         client.messages.create(model="policy", messages=turns, max_tokens=4)
-    with pytest.raises(openai.BadRequestError, match="previous_response_id"):
+    with pytest.raises(openai.NotFoundError, match="previous_response_id"):
         openai_client(gateway, key).responses.create(
             model="policy", input="Hi", previous_response_id="resp_1"
         )
@@ -172,3 +174,63 @@ def test_a_key_in_the_path(gateway):
     ask = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 4}
     assert client.messages.create(model="policy", **ask).content[0].text
     assert len(gateway.experiences(key)) == 1
+
+
+def test_responses_continue_by_id(gateway):
+    key = gateway.key()
+    client = openai_client(gateway, key)
+    first = client.responses.create(model="policy", input=QUESTION)
+    more = {"model": "policy", "input": "and of rivers", "previous_response_id": first.id}
+    second = client.responses.create(**more)
+    assert second.previous_response_id == first.id
+    with client.responses.stream(**more) as events:
+        events.until_done()
+    # The second continuation is a branch of the first response.
+    whole, branch = gateway.experiences(key)
+    assert whole.metrics["turns"] == 2
+    assert (branch.info["origin"], branch.info["parent"]) == ("branch", first.id)
+
+
+def test_several_prompts_and_embeddings(gateway):
+    key = gateway.key()
+    client = openai_client(gateway, key)
+    ask = {"model": "policy", "prompt": ["the sea", "a river"], "max_tokens": 5}
+    completion = client.completions.create(**ask)
+    assert [choice.index for choice in completion.choices] == [0, 1]
+    assert completion.usage.completion_tokens == 10
+    texts = {}
+    for event in client.completions.create(**ask, stream=True):
+        for choice in event.choices:
+            texts[choice.index] = texts.get(choice.index, "") + choice.text
+    assert texts == {choice.index: choice.text for choice in completion.choices}
+    assert len(gateway.experiences(key)) == 4
+    vectors = client.embeddings.create(model="policy", input=["ab", "abc"])
+    assert [vector.embedding[0] for vector in vectors.data] == [2, 3]
+    assert len(gateway.experiences(key)) == 4
+
+
+def test_tokens_are_counted(gateway):
+    key = gateway.key()
+    client = anthropic_client(gateway, key)
+    tool = {"name": "look_up", "input_schema": SCHEMA}
+    ask = {
+        "model": "policy",
+        "system": "Be brief",
+        "messages": [{"role": "user", "content": QUESTION}],
+        "tools": [tool],
+    }
+    counted = client.messages.count_tokens(**ask)
+    answer = client.messages.create(**ask, max_tokens=4)
+    assert counted.input_tokens == answer.usage.input_tokens
+    assert len(gateway.experiences(key)) == 1
+
+
+def test_sub_agents_are_labelled_by_header(gateway):
+    key = gateway.key()
+    ask = {"model": "policy", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 4}
+    main = openai_client(gateway, key).chat.completions.create(**ask)
+    headers = {"X-Rollway-Agent": "title", "X-Rollway-Parent": main.id}
+    anthropic_client(gateway, key).messages.create(**ask, extra_headers=headers)
+    whole, title = gateway.experiences(key)
+    assert "agent" not in whole.info
+    assert (title.info["agent"], title.info["parent"]) == ("title", main.id)

@@ -1,7 +1,7 @@
 //! A gateway in front of given servers, for tests in other languages and for a first try by hand.
 //!
 //! ```text
-//! gateway [--runs N] [--tool-calls RATE] [--tokens-per-second N] ENGINE=URL ...
+//! gateway [--runs N] [--tool-calls RATE] [--retokenize BOOL] [--tokens-per-second N] ENGINE=URL ...
 //! ```
 //!
 //! `ENGINE` is `vllm`, `sglang`, `llama_cpp` or `openai`; `simulated` as the URL starts such a
@@ -86,6 +86,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, Failure> 
         match word.as_str() {
             "--runs" => arguments.runs = value.parse()?,
             "--tool-calls" => arguments.simulated.tool_call_rate = value.parse()?,
+            "--retokenize" => arguments.simulated.drift = value.parse()?,
             "--tokens-per-second" => arguments.simulated.tokens_per_second = value.parse()?,
             _ => return Err(format!("unknown option: {word}").into()),
         }

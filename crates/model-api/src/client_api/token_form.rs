@@ -45,7 +45,7 @@ pub(super) fn copy_sampling(
     for (name, value) in sampling.iter().filter(|(_, value)| !value.is_null()) {
         let known = renamed.iter().find(|(from, _)| from == name).map(|(_, to)| *to);
         let same = SAMPLING.contains(&name.as_str());
-        match known.or(same.then_some(name.as_str())) {
+        match known.or_else(|| same.then_some(name.as_str())) {
             Some(to) => {
                 completion.insert(to.to_owned(), value.clone());
             }
