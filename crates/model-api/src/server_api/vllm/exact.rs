@@ -106,7 +106,11 @@ impl ExactPrompt for VllmExactPrompt {
                 Ok(ExactStep::Request(UpstreamBody { path: DERENDER, body, stream: false }))
             }
             State::Derender(prompt, generated) => {
-                let response = chat_response(reply, &generated, &prompt)?;
+                let mut response = chat_response(reply, &generated, &prompt)?;
+                // As in chats: a named tool leaves the reason of the generation.
+                if !self.chat.get("tool_choice").is_some_and(Value::is_object) {
+                    set_tool_reason(&mut response);
+                }
                 Ok(ExactStep::Response(response.to_string().into()))
             }
         }
@@ -135,10 +139,16 @@ fn chat_response(
         if let Some(versions) = sampled.get("weight_versions").filter(|it| !it.is_null()) {
             choice["weight_versions"] = versions.clone();
         }
+    }
+    Ok(response)
+}
+
+/// Sets the finish reason of choices with tool calls.
+fn set_tool_reason(response: &mut Value) {
+    for choice in response["choices"].as_array_mut().into_iter().flatten() {
         let calls = choice.pointer("/message/tool_calls").and_then(Value::as_array);
         if choice["finish_reason"] == "stop" && calls.is_some_and(|calls| !calls.is_empty()) {
             choice["finish_reason"] = "tool_calls".into();
         }
     }
-    Ok(response)
 }
