@@ -25,7 +25,7 @@ def outcomes(gateway) -> dict[str, int]:
 
 
 def converse(gateway, key: str, *, tools: bool) -> None:
-    """Holds a conversation; with tools, every second turn is a tool call. Some turns are streams."""
+    """Holds a conversation. With tools, every second turn is a tool call; some are streams."""
     client = calls.client(gateway, key)
     messages = [{"role": "user", "content": "hello there"}]
     for turn in range(TURNS):

@@ -1,7 +1,8 @@
 //! A gateway in front of given servers, for tests in other languages and for a first try by hand.
 //!
 //! ```text
-//! gateway [--runs N] [--tool-calls RATE] [--retokenize BOOL] [--tokens-per-second N] ENGINE=URL ...
+//! gateway [--runs N] [--tool-calls RATE] [--retokenize BOOL] [--tokens-per-second N]
+//!     ENGINE=URL ...
 //! ```
 //!
 //! `ENGINE` is `vllm`, `sglang`, `llama_cpp` or `openai`; `simulated` as the URL starts such a

@@ -52,6 +52,8 @@ pub struct MockServerOptions {
     pub strips_turns: bool,
     /// True if vLLM's endpoints for token ids are enabled (`--enable-scale-out`).
     pub scale_out: bool,
+    /// True if vLLM fails to parse generated tokens to a chat response.
+    pub derender_fails: bool,
     /// True if fields that the API does not have are refused.
     pub strict: bool,
     /// Maximum number of recorded requests.
@@ -83,6 +85,7 @@ impl Default for MockServerOptions {
             drift: false,
             strips_turns: false,
             scale_out: true,
+            derender_fails: false,
             strict: false,
             max_records: 4096,
         }

@@ -35,8 +35,8 @@ pub struct ModelCall {
     /// Names of tools whose only argument is plain text in the API of the client.
     pub text_tools: Vec<String>,
     pub labels: CallLabels,
-    /// Id of the stored response that the call continues (`previous_response_id`): its messages come
-    /// before those of the call.
+    /// Id of the recorded response that the call continues (`previous_response_id`). Its messages
+    /// come before those of the call.
     pub previous: Option<String>,
 }
 

@@ -83,6 +83,13 @@ impl From<ChatReason> for ExactOutcome {
     }
 }
 
+/// Failure of a request beside the one that generates.
+enum PostError {
+    /// The server has no such endpoint.
+    NoEndpoint,
+    Failed(String),
+}
+
 impl UpstreamRequest {
     /// Sends the call with the tokens of the recorded turn that it continues. `None`: it must be
     /// sent as a chat.
@@ -115,24 +122,36 @@ impl UpstreamRequest {
         mut exact: Box<dyn ExactPrompt>,
     ) -> Result<Result<UpstreamReply, ServerFailure>, ExactOutcome> {
         let server = at.permit().server();
-        let failed = |reason: String| {
-            tracing::warn!(server = server.id.0, reason, "a chat is sent without exact prompt");
+        let failed = |reason: String, is_generated: bool| {
+            tracing::debug!(server = server.id.0, reason, "a chat is sent without exact prompt");
+            if is_generated {
+                // The tokens are lost: do not generate twice for every call.
+                self.app.exact_support.set_missing(server.id);
+            }
             ExactOutcome::Failed
         };
+        let mut is_generated = false;
         let mut step = exact.start();
         loop {
             let reply = match step {
-                ExactStep::Request(body) => self.post_json(server, &body).await?,
+                ExactStep::Request(body) => match self.post_json(server, &body).await {
+                    Ok(reply) => reply,
+                    Err(PostError::NoEndpoint) => return Err(ExactOutcome::Unsupported),
+                    Err(PostError::Failed(reason)) => return Err(failed(reason, is_generated)),
+                },
                 ExactStep::Generate(body) => match self.exchange(at, &body).await {
-                    Ok(UpstreamReply::Full(reply)) => serde_json::from_slice(&reply)
-                        .map_err(|error| failed(format!("invalid JSON: {error}")))?,
+                    Ok(UpstreamReply::Full(reply)) => {
+                        is_generated = true;
+                        serde_json::from_slice(&reply)
+                            .map_err(|error| failed(format!("invalid JSON: {error}"), true))?
+                    }
                     Ok(reply @ UpstreamReply::Events(_)) => return Ok(Ok(reply)),
                     Err(failure) => return Ok(Err(failure)),
                 },
                 ExactStep::Response(body) => return Ok(Ok(UpstreamReply::Full(body))),
                 ExactStep::Chat(reason) => return Err(reason.into()),
             };
-            step = exact.reply(reply).map_err(|error| failed(error.0))?;
+            step = exact.reply(reply).map_err(|error| failed(error.0, is_generated))?;
         }
     }
 
@@ -140,12 +159,9 @@ impl UpstreamRequest {
         &self,
         server: &RegisteredServer,
         body: &UpstreamBody,
-    ) -> Result<Value, ExactOutcome> {
+    ) -> Result<Value, PostError> {
         let path = body.path;
-        let failed = |reason: String| {
-            tracing::warn!(server = server.id.0, path, reason, "no exact prompt");
-            ExactOutcome::Failed
-        };
+        let failed = |reason: String| PostError::Failed(format!("{path}: {reason}"));
         let post = server.client.post(format!("{}{path}", server.spec.url));
         let post = post.header(CONTENT_TYPE, "application/json").body(body.body.to_string());
         let response =
@@ -158,7 +174,7 @@ impl UpstreamRequest {
             let hint = "start vLLM with --enable-scale-out for exact histories";
             tracing::info!(server = server.id.0, path, %status, hint, "no endpoint for token ids");
             self.app.exact_support.set_missing(server.id);
-            return Err(ExactOutcome::Unsupported);
+            return Err(PostError::NoEndpoint);
         }
         let reply = read_limited(response, MAX_REPLY_BYTES).await;
         let reply = reply.map_err(|error| match error {

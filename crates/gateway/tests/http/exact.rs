@@ -145,6 +145,19 @@ async fn a_server_without_the_endpoints_gets_chats() {
 }
 
 #[tokio::test]
+async fn a_response_that_cannot_be_parsed_is_requested_as_a_chat() {
+    let server = MockServerOptions { derender_fails: true, ..drifting(ServerKind::Vllm) };
+    let world = world(server, true).await;
+    let run = world.open(1);
+    converse(&run).await;
+    // The tokens are not generated twice for every call.
+    assert_eq!(outcome(&world, "failed").await, 1.0);
+    assert_eq!(outcome(&world, "unsupported").await, (TURNS - 2) as f64);
+    let turns: f64 = world.metric("turns_total").await;
+    assert_eq!(turns, TURNS as f64, "what was not delivered is not recorded");
+}
+
+#[tokio::test]
 async fn only_unchanged_turns_that_the_model_ended_are_continued() {
     let server = MockServerOptions { tool_call_rate: 0.0, ..drifting(ServerKind::Vllm) };
     let world = world(server, true).await;

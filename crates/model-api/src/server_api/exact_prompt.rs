@@ -13,7 +13,7 @@
 //!
 //! `E` is the last token of the recorded turn, which ended it. The rendered call must begin with
 //! the rendered history up to `E`. Otherwise the template rewrites earlier turns, for example
-//! removes their reasoning: the call is sent as a chat, which is the prompt that the template wants.
+//! removes their reasoning: the call is sent as a chat, with the prompt that the template wants.
 
 use bytes::Bytes;
 use serde_json::{Map, Value};

@@ -208,6 +208,9 @@ fn chat_response(state: &GenerationState, body: &Value) -> Result<Value, ApiErro
     let Some(choices) = generated.get("choices").and_then(Value::as_array) else {
         return Err(ApiError::bad_request("Field required: generate_response"));
     };
+    if state.options.derender_fails {
+        return Err(ApiError::server_error("injected fault"));
+    }
     let tokenizer = state.template.tokenizer;
     let mut completion_tokens = 0;
     let mut rendered = Vec::with_capacity(choices.len());

@@ -15,11 +15,11 @@ const TOKENIZE: &str = "/v1/tokenize";
 pub(super) struct SglangExactPrompt {
     chat: UpstreamBody,
     prefix: RecordedPrefix,
-    state: State,
+    state: SglangStep,
 }
 
 #[derive(Debug)]
-enum State {
+enum SglangStep {
     RenderPrompt,
     /// With the rendered prompt.
     RenderHistory(Vec<i32>),
@@ -28,7 +28,7 @@ enum State {
 
 impl SglangExactPrompt {
     pub(super) fn new(chat: UpstreamBody, prefix: RecordedPrefix) -> Self {
-        Self { chat, prefix, state: State::RenderPrompt }
+        Self { chat, prefix, state: SglangStep::RenderPrompt }
     }
 
     fn fields(&self) -> Map<String, Value> {
@@ -53,16 +53,16 @@ impl ExactPrompt for SglangExactPrompt {
     }
 
     fn reply(&mut self, reply: Value) -> Result<ExactStep, ResponseParseError> {
-        match std::mem::replace(&mut self.state, State::Generate) {
-            State::RenderPrompt => {
+        match std::mem::replace(&mut self.state, SglangStep::Generate) {
+            SglangStep::RenderPrompt => {
                 let prompt = token_ids(&reply, "tokens")?;
                 if prompt.starts_with(&self.prefix.tokens) {
                     return Ok(ExactStep::Chat(ChatReason::Reproduced));
                 }
-                self.state = State::RenderHistory(prompt);
+                self.state = SglangStep::RenderHistory(prompt);
                 Ok(Self::tokenize(history_body(&self.fields(), self.prefix.messages)))
             }
-            State::RenderHistory(prompt) => {
+            SglangStep::RenderHistory(prompt) => {
                 let history = token_ids(&reply, "tokens")?;
                 let Some(prompt) = splice(&self.prefix.tokens, &history, &prompt) else {
                     return Ok(ExactStep::Chat(ChatReason::Rewritten));
@@ -71,7 +71,7 @@ impl ExactPrompt for SglangExactPrompt {
                 chat.body["input_ids"] = prompt.into();
                 Ok(ExactStep::Generate(chat))
             }
-            State::Generate => Ok(ExactStep::Response(reply.to_string().into())),
+            SglangStep::Generate => Ok(ExactStep::Response(reply.to_string().into())),
         }
     }
 }

@@ -20,11 +20,11 @@ pub(super) struct VllmExactPrompt {
     chat: Map<String, Value>,
     request_id: String,
     prefix: RecordedPrefix,
-    state: State,
+    state: VllmStep,
 }
 
 #[derive(Debug)]
-enum State {
+enum VllmStep {
     RenderPrompt,
     /// With the request to generate from the rendered prompt.
     RenderHistory(Value),
@@ -42,7 +42,7 @@ impl VllmExactPrompt {
         chat.insert("stream".to_owned(), false.into());
         chat.remove("stream_options");
         let request_id = request_id.to_owned();
-        Self { chat, request_id, prefix, state: State::RenderPrompt }
+        Self { chat, request_id, prefix, state: VllmStep::RenderPrompt }
     }
 
     fn generate(&mut self, mut request: Value, prompt: Vec<i32>) -> ExactStep {
@@ -56,7 +56,7 @@ impl VllmExactPrompt {
             fields.remove("token_offsets");
             fields.remove("stream_options");
         }
-        self.state = State::Generate(prompt);
+        self.state = VllmStep::Generate(prompt);
         ExactStep::Generate(UpstreamBody { path: GENERATE, body: request, stream: false })
     }
 }
@@ -74,19 +74,19 @@ impl ExactPrompt for VllmExactPrompt {
     }
 
     fn reply(&mut self, reply: Value) -> Result<ExactStep, ResponseParseError> {
-        match std::mem::replace(&mut self.state, State::RenderPrompt) {
-            State::RenderPrompt => {
+        match std::mem::replace(&mut self.state, VllmStep::RenderPrompt) {
+            VllmStep::RenderPrompt => {
                 if reply.get("features").is_some_and(|features| !features.is_null()) {
                     return Ok(ExactStep::Chat(ChatReason::NotText));
                 }
                 if token_ids(&reply, "token_ids")?.starts_with(&self.prefix.tokens) {
                     return Ok(ExactStep::Chat(ChatReason::Reproduced));
                 }
-                self.state = State::RenderHistory(reply);
+                self.state = VllmStep::RenderHistory(reply);
                 let body = history_body(&self.chat, self.prefix.messages).into();
                 Ok(ExactStep::Request(UpstreamBody { path: RENDER, body, stream: false }))
             }
-            State::RenderHistory(request) => {
+            VllmStep::RenderHistory(request) => {
                 let history = token_ids(&reply, "token_ids")?;
                 let prompt = token_ids(&request, "token_ids")?;
                 match splice(&self.prefix.tokens, &history, &prompt) {
@@ -94,7 +94,7 @@ impl ExactPrompt for VllmExactPrompt {
                     None => Ok(ExactStep::Chat(ChatReason::Rewritten)),
                 }
             }
-            State::Generate(prompt) => {
+            VllmStep::Generate(prompt) => {
                 let body = json!({
                     "model": self.chat.get("model"),
                     "generate_response": reply,
@@ -102,10 +102,10 @@ impl ExactPrompt for VllmExactPrompt {
                     "prompt_token_ids": prompt,
                     "chat_request": self.chat,
                 });
-                self.state = State::Derender(prompt, reply);
+                self.state = VllmStep::Derender(prompt, reply);
                 Ok(ExactStep::Request(UpstreamBody { path: DERENDER, body, stream: false }))
             }
-            State::Derender(prompt, generated) => {
+            VllmStep::Derender(prompt, generated) => {
                 let mut response = chat_response(reply, &generated, &prompt)?;
                 // As in chats: a named tool leaves the reason of the generation.
                 if !self.chat.get("tool_choice").is_some_and(Value::is_object) {
@@ -123,8 +123,8 @@ fn chat_response(
     generated: &Value,
     prompt: &[i32],
 ) -> Result<Value, ResponseParseError> {
-    let told = generated.get("prompt_token_ids").filter(|told| !told.is_null());
-    response["prompt_token_ids"] = told.cloned().unwrap_or_else(|| json!(prompt));
+    let reported = generated.get("prompt_token_ids").filter(|ids| !ids.is_null());
+    response["prompt_token_ids"] = reported.cloned().unwrap_or_else(|| json!(prompt));
     let missing = || ResponseParseError::new(format!("{DERENDER} returned other choices"));
     let choices = response.get_mut("choices").and_then(Value::as_array_mut).ok_or_else(missing)?;
     let sampled = generated.get("choices").and_then(Value::as_array).ok_or_else(missing)?;
