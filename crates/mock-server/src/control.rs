@@ -105,6 +105,10 @@ impl MockControl {
         self.state.resume();
     }
 
+    pub fn is_healthy(&self) -> bool {
+        self.state.lock().healthy
+    }
+
     pub fn set_healthy(&self, is_healthy: bool) {
         self.state.lock().healthy = is_healthy;
     }

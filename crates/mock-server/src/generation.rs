@@ -185,6 +185,12 @@ impl Generation {
         let Some((version, name)) = self.next_weights().await else {
             return Event::Steps(self.aborted());
         };
+        if self.gate.borrow().has_lost_weights {
+            // As vLLM does: the engine ends, and with it the server.
+            self.state.lock().healthy = false;
+            self.end(RequestEnd::Failed);
+            return Event::Cut;
+        }
         let position = self.position;
         let recorded = self.is_recorded;
         let stops = &self.request.stop;

@@ -28,6 +28,8 @@ pub(super) struct Gate {
     pub(super) frozen: bool,
     pub(super) asleep: bool,
     pub(super) updating: bool,
+    /// A failed load has left no weights.
+    pub(super) has_lost_weights: bool,
     /// Position from which no token is generated, set by a test.
     pub(super) hold: Option<u32>,
     pub(super) version: u64,
@@ -131,6 +133,7 @@ impl GenerationState {
             frozen: false,
             asleep: false,
             updating: false,
+            has_lost_weights: false,
             hold: None,
             version: options.version,
             name: name.into(),
@@ -261,6 +264,7 @@ impl GenerationState {
         let found = self.take(from);
         self.gate.send_modify(|gate| {
             gate.updating = false;
+            gate.has_lost_weights = found.is_err() && self.api.loses_weights();
             if let Ok(version) = found {
                 gate.version = version;
             }

@@ -54,6 +54,8 @@ pub struct MockServerOptions {
     pub scale_out: bool,
     /// True if vLLM fails to parse generated tokens to a chat response.
     pub derender_fails: bool,
+    /// Endpoints that the server does not have, as in an older version: `/weight_info`.
+    pub missing_endpoints: Vec<String>,
     /// True if fields that the API does not have are refused.
     pub strict: bool,
     /// Maximum number of recorded requests.
@@ -86,6 +88,7 @@ impl Default for MockServerOptions {
             strips_turns: false,
             scale_out: true,
             derender_fails: false,
+            missing_endpoints: Vec::new(),
             strict: false,
             max_records: 4096,
         }

@@ -43,6 +43,11 @@ pub(super) trait MockApi: Debug + Send + Sync {
         "simulated"
     }
 
+    /// Returns whether a failed load leaves no weights, so that the next token ends the server.
+    fn loses_weights(&self) -> bool {
+        false
+    }
+
     /// Returns whether `/v1/models` names the weights and the maximum length.
     fn describes_model(&self) -> bool {
         true
@@ -122,6 +127,10 @@ pub(super) fn router(state: SharedState) -> Router {
 
 async fn authenticate(State(state): State<SharedState>, request: Request, next: Next) -> Response {
     state.note(request.method(), request.uri());
+    if state.options.missing_endpoints.iter().any(|path| path == request.uri().path()) {
+        let body = Json(json!({ "detail": "Not Found" }));
+        return (StatusCode::NOT_FOUND, body).into_response();
+    }
     if let Some(key) = &state.options.api_key
         && state.api.needs_key(request.uri().path())
     {

@@ -54,6 +54,10 @@ impl MockApi for VllmMock {
         "vllm"
     }
 
+    fn loses_weights(&self) -> bool {
+        true
+    }
+
     fn response_id(&self, request: RequestIds<'_>, prefix: &str, new_id: &str) -> String {
         let header = request.headers.get("x-request-id").and_then(|id| id.to_str().ok());
         let id = header.map(str::to_owned).or_else(|| request.field("request_id"));
