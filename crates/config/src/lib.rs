@@ -83,7 +83,7 @@ pub use self::run_budget::RunBudgetConfig;
 pub use self::seconds::ConfigSeconds;
 pub use self::simulation::{SimulationConfig, SimulationFaults};
 pub use self::supervision::SupervisionConfig;
-pub use self::synchronizer::{SyncMethod, SyncStyle, SynchronizerConfig};
+pub use self::synchronizer::{InFlightCalls, SyncMethod, SyncStyle, SynchronizerConfig};
 pub use self::taskset::{DataSelector, Format, SelectorType, Taskset, TasksetStorage};
 pub use self::trace::TraceConfig;
 pub use self::trainer::{TrainerConfig, TrainerType};

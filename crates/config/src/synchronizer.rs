@@ -27,6 +27,15 @@ section! {
         /// retries. After it the job ends and can be resumed.
         #[schemars(extend("exclusiveMinimum" = 0))]
         pub load_timeout: ConfigSeconds = ConfigSeconds::new(300),
+        /// Treatment of running model calls by a weight update.
+        pub in_flight: InFlightCalls,
+        /// With `in_flight: drain`: maximum time for running calls of a server to finish. Absent:
+        /// `sync_timeout`.
+        #[schemars(extend("exclusiveMinimum" = 0))]
+        pub drain_timeout: Option<ConfigSeconds>,
+        /// With `in_flight: drain`: abort the calls that run after `drain_timeout`. Otherwise the
+        /// server keeps its weights, and the update is repeated.
+        pub abort_after_drain: bool,
         /// Mode `explore`: maximum wait for a trainer that has neither joined nor published
         /// weights. After it the explorer continues with the weights of the servers.
         pub trainer_join_timeout: ConfigSeconds = ConfigSeconds::new(60),
@@ -44,6 +53,18 @@ choices! {
         Nccl,
         /// Through the engine's memory: the trainer pushes them.
         Memory,
+    }
+
+    /// Treatment of running model calls by a weight update.
+    pub enum InFlightCalls {
+        /// They finish with the old weights first.
+        #[default]
+        Drain,
+        /// They are paused, and continue with the new weights. Their later tokens have a version
+        /// only if the server reports one for each token.
+        Keep,
+        /// They are aborted.
+        Abort,
     }
 
     /// Schedule of weight syncs.

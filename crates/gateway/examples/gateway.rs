@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! gateway [--runs N] [--tool-calls RATE] [--retokenize BOOL] [--tokens-per-second N]
-//!     ENGINE=URL ...
+//!     [--health-interval SECONDS] ENGINE=URL ...
 //! ```
 //!
 //! `ENGINE` is `vllm`, `sglang`, `llama_cpp` or `openai`; `simulated` as the URL starts such a
@@ -31,6 +31,7 @@ const DEADLINE: Duration = Duration::from_secs(1);
 /// Parsed arguments.
 struct Arguments {
     runs: u32,
+    health_interval: Option<Duration>,
     simulated: MockServerOptions,
     servers: Vec<(String, String)>,
 }
@@ -53,7 +54,10 @@ async fn main() -> Result<(), Failure> {
     }
     let urls: Vec<String> = specs.iter().map(|spec| spec.url.clone()).collect();
     let admin_key = Secret::random()?;
-    let options = GatewayOptions::new(admin_key.clone());
+    let mut options = GatewayOptions::new(admin_key.clone());
+    if let Some(interval) = arguments.health_interval {
+        options.models.health_interval = interval;
+    }
     let gateway = Gateway::start(options, specs).await?;
     let handle = gateway.handle();
     println!(
@@ -77,7 +81,8 @@ async fn main() -> Result<(), Failure> {
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, Failure> {
     let simulated = MockServerOptions::default();
-    let mut arguments = Arguments { runs: 1, simulated, servers: Vec::new() };
+    let servers = Vec::new();
+    let mut arguments = Arguments { runs: 1, health_interval: None, simulated, servers };
     while let Some(word) = words.next() {
         if let Some((engine, url)) = word.split_once('=') {
             arguments.servers.push((engine.to_owned(), url.to_owned()));
@@ -86,6 +91,10 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, Failure> 
         let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
         match word.as_str() {
             "--runs" => arguments.runs = value.parse()?,
+            "--health-interval" => {
+                let interval = Duration::try_from_secs_f64(value.parse()?)?;
+                arguments.health_interval = Some(interval);
+            }
             "--tool-calls" => arguments.simulated.tool_call_rate = value.parse()?,
             "--retokenize" => arguments.simulated.drift = value.parse()?,
             "--tokens-per-second" => arguments.simulated.tokens_per_second = value.parse()?,

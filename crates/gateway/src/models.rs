@@ -2,8 +2,9 @@
 //!
 //! `routing` and `rolling_plan` decide, without clock or I/O. `registry`, `health_check`,
 //! `rolling_update` and `server_update` execute; `control` sends the control requests of a server
-//! kind.
+//! kind, `capabilities` knows which of them a server has.
 
+mod capabilities;
 mod connect;
 mod control;
 mod health_check;
@@ -16,6 +17,7 @@ mod rolling_plan;
 mod rolling_update;
 mod routing;
 mod server_update;
+mod version_check;
 mod view;
 mod weight_update;
 
@@ -28,6 +30,7 @@ use rollway_base::{Secret, ServerKind};
 use rollway_model_api::CallError;
 use tokio::sync::{Notify, oneshot};
 
+pub use self::capabilities::ServerCapabilities;
 pub(crate) use self::connect::{ReadError, read_limited};
 pub use self::connect::{http_client, reach};
 pub use self::options::RoutingOptions;
@@ -119,11 +122,12 @@ impl Models {
         Ok(id)
     }
 
-    /// Waits for a permit of the best server, at most [`RoutingOptions::max_wait`].
+    /// Waits for a permit of the best server, at most [`RoutingOptions::max_wait`]. While a weight
+    /// update of the model is in progress, the wait goes on.
     pub async fn pick(&self, wanted: RouteNeeds<'_>) -> Result<ServerPermit, CallError> {
         let inner = &self.inner;
         let want = RouteRequest { session: wanted.session, avoid: wanted.avoid.to_vec() };
-        let (waiting, receiver) = {
+        let (waiting, mut receiver) = {
             let mut table = inner.lock();
             let Some(model) = table.routing.model(wanted.model) else {
                 return Err(table.unknown(wanted.model));
@@ -137,7 +141,12 @@ impl Models {
                 }
             }
         };
-        let waited = tokio::time::timeout(inner.options.max_wait, receiver).await;
+        let waited = loop {
+            let waited = tokio::time::timeout(inner.options.max_wait, &mut receiver).await;
+            if waited.is_ok() || !inner.is_updating(wanted.model) {
+                break waited;
+            }
+        };
         drop(waiting);
         match waited {
             Ok(Ok(permit)) => Ok(permit),

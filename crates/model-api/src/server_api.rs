@@ -24,7 +24,7 @@ use bytes::Bytes;
 use rollway_base::ServerKind;
 use serde_json::Value;
 
-pub use self::control::{ControlStep, PauseMode, WeightControl};
+pub use self::control::{ControlEndpoint, ControlStep, EndpointPurpose, PauseMode, WeightControl};
 pub use self::exact_prompt::{ChatReason, ExactPrompt, ExactStep, RecordedPrefix};
 use crate::model_call::{CallKind, ModelCall};
 use crate::response::{ModelResponse, ResponseEnd};
@@ -130,6 +130,11 @@ pub trait ServerApi: Debug + Send + Sync {
         reply.get("weight_version").and_then(Value::as_str)
     }
 
+    /// Control endpoints that a server of this kind may lack.
+    fn control_endpoints(&self) -> &'static [ControlEndpoint] {
+        &[]
+    }
+
     /// Returns the requests of weight updates, or the reason why there are none.
     fn weight_control(&self) -> Result<&'static dyn WeightControl, &'static str>;
 }
@@ -166,6 +171,15 @@ pub trait ResponseParser: Debug + Send {
     fn server_error(&self) -> Option<&str> {
         None
     }
+
+    /// Returns whether tokens have the version of a [`TokenSource`], because the server did not
+    /// report it.
+    fn has_assumed_versions(&self) -> bool {
+        false
+    }
+
+    /// Makes the versions unknown that came from a [`TokenSource`].
+    fn drop_assumed_versions(&mut self) {}
 
     /// Returns the parsed response. One that ended as [`ResponseEnd::Complete`] must be complete:
     /// every choice has a finish reason, the numbers of tokens, log-probabilities and versions are

@@ -5,10 +5,10 @@ use std::time::Duration;
 use rollway_base::Secret;
 use rollway_base::net::host_port;
 use rollway_config::secrets::api_key;
-use rollway_config::{Config, ConfigError, ConfigProblem, Mode, ModelConfig};
+use rollway_config::{Config, ConfigError, ConfigProblem, InFlightCalls, Mode, ModelConfig};
 use rollway_engine::cluster::AdvertisedAddress;
 use rollway_gateway::gateway::{GatewayLimits, GatewayOptions, RunBudget};
-use rollway_gateway::models::{self, ServerSpec};
+use rollway_gateway::models::{self, InFlightPolicy, ServerSpec};
 use rollway_gateway::recording;
 use serde_json::{Map, Value};
 
@@ -72,6 +72,19 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
         watcher: None,
     };
     Ok((options, servers(config)?))
+}
+
+/// Returns the treatment of running calls by a weight update.
+pub fn in_flight(config: &Config) -> InFlightPolicy {
+    let sync = &config.synchronizer;
+    match sync.in_flight {
+        InFlightCalls::Drain => InFlightPolicy::Drain {
+            timeout: sync.drain_timeout.unwrap_or(sync.sync_timeout).into(),
+            then_abort: sync.abort_after_drain,
+        },
+        InFlightCalls::Keep => InFlightPolicy::Keep,
+        InFlightCalls::Abort => InFlightPolicy::Abort,
+    }
 }
 
 pub fn trained_model(config: &Config) -> String {

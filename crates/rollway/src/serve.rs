@@ -110,7 +110,8 @@ impl ServeJob {
         tasks.spawn(resume(serve.clone()));
         tasks.spawn(warn(models.clone()));
         let wait_timeout = config.synchronizer.sync_timeout.into();
-        tasks.spawn(weights::follow(models, weights, interval, wait_timeout));
+        let in_flight = crate::gateway_options::in_flight(config);
+        tasks.spawn(weights::follow(models, weights, interval, in_flight, wait_timeout));
         Ok(Self {
             gateway,
             embedded,

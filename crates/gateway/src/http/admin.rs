@@ -9,6 +9,7 @@ use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use rollway_base::{Secret, ServerKind};
+use rollway_model_api::server_api::ControlEndpoint;
 use rollway_model_api::{CallError, ErrorKind};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, de};
@@ -82,12 +83,23 @@ fn server(server: &ServerView) -> Value {
         "why": server.state.to_string(),
         "in_flight": server.in_flight,
         "version": server.version,
+        "loaded_version": server.loaded,
+        "reports_version": server.capabilities.reports_version(),
+        "missing": server.capabilities.missing().iter().map(missing).collect::<Vec<_>>(),
         "failures": server.failures,
         "last_seen_seconds": server.last_seen.map(|seen| seen.as_secs_f64()),
         "requests": server.counts.requests,
         "went_wrong": server.counts.went_wrong,
         "updates": server.counts.updates,
         "failed_updates": server.counts.failed_updates,
+    })
+}
+
+fn missing(endpoint: &ControlEndpoint) -> Value {
+    json!({
+        "endpoint": endpoint.path,
+        "consequence": endpoint.purpose.consequence(),
+        "provided_by": endpoint.provided_by,
     })
 }
 

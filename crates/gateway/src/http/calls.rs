@@ -9,7 +9,7 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use rollway_model_api::replay::{SavedResponse, StreamCapture};
-use rollway_model_api::{CallError, ClientApi, ErrorKind, ModelCall, TokenSource};
+use rollway_model_api::{CallError, ClientApi, ErrorKind, ModelCall, ResponseParser, TokenSource};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::sync::OwnedSemaphorePermit;
@@ -287,6 +287,7 @@ async fn forward(
                 Ok(_) => guard.permit().went_well(),
                 Err(error) => guard.permit().went_wrong(&error.0),
             }
+            let version = confirmed_version(guard.permit(), &mut parser, &target).await;
             guard.ended();
             let parts = match parts {
                 Ok(parts) => parts,
@@ -294,7 +295,7 @@ async fn forward(
             };
             let saved =
                 |_: &_| SavedResponse { stream: upstream.call.stream, parts: parts.clone() };
-            let receipt = target.complete(&upstream, parser, source.version, saved).await?;
+            let receipt = target.complete(&upstream, parser, version, saved).await?;
             upstream.observed.status(StatusCode::OK.as_u16());
             complete_response(upstream.api, &upstream.call, parts, receipt)
         }
@@ -316,6 +317,21 @@ async fn forward(
     };
     response.headers_mut().extend(headers);
     Ok(response)
+}
+
+/// Returns the version of a response that has ended. Versions of tokens that the server has not
+/// reported are dropped unless it confirms that its weights are the same.
+pub(super) async fn confirmed_version(
+    permit: &ServerPermit,
+    parser: &mut Box<dyn ResponseParser>,
+    target: &RecordTarget,
+) -> Option<u64> {
+    let is_assumed = target.is_recorded() && parser.has_assumed_versions();
+    if is_assumed && !permit.confirm_version().await {
+        parser.drop_assumed_versions();
+        return None;
+    }
+    permit.version()
 }
 
 fn response_headers(id: &str, permit: &ServerPermit) -> HeaderMap {

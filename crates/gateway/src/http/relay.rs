@@ -15,7 +15,7 @@ use rollway_model_api::{
 };
 use tokio::sync::mpsc;
 
-use super::calls::CallPermits;
+use super::calls::{CallPermits, confirmed_version};
 use super::metrics::CallTimer;
 use super::observed_call::ObservedCall;
 use super::record_response::RecordTarget;
@@ -149,10 +149,10 @@ impl Relay {
 
     /// Records the complete response, then sends its end.
     async fn complete(self, mut rest: BytesMut) {
-        let Self { mut request, guard, parser, target, chunks, held, .. } = self;
+        let Self { mut request, guard, mut parser, target, chunks, held, .. } = self;
         let (capture, mut renderer) = (self.capture, self.renderer);
         guard.permit().went_well();
-        let version = guard.permit().version();
+        let version = confirmed_version(guard.permit(), &mut parser, &target).await;
         guard.ended();
         let is_recorded = target.is_recorded();
         let saved = |response: &_| {
@@ -179,16 +179,17 @@ impl Relay {
 
     /// Records the partial response, unless its run is closed.
     async fn aborted(self, reason: Option<CallError>) {
-        let Self { request, guard, parser, target, chunks, held, mut renderer, .. } = self;
+        let Self { request, guard, mut parser, target, chunks, held, mut renderer, .. } = self;
         if let Some(error) = &reason {
             request.observed.status(error.kind.status());
         }
-        let version = guard.permit().version();
+        let permit = guard.shared_permit();
         // Closes the connection to the server, and aborts the request where that is not enough.
         drop(guard);
         let app = &request.app;
         let is_open = !request.cancelled.is_cancelled() || app.stopping.is_cancelled();
         if target.is_recorded() && is_open {
+            let version = confirmed_version(&permit, &mut parser, &target).await;
             match parser.finish(ResponseEnd::Aborted) {
                 Ok(response) => {
                     request.observed.on_response(&response, version);
@@ -199,6 +200,7 @@ impl Relay {
                 Err(misread) => target.fail(app, RecordError::Misread(misread.0)),
             }
         }
+        drop(permit);
         drop(held);
         if let Some(error) = reason {
             // Does not wait for a client that does not read.

@@ -337,6 +337,11 @@ impl UpstreamGuard {
         &self.permit
     }
 
+    /// Returns the permit for use after the request was ended.
+    pub(super) fn shared_permit(&self) -> Arc<ServerPermit> {
+        Arc::clone(&self.permit)
+    }
+
     pub(super) fn ended(mut self) {
         self.has_ended = true;
     }

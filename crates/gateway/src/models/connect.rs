@@ -11,6 +11,7 @@ use rollway_model_api::{CallError, ErrorKind};
 use serde_json::Value;
 
 use super::ServerSpec;
+use super::capabilities::{self, ServerCapabilities};
 
 const IDLE_CONNECTIONS: usize = 8192;
 /// Some servers close idle connections earlier; a request that meets a closed connection is sent
@@ -139,8 +140,9 @@ fn builder(root: &str, headers: HeaderMap, connect_timeout: Duration) -> ClientB
     builder
 }
 
-/// Requests the models of a server. The error is the reason why it cannot be used.
-pub async fn reach(spec: &ServerSpec, timeout: Duration) -> Result<(), String> {
+/// Requests the models of a server, and its control endpoints. The error is the reason why it
+/// cannot be used.
+pub async fn reach(spec: &ServerSpec, timeout: Duration) -> Result<ServerCapabilities, String> {
     let root = root(spec).map_err(|error| error.to_string())?;
     let client = client(spec, &root, timeout).map_err(|error| error.to_string())?;
     let answer = client.get(format!("{root}/v1/models")).timeout(timeout).send().await;
@@ -155,12 +157,14 @@ pub async fn reach(spec: &ServerSpec, timeout: Duration) -> Result<(), String> {
         Err(error) => return Err(root_cause(&error)),
     };
     match answer.status() {
-        status if status.is_success() => listed(spec, answer).await,
+        status if status.is_success() => listed(spec, answer).await?,
         status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
-            Err(format!("it refuses the key ({status})"))
+            return Err(format!("it refuses the key ({status})"));
         }
-        status => Err(format!("/v1/models is answered with {status}")),
+        status => return Err(format!("/v1/models is answered with {status}")),
     }
+    let probed = capabilities::probe(&client, &root, spec.engine, timeout).await;
+    probed.map_err(|error| root_cause(&error))
 }
 
 /// Checks that a server which refuses unknown names lists the model. Unreadable lists are accepted.

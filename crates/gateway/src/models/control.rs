@@ -2,17 +2,18 @@
 //! aborts. The requests of each kind of server come from its `ServerApi`.
 
 use std::error::Error as _;
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
 use reqwest::{Method, StatusCode};
-use rollway_base::ServerKind;
 use rollway_model_api::server_api::{ControlStep, PauseMode, WeightControl, server_api};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::RegisteredServer;
+use super::capabilities::{self, ServerCapabilities};
 use super::connect::{ReadError, read_limited};
+use super::{RegisteredServer, ServerHandle};
 
 const MAX_REPLY_BYTES: usize = 1 << 20;
 /// Maximum time in which a resume is repeated. Later, health checks resume the server.
@@ -53,11 +54,55 @@ pub(super) async fn check(
     request(server, Method::GET, path, None, timeout).await.map(|_| ())
 }
 
-/// Identity of a server: its name of its model, and the path of its weights.
+/// Identity of a server: its name of its model, the path of its weights, and its endpoints.
 #[derive(Debug)]
 pub(super) struct ServerIdentity {
     pub(super) name: String,
     pub(super) weights_path: Option<String>,
+    pub(super) capabilities: ServerCapabilities,
+}
+
+/// Version of a server's weights, as it reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ServerVersion {
+    /// It has no endpoint for it.
+    Unsupported,
+    Number(u64),
+    /// A name that is no version of ours.
+    Other(String),
+}
+
+impl ServerVersion {
+    pub(super) fn number(&self) -> Option<u64> {
+        match self {
+            Self::Number(version) => Some(*version),
+            Self::Unsupported | Self::Other(_) => None,
+        }
+    }
+
+    /// Parses `7` or `v7`. Unnamed weights are those that the server started with.
+    fn parse(text: &str) -> Self {
+        let digits = text.strip_prefix('v').unwrap_or(text);
+        let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+        match text {
+            "" | "default" => Self::Number(0),
+            _ => digits
+                .parse()
+                .ok()
+                .filter(|_| is_number)
+                .map_or_else(|| Self::Other(text.to_owned()), Self::Number),
+        }
+    }
+}
+
+impl fmt::Display for ServerVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unsupported => f.write_str("no version"),
+            Self::Number(version) => write!(f, "version {version}"),
+            Self::Other(name) => write!(f, "version {name:?}, which is not a number"),
+        }
+    }
 }
 
 /// Asks a server for its identity. A configured name of the model takes precedence.
@@ -81,27 +126,31 @@ pub(super) async fn identify(
         return Err(ControlError::new(FailureExtent::Failed, message));
     };
     let root = model.and_then(|model| model.get("root")).and_then(Value::as_str);
-    Ok(ServerIdentity { name, weights_path: root.map(str::to_owned) })
+    let (url, kind) = (&server.spec.url, server.spec.engine);
+    let capabilities = capabilities::probe(&server.control, url, kind, timeout).await;
+    let capabilities =
+        capabilities.map_err(|error| unreached("control endpoints", timeout, &error))?;
+    Ok(ServerIdentity { name, weights_path: root.map(str::to_owned), capabilities })
 }
 
-/// Returns the version of the server's weights. `None`: the server does not report it.
+/// Returns the version of the server's weights.
 pub(super) async fn version(
     server: &RegisteredServer,
     timeout: Duration,
-) -> Result<Option<u64>, ControlError> {
+) -> Result<ServerVersion, ControlError> {
     let api = server_api(server.spec.engine);
     for path in api.version_paths() {
         match request(server, Method::GET, path, None, timeout).await {
             Ok(reply) => {
                 if let Some(name) = api.version_name(&reply) {
-                    return parse_version(name).map(Some);
+                    return Ok(ServerVersion::parse(name));
                 }
             }
             Err(error) if error.kind == FailureExtent::Refused => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(None)
+    Ok(ServerVersion::Unsupported)
 }
 
 /// Returns whether the server is paused. `None`: the server does not report it.
@@ -123,7 +172,7 @@ pub(super) async fn is_paused(
 /// Resumes a server. A lost or failed request is repeated until the server reports that it is not
 /// paused, for at most [`RESUME_TIME`].
 pub(super) async fn resume(
-    server: &RegisteredServer,
+    handle: &ServerHandle,
     mode: PauseMode,
     timeout: Duration,
 ) -> Result<(), ControlError> {
@@ -131,8 +180,8 @@ pub(super) async fn resume(
     let deadline = Instant::now() + RESUME_TIME;
     let mut pause = RESUME_PAUSE;
     loop {
-        let sent = operate(server, timeout, |control| control.resume(mode)).await;
-        let state = is_paused(server, timeout).await;
+        let sent = operate(handle, timeout, |control| control.resume(mode)).await;
+        let state = is_paused(&handle.server, timeout).await;
         let error = match (sent, state) {
             (_, Ok(Some(false))) | (Ok(()), Ok(None)) => return Ok(()),
             (Err(error), _) | (Ok(()), Err(error)) => error,
@@ -148,28 +197,21 @@ pub(super) async fn resume(
     }
 }
 
-/// Returns the reason why servers of a kind cannot update their weights, if so.
-pub(super) fn cannot_update(kind: ServerKind) -> Option<&'static str> {
-    server_api(kind).weight_control().err()
-}
-
-/// Executes an operation of a server's [`WeightControl`].
+/// Executes an operation of a server's [`WeightControl`], without optional steps whose endpoint
+/// the server lacks.
 pub(super) async fn operate(
-    server: &RegisteredServer,
+    handle: &ServerHandle,
     timeout: Duration,
     steps: impl FnOnce(&dyn WeightControl) -> Vec<ControlStep>,
 ) -> Result<(), ControlError> {
+    let server = &handle.server;
     let control = server_api(server.spec.engine).weight_control();
     let control = control.map_err(|reason| ControlError::new(FailureExtent::Refused, reason))?;
-    execute(server, steps(control), timeout).await
-}
-
-async fn execute(
-    server: &RegisteredServer,
-    steps: Vec<ControlStep>,
-    timeout: Duration,
-) -> Result<(), ControlError> {
-    for step in steps {
+    let capabilities = handle.info().capabilities.clone();
+    for step in steps(control) {
+        if step.is_optional && !capabilities.has(step.endpoint()) {
+            continue;
+        }
         let outcome = post(server, step.path, &step.body, timeout).await;
         outcome.map_err(|error| failed_step(error, &step))?;
     }
@@ -203,17 +245,6 @@ async fn post(
         ));
     }
     Ok(())
-}
-
-/// Parses the version of the weights. Unnamed weights are those that the server started with.
-fn parse_version(text: &str) -> Result<u64, ControlError> {
-    match text {
-        "" | "default" => Ok(0),
-        text => text.parse().map_err(|_| {
-            let message = format!("it reports version {text:?} of its weights, not a number");
-            ControlError::new(FailureExtent::Failed, message)
-        }),
-    }
 }
 
 /// Sends a request and returns the JSON of the reply; null without any.

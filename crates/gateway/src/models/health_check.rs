@@ -59,7 +59,7 @@ async fn check(models: &Arc<ModelsInner>, handle: &ServerHandle) {
     {
         return models.found_paused(handle, &reason);
     }
-    models.passed(handle, reply, version, marks_before);
+    models.passed(handle, reply, &version, marks_before);
 }
 
 /// Returns whether an update of the server is in progress, or was since a number of marks.
@@ -80,7 +80,7 @@ async fn end_pause(handle: &ServerHandle, is_new: bool, timeout: Duration) -> Re
         let message = "it was paused from outside: resume it, on vLLM with POST /resume";
         return Err(message.to_owned());
     };
-    let resumed = control::resume(&handle.server, mode, timeout).await;
+    let resumed = control::resume(handle, mode, timeout).await;
     resumed.map_err(|error| format!("it is paused and could not be resumed: {error}"))?;
     handle.info().paused = None;
     tracing::warn!(url = handle.server.spec.url, "a paused server was resumed");

@@ -6,6 +6,9 @@ use std::time::Duration;
 pub struct RoutingOptions {
     pub health_interval: Duration,
     pub health_timeout: Duration,
+    /// Timeout of the version request after a response. Without a reply the version of its tokens
+    /// is unknown.
+    pub confirm_timeout: Duration,
     /// Consecutive failures that make a server unhealthy.
     pub max_failures: u32,
     /// Maximum requests in flight at one server.
@@ -29,6 +32,7 @@ impl Default for RoutingOptions {
         Self {
             health_interval: Duration::from_secs(5),
             health_timeout: Duration::from_secs(5),
+            confirm_timeout: Duration::from_secs(30),
             max_failures: 3,
             max_in_flight: 16_384,
             lead: 16,

@@ -11,8 +11,10 @@ use rollway_model_api::{CallError, ErrorKind};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
-use super::control::ServerIdentity;
+use super::capabilities::ServerCapabilities;
+use super::control::{ServerIdentity, ServerVersion};
 use super::routing::{Health, RoutingTable, ServerSlot, WaiterId};
+use super::version_check::{VersionReads, set_reported};
 use super::{
     RegisteredServer, RoutingOptions, ServerError, ServerId, ServerSpec, ServerState, ServerView,
     WeightUpdate, rolling_update,
@@ -49,6 +51,9 @@ pub(super) struct ServerHandle {
     pub(super) weights: AtomicU64,
     /// Number of beginnings and ends of updates. A version reported across one of them is outdated.
     pub(super) update_marks: AtomicU64,
+    /// Number of noticed changes of the weights from outside.
+    pub(super) outside_changes: AtomicU64,
+    pub(super) version_reads: VersionReads,
     /// Requests a health check.
     pub(super) check_now: Notify,
     /// Notified when the last request has ended.
@@ -66,6 +71,7 @@ pub(super) struct ServerInfo {
     pub(super) weights: Option<String>,
     /// Pause of an update whose end was not verified.
     pub(super) paused: Option<PauseMode>,
+    pub(super) capabilities: ServerCapabilities,
     /// Cancels requests in flight.
     pub(super) abort: CancellationToken,
     /// Number of errors by kind.
@@ -116,13 +122,13 @@ impl ServerTable {
         let id = ServerId(self.next_id);
         self.routing.add(id, &spec.model, spec.trained).map_err(wrong)?;
         let server = Arc::new(RegisteredServer { id, spec, client, control });
-        let abort = CancellationToken::new();
         let info = ServerInfo {
             server_model: None,
             last_seen: None,
             weights: None,
             paused: None,
-            abort,
+            capabilities: ServerCapabilities::of_kind(server.spec.engine),
+            abort: CancellationToken::new(),
             errors: BTreeMap::new(),
             last_error: None,
         };
@@ -130,6 +136,8 @@ impl ServerTable {
             server,
             weights: AtomicU64::new(0),
             update_marks: AtomicU64::new(0),
+            outside_changes: AtomicU64::new(0),
+            version_reads: VersionReads::default(),
             check_now: Notify::new(),
             is_empty: Notify::new(),
             gone: CancellationToken::new(),
@@ -200,6 +208,7 @@ impl ModelsInner {
             server_model,
             version,
             weights: handle.weights.load(Ordering::Acquire),
+            outside_changes: handle.outside_changes.load(Ordering::Acquire),
             aborted: info.abort.clone(),
         }
     }
@@ -241,40 +250,30 @@ impl ModelsInner {
         self: &Arc<Self>,
         handle: &ServerHandle,
         reply: Option<ServerIdentity>,
-        version: Option<u64>,
+        version: &ServerVersion,
         marks_before: u64,
     ) {
         let id = handle.server.id;
         handle.seen();
+        let is_identified = reply.is_some();
         if let Some(reply) = reply {
-            let mut info = handle.info();
-            info.server_model = Some(reply.name.into());
-            // Later replies are the same, whatever was loaded since.
-            if version == Some(0) {
-                info.weights = reply.weights_path;
-            }
+            handle.identified(reply, version);
         }
         let RegisteredServer { spec, .. } = &*handle.server;
         let (is_back, latest) = self.change(|table| {
-            let is_same_update = handle.update_marks.load(Ordering::Acquire) == marks_before;
-            let mut is_changed = false;
-            if let Some(version) = version.filter(|_| is_same_update) {
-                let known = table.routing.slot(id).and_then(|slot| slot.version);
-                is_changed = table.routing.set_version(id, version);
-                if is_changed {
-                    // Running requests may have tokens of both versions.
-                    handle.weights.fetch_add(1, Ordering::AcqRel);
-                    let (model, url) = (&spec.model, &spec.url);
-                    tracing::warn!(model, url, known, version, "weights changed from outside");
-                }
+            if is_identified && *version == ServerVersion::Unsupported {
+                // A restart cannot be told from an outage: it has the weights of its start.
+                let can_load = handle.info().capabilities.cannot_load_folder().is_none();
+                table.routing.set_unreported(id, can_load);
             }
+            let is_changed = set_reported(table, handle, version, marks_before);
             let is_back = table.routing.check_passed(id);
             let was_behind = table.routing.slot(id).is_some_and(|slot| slot.is_behind);
             let needs_look = is_back || is_changed || was_behind;
             (is_back, needs_look.then(|| rolling_update::mark_behind(table, handle)).flatten())
         });
         if is_back {
-            tracing::info!(model = spec.model, url = spec.url, version, "server healthy");
+            tracing::info!(model = spec.model, url = spec.url, %version, "server healthy");
             self.changed.notify_waiters();
         }
         if let Some(latest) = latest {
@@ -310,6 +309,14 @@ impl ModelsInner {
                 "server unhealthy, not routed"
             );
         }
+    }
+
+    /// Returns whether a server of a model is being updated.
+    pub(super) fn is_updating(&self, name: Option<&str>) -> bool {
+        self.with(|table| {
+            let slots = table.routing.model(name).map(|model| table.routing.slots(model));
+            slots.into_iter().flatten().any(|(_, slot)| slot.is_updating())
+        })
     }
 
     /// Explains why no server could take a call.
@@ -351,6 +358,27 @@ impl ServerHandle {
         self.info.lock()
     }
 
+    /// Records the identity of a server, and warns of missing endpoints once.
+    fn identified(&self, reply: ServerIdentity, version: &ServerVersion) {
+        let mut info = self.info();
+        info.server_model = Some(reply.name.into());
+        // Later replies are the same, whatever was loaded since.
+        if matches!(version, ServerVersion::Number(0) | ServerVersion::Unsupported) {
+            info.weights = reply.weights_path;
+        }
+        let mut capabilities = reply.capabilities;
+        capabilities.set_reports_version(*version != ServerVersion::Unsupported);
+        let is_new = info.last_seen.is_none() || info.capabilities != capabilities;
+        let RegisteredServer { spec, .. } = &*self.server;
+        if is_new
+            && spec.trained
+            && let Some(missing) = capabilities.notes()
+        {
+            tracing::warn!(url = spec.url, missing, "server lacks endpoints");
+        }
+        info.capabilities = capabilities;
+    }
+
     pub(super) fn seen(&self) {
         self.info().last_seen = Some(Instant::now());
     }
@@ -373,6 +401,8 @@ impl ServerHandle {
             state: ServerState::of(slot),
             in_flight: slot.in_flight,
             version: slot.version,
+            loaded: slot.loaded,
+            capabilities: info.capabilities.clone(),
             failures: slot.failures,
             last_seen: info.last_seen.map(|seen| now.duration_since(seen)),
             counts: slot.counts,
@@ -406,10 +436,21 @@ pub struct ServerPermit {
     version: Option<u64>,
     /// Number of weight updates when the permit was taken.
     weights: u64,
+    /// Number of changes from outside when the permit was taken.
+    outside_changes: u64,
     aborted: CancellationToken,
 }
 
 impl ServerPermit {
+    pub(super) fn parts(&self) -> (&Arc<ModelsInner>, &ServerHandle) {
+        (&self.inner, &self.handle)
+    }
+
+    /// Returns whether the weights were changed from outside since the permit was taken.
+    pub(super) fn is_changed_outside(&self) -> bool {
+        self.handle.outside_changes.load(Ordering::Acquire) != self.outside_changes
+    }
+
     pub fn server(&self) -> &RegisteredServer {
         &self.handle.server
     }

@@ -8,7 +8,6 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use super::control;
 use super::rolling_plan::{RollingPlan, RollingStep};
 use super::routing::{Health, ServerDuty};
 use super::server_update::replace;
@@ -66,10 +65,10 @@ fn plan(
         let (mut reports, mut wanted) = (Vec::new(), Vec::new());
         for (id, slot) in table.routing.slots(model) {
             let Some(handle) = table.handles.get(&id) else { continue };
-            let outcome = if slot.duty == ServerDuty::Open && slot.version == Some(update.version) {
+            let outcome = if slot.duty == ServerDuty::Open && slot.loaded == Some(update.version) {
                 Some(ServerUpdateOutcome::AlreadyCurrent)
-            } else if let Some(reason) = control::cannot_update(handle.server.spec.engine) {
-                Some(ServerUpdateOutcome::Skipped(reason.to_owned()))
+            } else if let Some(reason) = cannot_take(handle, update) {
+                Some(ServerUpdateOutcome::Skipped(reason))
             } else if slot.health != Health::Healthy || slot.duty == ServerDuty::Leaving {
                 Some(ServerUpdateOutcome::Skipped(format!("it is {}", ServerState::of(slot))))
             } else {
@@ -88,6 +87,15 @@ fn plan(
             RollingPlan::new(&table.routing, model, wanted, at_once as usize, floor as usize);
         (reports, Some(roll))
     })
+}
+
+/// Returns the reason why a server cannot take the weights of an update, if so.
+fn cannot_take(handle: &ServerHandle, update: &WeightUpdate) -> Option<String> {
+    let info = handle.info();
+    match update.weights {
+        WeightSource::Path(_) => info.capabilities.cannot_load_folder(),
+        WeightSource::Group(_) => info.capabilities.cannot_transfer(),
+    }
 }
 
 fn untouched(handle: &ServerHandle, outcome: ServerUpdateOutcome) -> ServerUpdateReport {
@@ -171,15 +179,13 @@ fn left_out(inner: &ModelsInner, id: ServerId) -> Option<ServerUpdateReport> {
 /// update that it needs.
 pub(super) fn mark_behind(table: &mut ServerTable, handle: &ServerHandle) -> Option<WeightUpdate> {
     let trained = table.routing.trained();
-    let can_update = control::cannot_update(handle.server.spec.engine).is_none();
-    let latest = table.latest.clone();
+    let latest = table.latest.clone().filter(|latest| cannot_take(handle, latest).is_none());
     let slot = table.routing.slot_mut(handle.server.id)?;
     let latest = latest.filter(|latest| {
         trained == Some(slot.model)
             && slot.health == Health::Healthy
             && slot.duty == ServerDuty::Open
-            && slot.version.is_none_or(|version| version < latest.version)
-            && can_update
+            && slot.loaded.is_none_or(|version| version < latest.version)
     });
     slot.is_behind = latest.is_some();
     latest

@@ -60,8 +60,10 @@ pub(super) struct ServerSlot {
     pub(super) failures: u32,
     /// Consecutive failed checks.
     pub(super) failed_checks: u32,
-    /// `None`: unknown.
+    /// Version of new tokens. `None`: unknown.
     pub(super) version: Option<u64>,
+    /// Version of the weights: the reported one, or that of the last load. `None`: unknown.
+    pub(super) loaded: Option<u64>,
     /// Sequence number of its last choice.
     chosen: u64,
     pub(super) counts: ServerCounts,
@@ -94,6 +96,7 @@ impl ServerSlot {
             failures: 0,
             failed_checks: 0,
             version: Some(0),
+            loaded: Some(0),
             chosen: 0,
             counts: ServerCounts::default(),
         }
@@ -105,6 +108,15 @@ impl ServerSlot {
             && self.duty == ServerDuty::Open
             && !self.is_unconfirmed
             && !self.is_behind
+    }
+
+    /// Returns whether an update is in progress, or about to begin.
+    pub(super) fn is_updating(&self) -> bool {
+        match self.duty {
+            ServerDuty::Draining | ServerDuty::Updating => true,
+            ServerDuty::Open => self.is_behind && self.health == Health::Healthy,
+            ServerDuty::Leaving | ServerDuty::Broken(_) => false,
+        }
     }
 }
 
@@ -305,24 +317,27 @@ impl RoutingTable {
         !was_well
     }
 
-    /// Sets the version that a server reported at a check. Returns whether a healthy server had
-    /// another one: its weights were changed from outside.
-    pub(super) fn set_version(&mut self, id: ServerId, version: u64) -> bool {
+    /// Sets the version that a server reported; `None`: not a version. Returns whether a healthy
+    /// server had another one: its weights were changed from outside.
+    pub(super) fn set_version(&mut self, id: ServerId, version: Option<u64>) -> bool {
         let Some(slot) = self.slots.get_mut(&id) else { return false };
-        let before = slot.version;
-        match slot.duty {
-            ServerDuty::Open => slot.version = Some(version),
-            // The process with the broken weights is gone.
-            ServerDuty::Broken(_) if slot.was_gone => {
-                slot.version = Some(version);
-                slot.duty = ServerDuty::Open;
-            }
-            ServerDuty::Broken(_)
-            | ServerDuty::Draining
-            | ServerDuty::Updating
-            | ServerDuty::Leaving => return false,
+        if !reopen(slot) {
+            return false;
         }
-        before != Some(version) && slot.health == Health::Healthy
+        let before = std::mem::replace(&mut slot.version, version);
+        slot.loaded = version;
+        before != version && slot.health == Health::Healthy
+    }
+
+    /// Sets the version of a server that does not report it, after its start: that of its first
+    /// weights. If these can be replaced from outside, the version of tokens is unknown.
+    pub(super) fn set_unreported(&mut self, id: ServerId, can_load: bool) {
+        if let Some(slot) = self.slots.get_mut(&id)
+            && reopen(slot)
+        {
+            slot.version = if can_load { None } else { Some(0) };
+            slot.loaded = Some(0);
+        }
     }
 
     /// Records a pause outside of updates. Returns whether the server became unhealthy.
@@ -394,6 +409,15 @@ impl RoutingTable {
         }
         server
     }
+}
+
+/// Returns whether a report of the server's version counts. A server is no longer broken if the
+/// process with the broken weights is gone.
+fn reopen(slot: &mut ServerSlot) -> bool {
+    if matches!(slot.duty, ServerDuty::Broken(_)) && slot.was_gone {
+        slot.duty = ServerDuty::Open;
+    }
+    slot.duty == ServerDuty::Open
 }
 
 /// Returns whether it was healthy before.

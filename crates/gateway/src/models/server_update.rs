@@ -8,18 +8,21 @@ use rollway_model_api::server_api::PauseMode;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::control::{self, ControlError, FailureExtent, operate};
+use super::control::{self, ControlError, FailureExtent, ServerVersion, operate};
 use super::rolling_update::text;
 use super::routing::ServerDuty;
 use super::weight_update::{
     InFlightPolicy, ServerUpdateOutcome, ServerUpdateReport, WeightSource, WeightUpdate,
 };
-use super::{ModelsInner, ServerHandle};
+use super::{ModelsInner, ServerHandle, version_check};
 
 /// Maximum wait for aborted requests to end.
 const ABORT_GRACE: Duration = Duration::from_secs(5);
 
 struct Before {
+    /// Version of its tokens.
+    label: Option<u64>,
+    /// Version of its weights.
     version: Option<u64>,
     /// Path of its weights, if known.
     path: Option<String>,
@@ -35,12 +38,14 @@ pub(super) async fn replace(
     let began = Instant::now();
     handle.update_marks.fetch_add(1, Ordering::AcqRel);
     let id = handle.server.id;
-    let slot =
-        inner.with(|table| table.routing.slot(id).map(|slot| (slot.in_flight, slot.version)));
-    let (in_flight, version) = slot.unwrap_or_default();
-    let before = Before { version, path: handle.info().weights.clone() };
+    let slot = inner.with(|table| {
+        table.routing.slot(id).map(|slot| (slot.in_flight, slot.version, slot.loaded))
+    });
+    let (in_flight, label, version) = slot.unwrap_or_default();
+    let before = Before { label, version, path: handle.info().weights.clone() };
     let mut aborted = 0;
-    let outcome = match make_room(inner, handle, update.in_flight, &mut aborted).await {
+    let policy = feasible(handle, update);
+    let outcome = match make_room(inner, handle, policy, &mut aborted).await {
         Ok(()) => exchange(inner, handle, update, index, &before, &mut aborted).await,
         Err(reason) => ServerUpdateOutcome::RolledBack(reason),
     };
@@ -55,6 +60,22 @@ pub(super) async fn replace(
         _ => tracing::info!(url, version, ?outcome, "update of a server ended"),
     }
     ServerUpdateReport { id, url, outcome, took, in_flight, aborted }
+}
+
+/// Returns the policy, or the closest one at a server that cannot pause requests.
+fn feasible(handle: &ServerHandle, update: &WeightUpdate) -> InFlightPolicy {
+    if handle.info().capabilities.can_pause() {
+        return update.in_flight;
+    }
+    match update.in_flight {
+        InFlightPolicy::Keep => {
+            InFlightPolicy::Drain { timeout: update.timeout, then_abort: false }
+        }
+        InFlightPolicy::Abort => {
+            InFlightPolicy::Drain { timeout: Duration::ZERO, then_abort: true }
+        }
+        drain @ InFlightPolicy::Drain { .. } => drain,
+    }
 }
 
 /// Drains the server if the policy requires it.
@@ -105,7 +126,6 @@ async fn exchange(
     aborted: &mut u32,
 ) -> ServerUpdateOutcome {
     let id = handle.server.id;
-    let server = &handle.server;
     let is_ours = inner.with(|table| match table.routing.slot_mut(id) {
         Some(slot) if slot.duty == ServerDuty::Draining => {
             slot.duty = ServerDuty::Updating;
@@ -124,7 +144,7 @@ async fn exchange(
     // Counted before: aborted requests may have ended when the pause returns.
     let requests_before = in_flight(inner, handle);
     handle.info().paused = Some(mode);
-    let halted = operate(server, update.timeout, |control| control.pause(mode)).await;
+    let halted = operate(handle, update.timeout, |control| control.pause(mode)).await;
     let outcome = match halted {
         Err(error) => ServerUpdateOutcome::RolledBack(error.message),
         Ok(()) => {
@@ -132,18 +152,26 @@ async fn exchange(
                 *aborted += requests_before;
                 abort_rest(inner, handle).await;
             }
+            version_check::before_update(handle, before.label, update.timeout).await;
             // From now on the version of a token is unknown.
             inner.with(|table| {
                 handle.weights.fetch_add(1, Ordering::AcqRel);
                 if let Some(slot) = table.routing.slot_mut(id) {
                     slot.version = None;
+                    slot.loaded = None;
                 }
             });
             load(handle, update, index, before).await
         }
     };
+    if matches!(outcome, ServerUpdateOutcome::Broken(_)) {
+        // vLLM ends if it generates a token after a failed load.
+        *aborted += in_flight(inner, handle);
+        handle.abort_all();
+        drained(inner, handle, ABORT_GRACE).await;
+    }
     // A paused server hangs all requests: it must resume even if its weights are broken.
-    match control::resume(server, mode, update.timeout).await {
+    match control::resume(handle, mode, update.timeout).await {
         Ok(()) => {
             handle.info().paused = None;
             outcome
@@ -181,15 +209,14 @@ async fn load(
     index: u32,
     before: &Before,
 ) -> ServerUpdateOutcome {
-    let server = &handle.server;
     let timeout = update.timeout;
     let loaded = match &update.weights {
         WeightSource::Path(path) => {
-            operate(server, timeout, |control| control.load(&text(path), update.version)).await
+            operate(handle, timeout, |control| control.load(&text(path), update.version)).await
         }
         WeightSource::Group(group) => {
             let rank = 1 + index * group.ranks_per_server;
-            operate(server, timeout, |control| control.receive(group, update.version, rank)).await
+            operate(handle, timeout, |control| control.receive(group, update.version, rank)).await
         }
     };
     let error = match loaded {
@@ -203,7 +230,7 @@ async fn load(
         FailureExtent::Failed => match (&before.path, before.version) {
             // Its weights may be anything, whatever it reports: it gets the old ones again.
             (Some(path), Some(version)) => {
-                match operate(server, timeout, |control| control.load(path, version)).await {
+                match operate(handle, timeout, |control| control.load(path, version)).await {
                     Ok(()) => put_back(handle, before, error, timeout).await,
                     Err(second) => ServerUpdateOutcome::Broken(format!(
                         "{error}; the old weights could not be loaded again either: {second}"
@@ -225,15 +252,15 @@ async fn verify(
 ) -> ServerUpdateOutcome {
     let version = update.version;
     match control::version(&handle.server, update.timeout).await {
-        Ok(Some(reported)) if reported == version => ServerUpdateOutcome::Updated,
-        Ok(Some(reported)) if Some(reported) == before.version => {
+        Ok(ServerVersion::Number(reported)) if reported == version => ServerUpdateOutcome::Updated,
+        // It has accepted them. The version of its tokens is unknown.
+        Ok(ServerVersion::Unsupported) => ServerUpdateOutcome::Updated,
+        Ok(ServerVersion::Number(reported)) if Some(reported) == before.version => {
             ServerUpdateOutcome::RolledBack(format!(
                 "it says that it has version {reported} although it accepted version {version}"
             ))
         }
         Ok(reported) => {
-            let reported = reported
-                .map_or_else(|| "none".to_owned(), |reported| format!("version {reported}"));
             let message = format!("it says that it has {reported} after an update to {version}");
             ServerUpdateOutcome::Broken(message)
         }
@@ -251,11 +278,12 @@ async fn put_back(
     timeout: Duration,
 ) -> ServerUpdateOutcome {
     match control::version(&handle.server, timeout).await {
-        Ok(reported) if reported == before.version && reported.is_some() => {
+        Ok(ServerVersion::Unsupported) => ServerUpdateOutcome::RolledBack(error.message),
+        Ok(ServerVersion::Number(reported)) if Some(reported) == before.version => {
             ServerUpdateOutcome::RolledBack(error.message)
         }
         Ok(reported) => {
-            let (reported, was) = (describe(reported), describe(before.version));
+            let was = describe(before.version);
             ServerUpdateOutcome::Broken(format!(
                 "{error}; it says that it has {reported}, and had {was}"
             ))
@@ -294,18 +322,22 @@ fn finish(
         let duty = match outcome {
             ServerUpdateOutcome::Updated => {
                 slot.counts.updates += 1;
-                slot.version = Some(update.version);
+                let is_reported = handle.info().capabilities.reports_version();
+                slot.version = is_reported.then_some(update.version);
+                slot.loaded = Some(update.version);
                 slot.is_behind = false;
                 ServerDuty::Open
             }
             ServerUpdateOutcome::Broken(reason) => {
                 slot.counts.failed_updates += 1;
                 slot.version = None;
+                slot.loaded = None;
                 ServerDuty::Broken(reason.clone())
             }
             _ => {
                 slot.counts.failed_updates += 1;
-                slot.version = before.version;
+                slot.version = before.label;
+                slot.loaded = before.version;
                 // A broken server stays broken.
                 before.version.map_or_else(
                     || ServerDuty::Broken("its last update failed".to_owned()),

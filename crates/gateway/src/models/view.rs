@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use rollway_base::ServerKind;
 
 use super::ServerId;
+use super::capabilities::ServerCapabilities;
 use super::routing::{Health, ServerDuty, ServerSlot};
 
 pub use super::routing::ServerCounts;
@@ -28,8 +29,12 @@ pub struct ServerView {
     pub server_model: Option<String>,
     pub state: ServerState,
     pub in_flight: u32,
-    /// `None`: unknown, as during an update.
+    /// Version of new tokens. `None`: unknown, as during an update, or because the server does not
+    /// report it.
     pub version: Option<u64>,
+    /// Version of the weights that were loaded, reported or not. `None`: unknown.
+    pub loaded: Option<u64>,
+    pub capabilities: ServerCapabilities,
     /// Consecutive failed requests.
     pub failures: u32,
     /// Time since the last response. `None`: never.

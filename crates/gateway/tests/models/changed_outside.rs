@@ -102,3 +102,44 @@ async fn a_restart_between_two_checks_is_noticed() {
     fleet.wait_for(|servers| servers[0].state == ServerState::Running).await;
     assert_eq!((inside.version(), fleet.pick().await.version()), (3, Some(3)));
 }
+
+#[tokio::test]
+async fn a_change_between_two_checks_is_noticed_at_the_end_of_a_response() {
+    let rare = RoutingOptions { health_interval: Duration::from_secs(3600), ..options() };
+    for kind in [ServerKind::Vllm, ServerKind::Sglang] {
+        let fleet = Fleet::start(kind, 1, rare.clone()).await;
+        let (before, after) = (fleet.pick().await, fleet.pick().await);
+        assert!(before.confirm_version().await);
+        fleet.control(0).set_version(42, "42");
+        let confirmed = futures_util::join!(after.confirm_version(), before.confirm_version());
+        assert_eq!(confirmed, (false, false));
+        assert_eq!(fleet.pick().await.version(), Some(42));
+        assert!(fleet.pick().await.confirm_version().await);
+    }
+}
+
+#[tokio::test]
+async fn responses_that_end_together_share_a_version_request() {
+    let rare = RoutingOptions { health_interval: Duration::from_secs(3600), ..options() };
+    let fleet = Fleet::start(ServerKind::Vllm, 1, rare).await;
+    let requests = || {
+        let calls = fleet.control(0).calls();
+        calls.iter().filter(|call| *call == "GET /weight_info").count()
+    };
+    let before = requests();
+    let permits: Vec<_> = futures_util::future::join_all((0..64).map(|_| fleet.pick())).await;
+    let all = permits.iter().map(|permit| permit.confirm_version());
+    assert!(futures_util::future::join_all(all).await.into_iter().all(|is_right| is_right));
+    assert!((1..=2).contains(&(requests() - before)), "{}", requests() - before);
+}
+
+#[tokio::test]
+async fn a_version_that_is_no_number_is_an_unknown_version() {
+    let fleet = Fleet::single(ServerKind::Vllm).await;
+    fleet.control(0).set_version(7, "of another trainer");
+    fleet.wait_for(|servers| servers[0].version.is_none()).await;
+    assert_eq!(fleet.view()[0].state, ServerState::Running);
+    assert_eq!(fleet.pick().await.version(), None);
+    fleet.control(0).set_version(8, "v8");
+    fleet.wait_for(|servers| servers[0].version == Some(8)).await;
+}

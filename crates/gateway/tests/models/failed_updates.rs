@@ -102,7 +102,7 @@ async fn a_server_that_dies_in_an_update_does_not_stop_it() {
     fleet.wait_for(|servers| servers.len() == 3 && servers[2].state == ServerState::Running).await;
     let inside = dying.control();
     let kill = async {
-        while !inside.calls().iter().any(|call| call.contains("/collective_rpc")) {
+        while !inside.calls().iter().any(|call| call == "POST /collective_rpc") {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         dying.stop().await;
@@ -126,12 +126,12 @@ async fn a_server_that_dies_in_an_update_does_not_stop_it() {
 /// A vLLM server that succeeds, and then reports this version.
 async fn misreporting_server(reported: &'static str) -> (StandIn, Models) {
     let named = Mutex::new("default".to_owned());
-    let server = StandIn::start(move |(_, path, body)| {
+    let server = StandIn::start(move |(method, path, body)| {
         let mut named = named.lock().unwrap();
         match path.split('?').next().unwrap() {
             "/v1/models" => (200, json!({ "data": [{ "id": "m" }] })),
             "/weight_info" => (200, json!({ "weight_version": *named })),
-            "/update_weight_version" => {
+            "/update_weight_version" if method == "POST" => {
                 assert_eq!(body["new_version"], "1");
                 *named = reported.to_owned();
                 (200, json!({ "success": true }))
@@ -181,4 +181,26 @@ async fn a_server_that_reports_the_old_version_is_rolled_back() {
     let (_server, models) = misreporting_server("default").await;
     assert!(matches!(update(&models).await, ServerUpdateOutcome::RolledBack(_)));
     assert_eq!(models.pick(RouteNeeds::default()).await.unwrap().version(), Some(0));
+}
+
+#[tokio::test]
+async fn no_token_is_generated_after_a_failed_load() {
+    let fleet = Fleet::single(ServerKind::Vllm).await;
+    fleet.control(0).hold(5);
+    let streams = held_streams(&fleet, 3).await;
+    // The path of its first weights is unknown.
+    fleet.control(0).fail_updates(2);
+    let leave = async {
+        for stream in streams {
+            stream.permit.aborted().await;
+        }
+    };
+    let (report, ()) = futures_util::join!(fleet.update(1, InFlightPolicy::Keep), leave);
+    assert!(matches!(outcomes(&report)[..], [ServerUpdateOutcome::Broken(_)]), "{report:?}");
+    assert_eq!(report.servers[0].aborted, 3);
+    fleet.control(0).release();
+    fleet.control(0).wait_for(|counts| counts.running == 0).await;
+    assert!(fleet.control(0).is_healthy() && !fleet.control(0).is_paused());
+    assert!(fleet.update(2, DRAIN).await.is_complete());
+    assert_eq!(fleet.pick().await.version(), Some(2));
 }

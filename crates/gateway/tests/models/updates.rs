@@ -185,11 +185,14 @@ async fn a_newer_update_supersedes_a_waiting_one() {
     let (first, second, third) = futures_util::join!(first, second, third);
     assert!(first.is_complete() && third.is_complete());
     assert_eq!((second.superseded_by, second.is_complete()), (Some(3), false));
-    let calls = fleet.control(0).calls().iter().filter(|call| call.contains("rpc")).count();
+    let loads = || {
+        let calls = fleet.control(0).calls();
+        calls.iter().filter(|call| *call == "POST /collective_rpc").count()
+    };
+    let before = loads();
     let again = fleet.update(3, DRAIN).await;
     assert_eq!(outcomes(&again), [&ServerUpdateOutcome::AlreadyCurrent]);
-    let after = fleet.control(0).calls().iter().filter(|call| call.contains("rpc")).count();
-    assert_eq!((calls, after), (2, 2));
+    assert_eq!((before, loads()), (2, 2));
 }
 
 #[tokio::test]
@@ -258,4 +261,25 @@ async fn weights_over_a_group_reach_all_servers_at_once() {
             assert_eq!(fleet.control(server).version_name(), "1");
         }
     }
+}
+
+#[tokio::test]
+async fn a_call_waits_as_long_as_an_update_of_its_only_server() {
+    let options = RoutingOptions { max_wait: Duration::from_millis(30), ..options() };
+    let fleet = Fleet::start(ServerKind::Vllm, 1, options).await;
+    fleet.control(0).hold(5);
+    let mut streams = held_streams(&fleet, 1).await;
+    let update = tokio::spawn({
+        let (models, update) = (fleet.models.clone(), fleet.to(1, DRAIN));
+        async move { models.update(update).await }
+    });
+    fleet.wait_for(|servers| servers[0].state == ServerState::Draining).await;
+    let mut call = Box::pin(fleet.models.pick(RouteNeeds::default()));
+    let waited = tokio::time::timeout(Duration::from_millis(300), &mut call).await;
+    assert!(waited.is_err(), "ten times the limit, during the update");
+    fleet.control(0).release();
+    streams[0].finish().await;
+    drop(streams);
+    assert_eq!(call.await.unwrap().version(), Some(1));
+    assert!(update.await.unwrap().is_complete());
 }

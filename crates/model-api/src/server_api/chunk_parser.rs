@@ -235,6 +235,14 @@ impl ResponseParser for ChunkParser {
         self.server_error.as_deref()
     }
 
+    fn has_assumed_versions(&self) -> bool {
+        self.response.has_assumed_versions()
+    }
+
+    fn drop_assumed_versions(&mut self) {
+        self.response.drop_assumed_versions();
+    }
+
     fn finish(self: Box<Self>, end: ResponseEnd) -> Result<ModelResponse, ResponseParseError> {
         self.response.finish(self.id, self.model, end)
     }

@@ -16,12 +16,24 @@ pub struct ControlStep {
     pub after_change: bool,
     /// Remedy that is appended to the message of a refusal.
     pub hint: Option<&'static str>,
+    /// True if the operation also works without this step, at a server without the endpoint.
+    pub is_optional: bool,
 }
 
 impl ControlStep {
     /// Returns a step whose refusal leaves the server unchanged.
     pub(super) fn new(path: &'static str, body: Value) -> Self {
-        Self { path, body, after_change: false, hint: None }
+        Self { path, body, after_change: false, hint: None, is_optional: false }
+    }
+
+    /// Returns the step as one that is left out if the server has no such endpoint.
+    pub(super) fn optional(self) -> Self {
+        Self { is_optional: true, ..self }
+    }
+
+    /// Path without the query.
+    pub fn endpoint(&self) -> &'static str {
+        self.path.split('?').next().unwrap_or(self.path)
     }
 
     /// Returns a step whose refusal leaves the server in an unknown state.
@@ -39,6 +51,46 @@ pub enum PauseMode {
     Keep,
     /// In-flight requests are aborted.
     Abort,
+}
+
+/// Endpoint that some versions or configurations of a server kind do not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControlEndpoint {
+    pub path: &'static str,
+    pub purpose: EndpointPurpose,
+    /// Flag or version that provides the endpoint.
+    pub provided_by: &'static str,
+}
+
+/// Use of a control endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndpointPurpose {
+    /// Without it, running requests finish before an update, whatever the policy.
+    Pause,
+    /// Without it, a server that stays paused is not noticed.
+    PauseState,
+    /// Without one of these, weights cannot be loaded from a folder.
+    LoadFolder,
+    /// Without it, weights cannot be received from a trainer.
+    Transfer,
+    /// Without one of these, the version of the weights is unknown once they were changed.
+    Version,
+    /// Without it, requests are aborted by closing their connection.
+    AbortRequest,
+}
+
+impl EndpointPurpose {
+    /// Consequence of a missing endpoint.
+    pub const fn consequence(self) -> &'static str {
+        match self {
+            Self::Pause => "running requests finish before each weight update",
+            Self::PauseState => "a server that stays paused is not noticed",
+            Self::LoadFolder => "weights cannot be loaded from a folder",
+            Self::Transfer => "weights cannot be received with sync_method nccl",
+            Self::Version => "the version of tokens is unknown once weights were loaded",
+            Self::AbortRequest => "requests are aborted by closing their connection",
+        }
+    }
 }
 
 /// Returns one property of each tensor of a group.

@@ -93,6 +93,8 @@ struct Open {
     versions: ModelVersions,
     /// End and version of each span of first tokens.
     reported: Vec<(usize, Option<u64>)>,
+    /// Number of first tokens up to the last one with the version of a [`TokenSource`].
+    assumed: usize,
     has_tokens: bool,
     finish_reason: Option<String>,
     reply: ClientReply,
@@ -144,12 +146,16 @@ impl ResponseBuilder {
             if tokens.iter().any(|id| *id < 0) {
                 problem = problem.or_else(|| Some("a token id is negative".to_owned()));
             }
-            let version = part.version.unwrap_or(ReportedVersion::Default).or(source);
+            let reported = part.version.unwrap_or(ReportedVersion::Default);
+            let version = reported.or(source);
             if let Ok(count @ 1..) = u32::try_from(tokens.len()) {
                 let pushed = open.versions.push(VersionRun { version, tokens: count });
                 problem = problem.or_else(|| Some(pushed.err()?.to_string()));
             }
             open.tokens.extend(tokens);
+            if reported == ReportedVersion::Default && version.is_some() {
+                open.assumed = open.tokens.len();
+            }
         }
         for logprob in part.logprobs.into_iter().flatten() {
             match logprob {
@@ -174,6 +180,21 @@ impl ResponseBuilder {
     pub(super) fn finished(&mut self, index: usize, reason: String) {
         if let Some(open) = self.choices.get_mut(index) {
             open.finish_reason = Some(reason);
+        }
+    }
+
+    pub(super) fn has_assumed_versions(&self) -> bool {
+        self.choices.iter().any(Open::has_assumed_versions)
+    }
+
+    pub(super) fn drop_assumed_versions(&mut self) {
+        for open in self.choices.iter_mut().filter(|open| open.has_assumed_versions()) {
+            open.versions = ModelVersions::default();
+            if let Ok(tokens @ 1..) = u32::try_from(open.tokens.len()) {
+                let unknown = VersionRun { version: None, tokens };
+                let pushed = open.versions.push(unknown);
+                self.broken = self.broken.take().or_else(|| Some(pushed.err()?.to_string()));
+            }
         }
     }
 
@@ -208,6 +229,12 @@ impl ResponseBuilder {
 }
 
 impl Open {
+    /// Tokens in reported spans have the version of their span.
+    fn has_assumed_versions(&self) -> bool {
+        let reported = self.reported.last().map_or(0, |(end, _)| *end);
+        self.assumed > reported
+    }
+
     fn finish(mut self, has_tokens: bool, end: ResponseEnd) -> Result<ResponseChoice, String> {
         if end == ResponseEnd::Complete {
             if self.finish_reason.is_none() {

@@ -29,10 +29,24 @@ use super::json_fields::JsonFields;
 use super::response_builder::{ChoiceDelta, ReportedVersion, VersionSpan};
 use super::token_count::TokenizeLookup;
 use super::{
-    ControlStep, ExactPrompt, PauseMode, PromptLookup, RecordedPrefix, ResponseParser, ServerApi,
-    UpstreamBody, WeightControl,
+    ControlEndpoint, ControlStep, EndpointPurpose, ExactPrompt, PauseMode, PromptLookup,
+    RecordedPrefix, ResponseParser, ServerApi, UpstreamBody, WeightControl,
 };
 use crate::model_call::{CallKind, ModelCall};
+
+const NEWER: &str = "use a newer SGLang, such as 0.5.23";
+
+const fn endpoint(path: &'static str, purpose: EndpointPurpose) -> ControlEndpoint {
+    ControlEndpoint { path, purpose, provided_by: NEWER }
+}
+
+const ENDPOINTS: &[ControlEndpoint] = &[
+    endpoint("/update_weights_from_disk", EndpointPurpose::LoadFolder),
+    endpoint("/pause_generation", EndpointPurpose::Pause),
+    endpoint("/continue_generation", EndpointPurpose::Pause),
+    endpoint("/update_weights_from_distributed", EndpointPurpose::Transfer),
+    endpoint("/abort_request", EndpointPurpose::AbortRequest),
+];
 
 #[derive(Debug)]
 pub(super) struct SglangApi;
@@ -91,6 +105,10 @@ impl ServerApi for SglangApi {
         &["/model_info", "/get_weight_version", "/get_model_info"]
     }
 
+    fn control_endpoints(&self) -> &'static [ControlEndpoint] {
+        ENDPOINTS
+    }
+
     fn weight_control(&self) -> Result<&'static dyn WeightControl, &'static str> {
         Ok(&Self)
     }
@@ -106,14 +124,14 @@ impl WeightControl for SglangApi {
             PauseMode::Keep => "retract",
             PauseMode::Abort => "abort",
         };
-        vec![ControlStep::new("/pause_generation", json!({ "mode": mode }))]
+        vec![ControlStep::new("/pause_generation", json!({ "mode": mode })).optional()]
     }
 
     fn resume(&self, mode: PauseMode) -> Vec<ControlStep> {
         match mode {
             PauseMode::Empty => Vec::new(),
             PauseMode::Keep | PauseMode::Abort => {
-                vec![ControlStep::new("/continue_generation", json!({}))]
+                vec![ControlStep::new("/continue_generation", json!({})).optional()]
             }
         }
     }

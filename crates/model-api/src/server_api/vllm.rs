@@ -28,10 +28,32 @@ use super::json_fields::JsonFields;
 use super::response_builder::{ChoiceDelta, ReportedVersion, VersionSpan};
 use super::token_count::TokenizeLookup;
 use super::{
-    ControlStep, ExactPrompt, PauseMode, PromptLookup, RecordedPrefix, ResponseParser, ServerApi,
-    UpstreamBody, WeightControl,
+    ControlEndpoint, ControlStep, EndpointPurpose, ExactPrompt, PauseMode, PromptLookup,
+    RecordedPrefix, ResponseParser, ServerApi, UpstreamBody, WeightControl,
 };
 use crate::model_call::{CallKind, ModelCall};
+
+const DEV_MODE: &str = "start vLLM with VLLM_SERVER_DEV_MODE=1";
+const NEW_DEV_MODE: &str = "start a vLLM that has it, such as 0.32.0, with VLLM_SERVER_DEV_MODE=1";
+
+const fn endpoint(
+    path: &'static str,
+    purpose: EndpointPurpose,
+    provided_by: &'static str,
+) -> ControlEndpoint {
+    ControlEndpoint { path, purpose, provided_by }
+}
+
+const ENDPOINTS: &[ControlEndpoint] = &[
+    endpoint("/collective_rpc", EndpointPurpose::LoadFolder, DEV_MODE),
+    endpoint("/pause", EndpointPurpose::Pause, NEW_DEV_MODE),
+    endpoint("/resume", EndpointPurpose::Pause, NEW_DEV_MODE),
+    endpoint("/is_paused", EndpointPurpose::PauseState, NEW_DEV_MODE),
+    endpoint("/weight_info", EndpointPurpose::Version, NEW_DEV_MODE),
+    endpoint("/update_weight_version", EndpointPurpose::Version, NEW_DEV_MODE),
+    endpoint("/start_weight_update", EndpointPurpose::Transfer, NEW_DEV_MODE),
+    endpoint("/abort_requests", EndpointPurpose::AbortRequest, NEW_DEV_MODE),
+];
 
 #[derive(Debug)]
 pub(super) struct VllmApi;
@@ -96,6 +118,10 @@ impl ServerApi for VllmApi {
         Some(reply.get("weight_version").and_then(Value::as_str).unwrap_or_default())
     }
 
+    fn control_endpoints(&self) -> &'static [ControlEndpoint] {
+        ENDPOINTS
+    }
+
     fn weight_control(&self) -> Result<&'static dyn WeightControl, &'static str> {
         Ok(&Self)
     }
@@ -115,13 +141,13 @@ impl WeightControl for VllmApi {
         let hint = Some("start vLLM with VLLM_SERVER_DEV_MODE=1 to update its weights");
         let reset = "/reset_prefix_cache?reset_running_requests=true";
         vec![
-            ControlStep { hint, ..ControlStep::new(path, json!({})) },
+            ControlStep { hint, ..ControlStep::new(path, json!({})) }.optional(),
             ControlStep::new(reset, json!({})),
         ]
     }
 
     fn resume(&self, _: PauseMode) -> Vec<ControlStep> {
-        vec![ControlStep::new("/resume", json!({}))]
+        vec![ControlStep::new("/resume", json!({})).optional()]
     }
 
     fn pause_state_path(&self) -> Option<&'static str> {
@@ -131,9 +157,10 @@ impl WeightControl for VllmApi {
     fn load(&self, path: &str, version: u64) -> Vec<ControlStep> {
         let reload = json!({ "method": "reload_weights", "kwargs": { "weights_path": path } });
         let name = json!({ "new_version": version.to_string() });
+        let hint = Some(DEV_MODE);
         vec![
-            ControlStep::new("/collective_rpc", reload),
-            ControlStep::after_change("/update_weight_version", name),
+            ControlStep { hint, ..ControlStep::new("/collective_rpc", reload) },
+            ControlStep::after_change("/update_weight_version", name).optional(),
         ]
     }
 

@@ -8,8 +8,8 @@ use rollway_config::{EngineType, Mode, SyncStyle};
 use rollway_core::explore::{PlanInput, SyncResult};
 use rollway_core::sync::{TensorSpec, TransferGroup};
 use rollway_gateway::models::{
-    InFlightPolicy, ServerState, ServerUpdateOutcome, ServerUpdateReport, ServerView, WeightSource,
-    WeightUpdate, WeightUpdateReport,
+    ServerState, ServerUpdateOutcome, ServerUpdateReport, ServerView, WeightSource, WeightUpdate,
+    WeightUpdateReport,
 };
 use rollway_sync::tensor_files::{NamedTensor, read};
 use rollway_sync::{
@@ -286,8 +286,7 @@ impl ExplorerHandles {
             WeightLocation::Folder(folder) => WeightSource::Path(folder.clone()),
             WeightLocation::Group(group) => WeightSource::Group(self.group(group)),
         };
-        // Calls in flight are finished with the old weights.
-        let in_flight = InFlightPolicy::Drain { timeout, then_abort: false };
+        let in_flight = crate::gateway_options::in_flight(&self.config);
         let update = WeightUpdate { version, weights, in_flight, timeout };
         let mut report = self.models.update(update.clone()).await;
         if !self.is_loaded(version) {
@@ -343,7 +342,7 @@ impl ExplorerHandles {
     /// Tells whether there are usable servers and all of them have a version.
     fn is_loaded(&self, version: u64) -> bool {
         let usable = self.usable();
-        !usable.is_empty() && usable.iter().all(|server| server.version == Some(version))
+        !usable.is_empty() && usable.iter().all(|server| server.loaded == Some(version))
     }
 
     /// Returns the usable servers of the trained model.
@@ -356,8 +355,8 @@ impl ExplorerHandles {
     /// Returns the version of all servers. `None`: they differ, or do not report it.
     pub(super) fn served_version(&self) -> Option<u64> {
         let usable = self.usable();
-        let first = usable.first()?.version;
-        usable.iter().all(|server| server.version == first).then_some(first).flatten()
+        let first = usable.first()?.loaded;
+        usable.iter().all(|server| server.loaded == first).then_some(first).flatten()
     }
 
     /// Completes a group from `set_up_group`, and requests a join if the servers have not joined

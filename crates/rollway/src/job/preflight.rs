@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use rollway_config::{Config, Mode, TrainerType};
+use rollway_config::{Config, Mode, SyncMethod, TrainerType};
 use rollway_data::pipeline::OperatorRegistry;
 use rollway_engine::BufferTarget;
-use rollway_gateway::models::reach;
+use rollway_gateway::models::{ServerCapabilities, ServerSpec, reach};
 use rollway_tasksets::TasksetOpener;
 
 use super::preflight_error::PreflightError;
@@ -219,15 +219,33 @@ async fn servers(config: &Config) -> Vec<PreflightError> {
     };
     let checks = servers.iter().map(async |server| (server, reach(server, RESPONSE_TIMEOUT).await));
     let results = join_all(checks).await;
-    let error = |(server, reached): (&rollway_gateway::models::ServerSpec, Result<(), String>)| {
+    let error = |(server, reached): (&ServerSpec, Result<ServerCapabilities, String>)| {
         let key = if server.trained { "rollout_model" } else { "auxiliary_models" };
-        let message =
-            format!("the server of `{}` at {}: {}", server.model, server.url, reached.err()?);
-        let hint = format!(
-            "start it, or correct `explorer.{key}`: `base_url`, `model_path`, `api_key_env`; \
-             without a GPU, `rollway mock-server` stands in for one"
-        );
-        Some(PreflightError::new(message, hint))
+        let place = format!("the server of `{}` at {}", server.model, server.url);
+        match reached {
+            Err(reason) => Some(PreflightError::new(
+                format!("{place}: {reason}"),
+                format!(
+                    "start it, or correct `explorer.{key}`: `base_url`, `model_path`, \
+                     `api_key_env`; without a GPU, `rollway mock-server` stands in for one"
+                ),
+            )),
+            Ok(capabilities) if server.trained && config.mode == Mode::Both => {
+                let reason = cannot_update(config, &capabilities)?;
+                let message = format!("{place} cannot update its weights: {reason}");
+                let hint = "or use `mode: explore` or `mode: bench`, with fixed weights";
+                Some(PreflightError::new(message, hint))
+            }
+            Ok(_) => None,
+        }
     };
     results.into_iter().filter_map(error).collect()
+}
+
+/// Returns why a server cannot take the weights of the job's trainer, if so.
+fn cannot_update(config: &Config, capabilities: &ServerCapabilities) -> Option<String> {
+    match config.synchronizer.sync_method {
+        SyncMethod::Nccl => capabilities.cannot_transfer(),
+        SyncMethod::Checkpoint | SyncMethod::Memory => capabilities.cannot_load_folder(),
+    }
 }

@@ -14,6 +14,7 @@ pub(super) async fn follow(
     models: Models,
     source: Arc<dyn WeightFinder>,
     interval: Duration,
+    in_flight: InFlightPolicy,
     timeout: Duration,
 ) {
     let mut ticks = tokio::time::interval(interval);
@@ -38,7 +39,6 @@ pub(super) async fn follow(
         else {
             continue;
         };
-        let in_flight = InFlightPolicy::Drain { timeout, then_abort: false };
         let update =
             WeightUpdate { version, weights: WeightSource::Path(path), in_flight, timeout };
         let report = models.update(update).await;
@@ -75,5 +75,5 @@ async fn changed(watch: Option<&FolderWatch>) {
 fn has(models: &Models, version: u64) -> bool {
     let view = models.view();
     let mut servers = view.iter().filter(|model| model.trained).flat_map(|model| &model.servers);
-    servers.all(|server| server.version == Some(version))
+    servers.all(|server| server.loaded == Some(version))
 }
