@@ -58,6 +58,20 @@ class Gateway:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return rw.Experience.deserialize_many(answer.read())
 
+    def admin(self, method: str, path: str, body: object = None) -> dict:
+        """Sends a request with the admin key."""
+        headers = {"authorization": f"Bearer {self.admin_key}", "content-type": "application/json"}
+        data = None if body is None else json.dumps(body).encode()
+        url = f"{self.url}/rollway/v1{path}"
+        request = urllib.request.Request(url, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=600) as answer:
+            return json.load(answer)
+
+    def server(self, model: str = "policy") -> dict:
+        """Returns the state of the first server of a model."""
+        models = self.admin("GET", "/models")["models"]
+        return next(it for it in models if it["name"] == model)["servers"][0]
+
     def refusal(self, key: str) -> tuple[int, str]:
         """Returns why nothing of a run can be had: the status and the message."""
         with pytest.raises(urllib.error.HTTPError) as caught:
@@ -100,6 +114,11 @@ class Llama:
     def ask(self, path: str, body: object) -> dict:
         """Asks it directly."""
         return post(self.url + path, body)
+
+    def build(self) -> str:
+        """Returns its version."""
+        with urllib.request.urlopen(f"{self.url}/props", timeout=60) as answer:
+            return json.load(answer)["build_info"]
 
     def tokenize(self, text: str) -> list[int]:
         """Returns the tokens of a text with marks."""

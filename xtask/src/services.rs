@@ -7,6 +7,7 @@ mod gguf;
 pub(crate) mod llama;
 pub(crate) mod node;
 pub(crate) mod postgres;
+pub(crate) mod vllm;
 
 use std::env;
 use std::path::PathBuf;

@@ -10,6 +10,7 @@ use crate::pages;
 use crate::services::llama;
 use crate::services::node;
 use crate::services::postgres;
+use crate::services::vllm;
 use crate::shell::{CommandFailure, Shell, remove_folder};
 use crate::wheel;
 
@@ -19,6 +20,8 @@ pub(crate) struct TestStep {
     pub(crate) name: &'static str,
     /// Line of the help.
     pub(crate) about: &'static str,
+    /// True if it runs only when it is named.
+    pub(crate) is_optional: bool,
     run: fn(&Shell) -> Result<(), CommandFailure>,
 }
 
@@ -29,15 +32,27 @@ impl PartialEq for TestStep {
     }
 }
 
+const fn step(
+    name: &'static str,
+    about: &'static str,
+    run: fn(&Shell) -> Result<(), CommandFailure>,
+) -> TestStep {
+    TestStep { name, about, is_optional: false, run }
+}
+
 pub(crate) const STEPS: &[TestStep] = &[
-    TestStep { name: "fmt", about: "check the formatting of all Rust files", run: fmt },
-    TestStep { name: "clippy", about: "lint all Rust code; a warning is a failure", run: clippy },
-    TestStep { name: "doc", about: "build the documentation; a warning is a failure", run: doc },
-    TestStep { name: "rust", about: "run every Rust test, scenario and tidy check", run: rust },
-    TestStep { name: "sim", about: "run the simulator on seeds and on its mutants", run: sim },
-    TestStep { name: "python", about: "test the wheel in its own environment", run: python },
-    TestStep { name: "pages", about: "drive the dashboard in a real Chromium", run: pages::test },
-    TestStep { name: "run", about: "run the README's example and a simulation", run: example },
+    step("fmt", "check the formatting of all Rust files", fmt),
+    step("clippy", "lint all Rust code; a warning is a failure", clippy),
+    step("doc", "build the documentation; a warning is a failure", doc),
+    step("rust", "run every Rust test, scenario and tidy check", rust),
+    step("sim", "run the simulator on seeds and on its mutants", sim),
+    step("python", "test the wheel in its own environment", python),
+    step("pages", "drive the dashboard in a real Chromium", pages::test),
+    step("run", "run the README's example and a simulation", example),
+    TestStep {
+        is_optional: true,
+        ..step("real", "only if named: test with a real vLLM (6 GB), and write its table", real)
+    },
 ];
 
 /// Runs the steps up to the first failure and ends with the line `test: N passed, M failed`.
@@ -120,6 +135,23 @@ fn python(shell: &Shell) -> Result<(), CommandFailure> {
         .run()
 }
 
+/// Tests the gateway with real servers, and writes the table of the documentation.
+fn real(shell: &Shell) -> Result<(), CommandFailure> {
+    let vllm = vllm::ready(shell)?;
+    let llama = llama::ready(shell)?;
+    let python = wheel::installed(shell)?;
+    shell.cargo("build --release --locked -p rollway-gateway --example gateway").run()?;
+    shell
+        .program(&python)
+        .split_args("-m pytest python/tests_real -q -p no:xdist")
+        .env("ROLLWAY_VLLM_PYTHON", vllm)
+        .env("ROLLWAY_LLAMA_SERVER", llama.server)
+        .env("ROLLWAY_LLAMA_MODEL", llama.model)
+        .env("ROLLWAY_GATEWAY_BIN", shell.target.join("release/examples/gateway"))
+        .env("ROLLWAY_SERVER_MATRIX", shell.root.join("docs/server-matrix.md"))
+        .run()
+}
+
 fn example(shell: &Shell) -> Result<(), CommandFailure> {
     let job = shell.target.join("example");
     // Start over, do not resume the last run.
@@ -170,9 +202,8 @@ impl Display for Report {
 mod tests {
     use super::*;
 
-    const GOOD: TestStep = TestStep { name: "good", about: "passes", run: |_| Ok(()) };
-    const BAD: TestStep =
-        TestStep { name: "bad", about: "fails", run: |_| Err(CommandFailure::new("broken")) };
+    const GOOD: TestStep = step("good", "passes", |_| Ok(()));
+    const BAD: TestStep = step("bad", "fails", |_| Err(CommandFailure::new("broken")));
 
     #[test]
     fn the_first_failure_stops_the_rest() {
