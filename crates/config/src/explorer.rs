@@ -14,6 +14,7 @@ use super::limits::LimitsConfig;
 use super::model::ModelConfig;
 use super::run_budget::RunBudgetConfig;
 use super::seconds::ConfigSeconds;
+use super::server_restart::ServerRestartConfig;
 use super::supervision::SupervisionConfig;
 
 section! {
@@ -65,6 +66,7 @@ section! {
         pub limits: LimitsConfig,
         pub run_budget: RunBudgetConfig,
         pub gateway: GatewayConfig,
+        pub server_restart: ServerRestartConfig,
         /// Maximum time for pipeline and buffer to acknowledge a batch before the delivery has
         /// failed. The results are kept and delivered again.
         #[schemars(extend("exclusiveMinimum" = 0))]

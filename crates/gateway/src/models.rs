@@ -13,6 +13,7 @@ mod options;
 mod properties;
 mod registry;
 mod removal;
+mod restart;
 mod rolling_plan;
 mod rolling_update;
 mod routing;
@@ -37,6 +38,7 @@ pub use self::options::RoutingOptions;
 pub use self::registry::ServerPermit;
 use self::registry::{ModelsInner, ServerHandle, ServerTable, WaitGuard};
 pub use self::removal::RemovalReport;
+pub use self::restart::RestartHook;
 use self::routing::{RouteOutcome, RouteRequest, RoutingTable};
 pub use self::view::{ModelView, ServerCounts, ServerError, ServerState, ServerView};
 pub use self::weight_update::{

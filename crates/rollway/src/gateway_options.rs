@@ -8,7 +8,7 @@ use rollway_config::secrets::api_key;
 use rollway_config::{Config, ConfigError, ConfigProblem, InFlightCalls, Mode, ModelConfig};
 use rollway_engine::cluster::AdvertisedAddress;
 use rollway_gateway::gateway::{GatewayLimits, GatewayOptions, RunBudget};
-use rollway_gateway::models::{self, InFlightPolicy, ServerSpec};
+use rollway_gateway::models::{self, InFlightPolicy, RestartHook, ServerSpec};
 use rollway_gateway::recording;
 use serde_json::{Map, Value};
 
@@ -62,6 +62,7 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
             min_running: explorer.min_running_model_num,
             max_in_flight: explorer.gateway.max_requests_per_server,
             max_wait: explorer.gateway.server_wait.into(),
+            restart: restart_hook(config),
             ..models::RoutingOptions::default()
         },
         model_aliases: explorer.gateway.model_aliases.clone(),
@@ -72,6 +73,16 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
         watcher: None,
     };
     Ok((options, servers(config)?))
+}
+
+/// Returns the command that restarts servers. `None`: there is none.
+fn restart_hook(config: &Config) -> Option<RestartHook> {
+    let restart = &config.explorer.server_restart;
+    (!restart.command.is_empty()).then(|| RestartHook {
+        command: restart.command.clone(),
+        after: restart.after.into(),
+        timeout: restart.timeout.into(),
+    })
 }
 
 /// Returns the treatment of running calls by a weight update.

@@ -92,6 +92,8 @@ fn server(server: &ServerView) -> Value {
         "went_wrong": server.counts.went_wrong,
         "updates": server.counts.updates,
         "failed_updates": server.counts.failed_updates,
+        "restarts": server.counts.restarts,
+        "failed_restarts": server.counts.failed_restarts,
     })
 }
 

@@ -23,7 +23,7 @@ const GAUGES: [(&str, &str, Reading); 3] = [
     }),
 ];
 
-const COUNTERS: [(&str, &str, Reading); 8] = [
+const COUNTERS: [(&str, &str, Reading); 10] = [
     ("server_requests", "Requests sent to the server", |server| server.counts.requests),
     ("server_succeeded", "Succeeded requests of the server", |server| server.counts.went_well),
     ("server_failed", "Failed requests of the server", |server| server.counts.went_wrong),
@@ -34,6 +34,8 @@ const COUNTERS: [(&str, &str, Reading); 8] = [
     ("server_unusable", "Transitions of the server to unusable", |server| server.counts.lost),
     ("server_updates", "Weight updates", |server| server.counts.updates),
     ("server_failed_updates", "Failed weight updates", |server| server.counts.failed_updates),
+    ("server_restarts", "Succeeded restart commands", |server| server.counts.restarts),
+    ("server_failed_restarts", "Failed restart commands", |server| server.counts.failed_restarts),
 ];
 
 impl Collector for Servers {

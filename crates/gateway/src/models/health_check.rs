@@ -8,7 +8,7 @@ use rollway_model_api::server_api::PauseMode;
 
 use super::control::{self, ControlError, FailureExtent};
 use super::routing::{Health, ServerDuty};
-use super::{ModelsInner, ServerHandle};
+use super::{ModelsInner, ServerHandle, restart};
 
 /// Checks a server until it is removed or the models are dropped.
 pub(super) async fn watch(inner: Weak<ModelsInner>, handle: Arc<ServerHandle>) {
@@ -19,6 +19,7 @@ pub(super) async fn watch(inner: Weak<ModelsInner>, handle: Arc<ServerHandle>) {
             () = handle.gone.cancelled() => return,
             () = check(&models, &handle) => {}
         }
+        restart::consider(&models, &handle);
         drop(models);
         tokio::select! {
             () = handle.gone.cancelled() => return,

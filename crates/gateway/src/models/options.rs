@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::restart::RestartHook;
+
 #[derive(Clone, Debug)]
 pub struct RoutingOptions {
     pub health_interval: Duration,
@@ -25,6 +27,8 @@ pub struct RoutingOptions {
     /// Maximum number of sessions whose server is remembered.
     pub max_sessions: usize,
     pub connect_timeout: Duration,
+    /// `None`: unusable servers are not restarted.
+    pub restart: Option<RestartHook>,
 }
 
 impl Default for RoutingOptions {
@@ -41,6 +45,7 @@ impl Default for RoutingOptions {
             updates_at_once: 1,
             max_sessions: 100_000,
             connect_timeout: Duration::from_secs(5),
+            restart: None,
         }
     }
 }

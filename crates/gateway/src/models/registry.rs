@@ -13,6 +13,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
 use super::capabilities::ServerCapabilities;
 use super::control::{ServerIdentity, ServerVersion};
+use super::restart::RestartState;
 use super::routing::{Health, RoutingTable, ServerSlot, WaiterId};
 use super::version_check::{VersionReads, set_reported};
 use super::{
@@ -72,6 +73,7 @@ pub(super) struct ServerInfo {
     /// Pause of an update whose end was not verified.
     pub(super) paused: Option<PauseMode>,
     pub(super) capabilities: ServerCapabilities,
+    pub(super) restart: RestartState,
     /// Cancels requests in flight.
     pub(super) abort: CancellationToken,
     /// Number of errors by kind.
@@ -128,6 +130,7 @@ impl ServerTable {
             weights: None,
             paused: None,
             capabilities: ServerCapabilities::of_kind(server.spec.engine),
+            restart: RestartState::default(),
             abort: CancellationToken::new(),
             errors: BTreeMap::new(),
             last_error: None,

@@ -81,6 +81,9 @@ pub struct ServerCounts {
     pub lost: u64,
     pub updates: u64,
     pub failed_updates: u64,
+    /// Restart commands that succeeded.
+    pub restarts: u64,
+    pub failed_restarts: u64,
 }
 
 impl ServerSlot {
@@ -345,6 +348,15 @@ impl RoutingTable {
         let Some(slot) = self.slots.get_mut(&id) else { return false };
         slot.counts.failed_checks += 1;
         mark_unhealthy(slot, reason)
+    }
+
+    /// Records the end of a restart command. After a success the server is another process.
+    pub(super) fn restarted(&mut self, id: ServerId, is_restarted: bool) {
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        slot.counts.restarts += u64::from(is_restarted);
+        slot.counts.failed_restarts += u64::from(!is_restarted);
+        slot.was_gone |= is_restarted;
+        slot.is_unconfirmed |= is_restarted;
     }
 
     /// Records a failed check; `is_gone`: connection refused. Returns whether the server became

@@ -7,6 +7,7 @@ mod failed_updates;
 mod fleet;
 mod missing_endpoints;
 mod removal;
+mod restart;
 mod stand_in;
 mod updates;
 mod use_of_servers;
