@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
@@ -32,8 +33,8 @@ pub(super) async fn update(inner: Arc<ModelsInner>, update: WeightUpdate) -> Wei
     }
     let (mut servers, roll) = plan(&inner, &update);
     let skipped: Vec<ServerId> = servers.iter().map(|server| server.id).collect();
-    if let Some(roll) = roll {
-        servers.extend(carry_out(&inner, &update, roll).await);
+    if let Some((roll, patience)) = roll {
+        servers.extend(carry_out(&inner, &update, roll, patience).await);
     }
     servers.sort_by_key(|server| server.id);
     // Weights sent over a group cannot be loaded again.
@@ -55,14 +56,15 @@ pub(super) async fn update(inner: Arc<ModelsInner>, update: WeightUpdate) -> Wei
     WeightUpdateReport { version, superseded_by: None, servers }
 }
 
-/// Reports the servers that need not or cannot be updated, and plans the others.
+/// Reports the servers that need not or cannot be updated, and plans the others. The duration is
+/// the maximum wait while none of them can be updated.
 fn plan(
     inner: &ModelsInner,
     update: &WeightUpdate,
-) -> (Vec<ServerUpdateReport>, Option<RollingPlan>) {
+) -> (Vec<ServerUpdateReport>, Option<(RollingPlan, Duration)>) {
     inner.with(|table| {
         let Some(model) = table.routing.trained() else { return (Vec::new(), None) };
-        let (mut reports, mut wanted) = (Vec::new(), Vec::new());
+        let (mut reports, mut wanted, mut away) = (Vec::new(), Vec::new(), Vec::new());
         for (id, slot) in table.routing.slots(model) {
             let Some(handle) = table.handles.get(&id) else { continue };
             let outcome = if slot.duty == ServerDuty::Open && slot.loaded == Some(update.version) {
@@ -70,6 +72,7 @@ fn plan(
             } else if let Some(reason) = cannot_take(handle, update) {
                 Some(ServerUpdateOutcome::Skipped(reason))
             } else if slot.health != Health::Healthy || slot.duty == ServerDuty::Leaving {
+                away.extend((slot.duty != ServerDuty::Leaving).then_some(id));
                 Some(ServerUpdateOutcome::Skipped(format!("it is {}", ServerState::of(slot))))
             } else {
                 None
@@ -79,13 +82,19 @@ fn plan(
                 None => wanted.push(id),
             }
         }
+        let mut patience = update.timeout;
+        if wanted.is_empty() && away.len() == reports.len() {
+            // No other server has or gets the weights: these are waited for, as calls do.
+            (wanted, patience) = (away, inner.options.max_wait.min(update.timeout));
+            reports.clear();
+        }
         let (at_once, floor) = match update.weights {
             WeightSource::Path(_) => (inner.options.updates_at_once, inner.options.min_running),
             WeightSource::Group(_) => (u32::MAX, 0),
         };
         let roll =
             RollingPlan::new(&table.routing, model, wanted, at_once as usize, floor as usize);
-        (reports, Some(roll))
+        (reports, Some((roll, patience)))
     })
 }
 
@@ -103,7 +112,7 @@ fn untouched(handle: &ServerHandle, outcome: ServerUpdateOutcome) -> ServerUpdat
         id: handle.server.id,
         url: handle.server.spec.url.clone(),
         outcome,
-        took: std::time::Duration::ZERO,
+        took: Duration::ZERO,
         in_flight: 0,
         aborted: 0,
     }
@@ -113,6 +122,7 @@ async fn carry_out(
     inner: &Arc<ModelsInner>,
     update: &WeightUpdate,
     mut roll: RollingPlan,
+    patience: Duration,
 ) -> Vec<ServerUpdateReport> {
     let mut reports = Vec::new();
     let mut in_progress: FuturesUnordered<BoxFuture<'_, ServerUpdateReport>> =
@@ -144,7 +154,7 @@ async fn carry_out(
                 if roll.is_updating() {
                     stuck = None;
                 } else {
-                    stuck = stuck.or_else(|| Some(Instant::now() + update.timeout));
+                    stuck = stuck.or_else(|| Some(Instant::now() + patience));
                 }
                 let given_up = tokio::time::sleep_until(stuck.unwrap_or_else(Instant::now));
                 tokio::select! {

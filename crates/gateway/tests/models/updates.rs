@@ -283,3 +283,26 @@ async fn a_call_waits_as_long_as_an_update_of_its_only_server() {
     assert_eq!(call.await.unwrap().version(), Some(1));
     assert!(update.await.unwrap().is_complete());
 }
+
+#[tokio::test]
+async fn an_update_waits_for_the_only_server_while_it_is_away() {
+    let fleet = Fleet::single(ServerKind::Vllm).await;
+    fleet.control(0).set_healthy(false);
+    fleet.wait_for(|servers| matches!(servers[0].state, ServerState::Unhealthy(_))).await;
+    let mut update = Box::pin(fleet.update(1, DRAIN));
+    let waited = tokio::time::timeout(Duration::from_millis(100), &mut update).await;
+    assert!(waited.is_err(), "{waited:?}");
+    fleet.control(0).set_healthy(true);
+    assert!(update.await.is_complete());
+    assert_eq!(fleet.pick().await.version(), Some(1));
+}
+
+#[tokio::test]
+async fn an_update_does_not_wait_for_ever_for_a_server_that_is_away() {
+    let options = RoutingOptions { max_wait: Duration::from_millis(50), ..options() };
+    let fleet = Fleet::start(ServerKind::Vllm, 1, options).await;
+    fleet.control(0).set_healthy(false);
+    fleet.wait_for(|servers| matches!(servers[0].state, ServerState::Unhealthy(_))).await;
+    let report = fleet.update(1, DRAIN).await;
+    assert!(matches!(outcomes(&report)[..], [ServerUpdateOutcome::Skipped(_)]), "{report:?}");
+}
