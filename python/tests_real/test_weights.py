@@ -285,7 +285,7 @@ def test_updates_under_load(vllm, vllm_gateway, weights, versions, measured):
             policy = "keep" if number % 2 else "drain"
             call = (vllm_gateway, weights(version), version, policy)
             report = await asyncio.to_thread(update, *call)
-            assert report["outcome"] == "updated", report
+            assert report["outcome"] == "updated", str(report)
             seconds.append(report["seconds"])
         stop.set()
         await asyncio.gather(*every)

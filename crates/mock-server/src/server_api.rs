@@ -122,14 +122,23 @@ pub(super) fn router(state: SharedState) -> Router {
         .route("/v1/models", get(models))
         .route("/health", get(health));
     let authenticate = from_fn_with_state(Arc::clone(&state), authenticate);
-    common.merge(state.api.routes()).layer(authenticate).with_state(state)
+    let routes = common.merge(state.api.routes()).fallback(not_found);
+    routes.method_not_allowed_fallback(not_allowed).layer(authenticate).with_state(state)
+}
+
+async fn not_found() -> Response {
+    (StatusCode::NOT_FOUND, Json(json!({ "detail": "Not Found" }))).into_response()
+}
+
+async fn not_allowed() -> Response {
+    let body = Json(json!({ "detail": "Method Not Allowed" }));
+    (StatusCode::METHOD_NOT_ALLOWED, body).into_response()
 }
 
 async fn authenticate(State(state): State<SharedState>, request: Request, next: Next) -> Response {
     state.note(request.method(), request.uri());
     if state.options.missing_endpoints.iter().any(|path| path == request.uri().path()) {
-        let body = Json(json!({ "detail": "Not Found" }));
-        return (StatusCode::NOT_FOUND, body).into_response();
+        return not_found().await;
     }
     if let Some(key) = &state.options.api_key
         && state.api.needs_key(request.uri().path())

@@ -6,7 +6,6 @@ use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -157,16 +156,26 @@ async fn is_paused(State(state): Shared) -> Json<Value> {
     Json(json!({ "is_paused": !state.gate.borrow().admitting }))
 }
 
-async fn sleep(State(state): Shared) -> StatusCode {
+#[derive(Debug, Deserialize)]
+struct SleepQuery {
+    #[serde(default = "default_level")]
+    level: u32,
+}
+
+fn default_level() -> u32 {
+    1
+}
+
+async fn sleep(State(state): Shared, Query(query): Query<SleepQuery>) -> Json<Value> {
     state.gate.send_modify(|gate| gate.asleep = true);
     state.abort(|_| true);
     state.wait_until_idle().await;
-    StatusCode::OK
+    Json(json!({ "status": "sleeping", "level": query.level }))
 }
 
-async fn wake_up(State(state): Shared) -> StatusCode {
+async fn wake_up(State(state): Shared) -> Json<Value> {
     state.gate.send_modify(|gate| gate.asleep = false);
-    StatusCode::OK
+    Json(json!({ "status": "awake", "tags": null }))
 }
 
 async fn is_sleeping(State(state): Shared) -> Json<Value> {
@@ -188,7 +197,7 @@ async fn abort_requests(State(state): Shared, Body(body): Body) -> Json<Value> {
 
 async fn collective_rpc(State(state): Shared, Body(body): Body) -> Response {
     let Some(method) = body.get("method").and_then(Value::as_str) else {
-        return detail("Missing 'method' in request body");
+        return ApiError::bad_request("Missing 'method' in request body").into_response();
     };
     if method != "reload_weights" {
         let message = format!("Method '{method}' is not implemented.");
@@ -207,14 +216,16 @@ async fn collective_rpc(State(state): Shared, Body(body): Body) -> Response {
         })
 }
 
-/// An error in FastAPI's form.
-fn detail(message: &str) -> Response {
-    (StatusCode::BAD_REQUEST, Json(json!({ "detail": message }))).into_response()
+/// The error of a missing field.
+fn missing(field: &str) -> Response {
+    ApiError::bad_request(format!("Field required: {field}"))
+        .at(format!("body.{field}"))
+        .into_response()
 }
 
 async fn init_transfer(Body(body): Body) -> Response {
     match body.get("init_info") {
-        None | Some(Value::Null) => detail("Missing 'init_info' in request body"),
+        None | Some(Value::Null) => missing("init_info"),
         Some(_) => Json(json!({ "message": "Weight transfer initialized" })).into_response(),
     }
 }
@@ -226,7 +237,7 @@ async fn start_update(State(state): Shared) -> Json<Value> {
 
 async fn update_weights(State(state): Shared, Body(body): Body) -> Response {
     let Some(info) = body.get("update_info").filter(|info| !info.is_null()) else {
-        return detail("Missing 'update_info' in request body");
+        return missing("update_info");
     };
     let version = info.get("version").and_then(Value::as_u64);
     let next = state.gate.borrow().version + 1;

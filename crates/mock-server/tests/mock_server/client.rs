@@ -28,6 +28,16 @@ impl Client {
         read(self.send(path, &body).await.unwrap()).await
     }
 
+    /// Sends a request with any method; null: without a body.
+    pub(crate) async fn request(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let url = format!("{}{path}", self.server.url());
+        let mut request = self.http.request(method.parse().unwrap(), url);
+        if !body.is_null() {
+            request = request.header("content-type", "application/json").body(body.to_string());
+        }
+        read(request.send().await.unwrap()).await
+    }
+
     /// Posts a request that must succeed.
     pub(crate) async fn good(&self, path: &str, body: Value) -> Value {
         let (status, body) = self.post(path, body).await;

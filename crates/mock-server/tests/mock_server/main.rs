@@ -5,6 +5,7 @@
 mod client;
 mod concurrency;
 mod openai;
+mod recorded;
 mod sglang;
 mod tokenizer;
 mod vllm;
