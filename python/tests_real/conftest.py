@@ -11,11 +11,11 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests"))
 
-import matrix  # noqa: E402
-import programs  # noqa: E402
-import tiny_model  # noqa: E402
-from servers import Gateway, Llama  # noqa: E402
-from vllm_server import Vllm  # noqa: E402
+import matrix
+import programs
+import tiny_model
+from servers import Gateway, Llama
+from vllm_server import Vllm
 
 programs.set_defaults()
 
@@ -32,7 +32,9 @@ def pytest_runtest_makereport(item, call):
     mark = item.get_closest_marker("capability")
     report = outcome.get_result()
     if mark and (report.when == "call" or report.outcome != "passed"):
-        _RESULTS.add(item.funcargs.get("server_kind", "vllm"), mark.args[0], report.outcome)
+        # Fixtures of a test whose setup failed are incomplete; its parameters are not.
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        _RESULTS.add(parameters.get("server_kind", "vllm"), mark.args[0], report.outcome)
 
 
 @pytest.hookimpl

@@ -76,10 +76,22 @@ REQUESTS = [
 
 
 #: Endpoints whose replies are compared with their values, if they succeed.
-EXACT = (
-    "/abort_requests /collective_rpc /get_world_size /is_paused /is_sleeping /load /pause "
-    "/reset_prefix_cache /resume /sleep /update_weight_version /version /wake_up /weight_info"
-).split()
+EXACT = {
+    "/abort_requests",
+    "/collective_rpc",
+    "/get_world_size",
+    "/is_paused",
+    "/is_sleeping",
+    "/load",
+    "/pause",
+    "/reset_prefix_cache",
+    "/resume",
+    "/sleep",
+    "/update_weight_version",
+    "/version",
+    "/wake_up",
+    "/weight_info",
+}
 
 
 def shape(value: object) -> object:
