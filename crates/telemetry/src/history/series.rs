@@ -70,14 +70,14 @@ impl MetricCurves {
     }
 
     pub(super) fn rows(&self) -> Vec<MetricRow> {
-        let row = |(name, curve): (&Box<str>, &Curve)| MetricRow {
+        let curves = self.curves.iter().map(|(name, curve)| MetricRow {
             name: name.to_string(),
             count: curve.count,
             first: curve.first,
             last: curve.last.1,
             step: curve.last.0,
-        };
-        self.curves.iter().map(row).collect()
+        });
+        curves.collect()
     }
 
     /// Returns the values of known metrics; the last value of each is kept.

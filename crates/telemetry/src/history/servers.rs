@@ -224,6 +224,6 @@ mod tests {
         assert!(!record(105.0, good(), false), "too early");
         assert!(record(111.0, good(), false));
         assert!(record(112.0, good(), true));
-        assert!(!ServerStates::default().record(1.0, true).is_some(), "no server was seen");
+        assert!(ServerStates::default().record(1.0, true).is_none(), "no server was seen");
     }
 }
