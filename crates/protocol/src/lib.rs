@@ -12,6 +12,7 @@ mod codec;
 mod convert;
 pub mod env;
 mod field_error;
+mod handshake_limit;
 mod listen;
 mod message;
 pub mod reader;

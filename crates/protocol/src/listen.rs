@@ -242,6 +242,8 @@ pub(crate) struct ConnectionSocket {
     pub(crate) surplus: bool,
     /// Set once the only stream is opened.
     pub(crate) taken: AtomicBool,
+    /// Set once the peer has proven that it has the secret.
+    authenticated: AtomicBool,
     /// Cancelled to close it.
     cut: CancellationToken,
     /// Cancelled when it is closed by either side.
@@ -249,6 +251,14 @@ pub(crate) struct ConnectionSocket {
 }
 
 impl ConnectionSocket {
+    pub(crate) fn set_authenticated(&self) {
+        self.authenticated.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_authenticated(&self) -> bool {
+        self.authenticated.load(Ordering::Acquire)
+    }
+
     /// Closes the connection immediately.
     pub(crate) fn cut(&self) {
         self.cut.cancel();
@@ -262,6 +272,7 @@ fn admit(stream: PeerStream, peer: Peer, gate: &Arc<ConnectionGate>) -> Option<P
         peer,
         surplus,
         taken: AtomicBool::new(false),
+        authenticated: AtomicBool::new(false),
         cut: gate.stop.child_token(),
         closed: CancellationToken::new(),
     });

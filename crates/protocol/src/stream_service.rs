@@ -14,6 +14,7 @@ use tonic::{Request, Response, Status, Streaming, body};
 use tower_service::Service;
 
 use crate::codec::{DecodedFrame, OutgoingFrame, ProtoCodec};
+use crate::handshake_limit::HandshakeLimit;
 use crate::listen::{ConnectionGate, ConnectionSocket, WorkerListener};
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -81,6 +82,11 @@ impl<H: StreamHandler> Service<http::Request<body::Body>> for StreamService<H> {
                 let status = Status::unimplemented(format!("the only call is {}", H::PATH));
                 return Ok(status.into_http());
             }
+            let Some(socket) = request.extensions().get::<Arc<ConnectionSocket>>().cloned() else {
+                return Ok(Status::internal("a stream without a socket").into_http());
+            };
+            let request =
+                request.map(|body| body::Body::new(HandshakeLimit::new(body, Arc::clone(&socket))));
             let limit = service.0.max_message_bytes();
             let mut grpc = Grpc::new(ProtoCodec::new()).max_decoding_message_size(limit);
             Ok(grpc.streaming(service, request).await)

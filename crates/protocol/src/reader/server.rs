@@ -233,6 +233,7 @@ async fn greet(
     if Secret::new(secret).as_ref() != Ok(&shared.secret) {
         return Err(ConnectRefusal::new(RefusalCode::BadSecret, "the secret is not the buffer's"));
     }
+    socket.set_authenticated();
     if !(hello.min_version..=hello.max_version).contains(&VERSION) {
         let (from, to) = (hello.min_version, hello.max_version);
         let message = format!("the buffer speaks version {VERSION}, the trainer {from} to {to}");

@@ -14,6 +14,7 @@ use super::connection::{ConnId, ConnectionShared, HandshakeReply, PendingHandsha
 use super::{DisconnectReason, WorkerServerEvent, WorkerServerShared};
 use crate::codec::{CONNECT_PATH, DecodedFrame, OutgoingFrame};
 use crate::field_error::InvalidField;
+use crate::handshake_limit::HANDSHAKE_BYTES;
 use crate::listen::ConnectionSocket;
 use crate::message::{Hello, WorkerMessage};
 use crate::proto::{self, engine_message, worker_message::Kind};
@@ -137,6 +138,7 @@ impl WorkerSession {
         if Secret::new(hello.secret.as_str()).as_ref() != Ok(&shared.secret) {
             return Err(refused(RefusalCode::BadSecret, "the secret is not the engine's"));
         }
+        self.link.socket.set_authenticated();
         let invalid = |error: InvalidField| refused(RefusalCode::InvalidMessage, error.to_string());
         let hello = Hello::try_from(hello).map_err(invalid)?;
         let Some(protocol) = shared.versions.common(hello.versions) else {
@@ -234,7 +236,10 @@ impl WorkerSession {
             Ok(None) => Err(DisconnectReason::Lost { message: "the stream ended".into() }),
             Err(status) => Err(match status.code() {
                 Code::OutOfRange => {
-                    let limit = self.link.shared.limits.message_bytes;
+                    let limit = match self.link.socket.is_authenticated() {
+                        true => self.link.shared.limits.message_bytes,
+                        false => HANDSHAKE_BYTES.min(self.link.shared.limits.message_bytes),
+                    };
                     let message = format!("a message has more than {limit} bytes");
                     refused(RefusalCode::MessageTooLarge, message)
                 }

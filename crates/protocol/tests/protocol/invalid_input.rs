@@ -102,6 +102,29 @@ async fn an_invalid_first_message_is_refused() {
 }
 
 #[tokio::test]
+async fn a_peer_without_the_secret_cannot_send_more_than_a_handshake() {
+    let mut harness = Harness::new(WorkerServerLimits::default()).await;
+    // Decoded, these two bytes per runner would take many times as much memory.
+    let runners = vec![proto::RunnerState::default(); 1 << 20];
+    let heartbeat = bytes(Kind::Heartbeat(proto::Heartbeat { runners }));
+    let mut hello = proto::Hello::from(hello(1));
+    hello.host = "h".repeat(1 << 20);
+    for first in [heartbeat, bytes(Kind::Hello(hello))] {
+        let mut peer = harness.peer().await;
+        peer.send_bytes(first).await;
+        let (refused, _) = peer.refused().await;
+        assert_eq!(refused.code(), Code::MessageTooLarge, "{}", refused.message);
+        assert_eq!(refused.message, "a message has more than 16384 bytes");
+    }
+    // An authenticated worker may send large messages.
+    let (peer, _connection) = harness.welcomed().await;
+    let log = proto::Log { line: "l".repeat(1 << 20), level: 2, ..Default::default() };
+    peer.send(Kind::Log(log)).await;
+    assert!(matches!(message(&mut harness.server).await, WorkerMessage::Log(_)));
+    harness.check_worker().await;
+}
+
+#[tokio::test]
 async fn an_invalid_message_disconnects_with_a_reason() {
     let mut harness =
         Harness::new(WorkerServerLimits { message_bytes: 10_000, ..Default::default() }).await;
