@@ -19,5 +19,5 @@ pub mod suggest;
 pub use address::{Address, AddressError};
 pub use error_chain::error_chain;
 pub use file_lock::{FileLock, FileLockError};
-pub use secret::{EmptySecret, Secret};
+pub use secret::{EmptySecret, Secret, random_bytes};
 pub use server_kind::{ServerKind, UnknownServerKind};

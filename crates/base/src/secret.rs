@@ -21,8 +21,7 @@ impl Secret {
 
     /// Returns a random secret: 256 bits from the operating system.
     pub fn random() -> io::Result<Self> {
-        let mut bytes = [0; 32];
-        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        let bytes = random_bytes::<32>()?;
         let mut text = String::with_capacity(2 * bytes.len());
         for byte in bytes {
             // Writing to a string cannot fail.
@@ -47,6 +46,13 @@ impl Secret {
     pub fn reveal(&self) -> &str {
         &self.0
     }
+}
+
+/// Returns random bytes from the operating system.
+pub fn random_bytes<const SIZE: usize>() -> io::Result<[u8; SIZE]> {
+    let mut bytes = [0; SIZE];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
 }
 
 impl PartialEq for Secret {

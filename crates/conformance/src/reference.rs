@@ -63,13 +63,15 @@ impl ReferenceWorker {
     pub async fn run(self, parameters: TargetEnv) -> Result<(), String> {
         let TargetEnv { address, secret, token } = parameters;
         let token = if self.has(Flaw::WrongToken) { "mine".to_owned() } else { token };
-        let hello = Hello::new(secret, token, self.runners);
+        let hello = Hello::new(token, self.runners);
         let heartbeats = !self.has(Flaw::NoHeartbeat);
         let options = WorkerClientOptions { heartbeats, ..WorkerClientOptions::default() };
         let connected = loop {
-            match connect(&address, hello.clone(), options.clone()).await {
+            match connect(&address, &secret, hello.clone(), options.clone()).await {
                 Ok(connected) => break connected,
-                Err(WorkerConnectError::Refused(_)) if self.has(Flaw::IgnoresRefusal) => {
+                Err(
+                    WorkerConnectError::Refused(_) | WorkerConnectError::NotTheEngine { .. },
+                ) if self.has(Flaw::IgnoresRefusal) => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 Err(error) => return Err(error.to_string()),

@@ -36,7 +36,7 @@ fn main() {
     let mut server = engine.block_on(WorkerServer::bind(options)).expect("a free socket");
     // The worker is a process of its own in production.
     let worker = std::thread::spawn(move || {
-        runtime().expect("a runtime").block_on(echo(&address, Hello::new(secret, "", RUNNERS)));
+        runtime().expect("a runtime").block_on(echo(&address, &secret));
     });
     engine.block_on(async {
         let connection = loop {
@@ -54,9 +54,10 @@ fn main() {
 }
 
 /// Responds to every command immediately.
-async fn echo(address: &Address, hello: Hello) {
+async fn echo(address: &Address, secret: &Secret) {
+    let hello = Hello::new("", RUNNERS);
     let options = worker_client::WorkerClientOptions::default();
-    let connected = worker_client::connect(address, hello, options).await.expect("a connection");
+    let connected = worker_client::connect(address, secret, hello, options).await.expect("a connection");
     let ConnectedWorker { sender, mut receiver, .. } = connected;
     let mut commands = Vec::new();
     while receiver.recv_many(&mut commands, 256).await.is_ok() {

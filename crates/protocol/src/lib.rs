@@ -7,6 +7,7 @@
 //! The schema is `proto/worker.proto`, compiled into [`proto`]. All other modules use
 //! [`WorkerMessage`] and [`EngineMessage`], whose fields are validated on arrival.
 
+mod authentication;
 mod byte_budget;
 mod codec;
 mod convert;

@@ -22,7 +22,7 @@ pub struct VersionRange {
 
 impl VersionRange {
     /// Versions that this code implements.
-    pub const SUPPORTED: Self = Self { min: 1, max: 1 };
+    pub const SUPPORTED: Self = Self { min: 2, max: 2 };
 
     /// Returns the newest version in both ranges.
     pub fn common(self, other: Self) -> Option<u32> {
@@ -42,7 +42,6 @@ impl fmt::Display for VersionRange {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Hello {
     pub versions: VersionRange,
-    pub secret: Secret,
     /// Token from the launcher. Empty: a manual worker.
     pub token: String,
     /// Number of runners offered, at least one.
@@ -70,10 +69,9 @@ impl fmt::Debug for Hello {
 
 impl Hello {
     /// Returns the hello of this process, with an empty host name.
-    pub fn new(secret: Secret, token: impl Into<String>, runners: u32) -> Self {
+    pub fn new(token: impl Into<String>, runners: u32) -> Self {
         Self {
             versions: VersionRange::SUPPORTED,
-            secret,
             token: token.into(),
             runners,
             language: "rust".to_owned(),

@@ -14,7 +14,7 @@ pub use self::server::{
 const CONNECT_PATH: &str = "/rollway.reader.v1.Reader/Connect";
 
 /// Protocol version.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Wire messages, generated from the schema.
 #[allow(

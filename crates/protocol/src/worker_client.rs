@@ -7,15 +7,17 @@ mod sender;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollway_base::Address;
+use bytes::Bytes;
+use rollway_base::{Address, Secret};
 use tonic::client::Grpc;
 use tonic::transport::Endpoint;
-use tonic::{Request, Status};
+use tonic::{Request, Status, Streaming};
 
 pub use connect::ClientSocket;
 pub use receiver::{EngineReceiver, StreamEnd};
 pub use sender::{EngineSender, WorkerSendError};
 
+use crate::authentication::{self, ProofInputs, Prover};
 use crate::codec::{CONNECT_PATH, DecodedFrame, ProtoCodec};
 use crate::field_error::InvalidField;
 use crate::message::{Hello, Welcome};
@@ -64,9 +66,17 @@ pub enum WorkerConnectError {
     Lost { message: Arc<str> },
     #[error("the engine did not answer within {timeout:?}")]
     TimedOut { timeout: Duration },
-    /// The first message of the peer is not a valid welcome.
+    /// A message of the handshake is not valid.
     #[error("the engine's answer is not valid: {0}")]
     Invalid(InvalidField),
+    /// The peer did not prove that it has the secret. Nothing that it sent was used.
+    #[error(
+        "the process at {address} does not have the secret of this worker: give the worker the \
+         secret of the job that listens there; if another program took the address, stop it"
+    )]
+    NotTheEngine { address: Address },
+    #[error("cannot read random bytes")]
+    Random(#[from] std::io::Error),
 }
 
 /// An established connection.
@@ -77,19 +87,32 @@ pub struct ConnectedWorker {
     pub receiver: EngineReceiver,
 }
 
+impl WorkerConnectError {
+    /// Tells whether another attempt of the same worker would fail as well.
+    pub const fn is_final(&self) -> bool {
+        match self {
+            Self::Refused(refusal) => refusal.code.is_final(),
+            Self::NotTheEngine { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 /// Connects and completes the handshake.
 pub async fn connect(
     address: &Address,
+    secret: &Secret,
     hello: Hello,
     options: WorkerClientOptions,
 ) -> Result<ConnectedWorker, WorkerConnectError> {
-    connect_watched(address, hello, options).await.map(|(connected, _)| connected)
+    connect_watched(address, secret, hello, options).await.map(|(connected, _)| connected)
 }
 
 /// Same as [`connect()`], for callers that drive the runtime themselves: also returns the socket,
 /// which keeps the connection open.
 pub async fn connect_watched(
     address: &Address,
+    secret: &Secret,
     hello: Hello,
     options: WorkerClientOptions,
 ) -> Result<(ConnectedWorker, ClientSocket), WorkerConnectError> {
@@ -97,8 +120,9 @@ pub async fn connect_watched(
     let (channel, socket) = connect::dial(address, &options).await?;
     let (queue, out_stream) = sender::queue(&options);
     let offered = hello.runners;
-    let kind = Some(worker_message::Kind::Hello(hello.into()));
-    queue.push_hello(proto::WorkerMessage { kind });
+    let nonce = authentication::nonce()?;
+    let hello = proto::Hello::with_nonce(hello, nonce.clone());
+    queue.push(worker_message::Kind::Hello(hello));
 
     let opening = async {
         let mut grpc = Grpc::new(channel).max_decoding_message_size(options.message_bytes);
@@ -109,12 +133,14 @@ pub async fn connect_watched(
         let codec = ProtoCodec::<proto::WorkerMessage, proto::EngineMessage>::new();
         let stream = grpc.streaming(Request::new(out_stream), path, codec).await;
         let mut stream = stream.map_err(|status| lost(&status))?.into_inner();
-        let first = stream.message().await.map_err(|status| lost(&status))?;
-        Ok((first, stream))
+        let challenge = challenge(next(&mut stream).await?)?;
+        let proof = prove(address, secret, nonce, challenge)?;
+        queue.push(worker_message::Kind::Proof(proto::Proof { proof }));
+        let welcome = welcome(next(&mut stream).await?, offered)?;
+        Ok((welcome, stream))
     };
     let opened = tokio::time::timeout(timeout, opening).await;
-    let (first, stream) = opened.map_err(|_| WorkerConnectError::TimedOut { timeout })??;
-    let welcome = welcome(first, offered)?;
+    let (welcome, stream) = opened.map_err(|_| WorkerConnectError::TimedOut { timeout })??;
     let sender = EngineSender::new(queue, &welcome, &options);
     let receiver = EngineReceiver::new(stream, sender.goodbye_flag());
     if options.heartbeats {
@@ -147,17 +173,48 @@ pub(crate) fn endpoint(
         .keep_alive_while_idle(true))
 }
 
-/// Checks the engine's first message.
-fn welcome(
-    first: Option<DecodedFrame<proto::EngineMessage>>,
-    offered: u32,
-) -> Result<Welcome, WorkerConnectError> {
-    let Some(DecodedFrame { message, .. }) = first else {
+/// Waits for the next message of the handshake.
+async fn next(
+    stream: &mut Streaming<DecodedFrame<proto::EngineMessage>>,
+) -> Result<Option<Kind>, WorkerConnectError> {
+    let next = stream.message().await.map_err(|status| lost(&status))?;
+    let Some(DecodedFrame { message, .. }) = next else {
         return Err(WorkerConnectError::Lost { message: "the stream ended".into() });
     };
     let undecodable = |error: prost::DecodeError| InvalidField::new("message", error.to_string());
-    let message = message.map_err(|error| WorkerConnectError::Invalid(undecodable(error)))?;
-    match message.kind {
+    match message.map_err(|error| WorkerConnectError::Invalid(undecodable(error)))?.kind {
+        Some(Kind::Refused(refused)) => Err(WorkerConnectError::Refused(refused.into())),
+        kind => Ok(kind),
+    }
+}
+
+fn challenge(kind: Option<Kind>) -> Result<proto::Challenge, WorkerConnectError> {
+    let Some(Kind::Challenge(challenge)) = kind else {
+        let problem = InvalidField::new("message", "a challenge was expected");
+        return Err(WorkerConnectError::Invalid(problem));
+    };
+    let checked = authentication::check_nonce("challenge.nonce", &challenge.nonce);
+    checked.map_err(WorkerConnectError::Invalid).map(|()| challenge)
+}
+
+/// Verifies the engine's proof and returns that of this worker.
+fn prove(
+    address: &Address,
+    secret: &Secret,
+    client_nonce: Bytes,
+    challenge: proto::Challenge,
+) -> Result<Bytes, WorkerConnectError> {
+    let server_nonce = challenge.nonce;
+    let inputs = ProofInputs { path: CONNECT_PATH, client_nonce, server_nonce };
+    if !inputs.is_proof(secret, Prover::Server, &challenge.proof) {
+        return Err(WorkerConnectError::NotTheEngine { address: address.clone() });
+    }
+    Ok(inputs.proof(secret, Prover::Client))
+}
+
+/// Checks the engine's decision.
+fn welcome(kind: Option<Kind>, offered: u32) -> Result<Welcome, WorkerConnectError> {
+    match kind {
         Some(Kind::Welcome(welcome)) => {
             let welcome = Welcome::try_from(welcome).map_err(WorkerConnectError::Invalid)?;
             if welcome.runners.len() > offered as usize {
@@ -169,7 +226,6 @@ fn welcome(
             }
             Ok(welcome)
         }
-        Some(Kind::Refused(refused)) => Err(WorkerConnectError::Refused(refused.into())),
         _ => {
             Err(WorkerConnectError::Invalid(InvalidField::new("message", "a welcome was expected")))
         }

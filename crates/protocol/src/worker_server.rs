@@ -1,7 +1,7 @@
 //! The engine's end: authenticates workers and delivers their messages in order.
 //!
 //! ```text
-//!            hello                 welcome                 goodbye
+//!          hello, proof            welcome                 goodbye
 //! accepted ─────────► Hello event ─────────► Message… ──────────────────► Left event
 //!     │                   │                     │                             ▲
 //!     └─ refused, counted └─ refuse, drop ──────┴─ invalid, slow, lost, drop ─┘
@@ -35,7 +35,7 @@ use session::WorkerService;
 #[derive(Clone, Debug)]
 pub struct WorkerServerOptions {
     /// A Unix socket is accessible to this user only. A TCP address other than loopback is
-    /// protected only by the secret, which is sent unencrypted.
+    /// protected only by the secret, which is never sent; messages are not encrypted.
     pub address: Address,
     pub secret: Secret,
     pub versions: VersionRange,
@@ -58,7 +58,7 @@ pub struct WorkerServerLimits {
     /// Maximum number of connections. Sixteen more are refused with a reason, others closed at
     /// once.
     pub connections: usize,
-    /// Limit from the connection to the hello.
+    /// Limit from the connection to the proof of the worker.
     pub hello_timeout: Duration,
     /// Time for a refused or leaving worker to read the last message and close.
     pub linger: Duration,

@@ -122,14 +122,14 @@ impl WorkerLink {
         let refused = |words: String| errors::plain(py, "closed", &words);
         let address: Address = address.parse().map_err(|error| refused(format!("{error}")))?;
         let secret = Secret::new(secret).map_err(|error| refused(error.to_string()))?;
-        let mut hello = Hello::new(secret, token, runners);
+        let mut hello = Hello::new(token, runners);
         "python".clone_into(&mut hello.language);
         hello.host = host;
         let inbox = Arc::new(Inbox::new()?);
         let connecting = async {
             let options = WorkerClientOptions::default();
             let (connected, socket) =
-                worker_client::connect_watched(&address, hello, options).await?;
+                worker_client::connect_watched(&address, &secret, hello, options).await?;
             let ConnectedWorker { welcome, sender, receiver } = connected;
             let outbox = Arc::new(LinkOutbox::new(sender));
             let (patience, limit) = watch::channel(loop_watchdog::LOOP_BLOCK_TIMEOUT);
@@ -140,10 +140,8 @@ impl WorkerLink {
         };
         let connected = py.detach(|| drive.turn(connecting));
         let (welcome, outbox, socket) = connected.map_err(|error| match &error {
-            WorkerConnectError::Refused(refusal) if refusal.code.is_final() => {
-                PyPermissionError::new_err(error.to_string())
-            }
-            _ => refused(error.to_string()),
+            error if error.is_final() => PyPermissionError::new_err(error.to_string()),
+            error => refused(error.to_string()),
         })?;
         drive.accompany(Arc::clone(&outbox), Arc::clone(&inbox))?;
         let runners = welcome.runners.iter().map(|(runner, life)| (runner.0, life.0)).collect();

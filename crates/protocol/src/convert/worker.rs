@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rollway_base::Secret;
 use rollway_core::{
     AttemptId, FailureKind, Incarnation, RunFailure, RunId, RunOutcome, RunOutput, RunnerId,
 };
@@ -40,7 +39,6 @@ impl TryFrom<proto::Hello> for Hello {
         }
         Ok(Self {
             versions: VersionRange { min, max },
-            secret: Secret::new(hello.secret).map_err(|_| InvalidField::missing("hello.secret"))?,
             token: truncate(&hello.token).to_owned(),
             runners,
             language: truncate(&hello.language).to_owned(),
@@ -51,18 +49,19 @@ impl TryFrom<proto::Hello> for Hello {
     }
 }
 
-impl From<Hello> for proto::Hello {
-    fn from(hello: Hello) -> Self {
+impl proto::Hello {
+    /// Encodes a hello with the nonce of its connection.
+    pub(crate) fn with_nonce(hello: Hello, nonce: Bytes) -> Self {
         Self {
             protocol_min: hello.versions.min,
             protocol_max: hello.versions.max,
-            secret: hello.secret.reveal().to_owned(),
             token: hello.token,
             runners: hello.runners,
             language: hello.language,
             pid: hello.pid.unwrap_or(0),
             host: hello.host,
             package_version: hello.package_version,
+            nonce,
         }
     }
 }
@@ -73,6 +72,7 @@ impl TryFrom<Kind> for WorkerMessage {
     fn try_from(kind: Kind) -> Result<Self, InvalidField> {
         let (runner, life, report) = match kind {
             Kind::Hello(_) => return Err(InvalidField::new("hello", "only the first message")),
+            Kind::Proof(_) => return Err(InvalidField::new("proof", "only in the handshake")),
             Kind::Heartbeat(proto::Heartbeat { runners }) => {
                 return Ok(Self::Heartbeat(runners.into_iter().map(Into::into).collect()));
             }

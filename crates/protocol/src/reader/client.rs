@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_core::Stream;
 use rollway_base::{Address, Secret};
 use tokio::sync::mpsc;
@@ -12,6 +13,7 @@ use tonic::{Request, Status, Streaming};
 
 use super::proto::{self, buffer_message, trainer_message};
 use super::{CONNECT_PATH, VERSION};
+use crate::authentication::{self, ProofInputs, Prover};
 use crate::codec::{DecodedFrame, OutgoingFrame, ProtoCodec};
 use crate::refusal::{ConnectRefusal, RefusalCode};
 use crate::status_message::status_message;
@@ -41,7 +43,7 @@ pub struct ReaderLink {
 }
 
 impl ReaderLink {
-    /// Connects and completes the handshake. Sets the secret and the version of `hello`.
+    /// Connects and completes the handshake. Sets the nonce and the version of `hello`.
     pub async fn connect(
         address: &Address,
         secret: &Secret,
@@ -56,6 +58,7 @@ impl ReaderLink {
         };
         let endpoint = worker_client::endpoint(address, &options);
         let endpoint = endpoint.map_err(|error| unreachable(error.to_string()))?;
+        let nonce = authentication::nonce().map_err(|error| unreachable(error.to_string()))?;
         let opening = async {
             let channel = endpoint.connect().await;
             let channel =
@@ -70,7 +73,7 @@ impl ReaderLink {
                 let hello = proto::Hello {
                     min_version: VERSION,
                     max_version: VERSION,
-                    secret: secret.reveal().to_owned(),
+                    nonce: nonce.clone(),
                     ..hello
                 };
                 let hello = trainer_message::Kind::Hello(hello);
@@ -80,19 +83,32 @@ impl ReaderLink {
                 let messages = messages.map_err(|status| unreachable(status_message(&status)))?;
                 Self { sender, messages: messages.into_inner() }
             };
-            match link.recv().await {
-                Ok(buffer_message::Kind::Welcome(welcome)) => Ok((link, welcome)),
-                Ok(buffer_message::Kind::Refused(proto::Refused { code, message })) => {
-                    let known = RefusalCode::ALL.iter().find(|known| known.name() == code);
-                    let code = known.copied().unwrap_or(RefusalCode::Other);
-                    Err(ReaderConnectError::Refused(ConnectRefusal::new(code, message)))
-                }
-                Ok(_) => Err(unreachable("it does not say welcome".to_owned())),
-                Err(ReaderDisconnected(message)) => Err(unreachable(message)),
-            }
+            let buffer_message::Kind::Challenge(challenge) = link.handshake_reply().await? else {
+                return Err(unreachable("the response to the hello is not a challenge".to_owned()));
+            };
+            let proof = prove(address, secret, nonce, challenge)?;
+            let proof = trainer_message::Kind::Proof(proto::Proof { proof });
+            link.send(proof).await.map_err(|ReaderDisconnected(message)| unreachable(message))?;
+            let buffer_message::Kind::Welcome(welcome) = link.handshake_reply().await? else {
+                return Err(unreachable("the response to the proof is not a welcome".to_owned()));
+            };
+            Ok((link, welcome))
         };
         let late = |_| unreachable(format!("no answer within {timeout:?}"));
         tokio::time::timeout(timeout, opening).await.map_err(late)?
+    }
+
+    /// Waits for the next message of the handshake.
+    async fn handshake_reply(&mut self) -> Result<buffer_message::Kind, ReaderConnectError> {
+        match self.recv().await {
+            Ok(buffer_message::Kind::Refused(proto::Refused { code, message })) => {
+                let known = RefusalCode::ALL.iter().find(|known| known.name() == code);
+                let code = known.copied().unwrap_or(RefusalCode::Other);
+                Err(ReaderConnectError::Refused(ConnectRefusal::new(code, message)))
+            }
+            Ok(kind) => Ok(kind),
+            Err(ReaderDisconnected(message)) => Err(ReaderConnectError::Unreachable(message)),
+        }
     }
 
     pub async fn send(&self, kind: trainer_message::Kind) -> Result<(), ReaderDisconnected> {
@@ -123,6 +139,25 @@ impl ReaderLink {
             while self.recv().await.is_ok() {}
         }
     }
+}
+
+/// Verifies the buffer's proof and returns that of this trainer.
+fn prove(
+    address: &Address,
+    secret: &Secret,
+    client_nonce: Bytes,
+    challenge: proto::Challenge,
+) -> Result<Bytes, ReaderConnectError> {
+    let refused = |code, message| ReaderConnectError::Refused(ConnectRefusal::new(code, message));
+    authentication::check_nonce("challenge.nonce", &challenge.nonce)
+        .map_err(|error| refused(RefusalCode::InvalidMessage, error.to_string()))?;
+    let server_nonce = challenge.nonce;
+    let inputs = ProofInputs { path: CONNECT_PATH, client_nonce, server_nonce };
+    if !inputs.is_proof(secret, Prover::Server, &challenge.proof) {
+        let message = format!("the secret is not that of the buffer at {address}");
+        return Err(refused(RefusalCode::BadSecret, message));
+    }
+    Ok(inputs.proof(secret, Prover::Client))
 }
 
 struct ReaderQueue(mpsc::Receiver<OutgoingFrame<proto::TrainerMessage>>);

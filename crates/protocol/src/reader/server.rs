@@ -18,6 +18,7 @@ use tonic::Status;
 
 use super::proto::{self, buffer_message, trainer_message};
 use super::{CONNECT_PATH, VERSION};
+use crate::authentication::{self, ProofInputs, Prover};
 use crate::byte_budget::ByteBudget;
 use crate::codec::{DecodedFrame, FrameBody, OutgoingFrame};
 use crate::listen::{ConnectionGate, ConnectionSocket, WorkerListener};
@@ -183,7 +184,7 @@ async fn run(
     mut messages: Messages,
     replies: ReplySender,
 ) {
-    match greet(&shared, &socket, &mut messages).await {
+    match greet(&shared, &socket, &mut messages, &replies).await {
         Err(refusal) => {
             shared.gate.count(refusal.code);
             if shared.may_log() {
@@ -210,30 +211,37 @@ async fn run(
     socket.cut();
 }
 
-/// Receives and checks the hello.
+/// Receives the hello, proves that this buffer has the secret, and checks the trainer's proof.
 async fn greet(
     shared: &ReaderServerShared,
     socket: &ConnectionSocket,
     messages: &mut Messages,
+    replies: &ReplySender,
 ) -> Result<proto::Hello, ConnectRefusal> {
     if socket.surplus {
         let message = format!("there are {} connections already", shared.limits.connections);
         return Err(ConnectRefusal::new(RefusalCode::TooManyConnections, message));
     }
     let timeout = shared.limits.hello_timeout;
-    let Ok(first) = tokio::time::timeout(timeout, next(messages)).await else {
-        let message = format!("no hello within {timeout:?}");
+    let proving = authenticate(shared, messages, replies);
+    let Ok(hello) = tokio::time::timeout(timeout, proving).await else {
+        let message = format!("no hello and proof within {timeout:?}");
         return Err(ConnectRefusal::new(RefusalCode::HelloTimeout, message));
     };
-    let trainer_message::Kind::Hello(mut hello) = first? else {
+    let hello = hello?;
+    socket.set_authenticated();
+    Ok(hello)
+}
+
+async fn authenticate(
+    shared: &ReaderServerShared,
+    messages: &mut Messages,
+    replies: &ReplySender,
+) -> Result<proto::Hello, ConnectRefusal> {
+    let trainer_message::Kind::Hello(hello) = next(messages).await? else {
         let message = "the first message has to be a hello";
         return Err(ConnectRefusal::new(RefusalCode::HelloExpected, message));
     };
-    let secret = std::mem::take(&mut hello.secret);
-    if Secret::new(secret).as_ref() != Ok(&shared.secret) {
-        return Err(ConnectRefusal::new(RefusalCode::BadSecret, "the secret is not the buffer's"));
-    }
-    socket.set_authenticated();
     if !(hello.min_version..=hello.max_version).contains(&VERSION) {
         let (from, to) = (hello.min_version, hello.max_version);
         let message = format!("the buffer speaks version {VERSION}, the trainer {from} to {to}");
@@ -242,6 +250,28 @@ async fn greet(
     if hello.name.is_empty() || hello.session.is_empty() {
         let message = "a hello needs a name and a session";
         return Err(ConnectRefusal::new(RefusalCode::InvalidMessage, message));
+    }
+    let refusal = |code, message: &str| ConnectRefusal::new(code, message);
+    authentication::check_nonce("hello.nonce", &hello.nonce)
+        .map_err(|error| refusal(RefusalCode::InvalidMessage, &error.to_string()))?;
+    let server_nonce = authentication::nonce()
+        .map_err(|error| refusal(RefusalCode::Other, &format!("no random bytes: {error}")))?;
+    let client_nonce = hello.nonce.clone();
+    let inputs = ProofInputs { path: CONNECT_PATH, client_nonce, server_nonce };
+    let nonce = inputs.server_nonce.clone();
+    let proof = inputs.proof(&shared.secret, Prover::Server);
+    let kind = buffer_message::Kind::Challenge(proto::Challenge { nonce, proof });
+    // Fails only if the trainer has disconnected, which the next receive reports.
+    let _ = replies.outgoing.send(proto::BufferMessage { kind: Some(kind) }.into()).await;
+    let trainer_message::Kind::Proof(proto::Proof { proof }) = next(messages).await.map_err(|_| {
+        let message = "the trainer left after the challenge: its secret is another one";
+        refusal(RefusalCode::BadSecret, message)
+    })?
+    else {
+        return Err(refusal(RefusalCode::UnexpectedMessage, "a proof was expected"));
+    };
+    if !inputs.is_proof(&shared.secret, Prover::Client, &proof) {
+        return Err(refusal(RefusalCode::BadSecret, "the secret is not the buffer's"));
     }
     Ok(hello)
 }

@@ -202,8 +202,9 @@ pub(super) struct SendQueue {
 }
 
 impl SendQueue {
-    pub(super) fn push_hello(&self, hello: proto::WorkerMessage) {
-        let _ = self.messages.try_send(hello.into());
+    /// Queues a message of the handshake, which never fills the queue.
+    pub(super) fn push(&self, kind: Kind) {
+        let _ = self.messages.try_send(proto::WorkerMessage { kind: Some(kind) }.into());
         self.sent.fetch_add(1, Ordering::AcqRel);
     }
 }

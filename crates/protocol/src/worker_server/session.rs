@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use futures_core::Stream;
-use rollway_base::Secret;
 use tokio::sync::{mpsc, oneshot};
 use tonic::{Code, Status};
 
 use super::connection::{ConnId, ConnectionShared, HandshakeReply, PendingHandshake};
 use super::{DisconnectReason, WorkerServerEvent, WorkerServerShared};
+use crate::authentication::{self, ProofInputs, Prover};
 use crate::codec::{CONNECT_PATH, DecodedFrame, OutgoingFrame};
 use crate::field_error::InvalidField;
 use crate::handshake_limit::HANDSHAKE_BYTES;
@@ -126,26 +126,13 @@ impl WorkerSession {
             return Err(refused(RefusalCode::TooManyConnections, message));
         }
         let timeout = shared.limits.hello_timeout;
-        let Ok(first) = tokio::time::timeout(timeout, self.next()).await else {
-            let message = format!("no hello within {timeout:?}");
+        let proving = tokio::time::timeout(timeout, self.authenticate(outgoing));
+        let Ok(authenticated) = proving.await else {
+            let message = format!("no hello and proof within {timeout:?}");
             return Err(refused(RefusalCode::HelloTimeout, message));
         };
-        let (Some(Kind::Hello(hello)), _) = first? else {
-            let message = "the first message has to be a hello";
-            return Err(refused(RefusalCode::HelloExpected, message));
-        };
-        // Checked first: an unauthenticated peer gets no other information.
-        if Secret::new(hello.secret.as_str()).as_ref() != Ok(&shared.secret) {
-            return Err(refused(RefusalCode::BadSecret, "the secret is not the engine's"));
-        }
+        let (hello, protocol) = authenticated?;
         self.link.socket.set_authenticated();
-        let invalid = |error: InvalidField| refused(RefusalCode::InvalidMessage, error.to_string());
-        let hello = Hello::try_from(hello).map_err(invalid)?;
-        let Some(protocol) = shared.versions.common(hello.versions) else {
-            let (ours, theirs) = (shared.versions, hello.versions);
-            let message = format!("the engine speaks version {ours}, the worker {theirs}");
-            return Err(refused(RefusalCode::Version, message));
-        };
         let (welcomed, decision) = oneshot::channel();
         let reply = Some(HandshakeReply { outgoing: outgoing.clone(), welcomed });
         let handshake = PendingHandshake { link: Arc::clone(&self.link), hello, protocol, reply };
@@ -153,6 +140,52 @@ impl WorkerSession {
         // From here on the engine knows the worker and receives its end.
         self.await_decision(decision).await;
         Ok(())
+    }
+
+    /// Receives the hello, proves that this engine has the secret, and checks the worker's proof.
+    /// Returns the hello and the protocol version.
+    async fn authenticate(
+        &mut self,
+        outgoing: &mpsc::Sender<OutgoingFrame<proto::EngineMessage>>,
+    ) -> Result<(Hello, u32), DisconnectReason> {
+        let shared = Arc::clone(&self.link.shared);
+        let (Some(Kind::Hello(hello)), _) = self.next().await? else {
+            let message = "the first message has to be a hello";
+            return Err(refused(RefusalCode::HelloExpected, message));
+        };
+        let invalid = |error: InvalidField| refused(RefusalCode::InvalidMessage, error.to_string());
+        let client_nonce = hello.nonce.clone();
+        let hello = Hello::try_from(hello).map_err(invalid)?;
+        let Some(protocol) = shared.versions.common(hello.versions) else {
+            let (ours, theirs) = (shared.versions, hello.versions);
+            let message = format!("the engine speaks version {ours}, the worker {theirs}");
+            return Err(refused(RefusalCode::Version, message));
+        };
+        authentication::check_nonce("hello.nonce", &client_nonce).map_err(invalid)?;
+        let server_nonce = authentication::nonce().map_err(|error| {
+            refused(RefusalCode::Other, format!("the engine has no random bytes: {error}"))
+        })?;
+        let inputs = ProofInputs { path: CONNECT_PATH, client_nonce, server_nonce };
+        let challenge = proto::Challenge {
+            nonce: inputs.server_nonce.clone(),
+            proof: inputs.proof(&shared.secret, Prover::Server),
+        };
+        let kind = Some(engine_message::Kind::Challenge(challenge));
+        // Fails only if the peer has disconnected, which the next receive reports.
+        let _ = outgoing.send(proto::EngineMessage { kind }.into()).await;
+        let proof = match self.next().await {
+            Ok((Some(Kind::Proof(proto::Proof { proof })), _)) => proof,
+            Ok(_) => return Err(refused(RefusalCode::UnexpectedMessage, "a proof was expected")),
+            Err(DisconnectReason::Lost { .. }) => {
+                let message = "the worker left after the challenge: its secret is another one";
+                return Err(refused(RefusalCode::BadSecret, message));
+            }
+            Err(reason) => return Err(reason),
+        };
+        if !inputs.is_proof(&shared.secret, Prover::Client, &proof) {
+            return Err(refused(RefusalCode::BadSecret, "the secret is not the engine's"));
+        }
+        Ok((hello, protocol))
     }
 
     async fn await_decision(&mut self, decision: oneshot::Receiver<()>) {
@@ -193,8 +226,8 @@ impl WorkerSession {
     }
 
     fn check(&self, kind: Kind) -> Result<WorkerMessage, ConnectRefusal> {
-        if let Kind::Hello(_) = kind {
-            let message = "only the first message is a hello";
+        if let Kind::Hello(_) | Kind::Proof(_) = kind {
+            let message = "a hello or a proof after the handshake";
             return Err(ConnectRefusal::new(RefusalCode::UnexpectedMessage, message));
         }
         let message = WorkerMessage::try_from(kind).map_err(|invalid| {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes};
 use futures_core::Stream;
+use hmac::{Hmac, KeyInit, Mac};
 use prost::Message;
 use rollway_base::{Address, Secret};
 use rollway_core::{AttemptId, BatchId, BatchType, Incarnation, RunRange, RunnerId, TaskId};
@@ -21,6 +22,7 @@ use rollway_protocol::worker_server::{
     WorkerServerLimits, WorkerServerOptions,
 };
 use rollway_protocol::{DefinitionId, Hello, StartAttempt, WorkerMessage, WorkflowDefinition};
+use sha2::Sha256;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -40,7 +42,7 @@ pub fn secret() -> Secret {
 }
 
 pub fn hello(runners: u32) -> Hello {
-    Hello::new(secret(), "token", runners)
+    Hello::new("token", runners)
 }
 
 /// A directory for a socket, and the address of the socket.
@@ -119,8 +121,41 @@ pub fn connect(
     hello: Hello,
     options: WorkerClientOptions,
 ) -> JoinHandle<Result<ConnectedWorker, WorkerConnectError>> {
+    connect_with(server, secret(), hello, options)
+}
+
+/// Connects in the background with any secret.
+pub fn connect_with(
+    server: &WorkerServer,
+    secret: Secret,
+    hello: Hello,
+    options: WorkerClientOptions,
+) -> JoinHandle<Result<ConnectedWorker, WorkerConnectError>> {
     let address = server.address().clone();
-    tokio::spawn(async move { worker_client::connect(&address, hello, options).await })
+    tokio::spawn(async move { worker_client::connect(&address, &secret, hello, options).await })
+}
+
+/// Encoded hello of a worker, with a nonce.
+pub fn raw_hello() -> proto::Hello {
+    proto::Hello {
+        protocol_min: 2,
+        protocol_max: 2,
+        token: "token".to_owned(),
+        runners: 1,
+        nonce: Bytes::from_static(&[7; 32]),
+        ..Default::default()
+    }
+}
+
+/// Computes a proof as the documentation of the protocol describes it.
+pub fn proof(prover: &str, client_nonce: &[u8], server_nonce: &[u8]) -> Bytes {
+    let mut code = Hmac::<Sha256>::new_from_slice(secret().reveal().as_bytes()).unwrap();
+    code.update(b"/rollway.worker.v1.Worker/Connect\0");
+    code.update(prover.as_bytes());
+    code.update(&[0]);
+    code.update(client_nonce);
+    code.update(server_nonce);
+    Bytes::copy_from_slice(&code.finalize().into_bytes())
 }
 
 /// Connects a worker as runner 0. `None`: it sends no heartbeats.
@@ -189,8 +224,23 @@ impl RawPeer {
         self.send_bytes(proto::WorkerMessage { kind: Some(kind) }.encode_to_vec()).await;
     }
 
-    pub async fn send_hello(&self) {
-        self.send(proto::worker_message::Kind::Hello(hello(1).into())).await;
+    /// Sends a hello and receives the challenge.
+    pub async fn send_hello(&mut self, hello: proto::Hello) -> proto::Challenge {
+        self.send(proto::worker_message::Kind::Hello(hello)).await;
+        let Some(proto::engine_message::Kind::Challenge(challenge)) = self.recv().await else {
+            panic!("expected a challenge");
+        };
+        challenge
+    }
+
+    /// Sends a hello and the proof of the worker.
+    pub async fn authenticate(&mut self) {
+        let hello = raw_hello();
+        let client_nonce = hello.nonce.clone();
+        let challenge = self.send_hello(hello).await;
+        assert_eq!(challenge.proof, proof("server", &client_nonce, &challenge.nonce));
+        let proof = proof("client", &client_nonce, &challenge.nonce);
+        self.send(proto::worker_message::Kind::Proof(proto::Proof { proof })).await;
     }
 
     /// Receives a message. `None`: one that the schema does not know.

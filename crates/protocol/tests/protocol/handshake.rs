@@ -92,33 +92,53 @@ async fn every_message_arrives_over_a_unix_socket() {
 }
 
 #[tokio::test]
-async fn a_wrong_secret_is_refused_and_counted() {
+async fn a_worker_with_another_secret_disconnects_and_is_counted() {
     let mut server = loopback(WorkerServerLimits::default()).await;
-    let stranger = Hello { secret: Secret::new("open wheat").unwrap(), ..hello(1) };
-    let error = connect(&server, stranger, Default::default()).await.unwrap().unwrap_err();
-    let WorkerConnectError::Refused(refusal) = error else { panic!("{error}") };
-    assert_eq!(refusal.code, RefusalCode::BadSecret);
-    assert_eq!(server.refused(), [(RefusalCode::BadSecret, 1)]);
+    let other = Secret::new("open wheat").unwrap();
+    let connecting = connect_with(&server, other, hello(1), Default::default());
+    let error = connecting.await.unwrap().unwrap_err();
+    assert!(matches!(error, WorkerConnectError::NotTheEngine { .. }), "{error}");
+    assert!(error.is_final());
     // The engine receives no event of it: the next event is the next worker.
     joined(&mut server).await;
+    until_open(&server, 1).await;
+    assert_eq!(server.refused(), [(RefusalCode::BadSecret, 1)]);
+}
+
+#[tokio::test]
+async fn a_wrong_proof_of_a_worker_is_refused() {
+    use proto::worker_message::Kind;
+    let server = loopback(WorkerServerLimits::default()).await;
+    let nonce = raw_hello().nonce;
+    let of_the_engine = |challenge: &proto::Challenge| challenge.proof.clone();
+    let of_other_nonces = |_: &proto::Challenge| proof("client", &raw_hello().nonce, &[0; 32]);
+    let proofs: [&dyn Fn(&proto::Challenge) -> Bytes; 3] =
+        [&of_the_engine, &of_other_nonces, &|_| Bytes::new()];
+    for proof_of in proofs {
+        let mut peer = RawPeer::connect(server.address()).await;
+        let challenge = peer.send_hello(raw_hello()).await;
+        assert_eq!(challenge.proof, proof("server", &nonce, &challenge.nonce));
+        peer.send(Kind::Proof(proto::Proof { proof: proof_of(&challenge) })).await;
+        assert_eq!(peer.refused().await.0.code(), proto::RefusalCode::BadSecret);
+    }
 }
 
 #[tokio::test]
 async fn versions_are_negotiated() {
     let mut server = loopback(WorkerServerLimits::default()).await;
-    let newer = Hello { versions: VersionRange { min: 1, max: 7 }, ..hello(1) };
+    let newer = Hello { versions: VersionRange { min: 2, max: 7 }, ..hello(1) };
     let connecting = connect(&server, newer, Default::default());
     let handshake = handshake(&mut server).await;
     assert_eq!(handshake.hello().versions.max, 7);
     let _connection = welcome(handshake);
-    assert_eq!(soon("welcome", connecting).await.unwrap().unwrap().welcome.protocol, 1);
+    assert_eq!(soon("welcome", connecting).await.unwrap().unwrap().welcome.protocol, 2);
 
     let unsupported = Hello { versions: VersionRange { min: 8, max: 9 }, ..hello(1) };
     let error = connect(&server, unsupported, Default::default()).await.unwrap().unwrap_err();
     assert_eq!(
         error.to_string(),
         "the engine refused this worker: version: \
-         the engine speaks version 1, the worker 8 to 9"
+         the engine speaks version 2, the worker 8 to 9"
     );
 }
 
@@ -186,7 +206,7 @@ async fn a_definition_is_sent_once_and_the_oldest_is_evicted() {
     use proto::engine_message::Kind;
     let mut server = loopback(WorkerServerLimits { definitions: 2, ..Default::default() }).await;
     let mut peer = RawPeer::connect(server.address()).await;
-    peer.send_hello().await;
+    peer.authenticate().await;
     let connection = welcome(handshake(&mut server).await);
     assert!(matches!(peer.recv().await, Some(Kind::Welcome(_))));
     let definitions = [definition(1), definition(2), definition(3)];
@@ -275,7 +295,7 @@ async fn a_unix_socket_is_private_and_removed_on_drop() {
 #[tokio::test]
 async fn a_missing_socket_is_reported_without_the_secret() {
     let (_dir, address) = unix();
-    let error = worker_client::connect(&address, hello(1), Default::default()).await.unwrap_err();
+    let error = worker_client::connect(&address, &secret(), hello(1), Default::default()).await.unwrap_err();
     assert!(matches!(&error, WorkerConnectError::Unreachable { .. }), "{error}");
     assert!(error.to_string().contains("No such file"), "{error}");
     assert!(!format!("{error:?}").contains(secret().reveal()));

@@ -37,7 +37,7 @@ impl Harness {
     /// Connects a peer that hosts runner 7 in incarnation 3.
     async fn welcomed(&mut self) -> (RawPeer, WorkerConnection) {
         let mut peer = self.peer().await;
-        peer.send_hello().await;
+        peer.authenticate().await;
         let handshake = handshake(&mut self.server).await;
         let connection = handshake.welcome(&[(RunnerId(7), Incarnation(3))], HEARTBEAT);
         assert!(matches!(peer.recv().await, Some(engine_message::Kind::Welcome(_))));
@@ -74,7 +74,7 @@ fn bytes(kind: Kind) -> Bytes {
 async fn an_invalid_first_message_is_refused() {
     let mut harness = Harness::new(WorkerServerLimits::default()).await;
     let hello_with = |change: fn(&mut proto::Hello)| {
-        let mut hello = proto::Hello::from(hello(1));
+        let mut hello = raw_hello();
         change(&mut hello);
         bytes(Kind::Hello(hello))
     };
@@ -82,11 +82,11 @@ async fn an_invalid_first_message_is_refused() {
         (bytes(ready(0, 1)), Code::HelloExpected),
         (Bytes::new(), Code::HelloExpected),
         (Bytes::from_static(&[0xff; 9]), Code::InvalidMessage),
-        (hello_with(|hello| hello.secret.clear()), Code::BadSecret),
-        (hello_with(|hello| hello.secret.push('x')), Code::BadSecret),
+        (hello_with(|hello| hello.nonce.clear()), Code::InvalidMessage),
+        (hello_with(|hello| hello.nonce = vec![7; 33].into()), Code::InvalidMessage),
         (hello_with(|hello| hello.runners = 0), Code::InvalidMessage),
         (hello_with(|hello| hello.protocol_min = 0), Code::InvalidMessage),
-        (hello_with(|hello| hello.protocol_min = 2), Code::InvalidMessage),
+        (hello_with(|hello| hello.protocol_min = 3), Code::InvalidMessage),
     ];
     for (first, expected) in cases {
         let mut peer = harness.peer().await;
@@ -107,7 +107,7 @@ async fn a_peer_without_the_secret_cannot_send_more_than_a_handshake() {
     // Decoded, these two bytes per runner would take many times as much memory.
     let runners = vec![proto::RunnerState::default(); 1 << 20];
     let heartbeat = bytes(Kind::Heartbeat(proto::Heartbeat { runners }));
-    let mut hello = proto::Hello::from(hello(1));
+    let mut hello = raw_hello();
     hello.host = "h".repeat(1 << 20);
     for first in [heartbeat, bytes(Kind::Hello(hello))] {
         let mut peer = harness.peer().await;
@@ -134,7 +134,8 @@ async fn an_invalid_message_disconnects_with_a_reason() {
     // Field 8 (log), inside of it field 3 (line) with a byte that is no text.
     let not_utf8 = Bytes::from_static(&[0x42, 0x05, 0x10, 0x02, 0x1a, 0x01, 0xff]);
     let cases = [
-        (bytes(Kind::Hello(hello(1).into())), Code::UnexpectedMessage, "hello"),
+        (bytes(Kind::Hello(raw_hello())), Code::UnexpectedMessage, "hello"),
+        (bytes(Kind::Proof(proto::Proof::default())), Code::UnexpectedMessage, "proof"),
         (bytes(ready(6, 3)), Code::UnknownRunner, "w6"),
         (bytes(ready(7, 4)), Code::UnknownRunner, "l4"),
         (bytes(heartbeat), Code::UnknownRunner, "w1"),
@@ -177,21 +178,22 @@ async fn earlier_incarnations_and_unknown_messages_are_accepted() {
 #[tokio::test]
 async fn a_removed_field_in_a_hello_is_ignored() {
     let mut harness = Harness::new(WorkerServerLimits::default()).await;
-    let peer = harness.peer().await;
-    let mut body = proto::Hello::from(hello(1)).encode_to_vec();
+    let mut peer = harness.peer().await;
+    let mut body = raw_hello().encode_to_vec();
     // `takes_ahead`, a bool under the number 10.
     body.extend([0x50, 0x01]);
     let mut message = vec![0x0a, u8::try_from(body.len()).unwrap()];
     message.extend(body);
     peer.send_bytes(message).await;
-    assert_eq!(handshake(&mut harness.server).await.hello(), &hello(1));
+    assert!(matches!(peer.recv().await, Some(engine_message::Kind::Challenge(_))));
+    harness.check_worker().await;
 }
 
 #[tokio::test]
 async fn messages_before_welcome_or_after_goodbye_are_refused() {
     let mut harness = Harness::new(WorkerServerLimits::default()).await;
     let mut early = harness.peer().await;
-    early.send_hello().await;
+    early.authenticate().await;
     let handshake = handshake(&mut harness.server).await;
     early.send(ready(7, 3)).await;
     assert_eq!(early.refused().await.0.code(), Code::UnexpectedMessage);
