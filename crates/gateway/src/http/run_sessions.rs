@@ -101,6 +101,7 @@ impl RunAttempt {
     }
 }
 
+/// Response to an expired run key: a key is valid while its attempt is open.
 fn closed_error(run: RunRef) -> CallError {
     let message = format!(
         "attempt {} is closed: the key of its run {} is no longer valid",
