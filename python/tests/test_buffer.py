@@ -85,7 +85,7 @@ def parquet_rows(folder):
         ("file", "{}/out.parquet", parquet_rows),
     ],
 )
-async def test_experiences_are_where_the_configuration_says(config, tmp_path, storage, path, rows):
+async def test_experiences_are_at_the_configured_address(config, tmp_path, storage, path, rows):
     ours = config.buffer.trainer_input.experience_buffer
     ours.storage_type, ours.path = storage, path.format(tmp_path)
     async with rw.RolloutCoordinator(config, [rw.models.Echo()]) as coordinator:
@@ -117,7 +117,7 @@ async def test_a_queue_survives_its_coordinator(config):
             assert counts(await coordinator.process_experiences([payload])) == (stored, known)
 
 
-async def test_what_was_acknowledged_survives_a_kill(config):
+async def test_acknowledged_samples_survive_a_kill(config):
     payload = rw.Experience(tokens=[1, 2], prompt_length=1, reward=0.5).serialize()
     script = """
 import os, signal, sys
@@ -165,7 +165,7 @@ async def test_a_pipeline_that_waits_for_room_does_not_keep_a_shutdown(config):
         await waiting
 
 
-async def test_what_an_aborted_batch_has_can_be_kept(config, tmp_path):
+async def test_results_of_an_aborted_batch_can_be_kept(config, tmp_path):
     ours = config.buffer.trainer_input.experience_buffer
     ours.storage_type, ours.path = "sql", f"sqlite:///{tmp_path}/out.db"
     mixed = [rw.Task(workflow=one, raw_task=1) for one in (answers, raises, answers, hangs)]
@@ -223,7 +223,7 @@ async def test_a_database_that_becomes_read_only_loses_nothing(config, tmp_path)
     assert len(sqlite_rows(tmp_path)) == 12
 
 
-async def test_what_cannot_be_is_refused_with_its_key(config):
+async def test_invalid_settings_are_refused_with_their_key(config):
     ours = config.buffer.trainer_input.experience_buffer
     ours.storage_type, ours.path = "sql", "mysql://me:secret@host/db"
     with pytest.raises(rw.ConfigError, match=r"experience_buffer\.path.*postgresql") as caught:

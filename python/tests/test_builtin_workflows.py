@@ -99,7 +99,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case[4])
-def test_what_cannot_be_judged_fails_the_run(case):
+def test_an_unrewardable_response_fails_the_run(case):
     reward_fn, arguments, truth, kind, words = case
     status, _ = run(
         "simple_workflow",

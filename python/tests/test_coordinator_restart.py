@@ -57,7 +57,7 @@ def live(path, root, last):
     return said
 
 
-def test_a_killed_job_goes_on_and_every_experience_is_there_once(tmp_path):
+def test_a_killed_job_resumes_with_every_experience_once(tmp_path):
     path = tmp_path / "job.py"
     path.write_text(textwrap.dedent(JOB))
     for last in ("submitted 2", "submitted 6", "finalized 1", "finalized 4"):
@@ -72,7 +72,7 @@ def test_a_killed_job_goes_on_and_every_experience_is_there_once(tmp_path):
     assert set(counts.values()) == {1}
 
 
-async def test_what_a_shutdown_leaves_goes_on(config):
+async def test_unfinished_work_of_a_shutdown_is_resumed(config):
     def coordinator():
         return rw.RolloutCoordinator(config, [rw.models.Echo()])
 
@@ -104,7 +104,7 @@ async def test_what_a_shutdown_leaves_goes_on(config):
         assert (await third.finalize_train_batch(1))["finished_task_count"] == 2
 
 
-async def test_a_trainer_reads_what_the_coordinator_stored(config):
+async def test_a_trainer_reads_stored_experiences(config):
     @rw.workflow
     async def answers(task, model):
         return [rw.Experience(tokens=[1, 2, 3], prompt_length=1, reward=float(task.task_id))]

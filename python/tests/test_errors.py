@@ -23,7 +23,7 @@ BUILT_IN = {
 
 
 @pytest.mark.parametrize("kind", BUILT_IN)
-def test_errors_are_what_callers_expect_to_catch(kind):
+def test_errors_have_the_expected_base_classes(kind):
     error = kind("batch 7 is odd", batch_id=7)
     assert isinstance(error, rw.Error) and isinstance(error, BUILT_IN[kind])
     assert str(error) == "batch 7 is odd"
@@ -59,7 +59,7 @@ def test_errors_travel_between_processes():
         assert (str(other), other.batch_id, other.finished) == (str(error), 1, 2)
 
 
-def test_without_an_engine_calls_say_what_is_missing(config):
+def test_calls_without_an_engine_are_refused_with_a_reason(config):
     scheduler = rw.Scheduler(config, [rw.models.Echo()])
     with pytest.raises(RuntimeError, match="must be called first"):
         scheduler.get_statuses(1).result()

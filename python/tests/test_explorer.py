@@ -126,7 +126,7 @@ def ask(url, path, method="GET"):
         return json.load(answer)
 
 
-def test_a_job_of_a_script_is_looked_at_and_runs_that_hang_are_found(config, tmp_path, caplog):
+def test_hanging_runs_of_a_script_are_shown(config, tmp_path, caplog):
     stages = ["compiling the tests", "waiting for the sandbox", "reading the page"]
     rows = [{"hangs": stages[n // 8] if n in (3, 8, 17) else None} for n in range(60)]
     path = tmp_path / "halts.jsonl"
@@ -189,7 +189,7 @@ def test_an_alarm_ends_the_job_of_a_script(config):
     assert any(event["event"] == "alarm" for event in events)
 
 
-def test_what_is_built_in_needs_no_process(config):
+def test_built_in_workflows_need_no_process(config):
     config.buffer.explorer_input.default_workflow_type = "simple_workflow"
     config.buffer.explorer_input.default_reward_fn_type = "exact_match"
     config.explorer.python = "/no/such/python"
@@ -252,7 +252,7 @@ def test_tiny_travels_by_its_address():
         (("eval_tasksets", [{"path": "x", "nmae": ""}]), rw.ConfigError, "did you mean `name`"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_started(config, change, error, words):
+def test_mistakes_are_reported_before_the_start(config, change, error, words):
     setattr(config.buffer.explorer_input, *change)
     with pytest.raises(error, match=words) as caught:
         rw.Explorer(config).prepare().result()
@@ -349,7 +349,7 @@ def test_ctrl_c_ends_it_cleanly(config, tmp_path):
     assert process.returncode == -signal.SIGINT and words.rstrip().endswith("KeyboardInterrupt")
 
 
-async def test_cancelling_stops_it_and_another_goes_on(config):
+async def test_a_cancelled_explorer_is_resumed_by_another(config):
     config.mode = "explore"
     config.explorer.eval_on_startup = False
     begun = asyncio.Event()

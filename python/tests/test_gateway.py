@@ -272,7 +272,7 @@ class Many(rw.Workflow):
         return 1.0
 
 
-async def test_runs_of_one_call_are_told_apart_or_refused(config):
+async def test_runs_of_one_call_are_distinguished_or_refused(config):
     model = rw.models.MockServer()
     status, experiences = await results(config, [model], Many, runs=3, raw_task="one call")
     assert status.ok, status.message
@@ -415,7 +415,7 @@ async def test_a_worker_that_dies_takes_its_calls_with_it(config):
         assert status.failed_runs == {"runner_lost": 1}, status.message
 
 
-async def test_whoever_stops_waiting_ends_the_call(config):
+async def test_an_abandoned_wait_ends_the_call(config):
     model = rw.models.MockServer()
     model.hold(2)
 
@@ -474,7 +474,7 @@ def test_servers_that_record_by_chance_are_refused():
         rw.Scheduler(rw.Config(), models)
 
 
-def test_a_model_that_is_not_given_to_anybody_says_so():
+def test_an_unassigned_model_is_reported():
     with pytest.raises(rw.Error, match="give it to a Scheduler"):
         rw.models.OpenAI("http://127.0.0.1:9/v1").bind(is_async=False)
     with pytest.raises(ValueError, match="engine is one of"):

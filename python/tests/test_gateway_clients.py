@@ -121,7 +121,7 @@ async def test_asynchronous_calls(gateway):
     assert len(completion.tokens) - completion.prompt_length == 9
 
 
-def test_tools_and_what_follows_them(gateway):
+def test_tool_calls_and_following_turns(gateway):
     key = gateway.key()
     client = openai.OpenAI(**options(gateway, key))
     first = client.chat.completions.create(
@@ -195,7 +195,7 @@ def test_errors_are_those_that_clients_know(gateway):
     assert gateway.experiences(key) == []
 
 
-def test_a_server_that_tells_no_tokens_is_a_stated_loss():
+def test_a_server_without_token_ids_is_counted():
     gateway = Gateway("openai=simulated")
     try:
         key = gateway.key()

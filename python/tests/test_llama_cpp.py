@@ -64,7 +64,7 @@ def check(experience, prompt, choice):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_chat_is_recorded_as_the_server_says_it(llama, gateway, seed):
+def test_a_chat_is_recorded_with_the_tokens_of_the_server(llama, gateway, seed):
     body = {"messages": HELLO, "max_tokens": 24, "seed": seed, "temperature": 1.0}
     direct = llama.ask(
         "/v1/chat/completions", {**body, **FIXED, "logprobs": True, "top_logprobs": 1}
@@ -139,7 +139,7 @@ def test_completions_take_a_text_or_token_ids(llama, gateway):
         check(experience, ids, direct["choices"][0])
 
 
-def test_a_client_may_see_what_is_recorded(gateway):
+def test_a_client_can_read_its_recording(gateway):
     key = gateway.key()
     answer = client_of(gateway, key).chat.completions.create(
         model="policy",
@@ -182,7 +182,7 @@ def test_a_conversation_is_one_experience(gateway):
     assert text_of(np.asarray(response_of(experience))[experience.action_mask]) == said
 
 
-def test_several_choices_are_told_apart(gateway):
+def test_several_choices_are_recorded_separately(gateway):
     key = gateway.key()
     answer = client_of(gateway, key).chat.completions.create(
         model="policy", messages=HELLO, max_tokens=12, n=3, temperature=1.0, extra_body=FIXED

@@ -90,7 +90,7 @@ def test_a_workflow_of_this_file_is_executed_by_workers_that_come_by_themselves(
     assert "left" in first.stderr.read()
 
 
-def test_whoever_leaves_is_replaced_by_whoever_comes(by_hand, tmp_path):
+def test_a_leaving_worker_is_replaced_by_the_next_one(by_hand, tmp_path):
     scheduler = rw.Scheduler(by_hand, [rw.models.Echo()])
     starting = started(scheduler)
     card = card_of(by_hand)

@@ -86,7 +86,7 @@ def test_task_metrics():
     assert rw.metrics.calculate_task_level_metrics([], True) == {}
 
 
-def test_what_is_no_number_is_ignored_with_one_warning():
+def test_values_that_are_not_numbers_are_ignored_with_one_warning():
     runs = [{"a": "text", "b": None, "c": np.int64(3)}, {"a": [1], "c": True}]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

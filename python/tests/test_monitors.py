@@ -77,7 +77,7 @@ def wandb_rows(folder):
     return rows, runs
 
 
-def test_several_at_once_and_a_job_that_goes_on(tell, tmp_path):
+def test_several_monitors_and_a_resumed_job(tell, tmp_path):
     from mlflow.tracking import MlflowClient
 
     uri = (tmp_path / "store").as_uri()
@@ -152,7 +152,7 @@ class Stubborn:
         self.is_closed = True
 
 
-def test_what_a_package_does_not_take_is_said_once(tmp_path, monkeypatch):
+def test_rejected_values_are_warned_about_once(tmp_path, monkeypatch):
     board = Stubborn()
     module = type(sys)("rollway.monitors.wandb")
     module.open = lambda told: board

@@ -34,7 +34,7 @@ def parameters(function):
     return list(inspect.signature(function).parameters)
 
 
-def test_the_stub_is_what_the_extension_has():
+def test_the_stub_matches_the_extension():
     declared = stub()
     assert set(declared) == {name for name in vars(_rollway) if not name.startswith("_")}
     for name, content in declared.items():
@@ -130,6 +130,6 @@ def test_optional_packages_are_asked_for_by_name(monkeypatch):
         assert caught.value.package == package
 
 
-def test_the_metadata_names_what_is_needed():
+def test_the_metadata_lists_the_dependencies():
     needed = importlib.metadata.requires("rollway") or []
     assert [line for line in needed if line.startswith(("numpy", "cloudpickle"))]

@@ -23,7 +23,7 @@ class Never:
         pass
 
 
-def test_a_signal_that_does_not_end_the_wait_itself_is_heard():
+def test_a_signal_during_a_wait_is_handled():
     # Another thread takes the signal, so that the lock this one waits for is not interrupted: the
     # same as a signal that comes just before the wait.
     never = Never()

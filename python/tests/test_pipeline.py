@@ -153,7 +153,7 @@ class Unready:
         return experiences, {}
 
 
-async def test_what_operators_do_wrong_is_said(job):
+async def test_errors_of_operators_are_reported(job):
     payload = rw.Experience(tokens=[1, 2], prompt_length=1, reward=0.5).serialize()
     for operator, words in [(Odd, "a pair of experiences and metrics"), (Twice, "twice")]:
         config = job(f"{__name__}:{operator.__name__}")
@@ -177,7 +177,7 @@ async def test_what_operators_do_wrong_is_said(job):
         ("jugde", "did you mean `judge`"),
     ],
 )
-async def test_what_is_no_operator_is_refused_with_its_key(job, operator, words):
+async def test_invalid_operators_are_refused_with_their_key(job, operator, words):
     with pytest.raises(rw.ConfigError, match=words) as caught:
         await rw.RolloutCoordinator(job(operator), [rw.models.Echo()]).prepare()
     assert "data_processor.experience_pipeline.operators[0]" in str(caught.value)

@@ -295,7 +295,7 @@ def test_nothing_outlives_a_script_that_is_killed(cluster, tmp_path):
     until(lambda: not any(map(is_alive, [placer, *workers])), "all processes are gone")
 
 
-def test_an_actor_goes_on_after_it_was_killed(config, cluster, tmp_path):
+def test_a_killed_actor_is_replaced_and_resumes(config, cluster, tmp_path):
     import ray
 
     ray.init(address=cluster.address, logging_level="WARNING")
@@ -363,7 +363,7 @@ def test_the_example(cluster, tmp_path):
     assert told["experiences_delivered"] >= 2 * 4 * 8 * 2
 
 
-def test_a_python_without_ray_says_how_to_get_it():
+def test_missing_ray_is_reported_with_the_install_command():
     without = "import sys; sys.modules['ray'] = None"
     without += "; from rollway.ray.launcher import main; main()"
     placer = subprocess.Popen(
@@ -404,7 +404,7 @@ NODES = [
         ),
     ],
 )
-def test_words_say_why_a_worker_waits(demand, free, why):
+def test_messages_have_the_reason_of_a_waiting_worker(demand, free, why):
     placing = "it is being placed, or the environment for it is being set up"
     assert (messages.lacks(demand, NODES) or messages.waits(demand, NODES, free)) == (
         why or placing

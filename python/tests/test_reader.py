@@ -272,7 +272,7 @@ def test_two_readers_of_one_name_share(server, database):
     assert sorted(found) == list(range(40))
 
 
-def test_what_an_interrupted_trainer_held_comes_again(server, database):
+def test_unacknowledged_samples_are_served_again(server, database):
     write(database, range(6))
     with (
         pytest.raises(ZeroDivisionError),

@@ -210,7 +210,7 @@ async def test_a_cancelled_run_leaves_other_runs_alone(config):
         assert len(experiences) == 2
 
 
-def test_stages_belong_to_runs_and_are_heard_from_their_threads():
+def test_stages_of_runs_are_set_from_their_threads():
     seen = {}
 
     def look(task, model):
@@ -234,7 +234,7 @@ def test_stages_belong_to_runs_and_are_heard_from_their_threads():
     assert "stage" not in runner.state
 
 
-def test_the_table_fits_and_says_ages_as_people_do():
+def test_the_table_fits_and_has_human_readable_ages():
     spans = "0.4s 59s 1m01s 2h02m 1d01h".split()
     assert [span(value) for value in (0.44, 59.9, 61, 7322, 90000, None)] == [*spans, ""]
     hangs = {

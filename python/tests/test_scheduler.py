@@ -123,7 +123,7 @@ async def test_time_is_up_and_partial_tasks(config):
         assert isinstance(caught.value, rw.WaitAllTimedOut) and caught.value.running == 1
 
 
-async def test_an_abort_wakes_who_waits(config):
+async def test_an_abort_ends_waits(config):
     async with rw.Scheduler(config, [rw.models.Echo()]) as scheduler:
         scheduler.schedule([*tasks(hangs, 4), *tasks(answers, 1)], 1)
         waiting = asyncio.create_task(scheduler.get_statuses(1))
@@ -137,7 +137,7 @@ async def test_an_abort_wakes_who_waits(config):
         assert all(status.ok for status in await scheduler.get_statuses(2))
 
 
-async def test_state_is_told(config, caplog):
+async def test_state_is_reported(config, caplog):
     async def tells(task, model):
         model.set_workflow_state({"stage": "thinking", "round": 3})
         await asyncio.Event().wait()

@@ -77,7 +77,7 @@ def wait_until(condition, timeout: float = 20) -> None:
 # Data classes, filled from the core.
 
 
-def test_task_wrapper_tells_the_progress_of_a_task(config):
+def test_task_wrapper_has_the_progress_of_a_task(config):
     config.explorer.max_repeat_times_per_runner = 1
     config.explorer.runner_per_model = 1
     with Scheduler(config, [rw.models.Echo()]) as scheduler:

@@ -111,7 +111,7 @@ def test_agents_talk_judge_and_commit(config, job, tmp_path):
     }
 
 
-def test_what_was_said_survives_kill_9(config, job):
+def test_recorded_turns_survive_kill_9(config, job):
     process, _ = start("run", config)
     client = rw.ServeClient.of_job(job)
 

@@ -125,7 +125,7 @@ async def second_exits(task, model):
     return experience()
 
 
-async def test_what_was_done_before_the_process_ended_counts(config, tmp_path):
+async def test_runs_finished_before_the_process_ended_count(config, tmp_path):
     config.explorer.failures.poison_limit = 3
     async with rw.Scheduler(config, [rw.models.Echo()]) as scheduler:
         task = rw.Task(workflow=second_exits, raw_task=str(tmp_path), repeat_times=3)

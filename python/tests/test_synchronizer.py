@@ -47,7 +47,7 @@ def test_a_state_dict_is_published_into_a_folder(tmp_path):
     ]
 
 
-def test_what_is_no_weights_leaves_nothing(tmp_path):
+def test_invalid_weights_leave_no_file(tmp_path):
     with pytest.raises(TypeError, match="'w' is a list"):
         rw.publish_weights(tmp_path, {"w": [1.0]}, version=1)
     (tmp_path / "torn.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{")
@@ -148,7 +148,7 @@ def test_a_trainer_enters_publishes_and_leaves(host, tmp_path):
     assert [call["how"] for call in bodies(host, "/v1/leave")] == ["done"]
 
 
-def test_an_exception_is_what_explorers_are_told(host, tmp_path):
+def test_an_exception_of_the_trainer_reaches_explorers(host, tmp_path):
     with pytest.raises(ValueError), rw.Synchronizer(tmp_path, name="mine"):
         raise ValueError("loss is not finite")
     [left] = bodies(host, "/v1/leave")

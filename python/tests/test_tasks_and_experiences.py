@@ -65,7 +65,7 @@ def test_several_turns_and_preferences():
         ({"custom_fields": [("a", "b", "text")]}, "'text' is no type"),
     ],
 )
-def test_what_is_no_experience_says_why(fields, words):
+def test_invalid_experiences_are_refused_with_a_reason(fields, words):
     with pytest.raises(ValueError, match=words):
         sample(**fields)
 
@@ -99,7 +99,7 @@ def full():
     )
 
 
-def test_payloads_bring_back_what_went_in():
+def test_payloads_round_trip():
     pair = rw.Experience(tokens=[1, 2], chosen=[3], rejected=[4, 5])
     many = [full(), sample(), pair]
     back = rw.Experience.deserialize_many(rw.Experience.serialize_many(many))
@@ -131,7 +131,7 @@ def test_payloads_that_are_none_are_refused():
         sample(info={"x": object()}).serialize()
 
 
-def test_what_people_read_has_no_arrays():
+def test_the_readable_form_has_no_arrays():
     shown = full().to_dict()
     assert shown["type"] == "multi_turn" and shown["response_length"] == 2
     assert shown["eid"]["task"] == 7 and "tokens" not in shown

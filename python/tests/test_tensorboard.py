@@ -74,7 +74,7 @@ def test_every_number_is_read_back(write):
     assert points(trainer, "trainer/loss") == expected_loss
 
 
-def test_a_new_process_goes_on_with_the_curves(write, caplog):
+def test_a_new_process_continues_the_curves(write, caplog):
     reward = "rollout/reward/mean"
 
     def steps(life, first, last):
@@ -97,7 +97,7 @@ def test_a_new_process_goes_on_with_the_curves(write, caplog):
     assert points(curves, reward) == expected
 
 
-def test_what_the_job_was_told_to_do_is_a_text(write):
+def test_the_configuration_is_logged_as_text(write):
     curves = load(write({"began": 3}) / "explorer")
     assert curves.SummaryMetadata("config").plugin_data.plugin_name == "text"
     (event,) = curves.Tensors("config")

@@ -387,7 +387,7 @@ def talk_in_a_thread(task, model):
     ("workflow", "mode"),
     [("talk", "asynchronous"), ("talk_in_a_thread", "sequential")],
 )
-def test_words_come_with_the_run_that_said_them(config, caplog, workflow, mode):
+def test_log_lines_have_the_ids_of_their_run(config, caplog, workflow, mode):
     config.buffer.explorer_input.default_workflow_type = workflow
     config.explorer.concurrent_mode = mode
     run(config)

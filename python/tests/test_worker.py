@@ -37,7 +37,7 @@ class Link:
         taken, self.messages = self.messages, []
         return taken
 
-    def succeeded(self, runner, life, attempt, run, payload, metrics):
+    def succeeded(self, runner, incarnation, attempt, run, payload, metrics):
         if self.too_large:
             return TOO_LARGE
         self.said.put_nowait(("succeeded", attempt, run, payload, metrics))
@@ -62,15 +62,15 @@ class Link:
 class Start:
     """An attempt as the engine sends it."""
 
-    runner, life, attempt = 0, 1, 7
+    runner, incarnation, attempt = 0, 1, 7
     batch_id, task_id, runs = "1/x", 3, [0]
     is_eval = False
-    kills, model_keys = 0, []
+    suspected_losses, model_keys = 0, []
     task_encoding = "pickle"
 
     def __init__(self, workflow, **fields):
         vars(self).update(fields)
-        self.name = (self.runner, self.life, self.attempt)
+        self.name = (self.runner, self.incarnation, self.attempt)
         definition = travel.define(workflow)
         self.definition = (definition.name, definition.encoding, definition.body)
         self.definition_id = hash(definition.name)
@@ -128,7 +128,7 @@ async def test_eval_sends_no_payload():
         await link.expect(("attempt_began",), ("succeeded", 7, 0, None), ("attempt_ended",))
 
 
-async def test_what_cannot_be_sent_is_a_failure_that_says_so():
+async def test_unsendable_results_fail_with_a_message():
     async def unwritable(task, model):
         return experience(info={"x": object()})
 
@@ -151,7 +151,7 @@ async def test_a_workflow_that_does_not_load_fails_its_runs():
         await link.expect(("failed", 0, 1, 7, 1, "workflow"), ("attempt_ended",))
 
 
-async def test_async_code_is_cancelled_at_once_and_what_was_done_counts():
+async def test_async_code_is_cancelled_at_once_and_finished_runs_count():
     async with working("asynchronous") as link:
         link.give("start", Start(hangs, runs=[0, 1, 2]))
         await link.expect(("attempt_began",))
@@ -171,7 +171,7 @@ async def waits_for_another(task, model):
         return float(other.cancelled() and asyncio.current_task() is me)
 
 
-async def test_what_a_cancelled_attempt_waits_for_is_cancelled_too():
+async def test_awaited_tasks_of_a_cancelled_attempt_are_cancelled():
     async with working() as link:
         link.give("start", Start(waits_for_another, is_eval=True))
         await link.expect(("attempt_began", 0, 1, 7))
@@ -227,7 +227,7 @@ async def test_runners_come_and_go_and_the_engine_has_the_last_word():
     async with working() as link:
         link.give("start_runner", 4, 2)
         await link.expect(("ready", 4, 2))
-        link.give("start", Start(hangs, runner=4, life=2))
+        link.give("start", Start(hangs, runner=4, incarnation=2))
         await link.expect(("attempt_began", 4, 2, 7))
         # Nothing is said about a life that is over.
         link.give("stop_runner", 4, 2)
@@ -255,7 +255,7 @@ async def reads(task, model):
     return experience(reward=1.0)
 
 
-async def test_a_run_that_keeps_the_loop_to_itself_is_still_told_of(monkeypatch):
+async def test_a_run_that_blocks_the_loop_is_still_reported(monkeypatch):
     monkeypatch.setattr("rollway.stages.LOCATION_AFTER", 0)
     reader, writer = os.pipe()
     async with working() as link:

@@ -114,7 +114,7 @@ def test_endings(name, mode):
 
 
 @pytest.mark.parametrize("mode", ["sequential", "asynchronous", "multi-threading"])
-def test_a_run_without_experience_fails_whatever_its_siblings_do(mode):
+def test_a_run_without_experience_fails_alone(mode):
     async def workflow(task, model):
         run = importlib.import_module("rollway.stages").current().run
         return [experience()] if run else []

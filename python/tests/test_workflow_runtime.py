@@ -226,7 +226,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_cannot_be_run_is_said_before_anything_starts(tmp_path, name):
+def test_invalid_workflows_are_reported_before_the_start(tmp_path, name):
     given, words = WRONG[name]
     (tmp_path / "torn.py").write_text("print('noise')\nrate = 1 / 0\n")
     (tmp_path / "poor.py").write_text("import no_such_package\n")

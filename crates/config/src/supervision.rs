@@ -16,20 +16,20 @@ section! {
         /// Time without a heartbeat after which a runner counts as lost. `null`: no limit.
         #[schemars(extend("exclusiveMinimum" = 0))]
         pub heartbeat_timeout: Option<ConfigSeconds> =
-            Core::default().silence_timeout.map(Into::into),
+            Core::default().heartbeat_timeout.map(Into::into),
         /// Maximum time for a runner to acknowledge a cancel before it is replaced.
         pub cancel_grace: ConfigSeconds = Core::default().cancel_grace.into(),
         /// Delay before a runner that finished no attempt is started again; doubles each time.
         pub restart_backoff: ConfigSeconds = Core::default().restart_backoff.into(),
         /// Maximum delay before a runner is started again.
-        pub max_restart_backoff: ConfigSeconds = Core::default().restart_backoff_max.into(),
+        pub max_restart_backoff: ConfigSeconds = Core::default().max_restart_backoff.into(),
         /// Consecutive failed starts after which a runner counts as broken.
         #[schemars(range(min = 1))]
-        pub max_start_failures: u32 = Core::default().start_failures_max,
+        pub max_start_failures: u32 = Core::default().max_start_failures,
         /// Delay before a broken runner is started again.
-        pub broken_retry_delay: ConfigSeconds = Core::default().broken_rest.into(),
+        pub broken_retry_delay: ConfigSeconds = Core::default().broken_retry_delay.into(),
         /// Maximum time that a retry waits for a runner other than the one it failed on.
-        pub other_runner_wait: ConfigSeconds = Core::default().elsewhere_wait.into(),
+        pub other_runner_wait: ConfigSeconds = Core::default().other_runner_wait.into(),
     }
 }
 
@@ -38,13 +38,13 @@ impl SupervisionConfig {
         Core {
             start_timeout: self.start_timeout.into(),
             begin_timeout: self.begin_timeout.into(),
-            silence_timeout: self.heartbeat_timeout.map(Into::into),
+            heartbeat_timeout: self.heartbeat_timeout.map(Into::into),
             cancel_grace: self.cancel_grace.into(),
             restart_backoff: self.restart_backoff.into(),
-            restart_backoff_max: self.max_restart_backoff.into(),
-            start_failures_max: self.max_start_failures,
-            broken_rest: self.broken_retry_delay.into(),
-            elsewhere_wait: self.other_runner_wait.into(),
+            max_restart_backoff: self.max_restart_backoff.into(),
+            max_start_failures: self.max_start_failures,
+            broken_retry_delay: self.broken_retry_delay.into(),
+            other_runner_wait: self.other_runner_wait.into(),
         }
     }
 }

@@ -201,7 +201,7 @@ fn core_configuration_follows_the_file() {
     assert_eq!(core.failures.groups, rollway_core::GroupPolicy::Whole);
     assert_eq!(core.train.quorum_percent, Some(80));
     assert_eq!((core.eval.quorum_percent, core.eval.success_min_percent), (Some(0), 10));
-    assert_eq!(core.supervision.silence_timeout, None);
+    assert_eq!(core.supervision.heartbeat_timeout, None);
 }
 
 #[test]

@@ -17,7 +17,7 @@ type Source = (RunnerId, Incarnation);
 #[derive(Debug)]
 pub(super) struct AttemptLog {
     runner: RunnerId,
-    life: Incarnation,
+    incarnation: Incarnation,
     runs: RunRange,
     pub(super) began: bool,
     pub(super) ended: bool,
@@ -53,12 +53,12 @@ impl MessageLog {
         &mut self,
         id: AttemptId,
         runner: RunnerId,
-        life: Incarnation,
+        incarnation: Incarnation,
         runs: RunRange,
     ) {
         let (began, ended, cancelled) = (false, false, false);
         let results = BTreeMap::new();
-        let attempt = AttemptLog { runner, life, runs, began, ended, cancelled, results };
+        let attempt = AttemptLog { runner, incarnation, runs, began, ended, cancelled, results };
         self.attempts.insert(id, attempt);
     }
 
@@ -68,12 +68,12 @@ impl MessageLog {
         }
     }
 
-    pub(super) fn is_ready(&self, runner: RunnerId, life: Incarnation) -> bool {
-        self.lives.get(&(runner, life)).is_some_and(|life| life.ready)
+    pub(super) fn is_ready(&self, runner: RunnerId, incarnation: Incarnation) -> bool {
+        self.lives.get(&(runner, incarnation)).is_some_and(|incarnation| incarnation.ready)
     }
 
-    pub(super) fn is_stopped(&self, runner: RunnerId, life: Incarnation) -> bool {
-        self.lives.get(&(runner, life)).is_some_and(|life| life.stopped)
+    pub(super) fn is_stopped(&self, runner: RunnerId, incarnation: Incarnation) -> bool {
+        self.lives.get(&(runner, incarnation)).is_some_and(|incarnation| incarnation.stopped)
     }
 
     pub(super) fn began(&self, id: AttemptId) -> bool {
@@ -86,7 +86,9 @@ impl MessageLog {
 
     pub(super) fn observe(&mut self, message: WorkerMessage) {
         match message {
-            WorkerMessage::Runner { runner, life, report } => self.report(runner, life, report),
+            WorkerMessage::Runner { runner, incarnation, report } => {
+                self.report(runner, incarnation, report)
+            }
             WorkerMessage::Heartbeat(states) => {
                 self.heartbeats.push(HeartbeatSeen { at: Instant::now(), states });
             }
@@ -98,16 +100,19 @@ impl MessageLog {
         self.faults.push((check, message));
     }
 
-    fn report(&mut self, runner: RunnerId, life: Incarnation, report: WorkerReport) {
-        if self.is_stopped(runner, life) {
-            let message = format!("{report:?} about {runner}, whose life {life} has ended");
+    fn report(&mut self, runner: RunnerId, incarnation: Incarnation, report: WorkerReport) {
+        if self.is_stopped(runner, incarnation) {
+            let message =
+                format!("{report:?} about {runner}, whose incarnation {incarnation} has ended");
             return self.fault(Check::Restart, message);
         }
-        let source = (runner, life);
+        let source = (runner, incarnation);
         match report {
             WorkerReport::Ready { .. } => {
                 let busy = self.attempts.iter().find(|(_, attempt)| {
-                    (attempt.runner, attempt.life) == source && attempt.began && !attempt.ended
+                    (attempt.runner, attempt.incarnation) == source
+                        && attempt.began
+                        && !attempt.ended
                 });
                 if let Some((id, _)) = busy {
                     let message = format!("{runner} was reported ready during its attempt {id}");
@@ -128,8 +133,8 @@ impl MessageLog {
     fn current(&mut self, source: Source, id: AttemptId, kind: &str) -> Option<&mut AttemptLog> {
         let (check, problem) = match self.attempts.get(&id) {
             None => (Check::Runs, "which was never started".to_owned()),
-            Some(attempt) if (attempt.runner, attempt.life) != source => {
-                (Check::Runs, format!("from {} in life {}", source.0, source.1))
+            Some(attempt) if (attempt.runner, attempt.incarnation) != source => {
+                (Check::Runs, format!("from {} in incarnation {}", source.0, source.1))
             }
             Some(attempt) if attempt.ended && attempt.cancelled => {
                 (Check::AfterCancel, "after its cancel was acknowledged".to_owned())

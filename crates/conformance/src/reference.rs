@@ -87,8 +87,8 @@ impl ReferenceWorker {
             defined: Vec::new(),
         };
         let limit = if self.has(Flaw::ForgetsRunner) { 1 } else { usize::MAX };
-        for (runner, life) in welcome.runners.into_iter().take(limit) {
-            worker.perform(EngineMessage::StartRunner { runner, life }).await?;
+        for (runner, incarnation) in welcome.runners.into_iter().take(limit) {
+            worker.perform(EngineMessage::StartRunner { runner, incarnation }).await?;
         }
         worker.run(&mut receiver).await
     }
@@ -148,17 +148,17 @@ impl Connected {
                     task.cancel.cancel();
                 }
             }
-            EngineMessage::StopRunner { runner, life } => {
+            EngineMessage::StopRunner { runner, incarnation } => {
                 if self.has(Flaw::IgnoresStop) {
                     return Ok(());
                 }
                 self.stop(runner).await;
                 let stopped = WorkerReport::Stopped(StopCause::Requested);
-                self.sender.report(runner, life, stopped).await.map_err(text)?;
+                self.sender.report(runner, incarnation, stopped).await.map_err(text)?;
             }
-            EngineMessage::StartRunner { runner, life } => {
+            EngineMessage::StartRunner { runner, incarnation } => {
                 let ready = WorkerReport::Ready { after: None };
-                self.sender.report(runner, life, ready).await.map_err(text)?;
+                self.sender.report(runner, incarnation, ready).await.map_err(text)?;
             }
             // Handled in `run`.
             EngineMessage::Shutdown { .. } => {}
@@ -293,6 +293,6 @@ impl Execution {
     }
 
     async fn report(&self, report: WorkerReport) -> Result<(), WorkerSendError> {
-        self.sender.report(self.start.runner, self.start.life, report).await
+        self.sender.report(self.start.runner, self.start.incarnation, report).await
     }
 }

@@ -140,7 +140,7 @@ impl ConformanceSession {
             Self { stage, connection, log, runners: runners.clone(), grace, next: 100 };
         session
             .until("every runner is ready", |log| {
-                runners.iter().all(|(runner, life)| log.is_ready(*runner, *life))
+                runners.iter().all(|(runner, incarnation)| log.is_ready(*runner, *incarnation))
             })
             .await
             .map_err(|reason| (Check::Ready, reason))?;
@@ -197,11 +197,11 @@ impl ConformanceSession {
     pub(super) fn prepare(&mut self, at: usize, workflow: &str, kind: BatchType) -> StartAttempt {
         self.next += 1;
         let attempt = AttemptId(self.next);
-        let (runner, life) = self.runners[at];
-        self.log.started(attempt, runner, life, RUNS);
+        let (runner, incarnation) = self.runners[at];
+        self.log.started(attempt, runner, incarnation, RUNS);
         StartAttempt {
             runner,
-            life,
+            incarnation,
             attempt,
             batch: BatchId::from("4/conformance"),
             kind,
@@ -210,7 +210,7 @@ impl ConformanceSession {
             task: Bytes::from_static(b"{}"),
             definition: definition(workflow),
             timeout: Duration::from_secs(3600),
-            kills: 0,
+            suspected_losses: 0,
             // Workers without model calls ignore them.
             model_keys: RUNS.iter().flat_map(|run| Secret::new(format!("key of {run}"))).collect(),
         }
@@ -229,10 +229,10 @@ impl ConformanceSession {
     }
 
     pub(super) fn cancel(&mut self, at: usize, attempt: AttemptId) -> Result<(), String> {
-        let (runner, life) = self.runners[at];
+        let (runner, incarnation) = self.runners[at];
         self.log.cancelled(attempt);
         let reason = AttemptCancelReason::Runs(CancelReason::OverRollout);
-        self.send(EngineMessage::CancelAttempt { runner, life, attempt, reason })
+        self.send(EngineMessage::CancelAttempt { runner, incarnation, attempt, reason })
     }
 
     pub(super) fn send(&self, message: EngineMessage) -> Result<(), String> {

@@ -313,8 +313,9 @@ async fn heartbeat(session: &mut ConformanceSession, interval: std::time::Durati
         return Err(format!("every {mean:?}, too often for {interval:?}").into());
     }
     let last = &heartbeats[HEARTBEATS - 1].states;
-    for (at, (runner, life)) in session.runners.iter().enumerate() {
-        let Some(state) = last.iter().find(|state| (state.runner, state.life) == (*runner, *life))
+    for (at, (runner, incarnation)) in session.runners.iter().enumerate() {
+        let Some(state) =
+            last.iter().find(|state| (state.runner, state.incarnation) == (*runner, *incarnation))
         else {
             return Err(format!("{runner} is missing").into());
         };
@@ -345,12 +346,12 @@ async fn parallel(session: &mut ConformanceSession) -> StepResult {
 
 async fn restart(session: &mut ConformanceSession) -> StepResult {
     wait(session, 0).await?;
-    let (runner, life) = session.runners[0];
-    session.send(EngineMessage::StopRunner { runner, life })?;
-    session.in_grace("the runner stopped", |log| log.is_stopped(runner, life)).await?;
-    let next = Incarnation(life.0 + 1);
-    session.send(EngineMessage::StartRunner { runner, life: next })?;
-    session.until("the new life is ready", |log| log.is_ready(runner, next)).await?;
+    let (runner, incarnation) = session.runners[0];
+    session.send(EngineMessage::StopRunner { runner, incarnation })?;
+    session.in_grace("the runner stopped", |log| log.is_stopped(runner, incarnation)).await?;
+    let next = Incarnation(incarnation.0 + 1);
+    session.send(EngineMessage::StartRunner { runner, incarnation: next })?;
+    session.until("the new incarnation is ready", |log| log.is_ready(runner, next)).await?;
     session.runners[0] = (runner, next);
     Ok(succeed(session, 0).await?)
 }

@@ -57,7 +57,7 @@ impl World {
             let report = RunnerReport::Ready { after: None };
             world.queue.push(Input::Report {
                 runner: RunnerId(runner),
-                life: Incarnation(1),
+                incarnation: Incarnation(1),
                 report,
             });
         }
@@ -110,9 +110,9 @@ impl World {
 
     fn perform(&mut self, action: Action) {
         match action {
-            Action::StartAttempt { runner, life, attempt, runs, .. } => {
+            Action::StartAttempt { runner, incarnation, attempt, runs, .. } => {
                 let queue = self.held.as_mut().unwrap_or(&mut self.queue);
-                let mut report = |report| queue.push(Input::Report { runner, life, report });
+                let mut report = |report| queue.push(Input::Report { runner, incarnation, report });
                 report(RunnerReport::AttemptBegan { attempt });
                 for run in runs.iter() {
                     self.payload += 1;
@@ -304,10 +304,11 @@ fn at_once(runners: u32, runs: u32, before: Option<u64>) {
         println!("  memory of the core, with {} pending tasks: {bytes:.0} bytes a runner", 100_000);
     }
     let all = |world: &mut World, report: &RunnerReport| {
-        let views: Vec<_> = world.core.runners().map(|view| (view.runner, view.life)).collect();
-        let inputs = views.into_iter().map(|(runner, life)| {
+        let views: Vec<_> =
+            world.core.runners().map(|view| (view.runner, view.incarnation)).collect();
+        let inputs = views.into_iter().map(|(runner, incarnation)| {
             let report = report.clone();
-            Input::Report { runner, life, report }
+            Input::Report { runner, incarnation, report }
         });
         world.queue.extend(inputs);
     };

@@ -118,7 +118,7 @@ pub enum RunnerReport<P = Payload> {
     Heartbeat,
     /// The start waits for an external condition: a machine with room, or a worker that connects
     /// (from the backend). No timeout runs meanwhile. `None`: the wait is over.
-    Waits { why: Option<Arc<str>> },
+    StartBlocked { reason: Option<Arc<str>> },
     /// The start failed (from the backend).
     StartFailed { message: Arc<str> },
     /// The runner is lost (from the backend).
@@ -149,7 +149,7 @@ impl<P> RunnerReport<P> {
         match self {
             Self::Ready { after } => RunnerReport::Ready { after },
             Self::Heartbeat => RunnerReport::Heartbeat,
-            Self::Waits { why } => RunnerReport::Waits { why },
+            Self::StartBlocked { reason } => RunnerReport::StartBlocked { reason },
             Self::StartFailed { message } => RunnerReport::StartFailed { message },
             Self::Lost { message, suspicion } => RunnerReport::Lost { message, suspicion },
             Self::AttemptBegan { attempt } => RunnerReport::AttemptBegan { attempt },

@@ -44,12 +44,12 @@ pub struct WaitId(pub u64);
 pub struct WeightWait {
     pub explorer: String,
     /// Current version of the explorer.
-    pub have: u64,
+    pub current: u64,
     /// Minimum version while the trainer can still reach it. [`WeightWait::LAST`]: the last version
     /// of the trainer, after its end.
     pub at_least: u64,
     /// True if the trainer is requested to publish.
-    pub demand: bool,
+    pub publish_now: bool,
     pub timeout: Duration,
     /// Time already waited, if the wait continues an earlier one.
     pub waited: Duration,
@@ -78,15 +78,15 @@ pub enum WaitOutcome {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitSummary {
     /// Last wait that began.
-    pub ask: WaitId,
+    pub wait: WaitId,
     pub waiting: usize,
-    /// Smallest version that satisfies a wait with `demand`. `None` without such waits.
-    pub wanted: Option<u64>,
+    /// Smallest version that satisfies a wait with `publish_now`. `None` without such waits.
+    pub demanded: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
 struct ActiveWait {
-    want: WeightWait,
+    request: WeightWait,
     began: Time,
     until: Time,
 }
@@ -94,13 +94,13 @@ struct ActiveWait {
 #[derive(Clone, Debug)]
 pub struct SyncCore {
     /// Heartbeat timeout of members.
-    lease: Duration,
+    heartbeat_timeout: Duration,
     /// Ids of members and waits are above this one,
     first: u64,
     /// up to this one.
     last: u64,
     /// Last wait that began.
-    ask: WaitId,
+    last_wait: WaitId,
     newest: Option<u64>,
     explorers: BTreeMap<String, MemberRecord>,
     /// Experiences submitted by explorers, by name.
@@ -108,30 +108,30 @@ pub struct SyncCore {
     trainer: Option<TrainerSlot>,
     waits: BTreeMap<WaitId, ActiveWait>,
     /// Outcomes that were not returned yet.
-    over: Vec<(WaitId, WaitOutcome)>,
+    ended: Vec<(WaitId, WaitOutcome)>,
 }
 
 impl SyncCore {
     /// Returns an empty synchronizer. All its ids are above `first`, which differs between the
     /// synchronizers of a job, so that their ids are never confused.
-    pub fn new(lease: Duration, first: u64) -> Self {
+    pub fn new(heartbeat_timeout: Duration, first: u64) -> Self {
         Self {
-            lease,
+            heartbeat_timeout,
             first,
             last: first,
-            ask: WaitId(first),
+            last_wait: WaitId(first),
             newest: None,
             explorers: BTreeMap::new(),
             submitted: BTreeMap::new(),
             trainer: None,
             waits: BTreeMap::new(),
-            over: Vec::new(),
+            ended: Vec::new(),
         }
     }
 
     /// Returns the heartbeat timeout of members.
-    pub const fn lease(&self) -> Duration {
-        self.lease
+    pub const fn heartbeat_timeout(&self) -> Duration {
+        self.heartbeat_timeout
     }
 
     /// Adds a member. A member of the same name is replaced: it was restarted.
@@ -140,14 +140,14 @@ impl SyncCore {
     /// Another trainer is there, or there are too many explorers.
     pub fn join(&mut self, now: Time, role: MemberRole, name: &str) -> Result<Joined, JoinRefusal> {
         self.tick(now);
-        let until = now.after(self.lease);
+        let until = now.after(self.heartbeat_timeout);
         let takes_over = match role {
             MemberRole::Explorer => {
-                let is_known = self.explorers.contains_key(name);
-                if !is_known && self.explorers.len() >= MAX_EXPLORERS {
+                let exists = self.explorers.contains_key(name);
+                if !exists && self.explorers.len() >= MAX_EXPLORERS {
                     return Err(JoinRefusal::TooMany(MAX_EXPLORERS));
                 }
-                is_known
+                exists
             }
             MemberRole::Trainer => match &self.trainer {
                 Some(present) if present.name != name && present.member.is_present() => {
@@ -157,8 +157,8 @@ impl SyncCore {
             },
         };
         self.last += 1;
-        let seat = MemberId(self.last);
-        let member = MemberRecord { seat, until, state: TrainerPresence::Here };
+        let id = MemberId(self.last);
+        let member = MemberRecord { id, until, state: TrainerPresence::Present };
         match role {
             MemberRole::Explorer => {
                 self.explorers.insert(name.to_owned(), member);
@@ -168,23 +168,23 @@ impl SyncCore {
             }
         }
         self.settle();
-        Ok(Joined { seat, takes_over })
+        Ok(Joined { member: id, takes_over })
     }
 
-    pub fn heartbeat(&mut self, now: Time, seat: MemberId) -> HeartbeatReply {
-        let until = now.after(self.lease);
-        let renewed = self.members().find(|member| member.seat == seat).map(|it| it.renew(until));
+    pub fn heartbeat(&mut self, now: Time, member: MemberId) -> HeartbeatReply {
+        let until = now.after(self.heartbeat_timeout);
+        let renewed = self.members().find(|it| it.id == member).map(|it| it.renew(until));
         self.tick(now);
         match renewed {
             Some(true) => HeartbeatReply::Known,
-            None if (self.first + 1..=self.last).contains(&seat.0) => HeartbeatReply::Replaced,
+            None if (self.first + 1..=self.last).contains(&member.0) => HeartbeatReply::Replaced,
             Some(false) | None => HeartbeatReply::Unknown,
         }
     }
 
     /// Applies the departure of a member. A member that has left stays unchanged.
-    pub fn leave(&mut self, now: Time, seat: MemberId, reason: &LeaveReason) {
-        self.members().filter(|member| member.seat == seat).for_each(|it| it.leave(now, reason));
+    pub fn leave(&mut self, now: Time, member: MemberId, reason: &LeaveReason) {
+        self.members().filter(|it| it.id == member).for_each(|it| it.leave(now, reason));
         self.settle();
     }
 
@@ -192,10 +192,15 @@ impl SyncCore {
         self.explorers.values_mut().chain(self.trainer.iter_mut().map(|it| &mut it.member))
     }
 
-    /// Sets the state of the trainer. Returns false if `seat` is not the trainer's.
-    pub fn set_trainer_state(&mut self, now: Time, seat: MemberId, state: TrainerPresence) -> bool {
-        let until = now.after(self.lease);
-        let Some(trainer) = self.trainer.as_mut().filter(|it| it.member.seat == seat) else {
+    /// Sets the state of the trainer. Returns false if `member` is not the trainer.
+    pub fn set_trainer_state(
+        &mut self,
+        now: Time,
+        member: MemberId,
+        state: TrainerPresence,
+    ) -> bool {
+        let until = now.after(self.heartbeat_timeout);
+        let Some(trainer) = self.trainer.as_mut().filter(|it| it.member.id == member) else {
             return false;
         };
         trainer.member.until = until;
@@ -210,11 +215,11 @@ impl SyncCore {
         if self.submitted.len() < MAX_EXPLORERS || self.submitted.contains_key(explorer) {
             self.submitted.insert(explorer.to_owned(), experiences);
         }
-        self.elsewhere(explorer)
+        self.submitted_by_others(explorer)
     }
 
     /// Returns the experiences submitted by all other explorers.
-    pub fn elsewhere(&self, explorer: &str) -> u64 {
+    pub fn submitted_by_others(&self, explorer: &str) -> u64 {
         let others = self.submitted.iter().filter(|(name, _)| *name != explorer);
         others.fold(0, |sum, (_, experiences)| sum.saturating_add(*experiences))
     }
@@ -236,38 +241,38 @@ impl SyncCore {
     }
 
     /// Begins a wait. It is over when [`SyncCore::outcomes`] contains it, possibly at once.
-    pub fn wait(&mut self, now: Time, want: WeightWait) -> WaitId {
+    pub fn wait(&mut self, now: Time, request: WeightWait) -> WaitId {
         self.last += 1;
-        let ask = WaitId(self.last);
-        self.ask = ask;
+        let wait = WaitId(self.last);
+        self.last_wait = wait;
         if self.waits.len() >= MAX_WAITS {
             let message = format!("{MAX_WAITS} waits are open, which is the limit");
-            self.over.push((ask, WaitOutcome::TimedOut(message)));
-            return ask;
+            self.ended.push((wait, WaitOutcome::TimedOut(message)));
+            return wait;
         }
-        let until = now.after(want.timeout);
-        self.waits.insert(ask, ActiveWait { want, began: now, until });
+        let until = now.after(request.timeout);
+        self.waits.insert(wait, ActiveWait { request, began: now, until });
         self.settle();
-        ask
+        wait
     }
 
     /// Removes a wait and its outcome.
-    pub fn abandon(&mut self, ask: WaitId) {
-        self.waits.remove(&ask);
-        self.over.retain(|(over, _)| *over != ask);
+    pub fn abandon(&mut self, wait: WaitId) {
+        self.waits.remove(&wait);
+        self.ended.retain(|(id, _)| *id != wait);
     }
 
     /// Applies the passing of time: heartbeat timeouts and the deadlines of waits.
     pub fn tick(&mut self, now: Time) {
-        let lease = self.lease;
-        self.members().for_each(|member| member.tick(now, lease));
+        let heartbeat_timeout = self.heartbeat_timeout;
+        self.members().for_each(|member| member.tick(now, heartbeat_timeout));
         self.settle();
         let due: Vec<WaitId> =
-            self.waits.iter().filter(|(_, wait)| wait.until <= now).map(|(ask, _)| *ask).collect();
-        for ask in due {
-            if let Some(wait) = self.waits.remove(&ask) {
+            self.waits.iter().filter(|(_, wait)| wait.until <= now).map(|(id, _)| *id).collect();
+        for id in due {
+            if let Some(wait) = self.waits.remove(&id) {
                 let message = self.timeout_message(&wait, now);
-                self.over.push((ask, WaitOutcome::TimedOut(message)));
+                self.ended.push((id, WaitOutcome::TimedOut(message)));
             }
         }
     }
@@ -276,12 +281,12 @@ impl SyncCore {
     pub fn next_deadline(&self) -> Option<Time> {
         let trainer = self.trainer.iter().map(|it| &it.member);
         let members = self.explorers.values().chain(trainer);
-        let deadlines = members.filter_map(|member| member.deadline(self.lease));
+        let deadlines = members.filter_map(|member| member.deadline(self.heartbeat_timeout));
         deadlines.chain(self.waits.values().map(|wait| wait.until)).min()
     }
 
     pub fn outcomes(&mut self) -> Vec<(WaitId, WaitOutcome)> {
-        std::mem::take(&mut self.over)
+        std::mem::take(&mut self.ended)
     }
 
     /// Returns the newest version. `None`: nothing was published.
@@ -290,11 +295,12 @@ impl SyncCore {
     }
 
     pub fn wait_summary(&self) -> WaitSummary {
-        let demands = self.waits.values().filter(|wait| wait.want.demand);
+        let demands = self.waits.values().filter(|wait| wait.request.publish_now);
         // The current version of an explorer never satisfies its wait.
-        let wanted =
-            demands.map(|wait| wait.want.at_least.max(wait.want.have.saturating_add(1))).min();
-        WaitSummary { ask: self.ask, waiting: self.waits.len(), wanted }
+        let demanded = demands
+            .map(|wait| wait.request.at_least.max(wait.request.current.saturating_add(1)))
+            .min();
+        WaitSummary { wait: self.last_wait, waiting: self.waits.len(), demanded }
     }
 
     /// Returns whether every explorer that ever joined has left for good. A lost explorer may
@@ -312,7 +318,7 @@ impl SyncCore {
         let explorer = |(name, member): (&String, &MemberRecord)| ExplorerMember {
             name: name.clone(),
             state: (&member.state).into(),
-            waiting: self.waits.values().filter(|wait| wait.want.explorer == *name).count(),
+            waiting: self.waits.values().filter(|wait| wait.request.explorer == *name).count(),
         };
         let trainer = self.trainer.as_ref().map(|trainer| TrainerMember {
             name: trainer.name.clone(),
@@ -322,7 +328,7 @@ impl SyncCore {
             newest: self.newest,
             explorers: self.explorers.iter().map(explorer).collect(),
             trainer,
-            asked: self.wait_summary(),
+            waits: self.wait_summary(),
         }
     }
 
@@ -331,24 +337,25 @@ impl SyncCore {
         let decided: Vec<(WaitId, WaitOutcome)> = self
             .waits
             .iter()
-            .filter_map(|(ask, wait)| Some((*ask, self.decide(*ask, &wait.want)?)))
+            .filter_map(|(id, wait)| Some((*id, self.decide(*id, &wait.request)?)))
             .collect();
-        decided.iter().for_each(|(ask, _)| drop(self.waits.remove(ask)));
-        self.over.extend(decided);
+        decided.iter().for_each(|(id, _)| drop(self.waits.remove(id)));
+        self.ended.extend(decided);
     }
 
     /// Returns the outcome of a wait. `None`: it continues.
-    fn decide(&self, ask: WaitId, want: &WeightWait) -> Option<WaitOutcome> {
-        let newer = self.newest.filter(|version| *version > want.have);
-        if let Some(version) = newer.filter(|version| *version >= want.at_least) {
+    fn decide(&self, wait: WaitId, request: &WeightWait) -> Option<WaitOutcome> {
+        let newer = self.newest.filter(|version| *version > request.current);
+        if let Some(version) = newer.filter(|version| *version >= request.at_least) {
             return Some(WaitOutcome::New(version));
         }
         let trainer = self.trainer.as_ref()?;
         match &trainer.member.state {
-            TrainerPresence::Here | TrainerPresence::Training | TrainerPresence::Lost => None,
+            TrainerPresence::Present | TrainerPresence::Training | TrainerPresence::Lost => None,
             // It looked for experiences after this wait had begun, and found too few.
             TrainerPresence::Idle { seen }
-                if (ask..=self.ask).contains(seen) && want.at_least < WeightWait::LAST =>
+                if (wait..=self.last_wait).contains(seen)
+                    && request.at_least < WeightWait::LAST =>
             {
                 Some(newer.map_or(WaitOutcome::NothingNew, WaitOutcome::New))
             }

@@ -206,7 +206,7 @@ fn config() -> impl Strategy<Value = CoreConfig> {
                 supervision: Supervision {
                     start_timeout: Duration::from_secs(10),
                     begin_timeout: Duration::from_secs(5),
-                    silence_timeout: Some(Duration::from_secs(20)),
+                    heartbeat_timeout: Some(Duration::from_secs(20)),
                     ..Supervision::default()
                 },
                 delivery_timeout: Duration::from_secs(8),
@@ -303,7 +303,7 @@ impl Memory {
             }
             ArbitraryInput::Reported { runner, life_back, attempt_back, kind, run, outcome } => {
                 let runner = RunnerId(runner);
-                let life = core.runner(runner).map_or(0, |view| view.life.0);
+                let incarnation = core.runner(runner).map_or(0, |view| view.incarnation.0);
                 let attempt = AttemptId(self.attempts.saturating_sub(attempt_back));
                 let report = match kind {
                     0 => RunnerReport::Ready { after: None },
@@ -312,15 +312,19 @@ impl Memory {
                     3 => RunnerReport::Lost { message: "killed".into(), suspicion: suspicion(run) },
                     4 => RunnerReport::AttemptBegan { attempt },
                     5 => RunnerReport::AttemptEnded { attempt },
-                    6 => RunnerReport::Waits {
-                        why: (run == 0).then(|| "no machine has room".into()),
+                    6 => RunnerReport::StartBlocked {
+                        reason: (run == 0).then(|| "no machine has room".into()),
                     },
                     _ => {
                         let outcome = self.outcome(outcome);
                         RunnerReport::RunFinished { attempt, run: RunId(run), outcome }
                     }
                 };
-                Input::Report { runner, life: Incarnation(life.saturating_sub(life_back)), report }
+                Input::Report {
+                    runner,
+                    incarnation: Incarnation(incarnation.saturating_sub(life_back)),
+                    report,
+                }
             }
             ArbitraryInput::Truth { runner, run, outcome } => {
                 self.truth(core, RunnerId(runner), run, outcome)
@@ -343,7 +347,7 @@ impl Memory {
             (Busy(attempt) | Cancelling(attempt), _) => RunnerReport::AttemptEnded { attempt },
             _ => RunnerReport::Heartbeat,
         };
-        Input::Report { runner, life: view.life, report }
+        Input::Report { runner, incarnation: view.incarnation, report }
     }
 
     /// Applies actions, and asserts that every request is answered once and every payload dropped

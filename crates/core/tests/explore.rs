@@ -198,30 +198,30 @@ fn the_bound_is_exceeded_only_for_a_waiting_trainer() {
 fn experiences_of_other_explorers_make_steps_staler() {
     let pace =
         PlanConfig { max_staleness: Some(1), eval_interval: None, ..pace(PlanStyle::FullyAsync) };
-    let orders = |facts: &[PlanInput]| {
+    let actions = |facts: &[PlanInput]| {
         let mut plan = Plan::new(pace.clone(), PlanProgress::default());
         plan.apply(PlanInput::OthersSubmitted(0));
         facts.iter().for_each(|fact| plan.apply(fact.clone()));
-        plan.orders()
+        plan.actions()
     };
-    assert_eq!(orders(&[]), [PlanAction::BeginStep(1)]);
-    assert_eq!(orders(&[PlanInput::OthersSubmitted(8)]), [PlanAction::BeginStep(1)]);
+    assert_eq!(actions(&[]), [PlanAction::BeginStep(1)]);
+    assert_eq!(actions(&[PlanInput::OthersSubmitted(8)]), [PlanAction::BeginStep(1)]);
     let sync = [PlanAction::Sync { step: 0, at_least: 1 }];
     assert_eq!(
-        orders(&[PlanInput::OthersSubmitted(9)]),
+        actions(&[PlanInput::OthersSubmitted(9)]),
         sync,
         "its last is in the third train step"
     );
     assert_eq!(
-        orders(&[PlanInput::OthersSubmitted(9), PlanInput::Loaded(1)]),
+        actions(&[PlanInput::OthersSubmitted(9), PlanInput::Loaded(1)]),
         [PlanAction::BeginStep(1)]
     );
     // The experiences of these versions came from other explorers.
     let mut plan = Plan::new(pace, PlanProgress::default());
     plan.apply(PlanInput::Loaded(5));
-    assert_eq!(plan.orders(), [PlanAction::BeginStep(1)]);
+    assert_eq!(plan.actions(), [PlanAction::BeginStep(1)]);
     plan.apply(PlanInput::Begun(1));
-    assert_eq!(plan.orders(), [PlanAction::FinalizeStep(1), PlanAction::BeginStep(2)]);
+    assert_eq!(plan.actions(), [PlanAction::FinalizeStep(1), PlanAction::BeginStep(2)]);
     assert_eq!(plan.forced(), 0);
 }
 
@@ -312,25 +312,25 @@ fn a_stop_waits_only_for_open_submissions() {
 fn a_half_submitted_step_is_submitted_again_in_any_case() {
     for style in STYLES {
         let mut plan = Plan::new(pace(style), PlanProgress::default());
-        assert_eq!(plan.orders(), [PlanAction::Evaluate(0)]);
+        assert_eq!(plan.actions(), [PlanAction::Evaluate(0)]);
         let mut plan = Plan::new(pace(style), plan.progress().clone());
         plan.apply(PlanInput::Published(3));
         assert_eq!(
-            plan.orders(),
+            plan.actions(),
             [PlanAction::Evaluate(0)],
             "with the weights of the first attempt"
         );
         plan.apply(PlanInput::EvalBegun(0));
-        assert_eq!(plan.orders(), [PlanAction::FinishEval(0), PlanAction::BeginStep(1)]);
+        assert_eq!(plan.actions(), [PlanAction::FinishEval(0), PlanAction::BeginStep(1)]);
         let mut plan = Plan::new(pace(style), plan.progress().clone());
         plan.apply(PlanInput::TrainerDone);
         assert_eq!(
-            plan.orders(),
+            plan.actions(),
             [PlanAction::FinishEval(0), PlanAction::BeginStep(1)],
             "{style:?}"
         );
         plan.apply(PlanInput::Begun(1));
-        assert_eq!(plan.orders(), [PlanAction::FinalizeStep(1)], "{style:?}");
+        assert_eq!(plan.actions(), [PlanAction::FinalizeStep(1)], "{style:?}");
     }
 }
 
@@ -376,7 +376,7 @@ fn any_pace() -> impl Strategy<Value = PlanConfig> {
 enum Move {
     Answer(usize),
     Publish,
-    Elsewhere(u64),
+    OthersSubmitted(u64),
     TrainerDone,
     Crash,
     Stop,
@@ -386,7 +386,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     let one = prop_oneof![
         40 => (0..4usize).prop_map(Move::Answer),
         6 => Just(Move::Publish),
-        2 => (1..20u64).prop_map(Move::Elsewhere),
+        2 => (1..20u64).prop_map(Move::OthersSubmitted),
         6 => Just(Move::Crash),
         1 => Just(Move::Stop),
         1 => Just(Move::TrainerDone),
@@ -416,8 +416,8 @@ proptest! {
                     drive.plan.apply(PlanInput::Published(reached));
                     drive.take();
                 }
-                Move::Elsewhere(more) => {
-                    drive.apply(PlanInput::OthersSubmitted(drive.elsewhere + more));
+                Move::OthersSubmitted(more) => {
+                    drive.apply(PlanInput::OthersSubmitted(drive.submitted_by_others + more));
                 }
                 Move::TrainerDone if drive.plan.progress().last.is_none() => {
                     drive.apply(PlanInput::TrainerDone);
@@ -452,7 +452,7 @@ proptest! {
             let (before, ignored) = (plan.progress().clone(), plan.ignored());
             plan.apply(fact);
             prop_assert!(plan.ignored() == ignored || *plan.progress() == before);
-            let _ = plan.orders();
+            let _ = plan.actions();
             prop_assert!(plan.progress().version >= before.version);
             prop_assert!(plan.progress().finalized <= plan.progress().begun);
         }
@@ -475,7 +475,7 @@ fn any_progress() -> impl Strategy<Value = PlanProgress> {
         evaluated_version: numbers[2],
         synced: numbers[3],
         delivered: numbers[4],
-        elsewhere: numbers[5],
+        submitted_by_others: numbers[5],
         version: numbers[6],
         last,
         closed,

@@ -51,8 +51,8 @@ async fn serve() -> Result<(), Failure> {
     let ready = WorkerReport::Ready { after: None };
     let mute = std::env::var(MUTE).ok().and_then(|number| number.parse().ok()).map(RunnerId);
     let speaks = |runner: RunnerId| Some(runner) != mute;
-    for (runner, life) in welcome.runners.into_iter().filter(|(runner, _)| speaks(*runner)) {
-        sender.report(runner, life, ready.clone()).await?;
+    for (runner, incarnation) in welcome.runners.into_iter().filter(|(runner, _)| speaks(*runner)) {
+        sender.report(runner, incarnation, ready.clone()).await?;
     }
     let mut current: BTreeMap<RunnerId, (AttemptId, JoinHandle<()>)> = BTreeMap::new();
     loop {
@@ -63,24 +63,24 @@ async fn serve() -> Result<(), Failure> {
                 let task = tokio::spawn(execute(start, sender.clone()).map(drop));
                 current.insert(runner, (attempt, task));
             }
-            EngineMessage::CancelAttempt { runner, life, attempt, .. } => {
+            EngineMessage::CancelAttempt { runner, incarnation, attempt, .. } => {
                 if current.get(&runner).is_some_and(|(id, _)| *id == attempt)
                     && let Some((_, task)) = current.remove(&runner)
                 {
                     task.abort();
                     let ended = WorkerReport::AttemptEnded { attempt };
-                    sender.report(runner, life, ended).await?;
+                    sender.report(runner, incarnation, ended).await?;
                 }
             }
-            EngineMessage::StartRunner { runner, life } if speaks(runner) => {
-                sender.report(runner, life, ready.clone()).await?;
+            EngineMessage::StartRunner { runner, incarnation } if speaks(runner) => {
+                sender.report(runner, incarnation, ready.clone()).await?;
             }
-            EngineMessage::StopRunner { runner, life } => {
+            EngineMessage::StopRunner { runner, incarnation } => {
                 if let Some((_, task)) = current.remove(&runner) {
                     task.abort();
                 }
                 let stopped = WorkerReport::Stopped(StopCause::Requested);
-                sender.report(runner, life, stopped).await?;
+                sender.report(runner, incarnation, stopped).await?;
             }
             EngineMessage::StartRunner { .. } => {}
             EngineMessage::Shutdown { .. } => {
@@ -94,14 +94,14 @@ async fn serve() -> Result<(), Failure> {
 }
 
 async fn execute(start: StartAttempt, sender: EngineSender) -> Result<(), WorkerSendError> {
-    let (runner, life, attempt) = (start.runner, start.life, start.attempt);
-    sender.report(runner, life, WorkerReport::AttemptBegan { attempt }).await?;
+    let (runner, incarnation, attempt) = (start.runner, start.incarnation, start.attempt);
+    sender.report(runner, incarnation, WorkerReport::AttemptBegan { attempt }).await?;
     for run in start.runs.iter() {
         let outcome = execute_run(&start, run).await;
         let finished = WorkerReport::RunFinished { attempt, run, outcome };
-        sender.report(runner, life, finished).await?;
+        sender.report(runner, incarnation, finished).await?;
     }
-    sender.report(runner, life, WorkerReport::AttemptEnded { attempt }).await
+    sender.report(runner, incarnation, WorkerReport::AttemptEnded { attempt }).await
 }
 
 #[expect(clippy::exit, reason = "workflows do what they like")]

@@ -244,8 +244,8 @@ impl<W: RunnerBackend> Driver<W> {
             self.events.iter_mut().for_each(|events| events.emit());
             self.lag.end(began, Moment::now(), &mut self.arrived);
         }
-        for (runner, life) in std::mem::take(&mut self.runners) {
-            self.workers.stop(runner, life);
+        for (runner, incarnation) in std::mem::take(&mut self.runners) {
+            self.workers.stop(runner, incarnation);
         }
     }
 
@@ -296,7 +296,7 @@ impl<W: RunnerBackend> Driver<W> {
                 self.replies.insert(id, reply);
                 self.apply(now, Input::Requested { request: id, what });
             }
-            DriverMessage::Runner(RunnerMessage { at, runner, life, reports }) => {
+            DriverMessage::Runner(RunnerMessage { at, runner, incarnation, reports }) => {
                 self.arrived.push(at);
                 for report in reports {
                     if let RunnerReport::RunFinished { attempt, run, outcome: Err(failure) } =
@@ -306,9 +306,9 @@ impl<W: RunnerBackend> Driver<W> {
                         let (attempt, run, failure) = (attempt.0, run.0, kind.name());
                         tracing::debug!(attempt, run, runner, failure, "run failed: {message}");
                     }
-                    self.workers.on_report(runner, life, &report);
+                    self.workers.on_report(runner, incarnation, &report);
                     let report = report.map_payload(|bytes| self.payloads.insert(bytes));
-                    self.apply(now, Input::Report { runner, life, report });
+                    self.apply(now, Input::Report { runner, incarnation, report });
                 }
             }
             DriverMessage::Inspect(inspect) => inspect(&self.core),
@@ -378,11 +378,11 @@ impl<W: RunnerBackend> Driver<W> {
                     broken.push(lost);
                 }
             }
-            for (runner, life) in broken {
+            for (runner, incarnation) in broken {
                 let message = "does not take commands".into();
                 let report =
                     rollway_core::RunnerReport::Lost { message, suspicion: Suspicion::None };
-                self.apply(now, Input::Report { runner, life, report });
+                self.apply(now, Input::Report { runner, incarnation, report });
             }
         }
     }
@@ -390,22 +390,22 @@ impl<W: RunnerBackend> Driver<W> {
     /// Returns the runner that did not take a command, if there is one.
     fn perform_one(&mut self, action: Action) -> Option<(RunnerId, Incarnation)> {
         match action {
-            Action::StartRunner { runner, life, isolated } => {
-                self.start_runner(runner, life, isolated);
+            Action::StartRunner { runner, incarnation, isolated } => {
+                self.start_runner(runner, incarnation, isolated);
             }
-            Action::StopRunner { runner, life } => {
+            Action::StopRunner { runner, incarnation } => {
                 self.runners.remove(&runner);
-                self.workers.stop(runner, life);
+                self.workers.stop(runner, incarnation);
             }
             Action::StartAttempt {
                 runner,
-                life,
+                incarnation,
                 attempt,
                 batch,
                 task,
                 runs,
                 timeout,
-                suspected_losses: kills,
+                suspected_losses,
             } => {
                 let (id, kind, tasks) = self.tasks.get(&batch)?;
                 tracing::debug!(
@@ -420,13 +420,17 @@ impl<W: RunnerBackend> Driver<W> {
                     task: Arc::clone(&tasks[task.0 as usize]),
                     runs,
                     timeout,
-                    kills,
+                    suspected_losses,
                     models: None,
                 };
-                return self.command(runner, life, RunnerCommand::Start(Box::new(attempt)));
+                return self.command(runner, incarnation, RunnerCommand::Start(Box::new(attempt)));
             }
-            Action::CancelAttempt { runner, life, attempt, reason } => {
-                return self.command(runner, life, RunnerCommand::Cancel { attempt, reason });
+            Action::CancelAttempt { runner, incarnation, attempt, reason } => {
+                return self.command(
+                    runner,
+                    incarnation,
+                    RunnerCommand::Cancel { attempt, reason },
+                );
             }
             Action::DropPayload { payload, reason } => {
                 tracing::trace!(payload = payload.id.0, %reason, "payload dropped");
@@ -454,21 +458,21 @@ impl<W: RunnerBackend> Driver<W> {
         None
     }
 
-    fn start_runner(&mut self, runner: RunnerId, life: Incarnation, isolated: bool) {
-        tracing::debug!(%runner, %life, isolated, "runner starts");
-        self.runners.insert(runner, life);
+    fn start_runner(&mut self, runner: RunnerId, incarnation: Incarnation, isolated: bool) {
+        tracing::debug!(%runner, %incarnation, isolated, "runner starts");
+        self.runners.insert(runner, incarnation);
         let inbox = Arc::clone(&self.reports);
-        self.workers.start(Reporter::new(runner, life, isolated, inbox));
+        self.workers.start(Reporter::new(runner, incarnation, isolated, inbox));
     }
 
     fn command(
         &mut self,
         runner: RunnerId,
-        life: Incarnation,
+        incarnation: Incarnation,
         command: RunnerCommand,
     ) -> Option<(RunnerId, Incarnation)> {
-        let sent = self.workers.send(runner, life, command);
-        (!sent).then_some((runner, life))
+        let sent = self.workers.send(runner, incarnation, command);
+        (!sent).then_some((runner, incarnation))
     }
 
     fn respond(&mut self, request: RequestId, response: Response) {

@@ -129,10 +129,10 @@ impl LedgerBridge {
             }
             LedgerRecord::Truncated { .. } | LedgerRecord::Aborting { .. } if self.stopping => {}
             LedgerRecord::Truncated { reason, keep, .. } => {
-                self.note(key, &BatchMark::Cut { reason, keep })
+                self.note(key, &BatchMark::Truncated { reason, keep })
             }
-            LedgerRecord::Aborting { reason, .. } => self.note(key, &BatchMark::GivenUp(reason)),
-            LedgerRecord::DeliveryStarted { .. } => self.note(key, &BatchMark::Offered),
+            LedgerRecord::Aborting { reason, .. } => self.note(key, &BatchMark::Aborting(reason)),
+            LedgerRecord::DeliveryStarted { .. } => self.note(key, &BatchMark::DeliveryStarted),
             LedgerRecord::Closed(result)
                 if self.stopping && result.state == BatchState::Aborted => {}
             LedgerRecord::Closed(result) => self.append(LedgerEntry::BatchEnded(&result)),
@@ -217,9 +217,11 @@ impl RestoredCoreBatch {
             LedgerRecord::RunEnded { batch: key, task, run, ending }
         });
         let notes = notes.into_iter().map(move |note| match note {
-            BatchMark::Cut { reason, keep } => LedgerRecord::Truncated { batch: key, reason, keep },
-            BatchMark::Offered => LedgerRecord::DeliveryStarted { batch: key },
-            BatchMark::GivenUp(reason) => LedgerRecord::Aborting { batch: key, reason },
+            BatchMark::Truncated { reason, keep } => {
+                LedgerRecord::Truncated { batch: key, reason, keep }
+            }
+            BatchMark::DeliveryStarted => LedgerRecord::DeliveryStarted { batch: key },
+            BatchMark::Aborting(reason) => LedgerRecord::Aborting { batch: key, reason },
         });
         [submitted].into_iter().chain(ended).chain(notes)
     }

@@ -111,7 +111,8 @@ impl Scheduler {
         }
         let message = "restart requested".into();
         let reports = vec![RunnerReport::Lost { message, suspicion: Suspicion::None }];
-        let message = RunnerMessage { at: Moment::now(), runner, life: view.life, reports };
+        let message =
+            RunnerMessage { at: Moment::now(), runner, incarnation: view.incarnation, reports };
         self.handle.inbox.send(DriverMessage::Runner(message)).await.map_err(|_| Error::Closed)?;
         Ok(true)
     }

@@ -55,15 +55,15 @@ pub struct TaskEntry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchMark {
     /// Unfinished runs were cancelled.
-    Cut {
+    Truncated {
         reason: CancelReason,
         /// Unfinished tasks keep their finished runs.
         keep: bool,
     },
     /// Delivery to the sink starts.
-    Offered,
+    DeliveryStarted,
     /// The batch is being aborted, for this reason.
-    GivenUp(Arc<str>),
+    Aborting(Arc<str>),
 }
 
 pub(super) const SUBMITTED: u8 = 1;
@@ -153,12 +153,12 @@ pub(super) fn put_noted(out: &mut Vec<u8>, key: u64, note: &BatchMark) {
     out.push(NOTED);
     put(out, key);
     match note {
-        BatchMark::Cut { reason, keep } => {
+        BatchMark::Truncated { reason, keep } => {
             out.push(u8::from(*keep));
             put_text(out, reason.name());
         }
-        BatchMark::Offered => out.push(2),
-        BatchMark::GivenUp(reason) => {
+        BatchMark::DeliveryStarted => out.push(2),
+        BatchMark::Aborting(reason) => {
             out.push(3);
             put_text(out, reason);
         }
@@ -263,10 +263,10 @@ fn read_noted(reader: &mut EntryReader<'_>) -> Decoded<DecodedEntry> {
     let note = match reader.number()? {
         keep @ 0..=1 => {
             let reason = reader.name(CancelReason::ALL, CancelReason::name)?;
-            BatchMark::Cut { reason, keep: keep == 1 }
+            BatchMark::Truncated { reason, keep: keep == 1 }
         }
-        2 => BatchMark::Offered,
-        3 => BatchMark::GivenUp(reader.shared_text()?),
+        2 => BatchMark::DeliveryStarted,
+        3 => BatchMark::Aborting(reader.shared_text()?),
         other => return Err(format!("the unknown note {other}")),
     };
     Ok(DecodedEntry::Noted { key, note })

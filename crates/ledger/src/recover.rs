@@ -105,9 +105,9 @@ impl LedgerRecovery {
             DecodedEntry::Noted { key, note } => {
                 let entry = self.batches.entry(key).or_default();
                 let order = match note {
-                    BatchMark::Cut { .. } => 0,
-                    BatchMark::Offered => 1,
-                    BatchMark::GivenUp(_) => 2,
+                    BatchMark::Truncated { .. } => 0,
+                    BatchMark::DeliveryStarted => 1,
+                    BatchMark::Aborting(_) => 2,
                 };
                 if entry.notes.insert(order, note).is_none() {
                     entry.bytes += bytes;

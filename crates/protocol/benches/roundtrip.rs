@@ -67,7 +67,7 @@ async fn echo(address: &Address, secret: &Secret) {
                 let outcome = Ok(RunOutput { payload: Some(start.task), metrics });
                 let report =
                     WorkerReport::RunFinished { attempt: start.attempt, run: RunId(0), outcome };
-                if sender.report(start.runner, start.life, report).await.is_err() {
+                if sender.report(start.runner, start.incarnation, report).await.is_err() {
                     return;
                 }
             }
@@ -94,7 +94,7 @@ async fn measure(
     let command = |runner: u32, attempt: u64| {
         EngineMessage::StartAttempt(StartAttempt {
             runner: RunnerId(runner),
-            life: Incarnation(1),
+            incarnation: Incarnation(1),
             attempt: AttemptId(attempt),
             batch: BatchId::Number(1),
             kind: BatchType::Train,
@@ -103,7 +103,7 @@ async fn measure(
             task: task.clone(),
             definition: Arc::clone(&definition),
             timeout: Duration::from_secs(60),
-            kills: 0,
+            suspected_losses: 0,
             model_keys: Vec::new(),
         })
     };

@@ -141,18 +141,22 @@ mod tests {
 
     fn message() -> impl Strategy<Value = WorkerMessage> {
         let state = (any::<u32>(), any::<u32>(), any::<Option<u64>>(), btree_map(".*", ".*", 0..3));
-        let state = state.prop_map(|(runner, life, attempt, state)| RunnerHeartbeat {
+        let state = state.prop_map(|(runner, incarnation, attempt, labels)| RunnerHeartbeat {
             runner: RunnerId(runner),
-            life: Incarnation(life),
+            incarnation: Incarnation(incarnation),
             attempt: attempt.map(AttemptId),
-            state,
+            labels,
         });
         use WorkerLogLevel::{Debug, Error, Info, Warning};
         let levels = proptest::sample::select(&[Debug, Info, Warning, Error]);
         let log = (any::<Option<u32>>(), levels, ".*");
         prop_oneof![
-            (any::<u32>(), any::<u32>(), report()).prop_map(|(runner, life, report)| {
-                WorkerMessage::Runner { runner: RunnerId(runner), life: Incarnation(life), report }
+            (any::<u32>(), any::<u32>(), report()).prop_map(|(runner, incarnation, report)| {
+                WorkerMessage::Runner {
+                    runner: RunnerId(runner),
+                    incarnation: Incarnation(incarnation),
+                    report,
+                }
             }),
             vec(state, 0..3).prop_map(WorkerMessage::Heartbeat),
             log.prop_map(|(runner, level, line)| WorkerMessage::Log(LogLine {

@@ -109,7 +109,7 @@ impl fmt::Debug for Welcome {
 /// Message of a worker after its hello.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WorkerMessage {
-    Runner { runner: RunnerId, life: Incarnation, report: WorkerReport },
+    Runner { runner: RunnerId, incarnation: Incarnation, report: WorkerReport },
     Heartbeat(Vec<RunnerHeartbeat>),
     Log(LogLine),
     Goodbye { reason: Arc<str> },
@@ -170,10 +170,10 @@ pub enum StopCause {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunnerHeartbeat {
     pub runner: RunnerId,
-    pub life: Incarnation,
+    pub incarnation: Incarnation,
     pub attempt: Option<AttemptId>,
     /// Labels for people: `workflow_id`, `model_version`, `begin_time`, `stage` and the like.
-    pub state: BTreeMap<String, String>,
+    pub labels: BTreeMap<String, String>,
 }
 
 /// Line for the job's log.
@@ -210,19 +210,19 @@ pub enum EngineMessage {
     /// Stop an attempt and report its end.
     CancelAttempt {
         runner: RunnerId,
-        life: Incarnation,
+        incarnation: Incarnation,
         attempt: AttemptId,
         reason: AttemptCancelReason,
     },
     /// Start an incarnation of a runner.
     StartRunner {
         runner: RunnerId,
-        life: Incarnation,
+        incarnation: Incarnation,
     },
     /// End an incarnation of a runner.
     StopRunner {
         runner: RunnerId,
-        life: Incarnation,
+        incarnation: Incarnation,
     },
     /// Finish within `deadline` and send a goodbye.
     Shutdown {
@@ -234,7 +234,7 @@ pub enum EngineMessage {
 #[derive(Clone, Debug, PartialEq)]
 pub struct StartAttempt {
     pub runner: RunnerId,
-    pub life: Incarnation,
+    pub incarnation: Incarnation,
     pub attempt: AttemptId,
     pub batch: BatchId,
     pub kind: BatchType,
@@ -248,7 +248,7 @@ pub struct StartAttempt {
     /// Sent in whole milliseconds, rounded up.
     pub timeout: Duration,
     /// Number of runners lost under suspicion of this task.
-    pub kills: u32,
+    pub suspected_losses: u32,
     /// Gateway key of each run, in order. Empty: there is no gateway.
     pub model_keys: Vec<Secret>,
 }

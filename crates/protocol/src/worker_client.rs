@@ -144,7 +144,7 @@ pub async fn connect_watched(
     let sender = EngineSender::new(queue, &welcome, &options);
     let receiver = EngineReceiver::new(stream, sender.goodbye_flag());
     if options.heartbeats {
-        sender.beat(welcome.heartbeat_interval, receiver.alive());
+        sender.spawn_heartbeats(welcome.heartbeat_interval, receiver.alive());
     }
     Ok((ConnectedWorker { welcome, sender, receiver }, socket))
 }

@@ -13,11 +13,11 @@ use rollway_experience::PayloadError;
 use crate::batch_id::PyBatchId;
 
 /// Raises the exception with this code.
-pub(crate) fn raise(py: Python<'_>, code: &str, words: &str, data: &Bound<'_, PyDict>) -> PyErr {
+pub(crate) fn raise(py: Python<'_>, code: &str, message: &str, data: &Bound<'_, PyDict>) -> PyErr {
     let made = py
         .import("rollway.errors")
         .and_then(|errors| errors.getattr("make"))
-        .and_then(|make| make.call1((code, words, data)));
+        .and_then(|make| make.call1((code, message, data)));
     match made {
         Ok(error) => PyErr::from_value(error),
         Err(error) => error,
@@ -25,8 +25,8 @@ pub(crate) fn raise(py: Python<'_>, code: &str, words: &str, data: &Bound<'_, Py
 }
 
 /// Raises the exception with this code, which has no data.
-pub(crate) fn plain(py: Python<'_>, code: &str, words: &str) -> PyErr {
-    raise(py, code, words, &PyDict::new(py))
+pub(crate) fn plain(py: Python<'_>, code: &str, message: &str) -> PyErr {
+    raise(py, code, message, &PyDict::new(py))
 }
 
 /// Returns an error of the engine as an exception.

@@ -48,8 +48,8 @@ type Sent = (String, String, Vec<u64>);
 #[pyclass(frozen, name = "Explorer", module = "rollway._rollway")]
 pub(crate) struct PyExplorer {
     config: Config,
-    fleet: WorkflowRuntime,
-    watchers: JobObservers,
+    workflow_runtime: WorkflowRuntime,
+    observers: JobObservers,
     operators: Arc<OperatorRegistry>,
     stage: Arc<Mutex<ExplorerPhase>>,
     ends: Arc<ExplorerEnd>,
@@ -65,10 +65,10 @@ enum ExplorerPhase {
 
 impl ExplorerPhase {
     fn ready(&mut self) -> Result<&mut Explorer, PyExplorerError> {
-        Ok(&mut self.whole()?.explorer)
+        Ok(&mut self.prepared()?.explorer)
     }
 
-    fn whole(&mut self) -> Result<&mut PreparedExplorer, PyExplorerError> {
+    fn prepared(&mut self) -> Result<&mut PreparedExplorer, PyExplorerError> {
         match self {
             Self::Ready(ready) => Ok(ready),
             Self::Serving(_) => Err(PyExplorerError::Serves),
@@ -84,7 +84,7 @@ struct ExplorerEnd {
     stop: CancellationToken,
     /// Clean stop of a prepared explorer.
     stopper: PlainMutex<Option<StopHandle>>,
-    pulse: PlainMutex<Option<LiveStats>>,
+    live_stats: PlainMutex<Option<LiveStats>>,
     /// URL of the dashboard, with its token.
     dashboard: PlainMutex<Option<String>>,
     /// Aborts the current operation if the clean stop does not end it.
@@ -113,7 +113,7 @@ enum PyExplorerError {
     Serves,
     DoesNotServe,
     Over,
-    GivenUp,
+    Aborted,
 }
 
 impl From<ExplorerError> for PyExplorerError {
@@ -151,7 +151,7 @@ impl<T> StoppableTask<T> {
     async fn join(mut self) -> Result<T, PyExplorerError> {
         let joined = (&mut self.task).await;
         self.is_over = true;
-        joined.unwrap_or(Err(PyExplorerError::GivenUp))
+        joined.unwrap_or(Err(PyExplorerError::Aborted))
     }
 }
 
@@ -181,7 +181,7 @@ impl PyExplorer {
     }
 
     /// Waits for a quick operation; a cancelled wait drops it.
-    fn ask<T: Send + 'static, O>(
+    fn call<T: Send + 'static, O>(
         py: Python<'_>,
         future: impl Future<Output = Result<T, PyExplorerError>> + Send + 'static,
         convert: impl FnOnce(Python<'_>, T) -> PyResult<O> + Send + 'static,
@@ -215,7 +215,7 @@ impl PyExplorer {
         for warning in warnings {
             tracing::warn!("{warning}");
         }
-        let mut fleet = match spawn {
+        let mut workflow_runtime = match spawn {
             None => {
                 WorkflowRuntime::from_config(&config).map_err(|error| raise(py, error.into()))?
             }
@@ -231,17 +231,18 @@ impl PyExplorer {
         for (name, encoding, body) in workflows {
             let (encoding, body) = (encoding.into(), Bytes::from_owner(body));
             let task_encoding = TASK_ENCODING.into();
-            fleet = fleet.define(name, WorkflowDefinition { encoding, task_encoding, body });
+            workflow_runtime =
+                workflow_runtime.define(name, WorkflowDefinition { encoding, task_encoding, body });
         }
         let (names, make) = operators;
         let (operators, _) = operator::registry(&config, names, make)
             .map_err(|error| errors::plain(py, "config", &error.to_string()))?;
         let operators = Arc::new(operators);
-        let told =
+        let callback =
             on_event.map(|function| Arc::new(EventCallback::new(function)) as Arc<dyn JobObserver>);
-        let watchers = JobObservers::new(told.into_iter().collect());
+        let observers = JobObservers::new(callback.into_iter().collect());
         let stage = Arc::new(Mutex::new(ExplorerPhase::New));
-        Ok(Self { config, fleet, watchers, operators, stage, ends: Arc::default() })
+        Ok(Self { config, workflow_runtime, observers, operators, stage, ends: Arc::default() })
     }
 
     /// The folder of the job.
@@ -258,9 +259,9 @@ impl PyExplorer {
 
     /// Opens everything; in mode `serve`, serves.
     fn prepare(&self, py: Python<'_>) -> PyResult<PyPending> {
-        let (config, fleet) = (self.config.clone(), self.fleet.clone());
+        let (config, workflow_runtime) = (self.config.clone(), self.workflow_runtime.clone());
         let (stage, ends) = (Arc::clone(&self.stage), Arc::clone(&self.ends));
-        let (watchers, operators) = (self.watchers.clone(), Arc::clone(&self.operators));
+        let (observers, operators) = (self.observers.clone(), Arc::clone(&self.operators));
         let future = async move {
             let mut stage = stage.lock_owned().await;
             match &*stage {
@@ -273,18 +274,23 @@ impl PyExplorer {
                 *stage = ExplorerPhase::Serving(Box::new(ServeJob::start(&config, weights).await?));
                 return Ok(());
             }
-            fleet.check(&config).await?;
-            let ready =
-                Box::pin(PreparedExplorer::open(&config, fleet, watchers, operators, &ends.stop))
-                    .await?;
+            workflow_runtime.check(&config).await?;
+            let ready = Box::pin(PreparedExplorer::open(
+                &config,
+                workflow_runtime,
+                observers,
+                operators,
+                &ends.stop,
+            ))
+            .await?;
             *locked(&ends.stopper) = Some(ready.explorer.stopper());
-            *locked(&ends.pulse) = Some(ready.explorer.live_stats());
-            *locked(&ends.dashboard) = ready.lookout.dashboard();
+            *locked(&ends.live_stats) = Some(ready.explorer.live_stats());
+            *locked(&ends.dashboard) = ready.telemetry.dashboard();
             *stage = ExplorerPhase::Ready(Box::new(ready));
             Ok(())
         };
         // Nothing was acknowledged yet, so that a cancelled wait may drop it.
-        Self::ask(py, future, |_, ()| Ok(()))
+        Self::call(py, future, |_, ()| Ok(()))
     }
 
     /// Explores; returns the explorer's name.
@@ -292,9 +298,9 @@ impl PyExplorer {
         let (stage, name) = (Arc::clone(&self.stage), self.config.explorer.name.clone());
         let future = async move {
             let mut stage = stage.lock_owned().await;
-            let ready = stage.whole()?;
+            let ready = stage.prepared()?;
             let explored = ready.explorer.explore().await;
-            if ready.note(explored)?.stopped {
+            if ready.record_outcome(explored)?.stopped {
                 ready.ended = (JobState::Stopped, None);
             }
             Ok(name)
@@ -314,9 +320,9 @@ impl PyExplorer {
         let stage = Arc::clone(&self.stage);
         let future = async move {
             let mut stage = stage.lock_owned().await;
-            let ready = stage.whole()?;
+            let ready = stage.prepared()?;
             let scores = ready.explorer.benchmark().await;
-            ready.note(scores)
+            ready.record_outcome(scores)
         };
         self.work(py, future, |py, scores| benched(py, &scores))
     }
@@ -335,7 +341,7 @@ impl PyExplorer {
             ends.stop.cancelled().await;
             Ok(name)
         };
-        Self::ask(py, future, |_, name| Ok(name))
+        Self::call(py, future, |_, name| Ok(name))
     }
 
     /// Takes newer weights; returns the version.
@@ -374,26 +380,27 @@ impl PyExplorer {
     fn get_weight(&self, py: Python<'_>, name: String) -> PyResult<PyPending> {
         let stage = Arc::clone(&self.stage);
         let future = async move { Ok(stage.lock_owned().await.ready()?.get_weight(&name).await?) };
-        Self::ask(py, future, |py, found| {
+        Self::call(py, future, |py, found| {
             Ok((found.dtype, found.shape, PyBytes::new(py, &found.bytes).unbind()))
         })
     }
 
     /// Returns the live statistics.
     fn live_stats(&self, py: Python<'_>) -> PyResult<PyPending> {
-        let pulse = locked(&self.ends.pulse).clone();
+        let live_stats = locked(&self.ends.live_stats).clone();
         let future = async move {
-            let pulse = pulse.ok_or(PyExplorerError::NotPrepared)?;
-            Ok(pulse.sample().await)
+            let live_stats = live_stats.ok_or(PyExplorerError::NotPrepared)?;
+            Ok(live_stats.sample().await)
         };
-        Self::ask(py, future, |py, beat| Ok(numbers(&beat).into_py_dict(py)?.unbind()))
+        Self::call(py, future, |py, sample| Ok(numbers(&sample).into_py_dict(py)?.unbind()))
     }
 
     /// Returns for every runner where it stands and what it says about itself.
     fn runners(&self, py: Python<'_>) -> PyResult<PyPending> {
-        let pulse = locked(&self.ends.pulse).clone();
-        let future = async move { Ok(pulse.ok_or(PyExplorerError::NotPrepared)?.runners().await) };
-        Self::ask(py, future, |py, runners| runner_status::list(py, &runners))
+        let live_stats = locked(&self.ends.live_stats).clone();
+        let future =
+            async move { Ok(live_stats.ok_or(PyExplorerError::NotPrepared)?.runners().await) };
+        Self::call(py, future, |py, runners| runner_status::list(py, &runners))
     }
 
     /// Cancels one run; tells whether there was one to cancel.
@@ -405,12 +412,13 @@ impl PyExplorer {
         run: u32,
         reason: String,
     ) -> PyResult<PyPending> {
-        let (pulse, task, run) = (locked(&self.ends.pulse).clone(), TaskId(task), RunId(run));
+        let (live_stats, task, run) =
+            (locked(&self.ends.live_stats).clone(), TaskId(task), RunId(run));
         let future = async move {
-            let pulse = pulse.ok_or(PyExplorerError::NotPrepared)?;
-            Ok(pulse.cancel_run(batch_id.0, task, run, &reason).await)
+            let live_stats = live_stats.ok_or(PyExplorerError::NotPrepared)?;
+            Ok(live_stats.cancel_run(batch_id.0, task, run, &reason).await)
         };
-        Self::ask(py, future, |_, cancelled| Ok(cancelled))
+        Self::call(py, future, |_, cancelled| Ok(cancelled))
     }
 
     /// Has what is under way end soon.
@@ -442,23 +450,23 @@ impl PyExplorer {
         };
         // Continues after a cancelled wait.
         let task = runtime::handle(py)?.spawn(future);
-        let joined = async move { task.await.unwrap_or(Err(PyExplorerError::GivenUp)) };
-        Self::ask(py, joined, |_, ()| Ok(()))
+        let joined = async move { task.await.unwrap_or(Err(PyExplorerError::Aborted)) };
+        Self::call(py, joined, |_, ()| Ok(()))
     }
 }
 
-fn numbers(beat: &StatsSample) -> [(&'static str, u64); 10] {
+fn numbers(sample: &StatsSample) -> [(&'static str, u64); 10] {
     [
-        ("pending", beat.pending),
-        ("running", beat.running),
-        ("done", beat.done),
-        ("failed", beat.failed),
-        ("cancelled", beat.cancelled),
-        ("retried", beat.retried),
-        ("runners", beat.runners.into()),
-        ("busy", beat.busy.into()),
-        ("prompt_tokens", beat.prompt_tokens),
-        ("completion_tokens", beat.answer_tokens),
+        ("pending", sample.pending),
+        ("running", sample.running),
+        ("done", sample.done),
+        ("failed", sample.failed),
+        ("cancelled", sample.cancelled),
+        ("retried", sample.retried),
+        ("runners", sample.runners.into()),
+        ("busy", sample.busy.into()),
+        ("prompt_tokens", sample.prompt_tokens),
+        ("completion_tokens", sample.answer_tokens),
     ]
 }
 
@@ -478,12 +486,12 @@ fn benched(py: Python<'_>, scores: &[BenchResult]) -> PyResult<Py<PyList>> {
 }
 
 /// Returns what went wrong as an exception.
-fn raise(py: Python<'_>, trouble: PyExplorerError) -> PyErr {
-    let plain = |code, words: &str| errors::plain(py, code, words);
-    match trouble {
+fn raise(py: Python<'_>, error: PyExplorerError) -> PyErr {
+    let plain = |code, message: &str| errors::plain(py, code, message);
+    match error {
         PyExplorerError::Explorer(error) => errors::explorer(py, &error),
         PyExplorerError::Job(error) => plain("explorer", &error.to_string()),
-        PyExplorerError::Alarm(words) => plain("explorer", &words),
+        PyExplorerError::Alarm(message) => plain("explorer", &message),
         PyExplorerError::Serve(ServeJobError::Config(error)) => errors::config(py, &error),
         PyExplorerError::Serve(error) => plain("explorer", &error.to_string()),
         PyExplorerError::NotPrepared => {
@@ -492,6 +500,6 @@ fn raise(py: Python<'_>, trouble: PyExplorerError) -> PyErr {
         PyExplorerError::Over => plain("stopped", "the explorer is shut down: make another"),
         PyExplorerError::Serves => plain("explorer", "in mode `serve` there is only serve()"),
         PyExplorerError::DoesNotServe => plain("explorer", "serve() needs `mode: serve`"),
-        PyExplorerError::GivenUp => plain("stopped", "it was given up: the explorer was shut down"),
+        PyExplorerError::Aborted => plain("stopped", "it was given up: the explorer was shut down"),
     }
 }

@@ -66,8 +66,8 @@ impl PyGateway {
             "keep" => InFlightPolicy::Keep,
             "abort" => InFlightPolicy::Abort,
             other => {
-                let words = format!("in_flight is `drain`, `keep` or `abort`, not `{other}`");
-                return Err(PyValueError::new_err(words));
+                let message = format!("in_flight is `drain`, `keep` or `abort`, not `{other}`");
+                return Err(PyValueError::new_err(message));
             }
         };
         let update =
@@ -192,9 +192,9 @@ fn server_report<'py>(
     let (outcome, message) = match &server.outcome {
         ServerUpdateOutcome::Updated => ("updated", None),
         ServerUpdateOutcome::AlreadyCurrent => ("had_it", None),
-        ServerUpdateOutcome::RolledBack(why) => ("put_back", Some(why)),
-        ServerUpdateOutcome::Broken(why) => ("broken", Some(why)),
-        ServerUpdateOutcome::Skipped(why) => ("skipped", Some(why)),
+        ServerUpdateOutcome::RolledBack(reason) => ("put_back", Some(reason)),
+        ServerUpdateOutcome::Broken(reason) => ("broken", Some(reason)),
+        ServerUpdateOutcome::Skipped(reason) => ("skipped", Some(reason)),
     };
     let dict = PyDict::new(py);
     dict.set_item("url", &server.url)?;

@@ -39,7 +39,7 @@ use tokio::sync::watch;
 
 pub(crate) use self::attempt::PyAttempt;
 use self::outbox::LinkOutbox;
-use self::runtime_driver::{RuntimeDriver, go_round};
+use self::runtime_driver::{RuntimeDriver, poll_tasks};
 use crate::{errors, metrics, runtime};
 
 /// Maximum messages taken from the stream at once.
@@ -56,18 +56,18 @@ const ORPHAN_EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 struct Inbox {
     messages: Mutex<VecDeque<EngineMessage>>,
     ended: Mutex<Option<String>>,
-    bell: UnixStream,
-    ear: UnixStream,
-    rung: AtomicBool,
+    wake_writer: UnixStream,
+    wake_reader: UnixStream,
+    wake_pending: AtomicBool,
 }
 
 impl Inbox {
     fn new() -> io::Result<Self> {
-        let (bell, ear) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
-        ear.set_nonblocking(true)?;
-        let (messages, ended, rung) = Default::default();
-        Ok(Self { messages, ended, bell, ear, rung })
+        let (wake_writer, wake_reader) = UnixStream::pair()?;
+        wake_writer.set_nonblocking(true)?;
+        wake_reader.set_nonblocking(true)?;
+        let (messages, ended, wake_pending) = Default::default();
+        Ok(Self { messages, ended, wake_writer, wake_reader, wake_pending })
     }
 
     fn put(&self, more: impl IntoIterator<Item = EngineMessage>) {
@@ -77,16 +77,16 @@ impl Inbox {
     /// Wakes the event loop if there is something for it.
     fn ring_if_any(&self) {
         let any = !self.messages.lock().is_empty() || self.ended.lock().is_some();
-        if any && !self.rung.swap(true, Ordering::AcqRel) {
+        if any && !self.wake_pending.swap(true, Ordering::AcqRel) {
             // If it is full, it rings already.
-            let _ = (&self.bell).write(&[1]);
+            let _ = (&self.wake_writer).write(&[1]);
         }
     }
 
     /// Whatever comes after this rings again.
     fn hush(&self) {
-        if self.rung.swap(false, Ordering::AcqRel) {
-            let _ = (&self.ear).read(&mut [0; 64]);
+        if self.wake_pending.swap(false, Ordering::AcqRel) {
+            let _ = (&self.wake_reader).read(&mut [0; 64]);
         }
     }
 }
@@ -94,7 +94,7 @@ impl Inbox {
 /// A connection to the engine.
 #[pyclass(frozen, module = "rollway._rollway")]
 pub(crate) struct WorkerLink {
-    drive: Arc<RuntimeDriver>,
+    driver: Arc<RuntimeDriver>,
     outbox: Arc<LinkOutbox>,
     inbox: Arc<Inbox>,
     socket: ClientSocket,
@@ -118,8 +118,8 @@ impl WorkerLink {
     ) -> PyResult<Self> {
         // For what else a workflow uses of this package; the connection has its own.
         runtime::start(py, 1)?;
-        let drive = Arc::new(RuntimeDriver::new()?);
-        let refused = |words: String| errors::plain(py, "closed", &words);
+        let driver = Arc::new(RuntimeDriver::new()?);
+        let refused = |text: String| errors::plain(py, "closed", &text);
         let address: Address = address.parse().map_err(|error| refused(format!("{error}")))?;
         let secret = Secret::new(secret).map_err(|error| refused(error.to_string()))?;
         let mut hello = Hello::new(token, runners);
@@ -132,20 +132,21 @@ impl WorkerLink {
                 worker_client::connect_watched(&address, &secret, hello, options).await?;
             let ConnectedWorker { welcome, sender, receiver } = connected;
             let outbox = Arc::new(LinkOutbox::new(sender));
-            let (patience, limit) = watch::channel(loop_watchdog::LOOP_BLOCK_TIMEOUT);
-            tokio::spawn(listen(receiver, Arc::clone(&inbox), patience));
-            let (words, messages) = (Arc::clone(&outbox), Arc::clone(&inbox));
-            tokio::spawn(loop_watchdog::evacuate(limit, marks, words, messages));
+            let (block_timeout, limit) = watch::channel(loop_watchdog::LOOP_BLOCK_TIMEOUT);
+            tokio::spawn(listen(receiver, Arc::clone(&inbox), block_timeout));
+            let (text, messages) = (Arc::clone(&outbox), Arc::clone(&inbox));
+            tokio::spawn(loop_watchdog::evacuate(limit, marks, text, messages));
             Ok::<_, WorkerConnectError>((welcome, outbox, socket))
         };
-        let connected = py.detach(|| drive.turn(connecting));
+        let connected = py.detach(|| driver.turn(connecting));
         let (welcome, outbox, socket) = connected.map_err(|error| match &error {
             error if error.is_final() => PyPermissionError::new_err(error.to_string()),
             error => refused(error.to_string()),
         })?;
-        drive.accompany(Arc::clone(&outbox), Arc::clone(&inbox))?;
-        let runners = welcome.runners.iter().map(|(runner, life)| (runner.0, life.0)).collect();
-        Ok(Self { drive, outbox, inbox, socket, runners, env: welcome.env })
+        driver.accompany(Arc::clone(&outbox), Arc::clone(&inbox))?;
+        let runners =
+            welcome.runners.iter().map(|(runner, incarnation)| (runner.0, incarnation.0)).collect();
+        Ok(Self { driver, outbox, inbox, socket, runners, env: welcome.env })
     }
 
     /// Environment variables that the engine sets for workers that it starts itself.
@@ -163,7 +164,7 @@ impl WorkerLink {
     /// Descriptors that become readable when a turn has something to do.
     #[getter]
     fn file_descriptors(&self) -> (i32, i32) {
-        (self.socket.as_raw_fd(), self.inbox.ear.as_raw_fd())
+        (self.socket.as_raw_fd(), self.inbox.wake_reader.as_raw_fd())
     }
 
     /// `True` while output waits until the first descriptor becomes writable.
@@ -173,17 +174,17 @@ impl WorkerLink {
     }
 
     /// Takes a turn: sends what was said, and returns all messages that have come. The last one
-    /// ever is `("ended", why)`.
+    /// ever is `("ended", reason)`.
     fn poll_messages<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         self.inbox.hush();
-        let mut sent = self.drive.turn(async {
+        let mut sent = self.driver.turn(async {
             let sent = self.outbox.try_send();
-            go_round().await;
+            poll_tasks().await;
             sent
         });
         if let Ok(false) = sent {
             // The engine is behind: the interpreter is free meanwhile.
-            sent = py.detach(|| self.drive.turn(self.outbox.send(None))).map(|()| true);
+            sent = py.detach(|| self.driver.turn(self.outbox.send(None))).map(|()| true);
         }
         let messages = std::mem::take(&mut *self.inbox.messages.lock());
         let ended = self.inbox.ended.lock().clone();
@@ -192,7 +193,7 @@ impl WorkerLink {
             list.append(translate(py, message)?)?;
         }
         match (ended, sent) {
-            (Some(why), _) => list.append(("ended", why))?,
+            (Some(reason), _) => list.append(("ended", reason))?,
             (None, Err(error)) => return Err(closed(py, &error)),
             (None, Ok(_)) => {}
         }
@@ -200,15 +201,21 @@ impl WorkerLink {
     }
 
     /// Says that a runner is idle.
-    #[pyo3(signature = (runner, life, after=None))]
-    fn ready(&self, py: Python<'_>, runner: u32, life: u32, after: Option<u64>) -> PyResult<()> {
-        self.report(py, runner, life, WorkerReport::Ready { after: after.map(AttemptId) })
+    #[pyo3(signature = (runner, incarnation, after=None))]
+    fn ready(
+        &self,
+        py: Python<'_>,
+        runner: u32,
+        incarnation: u32,
+        after: Option<u64>,
+    ) -> PyResult<()> {
+        self.report(py, runner, incarnation, WorkerReport::Ready { after: after.map(AttemptId) })
     }
 
     /// Says that a runner has begun an attempt.
-    fn attempt_began(&self, runner: u32, life: u32, attempt: u64) {
+    fn attempt_began(&self, runner: u32, incarnation: u32, attempt: u64) {
         let attempt = AttemptId(attempt);
-        self.gather(message(runner, life, WorkerReport::AttemptBegan { attempt }));
+        self.gather(message(runner, incarnation, WorkerReport::AttemptBegan { attempt }));
     }
 
     /// Says that a run went well. Returns why it could not be said, if it is too large.
@@ -217,7 +224,7 @@ impl WorkerLink {
         &self,
         py: Python<'_>,
         runner: u32,
-        life: u32,
+        incarnation: u32,
         attempt: u64,
         run: u32,
         payload: Option<PyBackedBytes>,
@@ -228,7 +235,7 @@ impl WorkerLink {
         let outcome = Ok(RunOutput { payload, metrics: metrics::from_dict(metrics)? });
         let (attempt, run) = (AttemptId(attempt), RunId(run));
         let report = WorkerReport::RunFinished { attempt, run, outcome };
-        let message = message(runner, life, report);
+        let message = message(runner, incarnation, report);
         if !is_large {
             self.gather(message);
             return Ok(None);
@@ -241,18 +248,30 @@ impl WorkerLink {
     }
 
     /// Says that a run went badly.
-    fn failed(&self, runner: u32, life: u32, attempt: u64, run: u32, kind: &str, words: &str) {
+    fn failed(
+        &self,
+        runner: u32,
+        incarnation: u32,
+        attempt: u64,
+        run: u32,
+        kind: &str,
+        text: &str,
+    ) {
         let named = FailureKind::ALL.iter().find(|known| known.name() == kind);
         let kind = named.copied().unwrap_or(FailureKind::Workflow);
-        let outcome = Err(RunFailure { kind, message: words.into() });
+        let outcome = Err(RunFailure { kind, message: text.into() });
         let (attempt, run) = (AttemptId(attempt), RunId(run));
-        self.gather(message(runner, life, WorkerReport::RunFinished { attempt, run, outcome }));
+        self.gather(message(
+            runner,
+            incarnation,
+            WorkerReport::RunFinished { attempt, run, outcome },
+        ));
     }
 
     /// Says that an attempt is over.
-    fn attempt_ended(&self, runner: u32, life: u32, attempt: u64) {
+    fn attempt_ended(&self, runner: u32, incarnation: u32, attempt: u64) {
         let attempt = AttemptId(attempt);
-        self.gather(message(runner, life, WorkerReport::AttemptEnded { attempt }));
+        self.gather(message(runner, incarnation, WorkerReport::AttemptEnded { attempt }));
     }
 
     /// Sends what was said, and waits until it arrives even if this process dies.
@@ -265,23 +284,23 @@ impl WorkerLink {
     }
 
     /// Says that a life of a runner is over, as ordered.
-    fn stopped(&self, py: Python<'_>, runner: u32, life: u32) -> PyResult<()> {
-        self.report(py, runner, life, WorkerReport::Stopped(StopCause::Requested))
+    fn stopped(&self, py: Python<'_>, runner: u32, incarnation: u32) -> PyResult<()> {
+        self.report(py, runner, incarnation, WorkerReport::Stopped(StopCause::Requested))
     }
 
     /// Says that no runner can be started here, and why. Nothing is said afterwards.
-    fn start_failed(&self, py: Python<'_>, words: &str) -> PyResult<()> {
-        let message: Arc<str> = words.into();
-        for (runner, life) in &self.runners {
+    fn start_failed(&self, py: Python<'_>, text: &str) -> PyResult<()> {
+        let message: Arc<str> = text.into();
+        for (runner, incarnation) in &self.runners {
             let cause = StopCause::StartFailed { message: Arc::clone(&message) };
-            self.report(py, *runner, *life, WorkerReport::Stopped(cause))?;
+            self.report(py, *runner, *incarnation, WorkerReport::Stopped(cause))?;
         }
         self.flush(py)
     }
 
     /// Sets what the next heartbeats say about a runner.
     fn set_state(&self, runner: u32, state: BTreeMap<String, String>) {
-        self.outbox.sender().set_state(RunnerId(runner), state);
+        self.outbox.sender().set_labels(RunnerId(runner), state);
     }
 
     /// Says a line for the log, with where it comes from as far as that is known. From any thread.
@@ -319,22 +338,28 @@ impl WorkerLink {
 }
 
 impl WorkerLink {
-    fn report(&self, py: Python<'_>, runner: u32, life: u32, report: WorkerReport) -> PyResult<()> {
-        self.send(py, message(runner, life, report)).map_err(|error| closed(py, &error))
+    fn report(
+        &self,
+        py: Python<'_>,
+        runner: u32,
+        incarnation: u32,
+        report: WorkerReport,
+    ) -> PyResult<()> {
+        self.send(py, message(runner, incarnation, report)).map_err(|error| closed(py, &error))
     }
 
     /// Sends at once, and waits with the interpreter free while the engine is behind.
     fn send(&self, py: Python<'_>, message: WorkerMessage) -> Result<(), WorkerSendError> {
         self.at_once(py, async {
             self.outbox.send(Some(message)).await?;
-            go_round().await;
+            poll_tasks().await;
             Ok(())
         })
     }
 
     /// Does something at the connection; what comes meanwhile is left to the event loop.
     fn at_once<T: Send>(&self, py: Python<'_>, work: impl Future<Output = T> + Send) -> T {
-        let done = py.detach(|| self.drive.turn(work));
+        let done = py.detach(|| self.driver.turn(work));
         self.inbox.ring_if_any();
         done
     }
@@ -342,13 +367,17 @@ impl WorkerLink {
     /// Sends soon: when the event loop has come round, or after a moment.
     fn gather(&self, message: WorkerMessage) {
         if self.outbox.gather(message) {
-            self.drive.attend();
+            self.driver.attend();
         }
     }
 }
 
-fn message(runner: u32, life: u32, report: WorkerReport) -> WorkerMessage {
-    WorkerMessage::Runner { runner: RunnerId(runner), life: Incarnation(life), report }
+fn message(runner: u32, incarnation: u32, report: WorkerReport) -> WorkerMessage {
+    WorkerMessage::Runner {
+        runner: RunnerId(runner),
+        incarnation: Incarnation(incarnation),
+        report,
+    }
 }
 
 fn closed(py: Python<'_>, error: &WorkerSendError) -> PyErr {
@@ -359,21 +388,22 @@ fn closed(py: Python<'_>, error: &WorkerSendError) -> PyErr {
 async fn listen(
     mut receiver: EngineReceiver,
     inbox: Arc<Inbox>,
-    patience: watch::Sender<Duration>,
+    block_timeout: watch::Sender<Duration>,
 ) {
     let mut batch = Vec::with_capacity(BATCH);
-    let why = loop {
+    let reason = loop {
         match receiver.recv_many(&mut batch, BATCH).await {
             Ok(_) => {
-                if let Some(limit) = loop_watchdog::patience(&batch) {
-                    patience.send_if_modified(|known| std::mem::replace(known, limit) != limit);
+                if let Some(limit) = loop_watchdog::block_timeout(&batch) {
+                    block_timeout
+                        .send_if_modified(|known| std::mem::replace(known, limit) != limit);
                 }
                 inbox.put(batch.drain(..));
             }
             Err(ended) => break ended,
         }
     };
-    *inbox.ended.lock() = Some(why.to_string());
+    *inbox.ended.lock() = Some(reason.to_string());
     // Whatever keeps the interpreter busy, a worker does not outlive its engine.
     tokio::time::sleep(ORPHAN_EXIT_TIMEOUT).await;
     std::process::exit(1);
@@ -385,14 +415,14 @@ fn translate<'py>(py: Python<'py>, message: EngineMessage) -> PyResult<Bound<'py
             let start = Bound::new(py, PyAttempt::new(start))?;
             ("start", start).into_pyobject(py)?.into_any()
         }
-        EngineMessage::CancelAttempt { runner, life, attempt, reason: _ } => {
-            ("cancel", runner.0, life.0, attempt.0).into_pyobject(py)?.into_any()
+        EngineMessage::CancelAttempt { runner, incarnation, attempt, reason: _ } => {
+            ("cancel", runner.0, incarnation.0, attempt.0).into_pyobject(py)?.into_any()
         }
-        EngineMessage::StartRunner { runner, life } => {
-            ("start_runner", runner.0, life.0).into_pyobject(py)?.into_any()
+        EngineMessage::StartRunner { runner, incarnation } => {
+            ("start_runner", runner.0, incarnation.0).into_pyobject(py)?.into_any()
         }
-        EngineMessage::StopRunner { runner, life } => {
-            ("stop_runner", runner.0, life.0).into_pyobject(py)?.into_any()
+        EngineMessage::StopRunner { runner, incarnation } => {
+            ("stop_runner", runner.0, incarnation.0).into_pyobject(py)?.into_any()
         }
         EngineMessage::Shutdown { deadline } => {
             ("shutdown", deadline.as_secs_f64()).into_pyobject(py)?.into_any()

@@ -33,17 +33,17 @@ pub(crate) fn bootstrap_metric(
         .into_iter()
         .map(|function| recognise(&numpy, function))
         .collect::<PyResult<Vec<_>>>()?;
-    let known: Option<Vec<Stat>> = functions
+    let entry: Option<Vec<Stat>> = functions
         .iter()
         .map(|function| match function {
             Function::Known(stat) => Some(*stat),
             Function::Own(_) => None,
         })
         .collect();
-    if let Some(known) = known {
+    if let Some(entry) = entry {
         let estimate = py.detach(|| {
-            let known: Vec<Reduce<'_>> = known.into_iter().map(Reduce::Stat).collect();
-            metrics::bootstrap_metric(&data, subset_size, &known, n_bootstrap, seed)
+            let entry: Vec<Reduce<'_>> = entry.into_iter().map(Reduce::Stat).collect();
+            metrics::bootstrap_metric(&data, subset_size, &entry, n_bootstrap, seed)
         });
         return estimate.map_err(bootstrap_error);
     }
@@ -190,8 +190,8 @@ pub(crate) fn gather_eval_metrics<'py>(
 fn stats(names: &[String]) -> PyResult<Vec<Stat>> {
     let find = |name: &String| {
         Stat::ALL.into_iter().find(|stat| stat.name() == name).ok_or_else(|| {
-            let known = Stat::ALL.map(Stat::name).join(", ");
-            PyValueError::new_err(format!("unknown statistic `{name}`; there is {known}"))
+            let entry = Stat::ALL.map(Stat::name).join(", ");
+            PyValueError::new_err(format!("unknown statistic `{name}`; there is {entry}"))
         })
     };
     names.iter().map(find).collect()
@@ -219,9 +219,9 @@ fn from_dicts(py: Python<'_>, dicts: &[Bound<'_, PyDict>]) -> PyResult<Vec<Metri
         all.push(pairs.into_iter().collect());
     }
     if let Some(first) = ignored {
-        let words = format!("metrics that are no numbers are ignored, such as {first}");
-        let words = std::ffi::CString::new(words).unwrap_or_default();
-        PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &words, 2)?;
+        let message = format!("metrics that are no numbers are ignored, such as {first}");
+        let message = std::ffi::CString::new(message).unwrap_or_default();
+        PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &message, 2)?;
     }
     Ok(all)
 }

@@ -138,8 +138,8 @@ impl PyMockServer {
 type Row = (&'static str, String, Vec<i32>, Vec<Vec<(i32, f32, u64)>>, Option<String>);
 
 fn record(record: RecordedRequest) -> Row {
-    let choices = record.choices.iter().map(|said| {
-        said.tokens.iter().map(|token| (token.id, token.logprob, token.version)).collect()
+    let choices = record.choices.iter().map(|choice| {
+        choice.tokens.iter().map(|token| (token.id, token.logprob, token.version)).collect()
     });
     let end = record.end.map(|end| format!("{end:?}").to_lowercase());
     let prompt = record.prompts.first().cloned().unwrap_or_default();

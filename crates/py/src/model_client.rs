@@ -42,7 +42,8 @@ impl ModelClient {
         let asking = async move { client.call(&url, &key, body).await };
         // One wake of Python for the whole answer, however many pieces it comes in.
         let task = PyTask(self.runtime.spawn(asking));
-        let raise = |py: Python<'_>, words: String| errors::plain(py, "model_unavailable", &words);
+        let raise =
+            |py: Python<'_>, message: String| errors::plain(py, "model_unavailable", &message);
         PyPending::with_errors(py, task.join(), raise, |py, answer: Answer| {
             let Answer { status, version, turns, body } = answer;
             Ok((status, version, turns, PyBytes::new(py, &body).unbind()))

@@ -50,13 +50,13 @@ pub(crate) fn registry(
     let mut names: Vec<String> = named.cloned().chain(registered).collect();
     names.sort_unstable();
     names.dedup();
-    let (mut registry, blame, make) =
+    let (mut registry, exception, make) =
         (OperatorRegistry::built_in(), OperatorException::default(), Arc::new(make));
     for name in names {
-        let (ours, blame, make) = (name.clone(), blame.clone(), Arc::clone(&make));
-        registry.register(&name, move |args| PyOperator::make(&ours, args, &make, &blame))?;
+        let (ours, exception, make) = (name.clone(), exception.clone(), Arc::clone(&make));
+        registry.register(&name, move |args| PyOperator::make(&ours, args, &make, &exception))?;
     }
-    Ok((registry, blame))
+    Ok((registry, exception))
 }
 
 struct PyOperator {
@@ -69,14 +69,14 @@ impl PyOperator {
         name: &str,
         args: &Value,
         make: &Py<PyAny>,
-        blame: &OperatorException,
+        exception: &OperatorException,
     ) -> Result<Box<dyn Operator>, ArgumentError> {
         let made = attached(|py| make.call1(py, (name, args.to_string())));
         let adapter = made.map_err(|error| {
             let problem = match error {
                 OperatorFailed::Raised(error) => {
                     let problem = error.to_string();
-                    blame.set(error);
+                    exception.set(error);
                     problem
                 }
                 OperatorFailed::Ended => OperatorFailed::ENDED.to_owned(),
@@ -89,7 +89,7 @@ impl PyOperator {
 }
 
 /// Result of a call: experiences, metrics, dropped counts by reason, pass rates.
-type Answer = (PyBackedBytes, Metrics, BTreeMap<String, usize>, Vec<(u64, u64, f64, usize)>);
+type OperatorReply = (PyBackedBytes, Metrics, BTreeMap<String, usize>, Vec<(u64, u64, f64, usize)>);
 
 impl Operator for PyOperator {
     fn name(&self) -> &str {
@@ -104,7 +104,7 @@ impl Operator for PyOperator {
 
     fn process(&mut self, experiences: Vec<Experience>) -> Result<OperatorOutput, OperatorError> {
         let payload = serialize_many(&experiences).map_err(OperatorError::new)?;
-        let call = |py: Python<'_>| -> PyResult<Answer> {
+        let call = |py: Python<'_>| -> PyResult<OperatorReply> {
             let answer =
                 self.adapter.bind(py).call_method1("process", (PyBytes::new(py, &payload),))?;
             let (payload, numbers, dropped, rates): (_, Bound<'_, PyDict>, _, _) =
@@ -130,16 +130,16 @@ impl Operator for PyOperator {
 }
 
 /// Gives experiences back what Python does not know of.
-fn restore(returned: &mut [Experience], given: Vec<Experience>) {
-    let mut hidden: HashMap<String, Experience> = given
+fn restore(returned: &mut [Experience], input: Vec<Experience>) {
+    let mut hidden: HashMap<String, Experience> = input
         .into_iter()
         .filter(|one| one.model_versions.is_some() || !one.custom_fields.is_empty())
         .map(|one| (one.eid.uid(), one))
         .collect();
     for one in returned {
-        if let Some(given) = hidden.remove(&one.eid.uid()) {
-            let same = given.response_length() == one.response_length();
-            let fields = given.into_fields();
+        if let Some(input) = hidden.remove(&one.eid.uid()) {
+            let same = input.response_length() == one.response_length();
+            let fields = input.into_fields();
             if same {
                 one.model_versions = fields.model_versions;
             }

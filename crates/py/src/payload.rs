@@ -149,7 +149,7 @@ fn item<'py>(
     let Eid { batch, task, run, step, suffix } = fields.eid;
     let eid = (id(py, batch)?, id(py, task)?, run, step, suffix);
     item.set_item("eid", eid)?;
-    item.set_item("tokens", place(&fields.tokens, begin))?;
+    item.set_item("tokens", byte_range(&fields.tokens, begin))?;
     item.set_item("prompt_length", fields.prompt_length)?;
     item.set_item("reward", fields.reward)?;
     item.set_item("truncate_status", fields.truncate_status.map(|status| status.name()))?;
@@ -165,11 +165,11 @@ fn item<'py>(
         ("teacher_logprobs", fields.teacher_logprobs),
     ];
     for (name, array) in floats {
-        item.set_item(name, array.map(|array| place(&array, begin)))?;
+        item.set_item(name, array.map(|array| byte_range(&array, begin)))?;
     }
-    item.set_item("action_mask", fields.action_mask.map(|array| place(&array, begin)))?;
-    item.set_item("chosen", fields.chosen.map(|array| place(&array, begin)))?;
-    item.set_item("rejected", fields.rejected.map(|array| place(&array, begin)))?;
+    item.set_item("action_mask", fields.action_mask.map(|array| byte_range(&array, begin)))?;
+    item.set_item("chosen", fields.chosen.map(|array| byte_range(&array, begin)))?;
+    item.set_item("rejected", fields.rejected.map(|array| byte_range(&array, begin)))?;
     let texts = [
         ("messages", fields.messages),
         ("tools", fields.tools),
@@ -199,7 +199,7 @@ fn item<'py>(
 }
 
 /// Returns where an array begins in its payload and how many bytes it has.
-fn place<T: Element>(array: &Array<T>, begin: usize) -> (usize, usize) {
+fn byte_range<T: Element>(array: &Array<T>, begin: usize) -> (usize, usize) {
     let bytes = array.bytes();
     if bytes.is_empty() { (0, 0) } else { (bytes.as_ptr() as usize - begin, bytes.len()) }
 }

@@ -24,14 +24,14 @@ use tokio::runtime::Handle;
 use crate::{errors, runtime};
 
 /// Converts a result into a Python object when Python takes it.
-type Answer = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
-type Work = Pin<Box<dyn Future<Output = Answer> + Send>>;
+type Converted = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
+type PendingFuture = Pin<Box<dyn Future<Output = Converted> + Send>>;
 
 /// A call that has not been answered.
 #[pyclass(frozen, name = "Pending", module = "rollway._rollway")]
 pub(crate) struct PyPending {
     runtime: Handle,
-    work: Mutex<Option<Work>>,
+    work: Mutex<Option<PendingFuture>>,
 }
 
 impl PyPending {
@@ -58,13 +58,13 @@ impl PyPending {
         O: for<'py> IntoPyObject<'py, Error: Into<PyErr>>,
     {
         let work = async move {
-            let answer = future.await;
+            let result = future.await;
             let convert = move |py: Python<'_>| {
-                let value = answer.map_err(|error| raise(py, error))?;
+                let value = result.map_err(|error| raise(py, error))?;
                 let object = convert(py, value)?.into_pyobject(py).map_err(Into::into)?;
                 Ok(object.into_any().unbind())
             };
-            Box::new(convert) as Answer
+            Box::new(convert) as Converted
         };
         Ok(Self { runtime: runtime::handle(py)?, work: Mutex::new(Some(Box::pin(work))) })
     }
@@ -75,8 +75,8 @@ impl PyPending {
     /// Returns the answer in a tuple, or none: then `wake` is called, in another thread, when it is
     /// worth asking again.
     fn poll(&self, py: Python<'_>, wake: Py<PyAny>) -> PyResult<Option<(Py<PyAny>,)>> {
-        let waker = Waker::from(Arc::new(Bell(Mutex::new(Some(wake)))));
-        let answer = {
+        let waker = Waker::from(Arc::new(PythonWaker(Mutex::new(Some(wake)))));
+        let result = {
             let mut slot = self.work.lock();
             let Some(work) = &mut *slot else {
                 return Err(errors::plain(py, "closed", "the call was given up"));
@@ -84,13 +84,13 @@ impl PyPending {
             let _guard = self.runtime.enter();
             match work.as_mut().poll(&mut Context::from_waker(&waker)) {
                 Poll::Pending => return Ok(None),
-                Poll::Ready(answer) => {
+                Poll::Ready(result) => {
                     *slot = None;
-                    answer
+                    result
                 }
             }
         };
-        answer(py).map(|value| Some((value,)))
+        result(py).map(|value| Some((value,)))
     }
 
     /// Gives the call up.
@@ -102,9 +102,9 @@ impl PyPending {
 }
 
 /// Calls a Python function once, from a thread that may.
-struct Bell(Mutex<Option<Py<PyAny>>>);
+struct PythonWaker(Mutex<Option<Py<PyAny>>>);
 
-impl Wake for Bell {
+impl Wake for PythonWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }

@@ -45,12 +45,12 @@ impl PyReaderError {
     fn raise(self, py: Python<'_>) -> PyErr {
         let error = match self {
             Self::Buffer(error) => error,
-            Self::Payload(words) => return errors::plain(py, "invalid_payload", &words),
-            Self::Address(words) => return PyValueError::new_err(words),
+            Self::Payload(message) => return errors::plain(py, "invalid_payload", &message),
+            Self::Address(message) => return PyValueError::new_err(message),
             Self::Closed => return errors::plain(py, "closed", "the reader is closed"),
-            Self::Thread(words) => return errors::plain(py, "buffer", &words),
+            Self::Thread(message) => return errors::plain(py, "buffer", &message),
         };
-        let words = error.to_string();
+        let message = error.to_string();
         let (code, storage) = match error {
             BufferError::Unavailable { storage, .. } => ("buffer_unavailable", storage),
             BufferError::Full { storage, .. } => ("buffer_full", storage),
@@ -61,7 +61,7 @@ impl PyReaderError {
         };
         let data = PyDict::new(py);
         match data.set_item("storage", storage) {
-            Ok(()) => errors::raise(py, code, &words, &data),
+            Ok(()) => errors::raise(py, code, &message, &data),
             Err(error) => error,
         }
     }
@@ -98,9 +98,9 @@ struct PyReaderState {
     /// `None`: closed.
     reader: Option<Box<dyn buffer::ExperienceReader>>,
     /// Samples read but not received by Python yet.
-    ahead: ReadResult,
+    buffered: ReadResult,
     /// Length of the valid prefix of these samples, verified without holding the interpreter.
-    whole: usize,
+    complete: usize,
 }
 
 /// Source of experiences: an address, or a coordinator of this process.
@@ -117,7 +117,7 @@ enum ReaderSource {
 }
 
 impl PyReaderSource<'_> {
-    fn place(self, py: Python<'_>) -> PyResult<ReaderSource> {
+    fn source_of(self, py: Python<'_>) -> PyResult<ReaderSource> {
         match self {
             Self::Address(address) => Ok(ReaderSource::Address(address)),
             Self::Coordinator(coordinator) => {
@@ -152,8 +152,8 @@ impl PyReader {
         secret: Option<String>,
         table: Option<String>,
     ) -> PyResult<PyPending> {
-        let place = source.place(py)?;
-        let work = move || match place {
+        let source_of = source.source_of(py)?;
+        let work = move || match source_of {
             ReaderSource::Buffer(buffer) => Ok(buffer.reader(&name)?),
             ReaderSource::Address(url) => {
                 let target = target(
@@ -165,7 +165,7 @@ impl PyReader {
         };
         blocking(py, work, |_, reader| {
             let position = Arc::new(Mutex::new(reader.position()));
-            let state = PyReaderState { reader: Some(reader), ahead: nothing(), whole: 0 };
+            let state = PyReaderState { reader: Some(reader), buffered: nothing(), complete: 0 };
             Ok(Self { state: Arc::new(AsyncMutex::new(state)), position })
         })
     }
@@ -184,14 +184,14 @@ impl PyReader {
             Some(Ok(timeout)) => timeout,
             Some(Err(error)) => return Err(PyValueError::new_err(format!("timeout: {error}"))),
         };
-        let ask = ReadRequest { count, timeout, min_model_version, keep };
+        let request = ReadRequest { count, timeout, min_model_version, keep };
         let (state, position) = (Arc::clone(&self.state), Arc::clone(&self.position));
         let future = async move {
-            let given_up = CancellationToken::new();
-            let _guard = given_up.clone().drop_guard();
+            let aborted = CancellationToken::new();
+            let _guard = aborted.clone().drop_guard();
             let mut locked = Arc::clone(&state).lock_owned().await;
-            let (count, reading) = (ask.count, given_up.clone());
-            let read = spawn_blocking(move || fill(&mut locked, ask, &reading));
+            let (count, reading) = (request.count, aborted.clone());
+            let read = spawn_blocking(move || fill(&mut locked, request, &reading));
             let read = log_while(read, |waited| Some(wait_message(count, timeout, waited))).await;
             let read = read.unwrap_or_else(|error| Err(PyReaderError::Thread(error.to_string())));
             // Nothing is awaited after this: what is taken is Python's.
@@ -219,7 +219,7 @@ impl PyReader {
             let reader = state.reader.as_mut().ok_or(PyReaderError::Closed)?;
             reader.seek(&to)?;
             *position.lock() = reader.position();
-            state.ahead = nothing();
+            state.buffered = nothing();
             Ok(())
         };
         blocking(py, work, |_, ()| Ok(()))
@@ -230,7 +230,7 @@ impl PyReader {
         let state = Arc::clone(&self.state);
         let work = move || {
             let mut state = state.blocking_lock();
-            state.ahead = nothing();
+            state.buffered = nothing();
             drop(state.reader.take());
             Ok(())
         };
@@ -245,20 +245,20 @@ fn nothing() -> ReadResult {
 /// Reads into the kept samples until the request is satisfied or cancelled.
 fn fill(
     state: &mut OwnedMutexGuard<PyReaderState>,
-    ask: ReadRequest,
-    given_up: &CancellationToken,
+    request: ReadRequest,
+    aborted: &CancellationToken,
 ) -> Result<(), PyReaderError> {
-    let PyReaderState { reader, ahead, whole } = &mut **state;
+    let PyReaderState { reader, buffered, complete } = &mut **state;
     let reader = reader.as_mut().ok_or(PyReaderError::Closed)?;
-    let count = ask.count;
+    let count = request.count;
     let mut read = Ok(());
-    if count == 0 || ahead.samples.len() < count {
+    if count == 0 || buffered.samples.len() < count {
         // What did not get to Python must not be acknowledged.
-        let ask = ReadRequest { keep: ask.keep || !ahead.samples.is_empty(), ..ask };
-        read = reader::read_until(&mut **reader, &ask, ahead, &|| given_up.is_cancelled());
+        let request = ReadRequest { keep: request.keep || !buffered.samples.is_empty(), ..request };
+        read = reader::read_until(&mut **reader, &request, buffered, &|| aborted.is_cancelled());
     }
-    let is_whole = |sample: &&Sample| payload::verify(&sample.payload).is_ok();
-    *whole = ahead.samples.iter().take(count).take_while(is_whole).count();
+    let is_complete = |sample: &&Sample| payload::verify(&sample.payload).is_ok();
+    *complete = buffered.samples.iter().take(count).take_while(is_complete).count();
     Ok(read?)
 }
 
@@ -269,32 +269,32 @@ fn take(
     read: Result<(), PyReaderError>,
     position: &Mutex<String>,
 ) -> Result<PyExperienceBatch, PyReaderError> {
-    if state.ahead.samples.is_empty() {
+    if state.buffered.samples.is_empty() {
         read?;
     }
-    let PyReaderState { reader, ahead, whole } = state;
-    let ready = *whole;
-    if ready == 0 && count > 0 && !ahead.samples.is_empty() {
-        let sample = ahead.samples.remove(0);
-        let why = payload::verify(&sample.payload).err().map(|error| error.to_string());
-        let words = format!(
+    let PyReaderState { reader, buffered, complete } = state;
+    let ready = *complete;
+    if ready == 0 && count > 0 && !buffered.samples.is_empty() {
+        let sample = buffered.samples.remove(0);
+        let reason = payload::verify(&sample.payload).err().map(|error| error.to_string());
+        let message = format!(
             "experience {} is damaged and was passed over: {}",
             sample.id,
-            why.unwrap_or_default()
+            reason.unwrap_or_default()
         );
-        return Err(PyReaderError::Payload(words));
+        return Err(PyReaderError::Payload(message));
     }
     let full = ready == count;
-    let samples: Vec<Sample> = ahead.samples.drain(..ready).collect();
-    let stale = std::mem::take(&mut ahead.stale);
-    if ahead.samples.is_empty()
+    let samples: Vec<Sample> = buffered.samples.drain(..ready).collect();
+    let stale = std::mem::take(&mut buffered.stale);
+    if buffered.samples.is_empty()
         && let Some(reader) = reader
     {
         *position.lock() = reader.position();
     }
-    let end = match ahead.end {
+    let end = match buffered.end {
         _ if full => "full",
-        ReadEnd::Finished if ahead.samples.is_empty() => "finished",
+        ReadEnd::Finished if buffered.samples.is_empty() => "finished",
         _ => "timed_out",
     };
     let payloads: Vec<&Bytes> = samples.iter().map(|sample| &sample.payload).collect();
@@ -340,15 +340,15 @@ impl PyReaderServer {
         address: String,
         secret: Option<String>,
     ) -> PyResult<PyPending> {
-        let place = source.place(py)?;
+        let source_of = source.source_of(py)?;
         let work = move || {
-            let buffer = match place {
+            let buffer = match source_of {
                 ReaderSource::Buffer(buffer) => buffer,
                 ReaderSource::Address(url) => local(&url)?,
             };
             let Ok(ReaderTarget::Remote(address)) = address.parse() else {
-                let words = format!("`{address}` is no rollway://HOST:PORT or rollway+unix:PATH");
-                return Err(PyReaderError::Address(words));
+                let message = format!("`{address}` is no rollway://HOST:PORT or rollway+unix:PATH");
+                return Err(PyReaderError::Address(message));
             };
             let secret = secret.map(secret_of).transpose()?;
             let options = ReaderServerOptions { address, secret, ..ReaderServerOptions::default() };

@@ -31,7 +31,7 @@ fn known(py: Python<'_>, one: &RunnerStatus) -> PyResult<Py<PyDict>> {
     dict.set_item("state", one.state.name())?;
     dict.set_item("stuck", one.stuck)?;
     dict.set_item("age", one.age.as_secs_f64())?;
-    dict.set_item("incarnation", one.life.0)?;
+    dict.set_item("incarnation", one.incarnation.0)?;
     if let Some(batch) = &one.batch {
         dict.set_item("batch_id", PyBatchId(batch.clone()))?;
         dict.set_item("task_id", one.task.map(|task| task.0))?;

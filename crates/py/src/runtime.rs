@@ -60,9 +60,9 @@ pub(crate) fn handle(py: Python<'_>) -> PyResult<Handle> {
 /// Returns the runtime, which begins with this many threads if it has not begun.
 pub(crate) fn start(py: Python<'_>, threads: usize) -> PyResult<Handle> {
     if is_forked() {
-        let words = "this process was forked from one in which rollway was in use: its threads \
+        let message = "this process was forked from one in which rollway was in use: its threads \
                      are not here. Start processes with `spawn` or `forkserver`";
-        return Err(errors::plain(py, "forked", words));
+        return Err(errors::plain(py, "forked", message));
     }
     let mut started = started();
     if let Some(Started { runtime, .. }) = &*started {
@@ -115,9 +115,9 @@ pub(crate) fn shutdown(py: Python<'_>) {
     if is_forked() {
         return;
     }
-    let taken = started().take();
+    let started_runtime = started().take();
     PROCESS.store(0, Ordering::Relaxed);
-    if let Some(Started { runtime, .. }) = taken {
+    if let Some(Started { runtime, .. }) = started_runtime {
         py.detach(|| runtime.shutdown_timeout(SHUTDOWN_TIMEOUT));
     }
 }

@@ -22,17 +22,17 @@ pub(crate) fn pipeline(
     names: Vec<String>,
     make: Py<PyAny>,
 ) -> PyResult<PipelineSink> {
-    let refused = |words: String| errors::plain(py, "config", &words);
-    let (registry, blame) =
+    let refused = |message: String| errors::plain(py, "config", &message);
+    let (registry, exception) =
         operator::registry(config, names, make).map_err(|error| refused(error.to_string()))?;
     PipelineSink::new(config, &registry).map_err(|error| {
         let refused = refused(error.to_string());
-        refused.set_cause(py, blame.take());
+        refused.set_cause(py, exception.take());
         refused
     })
 }
 
-/// Hands payloads to a Python function `(batch_id, life, payloads) -> metrics or None`.
+/// Hands payloads to a Python function `(batch_id, incarnation, payloads) -> metrics or None`.
 pub(crate) struct PySink {
     deliver: Arc<Py<PyAny>>,
 }
@@ -61,9 +61,9 @@ fn call(
     batch: Option<(PyBatchId, u64)>,
     payloads: &[Bytes],
 ) -> PyResult<Metrics> {
-    let (batch, life) = batch.unzip();
+    let (batch, incarnation) = batch.unzip();
     let payloads = PyList::new(py, payloads.iter().map(|payload| PyBytes::new(py, payload)))?;
-    let answer = deliver.call1(py, (batch, life, payloads))?;
+    let answer = deliver.call1(py, (batch, incarnation, payloads))?;
     let answer = answer.bind(py);
     if answer.is_none() { Ok(Metrics::new()) } else { metrics::from_dict(answer.cast::<PyDict>()?) }
 }
@@ -71,9 +71,9 @@ fn call(
 impl Sink for PySink {
     fn deliver(
         &self,
-        parcel: BatchDelivery,
+        delivery: BatchDelivery,
     ) -> Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>> {
-        let BatchDelivery { batch, key, results } = parcel;
+        let BatchDelivery { batch, key, results } = delivery;
         let payloads = results.into_iter().flat_map(|result| result.payloads).collect();
         Box::pin(self.call(Some((PyBatchId(batch), key.0)), payloads))
     }

@@ -27,7 +27,7 @@ pub(crate) fn supervise_workers(
     connect_timeout: f64,
 ) -> PyResult<(i32, Option<String>)> {
     let patience = seconds(connect_timeout)?;
-    let kept = match JobLocator::given(connect, secret_file.as_deref()) {
+    let result = match JobLocator::given(connect, secret_file.as_deref()) {
         Ok(way) => {
             let options = SupervisorOptions { way, program, args, processes, runners, patience };
             let runtime = runtime::handle(py)?;
@@ -35,7 +35,7 @@ pub(crate) fn supervise_workers(
         }
         Err(error) => Err(error),
     };
-    Ok(match kept {
+    Ok(match result {
         Ok(()) => (0, None),
         Err(error) => (if error.is_input() { 2 } else { 1 }, Some(error.to_string())),
     })
@@ -46,19 +46,19 @@ async fn keep(options: SupervisorOptions) -> Result<(), SupervisorError> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let stop = CancellationToken::new();
-    let told = stop.clone();
+    let stopping = stop.clone();
     tokio::spawn(async move {
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
         }
-        say("leaves; what is under way begins again elsewhere");
-        told.cancel();
+        print_line("leaves; what is under way begins again elsewhere");
+        stopping.cancel();
     });
-    supervisor::run(options, stop, Arc::new(say)).await
+    supervisor::run(options, stop, Arc::new(print_line)).await
 }
 
-fn say(words: &str) {
+fn print_line(line: &str) {
     // A closed stderr must not stop the supervisor.
-    let _ = writeln!(std::io::stderr(), "{words}");
+    let _ = writeln!(std::io::stderr(), "{line}");
 }

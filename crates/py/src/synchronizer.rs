@@ -28,7 +28,7 @@ const CODE: &str = "synchronizer";
 pub(crate) struct PySynchronizer {
     synchronizer: Synchronizer,
     /// The trainer's seat; none if it was not taken, or was left.
-    seat: Arc<Mutex<Option<Membership>>>,
+    membership: Arc<Mutex<Option<Membership>>>,
 }
 
 /// Returns a call that raises what the synchronizer says no to.
@@ -54,7 +54,7 @@ impl PySynchronizer {
         secret: Option<String>,
         timeout: f64,
     ) -> PyResult<PyPending> {
-        let patience = seconds(timeout)?;
+        let lookup_timeout = seconds(timeout)?;
         let secret = secret.map(Secret::new).transpose();
         let secret = secret.map_err(|error| errors::plain(py, CODE, &error.to_string()))?;
         let is_address = target.contains("://");
@@ -63,12 +63,12 @@ impl PySynchronizer {
             address: is_address.then_some(target),
             may_host: false,
             secret,
-            patience,
+            lookup_timeout,
             ..SynchronizerOptions::new(folder)
         };
-        let seat = Arc::new(Mutex::new(None));
+        let membership = Arc::new(Mutex::new(None));
         pending(py, Synchronizer::open_with(options), move |_, synchronizer| {
-            Ok(Self { synchronizer, seat })
+            Ok(Self { synchronizer, membership })
         })
     }
 
@@ -90,10 +90,10 @@ impl PySynchronizer {
 
     /// Registers the trainer as a member.
     fn join(&self, py: Python<'_>, name: String) -> PyResult<PyPending> {
-        let (synchronizer, seat) = (self.synchronizer.clone(), Arc::clone(&self.seat));
+        let (synchronizer, membership) = (self.synchronizer.clone(), Arc::clone(&self.membership));
         let entering = async move {
-            let taken = synchronizer.enter_trainer(&name).await?;
-            *seat.lock().await = Some(taken);
+            let joined = synchronizer.join_trainer(&name).await?;
+            *membership.lock().await = Some(joined);
             Ok(())
         };
         pending(py, entering, |_, ()| Ok(()))
@@ -102,12 +102,12 @@ impl PySynchronizer {
     /// Ends the membership: done, or with an error. Without one it does nothing.
     #[pyo3(signature = (error=None))]
     fn leave(&self, py: Python<'_>, error: Option<String>) -> PyResult<PyPending> {
-        let seat = Arc::clone(&self.seat);
+        let membership = Arc::clone(&self.membership);
         let leaving = async move {
-            let Some(seat) = seat.lock().await.take() else { return Ok(()) };
+            let Some(membership) = membership.lock().await.take() else { return Ok(()) };
             match error {
-                None => seat.done().await,
-                Some(error) => seat.failed(&error).await,
+                None => membership.done().await,
+                Some(error) => membership.failed(&error).await,
             }
         };
         pending(py, leaving, |_, ()| Ok(()))
@@ -126,15 +126,15 @@ impl PySynchronizer {
     /// Returns the number of the last wait that began.
     fn last_wait(&self, py: Python<'_>) -> PyResult<PyPending> {
         let synchronizer = self.synchronizer.clone();
-        let asking = async move { synchronizer.wait_status(None, Duration::ZERO).await };
-        pending(py, asking, |_, asked| Ok(asked.ask))
+        let status = async move { synchronizer.wait_status(None, Duration::ZERO).await };
+        pending(py, status, |_, status| Ok(status.wait))
     }
 
     /// Waits until an explorer demands weights that version `step` satisfies.
     fn wait_for_demand(&self, py: Python<'_>, step: u64, timeout: f64) -> PyResult<PyPending> {
         let (synchronizer, timeout) = (self.synchronizer.clone(), seconds(timeout)?);
-        let asking = async move { Ok(synchronizer.demanded(step, timeout).await) };
-        pending(py, asking, |_, is_demanded| Ok(is_demanded))
+        let demand = async move { Ok(synchronizer.wait_for_demand(step, timeout).await) };
+        pending(py, demand, |_, is_demanded| Ok(is_demanded))
     }
 
     /// Reports that the trainer waits for experiences (`seen`) or makes a step (`None`).
@@ -207,9 +207,9 @@ pub(crate) fn finish_weights(py: Python<'_>, target: PathBuf, version: u64) -> P
         let draft = weight_folder::WeightDraft::resume(&target, version);
         tensor_files::check(draft.path()).map_err(|error| SyncError::Weights(error.to_string()))?;
         let is_permanent = retention(&target)?.is_permanent(version);
-        let place = draft.finish_published(is_permanent).map_err(file)?;
+        let target = draft.finish_published(is_permanent).map_err(file)?;
         weight_folder::announce(&target, version).map_err(file)?;
-        Ok(place)
+        Ok(target)
     };
     pending(py, apart(finish), |_, path| Ok(path))
 }

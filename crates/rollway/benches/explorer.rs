@@ -153,7 +153,7 @@ async fn train(
     interval: u64,
     last: u64,
 ) {
-    let membership = synchronizer.enter_trainer("trainer").await.expect("the trainer can join");
+    let membership = synchronizer.join_trainer("trainer").await.expect("the trainer can join");
     let weights: bytes::Bytes = arithmetic().0.to_bytes().into();
     while let Some(step) = finished.recv().await {
         if step.is_multiple_of(interval) {

@@ -161,7 +161,7 @@ async fn watch(
         ended => ended,
     };
     if !stop.is_cancelled() {
-        let reported = match (synchronizer.enter_trainer(&name).await, &ended) {
+        let reported = match (synchronizer.join_trainer(&name).await, &ended) {
             (Ok(membership), Ok(())) => membership.done().await,
             (Ok(membership), Err(error)) => membership.failed(&error.to_string()).await,
             (Err(error), _) => Err(error),

@@ -70,7 +70,7 @@ enum JobWorldEvent {
 }
 
 struct JobWork {
-    life: Incarnation,
+    incarnation: Incarnation,
     attempt: AttemptId,
     left: std::vec::IntoIter<u32>,
     since: Time,
@@ -101,7 +101,7 @@ pub fn run_job(
 ) -> Result<JobReport, String> {
     let mut config = job.config.clone();
     // Losses are always reported: no heartbeat timeout is needed.
-    config.supervision.silence_timeout = None;
+    config.supervision.heartbeat_timeout = None;
     let mut world = JobWorld {
         job,
         core: Core::new(config),
@@ -179,25 +179,29 @@ impl<F: FnMut(SimStepReport)> JobWorld<'_, F> {
         Ok(())
     }
 
-    fn report(&mut self, after: Duration, (runner, life): RunnerKey, report: RunnerReport) {
-        let input = Input::Report { runner, life, report };
+    fn report(&mut self, after: Duration, (runner, incarnation): RunnerKey, report: RunnerReport) {
+        let input = Input::Report { runner, incarnation, report };
         self.events.plan(self.now.after(after), JobWorldEvent::Input(input));
     }
 
     fn perform(&mut self, action: Action) -> Result<(), String> {
         const SHORT_DELAY: Duration = Duration::from_millis(1);
         match action {
-            Action::StartRunner { runner, life, .. } => {
+            Action::StartRunner { runner, incarnation, .. } => {
                 let ready = RunnerReport::Ready { after: None };
-                self.report(Duration::from_secs(1), (runner, life), ready);
+                self.report(Duration::from_secs(1), (runner, incarnation), ready);
             }
             Action::StopRunner { runner, .. } => self.stop_working(runner),
-            Action::StartAttempt { runner, life, attempt, runs, .. } => {
-                self.start((runner, life), attempt, &runs);
+            Action::StartAttempt { runner, incarnation, attempt, runs, .. } => {
+                self.start((runner, incarnation), attempt, &runs);
             }
-            Action::CancelAttempt { runner, life, attempt, .. } => {
+            Action::CancelAttempt { runner, incarnation, attempt, .. } => {
                 self.stop_working(runner);
-                self.report(SHORT_DELAY, (runner, life), RunnerReport::AttemptEnded { attempt });
+                self.report(
+                    SHORT_DELAY,
+                    (runner, incarnation),
+                    RunnerReport::AttemptEnded { attempt },
+                );
             }
             Action::Deliver { lease, .. } => {
                 let delivery = DeliveryOutcome::Acknowledged { metrics: Metrics::new() };
@@ -226,7 +230,7 @@ impl<F: FnMut(SimStepReport)> JobWorld<'_, F> {
 
     fn start(&mut self, at: RunnerKey, attempt: AttemptId, runs: &RunRange) {
         let left: Vec<u32> = runs.iter().map(|run| run.0).collect();
-        let work = JobWork { life: at.1, attempt, left: left.into_iter(), since: self.now };
+        let work = JobWork { incarnation: at.1, attempt, left: left.into_iter(), since: self.now };
         self.working.insert(at.0, work);
         self.report(Duration::ZERO, at, RunnerReport::AttemptBegan { attempt });
         self.events.plan(self.now, JobWorldEvent::NextRun(at, attempt));
@@ -240,7 +244,7 @@ impl<F: FnMut(SimStepReport)> JobWorld<'_, F> {
 
     fn next_run(&mut self, at: RunnerKey, attempt: AttemptId) {
         let current = self.working.get_mut(&at.0);
-        let current = current.filter(|work| work.life == at.1 && work.attempt == attempt);
+        let current = current.filter(|work| work.incarnation == at.1 && work.attempt == attempt);
         // Otherwise the attempt was cancelled, or its runner replaced.
         let Some(work) = current else { return };
         let Some(run) = work.left.next() else {

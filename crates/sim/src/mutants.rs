@@ -191,10 +191,10 @@ macro_rules! mutants {
 mutants! {
     "fencing": "a result of an earlier attempt counts" => EditInput(input_bugs::late_result),
     "fencing": "a result of an earlier incarnation counts" => EditInput(|_, core, input| {
-        if let Input::Report { runner, life, .. } = input
+        if let Input::Report { runner, incarnation, .. } = input
             && let Some(view) = core.runner(*runner)
         {
-            *life = view.life;
+            *incarnation = view.incarnation;
         }
     }),
     "fencing": "a result counts twice" => EditInput(|memory, _, input| {
@@ -210,7 +210,7 @@ mutants! {
     "runner_states": "a cancelled attempt counts as ended" =>
         Inputs(input_bugs::cancel_taken_for_end),
     "runner_states": "a runner is given up too early" => Config(|config| {
-        config.supervision.start_failures_max = 1;
+        config.supervision.max_start_failures = 1;
     }),
     "runner_states": "runners are started again without a rest" => Config(|config| {
         config.supervision.restart_backoff = Duration::ZERO;
@@ -312,7 +312,7 @@ mutants! {
         config.supervision.cancel_grace /= 8;
     }),
     "reasons": "the heartbeat timeout is too short" => Config(|config| {
-        config.supervision.silence_timeout = Some(Duration::from_millis(500));
+        config.supervision.heartbeat_timeout = Some(Duration::from_millis(500));
     }),
     "dispatch_order": "attempts go out in reverse" => Actions(|it| it.actions.reverse()),
     "dispatch_order": "the second attempt goes out first" =>
@@ -414,10 +414,10 @@ mutants! {
         Config(|config| config.dynamic_timeout.ratio *= 3.0),
     "deadlines": "runners rest for ever" => Config(|config| {
         config.supervision.restart_backoff *= 50;
-        config.supervision.restart_backoff_max *= 50;
+        config.supervision.max_restart_backoff *= 50;
     }),
     "deadlines": "the heartbeat timeout is ignored" =>
-        Config(|config| config.supervision.silence_timeout = None),
+        Config(|config| config.supervision.heartbeat_timeout = None),
     "scaling": "more runners than the most" =>
         Config(|config| bounds(config, |told| told.max += 3)),
     "scaling": "fewer runners than the fewest" => Config(|config| bounds(config, |told| {

@@ -58,7 +58,7 @@ impl WorldOptions {
         let shape = shape(rng, max_timeout);
         let config = config(rng, max_timeout, &shape);
         let heartbeat =
-            config.supervision.silence_timeout.map_or(millis(4_000), |timeout| timeout / 3);
+            config.supervision.heartbeat_timeout.map_or(millis(4_000), |timeout| timeout / 3);
         Self { config, faults, shape: WorldShape { heartbeat, ..shape } }
     }
 }
@@ -163,13 +163,13 @@ fn supervision(rng: &mut SimRandom) -> Supervision {
     Supervision {
         start_timeout: rng.spread(millis(500), millis(10_000)),
         begin_timeout: rng.spread(millis(200), millis(5_000)),
-        silence_timeout: if rng.percent(80) { Some(silence) } else { None },
+        heartbeat_timeout: if rng.percent(80) { Some(silence) } else { None },
         cancel_grace: rng.spread(millis(50), millis(3_000)),
         restart_backoff: backoff,
-        restart_backoff_max: rng.spread(backoff.max(millis(1)), millis(10_000)),
-        start_failures_max: rng.small(1, 4),
-        broken_rest: rng.spread(millis(500), millis(10_000)),
-        elsewhere_wait: zero_or(rng, millis(10), millis(3_000)),
+        max_restart_backoff: rng.spread(backoff.max(millis(1)), millis(10_000)),
+        max_start_failures: rng.small(1, 4),
+        broken_retry_delay: rng.spread(millis(500), millis(10_000)),
+        other_runner_wait: zero_or(rng, millis(10), millis(3_000)),
     }
 }
 

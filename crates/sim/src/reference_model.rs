@@ -136,7 +136,7 @@ pub struct ModelTask {
     pub spec: TaskSpec,
     pub runs: Vec<ModelRun>,
     /// Runners that were lost under suspicion of it.
-    pub kills: u32,
+    pub suspected_losses: u32,
     /// Number of acknowledged deliveries of its result.
     pub handed: u32,
 }
@@ -150,7 +150,7 @@ pub struct ModelRun {
     pub last_failure: Option<FailureKind>,
     /// Number of runners that its task had killed when it was lost with one; zero if it last failed
     /// otherwise.
-    pub kills: u32,
+    pub suspected_losses: u32,
     /// True if it may have ended the process of its last attempt.
     pub suspect: bool,
     /// True if it had ended before the last crash.
@@ -196,19 +196,19 @@ impl ModelRun {
         alike.iter().map(|kind| self.failures[*kind]).sum()
     }
 
-    fn fail(&mut self, kind: FailureKind, kills: u32) {
+    fn fail(&mut self, kind: FailureKind, suspected_losses: u32) {
         self.failures[kind] += 1;
         self.last_failure = Some(kind);
         self.state = RunState::Back;
         self.suspect &= kind == FailureKind::RunnerLost;
-        self.kills = if kind == FailureKind::RunnerLost { kills } else { 0 };
+        self.suspected_losses = if kind == FailureKind::RunnerLost { suspected_losses } else { 0 };
     }
 }
 
 #[derive(Clone, Debug)]
 pub struct ModelAttempt {
     pub runner: RunnerId,
-    pub life: Incarnation,
+    pub incarnation: Incarnation,
     pub batch: BatchKey,
     pub task: TaskId,
     /// Runs without a report.
@@ -237,7 +237,7 @@ pub enum AttemptState {
 /// Latest incarnation of a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelSlot {
-    pub life: Incarnation,
+    pub incarnation: Incarnation,
     pub phase: Phase,
     /// True if it has a process of its own.
     pub isolated: bool,
@@ -260,12 +260,12 @@ impl ModelSlot {
         if self.caused {
             return Duration::ZERO;
         }
-        if self.start_failures >= supervision.start_failures_max {
-            return supervision.broken_rest;
+        if self.start_failures >= supervision.max_start_failures {
+            return supervision.broken_retry_delay;
         }
         let Some(doublings) = self.fruitless.checked_sub(1) else { return Duration::ZERO };
         let rest = supervision.restart_backoff.saturating_mul(1 << doublings.min(16));
-        rest.min(supervision.restart_backoff_max)
+        rest.min(supervision.max_restart_backoff)
     }
 }
 
@@ -329,8 +329,10 @@ impl ReferenceModel {
     }
 
     /// Returns the incarnation whose reports count.
-    pub fn alive(&self, runner: RunnerId, life: Incarnation) -> Option<&ModelSlot> {
-        self.slots.get(&runner).filter(|slot| slot.life == life && slot.phase != Phase::Over)
+    pub fn alive(&self, runner: RunnerId, incarnation: Incarnation) -> Option<&ModelSlot> {
+        self.slots
+            .get(&runner)
+            .filter(|slot| slot.incarnation == incarnation && slot.phase != Phase::Over)
     }
 
     /// Returns the target number of runners of a pool that is not scaled.

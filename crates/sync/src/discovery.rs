@@ -45,16 +45,16 @@ enum NotFound {
     Fatal(SyncError),
 }
 
-/// Finds or hosts the synchronizer. `gone`: the reason reason the last host is not used.
+/// Finds or hosts the synchronizer. `lost`: the reason why the last host is not used.
 pub(super) async fn find(
     options: &SynchronizerOptions,
-    gone: Option<&str>,
+    lost: Option<&str>,
     until: Instant,
 ) -> Result<SyncLink, SyncError> {
     let began = Instant::now();
     let mut pause = RETRY_DELAY;
     loop {
-        let message = match attempt(options, gone.is_some()).await {
+        let message = match attempt(options, lost.is_some()).await {
             Ok(link) => return Ok(link),
             Err(NotFound::Fatal(error)) => return Err(error),
             Err(NotFound::Unknown(message)) if began.elapsed() >= AUTH_TIMEOUT => {
@@ -65,7 +65,7 @@ pub(super) async fn find(
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             let message =
-                gone.map_or_else(|| message.clone(), |gone| format!("{gone}; then {message}"));
+                lost.map_or_else(|| message.clone(), |lost| format!("{lost}; then {message}"));
             return Err(SyncError::Unreachable(message));
         }
         tokio::time::sleep(pause.min(left)).await;
@@ -192,7 +192,7 @@ fn host(
     address_file.write(&path).map_err(NotFound::Fatal)?;
     let host = SyncServer::start(options, listener, (address_file, path), secret, lock)
         .map_err(NotFound::Fatal)?;
-    Ok(SyncLink::Here(Arc::new(host)))
+    Ok(SyncLink::Local(Arc::new(host)))
 }
 
 async fn join(
@@ -217,9 +217,9 @@ async fn join(
                     about.job, options.job
                 ))));
             }
-            Ok(SyncLink::There(Arc::new(remote)))
+            Ok(SyncLink::Remote(Arc::new(remote)))
         }
-        Err(SyncLinkError::Gone(reason)) => Err(NotFound::Yet(reason)),
+        Err(SyncLinkError::Unreachable(reason)) => Err(NotFound::Yet(reason)),
         Err(SyncLinkError::Refused(error)) => Err(NotFound::Fatal(error)),
     }
 }

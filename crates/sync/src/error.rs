@@ -27,7 +27,7 @@ impl SyncError {
 #[derive(Clone, Debug)]
 pub(super) enum SyncLinkError {
     /// The host is gone or ends.
-    Gone(String),
+    Unreachable(String),
     Refused(SyncError),
 }
 

@@ -22,28 +22,28 @@ pub const RETRY: Duration = Duration::from_secs(1);
 pub struct FolderWatch {
     folder: PathBuf,
     watcher: Option<RecommendedWatcher>,
-    bell: Arc<Notify>,
+    notify: Arc<Notify>,
 }
 
 impl FolderWatch {
     /// Watches a folder; creates it if needed.
     pub fn new(folder: &Path) -> Self {
-        let bell = Arc::new(Notify::new());
+        let notify = Arc::new(Notify::new());
         // A failure shows as a failure to watch.
         let _ = fs::create_dir_all(folder);
-        let watcher = watcher(folder, Arc::clone(&bell));
+        let watcher = watcher(folder, Arc::clone(&notify));
         if let Err(error) = &watcher {
             let folder = folder.display();
             tracing::warn!(%error, %folder, "cannot watch this folder; looking every {RETRY:?}");
         }
-        Self { folder: folder.into(), watcher: watcher.ok(), bell }
+        Self { folder: folder.into(), watcher: watcher.ok(), notify }
     }
 
     /// Waits for a change since the last call, or for the next rescan.
     pub async fn changed(&self, retry: bool) {
         let is_blind = self.watcher.is_none() || retry;
         let anyway = if is_blind { RETRY } else { RESCAN };
-        let _ = tokio::time::timeout(anyway, self.bell.notified()).await;
+        let _ = tokio::time::timeout(anyway, self.notify.notified()).await;
     }
 
     pub fn folder(&self) -> &Path {
@@ -51,11 +51,11 @@ impl FolderWatch {
     }
 }
 
-fn watcher(folder: &Path, bell: Arc<Notify>) -> notify::Result<RecommendedWatcher> {
+fn watcher(folder: &Path, notify: Arc<Notify>) -> notify::Result<RecommendedWatcher> {
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         // After an error, such as a queue overflow, events may be missing.
-        if event.map_or(true, |event| is_telling(&event)) {
-            bell.notify_one();
+        if event.map_or(true, |event| may_concern_weights(&event)) {
+            notify.notify_one();
         }
     })?;
     watcher.watch(folder, RecursiveMode::NonRecursive)?;
@@ -63,7 +63,7 @@ fn watcher(folder: &Path, bell: Arc<Notify>) -> notify::Result<RecommendedWatche
 }
 
 /// Tells whether an event may concern weights: the job folder has other files that change often.
-fn is_telling(event: &notify::Event) -> bool {
+fn may_concern_weights(event: &notify::Event) -> bool {
     let is_written = event.kind == EventKind::Access(AccessKind::Close(AccessMode::Write));
     if event.kind.is_access() && !is_written {
         return false;

@@ -37,12 +37,12 @@ impl SyncServer {
         lock: Option<File>,
     ) -> Result<Self, SyncError> {
         let over = CancellationToken::new();
-        let driver = SyncDriver::start(options.lease, first(), over.clone());
+        let driver = SyncDriver::start(options.heartbeat_timeout, first(), over.clone());
         let url = address_file.url.clone();
         driver.remember(&address_file.explorers, address_file.trainer.as_ref());
         let store =
             Arc::new(WeightStore::open(options, Arc::clone(&driver), (address_file, path))?);
-        store.look();
+        store.check();
         if options.method == SyncMethod::Checkpoint {
             tokio::spawn(watch(Arc::clone(&store), over.clone()));
         }
@@ -88,10 +88,10 @@ async fn watch(store: Arc<WeightStore>, over: CancellationToken) {
         return;
     };
     loop {
-        let is_well = store.look_apart().await;
+        let is_usable = store.check_blocking().await;
         tokio::select! {
             () = over.cancelled() => return,
-            () = watch.changed(!is_well) => {}
+            () = watch.changed(!is_usable) => {}
         }
     }
 }

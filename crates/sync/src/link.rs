@@ -12,55 +12,59 @@ use super::messages::{
     WeightLocation, WeightRequest, WeightWaitResult,
 };
 use super::routes::{
-    Enter, JoinReply, LONG_POLL_TIMEOUT, Leave, MemberRef, MetricsSince, Publish, Since, Submitted,
-    TrainerStateRequest, Wait,
+    JoinReply, JoinRequest, LONG_POLL_TIMEOUT, LeaveRequest, MemberRef, MetricsSince, Publish, Since,
+    Submitted, TrainerStateRequest, Wait,
 };
 use super::sync_client::SyncClient;
 
 /// Access to the synchronizer, in this process or over HTTP.
 #[derive(Clone, Debug)]
 pub(super) enum SyncLink {
-    Here(Arc<SyncServer>),
-    There(Arc<SyncClient>),
+    Local(Arc<SyncServer>),
+    Remote(Arc<SyncClient>),
 }
 
 impl SyncLink {
     pub(super) fn url(&self) -> &str {
         match self {
-            Self::Here(host) => host.url(),
-            Self::There(client) => client.url(),
+            Self::Local(host) => host.url(),
+            Self::Remote(client) => client.url(),
         }
     }
 
     pub(super) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Here(this), Self::Here(that)) => Arc::ptr_eq(this, that),
-            (Self::There(this), Self::There(that)) => Arc::ptr_eq(this, that),
+            (Self::Local(this), Self::Local(that)) => Arc::ptr_eq(this, that),
+            (Self::Remote(this), Self::Remote(that)) => Arc::ptr_eq(this, that),
             _ => false,
         }
     }
 
     /// Returns the member id and its heartbeat timeout.
-    pub(super) async fn enter(&self, role: MemberRole, name: &str) -> SyncReply<(u64, Duration)> {
+    pub(super) async fn join(&self, role: MemberRole, name: &str) -> SyncReply<(u64, Duration)> {
         match self {
-            Self::Here(host) => host.store().enter(role, name).map_err(SyncLinkError::Refused),
-            Self::There(client) => {
+            Self::Local(host) => host.store().join(role, name).map_err(SyncLinkError::Refused),
+            Self::Remote(client) => {
                 let role = match role {
                     MemberRole::Explorer => "explorer",
                     MemberRole::Trainer => "trainer",
                 };
-                let call = Enter { role: role.to_owned(), name: name.to_owned() };
-                let JoinReply { seat, lease } = client.post("/v1/enter", &call).await?;
-                Ok((seat, Duration::try_from_secs_f64(lease).unwrap_or(LONG_POLL_TIMEOUT)))
+                let call = JoinRequest { role: role.to_owned(), name: name.to_owned() };
+                let JoinReply { member, heartbeat_timeout } =
+                    client.post("/v1/join", &call).await?;
+                Ok((
+                    member,
+                    Duration::try_from_secs_f64(heartbeat_timeout).unwrap_or(LONG_POLL_TIMEOUT),
+                ))
             }
         }
     }
 
-    pub(super) async fn beat(&self, seat: u64) -> SyncReply<HeartbeatReply> {
+    pub(super) async fn heartbeat(&self, member: u64) -> SyncReply<HeartbeatReply> {
         match self {
-            Self::Here(host) => Ok(host.driver().beat(seat)),
-            Self::There(client) => {
-                let reply: String = client.post("/v1/beat", &MemberRef { seat }).await?;
+            Self::Local(host) => Ok(host.driver().heartbeat(member)),
+            Self::Remote(client) => {
+                let reply: String = client.post("/v1/heartbeat", &MemberRef { member }).await?;
                 Ok(match reply.as_str() {
                     "known" => HeartbeatReply::Known,
                     "replaced" => HeartbeatReply::Replaced,
@@ -70,28 +74,30 @@ impl SyncLink {
         }
     }
 
-    pub(super) async fn leave(&self, seat: u64, how: LeaveReason) -> SyncReply<()> {
+    pub(super) async fn leave(&self, member: u64, reason: LeaveReason) -> SyncReply<()> {
         match self {
-            Self::Here(host) => {
-                host.store().leave(seat, &how).await;
+            Self::Local(host) => {
+                host.store().leave(member, &reason).await;
                 Ok(())
             }
-            Self::There(client) => {
-                let (how, message) = match how {
+            Self::Remote(client) => {
+                let (reason, message) = match reason {
                     LeaveReason::Done => ("done", String::new()),
                     LeaveReason::Failed(error) => ("failed", error),
-                    LeaveReason::TimedOut => ("silent", String::new()),
+                    LeaveReason::TimedOut => ("timed_out", String::new()),
                 };
-                client.post("/v1/leave", &Leave { seat, how: how.to_owned(), message }).await
+                client
+                    .post("/v1/leave", &LeaveRequest { member, reason: reason.to_owned(), message })
+                    .await
             }
         }
     }
 
-    pub(super) async fn trainer(&self, seat: u64, state: TrainerProgress) -> SyncReply<bool> {
+    pub(super) async fn trainer(&self, member: u64, state: TrainerProgress) -> SyncReply<bool> {
         match self {
-            Self::Here(host) => Ok(host.store().trainer(seat, state).await),
-            Self::There(client) => {
-                client.post("/v1/trainer", &TrainerStateRequest { seat, state }).await
+            Self::Local(host) => Ok(host.store().trainer(member, state).await),
+            Self::Remote(client) => {
+                client.post("/v1/trainer", &TrainerStateRequest { member, state }).await
             }
         }
     }
@@ -99,8 +105,8 @@ impl SyncLink {
     /// Reports an explorer's submitted experiences; returns those of the others.
     pub(super) async fn submitted(&self, explorer: &str, experiences: u64) -> SyncReply<u64> {
         match self {
-            Self::Here(host) => Ok(host.driver().submitted(explorer, experiences)),
-            Self::There(client) => {
+            Self::Local(host) => Ok(host.driver().submitted(explorer, experiences)),
+            Self::Remote(client) => {
                 let call = Submitted { explorer: explorer.to_owned(), experiences };
                 client.post("/v1/submitted", &call).await
             }
@@ -110,13 +116,15 @@ impl SyncLink {
     /// `None`: the request must be repeated.
     pub(super) async fn wait(
         &self,
-        want: WeightRequest,
+        request: WeightRequest,
         waited: Duration,
     ) -> SyncReply<Option<WeightWaitResult>> {
         match self {
-            Self::Here(host) => host.driver().wait(want, waited).await.map(Some).ok_or_else(goes),
-            Self::There(client) => {
-                let call = Wait { want, waited: waited.as_secs_f64() };
+            Self::Local(host) => {
+                host.driver().wait(request, waited).await.map(Some).ok_or_else(host_ends)
+            }
+            Self::Remote(client) => {
+                let call = Wait { request, waited: waited.as_secs_f64() };
                 client.long_poll("/v1/wait", &call).await
             }
         }
@@ -128,31 +136,33 @@ impl SyncLink {
         timeout: Duration,
     ) -> SyncReply<WaitStatus> {
         match self {
-            Self::Here(host) => host.driver().wait_status(since, timeout).await.ok_or_else(goes),
-            Self::There(client) => {
+            Self::Local(host) => {
+                host.driver().wait_status(since, timeout).await.ok_or_else(host_ends)
+            }
+            Self::Remote(client) => {
                 let call = Since { since, timeout: timeout.as_secs_f64() };
-                client.long_poll("/v1/asked", &call).await
+                client.long_poll("/v1/waits", &call).await
             }
         }
     }
 
     pub(super) async fn explorers_left(&self, timeout: Duration) -> SyncReply<bool> {
         match self {
-            Self::Here(host) => host.driver().explorers_left(timeout).await.ok_or_else(goes),
-            Self::There(client) => {
+            Self::Local(host) => host.driver().explorers_left(timeout).await.ok_or_else(host_ends),
+            Self::Remote(client) => {
                 let call = Since { since: None, timeout: timeout.as_secs_f64() };
-                client.long_poll("/v1/left", &call).await
+                client.long_poll("/v1/explorers-left", &call).await
             }
         }
     }
 
     pub(super) async fn add_metrics(&self, report: TrainMetrics) -> SyncReply<()> {
         match self {
-            Self::Here(host) => {
+            Self::Local(host) => {
                 host.driver().add_metrics(report);
                 Ok(())
             }
-            Self::There(client) => client.post("/v1/metrics", &report).await,
+            Self::Remote(client) => client.post("/v1/metrics", &report).await,
         }
     }
 
@@ -162,8 +172,8 @@ impl SyncLink {
         timeout: Duration,
     ) -> SyncReply<TrainMetricsPage> {
         match self {
-            Self::Here(host) => host.driver().metrics(since, timeout).await.ok_or_else(goes),
-            Self::There(client) => {
+            Self::Local(host) => host.driver().metrics(since, timeout).await.ok_or_else(goes),
+            Self::Remote(client) => {
                 let call = MetricsSince { since, timeout: timeout.as_secs_f64() };
                 client.long_poll("/v1/metrics/read", &call).await
             }
@@ -172,10 +182,10 @@ impl SyncLink {
 
     pub(super) async fn publish(&self, version: u64, weights: NewWeightsMessage) -> SyncReply<()> {
         match self {
-            Self::Here(host) => {
+            Self::Local(host) => {
                 host.store().publish(version, weights).await.map_err(SyncLinkError::Refused)
             }
-            Self::There(client) => {
+            Self::Remote(client) => {
                 let location = match weights {
                     NewWeightsMessage::Bytes(bytes) => return client.push(version, bytes).await,
                     // The host may have another working directory.
@@ -191,12 +201,12 @@ impl SyncLink {
 
     pub(super) async fn view(&self) -> SyncReply<SyncStatus> {
         match self {
-            Self::Here(host) => Ok(host.driver().view()),
-            Self::There(client) => client.view().await,
+            Self::Local(host) => Ok(host.driver().view()),
+            Self::Remote(client) => client.view().await,
         }
     }
 }
 
-fn goes() -> SyncLinkError {
-    SyncLinkError::Gone("the synchronizer of this process ends".to_owned())
+fn host_ends() -> SyncLinkError {
+    SyncLinkError::Unreachable("the synchronizer of this process is stopping".to_owned())
 }

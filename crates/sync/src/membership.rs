@@ -19,7 +19,7 @@ const HEARTBEATS_PER_TIMEOUT: u32 = 4;
 #[derive(Debug)]
 pub struct Membership {
     shared: Arc<MembershipShared>,
-    beats: JoinHandle<()>,
+    heartbeats: JoinHandle<()>,
     runtime: Handle,
     has_left: bool,
 }
@@ -29,18 +29,18 @@ struct MembershipShared {
     synchronizer: Synchronizer,
     role: MemberRole,
     name: String,
-    seat: AtomicU64,
+    member: AtomicU64,
     is_replaced: AtomicBool,
 }
 
 impl Synchronizer {
     /// Joins as an explorer; replaces a member of the same name.
-    pub async fn enter_explorer(&self, name: &str) -> Result<Membership, SyncError> {
+    pub async fn join_explorer(&self, name: &str) -> Result<Membership, SyncError> {
         Membership::take(self, MemberRole::Explorer, name).await
     }
 
     /// Joins as the only trainer.
-    pub async fn enter_trainer(&self, name: &str) -> Result<Membership, SyncError> {
+    pub async fn join_trainer(&self, name: &str) -> Result<Membership, SyncError> {
         Membership::take(self, MemberRole::Trainer, name).await
     }
 }
@@ -55,12 +55,12 @@ impl Membership {
             synchronizer: synchronizer.clone(),
             role,
             name: name.to_owned(),
-            seat: AtomicU64::new(0),
+            member: AtomicU64::new(0),
             is_replaced: AtomicBool::new(false),
         });
-        let lease = shared.enter().await?;
-        let beats = tokio::spawn(Arc::clone(&shared).beat(lease));
-        Ok(Self { shared, beats, runtime: Handle::current(), has_left: false })
+        let heartbeat_timeout = shared.join().await?;
+        let heartbeats = tokio::spawn(Arc::clone(&shared).heartbeat(heartbeat_timeout));
+        Ok(Self { shared, heartbeats, runtime: Handle::current(), has_left: false })
     }
 
     pub fn name(&self) -> &str {
@@ -82,9 +82,9 @@ impl Membership {
         self.leave(LeaveReason::Failed(message.to_owned())).await
     }
 
-    async fn leave(mut self, how: LeaveReason) -> Result<(), SyncError> {
-        self.beats.abort();
-        let left = self.shared.leave(how).await;
+    async fn leave(mut self, reason: LeaveReason) -> Result<(), SyncError> {
+        self.heartbeats.abort();
+        let left = self.shared.leave(reason).await;
         self.has_left = true;
         left
     }
@@ -92,7 +92,7 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        self.beats.abort();
+        self.heartbeats.abort();
         if self.has_left {
             return;
         }
@@ -105,49 +105,51 @@ impl Drop for Membership {
 }
 
 impl MembershipShared {
-    async fn enter(&self) -> Result<Duration, SyncError> {
+    async fn join(&self) -> Result<Duration, SyncError> {
         let synchronizer = &self.synchronizer;
-        let patience = synchronizer.patience();
-        let entered = synchronizer
-            .call(patience, |link| async move { link.enter(self.role, &self.name).await });
-        let (seat, lease) = entered.await?;
-        self.seat.store(seat, Ordering::Relaxed);
+        let lookup_timeout = synchronizer.lookup_timeout();
+        let joined = synchronizer
+            .call(lookup_timeout, |link| async move { link.join(self.role, &self.name).await });
+        let (member, heartbeat_timeout) = joined.await?;
+        self.member.store(member, Ordering::Relaxed);
         if self.role == MemberRole::Trainer {
             // Its progress is not repeated: wait ids differ between hosts, and the trainer will
             // report idle.
-            synchronizer.set_trainer(seat);
+            synchronizer.set_trainer(member);
         }
-        Ok(lease)
+        Ok(heartbeat_timeout)
     }
 
-    async fn leave(&self, how: LeaveReason) -> Result<(), SyncError> {
-        let seat = self.seat.load(Ordering::Relaxed);
+    async fn leave(&self, reason: LeaveReason) -> Result<(), SyncError> {
+        let member = self.member.load(Ordering::Relaxed);
         let synchronizer = &self.synchronizer;
-        let patience = synchronizer.patience();
-        let left = synchronizer.call(patience, |link| {
-            let how = how.clone();
-            async move { link.leave(seat, how).await }
+        let lookup_timeout = synchronizer.lookup_timeout();
+        let left = synchronizer.call(lookup_timeout, |link| {
+            let reason = reason.clone();
+            async move { link.leave(member, reason).await }
         });
         left.await
     }
 
-    async fn beat(self: Arc<Self>, lease: Duration) {
-        let mut ticks =
-            tokio::time::interval((lease / HEARTBEATS_PER_TIMEOUT).max(Duration::from_millis(1)));
+    async fn heartbeat(self: Arc<Self>, heartbeat_timeout: Duration) {
+        let mut ticks = tokio::time::interval(
+            (heartbeat_timeout / HEARTBEATS_PER_TIMEOUT).max(Duration::from_millis(1)),
+        );
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let seat = self.seat.load(Ordering::Relaxed);
+            let member = self.member.load(Ordering::Relaxed);
             let synchronizer = &self.synchronizer;
-            let beat = synchronizer.call(lease, |link| async move { link.beat(seat).await });
-            match beat.await {
+            let heartbeat = synchronizer
+                .call(heartbeat_timeout, |link| async move { link.heartbeat(member).await });
+            match heartbeat.await {
                 Ok(HeartbeatReply::Known) => {}
                 Ok(HeartbeatReply::Replaced) => {
                     self.is_replaced.store(true, Ordering::Relaxed);
                     tracing::warn!(name = self.name, "another process of this name has joined");
                     return;
                 }
-                Ok(HeartbeatReply::Unknown) => match self.enter().await {
+                Ok(HeartbeatReply::Unknown) => match self.join().await {
                     Ok(_) => tracing::info!(name = self.name, "membership renewed"),
                     Err(error) => tracing::warn!(%error, name = self.name, "join failed, retrying"),
                 },

@@ -40,14 +40,14 @@ pub enum NewWeightsMessage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WeightRequest {
     pub explorer: String,
-    /// Version of the explorer.
-    pub have: u64,
+    /// Current version of the explorer.
+    pub current: u64,
     /// Minimum version while the trainer can still reach it. [`WeightRequest::LAST`]: the trainer's
     /// last weights.
     pub at_least: u64,
-    /// Ask the trainer to publish (style `explorer_driven`).
+    /// Request the trainer to publish (style `explorer_driven`).
     #[serde(default)]
-    pub demand: bool,
+    pub publish_now: bool,
     /// Seconds in JSON.
     #[serde(with = "seconds_json")]
     pub timeout: Duration,
@@ -79,7 +79,7 @@ pub enum TrainerProgress {
     Training,
     /// The trainer waits for experiences.
     Idle {
-        /// [`WaitStatus::ask`] before it looked for experiences: waits up to this id are answered.
+        /// [`WaitStatus::wait`] before it looked for experiences: waits up to this id end.
         seen: u64,
     },
     Done,
@@ -107,11 +107,11 @@ pub struct TrainMetricsPage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitStatus {
     /// Id of the last wait.
-    pub ask: u64,
+    pub wait: u64,
     /// Number of open waits.
     pub waiting: usize,
     /// Smallest version that satisfies a demand. `None`: no demand.
-    pub wanted: Option<u64>,
+    pub demanded: Option<u64>,
 }
 
 /// Members and newest weights.
@@ -122,7 +122,7 @@ pub struct SyncStatus {
     pub explorers: Vec<MemberStatus>,
     /// `None`: no trainer has joined.
     pub trainer: Option<MemberStatus>,
-    pub asked: WaitStatus,
+    pub waits: WaitStatus,
     /// Versions that explorers may be loading; they are kept.
     pub loading: Vec<u64>,
 }
@@ -130,7 +130,7 @@ pub struct SyncStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberStatus {
     pub name: String,
-    /// `here`, `waiting`, `training`, `idle`, `done`, `failed` or `lost`.
+    /// `present`, `waiting`, `training`, `idle`, `done`, `failed` or `lost`.
     pub state: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -146,7 +146,7 @@ impl SyncStatus {
         let explorer = |it: core_sync::ExplorerMember| {
             let state = match it.state {
                 ExplorerPresence::Present if it.waiting > 0 => ("waiting", None),
-                ExplorerPresence::Present => ("here", None),
+                ExplorerPresence::Present => ("present", None),
                 ExplorerPresence::Done => ("done", None),
                 ExplorerPresence::Lost => ("lost", None),
                 ExplorerPresence::Failed(error) => ("failed", Some(error)),
@@ -155,7 +155,7 @@ impl SyncStatus {
         };
         let trainer = |it: core_sync::TrainerMember| {
             let state = match it.state {
-                TrainerPresence::Here => ("here", None),
+                TrainerPresence::Present => ("present", None),
                 TrainerPresence::Training => ("training", None),
                 TrainerPresence::Idle { .. } => ("idle", None),
                 TrainerPresence::Done => ("done", None),
@@ -168,7 +168,7 @@ impl SyncStatus {
             newest,
             explorers: view.explorers.into_iter().map(explorer).collect(),
             trainer: view.trainer.map(trainer),
-            asked: view.asked.into(),
+            waits: view.waits.into(),
             loading: Vec::new(),
         }
     }
@@ -176,7 +176,7 @@ impl SyncStatus {
 
 impl From<core_sync::WaitSummary> for WaitStatus {
     fn from(waits: core_sync::WaitSummary) -> Self {
-        Self { ask: waits.ask.0, waiting: waits.waiting, wanted: waits.wanted }
+        Self { wait: waits.wait.0, waiting: waits.waiting, demanded: waits.demanded }
     }
 }
 

@@ -24,9 +24,9 @@ pub struct SynchronizerOptions {
     pub method: SyncMethod,
     pub retention: CheckpointRetention,
     /// Heartbeat timeout of members.
-    pub lease: Duration,
+    pub heartbeat_timeout: Duration,
     /// Time to look for an unreachable synchronizer.
-    pub patience: Duration,
+    pub lookup_timeout: Duration,
     /// Folder of pushed weights with method `memory`.
     pub memory: PathBuf,
     pub may_host: bool,
@@ -58,8 +58,8 @@ impl SynchronizerOptions {
             address: None,
             method: SyncMethod::Checkpoint,
             retention: CheckpointRetention::default(),
-            lease: MEMBER_TIMEOUT,
-            patience: LOOKUP_TIMEOUT,
+            heartbeat_timeout: MEMBER_TIMEOUT,
+            lookup_timeout: LOOKUP_TIMEOUT,
             memory: weight_folder::memory(&job_dir),
             may_host: true,
             secret: None,

@@ -50,7 +50,7 @@ const MAX_WEIGHTS: u64 = 512 << 30;
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// Chunks queued for writing.
-const PIECES: usize = 16;
+const QUEUED_CHUNKS: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct SyncServerShared {
@@ -67,35 +67,35 @@ pub(super) struct JobIdentity {
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct Enter {
+pub(super) struct JoinRequest {
     pub(super) role: String,
     pub(super) name: String,
 }
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct JoinReply {
-    pub(super) seat: u64,
+    pub(super) member: u64,
     /// Heartbeat timeout in seconds.
-    pub(super) lease: f64,
+    pub(super) heartbeat_timeout: f64,
 }
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct MemberRef {
-    pub(super) seat: u64,
+    pub(super) member: u64,
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct Leave {
-    pub(super) seat: u64,
-    /// `done`, `failed` or `silent`.
-    pub(super) how: String,
+pub(super) struct LeaveRequest {
+    pub(super) member: u64,
+    /// `done`, `failed` or `timed_out`.
+    pub(super) reason: String,
     #[serde(default)]
     pub(super) message: String,
 }
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct TrainerStateRequest {
-    pub(super) seat: u64,
+    pub(super) member: u64,
     pub(super) state: TrainerProgress,
 }
 
@@ -108,7 +108,7 @@ pub(super) struct Submitted {
 #[derive(Serialize, Deserialize)]
 pub(super) struct Wait {
     #[serde(flatten)]
-    pub(super) want: WeightRequest,
+    pub(super) request: WeightRequest,
     /// Seconds waited before.
     #[serde(default)]
     pub(super) waited: f64,
@@ -170,35 +170,35 @@ pub(super) fn serve(listener: TcpListener, shared: Arc<SyncServerShared>, over: 
 fn router(shared: Arc<SyncServerShared>) -> Router {
     Router::new()
         .route("/v1/job", get(about))
-        .route("/v1/view", get(view))
-        .route("/v1/enter", post(enter))
-        .route("/v1/beat", post(beat))
+        .route("/v1/status", get(status))
+        .route("/v1/join", post(join))
+        .route("/v1/heartbeat", post(heartbeat))
         .route("/v1/leave", post(leave))
         .route("/v1/trainer", post(trainer))
         .route("/v1/submitted", post(submitted))
         .route("/v1/wait", post(wait))
-        .route("/v1/asked", post(wait_status))
-        .route("/v1/left", post(left))
+        .route("/v1/waits", post(wait_status))
+        .route("/v1/explorers-left", post(explorers_left))
         .route("/v1/metrics", post(add_metrics))
         .route("/v1/metrics/read", post(metrics))
         .route("/v1/publish", post(publish))
         .route("/v1/weights/{version}", put(weights))
-        .layer(middleware::from_fn_with_state(Arc::clone(&shared), guard))
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), authenticate))
         .route("/health", get(async || "ok"))
         .layer(DefaultBodyLimit::max(MAX_MESSAGE))
         .with_state(shared)
 }
 
 /// Authenticates requests, and refuses them once the host ends.
-async fn guard(State(shared): Shares, request: Request, next: Next) -> Response {
-    let given = request.headers().get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
-    let given = given.and_then(|it| it.strip_prefix("Bearer ")).map(Secret::new);
-    if !matches!(given, Some(Ok(given)) if given == shared.secret) {
-        let message = "this synchronizer wants the secret in the job's synchronizer.json";
+async fn authenticate(State(shared): Shares, request: Request, next: Next) -> Response {
+    let token = request.headers().get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
+    let token = token.and_then(|it| it.strip_prefix("Bearer ")).map(Secret::new);
+    if !matches!(token, Some(Ok(token)) if token == shared.secret) {
+        let message = "the request has no valid secret: send the one in the job's synchronizer.json as a bearer token";
         return refusal(StatusCode::UNAUTHORIZED, "refused", message);
     }
     if shared.driver.is_over() {
-        return gone();
+        return stopping();
     }
     next.run(request).await
 }
@@ -208,8 +208,8 @@ fn refusal(status: StatusCode, kind: &str, message: &str) -> Response {
     (status, Json(body)).into_response()
 }
 
-fn gone() -> Response {
-    refusal(StatusCode::SERVICE_UNAVAILABLE, "gone", "this synchronizer ends")
+fn stopping() -> Response {
+    refusal(StatusCode::SERVICE_UNAVAILABLE, "stopping", "this synchronizer is stopping")
 }
 
 fn refused(error: &SyncError) -> Response {
@@ -227,11 +227,11 @@ async fn about(State(shared): Shares) -> Json<JobIdentity> {
     Json(shared.about.clone())
 }
 
-async fn view(State(shared): Shares) -> Response {
+async fn status(State(shared): Shares) -> Response {
     Json(shared.driver.view()).into_response()
 }
 
-async fn enter(State(shared): Shares, Json(call): Json<Enter>) -> Reply<JoinReply> {
+async fn join(State(shared): Shares, Json(call): Json<JoinRequest>) -> Reply<JoinReply> {
     let role = match call.role.as_str() {
         "explorer" => MemberRole::Explorer,
         "trainer" => MemberRole::Trainer,
@@ -240,35 +240,35 @@ async fn enter(State(shared): Shares, Json(call): Json<Enter>) -> Reply<JoinRepl
             return Err(refusal(StatusCode::BAD_REQUEST, "refused", &message));
         }
     };
-    let entered = shared.store.enter(role, &call.name);
-    let (seat, lease) = entered.map_err(|error| refused(&error))?;
-    Ok(Json(JoinReply { seat, lease: lease.as_secs_f64() }))
+    let joined = shared.store.join(role, &call.name);
+    let (member, heartbeat_timeout) = joined.map_err(|error| refused(&error))?;
+    Ok(Json(JoinReply { member, heartbeat_timeout: heartbeat_timeout.as_secs_f64() }))
 }
 
-async fn beat(State(shared): Shares, Json(call): Json<MemberRef>) -> Json<&'static str> {
-    Json(match shared.driver.beat(call.seat) {
+async fn heartbeat(State(shared): Shares, Json(call): Json<MemberRef>) -> Json<&'static str> {
+    Json(match shared.driver.heartbeat(call.member) {
         HeartbeatReply::Known => "known",
         HeartbeatReply::Replaced => "replaced",
         HeartbeatReply::Unknown => "unknown",
     })
 }
 
-async fn leave(State(shared): Shares, Json(call): Json<Leave>) -> Reply<()> {
-    let how = match call.how.as_str() {
+async fn leave(State(shared): Shares, Json(call): Json<LeaveRequest>) -> Reply<()> {
+    let reason = match call.reason.as_str() {
         "done" => LeaveReason::Done,
         "failed" => LeaveReason::Failed(call.message),
-        "silent" => LeaveReason::TimedOut,
+        "timed_out" => LeaveReason::TimedOut,
         other => {
-            let message = format!("{other:?} is none of \"done\", \"failed\", \"silent\"");
+            let message = format!("{other:?} is none of \"done\", \"failed\", \"timed_out\"");
             return Err(refusal(StatusCode::BAD_REQUEST, "refused", &message));
         }
     };
-    shared.store.leave(call.seat, &how).await;
+    shared.store.leave(call.member, &reason).await;
     Ok(Json(()))
 }
 
 async fn trainer(State(shared): Shares, Json(call): Json<TrainerStateRequest>) -> Json<bool> {
-    Json(shared.store.trainer(call.seat, call.state).await)
+    Json(shared.store.trainer(call.member, call.state).await)
 }
 
 async fn submitted(State(shared): Shares, Json(call): Json<Submitted>) -> Json<u64> {
@@ -292,22 +292,22 @@ async fn metrics(State(shared): Shares, Json(call): Json<MetricsSince>) -> Reply
 
 /// `null`: the request must be repeated.
 async fn wait(State(shared): Shares, Json(call): Json<Wait>) -> Reply<Option<WeightWaitResult>> {
-    let waiting = shared.driver.wait(call.want, seconds(call.waited));
+    let waiting = shared.driver.wait(call.request, seconds(call.waited));
     match tokio::time::timeout(LONG_POLL_TIMEOUT, waiting).await {
         Err(_) => Ok(Json(None)),
         Ok(Some(waited)) => Ok(Json(Some(waited))),
-        Ok(None) => Err(gone()),
+        Ok(None) => Err(stopping()),
     }
 }
 
 async fn wait_status(State(shared): Shares, Json(call): Json<Since>) -> Reply<WaitStatus> {
     let timeout = seconds(call.timeout).min(LONG_POLL_TIMEOUT);
-    shared.driver.wait_status(call.since, timeout).await.map(Json).ok_or_else(gone)
+    shared.driver.wait_status(call.since, timeout).await.map(Json).ok_or_else(stopping)
 }
 
-async fn left(State(shared): Shares, Json(call): Json<Since>) -> Reply<bool> {
+async fn explorers_left(State(shared): Shares, Json(call): Json<Since>) -> Reply<bool> {
     let timeout = seconds(call.timeout).min(LONG_POLL_TIMEOUT);
-    shared.driver.explorers_left(timeout).await.map(Json).ok_or_else(gone)
+    shared.driver.explorers_left(timeout).await.map(Json).ok_or_else(stopping)
 }
 
 async fn publish(State(shared): Shares, Json(call): Json<Publish>) -> Reply<()> {
@@ -340,16 +340,16 @@ async fn weights(State(shared): Shares, Path(version): Path<u64>, body: Body) ->
 }
 
 async fn write(body: &mut BodyDataStream, path: PathBuf) -> Result<(), SyncError> {
-    let (pieces, mut written) = mpsc::channel::<Bytes>(PIECES);
+    let (chunks, mut written) = mpsc::channel::<Bytes>(QUEUED_CHUNKS);
     let at = path.clone();
     let writing = tokio::task::spawn_blocking(move || {
         let mut file = File::create(&at)?;
-        while let Some(piece) = written.blocking_recv() {
-            file.write_all(&piece)?;
+        while let Some(chunk) = written.blocking_recv() {
+            file.write_all(&chunk)?;
         }
         file.sync_all()
     });
-    receive(body, Some(pieces)).await?;
+    receive(body, Some(chunks)).await?;
     let written = writing.await.unwrap_or_else(|error| Err(io::Error::other(error)));
     written.map_err(|error| SyncError::file(&path, &error))
 }
@@ -357,24 +357,23 @@ async fn write(body: &mut BodyDataStream, path: PathBuf) -> Result<(), SyncError
 /// Receives all chunks; passes them on while the receiver is open.
 async fn receive(
     body: &mut BodyDataStream,
-    mut pieces: Option<mpsc::Sender<Bytes>>,
+    mut chunks: Option<mpsc::Sender<Bytes>>,
 ) -> Result<(), SyncError> {
     let mut size = 0u64;
-    let torn =
-        |reason: String| SyncError::Weights(format!("the weights did not come whole: {reason}"));
+    let torn = |reason: String| SyncError::Weights(format!("the weights are incomplete: {reason}"));
     loop {
         let next = tokio::time::timeout(MAX_PAUSE, body.next()).await;
-        let next = next.map_err(|_| torn(format!("nothing came for {MAX_PAUSE:?}")))?;
-        let Some(piece) = next else { return Ok(()) };
-        let piece = piece.map_err(|error| torn(error.to_string()))?;
-        size += piece.len() as u64;
+        let next = next.map_err(|_| torn(format!("no data for {MAX_PAUSE:?}")))?;
+        let Some(chunk) = next else { return Ok(()) };
+        let chunk = chunk.map_err(|error| torn(error.to_string()))?;
+        size += chunk.len() as u64;
         if size > MAX_WEIGHTS {
-            return Err(torn(format!("more than {MAX_WEIGHTS} bytes are not taken")));
+            return Err(torn(format!("more than {MAX_WEIGHTS} bytes, which is the limit")));
         }
-        if let Some(taker) = &pieces
-            && taker.send(piece).await.is_err()
+        if let Some(taker) = &chunks
+            && taker.send(chunk).await.is_err()
         {
-            pieces = None;
+            chunks = None;
         }
     }
 }

@@ -21,14 +21,14 @@ use super::tensor_files;
 use super::weight_folder::{self, CheckpointRetention, MODEL, WeightDraft};
 
 /// Weights kept in memory: servers may still load the last but one.
-const PASSING: usize = 2;
+const KEPT_VERSIONS: usize = 2;
 
 #[derive(Debug)]
 pub(super) struct WeightStore {
     driver: Arc<SyncDriver>,
     method: SyncMethod,
     retention: CheckpointRetention,
-    lease: Duration,
+    heartbeat_timeout: Duration,
     /// Job folder, or a folder in memory.
     folder: PathBuf,
     checkpoints: CheckpointFolder,
@@ -58,7 +58,7 @@ impl WeightStore {
             driver,
             method: options.method,
             retention: options.retention,
-            lease: options.lease,
+            heartbeat_timeout: options.heartbeat_timeout,
             checkpoints: CheckpointFolder::new(&folder),
             folder,
             publishing: tokio::sync::Mutex::new(()),
@@ -72,24 +72,24 @@ impl WeightStore {
         &self.folder
     }
 
-    pub(super) fn enter(&self, role: MemberRole, name: &str) -> Result<(u64, Duration), SyncError> {
-        let entered = self.driver.enter(role, name).map_err(refused)?;
-        Ok((entered.seat.0, self.lease))
+    pub(super) fn join(&self, role: MemberRole, name: &str) -> Result<(u64, Duration), SyncError> {
+        let joined = self.driver.join(role, name).map_err(refused)?;
+        Ok((joined.member.0, self.heartbeat_timeout))
     }
 
-    pub(super) async fn leave(self: &Arc<Self>, seat: u64, how: &LeaveReason) {
+    pub(super) async fn leave(self: &Arc<Self>, member: u64, reason: &LeaveReason) {
         // Waits get the last weights before the end.
-        self.look_apart().await;
-        self.driver.leave(seat, how);
+        self.check_blocking().await;
+        self.driver.leave(member, reason);
         let store = Arc::clone(self);
-        let kept = apart(move || store.keep_members()).await;
-        if let Err(error) = kept {
+        let saved = run_blocking(move || store.save_members()).await;
+        if let Err(error) = saved {
             tracing::warn!(%error, "the next host will not know who has left");
         }
     }
 
     /// Saves the members that have left, for the next host.
-    fn keep_members(&self) -> Result<(), SyncError> {
+    fn save_members(&self) -> Result<(), SyncError> {
         let view = self.driver.view();
         let has_left = |member: &MemberStatus| matches!(member.state.as_str(), "done" | "failed");
         let mut address_file = self.address_file.lock();
@@ -98,22 +98,22 @@ impl WeightStore {
         address_file.write(&self.path)
     }
 
-    pub(super) async fn trainer(self: &Arc<Self>, seat: u64, state: TrainerProgress) -> bool {
+    pub(super) async fn trainer(self: &Arc<Self>, member: u64, state: TrainerProgress) -> bool {
         if state != TrainerProgress::Training {
             // Published weights are found before waits end with `NothingNew`.
-            self.look_apart().await;
+            self.check_blocking().await;
         }
-        self.driver.trainer(seat, state)
+        self.driver.trainer(member, state)
     }
 
-    /// Runs [`look`](Self::look) on a blocking thread.
-    pub(super) async fn look_apart(self: &Arc<Self>) -> bool {
+    /// Runs [`check`](Self::check) on a blocking thread.
+    pub(super) async fn check_blocking(self: &Arc<Self>) -> bool {
         let store = Arc::clone(self);
-        tokio::task::spawn_blocking(move || store.look()).await.unwrap_or(false)
+        tokio::task::spawn_blocking(move || store.check()).await.unwrap_or(false)
     }
 
     /// Publishes new weights of the folder. `false`: they cannot be read yet.
-    pub(super) fn look(&self) -> bool {
+    pub(super) fn check(&self) -> bool {
         if self.method == SyncMethod::Nccl {
             return true;
         }
@@ -135,18 +135,18 @@ impl WeightStore {
             _ => Ok(()),
         });
         let message = result.err().unwrap_or_default();
-        let is_well = message.is_empty();
+        let is_usable = message.is_empty();
         let mut logged = self.logged.lock();
         if message != *logged {
-            if !is_well {
-                tracing::warn!(error = message, "weights cannot be used yet; looking again");
+            if !is_usable {
+                tracing::warn!(error = message, "weights unusable, retrying");
             }
             *logged = message;
         }
-        is_well
+        is_usable
     }
 
-    fn tell(&self, published: PublishedWeights) -> Result<(), SyncError> {
+    fn announce(&self, published: PublishedWeights) -> Result<(), SyncError> {
         let version = published.version;
         if self.driver.published(published).map_err(refused)? {
             tracing::debug!(version, "new weights");
@@ -165,8 +165,10 @@ impl WeightStore {
             NewWeightsMessage::Folder(path) => {
                 let path = std::path::absolute(&path).unwrap_or(path);
                 let checked = path.clone();
-                apart(move || tensor_files::check(&checked).map_err(|error| unusable(&error)))
-                    .await?;
+                run_blocking(move || {
+                    tensor_files::check(&checked).map_err(|error| unusable(&error))
+                })
+                .await?;
                 WeightLocation::Folder(path)
             }
             NewWeightsMessage::Bytes(bytes) => {
@@ -178,17 +180,17 @@ impl WeightStore {
                     fs::write(&path, &bytes).map_err(weight_folder::failed(&path))?;
                     Ok(draft)
                 };
-                let draft = apart(move || write().map_err(|error| full(&error))).await?;
+                let draft = run_blocking(move || write().map_err(|error| full(&error))).await?;
                 return self.finish(draft, version).await;
             }
         };
-        self.tell(PublishedWeights { version, location })?;
+        self.announce(PublishedWeights { version, location })?;
         let store = Arc::clone(self);
         let tidy = move || {
             store.tidy();
             Ok(())
         };
-        apart(tidy).await
+        run_blocking(tidy).await
     }
 
     /// Deletes old weights of publish calls. A failure is logged: the new weights are published.
@@ -197,7 +199,7 @@ impl WeightStore {
             return;
         }
         let most = match self.method {
-            SyncMethod::Memory => PASSING,
+            SyncMethod::Memory => KEPT_VERSIONS,
             SyncMethod::Checkpoint | SyncMethod::Nccl => self.retention.max_passing(),
         };
         let in_use = self.driver.loading();
@@ -220,7 +222,8 @@ impl WeightStore {
     pub(super) async fn begin(&self, version: u64) -> Result<WeightDraft, SyncError> {
         self.is_next(version)?;
         let folder = self.folder.clone();
-        apart(move || WeightDraft::begin(&folder, version).map_err(|error| full(&error))).await
+        run_blocking(move || WeightDraft::begin(&folder, version).map_err(|error| full(&error)))
+            .await
     }
 
     /// Checks and publishes received weights.
@@ -232,19 +235,19 @@ impl WeightStore {
         let folder = self.folder.clone();
         let is_permanent =
             self.method == SyncMethod::Checkpoint && self.retention.is_permanent(version);
-        let place = apart(move || {
+        let target = run_blocking(move || {
             tensor_files::check(draft.path()).map_err(|error| unusable(&error))?;
-            let place = draft.finish_published(is_permanent).map_err(|error| full(&error))?;
+            let target = draft.finish_published(is_permanent).map_err(|error| full(&error))?;
             weight_folder::announce(&folder, version).map_err(|error| full(&error))?;
-            Ok(place)
+            Ok(target)
         });
-        self.tell(PublishedWeights { version, location: WeightLocation::Folder(place.await?) })?;
+        self.announce(PublishedWeights { version, location: WeightLocation::Folder(target.await?) })?;
         let store = Arc::clone(self);
         let tidy = move || {
             store.tidy();
             Ok(())
         };
-        apart(tidy).await
+        run_blocking(tidy).await
     }
 
     /// Removes weights in memory if the job is done.
@@ -259,7 +262,7 @@ impl WeightStore {
     }
 }
 
-async fn apart<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     act: impl FnOnce() -> Result<T, SyncError> + Send + 'static,
 ) -> Result<T, SyncError> {
     let done = tokio::task::spawn_blocking(act).await;

@@ -47,7 +47,7 @@ impl SyncClient {
             .map_err(|error| refused(format!("{url}: {error}")))?;
         let about = JobIdentity { job: String::new(), method: SyncMethod::default() };
         let remote = Self { url, client, about };
-        let about = remote.ask(Method::GET, "/v1/job", &(), CONNECT_TIMEOUT).await?;
+        let about = remote.request(Method::GET, "/v1/job", &(), CONNECT_TIMEOUT).await?;
         Ok(Self { about, ..remote })
     }
 
@@ -64,10 +64,10 @@ impl SyncClient {
         path: &str,
         call: &impl Serialize,
     ) -> SyncReply<T> {
-        self.ask(Method::POST, path, call, SLACK).await
+        self.request(Method::POST, path, call, SLACK).await
     }
 
-    async fn ask<T: DeserializeOwned>(
+    async fn request<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
@@ -87,26 +87,29 @@ impl SyncClient {
         timeout: Duration,
     ) -> SyncReply<T> {
         let url = format!("{}{path}", self.url);
-        let gone = |error: reqwest::Error| {
+        let unreachable = |error: reqwest::Error| {
             let cause = rollway_base::error_chain(&error);
-            SyncLinkError::Gone(format!("no synchronizer answers at {}: {cause}", self.url))
+            SyncLinkError::Unreachable(format!("no synchronizer answers at {}: {cause}", self.url))
         };
         let sent = self.client.request(method, url).timeout(timeout).body(body).send();
-        let answer = sent.await.map_err(gone)?;
+        let answer = sent.await.map_err(unreachable)?;
         let status = answer.status();
-        let bytes = answer.bytes().await.map_err(gone)?;
+        let bytes = answer.bytes().await.map_err(unreachable)?;
         if status.is_success() {
             return serde_json::from_slice(&bytes).map_err(|error| {
-                SyncLinkError::Gone(format!("{}: not a synchronizer's response: {error}", self.url))
+                SyncLinkError::Unreachable(format!(
+                    "{}: not a synchronizer's response: {error}",
+                    self.url
+                ))
             });
         }
         let Ok(body) = serde_json::from_slice::<SyncErrorBody>(&bytes) else {
             let message = format!("{} is no synchronizer: status {status} for {path}", self.url);
-            return Err(SyncLinkError::Gone(message));
+            return Err(SyncLinkError::Unreachable(message));
         };
         Err(match status {
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::UNAUTHORIZED => {
-                SyncLinkError::Gone(format!("{}: {}", self.url, body.error))
+                SyncLinkError::Unreachable(format!("{}: {}", self.url, body.error))
             }
             _ if body.kind == "weights" => SyncLinkError::Refused(SyncError::Weights(body.error)),
             _ => SyncLinkError::Refused(SyncError::Refused(body.error)),
@@ -119,7 +122,7 @@ impl SyncClient {
         path: &str,
         call: &impl Serialize,
     ) -> SyncReply<T> {
-        self.ask(Method::POST, path, call, LONG_POLL_TIMEOUT + SLACK).await
+        self.request(Method::POST, path, call, LONG_POLL_TIMEOUT + SLACK).await
     }
 
     /// Uploads weights.
@@ -129,6 +132,6 @@ impl SyncClient {
     }
 
     pub(super) async fn view(&self) -> SyncReply<SyncStatus> {
-        self.ask(Method::GET, "/v1/view", &(), SLACK).await
+        self.request(Method::GET, "/v1/status", &(), SLACK).await
     }
 }

@@ -38,7 +38,7 @@ pub(super) struct SyncDriver {
 struct SyncDriverState {
     core: SyncCore,
     newest: Option<PublishedWeights>,
-    answers: BTreeMap<WaitId, SyncWaiter>,
+    waiters: BTreeMap<WaitId, SyncWaiter>,
     /// Last version sent to each explorer, which may be loading it.
     loading: BTreeMap<String, u64>,
     /// Last reports of train metrics, and the number of all.
@@ -54,24 +54,28 @@ struct SyncWaiter {
 
 impl SyncDriver {
     /// Starts a driver and its timer.
-    pub(super) fn start(lease: Duration, first: u64, over: CancellationToken) -> Arc<Self> {
-        let core = SyncCore::new(lease, first);
+    pub(super) fn start(
+        heartbeat_timeout: Duration,
+        first: u64,
+        over: CancellationToken,
+    ) -> Arc<Self> {
+        let core = SyncCore::new(heartbeat_timeout, first);
         let state = Mutex::new(SyncDriverState {
             core,
             newest: None,
-            answers: BTreeMap::new(),
+            waiters: BTreeMap::new(),
             loading: BTreeMap::new(),
             reports: VecDeque::new(),
             reported: 0,
         });
         let (changed, _) = watch::channel(0);
         let driver = Arc::new(Self { origin: Instant::now(), state, changed, over });
-        tokio::spawn(Arc::clone(&driver).keep_time());
+        tokio::spawn(Arc::clone(&driver).apply_deadlines());
         driver
     }
 
     /// Applies deadlines.
-    async fn keep_time(self: Arc<Self>) {
+    async fn apply_deadlines(self: Arc<Self>) {
         let mut changed = self.changed.subscribe();
         loop {
             changed.mark_unchanged();
@@ -114,7 +118,7 @@ impl SyncDriver {
         done
     }
 
-    pub(super) fn enter(&self, role: MemberRole, name: &str) -> Result<Joined, JoinRefusal> {
+    pub(super) fn join(&self, role: MemberRole, name: &str) -> Result<Joined, JoinRefusal> {
         self.change(|core, now| core.join(now, role, name))
     }
 
@@ -122,23 +126,23 @@ impl SyncDriver {
     pub(super) fn remember(&self, explorers: &[MemberStatus], trainer: Option<&MemberStatus>) {
         let explorers = explorers.iter().map(|member| (MemberRole::Explorer, member));
         for (role, member) in explorers.chain(trainer.map(|member| (MemberRole::Trainer, member))) {
-            let how = member.error.clone().map_or(LeaveReason::Done, LeaveReason::Failed);
-            if let Ok(entered) = self.enter(role, &member.name) {
-                self.leave(entered.seat.0, &how);
+            let reason = member.error.clone().map_or(LeaveReason::Done, LeaveReason::Failed);
+            if let Ok(joined) = self.join(role, &member.name) {
+                self.leave(joined.member.0, &reason);
             }
         }
     }
 
-    pub(super) fn beat(&self, seat: u64) -> HeartbeatReply {
-        self.change(|core, now| core.heartbeat(now, MemberId(seat)))
+    pub(super) fn heartbeat(&self, member: u64) -> HeartbeatReply {
+        self.change(|core, now| core.heartbeat(now, MemberId(member)))
     }
 
-    pub(super) fn leave(&self, seat: u64, how: &LeaveReason) {
-        self.change(|core, now| core.leave(now, MemberId(seat), how));
+    pub(super) fn leave(&self, member: u64, reason: &LeaveReason) {
+        self.change(|core, now| core.leave(now, MemberId(member), reason));
     }
 
     /// Sets the trainer's progress. `false`: not the trainer.
-    pub(super) fn trainer(&self, seat: u64, state: TrainerProgress) -> bool {
+    pub(super) fn trainer(&self, member: u64, state: TrainerProgress) -> bool {
         let state = match state {
             TrainerProgress::Training => core_sync::TrainerPresence::Training,
             TrainerProgress::Idle { seen } => {
@@ -147,7 +151,7 @@ impl SyncDriver {
             TrainerProgress::Done => core_sync::TrainerPresence::Done,
             TrainerProgress::Failed(reason) => core_sync::TrainerPresence::Failed(reason),
         };
-        self.change(|core, now| core.set_trainer_state(now, MemberId(seat), state))
+        self.change(|core, now| core.set_trainer_state(now, MemberId(member), state))
     }
 
     /// Adds the metrics of a train step.
@@ -202,22 +206,23 @@ impl SyncDriver {
     /// Waits for weights. `None`: the host ends.
     pub(super) async fn wait(
         self: &Arc<Self>,
-        want: WeightRequest,
+        request: WeightRequest,
         waited: Duration,
     ) -> Option<WeightWaitResult> {
-        let WeightRequest { explorer, have, at_least, demand, timeout } = want;
-        let want = core_sync::WeightWait { explorer, have, at_least, demand, timeout, waited };
+        let WeightRequest { explorer, current, at_least, publish_now, timeout } = request;
+        let request =
+            core_sync::WeightWait { explorer, current, at_least, publish_now, timeout, waited };
         let (answer, answered) = oneshot::channel();
-        let ask = self.change_state(|state, now| {
-            let explorer = want.explorer.clone();
-            if state.loading.get(&explorer).is_some_and(|version| *version <= want.have) {
+        let wait = self.change_state(|state, now| {
+            let explorer = request.explorer.clone();
+            if state.loading.get(&explorer).is_some_and(|version| *version <= request.current) {
                 state.loading.remove(&explorer);
             }
-            let ask = state.core.wait(now, want);
-            state.answers.insert(ask, SyncWaiter { explorer, answer });
-            ask
+            let wait = state.core.wait(now, request);
+            state.waiters.insert(wait, SyncWaiter { explorer, answer });
+            wait
         });
-        let _withdraw = AbandonedWait(self, ask);
+        let _withdraw = AbandonedWait(self, wait);
         tokio::select! {
             () = self.over.cancelled() => None,
             waited = answered => waited.ok(),
@@ -230,36 +235,36 @@ impl SyncDriver {
         since: Option<WaitStatus>,
         timeout: Duration,
     ) -> Option<WaitStatus> {
-        let look = || {
+        let check = || {
             let waits = WaitStatus::from(self.state().core.wait_summary());
             (waits, since.is_none_or(|since| since != waits))
         };
-        self.until(look, timeout).await
+        self.until(check, timeout).await
     }
 
     /// Waits until all explorers have left, or for the timeout. `None`: the host ends.
     pub(super) async fn explorers_left(&self, timeout: Duration) -> Option<bool> {
-        let look = || {
+        let check = || {
             let has_left = self.state().core.explorers_left();
             (has_left, has_left)
         };
-        self.until(look, timeout).await
+        self.until(check, timeout).await
     }
 
-    async fn until<T>(&self, look: impl Fn() -> (T, bool), timeout: Duration) -> Option<T> {
+    async fn until<T>(&self, check: impl Fn() -> (T, bool), timeout: Duration) -> Option<T> {
         let mut changed = self.changed.subscribe();
         let time_is_up = tokio::time::sleep(timeout);
         tokio::pin!(time_is_up);
         loop {
             changed.mark_unchanged();
-            let (seen, is_enough) = look();
+            let (seen, is_enough) = check();
             if is_enough {
                 return Some(seen);
             }
             tokio::select! {
                 () = self.over.cancelled() => return None,
                 _ = changed.changed() => {}
-                () = &mut time_is_up => return Some(look().0),
+                () = &mut time_is_up => return Some(check().0),
             }
         }
     }
@@ -273,10 +278,10 @@ impl SyncDriver {
     /// Returns the versions that explorers may be loading.
     pub(super) fn loading(&self) -> Vec<u64> {
         let SyncDriverState { core, loading, .. } = &mut *self.state();
-        let is_there = |name: &String| {
+        let is_alive = |name: &String| {
             core.explorer(name).is_some_and(|state| matches!(state, Present | Lost))
         };
-        loading.retain(|name, _| is_there(name));
+        loading.retain(|name, _| is_alive(name));
         loading.values().copied().collect()
     }
 
@@ -296,8 +301,10 @@ impl SyncDriver {
 impl SyncDriverState {
     /// Answers ended waits.
     fn answer(&mut self) {
-        for (ask, outcome) in self.core.outcomes() {
-            let Some(SyncWaiter { explorer, answer }) = self.answers.remove(&ask) else { continue };
+        for (wait, outcome) in self.core.outcomes() {
+            let Some(SyncWaiter { explorer, answer }) = self.waiters.remove(&wait) else {
+                continue;
+            };
             let newest = self.newest.clone();
             let waited = match outcome {
                 WaitOutcome::New(_) => {
@@ -327,7 +334,7 @@ struct AbandonedWait<'a>(&'a SyncDriver, WaitId);
 impl Drop for AbandonedWait<'_> {
     fn drop(&mut self) {
         self.0.change_state(|state, _| {
-            state.answers.remove(&self.1);
+            state.waiters.remove(&self.1);
             state.core.abandon(self.1);
         });
     }

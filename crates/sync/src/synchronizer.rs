@@ -29,7 +29,7 @@ struct SynchronizerShared {
     file: PathBuf,
     link: Mutex<SyncLink>,
     /// Held while looking for another host.
-    looking: tokio::sync::Mutex<()>,
+    relinking: tokio::sync::Mutex<()>,
     /// Member id of the trainer, if it is in this process.
     trainer: Mutex<Option<u64>>,
 }
@@ -42,12 +42,12 @@ impl Synchronizer {
 
     /// Same as [`open`](Self::open), with other options.
     pub async fn open_with(options: SynchronizerOptions) -> Result<Self, SyncError> {
-        let until = Instant::now() + options.patience;
+        let until = Instant::now() + options.lookup_timeout;
         let link = discovery::find(&options, None, until).await?;
         let file = address_file::file(&options.job_dir);
         let (link, trainer) = (Mutex::new(link), Mutex::new(None));
-        let looking = tokio::sync::Mutex::new(());
-        Ok(Self(Arc::new(SynchronizerShared { options, file, link, looking, trainer })))
+        let relinking = tokio::sync::Mutex::new(());
+        Ok(Self(Arc::new(SynchronizerShared { options, file, link, relinking, trainer })))
     }
 
     pub fn url(&self) -> String {
@@ -61,21 +61,21 @@ impl Synchronizer {
 
     pub fn method(&self) -> SyncMethod {
         match self.link() {
-            SyncLink::Here(_) => self.0.options.method,
-            SyncLink::There(remote) => remote.about().method,
+            SyncLink::Local(_) => self.0.options.method,
+            SyncLink::Remote(remote) => remote.about().method,
         }
     }
 
     pub fn is_host(&self) -> bool {
-        matches!(self.link(), SyncLink::Here(_))
+        matches!(self.link(), SyncLink::Local(_))
     }
 
-    pub(super) fn patience(&self) -> Duration {
-        self.0.options.patience
+    pub(super) fn lookup_timeout(&self) -> Duration {
+        self.0.options.lookup_timeout
     }
 
-    pub(super) fn set_trainer(&self, seat: u64) {
-        *self.0.trainer.lock() = Some(seat);
+    pub(super) fn set_trainer(&self, member: u64) {
+        *self.0.trainer.lock() = Some(member);
     }
 
     fn link(&self) -> SyncLink {
@@ -87,18 +87,18 @@ impl Synchronizer {
     pub(super) async fn call<T, F>(
         &self,
         timeout: Duration,
-        mut ask: impl FnMut(SyncLink) -> F,
-    ) -> Answer<T>
+        mut request: impl FnMut(SyncLink) -> F,
+    ) -> Result<T, SyncError>
     where
         F: Future<Output = Result<T, SyncLinkError>>,
     {
         let until = Instant::now() + timeout;
         loop {
             let link = self.link();
-            match ask(link.clone()).await {
-                Ok(answer) => return Ok(answer),
+            match request(link.clone()).await {
+                Ok(response) => return Ok(response),
                 Err(SyncLinkError::Refused(error)) => return Err(error),
-                Err(SyncLinkError::Gone(reason)) => {
+                Err(SyncLinkError::Unreachable(reason)) => {
                     tracing::debug!(url = link.url(), reason, "synchronizer lost");
                     self.relink(&link, &reason, until).await?;
                 }
@@ -107,24 +107,26 @@ impl Synchronizer {
     }
 
     /// Replaces a host that is gone.
-    async fn relink(&self, gone: &SyncLink, reason: &str, until: Instant) -> Result<(), SyncError> {
-        let _looking = self.0.looking.lock().await;
-        if !self.link().is_same(gone) {
+    async fn relink(&self, lost: &SyncLink, reason: &str, until: Instant) -> Result<(), SyncError> {
+        let _relinking = self.0.relinking.lock().await;
+        if !self.link().is_same(lost) {
             return Ok(());
         }
         let found = discovery::find(&self.0.options, Some(reason), until).await?;
-        tracing::info!(url = found.url(), from = gone.url(), "synchronizer has another host");
+        tracing::info!(url = found.url(), from = lost.url(), "synchronizer has another host");
         *self.0.link.lock() = found;
         Ok(())
     }
 
     /// Waits for weights. Dropping the future withdraws the wait.
-    pub async fn wait(&self, want: WeightRequest) -> WeightWaitResult {
+    pub async fn wait(&self, request: WeightRequest) -> WeightWaitResult {
         let began = Instant::now();
         loop {
             let waited = began.elapsed();
-            let left =
-                WeightRequest { timeout: want.timeout.saturating_sub(waited), ..want.clone() };
+            let left = WeightRequest {
+                timeout: request.timeout.saturating_sub(waited),
+                ..request.clone()
+            };
             let response = self.call(left.timeout, |link| {
                 let left = left.clone();
                 async move { link.wait(left, waited).await }
@@ -140,7 +142,7 @@ impl Synchronizer {
 
     /// Reports the total of an explorer's submitted experiences; returns that of the others.
     pub async fn submitted(&self, explorer: &str, experiences: u64) -> u64 {
-        let response = self.call(self.0.options.patience, |link| async move {
+        let response = self.call(self.0.options.lookup_timeout, |link| async move {
             link.submitted(explorer, experiences).await
         });
         response.await.unwrap_or_else(|error| {
@@ -157,7 +159,7 @@ impl Synchronizer {
 
     /// Publishes weights: checks them, stores bytes and ends waits. Idempotent for a version.
     pub async fn publish(&self, version: u64, weights: NewWeightsMessage) -> Result<(), SyncError> {
-        self.call(self.0.options.patience, |link| {
+        self.call(self.0.options.lookup_timeout, |link| {
             let weights = weights.clone();
             async move { link.publish(version, weights).await }
         })
@@ -166,11 +168,11 @@ impl Synchronizer {
 
     /// Sets the progress of the trainer in this process, which has joined.
     pub async fn trainer_state(&self, state: TrainerProgress) {
-        let seat = *self.0.trainer.lock();
-        let Some(seat) = seat else { return };
-        let response = self.call(self.0.options.patience, |link| {
+        let member = *self.0.trainer.lock();
+        let Some(member) = member else { return };
+        let response = self.call(self.0.options.lookup_timeout, |link| {
             let state = state.clone();
-            async move { link.trainer(seat, state).await }
+            async move { link.trainer(member, state).await }
         });
         match response.await {
             Ok(true) => {}
@@ -219,9 +221,9 @@ impl Synchronizer {
         let until = Instant::now() + timeout;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let patience = left.max(self.0.options.patience);
-            let response =
-                self.call(patience, |link| async move { link.wait_status(since, left).await });
+            let lookup_timeout = left.max(self.0.options.lookup_timeout);
+            let response = self
+                .call(lookup_timeout, |link| async move { link.wait_status(since, left).await });
             let response = response.await?;
             if since != Some(response) || Instant::now() >= until {
                 return Ok(response);
@@ -230,13 +232,13 @@ impl Synchronizer {
     }
 
     /// Waits for a demand that version `since` satisfies. `false`: timeout.
-    pub async fn demanded(&self, since: u64, timeout: Duration) -> bool {
+    pub async fn wait_for_demand(&self, since: u64, timeout: Duration) -> bool {
         let until = Instant::now() + timeout;
         let mut seen = None;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let Ok(response) = self.wait_status(seen, left).await else { return false };
-            if response.wanted.is_some_and(|wanted| wanted <= since) {
+            if response.demanded.is_some_and(|demanded| demanded <= since) {
                 return true;
             }
             if Instant::now() >= until {
@@ -251,9 +253,9 @@ impl Synchronizer {
         let until = Instant::now() + timeout;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let patience = left.max(self.0.options.patience);
+            let lookup_timeout = left.max(self.0.options.lookup_timeout);
             let response =
-                self.call(patience, |link| async move { link.explorers_left(left).await });
+                self.call(lookup_timeout, |link| async move { link.explorers_left(left).await });
             match response.await {
                 Ok(true) => return true,
                 Ok(false) if Instant::now() < until => {}
@@ -264,9 +266,8 @@ impl Synchronizer {
 
     /// Returns members and newest weights; empty if the host is unreachable.
     pub async fn view(&self) -> SyncStatus {
-        let response = self.call(self.0.options.patience, |link| async move { link.view().await });
+        let response =
+            self.call(self.0.options.lookup_timeout, |link| async move { link.view().await });
         response.await.unwrap_or_default()
     }
 }
-
-type Answer<T> = Result<T, SyncError>;

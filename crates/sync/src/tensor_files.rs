@@ -210,12 +210,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         assert!(check(root).unwrap_err().to_string().contains("no model.safetensors"));
-        let whole = file(&["wte"]);
-        for length in 0..whole.len() {
-            fs::write(root.join(MODEL), &whole[..length]).unwrap();
+        let bytes = file(&["wte"]);
+        for length in 0..bytes.len() {
+            fs::write(root.join(MODEL), &bytes[..length]).unwrap();
             check(root).unwrap_err();
         }
-        fs::write(root.join(MODEL), &whole).unwrap();
+        fs::write(root.join(MODEL), &bytes).unwrap();
         check(root).unwrap();
         fs::write(root.join(MODEL), b"this is no such file, but has a long head").unwrap();
         assert!(check(root).unwrap_err().to_string().contains("no safetensors"));

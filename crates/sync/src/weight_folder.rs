@@ -149,11 +149,11 @@ impl WeightDraft {
             sync(&path)?;
         }
         sync(&self.beside)?;
-        let place = directory(&self.folder, self.version);
-        remove(&place)?;
-        fs::rename(&self.beside, &place).map_err(failed(&place))?;
+        let target = directory(&self.folder, self.version);
+        remove(&target)?;
+        fs::rename(&self.beside, &target).map_err(failed(&target))?;
         sync(&self.folder)?;
-        Ok(place)
+        Ok(target)
     }
 }
 
@@ -165,12 +165,12 @@ pub fn announce(folder: &Path, version: u64) -> Result<()> {
 /// Writes weights atomically; returns their directory.
 pub fn write(folder: &Path, version: u64, bytes: &[u8], is_full: bool) -> Result<PathBuf> {
     fs::create_dir_all(folder).map_err(failed(folder))?;
-    let place = directory(folder, version);
+    let target = directory(folder, version);
     // A process that died here has left the same content.
-    let is_there = fs::read(place.join(MODEL)).is_ok_and(|there| there == bytes)
-        && (place.join(FULL).exists() || !is_full);
-    if is_there {
-        return Ok(place);
+    let is_stored = fs::read(target.join(MODEL)).is_ok_and(|stored| stored == bytes)
+        && (target.join(FULL).exists() || !is_full);
+    if is_stored {
+        return Ok(target);
     }
     let draft = WeightDraft::begin(folder, version)?;
     let path = draft.path().join(MODEL);

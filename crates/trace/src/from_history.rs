@@ -276,7 +276,7 @@ impl HistoryReader {
                 task: TaskId(recorded.task),
                 runs: RunRange { first, count: last - first + 1 },
                 runner: RunnerId(recorded.runner),
-                life: Incarnation(recorded.incarnation),
+                incarnation: Incarnation(recorded.incarnation),
                 timeout: Duration::ZERO,
             };
             self.add_run_event(EventRank::Sent, recorded.sent, sent);

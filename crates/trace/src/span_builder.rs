@@ -196,7 +196,7 @@ impl SpanBuilder {
                 key,
                 state: state @ (BatchState::Finalized | BatchState::Aborted),
             } => self.batch_ended(at, *key, Some(*state)),
-            RunEventKind::AttemptSent { attempt, key, task, runs, runner, life, .. } => {
+            RunEventKind::AttemptSent { attempt, key, task, runs, runner, incarnation, .. } => {
                 self.attempt_sent(
                     at,
                     AttemptStart {
@@ -205,7 +205,7 @@ impl SpanBuilder {
                         task: *task,
                         runs: *runs,
                         runner: *runner,
-                        incarnation: *life,
+                        incarnation: *incarnation,
                     },
                 );
             }

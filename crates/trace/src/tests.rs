@@ -32,10 +32,10 @@ fn batch(tasks: usize) -> RunEvent {
 
 fn sent(millis: u64, attempt: u64, task: u32, runs: RunRange, runner: u32) -> RunEvent {
     let (attempt, task, runner) = (AttemptId(attempt), TaskId(task), RunnerId(runner));
-    let (life, timeout) = (Incarnation(1), Duration::from_secs(9));
+    let (incarnation, timeout) = (Incarnation(1), Duration::from_secs(9));
     event(
         millis,
-        RunEventKind::AttemptSent { attempt, key: KEY, task, runs, runner, life, timeout },
+        RunEventKind::AttemptSent { attempt, key: KEY, task, runs, runner, incarnation, timeout },
     )
 }
 

@@ -34,32 +34,32 @@ class Run:
         name = args.pop("run_name", job["name"])
         if args:
             raise ValueError(f"MLflow has no argument {', '.join(map(repr, args))}")
-        known = self.known(job["run"])
-        if known is None:
+        existing = self.existing(job["run"])
+        if existing is None:
             tags = {"group": job["group"], "mode": job["mode"]}
             tags = {key: value for key, value in tags.items() if value}
-            known = self.client.create_run(self.experiment(experiment), run_name=name, tags=tags)
-            self.describe(known.info.run_id, job["config"])
-        self.run = known.info.run_id
+            existing = self.client.create_run(self.experiment(experiment), run_name=name, tags=tags)
+            self.describe(existing.info.run_id, job["config"])
+        self.run = existing.info.run_id
         where = f"experiment {experiment}, run {self.run}"
         self.place = f"{where} at {self.client.tracking_uri}"
 
-    def known(self, run: str | None) -> Any:
+    def existing(self, run: str | None) -> Any:
         """Resumes the existing run of the job, if it still exists."""
         if run is None:
             return None
         try:
-            known = self.client.get_run(run)
+            existing = self.client.get_run(run)
         except MlflowException:
             return None
-        if known.info.lifecycle_stage != "active":
+        if existing.info.lifecycle_stage != "active":
             return None
         self.client.update_run(run, status="RUNNING")
-        return known
+        return existing
 
     def experiment(self, name: str) -> str:
-        known = self.client.get_experiment_by_name(name)
-        return known.experiment_id if known is not None else self.client.create_experiment(name)
+        existing = self.client.get_experiment_by_name(name)
+        return existing.experiment_id if existing is not None else self.client.create_experiment(name)
 
     def describe(self, run: str, config: Any) -> None:
         params = [Param(key, str(value)[:PARAM_LENGTH]) for key, value in flat(config)]

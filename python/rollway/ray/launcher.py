@@ -55,16 +55,16 @@ class LaunchedActor:
         self.demand = demand
         self.is_placed = False
         #: Last reported reason of its wait, and the number of checks.
-        self.why: str | None = None
+        self.reason: str | None = None
         self.looks = 0
 
 
 class RayLauncher:
     """Starts and stops worker actors on the joined cluster."""
 
-    def __init__(self, ray: Any, say: Say, version: str) -> None:
+    def __init__(self, ray: Any, send: Say, version: str) -> None:
         self.ray = ray
-        self.say = say
+        self.send = send
         self.version = version
         self.workers: dict[int, LaunchedActor] = {}
         self.tasks: set[asyncio.Task[None]] = set()
@@ -81,7 +81,7 @@ class RayLauncher:
             try:
                 worker = self._place(order)
             except Exception as error:
-                self.say(
+                self.send(
                     "ended", id=number, how=messages.clipped(str(error)), blame=messages.NO_SUSPECT
                 )
                 return
@@ -100,9 +100,9 @@ class RayLauncher:
         """Reports the placement and the end of a worker."""
         how, blame = "no longer needed", messages.NO_SUSPECT
         try:
-            place = await _result(worker.handle.where.remote(self.version))
+            location = await _result(worker.handle.where.remote(self.version))
             worker.is_placed = True
-            self.say("placed", id=number, **place)
+            self.send("placed", id=number, **location)
             how = await _result(worker.handle.work.remote(env))
         except Exception as error:
             how, blame = messages.ended(error)
@@ -110,7 +110,7 @@ class RayLauncher:
             del self.workers[number]
             # The process of a worker that returned still exists.
             self.ray.kill(worker.handle, no_restart=True)
-            self.say("ended", id=number, how=how, blame=blame)
+            self.send("ended", id=number, how=how, blame=blame)
 
     def _place(self, order: Order) -> LaunchedActor:
         demand = {name: float(amount) for name, amount in order["resources"].items()}
@@ -150,31 +150,31 @@ class RayLauncher:
                 continue
             self.report_nodes(nodes)
             for number, worker in self._unplaced():
-                why = messages.lacks(worker.demand, nodes)
-                if why is None and worker.looks >= MAX_PLACING_CHECKS:
-                    why = messages.waits(worker.demand, nodes, free)
-                self._report_waiting(number, worker, why)
+                reason = messages.lacks(worker.demand, nodes)
+                if reason is None and worker.looks >= MAX_PLACING_CHECKS:
+                    reason = messages.waits(worker.demand, nodes, free)
+                self._report_waiting(number, worker, reason)
 
     def _unplaced(self) -> list[tuple[int, LaunchedActor]]:
         return [(number, one) for number, one in self.workers.items() if not one.is_placed]
 
-    def _report_waiting(self, number: int, worker: LaunchedActor, why: str | None) -> None:
+    def _report_waiting(self, number: int, worker: LaunchedActor, reason: str | None) -> None:
         worker.looks += 1
-        if why is not None and why != worker.why:
-            worker.why = why
-            self.say("waits", id=number, why=why)
+        if reason is not None and reason != worker.reason:
+            worker.reason = reason
+            self.send("waits", id=number, why=reason)
 
     def report_nodes(self, nodes: Iterable[messages.Node]) -> None:
         """Reports the nodes that joined or left since the last call."""
         alive = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes if node["Alive"]}
-        gone = {node["NodeID"]: node for node in nodes if not node["Alive"]}
+        removed = {node["NodeID"]: node for node in nodes if not node["Alive"]}
         changes = [f"{alive[node]} joined" for node in sorted(alive.keys() - self.nodes)]
         for node in sorted(self.nodes - alive.keys()):
-            known = gone.get(node, {})
-            why = messages.clipped(str(known.get("DeathReasonMessage") or "reason unknown"))
-            changes.append(f"{known.get('NodeManagerAddress', node)} left: {why}")
+            known = removed.get(node, {})
+            reason = messages.clipped(str(known.get("DeathReasonMessage") or "reason unknown"))
+            changes.append(f"{known.get('NodeManagerAddress', node)} left: {reason}")
         if changes and self.nodes:
-            self.say("nodes", nodes=len(alive), said=changes)
+            self.send("nodes", nodes=len(alive), said=changes)
         self.nodes = set(alive)
 
 
@@ -215,13 +215,13 @@ def failure(error: BaseException) -> dict[str, str]:
     }
 
 
-async def serve(ray: Any, say: Say, order: Order, orders: CommandReader) -> None:
+async def serve(ray: Any, send: Say, order: Order, orders: CommandReader) -> None:
     """Executes commands until standard input ends."""
-    launcher = RayLauncher(ray, say, order["version"])
+    launcher = RayLauncher(ray, send, order["version"])
     orders.into(asyncio.get_running_loop(), launcher)
     nodes = ray.nodes()
     launcher.report_nodes(nodes)
-    say("opened", ip=ray.util.get_node_ip_address(), nodes=len(launcher.nodes))
+    send("opened", ip=ray.util.get_node_ip_address(), nodes=len(launcher.nodes))
     looking = asyncio.create_task(launcher.poll())
     await launcher.over.wait()
     looking.cancel()
@@ -279,7 +279,7 @@ def main() -> None:
     os.dup2(2, 1)
     lock = threading.Lock()
 
-    def say(event: str, **what: Any) -> None:
+    def send(event: str, **what: Any) -> None:
         with lock:
             try:
                 events.write(json.dumps({"event": event, **what}) + "\n")
@@ -295,10 +295,10 @@ def main() -> None:
         ray = package()
         connect(ray, order)
     except BaseException as error:
-        say("failed", **failure(error))
+        send("failed", **failure(error))
         sys.exit(1)
     try:
-        asyncio.run(serve(ray, say, order, orders))
+        asyncio.run(serve(ray, send, order, orders))
     finally:
         ray.shutdown()
 

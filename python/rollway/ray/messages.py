@@ -10,7 +10,7 @@ from typing import Any
 _MAX_SHOWN_CHARS = 600
 
 #: Possible cause of an end: none in the worker, or the code that it executed.
-NO_SUSPECT = "nobody"
+NO_SUSPECT = "none"
 WORKER = "worker"
 
 Node = Mapping[str, Any]

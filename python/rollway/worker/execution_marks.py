@@ -51,7 +51,7 @@ def open_file(path: str) -> None:
         os.close(descriptor)
 
 
-def place_of(runner: int) -> int:
+def slot_of(runner: int) -> int:
     """Returns the slot of a runner in this process."""
     return runner % len(_marks)
 

@@ -68,17 +68,23 @@ class Link(Protocol):
     @property
     def is_backlogged(self) -> bool: ...
     def poll_messages(self) -> list[tuple[Any, ...]]: ...
-    def ready(self, runner: int, life: int, after: int | None = None) -> None: ...
-    def attempt_began(self, runner: int, life: int, attempt: int) -> None: ...
+    def ready(self, runner: int, incarnation: int, after: int | None = None) -> None: ...
+    def attempt_began(self, runner: int, incarnation: int, attempt: int) -> None: ...
     def succeeded(
-        self, runner: int, life: int, attempt: int, run: int, payload: bytes | None, metrics: dict
+        self,
+        runner: int,
+        incarnation: int,
+        attempt: int,
+        run: int,
+        payload: bytes | None,
+        metrics: dict,
     ) -> str | None: ...
     def failed(
-        self, runner: int, life: int, attempt: int, run: int, kind: str, words: str
+        self, runner: int, incarnation: int, attempt: int, run: int, kind: str, text: str
     ) -> None: ...
-    def attempt_ended(self, runner: int, life: int, attempt: int) -> None: ...
+    def attempt_ended(self, runner: int, incarnation: int, attempt: int) -> None: ...
     def flush(self) -> None: ...
-    def stopped(self, runner: int, life: int) -> None: ...
+    def stopped(self, runner: int, incarnation: int) -> None: ...
     def set_state(self, runner: int, state: dict[str, str]) -> None: ...
     def goodbye(self, reason: str) -> None: ...
 
@@ -102,7 +108,7 @@ class Worker:
         self.link = link
         self.setup = setup
         self.runners: dict[int, WorkflowRunner] = {}
-        self.lives: dict[int, int] = {}
+        self.incarnations: dict[int, int] = {}
         #: Those that are not over, each with its task once its first step was made.
         self.attempts: dict[int, tuple[Name, asyncio.Task[None]]] = {}
         self.workflows: OrderedDict[int, Executable] = OrderedDict()
@@ -130,12 +136,12 @@ class Worker:
         quiet = threading.Event()
         # In a thread, which continues while a workflow blocks the event loop.
         states = threading.Thread(
-            target=self._tell_states, args=(quiet,), name="rollway-states", daemon=True
+            target=self._send_states, args=(quiet,), name="rollway-states", daemon=True
         )
         states.start()
         try:
-            for runner, life in self.link.runners:
-                self._begin_life(runner, life)
+            for runner, incarnation in self.link.runners:
+                self._begin_incarnation(runner, incarnation)
             return await self.over
         finally:
             quiet.set()
@@ -191,15 +197,15 @@ class Worker:
             if rest[2] in self.attempts:
                 self._cancel(*self.attempts[rest[2]])
         elif what == "start_runner":
-            self._begin_life(*rest)
+            self._begin_incarnation(*rest)
         elif what == "stop_runner":
-            self._end_life(*rest)
+            self._end_incarnation(*rest)
         elif what == "shutdown":
             self._leave("dismissed by the engine")
         elif what == "ended":
             self._end(rest[0])
 
-    def _begin_life(self, runner: int, life: int) -> None:
+    def _begin_incarnation(self, runner: int, incarnation: int) -> None:
         models, auxiliary = self.setup["models"], self.setup["auxiliary"]
         settings = _Settings(self.setup["concurrent_mode"])
         self.runners[runner] = WorkflowRunner(
@@ -208,23 +214,23 @@ class Worker:
             [engines[runner % len(engines)] for engines in auxiliary if engines],
             runner,
         )
-        self.lives[runner] = life
-        self.link.ready(runner, life)
+        self.incarnations[runner] = incarnation
+        self.link.ready(runner, incarnation)
 
-    def _end_life(self, runner: int, life: int) -> None:
-        if self.lives.get(runner) == life:
-            del self.lives[runner], self.runners[runner]
+    def _end_incarnation(self, runner: int, incarnation: int) -> None:
+        if self.incarnations.get(runner) == incarnation:
+            del self.incarnations[runner], self.runners[runner]
             for name, task in list(self.attempts.values()):
                 if name[0] == runner:
                     self._cancel(name, task)
-        self.link.stopped(runner, life)
+        self.link.stopped(runner, incarnation)
 
     def _leave(self, why: str) -> None:
         """Cancels all attempts and sends goodbye; the engine then closes the connection."""
         if self.dismissed:
             return
         self.dismissed = True
-        self.lives.clear()
+        self.incarnations.clear()
         for name, task in self.attempts.values():
             self._cancel(name, task)
         self.link.goodbye(why)
@@ -236,13 +242,13 @@ class Worker:
 
     def _lives(self, name: Name) -> bool:
         """Returns whether the incarnation of an attempt is current; others are not reported."""
-        return self.lives.get(name[0]) == name[1]
+        return self.incarnations.get(name[0]) == name[1]
 
     def _start(self, start: Any) -> None:
         name = start.name
         if not self._lives(name):
             return
-        task = marks.begin_task(marks.place_of(name[0]), self._execute(start, name), self.loop)
+        task = marks.begin_task(marks.slot_of(name[0]), self._execute(start, name), self.loop)
         self.attempts[name[2]] = name, task
 
     async def _execute(self, start: Any, name: Name) -> None:
@@ -320,7 +326,7 @@ class Worker:
             self.workflows.popitem(last=False)
         return executable
 
-    def _tell_states(self, quiet: threading.Event) -> None:
+    def _send_states(self, quiet: threading.Event) -> None:
         while not quiet.wait(STATE_INTERVAL):
             for number, runner in list(self.runners.items()):
                 # Entries that a workflow adds may not be serializable; they are skipped.
@@ -332,10 +338,10 @@ def _labels(state: dict[str, Any]) -> dict[str, str]:
     """Returns a state as heartbeat labels."""
     if state["terminate_time"] is None:
         state["running_time"] = time.time() - state["begin_time"]
-    known = [
+    labels = [
         (key, value) for key, value in state.items() if value is not None or key in REQUIRED_LABELS
     ]
-    return {str(key): _text(value) for key, value in known[:64]}
+    return {str(key): _text(value) for key, value in labels[:64]}
 
 
 def _text(value: Any) -> str:

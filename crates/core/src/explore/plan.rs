@@ -25,16 +25,16 @@ use super::{PlanAction, PlanInput, SyncResult};
 ///     total_steps: 2,
 /// };
 /// let mut plan = Plan::new(pace, PlanProgress::default());
-/// assert_eq!(plan.orders(), [PlanAction::BeginStep(1)]);
+/// assert_eq!(plan.actions(), [PlanAction::BeginStep(1)]);
 /// plan.apply(PlanInput::Begun(1));
-/// assert_eq!(plan.orders(), [PlanAction::FinalizeStep(1)]);
+/// assert_eq!(plan.actions(), [PlanAction::FinalizeStep(1)]);
 /// plan.apply(PlanInput::Finalized { step: 1, delivered: 8 });
-/// assert_eq!(plan.orders(), [PlanAction::Sync { step: 1, at_least: 1 }]);
+/// assert_eq!(plan.actions(), [PlanAction::Sync { step: 1, at_least: 1 }]);
 /// plan.apply(PlanInput::Synced(SyncResult::Version(1)));
-/// assert_eq!(plan.orders(), [PlanAction::BeginStep(2)]);
+/// assert_eq!(plan.actions(), [PlanAction::BeginStep(2)]);
 /// ```
 ///
-/// Save [`Plan::progress`] after every [`Plan::orders`], before the actions are performed: a new
+/// Save [`Plan::progress`] after every [`Plan::actions`], before the actions are performed: a new
 /// plan continues from it and repeats actions that may be half done.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -142,13 +142,13 @@ impl Plan {
     }
 
     /// Returns the actions that are possible now; every action is returned once.
-    pub fn orders(&mut self) -> Vec<PlanAction> {
-        let mut orders = Vec::new();
+    pub fn actions(&mut self) -> Vec<PlanAction> {
+        let mut actions = Vec::new();
         while let Some(order) = self.next() {
             self.note(order);
-            orders.push(order);
+            actions.push(order);
         }
-        orders
+        actions
     }
 
     fn accept(&mut self, fact: PlanInput) -> bool {
@@ -194,7 +194,7 @@ impl Plan {
             PlanInput::Published(version) => raise(&mut self.published, version),
             PlanInput::Loaded(version) => self.loaded(version),
             PlanInput::OthersSubmitted(experiences) => {
-                raise(&mut self.progress.elsewhere, experiences)
+                raise(&mut self.progress.submitted_by_others, experiences)
             }
             PlanInput::TrainerDone => self.end_early(),
             PlanInput::Stopped => !std::mem::replace(&mut self.stopped, true),

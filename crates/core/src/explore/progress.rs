@@ -28,7 +28,7 @@ pub struct PlanProgress {
     /// `fixed` need not have trained on them yet.
     pub ahead: Vec<u64>,
     /// Experiences submitted by other explorers of the job.
-    pub elsewhere: u64,
+    pub submitted_by_others: u64,
     /// Version of the weights in the servers.
     pub version: u64,
     /// Last step of the job, if it ended before `total_steps`: no more tasks, or the trainer is
@@ -87,7 +87,7 @@ impl PlanProgress {
         let inflight = steps.saturating_mul(pace.step_experiences.max(1));
         // Everything that was trained on was submitted, by this or another explorer.
         let trained = self.version.saturating_mul(pace.train_batch_size.max(1));
-        let known = self.delivered.saturating_add(self.elsewhere);
+        let known = self.delivered.saturating_add(self.submitted_by_others);
         known.max(trained).saturating_add(inflight)
     }
 }

@@ -12,13 +12,13 @@ use crate::{
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Start a runner. It reports that it is ready, or that the start failed.
-    StartRunner { runner: RunnerId, life: Incarnation, isolated: bool },
+    StartRunner { runner: RunnerId, incarnation: Incarnation, isolated: bool },
     /// End an incarnation of a runner, by force if necessary.
-    StopRunner { runner: RunnerId, life: Incarnation },
+    StopRunner { runner: RunnerId, incarnation: Incarnation },
     /// Execute runs of a task on a runner.
     StartAttempt {
         runner: RunnerId,
-        life: Incarnation,
+        incarnation: Incarnation,
         attempt: AttemptId,
         batch: BatchKey,
         task: TaskId,
@@ -31,7 +31,7 @@ pub enum Action {
     /// Cancel an attempt; the runner confirms its end.
     CancelAttempt {
         runner: RunnerId,
-        life: Incarnation,
+        incarnation: Incarnation,
         attempt: AttemptId,
         reason: AttemptCancelReason,
     },

@@ -157,8 +157,8 @@ impl Core {
     pub(crate) fn runner_free(&mut self, runner: RunnerId) {
         let slot = &mut self.pool[runner];
         let Some((attempt, cancel)) = slot.work() else { return };
-        slot.fruitful = true;
-        slot.fruitless = 0;
+        slot.has_finished = true;
+        slot.failed_incarnations = 0;
         slot.message = None;
         self.enter_idle_or_retire(runner);
         if let Some(cancel) = cancel {
@@ -271,7 +271,7 @@ impl Core {
         let attempt = attempt.clone();
         self.actions.push(Action::CancelAttempt {
             runner,
-            life: slot.life,
+            incarnation: slot.incarnation,
             attempt: attempt.id,
             reason: cancel,
         });
@@ -282,7 +282,7 @@ impl Core {
                 self.now.max(attempt.began.unwrap_or(attempt.sent).after(attempt.timeout))
             }
         };
-        self.enter(runner, RunnerPhase::Cancelling(attempt, cancel));
+        self.set_phase(runner, RunnerPhase::Cancelling(attempt, cancel));
         let slot = &mut self.pool[runner];
         self.timers.set(DeadlineReason::Runner(runner), &mut slot.timer, Some(from.after(grace)));
     }

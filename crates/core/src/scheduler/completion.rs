@@ -169,8 +169,9 @@ impl Core {
 
     fn poisoned(&self, key: BatchKey, id: TaskId, kind: FailureKind) -> bool {
         let work = self.batches.get(&key).and_then(|batch| batch.work(id));
-        let kills = work.map_or(0, |work| work.kills);
-        kind == FailureKind::RunnerLost && kills >= self.config.failures.poison_limit.max(1)
+        let suspected_losses = work.map_or(0, |work| work.suspected_losses);
+        kind == FailureKind::RunnerLost
+            && suspected_losses >= self.config.failures.poison_limit.max(1)
     }
 
     /// Fails the waiting runs of a poison task.
@@ -195,7 +196,7 @@ impl Core {
         pause: Duration,
         runner: RunnerId,
     ) {
-        let until = self.now.after(pause).after(self.config.supervision.elsewhere_wait);
+        let until = self.now.after(pause).after(self.config.supervision.other_runner_wait);
         for run in runs {
             if self.phase != CorePhase::Running {
                 let ending = RunEnd::Cancelled(CancelReason::Stopped);

@@ -139,18 +139,18 @@ pub struct Supervision {
     /// Maximum time from the dispatch of an attempt to its begin.
     pub begin_timeout: Duration,
     /// Maximum time without a report before a runner counts as lost. `None`: unlimited.
-    pub silence_timeout: Option<Duration>,
+    pub heartbeat_timeout: Option<Duration>,
     /// Maximum time to acknowledge a cancel before the runner is replaced.
     pub cancel_grace: Duration,
     /// Delay before a restart after an incarnation that finished no attempt; doubles with each one.
     pub restart_backoff: Duration,
-    pub restart_backoff_max: Duration,
+    pub max_restart_backoff: Duration,
     /// Consecutive failed starts after which a runner is shown as broken.
-    pub start_failures_max: u32,
+    pub max_start_failures: u32,
     /// Delay before a broken runner is started again.
-    pub broken_rest: Duration,
+    pub broken_retry_delay: Duration,
     /// Maximum wait of a retry for a runner other than that of the failure.
-    pub elsewhere_wait: Duration,
+    pub other_runner_wait: Duration,
 }
 
 impl Default for Supervision {
@@ -158,13 +158,13 @@ impl Default for Supervision {
         Self {
             start_timeout: Duration::from_secs(120),
             begin_timeout: Duration::from_secs(60),
-            silence_timeout: Some(Duration::from_secs(30)),
+            heartbeat_timeout: Some(Duration::from_secs(30)),
             cancel_grace: Duration::from_secs(5),
             restart_backoff: Duration::from_secs(1),
-            restart_backoff_max: Duration::from_secs(60),
-            start_failures_max: 3,
-            broken_rest: Duration::from_secs(60),
-            elsewhere_wait: Duration::from_secs(5),
+            max_restart_backoff: Duration::from_secs(60),
+            max_start_failures: 3,
+            broken_retry_delay: Duration::from_secs(60),
+            other_runner_wait: Duration::from_secs(5),
         }
     }
 }

@@ -27,7 +27,7 @@ use crate::{
 /// # Guardrails
 /// - A run leaves `Pending` and `InFlight` only through `close_run`, which keeps the tallies, or
 ///   `cancel_fresh`, which does so for whole tasks.
-/// - A slot changes its phase only through `enter`, which keeps the idle set and the timers.
+/// - A slot changes its phase only through `set_phase`, which keeps the idle set and the timers.
 /// - Waiters are checked at the end of `apply`, for the set of batches that changed; no waiter is
 ///   answered while a batch is being changed.
 /// - A payload leaves only through an acknowledged lease or `drop_payload`.
@@ -200,8 +200,8 @@ impl Core {
             Input::Restore(record) => self.restore(record),
             Input::Requested { request, what } => self.request(request, what),
             Input::RequestAbandoned { request } => self.withdraw(request),
-            Input::Report { runner, life, report } => {
-                self.report(runner, life, report);
+            Input::Report { runner, incarnation, report } => {
+                self.report(runner, incarnation, report);
             }
             Input::DeliveryDone { lease, delivery } => self.delivered(lease, delivery),
             Input::TimePassed => self.pass_time(),
@@ -279,7 +279,7 @@ impl Core {
         while let Some(reason) = self.timers.pop_due(self.now) {
             match reason {
                 DeadlineReason::Runner(runner) => self.runner_due(runner),
-                DeadlineReason::HeartbeatTimeout(runner) => self.silence_due(runner),
+                DeadlineReason::HeartbeatTimeout(runner) => self.heartbeat_due(runner),
                 DeadlineReason::Waiter(request) => self.waiter_due(request),
                 DeadlineReason::Retry(serial) => self.retry_due(serial),
                 DeadlineReason::AnyRunner => self.queues.other_runner_until = None,

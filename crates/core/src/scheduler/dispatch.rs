@@ -173,7 +173,7 @@ impl Core {
         for run in runs.iter() {
             work.runs[run.0 as usize].state = RunPhase::InFlight(attempt);
         }
-        let kills = work.kills;
+        let suspected_losses = work.suspected_losses;
         let cap = self.config.max_timeout;
         let timeout = match batch.kind {
             BatchType::Train => {
@@ -189,16 +189,16 @@ impl Core {
         batch.attempts += 1;
         self.serials.attempt += 1;
         self.counters.attempts_started += 1;
-        let life = self.pool[runner].life;
+        let incarnation = self.pool[runner].incarnation;
         self.actions.push(Action::StartAttempt {
             runner,
-            life,
+            incarnation,
             attempt,
             batch: key,
             task: id,
             runs,
             timeout,
-            suspected_losses: kills,
+            suspected_losses,
         });
         let attempt = SlotAttempt {
             id: attempt,
@@ -211,6 +211,6 @@ impl Core {
             began: None,
             timeout,
         };
-        self.enter(runner, RunnerPhase::Busy(attempt));
+        self.set_phase(runner, RunnerPhase::Busy(attempt));
     }
 }

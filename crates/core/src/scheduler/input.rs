@@ -17,7 +17,7 @@ pub enum Input {
     /// The requester is gone; the request gets no response.
     RequestAbandoned { request: RequestId },
     /// A report of a runner or its supervisor.
-    Report { runner: RunnerId, life: Incarnation, report: RunnerReport },
+    Report { runner: RunnerId, incarnation: Incarnation, report: RunnerReport },
     /// Outcome of a delivery or a collection.
     DeliveryDone { lease: LeaseId, delivery: DeliveryOutcome },
     /// A [record](crate::Action::AppendRecord) from before a crash: replayed in the same order, to

@@ -193,7 +193,7 @@ impl Core {
             );
             for (reason, at) in [
                 (DeadlineReason::Runner(runner), slot.timer),
-                (DeadlineReason::HeartbeatTimeout(runner), slot.silence),
+                (DeadlineReason::HeartbeatTimeout(runner), slot.heartbeat_deadline),
             ] {
                 let set = at.is_none_or(|at| self.timers.contains(reason, at));
                 require!(set, "runner {runner} has a timer that is not set");

@@ -9,22 +9,27 @@ use crate::{
 };
 
 impl Core {
-    pub(crate) fn report(&mut self, runner: RunnerId, life: Incarnation, report: RunnerReport) {
+    pub(crate) fn report(
+        &mut self,
+        runner: RunnerId,
+        incarnation: Incarnation,
+        report: RunnerReport,
+    ) {
         let Some(slot) = self.pool.runners.get_mut(runner.0 as usize) else {
             self.ignore_report(IgnoreReason::UnknownRunner);
             self.drop_ignored_payload(report);
             return;
         };
-        if slot.life != life || !slot.alive() {
+        if slot.incarnation != incarnation || !slot.alive() {
             self.ignore_report(IgnoreReason::EarlierLife);
             self.drop_ignored_payload(report);
             return;
         }
-        slot.last_heard = self.now;
+        slot.last_report = self.now;
         match report {
             RunnerReport::Heartbeat => {}
             RunnerReport::Ready { after } => self.runner_ready(runner, after),
-            RunnerReport::Waits { why } => self.start_waits(runner, why),
+            RunnerReport::StartBlocked { reason } => self.start_blocked(runner, reason),
             RunnerReport::StartFailed { message } => self.start_failed(runner, message),
             RunnerReport::Lost { message, suspicion } => self.lose(runner, message, suspicion),
             RunnerReport::AttemptBegan { attempt } => self.attempt_began(runner, attempt),
@@ -55,7 +60,7 @@ impl Core {
     }
 
     /// Moves a slot into a phase, and updates the idle set, the counts and the timers.
-    pub(crate) fn enter(&mut self, runner: RunnerId, phase: RunnerPhase) {
+    pub(crate) fn set_phase(&mut self, runner: RunnerId, phase: RunnerPhase) {
         let serial = self.serial();
         let supervision = self.config.supervision;
         let slot = &mut self.pool.runners[runner.0 as usize];
@@ -75,8 +80,8 @@ impl Core {
         let timer = match &slot.phase {
             RunnerPhase::Starting => Some(self.now.after(supervision.start_timeout)),
             RunnerPhase::Busy(_) => Some(self.now.after(supervision.begin_timeout)),
-            RunnerPhase::Broken => Some(self.now.after(supervision.broken_rest)),
-            RunnerPhase::Resting => Some(self.now.after(slot.rest(&supervision))),
+            RunnerPhase::Broken => Some(self.now.after(supervision.broken_retry_delay)),
+            RunnerPhase::AwaitingRestart => Some(self.now.after(slot.restart_delay(&supervision))),
             RunnerPhase::Cancelling(..) => slot.timer,
             RunnerPhase::Idle => {
                 slot.idle_since = serial;
@@ -90,13 +95,18 @@ impl Core {
         };
         self.timers.set(DeadlineReason::Runner(runner), &mut slot.timer, timer);
         let watched = slot.alive() && !matches!(slot.phase, RunnerPhase::Starting);
-        let silence = match (supervision.silence_timeout.filter(|_| watched), slot.silence) {
-            // Set for an earlier time: it checks and sets itself again.
-            (Some(_), Some(at)) => Some(at),
-            (Some(silence), None) => Some(slot.last_heard.after(silence)),
-            (None, _) => None,
-        };
-        self.timers.set(DeadlineReason::HeartbeatTimeout(runner), &mut slot.silence, silence);
+        let deadline =
+            match (supervision.heartbeat_timeout.filter(|_| watched), slot.heartbeat_deadline) {
+                // Set for an earlier time: it checks and sets itself again.
+                (Some(_), Some(at)) => Some(at),
+                (Some(timeout), None) => Some(slot.last_report.after(timeout)),
+                (None, _) => None,
+            };
+        self.timers.set(
+            DeadlineReason::HeartbeatTimeout(runner),
+            &mut slot.heartbeat_deadline,
+            deadline,
+        );
         let slot = &self.pool.runners[runner.0 as usize];
         self.pool.alive = self.pool.alive + u32::from(slot.alive()) - u32::from(was_alive);
         let works = slot.attempt().is_some();
@@ -108,7 +118,7 @@ impl Core {
         if self.pool[runner].retiring {
             self.retire(runner);
         } else {
-            self.enter(runner, RunnerPhase::Idle);
+            self.set_phase(runner, RunnerPhase::Idle);
         }
     }
 
@@ -126,19 +136,19 @@ impl Core {
             self.pool.isolated.insert(runner);
         }
         let slot = &mut self.pool[runner];
-        slot.life = Incarnation(slot.life.0.wrapping_add(1));
-        slot.fruitful = false;
-        slot.last_heard = self.now;
-        let life = slot.life;
-        self.enter(runner, RunnerPhase::Starting);
+        slot.incarnation = Incarnation(slot.incarnation.0.wrapping_add(1));
+        slot.has_finished = false;
+        slot.last_report = self.now;
+        let incarnation = slot.incarnation;
+        self.set_phase(runner, RunnerPhase::Starting);
         self.counters.runners_started += 1;
-        self.actions.push(Action::StartRunner { runner, life, isolated });
+        self.actions.push(Action::StartRunner { runner, incarnation, isolated });
     }
 
     fn order_stop(&mut self, runner: RunnerId) {
-        let life = self.pool[runner].life;
+        let incarnation = self.pool[runner].incarnation;
         self.counters.runners_stopped += 1;
-        self.actions.push(Action::StopRunner { runner, life });
+        self.actions.push(Action::StopRunner { runner, incarnation });
     }
 
     /// Removes a runner for good.
@@ -149,11 +159,11 @@ impl Core {
         let slot = &mut self.pool[runner];
         slot.retiring = false;
         slot.settled = true;
-        self.enter(runner, RunnerPhase::Retired);
+        self.set_phase(runner, RunnerPhase::Retired);
     }
 
     /// Handles a start that waits for an external condition (`reason`), or no longer does.
-    fn start_waits(&mut self, runner: RunnerId, reason: Option<Arc<str>>) {
+    fn start_blocked(&mut self, runner: RunnerId, reason: Option<Arc<str>>) {
         let reason = reason.map(|reason| self.clip(reason));
         let slot = &mut self.pool.runners[runner.0 as usize];
         if !matches!(slot.phase, RunnerPhase::Starting) {
@@ -180,13 +190,16 @@ impl Core {
         slot.message = Some(message);
         slot.settled = true;
         slot.start_failures += 1;
-        slot.fruitless += 1;
-        let broken = slot.start_failures >= self.config.supervision.start_failures_max;
+        slot.failed_incarnations += 1;
+        let broken = slot.start_failures >= self.config.supervision.max_start_failures;
         if slot.retiring {
             return self.retire(runner);
         }
         self.order_stop(runner);
-        self.enter(runner, if broken { RunnerPhase::Broken } else { RunnerPhase::Resting });
+        self.set_phase(
+            runner,
+            if broken { RunnerPhase::Broken } else { RunnerPhase::AwaitingRestart },
+        );
     }
 
     /// Handles a lost runner: its attempt ends, and the next incarnation starts unless the runner
@@ -206,14 +219,14 @@ impl Core {
         }
         self.counters.runners_lost += 1;
         slot.message = Some(message.clone());
-        if !slot.fruitful && !caused {
-            slot.fruitless += 1;
+        if !slot.has_finished && !caused {
+            slot.failed_incarnations += 1;
         }
         let stays = !slot.retiring;
         let work = slot.work();
         if stays {
             self.order_stop(runner);
-            self.enter(runner, RunnerPhase::Resting);
+            self.set_phase(runner, RunnerPhase::AwaitingRestart);
         } else {
             self.retire(runner);
         }
@@ -245,7 +258,7 @@ impl Core {
         let open = self.left_behind(attempt);
         let batch = self.batches.get_mut(&attempt.batch);
         if let Some(work) = batch.and_then(|batch| batch.work_mut(attempt.task)) {
-            work.kills += u32::from(suspicion == Suspicion::Sole);
+            work.suspected_losses += u32::from(suspicion == Suspicion::Sole);
             for run in open.into_iter().take(most) {
                 work.runs[run.0 as usize].suspect = true;
             }
@@ -276,27 +289,33 @@ impl Core {
                 self.lose(runner, message, Suspicion::None);
             }
             // A stopping pool is not repaired.
-            RunnerPhase::Broken | RunnerPhase::Resting if self.phase == CorePhase::Running => {
+            RunnerPhase::Broken | RunnerPhase::AwaitingRestart
+                if self.phase == CorePhase::Running =>
+            {
                 self.start_runner(runner);
             }
             RunnerPhase::Broken
-            | RunnerPhase::Resting
+            | RunnerPhase::AwaitingRestart
             | RunnerPhase::Idle
             | RunnerPhase::Retired => {}
         }
     }
 
     /// Handles the heartbeat timer of a runner.
-    pub(crate) fn silence_due(&mut self, runner: RunnerId) {
+    pub(crate) fn heartbeat_due(&mut self, runner: RunnerId) {
         let slot = &mut self.pool[runner];
-        slot.silence = None;
-        let Some(silence) = self.config.supervision.silence_timeout else { return };
-        let at = slot.last_heard.after(silence);
+        slot.heartbeat_deadline = None;
+        let Some(timeout) = self.config.supervision.heartbeat_timeout else { return };
+        let at = slot.last_report.after(timeout);
         if at > self.now {
-            self.timers.set(DeadlineReason::HeartbeatTimeout(runner), &mut slot.silence, Some(at));
+            self.timers.set(
+                DeadlineReason::HeartbeatTimeout(runner),
+                &mut slot.heartbeat_deadline,
+                Some(at),
+            );
             return;
         }
-        let message = format!("no report for {} s", silence.as_secs_f64());
+        let message = format!("no report for {} s", timeout.as_secs_f64());
         self.lose(runner, message.into(), Suspicion::None);
     }
 
@@ -332,7 +351,7 @@ impl Core {
         let fresh = RunnerSlot::new(self.config.epoch);
         if let Some(runner) = self.pool.retired_slots.first().copied() {
             let slot = &mut self.pool[runner];
-            *slot = RunnerSlot { life: slot.life, ..fresh };
+            *slot = RunnerSlot { incarnation: slot.incarnation, ..fresh };
             return runner;
         }
         self.pool.runners.push(fresh);

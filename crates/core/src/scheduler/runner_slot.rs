@@ -11,10 +11,10 @@ use crate::{
 /// A slot. Its transitions are in `pool.rs` and `attempt.rs`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunnerSlot {
-    pub(crate) life: Incarnation,
+    pub(crate) incarnation: Incarnation,
     pub(crate) phase: RunnerPhase,
     pub(crate) since: Time,
-    pub(crate) last_heard: Time,
+    pub(crate) last_report: Time,
     /// Retires when its attempt ends.
     pub(crate) retiring: bool,
     /// True if it has been ready, or has failed to be, since the last start of the pool.
@@ -23,14 +23,14 @@ pub(crate) struct RunnerSlot {
     pub(crate) waits: bool,
     pub(crate) start_failures: u32,
     /// Consecutive incarnations without a finished attempt.
-    pub(crate) fruitless: u32,
+    pub(crate) failed_incarnations: u32,
     /// True if this incarnation has finished an attempt.
-    pub(crate) fruitful: bool,
+    pub(crate) has_finished: bool,
     pub(crate) message: Option<Arc<str>>,
     /// Position in the idle set.
     pub(crate) idle_since: u64,
     pub(crate) timer: Option<Time>,
-    pub(crate) silence: Option<Time>,
+    pub(crate) heartbeat_deadline: Option<Time>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -41,7 +41,7 @@ pub(crate) enum RunnerPhase {
     Cancelling(SlotAttempt, AttemptCancelReason),
     Broken,
     /// Waits for its restart.
-    Resting,
+    AwaitingRestart,
     /// Surplus; the slot may be used for another runner.
     #[default]
     Retired,
@@ -63,7 +63,7 @@ pub(crate) struct SlotAttempt {
 impl RunnerSlot {
     pub(crate) fn new(epoch: u16) -> Self {
         // The upper half is the epoch.
-        Self { life: Incarnation(u32::from(epoch) << 16), ..Self::default() }
+        Self { incarnation: Incarnation(u32::from(epoch) << 16), ..Self::default() }
     }
 
     pub(crate) const fn state(&self) -> RunnerState {
@@ -73,7 +73,7 @@ impl RunnerSlot {
             RunnerPhase::Busy(attempt) => RunnerState::Busy(attempt.id),
             RunnerPhase::Cancelling(attempt, _) => RunnerState::Cancelling(attempt.id),
             RunnerPhase::Broken => RunnerState::Broken,
-            RunnerPhase::Resting | RunnerPhase::Retired => RunnerState::Stopped,
+            RunnerPhase::AwaitingRestart | RunnerPhase::Retired => RunnerState::Stopped,
         }
     }
 
@@ -109,12 +109,12 @@ impl RunnerSlot {
     }
 
     /// Returns the delay before the next incarnation.
-    pub(crate) fn rest(&self, supervision: &Supervision) -> Duration {
-        if self.fruitless == 0 {
+    pub(crate) fn restart_delay(&self, supervision: &Supervision) -> Duration {
+        if self.failed_incarnations == 0 {
             return Duration::ZERO;
         }
-        let doublings = (self.fruitless - 1).min(16);
-        let rest = supervision.restart_backoff.saturating_mul(1 << doublings);
-        rest.min(supervision.restart_backoff_max)
+        let doublings = (self.failed_incarnations - 1).min(16);
+        let restart_delay = supervision.restart_backoff.saturating_mul(1 << doublings);
+        restart_delay.min(supervision.max_restart_backoff)
     }
 }

@@ -40,7 +40,7 @@ pub(crate) struct TaskRuns {
     /// Runs that have not ended.
     pub(crate) unfinished: u32,
     /// Runners that were lost under suspicion of this task.
-    pub(crate) kills: u32,
+    pub(crate) suspected_losses: u32,
     /// Failed run with the lowest number.
     pub(crate) first_error: Option<FailedRun>,
     /// First run, attempt and seconds of every ended attempt.
@@ -52,7 +52,7 @@ impl TaskRuns {
         Self {
             runs: vec![TaskRun::default(); total as usize],
             unfinished: total,
-            kills: 0,
+            suspected_losses: 0,
             first_error: None,
             attempts: Vec::new(),
         }

@@ -52,7 +52,7 @@ impl RunnerState {
 pub struct RunnerView {
     pub runner: RunnerId,
     /// Current or last incarnation.
-    pub life: Incarnation,
+    pub incarnation: Incarnation,
     pub state: RunnerState,
     /// Time of the last change of `state`.
     pub since: Time,
@@ -165,10 +165,10 @@ impl Core {
         let slot = self.pool.runners.get(runner.0 as usize)?;
         Some(RunnerView {
             runner,
-            life: slot.life,
+            incarnation: slot.incarnation,
             state: slot.state(),
             since: slot.since,
-            last_report: slot.last_heard,
+            last_report: slot.last_report,
             work: slot.attempt().map(|attempt| (attempt.batch, attempt.task, attempt.began)),
             runs: slot.attempt().map_or_else(Vec::new, |attempt| self.left_behind(attempt)),
             timeout: slot.attempt().map(|attempt| attempt.timeout),

@@ -20,7 +20,7 @@ pub struct MemberId(pub u64);
 /// Accepted membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joined {
-    pub seat: MemberId,
+    pub member: MemberId,
     /// True if it replaces an earlier member: of explorers, one of the same name.
     pub takes_over: bool,
 }
@@ -69,7 +69,7 @@ pub enum ExplorerPresence {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrainerPresence {
     /// Present, without information about its activity.
-    Here,
+    Present,
     /// Executes a train step.
     Training,
     /// Waits for experiences. `seen`: last wait that it knew before it looked for them in vain.
@@ -85,7 +85,7 @@ pub enum TrainerPresence {
 impl From<&TrainerPresence> for ExplorerPresence {
     fn from(state: &TrainerPresence) -> Self {
         match state {
-            TrainerPresence::Here | TrainerPresence::Training | TrainerPresence::Idle { .. } => {
+            TrainerPresence::Present | TrainerPresence::Training | TrainerPresence::Idle { .. } => {
                 Self::Present
             }
             TrainerPresence::Done => Self::Done,
@@ -104,7 +104,7 @@ pub struct SyncView {
     pub explorers: Vec<ExplorerMember>,
     /// `None`: no trainer ever joined.
     pub trainer: Option<TrainerMember>,
-    pub asked: WaitSummary,
+    pub waits: WaitSummary,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,7 +123,7 @@ pub struct TrainerMember {
 /// Membership of an explorer or the trainer.
 #[derive(Clone, Debug)]
 pub(super) struct MemberRecord {
-    pub(super) seat: MemberId,
+    pub(super) id: MemberId,
     /// Heartbeat deadline; of an absent member, the time of its end.
     pub(super) until: Time,
     pub(super) state: TrainerPresence,
@@ -133,7 +133,7 @@ impl MemberRecord {
     pub(super) const fn is_present(&self) -> bool {
         matches!(
             self.state,
-            TrainerPresence::Here | TrainerPresence::Training | TrainerPresence::Idle { .. }
+            TrainerPresence::Present | TrainerPresence::Training | TrainerPresence::Idle { .. }
         )
     }
 
@@ -147,7 +147,7 @@ impl MemberRecord {
             return false;
         }
         if !self.is_present() {
-            self.state = TrainerPresence::Here;
+            self.state = TrainerPresence::Present;
         }
         self.until = until;
         true

@@ -17,9 +17,9 @@ pub(super) fn lost(timeout: Duration) -> String {
 impl SyncCore {
     /// Describes a wait that timed out.
     pub(super) fn timeout_message(&self, wait: &ActiveWait, now: Time) -> String {
-        let want = &wait.want;
-        let waited = (want.waited + now.since(wait.began)).as_secs_f64();
-        let wanted = match want.at_least.max(want.have.saturating_add(1)) {
+        let request = &wait.request;
+        let waited = (request.waited + now.since(wait.began)).as_secs_f64();
+        let demanded = match request.at_least.max(request.current.saturating_add(1)) {
             WeightWait::LAST => "the trainer's last weights were not published".to_owned(),
             version => format!("weights of version {version} were not published"),
         };
@@ -33,13 +33,15 @@ impl SyncCore {
                 .to_owned(),
             Some(trainer) => format!("trainer {:?} {}", trainer.name, activity(trainer)),
         };
-        format!("{wanted} within {waited:.1} s (`synchronizer.sync_timeout`): {newest}; {trainer}")
+        format!(
+            "{demanded} within {waited:.1} s (`synchronizer.sync_timeout`): {newest}; {trainer}"
+        )
     }
 }
 
 fn activity(trainer: &TrainerSlot) -> &'static str {
     match trainer.member.state {
-        TrainerPresence::Here => "is present and does not report its activity",
+        TrainerPresence::Present => "is present and does not report its activity",
         TrainerPresence::Training => "is executing a train step: increase the timeout",
         TrainerPresence::Idle { .. } => {
             "waits for experiences: check that it reads the buffer that explorers write to"

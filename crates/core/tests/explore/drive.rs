@@ -15,7 +15,7 @@ pub(crate) struct Drive {
     pub(crate) begun: u64,
     pub(crate) finalized: u64,
     pub(crate) delivered: u64,
-    pub(crate) elsewhere: u64,
+    pub(crate) submitted_by_others: u64,
     pub(crate) version: u64,
     /// Evaluations that were submitted, and those that were finished.
     pub(crate) submitted: BTreeSet<u64>,
@@ -45,7 +45,7 @@ impl Drive {
             begun: 0,
             finalized: 0,
             delivered: 0,
-            elsewhere: 0,
+            submitted_by_others: 0,
             version: 0,
             submitted: BTreeSet::new(),
             finished: BTreeSet::new(),
@@ -136,20 +136,20 @@ impl Drive {
             }
             PlanInput::Synced(SyncResult::NothingNew) => self.starving = true,
             PlanInput::TrainerDone => self.trainer_done = true,
-            PlanInput::OthersSubmitted(experiences) => self.elsewhere = experiences,
+            PlanInput::OthersSubmitted(experiences) => self.submitted_by_others = experiences,
             PlanInput::Stopped => self.stopped = true,
             PlanInput::Exhausted | PlanInput::Published(_) => {}
         }
     }
 
     pub(crate) fn take(&mut self) {
-        for order in self.plan.orders() {
+        for order in self.plan.actions() {
             self.look(order);
             if order != PlanAction::End {
                 self.open.push(order);
             }
         }
-        let again = self.plan.orders();
+        let again = self.plan.actions();
         assert!(again.is_empty(), "emitted twice: {again:?}");
     }
 
@@ -228,7 +228,7 @@ impl Drive {
         let inflight = step - self.finalized;
         assert!(inflight <= self.pace.max_inflight, "{inflight} steps in flight");
         if let Some(staleness) = self.pace.max_staleness {
-            let others = self.delivered + self.elsewhere;
+            let others = self.delivered + self.submitted_by_others;
             let last = others + inflight * self.pace.step_experiences - 1;
             let is_stale = last / self.pace.train_batch_size > self.version + staleness;
             assert!(!is_stale || self.starving, "{step} is stale");

@@ -47,21 +47,21 @@ pub(crate) async fn main() {
 
 async fn serve(connected: ConnectedWorker) -> Result<(), WorkerSendError> {
     let ConnectedWorker { welcome, sender, mut receiver } = connected;
-    for (runner, life) in welcome.runners {
-        sender.report(runner, life, WorkerReport::Ready { after: None }).await?;
+    for (runner, incarnation) in welcome.runners {
+        sender.report(runner, incarnation, WorkerReport::Ready { after: None }).await?;
     }
     while let Ok(command) = receiver.recv().await {
         match command {
             EngineMessage::StartAttempt(start) => {
                 let waits = wait(&start);
                 if waits.is_zero() {
-                    execute(start.runner, start.life, &start, &sender).await?;
+                    execute(start.runner, start.incarnation, &start, &sender).await?;
                     continue;
                 }
                 let sender = sender.clone();
                 tokio::spawn(async move {
                     tokio::time::sleep(waits).await;
-                    let _ = execute(start.runner, start.life, &start, &sender).await;
+                    let _ = execute(start.runner, start.incarnation, &start, &sender).await;
                 });
             }
             EngineMessage::Shutdown { .. } => {
@@ -86,16 +86,16 @@ fn wait(start: &StartAttempt) -> Duration {
 
 async fn execute(
     runner: RunnerId,
-    life: Incarnation,
+    incarnation: Incarnation,
     start: &StartAttempt,
     sender: &EngineSender,
 ) -> Result<(), WorkerSendError> {
     let attempt = start.attempt;
-    sender.report(runner, life, WorkerReport::AttemptBegan { attempt }).await?;
+    sender.report(runner, incarnation, WorkerReport::AttemptBegan { attempt }).await?;
     for run in start.runs.iter() {
         let outcome = Ok(RunOutput { payload: None, metrics: Metrics::new() });
         let finished = WorkerReport::RunFinished { attempt, run, outcome };
-        sender.report(runner, life, finished).await?;
+        sender.report(runner, incarnation, finished).await?;
     }
-    sender.report(runner, life, WorkerReport::AttemptEnded { attempt }).await
+    sender.report(runner, incarnation, WorkerReport::AttemptEnded { attempt }).await
 }

@@ -93,7 +93,7 @@ impl EventCollector {
                 let tentative =
                     || Some((self.pending.len(), core.counters().ignored_reports.total()));
                 match report {
-                    RunnerReport::Heartbeat | RunnerReport::Waits { .. } => {}
+                    RunnerReport::Heartbeat | RunnerReport::StartBlocked { .. } => {}
                     RunnerReport::AttemptBegan { attempt } => {
                         before.tentative = tentative();
                         self.push(RunEventKind::AttemptBegan { attempt: *attempt });
@@ -184,7 +184,16 @@ impl EventCollector {
 
     fn on_action(&mut self, action: &Action, core: &Core) {
         match action {
-            Action::StartAttempt { runner, life, attempt, batch, task, runs, timeout, .. } => {
+            Action::StartAttempt {
+                runner,
+                incarnation,
+                attempt,
+                batch,
+                task,
+                runs,
+                timeout,
+                ..
+            } => {
                 let index = runner.0 as usize;
                 if index >= self.working.len() {
                     self.working.resize(index + 1, None);
@@ -196,7 +205,7 @@ impl EventCollector {
                     task: *task,
                     runs: *runs,
                     runner: *runner,
-                    life: *life,
+                    incarnation: *incarnation,
                     timeout: *timeout,
                 });
                 self.check_attempt(*runner, core, None);

@@ -51,7 +51,7 @@ pub enum RunEventKind {
         task: TaskId,
         runs: RunRange,
         runner: RunnerId,
-        life: Incarnation,
+        incarnation: Incarnation,
         /// Limit from the begin of the attempt.
         timeout: Duration,
     },
@@ -107,7 +107,7 @@ pub enum RunEventKind {
     /// Location of a runner; emitted before its first attempt.
     RunnerLocated {
         runner: RunnerId,
-        life: Incarnation,
+        incarnation: Incarnation,
         /// Host and process id.
         place: Arc<str>,
     },

@@ -27,7 +27,7 @@ const CANCEL_AFTER: Duration = Duration::from_secs(5);
 pub struct RunnerStatus {
     pub runner: RunnerId,
     /// Current or last incarnation.
-    pub life: Incarnation,
+    pub incarnation: Incarnation,
     pub state: RunnerState,
     /// Time since the attempt began, or else in the current state.
     pub age: Duration,
@@ -134,13 +134,13 @@ fn one(core: &Core, states: &RunnerStatusTable, view: RunnerView, now: Time) -> 
         RunnerState::Busy(attempt) | RunnerState::Cancelling(attempt) => Some(attempt),
         _ => None,
     };
-    let mut labels = states.labels(view.runner, view.life, attempt);
+    let mut labels = states.labels(view.runner, view.incarnation, attempt);
     let batch = view.work.and_then(|(key, ..)| core.batch_by_key(key)).map(|view| view.batch);
     let since = view.work.and_then(|(.., began)| began).unwrap_or(view.since);
     let waits = labels.get("waiting").map(|reason| Arc::from(reason.as_str()));
     let mut status = RunnerStatus {
         runner: view.runner,
-        life: view.life,
+        incarnation: view.incarnation,
         state: view.state,
         age: now.since(since),
         batch,

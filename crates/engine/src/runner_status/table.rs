@@ -63,17 +63,17 @@ impl RunnerStatusTable {
     /// Stores the labels of a heartbeat.
     pub(crate) fn set_labels(
         &self,
-        (runner, life): (RunnerId, Incarnation),
+        (runner, incarnation): (RunnerId, Incarnation),
         attempt: Option<AttemptId>,
         labels: Labels,
     ) {
-        self.states.lock().heartbeats.insert(runner, (life, attempt, labels));
+        self.states.lock().heartbeats.insert(runner, (incarnation, attempt, labels));
     }
 
     /// Returns the stages of an incarnation of a local runner.
-    pub(crate) fn stages(&self, runner: RunnerId, life: Incarnation) -> RunStages {
+    pub(crate) fn stages(&self, runner: RunnerId, incarnation: Incarnation) -> RunStages {
         let stages = RunStages::default();
-        self.states.lock().stages.insert(runner, (life, stages.clone()));
+        self.states.lock().stages.insert(runner, (incarnation, stages.clone()));
         stages
     }
 
@@ -95,26 +95,28 @@ impl RunnerStatusTable {
     pub(crate) fn labels(
         &self,
         runner: RunnerId,
-        life: Incarnation,
+        incarnation: Incarnation,
         attempt: Option<AttemptId>,
     ) -> Labels {
         let states = self.states.lock();
         let mut labels = BTreeMap::new();
-        if let Some((_, current, last)) = states.heartbeats.get(&runner).filter(|it| it.0 == life) {
+        if let Some((_, current, last)) =
+            states.heartbeats.get(&runner).filter(|it| it.0 == incarnation)
+        {
             labels = last.clone();
             if *current != attempt {
                 ATTEMPT_LABELS.iter().for_each(|name| drop(labels.remove(*name)));
             }
         }
         let mut set = |name: &str, value: String| labels.insert(name.to_owned(), value);
-        let stages = states.stages.get(&runner).filter(|(current, _)| *current == life);
+        let stages = states.stages.get(&runner).filter(|(current, _)| *current == incarnation);
         if let Some((run, stage, since)) = stages.and_then(|(_, stages)| stages.oldest()) {
             let since = since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
             set("run", run.0.to_string());
             set("stage", stage.to_string());
             set("stage_since", since.to_string());
         }
-        if let Some((_, launch)) = states.launches.get(&runner).filter(|it| it.0 == life) {
+        if let Some((_, launch)) = states.launches.get(&runner).filter(|it| it.0 == incarnation) {
             launch.place.iter().for_each(|place| drop(set("node", place.clone())));
             launch.waits.iter().for_each(|reason| drop(set("waiting", reason.clone())));
         }
@@ -122,14 +124,15 @@ impl RunnerStatusTable {
     }
 
     /// Records the location of a runner's incarnation, or the reason why it has none yet.
-    pub(crate) fn locate(&self, runner: RunnerId, life: Incarnation, launch: &LaunchState) {
+    pub(crate) fn locate(&self, runner: RunnerId, incarnation: Incarnation, launch: &LaunchState) {
         let mut states = self.states.lock();
         let observers = states.observers.clone();
-        let before = states.launches.insert(runner, (life, launch.clone()));
+        let before = states.launches.insert(runner, (incarnation, launch.clone()));
         drop(states);
         let Some(place) = launch.place.as_deref().filter(|_| !observers.is_empty()) else { return };
-        if !before.is_some_and(|(was, it)| was == life && it.place.as_deref() == Some(place)) {
-            let what = RunEventKind::RunnerLocated { runner, life, place: place.into() };
+        if !before.is_some_and(|(was, it)| was == incarnation && it.place.as_deref() == Some(place))
+        {
+            let what = RunEventKind::RunnerLocated { runner, incarnation, place: place.into() };
             observers.emit(&[RunEvent { at: events::now(), what }]);
         }
     }
@@ -140,9 +143,9 @@ impl RunnerStatusTable {
     }
 
     /// Removes the location of an incarnation that has ended.
-    pub(crate) fn forget(&self, runner: RunnerId, life: Incarnation) {
+    pub(crate) fn forget(&self, runner: RunnerId, incarnation: Incarnation) {
         let mut states = self.states.lock();
-        if states.launches.get(&runner).is_some_and(|(current, _)| *current == life) {
+        if states.launches.get(&runner).is_some_and(|(current, _)| *current == incarnation) {
             states.launches.remove(&runner);
         }
     }

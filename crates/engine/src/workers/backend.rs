@@ -23,10 +23,10 @@ pub trait RunnerBackend: Send + 'static {
 
     /// Sends a command to a runner, in the order of calls. Must not block. `false`: it cannot be
     /// delivered, the runner counts as lost.
-    fn send(&mut self, runner: RunnerId, life: Incarnation, command: RunnerCommand) -> bool;
+    fn send(&mut self, runner: RunnerId, incarnation: Incarnation, command: RunnerCommand) -> bool;
 
     /// Ends an incarnation of a runner, by force if needed. Must not block.
-    fn stop(&mut self, runner: RunnerId, life: Incarnation);
+    fn stop(&mut self, runner: RunnerId, incarnation: Incarnation);
 
     /// Asks manual workers to leave after a stop; the future ends when they have left or timed out.
     /// `None`: there are no manual workers.
@@ -35,8 +35,8 @@ pub trait RunnerBackend: Send + 'static {
     }
 
     /// Observes a report that has reached the driver, also of earlier incarnations.
-    fn on_report(&mut self, runner: RunnerId, life: Incarnation, report: &RunnerReport) {
-        let _ = (runner, life, report);
+    fn on_report(&mut self, runner: RunnerId, incarnation: Incarnation, report: &RunnerReport) {
+        let _ = (runner, incarnation, report);
     }
 
     /// Returns the table of runner states.
@@ -50,20 +50,20 @@ impl RunnerBackend for Box<dyn RunnerBackend> {
         (**self).start(reporter);
     }
 
-    fn send(&mut self, runner: RunnerId, life: Incarnation, command: RunnerCommand) -> bool {
-        (**self).send(runner, life, command)
+    fn send(&mut self, runner: RunnerId, incarnation: Incarnation, command: RunnerCommand) -> bool {
+        (**self).send(runner, incarnation, command)
     }
 
-    fn stop(&mut self, runner: RunnerId, life: Incarnation) {
-        (**self).stop(runner, life);
+    fn stop(&mut self, runner: RunnerId, incarnation: Incarnation) {
+        (**self).stop(runner, incarnation);
     }
 
     fn shut_down_workers(&mut self) -> Option<BoxFuture<'static, ()>> {
         (**self).shut_down_workers()
     }
 
-    fn on_report(&mut self, runner: RunnerId, life: Incarnation, report: &RunnerReport) {
-        (**self).on_report(runner, life, report);
+    fn on_report(&mut self, runner: RunnerId, incarnation: Incarnation, report: &RunnerReport) {
+        (**self).on_report(runner, incarnation, report);
     }
 
     fn states(&self) -> RunnerStatusTable {
@@ -93,7 +93,7 @@ pub struct AttemptSpec {
     /// Limit from the begin of the attempt.
     pub timeout: Duration,
     /// Number of runners lost under suspicion of this task.
-    pub kills: u32,
+    pub suspected_losses: u32,
     /// `None`: there is no gateway.
     pub models: Option<ModelAccess>,
 }
@@ -125,7 +125,7 @@ pub(crate) struct RunnerMessage {
     /// Arrival in this process.
     pub(crate) at: Instant,
     pub(crate) runner: RunnerId,
-    pub(crate) life: Incarnation,
+    pub(crate) incarnation: Incarnation,
     pub(crate) reports: Vec<RunnerReport>,
 }
 
@@ -143,7 +143,7 @@ pub(crate) trait RunnerInbox: Debug + Send + Sync + 'static {
 #[derive(Clone, Debug)]
 pub struct Reporter {
     runner: RunnerId,
-    life: Incarnation,
+    incarnation: Incarnation,
     /// True if the runner is to have a process of its own.
     pub(crate) isolated: bool,
     inbox: Arc<dyn RunnerInbox>,
@@ -152,11 +152,11 @@ pub struct Reporter {
 impl Reporter {
     pub(crate) const fn new(
         runner: RunnerId,
-        life: Incarnation,
+        incarnation: Incarnation,
         isolated: bool,
         inbox: Arc<dyn RunnerInbox>,
     ) -> Self {
-        Self { runner, life, isolated, inbox }
+        Self { runner, incarnation, isolated, inbox }
     }
 
     /// Replaces the inbox, such as by one that checks messages first.
@@ -172,7 +172,7 @@ impl Reporter {
     }
 
     pub const fn incarnation(&self) -> Incarnation {
-        self.life
+        self.incarnation
     }
 
     /// Sends reports in order; waits while the inbox is full. Reports to a dropped engine are
@@ -192,6 +192,6 @@ impl Reporter {
     }
 
     const fn message(&self, at: Instant, reports: Vec<RunnerReport>) -> RunnerMessage {
-        RunnerMessage { at, runner: self.runner, life: self.life, reports }
+        RunnerMessage { at, runner: self.runner, incarnation: self.incarnation, reports }
     }
 }

@@ -46,7 +46,7 @@ pub struct LocalRunners {
 
 #[derive(Debug)]
 struct RunningAttempt {
-    life: Incarnation,
+    incarnation: Incarnation,
     commands: mpsc::Sender<RunnerCommand>,
     task: AbortHandle,
 }
@@ -74,23 +74,24 @@ impl RunnerBackend for LocalRunners {
         let mut heartbeat = interval(self.heartbeat);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         heartbeat.reset();
-        let (runner, life) = (reporter.runner(), reporter.incarnation());
+        let (runner, incarnation) = (reporter.runner(), reporter.incarnation());
         let registry = Arc::clone(&self.registry);
         let concurrency = self.concurrency;
-        let stages = self.states.stages(runner, life);
+        let stages = self.states.stages(runner, incarnation);
         let runner_loop = Runner { reporter, commands, registry, concurrency, heartbeat, stages };
         let task = tokio::spawn(runner_loop.run()).abort_handle();
-        self.running.insert(runner, RunningAttempt { life, commands: sender, task });
+        self.running.insert(runner, RunningAttempt { incarnation, commands: sender, task });
     }
 
-    fn send(&mut self, runner: RunnerId, life: Incarnation, command: RunnerCommand) -> bool {
-        let running = self.running.get(&runner).filter(|running| running.life == life);
+    fn send(&mut self, runner: RunnerId, incarnation: Incarnation, command: RunnerCommand) -> bool {
+        let running =
+            self.running.get(&runner).filter(|running| running.incarnation == incarnation);
         running.is_some_and(|running| running.commands.try_send(command).is_ok())
     }
 
-    fn stop(&mut self, runner: RunnerId, life: Incarnation) {
+    fn stop(&mut self, runner: RunnerId, incarnation: Incarnation) {
         // A run that never yields cannot be stopped; its reports are ignored.
-        if self.running.get(&runner).is_some_and(|running| running.life == life)
+        if self.running.get(&runner).is_some_and(|running| running.incarnation == incarnation)
             && let Some(running) = self.running.remove(&runner)
         {
             running.task.abort();

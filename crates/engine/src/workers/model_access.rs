@@ -102,7 +102,10 @@ impl<W: RunnerBackend, K: RunKeyIssuer> WithModelAccess<W, K> {
     }
 
     fn close_if(&mut self, runner: RunnerId, matches: impl FnOnce(Incarnation, AttemptId) -> bool) {
-        if self.open.get(&runner).is_some_and(|(life, attempt)| matches(*life, *attempt))
+        if self
+            .open
+            .get(&runner)
+            .is_some_and(|(incarnation, attempt)| matches(*incarnation, *attempt))
             && let Some((_, attempt)) = self.open.remove(&runner)
         {
             self.keys.close(attempt);
@@ -117,15 +120,15 @@ impl<W: RunnerBackend, K: RunKeyIssuer> RunnerBackend for WithModelAccess<W, K> 
         self.workers.start(reporter);
     }
 
-    fn send(&mut self, runner: RunnerId, life: Incarnation, command: RunnerCommand) -> bool {
+    fn send(&mut self, runner: RunnerId, incarnation: Incarnation, command: RunnerCommand) -> bool {
         match command {
             RunnerCommand::Start(mut attempt) => {
                 self.close_if(runner, |_, _| true);
                 let id = attempt.id;
                 let keys = self.keys.open(&attempt);
-                self.open.insert(runner, (life, id));
+                self.open.insert(runner, (incarnation, id));
                 attempt.models = Some(ModelAccess { base_url: self.keys.base_url(), keys });
-                let sent = self.workers.send(runner, life, RunnerCommand::Start(attempt));
+                let sent = self.workers.send(runner, incarnation, RunnerCommand::Start(attempt));
                 if !sent {
                     self.close_if(runner, |_, _| true);
                 }
@@ -134,36 +137,36 @@ impl<W: RunnerBackend, K: RunKeyIssuer> RunnerBackend for WithModelAccess<W, K> 
             RunnerCommand::Cancel { attempt: id, .. } => {
                 // Before the cancel is sent: pending model calls end immediately.
                 self.close_if(runner, |_, attempt| attempt == id);
-                self.workers.send(runner, life, command)
+                self.workers.send(runner, incarnation, command)
             }
         }
     }
 
-    fn stop(&mut self, runner: RunnerId, life: Incarnation) {
-        self.close_if(runner, |current, _| current == life);
-        self.workers.stop(runner, life);
+    fn stop(&mut self, runner: RunnerId, incarnation: Incarnation) {
+        self.close_if(runner, |current, _| current == incarnation);
+        self.workers.stop(runner, incarnation);
     }
 
     fn shut_down_workers(&mut self) -> Option<BoxFuture<'static, ()>> {
         self.workers.shut_down_workers()
     }
 
-    fn on_report(&mut self, runner: RunnerId, life: Incarnation, report: &RunnerReport) {
+    fn on_report(&mut self, runner: RunnerId, incarnation: Incarnation, report: &RunnerReport) {
         match report {
             RunnerReport::AttemptEnded { attempt: id }
             | RunnerReport::Ready { after: Some(id) } => {
-                self.close_if(runner, |current, attempt| current == life && attempt == *id);
+                self.close_if(runner, |current, attempt| current == incarnation && attempt == *id);
             }
             RunnerReport::Lost { .. } | RunnerReport::StartFailed { .. } => {
-                self.close_if(runner, |current, _| current == life);
+                self.close_if(runner, |current, _| current == incarnation);
             }
             RunnerReport::Ready { after: None }
             | RunnerReport::Heartbeat
-            | RunnerReport::Waits { .. }
+            | RunnerReport::StartBlocked { .. }
             | RunnerReport::AttemptBegan { .. }
             | RunnerReport::RunFinished { .. } => {}
         }
-        self.workers.on_report(runner, life, report);
+        self.workers.on_report(runner, incarnation, report);
     }
 
     fn states(&self) -> RunnerStatusTable {

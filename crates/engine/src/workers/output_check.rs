@@ -72,23 +72,23 @@ impl<W: RunnerBackend> RunnerBackend for WithOutputCheck<W> {
         self.workers.start(reporter.map_inbox(|inbox| Arc::new(CheckedInbox { inbox, attempts })));
     }
 
-    fn send(&mut self, runner: RunnerId, life: Incarnation, command: RunnerCommand) -> bool {
+    fn send(&mut self, runner: RunnerId, incarnation: Incarnation, command: RunnerCommand) -> bool {
         if let RunnerCommand::Start(attempt) = &command {
             self.attempts.add(runner, attempt);
         }
-        self.workers.send(runner, life, command)
+        self.workers.send(runner, incarnation, command)
     }
 
-    fn stop(&mut self, runner: RunnerId, life: Incarnation) {
-        self.workers.stop(runner, life);
+    fn stop(&mut self, runner: RunnerId, incarnation: Incarnation) {
+        self.workers.stop(runner, incarnation);
     }
 
     fn shut_down_workers(&mut self) -> Option<BoxFuture<'static, ()>> {
         self.workers.shut_down_workers()
     }
 
-    fn on_report(&mut self, runner: RunnerId, life: Incarnation, report: &RunnerReport) {
-        self.workers.on_report(runner, life, report);
+    fn on_report(&mut self, runner: RunnerId, incarnation: Incarnation, report: &RunnerReport) {
+        self.workers.on_report(runner, incarnation, report);
     }
 
     fn states(&self) -> RunnerStatusTable {

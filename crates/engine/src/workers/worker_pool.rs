@@ -173,15 +173,15 @@ impl WorkerPoolShared {
     }
 
     /// Returns the process of an incarnation.
-    fn process_of(&self, runner: RunnerId, life: Incarnation) -> Option<Arc<WorkerProcess>> {
+    fn process_of(&self, runner: RunnerId, incarnation: Incarnation) -> Option<Arc<WorkerProcess>> {
         let assigned = self.assigned.lock();
-        let (_, process) = assigned.get(&runner).filter(|(current, _)| *current == life)?;
+        let (_, process) = assigned.get(&runner).filter(|(current, _)| *current == incarnation)?;
         Some(Arc::clone(process))
     }
 
     /// Removes an incarnation; returns its process.
-    fn unassign(&self, runner: RunnerId, life: Incarnation) -> Option<Arc<WorkerProcess>> {
-        let process = self.process_of(runner, life)?;
+    fn unassign(&self, runner: RunnerId, incarnation: Incarnation) -> Option<Arc<WorkerProcess>> {
+        let process = self.process_of(runner, incarnation)?;
         self.assigned.lock().remove(&runner);
         Some(process)
     }
@@ -340,9 +340,10 @@ impl RunnerBackend for WorkerPool {
         }
     }
 
-    fn send(&mut self, runner: RunnerId, life: Incarnation, command: RunnerCommand) -> bool {
-        if let Some(process) = self.shared.process_of(runner, life)
-            && let Some((reporter, failed)) = process.send(&self.shared, runner, life, command)
+    fn send(&mut self, runner: RunnerId, incarnation: Incarnation, command: RunnerCommand) -> bool {
+        if let Some(process) = self.shared.process_of(runner, incarnation)
+            && let Some((reporter, failed)) =
+                process.send(&self.shared, runner, incarnation, command)
         {
             tokio::spawn(async move { reporter.send(failed).await });
         }
@@ -350,11 +351,11 @@ impl RunnerBackend for WorkerPool {
         true
     }
 
-    fn stop(&mut self, runner: RunnerId, life: Incarnation) {
+    fn stop(&mut self, runner: RunnerId, incarnation: Incarnation) {
         if let Some(manual) = self.shared.manual() {
-            manual.leave(&self.shared, runner, life);
-        } else if let Some(process) = self.shared.unassign(runner, life) {
-            process.leave(runner, life);
+            manual.leave(&self.shared, runner, incarnation);
+        } else if let Some(process) = self.shared.unassign(runner, incarnation) {
+            process.leave(runner, incarnation);
         }
     }
 

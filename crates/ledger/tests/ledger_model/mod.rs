@@ -109,18 +109,18 @@ fn end() -> impl Strategy<Value = RunEnd<RunOutput<Bytes>>> {
 fn note() -> impl Strategy<Value = BatchMark> {
     let cut = (proptest::sample::select(CancelReason::ALL), any::<bool>());
     prop_oneof![
-        cut.prop_map(|(reason, keep)| BatchMark::Cut { reason, keep }),
-        Just(BatchMark::Offered),
-        ".{0,9}".prop_map(|reason| BatchMark::GivenUp(reason.into())),
+        cut.prop_map(|(reason, keep)| BatchMark::Truncated { reason, keep }),
+        Just(BatchMark::DeliveryStarted),
+        ".{0,9}".prop_map(|reason| BatchMark::Aborting(reason.into())),
     ]
 }
 
 /// Returns the order of a mark among those of a batch.
 fn order(note: &BatchMark) -> u8 {
     match note {
-        BatchMark::Cut { .. } => 0,
-        BatchMark::Offered => 1,
-        BatchMark::GivenUp(_) => 2,
+        BatchMark::Truncated { .. } => 0,
+        BatchMark::DeliveryStarted => 1,
+        BatchMark::Aborting(_) => 2,
     }
 }
 

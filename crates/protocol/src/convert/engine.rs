@@ -37,20 +37,26 @@ impl DefinitionCache {
                 return Ok(None);
             }
             Kind::StartAttempt(start) => EngineMessage::StartAttempt(self.start(start)?),
-            Kind::CancelAttempt(proto::CancelAttempt { runner, life, attempt, reason }) => {
+            Kind::CancelAttempt(proto::CancelAttempt { runner, incarnation, attempt, reason }) => {
                 let unknown = || InvalidField::unknown("cancel_attempt.reason", reason);
                 EngineMessage::CancelAttempt {
                     runner: RunnerId(runner),
-                    life: Incarnation(life),
+                    incarnation: Incarnation(incarnation),
                     attempt: AttemptId(attempt),
                     reason: cancel_reason(reason).ok_or_else(unknown)?,
                 }
             }
-            Kind::StartRunner(proto::StartRunner { runner, life }) => {
-                EngineMessage::StartRunner { runner: RunnerId(runner), life: Incarnation(life) }
+            Kind::StartRunner(proto::StartRunner { runner, incarnation }) => {
+                EngineMessage::StartRunner {
+                    runner: RunnerId(runner),
+                    incarnation: Incarnation(incarnation),
+                }
             }
-            Kind::StopRunner(proto::StopRunner { runner, life }) => {
-                EngineMessage::StopRunner { runner: RunnerId(runner), life: Incarnation(life) }
+            Kind::StopRunner(proto::StopRunner { runner, incarnation }) => {
+                EngineMessage::StopRunner {
+                    runner: RunnerId(runner),
+                    incarnation: Incarnation(incarnation),
+                }
             }
             Kind::Shutdown(proto::Shutdown { deadline_ms }) => {
                 EngineMessage::Shutdown { deadline: Duration::from_millis(deadline_ms) }
@@ -67,7 +73,7 @@ impl DefinitionCache {
         let batch = start.batch.ok_or_else(|| InvalidField::missing("start_attempt.batch"))?;
         Ok(StartAttempt {
             runner: RunnerId(start.runner),
-            life: Incarnation(start.life),
+            incarnation: Incarnation(start.incarnation),
             attempt: AttemptId(start.attempt),
             batch: match batch {
                 Batch::BatchNumber(number) => BatchId::Number(number),
@@ -79,7 +85,7 @@ impl DefinitionCache {
             task: compact(start.task),
             definition: Arc::clone(definition),
             timeout: Duration::from_millis(start.timeout_ms),
-            kills: start.kills,
+            suspected_losses: start.suspected_losses,
             model_keys: keys(start.model_keys, runs)?,
         })
     }
@@ -109,7 +115,7 @@ impl From<StartAttempt> for proto::StartAttempt {
     fn from(start: StartAttempt) -> Self {
         Self {
             runner: start.runner.0,
-            life: start.life.0,
+            incarnation: start.incarnation.0,
             attempt: start.attempt.0,
             batch: Some(match start.batch {
                 BatchId::Number(number) => Batch::BatchNumber(number),
@@ -122,7 +128,7 @@ impl From<StartAttempt> for proto::StartAttempt {
             definition: start.definition.id.0,
             timeout_ms: to_ms(start.timeout),
             is_eval: start.kind == BatchType::Eval,
-            kills: start.kills,
+            suspected_losses: start.suspected_losses,
             model_keys: start.model_keys.iter().map(|key| key.reveal().to_owned()).collect(),
         }
     }
@@ -133,17 +139,19 @@ impl From<EngineMessage> for proto::EngineMessage {
     fn from(message: EngineMessage) -> Self {
         let kind = match message {
             EngineMessage::StartAttempt(start) => Kind::StartAttempt(start.into()),
-            EngineMessage::CancelAttempt { runner, life, attempt, reason } => {
+            EngineMessage::CancelAttempt { runner, incarnation, attempt, reason } => {
                 let reason = proto_cancel_reason(reason);
-                let (runner, life, attempt) = (runner.0, life.0, attempt.0);
-                Kind::CancelAttempt(proto::CancelAttempt { runner, life, attempt, reason })
+                let (runner, incarnation, attempt) = (runner.0, incarnation.0, attempt.0);
+                Kind::CancelAttempt(proto::CancelAttempt { runner, incarnation, attempt, reason })
             }
-            EngineMessage::StartRunner { runner: RunnerId(runner), life: Incarnation(life) } => {
-                Kind::StartRunner(proto::StartRunner { runner, life })
-            }
-            EngineMessage::StopRunner { runner: RunnerId(runner), life: Incarnation(life) } => {
-                Kind::StopRunner(proto::StopRunner { runner, life })
-            }
+            EngineMessage::StartRunner {
+                runner: RunnerId(runner),
+                incarnation: Incarnation(incarnation),
+            } => Kind::StartRunner(proto::StartRunner { runner, incarnation }),
+            EngineMessage::StopRunner {
+                runner: RunnerId(runner),
+                incarnation: Incarnation(incarnation),
+            } => Kind::StopRunner(proto::StopRunner { runner, incarnation }),
             EngineMessage::Shutdown { deadline } => {
                 Kind::Shutdown(proto::Shutdown { deadline_ms: to_ms(deadline) })
             }
@@ -161,7 +169,7 @@ proto_enum! { CancelReason as AttemptCancelReason: cancel_reason, proto_cancel_r
     Stopped = [AttemptCancelReason::Runs(CancelReason::Stopped)],
     Requested = [AttemptCancelReason::Runs(CancelReason::Requested)],
     AttemptTimeout = [AttemptCancelReason::Timeout],
-    NotBegun = [AttemptCancelReason::BeginTimeout],
+    BeginTimeout = [AttemptCancelReason::BeginTimeout],
 }
 
 impl From<proto::Define> for WorkflowDefinition {
@@ -202,7 +210,8 @@ impl TryFrom<proto::Welcome> for Welcome {
         if max_message_bytes < 1 {
             return Err(InvalidField::missing("welcome.limits.max_message_bytes"));
         }
-        let runner = |it: proto::RunnerLife| (RunnerId(it.runner), Incarnation(it.life));
+        let runner =
+            |it: proto::RunnerIncarnation| (RunnerId(it.runner), Incarnation(it.incarnation));
         Ok(Self {
             protocol,
             runners: runners.into_iter().map(runner).collect(),
@@ -217,7 +226,10 @@ impl TryFrom<proto::Welcome> for Welcome {
 impl From<Welcome> for proto::EngineMessage {
     fn from(welcome: Welcome) -> Self {
         let Welcome { protocol, runners, max_message_bytes, max_definitions, env, .. } = welcome;
-        let runner = |(RunnerId(runner), Incarnation(life))| proto::RunnerLife { runner, life };
+        let runner = |(RunnerId(runner), Incarnation(incarnation))| proto::RunnerIncarnation {
+            runner,
+            incarnation,
+        };
         let welcome = proto::Welcome {
             protocol,
             runners: runners.into_iter().map(runner).collect(),

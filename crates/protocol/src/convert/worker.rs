@@ -70,7 +70,7 @@ impl TryFrom<Kind> for WorkerMessage {
     type Error = InvalidField;
 
     fn try_from(kind: Kind) -> Result<Self, InvalidField> {
-        let (runner, life, report) = match kind {
+        let (runner, incarnation, report) = match kind {
             Kind::Hello(_) => return Err(InvalidField::new("hello", "only the first message")),
             Kind::Proof(_) => return Err(InvalidField::new("proof", "only in the handshake")),
             Kind::Heartbeat(proto::Heartbeat { runners }) => {
@@ -80,43 +80,51 @@ impl TryFrom<Kind> for WorkerMessage {
             Kind::Goodbye(proto::Goodbye { reason }) => {
                 return Ok(Self::Goodbye { reason: text(&reason) });
             }
-            Kind::Ready(proto::Ready { runner, life, after_attempt }) => {
-                (runner, life, WorkerReport::Ready { after: after_attempt.map(AttemptId) })
+            Kind::Ready(proto::Ready { runner, incarnation, after_attempt }) => {
+                (runner, incarnation, WorkerReport::Ready { after: after_attempt.map(AttemptId) })
             }
-            Kind::AttemptBegan(proto::AttemptBegan { runner, life, attempt }) => {
-                (runner, life, WorkerReport::AttemptBegan { attempt: AttemptId(attempt) })
+            Kind::AttemptBegan(proto::AttemptBegan { runner, incarnation, attempt }) => {
+                (runner, incarnation, WorkerReport::AttemptBegan { attempt: AttemptId(attempt) })
             }
-            Kind::RunFinished(proto::RunFinished { runner, life, attempt, run, outcome }) => {
+            Kind::RunFinished(proto::RunFinished {
+                runner,
+                incarnation,
+                attempt,
+                run,
+                outcome,
+            }) => {
                 let missing = || InvalidField::missing("run_finished.outcome");
                 let outcome = run_outcome(outcome.ok_or_else(missing)?)?;
                 let (attempt, run) = (AttemptId(attempt), RunId(run));
-                (runner, life, WorkerReport::RunFinished { attempt, run, outcome })
+                (runner, incarnation, WorkerReport::RunFinished { attempt, run, outcome })
             }
-            Kind::AttemptEnded(proto::AttemptEnded { runner, life, attempt }) => {
-                (runner, life, WorkerReport::AttemptEnded { attempt: AttemptId(attempt) })
+            Kind::AttemptEnded(proto::AttemptEnded { runner, incarnation, attempt }) => {
+                (runner, incarnation, WorkerReport::AttemptEnded { attempt: AttemptId(attempt) })
             }
             Kind::RunnerStopped(stopped) => {
-                let proto::RunnerStopped { runner, life, cause, message, suspect } = stopped;
+                let proto::RunnerStopped { runner, incarnation, cause, message, suspect } = stopped;
                 let message = text(&message);
                 let cause = match proto::StopCause::try_from(cause) {
-                    Ok(proto::StopCause::Ordered) => StopCause::Requested,
+                    Ok(proto::StopCause::Requested) => StopCause::Requested,
                     Ok(proto::StopCause::StartFailed) => StopCause::StartFailed { message },
                     Ok(proto::StopCause::Lost) => StopCause::Lost { message, suspect },
                     Ok(proto::StopCause::Unspecified) | Err(_) => {
                         return Err(InvalidField::unknown("runner_stopped.cause", cause));
                     }
                 };
-                (runner, life, WorkerReport::Stopped(cause))
+                (runner, incarnation, WorkerReport::Stopped(cause))
             }
         };
-        Ok(Self::Runner { runner: RunnerId(runner), life: Incarnation(life), report })
+        Ok(Self::Runner { runner: RunnerId(runner), incarnation: Incarnation(incarnation), report })
     }
 }
 
 impl From<WorkerMessage> for proto::WorkerMessage {
     fn from(message: WorkerMessage) -> Self {
         let kind = match message {
-            WorkerMessage::Runner { runner, life, report } => report_kind(runner, life, report),
+            WorkerMessage::Runner { runner, incarnation, report } => {
+                report_kind(runner, incarnation, report)
+            }
             WorkerMessage::Heartbeat(runners) => Kind::Heartbeat(proto::Heartbeat {
                 runners: runners.into_iter().map(Into::into).collect(),
             }),
@@ -131,33 +139,41 @@ impl From<WorkerMessage> for proto::WorkerMessage {
 
 fn report_kind(
     RunnerId(runner): RunnerId,
-    Incarnation(life): Incarnation,
+    Incarnation(incarnation): Incarnation,
     report: WorkerReport,
 ) -> Kind {
     match report {
-        WorkerReport::Ready { after } => {
-            Kind::Ready(proto::Ready { runner, life, after_attempt: after.map(|after| after.0) })
-        }
+        WorkerReport::Ready { after } => Kind::Ready(proto::Ready {
+            runner,
+            incarnation,
+            after_attempt: after.map(|after| after.0),
+        }),
         WorkerReport::AttemptBegan { attempt: AttemptId(attempt) } => {
-            Kind::AttemptBegan(proto::AttemptBegan { runner, life, attempt })
+            Kind::AttemptBegan(proto::AttemptBegan { runner, incarnation, attempt })
         }
         WorkerReport::RunFinished { attempt: AttemptId(attempt), run: RunId(run), outcome } => {
             let outcome = Some(outcome.into());
-            Kind::RunFinished(proto::RunFinished { runner, life, attempt, run, outcome })
+            Kind::RunFinished(proto::RunFinished { runner, incarnation, attempt, run, outcome })
         }
         WorkerReport::AttemptEnded { attempt: AttemptId(attempt) } => {
-            Kind::AttemptEnded(proto::AttemptEnded { runner, life, attempt })
+            Kind::AttemptEnded(proto::AttemptEnded { runner, incarnation, attempt })
         }
         WorkerReport::Stopped(cause) => {
             let (cause, message, suspect) = match cause {
-                StopCause::Requested => (proto::StopCause::Ordered, "".into(), false),
+                StopCause::Requested => (proto::StopCause::Requested, "".into(), false),
                 StopCause::StartFailed { message } => {
                     (proto::StopCause::StartFailed, message, false)
                 }
                 StopCause::Lost { message, suspect } => (proto::StopCause::Lost, message, suspect),
             };
             let (cause, message) = (cause.into(), message.to_string());
-            Kind::RunnerStopped(proto::RunnerStopped { runner, life, cause, message, suspect })
+            Kind::RunnerStopped(proto::RunnerStopped {
+                runner,
+                incarnation,
+                cause,
+                message,
+                suspect,
+            })
         }
     }
 }
@@ -206,26 +222,30 @@ proto_enum! { LogLevel as WorkerLogLevel: log_level, proto_log_level;
     Error = [WorkerLogLevel::Error],
 }
 
-impl From<proto::RunnerState> for RunnerHeartbeat {
-    fn from(state: proto::RunnerState) -> Self {
-        let proto::RunnerState { runner, life, attempt, state } = state;
-        let labels = state.into_iter().take(MAX_LABELS);
+impl From<proto::RunnerHeartbeat> for RunnerHeartbeat {
+    fn from(heartbeat: proto::RunnerHeartbeat) -> Self {
+        let proto::RunnerHeartbeat { runner, incarnation, attempt, labels } = heartbeat;
+        let labels = labels.into_iter().take(MAX_LABELS);
         Self {
             runner: RunnerId(runner),
-            life: Incarnation(life),
+            incarnation: Incarnation(incarnation),
             attempt: attempt.map(AttemptId),
-            state: labels
+            labels: labels
                 .map(|(key, value)| (truncate(&key).into(), truncate(&value).into()))
                 .collect(),
         }
     }
 }
 
-impl From<RunnerHeartbeat> for proto::RunnerState {
+impl From<RunnerHeartbeat> for proto::RunnerHeartbeat {
     fn from(heartbeat: RunnerHeartbeat) -> Self {
-        let RunnerHeartbeat { runner: RunnerId(runner), life: Incarnation(life), attempt, state } =
-            heartbeat;
-        Self { runner, life, attempt: attempt.map(|attempt| attempt.0), state }
+        let RunnerHeartbeat {
+            runner: RunnerId(runner),
+            incarnation: Incarnation(incarnation),
+            attempt,
+            labels,
+        } = heartbeat;
+        Self { runner, incarnation, attempt: attempt.map(|attempt| attempt.0), labels }
     }
 }
 

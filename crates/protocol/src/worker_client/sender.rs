@@ -60,7 +60,7 @@ impl EngineSender {
 
     /// Sends a message; waits while the queue is full.
     pub async fn send(&self, message: WorkerMessage) -> Result<(), WorkerSendError> {
-        self.note(&message);
+        self.update_heartbeat(&message);
         let message = proto::WorkerMessage::from(message);
         let (bytes, limit) = (message.encoded_len(), self.0.max_message_bytes);
         if bytes > limit {
@@ -100,7 +100,7 @@ impl EngineSender {
                 Ok(Some(message))
             };
         };
-        self.note(&message);
+        self.update_heartbeat(&message);
         permit.send(proto::WorkerMessage::from(message).into());
         self.0.queue.sent.fetch_add(1, Ordering::AcqRel);
         Ok(None)
@@ -114,10 +114,10 @@ impl EngineSender {
     pub async fn report(
         &self,
         runner: RunnerId,
-        life: Incarnation,
+        incarnation: Incarnation,
         report: WorkerReport,
     ) -> Result<(), WorkerSendError> {
-        self.send(WorkerMessage::Runner { runner, life, report }).await
+        self.send(WorkerMessage::Runner { runner, incarnation, report }).await
     }
 
     /// Sends a goodbye. Nothing can be sent afterwards.
@@ -127,9 +127,9 @@ impl EngineSender {
 
     /// Sets the labels of a runner in later heartbeats. Ignored for a runner that has never been
     /// ready.
-    pub fn set_state(&self, runner: RunnerId, state: BTreeMap<String, String>) {
+    pub fn set_labels(&self, runner: RunnerId, labels: BTreeMap<String, String>) {
         if let Some(entry) = self.0.states.lock().get_mut(&runner) {
-            entry.state = state;
+            entry.labels = labels;
         }
     }
 
@@ -143,23 +143,23 @@ impl EngineSender {
     }
 
     /// Sends heartbeats in the background until all clones are dropped.
-    pub(super) fn beat(&self, interval: Duration, alive: CancellationToken) {
+    pub(super) fn spawn_heartbeats(&self, interval: Duration, alive: CancellationToken) {
         let shared = Arc::downgrade(&self.0);
-        tokio::spawn(alive.run_until_cancelled_owned(beat(shared, interval)));
+        tokio::spawn(alive.run_until_cancelled_owned(send_heartbeats(shared, interval)));
     }
 
     /// Updates the heartbeat states from an outgoing report.
-    fn note(&self, message: &WorkerMessage) {
-        let WorkerMessage::Runner { runner, life, report } = message else { return };
+    fn update_heartbeat(&self, message: &WorkerMessage) {
+        let WorkerMessage::Runner { runner, incarnation, report } = message else { return };
         match report {
-            WorkerReport::Ready { .. } => self.note_attempt(*runner, *life, None),
+            WorkerReport::Ready { .. } => self.set_attempt(*runner, *incarnation, None),
             WorkerReport::AttemptBegan { attempt } => {
-                self.note_attempt(*runner, *life, Some(*attempt));
+                self.set_attempt(*runner, *incarnation, Some(*attempt));
             }
-            WorkerReport::AttemptEnded { .. } => self.note_attempt(*runner, *life, None),
+            WorkerReport::AttemptEnded { .. } => self.set_attempt(*runner, *incarnation, None),
             WorkerReport::Stopped(_) => {
                 let mut states = self.0.states.lock();
-                if states.get(runner).is_some_and(|state| state.life == *life) {
+                if states.get(runner).is_some_and(|state| state.incarnation == *incarnation) {
                     states.remove(runner);
                 }
             }
@@ -167,18 +167,18 @@ impl EngineSender {
         }
     }
 
-    fn note_attempt(&self, runner: RunnerId, life: Incarnation, attempt: Option<AttemptId>) {
+    fn set_attempt(&self, runner: RunnerId, incarnation: Incarnation, attempt: Option<AttemptId>) {
         let mut states = self.0.states.lock();
-        let fresh = || RunnerHeartbeat { runner, life, attempt, state: BTreeMap::new() };
-        let entry = states.entry(runner).or_insert_with(fresh);
-        if entry.life != life {
-            *entry = fresh();
+        let new = || RunnerHeartbeat { runner, incarnation, attempt, labels: BTreeMap::new() };
+        let entry = states.entry(runner).or_insert_with(new);
+        if entry.incarnation != incarnation {
+            *entry = new();
         }
         entry.attempt = attempt;
     }
 }
 
-async fn beat(shared: Weak<SenderShared>, interval: Duration) {
+async fn send_heartbeats(shared: Weak<SenderShared>, interval: Duration) {
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

@@ -86,8 +86,8 @@ impl PendingHandshake {
         let Some(HandshakeReply { outgoing, welcomed }) = self.reply.take() else {
             unreachable!("a reply consumes the handshake")
         };
-        for (runner, life) in runners {
-            self.link.grant(*runner, *life);
+        for (runner, incarnation) in runners {
+            self.link.grant(*runner, *incarnation);
         }
         // The session must be ready before the worker sends. If either is gone, the engine gets a
         // normal `Left` event.
@@ -173,7 +173,9 @@ impl WorkerConnection {
         let mut outbox = self.0.outbox.lock();
         match &message {
             EngineMessage::StartAttempt(start) => self.define(&mut outbox, &start.definition)?,
-            EngineMessage::StartRunner { runner, life } => self.0.link.grant(*runner, *life),
+            EngineMessage::StartRunner { runner, incarnation } => {
+                self.0.link.grant(*runner, *incarnation)
+            }
             EngineMessage::CancelAttempt { .. }
             | EngineMessage::StopRunner { .. }
             | EngineMessage::Shutdown { .. } => {}
@@ -306,15 +308,15 @@ impl ConnectionShared {
         self.reason.get().cloned().unwrap_or(DisconnectReason::Dropped)
     }
 
-    fn grant(&self, runner: RunnerId, life: Incarnation) {
+    fn grant(&self, runner: RunnerId, incarnation: Incarnation) {
         let mut lives = self.lives.lock();
-        let newest = lives.entry(runner).or_insert(life);
-        *newest = life.max(*newest);
+        let newest = lives.entry(runner).or_insert(incarnation);
+        *newest = incarnation.max(*newest);
     }
 
     /// Tells whether the worker may report about an incarnation. Earlier ones are allowed: messages
     /// of both sides may cross.
-    pub(super) fn granted(&self, runner: RunnerId, life: Incarnation) -> bool {
-        self.lives.lock().get(&runner).is_some_and(|newest| life <= *newest)
+    pub(super) fn granted(&self, runner: RunnerId, incarnation: Incarnation) -> bool {
+        self.lives.lock().get(&runner).is_some_and(|newest| incarnation <= *newest)
     }
 }

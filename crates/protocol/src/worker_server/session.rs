@@ -233,17 +233,18 @@ impl WorkerSession {
         let message = WorkerMessage::try_from(kind).map_err(|invalid| {
             ConnectRefusal::new(RefusalCode::InvalidMessage, invalid.to_string())
         })?;
-        let check = |runner, life| {
-            if self.link.granted(runner, life) {
+        let check = |runner, incarnation| {
+            if self.link.granted(runner, incarnation) {
                 return Ok(());
             }
-            let message = format!("runner {runner} in life {life} is not the worker's");
+            let message =
+                format!("runner {runner} in incarnation {incarnation} is not the worker's");
             Err(ConnectRefusal::new(RefusalCode::UnknownRunner, message))
         };
         match &message {
-            WorkerMessage::Runner { runner, life, .. } => check(*runner, *life)?,
+            WorkerMessage::Runner { runner, incarnation, .. } => check(*runner, *incarnation)?,
             WorkerMessage::Heartbeat(states) => {
-                states.iter().try_for_each(|state| check(state.runner, state.life))?;
+                states.iter().try_for_each(|state| check(state.runner, state.incarnation))?;
             }
             WorkerMessage::Log(_) | WorkerMessage::Goodbye { .. } => {}
         }

@@ -95,7 +95,7 @@ pub fn definition(id: u64) -> Arc<WorkflowDefinition> {
 pub fn attempt(id: u64, definition: &Arc<WorkflowDefinition>) -> StartAttempt {
     StartAttempt {
         runner: RunnerId(0),
-        life: Incarnation(1),
+        incarnation: Incarnation(1),
         attempt: AttemptId(id),
         batch: BatchId::from("3/gsm8k"),
         kind: BatchType::Eval,
@@ -104,7 +104,7 @@ pub fn attempt(id: u64, definition: &Arc<WorkflowDefinition>) -> StartAttempt {
         task: Bytes::from_static(b"{}"),
         definition: Arc::clone(definition),
         timeout: Duration::from_secs(60),
-        kills: 1,
+        suspected_losses: 1,
         model_keys: ["a", "b", "c"].map(|key| Secret::new(key).expect("a key")).into(),
     }
 }

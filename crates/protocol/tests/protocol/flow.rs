@@ -15,7 +15,7 @@ fn finished(number: u64, payload: Option<Bytes>) -> WorkerMessage {
     let metrics: Metrics = [("reward", 1.0)].into_iter().collect();
     let outcome = Ok(RunOutput { payload, metrics });
     let report = WorkerReport::RunFinished { attempt: AttemptId(number), run: RunId(0), outcome };
-    WorkerMessage::Runner { runner: RunnerId(0), life: Incarnation(1), report }
+    WorkerMessage::Runner { runner: RunnerId(0), incarnation: Incarnation(1), report }
 }
 
 fn number(message: &WorkerMessage) -> u64 {
@@ -122,16 +122,20 @@ async fn until_heartbeat(server: &mut WorkerServer, expected: &RunnerHeartbeat) 
 async fn heartbeats_contain_the_current_attempt_and_labels() {
     let mut server = loopback(WorkerServerLimits::default()).await;
     let (_connection, connected) = join(&mut server, Some(Duration::from_millis(5))).await;
-    let (runner, life) = (RunnerId(0), Incarnation(1));
+    let (runner, incarnation) = (RunnerId(0), Incarnation(1));
     let begin = WorkerReport::AttemptBegan { attempt: AttemptId(4) };
-    connected.sender.report(runner, life, WorkerReport::Ready { after: None }).await.unwrap();
-    connected.sender.report(runner, life, begin).await.unwrap();
-    let state: BTreeMap<String, String> = [("stage".to_owned(), "run".to_owned())].into();
-    connected.sender.set_state(runner, state.clone());
-    let expected = RunnerHeartbeat { runner, life, attempt: Some(AttemptId(4)), state };
+    connected
+        .sender
+        .report(runner, incarnation, WorkerReport::Ready { after: None })
+        .await
+        .unwrap();
+    connected.sender.report(runner, incarnation, begin).await.unwrap();
+    let labels: BTreeMap<String, String> = [("stage".to_owned(), "run".to_owned())].into();
+    connected.sender.set_labels(runner, labels.clone());
+    let expected = RunnerHeartbeat { runner, incarnation, attempt: Some(AttemptId(4)), labels };
     until_heartbeat(&mut server, &expected).await;
     let ended = WorkerReport::AttemptEnded { attempt: AttemptId(4) };
-    connected.sender.report(runner, life, ended).await.unwrap();
+    connected.sender.report(runner, incarnation, ended).await.unwrap();
     let idle = RunnerHeartbeat { attempt: None, ..expected };
     until_heartbeat(&mut server, &idle).await;
 }

@@ -32,18 +32,18 @@ async fn every_message_arrives(address: Address) {
     assert_eq!(welcome.runners, [(RunnerId(0), Incarnation(1))]);
     assert_eq!(welcome.heartbeat_interval, HEARTBEAT);
 
-    let (runner, life, attempt) = (RunnerId(0), Incarnation(1), AttemptId(7));
+    let (runner, incarnation, attempt) = (RunnerId(0), Incarnation(1), AttemptId(7));
     let start = common::attempt(7, &definition(1));
     let commands = [
         EngineMessage::StartAttempt(start),
         EngineMessage::CancelAttempt {
             runner,
-            life,
+            incarnation,
             attempt,
             reason: AttemptCancelReason::Timeout,
         },
-        EngineMessage::StopRunner { runner, life },
-        EngineMessage::StartRunner { runner, life: Incarnation(2) },
+        EngineMessage::StopRunner { runner, incarnation },
+        EngineMessage::StartRunner { runner, incarnation: Incarnation(2) },
         EngineMessage::Shutdown { deadline: Duration::from_secs(3) },
     ];
     for command in &commands {
@@ -62,7 +62,7 @@ async fn every_message_arrives(address: Address) {
         WorkerReport::AttemptEnded { attempt },
     ];
     for report in &reports {
-        sender.report(runner, life, report.clone()).await.unwrap();
+        sender.report(runner, incarnation, report.clone()).await.unwrap();
     }
     let source = LogSource { run: Some(3), attempt: Some(1 << 40), ..LogSource::default() };
     let level = WorkerLogLevel::Warning;
@@ -70,7 +70,7 @@ async fn every_message_arrives(address: Address) {
     sender.send(WorkerMessage::Log(line.clone())).await.unwrap();
     sender.goodbye("done").await.unwrap();
     for report in reports {
-        let expected = WorkerMessage::Runner { runner, life, report };
+        let expected = WorkerMessage::Runner { runner, incarnation, report };
         assert_eq!(message(&mut server).await, expected);
     }
     assert_eq!(message(&mut server).await, WorkerMessage::Log(line));

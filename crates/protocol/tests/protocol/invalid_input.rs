@@ -48,7 +48,7 @@ impl Harness {
         let report = WorkerReport::Ready { after: None };
         let expected = WorkerMessage::Runner {
             runner: RunnerId(0),
-            life: Incarnation(1),
+            incarnation: Incarnation(1),
             report: report.clone(),
         };
         self.worker.sender.report(RunnerId(0), Incarnation(1), report).await.unwrap();
@@ -56,14 +56,14 @@ impl Harness {
     }
 }
 
-fn ready(runner: u32, life: u32) -> Kind {
-    Kind::Ready(proto::Ready { runner, life, after_attempt: None })
+fn ready(runner: u32, incarnation: u32) -> Kind {
+    Kind::Ready(proto::Ready { runner, incarnation, after_attempt: None })
 }
 
 fn failed(kind: i32) -> Kind {
     let failed = proto::Failed { kind, message: String::new() };
     let outcome = Some(proto::run_finished::Outcome::Failed(failed));
-    Kind::RunFinished(proto::RunFinished { runner: 7, life: 3, attempt: 0, run: 0, outcome })
+    Kind::RunFinished(proto::RunFinished { runner: 7, incarnation: 3, attempt: 0, run: 0, outcome })
 }
 
 fn bytes(kind: Kind) -> Bytes {
@@ -129,7 +129,7 @@ async fn an_invalid_message_disconnects_with_a_reason() {
     let mut harness =
         Harness::new(WorkerServerLimits { message_bytes: 10_000, ..Default::default() }).await;
     let no_outcome = Kind::RunFinished(proto::RunFinished { outcome: None, ..Default::default() });
-    let state = proto::RunnerState { runner: 1, life: 1, ..Default::default() };
+    let state = proto::RunnerHeartbeat { runner: 1, incarnation: 1, ..Default::default() };
     let heartbeat = Kind::Heartbeat(proto::Heartbeat { runners: vec![state] });
     // Field 8 (log), inside of it field 3 (line) with a byte that is no text.
     let not_utf8 = Bytes::from_static(&[0x42, 0x05, 0x10, 0x02, 0x1a, 0x01, 0xff]);
@@ -164,13 +164,14 @@ async fn earlier_incarnations_and_unknown_messages_are_accepted() {
     let (peer, _connection) = harness.welcomed().await;
     // A message of a kind that does not exist, and one with a field that does not.
     peer.send_bytes(&[0xf2, 0x7c, 0x00][..]).await;
-    let mut newer = proto::Ready { runner: 7, life: 2, after_attempt: None }.encode_to_vec();
+    let mut newer = proto::Ready { runner: 7, incarnation: 2, after_attempt: None }.encode_to_vec();
     newer.extend([0xf8, 0x7c, 0x05]);
     let mut wrapped = vec![0x12, u8::try_from(newer.len()).unwrap()];
     wrapped.extend(newer);
     peer.send_bytes(wrapped).await;
     let report = WorkerReport::Ready { after: None };
-    let expected = WorkerMessage::Runner { runner: RunnerId(7), life: Incarnation(2), report };
+    let expected =
+        WorkerMessage::Runner { runner: RunnerId(7), incarnation: Incarnation(2), report };
     assert_eq!(message(&mut harness.server).await, expected);
     assert_eq!(harness.server.unknown_messages(), 1);
 }

@@ -94,8 +94,8 @@ fn event_dict<'py>(py: Python<'py>, event: &JobEvent) -> PyResult<Bound<'py, PyD
             if matches!(event, JobEvent::WaitBegun(_)) { "wait_begun" } else { "wait_ended" }
         }
         JobEvent::Ready(_) => "pulse",
-        JobEvent::Info(words) => {
-            dict.set_item("message", words)?;
+        JobEvent::Info(message) => {
+            dict.set_item("message", message)?;
             "info"
         }
         JobEvent::Alarm(alarm) => {

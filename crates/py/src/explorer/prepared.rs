@@ -18,56 +18,59 @@ use super::PyExplorerError;
 /// One that is prepared, with all who look at it.
 pub(super) struct PreparedExplorer {
     pub(super) explorer: Explorer,
-    pub(super) lookout: JobTelemetry,
+    pub(super) telemetry: JobTelemetry,
     /// Stops it when an alarm wants that.
     _alarmed: AbortOnDropHandle<()>,
     pub(super) ended: (JobState, Option<String>),
 }
 
 impl PreparedExplorer {
-    /// Opens an explorer, and before it all who look at it.
+    /// Opens the job's telemetry, then the explorer.
     pub(super) async fn open(
         config: &Config,
-        fleet: WorkflowRuntime,
-        watchers: JobObservers,
+        workflow_runtime: WorkflowRuntime,
+        observers: JobObservers,
         operators: Arc<OperatorRegistry>,
         stop: &CancellationToken,
     ) -> Result<Self, PyExplorerError> {
         let people = JobObservers::new(vec![Arc::new(Logged)]);
         let failures = Arc::new(FailureTally::new(config.log.failure_groups, Vec::new()));
-        let lookout = JobTelemetry::open(config, watchers, &people, failures, stop).await?;
+        let telemetry = JobTelemetry::open(config, observers, &people, failures, stop).await?;
         let options = ExplorerOptions {
-            runtime: Some(fleet),
-            watchers: lookout.watchers(),
-            observers: lookout.observers(),
+            runtime: Some(workflow_runtime),
+            watchers: telemetry.watchers(),
+            observers: telemetry.observers(),
             operators: Some(operators),
             ..ExplorerOptions::default()
         };
         let explorer = match Box::pin(Explorer::prepare(config, options)).await {
             Ok(explorer) => explorer,
             Err(error) => {
-                lookout.close(JobState::Failed, Some(error.to_string())).await;
+                telemetry.close(JobState::Failed, Some(error.to_string())).await;
                 return Err(error.into());
             }
         };
-        let (alarmed, stopper) = (lookout.stop(), explorer.stopper());
+        let (alarmed, stopper) = (telemetry.stop(), explorer.stopper());
         let alarmed = tokio::spawn(async move {
             alarmed.cancelled().await;
             stopper.stop();
         });
         let _alarmed = AbortOnDropHandle::new(alarmed);
-        Ok(Self { explorer, lookout, _alarmed, ended: (JobState::Stopped, None) })
+        Ok(Self { explorer, telemetry, _alarmed, ended: (JobState::Stopped, None) })
     }
 
     /// Notes how work ended on which the job depends.
-    pub(super) fn note<T>(&mut self, done: Result<T, ExplorerError>) -> Result<T, PyExplorerError> {
-        let done = match (self.lookout.alarm(), done) {
-            (Some(words), _) => Err(PyExplorerError::Alarm(words.to_owned())),
+    pub(super) fn record_outcome<T>(
+        &mut self,
+        done: Result<T, ExplorerError>,
+    ) -> Result<T, PyExplorerError> {
+        let done = match (self.telemetry.alarm(), done) {
+            (Some(message), _) => Err(PyExplorerError::Alarm(message.to_owned())),
             (None, done) => done.map_err(PyExplorerError::from),
         };
         self.ended = match &done {
             Ok(_) => (JobState::Finished, None),
-            Err(PyExplorerError::Alarm(words)) => (JobState::Failed, Some(words.clone())),
+            Err(PyExplorerError::Alarm(message)) => (JobState::Failed, Some(message.clone())),
             Err(PyExplorerError::Explorer(error)) => (JobState::Failed, Some(error.to_string())),
             Err(_) => (JobState::Failed, None),
         };
@@ -75,10 +78,10 @@ impl PreparedExplorer {
     }
 
     pub(super) async fn close(self) -> Result<(), PyExplorerError> {
-        let Self { mut explorer, lookout, ended: (state, error), .. } = self;
+        let Self { mut explorer, telemetry, ended: (state, error), .. } = self;
         let closed = explorer.shutdown().await;
         drop(explorer);
-        lookout.close(state, error).await;
+        telemetry.close(state, error).await;
         Ok(closed?)
     }
 }
@@ -89,8 +92,8 @@ struct Logged;
 
 impl JobObserver for Logged {
     fn on_event(&self, event: &JobEvent) {
-        if let JobEvent::Info(words) = event {
-            tracing::info!(target: "rollway::explorer", "{words}");
+        if let JobEvent::Info(message) = event {
+            tracing::info!(target: "rollway::explorer", "{message}");
         }
     }
 }

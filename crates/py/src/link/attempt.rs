@@ -22,7 +22,7 @@ impl PyAttempt {
     /// Identity of the attempt: runner, incarnation, attempt id.
     #[getter]
     fn name(&self) -> (u32, u32, u64) {
-        (self.0.runner.0, self.0.life.0, self.0.attempt.0)
+        (self.0.runner.0, self.0.incarnation.0, self.0.attempt.0)
     }
 
     #[getter]
@@ -71,8 +71,8 @@ impl PyAttempt {
     }
 
     #[getter]
-    fn kills(&self) -> u32 {
-        self.0.kills
+    fn suspected_losses(&self) -> u32 {
+        self.0.suspected_losses
     }
 
     /// Run keys for the model gateway, one for each run in order. Empty: no gateway.

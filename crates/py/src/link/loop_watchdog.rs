@@ -23,7 +23,7 @@ const CHECKS_PER_TIMEOUT: u32 = 8;
 const THREAD: u8 = 255;
 
 /// Returns the block timeout for the newest attempt in these messages.
-pub(super) fn patience(messages: &[EngineMessage]) -> Option<Duration> {
+pub(super) fn block_timeout(messages: &[EngineMessage]) -> Option<Duration> {
     messages.iter().rev().find_map(|message| match message {
         EngineMessage::StartAttempt(start) => Some(LOOP_BLOCK_TIMEOUT.min(start.timeout / 2)),
         _ => None,
@@ -33,7 +33,7 @@ pub(super) fn patience(messages: &[EngineMessage]) -> Option<Duration> {
 /// Watches the execution marks. If one step blocks for too long, the other runners are reported
 /// lost without suspicion; the engine retries their runs in another process before they time out.
 pub(super) async fn evacuate(
-    mut patience: watch::Receiver<Duration>,
+    mut block_timeout: watch::Receiver<Duration>,
     marks: PathBuf,
     outbox: Arc<LinkOutbox>,
     inbox: Arc<Inbox>,
@@ -41,29 +41,30 @@ pub(super) async fn evacuate(
     let mut step = None;
     let mut since = Instant::now();
     loop {
-        let limit = *patience.borrow_and_update();
-        let look = sleep((limit / CHECKS_PER_TIMEOUT).max(Duration::from_millis(10)));
+        let limit = *block_timeout.borrow_and_update();
+        let sample = sleep((limit / CHECKS_PER_TIMEOUT).max(Duration::from_millis(10)));
         tokio::select! {
-            () = look => {}
+            () = sample => {}
             // The link was closed.
-            changed = patience.changed() => if changed.is_err() { return },
+            changed = block_timeout.changed() => if changed.is_err() { return },
         }
         let marks = fs::read(&marks).unwrap_or_default();
-        let executed = marks.iter().zip(0..).find(|(mark, _)| !matches!(**mark, 0 | THREAD));
-        let now = executed.map(|(mark, place)| (*mark, place));
+        let executed =
+            marks.iter().zip(0..).find(|(executing, _)| !matches!(**executing, 0 | THREAD));
+        let now = executed.map(|(executing, index)| (*executing, index));
         if now != step {
             (step, since) = (now, Instant::now());
         }
-        let Some((_, place)) = step.filter(|_| since.elapsed() >= limit) else { continue };
+        let Some((_, index)) = step.filter(|_| since.elapsed() >= limit) else { continue };
         let WorkerMessage::Heartbeat(states) = outbox.sender().heartbeat() else { continue };
-        let is_culprit = |runner: u32| runner as usize % marks.len() == place;
-        for state in states.into_iter().filter(|state| !is_culprit(state.runner.0)) {
-            let (runner, life) = (state.runner, state.life);
+        let is_blocking = |runner: u32| runner as usize % marks.len() == index;
+        for state in states.into_iter().filter(|state| !is_blocking(state.runner.0)) {
+            let (runner, incarnation) = (state.runner, state.incarnation);
             let message = "another runner keeps its worker from doing anything else".into();
             let report = WorkerReport::Stopped(StopCause::Lost { message, suspect: false });
-            let _ = outbox.send(Some(WorkerMessage::Runner { runner, life, report })).await;
+            let _ = outbox.send(Some(WorkerMessage::Runner { runner, incarnation, report })).await;
             // If the event loop ever comes round, what is left of them is cancelled.
-            inbox.put([EngineMessage::StopRunner { runner, life }]);
+            inbox.put([EngineMessage::StopRunner { runner, incarnation }]);
         }
     }
 }

@@ -10,7 +10,7 @@ use rollway_protocol::worker_client::{EngineSender, WorkerSendError};
 /// Queue of outgoing messages.
 pub(super) struct LinkOutbox {
     sender: EngineSender,
-    words: Mutex<VecDeque<WorkerMessage>>,
+    queued: Mutex<VecDeque<WorkerMessage>>,
     /// Held while messages are sent, so that they stay in order.
     turn: tokio::sync::Mutex<()>,
     /// Set while the companion thread checks for messages that wait too long.
@@ -19,8 +19,8 @@ pub(super) struct LinkOutbox {
 
 impl LinkOutbox {
     pub(super) fn new(sender: EngineSender) -> Self {
-        let (words, turn) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self { sender, words, turn, watched: AtomicBool::new(false) }
+        let (queued, turn) = (Mutex::default(), tokio::sync::Mutex::default());
+        Self { sender, queued, turn, watched: AtomicBool::new(false) }
     }
 
     pub(super) fn sender(&self) -> &EngineSender {
@@ -29,7 +29,7 @@ impl LinkOutbox {
 
     /// Queues a message. Returns `true` if the companion thread must be woken.
     pub(super) fn gather(&self, message: WorkerMessage) -> bool {
-        self.words.lock().push_back(message);
+        self.queued.lock().push_back(message);
         !self.watched.swap(true, Ordering::AcqRel)
     }
 
@@ -41,14 +41,14 @@ impl LinkOutbox {
 
     /// Returns `true` if messages wait to be sent.
     pub(super) fn waits(&self) -> bool {
-        !self.words.lock().is_empty()
+        !self.queued.lock().is_empty()
     }
 
     /// Sends all queued messages, then `last`.
     pub(super) async fn send(&self, last: Option<WorkerMessage>) -> Result<(), WorkerSendError> {
         let _turn = self.turn.lock().await;
-        let words = std::mem::take(&mut *self.words.lock());
-        for message in words.into_iter().chain(last) {
+        let queued = std::mem::take(&mut *self.queued.lock());
+        for message in queued.into_iter().chain(last) {
             self.sender.send(message).await?;
         }
         Ok(())
@@ -59,10 +59,10 @@ impl LinkOutbox {
         let Ok(_turn) = self.turn.try_lock() else {
             return Ok(false);
         };
-        let mut words = self.words.lock();
-        while let Some(message) = words.pop_front() {
+        let mut queued = self.queued.lock();
+        while let Some(message) = queued.pop_front() {
             if let Some(message) = self.sender.try_send(message)? {
-                words.push_front(message);
+                queued.push_front(message);
                 return Ok(false);
             }
         }

@@ -85,7 +85,7 @@ impl RuntimeDriver {
                 self.try_turn(async {
                     // The receiving side notices a lost connection.
                     let _ = outbox.try_send();
-                    go_round().await;
+                    poll_tasks().await;
                 });
                 inbox.ring_if_any();
             }
@@ -96,7 +96,7 @@ impl RuntimeDriver {
 }
 
 /// Yields so that pending socket reads and writes make progress.
-pub(super) async fn go_round() {
+pub(super) async fn poll_tasks() {
     // What the socket has is known after the first, what that led to is done after the second.
     yield_now().await;
     yield_now().await;

@@ -159,7 +159,7 @@ impl OpenParts {
             return Err(ExplorerError::NoRunner { wanted });
         }
         let membership = match &synchronizer {
-            Some(synchronizer) => Some(synchronizer.enter_explorer(&config.explorer.name).await?),
+            Some(synchronizer) => Some(synchronizer.join_explorer(&config.explorer.name).await?),
             None => None,
         };
         // The embedded trainer reads the buffer in this process.

@@ -171,7 +171,7 @@ impl ExplorerLoop {
         let (done, total) = (self.plan.progress().finalized, self.plan.last_step());
         resources.emit_began(done, total, resources.config.buffer.batch_size);
         // A finished job needs no weights.
-        if self.plan.clone().orders() != [PlanAction::End] {
+        if self.plan.clone().actions() != [PlanAction::End] {
             tokio::select! {
                 recovered = self.recover_weights(resources) => recovered?,
                 () = stop.cancelled() => {}
@@ -191,7 +191,7 @@ impl ExplorerLoop {
                 self.plan.apply(PlanInput::Stopped);
                 continue;
             }
-            let next = self.plan.orders();
+            let next = self.plan.actions();
             // After a crash the plan repeats actions that were not completed.
             self.keep().await?;
             for action in &next {

@@ -62,9 +62,9 @@ async fn follow(
     loop {
         let want = WeightRequest {
             explorer: handles.config.explorer.name.clone(),
-            have: *has.borrow_and_update(),
+            current: *has.borrow_and_update(),
             at_least: 0,
-            demand: false,
+            publish_now: false,
             timeout: handles.config.synchronizer.sync_timeout.into(),
         };
         let continues = match synchronizer.wait(want).await {

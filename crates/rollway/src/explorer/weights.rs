@@ -170,9 +170,9 @@ impl ExplorerHandles {
             let join_timeout = self.join_timeout(request.have, request.is_last).await;
             let want = WeightRequest {
                 explorer: self.config.explorer.name.clone(),
-                have: request.have,
+                current: request.have,
                 at_least: request.at_least,
-                demand: request.demand,
+                publish_now: request.demand,
                 timeout: join_timeout.map_or(sync_timeout, |timeout| timeout.min(sync_timeout)),
             };
             let (reason, limit) = request.wait(join_timeout, sync_timeout);
@@ -252,7 +252,7 @@ impl ExplorerHandles {
         let (own, version) = (&self.config.explorer.name, view.newest.map(|it| it.version));
         let is_newer = version.is_some_and(|version| version > *newest);
         *newest = version.unwrap_or(*newest);
-        is_newer || view.explorers.iter().any(|it| it.name != *own && it.state == "here")
+        is_newer || view.explorers.iter().any(|it| it.name != *own && it.state == "present")
     }
 
     /// Loads weights, or newer ones if their folder is removed meanwhile: the trainer keeps only

@@ -67,7 +67,7 @@ async fn failed_trainer_ends_the_job_with_its_message() {
         let style = format!("synchronizer.sync_style={style}");
         let mut explorer = world.prepare(&[&style], &seen).await;
         let synchronizer = explorer.synchronizer().unwrap().clone();
-        let membership = synchronizer.enter_trainer("trainer").await.unwrap();
+        let membership = synchronizer.join_trainer("trainer").await.unwrap();
         let events = seen.clone();
         tokio::spawn(async move {
             events.until("done 1").await;

@@ -297,7 +297,7 @@ impl Trainer {
     /// Starts a trainer that ends after step `last`.
     pub(crate) async fn until(explorer: &Explorer, seen: &EventLog, last: u64) -> Self {
         let synchronizer = explorer.synchronizer().unwrap().clone();
-        let membership = synchronizer.enter_trainer("trainer").await.unwrap();
+        let membership = synchronizer.join_trainer("trainer").await.unwrap();
         let first = explorer.version();
         let (sender, mut done) = mpsc::unbounded_channel();
         let seen = seen.clone();

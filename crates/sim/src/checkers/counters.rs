@@ -36,7 +36,9 @@ impl Checker for CountersChecker {
             Input::RequestAbandoned { request } => {
                 self.withdrawn += u64::from(ctx.model.open.contains_key(request));
             }
-            Input::Report { runner, life, report } => self.reported(ctx, *runner, *life, report),
+            Input::Report { runner, incarnation, report } => {
+                self.reported(ctx, *runner, *incarnation, report)
+            }
             Input::Restore(LedgerRecord::Submitted { .. }) => {
                 self.batches_restored += u64::from(ctx.accepted);
             }
@@ -105,7 +107,7 @@ impl CountersChecker {
         &mut self,
         ctx: &CheckContext<'_>,
         runner: RunnerId,
-        life: Incarnation,
+        incarnation: Incarnation,
         report: &RunnerReport,
     ) {
         let long = |message: &str| message.len() > ctx.model.config.limits.message_bytes as usize;
@@ -117,7 +119,7 @@ impl CountersChecker {
                 self.cut += u64::from(ctx.accepted && long(message));
             }
             RunnerReport::Lost { .. } => {
-                let phase = ctx.model.alive(runner, life).map(|slot| slot.phase);
+                let phase = ctx.model.alive(runner, incarnation).map(|slot| slot.phase);
                 let lost = matches!(phase, Some(Phase::Idle | Phase::Given(_)));
                 self.lost += u64::from(ctx.accepted && lost);
             }

@@ -79,7 +79,7 @@ impl Checker for DeadlinesChecker {
                 Phase::Idle | Phase::Over => {}
             }
             let watched = matches!(slot.phase, Phase::Idle | Phase::Given(_));
-            if let Some(silence) = supervision.silence_timeout.filter(|_| watched) {
+            if let Some(silence) = supervision.heartbeat_timeout.filter(|_| watched) {
                 in_time("a silent runner", view.last_report, silence)?;
             }
         }

@@ -32,9 +32,9 @@ pub(super) struct DurabilityChecker {
 impl Checker for DurabilityChecker {
     fn action(&mut self, _: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
-            Action::StartRunner { runner, life, .. } => {
-                let new = self.lives.insert((*runner, *life));
-                require!(new, "{runner} {life} is started again");
+            Action::StartRunner { runner, incarnation, .. } => {
+                let new = self.lives.insert((*runner, *incarnation));
+                require!(new, "{runner} {incarnation} is started again");
             }
             Action::StartAttempt { attempt, batch, task, runs, .. } => {
                 require!(self.attempts.insert(*attempt), "{attempt} is ordered again");

@@ -12,25 +12,25 @@ pub(super) struct Fencing;
 
 impl Checker for Fencing {
     fn input(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
-        let Input::Report { runner, life, report } = ctx.input else { return Ok(()) };
-        let right = must_accept(ctx, *runner, *life, report);
+        let Input::Report { runner, incarnation, report } = ctx.input else { return Ok(()) };
+        let right = must_accept(ctx, *runner, *incarnation, report);
         let accepted = if ctx.accepted { "accepted" } else { "ignored" };
         require!(
             ctx.accepted == right,
-            "{runner} {life} was {accepted} when it reported {report:?}"
+            "{runner} {incarnation} was {accepted} when it reported {report:?}"
         );
         Ok(())
     }
 
     fn action(&mut self, ctx: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
-            Action::StartAttempt { runner, life, attempt, batch, task, runs, .. } => {
+            Action::StartAttempt { runner, incarnation, attempt, batch, task, runs, .. } => {
                 require!(
                     !ctx.model.attempts.contains_key(attempt),
                     "attempt {attempt} is ordered twice"
                 );
                 for run in runs.iter() {
-                    not_executed(ctx, (*runner, *life), (*batch, *task, run.0))?;
+                    not_executed(ctx, (*runner, *incarnation), (*batch, *task, run.0))?;
                 }
                 Ok(())
             }
@@ -46,10 +46,10 @@ impl Checker for Fencing {
 fn must_accept(
     ctx: &CheckContext<'_>,
     runner: RunnerId,
-    life: Incarnation,
+    incarnation: Incarnation,
     report: &RunnerReport,
 ) -> bool {
-    let Some(slot) = ctx.model.alive(runner, life) else { return false };
+    let Some(slot) = ctx.model.alive(runner, incarnation) else { return false };
     let standing = |attempt: &AttemptId| {
         let current = slot.phase == Phase::Given(*attempt);
         let attempt = ctx.model.attempts.get(attempt).filter(|_| current);
@@ -68,14 +68,14 @@ fn must_accept(
         }
         RunnerReport::Ready { after: None }
         | RunnerReport::StartFailed { .. }
-        | RunnerReport::Waits { .. } => slot.phase == Phase::Starting,
+        | RunnerReport::StartBlocked { .. } => slot.phase == Phase::Starting,
         RunnerReport::Lost { .. } | RunnerReport::Heartbeat => true,
     }
 }
 
 fn not_executed(
     ctx: &CheckContext<'_>,
-    (runner, life): (RunnerId, Incarnation),
+    (runner, incarnation): (RunnerId, Incarnation),
     (batch, task, run): (rollway_core::BatchKey, rollway_core::TaskId, u32),
 ) -> CheckVerdict {
     let Some(record) = ctx.model.run(batch, task, run) else {
@@ -92,7 +92,7 @@ fn not_executed(
         });
         require!(
             stopped || !works,
-            "{batch} {task} run {run} goes to {runner} {life} while {other} {other_life} has it"
+            "{batch} {task} run {run} goes to {runner} {incarnation} while {other} {other_life} has it"
         );
     }
     Ok(())

@@ -17,7 +17,7 @@ impl Checker for Reasons {
         match action {
             Action::CancelAttempt { attempt, reason, .. } => cancelled(ctx, *attempt, *reason),
             Action::DropPayload { payload, reason } => dropped(ctx, *payload, *reason),
-            Action::StopRunner { runner, life } => stopped(ctx, *runner, *life),
+            Action::StopRunner { runner, incarnation } => stopped(ctx, *runner, *incarnation),
             _ => Ok(()),
         }
     }
@@ -192,7 +192,7 @@ fn isolates(ctx: &CheckContext<'_>, slot: &ModelSlot) -> bool {
     slot.phase == Phase::Idle && (slot.isolated || runs.any(suspected))
 }
 
-fn stopped(ctx: &CheckContext<'_>, runner: RunnerId, life: Incarnation) -> CheckVerdict {
+fn stopped(ctx: &CheckContext<'_>, runner: RunnerId, incarnation: Incarnation) -> CheckVerdict {
     let Some(slot) = ctx.model.slots.get(&runner) else { return Ok(()) };
     let supervision = &ctx.model.config.supervision;
     let right = match ctx.input {
@@ -200,7 +200,7 @@ fn stopped(ctx: &CheckContext<'_>, runner: RunnerId, life: Incarnation) -> Check
         _ if isolates(ctx, slot) => true,
         Input::Report { runner: about, .. } => *about == runner,
         Input::TimePassed => {
-            let silence = supervision.silence_timeout;
+            let silence = supervision.heartbeat_timeout;
             let silent = silence.is_some_and(|silence| ctx.now >= slot.last_report.after(silence));
             let late = match slot.phase {
                 Phase::Starting => ctx.now >= slot.since.after(supervision.start_timeout),
@@ -225,6 +225,6 @@ fn stopped(ctx: &CheckContext<'_>, runner: RunnerId, life: Incarnation) -> Check
         | Input::DeliveryDone { .. }
         | Input::Restore(_) => false,
     };
-    require!(right, "{runner} {life} is stopped: {slot:?}");
+    require!(right, "{runner} {incarnation} is stopped: {slot:?}");
     Ok(())
 }

@@ -12,9 +12,12 @@ pub(super) struct Retries;
 impl Checker for Retries {
     fn action(&mut self, ctx: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
-            Action::StartAttempt { runner, batch, task, runs, suspected_losses: kills, .. } => {
-                let known = ctx.model.task(*batch, *task).map_or(0, |task| task.kills);
-                require!(known == *kills, "{batch} {task} has killed {known}, not {kills}");
+            Action::StartAttempt { runner, batch, task, runs, suspected_losses, .. } => {
+                let known = ctx.model.task(*batch, *task).map_or(0, |task| task.suspected_losses);
+                require!(
+                    known == *suspected_losses,
+                    "{batch} {task} has killed {known}, not {suspected_losses}"
+                );
                 for run in runs.iter() {
                     let Some(record) = ctx.model.run(*batch, *task, run.0) else { continue };
                     may_try(ctx, record).map_err(|what| format!("{batch} {task} {run} {what}"))?;
@@ -64,9 +67,9 @@ fn may_try(ctx: &CheckContext<'_>, run: &ModelRun) -> CheckVerdict {
         );
     }
     require!(
-        run.kills < policy.poison_limit.max(1),
+        run.suspected_losses < policy.poison_limit.max(1),
         "is retried after its task has killed {} runners",
-        run.kills
+        run.suspected_losses
     );
     Ok(())
 }
@@ -98,7 +101,7 @@ fn was_tried(
     let policy = &ctx.model.config.failures;
     for (kind, failed) in status.failed_runs.nonzero() {
         let retries = u64::from(policy.rule(kind).retries);
-        let poisoned = record.kills >= policy.poison_limit.max(1);
+        let poisoned = record.suspected_losses >= policy.poison_limit.max(1);
         let poisoned = kind == FailureKind::RunnerLost && poisoned;
         let spent = |run: &&ModelRun| match run.state {
             RunState::Back if run.last_failure == Some(kind) => {

@@ -21,41 +21,46 @@ impl Checker for RunnerStatesChecker {
 
     fn action(&mut self, ctx: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
-            Action::StartAttempt { runner, life, attempt, .. } => {
-                let phase = ctx.model.alive(*runner, *life).map(|slot| slot.phase);
+            Action::StartAttempt { runner, incarnation, attempt, .. } => {
+                let phase = ctx.model.alive(*runner, *incarnation).map(|slot| slot.phase);
                 require!(
                     phase == Some(Phase::Idle),
-                    "{runner} {life} gets {attempt} and is {phase:?}"
+                    "{runner} {incarnation} gets {attempt} and is {phase:?}"
                 );
-                let process = ctx.processes.get((*runner, *life));
+                let process = ctx.processes.get((*runner, *incarnation));
                 let work = process.and_then(|process| process.work.as_ref());
-                require!(work.is_none(), "{runner} {life} gets {attempt} and has {work:?}");
+                require!(work.is_none(), "{runner} {incarnation} gets {attempt} and has {work:?}");
             }
-            Action::CancelAttempt { runner, life, attempt, .. } => {
-                let phase = ctx.model.alive(*runner, *life).map(|slot| slot.phase);
+            Action::CancelAttempt { runner, incarnation, attempt, .. } => {
+                let phase = ctx.model.alive(*runner, *incarnation).map(|slot| slot.phase);
                 let state = ctx.model.attempts.get(attempt).map(|attempt| attempt.state);
                 require!(
                     phase == Some(Phase::Given(*attempt)) && state == Some(AttemptState::Current),
-                    "{attempt} is cancelled on {runner} {life}: {phase:?}, {state:?}"
+                    "{attempt} is cancelled on {runner} {incarnation}: {phase:?}, {state:?}"
                 );
             }
-            Action::StartRunner { runner, life, .. } => {
+            Action::StartRunner { runner, incarnation, .. } => {
                 let before = ctx.model.slots.get(runner);
                 require!(
-                    before.is_none_or(|slot| slot.phase == Phase::Over && slot.life < *life),
-                    "{runner} {life} is started while there is {before:?}"
+                    before.is_none_or(
+                        |slot| slot.phase == Phase::Over && slot.incarnation < *incarnation
+                    ),
+                    "{runner} {incarnation} is started while there is {before:?}"
                 );
                 let supervision = &ctx.model.config.supervision;
                 let rests = before.filter(|_| ctx.model.fitted());
                 let rests = rests.map(|slot| slot.ended.after(slot.rest(supervision)));
                 require!(
                     rests.is_none_or(|until| ctx.now >= until),
-                    "{runner} {life} is started before {rests:?}: {before:?}"
+                    "{runner} {incarnation} is started before {rests:?}: {before:?}"
                 );
             }
-            Action::StopRunner { runner, life } => {
-                let current = ctx.model.slots.get(runner).map(|slot| slot.life);
-                require!(current == Some(*life), "{runner} {life} is stopped, not {current:?}");
+            Action::StopRunner { runner, incarnation } => {
+                let current = ctx.model.slots.get(runner).map(|slot| slot.incarnation);
+                require!(
+                    current == Some(*incarnation),
+                    "{runner} {incarnation} is stopped, not {current:?}"
+                );
             }
             _ => {}
         }
@@ -66,7 +71,7 @@ impl Checker for RunnerStatesChecker {
         message_is_shown(ctx)?;
         for view in ctx.core.runners() {
             agrees(ctx, &view)?;
-            let now = (view.life, view.state);
+            let now = (view.incarnation, view.state);
             let before = self.seen.insert(view.runner, now);
             if let Some(before) = before.filter(|before| *before != now) {
                 let scales = ctx.model.config.scaling.is_some();
@@ -83,7 +88,7 @@ impl Checker for RunnerStatesChecker {
 
 /// A lost runner, or one whose start failed, shows the reason.
 fn message_is_shown(ctx: &CheckContext<'_>) -> CheckVerdict {
-    let Input::Report { runner, life, report } = ctx.input else { return Ok(()) };
+    let Input::Report { runner, incarnation, report } = ctx.input else { return Ok(()) };
     let (RunnerReport::Lost { message, .. } | RunnerReport::StartFailed { message }) = report
     else {
         return Ok(());
@@ -91,7 +96,7 @@ fn message_is_shown(ctx: &CheckContext<'_>) -> CheckVerdict {
     let Some(view) = ctx.core.runner(*runner).filter(|_| ctx.accepted) else { return Ok(()) };
     let shown = view.message.as_deref();
     // With scaling, another runner may use the slot at once.
-    let another = ctx.model.config.scaling.is_some() && view.life != *life;
+    let another = ctx.model.config.scaling.is_some() && view.incarnation != *incarnation;
     let right = another || shown.is_some_and(|shown| message.starts_with(shown));
     require!(right, "{runner} was lost by {message:?} and shows {shown:?}");
     Ok(())
@@ -116,7 +121,7 @@ fn agrees(ctx: &CheckContext<'_>, view: &RunnerView) -> CheckVerdict {
         _ => false,
     };
     // Slots of retired runners may be used again, and begin anew.
-    let most = ctx.model.config.supervision.start_failures_max;
+    let most = ctx.model.config.supervision.max_start_failures;
     let counts = ctx.model.fitted();
     let broken = slot.phase == Phase::Over && slot.start_failures >= most;
     require!(
@@ -127,10 +132,10 @@ fn agrees(ctx: &CheckContext<'_>, view: &RunnerView) -> CheckVerdict {
         slot.start_failures
     );
     require!(
-        right && slot.life == view.life,
+        right && slot.incarnation == view.incarnation,
         "{} {} is shown as {:?}, and is {slot:?}",
         view.runner,
-        view.life,
+        view.incarnation,
         view.state
     );
     Ok(())

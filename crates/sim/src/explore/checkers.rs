@@ -70,7 +70,7 @@ impl ExploreContext<'_> {
 }
 
 pub(crate) trait ExploreChecker: fmt::Debug {
-    fn see(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict;
+    fn on_event(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict;
 }
 
 #[derive(Debug)]
@@ -109,13 +109,13 @@ impl ExploreCheckers {
         list.iter().map(|(name, _)| *name).chain([PROGRESS]).collect()
     }
 
-    pub(crate) fn see(
+    pub(crate) fn on_event(
         &mut self,
         ctx: &ExploreContext<'_>,
         seen: &ExploreEvent<'_>,
     ) -> Option<Violation> {
         for (name, checker) in &mut self.list {
-            if let Err(what) = checker.see(ctx, seen) {
+            if let Err(what) = checker.on_event(ctx, seen) {
                 return Some(Violation { checker: name, at: ctx.now, what });
             }
         }

@@ -57,84 +57,84 @@ macro_rules! mutants {
 }
 
 mutants! {
-    "once": "a begun step is forgotten" => Progress(|kept| kept.begun = kept.finalized),
-    "once": "a finalized step is forgotten" => Progress(|kept| {
-        kept.finalized = kept.finalized.saturating_sub(1);
+    "once": "a begun step is forgotten" => Progress(|checkpoint| checkpoint.begun = checkpoint.finalized),
+    "once": "a finalized step is forgotten" => Progress(|checkpoint| {
+        checkpoint.finalized = checkpoint.finalized.saturating_sub(1);
     }),
     "once": "a step is skipped" => EditAction(|order| {
         if *order == PlanAction::FinalizeStep(2) {
             *order = PlanAction::FinalizeStep(3);
         }
     }),
-    "once": "steps in flight count as finalized" => Progress(|kept| kept.finalized = kept.begun),
-    "once": "an open submission is forgotten" => Progress(|kept| kept.beginning = None),
+    "once": "steps in flight count as finalized" => Progress(|checkpoint| checkpoint.finalized = checkpoint.begun),
+    "once": "an open submission is forgotten" => Progress(|checkpoint| checkpoint.beginning = None),
     "once": "experiences are delivered again" => World(Around::DeliveredAgain),
-    "evals": "open evaluations are forgotten" => Progress(|kept| kept.evals.clear()),
-    "evals": "an open submission of an evaluation is forgotten" => Progress(|kept| {
-        kept.evaluating = None;
+    "evals": "open evaluations are forgotten" => Progress(|checkpoint| checkpoint.evals.clear()),
+    "evals": "an open submission of an evaluation is forgotten" => Progress(|checkpoint| {
+        checkpoint.evaluating = None;
     }),
-    "evals": "an evaluation is repeated" => Progress(|kept| {
-        kept.evaluated = kept.evaluated.map(|step| step.saturating_sub(1));
+    "evals": "an evaluation is repeated" => Progress(|checkpoint| {
+        checkpoint.evaluated = checkpoint.evaluated.map(|step| step.saturating_sub(1));
     }),
-    "evals": "weights are loaded at once" => Actions(|fact, orders| {
-        let published = matches!(fact, Some(PlanInput::Published(_)));
-        if published && !orders.contains(&PlanAction::Load) {
-            orders.push(PlanAction::Load);
+    "evals": "weights are loaded at once" => Actions(|input, actions| {
+        let published = matches!(input, Some(PlanInput::Published(_)));
+        if published && !actions.contains(&PlanAction::Load) {
+            actions.push(PlanAction::Load);
         }
     }),
-    "evals": "the first evaluation is missing" => Config(|pace| pace.eval_on_startup = false),
-    "evals": "the last evaluation is missing" => Config(|pace| pace.eval_at_end = false),
-    "evals": "an evaluation is missing" => Config(|pace| {
-        pace.eval_interval = pace.eval_interval.map(|steps| steps + 1);
+    "evals": "the first evaluation is missing" => Config(|plan_config| plan_config.eval_on_startup = false),
+    "evals": "the last evaluation is missing" => Config(|plan_config| plan_config.eval_at_end = false),
+    "evals": "an evaluation is missing" => Config(|plan_config| {
+        plan_config.eval_interval = plan_config.eval_interval.map(|steps| steps + 1);
     }),
-    "paced": "the window is too wide by one" => Config(|pace| pace.max_inflight += 1),
-    "paced": "the period is too long by one" => Config(|pace| pace.sync_interval += 1),
-    "paced": "a weight sync counts as done" => Progress(|kept| kept.synced = kept.finalized),
-    "stale": "the bound is too high by one" => Config(|pace| {
-        pace.max_staleness = pace.max_staleness.map(|bound| bound + 1);
+    "paced": "the window is too wide by one" => Config(|plan_config| plan_config.max_inflight += 1),
+    "paced": "the period is too long by one" => Config(|plan_config| plan_config.sync_interval += 1),
+    "paced": "a weight sync counts as done" => Progress(|checkpoint| checkpoint.synced = checkpoint.finalized),
+    "stale": "the bound is too high by one" => Config(|plan_config| {
+        plan_config.max_staleness = plan_config.max_staleness.map(|bound| bound + 1);
     }),
-    "stale": "the expected yield of steps is too low" => Config(|pace| pace.step_experiences = 1),
-    "stale": "experiences of other explorers are ignored" => Input(|_, fact| {
-        Some(fact).filter(|fact| !matches!(fact, PlanInput::OthersSubmitted(_)))
+    "stale": "the expected yield of steps is too low" => Config(|plan_config| plan_config.step_experiences = 1),
+    "stale": "experiences of other explorers are ignored" => Input(|_, input| {
+        Some(input).filter(|input| !matches!(input, PlanInput::OthersSubmitted(_)))
     }),
-    "versions": "the version is forgotten" => Progress(|kept| {
-        kept.version = kept.version.saturating_sub(1);
+    "versions": "the version is forgotten" => Progress(|checkpoint| {
+        checkpoint.version = checkpoint.version.saturating_sub(1);
     }),
-    "versions": "the last version is not saved" => Input(|_, fact| match fact {
+    "versions": "the last version is not saved" => Input(|_, input| match input {
         PlanInput::Synced(SyncResult::TrainerDone(_)) => {
             Some(PlanInput::Synced(SyncResult::NothingNew))
         }
-        fact => Some(fact),
+        input => Some(input),
     }),
     "waits": "the synchronizer has no clock" => World(Around::NoClock),
     "waits": "explorers wait too long" => World(Around::LongTimeout),
     "ends": "a failed trainer counts as done" => World(Around::FailureIsEnd),
-    "ends": "nothing new counts as the end" => Input(|plan, fact| match fact {
+    "ends": "nothing new counts as the end" => Input(|plan, input| match input {
         PlanInput::Synced(SyncResult::NothingNew) => {
             Some(PlanInput::Synced(SyncResult::TrainerDone(plan.progress().version)))
         }
-        fact => Some(fact),
+        input => Some(input),
     }),
     "ends": "the trainer is not informed of the end" => EditAction(|order| {
         if *order == PlanAction::FinishTraining {
             *order = PlanAction::End;
         }
     }),
-    "progress": "a weight sync is not performed" => Actions(|_, orders| {
-        orders.retain(|order| !matches!(order, PlanAction::Sync { .. }));
+    "progress": "a weight sync is not performed" => Actions(|_, actions| {
+        actions.retain(|order| !matches!(order, PlanAction::Sync { .. }));
     }),
-    "progress": "the end of an evaluation is lost" => Input(|_, fact| {
-        Some(fact).filter(|fact| !matches!(fact, PlanInput::EvalFinished(_)))
+    "progress": "the end of an evaluation is lost" => Input(|_, input| {
+        Some(input).filter(|input| !matches!(input, PlanInput::EvalFinished(_)))
     }),
     // As if the weight sync had a result, so that it is repeated.
-    "progress": "the bound is never exceeded" => Input(|plan, fact| {
-        let nothing_new = fact == PlanInput::Synced(SyncResult::NothingNew);
-        Some(fact).filter(|_| !nothing_new || plan.progress().closed.is_some())
+    "progress": "the bound is never exceeded" => Input(|plan, input| {
+        let nothing_new = input == PlanInput::Synced(SyncResult::NothingNew);
+        Some(input).filter(|_| !nothing_new || plan.progress().closed.is_some())
     }),
-    "repeat": "randomness from outside the seed" => Actions(|_, orders| {
+    "repeat": "randomness from outside the seed" => Actions(|_, actions| {
         static EMITTED: AtomicU64 = AtomicU64::new(0);
         if EMITTED.fetch_add(1, Ordering::Relaxed).is_multiple_of(7) {
-            orders.reverse();
+            actions.reverse();
         }
     }),
 }

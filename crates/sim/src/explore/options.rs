@@ -10,7 +10,7 @@ use crate::random::{FaultRate, SimRandom};
 pub(crate) struct ExploreWorldOptions {
     /// True if there are no faults.
     pub(crate) is_calm: bool,
-    pub(crate) pace: PlanConfig,
+    pub(crate) plan_config: PlanConfig,
     pub(crate) explorers: Vec<Duration>,
     /// Number of steps with tasks.
     pub(crate) tasks: u64,
@@ -41,15 +41,15 @@ pub(crate) struct TrainerOptions {
     /// Time of its crash, and the delay of its restart. `None`: never.
     pub(crate) crash: Option<(Duration, Option<Duration>)>,
     /// True if it reports its crash.
-    pub(crate) is_loud: bool,
+    pub(crate) reports_failure: bool,
     /// True if it reports its activity.
-    pub(crate) tells: bool,
+    pub(crate) reports_state: bool,
 }
 
 impl ExploreWorldOptions {
     pub(crate) fn draw(rng: &mut SimRandom) -> Self {
         let is_calm = rng.percent(20);
-        let pace = pace(rng);
+        let plan_config = plan_config(rng);
         let step = rng.spread(millis(200), millis(8_000));
         let explorers = (0..rng.between(1, 3)).map(|_| rng.spread(step / 4, step * 4)).collect();
         let lease = rng.spread(millis(4_000), millis(20_000));
@@ -66,12 +66,12 @@ impl ExploreWorldOptions {
             stop: FaultRate::NEVER,
             crashes_max: rng.small(1, 6),
             loss: FaultRate::NEVER,
-            pace,
+            plan_config,
         };
         if is_calm {
             options.trainer.comes = Some(Duration::ZERO);
             options.trainer.crash = None;
-            options.trainer.tells = true;
+            options.trainer.reports_state = true;
             options.trainer.steps_max = u64::MAX;
             return options;
         }
@@ -80,13 +80,13 @@ impl ExploreWorldOptions {
         options.stop = FaultRate(*rng.pick(&[0, 0, 100, 400]));
         options.loss = FaultRate::percent(*rng.pick(&[0, 0, 20, 60]));
         if rng.percent(25) {
-            options.tasks = rng.between(0, options.pace.total_steps);
+            options.tasks = rng.between(0, options.plan_config.total_steps);
         }
         options
     }
 }
 
-fn pace(rng: &mut SimRandom) -> PlanConfig {
+fn plan_config(rng: &mut SimRandom) -> PlanConfig {
     let style = [
         PlanStyle::Fixed,
         PlanStyle::ExplorerDriven,
@@ -111,7 +111,7 @@ fn pace(rng: &mut SimRandom) -> PlanConfig {
 }
 
 fn trainer(rng: &mut SimRandom, step: Duration, lease: Duration) -> TrainerOptions {
-    let pace = if rng.percent(20) { step * 6 } else { step };
+    let plan_config = if rng.percent(20) { step * 6 } else { step };
     let comes = match rng.below(10) {
         0 => None,
         1 | 2 => Some(rng.spread(step, step * 16)),
@@ -122,12 +122,12 @@ fn trainer(rng: &mut SimRandom, step: Duration, lease: Duration) -> TrainerOptio
         (rng.spread(step, step * 24), again)
     });
     TrainerOptions {
-        work: rng.spread(pace / 8, pace * 2),
+        work: rng.spread(plan_config / 8, plan_config * 2),
         comes,
         steps_max: if rng.percent(25) { rng.between(1, 12) } else { u64::MAX },
         crash,
-        is_loud: rng.percent(40),
-        tells: rng.percent(85),
+        reports_failure: rng.percent(40),
+        reports_state: rng.percent(85),
     }
 }
 

@@ -16,11 +16,11 @@ pub(crate) struct SimExplorer {
     pub(crate) work: Duration,
     /// `None`: it is not running.
     pub(crate) process: Option<ExploreProcess>,
-    pub(crate) lives: u64,
+    pub(crate) starts: u64,
     pub(crate) end: Option<ProcessEnd>,
     /// Time since which it is not running.
     pub(crate) down_since: Option<Time>,
-    pub(crate) kept: PlanProgress,
+    pub(crate) checkpoint: PlanProgress,
     /// Submitted steps, with the version of the servers at that time.
     pub(crate) submitted: BTreeMap<u64, ExploreWork>,
     /// Experiences delivered per step.
@@ -43,9 +43,9 @@ pub(crate) struct ExploreWork {
 #[derive(Debug)]
 pub(crate) struct ExploreProcess {
     /// Number of this process.
-    pub(crate) life: u64,
+    pub(crate) incarnation: u64,
     pub(crate) subject: Subject,
-    pub(crate) seat: MemberId,
+    pub(crate) member: MemberId,
     pub(crate) wait: Option<OpenWait>,
     /// With `fully_async`, the concurrent wait for published weights.
     pub(crate) watch: Watch,
@@ -56,7 +56,7 @@ pub(crate) struct ExploreProcess {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenWait {
-    pub(crate) ask: WaitId,
+    pub(crate) wait_id: WaitId,
     /// Begin of the first of consecutive waits.
     pub(crate) began: Time,
 }
@@ -67,7 +67,7 @@ pub(crate) struct Watch {
     /// Newest known version.
     pub(crate) seen: u64,
     /// Open wait. `None` while the trainer waits itself.
-    pub(crate) ask: Option<WaitId>,
+    pub(crate) wait_id: Option<WaitId>,
     /// True if no more weights will be published.
     pub(crate) is_over: bool,
 }
@@ -106,8 +106,8 @@ impl SimExplorer {
     }
 
     /// Returns the process with this number, if it is running.
-    pub(crate) fn alive(&mut self, life: u64) -> Option<&mut ExploreProcess> {
-        self.process.as_mut().filter(|process| process.life == life)
+    pub(crate) fn alive(&mut self, incarnation: u64) -> Option<&mut ExploreProcess> {
+        self.process.as_mut().filter(|process| process.incarnation == incarnation)
     }
 
     /// Gives the servers work, and returns its end.

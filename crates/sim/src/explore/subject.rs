@@ -37,36 +37,36 @@ pub(crate) struct Subject {
 
 impl Subject {
     pub(crate) fn new(
-        mut pace: PlanConfig,
-        mut kept: PlanProgress,
+        mut plan_config: PlanConfig,
+        mut checkpoint: PlanProgress,
         bug: Option<ExploreBug>,
     ) -> Self {
         match bug {
-            Some(ExploreBug::Config(change)) => change(&mut pace),
-            Some(ExploreBug::Progress(change)) => change(&mut kept),
+            Some(ExploreBug::Config(change)) => change(&mut plan_config),
+            Some(ExploreBug::Progress(change)) => change(&mut checkpoint),
             _ => {}
         }
-        Self { plan: Plan::new(pace, kept), bug }
+        Self { plan: Plan::new(plan_config, checkpoint), bug }
     }
 
     pub(crate) const fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    pub(crate) fn apply(&mut self, fact: Option<PlanInput>) -> Vec<PlanAction> {
-        let input = match (self.bug, fact.clone()) {
-            (Some(ExploreBug::Input(change)), Some(fact)) => change(&self.plan, fact),
-            (_, fact) => fact,
+    pub(crate) fn apply(&mut self, input: Option<PlanInput>) -> Vec<PlanAction> {
+        let applied = match (self.bug, input.clone()) {
+            (Some(ExploreBug::Input(change)), Some(input)) => change(&self.plan, input),
+            (_, input) => input,
         };
-        if let Some(input) = input {
-            self.plan.apply(input);
+        if let Some(applied) = applied {
+            self.plan.apply(applied);
         }
-        let mut orders = self.plan.orders();
+        let mut actions = self.plan.actions();
         match self.bug {
-            Some(ExploreBug::Actions(change)) => change(fact.as_ref(), &mut orders),
-            Some(ExploreBug::EditAction(edit)) => orders.iter_mut().for_each(edit),
+            Some(ExploreBug::Actions(change)) => change(input.as_ref(), &mut actions),
+            Some(ExploreBug::EditAction(edit)) => actions.iter_mut().for_each(edit),
             _ => {}
         }
-        orders
+        actions
     }
 }

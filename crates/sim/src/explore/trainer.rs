@@ -9,12 +9,12 @@ use rollway_core::sync::{MemberId, WaitId};
 #[derive(Debug, Default)]
 pub(crate) struct SimTrainer {
     pub(crate) state: SimTrainerState,
-    pub(crate) lives: u64,
+    pub(crate) starts: u64,
     pub(crate) version: u64,
     /// Experiences that it has not trained on.
     pub(crate) buffer: VecDeque<SimSample>,
     /// True if a look for experiences is planned.
-    pub(crate) looks: bool,
+    pub(crate) check_planned: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(crate) enum SimTrainerState {
     #[default]
     Absent,
     Up {
-        seat: MemberId,
+        member: MemberId,
         /// `None`: it executes a step. Otherwise the last wait that it knew when it looked for
         /// experiences in vain.
         idle: Option<WaitId>,
@@ -38,16 +38,16 @@ pub(crate) enum SimTrainerState {
     Dead {
         since: Time,
         /// True if it reported its crash.
-        loud: bool,
+        reports_failure: bool,
     },
     Done,
 }
 
 impl SimTrainer {
     /// Returns its membership, if the start with this number is up.
-    pub(crate) fn alive(&self, life: u64) -> Option<MemberId> {
+    pub(crate) fn alive(&self, incarnation: u64) -> Option<MemberId> {
         match self.state {
-            SimTrainerState::Up { seat, .. } if life == self.lives => Some(seat),
+            SimTrainerState::Up { member, .. } if incarnation == self.starts => Some(member),
             _ => None,
         }
     }

@@ -37,7 +37,7 @@ pub(super) struct ExploreWorld {
     rng: SimRandom,
     options: ExploreWorldOptions,
     queue: EventQueue<ExploreWorldEvent>,
-    board: SyncCore,
+    sync: SyncCore,
     explorers: Vec<SimExplorer>,
     trainer: SimTrainer,
     bug: Option<ExploreBug>,
@@ -45,7 +45,7 @@ pub(super) struct ExploreWorld {
     trace: SimTrace,
     coverage: Coverage,
     violation: Option<Violation>,
-    facts: u64,
+    inputs: u64,
     /// Number of crashes and stops of explorers.
     crashes: u32,
     done: bool,
@@ -56,23 +56,23 @@ enum ExploreWorldEvent {
     /// An explorer starts.
     Start { at: usize },
     /// An explorer performs an action.
-    Act { at: usize, life: u64, order: PlanAction },
+    Act { at: usize, incarnation: u64, order: PlanAction },
     /// An explorer's servers have loaded the weights of a wait.
-    Loads { at: usize, life: u64, result: WaitResult },
+    Loads { at: usize, incarnation: u64, result: WaitResult },
     /// An input arrives at an explorer's plan.
-    Input { at: usize, life: u64, fact: PlanInput },
+    Input { at: usize, incarnation: u64, input: PlanInput },
     /// An explorer sends a heartbeat.
-    Heartbeat { at: usize, life: u64 },
+    Heartbeat { at: usize, incarnation: u64 },
     /// The trainer starts.
     TrainerStarts,
     /// The trainer looks for experiences.
-    TrainerLooks { life: u64 },
+    TrainerChecks { incarnation: u64 },
     /// The trainer has finished a step.
-    TrainerSteps { life: u64 },
+    TrainerSteps { incarnation: u64 },
     /// The trainer sends a heartbeat.
-    TrainerHeartbeat { life: u64 },
+    TrainerHeartbeat { incarnation: u64 },
     /// The trainer crashes.
-    TrainerDies,
+    TrainerCrashes,
     /// Every world must have ended by now.
     TooLate,
 }
@@ -100,7 +100,7 @@ impl ExploreWorld {
             now: Time::ZERO,
             rng,
             queue: EventQueue::default(),
-            board: SyncCore::new(options.lease, FIRST),
+            sync: SyncCore::new(options.lease, FIRST),
             explorers: explorers.collect(),
             trainer: SimTrainer::default(),
             bug: mutant.map(|mutant| mutant.bug),
@@ -108,7 +108,7 @@ impl ExploreWorld {
             trace,
             coverage: Coverage::of(COVERAGE_ITEMS),
             violation: None,
-            facts: 0,
+            inputs: 0,
             crashes: 0,
             done: false,
             options,
@@ -125,16 +125,16 @@ impl ExploreWorld {
             None => self.coverage.add("trainer", "never", 1),
         }
         if let Some((after, _)) = self.options.trainer.crash {
-            self.plan(after, ExploreWorldEvent::TrainerDies);
+            self.plan(after, ExploreWorldEvent::TrainerCrashes);
         }
         self.plan(WORLD_DEADLINE, ExploreWorldEvent::TooLate);
-        self.coverage.add("style", style(self.options.pace.style), 1);
+        self.coverage.add("style", style(self.options.plan_config.style), 1);
         while self.violation.is_none() && !self.done {
             self.turn();
         }
         WorldResult {
             violation: self.violation,
-            inputs: self.facts,
+            inputs: self.inputs,
             lasted: self.now,
             coverage: self.coverage,
             trace: self.trace,
@@ -144,28 +144,28 @@ impl ExploreWorld {
     /// Handles the next event or deadline of the synchronizer. Events come before deadlines at the
     /// same time.
     fn turn(&mut self) {
-        if self.facts >= MAX_INPUTS {
-            return self.give_up(format!("more than {MAX_INPUTS} facts"));
+        if self.inputs >= MAX_INPUTS {
+            return self.fail(format!("more than {MAX_INPUTS} facts"));
         }
         let clock = !self.has_bug(Around::NoClock);
-        let deadline = self.board.next_deadline().filter(|_| clock);
+        let deadline = self.sync.next_deadline().filter(|_| clock);
         let event = self.queue.next_at();
         if let Some(deadline) = deadline.filter(|at| event.is_none_or(|event| *at < event)) {
             self.now = self.now.max(deadline);
-            self.board.tick(self.now);
-            self.answers();
+            self.sync.tick(self.now);
+            self.handle_outcomes();
         } else if let Some((at, event)) = self.queue.take() {
             self.now = self.now.max(at);
             self.happen(event);
         } else {
-            return self.give_up("no event is left".to_owned());
+            return self.fail("no event is left".to_owned());
         }
         self.rouse_trainer();
         for at in 0..self.explorers.len() {
-            self.see(at, &ExploreEvent::Settled);
+            self.on_event(at, &ExploreEvent::Settled);
         }
         if self.explorers.iter().all(|explorer| explorer.end.is_some()) {
-            self.see(0, &ExploreEvent::Over);
+            self.on_event(0, &ExploreEvent::Over);
             self.done = true;
         }
     }
@@ -173,98 +173,100 @@ impl ExploreWorld {
     fn happen(&mut self, event: ExploreWorldEvent) {
         match event {
             ExploreWorldEvent::Start { at } => self.start(at),
-            ExploreWorldEvent::Act { at, life, order } => {
-                if self.explorers[at].alive(life).is_some() {
-                    self.act(at, life, order);
+            ExploreWorldEvent::Act { at, incarnation, order } => {
+                if self.explorers[at].alive(incarnation).is_some() {
+                    self.act(at, incarnation, order);
                 }
             }
-            ExploreWorldEvent::Loads { at, life, result } => {
-                if self.explorers[at].alive(life).is_some() {
-                    self.on_wait_result(at, life, result);
+            ExploreWorldEvent::Loads { at, incarnation, result } => {
+                if self.explorers[at].alive(incarnation).is_some() {
+                    self.on_wait_result(at, incarnation, result);
                 }
             }
-            ExploreWorldEvent::Input { at, life, fact } => {
-                if self.explorers[at].alive(life).is_some() && !self.is_struck(at) {
-                    self.apply(at, Some(fact));
+            ExploreWorldEvent::Input { at, incarnation, input } => {
+                if self.explorers[at].alive(incarnation).is_some() && !self.is_struck(at) {
+                    self.apply(at, Some(input));
                     self.watch(at);
                 }
             }
-            ExploreWorldEvent::Heartbeat { at, life } => self.heartbeat(at, life),
+            ExploreWorldEvent::Heartbeat { at, incarnation } => self.heartbeat(at, incarnation),
             ExploreWorldEvent::TrainerStarts => self.trainer_starts(),
-            ExploreWorldEvent::TrainerLooks { life } => self.trainer_looks(life),
-            ExploreWorldEvent::TrainerSteps { life } => self.trainer_steps(life),
-            ExploreWorldEvent::TrainerHeartbeat { life } => self.trainer_heartbeat(life),
-            ExploreWorldEvent::TrainerDies => self.trainer_dies(),
+            ExploreWorldEvent::TrainerChecks { incarnation } => self.trainer_checks(incarnation),
+            ExploreWorldEvent::TrainerSteps { incarnation } => self.trainer_steps(incarnation),
+            ExploreWorldEvent::TrainerHeartbeat { incarnation } => {
+                self.trainer_heartbeat(incarnation)
+            }
+            ExploreWorldEvent::TrainerCrashes => self.trainer_crashes(),
             ExploreWorldEvent::TooLate => {
                 let left = self.explorers.iter().filter(|explorer| explorer.end.is_none());
                 let left: Vec<String> =
-                    left.map(|it| format!("{} at {:?}", it.name, it.kept)).collect();
-                self.give_up(format!("never done: {}", left.join("; ")));
+                    left.map(|it| format!("{} at {:?}", it.name, it.checkpoint)).collect();
+                self.fail(format!("never done: {}", left.join("; ")));
             }
         }
     }
 
     /// Starts an explorer, new or from its saved progress.
     fn start(&mut self, at: usize) {
-        let Ok(entered) = self.board.join(self.now, MemberRole::Explorer, &self.explorers[at].name)
+        let Ok(joined) = self.sync.join(self.now, MemberRole::Explorer, &self.explorers[at].name)
         else {
-            return self.give_up("an explorer could not join".to_owned());
+            return self.fail("an explorer could not join".to_owned());
         };
         let is_async = self.is_async();
         let explorer = &mut self.explorers[at];
-        explorer.lives += 1;
-        let life = explorer.lives;
-        let kept = explorer.kept.clone();
-        let subject = Subject::new(self.options.pace.clone(), kept, self.bug);
+        explorer.starts += 1;
+        let incarnation = explorer.starts;
+        let checkpoint = explorer.checkpoint.clone();
+        let subject = Subject::new(self.options.plan_config.clone(), checkpoint, self.bug);
         // The saved version is loaded into the servers.
         let version = subject.plan().progress().version;
         explorer.version = version;
         explorer.down_since = None;
         explorer.process = Some(ExploreProcess {
-            life,
+            incarnation,
             subject,
-            seat: entered.seat,
+            member: joined.member,
             wait: None,
-            watch: Watch { seen: version, ask: None, is_over: !is_async },
+            watch: Watch { seen: version, wait_id: None, is_over: !is_async },
             stopping: false,
             closing: false,
         });
-        self.coverage.add("explorer", "restarted", u64::from(life > 1));
-        self.see(at, &ExploreEvent::Started { version });
+        self.coverage.add("explorer", "restarted", u64::from(incarnation > 1));
+        self.on_event(at, &ExploreEvent::Started { version });
         self.share_submissions();
-        let published = self.board.newest().filter(|newest| is_async && *newest > version);
+        let published = self.sync.newest().filter(|newest| is_async && *newest > version);
         match published.filter(|_| self.rng.percent(50)) {
             Some(newest) => self.apply(at, Some(PlanInput::Published(newest))),
             None => self.apply(at, None),
         }
-        self.plan(self.options.lease / 2, ExploreWorldEvent::Heartbeat { at, life });
+        self.plan(self.options.lease / 2, ExploreWorldEvent::Heartbeat { at, incarnation });
         self.watch(at);
-        self.answers();
+        self.handle_outcomes();
     }
 
     /// Applies an optional input to an explorer's plan, and performs the resulting actions.
-    fn apply(&mut self, at: usize, fact: Option<PlanInput>) {
+    fn apply(&mut self, at: usize, input: Option<PlanInput>) {
         if self.violation.is_some() {
             return;
         }
-        self.facts += 1;
-        if let Some(fact) = &fact {
-            self.coverage.add("fact", fact_kind(fact), 1);
-            self.trace.line(self.facts, self.now, '>', fact_kind(fact), (at, fact));
-            self.see(at, &ExploreEvent::Applied(fact));
+        self.inputs += 1;
+        if let Some(input) = &input {
+            self.coverage.add("fact", input_kind(input), 1);
+            self.trace.line(self.inputs, self.now, '>', input_kind(input), (at, input));
+            self.on_event(at, &ExploreEvent::Applied(input));
         }
         let explorer = &mut self.explorers[at];
         let Some(process) = &mut explorer.process else { return };
-        let (life, forced) = (process.life, process.subject.plan().forced());
-        let orders = process.subject.apply(fact);
+        let (incarnation, forced) = (process.incarnation, process.subject.plan().forced());
+        let actions = process.subject.apply(input);
         let plan = process.subject.plan();
-        explorer.kept = plan.progress().clone();
+        explorer.checkpoint = plan.progress().clone();
         self.coverage.add("explorer", "forced", plan.forced() - forced);
-        for order in orders {
+        for order in actions {
             self.coverage.add("order", order_kind(order), 1);
-            self.trace.line(self.facts, self.now, '<', order_kind(order), (at, order));
-            self.see(at, &ExploreEvent::Ordered(order));
-            self.perform(at, life, order);
+            self.trace.line(self.inputs, self.now, '<', order_kind(order), (at, order));
+            self.on_event(at, &ExploreEvent::Ordered(order));
+            self.perform(at, incarnation, order);
         }
         let process = self.explorers[at].process.as_ref();
         if process.is_some_and(|process| process.stopping && process.subject.plan().is_over()) {
@@ -298,14 +300,15 @@ impl ExploreWorld {
         let Some(process) = self.explorers[at].process.take() else { return };
         self.explorers[at].down_since = Some(self.now);
         if self.rng.percent(50) {
-            self.board.leave(self.now, process.seat, &LeaveReason::TimedOut);
-            let asks = process.wait.map(|wait| wait.ask).into_iter().chain(process.watch.ask);
-            asks.for_each(|ask| self.board.abandon(ask));
+            self.sync.leave(self.now, process.member, &LeaveReason::TimedOut);
+            let asks =
+                process.wait.map(|wait| wait.wait_id).into_iter().chain(process.watch.wait_id);
+            asks.for_each(|wait_id| self.sync.abandon(wait_id));
         }
         let lease = self.options.lease;
         let wait = self.rng.spread(lease / 16, lease * 4);
         self.plan(wait, ExploreWorldEvent::Start { at });
-        self.answers();
+        self.handle_outcomes();
     }
 
     fn ends(&mut self, at: usize, end: ProcessEnd) {
@@ -316,26 +319,26 @@ impl ExploreWorld {
                 LeaveReason::Failed(message.clone())
             }
         };
-        self.board.leave(self.now, process.seat, &reason);
+        self.sync.leave(self.now, process.member, &reason);
         self.coverage.add("end", end.name(), 1);
         self.explorers[at].end = Some(end.clone());
-        self.trace.line(self.facts, self.now, '=', end.name(), (at, &end));
-        self.see(at, &ExploreEvent::Ended(&end));
-        self.answers();
+        self.trace.line(self.inputs, self.now, '=', end.name(), (at, &end));
+        self.on_event(at, &ExploreEvent::Ended(&end));
+        self.handle_outcomes();
     }
 
-    fn heartbeat(&mut self, at: usize, life: u64) {
-        let Some(process) = self.explorers[at].alive(life) else { return };
+    fn heartbeat(&mut self, at: usize, incarnation: u64) {
+        let Some(process) = self.explorers[at].alive(incarnation) else { return };
         if process.closing {
             return;
         }
-        let seat = process.seat;
-        self.board.heartbeat(self.now, seat);
-        self.answers();
-        self.plan(self.options.lease / 2, ExploreWorldEvent::Heartbeat { at, life });
+        let member = process.member;
+        self.sync.heartbeat(self.now, member);
+        self.handle_outcomes();
+        self.plan(self.options.lease / 2, ExploreWorldEvent::Heartbeat { at, incarnation });
     }
 
-    fn see(&mut self, at: usize, seen: &ExploreEvent<'_>) {
+    fn on_event(&mut self, at: usize, seen: &ExploreEvent<'_>) {
         if self.violation.is_some() {
             return;
         }
@@ -346,10 +349,10 @@ impl ExploreWorld {
             explorers: &self.explorers,
             trainer: &self.trainer,
         };
-        self.violation = self.checkers.see(&ctx, seen);
+        self.violation = self.checkers.on_event(&ctx, seen);
     }
 
-    fn give_up(&mut self, what: String) {
+    fn fail(&mut self, what: String) {
         self.done = true;
         self.violation = self.checkers.stuck(self.now, what);
     }
@@ -365,7 +368,7 @@ impl ExploreWorld {
     }
 
     fn is_async(&self) -> bool {
-        self.options.pace.style == PlanStyle::FullyAsync
+        self.options.plan_config.style == PlanStyle::FullyAsync
     }
 
     fn has_bug(&self, bug: Around) -> bool {
@@ -395,8 +398,8 @@ const fn order_kind(order: PlanAction) -> &'static str {
     }
 }
 
-const fn fact_kind(fact: &PlanInput) -> &'static str {
-    match fact {
+const fn input_kind(input: &PlanInput) -> &'static str {
+    match input {
         PlanInput::Begun(_) => "begun",
         PlanInput::Exhausted => "exhausted",
         PlanInput::Finalized { .. } => "finalized",

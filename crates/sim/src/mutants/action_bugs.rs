@@ -13,7 +13,7 @@ use super::PendingActions;
 pub(super) fn busy_stopped(PendingActions { core, input, actions, .. }: PendingActions<'_>) {
     let busy = core.runners().find(|view| matches!(view.state, RunnerState::Busy(_)));
     if let (Input::TimePassed, Some(busy)) = (input, busy) {
-        actions.push(Action::StopRunner { runner: busy.runner, life: busy.life });
+        actions.push(Action::StopRunner { runner: busy.runner, incarnation: busy.incarnation });
     }
 }
 
@@ -22,12 +22,14 @@ pub(super) fn second_attempt(PendingActions { core, actions, .. }: PendingAction
     let busy = core.runners().find(|view| matches!(view.state, RunnerState::Busy(_)));
     let Some(busy) = busy else { return };
     let last = actions.iter_mut().rev().find_map(|action| match action {
-        Action::StartAttempt { runner, life, .. } if *runner != busy.runner => Some((runner, life)),
+        Action::StartAttempt { runner, incarnation, .. } if *runner != busy.runner => {
+            Some((runner, incarnation))
+        }
         _ => None,
     });
-    if let Some((runner, life)) = last {
+    if let Some((runner, incarnation)) = last {
         *runner = busy.runner;
-        *life = busy.life;
+        *incarnation = busy.incarnation;
     }
 }
 
@@ -71,11 +73,13 @@ pub(super) fn attempts_exchanged(PendingActions { actions, .. }: PendingActions<
 /// Returns runs to their last runner, if it is idle.
 pub(super) fn same_runner(PendingActions { memory, core, actions, .. }: PendingActions<'_>) {
     for action in actions {
-        let Action::StartAttempt { runner, life, batch, task, runs, .. } = action else { continue };
+        let Action::StartAttempt { runner, incarnation, batch, task, runs, .. } = action else {
+            continue;
+        };
         let place = (*batch, *task, runs.first);
         let last = memory.last_on.insert(place, *runner).and_then(|last| core.runner(last));
         if let Some(last) = last.filter(|last| last.state == RunnerState::Idle) {
-            (*runner, *life) = (last.runner, last.life);
+            (*runner, *incarnation) = (last.runner, last.incarnation);
         }
     }
 }

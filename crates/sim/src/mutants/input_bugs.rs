@@ -20,12 +20,12 @@ pub(super) fn late_result(_: &mut Memory, core: &Core, input: &mut Input) {
 /// Ends an attempt as soon as it is cancelled.
 pub(super) fn cancel_taken_for_end(_: &mut Memory, core: &Core, input: Input) -> Vec<Input> {
     let cancelling = core.runners().find_map(|view| match view.state {
-        RunnerState::Cancelling(attempt) => Some((view.runner, view.life, attempt)),
+        RunnerState::Cancelling(attempt) => Some((view.runner, view.incarnation, attempt)),
         _ => None,
     });
-    let Some((runner, life, attempt)) = cancelling else { return vec![input] };
+    let Some((runner, incarnation, attempt)) = cancelling else { return vec![input] };
     let report = RunnerReport::AttemptEnded { attempt };
-    vec![Input::Report { runner, life, report }, input]
+    vec![Input::Report { runner, incarnation, report }, input]
 }
 
 pub(super) fn timeout_ignored(_: &mut Memory, _: &Core, input: &mut Input) {
@@ -104,7 +104,7 @@ pub(super) fn sibling_charged(_: &mut Memory, core: &Core, input: Input) -> Vec<
     let RunnerState::Busy(attempt) = view.state else { return vec![input] };
     let outcome = Err(RunFailure { kind: FailureKind::Workflow, message: "beside".into() });
     let report = RunnerReport::RunFinished { attempt, run: sibling, outcome };
-    vec![Input::Report { runner: view.runner, life: view.life, report }, input]
+    vec![Input::Report { runner: view.runner, incarnation: view.incarnation, report }, input]
 }
 
 /// Cancels another run of the attempt when one is cancelled.

@@ -14,11 +14,11 @@ use super::{
 impl ReferenceModel {
     pub fn action(&mut self, now: Time, action: &Action) {
         match action {
-            Action::StartRunner { runner, life, isolated } => {
-                self.begin_life(now, *runner, *life, *isolated);
+            Action::StartRunner { runner, incarnation, isolated } => {
+                self.begin_life(now, *runner, *incarnation, *isolated);
             }
-            Action::StopRunner { runner, life } => {
-                if self.alive(*runner, *life).is_some() {
+            Action::StopRunner { runner, incarnation } => {
+                if self.alive(*runner, *incarnation).is_some() {
                     self.end_life(now, *runner, self.stop_cause(now, *runner));
                 }
             }
@@ -52,7 +52,7 @@ impl ReferenceModel {
     /// An idle runner of a pool with a fixed number of runners is stopped because it is silent, or
     /// for isolation.
     fn stop_cause(&self, now: Time, runner: RunnerId) -> Suspicion {
-        let silence = self.config.supervision.silence_timeout;
+        let silence = self.config.supervision.heartbeat_timeout;
         let isolates = self.slots.get(&runner).is_some_and(|slot| {
             let silent = silence.is_some_and(|silence| now >= slot.last_report.after(silence));
             slot.phase == Phase::Idle && !silent
@@ -60,10 +60,16 @@ impl ReferenceModel {
         if isolates && self.fitted() { Suspicion::Neighbour } else { Suspicion::None }
     }
 
-    fn begin_life(&mut self, now: Time, runner: RunnerId, life: Incarnation, isolated: bool) {
+    fn begin_life(
+        &mut self,
+        now: Time,
+        runner: RunnerId,
+        incarnation: Incarnation,
+        isolated: bool,
+    ) {
         let before = self.slots.get(&runner);
         let slot = ModelSlot {
-            life,
+            incarnation,
             phase: Phase::Starting,
             isolated,
             caused: false,
@@ -78,7 +84,9 @@ impl ReferenceModel {
     }
 
     fn give(&mut self, now: Time, action: &Action) {
-        let Action::StartAttempt { runner, life, attempt, batch, task, runs, timeout, .. } = action
+        let Action::StartAttempt {
+            runner, incarnation, attempt, batch, task, runs, timeout, ..
+        } = action
         else {
             return;
         };
@@ -94,7 +102,7 @@ impl ReferenceModel {
         }
         let record = ModelAttempt {
             runner: *runner,
-            life: *life,
+            incarnation: *incarnation,
             batch: *batch,
             task: *task,
             outstanding,

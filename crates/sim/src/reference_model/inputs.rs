@@ -28,8 +28,8 @@ impl ReferenceModel {
                     asked.state = AskedState::Withdrawn;
                 }
             }
-            Input::Report { runner, life, report } => {
-                self.reported(now, *runner, *life, report, accepted);
+            Input::Report { runner, incarnation, report } => {
+                self.reported(now, *runner, *incarnation, report, accepted);
             }
             Input::DeliveryDone { lease, delivery } if accepted => self.delivered(*lease, delivery),
             Input::TimePassed => self.expire_leases(now),
@@ -136,7 +136,7 @@ impl ReferenceModel {
         for spec in specs {
             let runs = vec![ModelRun::default(); spec.repeat_times as usize];
             self.submitted += u64::from(spec.repeat_times);
-            batch.tasks.push(ModelTask { spec: *spec, runs, kills: 0, handed: 0 });
+            batch.tasks.push(ModelTask { spec: *spec, runs, suspected_losses: 0, handed: 0 });
         }
     }
 
@@ -144,14 +144,14 @@ impl ReferenceModel {
         &mut self,
         now: Time,
         runner: RunnerId,
-        life: Incarnation,
+        incarnation: Incarnation,
         report: &RunnerReport,
         accepted: bool,
     ) {
         if let RunnerReport::RunFinished { attempt, run, outcome } = report {
             self.receive(*attempt, *run, outcome, accepted);
         }
-        if self.alive(runner, life).is_none() {
+        if self.alive(runner, incarnation).is_none() {
             return;
         }
         if let Some(slot) = self.slots.get_mut(&runner) {
@@ -176,7 +176,7 @@ impl ReferenceModel {
             RunnerReport::AttemptEnded { attempt } => self.ready(runner, Some(*attempt)),
             RunnerReport::StartFailed { .. } => self.end_life(now, runner, Suspicion::None),
             RunnerReport::Lost { suspicion, .. } => self.end_life(now, runner, *suspicion),
-            RunnerReport::Heartbeat | RunnerReport::Waits { .. } => {}
+            RunnerReport::Heartbeat | RunnerReport::StartBlocked { .. } => {}
         }
     }
 
@@ -225,7 +225,7 @@ impl ReferenceModel {
         if whole {
             self.learn(batch, task, count, took);
         }
-        let kills = self.task(batch, task).map_or(0, |task| task.kills);
+        let suspected_losses = self.task(batch, task).map_or(0, |task| task.suspected_losses);
         let Some(record) = self.run_mut(batch, task, run.0) else { return };
         match outcome {
             Ok(RunOutput { payload: Some(Payload { bytes, .. }), .. }) if *bytes > most => {
@@ -238,7 +238,7 @@ impl ReferenceModel {
                 self.succeeded += 1;
             }
             Err(RunFailure { kind, .. }) => {
-                record.fail(*kind, kills);
+                record.fail(*kind, suspected_losses);
             }
         }
     }
@@ -287,7 +287,7 @@ impl ReferenceModel {
             self.add_kill(batch, task);
         }
         let suspect = current && matches!(suspicion, Suspicion::Sole | Suspicion::Shared);
-        let kills = self.task(batch, task).map_or(0, |task| task.kills);
+        let suspected_losses = self.task(batch, task).map_or(0, |task| task.suspected_losses);
         // With sequential execution only the first open run is charged.
         let mut blamed = if self.config.runs_in_turn { 1 } else { u32::MAX };
         for run in left {
@@ -299,7 +299,7 @@ impl ReferenceModel {
                 match blamed {
                     0 => run.state = RunState::Back,
                     _ => {
-                        run.fail(kind, kills);
+                        run.fail(kind, suspected_losses);
                         run.suspect |= suspect;
                     }
                 }
@@ -312,7 +312,7 @@ impl ReferenceModel {
         if let Some(batch) = self.batches.get_mut(&batch)
             && let Some(task) = batch.tasks.get_mut(task.0 as usize)
         {
-            task.kills += 1;
+            task.suspected_losses += 1;
         }
     }
 

@@ -64,7 +64,7 @@ pub fn report_kind(report: &RunnerReport) -> &'static str {
     match report {
         RunnerReport::Ready { .. } => "ready",
         RunnerReport::Heartbeat => "alive",
-        RunnerReport::Waits { .. } => "waits",
+        RunnerReport::StartBlocked { .. } => "waits",
         RunnerReport::StartFailed { .. } => "start_failed",
         RunnerReport::Lost { .. } => "lost",
         RunnerReport::AttemptBegan { .. } => "began",
@@ -133,8 +133,8 @@ fn about_input(f: &mut fmt::Formatter<'_>, input: &Input) -> fmt::Result {
             about_request(f, what)
         }
         Input::RequestAbandoned { request } => write!(f, "{request}"),
-        Input::Report { runner, life, report } => {
-            write!(f, "{runner} {life} {}", report_kind(report))?;
+        Input::Report { runner, incarnation, report } => {
+            write!(f, "{runner} {incarnation} {}", report_kind(report))?;
             about_report(f, report)
         }
         Input::DeliveryDone { lease, delivery } => match delivery {
@@ -195,8 +195,9 @@ fn about_report(f: &mut fmt::Formatter<'_>, report: &RunnerReport) -> fmt::Resul
         | RunnerReport::AttemptEnded { attempt } => write!(f, " {attempt}"),
         RunnerReport::Ready { after: None }
         | RunnerReport::Heartbeat
-        | RunnerReport::Waits { why: None } => Ok(()),
-        RunnerReport::Waits { why: Some(message) } | RunnerReport::StartFailed { message } => {
+        | RunnerReport::StartBlocked { reason: None } => Ok(()),
+        RunnerReport::StartBlocked { reason: Some(message) }
+        | RunnerReport::StartFailed { message } => {
             write!(f, " {message:?}")
         }
         RunnerReport::Lost { message, suspicion } => {
@@ -222,26 +223,26 @@ fn about_payload(f: &mut fmt::Formatter<'_>, payload: &Payload) -> fmt::Result {
 
 fn about_action(f: &mut fmt::Formatter<'_>, action: &Action) -> fmt::Result {
     match action {
-        Action::StartRunner { runner, life, isolated } => {
-            write!(f, "{runner} {life} isolated={isolated}")
+        Action::StartRunner { runner, incarnation, isolated } => {
+            write!(f, "{runner} {incarnation} isolated={isolated}")
         }
-        Action::StopRunner { runner, life } => write!(f, "{runner} {life}"),
+        Action::StopRunner { runner, incarnation } => write!(f, "{runner} {incarnation}"),
         Action::StartAttempt {
             runner,
-            life,
+            incarnation,
             attempt,
             batch,
             task,
             runs,
             timeout,
-            suspected_losses: kills,
+            suspected_losses,
         } => {
-            write!(f, "{runner} {life} {attempt} {batch} {task} ")?;
+            write!(f, "{runner} {incarnation} {attempt} {batch} {task} ")?;
             let RunRange { first, count } = runs;
-            write!(f, "r{first}+{count} timeout={timeout:?} kills={kills}")
+            write!(f, "r{first}+{count} timeout={timeout:?} kills={suspected_losses}")
         }
-        Action::CancelAttempt { runner, life, attempt, reason } => {
-            write!(f, "{runner} {life} {attempt} ")?;
+        Action::CancelAttempt { runner, incarnation, attempt, reason } => {
+            write!(f, "{runner} {incarnation} {attempt} ")?;
             match reason {
                 AttemptCancelReason::Runs(reason) => write!(f, "{reason}"),
                 AttemptCancelReason::Timeout => f.write_str("timeout"),

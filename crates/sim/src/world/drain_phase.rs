@@ -63,10 +63,10 @@ impl SimWorld {
             + supervision.start_timeout
             + supervision.begin_timeout
             + supervision.cancel_grace
-            + supervision.restart_backoff_max
-            + supervision.broken_rest
-            + supervision.elsewhere_wait
-            + supervision.silence_timeout.unwrap_or_default();
+            + supervision.max_restart_backoff
+            + supervision.broken_retry_delay
+            + supervision.other_runner_wait
+            + supervision.heartbeat_timeout.unwrap_or_default();
         let runs = self.subject.core().counters().runs;
         let work = Duration::from_millis(500) * (runs.pending + runs.running) as u32;
         once * 12 + Duration::from_secs(120) + work
@@ -144,7 +144,7 @@ impl SimWorld {
         }
         let mut idle = 0;
         for view in core.runners().filter(|view| view.state == RunnerState::Idle) {
-            let process = self.processes.get((view.runner, view.life));
+            let process = self.processes.get((view.runner, view.incarnation));
             if process.is_none_or(|process| process.state != ProcessState::Alive) {
                 return Some(format!("runner {} is idle and dead", view.runner));
             }

@@ -36,7 +36,11 @@ impl SimWorld {
             }
             2 => {
                 let runner = RunnerId(500);
-                Input::Report { runner, life: Incarnation(1), report: self.invalid_report(None) }
+                Input::Report {
+                    runner,
+                    incarnation: Incarnation(1),
+                    report: self.invalid_report(None),
+                }
             }
             3 => Input::Restore(LedgerRecord::DeliveryStarted { batch: BatchKey(1_000_000) }),
             _ => self.about_known_runner(),
@@ -46,30 +50,32 @@ impl SimWorld {
     /// Returns an invalid report of a known runner.
     fn about_known_runner(&mut self) -> Input {
         let known: Vec<(RunnerId, Incarnation, Phase)> = (self.model.slots.iter())
-            .map(|(runner, slot)| (*runner, slot.life, slot.phase))
+            .map(|(runner, slot)| (*runner, slot.incarnation, slot.phase))
             .collect();
         if known.is_empty() {
             return Input::TimePassed;
         }
-        let (runner, life, phase) = *self.rng.pick(&known);
+        let (runner, incarnation, phase) = *self.rng.pick(&known);
         let attempt = match phase {
             Phase::Given(attempt) => Some(attempt),
             Phase::Starting | Phase::Idle | Phase::Over => None,
         };
-        let (life, report) = match self.rng.below(5) {
-            0 => (Incarnation(life.0.wrapping_add(1)), self.invalid_report(attempt)),
-            1 => (Incarnation(life.0.wrapping_sub(1)), self.invalid_report(attempt)),
+        let (incarnation, report) = match self.rng.below(5) {
+            0 => (Incarnation(incarnation.0.wrapping_add(1)), self.invalid_report(attempt)),
+            1 => (Incarnation(incarnation.0.wrapping_sub(1)), self.invalid_report(attempt)),
             2 => (
-                life,
+                incarnation,
                 RunnerReport::Lost {
                     message: self.message("lost sight"),
                     suspicion: Suspicion::None,
                 },
             ),
-            3 => (life, RunnerReport::StartFailed { message: self.message("or so it seems") }),
-            _ => (life, self.invalid_report(None)),
+            3 => {
+                (incarnation, RunnerReport::StartFailed { message: self.message("or so it seems") })
+            }
+            _ => (incarnation, self.invalid_report(None)),
         };
-        Input::Report { runner, life, report }
+        Input::Report { runner, incarnation, report }
     }
 
     /// Returns a report that is invalid unless `attempt` is current.

@@ -52,7 +52,11 @@ impl SimWorld {
     }
 
     /// Applies a report. The receiver numbers its payload.
-    pub(super) fn report_arrives(&mut self, (runner, life): RunnerKey, mut report: RunnerReport) {
+    pub(super) fn report_arrives(
+        &mut self,
+        (runner, incarnation): RunnerKey,
+        mut report: RunnerReport,
+    ) {
         if let RunnerReport::RunFinished {
             outcome: Ok(RunOutput { payload: Some(payload), .. }),
             ..
@@ -60,7 +64,7 @@ impl SimWorld {
         {
             payload.id = self.next_payload();
         }
-        self.step(Input::Report { runner, life, report });
+        self.step(Input::Report { runner, incarnation, report });
     }
 
     pub(super) fn send(&mut self, at: RunnerKey, order: RunnerOrder) {

@@ -13,20 +13,20 @@ use crate::sink::Origin;
 impl SimWorld {
     pub(super) fn perform(&mut self, action: Action) {
         match action {
-            Action::StartRunner { runner, life, isolated } => {
-                self.start_runner((runner, life), isolated);
+            Action::StartRunner { runner, incarnation, isolated } => {
+                self.start_runner((runner, incarnation), isolated);
             }
-            Action::StopRunner { runner, life } => {
+            Action::StopRunner { runner, incarnation } => {
                 let slow = self.strikes(Fault::SlowKill);
                 let longest = Duration::from_millis(if slow { 20_000 } else { 20 });
                 let wait = self.rng.spread(Duration::from_millis(1), longest);
-                self.plan(wait, WorldEvent::Killed((runner, life)));
+                self.plan(wait, WorldEvent::Killed((runner, incarnation)));
             }
-            Action::StartAttempt { runner, life, attempt, batch, task, runs, .. } => {
-                self.send((runner, life), RunnerOrder::Begin { attempt, batch, task, runs });
+            Action::StartAttempt { runner, incarnation, attempt, batch, task, runs, .. } => {
+                self.send((runner, incarnation), RunnerOrder::Begin { attempt, batch, task, runs });
             }
-            Action::CancelAttempt { runner, life, attempt, .. } => {
-                self.send((runner, life), RunnerOrder::Cancel { attempt });
+            Action::CancelAttempt { runner, incarnation, attempt, .. } => {
+                self.send((runner, incarnation), RunnerOrder::Cancel { attempt });
             }
             Action::Deliver { .. } | Action::Respond { .. } => {
                 self.ledger.hold(action);

@@ -87,8 +87,8 @@ pub(super) fn read(mut tokens: CommandTokens) -> Result<ScenarioCommand, BadScri
         ScenarioCommand::Request(asker, what)
     } else if asker.is_some() {
         return Err(tokens.bad("not a request, so it has no name", &name));
-    } else if let Some((runner, life, report)) = report(&name, &mut tokens)? {
-        ScenarioCommand::Report(runner, life, report)
+    } else if let Some((runner, incarnation, report)) = report(&name, &mut tokens)? {
+        ScenarioCommand::Report(runner, incarnation, report)
     } else if let Some(command) = attempt(&name, &mut tokens)? {
         command
     } else {
@@ -199,13 +199,13 @@ fn report(name: &str, tokens: &mut CommandTokens) -> Result<Option<ReportToken>,
         }
         "alive" => RunnerReport::Heartbeat,
         "lost" => RunnerReport::Lost { message: message(tokens), suspicion: suspicion(tokens) },
-        "waits" => RunnerReport::Waits { why: tokens.quoted().map(Into::into) },
+        "waits" => RunnerReport::StartBlocked { reason: tokens.quoted().map(Into::into) },
         "start-failed" => RunnerReport::StartFailed { message: message(tokens) },
         _ => return Ok(None),
     };
     let token = tokens.next("a runner")?;
-    let (runner, life) = runner(tokens, &token)?;
-    Ok(Some((runner, life, report)))
+    let (runner, incarnation) = runner(tokens, &token)?;
+    Ok(Some((runner, incarnation, report)))
 }
 
 /// Parses `w0`, or `w0/l2` for a certain incarnation.
@@ -213,14 +213,14 @@ fn runner(
     tokens: &CommandTokens,
     token: &str,
 ) -> Result<(RunnerId, Option<Incarnation>), BadScript> {
-    let (slot, life) = match token.split_once('/') {
-        Some((slot, life)) => {
-            let life = tokens.numbered('l', life, labels::LIFE_BITS)?;
-            (slot, Some(Incarnation(life as u32)))
+    let (slot, incarnation) = match token.split_once('/') {
+        Some((slot, incarnation)) => {
+            let incarnation = tokens.numbered('l', incarnation, labels::LIFE_BITS)?;
+            (slot, Some(Incarnation(incarnation as u32)))
         }
         None => (token, None),
     };
-    Ok((RunnerId(tokens.number('w', slot)?), life))
+    Ok((RunnerId(tokens.number('w', slot)?), incarnation))
 }
 
 fn attempt(name: &str, tokens: &mut CommandTokens) -> Result<Option<ScenarioCommand>, BadScript> {

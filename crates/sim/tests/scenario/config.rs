@@ -10,7 +10,7 @@ use super::tokens::{BadScript, CommandTokens};
 /// most scenarios advance time in large steps.
 pub(super) fn default_config() -> CoreConfig {
     let mut config = CoreConfig { runners: 2, ..CoreConfig::default() };
-    config.supervision.silence_timeout = None;
+    config.supervision.heartbeat_timeout = None;
     config
 }
 
@@ -40,8 +40,8 @@ pub(super) fn read(tokens: &mut CommandTokens) -> Result<CoreConfig, BadScript> 
 fn scaling(tokens: &mut CommandTokens) -> Result<Option<ScalingBounds>, BadScript> {
     let Some(min) = tokens.get("min_runners")? else { return Ok(None) };
     let max = tokens.get("max_runners")?.unwrap_or(min);
-    let together = tokens.get("together")?.unwrap_or(1);
-    let quiet = tokens.get("quiet")?.unwrap_or(Duration::from_secs(60));
+    let together = tokens.get("runners_per_worker")?.unwrap_or(1);
+    let quiet = tokens.get("idle_timeout")?.unwrap_or(Duration::from_secs(60));
     Ok(Some(ScalingBounds { min, max, runners_per_worker: together, idle_timeout: quiet }))
 }
 
@@ -76,13 +76,13 @@ fn supervision(tokens: &mut CommandTokens, config: &mut CoreConfig) -> Result<()
     let supervision = &mut config.supervision;
     tokens.set("start_timeout", &mut supervision.start_timeout)?;
     tokens.set("begin_timeout", &mut supervision.begin_timeout)?;
-    tokens.set("silence", &mut supervision.silence_timeout)?;
+    tokens.set("heartbeat_timeout", &mut supervision.heartbeat_timeout)?;
     tokens.set("grace", &mut supervision.cancel_grace)?;
     tokens.set("backoff", &mut supervision.restart_backoff)?;
-    tokens.set("backoff_max", &mut supervision.restart_backoff_max)?;
-    tokens.set("start_failures", &mut supervision.start_failures_max)?;
-    tokens.set("broken_rest", &mut supervision.broken_rest)?;
-    tokens.set("elsewhere", &mut supervision.elsewhere_wait)
+    tokens.set("backoff_max", &mut supervision.max_restart_backoff)?;
+    tokens.set("start_failures", &mut supervision.max_start_failures)?;
+    tokens.set("broken_retry_delay", &mut supervision.broken_retry_delay)?;
+    tokens.set("other_runner_wait", &mut supervision.other_runner_wait)
 }
 
 fn limits(tokens: &mut CommandTokens, config: &mut CoreConfig) -> Result<(), BadScript> {

@@ -70,10 +70,10 @@ pub(super) fn batch_id(id: &BatchId) -> String {
 }
 
 /// Returns the label of a runner, with its incarnation unless it is the first.
-pub(super) fn runner(runner: RunnerId, life: Incarnation) -> String {
-    match life {
+pub(super) fn runner(runner: RunnerId, incarnation: Incarnation) -> String {
+    match incarnation {
         Incarnation(0 | 1) => runner.to_string(),
-        life => format!("{runner}/{}", numbered('l', life.0.into(), LIFE_BITS)),
+        incarnation => format!("{runner}/{}", numbered('l', incarnation.0.into(), LIFE_BITS)),
     }
 }
 

@@ -10,36 +10,36 @@ use super::results;
 
 pub(super) fn action(action: &Action, names: &ScenarioLabels, lines: &mut Vec<String>) {
     match action {
-        Action::StartRunner { runner, life, isolated } => {
+        Action::StartRunner { runner, incarnation, isolated } => {
             let alone = if *isolated { " isolated" } else { "" };
-            lines.push(format!("start {}{alone}", labels::runner(*runner, *life)));
+            lines.push(format!("start {}{alone}", labels::runner(*runner, *incarnation)));
         }
-        Action::StopRunner { runner, life } => {
-            lines.push(format!("stop {}", labels::runner(*runner, *life)));
+        Action::StopRunner { runner, incarnation } => {
+            lines.push(format!("stop {}", labels::runner(*runner, *incarnation)));
         }
         Action::StartAttempt {
             runner,
-            life,
+            incarnation,
             attempt,
             batch,
             task,
             runs,
             timeout,
-            suspected_losses: kills,
+            suspected_losses,
         } => {
-            let (runner, batch) = (labels::runner(*runner, *life), names.batch(*batch));
+            let (runner, batch) = (labels::runner(*runner, *incarnation), names.batch(*batch));
             let (runs, timeout) = (run_ranges(runs), seconds(*timeout));
-            let suspect = match kills {
+            let suspect = match suspected_losses {
                 0 => String::new(),
-                kills => format!(", suspected of {kills} lost"),
+                suspected_losses => format!(", suspected of {suspected_losses} lost"),
             };
             let attempt = labels::attempt(*attempt);
             lines.push(format!(
                 "run {attempt} on {runner}: {batch}/{task} {runs} within {timeout}{suspect}"
             ));
         }
-        Action::CancelAttempt { runner, life, attempt, reason } => {
-            let (runner, reason) = (labels::runner(*runner, *life), cancel(*reason));
+        Action::CancelAttempt { runner, incarnation, attempt, reason } => {
+            let (runner, reason) = (labels::runner(*runner, *incarnation), cancel(*reason));
             let attempt = labels::attempt(*attempt);
             lines.push(format!("cancel {attempt} on {runner}: {reason}"));
         }

@@ -37,7 +37,7 @@ pub(super) struct ScenarioRunner {
 
 struct Sent {
     runner: RunnerId,
-    life: Incarnation,
+    incarnation: Incarnation,
     batch: BatchKey,
     /// Runs without a report in the scenario.
     left: Vec<RunId>,
@@ -104,9 +104,9 @@ impl ScenarioRunner {
             ScenarioCommand::Request(request, what) => self.request(request, what),
             ScenarioCommand::Withdraw(request) => self.apply(Input::RequestAbandoned { request }),
             ScenarioCommand::PoolReady => self.pool_ready(),
-            ScenarioCommand::Report(runner, life, report) => {
-                let life = life.unwrap_or_else(|| self.life(runner));
-                self.report(runner, life, report);
+            ScenarioCommand::Report(runner, incarnation, report) => {
+                let incarnation = incarnation.unwrap_or_else(|| self.incarnation(runner));
+                self.report(runner, incarnation, report);
             }
             ScenarioCommand::Attempt(attempt, on, about) => {
                 self.about(tokens, attempt, on, about)?;
@@ -137,8 +137,8 @@ impl ScenarioRunner {
     }
 
     /// Returns the current or last incarnation of a runner; of an unknown one the first.
-    fn life(&self, runner: RunnerId) -> Incarnation {
-        self.core.runner(runner).map_or(Incarnation(1), |view| view.life)
+    fn incarnation(&self, runner: RunnerId) -> Incarnation {
+        self.core.runner(runner).map_or(Incarnation(1), |view| view.incarnation)
     }
 
     fn pool_ready(&mut self) {
@@ -148,13 +148,13 @@ impl ScenarioRunner {
             .map(|view| view.runner)
             .collect();
         for runner in starting {
-            let life = self.life(runner);
-            self.report(runner, life, RunnerReport::Ready { after: None });
+            let incarnation = self.incarnation(runner);
+            self.report(runner, incarnation, RunnerReport::Ready { after: None });
         }
     }
 
-    fn report(&mut self, runner: RunnerId, life: Incarnation, report: RunnerReport) {
-        let input = Input::Report { runner, life, report };
+    fn report(&mut self, runner: RunnerId, incarnation: Incarnation, report: RunnerReport) {
+        let input = Input::Report { runner, incarnation, report };
         self.apply(input);
     }
 
@@ -171,32 +171,34 @@ impl ScenarioRunner {
             return Err(tokens.bad("no such attempt was started", &attempt.to_string()));
         };
         let left = sent.left.clone();
-        let (runner, life) = match on {
-            None => (sent.runner, sent.life),
-            Some((runner, life)) => (runner, life.unwrap_or_else(|| self.life(runner))),
+        let (runner, incarnation) = match on {
+            None => (sent.runner, sent.incarnation),
+            Some((runner, incarnation)) => {
+                (runner, incarnation.unwrap_or_else(|| self.incarnation(runner)))
+            }
         };
         let named = |runs: Vec<u32>| -> Vec<RunId> {
             if runs.is_empty() { left.clone() } else { runs.into_iter().map(RunId).collect() }
         };
         match about {
             ReportAbout::Began => {
-                self.report(runner, life, RunnerReport::AttemptBegan { attempt });
+                self.report(runner, incarnation, RunnerReport::AttemptBegan { attempt });
             }
             ReportAbout::Ended => {
-                self.report(runner, life, RunnerReport::AttemptEnded { attempt });
+                self.report(runner, incarnation, RunnerReport::AttemptEnded { attempt });
             }
             ReportAbout::Done(yields) => {
-                self.succeed((runner, life), attempt, &left, &yields);
-                self.report(runner, life, RunnerReport::AttemptEnded { attempt });
+                self.succeed((runner, incarnation), attempt, &left, &yields);
+                self.report(runner, incarnation, RunnerReport::AttemptEnded { attempt });
             }
             ReportAbout::Ok(runs, yields) => {
-                self.succeed((runner, life), attempt, &named(runs), &yields);
+                self.succeed((runner, incarnation), attempt, &named(runs), &yields);
             }
             ReportAbout::Fail(runs, kind, message) => {
                 for run in named(runs) {
                     let message = message.clone();
                     let outcome = Err(RunFailure { kind, message });
-                    self.finish((runner, life), attempt, run, outcome);
+                    self.finish((runner, incarnation), attempt, run, outcome);
                 }
             }
         }
@@ -235,7 +237,7 @@ impl ScenarioRunner {
 
     fn finish(
         &mut self,
-        (runner, life): (RunnerId, Incarnation),
+        (runner, incarnation): (RunnerId, Incarnation),
         attempt: AttemptId,
         run: RunId,
         outcome: RunOutcome,
@@ -244,7 +246,7 @@ impl ScenarioRunner {
             sent.left.retain(|left| *left != run);
         }
         let report = RunnerReport::RunFinished { attempt, run, outcome };
-        self.report(runner, life, report);
+        self.report(runner, incarnation, report);
     }
 
     /// Restarts with a core that restores the records of the ledger, except the last ones.
@@ -341,9 +343,14 @@ impl ScenarioRunner {
 }
 
 fn sent(action: &Action) -> Option<(AttemptId, Sent)> {
-    let Action::StartAttempt { runner, life, attempt, batch, runs, .. } = action else {
+    let Action::StartAttempt { runner, incarnation, attempt, batch, runs, .. } = action else {
         return None;
     };
-    let sent = Sent { runner: *runner, life: *life, batch: *batch, left: runs.iter().collect() };
+    let sent = Sent {
+        runner: *runner,
+        incarnation: *incarnation,
+        batch: *batch,
+        left: runs.iter().collect(),
+    };
     Some((*attempt, sent))
 }

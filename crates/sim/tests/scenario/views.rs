@@ -57,8 +57,8 @@ fn batch(names: &ScenarioLabels, view: &BatchView) -> Vec<String> {
 }
 
 fn runner(names: &ScenarioLabels, view: &RunnerView) -> String {
-    let RunnerView { runner, life, state, since, work, message, .. } = view;
-    let mut parts = vec![labels::runner(*runner, *life), state.name().to_owned()];
+    let RunnerView { runner, incarnation, state, since, work, message, .. } = view;
+    let mut parts = vec![labels::runner(*runner, *incarnation), state.name().to_owned()];
     if let RunnerState::Busy(attempt) | RunnerState::Cancelling(attempt) = state {
         parts.push(labels::attempt(*attempt));
     }

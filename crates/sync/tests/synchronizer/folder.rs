@@ -8,24 +8,24 @@ use rollway_sync::{
     NewWeightsMessage, SyncError, Synchronizer, SynchronizerOptions, weight_folder,
 };
 
-use crate::world::{new, open, options, publish, spawn_wait, want, weights};
+use crate::world::{new, open, options, publish, spawn_wait, request, weights};
 
 #[tokio::test]
 async fn incomplete_weights_are_published_once_complete() {
     let job = tempfile::tempdir().unwrap();
     let root = job.path();
     let host = open(root, SyncMethod::Checkpoint).await;
-    let waiting = spawn_wait(&host, want(0, 1)).await;
+    let waiting = spawn_wait(&host, request(0, 1)).await;
     // Written in the wrong order: the version first, then the weights in parts.
     fs::write(root.join(weight_folder::LATEST), "").unwrap();
     fs::write(root.join(weight_folder::LATEST), "3\n").unwrap();
-    let place = weight_folder::directory(root, 3);
-    fs::create_dir(&place).unwrap();
-    let whole = weights(3.0);
-    fs::write(place.join(weight_folder::MODEL), &whole[..whole.len() - 1]).unwrap();
+    let folder = weight_folder::directory(root, 3);
+    fs::create_dir(&folder).unwrap();
+    let bytes = weights(3.0);
+    fs::write(folder.join(weight_folder::MODEL), &bytes[..bytes.len() - 1]).unwrap();
     assert_eq!(host.newest().await, None);
-    fs::write(place.join(weight_folder::MODEL), &whole).unwrap();
-    assert_eq!(new(waiting.await.unwrap()), (3, place));
+    fs::write(folder.join(weight_folder::MODEL), &bytes).unwrap();
+    assert_eq!(new(waiting.await.unwrap()), (3, folder));
 }
 
 #[tokio::test]
@@ -34,9 +34,9 @@ async fn existing_weights_are_found_and_older_versions_refused() {
     publish(job.path(), 7);
     let host = open(job.path(), SyncMethod::Checkpoint).await;
     assert_eq!(host.newest().await.unwrap().version, 7);
-    let place = weight_folder::directory(job.path(), 7);
-    host.publish(7, NewWeightsMessage::Folder(place.clone())).await.unwrap();
-    let refused = host.publish(6, NewWeightsMessage::Folder(place)).await.unwrap_err();
+    let folder = weight_folder::directory(job.path(), 7);
+    host.publish(7, NewWeightsMessage::Folder(folder.clone())).await.unwrap();
+    let refused = host.publish(6, NewWeightsMessage::Folder(folder)).await.unwrap_err();
     assert!(refused.to_string().contains("never go backwards"), "{refused}");
     let nowhere = NewWeightsMessage::Folder(job.path().join("nowhere"));
     let refused = host.publish(8, nowhere).await.unwrap_err();

@@ -8,7 +8,7 @@ use rollway_sync::{
     SyncError, Synchronizer, SynchronizerOptions, TrainerProgress, WeightRequest, WeightWaitResult,
 };
 
-use crate::world::{LONG, new, open, options, publish, spawn_wait, until_waiting, want};
+use crate::world::{LONG, new, open, options, publish, request, spawn_wait, until_waiting};
 
 const CHECKPOINT: SyncMethod = SyncMethod::Checkpoint;
 
@@ -21,15 +21,15 @@ async fn the_first_hosts_and_the_others_join_it() {
     assert_eq!(first.url(), second.url());
     let mode = std::fs::metadata(first.file()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let seat = second.enter_trainer("trainer").await.unwrap();
-    let waiting = spawn_wait(&first, want(0, 1)).await;
+    let member = second.join_trainer("trainer").await.unwrap();
+    let waiting = spawn_wait(&first, request(0, 1)).await;
     until_waiting(&second, 1).await;
     publish(job.path(), 1);
     let (version, path) = new(waiting.await.unwrap());
     assert_eq!((version, path.as_path()), (1, job.path().join("global_step_1").as_path()));
-    let waiting = spawn_wait(&second, want(1, 2)).await;
+    let waiting = spawn_wait(&second, request(1, 2)).await;
     until_waiting(&first, 1).await;
-    seat.done().await.unwrap();
+    member.done().await.unwrap();
     assert_eq!(waiting.await.unwrap(), WeightWaitResult::TrainerDone(None));
     assert_eq!(first.view().await.trainer.unwrap().state, "done");
 }
@@ -39,15 +39,15 @@ async fn an_idle_trainer_ends_waits_with_nothing_new() {
     let job = tempfile::tempdir().unwrap();
     let host = open(job.path(), CHECKPOINT).await;
     let trainer = open(job.path(), CHECKPOINT).await;
-    let _seat = trainer.enter_trainer("trainer").await.unwrap();
+    let _member = trainer.join_trainer("trainer").await.unwrap();
     let before = trainer.wait_status(None, Duration::ZERO).await.unwrap();
-    trainer.trainer_state(TrainerProgress::Idle { seen: before.ask }).await;
-    let waiting = tokio::spawn(async move { host.wait(want(0, 1)).await });
-    let asked = trainer.wait_status(Some(before), LONG).await.unwrap();
-    assert!(asked.ask > before.ask && asked.waiting == 1);
-    trainer.trainer_state(TrainerProgress::Idle { seen: before.ask }).await;
-    assert_eq!(trainer.view().await.asked.waiting, 1, "that look was before the wait");
-    trainer.trainer_state(TrainerProgress::Idle { seen: asked.ask }).await;
+    trainer.trainer_state(TrainerProgress::Idle { seen: before.wait }).await;
+    let waiting = tokio::spawn(async move { host.wait(request(0, 1)).await });
+    let waits = trainer.wait_status(Some(before), LONG).await.unwrap();
+    assert!(waits.wait > before.wait && waits.waiting == 1);
+    trainer.trainer_state(TrainerProgress::Idle { seen: before.wait }).await;
+    assert_eq!(trainer.view().await.waits.waiting, 1, "the report precedes the wait");
+    trainer.trainer_state(TrainerProgress::Idle { seen: waits.wait }).await;
     assert_eq!(waiting.await.unwrap(), WeightWaitResult::NothingNew);
 }
 
@@ -55,10 +55,10 @@ async fn an_idle_trainer_ends_waits_with_nothing_new() {
 async fn published_weights_are_found_before_idle_counts() {
     let job = tempfile::tempdir().unwrap();
     let host = open(job.path(), CHECKPOINT).await;
-    let _seat = host.enter_trainer("trainer").await.unwrap();
+    let _member = host.join_trainer("trainer").await.unwrap();
     for version in 1..20 {
-        let waiting = spawn_wait(&host, want(version - 1, version + 5)).await;
-        let seen = host.wait_status(None, Duration::ZERO).await.unwrap().ask;
+        let waiting = spawn_wait(&host, request(version - 1, version + 5)).await;
+        let seen = host.wait_status(None, Duration::ZERO).await.unwrap().wait;
         publish(job.path(), version);
         host.trainer_state(TrainerProgress::Idle { seen }).await;
         assert_eq!(new(waiting.await.unwrap()).0, version);
@@ -70,48 +70,51 @@ async fn a_demand_is_seen_and_a_dropped_wait_is_withdrawn() {
     let job = tempfile::tempdir().unwrap();
     let host = open(job.path(), CHECKPOINT).await;
     let explorer = open(job.path(), CHECKPOINT).await;
-    let waiting =
-        tokio::spawn(
-            async move { explorer.wait(WeightRequest { demand: true, ..want(2, 4) }).await },
-        );
-    assert!(host.demanded(4, LONG).await);
-    assert!(!host.demanded(3, Duration::ZERO).await, "it would not do");
+    let waiting = tokio::spawn(async move {
+        explorer.wait(WeightRequest { publish_now: true, ..request(2, 4) }).await
+    });
+    assert!(host.wait_for_demand(4, LONG).await);
+    assert!(
+        !host.wait_for_demand(3, Duration::ZERO).await,
+        "version 3 does not satisfy the demand"
+    );
     waiting.abort();
     let mut seen = host.wait_status(None, Duration::ZERO).await.unwrap();
     while seen.waiting > 0 {
         seen = host.wait_status(Some(seen), LONG).await.unwrap();
     }
-    assert_eq!(seen.wanted, None);
-    let waited =
-        host.wait(WeightRequest { timeout: Duration::ZERO, demand: true, ..want(0, 1) }).await;
+    assert_eq!(seen.demanded, None);
+    let waited = host
+        .wait(WeightRequest { timeout: Duration::ZERO, publish_now: true, ..request(0, 1) })
+        .await;
     let WeightWaitResult::TimedOut(message) = waited else { panic!("{waited:?}") };
     assert!(message.contains("no trainer joined"), "{message}");
-    assert_eq!(host.view().await.asked.waiting, 0);
+    assert_eq!(host.view().await.waits.waiting, 0);
 }
 
 #[tokio::test]
 async fn a_dead_trainer_fails_waits_after_its_heartbeat_timeout() {
     let job = tempfile::tempdir().unwrap();
-    let lease = Duration::from_millis(50);
-    let brief = SynchronizerOptions { lease, ..options(job.path(), CHECKPOINT) };
+    let heartbeat_timeout = Duration::from_millis(50);
+    let brief = SynchronizerOptions { heartbeat_timeout, ..options(job.path(), CHECKPOINT) };
     let host = Synchronizer::open_with(brief.clone()).await.unwrap();
     // Ends like a process, with its runtime.
     let elsewhere = tokio::runtime::Runtime::new().unwrap();
-    let entered = elsewhere.spawn(async move {
+    let joined = elsewhere.spawn(async move {
         let trainer = Synchronizer::open_with(brief).await.unwrap();
-        trainer.enter_trainer("trainer").await.unwrap()
+        trainer.join_trainer("trainer").await.unwrap()
     });
-    let seat = entered.await.unwrap();
-    let waiting = spawn_wait(&host, want(0, 1)).await;
-    let refused = host.enter_trainer("other").await.unwrap_err();
+    let member = joined.await.unwrap();
+    let waiting = spawn_wait(&host, request(0, 1)).await;
+    let refused = host.join_trainer("other").await.unwrap_err();
     assert!(refused.to_string().contains("\"trainer\" is at the synchronizer"), "{refused}");
     elsewhere.shutdown_background();
-    drop(seat);
+    drop(member);
     let waited = waiting.await.unwrap();
     let WeightWaitResult::TrainerFailed(message) = waited else { panic!("{waited:?}") };
     assert!(message.contains("no heartbeat for more than"), "{message}");
-    let _again = host.enter_trainer("trainer").await.unwrap();
-    assert_eq!(host.view().await.trainer.unwrap().state, "here");
+    let _again = host.join_trainer("trainer").await.unwrap();
+    assert_eq!(host.view().await.trainer.unwrap().state, "present");
 }
 
 #[tokio::test]
@@ -119,8 +122,8 @@ async fn explorers_left_waits_for_all_explorers() {
     let job = tempfile::tempdir().unwrap();
     let host = open(job.path(), CHECKPOINT).await;
     assert!(!host.explorers_left(Duration::ZERO).await, "none came yet");
-    let slow = host.enter_explorer("slow").await.unwrap();
-    let quick = host.enter_explorer("quick").await.unwrap();
+    let slow = host.join_explorer("slow").await.unwrap();
+    let quick = host.join_explorer("quick").await.unwrap();
     quick.done().await.unwrap();
     assert!(!host.explorers_left(Duration::ZERO).await);
     let left = tokio::spawn({
@@ -141,7 +144,7 @@ async fn an_address_is_hosted_joined_or_refused_with_a_remedy() {
     let at = |address: &str, job_name: &str| SynchronizerOptions {
         address: Some(address.to_owned()),
         job: job_name.to_owned(),
-        patience: Duration::ZERO,
+        lookup_timeout: Duration::ZERO,
         ..options(job.path(), CHECKPOINT)
     };
     let error = Synchronizer::open_with(at(&address, "a/b")).await.unwrap_err().to_string();

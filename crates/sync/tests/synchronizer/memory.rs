@@ -7,7 +7,7 @@ use rollway_config::SyncMethod;
 use rollway_core::sync::{TensorSpec, TransferGroup};
 use rollway_sync::{NewWeightsMessage, SyncError, WeightLocation, WeightRequest, weight_folder};
 
-use crate::world::{new, open, spawn_wait, until_host, want, weights};
+use crate::world::{new, open, request, spawn_wait, until_host, weights};
 
 #[tokio::test]
 async fn pushed_weights_are_checked_and_old_ones_removed() {
@@ -15,8 +15,8 @@ async fn pushed_weights_are_checked_and_old_ones_removed() {
     let host = open(job.path(), SyncMethod::Memory).await;
     let trainer = open(job.path(), SyncMethod::Memory).await;
     assert!(!trainer.is_host() && trainer.method() == SyncMethod::Memory);
-    let seat = host.enter_explorer("explorer").await.unwrap();
-    let waiting = spawn_wait(&host, want(0, 1)).await;
+    let member = host.join_explorer("explorer").await.unwrap();
+    let waiting = spawn_wait(&host, request(0, 1)).await;
     let torn = NewWeightsMessage::Bytes(Bytes::from(weights(1.0)).slice(..20));
     for synchronizer in [&host, &trainer] {
         let refused = synchronizer.publish(1, torn.clone()).await.unwrap_err();
@@ -31,7 +31,7 @@ async fn pushed_weights_are_checked_and_old_ones_removed() {
     }
     host.publish(5, bytes(5)).await.unwrap();
     assert!(first.exists(), "the explorer may still be loading them");
-    let (version, last) = new(host.wait(want(1, 1)).await);
+    let (version, last) = new(host.wait(request(1, 1)).await);
     assert_eq!(version, 5);
     trainer.publish(6, bytes(6)).await.unwrap();
     trainer.publish(7, bytes(7)).await.unwrap();
@@ -44,7 +44,7 @@ async fn pushed_weights_are_checked_and_old_ones_removed() {
     let refused = trainer.publish(3, bytes(3)).await.unwrap_err();
     assert!(refused.to_string().contains("never go backwards"), "{refused}");
     // Another host finds them.
-    drop((host, seat));
+    drop((host, member));
     until_host(&[&trainer]).await;
     assert_eq!(trainer.newest().await.unwrap().version, 7);
 }
@@ -53,15 +53,15 @@ async fn pushed_weights_are_checked_and_old_ones_removed() {
 async fn weights_in_memory_are_removed_with_the_job() {
     let job = tempfile::tempdir().unwrap();
     let host = open(job.path(), SyncMethod::Memory).await;
-    let explorer = host.enter_explorer("explorer").await.unwrap();
-    let trainer = host.enter_trainer("trainer").await.unwrap();
+    let explorer = host.join_explorer("explorer").await.unwrap();
+    let trainer = host.join_trainer("trainer").await.unwrap();
     host.publish(1, NewWeightsMessage::Bytes(weights(1.0).into())).await.unwrap();
-    let (_, place) = new(host.wait(want(0, 1)).await);
+    let (_, folder) = new(host.wait(request(0, 1)).await);
     trainer.done().await.unwrap();
     explorer.done().await.unwrap();
-    assert!(place.exists());
+    assert!(folder.exists());
     drop(host);
-    while place.exists() {
+    while folder.exists() {
         tokio::task::yield_now().await;
     }
 }
@@ -82,7 +82,7 @@ async fn a_transfer_group_is_passed_on() {
         tensors: vec![TensorSpec { name: "w".into(), dtype: "bfloat16".into(), shape: vec![2, 3] }],
     };
     trainer.publish(1, NewWeightsMessage::Group(group.clone())).await.unwrap();
-    let waited = trainer.wait(WeightRequest { at_least: 1, ..want(0, 1) }).await;
+    let waited = trainer.wait(WeightRequest { at_least: 1, ..request(0, 1) }).await;
     let rollway_sync::WeightWaitResult::New(published) = waited else { panic!("{waited:?}") };
     assert_eq!(published.location, WeightLocation::Group(group));
 }

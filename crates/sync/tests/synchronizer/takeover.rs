@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
 use crate::world::{
-    LONG, new, open, options, publish, spawn_wait, until_host, until_waiting, want,
+    LONG, new, open, options, publish, request, spawn_wait, until_host, until_waiting,
 };
 
 #[tokio::test]
@@ -18,9 +18,9 @@ async fn another_process_takes_over_and_waits_continue() {
     let first = open(job.path(), SyncMethod::Checkpoint).await;
     let second = open(job.path(), SyncMethod::Checkpoint).await;
     let third = open(job.path(), SyncMethod::Checkpoint).await;
-    first.enter_explorer("gone").await.unwrap().done().await.unwrap();
-    let _explorer = second.enter_explorer("explorer").await.unwrap();
-    let waiting = spawn_wait(&second, want(0, 1)).await;
+    first.join_explorer("gone").await.unwrap().done().await.unwrap();
+    let _explorer = second.join_explorer("explorer").await.unwrap();
+    let waiting = spawn_wait(&second, request(0, 1)).await;
     drop(first);
     until_host(&[&second, &third]).await;
     until_waiting(&third, 1).await;
@@ -43,16 +43,17 @@ async fn a_killed_host_is_replaced() {
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     while !lines.next_line().await.unwrap().expect("it hosts").contains("hosting") {}
-    let lease = Duration::from_millis(100);
-    let brief = SynchronizerOptions { lease, ..options(job.path(), SyncMethod::Checkpoint) };
+    let heartbeat_timeout = Duration::from_millis(100);
+    let brief =
+        SynchronizerOptions { heartbeat_timeout, ..options(job.path(), SyncMethod::Checkpoint) };
     let explorer = Synchronizer::open_with(brief).await.unwrap();
     assert!(!explorer.is_host());
-    let _seat = explorer.enter_explorer("explorer").await.unwrap();
-    assert_eq!(explorer.view().await.trainer.unwrap().state, "here");
-    let waiting = spawn_wait(&explorer, want(0, 1)).await;
+    let _member = explorer.join_explorer("explorer").await.unwrap();
+    assert_eq!(explorer.view().await.trainer.unwrap().state, "present");
+    let waiting = spawn_wait(&explorer, request(0, 1)).await;
     child.kill().await.unwrap();
     // The waiting process hosts it, and the trainer is restarted.
-    let trainer = explorer.enter_trainer("trainer").await.unwrap();
+    let trainer = explorer.join_trainer("trainer").await.unwrap();
     assert!(explorer.is_host());
     until_waiting(&explorer, 1).await;
     trainer.failed("out of memory").await.unwrap();
@@ -65,10 +66,11 @@ async fn a_killed_host_is_replaced() {
 #[tokio::test]
 async fn host_in_a_process() {
     let Some(job) = std::env::var_os("ROLLWAY_TEST_JOB") else { return };
-    let lease = Duration::from_millis(100);
-    let brief = SynchronizerOptions { lease, ..options(job.as_ref(), SyncMethod::Checkpoint) };
+    let heartbeat_timeout = Duration::from_millis(100);
+    let brief =
+        SynchronizerOptions { heartbeat_timeout, ..options(job.as_ref(), SyncMethod::Checkpoint) };
     let host = Synchronizer::open_with(brief).await.unwrap();
-    let _seat = host.enter_trainer("trainer").await.unwrap();
+    let _member = host.join_trainer("trainer").await.unwrap();
     assert!(host.is_host());
     println!("hosting");
     host.explorers_left(LONG).await;

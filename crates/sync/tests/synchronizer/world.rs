@@ -22,17 +22,23 @@ pub(crate) async fn open(job: &Path, method: SyncMethod) -> Synchronizer {
     Synchronizer::open_with(options(job, method)).await.unwrap()
 }
 
-pub(crate) fn want(have: u64, at_least: u64) -> WeightRequest {
-    WeightRequest { explorer: "explorer".to_owned(), have, at_least, demand: false, timeout: LONG }
+pub(crate) fn request(current: u64, at_least: u64) -> WeightRequest {
+    WeightRequest {
+        explorer: "explorer".to_owned(),
+        current,
+        at_least,
+        publish_now: false,
+        timeout: LONG,
+    }
 }
 
 /// Starts a wait in the background and returns once it is open.
 pub(crate) async fn spawn_wait(
     synchronizer: &Synchronizer,
-    want: WeightRequest,
+    request: WeightRequest,
 ) -> JoinHandle<WeightWaitResult> {
     let waiting = synchronizer.clone();
-    let waiting = tokio::spawn(async move { waiting.wait(want).await });
+    let waiting = tokio::spawn(async move { waiting.wait(request).await });
     until_waiting(synchronizer, 1).await;
     waiting
 }
@@ -67,11 +73,11 @@ pub(crate) fn publish(job: &Path, version: u64) {
 pub(crate) async fn until_waiting(synchronizer: &Synchronizer, many: usize) {
     let mut seen = None;
     loop {
-        let asked = synchronizer.wait_status(seen, LONG).await.unwrap();
-        if asked.waiting >= many {
+        let waits = synchronizer.wait_status(seen, LONG).await.unwrap();
+        if waits.waiting >= many {
             return;
         }
-        seen = Some(asked);
+        seen = Some(waits);
     }
 }
 

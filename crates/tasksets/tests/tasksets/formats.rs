@@ -119,7 +119,7 @@ fn workflow_and_reward_function_come_from_row_taskset_and_job_in_that_order() {
 }
 
 #[test]
-fn what_makes_no_task_is_refused_with_its_line() {
+fn invalid_rows_are_refused_with_their_line() {
     let folder = folder();
     for (text, format, expected) in [
         (r#"{"m": [{"content": "x"}]}"#, some("m"), "message 0 of `m` has no role"),

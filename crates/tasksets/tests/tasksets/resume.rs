@@ -37,7 +37,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_follows_a_restored_state_is_what_would_have_followed(
+    fn a_restored_state_continues_identically(
         sizes in prop::collection::vec((1_usize..15, 0_usize..5), 1..4),
         seed in any::<u64>(),
         before in 0_usize..12,

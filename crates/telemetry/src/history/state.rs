@@ -87,8 +87,12 @@ impl Item {
     /// Returns the part of an event that the history needs.
     pub(super) fn of(event: &RunEvent) -> Option<Self> {
         let reduced = match &event.what {
-            RunEventKind::AttemptSent { attempt, key, task, runs, runner, life, .. } => {
-                Event::Sent { attempt: *attempt, of: (*key, *task, *runs), to: (*runner, *life) }
+            RunEventKind::AttemptSent { attempt, key, task, runs, runner, incarnation, .. } => {
+                Event::Sent {
+                    attempt: *attempt,
+                    of: (*key, *task, *runs),
+                    to: (*runner, *incarnation),
+                }
             }
             RunEventKind::AttemptBegan { attempt } => Event::Began { attempt: *attempt },
             RunEventKind::RunReported { attempt, run, end } => {
@@ -228,8 +232,8 @@ impl State {
             RunEventKind::RunRetried { key, task, run, kind, message } => {
                 self.retried(at, (key, task, run), kind, &message);
             }
-            RunEventKind::RunnerLocated { runner, life, place } => {
-                self.locations.insert(runner, (life, place));
+            RunEventKind::RunnerLocated { runner, incarnation, place } => {
+                self.locations.insert(runner, (incarnation, place));
             }
             // `Item::of` reduces or omits these.
             _ => {}

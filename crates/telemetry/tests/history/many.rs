@@ -86,11 +86,19 @@ fn observe_batch(history: &RunHistory, tasks: u32) {
     for task in 0..tasks {
         let (attempt, runner) = (AttemptId(task.into()), RunnerId(task % 8));
         let runs = RunRange { first: 0, count: 1 };
-        let (life, timeout, task) = (Incarnation(1), Duration::from_secs(1), TaskId(task));
+        let (incarnation, timeout, task) = (Incarnation(1), Duration::from_secs(1), TaskId(task));
         let end = Ok(RunOutput { payload: None, metrics: Metrics::new() });
         let (run, how) = (RunId(0), RunEnd::Succeeded(()));
         history.observe(&[
-            event(RunEventKind::AttemptSent { attempt, key, task, runs, runner, life, timeout }),
+            event(RunEventKind::AttemptSent {
+                attempt,
+                key,
+                task,
+                runs,
+                runner,
+                incarnation,
+                timeout,
+            }),
             event(RunEventKind::AttemptBegan { attempt }),
             event(RunEventKind::RunReported { attempt, run, end }),
             event(RunEventKind::RunEnded { key, task, run, how }),

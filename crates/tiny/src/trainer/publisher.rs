@@ -118,7 +118,7 @@ impl SyncPublisher {
         name: &str,
         folder: FolderPublisher,
     ) -> Result<Self, SyncError> {
-        let membership = synchronizer.enter_trainer(name).await?;
+        let membership = synchronizer.join_trainer(name).await?;
         let (sender, demand) = watch::channel(WaitStatus::default());
         let _polling = Polling(tokio::spawn(poll(synchronizer.clone(), sender)));
         let runtime = Handle::current();

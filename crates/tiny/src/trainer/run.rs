@@ -286,15 +286,15 @@ impl<'a> TrainerRun<'a> {
     }
 
     /// Publishes the current weights on demand, since no newer ones come before experiences do.
-    fn idle(&mut self, demand: WaitStatus) -> Result<(), TinyTrainerError> {
-        if demand.wanted.is_some()
+    fn idle(&mut self, waits: WaitStatus) -> Result<(), TinyTrainerError> {
+        if waits.demanded.is_some()
             && self.published.is_none_or(|it| it < self.step)
             && self.step > 0
         {
             self.save()?;
             self.publish(true)?;
         }
-        self.report(TrainerProgress::Idle { seen: demand.ask });
+        self.report(TrainerProgress::Idle { seen: waits.wait });
         Ok(())
     }
 
@@ -340,7 +340,7 @@ impl<'a> TrainerRun<'a> {
     /// Returns whether explorers demand weights that this step satisfies.
     fn is_demanded(&mut self) -> bool {
         self.options.on_demand
-            && self.publisher.wait_status().wanted.is_some_and(|it| it <= self.step)
+            && self.publisher.wait_status().demanded.is_some_and(|it| it <= self.step)
     }
 
     fn publish(&mut self, is_published: bool) -> Result<(), TinyTrainerError> {

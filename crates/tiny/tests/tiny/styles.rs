@@ -50,8 +50,14 @@ async fn open(job: &Path, method: SyncMethod) -> Synchronizer {
     Synchronizer::open_with(options).await.unwrap()
 }
 
-fn want(have: u64, at_least: u64) -> WeightRequest {
-    WeightRequest { explorer: "explorer".to_owned(), have, at_least, demand: false, timeout: LONG }
+fn request(current: u64, at_least: u64) -> WeightRequest {
+    WeightRequest {
+        explorer: "explorer".to_owned(),
+        current,
+        at_least,
+        publish_now: false,
+        timeout: LONG,
+    }
 }
 
 async fn start(
@@ -83,7 +89,7 @@ async fn explore(
     may_step: Arc<Semaphore>,
     stepped: Arc<Semaphore>,
 ) -> Vec<u64> {
-    let membership = synchronizer.enter_explorer(name).await.unwrap();
+    let membership = synchronizer.join_explorer(name).await.unwrap();
     let (weights, vocabulary) = arithmetic();
     let mut writer = queue.writer(name).unwrap();
     let mut versions = vec![0];
@@ -99,7 +105,12 @@ async fn explore(
         let demand = style.demand;
         let explorer = name.to_owned();
         match synchronizer
-            .wait(WeightRequest { explorer, demand, timeout, ..want(have, have + 1) })
+            .wait(WeightRequest {
+                explorer,
+                publish_now: demand,
+                timeout,
+                ..request(have, have + 1)
+            })
             .await
         {
             WeightWaitResult::New(published) => versions.push(load(&published)),
@@ -112,7 +123,7 @@ async fn explore(
     writer.close().unwrap();
     let have = versions[versions.len() - 1];
     let explorer = name.to_owned();
-    let last = WeightRequest { explorer, ..want(have, WeightRequest::LAST) };
+    let last = WeightRequest { explorer, ..request(have, WeightRequest::LAST) };
     match synchronizer.wait(last).await {
         WeightWaitResult::TrainerDone(Some(published)) => versions.push(load(&published)),
         WeightWaitResult::TrainerDone(None) => {}
@@ -187,7 +198,7 @@ async fn a_failed_trainer_reports_its_error_to_waiting_explorers() {
         ..TinyTrainerOptions::new(folder.path())
     };
     let trainer = start(&host, folder.path(), &queue, options).await;
-    let waited = host.wait(want(0, WeightRequest::LAST)).await;
+    let waited = host.wait(request(0, WeightRequest::LAST)).await;
     let WeightWaitResult::TrainerFailed(message) = waited else { panic!("{waited:?}") };
     assert!(message.contains("needs 256 experiences, but only 0 came"), "{message}");
     let ended = tokio::task::spawn_blocking(move || trainer.join()).await.unwrap();

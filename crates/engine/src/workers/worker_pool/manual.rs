@@ -54,22 +54,29 @@ impl ManualWorkers {
             return;
         }
         let reason = format!("waits for a worker: rollway worker --connect {}", shared.address);
-        shared.report(&reporter, RunnerReport::Waits { why: Some(reason.as_str().into()) });
+        shared
+            .report(&reporter, RunnerReport::StartBlocked { reason: Some(reason.as_str().into()) });
         let known = LaunchState { place: None, waits: Some(reason) };
         shared.states.locate(reporter.runner(), reporter.incarnation(), &known);
         state.waiting.insert(reporter.runner(), reporter);
     }
 
     /// Ends an incarnation, waiting or hosted.
-    pub(super) fn leave(&self, shared: &WorkerPoolShared, runner: RunnerId, life: Incarnation) {
+    pub(super) fn leave(
+        &self,
+        shared: &WorkerPoolShared,
+        runner: RunnerId,
+        incarnation: Incarnation,
+    ) {
         // Locked first, so that no worker takes the runner meanwhile.
         let mut state = self.state.lock();
-        if state.waiting.get(&runner).is_some_and(|reporter| reporter.incarnation() == life) {
+        if state.waiting.get(&runner).is_some_and(|reporter| reporter.incarnation() == incarnation)
+        {
             state.waiting.remove(&runner);
-            shared.states.forget(runner, life);
+            shared.states.forget(runner, incarnation);
         }
-        if let Some(process) = shared.unassign(runner, life) {
-            process.leave(runner, life);
+        if let Some(process) = shared.unassign(runner, incarnation) {
+            process.leave(runner, incarnation);
         }
     }
 
@@ -92,7 +99,7 @@ impl ManualWorkers {
             let reporter = first.remove();
             shared.assign(&reporter, &process);
             // From now on its start timeout counts.
-            shared.report(&reporter, RunnerReport::Waits { why: None });
+            shared.report(&reporter, RunnerReport::StartBlocked { reason: None });
             hosted += 1;
         }
         process.welcome(shared, handshake);

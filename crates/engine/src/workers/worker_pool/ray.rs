@@ -161,7 +161,7 @@ enum RayEvent {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum RayFault {
-    #[serde(rename = "nobody")]
+    #[serde(rename = "none")]
     None,
     Worker,
 }

@@ -132,9 +132,9 @@ fn translate(
         pending.entry((conn, runner)).or_insert_with(|| (reporter, Vec::new())).1.push(report);
     };
     match message {
-        WorkerMessage::Runner { runner, life, report } => {
+        WorkerMessage::Runner { runner, incarnation, report } => {
             if let Some(report) = report_of(report)
-                && let Some(reporter) = process.on_report(runner, life, &report)
+                && let Some(reporter) = process.on_report(runner, incarnation, &report)
             {
                 push(runner, reporter, report);
             }
@@ -142,10 +142,10 @@ fn translate(
         WorkerMessage::Heartbeat(states) => {
             for state in states {
                 if let Some(reporter) =
-                    process.on_report(state.runner, state.life, &RunnerReport::Heartbeat)
+                    process.on_report(state.runner, state.incarnation, &RunnerReport::Heartbeat)
                 {
-                    let name = (state.runner, state.life);
-                    shared.states.set_labels(name, state.attempt, state.state);
+                    let name = (state.runner, state.incarnation);
+                    shared.states.set_labels(name, state.attempt, state.labels);
                     push(state.runner, reporter, RunnerReport::Heartbeat);
                 }
             }

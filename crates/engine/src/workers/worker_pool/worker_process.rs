@@ -86,13 +86,13 @@ impl WorkerProcess {
         if hosted.closed || is_full {
             return false;
         }
-        let (runner, life) = (reporter.runner(), reporter.incarnation());
+        let (runner, incarnation) = (reporter.runner(), reporter.incarnation());
         shared.states.locate(reporter.runner(), reporter.incarnation(), &hosted.known);
         if let Some(connection) = &hosted.connection {
             // If the worker is gone, its end is reported separately.
-            let _ = connection.send(EngineMessage::StartRunner { runner, life });
+            let _ = connection.send(EngineMessage::StartRunner { runner, incarnation });
         } else if let Some(reason) = hosted.known.waits.as_deref() {
-            shared.report(reporter, RunnerReport::Waits { why: Some(reason.into()) });
+            shared.report(reporter, RunnerReport::StartBlocked { reason: Some(reason.into()) });
         }
         let slot = HostedRunner { reporter: reporter.clone(), stage: HostedState::Starting };
         hosted.runners.insert(runner, slot);
@@ -102,9 +102,10 @@ impl WorkerProcess {
 
     /// Removes an incarnation. A busy one ends the process. One that has not started closes the
     /// process for new runners, which it might block as well.
-    pub(super) fn leave(&self, runner: RunnerId, life: Incarnation) {
+    pub(super) fn leave(&self, runner: RunnerId, incarnation: Incarnation) {
         let mut hosted = self.hosted.lock();
-        if hosted.runners.get(&runner).is_none_or(|slot| slot.reporter.incarnation() != life) {
+        if hosted.runners.get(&runner).is_none_or(|slot| slot.reporter.incarnation() != incarnation)
+        {
             return;
         }
         let stage = hosted.runners.remove(&runner).map(|slot| slot.stage);
@@ -115,7 +116,7 @@ impl WorkerProcess {
             hosted.closed = true;
             self.end.cancel();
         } else if let Some(connection) = &hosted.connection {
-            let _ = connection.send(EngineMessage::StopRunner { runner, life });
+            let _ = connection.send(EngineMessage::StopRunner { runner, incarnation });
         }
     }
 
@@ -147,21 +148,22 @@ impl WorkerProcess {
             let reporter = &slot.reporter;
             shared.states.locate(reporter.runner(), reporter.incarnation(), &hosted.known);
             if waited {
-                shared.report(&slot.reporter, RunnerReport::Waits { why: None });
+                shared.report(&slot.reporter, RunnerReport::StartBlocked { reason: None });
             }
         }
-        let life =
+        let incarnation =
             |(runner, slot): (&RunnerId, &HostedRunner)| (*runner, slot.reporter.incarnation());
         let offered = handshake.hello().runners as usize;
-        let runners: Vec<_> = hosted.runners.iter().map(life).collect();
+        let runners: Vec<_> = hosted.runners.iter().map(incarnation).collect();
         let (first, rest) = runners.split_at(offered.min(runners.len()));
         let env = match self.room {
             Some(_) => shared.options.env.iter().cloned().collect(),
             None => BTreeMap::new(),
         };
         let connection = handshake.accept(first, shared.options.heartbeat, env);
-        for (runner, life) in rest {
-            let _ = connection.send(EngineMessage::StartRunner { runner: *runner, life: *life });
+        for (runner, incarnation) in rest {
+            let _ = connection
+                .send(EngineMessage::StartRunner { runner: *runner, incarnation: *incarnation });
         }
         hosted.connection = Some(connection);
     }
@@ -170,12 +172,14 @@ impl WorkerProcess {
     pub(super) fn on_report(
         &self,
         runner: RunnerId,
-        life: Incarnation,
+        incarnation: Incarnation,
         report: &RunnerReport,
     ) -> Option<Reporter> {
         let mut hosted = self.hosted.lock();
-        let slot =
-            hosted.runners.get_mut(&runner).filter(|slot| slot.reporter.incarnation() == life)?;
+        let slot = hosted
+            .runners
+            .get_mut(&runner)
+            .filter(|slot| slot.reporter.incarnation() == incarnation)?;
         let reporter = slot.reporter.clone();
         match report {
             RunnerReport::Ready { .. } | RunnerReport::AttemptEnded { .. } => {
@@ -190,7 +194,7 @@ impl WorkerProcess {
                 }
             }
             RunnerReport::Heartbeat
-            | RunnerReport::Waits { .. }
+            | RunnerReport::StartBlocked { .. }
             | RunnerReport::AttemptBegan { .. }
             | RunnerReport::RunFinished { .. } => {}
         }
@@ -202,21 +206,22 @@ impl WorkerProcess {
         &self,
         shared: &WorkerPoolShared,
         runner: RunnerId,
-        life: Incarnation,
+        incarnation: Incarnation,
         command: RunnerCommand,
     ) -> Option<(Reporter, Vec<RunnerReport>)> {
         let mut hosted = self.hosted.lock();
         let HostedRunners { runners, connection, .. } = &mut *hosted;
         let connection = connection.as_ref()?;
-        let slot = runners.get_mut(&runner).filter(|slot| slot.reporter.incarnation() == life)?;
+        let slot =
+            runners.get_mut(&runner).filter(|slot| slot.reporter.incarnation() == incarnation)?;
         let mut started = None;
         let message = match command {
             RunnerCommand::Cancel { attempt, reason } => {
-                EngineMessage::CancelAttempt { runner, life, attempt, reason }
+                EngineMessage::CancelAttempt { runner, incarnation, attempt, reason }
             }
             RunnerCommand::Start(mut attempt) => {
                 slot.stage = HostedState::Busy;
-                let message = start(shared, runner, life, &mut attempt);
+                let message = start(shared, runner, incarnation, &mut attempt);
                 started = Some(attempt);
                 EngineMessage::StartAttempt(message)
             }
@@ -309,7 +314,7 @@ impl WorkerProcess {
             let reporter = &slot.reporter;
             shared.states.locate(reporter.runner(), reporter.incarnation(), &known);
             let why = known.waits.as_deref().map(Into::into);
-            shared.report(&slot.reporter, RunnerReport::Waits { why });
+            shared.report(&slot.reporter, RunnerReport::StartBlocked { reason: why });
         }
         hosted.known = known;
     }
@@ -385,12 +390,12 @@ fn unheard(ended: ProcessExit) -> ProcessExit {
 fn start(
     shared: &WorkerPoolShared,
     runner: RunnerId,
-    life: Incarnation,
+    incarnation: Incarnation,
     attempt: &mut AttemptSpec,
 ) -> StartAttempt {
     StartAttempt {
         runner,
-        life,
+        incarnation,
         attempt: attempt.id,
         batch: attempt.batch.clone(),
         kind: attempt.kind,
@@ -399,7 +404,7 @@ fn start(
         task: attempt.task.body.clone(),
         definition: shared.definitions.lock().of(attempt),
         timeout: attempt.timeout,
-        kills: attempt.kills,
+        suspected_losses: attempt.suspected_losses,
         model_keys: attempt.models.take().map(|models| models.keys).unwrap_or_default(),
     }
 }

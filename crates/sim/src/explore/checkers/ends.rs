@@ -11,16 +11,19 @@ use crate::explore::trainer::SimTrainerState;
 pub(super) struct ExploreEndsChecker;
 
 impl ExploreChecker for ExploreEndsChecker {
-    fn see(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
+    fn on_event(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
         let state = ctx.trainer.state;
         match *seen {
             ExploreEvent::Waited { outcome: WaitOutcome::TrainerFailed(_), .. } => {
-                let SimTrainerState::Dead { since, loud } = state else {
+                let SimTrainerState::Dead { since, reports_failure } = state else {
                     return Err(format!("the trainer is reported as failed, and is {state:?}"));
                 };
                 let silent = ctx.now.since(since);
                 let timeout = ctx.options.lease;
-                require!(loud || silent >= timeout, "reported as failed after {silent:?}");
+                require!(
+                    reports_failure || silent >= timeout,
+                    "reported as failed after {silent:?}"
+                );
             }
             ExploreEvent::Waited { began, outcome: WaitOutcome::TimedOut(_) } => {
                 let (waited, agreed) = (ctx.now.since(began), ctx.options.sync_timeout);
@@ -33,8 +36,8 @@ impl ExploreChecker for ExploreEndsChecker {
                 );
             }
             ExploreEvent::Ended(ProcessEnd::Done) => {
-                let steps = ctx.options.pace.total_steps.min(ctx.options.tasks);
-                let made = ctx.explorer().kept.finalized;
+                let steps = ctx.options.plan_config.total_steps.min(ctx.options.tasks);
+                let made = ctx.explorer().checkpoint.finalized;
                 let is_cut = state == SimTrainerState::Done;
                 require!(made == steps || is_cut, "done with {made} of {steps} steps");
                 let (version, last) = (ctx.explorer().version, ctx.trainer.version);
@@ -43,7 +46,7 @@ impl ExploreChecker for ExploreEndsChecker {
                     !is_cut || is_last,
                     "done with version {version}, and {last} was the last"
                 );
-                let closed = ctx.explorer().kept.closed;
+                let closed = ctx.explorer().checkpoint.closed;
                 require!(closed == Some(made), "done, and closed after {closed:?} of {made}");
             }
             ExploreEvent::TrainerLeft => {

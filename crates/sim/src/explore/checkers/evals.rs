@@ -18,25 +18,25 @@ pub(super) struct Evals {
 impl Evals {
     /// Returns the evaluations that must exist when an explorer is done.
     fn due(ctx: &ExploreContext<'_>, last: u64) -> BTreeSet<u64> {
-        let pace = &ctx.options.pace;
-        let Some(interval) = pace.eval_interval else { return BTreeSet::new() };
+        let plan_config = &ctx.options.plan_config;
+        let Some(interval) = plan_config.eval_interval else { return BTreeSet::new() };
         let mut due: BTreeSet<u64> = (1..=last).filter(|it| it.is_multiple_of(interval)).collect();
-        if pace.eval_on_startup {
+        if plan_config.eval_on_startup {
             due.insert(0);
         }
-        if pace.eval_at_end {
+        if plan_config.eval_at_end {
             due.insert(last);
         }
         due
     }
 
     fn done(&self, ctx: &ExploreContext<'_>) -> CheckVerdict {
-        let last = ctx.explorer().kept.finalized;
+        let last = ctx.explorer().checkpoint.finalized;
         let over = self.over.range((ctx.at, 0)..(ctx.at + 1, 0));
         let mut over: BTreeSet<u64> = over.map(|(_, step)| *step).collect();
         let evals = &ctx.explorer().evals;
         let newest = evals.last_key_value().map(|(step, work)| (*step, work.version));
-        if ctx.options.pace.eval_at_end && ctx.options.pace.eval_interval.is_some() {
+        if ctx.options.plan_config.eval_at_end && ctx.options.plan_config.eval_interval.is_some() {
             let version = ctx.explorer().version;
             let is_last = newest.is_some_and(|(_, of)| of == version);
             require!(is_last, "the last evaluation is {newest:?}, and the weights are {version}");
@@ -52,7 +52,7 @@ impl Evals {
 }
 
 impl ExploreChecker for Evals {
-    fn see(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
+    fn on_event(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
         let at = ctx.at;
         let version = ctx.explorer().version;
         match *seen {

@@ -17,7 +17,7 @@ pub(super) struct ExploreOnceChecker {
 }
 
 impl ExploreChecker for ExploreOnceChecker {
-    fn see(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
+    fn on_event(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
         let at = ctx.at;
         let (begun, finalized) = self.applied.entry(at).or_default();
         match *seen {

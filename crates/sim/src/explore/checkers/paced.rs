@@ -21,23 +21,24 @@ struct Ahead {
 }
 
 impl ExploreChecker for Paced {
-    fn see(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
-        let pace = &ctx.options.pace;
+    fn on_event(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
+        let plan_config = &ctx.options.plan_config;
         let ahead = self.explorers.entry(ctx.at).or_default();
         match *seen {
             ExploreEvent::Applied(PlanInput::Begun(step)) => ahead.begun = *step,
             ExploreEvent::Applied(PlanInput::Finalized { step, .. }) => ahead.finalized = *step,
             ExploreEvent::Applied(PlanInput::Synced(_)) => ahead.synced = ahead.finalized,
             ExploreEvent::Ordered(PlanAction::BeginStep(step))
-                if pace.style == PlanStyle::FullyAsync =>
+                if plan_config.style == PlanStyle::FullyAsync =>
             {
                 let inflight = step.saturating_sub(ahead.finalized);
-                let most = pace.max_inflight;
+                let most = plan_config.max_inflight;
                 require!(inflight <= most, "{inflight} steps in flight, and {most} may be");
             }
             ExploreEvent::Ordered(PlanAction::BeginStep(step)) => {
-                let past = ahead.synced.max(pace.sync_offset) - pace.sync_offset;
-                let until = pace.sync_offset + (past / pace.sync_interval + 1) * pace.sync_interval;
+                let past = ahead.synced.max(plan_config.sync_offset) - plan_config.sync_offset;
+                let until = plan_config.sync_offset
+                    + (past / plan_config.sync_interval + 1) * plan_config.sync_interval;
                 require!(
                     step <= until,
                     "step {step} is begun before the weight sync after {until}"

@@ -21,9 +21,11 @@ pub(super) struct Stale {
 }
 
 impl ExploreChecker for Stale {
-    fn see(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
-        let pace = &ctx.options.pace;
-        let Some(bound) = pace.max_staleness.filter(|_| pace.style == PlanStyle::FullyAsync) else {
+    fn on_event(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
+        let plan_config = &ctx.options.plan_config;
+        let Some(bound) =
+            plan_config.max_staleness.filter(|_| plan_config.style == PlanStyle::FullyAsync)
+        else {
             return Ok(());
         };
         match *seen {
@@ -51,9 +53,10 @@ impl ExploreChecker for Stale {
                     return Ok(());
                 }
                 let explorers = ctx.explorers.iter();
-                let all: u64 = explorers.map(|it| it.experiences(pace.step_experiences)).sum();
-                let all = all + pace.step_experiences;
-                let trained = all.saturating_sub(1) / pace.train_batch_size;
+                let all: u64 =
+                    explorers.map(|it| it.experiences(plan_config.step_experiences)).sum();
+                let all = all + plan_config.step_experiences;
+                let trained = all.saturating_sub(1) / plan_config.train_batch_size;
                 let version = self.versions.get(&ctx.at).copied().unwrap_or(0);
                 let is_stale = trained > version + bound;
                 let is_wanted = self.wanted.remove(&ctx.at);

@@ -13,7 +13,7 @@ pub(super) struct Versions {
 }
 
 impl ExploreChecker for Versions {
-    fn see(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
+    fn on_event(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
         let latest = self.latest.entry(ctx.at).or_default();
         let version = match seen {
             ExploreEvent::Applied(PlanInput::Loaded(version))
@@ -26,8 +26,11 @@ impl ExploreChecker for Versions {
                 return Ok(());
             }
             ExploreEvent::Settled => {
-                let kept = ctx.explorer().kept.version;
-                require!(kept == *latest, "version {latest} was applied, and {kept} was saved");
+                let checkpoint = ctx.explorer().checkpoint.version;
+                require!(
+                    checkpoint == *latest,
+                    "version {latest} was applied, and {checkpoint} was saved"
+                );
                 return Ok(());
             }
             _ => return Ok(()),

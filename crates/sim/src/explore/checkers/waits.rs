@@ -7,7 +7,7 @@ use crate::checkers::{CheckVerdict, require};
 pub(super) struct Waits;
 
 impl ExploreChecker for Waits {
-    fn see(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
+    fn on_event(&mut self, ctx: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
         let most = ctx.options.sync_timeout;
         match *seen {
             ExploreEvent::Waited { began, outcome } => {

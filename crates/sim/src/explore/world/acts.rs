@@ -8,7 +8,7 @@ use super::{Around, ExploreEvent, ExploreWorld, ExploreWorldEvent, ProcessEnd};
 use crate::explore::trainer::SimSample;
 
 impl ExploreWorld {
-    pub(super) fn perform(&mut self, at: usize, life: u64, order: PlanAction) {
+    pub(super) fn perform(&mut self, at: usize, incarnation: u64, order: PlanAction) {
         let explorer = &self.explorers[at];
         let ready = match order {
             PlanAction::FinalizeStep(step) => explorer.submitted.get(&step).map(|work| work.ready),
@@ -20,14 +20,14 @@ impl ExploreWorld {
         };
         let wait = ready.map_or_else(Default::default, |ready| ready.since(self.now));
         let latency = self.rng.spread(self.options.latency / 4, self.options.latency * 4);
-        self.plan(wait + latency, ExploreWorldEvent::Act { at, life, order });
+        self.plan(wait + latency, ExploreWorldEvent::Act { at, incarnation, order });
     }
 
-    pub(super) fn act(&mut self, at: usize, life: u64, order: PlanAction) {
+    pub(super) fn act(&mut self, at: usize, incarnation: u64, order: PlanAction) {
         if self.is_struck(at) {
             return;
         }
-        let fact = match order {
+        let input = match order {
             PlanAction::BeginStep(step) if step > self.options.tasks => PlanInput::Exhausted,
             PlanAction::BeginStep(step) => {
                 self.submit(at, step);
@@ -43,16 +43,16 @@ impl ExploreWorld {
             PlanAction::FinishEval(step) => {
                 // Results that were taken and not saved can be taken again.
                 if self.explorers[at].evaluated.insert(step) {
-                    self.see(at, &ExploreEvent::EvalEnded { step });
+                    self.on_event(at, &ExploreEvent::EvalEnded { step });
                 }
                 PlanInput::EvalFinished(step)
             }
-            PlanAction::Load => PlanInput::Loaded(self.load(at, self.board.newest())),
+            PlanAction::Load => PlanInput::Loaded(self.load(at, self.sync.newest())),
             PlanAction::Sync { .. } | PlanAction::FinishTraining | PlanAction::End => return,
         };
         // The process may have ended through the events of others.
-        if self.explorers[at].alive(life).is_some() && !self.is_struck(at) {
-            self.later(ExploreWorldEvent::Input { at, life, fact });
+        if self.explorers[at].alive(incarnation).is_some() && !self.is_struck(at) {
+            self.later(ExploreWorldEvent::Input { at, incarnation, input });
         }
     }
 
@@ -61,7 +61,7 @@ impl ExploreWorld {
         let explorer = &mut self.explorers[at];
         if let Some(newer) = version.filter(|version| *version > explorer.version) {
             explorer.version = newer;
-            self.see(at, &ExploreEvent::Loaded { version: newer });
+            self.on_event(at, &ExploreEvent::Loaded { version: newer });
         }
         self.explorers[at].version
     }
@@ -74,7 +74,7 @@ impl ExploreWorld {
         let work = self.rng.spread(explorer.work / 4, explorer.work * 2);
         let work = explorer.occupy(self.now, work);
         explorer.submitted.insert(step, work);
-        self.see(at, &ExploreEvent::Submitted { step });
+        self.on_event(at, &ExploreEvent::Submitted { step });
         self.share_submissions();
     }
 
@@ -86,7 +86,7 @@ impl ExploreWorld {
         let work = self.rng.spread(explorer.work / 8, explorer.work * 4);
         let work = explorer.occupy(self.now, work);
         explorer.evals.insert(step, work);
-        self.see(at, &ExploreEvent::EvalBegan { step });
+        self.on_event(at, &ExploreEvent::EvalBegan { step });
     }
 
     /// Adds the experiences of a step to the buffer, once.
@@ -96,7 +96,7 @@ impl ExploreWorld {
             self.coverage.add("experiences", "delivered_again", 1);
             return *delivered;
         }
-        let whole = self.options.pace.step_experiences;
+        let whole = self.options.plan_config.step_experiences;
         let mut delivered = whole;
         if self.rng.chance(self.options.loss) {
             delivered = self.rng.between(0, whole);
@@ -109,7 +109,7 @@ impl ExploreWorld {
         }
         self.coverage.add("experiences", "delivered", delivered);
         self.coverage.add("experiences", "lost", whole - delivered);
-        self.see(at, &ExploreEvent::Delivered { step });
+        self.on_event(at, &ExploreEvent::Delivered { step });
         delivered
     }
 
@@ -120,15 +120,15 @@ impl ExploreWorld {
         }
         for explorer in &self.explorers {
             if let Some(process) = &explorer.process {
-                self.board.submitted(&explorer.name, process.subject.plan().submitted());
+                self.sync.submitted(&explorer.name, process.subject.plan().submitted());
             }
         }
         for at in 0..self.explorers.len() {
-            let elsewhere = self.board.elsewhere(&self.explorers[at].name);
+            let submitted_by_others = self.sync.submitted_by_others(&self.explorers[at].name);
             let process = self.explorers[at].process.as_ref();
-            let known = process.map(|it| it.subject.plan().progress().elsewhere);
-            if known.is_some_and(|known| known < elsewhere) {
-                self.apply(at, Some(PlanInput::OthersSubmitted(elsewhere)));
+            let known = process.map(|it| it.subject.plan().progress().submitted_by_others);
+            if known.is_some_and(|known| known < submitted_by_others) {
+                self.apply(at, Some(PlanInput::OthersSubmitted(submitted_by_others)));
             }
         }
     }
@@ -136,9 +136,9 @@ impl ExploreWorld {
     fn close(&mut self, at: usize) {
         let Some(process) = &mut self.explorers[at].process else { return };
         process.closing = true;
-        let seat = process.seat;
-        self.board.leave(self.now, seat, &LeaveReason::Done);
-        self.answers();
+        let member = process.member;
+        self.sync.leave(self.now, member, &LeaveReason::Done);
+        self.handle_outcomes();
         self.wait_to_close(at, self.now);
     }
 }

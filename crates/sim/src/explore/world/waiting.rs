@@ -17,18 +17,18 @@ impl ExploreWorld {
         let factor = if self.has_bug(Around::LongTimeout) { 2 } else { 1 };
         let explorer = &mut self.explorers[at];
         let Some(process) = &mut explorer.process else { return };
-        let style = self.options.pace.style;
-        let want = WeightWait {
+        let style = self.options.plan_config.style;
+        let request = WeightWait {
             explorer: explorer.name.clone(),
-            have: explorer.version,
+            current: explorer.version,
             at_least,
-            demand: matches!(style, PlanStyle::ExplorerDriven | PlanStyle::FullyAsync),
+            publish_now: matches!(style, PlanStyle::ExplorerDriven | PlanStyle::FullyAsync),
             timeout: self.options.sync_timeout.saturating_sub(self.now.since(began)) * factor,
             waited: self.now.since(began),
         };
-        let ask = self.board.wait(self.now, want);
-        process.wait = Some(OpenWait { ask, began });
-        self.answers();
+        let wait_id = self.sync.wait(self.now, request);
+        process.wait = Some(OpenWait { wait_id, began });
+        self.handle_outcomes();
     }
 
     /// Begins a wait for the last weights: those of the explorer's own experiences while others
@@ -36,7 +36,7 @@ impl ExploreWorld {
     pub(super) fn wait_to_close(&mut self, at: usize, began: Time) {
         let Some(process) = &self.explorers[at].process else { return };
         let expected = process.subject.plan().expected();
-        let at_least = if self.board.explorers_left() { u64::MAX } else { expected };
+        let at_least = if self.sync.explorers_left() { u64::MAX } else { expected };
         self.wait(at, at_least, began);
     }
 
@@ -44,30 +44,30 @@ impl ExploreWorld {
     pub(super) fn watch(&mut self, at: usize) {
         let explorer = &mut self.explorers[at];
         let Some(process) = &mut explorer.process else { return };
-        if process.watch.is_over || process.watch.ask.is_some() {
+        if process.watch.is_over || process.watch.wait_id.is_some() {
             return;
         }
-        let want = WeightWait {
+        let request = WeightWait {
             explorer: explorer.name.clone(),
-            have: process.watch.seen,
+            current: process.watch.seen,
             at_least: 0,
-            demand: false,
+            publish_now: false,
             timeout: self.options.sync_timeout,
             waited: Duration::ZERO,
         };
-        process.watch.ask = Some(self.board.wait(self.now, want));
-        self.answers();
+        process.watch.wait_id = Some(self.sync.wait(self.now, request));
+        self.handle_outcomes();
     }
 
     /// Handles the outcomes of waits.
-    pub(super) fn answers(&mut self) {
-        for (ask, outcome) in self.board.outcomes() {
+    pub(super) fn handle_outcomes(&mut self) {
+        for (wait_id, outcome) in self.sync.outcomes() {
             for at in 0..self.explorers.len() {
                 let Some(process) = &mut self.explorers[at].process else { continue };
-                if process.watch.ask == Some(ask) {
-                    process.watch.ask = None;
+                if process.watch.wait_id == Some(wait_id) {
+                    process.watch.wait_id = None;
                     self.watched(at, &outcome);
-                } else if let Some(wait) = process.wait.take_if(|wait| wait.ask == ask) {
+                } else if let Some(wait) = process.wait.take_if(|wait| wait.wait_id == wait_id) {
                     self.waited(at, wait.began, &outcome);
                 }
             }
@@ -78,14 +78,14 @@ impl ExploreWorld {
     /// repeated.
     fn watched(&mut self, at: usize, outcome: &Waited) {
         let Some(process) = &mut self.explorers[at].process else { return };
-        let life = process.life;
+        let incarnation = process.incarnation;
         let published = match *outcome {
             Waited::New(version) => Some(version),
             Waited::TrainerDone(version) => version,
             Waited::NothingNew | Waited::TimedOut(_) => return,
             Waited::TrainerFailed(ref message) => {
                 let message = message.clone();
-                self.see(at, &ExploreEvent::Waited { began: self.now, outcome });
+                self.on_event(at, &ExploreEvent::Waited { began: self.now, outcome });
                 return self.ends(at, ProcessEnd::TrainerFailed(message));
             }
         };
@@ -93,20 +93,26 @@ impl ExploreWorld {
         process.watch.is_over = is_over;
         process.watch.seen = published.unwrap_or(process.watch.seen);
         if let Some(version) = published {
-            self.later(ExploreWorldEvent::Input { at, life, fact: PlanInput::Published(version) });
+            self.later(ExploreWorldEvent::Input {
+                at,
+                incarnation,
+                input: PlanInput::Published(version),
+            });
         }
         if is_over {
-            self.later(ExploreWorldEvent::Input { at, life, fact: PlanInput::TrainerDone });
+            self.later(ExploreWorldEvent::Input { at, incarnation, input: PlanInput::TrainerDone });
         }
         self.watch(at);
     }
 
     fn waited(&mut self, at: usize, began: Time, outcome: &Waited) {
-        let Some(life) = self.explorers[at].process.as_ref().map(|process| process.life) else {
+        let Some(incarnation) =
+            self.explorers[at].process.as_ref().map(|process| process.incarnation)
+        else {
             return;
         };
         self.coverage.add("wait", waited_kind(outcome), 1);
-        self.see(at, &ExploreEvent::Waited { began, outcome });
+        self.on_event(at, &ExploreEvent::Waited { began, outcome });
         let result = match *outcome {
             Waited::New(version) => WaitResult { version: Some(version), done: false, began },
             Waited::NothingNew => WaitResult { version: None, done: false, began },
@@ -121,17 +127,17 @@ impl ExploreWorld {
                 return self.ends(at, ProcessEnd::TimedOut(message.clone()));
             }
         };
-        self.later(ExploreWorldEvent::Loads { at, life, result });
+        self.later(ExploreWorldEvent::Loads { at, incarnation, result });
     }
 
     /// Loads the weights of a wait.
-    pub(super) fn on_wait_result(&mut self, at: usize, life: u64, result: WaitResult) {
+    pub(super) fn on_wait_result(&mut self, at: usize, incarnation: u64, result: WaitResult) {
         if self.is_struck(at) {
             return;
         }
         let version = self.load(at, result.version);
         let Some(process) = &self.explorers[at].process else { return };
-        if process.closing && !result.done && self.board.explorers_left() {
+        if process.closing && !result.done && self.sync.explorers_left() {
             // All explorers have closed: the trainer will publish its last version soon.
             return self.wait_to_close(at, result.began);
         }
@@ -141,6 +147,6 @@ impl ExploreWorld {
             version if version > known => SyncResult::Version(version),
             _ => SyncResult::NothingNew,
         };
-        self.later(ExploreWorldEvent::Input { at, life, fact: PlanInput::Synced(result) });
+        self.later(ExploreWorldEvent::Input { at, incarnation, input: PlanInput::Synced(result) });
     }
 }
