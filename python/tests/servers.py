@@ -27,19 +27,19 @@ def post(url: str, body: object, key: str | None = None) -> dict:
 class Gateway:
     """A gateway in a process of its own, in front of servers such as `vllm=simulated`."""
 
-    def __init__(self, *words: str):
+    def __init__(self, *arguments: str):
         program = programs.program("ROLLWAY_GATEWAY_BIN")
         self._process = subprocess.Popen(
-            [program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         first = self._process.stdout.readline()
-        assert first, f"the gateway did not start: {words}"
-        told = json.loads(first)
-        self.url = told["url"]
-        self.base_url = told["url"] + "/v1"
-        self.admin_key = told["admin_key"]
-        self.servers = told["servers"]
-        self._keys = deque(told["keys"])
+        assert first, f"the gateway did not start: {arguments}"
+        started = json.loads(first)
+        self.url = started["url"]
+        self.base_url = started["url"] + "/v1"
+        self.admin_key = started["admin_key"]
+        self.servers = started["servers"]
+        self._keys = deque(started["keys"])
 
     def key(self) -> str:
         """Returns an unused run key."""
@@ -89,25 +89,25 @@ class Gateway:
 class Llama:
     """The real `llama-server` of llama.cpp, with a tiny model."""
 
-    def __init__(self, *words: str):
+    def __init__(self, *arguments: str):
         program = programs.program("ROLLWAY_LLAMA_SERVER")
         model = programs.program("ROLLWAY_LLAMA_MODEL")
         self._process = subprocess.Popen(
             [program, "--model", model, "--alias", "tiny", "--port", "0", "--offline"]
-            + ["--parallel", "8", "--ctx-size", "32768", "--threads", "1", *words],
+            + ["--parallel", "8", "--ctx-size", "32768", "--threads", "1", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        said = []
+        log_lines = []
         for line in self._process.stdout:
-            said.append(line)
+            log_lines.append(line)
             if match := re.search(r"listening on (http://\S+)", line):
                 self.url = match[1]
                 break
         else:
-            pytest.fail("llama-server did not start:\n" + "".join(said[-20:]), pytrace=False)
+            pytest.fail("llama-server did not start:\n" + "".join(log_lines[-20:]), pytrace=False)
         # Unread output must never block the server.
         threading.Thread(target=self._process.stdout.read, daemon=True).start()
 

@@ -61,8 +61,8 @@ def strict(response, truth, *, prompt, task, scale=1):
     return {"right": float(response == truth) * scale, "brief": 0.5}
 
 
-async def patient(said, expected):
-    return said == expected
+async def patient(chat, expected):
+    return chat == expected
 
 
 class Counting:
@@ -100,14 +100,14 @@ REFUSED = [
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case[4])
 def test_an_unrewardable_response_fails_the_run(case):
-    reward_fn, arguments, truth, kind, words = case
+    reward_fn, arguments, truth, kind, fragment = case
     status, _ = run(
         "simple_workflow",
         raw_task={"prompt": "7", "response": truth},
         reward_fn=reward_fn,
         reward_fn_args=arguments,
     )
-    assert status.failed_runs == {kind: 1} and words in status.message
+    assert status.failed_runs == {kind: 1} and fragment in status.message
 
 
 def test_the_missing_checker_is_named(monkeypatch):
@@ -144,11 +144,11 @@ def test_simple_workflow(mode):
 
 
 def test_messages_of_a_row_are_as_the_engine_makes_them():
-    said = [{"role": "system", "content": "S", "name": None}, {"role": "user", "content": "Q"}]
+    chat = [{"role": "system", "content": "S", "name": None}, {"role": "user", "content": "Q"}]
     plain = [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}]
     for row, format_args, expected in [
         ({"prompt": 12}, {}, [{"role": "user", "content": "12"}]),
-        ({"m": said}, {"messages_key": "m", "system_prompt": "other"}, plain),
+        ({"m": chat}, {"messages_key": "m", "system_prompt": "other"}, plain),
         ({"m": '[{"role": "user", "content": "Q"}]'}, {"messages_key": "m"}, plain[1:]),
         ({"prompt": "Q", "s": "S"}, {"system_prompt_key": "s", "system_prompt": "x"}, plain),
         ({"prompt": plain}, {}, plain),
@@ -181,8 +181,8 @@ def count_up(response, reward, turn, messages, task):
 
 
 async def environment(response, turn):
-    said = {"role": "user", "content": f"{response}!"}
-    return ([said] if turn < 3 else None), turn / 2
+    chat = {"role": "user", "content": f"{response}!"}
+    return ([chat] if turn < 3 else None), turn / 2
 
 
 # Arguments, reward function, how many turns there are, the reward, what the user said last.

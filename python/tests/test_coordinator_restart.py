@@ -47,14 +47,14 @@ JOB = """
 def live(path, root, last):
     """Runs the job until it says this, and kills it; returns what it said."""
     command = [sys.executable, str(path), str(root)]
-    said = []
+    lines = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
-            said.append(line.strip())
-            if said[-1] == last:
+            lines.append(line.strip())
+            if lines[-1] == last:
                 process.send_signal(signal.SIGKILL)
                 break
-    return said
+    return lines
 
 
 def test_a_killed_job_resumes_with_every_experience_once(tmp_path):

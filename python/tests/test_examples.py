@@ -72,10 +72,10 @@ def test_tools(tmp_path):
         "buffer.batch_size=6",
         "explorer.eval_interval=3",
     )
-    told = summary(tmp_path, "tools")
-    assert (told["mode"], told["steps"], told["tasks_failed"]) == ("both", 3, 0)
+    final = summary(tmp_path, "tools")
+    assert (final["mode"], final["steps"], final["tasks_failed"]) == ("both", 3, 0)
     # Two sums for every task at least, and one more for every carry.
-    assert told["experiences_delivered"] >= 3 * 6 * 8 * 2
+    assert final["experiences_delivered"] >= 3 * 6 * 8 * 2
 
 
 def test_the_pad_adds(monkeypatch):
@@ -112,8 +112,8 @@ def test_an_external_server(tmp_path):
     finally:
         end(process)
     assert "questions" in printed
-    (told,) = summary(tmp_path, "external", "bench_summary.json")["evals"]
-    assert (told["set"], told["finished"], told["failed"]) == ("questions", 64, 0)
+    (final,) = summary(tmp_path, "external", "bench_summary.json")["evals"]
+    assert (final["set"], final["finished"], final["failed"]) == ("questions", 64, 0)
 
 
 def test_an_agent_elsewhere(tmp_path):
@@ -141,9 +141,9 @@ def test_a_trainer_in_torch(tmp_path):
         "explorer.eval_interval=24",
         PYTHONPATH=os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]).strip(os.pathsep),
     )
-    told = summary(tmp_path, "torch_trainer")
-    assert (told["steps"], told["tasks_failed"]) == (24, 0)
-    assert told["last_eval"] > told["first_eval"] + 0.15
+    final = summary(tmp_path, "torch_trainer")
+    assert (final["steps"], final["tasks_failed"]) == (24, 0)
+    assert final["last_eval"] > final["first_eval"] + 0.15
     lines = (tmp_path / "examples" / "torch_trainer" / "torch_trainer.jsonl").read_text()
     steps = [json.loads(line) for line in lines.splitlines()]
     assert [step["step"] for step in steps] == list(range(1, 25))

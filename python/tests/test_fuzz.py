@@ -108,7 +108,7 @@ def test_updates_that_the_description_makes(tmp_path):
 
 def test_every_endpoint_needs_a_key(gateway):
     schema = description(gateway)
-    asked = 0
+    request_count = 0
     for path, methods in schema["paths"].items():
         for method in methods:
             if path == "/health":
@@ -119,8 +119,8 @@ def test_every_endpoint_needs_a_key(gateway):
                 status, text = fetch(gateway, method.upper(), place, encoded(key), b"{}")
                 assert status == 401, (method, path, key, status)
                 assert json.loads(text)["error"]["type"] == "authentication_error"
-                asked += 1
-    assert asked >= 7 * 8
+                request_count += 1
+    assert request_count >= 7 * 8
     assert fetch(gateway, "GET", "/no/such/place")[0] == 401
     assert fetch(gateway, "GET", "/health")[0] == 200
 

@@ -42,12 +42,12 @@ async def results(config, models, workflow, runs=1, auxiliary=None, **fields):
 
 def check(experience, request, choice=0):
     """Checks an experience of one turn against what the server knows."""
-    said = request.choices[choice]
-    assert experience.tokens.tolist() == [*request.prompt, *(token for token, _, _ in said)]
+    sampled = request.choices[choice]
+    assert experience.tokens.tolist() == [*request.prompt, *(token for token, _, _ in sampled)]
     assert experience.prompt_length == len(request.prompt)
-    np.testing.assert_allclose(experience.logprobs, [logprob for _, logprob, _ in said], rtol=1e-6)
+    np.testing.assert_allclose(experience.logprobs, [one[1] for one in sampled], rtol=1e-6)
     versions = [version for version, count in experience.model_versions for _ in range(count)]
-    assert versions == [version for _, _, version in said]
+    assert versions == [version for _, _, version in sampled]
 
 
 async def chat(task, model):
@@ -185,9 +185,9 @@ async def test_turns_of_one_conversation_become_one_experience(config):
     assert status.ok, status.message
     first, _, third = model.requests
     assert experience.kind == "multi_turn" and experience.prompt_length == len(first.prompt)
-    said = [token for request in model.requests for token, _, _ in request.choices[0]]
+    sampled = [token for request in model.requests for token, _, _ in request.choices[0]]
     response = experience.tokens[experience.prompt_length :]
-    assert response[experience.action_mask].tolist() == said
+    assert response[experience.action_mask].tolist() == sampled
     assert experience.tokens.tolist()[: len(third.prompt)] == third.prompt
     assert experience.info["turns"] == 3
 
@@ -229,8 +229,8 @@ async def test_every_run_has_its_own_turns(config, mode):
     status, experiences = await results(config, [model], workflow, runs=5, auxiliary=[[judge]])
     assert status.ok, status.message
     assert sorted(experience.eid.run for experience in experiences) == [0, 1, 2, 3, 4]
-    asked = {experience.messages[0]["content"] for experience in experiences}
-    assert len(asked) == 5 and model.counts["requests"] == judge.counts["requests"] == 5
+    prompts = {experience.messages[0]["content"] for experience in experiences}
+    assert len(prompts) == 5 and model.counts["requests"] == judge.counts["requests"] == 5
 
 
 class Kept(rw.Workflow):
@@ -395,12 +395,12 @@ async def test_a_worker_that_dies_takes_its_calls_with_it(config):
     config.explorer.max_retry_times = 0
 
     async def workflow(task, model):
-        asked = asyncio.ensure_future(model.chat(QUESTION))
+        call = asyncio.ensure_future(model.chat(QUESTION))
         await asyncio.sleep(0)
         while not os.path.exists(task.raw_task):
             await asyncio.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
-        await asked
+        await call
 
     model = rw.models.MockServer()
     model.hold(2)
@@ -525,12 +525,12 @@ async def test_an_answer_across_an_update_is_not_mislabelled(config, tmp_path, e
     assert status.ok, status.message
     made = [version for _, _, version in model.requests[0].choices[0]]
     assert made == [0] * 7 + [2] * 5
-    told = [version for version, count in experience.model_versions for _ in range(count)]
+    labelled = [version for version, count in experience.model_versions for _ in range(count)]
     # A version that the server does not report is unknown, never the version of a neighbour.
-    assert all(one in (None, other) for one, other in zip(told, made, strict=True)), told
+    assert all(one in (None, other) for one, other in zip(labelled, made, strict=True)), labelled
     assert experience.info.get("model_version") in (None, 0)
     if (engine, way) == ("vllm", stream):
-        assert told[:7] == [0] * 7
+        assert labelled[:7] == [0] * 7
 
 
 async def test_a_coordinator_notes_the_version_that_servers_have(config, tmp_path):

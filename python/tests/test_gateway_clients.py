@@ -74,30 +74,30 @@ def test_a_whole_answer(gateway):
     key = gateway.key()
     client = openai.OpenAI(**options(gateway, key))
     answer = client.chat.completions.create(model="policy", messages=MESSAGES, max_tokens=20)
-    message, *told = direct_chat(gateway, max_tokens=20)
+    message, *expected_tokens = direct_chat(gateway, max_tokens=20)
     assert answer.choices[0].message.content == message["content"]
-    assert answer.usage.completion_tokens == len(told[1])
+    assert answer.usage.completion_tokens == len(expected_tokens[1])
     assert answer.choices[0].logprobs is None
     (experience,) = gateway.experiences(key)
-    check(experience, *told)
+    check(experience, *expected_tokens)
     assert experience.info["message_ids"] == [answer.id]
 
 
 def test_a_stream(gateway):
     key = gateway.key()
     client = openai.OpenAI(**options(gateway, key))
-    said, ids = "", set()
+    streamed_text, ids = "", set()
     stream = client.chat.completions.create(
         model="policy", messages=MESSAGES, max_tokens=20, stream=True
     )
     for chunk in stream:
         assert chunk.usage is None and len(chunk.choices) == 1
-        said += chunk.choices[0].delta.content or ""
+        streamed_text += chunk.choices[0].delta.content or ""
         ids.add(chunk.id)
-    message, *told = direct_chat(gateway, max_tokens=20)
-    assert said == message["content"]
+    message, *expected_tokens = direct_chat(gateway, max_tokens=20)
+    assert streamed_text == message["content"]
     (experience,) = gateway.experiences(key)
-    check(experience, *told)
+    check(experience, *expected_tokens)
     assert experience.info["message_ids"] == list(ids)
 
 
@@ -107,17 +107,17 @@ async def test_asynchronous_calls(gateway):
         whole = await client.chat.completions.create(
             model="policy", messages=MESSAGES, max_tokens=20
         )
-        said = ""
+        streamed_text = ""
         stream = await client.completions.create(
             model="policy", prompt="the sea", max_tokens=9, stream=True
         )
         async for chunk in stream:
-            said += chunk.choices[0].text
-    message, *told = direct_chat(gateway, max_tokens=20)
+            streamed_text += chunk.choices[0].text
+    message, *expected_tokens = direct_chat(gateway, max_tokens=20)
     assert whole.choices[0].message.content == message["content"]
     chat, completion = gateway.experiences(key)
-    check(chat, *told)
-    assert completion.response_text == said
+    check(chat, *expected_tokens)
+    assert completion.response_text == streamed_text
     assert len(completion.tokens) - completion.prompt_length == 9
 
 
@@ -130,9 +130,9 @@ def test_tool_calls_and_following_turns(gateway):
     assert first.choices[0].finish_reason == "tool_calls"
     (call,) = first.choices[0].message.tool_calls
     assert call.function.name == "look_up" and "word" in json.loads(call.function.arguments)
-    _, *told = direct_chat(gateway, tools=TOOLS, tool_choice="required")
+    _, *expected_tokens = direct_chat(gateway, tools=TOOLS, tool_choice="required")
     (experience,) = gateway.experiences(key)
-    check(experience, *told)
+    check(experience, *expected_tokens)
 
     result = {"role": "tool", "tool_call_id": call.id, "content": "salt water"}
     history = [*MESSAGES, first.choices[0].message.model_dump(exclude_none=True), result]
@@ -141,7 +141,7 @@ def test_tool_calls_and_following_turns(gateway):
     )
     assert second.choices[0].message.content
     (conversation,) = gateway.experiences(key)
-    expected = len(told[1]) + second.usage.completion_tokens
+    expected = len(expected_tokens[1]) + second.usage.completion_tokens
     assert int(conversation.action_mask.sum()) == expected
     assert not conversation.action_mask.all()
 
@@ -155,9 +155,9 @@ def test_tools_in_a_stream(gateway):
         final = stream.get_final_completion()
     (call,) = final.choices[0].message.tool_calls
     assert call.function.name == "look_up" and json.loads(call.function.arguments)
-    _, *told = direct_chat(gateway, tools=TOOLS, tool_choice="required")
+    _, *expected_tokens = direct_chat(gateway, tools=TOOLS, tool_choice="required")
     (experience,) = gateway.experiences(key)
-    check(experience, *told)
+    check(experience, *expected_tokens)
 
 
 def test_a_call_that_is_repeated_is_one_sample(gateway):
@@ -224,14 +224,14 @@ def test_another_language(gateway):
     )
     assert run.returncode == 0, run.stderr
     got = json.loads(run.stdout)
-    message, *told = direct_chat(gateway, max_tokens=12)
+    message, *expected_tokens = direct_chat(gateway, max_tokens=12)
     assert got["whole"] == got["streamed"] == message["content"]
     assert got["usage"]["completion_tokens"] == 12
     assert got["tool"] == "look_up" and json.loads(got["arguments"])
     assert got["status"] == 401 and set(got["models"]) == {"policy", "judge-1"}
     whole, streamed, called, text = gateway.experiences(key)
-    check(whole, *told)
-    check(streamed, *told)
+    check(whole, *expected_tokens)
+    check(streamed, *expected_tokens)
     assert called.info["finish_reason"] == "tool_calls"
     assert text.response_text == got["text"]
     recorded = [experience.info["message_ids"] for experience in (whole, called, text)]

@@ -40,8 +40,8 @@ def client_of(gateway, key):
 
 
 def text_of(tokens):
-    said = bytes(int(token) - FIRST_BYTE for token in tokens if token >= FIRST_BYTE)
-    return said.decode("utf-8", "replace")
+    reply = bytes(int(token) - FIRST_BYTE for token in tokens if token >= FIRST_BYTE)
+    return reply.decode("utf-8", "replace")
 
 
 def response_of(experience):
@@ -110,18 +110,18 @@ def test_a_stream_is_recorded_with_the_token_that_ends_it(llama, gateway):
         extra_body=likely,
         **body,
     )
-    said, ends, counted = "", [], None
+    reply, ends, counted = "", [], None
     for chunk in stream:
         for choice in chunk.choices:
-            said += choice.delta.content or ""
+            reply += choice.delta.content or ""
             ends += [choice.finish_reason] if choice.finish_reason else []
         counted = chunk.usage or counted
     assert ends == ["stop"]
-    assert said == direct["choices"][0]["message"]["content"]
+    assert reply == direct["choices"][0]["message"]["content"]
     (experience,) = gateway.experiences(key)
     tokens = response_of(experience)
     assert tokens == served(direct["choices"][0])[0]
-    assert tokens[-1] == END and text_of(tokens) == said
+    assert tokens[-1] == END and text_of(tokens) == reply
     assert counted.completion_tokens == len(tokens)
 
 
@@ -178,8 +178,8 @@ def test_a_conversation_is_one_experience(gateway):
     (experience,) = gateway.experiences(key)
     assert int(experience.action_mask.sum()) == sum(lengths) == 24
     assert len(experience.action_mask) > 24
-    said = "".join(message["content"] for message in messages if message["role"] == "assistant")
-    assert text_of(np.asarray(response_of(experience))[experience.action_mask]) == said
+    reply = "".join(message["content"] for message in messages if message["role"] == "assistant")
+    assert text_of(np.asarray(response_of(experience))[experience.action_mask]) == reply
 
 
 def test_several_choices_are_recorded_separately(gateway):
@@ -188,9 +188,9 @@ def test_several_choices_are_recorded_separately(gateway):
         model="policy", messages=HELLO, max_tokens=12, n=3, temperature=1.0, extra_body=FIXED
     )
     assert len(answer.choices) == 3
-    said = {choice.message.content or "" for choice in answer.choices}
+    reply = {choice.message.content or "" for choice in answer.choices}
     recorded = {text_of(response_of(experience)) for experience in gateway.experiences(key)}
-    assert recorded == said
+    assert recorded == reply
 
 
 def test_a_stop_string_is_not_part_of_the_record(llama, gateway):
@@ -229,8 +229,8 @@ def test_characters_of_several_tokens_are_never_recorded_wrongly(llama, gateway)
             refused += 1
         else:
             answer = create(model="policy", extra_body=more, **body)
-            said = direct["choices"][0]["message"]["content"]
-            assert answer.choices[0].message.content == said
+            reply = direct["choices"][0]["message"]["content"]
+            assert answer.choices[0].message.content == reply
             (experience,) = gateway.experiences(key)
             assert response_of(experience) == served(direct["choices"][0])[0]
     assert refused > 0
@@ -240,19 +240,19 @@ async def test_many_runs_at_once_are_not_mixed_up(gateway):
     async def one(number):
         key = gateway.key()
         async with openai.AsyncOpenAI(base_url=gateway.base_url, api_key=key) as client:
-            said = ""
+            reply = ""
             if number % 2:
                 stream = await client.chat.completions.create(
                     model="policy", messages=HELLO, max_tokens=16, stream=True, seed=number
                 )
                 async for chunk in stream:
-                    said += chunk.choices[0].delta.content or ""
+                    reply += chunk.choices[0].delta.content or ""
             else:
                 answer = await client.chat.completions.create(
                     model="policy", messages=HELLO, max_tokens=16, seed=number
                 )
-                said = answer.choices[0].message.content or ""
+                reply = answer.choices[0].message.content or ""
         (experience,) = await asyncio.to_thread(gateway.experiences, key)
-        assert text_of(response_of(experience)) == said
+        assert text_of(response_of(experience)) == reply
 
     await asyncio.gather(*(one(number) for number in range(48)))

@@ -21,24 +21,24 @@ LINES = [
 
 
 @pytest.fixture
-def tell(tmp_path, monkeypatch):
+def run_monitors(tmp_path, monkeypatch):
     """Returns a function that tells monitors what happens, in a process of its own."""
     binary = program("ROLLWAY_MONITOR_BIN")
     monkeypatch.setenv("ROLLWAY_PYTHON", sys.executable)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
 
-    def tell(section, *lines):
+    def run_monitors(section, *lines):
         text = "".join(json.dumps(line) + "\n" for line in lines)
         command = [binary, str(tmp_path), json.dumps(section)]
         ran = subprocess.run(
             command, input=text, text=True, check=True, timeout=120, stdout=subprocess.PIPE
         )
         (folder,) = tmp_path.glob("**/monitor")
-        words = "\n".join(path.read_text() for path in folder.glob("*/log.txt"))
-        assert json.loads(ran.stdout) == dict.fromkeys(section["monitor_type"], 0), words
+        logs = "\n".join(path.read_text() for path in folder.glob("*/log.txt"))
+        assert json.loads(ran.stdout) == dict.fromkeys(section["monitor_type"], 0), logs
         return folder
 
-    return tell
+    return run_monitors
 
 
 def wandb_records(path):
@@ -77,7 +77,7 @@ def wandb_rows(folder):
     return rows, runs
 
 
-def test_several_monitors_and_a_resumed_job(tell, tmp_path):
+def test_several_monitors_and_a_resumed_job(run_monitors, tmp_path):
     from mlflow.tracking import MlflowClient
 
     uri = (tmp_path / "store").as_uri()
@@ -85,8 +85,8 @@ def test_several_monitors_and_a_resumed_job(tell, tmp_path):
         "monitor_type": ["wandb", "mlflow"],
         "monitor_args": {"wandb": {"mode": "offline"}, "mlflow": {"uri": uri}},
     }
-    folder = tell(section, *LINES)
-    tell(section, {"began": 2}, {"step": 3, "metrics": {"rollout/reward/mean": 1.0}})
+    folder = run_monitors(section, *LINES)
+    run_monitors(section, {"began": 2}, {"step": 3, "metrics": {"rollout/reward/mean": 1.0}})
     # Weights & Biases: two files of one run.
     rows, runs = [], set()
     for part in sorted((folder / "wandb" / "wandb").glob("offline-run-*")):
@@ -111,9 +111,9 @@ def test_several_monitors_and_a_resumed_job(tell, tmp_path):
     assert run.data.params["explorer.runner_per_model"] == "8"
 
 
-def test_swanlab(tell):
+def test_swanlab(run_monitors):
     section = {"monitor_type": ["swanlab"], "monitor_args": {"mode": "offline"}}
-    folder = tell(section, *LINES)
+    folder = run_monitors(section, *LINES)
     (run,) = (folder / "swanlab").glob("run-*")
     (data,) = run.glob("*.swanlab")
     text = data.read_bytes()
@@ -135,8 +135,8 @@ def follow(tmp_path, *lines):
     }
     out = io.StringIO()
     text = [json.dumps(line) for line in (begin, *lines)]
-    went_well = monitors.follow("wandb", text, out)
-    return went_well, [json.loads(line) for line in out.getvalue().splitlines()]
+    succeeded = monitors.follow("wandb", text, out)
+    return succeeded, [json.loads(line) for line in out.getvalue().splitlines()]
 
 
 class Stubborn:
@@ -155,23 +155,23 @@ class Stubborn:
 def test_rejected_values_are_warned_about_once(tmp_path, monkeypatch):
     board = Stubborn()
     module = type(sys)("rollway.monitors.wandb")
-    module.open = lambda told: board
+    module.open = lambda job: board
     monkeypatch.setitem(sys.modules, module.__name__, module)
     log = {"do": "log", "role": "explorer", "step": 7, "numbers": {"a": 1.0}}
-    went_well, said = follow(tmp_path, *[log] * 3, {"do": "end"})
-    assert went_well and board.is_closed
-    assert [it["said"] for it in said] == ["ready", "trouble"]
-    assert "step 7" in said[1]["what"] and "no route" in said[1]["what"]
-    went_well, said = follow(tmp_path, *[log] * 100)
-    assert not went_well
-    assert [it["said"] for it in said] == ["ready", "trouble", "failed"]
+    succeeded, replies = follow(tmp_path, *[log] * 3, {"do": "end"})
+    assert succeeded and board.is_closed
+    assert [it["said"] for it in replies] == ["ready", "trouble"]
+    assert "step 7" in replies[1]["what"] and "no route" in replies[1]["what"]
+    succeeded, replies = follow(tmp_path, *[log] * 100)
+    assert not succeeded
+    assert [it["said"] for it in replies] == ["ready", "trouble", "failed"]
 
 
 def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "rollway.monitors.wandb", None)
-    went_well, (said,) = follow(tmp_path)
-    assert not went_well
-    assert said["said"] == "failed" and "pip install wandb" in said["what"]
+    succeeded, (replies,) = follow(tmp_path)
+    assert not succeeded
+    assert replies["said"] == "failed" and "pip install wandb" in replies["what"]
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monitors.check("swanlab")
     assert capsys.readouterr().out == "swanlab\n"

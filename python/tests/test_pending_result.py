@@ -14,10 +14,10 @@ class Never:
     """An engine's call that is never answered."""
 
     def __init__(self):
-        self.asked = threading.Event()
+        self.polled = threading.Event()
 
     def poll(self, wake):
-        self.asked.set()
+        self.polled.set()
 
     def close(self):
         pass
@@ -30,7 +30,7 @@ def test_a_signal_during_a_wait_is_handled():
 
     def interrupt():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-        never.asked.wait()
+        never.polled.wait()
         os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])

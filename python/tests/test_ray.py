@@ -199,8 +199,8 @@ def test_a_job_loses_a_node_in_the_middle_gets_another_and_loses_nothing_else(
     process = subprocess.Popen(
         command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    said = []
-    reading = threading.Thread(target=lambda: said.extend(process.stdout))
+    output = []
+    reading = threading.Thread(target=lambda: output.extend(process.stdout))
     reading.start()
     try:
         until(lambda: len({pid for _, pid in waiting()}) == 2, "both runners are at something")
@@ -215,15 +215,15 @@ def test_a_job_loses_a_node_in_the_middle_gets_another_and_loses_nothing_else(
     finally:
         process.kill()
         reading.join()
-    assert process.returncode == 0, said
+    assert process.returncode == 0, output
     assert begins(lost) > before
 
     folder = tmp_path / "jobs" / "ray" / "loss"
-    told = json.loads((folder / "summary.json").read_text())
-    assert (told["state"], told["steps"], told["tasks_submitted"]) == ("finished", 3, 12)
-    assert told["trained_steps"] == 3
-    assert (told["tasks_finished"], told["tasks_failed"], told["tasks_cancelled"]) == (12, 0, 0)
-    assert (told["failed_runs"], told["experiences_delivered"]) == ({}, 24)
+    final = json.loads((folder / "summary.json").read_text())
+    assert (final["state"], final["steps"], final["tasks_submitted"]) == ("finished", 3, 12)
+    assert final["trained_steps"] == 3
+    assert (final["tasks_finished"], final["tasks_failed"], final["tasks_cancelled"]) == (12, 0, 0)
+    assert (final["failed_runs"], final["experiences_delivered"]) == ({}, 24)
     assert delivered(folder) == dict.fromkeys(runs({1: 4, 2: 4, 3: 4}), 1)
 
 
@@ -288,8 +288,8 @@ def test_nothing_outlives_a_script_that_is_killed(cluster, tmp_path):
         text=True,
     )
     with process:
-        said = next(line for line in process.stdout if line.startswith("pids"))
-        (placer,), workers = placers(process.pid), [int(pid) for pid in said.split()[1:]]
+        output = next(line for line in process.stdout if line.startswith("pids"))
+        (placer,), workers = placers(process.pid), [int(pid) for pid in output.split()[1:]]
         assert workers and all(map(is_alive, [placer, *workers]))
         process.kill()
     until(lambda: not any(map(is_alive, [placer, *workers])), "all processes are gone")
@@ -358,9 +358,9 @@ def test_the_example(cluster, tmp_path):
         "buffer.batch_size=4",
         "explorer.eval_interval=2",
     )
-    told = summary(tmp_path, "ray")
-    assert (told["mode"], told["steps"], told["tasks_failed"]) == ("both", 2, 0)
-    assert told["experiences_delivered"] >= 2 * 4 * 8 * 2
+    final = summary(tmp_path, "ray")
+    assert (final["mode"], final["steps"], final["tasks_failed"]) == ("both", 2, 0)
+    assert final["experiences_delivered"] >= 2 * 4 * 8 * 2
 
 
 def test_missing_ray_is_reported_with_the_install_command():
@@ -373,10 +373,10 @@ def test_missing_ray_is_reported_with_the_install_command():
         order = {"order": "open", "namespace": "a/b", "version": rw.__version__}
         placer.stdin.write(json.dumps(order) + "\n")
         placer.stdin.flush()
-        said = json.loads(placer.stdout.readline())
+        output = json.loads(placer.stdout.readline())
         assert placer.wait() == 1
-    assert said["event"] == "failed"
-    assert "has no package `ray`" in said["what"] and said["hint"] == "pip install rollway[ray]"
+    assert output["event"] == "failed"
+    assert "has no package `ray`" in output["what"] and output["hint"] == "pip install rollway[ray]"
 
 
 NODES = [

@@ -79,8 +79,8 @@ def test_agents_talk_judge_and_commit(config, job, tmp_path):
 
     first = chat(client, "one", n=2)
     stream = list(chat(client, "two", stream=True))
-    told = client.feedback(0.5, [first.id, stream[0].id, "unknown"], run_id=3)
-    assert (told["accepted"], told["already"], told["unknown_ids"]) == (3, 0, ["unknown"])
+    reply = client.feedback(0.5, [first.id, stream[0].id, "unknown"], run_id=3)
+    assert (reply["accepted"], reply["already"], reply["unknown_ids"]) == (3, 0, ["unknown"])
     assert client.feedback(1.0, [f"{first.id}/1"])["already"] == 1
     with pytest.raises(rw.ServeError) as error:
         client.feedback(1.0, ["unknown"])

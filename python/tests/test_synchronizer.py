@@ -59,7 +59,7 @@ def test_invalid_weights_leave_no_file(tmp_path):
     assert not (tmp_path / "job" / "latest_state_dict_iteration.txt").exists()
 
 
-def test_a_synchronizer_that_is_not_there_is_missed_in_time(tmp_path):
+def test_a_missing_synchronizer_is_reported_in_time(tmp_path):
     with pytest.raises(rw.SynchronizerError, match="see whether the job is running"):
         rw.Synchronizer(tmp_path, timeout=0.05)
 
@@ -91,18 +91,18 @@ class Host(BaseHTTPRequestHandler):
         if self.path == "/v1/job":
             self.answer({"job": "a/b", "method": "memory"})
         else:
-            asked = {"ask": 5, "waiting": 1, "wanted": 2}
+            waits = {"wait": 5, "waiting": 1, "demanded": 2}
             explorers = [{"name": "one", "state": "waiting"}]
             view = {"newest": None, "explorers": explorers, "trainer": None, "loading": []}
-            self.answer({**view, "asked": asked})
+            self.answer({**view, "waits": waits})
 
     def do_POST(self):
         self.record()
         self.answer(
             {
-                "/v1/enter": {"seat": 9, "lease": 60.0},
-                "/v1/beat": "known",
-                "/v1/asked": {"ask": 5, "waiting": 1, "wanted": 2},
+                "/v1/join": {"member": 9, "heartbeat_timeout": 60.0},
+                "/v1/heartbeat": "known",
+                "/v1/waits": {"wait": 5, "waiting": 1, "demanded": 2},
                 "/v1/trainer": True,
             }.get(self.path)
         )
@@ -128,7 +128,7 @@ def bodies(host, path):
     return [json.loads(body) for requested, body in host.requests if requested == path]
 
 
-def test_a_trainer_enters_publishes_and_leaves(host, tmp_path):
+def test_a_trainer_joins_publishes_and_leaves(host, tmp_path):
     with rw.Synchronizer(tmp_path) as sync:
         assert (sync.url, sync.method) == (host.url, "memory")
         assert sync.wait_for_demand(step=2) and not sync.wait_for_demand(step=1)
@@ -140,19 +140,19 @@ def test_a_trainer_enters_publishes_and_leaves(host, tmp_path):
     pushed = dict(host.requests)["/v1/weights/2"]
     (tmp_path / "pushed").write_bytes(pushed)
     assert np.array_equal(read(tmp_path / "pushed")["w"], STATE["w"])
-    assert bodies(host, "/v1/enter") == [{"role": "trainer", "name": "trainer"}]
+    assert bodies(host, "/v1/join") == [{"role": "trainer", "name": "trainer"}]
     states = [call["state"] for call in bodies(host, "/v1/trainer")]
     assert states == ["training", {"idle": {"seen": 5}}]
     metrics = {"loss": 0.5, "tokens": 12.0}
     assert bodies(host, "/v1/metrics") == [{"step": 2, "metrics": metrics}]
-    assert [call["how"] for call in bodies(host, "/v1/leave")] == ["done"]
+    assert [call["reason"] for call in bodies(host, "/v1/leave")] == ["done"]
 
 
 def test_an_exception_of_the_trainer_reaches_explorers(host, tmp_path):
     with pytest.raises(ValueError), rw.Synchronizer(tmp_path, name="mine"):
         raise ValueError("loss is not finite")
     [left] = bodies(host, "/v1/leave")
-    assert (left["how"], left["message"]) == ("failed", "ValueError: loss is not finite")
+    assert (left["reason"], left["message"]) == ("failed", "ValueError: loss is not finite")
 
 
 def test_weights_go_to_the_synchronizer_that_runs_for_a_folder(host, tmp_path):

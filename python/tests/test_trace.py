@@ -319,9 +319,9 @@ def test_the_command_makes_the_same_file_afterwards(config, tmp_path):
     config.trace.file = True
     run(config)
     (live,) = tmp_path.glob("**/trace.json")
-    code, said = command(str(live.parent))
+    code, output = command(str(live.parent))
     path = live.parent / "trace-from-history.json"
-    assert (code, said.splitlines()[0].split(";")[0]) == (0, f"{path}: 12 runs")
+    assert (code, output.splitlines()[0].split(";")[0]) == (0, f"{path}: 12 runs")
     viewer, seen = Viewer(path.read_text()), Viewer(live.read_text())
     assert not any(viewer.open.values()), "everything has ended"
 
@@ -338,11 +338,11 @@ def test_the_command_makes_the_same_file_afterwards(config, tmp_path):
 
     # What does not fit is said, and what there is can still be read.
     short = tmp_path / "short.json"
-    code, said = command(str(live.parent), "-o", str(short), "--max-bytes", "4000")
-    assert code == 0 and "raise --max-bytes to include them" in said
+    code, output = command(str(live.parent), "-o", str(short), "--max-bytes", "4000")
+    assert code == 0 and "raise --max-bytes to include them" in output
     assert short.stat().st_size <= 4000 and Viewer(short.read_text()).events
-    code, said = command(str(tmp_path / "nowhere"))
-    assert code == 2 and str(tmp_path / "nowhere") in said
+    code, output = command(str(tmp_path / "nowhere"))
+    assert code == 2 and str(tmp_path / "nowhere") in output
 
 
 def test_a_torn_file_is_read_and_gone_on_with(config, tmp_path):
@@ -391,9 +391,9 @@ def test_log_lines_have_the_ids_of_their_run(config, caplog, workflow, mode):
     config.buffer.explorer_input.default_workflow_type = workflow
     config.explorer.concurrent_mode = mode
     run(config)
-    said = [record for record in caplog.records if record.name == "rollway.worker"]
+    output = [record for record in caplog.records if record.name == "rollway.worker"]
     for kind, level in (("printed", logging.INFO), ("logged", logging.WARNING)):
-        of_kind = [record for record in said if f"{kind} 0" in record.getMessage()]
+        of_kind = [record for record in output if f"{kind} 0" in record.getMessage()]
         assert len(of_kind) == 12, "each of six tasks is run twice"
         runs = set()
         for record in of_kind:

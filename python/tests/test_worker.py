@@ -19,7 +19,7 @@ class Link:
 
     def __init__(self):
         self.runners = [(0, 1)]
-        self.said = asyncio.Queue()
+        self.report = asyncio.Queue()
         self.messages = []
         self.reader, self.writer = os.pipe()
         os.set_blocking(self.reader, False)
@@ -40,7 +40,7 @@ class Link:
     def succeeded(self, runner, incarnation, attempt, run, payload, metrics):
         if self.too_large:
             return TOO_LARGE
-        self.said.put_nowait(("succeeded", attempt, run, payload, metrics))
+        self.report.put_nowait(("succeeded", attempt, run, payload, metrics))
         return None
 
     def set_state(self, runner, state):
@@ -50,13 +50,13 @@ class Link:
         pass
 
     def __getattr__(self, name):
-        return lambda *rest: self.said.put_nowait((name, *rest))
+        return lambda *rest: self.report.put_nowait((name, *rest))
 
     async def expect(self, *expected):
         """Waits for the next words and checks that they are these."""
         for word in expected:
-            said = await asyncio.wait_for(self.said.get(), 20)
-            assert said[: len(word)] == word, said
+            report = await asyncio.wait_for(self.report.get(), 20)
+            assert report[: len(word)] == word, report
 
 
 class Start:
@@ -114,11 +114,11 @@ async def test_an_attempt_is_executed_run_by_run():
         link.give("start", Start(answers, runs=[2, 5]))
         await link.expect(("attempt_began", 0, 1, 7))
         for run in (2, 5):
-            said = await link.said.get()
-            assert said[:3] == ("succeeded", 7, run)
-            (one,) = rw.Experience.deserialize_many(said[3])
+            report = await link.report.get()
+            assert report[:3] == ("succeeded", 7, run)
+            (one,) = rw.Experience.deserialize_many(report[3])
             assert (one.eid.batch, one.eid.task, one.eid.run) == ("1/x", 3, run)
-            assert one.reward == 5.0 and said[4]["reward"] == 5.0
+            assert one.reward == 5.0 and report[4]["reward"] == 5.0
         await link.expect(("attempt_ended", 0, 1, 7))
 
 
@@ -176,8 +176,8 @@ async def test_awaited_tasks_of_a_cancelled_attempt_are_cancelled():
         link.give("start", Start(waits_for_another, is_eval=True))
         await link.expect(("attempt_began", 0, 1, 7))
         link.give("cancel", 0, 1, 7)
-        said = await asyncio.wait_for(link.said.get(), 20)
-        assert said[:3] == ("succeeded", 7, 0) and said[4]["reward"] == 1.0
+        report = await asyncio.wait_for(link.report.get(), 20)
+        assert report[:3] == ("succeeded", 7, 0) and report[4]["reward"] == 1.0
         await link.expect(("attempt_ended", 0, 1, 7))
 
 
@@ -216,7 +216,7 @@ async def test_blocking_code_is_acknowledged_only_when_it_has_ended():
             await link.expect(("attempt_began",))
             await asyncio.to_thread(GATES["reached"].wait, 20)
         link.give("cancel", 0, 1, 7)
-        done = asyncio.ensure_future(link.said.get())
+        done = asyncio.ensure_future(link.report.get())
         await asyncio.wait([done], timeout=0.2)
         assert not done.done()
         GATES["open"].set()
@@ -247,7 +247,7 @@ async def test_runners_come_and_go_and_the_engine_has_the_last_word():
     await link.expect(("ready",), ("goodbye", "dismissed by the engine"))
     link.give("ended", "the engine has heard")
     assert await asyncio.wait_for(work, 20) == "the engine has heard"
-    assert link.said.empty()
+    assert link.report.empty()
 
 
 async def reads(task, model):

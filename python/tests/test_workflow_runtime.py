@@ -102,7 +102,7 @@ def results(path):
 
 @pytest.mark.parametrize("mode", ["sequential", "asynchronous", "multi-threading"])
 def test_own_workflows_get_everything_that_a_task_has(tmp_path, mode):
-    told = results(
+    job_results = results(
         job(
             tmp_path,
             {"concurrent_mode": mode},
@@ -111,13 +111,13 @@ def test_own_workflows_get_everything_that_a_task_has(tmp_path, mode):
             set={"workflow_args": {"depth": 2}, "reward_fn_args": {"bonus": 0.5}},
         )
     )
-    train, evals = told["train"], told["eval"]
+    train, evals = job_results["train"], job_results["eval"]
     assert [status["message"] for status in train["statuses"] + evals["statuses"]] == [None] * 4
     runs = {(one["eid"]["task"], one["eid"]["run"]) for one in train["experiences"]}
     assert len(train["experiences"]) == 4 and runs == {(0, 0), (0, 1), (1, 0), (1, 1)}
     for one in train["experiences"]:
-        said = one["response_text"].strip()
-        assert one["reward"] == float(said.isdigit()) + 0.5
+        texts = one["response_text"].strip()
+        assert one["reward"] == float(texts.isdigit()) + 0.5
         assert one["info"]["task_index"] == {"index": one["eid"]["task"], "taskset_id": 0}
     assert [status["metrics"]["tags"] for status in train["statuses"]] == [2.0, 0.0]
     assert [status["metrics"]["bonus"] for status in train["statuses"]] == [0.5, 0.5]
@@ -126,7 +126,7 @@ def test_own_workflows_get_everything_that_a_task_has(tmp_path, mode):
 
 
 def test_a_chain_of_turns_is_one_experience(tmp_path):
-    told = results(
+    job_results = results(
         job(
             tmp_path,
             default_workflow_type="multi_turn_workflow",
@@ -137,14 +137,14 @@ def test_a_chain_of_turns_is_one_experience(tmp_path):
             },
         )
     )
-    train = told["train"]
+    train = job_results["train"]
     assert [status["message"] for status in train["statuses"]] == [None] * 2
     assert [status["metrics"]["turns"] for status in train["statuses"]] == [3.0] * 2
     assert len(train["experiences"]) == 4
     for one in train["experiences"]:
         assert one["info"]["turns"] == 3 and one["reward"] in (0.0, 1.0)
-        said = [message["content"] for message in one["messages"] if message["role"] == "user"]
-        assert said[1:] == ["+01=", "+01="]
+        texts = [message["content"] for message in one["messages"] if message["role"] == "user"]
+        assert texts[1:] == ["+01=", "+01="]
 
 
 def test_rows_may_name_their_own(tmp_path):
@@ -163,7 +163,7 @@ def test_rows_may_name_their_own(tmp_path):
 
 def test_other_models_are_found_by_name(tmp_path):
     simulated = {"engine_type": "echo"}
-    told = results(
+    job_results = results(
         job(
             tmp_path,
             {"rollout_model": simulated, "auxiliary_models": [{**simulated, "name": "judge"}]},
@@ -171,7 +171,7 @@ def test_other_models_are_found_by_name(tmp_path):
             default_reward_fn_type="own_flows:judged",
         )
     )
-    train = told["train"]
+    train = job_results["train"]
     assert [status["message"] for status in train["statuses"]] == [None] * 2
     assert len(train["experiences"]) == 4
     for one in train["experiences"]:

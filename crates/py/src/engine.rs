@@ -201,7 +201,7 @@ impl PyScheduler {
         PyPending::new(py, future, |_, restarted| Ok(restarted))
     }
 
-    /// Returns for every runner where it stands and what it says about itself.
+    /// Returns the status and the labels of every runner.
     fn runners(&self, py: Python<'_>) -> PyResult<PyPending> {
         let scheduler = self.scheduler.clone();
         runner_status::pending(py, async move { scheduler.runner_states().await })
@@ -228,7 +228,7 @@ impl PyCoordinator {
 #[pymethods]
 impl PyCoordinator {
     /// Makes a coordinator for so many runners; none is started yet. Experiences go to `sink`,
-    /// which is called with a batch id, its life and payloads and returns metrics, or through the
+    /// which is called with a batch id, its key and payloads and returns metrics, or through the
     /// pipeline of the configuration, with operators by `operators`: names, and what makes one.
     /// Without either it can only evaluate. Runs get keys to the models of `gateway`.
     #[new]
@@ -446,7 +446,7 @@ impl PyCoordinator {
         PyPending::new(py, future, |_, cancelled| Ok(cancelled))
     }
 
-    /// Returns for every runner where it stands and what it says about itself.
+    /// Returns the status and the labels of every runner.
     fn runners(&self, py: Python<'_>) -> PyResult<PyPending> {
         let coordinator = self.coordinator.clone();
         runner_status::pending(py, async move { coordinator.runner_states().await })

@@ -197,7 +197,7 @@ impl PyExplorer {
 impl PyExplorer {
     /// Makes an explorer of a configuration, which was read from a file in `folder`; nothing is
     /// opened yet. Runners are those that fit what the configuration names, or started like
-    /// `spawn`, with these workflows by value. `on_event` is told of everything that happens.
+    /// `spawn`, with these workflows by value. `on_event` is called with every job event.
     /// `operators` are the names of those that were registered, and what makes one.
     #[new]
     fn new(
@@ -395,7 +395,7 @@ impl PyExplorer {
         Self::call(py, future, |py, sample| Ok(numbers(&sample).into_py_dict(py)?.unbind()))
     }
 
-    /// Returns for every runner where it stands and what it says about itself.
+    /// Returns the status and the labels of every runner.
     fn runners(&self, py: Python<'_>) -> PyResult<PyPending> {
         let live_stats = locked(&self.ends.live_stats).clone();
         let future =
@@ -403,7 +403,7 @@ impl PyExplorer {
         Self::call(py, future, |py, runners| runner_status::list(py, &runners))
     }
 
-    /// Cancels one run; tells whether there was one to cancel.
+    /// Cancels one run. Returns false if there was none to cancel.
     fn cancel_run(
         &self,
         py: Python<'_>,
@@ -421,12 +421,12 @@ impl PyExplorer {
         Self::call(py, future, |_, cancelled| Ok(cancelled))
     }
 
-    /// Has what is under way end soon.
+    /// Requests a graceful stop of the running operation.
     fn stop(&self) {
         self.ends.stop();
     }
 
-    /// Ends everything. What is under way and does not end in time is given up.
+    /// Closes everything. Operations that do not end in time are aborted.
     fn shutdown(&self, py: Python<'_>, timeout: f64) -> PyResult<PyPending> {
         let timeout = seconds(timeout)?;
         let (stage, ends) = (Arc::clone(&self.stage), Arc::clone(&self.ends));

@@ -119,7 +119,7 @@ impl PyGateway {
         self.handle.open(attempt, first_run, runs)
     }
 
-    /// Ends the runs of an attempt, and what they have under way.
+    /// Closes the runs of an attempt and aborts their calls in flight.
     fn close(&self, attempt: u64) {
         self.handle.close(attempt);
     }
@@ -138,7 +138,7 @@ impl PyGateway {
         })
     }
 
-    /// Stops: calls under way get this many seconds to end.
+    /// Stops after at most this many seconds for calls in flight.
     fn stop(&self, py: Python<'_>, timeout: f64) -> PyResult<PyPending> {
         let deadline = crate::convert::seconds(timeout)?;
         let gateway = self.take();

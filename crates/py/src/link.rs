@@ -104,7 +104,7 @@ pub(crate) struct WorkerLink {
 
 #[pymethods]
 impl WorkerLink {
-    /// Connects as the environment says, and returns when the engine has taken the worker in.
+    /// Connects by the environment variables, and returns after the handshake.
     /// Raises `PermissionError` if the engine will never take it in.
     #[new]
     fn new(
@@ -155,7 +155,7 @@ impl WorkerLink {
         self.env.clone()
     }
 
-    /// The runners that this worker hosts, with their lives.
+    /// The runners that this worker hosts, with their incarnations.
     #[getter]
     fn runners(&self) -> Vec<(u32, u32)> {
         self.runners.clone()
@@ -173,7 +173,7 @@ impl WorkerLink {
         self.socket.is_full()
     }
 
-    /// Takes a turn: sends what was said, and returns all messages that have come. The last one
+    /// Sends queued reports, and returns all received messages. The last one
     /// ever is `("ended", reason)`.
     fn poll_messages<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         self.inbox.hush();
@@ -218,7 +218,7 @@ impl WorkerLink {
         self.gather(message(runner, incarnation, WorkerReport::AttemptBegan { attempt }));
     }
 
-    /// Says that a run went well. Returns why it could not be said, if it is too large.
+    /// Reports a successful run. Returns the reason if the report is too large.
     #[expect(clippy::too_many_arguments, reason = "one flat call per run, for speed")]
     fn succeeded(
         &self,
@@ -274,7 +274,7 @@ impl WorkerLink {
         self.gather(message(runner, incarnation, WorkerReport::AttemptEnded { attempt }));
     }
 
-    /// Sends what was said, and waits until it arrives even if this process dies.
+    /// Sends queued reports, and waits until they arrive even if this process dies.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         let settled = self.at_once(py, async {
             self.outbox.send(None).await?;
@@ -283,12 +283,12 @@ impl WorkerLink {
         settled.map_err(|error| closed(py, &error))
     }
 
-    /// Says that a life of a runner is over, as ordered.
+    /// Reports that an incarnation was stopped as requested.
     fn stopped(&self, py: Python<'_>, runner: u32, incarnation: u32) -> PyResult<()> {
         self.report(py, runner, incarnation, WorkerReport::Stopped(StopCause::Requested))
     }
 
-    /// Says that no runner can be started here, and why. Nothing is said afterwards.
+    /// Reports that no runner can be started, with the reason. No report may follow.
     fn start_failed(&self, py: Python<'_>, text: &str) -> PyResult<()> {
         let message: Arc<str> = text.into();
         for (runner, incarnation) in &self.runners {
@@ -384,7 +384,7 @@ fn closed(py: Python<'_>, error: &WorkerSendError) -> PyErr {
     errors::plain(py, "closed", &error.to_string())
 }
 
-/// Queues what the engine says, until it says no more; then the process has little time left.
+/// Queues messages of the engine until the stream ends; then the process must exit soon.
 async fn listen(
     mut receiver: EngineReceiver,
     inbox: Arc<Inbox>,

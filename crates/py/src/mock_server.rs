@@ -50,7 +50,7 @@ impl PyMockServer {
             tokens_per_second,
             lengths,
             version,
-            // One that was never told a version cannot tell it.
+            // Without an update the server has no version.
             version_name: (version > 0).then(|| version.to_string()),
             fail_rate,
             tool_call_rate,
@@ -96,14 +96,14 @@ impl PyMockServer {
         PyPending::new(py, future, |py, counts| Ok(named(&counts).into_py_dict(py)?.unbind()))
     }
 
-    /// Returns every request with what was said to it: its path, its body as JSON, the tokens of
+    /// Returns every request with its response: its path, its body as JSON, the tokens of
     /// its prompt, its choices as lists of `(token, log-probability, version)`, and how it ended.
     fn records<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let records = self.inside.records();
         PyList::new(py, records.into_iter().map(record).collect::<Vec<_>>())
     }
 
-    /// Lets no answer have more than this many tokens; none: answers go on.
+    /// Limits the tokens of every response. `None`: no limit.
     fn hold(&self, tokens: Option<u32>) {
         match tokens {
             Some(tokens) => self.inside.hold(tokens),

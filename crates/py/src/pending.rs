@@ -4,7 +4,7 @@
 //! poll(wake) ──► ready: returns the result
 //!     │
 //!     └────────► not yet: wake() will be called once; poll again
-//! close() ─────► given up: the request is withdrawn, and nothing was taken
+//! close() ─────► abandoned: the request is withdrawn, and no result was taken
 //! ```
 //!
 //! A result leaves the engine in the step in which Python receives it. A wait that is cancelled
@@ -27,7 +27,7 @@ use crate::{errors, runtime};
 type Converted = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 type PendingFuture = Pin<Box<dyn Future<Output = Converted> + Send>>;
 
-/// A call that has not been answered.
+/// A call without a result yet.
 #[pyclass(frozen, name = "Pending", module = "rollway._rollway")]
 pub(crate) struct PyPending {
     runtime: Handle,
@@ -35,7 +35,7 @@ pub(crate) struct PyPending {
 }
 
 impl PyPending {
-    /// Returns a call of the engine; `convert` makes a Python object of its answer.
+    /// Returns a call of the engine; `convert` makes a Python object of its result.
     pub(crate) fn new<T: Send + 'static, O>(
         py: Python<'_>,
         future: impl Future<Output = rollway::Result<T>> + Send + 'static,
@@ -72,14 +72,14 @@ impl PyPending {
 
 #[pymethods]
 impl PyPending {
-    /// Returns the answer in a tuple, or none: then `wake` is called, in another thread, when it is
-    /// worth asking again.
+    /// Returns the result in a tuple. `None`: `wake` is called in another thread when the call should
+    /// be polled again.
     fn poll(&self, py: Python<'_>, wake: Py<PyAny>) -> PyResult<Option<(Py<PyAny>,)>> {
         let waker = Waker::from(Arc::new(PythonWaker(Mutex::new(Some(wake)))));
         let result = {
             let mut slot = self.work.lock();
             let Some(work) = &mut *slot else {
-                return Err(errors::plain(py, "closed", "the call was given up"));
+                return Err(errors::plain(py, "closed", "the call was abandoned"));
             };
             let _guard = self.runtime.enter();
             match work.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -93,7 +93,7 @@ impl PyPending {
         result(py).map(|value| Some((value,)))
     }
 
-    /// Gives the call up.
+    /// Abandons the call.
     fn close(&self) {
         let work = self.work.lock().take();
         let _guard = self.runtime.enter();

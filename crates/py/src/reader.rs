@@ -1,7 +1,7 @@
 //! Buffers for trainers: a reader of any of them, and the server that offers one to others.
 //!
 //! Buffers block, so they are asked in threads of their own. What was read is kept here until the
-//! very step in which Python gets it: a call that was given up leaves it for the next one.
+//! very step in which Python gets it: an abandoned call leaves it for the next one.
 
 use std::sync::Arc;
 use std::time::Duration;

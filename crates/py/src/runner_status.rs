@@ -9,7 +9,7 @@ use rollway::{Error, RunnerStatus};
 use crate::batch_id::PyBatchId;
 use crate::pending::PyPending;
 
-/// A runner: its number, what the engine knows of it, and what it says itself.
+/// A runner: its number, the engine's status of it, and its own labels.
 type Row = (u32, Py<PyDict>, Py<PyDict>);
 
 /// Waits for the runners, and returns them in order: those that are stuck first.

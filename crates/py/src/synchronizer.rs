@@ -31,7 +31,7 @@ pub(crate) struct PySynchronizer {
     membership: Arc<Mutex<Option<Membership>>>,
 }
 
-/// Returns a call that raises what the synchronizer says no to.
+/// Returns a call that raises refusals of the synchronizer.
 fn pending<T: Send + 'static, O>(
     py: Python<'_>,
     future: impl Future<Output = Result<T, SyncError>> + Send + 'static,

@@ -78,7 +78,7 @@ impl PyTinyServer {
         named(&counts).into_py_dict(py)
     }
 
-    /// Ends it: what is under way fails.
+    /// Stops the server; running requests fail.
     fn stop(&self, py: Python<'_>) -> PyResult<PyPending> {
         let server = self.server().take();
         let future = async move {

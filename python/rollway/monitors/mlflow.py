@@ -58,8 +58,8 @@ class Run:
         return existing
 
     def experiment(self, name: str) -> str:
-        existing = self.client.get_experiment_by_name(name)
-        return existing.experiment_id if existing is not None else self.client.create_experiment(name)
+        found = self.client.get_experiment_by_name(name)
+        return found.experiment_id if found is not None else self.client.create_experiment(name)
 
     def describe(self, run: str, config: Any) -> None:
         params = [Param(key, str(value)[:PARAM_LENGTH]) for key, value in flat(config)]

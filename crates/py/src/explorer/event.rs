@@ -27,7 +27,7 @@ impl fmt::Debug for EventCallback {
 impl JobObserver for EventCallback {
     fn on_event(&self, event: &JobEvent) {
         if matches!(event, JobEvent::Ready(_)) {
-            // It can be asked for.
+            // It is available on request.
             return;
         }
         let (function, event) = (Arc::clone(&self.0), event.clone());
