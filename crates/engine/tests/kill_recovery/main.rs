@@ -46,8 +46,8 @@ fn a_killed_job_with_postgresql_loses_and_doubles_nothing() {
 /// Kills jobs until there were enough kills; each is resumed until it is done, then checked.
 fn survive(address: impl Fn(u32) -> String) {
     let mut moments = Moments(0x5eed);
-    let (mut suspected_losses, mut job) = (0, 0);
-    while suspected_losses < KILLS {
+    let (mut kills, mut job) = (0, 0);
+    while kills < KILLS {
         let folder = tempfile::tempdir().unwrap();
         let address = address(job);
         let mut processes = 0;
@@ -64,7 +64,7 @@ fn survive(address: impl Fn(u32) -> String) {
             if printed.contains("job done") {
                 break printed;
             }
-            suspected_losses += 1;
+            kills += 1;
         };
         check(&address, &printed);
         job += 1;
