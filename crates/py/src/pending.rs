@@ -72,8 +72,8 @@ impl PyPending {
 
 #[pymethods]
 impl PyPending {
-    /// Returns the result in a tuple. `None`: `wake` is called in another thread when the call should
-    /// be polled again.
+    /// Returns the result in a tuple. `None`: `wake` is called in another thread when the call
+    /// should be polled again.
     fn poll(&self, py: Python<'_>, wake: Py<PyAny>) -> PyResult<Option<(Py<PyAny>,)>> {
         let waker = Waker::from(Arc::new(PythonWaker(Mutex::new(Some(wake)))));
         let result = {

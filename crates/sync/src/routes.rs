@@ -194,7 +194,7 @@ async fn authenticate(State(shared): Shares, request: Request, next: Next) -> Re
     let token = request.headers().get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
     let token = token.and_then(|it| it.strip_prefix("Bearer ")).map(Secret::new);
     if !matches!(token, Some(Ok(token)) if token == shared.secret) {
-        let message = "the request has no valid secret: send the one in the job's synchronizer.json as a bearer token";
+        let message = "invalid secret: send that of the job's synchronizer.json as bearer token";
         return refusal(StatusCode::UNAUTHORIZED, "refused", message);
     }
     if shared.driver.is_over() {

@@ -85,14 +85,14 @@ fn not_executed(
     let busy = last
         .is_some_and(|last| last.state != AttemptState::Over && last.outstanding.contains(&run));
     require!(!busy, "{batch} {task} run {run} is sent out while {:?} is not over", record.last);
-    for ((other, other_life), process) in ctx.processes.up() {
-        let stopped = ctx.model.alive(other, other_life).is_none();
+    for ((other, at_incarnation), process) in ctx.processes.up() {
+        let stopped = ctx.model.alive(other, at_incarnation).is_none();
         let works = process.work.as_ref().is_some_and(|work| {
             work.batch == batch && work.task == task && work.left.contains(&run)
         });
         require!(
             stopped || !works,
-            "{batch} {task} run {run} goes to {runner} {incarnation} while {other} {other_life} has it"
+            "{batch} {task} {run} goes to {runner} {incarnation}, is at {other} {at_incarnation}"
         );
     }
     Ok(())

@@ -57,24 +57,24 @@ macro_rules! mutants {
 }
 
 mutants! {
-    "once": "a begun step is forgotten" => Progress(|checkpoint| checkpoint.begun = checkpoint.finalized),
-    "once": "a finalized step is forgotten" => Progress(|checkpoint| {
-        checkpoint.finalized = checkpoint.finalized.saturating_sub(1);
+    "once": "a begun step is forgotten" => Progress(|saved| saved.begun = saved.finalized),
+    "once": "a finalized step is forgotten" => Progress(|saved| {
+        saved.finalized = saved.finalized.saturating_sub(1);
     }),
     "once": "a step is skipped" => EditAction(|order| {
         if *order == PlanAction::FinalizeStep(2) {
             *order = PlanAction::FinalizeStep(3);
         }
     }),
-    "once": "steps in flight count as finalized" => Progress(|checkpoint| checkpoint.finalized = checkpoint.begun),
-    "once": "an open submission is forgotten" => Progress(|checkpoint| checkpoint.beginning = None),
+    "once": "steps in flight count as finalized" => Progress(|saved| saved.finalized = saved.begun),
+    "once": "an open submission is forgotten" => Progress(|saved| saved.beginning = None),
     "once": "experiences are delivered again" => World(Around::DeliveredAgain),
-    "evals": "open evaluations are forgotten" => Progress(|checkpoint| checkpoint.evals.clear()),
-    "evals": "an open submission of an evaluation is forgotten" => Progress(|checkpoint| {
-        checkpoint.evaluating = None;
+    "evals": "open evaluations are forgotten" => Progress(|saved| saved.evals.clear()),
+    "evals": "an open submission of an evaluation is forgotten" => Progress(|saved| {
+        saved.evaluating = None;
     }),
-    "evals": "an evaluation is repeated" => Progress(|checkpoint| {
-        checkpoint.evaluated = checkpoint.evaluated.map(|step| step.saturating_sub(1));
+    "evals": "an evaluation is repeated" => Progress(|saved| {
+        saved.evaluated = saved.evaluated.map(|step| step.saturating_sub(1));
     }),
     "evals": "weights are loaded at once" => Actions(|input, actions| {
         let published = matches!(input, Some(PlanInput::Published(_)));
@@ -82,23 +82,23 @@ mutants! {
             actions.push(PlanAction::Load);
         }
     }),
-    "evals": "the first evaluation is missing" => Config(|plan_config| plan_config.eval_on_startup = false),
-    "evals": "the last evaluation is missing" => Config(|plan_config| plan_config.eval_at_end = false),
-    "evals": "an evaluation is missing" => Config(|plan_config| {
-        plan_config.eval_interval = plan_config.eval_interval.map(|steps| steps + 1);
+    "evals": "the first evaluation is missing" => Config(|config| config.eval_on_startup = false),
+    "evals": "the last evaluation is missing" => Config(|config| config.eval_at_end = false),
+    "evals": "an evaluation is missing" => Config(|config| {
+        config.eval_interval = config.eval_interval.map(|steps| steps + 1);
     }),
-    "paced": "the window is too wide by one" => Config(|plan_config| plan_config.max_inflight += 1),
-    "paced": "the period is too long by one" => Config(|plan_config| plan_config.sync_interval += 1),
-    "paced": "a weight sync counts as done" => Progress(|checkpoint| checkpoint.synced = checkpoint.finalized),
-    "stale": "the bound is too high by one" => Config(|plan_config| {
-        plan_config.max_staleness = plan_config.max_staleness.map(|bound| bound + 1);
+    "paced": "the window is too wide by one" => Config(|config| config.max_inflight += 1),
+    "paced": "the period is too long by one" => Config(|config| config.sync_interval += 1),
+    "paced": "a weight sync counts as done" => Progress(|saved| saved.synced = saved.finalized),
+    "stale": "the bound is too high by one" => Config(|config| {
+        config.max_staleness = config.max_staleness.map(|bound| bound + 1);
     }),
-    "stale": "the expected yield of steps is too low" => Config(|plan_config| plan_config.step_experiences = 1),
+    "stale": "the expected yield is too low" => Config(|config| config.step_experiences = 1),
     "stale": "experiences of other explorers are ignored" => Input(|_, input| {
         Some(input).filter(|input| !matches!(input, PlanInput::OthersSubmitted(_)))
     }),
-    "versions": "the version is forgotten" => Progress(|checkpoint| {
-        checkpoint.version = checkpoint.version.saturating_sub(1);
+    "versions": "the version is forgotten" => Progress(|saved| {
+        saved.version = saved.version.saturating_sub(1);
     }),
     "versions": "the last version is not saved" => Input(|_, input| match input {
         PlanInput::Synced(SyncResult::TrainerDone(_)) => {
