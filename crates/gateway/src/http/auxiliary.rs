@@ -14,7 +14,7 @@ use rollway_model_api::{CallError, ErrorKind, openai_error};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::calls::resolve_alias;
+use super::calls::{CallPermits, acquire_permits, resolve_alias};
 use super::state::GatewayState;
 use super::upstream::prompt_tokens;
 use super::{EMBEDDINGS, request_body, responses};
@@ -42,7 +42,7 @@ async fn count(
     let body = request_body::body(request, limits.max_body_bytes, limits.request_timeout).await?;
     let mut call = AnthropicMessages::parse_count(&body)?;
     resolve_alias(app, &mut call);
-    let permit = pick(app, caller, call.model()).await?;
+    let (permit, _permits) = pick(app, caller, call.model()).await?;
     let server = permit.server();
     let api = server_api(server.spec.engine);
     let Some(lookup) = api.token_count(&call, permit.server_model()) else {
@@ -76,7 +76,7 @@ async fn embed(
         serde_json::from_slice(&body).ok().filter(Value::is_object).ok_or_else(|| {
             CallError::new(ErrorKind::InvalidRequest, "the body must be a JSON object")
         })?;
-    let permit = pick(app, caller, body["model"].as_str()).await?;
+    let (permit, _permits) = pick(app, caller, body["model"].as_str()).await?;
     body["model"] = permit.server_model().into();
     let server = permit.server();
     let post = server.client.post(format!("{}{EMBEDDINGS}", server.spec.url));
@@ -104,19 +104,20 @@ async fn embed(
     timeout(limits.call_timeout, exchange).await.unwrap_or_else(|_| Err(timed_out(app)))
 }
 
-/// Waits for a server of a model. A run's requests go to the server of its calls.
+/// Waits for a server of a model, within the limits of calls. A run's requests go to the server of
+/// its calls.
 async fn pick(
     app: &Arc<GatewayState>,
     caller: Caller,
     model: Option<&str>,
-) -> Result<ServerPermit, CallError> {
-    let session = match caller.run() {
-        Some(run) => Some(app.runs.session(run)?.routing),
-        None => None,
-    };
-    let needs = RouteNeeds { model, session, avoid: &[] };
+) -> Result<(ServerPermit, CallPermits), CallError> {
+    let session = caller.run().map(|run| app.runs.session(run)).transpose()?;
+    let permits = acquire_permits(app, session.as_ref())?;
+    let routing = session.as_ref().map(|session| session.routing);
+    let needs = RouteNeeds { model, session: routing, avoid: &[] };
     let picked = timeout(app.options.limits.call_timeout, app.models.pick(needs)).await;
-    picked.unwrap_or_else(|_| Err(timed_out(app)))
+    let permit = picked.unwrap_or_else(|_| Err(timed_out(app)))?;
+    Ok((permit, permits))
 }
 
 fn timed_out(app: &GatewayState) -> CallError {

@@ -152,6 +152,22 @@ async fn tokens_are_counted_and_embeddings_passed_on_without_a_record() {
 }
 
 #[tokio::test]
+async fn embeddings_count_against_the_limits_of_calls() {
+    let mut options = options();
+    options.limits.max_in_flight_per_run = 1;
+    let world = World::with(options, vec![MockServerOptions::default()]).await;
+    let run = world.open(1);
+    world.control().hold(0);
+    let call = tokio::spawn(run.chat(&says("hello")).send());
+    world.control().wait_for(|counts| counts.running == 1).await;
+    let body = json!({ "model": MODEL, "input": "ab" });
+    let (status, answer) = read(run.post("/v1/embeddings", &body).send().await.unwrap()).await;
+    assert_eq!(status, 429, "{answer}");
+    world.control().release();
+    assert_eq!(call.await.unwrap().unwrap().status(), 200);
+}
+
+#[tokio::test]
 async fn aliases_are_the_trained_model() {
     let mut options = options();
     options.model_aliases = vec!["gpt-5".to_owned(), "claude-*".to_owned()];
