@@ -1,4 +1,4 @@
-"""Table of planted mistakes: what the user did, what `rollway run` prints, and its exit code.
+"""Table of planted mistakes: the action of the user, the message of `rollway run`, the exit code.
 
 `test_mistakes.py` makes every mistake and generates the table of `docs/mistakes.md`.
 """
@@ -33,7 +33,7 @@ INVALID, FAILED, INTERRUPTED = 2, 1, 130
 class Mistake:
     """One mistake in the folder that `rollway init` writes."""
 
-    #: What the user did.
+    #: Action of the user.
     what: str
     #: Parts of the output, in order.
     sees: tuple[str, ...]
@@ -204,7 +204,7 @@ CODE = (
     ),
     Mistake(
         "raise in the workflow",
-        ("run failed: KeyError: 'anwser'", 'flows.py", line 7, in add', "8 as workflow, most often:"),
+        ("run failed: KeyError: 'anwser'", 'flows.py", line 7, in add', "8 as workflow"),
         FAILED,
         files=flows(ASK + 'return float(reply.text == task.raw_task["anwser"])'),
     ),

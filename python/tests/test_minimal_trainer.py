@@ -5,8 +5,9 @@ import re
 import subprocess
 import sys
 
-import rollway as rw
 from test_mistakes import ROLLWAY, SMALL, Command
+
+import rollway as rw
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "trainer.md"
 

@@ -42,7 +42,7 @@ pub struct JobTitle {
     pub mode: Mode,
     pub model: String,
     pub job_dir: PathBuf,
-    /// Whether `rollway view` can show the job after its end.
+    /// A history is recorded, so that `rollway view` can show the job after its end.
     pub has_history: bool,
     /// Folder of the TensorBoard files, if they are written.
     pub curves: Option<PathBuf>,

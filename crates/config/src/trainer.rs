@@ -16,8 +16,8 @@ section! {
         pub total_steps: Option<u32>,
         /// Train steps between checkpoints that are kept for good. 0: only the last ones are kept.
         pub save_interval: u32 = 100,
-        /// Published weights that are kept besides the permanent ones; older ones are deleted. 0: all
-        /// are kept. Servers may still load the last but one, so that at least 2 are kept.
+        /// Published weights that are kept besides the permanent ones; older ones are deleted. 0:
+        /// all are kept. Servers may still load the last but one, so that at least 2 are kept.
         pub max_checkpoints_to_keep: u32 = 4,
         /// Learning rate of the embedded trainer. Absent: the default of the embedded model.
         #[schemars(extend("exclusiveMinimum" = 0))]

@@ -38,7 +38,7 @@ pub(super) fn file(job_dir: &Path) -> PathBuf {
     job_dir.join("synchronizer.json")
 }
 
-/// Returns which published weights the job of a folder keeps; the default without a synchronizer.
+/// Returns the retention of weights of a job's folder; the default without a synchronizer.
 pub fn retention(job_dir: &Path) -> Result<CheckpointRetention, SyncError> {
     let found = SyncAddressFile::read(&file(job_dir))?;
     Ok(found.map(|address_file| address_file.retention).unwrap_or_default())

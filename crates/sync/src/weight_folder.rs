@@ -28,7 +28,7 @@ const MIN_KEPT: usize = 2;
 const PREFIX: &str = "global_step_";
 const UNFINISHED: &str = ".tmp";
 
-/// Which published weights are kept.
+/// Rule for deleting published weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointRetention {
     /// `trainer.max_checkpoints_to_keep`. 0: all.

@@ -147,7 +147,7 @@ pub struct EvalSummary {
     /// Tasks with at least one succeeded run.
     pub finished: u64,
     pub failed: u64,
-    /// Whether a run reported a metric of its workflow.
+    /// A run reported a metric of its workflow.
     pub has_metrics: bool,
 }
 

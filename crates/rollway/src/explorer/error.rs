@@ -51,8 +51,8 @@ pub enum ExplorerError {
     Short { step: u64, message: String, hint: &'static str },
     /// Successful runs without a reward.
     #[error(
-        "step {step}: none of {experiences} experiences has a reward, so that none was delivered to \
-         the trainer\nhint: return a reward from the workflow (a number, or a dictionary with \
+        "step {step}: none of {experiences} experiences has a reward, so that none was delivered \
+         to the trainer\nhint: return a reward from the workflow (a number, or a dictionary with \
          `reward`), or add an operator that sets rewards; then run the same command to continue"
     )]
     NoReward { step: u64, experiences: u64 },

@@ -36,8 +36,8 @@ pub struct JobTelemetry {
 }
 
 impl JobTelemetry {
-    /// Opens all configured observers in addition to `watchers`. `failures` observes runs. Only `people` get the address of
-    /// the dashboard with its token, so that the token is not recorded.
+    /// Opens all configured observers in addition to `watchers`. `failures` observes runs. Only
+    /// `people` get the address of the dashboard with its token, so that the token is not recorded.
     ///
     /// # Errors
     /// If a monitor, the metrics endpoint or the tracer cannot be opened. A job runs without
