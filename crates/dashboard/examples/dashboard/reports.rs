@@ -103,7 +103,7 @@ pub(crate) fn failures(world: &World) -> Vec<FailureRow> {
         }
     };
     let mut rows: Vec<FailureRow> = groups.into_iter().map(row).collect();
-    rows.sort_by(|a, b| b.count.cmp(&a.count));
+    rows.sort_by_key(|row| std::cmp::Reverse(row.count));
     rows
 }
 
