@@ -13,8 +13,8 @@ use rollway_base::Secret;
 use rollway_base::ServerKind;
 use rollway_gateway::gateway::{Gateway, GatewayHandle};
 use rollway_gateway::models::{
-    InFlightPolicy, ServerSpec, ServerUpdateOutcome, ServerUpdateReport, WeightSource,
-    WeightUpdate, WeightUpdateReport,
+    InFlightPolicy, ModelView, ServerId, ServerSpec, ServerUpdateOutcome, ServerUpdateReport,
+    ServerView, WeightSource, WeightUpdate, WeightUpdateReport,
 };
 use tokio::runtime;
 
@@ -138,6 +138,35 @@ impl PyGateway {
         })
     }
 
+    /// Returns the servers of all models and their states.
+    fn servers<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let models = self.handle.models().view();
+        let servers =
+            models.iter().flat_map(|model| model.servers.iter().map(move |it| (model, it)));
+        servers.map(|(model, server)| server_state(py, model, server)).collect()
+    }
+
+    /// Adds a server; returns its id.
+    fn add_server(&self, server: Server) -> PyResult<u64> {
+        let spec = spec(server)?;
+        // Its health checks are tasks of the runtime.
+        let _runtime = self.runtime.enter();
+        let added = self.handle.models().add(spec);
+        added.map(|id| id.0).map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    /// Removes a server: its calls get this many seconds to end. Returns how many were aborted.
+    fn remove_server(&self, py: Python<'_>, id: u64, timeout: f64) -> PyResult<PyPending> {
+        let deadline = crate::convert::seconds(timeout)?;
+        let models = self.handle.models().clone();
+        let future = async move {
+            models.remove(ServerId(id), deadline).await.map_err(|error| error.to_string())
+        };
+        PyPending::new(py, async move { Ok(future.await) }, |_, removed| {
+            removed.map(|report| report.aborted).map_err(PyValueError::new_err)
+        })
+    }
+
     /// Stops after at most this many seconds for calls in flight.
     fn stop(&self, py: Python<'_>, timeout: f64) -> PyResult<PyPending> {
         let deadline = crate::convert::seconds(timeout)?;
@@ -172,6 +201,27 @@ fn spec((model, trained, engine, url, api_key, server_model): Server) -> PyResul
     let api_key = api_key.map(Secret::new).transpose();
     let api_key = api_key.map_err(|error| PyValueError::new_err(format!("{url}: {error}")))?;
     Ok(ServerSpec { model, trained, engine, url, api_key, server_model })
+}
+
+/// Returns the state of a server, for Python.
+fn server_state<'py>(
+    py: Python<'py>,
+    model: &ModelView,
+    server: &ServerView,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("id", server.id.0)?;
+    dict.set_item("model", &model.name)?;
+    dict.set_item("trained", model.trained)?;
+    dict.set_item("engine", server.engine.name())?;
+    dict.set_item("url", &server.url)?;
+    dict.set_item("state", server.state.name())?;
+    dict.set_item("message", server.state.to_string())?;
+    dict.set_item("in_flight", server.in_flight)?;
+    dict.set_item("version", server.version)?;
+    dict.set_item("loaded_version", server.loaded)?;
+    dict.set_item("missing", server.capabilities.notes())?;
+    Ok(dict)
 }
 
 /// Returns what came of an update, for Python.

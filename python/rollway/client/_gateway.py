@@ -105,6 +105,32 @@ class ModelGateway:
         if gateway is not None:
             PendingResult("stop", lambda: gateway.stop(0.0), identity).result()
 
+    def add(self, model: OpenAI) -> int:
+        """Adds a server of the rollout model to the running gateway; returns its id."""
+        gateway = self.required()
+        names = [name for name, trained, *_ in self._servers if trained]
+        if not names:
+            raise Error("the rollout model is not a server: there is none to add another one to")
+        server = model.base_url.rstrip("/").removesuffix("/v1")
+        added = (names[0], True, model.engine, server, model.api_key, model.name)
+        number: int = gateway.add_server(added)
+        # A server in this process stops with the last reference to its model.
+        self._models.append(model)
+        return number
+
+    def remove(self, base_url: str, timeout: float) -> PendingResult[int]:
+        """Removes a server of the rollout model; returns the number of aborted calls."""
+        gateway = self.required()
+        url = base_url.rstrip("/").removesuffix("/v1")
+        servers = [server for server in gateway.servers() if server["trained"]]
+        found = [server["id"] for server in servers if server["url"] == url]
+        if not found:
+            known = ", ".join(server["url"] for server in servers)
+            raise Error(f"the rollout model has no server {url}: it has {known}")
+        return PendingResult(
+            "remove_server", lambda: gateway.remove_server(found[0], timeout), identity
+        )
+
     def required(self) -> Any:
         """Returns the gateway; raises if there is none."""
         if self._gateway is None:

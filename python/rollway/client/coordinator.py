@@ -12,8 +12,10 @@ from typing import Any, Literal
 
 from rollway import _rollway, operators
 from rollway.client import _launch
+from rollway.client._gateway import ModelGateway
 from rollway.client._pending import PendingResult, identity, nothing
 from rollway.client._runner_states import Row, RunnerStatesMixin
+from rollway.client._servers import ServerAdministration
 from rollway.client.scheduler import STOP_TIMEOUT, BatchId, InFlight, Scheduler, _Ready
 from rollway.config import Config
 from rollway.errors import NoPipeline, NotStarted
@@ -163,7 +165,7 @@ class _Once:
         return self._taken[key]
 
 
-class RolloutCoordinator(RunnerStatesMixin):
+class RolloutCoordinator(RunnerStatesMixin, ServerAdministration):
     """Owns batches from submit to finalize::
 
         async with rw.RolloutCoordinator(config, [rw.models.Echo()]) as coordinator:
@@ -307,6 +309,9 @@ class RolloutCoordinator(RunnerStatesMixin):
     def note_version(self, version: int) -> PendingResult[None]:
         """Records the model version in the ledger; it never decreases."""
         return self._call("note_version", lambda engine: engine.note_version(version), nothing)
+
+    def _model_gateway(self) -> ModelGateway:
+        return self._launch_setup.model_gateway
 
     def update_weights(
         self, path: str, version: int, in_flight: InFlight = "drain"

@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from rollway.client import _launch
+from rollway.client._gateway import ModelGateway
 from rollway.client._pending import PendingResult, identity, nothing
 from rollway.client._runner_states import Row, RunnerStatesMixin
+from rollway.client._servers import ServerAdministration
 from rollway.client._task_states import (
     CompletedTaskResult,
     RunningTaskState,
@@ -39,7 +41,7 @@ logger = logging.getLogger("rollway.scheduler")
 STOP_TIMEOUT = 10.0
 
 
-class Scheduler(RunnerStatesMixin):
+class Scheduler(RunnerStatesMixin, ServerAdministration):
     """Runs tasks on runners in worker processes::
 
         async with rw.Scheduler(rw.Config(), [rw.models.Echo()]) as scheduler:
@@ -285,6 +287,9 @@ class Scheduler(RunnerStatesMixin):
         return self._call(
             "wait_all", lambda engine: engine.wait_all(limit, clear_timeout_tasks), nothing
         )
+
+    def _model_gateway(self) -> ModelGateway:
+        return self._launch_setup.model_gateway
 
     def update_weights(
         self, path: str, version: int, in_flight: InFlight = "drain"
