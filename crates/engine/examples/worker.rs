@@ -42,12 +42,12 @@ async fn serve() -> Result<(), Failure> {
     let secret = Secret::new(variable(env::SECRET)?)?;
     // Manual workers have no token.
     let token = std::env::var(env::TOKEN).unwrap_or_default();
-    let hello = Hello::new(secret, token, u32::try_from(number(env::RUNNERS, 1)?)?);
+    let hello = Hello::new(token, u32::try_from(number(env::RUNNERS, 1)?)?);
     let keepalive = Duration::from_millis(number(KEEPALIVE, 10_000)?);
     let address = variable(env::ADDRESS)?.parse()?;
     let options = WorkerClientOptions { keepalive, ..WorkerClientOptions::default() };
     let ConnectedWorker { welcome, sender, mut receiver } =
-        connect(&address, hello, options).await?;
+        connect(&address, &secret, hello, options).await?;
     let ready = WorkerReport::Ready { after: None };
     let mute = std::env::var(MUTE).ok().and_then(|number| number.parse().ok()).map(RunnerId);
     let speaks = |runner: RunnerId| Some(runner) != mute;

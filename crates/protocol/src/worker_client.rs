@@ -137,7 +137,7 @@ pub async fn connect_watched(
         let proof = prove(address, secret, nonce, challenge)?;
         queue.push(worker_message::Kind::Proof(proto::Proof { proof }));
         let welcome = welcome(next(&mut stream).await?, offered)?;
-        Ok((welcome, stream))
+        Ok::<_, WorkerConnectError>((welcome, stream))
     };
     let opened = tokio::time::timeout(timeout, opening).await;
     let (welcome, stream) = opened.map_err(|_| WorkerConnectError::TimedOut { timeout })??;

@@ -172,7 +172,7 @@ impl SyncLink {
         timeout: Duration,
     ) -> SyncReply<TrainMetricsPage> {
         match self {
-            Self::Local(host) => host.driver().metrics(since, timeout).await.ok_or_else(goes),
+            Self::Local(host) => host.driver().metrics(since, timeout).await.ok_or_else(host_ends),
             Self::Remote(client) => {
                 let call = MetricsSince { since, timeout: timeout.as_secs_f64() };
                 client.long_poll("/v1/metrics/read", &call).await

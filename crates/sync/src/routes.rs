@@ -287,7 +287,7 @@ async fn add_metrics(State(shared): Shares, Json(report): Json<TrainMetrics>) ->
 
 async fn metrics(State(shared): Shares, Json(call): Json<MetricsSince>) -> Reply<TrainMetricsPage> {
     let timeout = seconds(call.timeout).min(LONG_POLL_TIMEOUT);
-    shared.driver.metrics(call.since, timeout).await.map(Json).ok_or_else(gone)
+    shared.driver.metrics(call.since, timeout).await.map(Json).ok_or_else(stopping)
 }
 
 /// `null`: the request must be repeated.

@@ -192,7 +192,7 @@ impl Synchronizer {
             }
             value.is_finite()
         });
-        self.call(self.0.options.patience, |link| {
+        self.call(self.0.options.lookup_timeout, |link| {
             let report = report.clone();
             async move { link.add_metrics(report).await }
         })
@@ -208,8 +208,8 @@ impl Synchronizer {
         since: u64,
         timeout: Duration,
     ) -> Result<TrainMetricsPage, SyncError> {
-        let patience = timeout.max(self.0.options.patience);
-        self.call(patience, |link| async move { link.metrics(since, timeout).await }).await
+        let limit = timeout.max(self.0.options.lookup_timeout);
+        self.call(limit, |link| async move { link.metrics(since, timeout).await }).await
     }
 
     /// Waits until the open waits differ from `since`, or for the timeout.

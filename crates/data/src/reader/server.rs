@@ -258,7 +258,9 @@ impl ReaderServerShared {
                 let nothing = ReadResult { samples: Vec::new(), stale: 0, end: ReadEnd::Full };
                 (seek.number, core.seek(group, &seek.position).map(|()| nothing))
             }
-            trainer_message::Kind::Hello(_) | trainer_message::Kind::Goodbye(_) => {
+            trainer_message::Kind::Hello(_)
+            | trainer_message::Kind::Proof(_)
+            | trainer_message::Kind::Goodbye(_) => {
                 return Err(TrainerDisconnected);
             }
         };

@@ -30,12 +30,12 @@ pub(crate) async fn main() {
     });
     // The input ends with the coordinator.
     while let Some(token) = lines.recv().await {
-        let hello = Hello::new(secret.clone(), token, 1);
-        let address = address.clone();
+        let hello = Hello::new(token, 1);
+        let (address, secret) = (address.clone(), secret.clone());
         tokio::spawn(async move {
             let connected = {
                 let _permit = CONNECTING.acquire().await;
-                connect(&address, hello, WorkerClientOptions::default()).await
+                connect(&address, &secret, hello, WorkerClientOptions::default()).await
             };
             // A refused worker is not needed.
             if let Ok(connected) = connected {

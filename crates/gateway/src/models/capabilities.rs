@@ -16,7 +16,7 @@ pub struct ServerCapabilities {
 }
 
 impl ServerCapabilities {
-    pub(super) fn of_kind(kind: ServerKind) -> Self {
+    pub fn of_kind(kind: ServerKind) -> Self {
         let reports_version = !server_api(kind).version_paths().is_empty();
         Self { kind, missing: Vec::new(), reports_version }
     }

@@ -24,6 +24,9 @@ impl DefinitionCache {
     pub(crate) fn resolve(&mut self, kind: Kind) -> Result<Option<EngineMessage>, InvalidField> {
         Ok(Some(match kind {
             Kind::Welcome(_) => return Err(InvalidField::new("welcome", "only the first message")),
+            Kind::Challenge(_) => {
+                return Err(InvalidField::new("challenge", "only in the handshake"));
+            }
             Kind::Refused(_) => return Err(InvalidField::new("refused", "only the last message")),
             Kind::Define(define) => {
                 let definition = WorkflowDefinition::from(define);

@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+use bytes::Bytes;
 use rollway_base::{Address, Secret};
 use rollway_core::metrics::Metrics;
 use rollway_core::{AttemptCancelReason, AttemptId, Incarnation, RunId, RunOutput, RunnerId};

@@ -105,7 +105,7 @@ async fn an_invalid_first_message_is_refused() {
 async fn a_peer_without_the_secret_cannot_send_more_than_a_handshake() {
     let mut harness = Harness::new(WorkerServerLimits::default()).await;
     // Decoded, these two bytes per runner would take many times as much memory.
-    let runners = vec![proto::RunnerState::default(); 1 << 20];
+    let runners = vec![proto::RunnerHeartbeat::default(); 1 << 20];
     let heartbeat = bytes(Kind::Heartbeat(proto::Heartbeat { runners }));
     let mut hello = raw_hello();
     hello.host = "h".repeat(1 << 20);

@@ -22,9 +22,9 @@ async fn incomplete_weights_are_published_once_complete() {
     let folder = weight_folder::directory(root, 3);
     fs::create_dir(&folder).unwrap();
     let bytes = weights(3.0);
-    fs::write(folder.join(weight_folder::MODEL), &bytes[..bytes.len() - 1]).unwrap();
+    fs::write(folder.join(MODEL), &bytes[..bytes.len() - 1]).unwrap();
     assert_eq!(host.newest().await, None);
-    fs::write(folder.join(weight_folder::MODEL), &bytes).unwrap();
+    fs::write(folder.join(MODEL), &bytes).unwrap();
     assert_eq!(new(waiting.await.unwrap()), (3, folder));
 }
 

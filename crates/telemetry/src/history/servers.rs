@@ -138,7 +138,7 @@ mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
     use rollway_base::ServerKind;
-    use rollway_gateway::models::{ServerCounts, ServerError, ServerId, ServerState};
+    use rollway_gateway::models::{ServerCapabilities, ServerCounts, ServerError, ServerId, ServerState};
 
     use super::*;
 
@@ -151,6 +151,8 @@ mod tests {
             state,
             in_flight: 2,
             version: Some(3),
+            loaded: Some(3),
+            capabilities: ServerCapabilities::of_kind(ServerKind::Vllm),
             failures: 0,
             last_seen: Some(Duration::from_secs(4)),
             counts: ServerCounts::default(),
