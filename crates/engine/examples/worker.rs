@@ -150,7 +150,6 @@ async fn execute_run(start: &StartAttempt, run: RunId) -> RunOutcome<Bytes> {
 
 /// Starts one program in the process group of this worker and one in a session of its own, writes
 /// their process ids to a file, and leaves them running.
-#[expect(clippy::zombie_processes, reason = "workflows do what they like")]
 fn spawn_programs(file: &str) {
     let start = |program: &str, args: &[&str]| {
         let child = std::process::Command::new(program).args(args).spawn();

@@ -107,11 +107,7 @@ impl OpenParts {
         config: &Config,
         options: ExplorerOptions,
     ) -> Result<(ExplorerHandles, ExplorerLoop)> {
-        config.create_job_dir().map_err(|error| ExplorerError::State {
-            path: config.job_dir(),
-            message: error.to_string(),
-            hint: "set `checkpoint_root_dir` or `name` to another folder".to_owned(),
-        })?;
+        create_folder(config)?;
         let config = Arc::new(config.clone());
         let explores = config.mode != Mode::Bench;
         let runtime = options.runtime.map_or_else(|| WorkflowRuntime::from_config(&config), Ok)?;
@@ -147,12 +143,7 @@ impl OpenParts {
                 }
                 None => (RolloutCoordinator::new(core, workers, sink), RestoreReport::default()),
             };
-        // The checkpoint is written before the first batch.
-        if let Some(place) = place.as_ref().filter(|_| saved.is_none())
-            && !(restored.batches.is_empty() && restored.results.is_empty())
-        {
-            return Err(place.missing());
-        }
+        check_begun(place.as_ref().filter(|_| saved.is_none()), &restored)?;
         let coordinator = coordinator.with_observers(options.observers);
         self.coordinator = Some(coordinator.clone());
         if let (0, wanted) = coordinator.prepare().await? {
@@ -283,6 +274,24 @@ async fn pipeline(
     let made = tokio::task::spawn_blocking(make).await;
     let made = made.map_err(|error| ExplorerError::Pipeline(error.to_string()))?;
     Ok(Arc::new(made?))
+}
+
+fn create_folder(config: &Config) -> Result<()> {
+    let created = config.create_job_dir().map(drop);
+    created.map_err(|error| ExplorerError::State {
+        path: config.job_dir(),
+        message: error.to_string(),
+        hint: "set `checkpoint_root_dir` or `name` to another folder".to_owned(),
+    })
+}
+
+/// Refuses batches of the ledger without a checkpoint, which is written before the first batch.
+fn check_begun(without: Option<&CheckpointFile>, restored: &RestoreReport) -> Result<()> {
+    let is_new = restored.batches.is_empty() && restored.results.is_empty();
+    match without {
+        Some(file) if !is_new => Err(file.missing()),
+        _ => Ok(()),
+    }
 }
 
 /// Opens the tasksets and restores their state.
