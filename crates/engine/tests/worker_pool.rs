@@ -71,14 +71,14 @@ async fn dying_hanging_and_blocked_processes_are_replaced() {
 
 /// Returns the value of a variable in the environment of a worker.
 async fn variable_of_worker(yaml: &str, name: &str) -> String {
-    let config = rollway_config::Config::from_yaml(yaml, "job.yaml").unwrap();
+    let config = rollway_config::Config::from_yaml(yaml, "job.yaml").expect("it works");
     let variables = config.explorer.env_vars.clone().into_iter().collect();
     let options = WorkerPoolOptions { env: variables, ..WorkerPoolOptions::new(worker_program()) };
-    let pool = rollway_engine::cluster::worker_pool(&config, options).await.unwrap();
+    let pool = rollway_engine::cluster::worker_pool(&config, options).await.expect("it works");
     let scheduler = Scheduler::new(process_config(1), pool);
-    scheduler.start().await.unwrap();
-    scheduler.schedule(vec![Task::new("variable", name.to_owned())], 1).await.unwrap();
-    let got = scheduler.get_payload_results(1, CollectOptions::default()).await.unwrap();
+    scheduler.start().await.expect("it works");
+    scheduler.schedule(vec![Task::new("variable", name.to_owned())], 1).await.expect("it works");
+    let got = scheduler.get_payload_results(1, CollectOptions::default()).await.expect("it works");
     String::from_utf8_lossy(&got.payloads[0]).into_owned()
 }
 
@@ -86,7 +86,7 @@ async fn variable_of_worker(yaml: &str, name: &str) -> String {
 async fn workers_inherit_no_secret_of_the_engine_unless_it_is_asked_for() {
     // A variable that every process has.
     let name = "PATH";
-    assert_eq!(variable_of_worker("{}", name).await, std::env::var(name).unwrap());
+    assert_eq!(variable_of_worker("{}", name).await, std::env::var(name).expect("it works"));
     let secret = format!("rollout_model: {{api_key_env: {name}}}");
     let hidden = format!("{{explorer: {{{secret}}}}}");
     assert_eq!(variable_of_worker(&hidden, name).await, "not set");
@@ -97,8 +97,8 @@ async fn workers_inherit_no_secret_of_the_engine_unless_it_is_asked_for() {
 /// Returns the ids of the programs that the workflow `spawn` has started.
 async fn started_programs(file: &Path) -> Vec<u32> {
     until(async || file.exists()).await;
-    let ids = std::fs::read_to_string(file).unwrap();
-    ids.split(' ').map(|id| id.parse().unwrap()).collect()
+    let ids = std::fs::read_to_string(file).expect("it works");
+    ids.split(' ').map(|id| id.parse().expect("it works")).collect()
 }
 
 /// Tells whether a process runs and is no zombie.
