@@ -69,9 +69,9 @@ impl ReferenceWorker {
         let connected = loop {
             match connect(&address, &secret, hello.clone(), options.clone()).await {
                 Ok(connected) => break connected,
-                Err(
-                    WorkerConnectError::Refused(_) | WorkerConnectError::NotTheEngine { .. },
-                ) if self.has(Flaw::IgnoresRefusal) => {
+                Err(WorkerConnectError::Refused(_) | WorkerConnectError::NotTheEngine { .. })
+                    if self.has(Flaw::IgnoresRefusal) =>
+                {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 Err(error) => return Err(error.to_string()),

@@ -57,7 +57,8 @@ fn main() {
 async fn echo(address: &Address, secret: &Secret) {
     let hello = Hello::new("", RUNNERS);
     let options = worker_client::WorkerClientOptions::default();
-    let connected = worker_client::connect(address, secret, hello, options).await.expect("a connection");
+    let connected =
+        worker_client::connect(address, secret, hello, options).await.expect("a connection");
     let ConnectedWorker { sender, mut receiver, .. } = connected;
     let mut commands = Vec::new();
     while receiver.recv_many(&mut commands, 256).await.is_ok() {

@@ -71,7 +71,8 @@ impl ProofInputs {
             Prover::Server => b"server",
             Prover::Client => b"client",
         };
-        for part in [self.path.as_bytes(), &[0], label, &[0], &self.client_nonce, &self.server_nonce]
+        for part in
+            [self.path.as_bytes(), &[0], label, &[0], &self.client_nonce, &self.server_nonce]
         {
             code.update(part);
         }

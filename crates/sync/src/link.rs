@@ -12,8 +12,8 @@ use super::messages::{
     WeightLocation, WeightRequest, WeightWaitResult,
 };
 use super::routes::{
-    JoinReply, JoinRequest, LONG_POLL_TIMEOUT, LeaveRequest, MemberRef, MetricsSince, Publish, Since,
-    Submitted, TrainerStateRequest, Wait,
+    JoinReply, JoinRequest, LONG_POLL_TIMEOUT, LeaveRequest, MemberRef, MetricsSince, Publish,
+    Since, Submitted, TrainerStateRequest, Wait,
 };
 use super::sync_client::SyncClient;
 

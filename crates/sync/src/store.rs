@@ -241,7 +241,10 @@ impl WeightStore {
             weight_folder::announce(&folder, version).map_err(|error| full(&error))?;
             Ok(target)
         });
-        self.announce(PublishedWeights { version, location: WeightLocation::Folder(target.await?) })?;
+        self.announce(PublishedWeights {
+            version,
+            location: WeightLocation::Folder(target.await?),
+        })?;
         let store = Arc::clone(self);
         let tidy = move || {
             store.tidy();

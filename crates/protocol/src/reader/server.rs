@@ -263,10 +263,11 @@ async fn authenticate(
     let kind = buffer_message::Kind::Challenge(proto::Challenge { nonce, proof });
     // Fails only if the trainer has disconnected, which the next receive reports.
     let _ = replies.outgoing.send(proto::BufferMessage { kind: Some(kind) }.into()).await;
-    let trainer_message::Kind::Proof(proto::Proof { proof }) = next(messages).await.map_err(|_| {
-        let message = "the trainer left after the challenge: its secret is another one";
-        refusal(RefusalCode::BadSecret, message)
-    })?
+    let trainer_message::Kind::Proof(proto::Proof { proof }) =
+        next(messages).await.map_err(|_| {
+            let message = "the trainer left after the challenge: its secret is another one";
+            refusal(RefusalCode::BadSecret, message)
+        })?
     else {
         return Err(refusal(RefusalCode::UnexpectedMessage, "a proof was expected"));
     };

@@ -296,7 +296,9 @@ async fn a_unix_socket_is_private_and_removed_on_drop() {
 #[tokio::test]
 async fn a_missing_socket_is_reported_without_the_secret() {
     let (_dir, address) = unix();
-    let error = worker_client::connect(&address, &secret(), hello(1), Default::default()).await.unwrap_err();
+    let error = worker_client::connect(&address, &secret(), hello(1), Default::default())
+        .await
+        .unwrap_err();
     assert!(matches!(&error, WorkerConnectError::Unreachable { .. }), "{error}");
     assert!(error.to_string().contains("No such file"), "{error}");
     assert!(!format!("{error:?}").contains(secret().reveal()));

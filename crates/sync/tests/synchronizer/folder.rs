@@ -8,7 +8,7 @@ use rollway_sync::{
     NewWeightsMessage, SyncError, Synchronizer, SynchronizerOptions, weight_folder,
 };
 
-use crate::world::{new, open, options, publish, spawn_wait, request, weights};
+use crate::world::{new, open, options, publish, request, spawn_wait, weights};
 
 #[tokio::test]
 async fn incomplete_weights_are_published_once_complete() {

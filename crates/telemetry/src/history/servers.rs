@@ -138,7 +138,9 @@ mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
     use rollway_base::ServerKind;
-    use rollway_gateway::models::{ServerCapabilities, ServerCounts, ServerError, ServerId, ServerState};
+    use rollway_gateway::models::{
+        ServerCapabilities, ServerCounts, ServerError, ServerId, ServerState,
+    };
 
     use super::*;
 
