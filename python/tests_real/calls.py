@@ -37,7 +37,7 @@ def async_client(gateway, key: str) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=gateway.base_url, api_key=key, max_retries=0, timeout=600)
 
 
-def words(draw: random.Random, most: int = 5) -> str:
+def random_text(draw: random.Random, most: int = 5) -> str:
     """Returns random lower-case words."""
     letters = "abcdefghijklmnopqrstuvwxyz"
     count = draw.randint(1, most)

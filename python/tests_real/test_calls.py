@@ -28,10 +28,10 @@ def random_call(draw: random.Random, kind: str) -> tuple[str, dict]:
     body = {"max_tokens": draw.randint(1, 24), "seed": draw.randrange(1 << 30), "temperature": 1.0}
     body |= LLAMA if kind == "llama_cpp" else {}
     if draw.random() < 0.25:
-        return "/v1/completions", body | {"prompt": calls.words(draw)}
-    messages = [{"role": "user", "content": calls.words(draw)}]
+        return "/v1/completions", body | {"prompt": calls.random_text(draw)}
+    messages = [{"role": "user", "content": calls.random_text(draw)}]
     if draw.random() < 0.3:
-        messages = [{"role": "system", "content": calls.words(draw)}, *messages]
+        messages = [{"role": "system", "content": calls.random_text(draw)}, *messages]
     body["messages"] = messages
     if draw.random() < 0.2 and kind == "vllm":
         body |= {"tools": calls.TOOLS, "tool_choice": "required", "max_tokens": 200}

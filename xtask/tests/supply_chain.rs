@@ -39,9 +39,9 @@ fn is_satisfied(expression: &str, allowed: &[String]) -> bool {
     satisfied && words.next().is_none()
 }
 
-type Words<'a> = std::iter::Peekable<std::vec::IntoIter<&'a str>>;
+type Tokens<'a> = std::iter::Peekable<std::vec::IntoIter<&'a str>>;
 
-fn any(words: &mut Words<'_>, allowed: &[String]) -> bool {
+fn any(words: &mut Tokens<'_>, allowed: &[String]) -> bool {
     let mut satisfied = all(words, allowed);
     while words.next_if_eq(&"OR").is_some() {
         satisfied |= all(words, allowed);
@@ -49,7 +49,7 @@ fn any(words: &mut Words<'_>, allowed: &[String]) -> bool {
     satisfied
 }
 
-fn all(words: &mut Words<'_>, allowed: &[String]) -> bool {
+fn all(words: &mut Tokens<'_>, allowed: &[String]) -> bool {
     let mut satisfied = one(words, allowed);
     while words.next_if_eq(&"AND").is_some() {
         satisfied &= one(words, allowed);
@@ -57,7 +57,7 @@ fn all(words: &mut Words<'_>, allowed: &[String]) -> bool {
     satisfied
 }
 
-fn one(words: &mut Words<'_>, allowed: &[String]) -> bool {
+fn one(words: &mut Tokens<'_>, allowed: &[String]) -> bool {
     let Some(word) = words.next() else { return false };
     if word == "(" {
         let satisfied = any(words, allowed);

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 const MAX_MESSAGE_CHARS: usize = 300;
 
 /// Message of the group of failures beyond the limit.
-const OTHER: &str = "other messages";
+pub(crate) const OTHER: &str = "other messages";
 
 /// Failures with the same kind and message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,7 +130,7 @@ pub(crate) fn headline(message: &str) -> String {
 
 /// Returns a message with every number replaced, so that failures that differ in an id or a size
 /// are one group.
-fn pattern(message: &str) -> String {
+pub(crate) fn pattern(message: &str) -> String {
     let mut pattern = String::with_capacity(message.len());
     for letter in message.chars() {
         match letter.is_ascii_digit() {

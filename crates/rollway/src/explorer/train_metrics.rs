@@ -31,12 +31,14 @@ impl TrainMetricsWatch {
         Self { task: synchronizer.map(follow), stop }
     }
 
-    /// Emits the last reports and ends.
+    /// Emits the last reports and ends. A second call does nothing.
     pub(super) async fn close(&mut self) {
         self.stop.cancel();
-        if let Some(task) = &mut self.task {
+        if let Some(mut task) = self.task.take()
+            && tokio::time::timeout(SHUTDOWN_TIMEOUT, &mut task).await.is_err()
+        {
             // Without a response of the synchronizer the last reports are lost.
-            let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, task).await;
+            task.abort();
         }
     }
 }
@@ -121,6 +123,7 @@ mod tests {
             let reported = synchronizer.report_metrics(TrainMetrics { step, metrics }).await;
             reported.unwrap_or_else(|error| panic!("{error}"));
         }
+        watch.close().await;
         watch.close().await;
         assert_eq!(*events.0.lock(), [(1, Some(0.5)), (2, Some(0.5))]);
     }

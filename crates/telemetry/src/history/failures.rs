@@ -6,15 +6,11 @@ use rollway_core::FailureKind;
 use rustc_hash::FxHashMap;
 
 use super::state::State;
+use crate::failures::{OTHER, headline, pattern};
 use crate::view::{FailureRow, RunKey};
 
 /// Maximum number of groups; further messages count as one group for each kind.
 const MAX_GROUPS: usize = 500;
-
-/// Maximum bytes of a message.
-const MAX_MESSAGE_BYTES: usize = 300;
-
-const OTHERS: &str = "(other messages)";
 
 #[derive(Debug, Default)]
 pub(super) struct FailureGroups(FxHashMap<(FailureKind, Box<str>), Group>);
@@ -30,12 +26,11 @@ struct Group {
 
 impl FailureGroups {
     pub(super) fn add(&mut self, at: f64, row: u64, kind: FailureKind, message: &str) {
-        let line = message.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
-        let line = &line[..line.floor_char_boundary(MAX_MESSAGE_BYTES)];
-        let mut key = (kind, pattern(line));
-        let mut message = line;
+        let line = headline(message);
+        let mut key = (kind, pattern(&line).into_boxed_str());
+        let mut message = line.as_str();
         if self.0.len() >= MAX_GROUPS && !self.0.contains_key(&key) {
-            (key, message) = ((kind, OTHERS.into()), OTHERS);
+            (key, message) = ((kind, OTHER.into()), OTHER);
         }
         let group = self.0.entry(key).or_insert_with(|| Group {
             message: message.into(),
@@ -51,19 +46,6 @@ impl FailureGroups {
             }
         }
     }
-}
-
-/// Replaces every number by `#`, so that messages with times and ids are one group.
-fn pattern(line: &str) -> Box<str> {
-    let mut pattern = String::with_capacity(line.len());
-    for letter in line.chars() {
-        if !letter.is_ascii_digit() {
-            pattern.push(letter);
-        } else if !pattern.ends_with('#') {
-            pattern.push('#');
-        }
-    }
-    pattern.into()
 }
 
 impl State {
@@ -108,7 +90,7 @@ mod tests {
         let name = |at: usize| format!("{at:b}").replace('0', "a").replace('1', "b");
         (0..600).for_each(|at| groups.add(0.0, 0, FailureKind::Workflow, &name(at)));
         assert!(groups.0.len() <= MAX_GROUPS + 1);
-        let others = &groups.0[&(FailureKind::Workflow, OTHERS.into())];
+        let others = &groups.0[&(FailureKind::Workflow, OTHER.into())];
         let total: u64 = groups.0.values().map(|group| group.count).sum();
         assert!(others.count > 0 && total == 610, "{total}");
     }
