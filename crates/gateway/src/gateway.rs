@@ -12,7 +12,7 @@ use crate::keys::RunRef;
 use crate::models::{Models, ServerSpec};
 use crate::open_files;
 pub use crate::options::{ExtraMetrics, GatewayLimits, GatewayOptions, RunBudget, TokenCounts};
-use crate::recording::RecordError;
+use rollway_recording::RecordError;
 
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 

@@ -3,7 +3,7 @@
 //!
 //! Path of a call: [`http`] receives it (`keys` authenticates the client), `rollway_model_api`
 //! parses it, [`models`] selects the server, `rollway_model_api` translates the request and the
-//! response, [`recording`] stores the turns for the trainer. [`serve`] adds feedback and commits
+//! response, `rollway_recording` stores the turns for the trainer. [`serve`] adds feedback and commits
 //! for agents outside the job, which survive a restart.
 
 mod call_observer;
@@ -14,5 +14,4 @@ mod lru;
 pub mod models;
 mod open_files;
 mod options;
-pub mod recording;
 pub mod serve;

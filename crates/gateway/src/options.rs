@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollway_base::Secret;
+use rollway_recording::RecorderLimits;
 use serde_json::{Map, Value};
 
 use crate::call_observer::CallObserver;
-use crate::{models, recording};
+use crate::models;
 
 #[derive(Clone, Debug)]
 pub struct GatewayOptions {
@@ -23,7 +24,7 @@ pub struct GatewayOptions {
     /// Agent key of serve mode: model calls, feedback and commits. Different from the admin key.
     pub agent_key: Option<Secret>,
     pub limits: GatewayLimits,
-    pub record: recording::RecorderLimits,
+    pub record: RecorderLimits,
     pub budget: RunBudget,
     pub models: models::RoutingOptions,
     /// Sampling arguments (`temperature`, `top_p`, ...) for calls of the trained model.
@@ -50,7 +51,7 @@ impl GatewayOptions {
             admin_key,
             agent_key: None,
             limits: GatewayLimits::default(),
-            record: recording::RecorderLimits::default(),
+            record: RecorderLimits::default(),
             budget: RunBudget::default(),
             models: models::RoutingOptions::default(),
             model_aliases: Vec::new(),

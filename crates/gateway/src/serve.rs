@@ -31,7 +31,7 @@ pub use self::feedback::{Feedback, FeedbackOutcome, FeedbackReceipt};
 use self::store::ServeStore;
 pub use self::store::{ServeStoreCounts, ServeStoreOptions, StoreError};
 use crate::http::{KeepFuture, TurnStore};
-use crate::recording::{RecordError, Turn};
+use rollway_recording::{RecordError, Turn};
 
 /// The turn store of a gateway. Cheap to clone; clones share state.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use rollway_config::{Config, ConfigError, ConfigProblem, InFlightCalls, Mode, Mo
 use rollway_engine::cluster::AdvertisedAddress;
 use rollway_gateway::gateway::{GatewayLimits, GatewayOptions, RunBudget};
 use rollway_gateway::models::{self, InFlightPolicy, RestartHook, ServerSpec};
-use rollway_gateway::recording;
+use rollway_recording as recording;
 use serde_json::{Map, Value};
 
 /// Name of a trained model without a name and a path.

@@ -17,15 +17,16 @@ const ARROWS: &str = "
     sync: base core config
     ledger: base core
     data: base core experience ledger protocol
-    gateway: base core experience model-api
+    recording: experience model-api
+    gateway: base core experience model-api recording
     tiny-model:
     tiny: base core config experience data sync tiny-model
     engine: base config core data experience gateway ledger protocol
     telemetry: base config core engine experience gateway
     trace: base config core engine gateway telemetry
     dashboard: base config engine telemetry
-    rollway: base config core dashboard data engine experience gateway mock-server protocol sync \
-             tasksets telemetry tiny tiny-model trace
+    rollway: base config core dashboard data engine experience gateway mock-server protocol \
+             recording sync tasksets telemetry tiny tiny-model trace
     testkit: *
     py: *
     cli: *

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::run_sessions::RunSession;
 use crate::lru::LruMap;
-use crate::recording::{RecorderLimits, RetryHeaders};
+use rollway_recording::{RecorderLimits, RetryHeaders};
 
 /// Headers with the name of a session; the first one that is present counts.
 const SESSION_HEADERS: [&str; 2] = ["x-rollway-session", "x-session-id"];

@@ -27,7 +27,7 @@ use super::upstream::{UpstreamFailure, UpstreamReply, UpstreamRequest, UpstreamR
 use super::{request_body, responses, run_budget};
 use crate::keys::Caller;
 use crate::models::ServerPermit;
-use crate::recording::{RecordError, RetryHeaders};
+use rollway_recording::{RecordError, RetryHeaders};
 
 const TRACE_PARENT: &str = "traceparent";
 

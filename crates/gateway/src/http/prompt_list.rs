@@ -18,7 +18,7 @@ use super::run_sessions::RunSession;
 use super::state::GatewayState;
 use super::upstream::UpstreamFailure;
 use crate::keys::Caller;
-use crate::recording::RetryHeaders;
+use rollway_recording::RetryHeaders;
 
 /// A request with several prompts.
 pub(super) struct PromptList<'a> {

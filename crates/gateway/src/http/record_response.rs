@@ -12,7 +12,7 @@ use super::run_sessions::{DeliveryReceipt, PendingCall};
 use super::state::GatewayState;
 use super::turn_store::TurnStore;
 use super::upstream::UpstreamRequest;
-use crate::recording::{RecordError, Turn};
+use rollway_recording::{RecordError, Turn};
 
 /// Destination of a recording.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ use super::observed_call::ObservedCall;
 use super::record_response::RecordTarget;
 use super::response_body::StreamChunk;
 use super::upstream::{UpstreamGuard, UpstreamRequest, server_withdrawn};
-use crate::recording::RecordError;
+use rollway_recording::RecordError;
 
 pub(super) struct Relay {
     pub(super) request: UpstreamRequest,

@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Collected, LengthLimitError, Limited};
 use rollway_model_api::{CallError, CallLabels, ErrorKind};
 use tokio::time::timeout;
 
-use crate::recording::RetryHeaders;
+use rollway_recording::RetryHeaders;
 
 /// Reads the body of a request, and no more of it than allowed.
 pub(crate) async fn body(

@@ -16,7 +16,7 @@ use super::run_budget::{BudgetExhausted, RunUsage};
 use super::run_seed::RunSeed;
 use crate::keys::RunRef;
 use crate::options::RunBudget;
-use crate::recording::{
+use rollway_recording::{
     CallDecision, CallNumber, RecordError, Recorder, RecorderCounts,
     RecorderLimits as RecordLimits, RetryHeaders,
 };

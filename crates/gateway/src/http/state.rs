@@ -22,7 +22,7 @@ use crate::call_observer::CallObserver;
 use crate::keys::{KeyRing, RunRef};
 use crate::models::Models;
 use crate::options::{ExtraMetrics, GatewayOptions};
-use crate::recording::RecordError;
+use rollway_recording::RecordError;
 
 #[derive(Debug)]
 pub(crate) struct GatewayState {

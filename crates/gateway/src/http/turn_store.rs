@@ -7,7 +7,7 @@ use std::pin::Pin;
 use axum::Router;
 use prometheus_client::registry::Registry;
 
-use crate::recording::{RecordError, Turn};
+use rollway_recording::{RecordError, Turn};
 
 pub type KeepFuture<'a> = Pin<Box<dyn Future<Output = Result<(), RecordError>> + Send + 'a>>;
 

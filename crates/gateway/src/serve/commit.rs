@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 
 use super::store::{ServeStore, StoreError};
 use super::tables::{CommittedRow, Fixed, Member, Tables};
-use crate::recording::{RecordError, Turn, merge};
+use rollway_recording::{RecordError, Turn, merge};
 
 pub type CommitDelivery<'a> = Pin<Box<dyn Future<Output = Result<Metrics, String>> + Send + 'a>>;
 

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::tables::{Tables, TurnRow};
-use crate::recording::Turn;
+use rollway_recording::Turn;
 
 const MAX_TRANSACTION_REQUESTS: usize = 512;
 

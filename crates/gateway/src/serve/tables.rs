@@ -17,7 +17,7 @@ use rusqlite::{Connection, OptionalExtension, Row as SqlRow, ToSql, params};
 use super::database::{SCHEMA, failed, lock, prepare};
 use super::feedback::{Feedback, FeedbackOutcome, FeedbackReceipt};
 use super::store::{ServeStoreCounts, ServeStoreOptions, StoreError};
-use crate::recording::Turn;
+use rollway_recording::Turn;
 
 const LAYOUT: u64 = 1;
 

@@ -1,8 +1,8 @@
 //! Error responses.
 
 use rollway_base::ServerKind;
-use rollway_gateway::recording::RecordError;
 use rollway_mock_server::MockFault;
+use rollway_recording::RecordError;
 use serde_json::{Value, json};
 
 use super::help::{ADMIN, World, events, read, says, streams};

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use axum::Router;
 use rollway_core::metrics::Metrics;
 use rollway_gateway::http::{KeepFuture, TurnStore};
-use rollway_gateway::recording::{RecordError, Turn};
 use rollway_gateway::serve::{self, CommitDelivery, CommitStep, Committer, ServeMode};
 use rollway_mock_server::{CompletionLengths, MockServerOptions};
+use rollway_recording::{RecordError, Turn};
 use serde_json::json;
 use tokio::sync::mpsc;
 
