@@ -1,6 +1,7 @@
 //! The checks, step by step.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -16,6 +17,9 @@ use super::target::{ConformanceTarget, TargetEnd};
 use super::{ConformanceOptions, FAIL, SUCCEED, WAIT};
 
 /// Reason of checks that need the exit of a manual worker.
+/// Interval of looks at the counters of the server.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
 const UNKNOWN_END: &str = "its exit cannot be observed";
 /// Field 1999, reserved for ever, with a number.
 const UNKNOWN_FIELD: [u8; 3] = [0xf8, 0x7c, 0x2a];
@@ -170,9 +174,17 @@ impl<'a> StepRun<'a> {
             Err(reason) => CheckResult::Failed(reason),
             Ok(mut stage) => {
                 let end = stage.running.ended(self.options.timeout).await;
-                let refused = stage.server.refused().iter().any(|(refused, _)| *refused == code);
+                let is_counted = async {
+                    while !stage.server.refused().iter().any(|(refused, _)| *refused == code) {
+                        // The server has no event for the end of a refused worker.
+                        tokio::time::sleep(POLL_INTERVAL).await;
+                    }
+                };
+                let refused = tokio::time::timeout(self.options.grace, is_counted).await;
                 match end {
-                    _ if !refused => CheckResult::Failed(format!("it did not connect: {end:?}")),
+                    _ if refused.is_err() => {
+                        CheckResult::Failed(format!("it did not connect: {end:?}"))
+                    }
                     TargetEnd::Success => CheckResult::Failed("it exited with success".to_owned()),
                     end => exited(end),
                 }
@@ -297,7 +309,7 @@ async fn late_cancel(session: &mut ConformanceSession) -> StepResult {
     Ok(succeed(session, 0).await?)
 }
 
-async fn heartbeat(session: &mut ConformanceSession, interval: std::time::Duration) -> StepResult {
+async fn heartbeat(session: &mut ConformanceSession, interval: Duration) -> StepResult {
     const HEARTBEATS: usize = 4;
     let attempt = wait(session, 0).await?;
     session.log.heartbeats.clear();

@@ -64,7 +64,7 @@ fn error_names_the_folder_that_cannot_be_created() {
     std::fs::write(workspace.path().join("file"), "").unwrap();
     let root = format!("checkpoint_root_dir={}", workspace.path().join("file").display());
     let stderr = refused(&workspace, &[&root]);
-    assert!(stderr.contains("cannot be written to") && stderr.contains("hint"), "{stderr}");
+    assert!(stderr.contains("is not usable") && stderr.contains("hint"), "{stderr}");
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn job_learns_resumes_and_compares_checkpoints() {
     assert_eq!(workspace.summary(), summary, "the job's own summary stays");
     let benched = read(&workspace.job().join("bench_summary.json"));
     assert_eq!((&benched["mode"], &benched["state"]), (&"bench".into(), &"finished".into()));
-    assert_eq!(scores(&benched).len(), 5);
+    assert_eq!(scores(&benched).len(), 7);
 }
 
 #[test]

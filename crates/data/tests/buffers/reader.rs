@@ -16,7 +16,7 @@ use rollway_protocol::RefusalCode;
 use rollway_protocol::reader::proto::{self, buffer_message, trainer_message};
 use rollway_protocol::reader::{ReaderLimits, ReaderLink};
 
-use crate::support::{Bed, LONG, lot, now, numbers, open_queue, request, sample, writer};
+use crate::support::{Bed, LONG, lot, now, numbers, open_queue, request, sample, until, writer};
 
 fn ask(count: usize) -> ReadRequest {
     request(count, LONG)
@@ -99,6 +99,7 @@ fn a_wrong_secret_is_refused_and_counted() {
     let error = connect(&served.url(), wrong, "trainer", RetryTimeouts::default()).unwrap_err();
     assert!(matches!(error, BufferError::Unsupported { .. }), "{error}");
     assert!(error.to_string().contains("secret"), "{error}");
+    until(|| !served.refused().is_empty());
     assert_eq!(served.refused(), [(RefusalCode::BadSecret, 1)]);
 }
 

@@ -177,7 +177,7 @@ async fn a_worker_with_a_wrong_secret_is_refused() {
     let job = job(1).await;
     let refused = start(&job.address, "guessed", 1).wait_with_output().await.unwrap();
     let stderr = String::from_utf8_lossy(&refused.stderr);
-    assert!(!refused.status.success() && stderr.contains("the secret is not"), "{stderr}");
+    assert!(!refused.status.success() && stderr.contains("does not have the secret"), "{stderr}");
     let _worker = job.worker(1);
     assert_eq!(job.scheduler.start().await, Ok((1, 1)));
     job.answers(1, 3).await;

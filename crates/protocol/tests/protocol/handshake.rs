@@ -29,7 +29,7 @@ async fn joined(server: &mut WorkerServer) -> (WorkerConnection, ConnectedWorker
 async fn every_message_arrives(address: Address) {
     let mut server = listen(address, WorkerServerLimits::default()).await;
     let (connection, ConnectedWorker { welcome, sender, mut receiver }) = joined(&mut server).await;
-    assert_eq!(welcome.protocol, 1);
+    assert_eq!(welcome.protocol, 2);
     assert_eq!(welcome.runners, [(RunnerId(0), Incarnation(1))]);
     assert_eq!(welcome.heartbeat_interval, HEARTBEAT);
 
