@@ -355,7 +355,7 @@ MACHINE = (
     ),
     Mistake(
         "use a folder that cannot be written to",
-        ("the job's folder", "cannot be written to", "set `checkpoint_root_dir`"),
+        ("the job's folder", "is not usable", "set `checkpoint_root_dir`"),
         keys=("checkpoint_root_dir=/proc/jobs",),
     ),
     Mistake(

@@ -343,7 +343,8 @@ def test_ctrl_c_ends_it_cleanly(config, tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout.readline() == "began\n"
+    # Waits for servers come before.
+    assert "began\n" in iter(process.stdout.readline, "")
     process.send_signal(signal.SIGINT)
     _, words = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT and words.rstrip().endswith("KeyboardInterrupt")

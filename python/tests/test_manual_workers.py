@@ -119,7 +119,7 @@ def test_a_wrong_secret_is_not_tried_twice(by_hand, tmp_path):
     stranger = worker(address, "--secret-file", str(tmp_path / "wrong"))
     assert stranger.wait() == 2
     words = stranger.stderr.read()
-    assert "the secret is not the engine's" in words and "error:" in words
+    assert "does not have the secret of this worker" in words and "error:" in words
     friend = worker(card)
     starting.join()
     scheduler.stop().result()

@@ -207,9 +207,9 @@ pub(crate) fn finish_weights(py: Python<'_>, target: PathBuf, version: u64) -> P
         let draft = weight_folder::WeightDraft::resume(&target, version);
         tensor_files::check(draft.path()).map_err(|error| SyncError::Weights(error.to_string()))?;
         let is_permanent = retention(&target)?.is_permanent(version);
-        let target = draft.finish_published(is_permanent).map_err(file)?;
+        let published = draft.finish_published(is_permanent).map_err(file)?;
         weight_folder::announce(&target, version).map_err(file)?;
-        Ok(target)
+        Ok(published)
     };
     pending(py, apart(finish), |_, path| Ok(path))
 }
