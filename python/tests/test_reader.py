@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -233,6 +234,9 @@ def test_over_sockets(server, database):
 def test_a_wrong_secret_is_refused(server, monkeypatch, tmp_path):
     with pytest.raises(rw.BufferUnsupported, match="secret"):
         rw.ExperienceReader(server.url, secret="wrong")
+    # The reader leaves after the challenge; the server counts it when it notices.
+    while not server.refused:
+        time.sleep(0.01)
     assert server.refused == {"bad_secret": 1}
     with pytest.raises(rw.BufferUnsupported, match="ROLLWAY_READER_SECRET"):
         rw.ExperienceReader(server.url)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import tempfile
 import time
 
 import pytest
@@ -118,9 +119,10 @@ async def test_a_thread_that_hangs_is_replaced_with_its_process(config, tmp_path
 async def second_exits(task, model):
     folder = task.raw_task
     number = len(os.listdir(folder))
-    open(os.path.join(folder, str(number)), "w").close()
+    # Retries of several runs begin at the same time in several processes.
+    tempfile.mkstemp(dir=folder)
     if number == 1:
-        # At once: the word of the first run has left the process before this one began.
+        # At once: the report of the first run has left the process before this one began.
         os._exit(3)
     return experience()
 

@@ -3,8 +3,8 @@
 //!
 //! Path of a call: [`http`] receives it (`keys` authenticates the client), `rollway_model_api`
 //! parses it, [`models`] selects the server, `rollway_model_api` translates the request and the
-//! response, `rollway_recording` stores the turns for the trainer. [`serve`] adds feedback and commits
-//! for agents outside the job, which survive a restart.
+//! response, `rollway_recording` stores the turns for the trainer. [`serve`] adds feedback and
+//! commits for agents outside the job, which survive a restart.
 
 mod call_observer;
 pub mod gateway;
