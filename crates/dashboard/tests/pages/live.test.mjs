@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdtemp, rm } from "node:fs/promises";
+import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
@@ -46,9 +46,13 @@ before(async () => {
   let model;
   [server, model] = await start(["mock-server", "openai", "--port", "0",
     "--first-token-seconds", "100000"], "stdout", (line) => line.match(/http:\S+/)?.[0]);
-  [job, url] = await start(["run", "examples/external.yaml", `checkpoint_root_dir=${folder}`,
+  [job] = await start(["run", "examples/external.yaml", `checkpoint_root_dir=${folder}`,
     `explorer.rollout_model.base_url=${model}/v1`, "explorer.runner_per_model=3", "--log", "json"],
-  "stderr", (line) => line.match(/dashboard: (http:[^"]+)/)?.[1]);
+  "stderr", (line) => line.includes("dashboard: http:"));
+  // The token of the address is printed on a terminal only.
+  const file = await readFile(`${folder}/examples/external/dashboard.json`, "utf8");
+  const address = JSON.parse(file);
+  url = `${address.url}/?token=${address.token}`;
   browser = await browse();
 });
 after(async () => {
