@@ -1,4 +1,4 @@
-"""Planted mistakes in a first job: the message that explains each, in time, and the exit code.
+"""Planted mistakes in a first job: the message that explains each, and the exit code.
 
 `UPDATE_EXPECT=1` rewrites the table of `docs/mistakes.md`.
 """
@@ -20,11 +20,7 @@ from mistakes import INTERRUPTED, MISTAKES, SMALL
 ROLLWAY = (sys.executable, "-m", "rollway")
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "mistakes.md"
 
-#: Seconds until the message, for a command that takes `IDLE` seconds on an idle machine to check
-#: a valid job. Slower machines have proportionally more.
-LIMIT, IDLE = 10.0, 2.0
-
-#: Seconds until anything else.
+#: Maximum wait for a message or the end of a command, in seconds.
 TIMEOUT = 120.0
 
 ALL = [mistake for group in MISTAKES.values() for mistake in group]
@@ -174,19 +170,8 @@ def dying_server(world):
     world.after_start = kill
 
 
-@pytest.fixture(scope="module")
-def limit(tmp_path_factory):
-    """Seconds until the message on this machine at this time."""
-    folder = tmp_path_factory.mktemp("valid")
-    subprocess.run([*ROLLWAY, "init", "job"], cwd=folder, check=True, capture_output=True)
-    began = time.monotonic()
-    command = [*ROLLWAY, "check", "job.yaml"]
-    subprocess.run(command, cwd=folder / "job", check=True, capture_output=True)
-    return LIMIT * max(1.0, (time.monotonic() - began) / IDLE)
-
-
 @pytest.mark.parametrize("mistake", ALL, ids=[mistake.what for mistake in ALL])
-def test_the_message_explains_the_mistake(mistake, limit, tmp_path):
+def test_the_message_explains_the_mistake(mistake, tmp_path):
     world = World(tmp_path, mistake)
     try:
         if mistake.prepare:
@@ -201,7 +186,6 @@ def test_the_message_explains_the_mistake(mistake, limit, tmp_path):
         print(f"after {took:.1f} s, exit code {code}:\n{command.text}")
         assert appeared(command.text, mistake.sees), mistake.sees
         assert code == mistake.code
-        assert took < limit
     finally:
         world.close()
 
