@@ -1,13 +1,16 @@
 """Links, index and runnable code blocks of the documentation.
 
 A code block is executed if the line before it is `<!-- runnable -->`, and written to a file if that
-line is `<!-- file: NAME -->`. Blocks of one page share a folder and are executed in order: Python
-with the interpreter of the tests, shell with the command `rollway` of the tests.
+line is `<!-- file: NAME -->`. Blocks of one page are executed in order: Python with the interpreter
+of the tests, shell with the command `rollway` of the tests. They begin in one folder, and `cd`
+applies to the following blocks.
 """
 
+import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
@@ -87,19 +90,20 @@ def test_marked_blocks_run(page, tmp_path):
         "ROLLWAY_PYTHON": sys.executable,
         "ROLLWAY_ROOT": str(ROOT),
     }
+    folder, current = tmp_path, tmp_path / "current_folder"
     for number, block in enumerate(MARKED_BLOCK.finditer(page.read_text()), start=1):
         if block["file"]:
-            (tmp_path / block["file"]).write_text(block["code"])
+            (folder / block["file"]).write_text(block["code"])
             continue
         if block["language"] == "python":
-            script = tmp_path / f"block_{number}.py"
+            script = folder / f"block_{number}.py"
             script.write_text(block["code"])
             command = [sys.executable, script]
         else:
-            command = ["sh", "-eu", "-c", block["code"]]
+            command = ["sh", "-eu", "-c", f"{block['code']}pwd > {shlex.quote(str(current))}"]
         done = subprocess.run(
             command,
-            cwd=tmp_path,
+            cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -108,14 +112,24 @@ def test_marked_blocks_run(page, tmp_path):
             timeout=240,
         )
         assert done.returncode == 0, f"{block['code']}\n{done.stdout[-4000:]}"
+        if current.exists():
+            folder = pathlib.Path(current.read_text().strip())
 
 
 def test_cli_reference_is_the_help_of_the_command():
-    """`UPDATE_EXPECT=1` writes docs/cli.md again."""
-    page = ROOT / "docs/cli.md"
+    compare_with_page("docs/cli.md", cli_reference())
+
+
+def test_http_reference_is_the_openapi_document():
+    compare_with_page("docs/http-api.md", http_reference())
+
+
+def compare_with_page(path, generated):
+    """Compares a generated page. `UPDATE_EXPECT=1` writes it again."""
+    page = ROOT / path
     if os.environ.get("UPDATE_EXPECT"):
-        page.write_text(cli_reference())
-    assert page.read_text() == cli_reference(), "docs/cli.md is out of date: set UPDATE_EXPECT=1"
+        page.write_text(generated)
+    assert page.read_text() == generated, f"{path} is out of date: set UPDATE_EXPECT=1"
 
 
 def cli_reference():
@@ -140,3 +154,89 @@ def command_help(*names):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.rstrip().splitlines()
     return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+#: Headings of the tags of the OpenAPI document.
+HTTP_TAGS = {
+    "calls": "Model calls",
+    "models": "Models and servers",
+    "runs": "Runs",
+    "serve": "Serve mode",
+    "monitoring": "Monitoring",
+}
+
+
+def http_reference():
+    """Returns the page with the endpoints of the gateway."""
+    document = json.loads((ROOT / "crates/gateway/src/http/openapi.json").read_text())
+    endpoints = [
+        (f"{method.upper()} {path}", operation)
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+    ]
+    lines = [
+        "# HTTP API of the gateway",
+        "",
+        "Generated from the OpenAPI document that the gateway serves at `GET /openapi.json`:",
+        "`UPDATE_EXPECT=1` before the test `python/tests/test_docs.py` writes this page again.",
+        "[gateway.md](gateway.md) describes keys, guarantees, errors and limits. Model calls accept",
+        "further fields, which are forwarded to the server.",
+    ]
+    for tag, heading in HTTP_TAGS.items():
+        lines += ["", f"## {heading}"]
+        for name, operation in endpoints:
+            if tag in operation["tags"]:
+                lines += ["", f"### `{name}`", "", *http_endpoint(document, operation)]
+    return "\n".join(lines) + "\n"
+
+
+def http_endpoint(document, operation):
+    """Returns the lines of one endpoint."""
+    lines = [f"{operation['summary']}."]
+    rows = []
+    for parameter in operation.get("parameters", []):
+        rows.append(
+            (parameter["name"], parameter["in"], parameter["required"], parameter["schema"])
+        )
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    schema = resolved(document, body.get("schema", {}))
+    for name, field in schema.get("properties", {}).items():
+        rows.append((name, "body", name in schema.get("required", []), resolved(document, field)))
+    rows.sort(key=lambda row: not row[2])
+    if rows:
+        lines += ["", "| name | in | type | required | default |", "|---|---|---|---|---|"]
+    for name, place, required, field in rows:
+        default = json.dumps(field["default"]) if "default" in field else ""
+        about = f": {field['description']}" if "description" in field else ""
+        mark = "yes" if required else ""
+        lines.append(
+            f"| `{name}` | {place} | {type_name(document, field)}{about} | {mark} | {default} |"
+        )
+    lines += ["", "| status | response |", "|---|---|"]
+    for status, response in operation["responses"].items():
+        kinds = ", ".join(f"`{kind}`" for kind in response.get("content", {}))
+        number = "other" if status == "default" else status
+        lines.append(f"| {number} | {response['description']}: {kinds} |")
+    return lines
+
+
+def resolved(document, schema):
+    """Returns a schema, or the one that it refers to."""
+    name = schema.get("$ref", "").rpartition("/")[2]
+    return document["components"]["schemas"][name] if name else schema
+
+
+def type_name(document, schema):
+    """Returns the type of a value in words."""
+    schema = resolved(document, schema)
+    if "oneOf" in schema:
+        return " or ".join(type_name(document, one) for one in schema["oneOf"])
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    kinds = schema.get("type", "any")
+    names = [kinds] if isinstance(kinds, str) else kinds
+    if names == ["array"]:
+        return f"list of {type_name(document, schema.get('items', {}))}"
+    return " or ".join(names)
