@@ -15,7 +15,7 @@ async def add(task: rw.Task, model: rw.Model) -> float:
 
 
 def main() -> None:
-    """Runs the tasks and prints what came of them."""
+    """Runs the tasks and prints their results."""
     config = rw.Config()
     config.explorer.runner_per_model = 4
     tasks = [

@@ -1,10 +1,10 @@
 """Workflows with tools and several turns. Two of them:
 
-`long_sum` is for the embedded model, which can add numbers with two digits and knows nothing else.
-A pad of paper lets it add longer ones, turn by turn: `rollway run examples/tools.yaml` teaches it.
+`long_sum` is for the embedded model, which can only add numbers with two digits. A pad of paper
+lets it add longer ones, turn by turn: `rollway run examples/tools.yaml` trains it.
 
-`agent` is for models that call functions as OpenAI's API has it, behind any server; README.md tells
-how. With a simulated server, which talks nonsense but calls tools (needs `pip install openai`):
+`agent` is for models with function calls, behind any server; README.md has the command. With a mock
+server, which generates random text and calls tools (needs `pip install openai`):
 
     python examples/tools.py
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 import rollway as rw
 
-# ---- a tool with a language of its own -----------------------------------------------------------
+# ---- a tool for the embedded model ---------------------------------------------------------------
 
 
 class Pad:
@@ -32,7 +32,7 @@ class Pad:
 
     @property
     def question(self) -> str | None:
-        """The next sum, or None."""
+        """The next sum; `None`: there is none."""
         return self.sums[-1] if self.sums else None
 
     @property
@@ -40,14 +40,14 @@ class Pad:
         """The number on the pad."""
         return f"{self.carry or ''}{self.digits}"
 
-    def write(self, said: str) -> bool:
-        """Takes an answer such as `117`: writes 17 and carries 1. False: that is no answer."""
-        if re.fullmatch(r"[01]\d\d", said) is None:
+    def write(self, answer: str) -> bool:
+        """Writes an answer: of `117` the digits 17, carry 1. Returns whether it is valid."""
+        if re.fullmatch(r"[01]\d\d", answer) is None:
             return False
         self.sums.pop()
-        overflow, rest = int(said[0]), said[1:]
+        overflow, rest = int(answer[0]), answer[1:]
         if self.carry:
-            # One more sum: with what was carried.
+            # The carry needs one more sum.
             self.sums.append(f"{rest}+01=")
             self.carry, self.kept = 0, overflow
         else:
@@ -58,7 +58,7 @@ class Pad:
 
 @rw.workflow
 async def long_sum(task: rw.Task, model: rw.Model) -> float:
-    """Adds two numbers with four digits. The reward is the part of the digits that are right."""
+    """Adds two numbers with four digits. The reward is the share of digits that are right."""
     a, b = task.raw_task["a"], task.raw_task["b"]
     pad = Pad(a, b)
     while (question := pad.question) is not None:
@@ -70,7 +70,7 @@ async def long_sum(task: rw.Task, model: rw.Model) -> float:
     return sum(one == other for one, other in pairs) / max(len(right), len(pad.number))
 
 
-# ---- tools as OpenAI's API has them --------------------------------------------------------------
+# ---- function calls of OpenAI's API --------------------------------------------------------------
 
 OPERATORS = {"add": operator.add, "subtract": operator.sub, "multiply": operator.mul}
 
@@ -78,7 +78,7 @@ CALCULATOR = {
     "type": "function",
     "function": {
         "name": "calculate",
-        "description": "Works out one operation on two integers.",
+        "description": "Computes one operation on two integers.",
         "parameters": {
             "type": "object",
             "properties": {
@@ -98,7 +98,7 @@ TURNS = 6
 
 
 def calculate(arguments: str) -> str:
-    """Does what the model asked for, or tells it what is wrong with that."""
+    """Executes a tool call; returns the result or an error message for the model."""
     try:
         given = json.loads(arguments)
         return str(OPERATORS[given["operation"]](int(given["a"]), int(given["b"])))
@@ -119,12 +119,12 @@ async def agent(task: rw.Task, model: rw.Model) -> float | list[rw.Experience]:
         answer = await client.chat.completions.create(
             model=model.name, messages=messages, tools=[CALCULATOR], **task.rollout_args
         )
-        said = answer.choices[0].message
-        messages.append(said.model_dump(exclude_none=True))
-        text = said.content or ""
-        if not said.tool_calls:
+        reply = answer.choices[0].message
+        messages.append(reply.model_dump(exclude_none=True))
+        text = reply.content or ""
+        if not reply.tool_calls:
             break
-        for call in said.tool_calls:
+        for call in reply.tool_calls:
             result = calculate(call.function.arguments)
             used, failed = used + 1, failed + result.startswith("error")
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
@@ -132,8 +132,8 @@ async def agent(task: rw.Task, model: rw.Model) -> float | list[rw.Experience]:
     reward = float(numbers[-1:] == [task.raw_task["answer"]])
     if task.is_eval:
         return reward
-    # The recorded turns are the experiences. With a reward alone they would be the same; here they
-    # also carry numbers for the monitor.
+    # The recorded turns are the experiences. Returning the reward would give the same ones; here
+    # they also get metrics.
     experiences = await model.extract_experience_from_history_async()
     for experience in experiences:
         experience.reward = reward
@@ -142,7 +142,7 @@ async def agent(task: rw.Task, model: rw.Model) -> float | list[rw.Experience]:
 
 
 def main() -> None:
-    """Has a simulated server answer questions, and tells what came of it."""
+    """Runs the agent on a mock server, and prints counts and score."""
     if importlib.util.find_spec("openai") is None:
         raise SystemExit("this example needs the package openai: pip install openai")
     here = pathlib.Path(__file__).parent

@@ -1,11 +1,11 @@
-"""A trainer in torch: it reads experiences, makes steps of GRPO, and publishes weights.
+"""A trainer in torch: reads experiences, makes GRPO steps, and publishes weights.
 
 `torch_trainer.yaml` starts it beside the explorer:
 
     rollway run examples/torch_trainer.yaml
 
-The model is the embedded one, written once more in torch, so that this file is all there is to a
-trainer: whatever is trained on GPUs takes the place of `scores`.
+The model is the embedded one, implemented in torch, so that this file is a complete trainer. In a
+trainer for GPUs, another model takes the place of `scores`.
 """
 
 import json
@@ -137,7 +137,7 @@ def begin(job):
 
 
 def batches(reader, synchronizer):
-    """Yields experiences, and tells explorers that wait when there are none."""
+    """Yields experiences; reports to waiting explorers when there are none."""
     while True:
         last_wait = synchronizer.last_wait()
         try:

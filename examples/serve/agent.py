@@ -1,10 +1,10 @@
-"""An agent in a process of its own. It knows nothing of Rollway but an address and a key:
+"""An agent in a process of its own, which needs only an address and a key:
 
     rollway run examples/serve/serve.yaml            # in one terminal
     python examples/serve/agent.py                   # in another; needs `pip install openai`
 
-The model is asked for sums through the plain `openai` client. Then the agent tells which answers
-were right, and commits: what it did becomes experiences for a trainer.
+It asks the model for sums with the plain `openai` client, sends a reward for each response, and
+commits: the responses become experiences for a trainer.
 """
 
 import argparse
@@ -15,14 +15,14 @@ import rollway as rw
 
 
 def main() -> None:
-    """Asks, judges, commits."""
+    """Asks for sums, sends feedback and commits."""
     parser = argparse.ArgumentParser(description="An agent in a process of its own")
     parser.add_argument("--job", default="checkpoints/examples/serve", help="the job's folder")
-    parser.add_argument("--tasks", type=int, default=20, help="how many sums")
+    parser.add_argument("--tasks", type=int, default=20, help="number of sums")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
 
-    # Where the server is, and what to show it, is in the job's folder.
+    # The job's folder has the address of the server and the key.
     server = rw.ServeClient.of_job(arguments.job)
     server.wait()
     model = openai.OpenAI(base_url=f"{server.base_url}/v1", api_key=server.api_key)
@@ -36,11 +36,11 @@ def main() -> None:
             messages=[{"role": "user", "content": f"{a:02}+{b:02}="}],
             max_tokens=5,
         )
-        said = answer.choices[0].message.content
-        reward = float(said == f"{a + b:03}")
+        text = answer.choices[0].message.content
+        reward = float(text == f"{a + b:03}")
         right += int(reward)
         server.feedback(reward, [answer.id], task_id=task)
-        print(f"{a:02} + {b:02} = {said}  {'right' if reward else 'wrong'}")
+        print(f"{a:02} + {b:02} = {text}  {'right' if reward else 'wrong'}")
     done = server.commit()
     print(
         f"{right} of {arguments.tasks} were right; "
