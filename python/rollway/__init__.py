@@ -1,6 +1,6 @@
 """Rollway: a rollout engine for reinforcement fine-tuning of language models and agents.
 
-A workflow, a few tasks, results::
+A workflow, a few tasks, results:
 
     import rollway as rw
 

@@ -82,7 +82,7 @@ class Section:
 
 
 class Config(Section):
-    """The configuration of a job::
+    """The configuration of a job:
 
         config = rw.Config()
         config.explorer.max_timeout = 5

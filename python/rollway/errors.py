@@ -1,7 +1,7 @@
 """Errors of the package, as types with data.
 
-Every error derives from :class:`Error` and, where Python has a built-in for the case, from that
-too. `code` is a stable name, the same in logs and metrics; the data are attributes::
+Every error derives from `Error` and, where Python has a built-in for the case, from that
+too. `code` is a stable name, the same in logs and metrics; the data are attributes:
 
     try:
         await coordinator.finalize_train_batch(7)
@@ -34,10 +34,10 @@ class Error(Exception):
         return str(self.args[0])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remake, (type(self), self.args[0], self.data)
+        return _restore, (type(self), self.args[0], self.data)
 
 
-def _remake(kind: type[Error], text: str, data: dict[str, Any]) -> Error:
+def _restore(kind: type[Error], text: str, data: dict[str, Any]) -> Error:
     return kind(text, **data)
 
 

@@ -34,7 +34,7 @@ class _RunHandle(Protocol):
 
 
 class Model(_RunHandle, Protocol):
-    """The `model` argument of async workflows::
+    """The `model` argument of async workflows:
 
         async def solve(task: rw.Task, model: rw.Model) -> float:
             reply = await model.chat([{"role": "user", "content": task.raw_task["question"]}])

@@ -20,7 +20,7 @@ _TAKE_MODELS = ("set_auxiliary_models", "set_auxiliary_model")
 
 
 class Operator:
-    """Optional base class of operators; any class with `process` is accepted::
+    """Optional base class of operators; any class with `process` is accepted:
 
         @rw.operator("length_filter")
         class LengthFilter(rw.Operator):

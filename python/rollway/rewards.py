@@ -1,7 +1,7 @@
 """Reward functions, given by name, as `package.module:name` or as objects.
 
 A reward function takes the response and the expected answer, and returns a number, or a dictionary
-of numbers whose sum is the reward::
+of numbers whose sum is the reward:
 
     @rw.reward_fn
     def brief(response, truth, limit=100):
@@ -45,7 +45,7 @@ _BY_NAME = ("response", "truth")
 
 
 def reward_fn(source: Any) -> Any:
-    """Registers a reward function or class under its own name or a given one::
+    """Registers a reward function or class under its own name or a given one:
 
     @rw.reward_fn
     def polite(response, truth): ...
@@ -181,7 +181,7 @@ def _parameters(function: Any, given: Mapping[str, Any]) -> tuple[int, list[str]
 async def compute_reward(
     task: Task, response: str, auxiliary_models: list[Any] | None = None
 ) -> dict[str, float]:
-    """Applies the reward function of a task to a response, in custom workflows::
+    """Applies the reward function of a task to a response, in custom workflows:
 
         reply = await model.chat(task.messages)
         return await rw.compute_reward(task, reply.text)

@@ -36,7 +36,7 @@ class RunStage:
     """Current stage of a run. Code inside `with` belongs to this run."""
 
     __slots__ = (
-        *("_among", "_before", "_looked", "_place"),
+        *("_among", "_before", "_looked", "_location"),
         *("of", "run", "since", "stage", "task", "thread"),
     )
 
@@ -51,7 +51,7 @@ class RunStage:
         #: Executing thread, and asyncio task if the workflow is a coroutine.
         self.thread: int | None = None
         self.task: asyncio.Task[Any] | None = None
-        self._place: str | None = None
+        self._location: str | None = None
         self._looked = 0.0
 
     def __enter__(self) -> RunStage:
@@ -71,18 +71,18 @@ class RunStage:
         """Changes the stage."""
         self.stage, self.since = stage[:MAX_TEXT_CHARS], time.time()
 
-    def here(self, task: asyncio.Task[Any] | None = None) -> None:
+    def set_executor(self, task: asyncio.Task[Any] | None = None) -> None:
         """Records the current thread, and the task of a coroutine, as the executor."""
         self.thread, self.task = threading.get_ident(), task
 
-    def place(self, now: float) -> str | None:
+    def code_location(self, now: float) -> str | None:
         """Returns the code location if the stage has lasted `LOCATION_AFTER` seconds."""
         if now - self.since < LOCATION_AFTER:
             return None
         if now - self._looked >= LOCATION_INTERVAL or now < self._looked:
             self._looked = now
-            self._place = _place(self.thread, self.task)
-        return self._place
+            self._location = _location(self.thread, self.task)
+        return self._location
 
 
 _current: contextvars.ContextVar[RunStage | None] = contextvars.ContextVar("doing", default=None)
@@ -113,7 +113,7 @@ class StageScope:
 
 
 def stage(name: str) -> StageScope:
-    """Sets the stage of the current run, shown in the runner status::
+    """Sets the stage of the current run, shown in the runner status:
 
         rw.stage("compiling the tests")
         with rw.stage("waiting for the sandbox"):
@@ -141,7 +141,7 @@ def waiting(model: str | None) -> StageScope:
     return stage(f"waiting for model {model or ''}".rstrip())
 
 
-def _place(thread: int | None, task: asyncio.Task[Any] | None) -> str | None:
+def _location(thread: int | None, task: asyncio.Task[Any] | None) -> str | None:
     """Returns `file:line function` of the innermost frame of user code."""
     frames = None if task is None else _awaited(task)
     if frames is None:
@@ -154,7 +154,7 @@ def _place(thread: int | None, task: asyncio.Task[Any] | None) -> str | None:
     for foreign in (_PACKAGES, _LIBRARY, _OURS):
         for frame in reversed(frames):
             if not frame.f_code.co_filename.startswith(foreign):
-                return _words(frame)
+                return _code_location(frame)
     return None
 
 
@@ -195,7 +195,7 @@ def _next_task(task: asyncio.Task[Any], innermost: FrameType | None) -> Any:
 _KINDS = {"cr": "cr_await", "gi": "gi_yieldfrom", "ag": "ag_await"}
 
 
-def _words(frame: FrameType) -> str:
+def _code_location(frame: FrameType) -> str:
     name = frame.f_code.co_filename
     with contextlib.suppress(OSError):
         here = os.getcwd() + os.sep

@@ -17,7 +17,7 @@ class Status:
     successful run when it comes from a `WorkflowRunner`. `failed_runs` and `cancelled_runs` count
     by kind, such as `{"timeout": 2}`; with `completed_runs` they add up to `total_runs`.
 
-    The form of 2025 is accepted as well and stands for a single run::
+    The form of 2025 is accepted as well and stands for a single run:
 
         Status(ok=True, metric={"reward": 1.0})
         Status(False, {}, "the model does not answer")

@@ -78,7 +78,7 @@ def text_of(value: Any) -> str:
 class Task:
     """One dataset row, its workflow and the number of runs.
 
-    `workflow` is a class, a function, `"package.module:name"` or a registered name::
+    `workflow` is a class, a function, `"package.module:name"` or a registered name:
 
         rw.Task(workflow=solve, raw_task={"question": "1+1", "answer": "2"}, repeat_times=8)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Workflow:
-    """Base class of workflows::
+    """Base class of workflows:
 
         class Solve(rw.Workflow):
             async def run_async(self):
@@ -154,7 +154,7 @@ def workflow(source: Any) -> Any:
     """Registers a workflow function or class under its own name or a given one.
 
     The function takes `(task, model)`, may be async, and returns experiences, or a reward: then the
-    recorded turns of the model become the experiences::
+    recorded turns of the model become the experiences:
 
         @rw.workflow
         async def solve(task, model):

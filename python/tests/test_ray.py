@@ -406,6 +406,6 @@ NODES = [
 )
 def test_messages_have_the_reason_of_a_waiting_worker(demand, free, why):
     placing = "it is being placed, or the environment for it is being set up"
-    assert (messages.lacks(demand, NODES) or messages.waits(demand, NODES, free)) == (
-        why or placing
-    )
+    assert (
+        messages.cluster_too_small(demand, NODES) or messages.resources_in_use(demand, NODES, free)
+    ) == (why or placing)

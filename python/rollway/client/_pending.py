@@ -17,7 +17,7 @@ _SIGNAL_CHECK_INTERVAL = 0.2
 
 
 class PendingResult(Coroutine[Any, Any, T], Generic[T]):
-    """Result of a call that waits: awaited in async code, `result()` in a script::
+    """Result of a call that waits: awaited in async code, `result()` in a script:
 
         statuses = await scheduler.get_statuses(1)
         statuses = scheduler.get_statuses(1).result()

@@ -120,16 +120,18 @@ def table(states: dict[int, dict[str, Any]], width: int | None = None) -> str:
     if not names:
         return "no runners"
     widths = {name: max([len(name), *(len(row[name]) for row in rows)]) for name in names}
-    while not _fit(widths, width) and len(names) > len(_REQUIRED):
+    while not _shrink(widths, width) and len(names) > len(_REQUIRED):
         # `get_all_state()` has the omitted columns.
         names.remove(next(name for name in reversed(names) if name not in _REQUIRED))
         widths = {name: widths[name] for name in names}
-    lines = ["  ".join(_cut(name, widths[name]) for name in names)]
-    lines += ["  ".join(_cut(row[name] or "-", widths[name]) for name in names) for row in rows]
+    lines = ["  ".join(_truncate(name, widths[name]) for name in names)]
+    lines += [
+        "  ".join(_truncate(row[name] or "-", widths[name]) for name in names) for row in rows
+    ]
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _fit(widths: dict[str, int], width: int) -> bool:
+def _shrink(widths: dict[str, int], width: int) -> bool:
     """Narrows the widest columns until a line fits; returns whether it does."""
     while sum(widths.values()) + 2 * (len(widths) - 1) > width:
         wide = [name for name in widths if widths[name] > _COLUMNS[name]]
@@ -139,7 +141,7 @@ def _fit(widths: dict[str, int], width: int) -> bool:
     return True
 
 
-def _cut(text: str, width: int) -> str:
+def _truncate(text: str, width: int) -> str:
     return text.ljust(width) if len(text) <= width else text[: width - 1] + "…"
 
 

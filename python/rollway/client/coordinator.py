@@ -166,7 +166,7 @@ class _Once:
 
 
 class RolloutCoordinator(RunnerStatesMixin, ServerAdministration):
-    """Owns batches from submit to finalize::
+    """Owns batches from submit to finalize:
 
         async with rw.RolloutCoordinator(config, [rw.models.Echo()]) as coordinator:
             await coordinator.submit_batch(batch_id=1, tasks=tasks, batch_type="train")
@@ -445,7 +445,7 @@ class RolloutCoordinator(RunnerStatesMixin, ServerAdministration):
         models: Sequence[Model],
         auxiliary_models: Sequence[Sequence[Model]] | None,
     ) -> Any:
-        """Returns the handle of a Ray actor with the same methods, called by `.remote()`::
+        """Returns the handle of a Ray actor with the same methods, called by `.remote()`:
 
             coordinator = rw.RolloutCoordinator.get_actor(config, models, None)
             ray.get(coordinator.prepare.remote())

@@ -37,7 +37,7 @@ _numbers = itertools.count()
 
 
 class Explorer(RunnerStatesMixin):
-    """Runs the tasks of a configuration step by step and loads the trainer's weights::
+    """Runs the tasks of a configuration step by step and loads the trainer's weights:
 
         explorer = rw.Explorer(rw.Config.load("job.yaml"))
         await explorer.prepare()
@@ -280,13 +280,13 @@ class Explorer(RunnerStatesMixin):
         folders = [] if self.config.folder is None else [self.config.folder]
         setup.find_first([*folders, *sys.path])
         _check(sets)
-        spawn = _launch.spawn(config, *self._behind(config), folders, reward_fns)
+        spawn = _launch.spawn(config, *self._model_objects(config), folders, reward_fns)
         spawn[2].extend((key, "") for key in self._keys)
         return spawn, [
             (name, *_serialization.pickle_by_value(source)) for name, source in ours.items()
         ]
 
-    def _behind(self, config: Config) -> tuple[list[Model], list[list[Model]]]:
+    def _model_objects(self, config: Config) -> tuple[list[Model], list[list[Model]]]:
         """Returns the models for workers; servers are replaced by gateway models."""
         rollout = config.explorer.rollout_model
         name = rollout.name or rollout.model_path or "policy"

@@ -1,7 +1,5 @@
 """Readers of experience buffers, for trainers, and a server for remote readers.
 
-::
-
     with rw.ExperienceReader("sqlite:///run/experience.db", batch_size=64) as reader:
         for batch in reader:
             train(batch.torch())
@@ -193,7 +191,7 @@ def _source(source: Any) -> tuple[str, Any]:
 
 
 class ExperienceReader:
-    """Reads experiences in batches::
+    """Reads experiences in batches:
 
         reader = rw.ExperienceReader("rollway://trainer-0:7000", batch_size=64, timeout=600)
         for batch in reader:        # or: async for batch in reader
@@ -360,7 +358,7 @@ class ExperienceReader:
 
 
 class ExperienceServer:
-    """Serves a buffer to readers in other processes and on other machines::
+    """Serves a buffer to readers in other processes and on other machines:
 
         with rw.ExperienceServer(coordinator) as server:
             print(server.url)       # rollway://127.0.0.1:40123

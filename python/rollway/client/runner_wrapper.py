@@ -30,7 +30,7 @@ _COLLECT_TIMEOUT = 365 * 86400.0
 
 
 class RunnerWrapper:
-    """A runner: its state, its restart, and single tasks on it::
+    """A runner: its state, its restart, and single tasks on it:
 
         runner = RunnerWrapper(0, rw.models.Echo(), [], rw.Config())
         await runner.prepare()

@@ -42,7 +42,7 @@ STOP_TIMEOUT = 10.0
 
 
 class Scheduler(RunnerStatesMixin, ServerAdministration):
-    """Runs tasks on runners in worker processes::
+    """Runs tasks on runners in worker processes:
 
         async with rw.Scheduler(rw.Config(), [rw.models.Echo()]) as scheduler:
             scheduler.schedule([rw.Task(workflow=solve, raw_task=row) for row in rows], batch_id=1)

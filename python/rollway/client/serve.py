@@ -1,4 +1,4 @@
-"""Client of mode `serve`: agents call the model, send feedback and commit steps. ::
+"""Client of mode `serve`: agents call the model, send feedback and commit steps.
 
 client = rw.ServeClient.of_job("checkpoints/project/job")
 client.wait()
@@ -81,7 +81,7 @@ class ServeClient:
     def is_healthy(self, timeout: float = 5.0) -> bool:
         """Returns whether the server responds."""
         try:
-            self._once("GET", "/health", None, timeout)
+            self._send_once("GET", "/health", None, timeout)
         except ServeError:
             return False
         return True
@@ -117,7 +117,7 @@ class ServeClient:
 
         An id stands for all choices of a response; `ID/0`, `ID/1`, ... for one of them. Existing
         rewards stay. Returns the numbers of choices that were `accepted` and that had feedback
-        `already`, and `unknown_ids`. Raises :class:`ServeError` if all ids are unknown.
+        `already`, and `unknown_ids`. Raises `ServeError` if all ids are unknown.
         """
         body = {
             "reward": reward,
@@ -172,14 +172,14 @@ class ServeClient:
         timeout = self.timeout if timeout is None else timeout
         for attempt in range(self.retries + 1):
             try:
-                return self._once(method, path, body, timeout, key)
+                return self._send_once(method, path, body, timeout, key)
             except ServeError as error:
                 if attempt == self.retries or error.status not in (None, 429, 503):
                     raise
                 time.sleep(min(0.25 * 2**attempt, 5.0))
         raise AssertionError("unreachable")
 
-    def _once(
+    def _send_once(
         self, method: str, path: str, body: Any, timeout: float, key: str | None = None
     ) -> bytes:
         headers = {"Content-Type": "application/json"}

@@ -1,10 +1,10 @@
 """Trainer side of the synchronizer: publishes weights and reports the trainer's state.
 
-A custom trainer needs one line after each step, which begins at `rw.latest_version(job)`::
+A custom trainer needs one line after each step, which begins at `rw.latest_version(job)`:
 
     rw.publish_weights("checkpoints/Rollway/job", model.state_dict(), version=step)
 
-A trainer that reports its state keeps explorers from waiting without need::
+A trainer that reports its state keeps explorers from waiting without need:
 
     with rw.Synchronizer("checkpoints/Rollway/job") as sync:
         while True:

@@ -72,7 +72,7 @@ class Experience:
     """A training sample: tokens with log-probabilities, a mask, a reward and labels.
 
     `tokens` holds prompt and response; the per-token arrays belong to the response. Arrays are
-    NumPy; lists and torch tensors are accepted::
+    NumPy; lists and torch tensors are accepted:
 
         rw.Experience(tokens=[1, 2, 3, 4], prompt_length=2, logprobs=[-0.1, -0.2], reward=1.0)
 

@@ -23,7 +23,7 @@ VersionRun = tuple[int | None, int]
 
 
 class CustomField(NamedTuple):
-    """An entry of `info` that becomes a field of the training batch::
+    """An entry of `info` that becomes a field of the training batch:
 
     rw.Experience(..., info={"judge": 0.5}, custom_fields=[("judge", "judge_score", "float32")])
     """

@@ -18,7 +18,7 @@ class Echo(Model):
     """Returns the last user message; immediate and deterministic.
 
     Tokens are the bytes of the text, then an end token; log-probabilities are zero. Turns are
-    recorded. ::
+    recorded.
 
         reply = await model.chat([{"role": "user", "content": "hello"}])
         assert reply.text == "hello"

@@ -26,7 +26,7 @@ class MockRequest:
 
 
 class MockServer(OpenAI):
-    """A model behind a mock server in this process, with the API of vLLM, SGLang or OpenAI::
+    """A model behind a mock server in this process, with the API of vLLM, SGLang or OpenAI:
 
         with rw.Scheduler(rw.Config(), [rw.models.MockServer(seed=7)]) as scheduler:
             ...

@@ -14,7 +14,7 @@ ENGINES = tuple(server_kinds())
 
 
 class OpenAI(Model):
-    """A model of a running OpenAI-compatible server::
+    """A model of a running OpenAI-compatible server:
 
         rw.models.OpenAI("http://127.0.0.1:8000/v1", model="qwen", engine="vllm")
 

@@ -12,7 +12,7 @@ from rollway.models.openai import OpenAI
 
 
 class Tiny(OpenAI):
-    """The embedded language model, served in this process; needs no download::
+    """The embedded language model, served in this process; needs no download:
 
         with rw.Scheduler(rw.Config(), [rw.models.Tiny(seed=7)]) as scheduler:
             ...

@@ -52,11 +52,13 @@ def find(experiences: list[Experience], name: str, reply: Reply) -> Experience |
     for experience in experiences:
         names = experience.info.get("message_ids") or []
         if name in names:
-            return _alone(experience, names.index(name), len(names), name, reply)
+            return _single_turn(experience, names.index(name), len(names), name, reply)
     return None
 
 
-def _alone(whole: Experience, position: int, count: int, name: str, reply: Reply) -> Experience:
+def _single_turn(
+    whole: Experience, position: int, count: int, name: str, reply: Reply
+) -> Experience:
     begin, end = _extent(whole, position, count, reply)
     first = whole.prompt_length
     logprobs = whole.logprobs

@@ -11,7 +11,7 @@ from typing import Any
 class Worker:
     """Ray actor of a worker; its methods run in the main thread of its process."""
 
-    def where(self, version: str) -> dict[str, Any]:
+    def location(self, version: str) -> dict[str, Any]:
         """Returns the location of the worker; raises if the package is missing or differs."""
         import os
         import sys

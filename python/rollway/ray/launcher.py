@@ -100,7 +100,7 @@ class RayLauncher:
         """Reports the placement and the end of a worker."""
         how, blame = "no longer needed", messages.NO_SUSPECT
         try:
-            location = await _result(worker.handle.where.remote(self.version))
+            location = await _result(worker.handle.location.remote(self.version))
             worker.is_placed = True
             self.send("placed", id=number, **location)
             how = await _result(worker.handle.work.remote(env))
@@ -145,17 +145,17 @@ class RayLauncher:
                 free = await asyncio.to_thread(self.ray.available_resources)
             except Exception as error:
                 reason = f"Ray does not respond: {messages.clipped(str(error))}"
-                for number, worker in self._unplaced():
+                for number, worker in self._waiting_actors():
                     self._report_waiting(number, worker, reason)
                 continue
             self.report_nodes(nodes)
-            for number, worker in self._unplaced():
-                reason = messages.lacks(worker.demand, nodes)
+            for number, worker in self._waiting_actors():
+                reason = messages.cluster_too_small(worker.demand, nodes)
                 if reason is None and worker.looks >= MAX_PLACING_CHECKS:
-                    reason = messages.waits(worker.demand, nodes, free)
+                    reason = messages.resources_in_use(worker.demand, nodes, free)
                 self._report_waiting(number, worker, reason)
 
-    def _unplaced(self) -> list[tuple[int, LaunchedActor]]:
+    def _waiting_actors(self) -> list[tuple[int, LaunchedActor]]:
         return [(number, one) for number, one in self.workers.items() if not one.is_placed]
 
     def _report_waiting(self, number: int, worker: LaunchedActor, reason: str | None) -> None:

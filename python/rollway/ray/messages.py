@@ -23,30 +23,31 @@ def clipped(text: str) -> str:
     return plain if len(plain) <= _MAX_SHOWN_CHARS else plain[: _MAX_SHOWN_CHARS - 1] + "…"
 
 
-def amounts(demand: Demand) -> str:
+def format_resources(demand: Demand) -> str:
     """Formats resources."""
     wanted = [f"{amount:g} {name}" for name, amount in demand.items() if amount]
     return ", ".join(wanted) or "no resources"
 
 
-def lacks(demand: Demand, nodes: Sequence[Node]) -> str | None:
+def cluster_too_small(demand: Demand, nodes: Sequence[Node]) -> str | None:
     """Returns the message that no node is large enough; `None`: one is."""
     alive, large = _large(demand, nodes)
     if not large:
-        least = min((_lacking(demand, has) for has in alive), key=len, default=[])
+        least = min((_missing_resources(demand, has) for has in alive), key=len, default=[])
+        wanted = format_resources(demand)
         lacks = f"; the nearest lacks {', '.join(least)}" if least else ""
-        return f"no node of the cluster has {amounts(demand)}, of {len(alive)} nodes{lacks}"
+        return f"no node of the cluster has {wanted}, of {len(alive)} nodes{lacks}"
     return None
 
 
-def waits(demand: Demand, nodes: Sequence[Node], free: Demand) -> str:
+def resources_in_use(demand: Demand, nodes: Sequence[Node], free: Demand) -> str:
     """Returns why a worker is not placed although a node is large enough."""
     if not _fits(demand, free):
         _, large = _large(demand, nodes)
-        left = amounts({name: free.get(name, 0.0) for name, amount in demand.items() if amount})
+        free_resources = {name: free.get(name, 0.0) for name, amount in demand.items() if amount}
         return (
-            f"{_nodes(len(large))} of the cluster could give {amounts(demand)}, but all is in "
-            f"use: {left} left"
+            f"{_nodes(len(large))} of the cluster could give {format_resources(demand)}, but all is"
+            f" in use: {format_resources(free_resources)} left"
         )
     return "it is being placed, or the environment for it is being set up"
 
@@ -82,10 +83,10 @@ def _large(demand: Demand, nodes: Sequence[Node]) -> tuple[list[Demand], list[De
 
 
 def _fits(demand: Demand, has: Demand) -> bool:
-    return not _lacking(demand, has)
+    return not _missing_resources(demand, has)
 
 
-def _lacking(demand: Demand, has: Demand) -> list[str]:
+def _missing_resources(demand: Demand, has: Demand) -> list[str]:
     return [name for name, amount in demand.items() if has.get(name, 0.0) < amount]
 
 

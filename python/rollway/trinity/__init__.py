@@ -1,6 +1,6 @@
 """Compatibility package: Trinity-RFT workflows, rewards, operators and configurations.
 
-Importing it makes the names of Trinity-RFT importable, so that its files run without edits::
+Importing it makes the names of Trinity-RFT importable, so that its files run without edits:
 
     import rollway as rw
     import rollway.trinity                      # now `import trinity...` works

@@ -17,7 +17,9 @@ from collections.abc import Coroutine, Generator, MutableSequence
 from typing import Any
 
 #: Slot of the runner whose code is executed.
-place: contextvars.ContextVar[int | None] = contextvars.ContextVar("place", default=None)
+current_slot: contextvars.ContextVar[int | None] = contextvars.ContextVar(
+    "current_slot", default=None
+)
 
 #: Mark of code in a separate thread, which does not block the event loop.
 _THREAD = 255
@@ -60,39 +62,39 @@ class ExecutionMark:
     """Context manager that marks a thread as executing a runner's code."""
 
     def __init__(self) -> None:
-        self._place = place.get()
+        self._slot = current_slot.get()
 
     def __enter__(self) -> None:
-        if self._place is not None:
-            _marks[self._place] = _THREAD
+        if self._slot is not None:
+            _marks[self._slot] = _THREAD
 
     def __exit__(self, *_: object) -> None:
-        if self._place is not None:
-            _marks[self._place] = 0
+        if self._slot is not None:
+            _marks[self._slot] = 0
 
 
 class Marked(Coroutine[Any, Any, Any]):
     """Coroutine wrapper that sets the mark while it executes, not while it waits."""
 
-    __slots__ = ("_inner", "_place")
+    __slots__ = ("_inner", "_slot")
 
-    def __init__(self, inner: Any, where: int) -> None:
+    def __init__(self, inner: Any, slot: int) -> None:
         self._inner = inner
-        self._place = where
+        self._slot = slot
 
     def send(self, value: Any) -> Any:
-        _marks[self._place] = next(_steps)
+        _marks[self._slot] = next(_steps)
         try:
             return self._inner.send(value)
         finally:
-            _marks[self._place] = 0
+            _marks[self._slot] = 0
 
     def throw(self, *error: Any) -> Any:
-        _marks[self._place] = next(_steps)
+        _marks[self._slot] = next(_steps)
         try:
             return self._inner.throw(*error)
         finally:
-            _marks[self._place] = 0
+            _marks[self._slot] = 0
 
     def close(self) -> None:
         self._inner.close()
@@ -105,19 +107,17 @@ class Marked(Coroutine[Any, Any, Any]):
         return getattr(self._inner, name)
 
 
-def begin_task(where: int, coroutine: Any, loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any]:
+def begin_task(slot: int, coroutine: Any, loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any]:
     """Creates the task of an attempt; tasks that it creates belong to the same runner."""
     context = contextvars.copy_context()
-    context.run(place.set, where)
+    context.run(current_slot.set, slot)
     # One name for all: asyncio would make up a different one for each.
-    return context.run(
-        asyncio.Task, Marked(coroutine, where), loop=loop, name="rollway-attempt"
-    )
+    return context.run(asyncio.Task, Marked(coroutine, slot), loop=loop, name="rollway-attempt")
 
 
 def task_factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **how: Any) -> asyncio.Task[Any]:
     """Task factory that marks the coroutines of runners."""
-    where = place.get()
-    if where is not None:
-        coroutine = Marked(coroutine, where)
+    slot = current_slot.get()
+    if slot is not None:
+        coroutine = Marked(coroutine, slot)
     return asyncio.Task(coroutine, loop=loop, **how)

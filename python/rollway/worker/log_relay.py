@@ -74,11 +74,11 @@ class LogRelay(io.TextIOBase):
     def _line(self, line: str, names: dict[str, Any]) -> None:
         if names:
             for begin in range(0, max(len(line), 1), _LINE):
-                self.say({"line": line[begin : begin + _LINE], **names})
+                self.write_record({"line": line[begin : begin + _LINE], **names})
         else:
             self._stream.write(line + "\n")
 
-    def say(self, what: dict[str, Any]) -> None:
+    def write_record(self, what: dict[str, Any]) -> None:
         """Prints a line with run ids."""
         with self._lock:
             self._stream.write(_MARK + json.dumps(what, ensure_ascii=False) + "\n")
@@ -130,7 +130,9 @@ class Handler(logging.Handler):
                 self._link.log(record.levelno, line, record.name, **source())
                 return
             level = next(name for least, name in _LEVELS if record.levelno >= least)
-            self._relay.say({"level": level, "logger": record.name, "line": line, **source()})
+            self._relay.write_record(
+                {"level": level, "logger": record.name, "line": line, **source()}
+            )
         except Exception:
             self.handleError(record)
 

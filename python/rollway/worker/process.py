@@ -127,7 +127,7 @@ class Worker:
         """
         self.loop = loop = asyncio.get_running_loop()
         if is_manual:
-            loop.add_signal_handler(signal.SIGTERM, self._leave, "SIGTERM received")
+            loop.add_signal_handler(signal.SIGTERM, self._shut_down, "SIGTERM received")
         self.over = loop.create_future()
         loop.set_task_factory(marks.task_factory)
         descriptors = self.link.file_descriptors
@@ -153,7 +153,7 @@ class Worker:
         """Sends the collected reports and executes the received commands."""
         self.turning = True
         try:
-            received = self._take()
+            received = self._execute_commands()
         except Closed as error:
             self._end(str(error))
             return
@@ -161,11 +161,11 @@ class Worker:
             self.turning = False
         if received:
             # Short attempts end in their first step, which comes before the next turn.
-            self._turn_soon()
+            self._schedule_turn()
         if self.link.is_backlogged != self.is_backlogged:
-            self._watch_room()
+            self._watch_writability()
 
-    def _take(self) -> bool:
+    def _execute_commands(self) -> bool:
         """Executes the received commands; returns whether there were any."""
         messages = self.link.poll_messages()
         for message in messages:
@@ -175,12 +175,12 @@ class Worker:
                 self._handle(*message)
         return bool(messages)
 
-    def _turn_soon(self) -> None:
+    def _schedule_turn(self) -> None:
         if not self.turning:
             self.turning = True
             self.loop.call_soon(self._turn)
 
-    def _watch_room(self) -> None:
+    def _watch_writability(self) -> None:
         self.is_backlogged = not self.is_backlogged
         if self.is_backlogged:
             self.loop.add_writer(self.link.file_descriptors[0], self._turn)
@@ -201,7 +201,7 @@ class Worker:
         elif what == "stop_runner":
             self._end_incarnation(*rest)
         elif what == "shutdown":
-            self._leave("dismissed by the engine")
+            self._shut_down("dismissed by the engine")
         elif what == "ended":
             self._end(rest[0])
 
@@ -225,7 +225,7 @@ class Worker:
                     self._cancel(name, task)
         self.link.stopped(runner, incarnation)
 
-    def _leave(self, why: str) -> None:
+    def _shut_down(self, why: str) -> None:
         """Cancels all attempts and sends goodbye; the engine then closes the connection."""
         if self.dismissed:
             return
@@ -238,15 +238,15 @@ class Worker:
     def _cancel(self, name: Name, task: asyncio.Task[None]) -> None:
         task.cancel()
         # One that has not begun will never come to say so itself.
-        task.add_done_callback(lambda _: self._over(name))
+        task.add_done_callback(lambda _: self._attempt_ended(name))
 
-    def _lives(self, name: Name) -> bool:
+    def _is_current(self, name: Name) -> bool:
         """Returns whether the incarnation of an attempt is current; others are not reported."""
         return self.incarnations.get(name[0]) == name[1]
 
     def _start(self, start: Any) -> None:
         name = start.name
-        if not self._lives(name):
+        if not self._is_current(name):
             return
         task = marks.begin_task(marks.slot_of(name[0]), self._execute(start, name), self.loop)
         self.attempts[name[2]] = name, task
@@ -283,25 +283,27 @@ class Worker:
         except Closed as error:
             self._end(str(error))
         finally:
-            self._over(name)
+            self._attempt_ended(name)
 
-    def _over(self, name: Name) -> None:
+    def _attempt_ended(self, name: Name) -> None:
         """Reports the end of an attempt once, in the next turn."""
-        if self.attempts.pop(name[2], None) is None or not self._lives(name):
+        if self.attempts.pop(name[2], None) is None or not self._is_current(name):
             return
         self.link.attempt_ended(*name)
-        self._turn_soon()
+        self._schedule_turn()
 
     def _report(
         self, name: Name, is_eval: bool, flush: bool, run: int, end: RunOutput | RunFailure
     ) -> None:
-        if self._lives(name):
-            self._say(name, is_eval, run, end)
+        if self._is_current(name):
+            self._send_outcome(name, is_eval, run, end)
         # Sends the report before the next run begins, which may end the process.
         if flush:
             self.link.flush()
 
-    def _say(self, name: Name, is_eval: bool, run: int, end: RunOutput | RunFailure) -> None:
+    def _send_outcome(
+        self, name: Name, is_eval: bool, run: int, end: RunOutput | RunFailure
+    ) -> None:
         if isinstance(end, RunOutput):
             try:
                 payload = None if is_eval or not end.experiences else encode(end.experiences)

@@ -73,7 +73,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 class WorkflowRunner:
-    """Executes tasks one at a time, without a scheduler::
+    """Executes tasks one at a time, without a scheduler:
 
     runner = rw.WorkflowRunner(rw.Config(), rw.models.Echo())
     status, experiences = runner.run_task(task, repeat_times=4)
@@ -137,7 +137,12 @@ class WorkflowRunner:
         now = time.time()
         doings = sorted(self._doings.values(), key=lambda doing: doing.since)[:STAGES_MAX]
         stages = [
-            {"run": one.run, "stage": one.stage, "stage_since": one.since, "place": one.place(now)}
+            {
+                "run": one.run,
+                "stage": one.stage,
+                "stage_since": one.since,
+                "place": one.code_location(now),
+            }
             for one in doings
         ]
         if not stages:
@@ -232,16 +237,16 @@ class WorkflowRunner:
             elif self.concurrent_mode == "sequential":
                 for run in runs:
                     if fail_fast is None or not fail_fast.failed:
-                        await self._one(executable, task, run, report)
+                        await self._execute_run(executable, task, run, report)
             else:
-                started = [self._one(executable, task, run, report) for run in runs]
-                await _all(started, fail_fast)
+                started = [self._execute_run(executable, task, run, report) for run in runs]
+                await _gather(started, fail_fast)
         finally:
             self._terminate_time = time.time()
         if fail_fast is not None:
             fail_fast.emit_rest()
 
-    async def _one(
+    async def _execute_run(
         self, executable: Executable, task: Task, run: int, emit: Callable[..., None]
     ) -> None:
         """Performs one run."""
@@ -260,7 +265,7 @@ class WorkflowRunner:
                 seconds = time.perf_counter() - began
                 end = RunOutput.of(experiences, reported, seconds, instance.model)
             except BaseException as error:
-                _let_end_through(error)
+                _reraise_exit(error)
                 end = failure(error)
             emit(run, end)
 
@@ -287,14 +292,14 @@ class WorkflowRunner:
             at.set(ENCODING)
             experiences, reported = await outputs(returned, instance.model, task.is_eval)
             if reported is not None or returned is None:
-                _tell_apart(experiences, runs)
+                _check_assignable(experiences, runs)
             groups = _by_run(experiences, runs)
             self._stamp(mine, instance.model, experiences)
             seconds = time.perf_counter() - began
             model = instance.model
             ends = {run: RunOutput.of(groups[run], reported, seconds, model) for run in runs}
         except BaseException as error:
-            _let_end_through(error)
+            _reraise_exit(error)
             for run in runs:
                 emit(run, failure(error))
             return
@@ -318,7 +323,7 @@ class WorkflowRunner:
     def _call(
         self, executable: Executable, task: Task, runs: Sequence[int], at: RunStage
     ) -> tuple[_Instance, Any]:
-        at.here()
+        at.set_executor()
         instance = self._begin(executable, task, runs)
         at.set(RUNNING)
         try:
@@ -329,7 +334,7 @@ class WorkflowRunner:
     async def _call_async(
         self, executable: Executable, task: Task, runs: Sequence[int], at: RunStage
     ) -> tuple[_Instance, Any]:
-        at.here(asyncio.current_task())
+        at.set_executor(asyncio.current_task())
         instance = self._begin(executable, task, runs)
         at.set(RUNNING)
         try:
@@ -435,7 +440,7 @@ class _FailFast:
             self._emit(run, RunFailure("workflow", message))
 
 
-def _let_end_through(error: BaseException) -> None:
+def _reraise_exit(error: BaseException) -> None:
     """Re-raises a cancellation of the current task, and an exit that a signal handler raised.
 
     One raised by user code is a failure.
@@ -460,7 +465,7 @@ def _from_signal_handler(error: BaseException) -> bool:
     return handler is not None and any(frame.f_code is handler for frame, _ in frames)
 
 
-async def _all(runs: list[Any], fail_fast: _FailFast | None = None) -> None:
+async def _gather(runs: list[Any], fail_fast: _FailFast | None = None) -> None:
     """Awaits runs concurrently; if cancelled, cancels all of them and awaits their end.
 
     With `fail_fast` the first failure cancels the others.
@@ -486,7 +491,7 @@ async def _all(runs: list[Any], fail_fast: _FailFast | None = None) -> None:
             task.result()
 
 
-def _tell_apart(turns: list[Experience], runs: Sequence[int]) -> None:
+def _check_assignable(turns: list[Experience], runs: Sequence[int]) -> None:
     """Rejects turns of a repeatable workflow that cannot be assigned to runs.
 
     Its runs share a key, so only the samples of one call, one per run, can be assigned.

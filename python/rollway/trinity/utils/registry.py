@@ -46,7 +46,7 @@ class Registry:
         force: bool = False,
         lazy: bool = False,
     ) -> Any:
-        """Registers a class, directly or as a decorator::
+        """Registers a class, directly or as a decorator:
 
             @WORKFLOWS.register_module("my_workflow")
             class MyWorkflow(Workflow): ...
