@@ -20,5 +20,53 @@ section! {
         /// Maximum wait of a call for a server, if all are full, updated or not healthy.
         #[schemars(extend("exclusiveMinimum" = 0))]
         pub server_wait: ConfigSeconds = ConfigSeconds::new(60),
+        /// Further fields of requests that runs and agents may send to servers, beside those of
+        /// OpenAI's APIs and the sampling parameters; `*`: all. Some fields of servers load code,
+        /// files or tensors.
+        pub pass_fields: Vec<String>,
+        /// Lets servers load images and other media from addresses in the requests of runs and
+        /// agents. Absent: only media in the request, as `data:` addresses.
+        pub remote_media: bool,
+        /// Calls in flight.
+        #[schemars(range(min = 1))]
+        pub calls: u32 = 32_768,
+        /// Calls of one run in flight.
+        #[schemars(range(min = 1))]
+        pub calls_per_run: u32 = 256,
+        /// Bytes of one request body.
+        #[schemars(range(min = 1))]
+        pub request_body_bytes: u64 = 32 << 20,
+        /// Bytes of one response.
+        #[schemars(range(min = 1))]
+        pub response_body_bytes: u64 = 64 << 20,
+        /// Objects, lists and their items in one request body. A prompt of token ids has one for
+        /// each token.
+        #[schemars(range(min = 1))]
+        pub json_nodes: u64 = 2_000_000,
+        /// Levels of objects and lists in one request body.
+        #[schemars(range(min = 1, max = 127))]
+        pub json_depth: u32 = 100,
+        /// Bytes of memory of the requests of all calls in flight, as received and as parsed. One
+        /// half is open to all runs, the other is divided equally. Calls wait for it for at most a
+        /// minute.
+        #[schemars(range(min = 1))]
+        pub request_bytes: u64 = 2 << 30,
+        /// Bytes of memory of the requests of one run in flight.
+        #[schemars(range(min = 1))]
+        pub request_bytes_per_run: u64 = 256 << 20,
+        /// Bytes of memory of responses that are not yet sent and recorded, divided like
+        /// `request_bytes`. Servers are read no further meanwhile.
+        #[schemars(range(min = 1))]
+        pub response_bytes: u64 = 1 << 30,
+        /// Bytes of memory of the responses of one run.
+        #[schemars(range(min = 1))]
+        pub response_bytes_per_run: u64 = 256 << 20,
+        /// Bytes of memory of the recordings of all open runs. Above half of it the recording of a
+        /// run fails that has more than its share of the other half.
+        #[schemars(range(min = 1))]
+        pub recorded_bytes: u64 = 4 << 30,
+        /// Bytes of memory of the recording of one run.
+        #[schemars(range(min = 1))]
+        pub recorded_bytes_per_run: u64 = 256 << 20,
     }
 }

@@ -315,6 +315,18 @@ impl Check<'_> {
             let hint = "lower it, or raise `payload_bytes`, the limit of all runs together";
             self.wrong("explorer.limits.payload_bytes_per_run", message, hint);
         }
+        let gateway = &explorer.gateway;
+        for (key, per_run, total) in [
+            ("request_bytes", gateway.request_bytes_per_run, gateway.request_bytes),
+            ("response_bytes", gateway.response_bytes_per_run, gateway.response_bytes),
+            ("recorded_bytes", gateway.recorded_bytes_per_run, gateway.recorded_bytes),
+        ] {
+            if per_run > total {
+                let message = format!("{per_run} is more than `{key}`");
+                let hint = format!("lower it, or raise `{key}`, the limit of all runs together");
+                self.wrong(&format!("explorer.gateway.{key}_per_run"), message, &hint);
+            }
+        }
         let supervision = &explorer.supervision;
         if supervision.restart_backoff > supervision.max_restart_backoff {
             let message =

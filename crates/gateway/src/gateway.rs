@@ -11,7 +11,9 @@ use crate::http::{GatewayState, HttpListener, TurnStore, listen, router};
 use crate::keys::RunRef;
 use crate::models::{Models, ServerSpec};
 use crate::open_files;
-pub use crate::options::{ExtraMetrics, GatewayLimits, GatewayOptions, RunBudget, TokenCounts};
+pub use crate::options::{
+    ByteLimits, ExtraMetrics, GatewayLimits, GatewayOptions, RunBudget, TokenCounts,
+};
 use rollway_recording::RecordError;
 
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);

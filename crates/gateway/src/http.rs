@@ -8,6 +8,7 @@
 mod admin;
 mod agents;
 mod auxiliary;
+mod byte_budget;
 mod calls;
 mod calls_in_flight;
 mod exact_history;
@@ -16,6 +17,8 @@ mod metrics;
 mod observed_call;
 mod prompt_list;
 mod record_response;
+mod recorded_bytes;
+mod refusal;
 mod relay;
 mod request_body;
 mod response_body;

@@ -32,7 +32,7 @@ use rollway_model_api::CallError;
 use tokio::sync::{Notify, oneshot};
 
 pub use self::capabilities::ServerCapabilities;
-pub(crate) use self::connect::{ReadError, read_limited};
+pub(crate) use self::connect::{ReadError, failure_reason, read_limited};
 pub use self::connect::{http_client, reach};
 pub use self::options::RoutingOptions;
 pub use self::registry::ServerPermit;

@@ -39,6 +39,10 @@ pub struct GatewayOptions {
     /// True if a chat that continues a recorded turn is sent with the tokens of that turn, where
     /// the API of the server takes token ids.
     pub exact_histories: bool,
+    /// Further fields that runs and agents may send to servers; `*`: all.
+    pub pass_fields: Vec<String>,
+    /// True if servers may load images and other media from addresses in requests.
+    pub remote_media: bool,
     pub watcher: Option<Arc<dyn CallObserver>>,
 }
 
@@ -59,6 +63,8 @@ impl GatewayOptions {
             force_sampling: false,
             seed: None,
             exact_histories: true,
+            pass_fields: Vec::new(),
+            remote_media: false,
             watcher: None,
         }
     }
@@ -70,6 +76,16 @@ pub struct GatewayLimits {
     pub max_body_bytes: usize,
     /// Maximum size of a response or a stream.
     pub max_answer_bytes: usize,
+    /// Objects, lists and items of a request body.
+    pub max_json_nodes: u64,
+    /// Levels of objects and lists in a request body.
+    pub max_json_depth: u32,
+    /// Memory of the requests of calls in flight, as received and as parsed.
+    pub request_bytes: ByteLimits,
+    /// Memory of responses until they are sent and recorded.
+    pub response_bytes: ByteLimits,
+    /// Memory of the recordings of all open runs.
+    pub recorded_bytes: u64,
     pub max_in_flight: usize,
     pub max_in_flight_per_run: usize,
     /// Maximum number of open connections; further ones wait to be accepted.
@@ -85,11 +101,23 @@ pub struct GatewayLimits {
     pub max_retries: u32,
 }
 
+/// Bytes of all calls together, and of those of one run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByteLimits {
+    pub total: u64,
+    pub per_run: u64,
+}
+
 impl Default for GatewayLimits {
     fn default() -> Self {
         Self {
             max_body_bytes: 32 << 20,
             max_answer_bytes: 64 << 20,
+            max_json_nodes: 2_000_000,
+            max_json_depth: 100,
+            request_bytes: ByteLimits { total: 2 << 30, per_run: 256 << 20 },
+            response_bytes: ByteLimits { total: 1 << 30, per_run: 256 << 20 },
+            recorded_bytes: 4 << 30,
             max_in_flight: 32_768,
             max_in_flight_per_run: 256,
             max_connections: 65_536,

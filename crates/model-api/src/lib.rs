@@ -14,8 +14,10 @@
 
 pub mod client_api;
 mod error;
+pub mod json_shape;
 mod model_call;
 pub mod replay;
+pub mod request_policy;
 mod response;
 pub mod server_api;
 pub mod sse;

@@ -29,6 +29,7 @@ pub struct StreamCapture {
     held: BytesMut,
     /// Data of all events, if they are saved.
     parts: Option<Vec<Bytes>>,
+    kept_bytes: usize,
     first: Option<Bytes>,
     usage: Option<Bytes>,
 }
@@ -41,6 +42,7 @@ impl StreamCapture {
             finished: 0,
             held: BytesMut::new(),
             parts: is_verbatim.then(Vec::new),
+            kept_bytes: 0,
             first: None,
             usage: None,
         }
@@ -57,8 +59,14 @@ impl StreamCapture {
             self.first = Some(part.clone());
         }
         if let Some(parts) = &mut self.parts {
+            self.kept_bytes += part.len() + size_of::<Bytes>();
             parts.push(part);
         }
+    }
+
+    /// Memory of the events that are kept.
+    pub fn kept_bytes(&self) -> usize {
+        self.kept_bytes + self.held.len()
     }
 
     pub fn is_finished(&self) -> bool {

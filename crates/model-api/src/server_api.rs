@@ -172,6 +172,11 @@ pub trait ResponseParser: Debug + Send {
         None
     }
 
+    /// Memory of what was parsed so far.
+    fn kept_bytes(&self) -> usize {
+        0
+    }
+
     /// Returns whether tokens have the version of a [`TokenSource`], because the server did not
     /// report it.
     fn has_assumed_versions(&self) -> bool {

@@ -72,6 +72,11 @@ impl SseParser {
         Ok(events)
     }
 
+    /// Number of bytes of an event that is not complete.
+    pub fn buffered(&self) -> usize {
+        self.line.len() + self.data.len()
+    }
+
     /// Returns whether the bytes ended within an event.
     pub fn is_torn(&self) -> bool {
         !self.line.is_empty() || self.has_data

@@ -53,11 +53,18 @@ pub struct RecorderLimits {
     pub max_bytes: u64,
     /// Saved responses for client retries; the oldest are dropped first.
     pub max_kept: u32,
+    /// Bytes of experiences, in each of which the messages that turns share are repeated.
+    pub max_experience_bytes: u64,
 }
 
 impl Default for RecorderLimits {
     fn default() -> Self {
-        Self { max_turns: 4096, max_bytes: 256 << 20, max_kept: 64 }
+        Self {
+            max_turns: 4096,
+            max_bytes: 256 << 20,
+            max_kept: 64,
+            max_experience_bytes: 512 << 20,
+        }
     }
 }
 
@@ -275,10 +282,11 @@ impl Recorder {
             return Err(failure.clone());
         }
         let since = usize::try_from(since).unwrap_or(usize::MAX);
+        let limit = self.limits.max_experience_bytes;
         if since == 0 {
-            return merge::experiences(&self.store, &self.plan);
+            return merge::experiences(&self.store, &self.plan, limit);
         }
-        merge::experiences(&self.store, &MergePlan::of(&self.store, since))
+        merge::experiences(&self.store, &MergePlan::of(&self.store, since), limit)
     }
 
     /// Counts never decrease: what is replaced later stays counted.
@@ -288,6 +296,13 @@ impl Recorder {
 
     pub fn bytes(&self) -> u64 {
         (self.store.bytes() + self.calls.bytes() + self.tool_arguments.bytes()) as u64
+    }
+
+    /// Fails the recording because of a limit over several runs, and frees its memory.
+    pub fn exceeded(&mut self, what: &'static str, limit: u64) -> RecordError {
+        let error = RecordError::TooMuch { what, limit };
+        self.fail(error.clone());
+        error
     }
 
     /// Checks that calls can still be recorded.
@@ -352,7 +367,7 @@ impl Recorder {
 
     /// Drops saved responses until the limits hold, else fails the recording.
     fn enforce(&mut self) -> Result<(), RecordError> {
-        let RecorderLimits { max_turns, max_bytes, max_kept } = self.limits;
+        let RecorderLimits { max_turns, max_bytes, max_kept, .. } = self.limits;
         while (self.calls.saved() > max_kept as usize || self.bytes() > max_bytes)
             && self.calls.drop_oldest()
         {

@@ -46,22 +46,40 @@ pub fn merge<T: Borrow<Turn>>(
         store.push(origin, content, &turn.prompt, choice)?;
     }
     let plan = MergePlan::of(&store, 0);
-    Ok(MergedTurns { experiences: experiences(&store, &plan)?, counts: plan.counts })
+    Ok(MergedTurns { experiences: experiences(&store, &plan, u64::MAX)?, counts: plan.counts })
 }
 
 pub(super) fn experiences(
     store: &TurnTable,
     plan: &MergePlan,
+    max_bytes: u64,
 ) -> Result<Vec<Experience>, RecordError> {
     let mut experiences = Vec::with_capacity(plan.threads.len());
+    let mut bytes = 0;
     for (step, thread) in (0..).zip(&plan.threads) {
         let turns = thread.turns.iter().filter_map(|&turn| store.get(turn));
         let turns: Vec<&StoredTurn> = turns.collect();
+        bytes += experience_bytes(store, &turns);
+        if bytes > max_bytes {
+            let what = "bytes of experiences";
+            return Err(RecordError::TooMuch { what, limit: max_bytes });
+        }
         let made = experience(store, step, &turns, thread.origin)
             .map_err(|error| RecordError::Misread(error.to_string()))?;
         experiences.extend(made);
     }
     Ok(experiences)
+}
+
+/// Estimates the size of an experience.
+fn experience_bytes(store: &TurnTable, turns: &[&StoredTurn]) -> u64 {
+    const TOKEN_BYTES: usize = size_of::<i32>() + size_of::<f32>() + size_of::<bool>();
+    let Some(last) = turns.last() else { return 0 };
+    let path = last.content.messages.map(|node| store.texts.path(node)).unwrap_or_default();
+    let texts =
+        path.into_iter().chain(last.content.tools).filter_map(|node| store.texts.piece(node));
+    let texts: usize = texts.map(str::len).sum();
+    (last.sequence.len() * TOKEN_BYTES + texts + 2 * last.reply.len()) as u64
 }
 
 fn experience(

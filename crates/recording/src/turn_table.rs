@@ -1,11 +1,11 @@
 //! Turns of a run, stored compactly.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
-use rollway_model_api::{CallLabels, ModelCall, ResponseChoice};
+use rollway_model_api::{CallLabels, ModelCall, ResponseChoice, request_policy};
 use serde::Deserialize;
-use serde_json::Value;
-use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::RecordError;
 use super::merge_plan::MARKS_BYTES;
@@ -41,6 +41,9 @@ pub(super) const SAMPLING_FIELDS: [&str; 12] = [
     "top_k",
     "top_p",
 ];
+
+/// Name of the mark of turns whose tokens were not sampled freely, beside their sampling parameters.
+const CONSTRAINED_BY: &str = "constrained_by";
 
 /// Turns by number, in order of arrival.
 #[derive(Debug, Default)]
@@ -218,12 +221,10 @@ impl TurnTable {
         #[derive(Deserialize)]
         struct StoredMessage<'a> {
             #[serde(borrow)]
-            role: Option<&'a RawValue>,
+            role: Option<Cow<'a, str>>,
         }
         let message = self.texts.piece(node).and_then(|text| serde_json::from_str(text).ok());
-        message.is_some_and(|StoredMessage { role }| {
-            role.is_some_and(|role| role.get() == "\"assistant\"")
-        })
+        message.is_some_and(|StoredMessage { role }| role.is_some_and(|role| role == "assistant"))
     }
 }
 
@@ -231,7 +232,12 @@ impl TurnTable {
 pub(super) fn sampling(call: &ModelCall) -> Value {
     let given = SAMPLING_FIELDS.into_iter().filter(|name| call.has(name));
     let fields = given.filter_map(|name| Some((name.to_owned(), call.body.get(name)?.clone())));
-    Value::Object(fields.collect())
+    let mut fields: Map<String, Value> = fields.collect();
+    let constraints = request_policy::constraints(&call.body);
+    if !constraints.is_empty() {
+        fields.insert(CONSTRAINED_BY.to_owned(), constraints.into());
+    }
+    Value::Object(fields)
 }
 
 pub(super) fn value(text: &str) -> Value {

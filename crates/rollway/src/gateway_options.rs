@@ -7,7 +7,7 @@ use rollway_base::net::host_port;
 use rollway_config::secrets::api_key;
 use rollway_config::{Config, ConfigError, ConfigProblem, InFlightCalls, Mode, ModelConfig};
 use rollway_engine::cluster::AdvertisedAddress;
-use rollway_gateway::gateway::{GatewayLimits, GatewayOptions, RunBudget};
+use rollway_gateway::gateway::{ByteLimits, GatewayLimits, GatewayOptions, RunBudget};
 use rollway_gateway::models::{self, InFlightPolicy, RestartHook, ServerSpec};
 use rollway_recording as recording;
 use serde_json::{Map, Value};
@@ -33,7 +33,8 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
         true => config.synchronizer.sync_timeout.into(),
         false => explorer.max_timeout.into(),
     };
-    let defaults = GatewayLimits::default();
+    let (defaults, gateway) = (GatewayLimits::default(), &explorer.gateway);
+    let bytes = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
     // Workers on other machines call the models too.
     let site = AdvertisedAddress::of(config).filter(|_| !serves);
     let options = GatewayOptions {
@@ -48,9 +49,28 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
         limits: GatewayLimits {
             call_timeout,
             idle_timeout: defaults.idle_timeout.min(call_timeout),
+            max_body_bytes: bytes(gateway.request_body_bytes),
+            max_answer_bytes: bytes(gateway.response_body_bytes),
+            max_json_nodes: gateway.json_nodes,
+            max_json_depth: gateway.json_depth,
+            max_in_flight: gateway.calls as usize,
+            max_in_flight_per_run: gateway.calls_per_run as usize,
+            request_bytes: ByteLimits {
+                total: gateway.request_bytes,
+                per_run: gateway.request_bytes_per_run,
+            },
+            response_bytes: ByteLimits {
+                total: gateway.response_bytes,
+                per_run: gateway.response_bytes_per_run,
+            },
+            recorded_bytes: gateway.recorded_bytes,
             ..defaults
         },
-        record: recording::RecorderLimits::default(),
+        record: recording::RecorderLimits {
+            max_bytes: gateway.recorded_bytes_per_run,
+            max_experience_bytes: explorer.limits.payload_bytes_per_run,
+            ..recording::RecorderLimits::default()
+        },
         budget: RunBudget {
             model_calls: explorer.run_budget.model_calls,
             prompt_tokens: explorer.run_budget.prompt_tokens,
@@ -70,6 +90,8 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
         force_sampling: serves,
         seed: explorer.rollout_model.seed.filter(|_| !serves),
         exact_histories: explorer.gateway.exact_histories,
+        pass_fields: gateway.pass_fields.clone(),
+        remote_media: gateway.remote_media,
         watcher: None,
     };
     Ok((options, servers(config)?))

@@ -52,6 +52,10 @@ impl Outcome {
         self.failed += other.failed;
     }
 
+    pub(super) fn note(&mut self, latency: Duration) {
+        self.latencies.push(latency);
+    }
+
     pub(super) fn summary(&mut self) -> Summary {
         self.latencies.sort_unstable();
         let at = |part: f64| {

@@ -1,6 +1,6 @@
 //! Cost of the gateway: requests directly to a mock server, through a bare reverse proxy (the lower
 //! bound), through the gateway with every response recorded, and through LiteLLM if available. Then
-//! as many concurrent streams as a process can have.
+//! as many concurrent streams as a process can have. Last, honest clients beside hostile ones.
 //!
 //! `cargo xtask bench gateway`. Every server is a process of its own; the rows alternate, so that
 //! other load affects all of them. `ROLLWAY_BENCH_LITELLM` is the path of `litellm` from
@@ -9,6 +9,7 @@
 #![expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 
 mod children;
+mod hostile;
 mod load;
 mod roles;
 mod sessions;
@@ -39,6 +40,8 @@ fn main() {
         let time = if is_bench { TIME } else { Duration::from_millis(20) };
         compare(time).await;
         sessions::measure(if is_bench { 10_000 } else { 20 }).await;
+        let (in_flight, time) = if is_bench { (32, TIME * 10) } else { (2, time) };
+        hostile::measure(in_flight, time).await;
     });
 }
 

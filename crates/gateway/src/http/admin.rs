@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use super::responses::HandlerResult;
 use super::state::GatewayState;
 use super::{request_body, responses};
+use crate::keys::Caller;
 use crate::models::{
     InFlightPolicy, ModelView, ServerId, ServerSpec, ServerUpdateOutcome, ServerView, WeightSource,
     WeightUpdate, WeightUpdateReport,
@@ -139,9 +140,8 @@ pub(super) async fn add(State(app): State<Arc<GatewayState>>, request: Request) 
 }
 
 async fn read<T: DeserializeOwned>(app: &GatewayState, request: Request) -> Result<T, CallError> {
-    let limits = &app.options.limits;
-    let body = request_body::body(request, limits.max_body_bytes, limits.request_timeout).await?;
-    serde_json::from_slice(&body).map_err(|error| {
+    let body = request_body::json(app, Caller::Admin, request).await?;
+    serde_json::from_slice(&body.json).map_err(|error| {
         CallError::new(ErrorKind::InvalidRequest, format!("invalid body: {error}"))
     })
 }

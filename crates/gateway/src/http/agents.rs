@@ -11,6 +11,7 @@ use rollway_model_api::ModelCall;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
+use super::recorded_bytes::RecordedBytes;
 use super::run_sessions::RunSession;
 use crate::lru::LruMap;
 use rollway_recording::{RecorderLimits, RetryHeaders};
@@ -26,8 +27,12 @@ const MAX_CALLS: usize = 16_384;
 const MAX_BYTES: u64 = 1 << 30;
 
 /// Limits of the recorder of calls with the same body.
-const RECORDER_LIMITS: RecorderLimits =
-    RecorderLimits { max_turns: 256, max_bytes: 64 << 20, max_kept: 64 };
+const RECORDER_LIMITS: RecorderLimits = RecorderLimits {
+    max_turns: 256,
+    max_bytes: 64 << 20,
+    max_kept: 64,
+    max_experience_bytes: 64 << 20,
+};
 
 type Name = [u8; 32];
 
@@ -35,6 +40,7 @@ type Name = [u8; 32];
 #[derive(Debug)]
 pub(super) struct AgentSessions {
     table: Mutex<Table>,
+    recorded: Arc<RecordedBytes>,
     stopping: CancellationToken,
 }
 
@@ -58,8 +64,8 @@ pub(super) struct AgentCall {
 }
 
 impl AgentSessions {
-    pub(super) fn new(stopping: CancellationToken) -> Self {
-        Self { table: Mutex::default(), stopping }
+    pub(super) fn new(recorded: Arc<RecordedBytes>, stopping: CancellationToken) -> Self {
+        Self { table: Mutex::default(), recorded, stopping }
     }
 
     pub(super) fn session(
@@ -79,7 +85,10 @@ impl AgentSessions {
             }
         }
         let name: Name = hash.finalize().into();
-        let new = || Arc::new(RunSession::of_agent(RECORDER_LIMITS, self.stopping.child_token()));
+        let new = || {
+            let recorder = self.recorded.recorder(RECORDER_LIMITS);
+            Arc::new(RunSession::of_agent(recorder, self.stopping.child_token()))
+        };
         AgentCall {
             routing: routing(session, call),
             session: self.table.lock().take(name, new),
@@ -176,7 +185,7 @@ mod tests {
 
     #[test]
     fn equal_calls_of_a_session_share_a_recorder() {
-        let agents = AgentSessions::new(CancellationToken::new());
+        let agents = AgentSessions::new(RecordedBytes::new(u64::MAX), CancellationToken::new());
         let (none, again) = (HeaderMap::new(), RetryHeaders::default());
         let hello = json!({ "messages": [{ "role": "user", "content": "hello" }] });
         let longer = json!({ "messages": [
@@ -207,7 +216,11 @@ mod tests {
     #[test]
     fn the_least_recently_used_recorders_are_dropped() {
         let mut table = Table::default();
-        let new = || Arc::new(RunSession::of_agent(RECORDER_LIMITS, CancellationToken::new()));
+        let recorded = RecordedBytes::new(u64::MAX);
+        let new = || {
+            let recorder = recorded.recorder(RECORDER_LIMITS);
+            Arc::new(RunSession::of_agent(recorder, CancellationToken::new()))
+        };
         let name = |number: usize| {
             let mut name = [0; 32];
             name[..8].copy_from_slice(&(number as u64).to_le_bytes());

@@ -15,11 +15,12 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::calls::{CallPermits, acquire_permits, resolve_alias};
+use super::request_body::LeasedBody;
 use super::state::GatewayState;
 use super::upstream::prompt_tokens;
 use super::{EMBEDDINGS, request_body, responses};
 use crate::keys::Caller;
-use crate::models::{ReadError, RouteNeeds, ServerPermit, read_limited};
+use crate::models::{ReadError, RouteNeeds, ServerPermit, failure_reason, read_limited};
 
 /// `POST /v1/messages/count_tokens`.
 pub(super) async fn count_tokens(
@@ -39,8 +40,8 @@ async fn count(
     request: Request,
 ) -> Result<usize, CallError> {
     let limits = &app.options.limits;
-    let body = request_body::body(request, limits.max_body_bytes, limits.request_timeout).await?;
-    let mut call = AnthropicMessages::parse_count(&body)?;
+    let LeasedBody { json, lease: _lease } = request_body::json(app, caller, request).await?;
+    let mut call = AnthropicMessages::parse_count(&json)?;
     resolve_alias(app, &mut call);
     let (permit, _permits) = pick(app, caller, call.model()).await?;
     let server = permit.server();
@@ -71,9 +72,9 @@ async fn embed(
     request: Request,
 ) -> Result<Response, CallError> {
     let limits = &app.options.limits;
-    let body = request_body::body(request, limits.max_body_bytes, limits.request_timeout).await?;
+    let LeasedBody { json, lease: _lease } = request_body::json(app, caller, request).await?;
     let mut body: Value =
-        serde_json::from_slice(&body).ok().filter(Value::is_object).ok_or_else(|| {
+        serde_json::from_slice(&json).ok().filter(Value::is_object).ok_or_else(|| {
             CallError::new(ErrorKind::InvalidRequest, "the body must be a JSON object")
         })?;
     let (permit, _permits) = pick(app, caller, body["model"].as_str()).await?;
@@ -86,11 +87,11 @@ async fn embed(
         CallError::new(ErrorKind::Upstream, message)
     };
     let exchange = async {
-        let response = post.await.map_err(|error| failed(rollway_base::error_chain(&error)))?;
+        let response = post.await.map_err(|error| failed(failure_reason(error)))?;
         let status = response.status();
         let reply = read_limited(response, limits.max_answer_bytes).await;
         let reply = reply.map_err(|error| match error {
-            ReadError::Broken(error) => failed(rollway_base::error_chain(&error)),
+            ReadError::Broken(error) => failed(failure_reason(error)),
             ReadError::TooLarge => failed("its response is too large".to_owned()),
         })?;
         if status.is_success() {

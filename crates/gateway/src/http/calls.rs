@@ -14,11 +14,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::byte_budget::ByteLease;
 use super::metrics::{CallTimer, GatewayMetrics};
 use super::observed_call::ObservedCall;
 use super::prompt_list::PromptList;
 use super::record_response::{RecordTarget, unrecorded};
+use super::refusal::RefusalReason;
 use super::relay::Relay;
+use super::request_body::LeasedBody;
 use super::response_body::{StreamBody, complete_response, saved_response};
 use super::responses::HandlerResult;
 use super::run_sessions::{CallPermit, CallStart, RunSession};
@@ -64,6 +67,8 @@ pub(super) async fn call(
 pub(super) struct CallPermits {
     _overall: OwnedSemaphorePermit,
     _of_run: Option<CallPermit>,
+    /// Memory of the request.
+    request: Option<ByteLease>,
 }
 
 async fn admit(
@@ -73,19 +78,22 @@ async fn admit(
     request: Request,
 ) -> Result<Response, UpstreamFailure> {
     let mut timer = GatewayMetrics::call(app, api);
-    let limits = &app.options.limits;
     let session = match caller {
         Caller::Admin | Caller::Agent => None,
         Caller::Run(name) => Some(app.runs.session(name)?),
     };
-    let permits = acquire_permits(app, session.as_ref())?;
+    let mut permits = acquire_permits(app, session.as_ref())?;
     let headers = request.headers().clone();
     let retry = request_body::retry_headers(&headers)?;
-    let body = request_body::body(request, limits.max_body_bytes, limits.request_timeout).await?;
-    let mut calls = api.parse_all(&body)?;
-    drop(body);
+    let LeasedBody { json, lease } = request_body::json(app, caller, request).await?;
+    let mut calls = api.parse_all(&json)?;
+    drop(json);
+    permits.request = Some(lease);
     let labels = request_body::labels(&headers)?;
     for call in &mut calls {
+        if caller != Caller::Admin {
+            app.check_fields(call)?;
+        }
         call.labels = labels.clone();
         resolve_alias(app, call);
     }
@@ -120,6 +128,9 @@ pub(super) async fn begin_recording(
     // A call that generates nothing gets no sampling arguments and leaves no turn.
     let is_trained = app.models.is_trained(call.model()) && !call.only_scores();
     add_previous(session.as_deref(), &mut call)?;
+    if is_trained && (session.is_some() || app.history.is_some()) {
+        app.check_sampled(&call)?;
+    }
     if is_trained {
         apply_sampling(app, &mut call);
         if let Some(session) = &session {
@@ -143,6 +154,7 @@ pub(super) async fn begin_recording(
         traces: traces(headers, &timer.observed),
         observed: timer.observed.clone(),
         prefix: None,
+        run: session.as_ref().map(|session| session.run),
         api,
         call,
     };
@@ -151,6 +163,7 @@ pub(super) async fn begin_recording(
         None => RecordTarget::None,
         Some(session) => {
             let begun = upstream.within(session.begin(&upstream.call, retry)).await?;
+            let begun = begun.inspect_err(|error| app.count_unrecorded(error));
             let pending = match begun.map_err(|error| refused(&error))? {
                 CallStart::New(pending) => pending,
                 CallStart::Again(receipt, saved) => {
@@ -165,7 +178,7 @@ pub(super) async fn begin_recording(
                 app.metrics.values.budgets_exhausted.inc();
                 upstream.observed.status(StatusCode::OK.as_u16());
                 let parts = run_budget::final_message(&upstream.id, &upstream.call, reason);
-                return Ok(complete_response(api, &upstream.call, parts, None));
+                return Ok(complete_response(api, &upstream.call, parts, None, None));
             }
             match (agent, &app.history) {
                 (Some(agent), Some(history)) => {
@@ -189,13 +202,15 @@ pub(super) fn acquire_permits(
     session: Option<&Arc<RunSession>>,
 ) -> Result<CallPermits, CallError> {
     let limits = &app.options.limits;
-    let of_run = session.map(|session| session.enter(limits.max_in_flight_per_run)).transpose()?;
+    let of_run = session.map(|session| session.enter(limits.max_in_flight_per_run)).transpose();
+    let of_run = of_run.map_err(|error| app.refuse(RefusalReason::Calls, error))?;
     let overall = Arc::clone(&app.permits).try_acquire_owned().map_err(|_| {
         let limit = limits.max_in_flight;
         let message = format!("the gateway has the maximum of {limit} calls in flight");
-        CallError::new(ErrorKind::TooMany, message).retry_after(1)
+        let error = CallError::new(ErrorKind::TooMany, message).retry_after(1);
+        app.refuse(RefusalReason::Calls, error)
     })?;
-    Ok(CallPermits { _overall: overall, _of_run: of_run })
+    Ok(CallPermits { _overall: overall, _of_run: of_run, request: None })
 }
 
 /// Lets a call by an alias go to the trained model.
@@ -265,7 +280,7 @@ async fn forward(
     mut upstream: UpstreamRequest,
     target: RecordTarget,
     mut timer: CallTimer,
-    permits: CallPermits,
+    mut permits: CallPermits,
 ) -> Result<Response, UpstreamFailure> {
     let response = match upstream.send().await {
         Ok(response) => response,
@@ -276,7 +291,7 @@ async fn forward(
         }
         Err(failure) => return Err(failure),
     };
-    let UpstreamResponse { guard, reply, mut parser, upstream: waited } = response;
+    let UpstreamResponse { guard, reply, mut parser, lease, upstream: waited } = response;
     timer.upstream = waited;
     let headers = response_headers(&upstream.id, guard.permit());
     let mut response = match reply {
@@ -297,7 +312,7 @@ async fn forward(
                 |_: &_| SavedResponse { stream: upstream.call.stream, parts: parts.clone() };
             let receipt = target.complete(&upstream, parser, version, saved).await?;
             upstream.observed.status(StatusCode::OK.as_u16());
-            complete_response(upstream.api, &upstream.call, parts, receipt)
+            complete_response(upstream.api, &upstream.call, parts, receipt, Some(lease))
         }
         UpstreamReply::Events(response) => {
             let (chunks, body) = StreamBody::new();
@@ -306,11 +321,13 @@ async fn forward(
             if !matches!(target, RecordTarget::Agent(..)) {
                 // Frees long prompts while the response is generated.
                 upstream.call.body = Map::new();
+                permits.request = None;
             }
             let tasks = upstream.app.tasks.clone();
             let held = (timer, permits);
+            let request = upstream;
             let relay =
-                Relay { request: upstream, guard, parser, target, chunks, held, capture, renderer };
+                Relay { request, guard, parser, target, chunks, held, capture, renderer, lease };
             tasks.spawn(relay.run(response));
             responses::events(Body::new(body))
         }
@@ -366,7 +383,16 @@ pub(super) async fn experiences(
         let message = "experiences belong to a run: send its run key";
         return Err(CallError::new(ErrorKind::Forbidden, message).into());
     };
-    let (payload, turns) = app.experiences(run, since).map_err(|error| refused(&error))?;
+    let session = app.runs.session(run)?;
+    let _permits = acquire_permits(&app, Some(&session))?;
+    let reader = Arc::clone(&app);
+    // Merging and encoding take a while.
+    let merging = tokio::task::spawn_blocking(move || reader.experiences(run, since));
+    let merged = merging.await.map_err(|error| {
+        let message = format!("the experiences could not be merged: {error}");
+        CallError::new(ErrorKind::Unavailable, message)
+    })?;
+    let (payload, turns) = merged.map_err(|error| refused(&error))?;
     let mut response = responses::json(StatusCode::OK, payload);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));

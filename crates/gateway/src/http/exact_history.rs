@@ -10,8 +10,9 @@ use rollway_model_api::UpstreamBody;
 use rollway_model_api::server_api::{ChatReason, ExactPrompt, ExactStep, server_api};
 use serde_json::Value;
 
+use super::byte_budget::ByteLease;
 use super::upstream::{ServerFailure, UpstreamGuard, UpstreamReply, UpstreamRequest};
-use crate::models::{ReadError, RegisteredServer, ServerId, read_limited};
+use crate::models::{ReadError, RegisteredServer, ServerId, failure_reason, read_limited};
 
 /// Time after which a server without the endpoints is asked again: it may have been restarted.
 const UNSUPPORTED_TIME: Duration = Duration::from_secs(60);
@@ -96,6 +97,7 @@ impl UpstreamRequest {
     pub(super) async fn send_exact(
         &self,
         at: &UpstreamGuard,
+        lease: &mut ByteLease,
     ) -> Option<Result<UpstreamReply, ServerFailure>> {
         let prefix = self.prefix.as_ref()?;
         let server = at.permit().server();
@@ -107,7 +109,7 @@ impl UpstreamRequest {
             })
             .flatten();
         let reply = match exact {
-            Some(exact) => self.run_steps(at, exact).await,
+            Some(exact) => self.run_steps(at, exact, lease).await,
             None => Err(ExactOutcome::Unsupported),
         };
         let outcome = reply.as_ref().map_or_else(|outcome| *outcome, |_| ExactOutcome::Spliced);
@@ -120,6 +122,7 @@ impl UpstreamRequest {
         &self,
         at: &UpstreamGuard,
         mut exact: Box<dyn ExactPrompt>,
+        lease: &mut ByteLease,
     ) -> Result<Result<UpstreamReply, ServerFailure>, ExactOutcome> {
         let server = at.permit().server();
         let failed = |reason: String, is_generated: bool| {
@@ -139,7 +142,7 @@ impl UpstreamRequest {
                     Err(PostError::NoEndpoint) => return Err(ExactOutcome::Unsupported),
                     Err(PostError::Failed(reason)) => return Err(failed(reason, is_generated)),
                 },
-                ExactStep::Generate(body) => match self.exchange(at, &body).await {
+                ExactStep::Generate(body) => match self.exchange(at, &body, lease).await {
                     Ok(UpstreamReply::Full(reply)) => {
                         is_generated = true;
                         serde_json::from_slice(&reply)
@@ -164,8 +167,7 @@ impl UpstreamRequest {
         let failed = |reason: String| PostError::Failed(format!("{path}: {reason}"));
         let post = server.client.post(format!("{}{path}", server.spec.url));
         let post = post.header(CONTENT_TYPE, "application/json").body(body.body.to_string());
-        let response =
-            post.send().await.map_err(|error| failed(rollway_base::error_chain(&error)))?;
+        let response = post.send().await.map_err(|error| failed(failure_reason(error)))?;
         let status = response.status();
         if matches!(
             status,
@@ -178,7 +180,7 @@ impl UpstreamRequest {
         }
         let reply = read_limited(response, MAX_REPLY_BYTES).await;
         let reply = reply.map_err(|error| match error {
-            ReadError::Broken(error) => failed(rollway_base::error_chain(&error)),
+            ReadError::Broken(error) => failed(failure_reason(error)),
             ReadError::TooLarge => failed(format!("more than {MAX_REPLY_BYTES} bytes")),
         })?;
         if !status.is_success() {

@@ -20,6 +20,7 @@ use rollway_model_api::{CallError, ClientApi, ErrorKind, ModelResponse, Response
 
 use super::exact_history::ExactOutcome;
 use super::observed_call::ObservedCall;
+use super::refusal::RefusalReason;
 use super::responses;
 use super::run_sessions::RecordDelta;
 use super::server_metrics::Servers;
@@ -42,9 +43,11 @@ pub(super) struct Values {
     requests: Family<RequestLabels, Counter>,
     tokens: Family<Label, Counter>,
     exact_prompts: Family<Label, Counter>,
+    refused: Family<Label, Counter>,
     in_flight: Gauge,
     waiting: Gauge,
     sessions: Gauge,
+    held_bytes: Family<Label, Gauge>,
     pub(super) turns: Counter,
     pub(super) retries: Counter,
     aborted: Counter,
@@ -101,6 +104,9 @@ impl GatewayMetrics {
         for outcome in ExactOutcome::ALL {
             drop(self.values.exact_prompts.get_or_create(&[("outcome", outcome.name())]));
         }
+        for reason in RefusalReason::ALL {
+            drop(self.values.refused.get_or_create(&[("reason", reason.name())]));
+        }
         for endpoint in CLIENT_APIS.iter().map(|api| api.name()) {
             drop(self.values.requests.get_or_create(&RequestLabels { endpoint, status: 200 }));
             drop(self.seconds.get_or_create(&[("endpoint", endpoint)]));
@@ -114,6 +120,10 @@ impl GatewayMetrics {
         to.register("tokens", "Tokens of prompts and completions", values.tokens.clone());
         let help = "Chats that continue a recorded turn, by the treatment of their prompt";
         to.register("exact_prompts", help, values.exact_prompts.clone());
+        let help = "Memory of requests and responses in flight and of recordings, in bytes";
+        to.register("held_bytes", help, values.held_bytes.clone());
+        let help = "Requests beyond a limit, by the limit";
+        to.register("refused", help, values.refused.clone());
         let help = "Duration of calls, in seconds";
         to.register("call_seconds", help, self.seconds.clone());
         let help = "Duration of calls without the time of their servers, in seconds";
@@ -147,6 +157,10 @@ impl GatewayMetrics {
     pub(super) fn count_request(&self, endpoint: &'static str, status: StatusCode) {
         let request = RequestLabels { endpoint, status: status.as_u16() };
         self.values.requests.get_or_create(&request).inc();
+    }
+
+    pub(super) fn count_refusal(&self, reason: RefusalReason) {
+        self.values.refused.get_or_create(&[("reason", reason.name())]).inc();
     }
 
     pub(super) fn count_exact_prompt(&self, outcome: ExactOutcome) {
@@ -203,6 +217,15 @@ impl GatewayMetrics {
 /// Returns the metrics as OpenMetrics, without the final line.
 pub(super) fn text(app: &GatewayState) -> Result<String, fmt::Error> {
     app.metrics.values.sessions.set(i64::try_from(app.runs.sessions()).unwrap_or(i64::MAX));
+    let held = [
+        ("requests", app.requests.used()),
+        ("responses", app.responses.used()),
+        ("recordings", app.recorded.bytes()),
+    ];
+    for (kind, bytes) in held {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        app.metrics.values.held_bytes.get_or_create(&[("kind", kind)]).set(bytes);
+    }
     let mut text = String::new();
     encode_registry(&mut text, &app.metrics.registry)?;
     Ok(text)

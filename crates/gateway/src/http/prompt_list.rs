@@ -44,7 +44,7 @@ impl PromptList<'_> {
         let parts = Box::pin(try_join_all(parts)).await?;
         let whole = merged(parts, form.choices);
         let saved = SavedResponse { stream: false, parts: vec![whole.to_string().into()] };
-        Ok(complete_response(api, &form, saved.into_parts(&form), None))
+        Ok(complete_response(api, &form, saved.into_parts(&form), None, None))
     }
 
     /// Sends the call of one prompt, and returns its response.

@@ -83,6 +83,7 @@ impl RecordTarget {
                     Ok(()) => Ok(Some(receipt)),
                     Err(error) => {
                         app.metrics.values.recording_failures.inc();
+                        app.count_unrecorded(&error);
                         // The response is valid, and the run may return experiences of its own.
                         let is_bearable = matches!(error, RecordError::NoTokens(_));
                         if is_bearable { Ok(Some(receipt)) } else { Err(error) }

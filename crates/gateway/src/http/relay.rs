@@ -15,12 +15,14 @@ use rollway_model_api::{
 };
 use tokio::sync::mpsc;
 
+use super::byte_budget::ByteLease;
 use super::calls::{CallPermits, confirmed_version};
 use super::metrics::CallTimer;
 use super::observed_call::ObservedCall;
 use super::record_response::RecordTarget;
 use super::response_body::StreamChunk;
 use super::upstream::{UpstreamGuard, UpstreamRequest, server_withdrawn};
+use crate::models::failure_reason;
 use rollway_recording::RecordError;
 
 pub(super) struct Relay {
@@ -33,6 +35,8 @@ pub(super) struct Relay {
     pub(super) held: (CallTimer, CallPermits),
     pub(super) capture: StreamCapture,
     pub(super) renderer: StreamRenderer,
+    /// Memory of what is kept of the response.
+    pub(super) lease: ByteLease,
 }
 
 enum StreamFailure {
@@ -88,6 +92,9 @@ impl Relay {
                     self.capture.take(part, &mut self.renderer, &mut out);
                 }
             }
+            let kept = parser.buffered() + self.parser.kept_bytes() + self.capture.kept_bytes();
+            let leased = self.request.lease_response(&mut self.lease, kept).await;
+            leased.map_err(StreamFailure::Failed)?;
             if !out.is_empty() {
                 self.send(StreamChunk::Some(out.freeze())).await?;
             }
@@ -114,7 +121,7 @@ impl Relay {
         self.held.0.upstream += began.elapsed();
         match chunk {
             Ok(Ok(chunk)) => Ok(chunk),
-            Ok(Err(error)) => Err(self.broke(&rollway_base::error_chain(&error))),
+            Ok(Err(error)) => Err(self.broke(&failure_reason(error))),
             Err(_) if by == self.request.deadline => {
                 Err(StreamFailure::Failed(self.request.timeout_error()))
             }

@@ -1,16 +1,83 @@
 //! Request bodies within their limits, and headers of client retries.
 
+use std::fmt;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::{HeaderMap, Request};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Collected, LengthLimitError, Limited};
+use rollway_model_api::json_shape::JsonShape;
 use rollway_model_api::{CallError, CallLabels, ErrorKind};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
+use super::byte_budget::ByteLease;
+use super::refusal::RefusalReason;
+use super::state::GatewayState;
+use crate::keys::Caller;
 use rollway_recording::RetryHeaders;
+
+/// A request body with the memory that it takes, also once it is parsed.
+#[derive(Debug)]
+pub(super) struct LeasedBody {
+    pub(super) json: Bytes,
+    pub(super) lease: ByteLease,
+}
+
+/// Reads the JSON body of a request. Refuses one that is too large, also once it is parsed.
+pub(super) async fn json(
+    app: &GatewayState,
+    caller: Caller,
+    request: Request<Body>,
+) -> Result<LeasedBody, CallError> {
+    let limits = &app.options.limits;
+    let by = Instant::now() + limits.request_timeout;
+    let over = |refusal| app.over_budget(RefusalReason::RequestBytes, refusal);
+    let mut lease = app.requests.lease(caller.run());
+    let limit = limits.max_body_bytes;
+    let too_large = || {
+        let found = "the request body has too many bytes";
+        app.too_large(RefusalReason::BodyBytes, found, limit as u64, "request_body_bytes")
+    };
+    if content_length(&request).is_some_and(|length| length > limit as u64) {
+        return Err(too_large());
+    }
+    let reading = async {
+        let mut body = request.into_body();
+        let mut json = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame.map_err(|error| incomplete(&error))?.into_data() else { continue };
+            if json.len() + data.len() > limit {
+                return Err(too_large());
+            }
+            lease.reach((json.len() + data.len()) as u64, by).await.map_err(over)?;
+            json.extend_from_slice(&data);
+        }
+        Ok(json.freeze())
+    };
+    let json =
+        timeout_at(by, reading).await.unwrap_or_else(|_| Err(late(limits.request_timeout)))?;
+    let shape = JsonShape::of(&json);
+    if shape.nodes > limits.max_json_nodes {
+        let found = format!("the request body has about {} JSON values", shape.nodes);
+        let limit = limits.max_json_nodes;
+        return Err(app.too_large(RefusalReason::JsonNodes, found, limit, "json_nodes"));
+    }
+    if shape.depth > limits.max_json_depth {
+        let found = format!("the request body has {} levels", shape.depth);
+        let limit = limits.max_json_depth.into();
+        return Err(app.too_large(RefusalReason::JsonDepth, found, limit, "json_depth"));
+    }
+    if shape.has_reserved_key {
+        let message = "a key of the request body is reserved: `$serde_json::private::RawValue`";
+        let error = CallError::new(ErrorKind::InvalidRequest, message);
+        return Err(app.refuse(RefusalReason::Fields, error));
+    }
+    // As received or sent, and as parsed.
+    lease.reach(shape.bytes + json.len() as u64, by).await.map_err(over)?;
+    Ok(LeasedBody { json, lease })
+}
 
 /// Reads the body of a request, and no more of it than allowed.
 pub(crate) async fn body(
@@ -18,30 +85,34 @@ pub(crate) async fn body(
     limit: usize,
     wait_limit: Duration,
 ) -> Result<Bytes, CallError> {
-    let content_length = request.headers().get(CONTENT_LENGTH);
-    let content_length = content_length.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if content_length.is_some_and(|length| length > limit as u64) {
+    if content_length(&request).is_some_and(|length| length > limit as u64) {
         return Err(too_large(limit));
     }
     let read = async {
         let collected = Limited::new(request.into_body(), limit).collect().await;
         collected.map(Collected::to_bytes).map_err(|error| {
-            if error.is::<LengthLimitError>() {
-                return too_large(limit);
-            }
-            let message = format!("the request body is incomplete: {error}");
-            CallError::new(ErrorKind::InvalidRequest, message)
+            if error.is::<LengthLimitError>() { too_large(limit) } else { incomplete(&error) }
         })
     };
-    timeout(wait_limit, read).await.unwrap_or_else(|_| {
-        let message = format!("the request body did not arrive within {wait_limit:?}");
-        Err(CallError::new(ErrorKind::InvalidRequest, message))
-    })
+    timeout(wait_limit, read).await.unwrap_or_else(|_| Err(late(wait_limit)))
+}
+
+fn content_length(request: &Request<Body>) -> Option<u64> {
+    request.headers().get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 fn too_large(limit: usize) -> CallError {
     let message = format!("the request body has more than the limit of {limit} bytes");
     CallError::new(ErrorKind::TooLarge, message)
+}
+
+fn incomplete(error: &impl fmt::Display) -> CallError {
+    CallError::new(ErrorKind::InvalidRequest, format!("the request body is incomplete: {error}"))
+}
+
+fn late(limit: Duration) -> CallError {
+    let message = format!("the request body did not arrive within {limit:?}");
+    CallError::new(ErrorKind::InvalidRequest, message)
 }
 
 /// Parses the headers that identify client retries.

@@ -13,6 +13,7 @@ use rollway_model_api::replay::SavedResponse;
 use rollway_model_api::{ClientApi, ModelCall};
 use tokio::sync::mpsc;
 
+use super::byte_budget::ByteLease;
 use super::responses;
 use super::run_sessions::DeliveryReceipt;
 
@@ -28,11 +29,17 @@ pub(super) enum StreamChunk {
 pub(super) struct FullBody {
     rest: Option<Bytes>,
     receipt: Option<DeliveryReceipt>,
+    /// Memory of the response, returned when the connection has taken it.
+    _lease: Option<ByteLease>,
 }
 
 impl FullBody {
-    pub(super) fn new(body: Bytes, receipt: Option<DeliveryReceipt>) -> Self {
-        Self { rest: Some(body), receipt }
+    pub(super) fn new(
+        body: Bytes,
+        receipt: Option<DeliveryReceipt>,
+        lease: Option<ByteLease>,
+    ) -> Self {
+        Self { rest: Some(body), receipt, _lease: lease }
     }
 }
 
@@ -114,7 +121,7 @@ pub(super) fn saved_response(
     receipt: DeliveryReceipt,
 ) -> Response {
     let id = saved.id().and_then(|id| HeaderValue::from_str(&id).ok());
-    let mut response = complete_response(api, call, saved.into_parts(call), Some(receipt));
+    let mut response = complete_response(api, call, saved.into_parts(call), Some(receipt), None);
     if let Some(id) = id {
         response.headers_mut().insert("x-request-id", id);
     }
@@ -127,10 +134,11 @@ pub(super) fn complete_response(
     call: &ModelCall,
     parts: Vec<Bytes>,
     receipt: Option<DeliveryReceipt>,
+    lease: Option<ByteLease>,
 ) -> Response {
     if !call.stream {
         let body = parts.into_iter().next().unwrap_or_default();
-        let body = FullBody::new(api.render_body(call, body), receipt);
+        let body = FullBody::new(api.render_body(call, body), receipt, lease);
         return responses::json(StatusCode::OK, Body::new(body));
     }
     let capacity = parts.iter().map(|part| part.len() + 8).sum::<usize>() + 16;
@@ -140,5 +148,5 @@ pub(super) fn complete_response(
         renderer.event(part, &mut body);
     }
     renderer.finish(&mut body);
-    responses::events(Body::new(FullBody::new(body.freeze(), receipt)))
+    responses::events(Body::new(FullBody::new(body.freeze(), receipt, lease)))
 }

@@ -12,19 +12,21 @@ use rollway_model_api::{CallError, ErrorKind, ModelCall, ModelResponse};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::recorded_bytes::{CountedRecorder, RecordedBytes};
 use super::run_budget::{BudgetExhausted, RunUsage};
 use super::run_seed::RunSeed;
 use crate::keys::RunRef;
 use crate::options::RunBudget;
 use rollway_recording::{
-    CallDecision, CallNumber, RecordError, Recorder, RecorderCounts,
-    RecorderLimits as RecordLimits, RetryHeaders,
+    CallDecision, CallNumber, RecordError, RecorderCounts, RecorderLimits as RecordLimits,
+    RetryHeaders,
 };
 
 #[derive(Debug)]
 pub(crate) struct OpenRuns {
     open: Mutex<HashMap<u64, RunAttempt>>,
     limits: RecordLimits,
+    recorded: Arc<RecordedBytes>,
     seed: Option<u64>,
     next_routing: AtomicU64,
     /// Cancels every session when the gateway stops.
@@ -42,10 +44,12 @@ struct RunAttempt {
 impl OpenRuns {
     pub(super) fn new(
         limits: RecordLimits,
+        recorded: Arc<RecordedBytes>,
         seed: Option<u64>,
         stopping: CancellationToken,
     ) -> Self {
-        Self { open: Mutex::default(), limits, seed, next_routing: AtomicU64::new(1), stopping }
+        let (open, next_routing) = (Mutex::default(), AtomicU64::new(1));
+        Self { open, limits, recorded, seed, next_routing, stopping }
     }
 
     /// Opens further runs of an attempt.
@@ -73,7 +77,8 @@ impl OpenRuns {
             let routing = self.next_routing.fetch_add(1, Ordering::Relaxed);
             let seed = self.seed.map(|seed| RunSeed::new(seed, &attempt.task, run.run));
             let cancelled = self.stopping.child_token();
-            Arc::new(RunSession { seed, ..RunSession::new(run, routing, self.limits, cancelled) })
+            let recorder = self.recorded.recorder(self.limits);
+            Arc::new(RunSession::new(run, routing, recorder, cancelled, seed))
         });
         Ok(Arc::clone(session))
     }
@@ -113,12 +118,12 @@ fn closed_error(run: RunRef) -> CallError {
 /// Recorder and permits of a run.
 #[derive(Debug)]
 pub(super) struct RunSession {
-    run: RunRef,
+    pub(super) run: RunRef,
     pub(super) routing: u64,
     /// The run is closed, or the gateway stops.
     pub(super) cancelled: CancellationToken,
     in_flight: AtomicUsize,
-    recorder: Mutex<Recorder>,
+    recorder: Mutex<CountedRecorder>,
     usage: Mutex<RunUsage>,
     seed: Option<RunSeed>,
     /// Notified when a call has ended.
@@ -127,19 +132,25 @@ pub(super) struct RunSession {
 
 impl RunSession {
     /// Returns the session of a call that belongs to no run.
-    pub(super) fn of_agent(limits: RecordLimits, cancelled: CancellationToken) -> Self {
-        Self::new(RunRef { attempt: 0, run: 0 }, 0, limits, cancelled)
+    pub(super) fn of_agent(recorder: CountedRecorder, cancelled: CancellationToken) -> Self {
+        Self::new(RunRef { attempt: 0, run: 0 }, 0, recorder, cancelled, None)
     }
 
-    fn new(run: RunRef, routing: u64, limits: RecordLimits, cancelled: CancellationToken) -> Self {
+    fn new(
+        run: RunRef,
+        routing: u64,
+        recorder: CountedRecorder,
+        cancelled: CancellationToken,
+        seed: Option<RunSeed>,
+    ) -> Self {
         Self {
             run,
             routing,
             cancelled,
             in_flight: AtomicUsize::new(0),
-            recorder: Mutex::new(Recorder::new(limits)),
+            recorder: Mutex::new(recorder),
             usage: Mutex::new(RunUsage::new()),
-            seed: None,
+            seed,
             settled: Notify::new(),
         }
     }
@@ -166,7 +177,7 @@ impl RunSession {
     ) -> Result<CallStart, RecordError> {
         loop {
             let settled = self.settled.notified();
-            let begun = self.recorder().begin(call, retry);
+            let begun = self.recorder().begin_counted(call, retry);
             let session = Arc::clone(self);
             return Ok(match begun {
                 Ok(CallDecision::New(number)) => {
@@ -193,7 +204,7 @@ impl RunSession {
         self.usage.lock().charge_call(budget, call)
     }
 
-    pub(super) fn recorder(&self) -> MutexGuard<'_, Recorder> {
+    pub(super) fn recorder(&self) -> MutexGuard<'_, CountedRecorder> {
         self.recorder.lock()
     }
 }
@@ -249,6 +260,7 @@ impl PendingCall {
         let mut recorder = session.recorder();
         let before = recorder.counts();
         let result = recorder.answered(number, response, saved);
+        let result = recorder.enforce_total().and(result);
         let counted = RecordDelta { before, after: recorder.counts() };
         drop(recorder);
         session.settled.notify_waiters();

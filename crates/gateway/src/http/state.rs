@@ -13,9 +13,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::agents::AgentSessions;
+use super::byte_budget::ByteBudget;
 use super::calls_in_flight::CallsInFlight;
 use super::exact_history::ExactSupport;
 use super::metrics::{self, GatewayMetrics};
+use super::recorded_bytes::RecordedBytes;
 use super::run_sessions::OpenRuns;
 use super::turn_store::TurnStore;
 use crate::call_observer::CallObserver;
@@ -38,6 +40,9 @@ pub(crate) struct GatewayState {
     pub(crate) calls_in_flight: Arc<CallsInFlight>,
     pub(super) exact_support: ExactSupport,
     pub(super) permits: Arc<Semaphore>,
+    pub(super) recorded: Arc<RecordedBytes>,
+    pub(super) requests: Arc<ByteBudget>,
+    pub(super) responses: Arc<ByteBudget>,
     /// Background tasks: streams and aborts.
     pub(crate) tasks: TaskTracker,
     /// Cancels everything in flight.
@@ -53,14 +58,23 @@ impl GatewayState {
         let calls_in_flight = Arc::new(CallsInFlight::new(options.watcher.take()));
         options.watcher = Some(Arc::clone(&calls_in_flight) as Arc<dyn CallObserver>);
         let stopping = CancellationToken::new();
+        let recorded = RecordedBytes::new(options.limits.recorded_bytes);
         Ok(Self {
             keys: KeyRing::new(options.admin_key.clone(), options.agent_key.clone())?,
-            runs: OpenRuns::new(options.record, options.seed, stopping.clone()),
-            agents: AgentSessions::new(stopping.clone()),
+            runs: OpenRuns::new(
+                options.record,
+                Arc::clone(&recorded),
+                options.seed,
+                stopping.clone(),
+            ),
+            agents: AgentSessions::new(Arc::clone(&recorded), stopping.clone()),
+            recorded,
             metrics: GatewayMetrics::new(models.clone(), history.as_deref()),
             permits: Arc::new(Semaphore::new(
                 options.limits.max_in_flight.min(Semaphore::MAX_PERMITS),
             )),
+            requests: ByteBudget::new(options.limits.request_bytes),
+            responses: ByteBudget::new(options.limits.response_bytes),
             tasks: TaskTracker::new(),
             options,
             models,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::http::HeaderValue;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
 use rollway_base::ServerKind;
@@ -17,10 +17,13 @@ use rollway_model_api::{
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use super::byte_budget::ByteLease;
 use super::observed_call::ObservedCall;
+use super::refusal::RefusalReason;
 use super::state::GatewayState;
+use crate::keys::RunRef;
 use crate::models::{
-    ReadError, RegisteredServer, RouteNeeds, ServerId, ServerPermit, read_limited,
+    ReadError, RegisteredServer, RouteNeeds, ServerId, ServerPermit, failure_reason, read_limited,
 };
 
 const MAX_ERROR_BYTES: usize = 256 << 10;
@@ -48,6 +51,8 @@ pub(super) struct UpstreamRequest {
     pub(super) observed: ObservedCall,
     /// The recorded turn that the call continues.
     pub(super) prefix: Option<RecordedPrefix>,
+    /// The run, whose responses share a limit of their memory.
+    pub(super) run: Option<RunRef>,
 }
 
 #[derive(Debug)]
@@ -55,6 +60,8 @@ pub(super) struct UpstreamResponse {
     pub(super) guard: UpstreamGuard,
     pub(super) reply: UpstreamReply,
     pub(super) parser: Box<dyn ResponseParser>,
+    /// Memory of the response.
+    pub(super) lease: ByteLease,
     /// Time that the servers took so far.
     pub(super) upstream: Duration,
 }
@@ -97,6 +104,18 @@ impl ServerFailure {
 impl<T: Into<UpstreamFailure>> From<T> for ServerFailure {
     fn from(failure: T) -> Self {
         Self { failure: failure.into(), may_retry: false }
+    }
+}
+
+/// Failure of a full response.
+enum ReadFailure {
+    Broken(reqwest::Error),
+    Refused(CallError),
+}
+
+impl From<CallError> for ReadFailure {
+    fn from(error: CallError) -> Self {
+        Self::Refused(error)
     }
 }
 
@@ -189,10 +208,11 @@ impl UpstreamRequest {
                 None => Ok(None),
             }
         };
+        let mut lease = self.app.responses.lease(self.run);
         let reply = async {
-            match self.send_exact(&guard).await {
+            match self.send_exact(&guard, &mut lease).await {
                 Some(reply) => reply,
-                None => self.exchange(&guard, &body).await,
+                None => self.exchange(&guard, &body, &mut lease).await,
             }
         };
         let both = async { tokio::join!(reply, prompt) };
@@ -213,7 +233,7 @@ impl UpstreamRequest {
         if let Some(tokens) = prompt.map_err(UpstreamFailure::Unrecordable)? {
             parser.set_prompt(tokens);
         }
-        Ok(UpstreamResponse { guard, reply, parser, upstream: Duration::ZERO })
+        Ok(UpstreamResponse { guard, reply, parser, lease, upstream: Duration::ZERO })
     }
 
     /// Sends a request, and reads the response unless it is a stream.
@@ -221,32 +241,61 @@ impl UpstreamRequest {
         &self,
         at: &UpstreamGuard,
         body: &UpstreamBody,
+        lease: &mut ByteLease,
     ) -> Result<UpstreamReply, ServerFailure> {
         let permit = at.permit();
-        let unreached = |error: &reqwest::Error| {
-            let reason = rollway_base::error_chain(error);
+        let unreached = |error: reqwest::Error| {
+            let reason = failure_reason(error);
             permit.unreachable(&reason);
             let server = permit.server().id.0;
             let message = format!("server {server} could not be reached: {reason}");
             ServerFailure::retryable(CallError::new(ErrorKind::Upstream, message))
         };
-        let response = self.post(at, body).await.map_err(|error| unreached(&error))?;
+        let response = self.post(at, body).await.map_err(unreached)?;
         if !response.status().is_success() {
             return Err(refused(permit, response).await);
         }
         if body.stream {
             return Ok(UpstreamReply::Events(response));
         }
-        let limit = self.app.options.limits.max_answer_bytes;
-        match read_limited(response, limit).await {
+        match self.read(response, lease).await {
             Ok(body) => Ok(UpstreamReply::Full(body)),
             // Nothing was forwarded yet, so that another server can answer.
-            Err(ReadError::Broken(error)) => Err(unreached(&error)),
-            Err(ReadError::TooLarge) => {
-                let message = format!("the response has more than the limit of {limit} bytes");
-                Err(CallError::new(ErrorKind::Upstream, message).into())
-            }
+            Err(ReadFailure::Broken(error)) => Err(unreached(error)),
+            Err(ReadFailure::Refused(error)) => Err(error.into()),
         }
+    }
+
+    async fn read(
+        &self,
+        mut response: Response,
+        lease: &mut ByteLease,
+    ) -> Result<Bytes, ReadFailure> {
+        let limit = self.app.options.limits.max_answer_bytes;
+        let mut body = BytesMut::new();
+        while let Some(chunk) = response.chunk().await.map_err(ReadFailure::Broken)? {
+            if body.len() + chunk.len() > limit {
+                let message = format!("the response has more than the limit of {limit} bytes");
+                let error = CallError::new(ErrorKind::Upstream, message);
+                let error = self.app.refuse(RefusalReason::ResponseBytes, error);
+                return Err(ReadFailure::Refused(error));
+            }
+            self.lease_response(lease, body.len() + chunk.len()).await?;
+            body.extend_from_slice(&chunk);
+        }
+        // As received, and as parsed and rendered for the client.
+        self.lease_response(lease, 2 * body.len()).await?;
+        Ok(body.freeze())
+    }
+
+    /// Reserves memory for a response. The server waits meanwhile.
+    pub(super) async fn lease_response(
+        &self,
+        lease: &mut ByteLease,
+        bytes: usize,
+    ) -> Result<(), CallError> {
+        let granted = lease.reach(bytes as u64, self.deadline).await;
+        granted.map_err(|refusal| self.app.over_budget(RefusalReason::ResponseBytes, refusal))
     }
 
     async fn post(&self, at: &UpstreamGuard, body: &UpstreamBody) -> reqwest::Result<Response> {
@@ -373,7 +422,7 @@ async fn abort(permit: &ServerPermit, body: &UpstreamBody) {
         .header(CONTENT_TYPE, "application/json")
         .body(body.body.to_string());
     if let Err(error) = request.send().await.and_then(Response::error_for_status) {
-        let reason = rollway_base::error_chain(&error);
+        let reason = failure_reason(error);
         tracing::debug!(server = server.id.0, reason, "cannot abort a request");
     }
 }
@@ -397,12 +446,13 @@ async fn look_up(
     request: &UpstreamBody,
 ) -> Result<Value, ResponseParseError> {
     let (root, path) = (&server.spec.url, request.path);
+    let id = server.id.0;
     let failed = |error: reqwest::Error| {
-        ResponseParseError(format!("the server at {root} does not answer {path}: {error}"))
+        let reason = failure_reason(error);
+        ResponseParseError(format!("server {id} does not answer {path}: {reason}"))
     };
-    let wrong = |reply: &str| {
-        ResponseParseError(format!("the server at {root} answers {path} with {reply}"))
-    };
+    let wrong =
+        |reply: &str| ResponseParseError(format!("server {id} answers {path} with {reply}"));
     let post = server.client.post(format!("{root}{path}")).header(CONTENT_TYPE, "application/json");
     let response = post.body(request.body.to_string()).send().await.map_err(failed)?;
     let status = response.status();

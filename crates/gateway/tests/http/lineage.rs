@@ -37,7 +37,11 @@ async fn sampling_parameters_are_on_the_experience() {
     first["logit_bias"] = json!({ "5": -100 });
     let answer = labelled(&run, &first, &[]).await;
     let found = info(&world.experiences(&run)[0]);
-    let sampling = json!({ "temperature": 0.7, "top_p": 0.5, "logit_bias": { "5": -100 } });
+    let bias = json!({ "5": -100 });
+    let marks = json!(["logit_bias"]);
+    let sampling = json!({
+        "temperature": 0.7, "top_p": 0.5, "logit_bias": bias, "constrained_by": marks,
+    });
     assert_eq!(found["sampling"], sampling);
     assert_eq!(found.get("sampling_by_turn"), None);
 
@@ -47,7 +51,8 @@ async fn sampling_parameters_are_on_the_experience() {
     let experiences = world.experiences(&run);
     assert_eq!(experiences.len(), 1);
     let found = info(&experiences[0]);
-    assert_eq!(found["sampling"], json!({ "top_p": 0.5, "logit_bias": { "5": -100 } }));
+    let common = json!({ "top_p": 0.5, "logit_bias": bias, "constrained_by": marks });
+    assert_eq!(found["sampling"], common);
     let temperatures = found["sampling_by_turn"].as_array().unwrap();
     let temperatures: Vec<_> = temperatures.iter().map(|turn| &turn["temperature"]).collect();
     assert_eq!(temperatures, [&json!(0.7), &json!(1.0)]);

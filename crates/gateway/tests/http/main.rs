@@ -4,6 +4,7 @@
 
 mod access;
 mod basics;
+mod budgets;
 mod cancel;
 mod client_apis;
 mod errors;

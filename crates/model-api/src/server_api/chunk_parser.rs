@@ -71,6 +71,8 @@ pub(super) struct ChunkParser {
     id: String,
     model: String,
     response: ResponseBuilder,
+    /// Memory of replies, tokens and log-probabilities.
+    kept_bytes: usize,
     server_error: Option<String>,
 }
 
@@ -84,7 +86,7 @@ impl ChunkParser {
     ) -> Self {
         let response = ResponseBuilder::new(call.choices);
         let (id, model) = (id.to_owned(), model.to_owned());
-        Self { server_fields, plan, id, model, response, server_error: None }
+        Self { server_fields, plan, id, model, response, kept_bytes: 0, server_error: None }
     }
 
     /// Parses the envelope. Returns fields and choices under the gateway's id and model name.
@@ -93,7 +95,7 @@ impl ChunkParser {
         json: &'a str,
     ) -> Result<(JsonFields<'a>, Option<Vec<JsonFields<'a>>>), ResponseParseError> {
         let invalid = |reason: String| invalid(&reason, json);
-        let mut fields = JsonFields::read(json).map_err(|error| invalid(error.to_string()))?;
+        let mut fields = JsonFields::read(json).map_err(invalid)?;
         // Some servers put the fields of an error at the top.
         let is_error = fields.json("object") == Some("\"error\"");
         if let Some(error) = fields.json("error").or_else(|| is_error.then_some(json)) {
@@ -105,7 +107,7 @@ impl ChunkParser {
                 message.unwrap_or(error)
             )));
         }
-        let choices = fields.get::<Vec<JsonFields<'a>>>("choices").map_err(invalid)?;
+        let choices = fields.list("choices").map_err(invalid)?;
         fields.set_text("id", &self.id);
         fields.set_text("model", &self.model);
         Ok((fields, choices))
@@ -118,7 +120,10 @@ impl ChunkParser {
         source: TokenSource,
     ) {
         match self.server_fields.top(&self.plan, fields) {
-            Ok(part) => self.response.part(0, part, source),
+            Ok(part) => {
+                self.kept_bytes += part.bytes();
+                self.response.part(0, part, source);
+            }
             Err(reason) => self.response.broken(reason),
         }
         for choice in choices {
@@ -130,7 +135,10 @@ impl ChunkParser {
                 }
             };
             match self.server_fields.choice(&self.plan, choice) {
-                Ok(part) => self.response.part(index, part, source),
+                Ok(part) => {
+                    self.kept_bytes += part.bytes();
+                    self.response.part(index, part, source);
+                }
                 Err(reason) => self.response.broken(format!("choice {index}: {reason}")),
             }
             let outcome = self.take_reply(index, choice);
@@ -139,10 +147,13 @@ impl ChunkParser {
     }
 
     fn take_reply(&mut self, index: usize, choice: &JsonFields<'_>) -> Result<(), String> {
+        let texts = ["delta", "message", "text"];
+        self.kept_bytes +=
+            texts.iter().filter_map(|name| choice.json(name)).map(str::len).sum::<usize>();
         if let Some(reply) = self.response.reply(index) {
-            if let Some(delta) = choice.get::<JsonFields<'_>>("delta")? {
+            if let Some(delta) = choice.object("delta")? {
                 reply.push_delta(&delta)?;
-            } else if let Some(message) = choice.get::<Value>("message")? {
+            } else if let Some(message) = choice.value("message")? {
                 *reply = ClientReply::Full(message);
             } else if let Some(text) = choice.get::<JsonText<'_>>("text")? {
                 reply.push_text(&text.0);
@@ -235,6 +246,10 @@ impl ResponseParser for ChunkParser {
         self.server_error.as_deref()
     }
 
+    fn kept_bytes(&self) -> usize {
+        self.kept_bytes
+    }
+
     fn has_assumed_versions(&self) -> bool {
         self.response.has_assumed_versions()
     }
@@ -252,9 +267,9 @@ impl ResponseParser for ChunkParser {
 fn says_nothing(choice: &JsonFields<'_>) -> bool {
     choice.iter().all(|(name, json)| match name {
         "index" => true,
-        "delta" => choice
-            .get::<JsonFields<'_>>(name)
-            .is_ok_and(|delta| delta.is_none_or(|delta| delta.is_empty())),
+        "delta" => {
+            choice.object(name).is_ok_and(|delta| delta.is_none_or(|delta| delta.is_empty()))
+        }
         _ => json == "null",
     })
 }

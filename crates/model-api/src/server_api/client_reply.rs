@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::json_fields::{JsonFields, JsonText};
+use super::json_fields::{JsonFields, JsonText, read_value};
 
 const MAX_TOOL_CALLS: u64 = 4096;
 
@@ -154,5 +154,5 @@ fn text<'a>(name: &str, json: &'a str) -> Result<JsonText<'a>, String> {
 }
 
 fn read<'a, T: Deserialize<'a>>(name: &str, json: &'a str) -> Result<T, String> {
-    serde_json::from_str(json).map_err(|error| format!("{name}: {error}"))
+    read_value(json).map_err(|error| format!("{name}: {error}"))
 }

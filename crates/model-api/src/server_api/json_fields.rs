@@ -2,13 +2,17 @@
 //! digits of numbers.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
-use serde_json::value::RawValue;
+use serde::de::IgnoredAny;
+use serde_json::{Deserializer, Value};
+
+use crate::json_shape::JsonShape;
 
 const MAX_FIELDS: usize = 1024;
+
+/// Maximum parts of a value, such as a message with tool calls.
+const MAX_VALUE_NODES: u64 = 100_000;
 
 /// Fields in order. The last one of the same name counts.
 #[derive(Debug, Default)]
@@ -18,22 +22,59 @@ pub(super) struct JsonFields<'a> {
 
 #[derive(Debug)]
 enum Field<'a> {
-    Received(&'a RawValue),
+    Received(&'a str),
     Replaced(Cow<'static, str>),
 }
 
 impl Field<'_> {
     fn json(&self) -> &str {
         match self {
-            Self::Received(value) => value.get(),
+            Self::Received(json) => json,
             Self::Replaced(json) => json,
         }
     }
 }
 
 impl<'a> JsonFields<'a> {
-    pub(super) fn read(json: &'a str) -> Result<Self, serde_json::Error> {
-        serde_json::from_str(json)
+    /// Parses the outline of an object. serde's `RawValue` would do the same, but its feature makes
+    /// every parser of the program interpret a certain key, see `JsonShape::has_reserved_key`.
+    pub(super) fn read(json: &'a str) -> Result<Self, String> {
+        let mut cursor = JsonCursor { rest: json };
+        let fields = Self::next(&mut cursor)?;
+        cursor.end()?;
+        Ok(fields)
+    }
+
+    fn next(cursor: &mut JsonCursor<'a>) -> Result<Self, String> {
+        let mut fields: Vec<(JsonText<'a>, Field<'a>)> = Vec::with_capacity(8);
+        cursor.expect('{', "an object")?;
+        let mut is_first = true;
+        while cursor.has_next('}', &mut is_first)? {
+            let (name, _) = cursor.value::<JsonText<'a>>()?;
+            cursor.expect(':', "a colon")?;
+            let value = Field::Received(cursor.value::<IgnoredAny>()?.1);
+            match fields.iter_mut().find(|(known, _)| known.0 == name.0) {
+                Some((_, field)) => *field = value,
+                None => fields.push((name, value)),
+            }
+            if fields.len() > MAX_FIELDS {
+                return Err("an object has too many fields".to_owned());
+            }
+        }
+        Ok(Self { fields })
+    }
+
+    /// Parses the outlines of a list of objects.
+    fn read_list(json: &'a str) -> Result<Vec<Self>, String> {
+        let mut cursor = JsonCursor { rest: json };
+        let mut items = Vec::new();
+        cursor.expect('[', "a list")?;
+        let mut is_first = true;
+        while cursor.has_next(']', &mut is_first)? {
+            items.push(Self::next(&mut cursor)?);
+        }
+        cursor.end()?;
+        Ok(items)
     }
 
     /// Returns the JSON of a field that is present and not null.
@@ -44,11 +85,34 @@ impl<'a> JsonFields<'a> {
 
     /// Parses a received field. `None`: absent, null or replaced.
     pub(super) fn get<T: Deserialize<'a>>(&self, name: &str) -> Result<Option<T>, String> {
-        match self.fields.iter().find(|(known, _)| known.0 == name) {
-            Some((_, Field::Received(value))) => {
-                serde_json::from_str(value.get()).map_err(|error| format!("{name}: {error}"))
-            }
-            _ => Ok(None),
+        match self.received(name) {
+            Some(json) => serde_json::from_str(json).map_err(|error| format!("{name}: {error}")),
+            None => Ok(None),
+        }
+    }
+
+    /// Parses the outline of a received object. `None`: absent, null or replaced.
+    pub(super) fn object(&self, name: &str) -> Result<Option<Self>, String> {
+        let json = self.received(name).filter(|json| *json != "null");
+        json.map(Self::read).transpose().map_err(|error| format!("{name}: {error}"))
+    }
+
+    /// Parses the outlines of a received list of objects. `None`: absent, null or replaced.
+    pub(super) fn list(&self, name: &str) -> Result<Option<Vec<Self>>, String> {
+        let json = self.received(name).filter(|json| *json != "null");
+        json.map(Self::read_list).transpose().map_err(|error| format!("{name}: {error}"))
+    }
+
+    /// Parses a received field as a value, unless it has too many parts.
+    pub(super) fn value(&self, name: &str) -> Result<Option<Value>, String> {
+        let json = self.received(name).filter(|json| *json != "null");
+        json.map(read_value).transpose().map_err(|error| format!("{name}: {error}"))
+    }
+
+    fn received(&self, name: &str) -> Option<&'a str> {
+        match self.fields.iter().find(|(known, _)| known.0 == name)? {
+            (_, Field::Received(json)) => Some(json),
+            _ => None,
         }
     }
 
@@ -62,7 +126,7 @@ impl<'a> JsonFields<'a> {
     }
 
     pub(super) fn set_text(&mut self, name: &'static str, text: &str) {
-        self.set(name, serde_json::Value::from(text).to_string());
+        self.set(name, Value::from(text).to_string());
     }
 
     /// Replaces a present field by null.
@@ -105,13 +169,24 @@ impl<'a> JsonFields<'a> {
     }
 }
 
+/// Parses a value. Parsed values may take a hundred times the memory of their text, which is
+/// therefore limited.
+pub(super) fn read_value<'a, T: Deserialize<'a>>(json: &'a str) -> Result<T, String> {
+    // Every part has at least one character.
+    let is_large = json.len() as u64 > MAX_VALUE_NODES;
+    if is_large && JsonShape::of(json.as_bytes()).nodes > MAX_VALUE_NODES {
+        return Err(format!("it has more than {MAX_VALUE_NODES} JSON values"));
+    }
+    serde_json::from_str(json).map_err(|error| error.to_string())
+}
+
 fn write_text(text: &str, out: &mut String) {
     if text.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
         out.push('"');
         out.push_str(text);
         out.push('"');
     } else {
-        out.push_str(&serde_json::Value::from(text).to_string());
+        out.push_str(&Value::from(text).to_string());
     }
 }
 
@@ -127,35 +202,100 @@ pub(super) fn write_list(items: &[JsonFields<'_>]) -> String {
     out
 }
 
-impl<'de> Deserialize<'de> for JsonFields<'de> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Object;
-        impl<'de> Visitor<'de> for Object {
-            type Value = JsonFields<'de>;
+/// The rest of a JSON text.
+#[derive(Debug)]
+struct JsonCursor<'a> {
+    rest: &'a str,
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
+impl<'a> JsonCursor<'a> {
+    fn skip_spaces(&mut self) {
+        self.rest = self.rest.trim_start_matches([' ', '\n', '\r', '\t']);
+    }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut fields: Vec<(JsonText<'de>, Field<'de>)> = Vec::with_capacity(8);
-                while let Some(name) = map.next_key::<JsonText<'de>>()? {
-                    let value = Field::Received(map.next_value::<&'de RawValue>()?);
-                    match fields.iter_mut().find(|(known, _)| known.0 == name.0) {
-                        Some((_, field)) => *field = value,
-                        None => fields.push((name, value)),
-                    }
-                    if fields.len() > MAX_FIELDS {
-                        return Err(A::Error::custom("an object has too many fields"));
-                    }
-                }
-                Ok(JsonFields { fields })
-            }
+    /// Skips a character. Returns whether it comes next.
+    fn skip(&mut self, wanted: char) -> bool {
+        self.skip_spaces();
+        let rest = self.rest.strip_prefix(wanted);
+        self.rest = rest.unwrap_or(self.rest);
+        rest.is_some()
+    }
+
+    fn expect(&mut self, wanted: char, name: &str) -> Result<(), String> {
+        if self.skip(wanted) {
+            return Ok(());
         }
-        from.deserialize_map(Object)
+        let found = self.rest.chars().next();
+        Err(found.map_or_else(
+            || format!("{name} is missing at the end"),
+            |found| format!("expected {name}, found {found:?}"),
+        ))
+    }
+
+    /// Skips the comma before a further member, or the end of the object or list.
+    fn has_next(&mut self, end: char, is_first: &mut bool) -> Result<bool, String> {
+        if self.skip(end) {
+            return Ok(false);
+        }
+        if !std::mem::take(is_first) {
+            self.expect(',', "a comma")?;
+        }
+        Ok(true)
+    }
+
+    /// Parses a value. Returns its text too.
+    fn value<T: Deserialize<'a>>(&mut self) -> Result<(T, &'a str), String> {
+        self.skip_spaces();
+        let mut values = Deserializer::from_str(self.rest).into_iter::<T>();
+        let value = values.next().ok_or("the text ends early")?;
+        let value = value.map_err(|error| error.to_string())?;
+        let (text, rest) = self.rest.split_at(values.byte_offset());
+        self.rest = rest;
+        Ok((value, text))
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        self.skip_spaces();
+        match self.rest {
+            "" => Ok(()),
+            _ => Err("there is more text behind the value".to_owned()),
+        }
     }
 }
 
 /// A text, borrowed where it has no escapes.
 #[derive(Debug, Deserialize)]
 pub(super) struct JsonText<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
+
+#[cfg(test)]
+mod tests {
+    use super::JsonFields;
+
+    /// Text whose fields are values of all types, with spaces wherever they are valid.
+    const SPACED: &str =
+        " {\n \"a\" : 1.50 ,\t\"b\":[ 1 , \"}\" ],\"\\u0063\": null , \"d\":{\"e\":\"f\"}\r}\n";
+
+    #[test]
+    fn fields_are_the_texts_of_their_values() {
+        let fields = JsonFields::read(SPACED).unwrap();
+        let found: Vec<(&str, &str)> = fields.iter().collect();
+        let expected =
+            [("a", "1.50"), ("b", "[ 1 , \"}\" ]"), ("c", "null"), ("d", "{\"e\":\"f\"}")];
+        assert_eq!(found, expected);
+        assert_eq!(fields.object("d").unwrap().unwrap().get("e").unwrap(), Some("f".to_owned()));
+        assert!(fields.object("c").unwrap().is_none());
+        assert!(fields.list("b").is_err());
+    }
+
+    #[test]
+    fn invalid_texts_are_refused() {
+        for end in 0..SPACED.trim_end().len() {
+            assert!(JsonFields::read(&SPACED[..end]).is_err(), "{end}");
+        }
+        for text in
+            ["{\"a\":1,}", "{,}", "{\"a\" 1}", "{\"a\":1 \"b\":2}", "{} {}", "[]", "{\"a\":01}"]
+        {
+            assert!(JsonFields::read(text).is_err(), "{text}");
+        }
+    }
+}

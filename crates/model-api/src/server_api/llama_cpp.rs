@@ -125,9 +125,8 @@ impl ResponseParser for LlamaCppParser {
         if !self.plan.stream {
             return Ok(vec![body.into()]);
         }
-        let fields =
-            JsonFields::read(&body).map_err(|error| ResponseParseError(error.to_string()))?;
-        let choices = fields.get("choices").map_err(ResponseParseError)?.unwrap_or_default();
+        let fields = JsonFields::read(&body).map_err(ResponseParseError)?;
+        let choices = fields.list("choices").map_err(ResponseParseError)?.unwrap_or_default();
         make_events(&self.plan, fields, choices).map_err(ResponseParseError)
     }
 

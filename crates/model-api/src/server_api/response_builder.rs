@@ -24,6 +24,18 @@ pub(super) struct ChoiceDelta {
     pub(super) last_version: Option<ReportedVersion>,
 }
 
+/// Maximum log-probability: 0, with room for rounding.
+const MAX_LOGPROB: f32 = 0.01;
+
+impl ChoiceDelta {
+    /// Memory of what is kept of it.
+    pub(super) fn bytes(&self) -> usize {
+        let tokens =
+            [&self.tokens, &self.prompt].into_iter().flatten().map(Vec::len).sum::<usize>();
+        size_of::<i32>() * (tokens + self.logprobs.as_ref().map_or(0, Vec::len))
+    }
+}
+
 /// Version reported by a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReportedVersion {
@@ -159,6 +171,10 @@ impl ResponseBuilder {
         }
         for logprob in part.logprobs.into_iter().flatten() {
             match logprob {
+                Some(logprob) if logprob > MAX_LOGPROB => {
+                    let found = format!("a log-probability is {logprob}, above 0");
+                    problem = problem.or(Some(found));
+                }
                 Some(logprob) => open.logprobs.push(logprob),
                 None => problem = problem.or_else(|| Some("a log-probability is missing".into())),
             }

@@ -1,0 +1,163 @@
+//! Size of a JSON text as parsed values, before it is parsed.
+
+/// Estimated memory of an object: the smallest node of its tree.
+const OBJECT_BYTES: u64 = 664;
+
+const LIST_BYTES: u64 = 128;
+
+/// Estimated memory of a further item: its value, and room of a list that grew.
+const ITEM_BYTES: u64 = 64;
+
+/// Estimated memory of a further key.
+const KEY_BYTES: u64 = 72;
+
+/// Key of an object that `serde_json` replaces by the JSON text in its value, parsed with a new
+/// limit of the depth, if its feature `raw_value` is on, as axum's feature `json` has it.
+const RESERVED_KEY: &str = "$serde_json::private::RawValue";
+
+/// Estimated overhead of the allocation of a string.
+const STRING_BYTES: u64 = 32;
+
+/// Upper bounds for a JSON text. One scan finds them without allocating; the text may be invalid.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JsonShape {
+    /// Objects, lists and their items.
+    pub nodes: u64,
+    /// Levels of objects and lists.
+    pub depth: u32,
+    /// Estimated memory of the parsed values.
+    pub bytes: u64,
+    /// True if a string is [`RESERVED_KEY`].
+    pub has_reserved_key: bool,
+}
+
+impl JsonShape {
+    pub fn of(json: &[u8]) -> Self {
+        let mut shape = Self { nodes: 1, bytes: json.len() as u64, ..Self::default() };
+        let mut depth: u32 = 0;
+        let mut rest = json.iter();
+        while let Some(byte) = rest.next() {
+            match byte {
+                b'"' => {
+                    shape.bytes += STRING_BYTES;
+                    let (text, after) = rest.as_slice().split_at(string_length(rest.as_slice()));
+                    shape.has_reserved_key |= is_reserved(text);
+                    rest = after.iter();
+                }
+                b',' => {
+                    shape.nodes += 1;
+                    shape.bytes += ITEM_BYTES;
+                }
+                b':' => shape.bytes += KEY_BYTES,
+                b'{' | b'[' => {
+                    shape.nodes += 1;
+                    shape.bytes += if *byte == b'{' { OBJECT_BYTES } else { LIST_BYTES };
+                    depth = depth.saturating_add(1);
+                    shape.depth = shape.depth.max(depth);
+                }
+                b'}' | b']' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+        }
+        shape
+    }
+}
+
+/// Returns whether a string with its closing quote is the reserved key, also with escapes.
+fn is_reserved(text: &[u8]) -> bool {
+    let Some(text) = text.strip_suffix(b"\"") else { return false };
+    // An escape is at most six characters for one.
+    if text.len() < RESERVED_KEY.len() || text.len() > 6 * RESERVED_KEY.len() {
+        return false;
+    }
+    if !text.contains(&b'\\') {
+        return text == RESERVED_KEY.as_bytes();
+    }
+    let quoted = [b"\"", text, b"\""].concat();
+    serde_json::from_slice::<String>(&quoted).is_ok_and(|text| text == RESERVED_KEY)
+}
+
+/// Returns the length of a string behind its opening quote, with the closing one.
+fn string_length(text: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some(found) = text[at..].iter().position(|byte| matches!(byte, b'"' | b'\\')) {
+        let end = at + found;
+        if text[end] == b'"' {
+            return end + 1;
+        }
+        at = (end + 2).min(text.len());
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::{JsonShape, RESERVED_KEY};
+
+    /// Returns the values and levels of a value.
+    fn measured(value: &Value) -> (u64, u32) {
+        let parts: Vec<(u64, u32)> = match value {
+            Value::Array(items) => items.iter().map(measured).collect(),
+            Value::Object(fields) => fields.values().map(measured).collect(),
+            _ => return (1, 0),
+        };
+        let nodes = parts.iter().map(|part| part.0).sum::<u64>();
+        (nodes + 1, 1 + parts.iter().map(|part| part.1).max().unwrap_or(0))
+    }
+
+    fn json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<i64>().prop_map(Value::from),
+            "[\\[\\]{},:\"\\\\a-c\u{e4}]{0,8}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(6, 60, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+                prop::collection::btree_map("[\"\\\\,{a-c]{0,3}", inner, 0..6)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_shape_bounds_the_parsed_value(value in json()) {
+            for text in [value.to_string(), format!("{value:#}")] {
+                let shape = JsonShape::of(text.as_bytes());
+                let (nodes, depth) = measured(&value);
+                prop_assert_eq!(shape.depth, depth, "{}", text);
+                prop_assert!(shape.nodes >= nodes, "{} of {}: {}", shape.nodes, nodes, text);
+                // An empty list or object counts one more.
+                prop_assert!(shape.nodes <= 2 * nodes, "{} of {}: {}", shape.nodes, nodes, text);
+            }
+        }
+
+        #[test]
+        fn any_bytes_have_a_shape(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let shape = JsonShape::of(&bytes);
+            prop_assert!(shape.nodes <= bytes.len() as u64 + 1);
+        }
+    }
+
+    #[test]
+    fn the_reserved_key_is_found_however_it_is_written() {
+        for key in [RESERVED_KEY.to_owned(), RESERVED_KEY.replace('$', "\\u0024")] {
+            let text = format!("[{{\"a\": {{\"{key}\" : \"1\"}}}}]");
+            assert!(JsonShape::of(text.as_bytes()).has_reserved_key, "{text}");
+        }
+        let text = format!("{{\"{RESERVED_KEY}s\":1,\"x\\\"\":\"y\"}}");
+        assert!(!JsonShape::of(text.as_bytes()).has_reserved_key, "{text}");
+    }
+
+    #[test]
+    fn many_small_objects_are_estimated_at_their_memory() {
+        let text = format!("[{}0]", "{\"\":0},".repeat(1000));
+        let shape = JsonShape::of(text.as_bytes());
+        assert_eq!((shape.nodes, shape.depth), (2002, 2));
+        assert!(shape.bytes > 1000 * 600, "{}", shape.bytes);
+    }
+}
