@@ -6,6 +6,7 @@ mod deadlines;
 mod dispatch_order;
 mod durability;
 mod fencing;
+mod finalization;
 mod isolation;
 mod limits;
 mod payload_safety;
@@ -89,6 +90,11 @@ pub trait Checker: fmt::Debug {
     fn ended(&mut self, _ctx: &CheckContext<'_>) -> CheckVerdict {
         Ok(())
     }
+
+    /// Checks a world that does not end.
+    fn stuck(&self, _model: &ReferenceModel) -> CheckVerdict {
+        Ok(())
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +107,7 @@ pub struct Violation {
 impl Violation {
     /// Returns whether an expected event is missing, as opposed to a wrong event.
     pub fn is_liveness(&self) -> bool {
-        self.checker == PROGRESS
+        [PROGRESS, FINALIZATION].contains(&self.checker)
     }
 }
 
@@ -113,6 +119,9 @@ impl fmt::Display for Violation {
 
 /// Name of the checker of progress.
 pub const PROGRESS: &str = "progress";
+
+/// Name of the checker of the end of batches.
+pub const FINALIZATION: &str = "finalization";
 
 /// Name under which contradictions inside the core are reported.
 pub const INVARIANTS: &str = "invariants";
@@ -136,6 +145,7 @@ impl Checkers {
             ("refusals", Box::new(refusals::Refusals)),
             ("reasons", Box::new(reasons::Reasons)),
             ("dispatch_order", Box::new(dispatch_order::DispatchOrderChecker)),
+            (FINALIZATION, Box::new(finalization::FinalizationChecker::default())),
             ("payload_safety", Box::new(payload_safety::PayloadSafetyChecker::default())),
             ("retries", Box::new(retries::Retries)),
             ("isolation", Box::new(isolation::Isolation)),
@@ -204,8 +214,14 @@ impl Checkers {
         self.each(ctx, |checker, ctx| checker.ended(ctx))
     }
 
-    /// Returns a violation for a world that does not end, if progress is checked.
-    pub fn stuck(&self, at: Time, what: String) -> Option<Violation> {
+    /// Returns a violation for a world that does not end: of a checker that knows the cause, else
+    /// of progress, if it is checked.
+    pub fn stuck(&self, at: Time, model: &ReferenceModel, what: String) -> Option<Violation> {
+        for (checker, it) in &self.list {
+            if let Err(what) = it.stuck(model) {
+                return Some(Violation { checker, at, what });
+            }
+        }
         let checked = self.list.iter().any(|(name, _)| *name == PROGRESS);
         checked.then_some(Violation { checker: PROGRESS, at, what })
     }

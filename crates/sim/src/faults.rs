@@ -54,6 +54,8 @@ faults! {
     TaskFails = "task_fails",
     /// The output of a run exceeds its limit.
     TooLarge = "too_large",
+    /// The check on arrival refuses the output of a run.
+    OutputInvalid = "output_invalid",
     /// An attempt ends without a report about one of its runs.
     Unspoken = "unspoken",
     ReportLate = "report_late",

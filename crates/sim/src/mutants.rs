@@ -320,6 +320,8 @@ mutants! {
     "dispatch_order": "tasks are split into other slices" => Config(|config| {
         config.max_repeat_times_per_runner = Some(5);
     }),
+    "finalization": "an invalid output blocks every delivery" =>
+        Actions(action_bugs::blocked_after_invalid_output),
     "payload_safety": "a payload is dropped while it is delivered" =>
         Actions(action_bugs::dropped_early),
     "payload_safety": "results are delivered twice" => Actions(action_bugs::delivered_twice),

@@ -340,7 +340,7 @@ impl SimWorld {
 
     fn give_up(&mut self, what: String) {
         self.done = true;
-        self.violation = self.checkers.stuck(self.now, what);
+        self.violation = self.checkers.stuck(self.now, &self.model, what);
     }
 
     pub(crate) fn plan(&mut self, after: Duration, event: WorldEvent) {

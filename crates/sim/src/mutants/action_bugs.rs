@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use rollway_core::{
-    Action, BatchKey, CancelReason, DropReason, Input, LeaseId, LedgerRecord, Request, RequestId,
-    Response, RunRange, RunnerReport, RunnerState, TaskId,
+    Action, BatchKey, CancelReason, DropReason, FailureKind, Input, LeaseId, LedgerRecord, Request,
+    RequestId, Response, RunFailure, RunRange, RunnerReport, RunnerState, TaskId,
 };
 
 use super::PendingActions;
@@ -169,4 +169,22 @@ pub(super) fn ending_unrecorded(PendingActions { memory, actions, .. }: PendingA
         memory.count += u64::from(ending);
         !ending || !memory.count.is_multiple_of(5)
     });
+}
+
+/// Lets one invalid output keep every later delivery from the sink.
+pub(super) fn blocked_after_invalid_output(it: PendingActions<'_>) {
+    if let Input::Report {
+        report:
+            RunnerReport::RunFinished {
+                outcome: Err(RunFailure { kind: FailureKind::InvalidOutput, .. }),
+                ..
+            },
+        ..
+    } = it.input
+    {
+        it.memory.count += 1;
+    }
+    if it.memory.count > 0 {
+        it.actions.retain(|action| !matches!(action, Action::Deliver { .. }));
+    }
 }

@@ -218,6 +218,10 @@ impl SimWorld {
             let kind = *self.rng.pick(FailureKind::ALL);
             return Err(RunFailure { kind, message: self.message("bad luck") });
         }
+        if self.strikes(Fault::OutputInvalid) {
+            let message = self.message("not an experience");
+            return Err(RunFailure { kind: FailureKind::InvalidOutput, message });
+        }
         let most = self.model.config.limits.payload_bytes_per_run;
         let bytes = if self.strikes(Fault::TooLarge) {
             most + 1
