@@ -54,8 +54,6 @@ pub struct RayLauncherOptions {
     pub args: Vec<String>,
     pub cluster: ClusterConfig,
     pub namespace: String,
-    /// Environment of worker processes.
-    pub variables: BTreeMap<String, String>,
     /// Timeout of joining the cluster.
     pub patience: Duration,
 }
@@ -72,28 +70,18 @@ impl RayLauncherOptions {
             args: workers.placer.clone().unwrap_or_else(|| python::arguments(Self::PLACER)),
             namespace: cluster.namespace.clone().unwrap_or_else(job),
             cluster,
-            variables: config.explorer.env_vars.clone(),
             patience: config.explorer.supervision.start_timeout.into(),
         }
     }
 
-    /// Returns the order to join the cluster.
+    /// Returns the order to join the cluster. Variables of workers are not part of it, because Ray
+    /// shows the runtime environment in its dashboard: each worker gets them when it starts.
     fn open(&self) -> Value {
-        let mut environment = self.cluster.runtime_env.clone();
-        let named = environment.remove("env_vars");
-        let named = named.as_ref().and_then(Value::as_object).cloned().unwrap_or_default();
-        // Each machine has its own module path; workers append these folders to it.
-        let ours = self.variables.iter().filter(|(name, _)| *name != "PYTHONPATH");
-        let variables = ours.map(|(name, value)| (name.clone(), json!(value)));
-        let variables: serde_json::Map<_, _> = variables.chain(named).collect();
-        if !variables.is_empty() {
-            environment.insert("env_vars".to_owned(), variables.into());
-        }
         json!({
             "order": "open",
             "address": self.cluster.address,
             "namespace": self.namespace,
-            "runtime_env": environment,
+            "runtime_env": self.cluster.runtime_env,
             "version": env!("CARGO_PKG_VERSION"),
         })
     }
