@@ -1,4 +1,4 @@
-//! `rollway check`: preflight checks without running anything.
+//! `rollway check`: preflight checks without starting the job. Modules of workflows are imported.
 
 use std::sync::Arc;
 

@@ -65,7 +65,7 @@ enum Command {
     Init(init::InitArgs),
     /// Run the job that a configuration describes
     Run(RunArgs),
-    /// Check a configuration without running anything
+    /// Check a configuration and what it names, without starting the job
     Check(ConfigArgs),
     /// Report which keys of a Trinity-RFT configuration work, and what replaces the others
     Migrate(migrate::MigrateArgs),

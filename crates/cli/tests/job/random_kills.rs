@@ -1,7 +1,8 @@
 //! `kill -9` and Ctrl-C at random moments of a job, its last seconds included: every task is
 //! explored and trained exactly once, and every restart ends in bounded time.
 //!
-//! `ROLLWAY_KILLS=300` kills so often, over all buffers and trainers; `ROLLWAY_KILL_SEED` repeats.
+//! `ROLLWAY_KILLS=300` kills so often, over all buffers and trainers; `ROLLWAY_KILL_JOBS=4` runs so
+//! many jobs at once; `ROLLWAY_KILL_SEED` repeats.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -18,6 +19,9 @@ const RUNS: u64 = 8;
 
 /// Kills of one job.
 const KILLS_PER_JOB: u32 = 3;
+
+/// Kills of one job in a long campaign.
+const LONG_KILLS_PER_JOB: u32 = 10;
 
 /// Kills of the ordinary test.
 const KILLS: u32 = 6;
@@ -117,6 +121,22 @@ impl KilledJob<'_> {
         }
     }
 
+    /// Starts the job and ends it at a moment. Returns false if it was finished before.
+    fn kill(&self, name: &str, moment: Duration, signal_name: &str) -> bool {
+        let mut process = self.start();
+        if let Some(code) = self.ended(&mut process, moment) {
+            assert_eq!(code, Some(0), "{name}\n{}", self.last_lines());
+            return false;
+        }
+        signal(process.id(), signal_name);
+        if self.ended(&mut process, JOB_TIMEOUT).is_none() {
+            process.kill().unwrap();
+            let lines = self.last_lines();
+            panic!("{name}: SIG{signal_name} after {moment:?} did not end it\n{lines}");
+        }
+        true
+    }
+
     fn finish(&self, name: &str) {
         let mut process = self.start();
         let Some(code) = self.ended(&mut process, JOB_TIMEOUT) else {
@@ -152,43 +172,73 @@ impl KilledJob<'_> {
     }
 }
 
+/// Jobs that are killed one after the other.
+struct Campaign {
+    seed: u64,
+    /// Number of the first job, which determines buffer and trainer.
+    first: usize,
+    kills: u32,
+    kills_per_job: u32,
+}
+
+impl Campaign {
+    /// Kills until there were enough kills. Returns their number and that of jobs.
+    fn run(&self) -> (u32, usize) {
+        let mut moments = Moments(self.seed);
+        let (mut done, mut jobs) = (0, 0);
+        // The longest life of a process so far, from which moments are drawn.
+        let mut longest = Duration::from_secs(4);
+        while done < self.kills {
+            let number = self.first + jobs;
+            let (buffer, keys) = BUFFERS[number % BUFFERS.len()];
+            // Both trainers with every buffer.
+            let is_external = (number + number / BUFFERS.len()) % 2 == 1;
+            jobs += 1;
+            let job = KilledJob { workspace: Workspace::new(), buffer: keys, is_external };
+            let name = format!("{buffer}, external: {is_external}, seed {}, job {jobs}", self.seed);
+            let begun = done;
+            while done < begun + self.kills_per_job {
+                let began = Instant::now();
+                let moment = Duration::from_millis(moments.below(longest.as_millis() as u64 + 500));
+                let signal = if moments.below(3) == 0 { "INT" } else { "KILL" };
+                if !job.kill(&name, moment, signal) {
+                    longest = longest.max(began.elapsed());
+                    break;
+                }
+                done += 1;
+            }
+            let began = Instant::now();
+            job.finish(&name);
+            longest = longest.max(began.elapsed());
+            println!("{name}: {} kills, then done in {:?}", done - begun, began.elapsed());
+        }
+        (done, jobs)
+    }
+}
+
 #[test]
 fn random_kills_lose_nothing_double_nothing_and_never_hang() {
     let variable = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let kills = variable("ROLLWAY_KILLS").map_or(KILLS, |kills: u64| kills as u32);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let seed = variable("ROLLWAY_KILL_SEED").unwrap_or(now);
+    let at_once = variable("ROLLWAY_KILL_JOBS").unwrap_or(1);
     println!("ROLLWAY_KILL_SEED={seed}");
-    let mut moments = Moments(seed);
-    let (mut done, mut jobs) = (0, 0);
-    // The longest life of a process so far, from which moments are drawn.
-    let mut longest = Duration::from_secs(4);
-    while done < kills {
-        let (buffer, keys) = BUFFERS[(moments.below(5) as usize + jobs) % BUFFERS.len()];
-        let is_external = jobs % 2 == 1;
-        jobs += 1;
-        let job = KilledJob { workspace: Workspace::new(), buffer: keys, is_external };
-        let name = format!("{buffer}, external trainer: {is_external}, seed {seed}, job {jobs}");
-        for _ in 0..KILLS_PER_JOB {
-            let began = Instant::now();
-            let mut process = job.start();
-            let moment = Duration::from_millis(moments.below(longest.as_millis() as u64 + 500));
-            if let Some(code) = job.ended(&mut process, moment) {
-                assert_eq!(code, Some(0), "{name}\n{}", job.last_lines());
-                longest = longest.max(began.elapsed());
-                break;
-            }
-            let kill = if moments.below(3) == 0 { "INT" } else { "KILL" };
-            signal(process.id(), kill);
-            done += 1;
-            if job.ended(&mut process, JOB_TIMEOUT).is_none() {
-                process.kill().unwrap();
-                panic!("{name}: SIG{kill} after {moment:?} did not end it\n{}", job.last_lines());
-            }
-        }
-        let began = Instant::now();
-        job.finish(&name);
-        longest = longest.max(began.elapsed());
-    }
+    // Most of a job's time is its last life, so that a long campaign kills each more often.
+    let kills_per_job = if kills > 30 { LONG_KILLS_PER_JOB } else { KILLS_PER_JOB };
+    let campaigns: Vec<Campaign> = (0..at_once)
+        .map(|number| Campaign {
+            seed: seed.wrapping_add(number),
+            first: seed as usize % BUFFERS.len() + number as usize * 7,
+            kills: kills.div_ceil(at_once as u32),
+            kills_per_job,
+        })
+        .collect();
+    let counts: Vec<(u32, usize)> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            campaigns.iter().map(|campaign| scope.spawn(|| campaign.run())).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let (done, jobs) = counts.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
     println!("{done} kills of {jobs} jobs: none lost, doubled or hung");
 }
