@@ -99,10 +99,10 @@ fn bench(shell: &Shell, filter: Option<&str>) -> Result<(), CommandFailure> {
     }
     for (package, name) in benches {
         let mut command = shell.cargo("bench --locked -p").args([package, &"--bench", name]);
-        if *name == "gateway"
-            && let Some(program) = peers::litellm(shell)?
-        {
-            command = command.env("ROLLWAY_BENCH_LITELLM", program);
+        if *name == "gateway" {
+            for (variable, program) in peers::programs(shell)? {
+                command = command.env(variable, program);
+            }
         }
         command.run()?;
     }

@@ -2,15 +2,16 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{TcpListener, TcpStream};
 use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use rollway_base::Secret;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Environment variable with the role of a child process.
 pub(super) const ROLE: &str = "ROLLWAY_BENCH_ROLE";
+
+/// Unit of processor time on Linux.
+const TICK: Duration = Duration::from_millis(10);
 
 /// A process that prints its address as JSON, and ends with its input.
 pub(super) struct Child {
@@ -37,6 +38,17 @@ impl Child {
         child
     }
 
+    /// A program without a line of its own.
+    pub(super) fn of_program(command: &mut Command, info: Value) -> Self {
+        let silent = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let process = silent.spawn().expect("another process");
+        Self { process, input: None, output: None, info }
+    }
+
+    pub(super) fn is_running(&mut self) -> bool {
+        matches!(self.process.try_wait(), Ok(None))
+    }
+
     fn line(&mut self) -> Value {
         let mut line = String::new();
         let output = self.output.as_mut().expect("a process of ours");
@@ -60,6 +72,16 @@ impl Child {
         list.iter().map(|text| text.as_str().expect("a text").to_owned()).collect()
     }
 
+    /// Processor time so far.
+    pub(super) fn cpu(&self) -> Duration {
+        let path = format!("/proc/{}/stat", self.process.id());
+        let stat = fs::read_to_string(path).unwrap_or_default();
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+        let times = fields.split_whitespace().skip(11).take(2);
+        let ticks: u64 = times.filter_map(|time| time.parse::<u64>().ok()).sum();
+        TICK * u32::try_from(ticks).unwrap_or(u32::MAX)
+    }
+
     /// Memory in bytes: `VmRSS` is the current, `VmHWM` the maximum.
     pub(super) fn memory(&self, name: &str) -> u64 {
         let path = format!("/proc/{}/status", self.process.id());
@@ -74,54 +96,9 @@ impl Drop for Child {
     fn drop(&mut self) {
         drop(self.input.take());
         if self.output.is_none() {
-            // LiteLLM does not watch its input.
+            // A program that does not watch its input.
             let _ = self.process.kill();
         }
         let _ = self.process.wait();
     }
-}
-
-/// Starts LiteLLM in front of a server, if available.
-pub(super) async fn litellm(server: &str) -> Option<Child> {
-    let program = std::env::var_os("ROLLWAY_BENCH_LITELLM")?;
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let config = folder.path().join("config.yaml");
-    let key = format!("sk-{}", Secret::random().expect("random bytes").reveal());
-    let url = format!("{server}/v1");
-    let model = json!({ "model": "openai/simulated", "api_base": url, "api_key": "none" });
-    let text = json!({
-        "model_list": [{ "model_name": "policy", "litellm_params": model }],
-        "litellm_settings": { "telemetry": false },
-    });
-    // JSON is YAML.
-    fs::write(&config, text.to_string()).expect("a file");
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|any| any.local_addr());
-    let address = port.expect("a free port");
-    let process = Command::new(program)
-        .args(["--host", "127.0.0.1", "--port", &address.port().to_string(), "--config"])
-        .arg(&config)
-        // It requires a key.
-        .env("LITELLM_MASTER_KEY", &key)
-        // It would download prices.
-        .env("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-        .env("LITELLM_LOG", "ERROR")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the peer");
-    let info = json!({ "url": format!("http://{address}"), "key": key });
-    let mut child = Child { process, input: None, output: None, info };
-    // It does not report when it listens.
-    for _ in 0..600 {
-        if TcpStream::connect(address).is_ok() {
-            return Some(child);
-        }
-        if !matches!(child.process.try_wait(), Ok(None)) {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    println!("litellm did not start");
-    None
 }

@@ -56,6 +56,11 @@ impl Outcome {
         self.latencies.push(latency);
     }
 
+    /// Number of requests.
+    pub(super) fn count(&self) -> usize {
+        self.latencies.len()
+    }
+
     pub(super) fn summary(&mut self) -> Summary {
         self.latencies.sort_unstable();
         let at = |part: f64| {
@@ -78,8 +83,18 @@ impl Target {
         Self::new(url, "policy", keys)
     }
 
-    pub(super) fn peer(url: &str, key: String) -> Self {
-        Self::new(url, "policy", vec![key])
+    pub(super) fn peer(url: &str, model: &'static str, key: String) -> Self {
+        Self::new(url, model, vec![key])
+    }
+
+    /// The same target, asked for tokens and log-probabilities.
+    pub(super) fn with_tokens(&self) -> Self {
+        Self { asks_all: true, ..self.clone() }
+    }
+
+    /// One of its keys.
+    pub(super) fn key(&self, number: usize) -> &str {
+        &self.keys[number % self.keys.len()]
     }
 
     fn new(url: &str, model: &'static str, keys: Vec<String>) -> Self {
@@ -139,7 +154,8 @@ impl Target {
     pub(super) async fn connect(&self) -> io::Result<Connection> {
         let socket = TcpStream::connect(&self.address).await?;
         socket.set_nodelay(true)?;
-        Ok(Connection { socket, buffer: Vec::with_capacity(16 << 10) })
+        let buffer = Vec::with_capacity(4 << 10);
+        Ok(Connection { socket, buffer, arrivals: Vec::new() })
     }
 }
 
@@ -173,6 +189,8 @@ async fn connection(target: Target, keys: Vec<String>, stream: bool, end: Instan
 pub(super) struct Connection {
     socket: TcpStream,
     buffer: Vec<u8>,
+    /// Times of the events of the last exchange.
+    pub(super) arrivals: Vec<Instant>,
 }
 
 impl Connection {
@@ -180,6 +198,7 @@ impl Connection {
     pub(super) async fn exchange(&mut self, request: &[u8], stream: bool) -> io::Result<usize> {
         self.socket.write_all(request).await?;
         self.buffer.clear();
+        self.arrivals.clear();
         let head = loop {
             if let Some(end) = find(&self.buffer, b"\r\n\r\n") {
                 break end + 4;
@@ -215,9 +234,15 @@ impl Connection {
     }
 
     async fn more(&mut self) -> io::Result<()> {
+        let before = self.buffer.len();
         match self.socket.read_buf(&mut self.buffer).await? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            _ => Ok(()),
+            _ => {
+                let now = Instant::now();
+                let events = self.buffer[before..].windows(7).filter(|it| it == b"data: {");
+                self.arrivals.extend(events.map(|_| now));
+                Ok(())
+            }
         }
     }
 }
