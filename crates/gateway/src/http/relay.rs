@@ -3,7 +3,8 @@
 //! A relay is a separate task, so that a client that does not read cannot keep a call alive beyond
 //! its run or its deadline. When it ends, the request at the server ends too.
 
-use std::time::{Duration, Instant};
+use std::pin::Pin;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use reqwest::Response;
@@ -14,6 +15,8 @@ use rollway_model_api::{
     TokenSource,
 };
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::time::{self, Sleep};
 
 use super::byte_budget::ByteLease;
 use super::calls::{CallPermits, confirmed_version};
@@ -45,6 +48,20 @@ enum StreamFailure {
     Misread(ResponseParseError),
 }
 
+/// Reason why a stream ends before its server ends it.
+enum EarlyEnd {
+    Cancelled,
+    Disconnected,
+    Withdrawn,
+}
+
+/// Conditions that end a stream early. They are registered once, not for every chunk.
+struct StreamWaits<'a, E> {
+    early_end: Pin<&'a mut E>,
+    /// Elapses at or before the idle timeout of the current chunk.
+    timer: Pin<&'a mut Sleep>,
+}
+
 impl Relay {
     pub(super) async fn run(mut self, mut response: Response) {
         match self.pump(&mut response).await {
@@ -57,11 +74,32 @@ impl Relay {
 
     /// Forwards events until the recording is due; returns the held-back rest.
     async fn pump(&mut self, response: &mut Response) -> Result<BytesMut, StreamFailure> {
+        let (cancelled, chunks) = (self.request.cancelled.clone(), self.chunks.clone());
+        let permit = self.guard.shared_permit();
+        let early_end = std::pin::pin!(async {
+            tokio::select! {
+                biased;
+                () = cancelled.cancelled() => EarlyEnd::Cancelled,
+                () = chunks.closed() => EarlyEnd::Disconnected,
+                () = permit.aborted() => EarlyEnd::Withdrawn,
+            }
+        });
+        let idle = self.request.app.options.limits.idle_timeout;
+        let by = self.request.deadline.min(time::Instant::now() + idle);
+        let timer = std::pin::pin!(time::sleep_until(by));
+        self.pump_within(response, StreamWaits { early_end, timer }).await
+    }
+
+    async fn pump_within(
+        &mut self,
+        response: &mut Response,
+        mut waits: StreamWaits<'_, impl Future<Output = EarlyEnd>>,
+    ) -> Result<BytesMut, StreamFailure> {
         let limit = self.request.app.options.limits.max_answer_bytes;
         let mut parser = SseParser::default();
         let mut bytes = 0;
         loop {
-            let Some(chunk) = self.next(response).await? else {
+            let Some(chunk) = self.next(response, &mut waits).await? else {
                 if self.capture.is_finished() && !parser.is_torn() {
                     return Ok(self.capture.take_held());
                 }
@@ -102,34 +140,53 @@ impl Relay {
     }
 
     /// Waits for the next chunk within all limits.
-    async fn next(&mut self, response: &mut Response) -> Result<Option<Bytes>, StreamFailure> {
+    async fn next(
+        &mut self,
+        response: &mut Response,
+        waits: &mut StreamWaits<'_, impl Future<Output = EarlyEnd>>,
+    ) -> Result<Option<Bytes>, StreamFailure> {
         let idle = self.request.app.options.limits.idle_timeout;
-        let began = Instant::now();
-        let by = self.request.deadline.min(tokio::time::Instant::now() + idle);
-        let chunk = tokio::select! {
-            // Available data is taken without checking the limits; sending it checks them.
-            biased;
-            chunk = tokio::time::timeout_at(by, response.chunk()) => chunk,
-            () = self.request.cancelled.cancelled() => {
-                return Err(StreamFailure::Failed(self.request.cancelled_error()));
-            }
-            () = self.chunks.closed() => return Err(StreamFailure::Disconnected),
-            () = self.guard.permit().aborted() => {
-                return Err(StreamFailure::Failed(server_withdrawn(self.guard.permit())));
+        let began = time::Instant::now();
+        let by = self.request.deadline.min(began + idle);
+        let chunk = loop {
+            tokio::select! {
+                // Available data is taken without checking the limits; sending it checks them.
+                biased;
+                chunk = response.chunk() => break chunk,
+                reason = waits.early_end.as_mut() => return Err(self.ended_early(&reason)),
+                () = waits.timer.as_mut() => {
+                    if time::Instant::now() < by {
+                        waits.timer.as_mut().reset(by);
+                    } else if by == self.request.deadline {
+                        return Err(StreamFailure::Failed(self.request.timeout_error()));
+                    } else {
+                        return Err(self.silent(idle));
+                    }
+                }
             }
         };
         self.held.0.upstream += began.elapsed();
-        match chunk {
-            Ok(Ok(chunk)) => Ok(chunk),
-            Ok(Err(error)) => Err(self.broke(&failure_reason(error))),
-            Err(_) if by == self.request.deadline => {
-                Err(StreamFailure::Failed(self.request.timeout_error()))
-            }
-            Err(_) => Err(self.silent(idle)),
+        chunk.map_err(|error| self.broke(&failure_reason(error)))
+    }
+
+    fn ended_early(&self, reason: &EarlyEnd) -> StreamFailure {
+        match reason {
+            EarlyEnd::Cancelled => StreamFailure::Failed(self.request.cancelled_error()),
+            EarlyEnd::Disconnected => StreamFailure::Disconnected,
+            EarlyEnd::Withdrawn => StreamFailure::Failed(server_withdrawn(self.guard.permit())),
         }
     }
 
     async fn send(&mut self, piece: StreamChunk) -> Result<(), StreamFailure> {
+        let is_cancelled = self.request.cancelled.is_cancelled();
+        let is_in_time = !is_cancelled && time::Instant::now() < self.request.deadline;
+        let piece = match self.chunks.try_send(piece) {
+            Ok(()) if is_in_time => return Ok(()),
+            Ok(()) if is_cancelled => return Err(self.ended_early(&EarlyEnd::Cancelled)),
+            Ok(()) => return Err(StreamFailure::Failed(self.request.timeout_error())),
+            Err(TrySendError::Closed(_)) => return Err(StreamFailure::Disconnected),
+            Err(TrySendError::Full(piece)) => piece,
+        };
         match self.request.within(self.chunks.send(piece)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(StreamFailure::Disconnected),
