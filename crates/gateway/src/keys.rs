@@ -1,8 +1,8 @@
 //! Authentication: run keys, which are valid while their attempt is open, the agent key and the
 //! admin key.
 
-use std::fmt::Write as _;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
@@ -51,6 +51,7 @@ pub(crate) struct KeyRing {
     agent: Option<Secret>,
     /// HMAC with a secret of this gateway, so that no key outlives it.
     code: Hmac<Sha256>,
+    next_id: AtomicU64,
 }
 
 impl std::fmt::Debug for KeyRing {
@@ -64,7 +65,7 @@ impl KeyRing {
         let secret = Secret::random()?;
         let code = Hmac::new_from_slice(secret.reveal().as_bytes())
             .map_err(|_| io::Error::other("no key can be made of the secret"))?;
-        Ok(Self { admin, agent, code })
+        Ok(Self { admin, agent, code, next_id: AtomicU64::new(0) })
     }
 
     pub(crate) fn of(&self, name: RunRef) -> String {
@@ -72,11 +73,20 @@ impl KeyRing {
         let mut key = format!("{PREFIX}{attempt}-{run}");
         let code = self.code(&key);
         key.push('-');
-        for byte in code {
-            // Writing to a string cannot fail.
-            let _ = write!(key, "{byte:02x}");
-        }
+        push_hex(&code, &mut key);
         key
+    }
+
+    /// Returns a new id of 128 bits that only this gateway can compute: the id of one client
+    /// does not reveal those of others.
+    pub(crate) fn new_id(&self, prefix: &str) -> String {
+        // No key has this form, so that no id contains the code of a key.
+        let code = self.code(&format!("id {}", self.next_id.fetch_add(1, Ordering::Relaxed)));
+        let mut id = String::with_capacity(prefix.len() + 1 + 2 * CODE_BYTES);
+        id.push_str(prefix);
+        id.push('-');
+        push_hex(&code, &mut id);
+        id
     }
 
     pub(crate) fn authenticate(&self, key: &str) -> Option<Caller> {
@@ -104,7 +114,15 @@ impl KeyRing {
     }
 }
 
-/// Returns the key of a request, from `Authorization: Bearer` or `x-api-key`.
+fn push_hex(bytes: &[u8], out: &mut String) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for byte in bytes {
+        for digit in [byte >> 4, byte & 15] {
+            out.push(char::from(DIGITS[usize::from(digit)]));
+        }
+    }
+}
+
 /// Returns the keys in the headers of a request. Clients may send a placeholder in one header and
 /// the key in another.
 pub(crate) fn header_keys(headers: &HeaderMap) -> impl Iterator<Item = &str> {
@@ -148,6 +166,16 @@ mod tests {
         assert_eq!(theirs.authenticate(&key), None);
         assert_eq!(ours.authenticate(&key.replace("rw-7-3", "rw-7-4")), None);
         assert_eq!(ours.authenticate(&key.replace("rw-7-3", "rw-07-3")), None);
+    }
+
+    #[test]
+    fn ids_are_unique_and_of_one_gateway() {
+        let (ours, theirs) = (keys(), keys());
+        let ids: Vec<String> = (0..100).map(|_| ours.new_id("chatcmpl")).collect();
+        let unique: std::collections::BTreeSet<&String> = ids.iter().collect();
+        assert_eq!(unique.len(), 100);
+        assert!(!ids.contains(&theirs.new_id("chatcmpl")));
+        assert_eq!(ids[0].len(), "chatcmpl-".len() + 2 * CODE_BYTES);
     }
 
     proptest! {

@@ -144,7 +144,7 @@ pub(super) async fn begin_recording(
     let routing = session.as_ref().map(|session| session.routing);
     let mut upstream = UpstreamRequest {
         app: Arc::clone(app),
-        id: GatewayState::new_id(api)?,
+        id: app.keys.new_id(api.id_prefix()),
         session: routing.or_else(|| agent.as_ref().map(|agent| agent.routing)),
         is_recorded: is_trained && (session.is_some() || agent.is_some()),
         deadline: tokio::time::Instant::from_std(timer.began) + limits.call_timeout,

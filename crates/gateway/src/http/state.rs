@@ -5,9 +5,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use rollway_base::Secret;
 use rollway_experience::{Experience, serialize_many};
-use rollway_model_api::{CallError, ClientApi, ErrorKind};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -84,16 +82,6 @@ impl GatewayState {
             exact_support: ExactSupport::default(),
             stopping,
         })
-    }
-
-    /// Returns the id of a response, with 128 random bits: feedback is given by id, and the id of
-    /// one client must not reveal those of others.
-    pub(super) fn new_id(api: &dyn ClientApi) -> Result<String, CallError> {
-        let random = Secret::random().map_err(|error| {
-            let message = format!("the operating system has no random numbers: {error}");
-            CallError::new(ErrorKind::Unavailable, message)
-        })?;
-        Ok(format!("{}-{}", api.id_prefix(), &random.reveal()[..32]))
     }
 
     /// Returns the metrics as OpenMetrics, without the final line.
