@@ -1,5 +1,6 @@
 //! Model calls in the internal form.
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
@@ -120,7 +121,10 @@ fn write_canonical(value: &Value, out: &mut Vec<u8>) {
             }
             out.push(b']');
         }
-        _ => out.extend_from_slice(value.to_string().as_bytes()),
+        Value::Null => out.extend_from_slice(b"null"),
+        Value::Bool(value) => out.extend_from_slice(if *value { b"true" } else { b"false" }),
+        Value::Number(number) => write_json(number, out),
+        Value::String(text) => write_json(text, out),
     }
 }
 
@@ -129,10 +133,15 @@ fn write_object<'a>(fields: impl Iterator<Item = (&'a String, &'a Value)>, out: 
     fields.sort_unstable_by_key(|(name, _)| name.as_str());
     out.push(b'{');
     for (name, value) in fields {
-        write_canonical(&Value::String(name.clone()), out);
+        write_json(name, out);
         out.push(b':');
         write_canonical(value, out);
         out.push(b',');
     }
     out.push(b'}');
+}
+
+fn write_json(value: &(impl Serialize + ?Sized), out: &mut Vec<u8>) {
+    // Writing to memory cannot fail.
+    let _ = serde_json::to_writer(out, value);
 }

@@ -5,6 +5,7 @@
 //! response would have to be assembled from. Then the events are saved.
 
 use bytes::{Bytes, BytesMut};
+use memchr::memmem;
 use serde_json::{Map, Value, json};
 
 use crate::client_api::StreamRenderer;
@@ -52,7 +53,7 @@ impl StreamCapture {
     pub fn take(&mut self, part: Bytes, renderer: &mut StreamRenderer, out: &mut BytesMut) {
         self.finished += count_finished(&part);
         renderer.event(&part, if self.is_finished() { &mut self.held } else { out });
-        if contains(&part, b"\"usage\":{") {
+        if memmem::find(&part, b"\"usage\":{").is_some() {
             self.usage = Some(part.clone());
         }
         if self.first.is_none() {
@@ -200,20 +201,7 @@ fn delta(message: &Value) -> Value {
 /// Returns the number of choices that end in an event. Within a text the quotes are escaped.
 fn count_finished(data: &[u8]) -> u32 {
     const NAME: &[u8] = b"\"finish_reason\":";
-    let mut count = 0;
-    let mut rest = data;
-    while let Some(at) = find(rest, NAME) {
-        rest = &rest[at + NAME.len()..];
-        let value = rest.iter().find(|byte| !byte.is_ascii_whitespace());
-        count += u32::from(value == Some(&b'"'));
-    }
-    count
-}
-
-fn contains(data: &[u8], pattern: &[u8]) -> bool {
-    find(data, pattern).is_some()
-}
-
-fn find(data: &[u8], pattern: &[u8]) -> Option<usize> {
-    data.windows(pattern.len()).position(|window| window == pattern)
+    let ends = memmem::find_iter(data, NAME).map(|at| &data[at + NAME.len()..]);
+    let values = ends.map(|rest| rest.iter().find(|byte| !byte.is_ascii_whitespace()));
+    values.map(|value| u32::from(value == Some(&b'"'))).sum()
 }

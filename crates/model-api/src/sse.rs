@@ -52,7 +52,7 @@ impl SseParser {
         if mem::take(&mut self.after_cr) {
             rest = rest.strip_prefix(b"\n").unwrap_or(rest);
         }
-        while let Some(end) = rest.iter().position(|&byte| byte == b'\n' || byte == b'\r') {
+        while let Some(end) = memchr::memchr2(b'\n', b'\r', rest) {
             let (line, ending) = rest.split_at(end);
             self.after_cr = ending == b"\r";
             rest = &ending[if ending.starts_with(b"\r\n") { 2 } else { 1 }..];
@@ -98,7 +98,7 @@ impl SseParser {
         if line.is_empty() {
             return self.end_event(events);
         }
-        let (name, value) = match line.iter().position(|&byte| byte == b':') {
+        let (name, value) = match memchr::memchr(b':', line) {
             Some(colon) => {
                 let value = &line[colon + 1..];
                 (&line[..colon], value.strip_prefix(b" ").unwrap_or(value))

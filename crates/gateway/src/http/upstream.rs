@@ -311,8 +311,14 @@ impl UpstreamRequest {
         for (name, value) in &self.traces {
             request = request.header(*name, value);
         }
-        request.body(body.body.to_string()).send().await
+        request.body(json_bytes(&body.body)).send().await
     }
+}
+
+/// Serializes a value. Several times faster than its `Display`.
+fn json_bytes(value: &Value) -> Vec<u8> {
+    // The keys of a value are strings and writing to memory cannot fail.
+    serde_json::to_vec(value).unwrap_or_default()
 }
 
 /// Interprets an error response.

@@ -2,13 +2,14 @@
 //! events. [`ResponseFields`] finds tokens, log-probabilities and versions.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::client_reply::ClientReply;
-use super::json_fields::{JsonFields, JsonText, write_list};
+use super::json_fields::{JsonFields, JsonText, is_empty_object, text_json};
 use super::response_builder::{ChoiceDelta, ResponseBuilder};
 use super::synthesize_stream::make_events;
 use super::{ResponseParseError, ResponseParser, TokenSource, UpstreamBody};
@@ -70,6 +71,9 @@ pub(super) struct ChunkParser {
     plan: StripPlan,
     id: String,
     model: String,
+    /// Id and model as JSON.
+    id_json: Arc<str>,
+    model_json: Arc<str>,
     response: ResponseBuilder,
     /// Memory of replies, tokens and log-probabilities.
     kept_bytes: usize,
@@ -85,8 +89,17 @@ impl ChunkParser {
         model: &str,
     ) -> Self {
         let response = ResponseBuilder::new(call.choices);
-        let (id, model) = (id.to_owned(), model.to_owned());
-        Self { server_fields, plan, id, model, response, kept_bytes: 0, server_error: None }
+        Self {
+            server_fields,
+            plan,
+            id: id.to_owned(),
+            model: model.to_owned(),
+            id_json: text_json(id),
+            model_json: text_json(model),
+            response,
+            kept_bytes: 0,
+            server_error: None,
+        }
     }
 
     /// Parses the envelope. Returns fields and choices under the gateway's id and model name.
@@ -108,8 +121,8 @@ impl ChunkParser {
             )));
         }
         let choices = fields.list("choices").map_err(invalid)?;
-        fields.set_text("id", &self.id);
-        fields.set_text("model", &self.model);
+        fields.set_shared("id", &self.id_json);
+        fields.set_shared("model", &self.model_json);
         Ok((fields, choices))
     }
 
@@ -207,8 +220,7 @@ impl ResponseParser for ChunkParser {
         if self.plan.stream {
             return make_events(&self.plan, fields, choices).map_err(ResponseParseError);
         }
-        fields.set("choices", write_list(&choices));
-        Ok(vec![fields.to_json().into()])
+        Ok(vec![fields.to_json_with(&choices).into()])
     }
 
     fn parse_event(
@@ -238,8 +250,7 @@ impl ResponseParser for ChunkParser {
         if empty {
             return Ok(Vec::new());
         }
-        fields.set("choices", write_list(&choices));
-        Ok(vec![fields.to_json().into()])
+        Ok(vec![fields.to_json_with(&choices).into()])
     }
 
     fn server_error(&self) -> Option<&str> {
@@ -267,9 +278,7 @@ impl ResponseParser for ChunkParser {
 fn says_nothing(choice: &JsonFields<'_>) -> bool {
     choice.iter().all(|(name, json)| match name {
         "index" => true,
-        "delta" => {
-            choice.object(name).is_ok_and(|delta| delta.is_none_or(|delta| delta.is_empty()))
-        }
+        "delta" => json == "null" || is_empty_object(json),
         _ => json == "null",
     })
 }

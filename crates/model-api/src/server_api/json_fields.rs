@@ -2,6 +2,7 @@
 //! digits of numbers.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -24,6 +25,8 @@ pub(super) struct JsonFields<'a> {
 enum Field<'a> {
     Received(&'a str),
     Replaced(Cow<'static, str>),
+    /// The same in every event of a stream.
+    Shared(Arc<str>),
 }
 
 impl Field<'_> {
@@ -31,6 +34,7 @@ impl Field<'_> {
         match self {
             Self::Received(json) => json,
             Self::Replaced(json) => json,
+            Self::Shared(json) => json,
         }
     }
 }
@@ -118,15 +122,18 @@ impl<'a> JsonFields<'a> {
 
     /// Replaces a field, or appends it.
     pub(super) fn set(&mut self, name: &'static str, json: impl Into<Cow<'static, str>>) {
-        let json = Field::Replaced(json.into());
+        self.set_field(name, Field::Replaced(json.into()));
+    }
+
+    pub(super) fn set_shared(&mut self, name: &'static str, json: &Arc<str>) {
+        self.set_field(name, Field::Shared(Arc::clone(json)));
+    }
+
+    fn set_field(&mut self, name: &'static str, json: Field<'a>) {
         match self.fields.iter_mut().find(|(known, _)| known.0 == name) {
             Some((_, field)) => *field = json,
             None => self.fields.push((JsonText(Cow::Borrowed(name)), json)),
         }
-    }
-
-    pub(super) fn set_text(&mut self, name: &'static str, text: &str) {
-        self.set(name, Value::from(text).to_string());
     }
 
     /// Replaces a present field by null.
@@ -140,15 +147,11 @@ impl<'a> JsonFields<'a> {
         self.fields.retain(|(known, _)| known.0 != name);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.fields.is_empty()
-    }
-
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.fields.iter().map(|(name, field)| (name.0.as_ref(), field.json()))
     }
 
-    pub(super) fn write(&self, out: &mut String) {
+    fn write(&self, choices: Option<&[JsonFields<'_>]>, out: &mut String) {
         out.push('{');
         for (number, (name, value)) in self.iter().enumerate() {
             if number > 0 {
@@ -156,15 +159,29 @@ impl<'a> JsonFields<'a> {
             }
             write_text(name, out);
             out.push(':');
-            out.push_str(value);
+            match choices {
+                Some(choices) if name == "choices" => write_list(choices, out),
+                _ => out.push_str(value),
+            }
         }
         out.push('}');
     }
 
+    fn written_length(&self) -> usize {
+        self.iter().map(|(name, json)| name.len() + json.len() + 4).sum::<usize>() + 2
+    }
+
     pub(super) fn to_json(&self) -> String {
-        let length = self.iter().map(|(name, json)| name.len() + json.len() + 4).sum::<usize>();
-        let mut out = String::with_capacity(length + 2);
-        self.write(&mut out);
+        let mut out = String::with_capacity(self.written_length());
+        self.write(None, &mut out);
+        out
+    }
+
+    /// Returns the JSON with these elements in the received field `choices`.
+    pub(super) fn to_json_with(&self, choices: &[JsonFields<'_>]) -> String {
+        // The received choices are at least as long.
+        let mut out = String::with_capacity(self.written_length());
+        self.write(Some(choices), &mut out);
         out
     }
 }
@@ -190,16 +207,28 @@ fn write_text(text: &str, out: &mut String) {
     }
 }
 
-pub(super) fn write_list(items: &[JsonFields<'_>]) -> String {
-    let mut out = String::from("[");
+/// Serializes a text.
+pub(super) fn text_json(text: &str) -> Arc<str> {
+    let mut out = String::with_capacity(text.len() + 2);
+    write_text(text, &mut out);
+    out.into()
+}
+
+fn write_list(items: &[JsonFields<'_>], out: &mut String) {
+    out.push('[');
     for (number, item) in items.iter().enumerate() {
         if number > 0 {
             out.push(',');
         }
-        item.write(&mut out);
+        item.write(None, out);
     }
     out.push(']');
-    out
+}
+
+/// Returns whether a JSON text is an object without fields.
+pub(super) fn is_empty_object(json: &str) -> bool {
+    let inside = json.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    inside.is_some_and(|inside| inside.trim_ascii().is_empty())
 }
 
 /// The rest of a JSON text.
