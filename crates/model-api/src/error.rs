@@ -58,6 +58,15 @@ impl ErrorKind {
     pub const fn status(self) -> u16 {
         self.code().0
     }
+
+    /// Returns the `code` in the error body, where OpenAI has one.
+    const fn openai_code(self) -> Option<&'static str> {
+        match self {
+            Self::Unauthorized => Some("invalid_api_key"),
+            Self::TooMany => Some("rate_limit_exceeded"),
+            _ => None,
+        }
+    }
 }
 
 impl CallError {
@@ -81,7 +90,7 @@ impl CallError {
             "message": self.message,
             "type": self.kind.code().1,
             "param": self.param,
-            "code": self.kind.status(),
+            "code": self.kind.openai_code(),
         }})
     }
 }

@@ -3,7 +3,9 @@
 use axum::body::HttpBody;
 use axum::extract::Request;
 use axum::http::HeaderMap;
-use axum::http::header::{CONTENT_TYPE, HOST, HeaderName, ORIGIN, TRANSFER_ENCODING};
+use axum::http::header::{
+    CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderName, ORIGIN, TRANSFER_ENCODING,
+};
 use rollway_base::net::{host_of, is_loopback};
 use rollway_model_api::{CallError, ErrorKind};
 
@@ -46,9 +48,17 @@ pub(super) fn check_framing(headers: &HeaderMap) -> Result<(), CallError> {
     }
 }
 
-/// Checks that a body is declared as JSON. A page of another site cannot send this content type
-/// without the consent of the gateway.
+/// Checks that a body is declared as JSON, and not compressed. A page of another site cannot send
+/// this content type without the consent of the gateway.
 pub(super) fn check_content_type(request: &Request) -> Result<(), CallError> {
+    let encoding = text(request.headers(), CONTENT_ENCODING);
+    if !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity") {
+        let message = format!(
+            "content encoding {:?} not supported: send the body uncompressed",
+            super::shortened(encoding)
+        );
+        return Err(CallError::new(ErrorKind::UnsupportedMediaType, message));
+    }
     let content_type = text(request.headers(), CONTENT_TYPE);
     let essence = content_type.split(';').next().unwrap_or_default().trim();
     if request.body().is_end_stream() || essence.eq_ignore_ascii_case("application/json") {
