@@ -56,6 +56,10 @@ section! {
         pub eval_on_startup: bool = true,
         /// Evaluates the model once more at the end, with the last weights.
         pub eval_at_end: bool = true,
+        /// Delays weight updates until running evaluations have ended, so that each evaluation uses
+        /// one version of the weights. Otherwise updates do not wait for them; the metrics
+        /// `eval/model_version/begin` and `end` are the versions at its begin and its end.
+        pub eval_single_version: bool,
         /// Evaluates only the latest checkpoint in mode `bench`, instead of each of them.
         pub bench_on_latest_checkpoint: bool,
         pub over_rollout: OverRolloutConfig,

@@ -10,8 +10,9 @@
 //! With `fully_async` there are no periods: a window of steps is in flight, new weights are loaded
 //! as they are published, and a step begins only if its experiences will not be too stale.
 //!
-//! In every style an evaluation uses one version: no action changes the weights during an
-//! evaluation, and no evaluation begins during a change of weights.
+//! No evaluation begins during a change of weights. With [`PlanConfig::eval_single_version`] no
+//! action changes the weights during an evaluation either; otherwise the weights do not wait for
+//! evaluations, and their runs may use several versions.
 
 mod plan;
 mod plan_config;
@@ -37,7 +38,7 @@ pub enum PlanInput {
     /// The weight sync is over. Result of [`PlanAction::Sync`] and [`PlanAction::FinishTraining`].
     Synced(SyncResult),
     /// Weights of this version were published. Used by [`PlanStyle::FullyAsync`] only: a
-    /// [`PlanAction::Load`] follows as soon as no evaluation is active.
+    /// [`PlanAction::Load`] follows as soon as weights may change.
     Published(u64),
     /// The servers have weights of this version. Result of [`PlanAction::Load`]. Unsolicited if a
     /// restarted explorer could not restore `Progress::version` but only a newer version. If
@@ -86,8 +87,8 @@ pub enum PlanAction {
     /// requests a publication. With the latter it is emitted only if the next step would be too
     /// stale and nothing is in flight.
     Sync { step: u64, at_least: u64 },
-    /// Load the newest published weights, with [`PlanStyle::FullyAsync`]. No evaluation is active,
-    /// and none begins until [`PlanInput::Loaded`].
+    /// Load the newest published weights, with [`PlanStyle::FullyAsync`]. No evaluation begins
+    /// until [`PlanInput::Loaded`].
     Load,
     /// All experiences are delivered: inform the trainer, wait for its last weights, and load them.
     /// Answered by [`PlanInput::Synced`]; at once if the trainer is done.

@@ -25,6 +25,7 @@ fn pace(style: PlanStyle) -> PlanConfig {
         eval_interval: Some(2),
         eval_on_startup: true,
         eval_at_end: true,
+        eval_single_version: true,
         total_steps: 4,
     }
 }
@@ -32,7 +33,7 @@ fn pace(style: PlanStyle) -> PlanConfig {
 /// All configurations that differ in a relevant way.
 fn paces() -> Vec<PlanConfig> {
     let mut paces = Vec::new();
-    for style in STYLES {
+    for (style, eval_single_version) in STYLES.iter().flat_map(|it| [(*it, true), (*it, false)]) {
         for (sync_interval, sync_offset) in [(1, 0), (1, 1), (2, 0), (2, 1), (3, 2)] {
             for eval_interval in [None, Some(1), Some(2), Some(3)] {
                 for (eval_on_startup, eval_at_end) in [(true, true), (false, true), (true, false)] {
@@ -43,6 +44,7 @@ fn paces() -> Vec<PlanConfig> {
                             eval_interval,
                             eval_on_startup,
                             eval_at_end,
+                            eval_single_version,
                             total_steps,
                             max_staleness: Some(sync_offset),
                             ..pace(style)
@@ -158,6 +160,49 @@ fn published_weights_wait_for_the_evaluation_and_the_next_one_for_them() {
     assert_eq!(drive.open, [PlanAction::FinalizeStep(1), PlanAction::Load]);
     drive.apply(PlanInput::Loaded(1));
     assert!(drive.open.contains(&PlanAction::Evaluate(1)), "{:?}", drive.open);
+}
+
+#[test]
+fn an_evaluation_delays_neither_published_weights_nor_the_next_period() {
+    let mut drive =
+        Drive::new(PlanConfig { eval_single_version: false, ..pace(PlanStyle::FullyAsync) });
+    drive.answer(0);
+    drive.apply(PlanInput::Published(1));
+    let open = [PlanAction::FinishEval(0), PlanAction::BeginStep(1), PlanAction::Load];
+    assert_eq!(drive.open, open);
+    drive.finish();
+    drive.ended();
+
+    let mut drive = Drive::new(PlanConfig { eval_single_version: false, ..pace(PlanStyle::Fixed) });
+    let finishes_eval = |order: &PlanAction| matches!(order, PlanAction::FinishEval(_));
+    while let Some(at) = drive.open.iter().position(|order| !finishes_eval(order)) {
+        drive.answer(at);
+    }
+    assert_eq!(drive.synced, [2, 4], "with the evaluation of step 0 active");
+    assert_eq!(drive.open, [PlanAction::FinishEval(0)], "the job ends with its evaluations");
+    drive.finish();
+    drive.ended();
+}
+
+#[test]
+fn evaluations_that_never_end_are_not_joined_by_more() {
+    for style in STYLES {
+        let pace = PlanConfig {
+            eval_interval: Some(1),
+            eval_single_version: false,
+            total_steps: 30,
+            ..pace(style)
+        };
+        let mut drive = Drive::new(pace);
+        let finishes_eval = |order: &PlanAction| matches!(order, PlanAction::FinishEval(_));
+        while let Some(at) = drive.open.iter().position(|order| !finishes_eval(order)) {
+            drive.answer(at);
+        }
+        let active = drive.submitted.difference(&drive.finished).count();
+        assert!((2..=4).contains(&active), "{style:?}: {active}");
+        drive.finish();
+        drive.ended();
+    }
 }
 
 #[test]
@@ -352,7 +397,7 @@ fn an_extended_job_continues() {
 
 fn any_pace() -> impl Strategy<Value = PlanConfig> {
     let steps = (1..4u64, 0..3u64, 1..4u64, 0..12u64);
-    let evals = (prop::option::of(1..4u64), any::<bool>(), any::<bool>());
+    let evals = (prop::option::of(1..4u64), any::<bool>(), any::<bool>(), any::<bool>());
     let sizes = (prop::option::of(0..3u64), 1..20u64, 1..20u64);
     (prop::sample::select(STYLES.to_vec()), steps, evals, sizes).prop_map(
         |(style, steps, evals, sizes)| PlanConfig {
@@ -366,6 +411,7 @@ fn any_pace() -> impl Strategy<Value = PlanConfig> {
             eval_interval: evals.0,
             eval_on_startup: evals.1,
             eval_at_end: evals.2,
+            eval_single_version: evals.3,
             total_steps: steps.3,
         },
     )

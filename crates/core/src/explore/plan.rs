@@ -22,6 +22,7 @@ use super::{PlanAction, PlanInput, SyncResult};
 ///     eval_interval: None,
 ///     eval_on_startup: false,
 ///     eval_at_end: false,
+///     eval_single_version: false,
 ///     total_steps: 2,
 /// };
 /// let mut plan = Plan::new(pace, PlanProgress::default());
@@ -318,11 +319,24 @@ impl Plan {
         }
         // With `fully_async`, published weights go first: evaluations in quick succession would
         // delay them indefinitely.
-        let full = self.progress.evals.len() as u64 >= self.pace.max_inflight.max(1);
-        if !self.pace.has_periods() && (self.has_offer() || full) {
+        let is_offered = !self.pace.has_periods() && self.has_offer();
+        if is_offered || self.is_full_of_evals() {
             return None;
         }
         self.due().map(PlanAction::Evaluate)
+    }
+
+    /// Returns whether the next evaluation in the loop waits for the end of another.
+    fn is_full_of_evals(&self) -> bool {
+        let PlanProgress { evals, finalized, .. } = &self.progress;
+        let active = match (self.pace.has_periods(), self.pace.eval_single_version) {
+            // A period ends with the end of its evaluations.
+            (true, true) => return false,
+            // Those of the current period end only after its steps, which wait for the next one.
+            (true, false) => evals.iter().filter(|step| **step <= *finalized).count(),
+            (false, _) => evals.len(),
+        };
+        active as u64 >= self.pace.max_inflight.max(1)
     }
 
     fn begin(&self) -> Option<PlanAction> {
@@ -376,7 +390,8 @@ impl Plan {
         if !self.is_closed() {
             return Some(PlanAction::FinishTraining);
         }
-        self.final_eval().is_none().then_some(PlanAction::End)
+        let is_evaluated = self.final_eval().is_none() && self.progress.evals.is_empty();
+        is_evaluated.then_some(PlanAction::End)
     }
 
     /// Returns the last step of the current period.
@@ -434,10 +449,11 @@ impl Plan {
         self.forced == Some(self.progress.begun + 1) || self.progress.version >= oldest
     }
 
-    /// Returns whether weights may change: no change and no evaluation is active.
+    /// Returns whether weights may change: no change is active, no evaluation is being submitted,
+    /// and none needs the current weights.
     fn weights_are_free(&self) -> bool {
-        let evaluating = self.progress.evaluating.is_some() || !self.progress.evals.is_empty();
-        self.at.weights.is_none() && !evaluating
+        let needed = self.pace.eval_single_version && !self.progress.evals.is_empty();
+        self.at.weights.is_none() && self.progress.evaluating.is_none() && !needed
     }
 
     /// Returns whether nothing is active or due that a weight sync would have to wait for.

@@ -34,6 +34,9 @@ pub struct PlanConfig {
     pub eval_on_startup: bool,
     /// Evaluate the last weights when all steps are done.
     pub eval_at_end: bool,
+    /// Weights change only between evaluations, so that each uses one version. Otherwise no
+    /// evaluation delays them, as long as fewer than `max_inflight` are active.
+    pub eval_single_version: bool,
     pub total_steps: u64,
 }
 

@@ -72,7 +72,7 @@ impl ExplorerLoop {
         }
         let finished = Finished { step, sets, seconds: since.elapsed().as_secs_f64() };
         let rows = self.rows(resources, &finished, prefix);
-        self.emit_evaluated(resources, &finished, &rows);
+        self.emit_evaluated(resources, &finished, &rows, None);
         Ok(rows)
     }
 

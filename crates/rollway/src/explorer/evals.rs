@@ -63,6 +63,7 @@ impl ExplorerLoop {
     ) -> Result<()> {
         self.submit_evals(resources, step).await?;
         self.evals_since.insert(step, Instant::now());
+        self.evals_begun_with.insert(step, self.version());
         self.plan.apply(PlanInput::EvalBegun(step));
         Ok(())
     }
@@ -90,14 +91,22 @@ impl ExplorerLoop {
         resources: &ExplorerResources,
         finished: Finished,
     ) -> Result<()> {
-        let rows = self.rows(resources, &finished, "eval");
+        let mut rows = self.rows(resources, &finished, "eval");
+        // Unknown after a restart.
+        let begun_with = self.evals_begun_with.remove(&finished.step);
+        for row in &mut rows {
+            if let Some(version) = begun_with {
+                row.metrics.set("eval/model_version/begin", version as f64);
+            }
+            row.metrics.set("eval/model_version/end", self.version() as f64);
+        }
         let by_set = rows.iter().map(|row| (row.set.to_string(), row.score)).collect();
         let scores = EvalScores { step: finished.step, by_set };
         self.counts.first_eval.get_or_insert_with(|| scores.clone());
         self.counts.last_eval = Some(scores);
         self.plan.apply(PlanInput::EvalFinished(finished.step));
         self.keep().await?;
-        self.emit_evaluated(resources, &finished, &rows);
+        self.emit_evaluated(resources, &finished, &rows, begun_with);
         Ok(())
     }
 
@@ -124,16 +133,18 @@ impl ExplorerLoop {
         finished.sets.iter().map(row).collect()
     }
 
+    /// Reports evaluations; `version`: that of the servers at their begin, if known.
     pub(super) fn emit_evaluated(
         &self,
         resources: &ExplorerResources,
         finished: &Finished,
         rows: &[BenchResult],
+        version: Option<u64>,
     ) {
         for (row, (_, result)) in rows.iter().zip(&finished.sets) {
             resources.watchers.emit(&JobEvent::Evaluated {
                 step: row.step,
-                version: self.version(),
+                version: version.unwrap_or_else(|| self.version()),
                 set: Arc::clone(&row.set),
                 score: row.score,
                 result: Arc::clone(result),

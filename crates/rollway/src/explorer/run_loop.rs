@@ -107,6 +107,8 @@ pub(super) struct ExplorerLoop {
     pub(super) begun_with: BTreeMap<u64, u64>,
     /// Start of the evaluations of each step of this process.
     pub(super) evals_since: BTreeMap<u64, Instant>,
+    /// Version in the servers at the begin of the evaluations of each step of this process.
+    pub(super) evals_begun_with: BTreeMap<u64, u64>,
     /// Start of exploring in this process.
     since: Option<Instant>,
     /// Time of the last weight sync.
@@ -146,6 +148,7 @@ impl ExplorerLoop {
             counts: saved.map(|saved| saved.counts).unwrap_or_default(),
             begun_with: BTreeMap::new(),
             evals_since: BTreeMap::new(),
+            evals_begun_with: BTreeMap::new(),
             since: None,
             period_since: Instant::now(),
         }
@@ -435,6 +438,7 @@ fn plan_config(config: &Config, evaluates: bool, total_steps: u64) -> PlanConfig
         eval_interval: evaluates.then_some(explorer.eval_interval.into()),
         eval_on_startup: explorer.eval_on_startup,
         eval_at_end: explorer.eval_at_end,
+        eval_single_version: explorer.eval_single_version,
         total_steps,
     }
 }

@@ -3,6 +3,7 @@
 
 mod ends;
 mod evals;
+mod held;
 mod once;
 mod paced;
 mod stale;
@@ -84,6 +85,7 @@ impl ExploreCheckers {
         let list: Vec<(&'static str, Box<dyn ExploreChecker>)> = vec![
             ("once", Box::new(once::ExploreOnceChecker::default())),
             ("evals", Box::new(evals::Evals::default())),
+            ("held", Box::new(held::Held::default())),
             ("paced", Box::new(paced::Paced::default())),
             ("stale", Box::new(stale::Stale::default())),
             ("versions", Box::new(versions::Versions::default())),

@@ -87,6 +87,12 @@ mutants! {
     "evals": "an evaluation is missing" => Config(|config| {
         config.eval_interval = config.eval_interval.map(|steps| steps + 1);
     }),
+    "evals": "no evaluation needs one version" => Config(|config| {
+        config.eval_single_version = false;
+    }),
+    "held": "every evaluation needs one version" => Config(|config| {
+        config.eval_single_version = true;
+    }),
     "paced": "the window is too wide by one" => Config(|config| config.max_inflight += 1),
     "paced": "the period is too long by one" => Config(|config| config.sync_interval += 1),
     "paced": "a weight sync counts as done" => Progress(|saved| saved.synced = saved.finalized),

@@ -1,4 +1,5 @@
-//! Every due evaluation runs once, with one version of the weights, and its results are taken.
+//! Every due evaluation runs once, with one version of the weights if that is required, and its
+//! results are taken.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,7 +68,9 @@ impl ExploreChecker for Evals {
                 require!(self.under_way.remove(&(at, step)).is_some(), "step {step} is not");
                 self.over.insert((at, step));
             }
-            ExploreEvent::Loaded { .. } | ExploreEvent::Started { .. } => {
+            ExploreEvent::Loaded { .. } | ExploreEvent::Started { .. }
+                if ctx.options.plan_config.eval_single_version =>
+            {
                 for ((_, step), of) in self.under_way.range((at, 0)..(at + 1, 0)) {
                     require!(
                         *of == version,
