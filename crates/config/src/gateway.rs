@@ -17,6 +17,15 @@ section! {
         /// Maximum requests in flight at one server. Further ones wait.
         #[schemars(range(min = 1))]
         pub max_requests_per_server: u32 = 16_384,
+        /// Sends fewer requests to a server that reports a queue or preemptions, and more again
+        /// when it has room; the others wait in the gateway, for the first server with room.
+        pub adaptive_concurrency: bool = true,
+        /// Lower bound of `adaptive_concurrency` for the requests in flight at one server.
+        #[schemars(range(min = 1))]
+        pub min_requests_per_server: u32 = 8,
+        /// Interval at which servers are asked for their load: running and waiting requests, use
+        /// of the KV cache, preemptions. 0: never.
+        pub load_interval: ConfigSeconds = ConfigSeconds::new(1),
         /// Maximum wait of a call for a server, if all are full, updated or not healthy.
         #[schemars(extend("exclusiveMinimum" = 0))]
         pub server_wait: ConfigSeconds = ConfigSeconds::new(60),

@@ -1,13 +1,15 @@
 //! Models and their servers: health checks, routing and weight updates.
 //!
-//! `routing` and `rolling_plan` decide, without clock or I/O. `registry`, `health_check`,
-//! `rolling_update` and `server_update` execute; `control` sends the control requests of a server
-//! kind, `capabilities` knows which of them a server has.
+//! `routing`, `concurrency` and `rolling_plan` decide, without clock or I/O. `registry`,
+//! `health_check`, `load_watch`, `rolling_update` and `server_update` execute; `control` sends the
+//! control requests of a server kind, `capabilities` knows which of them a server has.
 
 mod capabilities;
+mod concurrency;
 mod connect;
 mod control;
 mod health_check;
+mod load_watch;
 mod options;
 #[cfg(test)]
 mod properties;
@@ -120,12 +122,14 @@ impl Models {
             connect::control_client(&spec, &spec.url, self.inner.options.connect_timeout)?;
         let handle = self.inner.with(|table| table.add(spec, client, control))?;
         let id = handle.server.id;
+        tokio::spawn(load_watch::watch(Arc::downgrade(&self.inner), Arc::clone(&handle)));
         tokio::spawn(health_check::watch(Arc::downgrade(&self.inner), handle));
         Ok(id)
     }
 
     /// Waits for a permit of the best server, at most [`RoutingOptions::max_wait`]. While a weight
-    /// update of the model is in progress, the wait goes on.
+    /// update of the model is in progress, or a healthy server is full only by its reported load, the
+    /// wait goes on.
     pub async fn pick(&self, wanted: RouteNeeds<'_>) -> Result<ServerPermit, CallError> {
         let inner = &self.inner;
         let want = RouteRequest { session: wanted.session, avoid: wanted.avoid.to_vec() };
@@ -145,7 +149,7 @@ impl Models {
         };
         let waited = loop {
             let waited = tokio::time::timeout(inner.options.max_wait, &mut receiver).await;
-            if waited.is_ok() || !inner.is_updating(wanted.model) {
+            if waited.is_ok() || !inner.will_have_room(wanted.model) {
                 break waited;
             }
         };

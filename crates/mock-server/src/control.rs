@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::faults::MockFault;
-use super::generation_state::{GenerationState, MockCounts, Speed};
+use super::generation_state::{CachePressure, GenerationState, MockCounts, Speed};
 use super::record::{RecordedRequest, RequestEnd};
 
 /// Cheap to clone; clones share state.
@@ -116,6 +116,11 @@ impl MockControl {
     /// Sets the speed of requests that begin from now on.
     pub fn set_speed(&self, first_token: Duration, tokens_per_second: f64) {
         self.state.lock().speed = Speed::new(first_token, tokens_per_second);
+    }
+
+    /// Sets the use of the KV cache and the number of preemptions that the server reports.
+    pub fn report_cache(&self, usage: f64, preemptions: u64) {
+        self.state.lock().cache_pressure = CachePressure { usage, preemptions };
     }
 
     /// Stops every choice after `tokens` tokens, until [`Self::release`]. Stopped requests are

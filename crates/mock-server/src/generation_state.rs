@@ -68,6 +68,13 @@ pub struct MockCounts {
     pub dropped_records: u64,
 }
 
+/// Use of the KV cache that the server reports, set by a test.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct CachePressure {
+    pub(super) usage: f64,
+    pub(super) preemptions: u64,
+}
+
 /// Delays of the first and of each further token. `next` is `None`: no delay.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Speed {
@@ -108,6 +115,7 @@ pub(super) struct GenerationState {
 pub(super) struct Inner {
     pub(super) healthy: bool,
     pub(super) speed: Speed,
+    pub(super) cache_pressure: CachePressure,
     pub(super) faults: Faults,
     pub(super) records: Records,
     pub(super) active: HashMap<u64, Active>,
@@ -141,6 +149,7 @@ impl GenerationState {
         let inner = Inner {
             healthy: true,
             speed: Speed::new(options.first_token, options.tokens_per_second),
+            cache_pressure: CachePressure::default(),
             faults: Faults::new(&options),
             records: Records::new(options.max_records),
             active: HashMap::new(),

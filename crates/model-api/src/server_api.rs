@@ -8,6 +8,7 @@ mod control;
 mod exact_prompt;
 mod json_fields;
 mod llama_cpp;
+mod load;
 mod openai;
 mod response_builder;
 mod sglang;
@@ -26,6 +27,7 @@ use serde_json::Value;
 
 pub use self::control::{ControlEndpoint, ControlStep, EndpointPurpose, PauseMode, WeightControl};
 pub use self::exact_prompt::{ChatReason, ExactPrompt, ExactStep, RecordedPrefix};
+pub use self::load::{LoadMetrics, ServerLoad};
 use crate::model_call::{CallKind, ModelCall};
 use crate::response::{ModelResponse, ResponseEnd};
 
@@ -128,6 +130,11 @@ pub trait ServerApi: Debug + Send + Sync {
     /// if the next path is to be tried.
     fn version_name<'a>(&self, reply: &'a Value) -> Option<&'a str> {
         reply.get("weight_version").and_then(Value::as_str)
+    }
+
+    /// Metrics of the load. `None`: a server of this kind does not report it.
+    fn load_metrics(&self) -> Option<&'static LoadMetrics> {
+        None
     }
 
     /// Control endpoints that a server of this kind may lack.

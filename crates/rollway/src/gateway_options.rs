@@ -81,6 +81,10 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
         models: models::RoutingOptions {
             min_running: explorer.min_running_model_num,
             max_in_flight: explorer.gateway.max_requests_per_server,
+            min_in_flight: explorer.gateway.min_requests_per_server,
+            is_adaptive: explorer.gateway.adaptive_concurrency,
+            load_interval: Some(explorer.gateway.load_interval.into())
+                .filter(|interval: &Duration| !interval.is_zero()),
             max_wait: explorer.gateway.server_wait.into(),
             restart: restart_hook(config),
             ..models::RoutingOptions::default()
@@ -207,7 +211,7 @@ explorer:
   proxy_port: 9000
   listen_address: '::1'
   min_running_model_num: 2
-  gateway: {exact_histories: false, max_requests_per_server: 7, server_wait: 9}
+  gateway: {exact_histories: false, max_requests_per_server: 7, server_wait: 9, load_interval: 0}
   rollout_model:
     engine_type: llama_cpp
     model_path: Qwen/Qwen3
@@ -225,6 +229,7 @@ synchronizer: {sync_timeout: 60}",
         assert_eq!(options.models.min_running, 2);
         assert!(!options.exact_histories);
         assert_eq!(options.models.max_in_flight, 7);
+        assert_eq!(options.models.load_interval, None);
         assert_eq!(options.models.max_wait, Duration::from_secs(9));
         assert_eq!(options.limits.call_timeout, Duration::from_secs(60));
         assert_eq!(Value::from(options.sampling), serde_json::json!({ "temperature": 0.5 }));

@@ -87,6 +87,13 @@ fn server(server: &ServerView) -> Value {
         "loaded_version": server.loaded,
         "reports_version": server.capabilities.reports_version(),
         "missing": server.capabilities.missing().iter().map(missing).collect::<Vec<_>>(),
+        "limit": server.limit,
+        "load": server.load.map(|load| json!({
+            "running": load.running,
+            "waiting": load.waiting,
+            "cache_usage": load.cache_usage,
+            "preemptions": load.preemptions,
+        })),
         "failures": server.failures,
         "last_seen_seconds": server.last_seen.map(|seen| seen.as_secs_f64()),
         "requests": server.counts.requests,

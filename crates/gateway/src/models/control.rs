@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use bytes::Bytes;
 use reqwest::{Method, StatusCode};
 use rollway_model_api::server_api::{ControlStep, PauseMode, WeightControl, server_api};
 use serde_json::Value;
@@ -103,6 +104,16 @@ impl fmt::Display for ServerVersion {
             Self::Other(name) => write!(f, "version {name:?}, which is not a number"),
         }
     }
+}
+
+/// Returns the text at a path of a server.
+pub(super) async fn text(
+    server: &RegisteredServer,
+    path: &str,
+    timeout: Duration,
+) -> Result<String, ControlError> {
+    let bytes = bytes(server, Method::GET, path, None, timeout).await?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Asks a server for its identity. A configured name of the model takes precedence.
@@ -255,6 +266,18 @@ async fn request(
     body: Option<&Value>,
     timeout: Duration,
 ) -> Result<Value, ControlError> {
+    let bytes = bytes(server, method, path, body, timeout).await?;
+    Ok(serde_json::from_slice(&bytes).unwrap_or(Value::Null))
+}
+
+/// Sends a request and returns the body of a successful reply.
+async fn bytes(
+    server: &RegisteredServer,
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+    timeout: Duration,
+) -> Result<Bytes, ControlError> {
     let url = format!("{}{path}", server.spec.url);
     let endpoint = path.split('?').next().unwrap_or(path);
     let mut request = server.control.request(method, url).timeout(timeout);
@@ -272,7 +295,7 @@ async fn request(
         }
     })?;
     if status.is_success() {
-        return Ok(serde_json::from_slice(&bytes).unwrap_or(Value::Null));
+        return Ok(bytes);
     }
     let text: String = String::from_utf8_lossy(&bytes).trim().chars().take(300).collect();
     let text = if text.is_empty() { String::new() } else { format!(": {text}") };

@@ -15,6 +15,13 @@ pub struct RoutingOptions {
     pub max_failures: u32,
     /// Maximum requests in flight at one server.
     pub max_in_flight: u32,
+    /// Lower bound of the limit that follows the load of a server.
+    pub min_in_flight: u32,
+    /// True if a server gets fewer requests than `max_in_flight` when it reports a queue or
+    /// preemptions.
+    pub is_adaptive: bool,
+    /// Interval at which servers are asked for their load. `None`: never.
+    pub load_interval: Option<Duration>,
     /// A session leaves its server if that has more requests in flight than the least busy one,
     /// plus a quarter of those, plus `lead`.
     pub lead: u32,
@@ -39,6 +46,9 @@ impl Default for RoutingOptions {
             confirm_timeout: Duration::from_secs(30),
             max_failures: 3,
             max_in_flight: 16_384,
+            min_in_flight: 8,
+            is_adaptive: true,
+            load_interval: Some(Duration::from_secs(1)),
             lead: 16,
             max_wait: Duration::from_secs(60),
             min_running: 1,

@@ -15,6 +15,7 @@ const LEAD: u32 = 1;
 fn routing(servers: u64) -> RoutingTable {
     let mut routing = RoutingTable::new(RoutingOptions {
         max_in_flight: LIMIT,
+        min_in_flight: 1,
         max_failures: 2,
         max_sessions: 4,
         lead: LEAD,

@@ -57,6 +57,8 @@ pub(super) struct ServerHandle {
     pub(super) version_reads: VersionReads,
     /// Requests a health check.
     pub(super) check_now: Notify,
+    /// Requests a look at the load.
+    pub(super) check_load: Notify,
     /// Notified when the last request has ended.
     pub(super) is_empty: Notify,
     /// Cancelled when the server is removed.
@@ -142,6 +144,7 @@ impl ServerTable {
             outside_changes: AtomicU64::new(0),
             version_reads: VersionReads::default(),
             check_now: Notify::new(),
+            check_load: Notify::new(),
             is_empty: Notify::new(),
             gone: CancellationToken::new(),
             info: Mutex::new(info),
@@ -277,6 +280,7 @@ impl ModelsInner {
         });
         if is_back {
             tracing::info!(model = spec.model, url = spec.url, %version, "server healthy");
+            handle.check_load.notify_one();
             self.changed.notify_waiters();
         }
         if let Some(latest) = latest {
@@ -314,11 +318,12 @@ impl ModelsInner {
         }
     }
 
-    /// Returns whether a server of a model is being updated.
-    pub(super) fn is_updating(&self, name: Option<&str>) -> bool {
+    /// Returns whether a wait for a server of a model will end: one is being updated, or is held at
+    /// its load.
+    pub(super) fn will_have_room(&self, name: Option<&str>) -> bool {
         self.with(|table| {
             let slots = table.routing.model(name).map(|model| table.routing.slots(model));
-            slots.into_iter().flatten().any(|(_, slot)| slot.is_updating())
+            slots.into_iter().flatten().any(|(_, slot)| slot.is_updating() || slot.is_held())
         })
     }
 
@@ -406,6 +411,8 @@ impl ServerHandle {
             version: slot.version,
             loaded: slot.loaded,
             capabilities: info.capabilities.clone(),
+            load: slot.load,
+            limit: slot.concurrency.get(),
             failures: slot.failures,
             last_seen: info.last_seen.map(|seen| now.duration_since(seen)),
             counts: slot.counts,

@@ -5,14 +5,22 @@
 //! 2. A session stays at its last server, for the prefix cache, unless that is much busier than the
 //!    least busy one (`lead`).
 //! 3. Otherwise the least busy server is chosen; among equals, the least recently chosen one.
+//!    Servers that report a queue or a full KV cache come last.
 //!
-//! Calls without a server wait in order of arrival, per model.
+//! The load of a server is the one that it reports, which includes the requests of others, or the
+//! number of requests in flight. Calls without a server wait in order of arrival, per model.
 
 use std::collections::{BTreeMap, HashSet};
 
+use rollway_model_api::server_api::ServerLoad;
+
 use super::ServerId;
+use super::concurrency::{ConcurrencyLimit, LimitBounds, LimitChange, queue_target};
 use super::options::RoutingOptions;
 use crate::lru::LruMap;
+
+/// Cache usage from which a server is congested.
+const CONGESTED_CACHE: f64 = 0.95;
 
 /// Later waiters have larger ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -64,6 +72,10 @@ pub(super) struct ServerSlot {
     pub(super) version: Option<u64>,
     /// Version of the weights: the reported one, or that of the last load. `None`: unknown.
     pub(super) loaded: Option<u64>,
+    /// Last reported load, and the number of requests in flight at that time.
+    pub(super) load: Option<ServerLoad>,
+    in_flight_at_load: u32,
+    pub(super) concurrency: ConcurrencyLimit,
     /// Sequence number of its last choice.
     chosen: u64,
     pub(super) counts: ServerCounts,
@@ -84,10 +96,14 @@ pub struct ServerCounts {
     /// Restart commands that succeeded.
     pub restarts: u64,
     pub failed_restarts: u64,
+    /// Reports of the load that raised and lowered the limit of requests in flight.
+    pub limit_raises: u64,
+    pub limit_reductions: u64,
 }
 
 impl ServerSlot {
-    fn new(model: u32) -> Self {
+    fn new(model: u32, options: &RoutingOptions) -> Self {
+        let bounds = LimitBounds { min: options.min_in_flight, max: options.max_in_flight };
         Self {
             model,
             health: Health::Unknown(None),
@@ -100,6 +116,9 @@ impl ServerSlot {
             failed_checks: 0,
             version: Some(0),
             loaded: Some(0),
+            load: None,
+            in_flight_at_load: 0,
+            concurrency: ConcurrencyLimit::new(bounds),
             chosen: 0,
             counts: ServerCounts::default(),
         }
@@ -111,6 +130,32 @@ impl ServerSlot {
             && self.duty == ServerDuty::Open
             && !self.is_unconfirmed
             && !self.is_behind
+    }
+
+    /// Returns whether it can take a request now.
+    fn has_room(&self) -> bool {
+        self.is_usable() && self.in_flight < self.concurrency.get()
+    }
+
+    /// Returns whether it is usable and full only because its limit follows its load.
+    pub(super) fn is_held(&self) -> bool {
+        self.is_usable() && !self.has_room() && self.concurrency.is_adapted()
+    }
+
+    /// Returns the number of requests that it has to do, including those of others if it reports
+    /// its load.
+    fn busyness(&self) -> u64 {
+        let Some(load) = self.load else { return self.in_flight.into() };
+        let (now, then) = (u64::from(self.in_flight), u64::from(self.in_flight_at_load));
+        (load.running + load.waiting + now).saturating_sub(then)
+    }
+
+    /// Returns whether further requests would wait at the server, or displace others.
+    fn is_congested(&self) -> bool {
+        self.load.is_some_and(|load| {
+            let is_full = load.cache_usage.is_some_and(|usage| usage >= CONGESTED_CACHE);
+            is_full || load.waiting > queue_target(load.running)
+        })
     }
 
     /// Returns whether an update is in progress, or about to begin.
@@ -193,7 +238,7 @@ impl RoutingTable {
                 self.next_model
             }
         };
-        self.slots.insert(id, ServerSlot::new(number));
+        self.slots.insert(id, ServerSlot::new(number, &self.options));
         Ok(())
     }
 
@@ -320,6 +365,27 @@ impl RoutingTable {
         !was_well
     }
 
+    /// Sets the load that a server reported; `None`: it reports none. If it is not steady, a weight
+    /// update has changed it.
+    pub(super) fn set_load(&mut self, id: ServerId, load: Option<ServerLoad>, is_steady: bool) {
+        let is_adaptive = self.options.is_adaptive;
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        slot.load = load;
+        slot.in_flight_at_load = slot.in_flight;
+        let Some(load) = load else { return slot.concurrency.reset() };
+        if !is_steady || !slot.is_usable() {
+            return slot.concurrency.skip_preemptions();
+        }
+        if !is_adaptive {
+            return;
+        }
+        match slot.concurrency.adapt(slot.in_flight, &load) {
+            LimitChange::Raised => slot.counts.limit_raises += 1,
+            LimitChange::Lowered => slot.counts.limit_reductions += 1,
+            LimitChange::Unchanged => {}
+        }
+    }
+
     /// Sets the version that a server reported; `None`: not a version. Returns whether a healthy
     /// server had another one: its weights were changed from outside.
     pub(super) fn set_version(&mut self, id: ServerId, version: Option<u64>) -> bool {
@@ -379,10 +445,11 @@ impl RoutingTable {
     }
 
     fn choose(&self, model: u32, want: &RouteRequest) -> Option<ServerId> {
-        let limit = self.options.max_in_flight.max(1);
-        let open = |(_, slot): &(ServerId, &ServerSlot)| slot.is_usable() && slot.in_flight < limit;
+        let open = |(_, slot): &(ServerId, &ServerSlot)| slot.has_room();
         let fresh = |(id, _): &(ServerId, &ServerSlot)| !want.avoid.contains(id);
-        let key = |(_, slot): &(ServerId, &ServerSlot)| (slot.in_flight, slot.chosen);
+        let key = |(_, slot): &(ServerId, &ServerSlot)| {
+            (slot.is_congested(), slot.busyness(), slot.chosen)
+        };
         let least = (self.slots(model).filter(open).filter(fresh).min_by_key(key))
             .or_else(|| self.slots(model).filter(open).min_by_key(key))?;
         let own = want.session.and_then(|session| self.sessions.server(model, session));
@@ -390,7 +457,7 @@ impl RoutingTable {
             && let Some(slot) = self.slots.get(&own)
             && open(&(own, slot))
             && (fresh(&(own, slot)) || own == least.0)
-            && u64::from(slot.in_flight) <= self.tolerated(least.1.in_flight)
+            && slot.busyness() <= self.tolerated(least.1.busyness())
         {
             return Some(own);
         }
@@ -398,8 +465,8 @@ impl RoutingTable {
     }
 
     /// Maximum load of a session's own server, given the least load.
-    fn tolerated(&self, least: u32) -> u64 {
-        u64::from(least) + u64::from(least / 4) + u64::from(self.options.lead)
+    fn tolerated(&self, least: u64) -> u64 {
+        least + least / 4 + u64::from(self.options.lead)
     }
 
     fn assign(&mut self, server: ServerId, model: u32, want: &RouteRequest) -> ServerId {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use rollway_base::ServerKind;
+use rollway_model_api::server_api::ServerLoad;
 
 use super::ServerId;
 use super::capabilities::ServerCapabilities;
@@ -35,6 +36,10 @@ pub struct ServerView {
     /// Version of the weights that were loaded, reported or not. `None`: unknown.
     pub loaded: Option<u64>,
     pub capabilities: ServerCapabilities,
+    /// Load in its last report. `None`: it does not report any.
+    pub load: Option<ServerLoad>,
+    /// Maximum requests in flight, adapted to the load.
+    pub limit: u32,
     /// Consecutive failed requests.
     pub failures: u32,
     /// Time since the last response. `None`: never.

@@ -102,6 +102,14 @@ impl Fleet {
         self.models.update(self.to(version, in_flight)).await
     }
 
+    pub(crate) async fn pick_many(&self, many: usize) -> Vec<ServerPermit> {
+        let mut permits = Vec::new();
+        for _ in 0..many {
+            permits.push(self.pick().await);
+        }
+        permits
+    }
+
     pub(crate) async fn pick(&self) -> ServerPermit {
         self.models.pick(RouteNeeds::default()).await.unwrap()
     }

@@ -5,6 +5,7 @@
 mod changed_outside;
 mod failed_updates;
 mod fleet;
+mod load;
 mod missing_endpoints;
 mod removal;
 mod restart;

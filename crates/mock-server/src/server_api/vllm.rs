@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::openai::OpenaiStyle;
 use super::{Body, Format, JsonResult, MockApi, RequestIds, SharedState, health, required};
 use crate::api_error::ApiError;
-use crate::generation_state::{PauseMode, WeightSource};
+use crate::generation_state::{CachePressure, PauseMode, WeightSource};
 use crate::request::{self, MockRequest, object};
 use crate::response::disconnected;
 
@@ -84,13 +84,17 @@ async fn load(State(state): Shared) -> Json<Value> {
 async fn metrics(State(state): Shared) -> String {
     let counts = *state.counts.borrow();
     let name = &state.options.model;
-    let line = |metric: &str, kind: &str, value: u64| {
-        format!("# TYPE vllm:{metric} {kind}\nvllm:{metric}{{model_name=\"{name}\"}} {value}\n")
+    let line = |metric: &str, kind: &str, value: f64| {
+        let labels = format!("{{engine=\"0\",model_name=\"{name}\"}}");
+        format!("# TYPE vllm:{metric} {kind}\nvllm:{metric}{labels} {value:?}\n")
     };
+    let CachePressure { usage, preemptions } = state.lock().cache_pressure;
     [
-        line("num_requests_running", "gauge", counts.running),
-        line("num_requests_waiting", "gauge", counts.waiting),
-        line("request_success_total", "counter", counts.completed),
+        line("num_requests_running", "gauge", counts.running as f64),
+        line("num_requests_waiting", "gauge", counts.waiting as f64),
+        line("kv_cache_usage_perc", "gauge", usage),
+        line("num_preemptions_total", "counter", preemptions as f64),
+        line("request_success_total", "counter", counts.completed as f64),
     ]
     .concat()
 }

@@ -20,16 +20,29 @@ use super::chunk_parser::{StripPlan, forward, outgoing};
 use super::json_fields::JsonFields;
 use super::synthesize_stream::make_events;
 use super::{
-    PromptLookup, ResponseParseError, ResponseParser, ServerApi, TokenSource, UpstreamBody,
-    WeightControl,
+    LoadMetrics, PromptLookup, ResponseParseError, ResponseParser, ServerApi, TokenSource,
+    UpstreamBody, WeightControl,
 };
 use crate::model_call::{CallKind, ModelCall};
 use crate::response::{ModelResponse, ResponseChoice, ResponseEnd};
+
+/// With `--metrics`.
+const LOAD_METRICS: LoadMetrics = LoadMetrics {
+    path: "/metrics",
+    running: &["llamacpp:requests_processing"],
+    waiting: &["llamacpp:requests_deferred"],
+    cache_usage: &["llamacpp:kv_cache_usage_ratio"],
+    preemptions: &[],
+};
 
 #[derive(Debug)]
 pub(super) struct LlamaCppApi;
 
 impl ServerApi for LlamaCppApi {
+    fn load_metrics(&self) -> Option<&'static LoadMetrics> {
+        Some(&LOAD_METRICS)
+    }
+
     fn upstream_body(&self, call: &ModelCall, model: &str, _request_id: &str) -> UpstreamBody {
         let mut body = forward(call, model);
         for name in ["stream_options", "return_token_ids", "n_probs"] {

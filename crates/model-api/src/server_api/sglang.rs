@@ -29,8 +29,8 @@ use super::json_fields::JsonFields;
 use super::response_builder::{ChoiceDelta, ReportedVersion, VersionSpan};
 use super::token_count::TokenizeLookup;
 use super::{
-    ControlEndpoint, ControlStep, EndpointPurpose, ExactPrompt, PauseMode, PromptLookup,
-    RecordedPrefix, ResponseParser, ServerApi, UpstreamBody, WeightControl,
+    ControlEndpoint, ControlStep, EndpointPurpose, ExactPrompt, LoadMetrics, PauseMode,
+    PromptLookup, RecordedPrefix, ResponseParser, ServerApi, UpstreamBody, WeightControl,
 };
 use crate::model_call::{CallKind, ModelCall};
 
@@ -47,6 +47,15 @@ const ENDPOINTS: &[ControlEndpoint] = &[
     endpoint("/update_weights_from_distributed", EndpointPurpose::Transfer),
     endpoint("/abort_request", EndpointPurpose::AbortRequest),
 ];
+
+/// With `--enable-metrics`.
+const LOAD_METRICS: LoadMetrics = LoadMetrics {
+    path: "/metrics",
+    running: &["sglang:num_running_reqs"],
+    waiting: &["sglang:num_queue_reqs"],
+    cache_usage: &["sglang:token_usage"],
+    preemptions: &["sglang:num_retracted_requests_total", "sglang:num_retracted_reqs_total"],
+};
 
 #[derive(Debug)]
 pub(super) struct SglangApi;
@@ -103,6 +112,10 @@ impl ServerApi for SglangApi {
     /// Newer servers first.
     fn version_paths(&self) -> &'static [&'static str] {
         &["/model_info", "/get_weight_version", "/get_model_info"]
+    }
+
+    fn load_metrics(&self) -> Option<&'static LoadMetrics> {
+        Some(&LOAD_METRICS)
     }
 
     fn control_endpoints(&self) -> &'static [ControlEndpoint] {

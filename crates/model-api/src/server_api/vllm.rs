@@ -28,8 +28,8 @@ use super::json_fields::JsonFields;
 use super::response_builder::{ChoiceDelta, ReportedVersion, VersionSpan};
 use super::token_count::TokenizeLookup;
 use super::{
-    ControlEndpoint, ControlStep, EndpointPurpose, ExactPrompt, PauseMode, PromptLookup,
-    RecordedPrefix, ResponseParser, ServerApi, UpstreamBody, WeightControl,
+    ControlEndpoint, ControlStep, EndpointPurpose, ExactPrompt, LoadMetrics, PauseMode,
+    PromptLookup, RecordedPrefix, ResponseParser, ServerApi, UpstreamBody, WeightControl,
 };
 use crate::model_call::{CallKind, ModelCall};
 
@@ -54,6 +54,14 @@ const ENDPOINTS: &[ControlEndpoint] = &[
     endpoint("/start_weight_update", EndpointPurpose::Transfer, NEW_DEV_MODE),
     endpoint("/abort_requests", EndpointPurpose::AbortRequest, NEW_DEV_MODE),
 ];
+
+const LOAD_METRICS: LoadMetrics = LoadMetrics {
+    path: "/metrics",
+    running: &["vllm:num_requests_running"],
+    waiting: &["vllm:num_requests_waiting"],
+    cache_usage: &["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"],
+    preemptions: &["vllm:num_preemptions_total"],
+};
 
 #[derive(Debug)]
 pub(super) struct VllmApi;
@@ -116,6 +124,10 @@ impl ServerApi for VllmApi {
 
     fn version_name<'a>(&self, reply: &'a Value) -> Option<&'a str> {
         Some(reply.get("weight_version").and_then(Value::as_str).unwrap_or_default())
+    }
+
+    fn load_metrics(&self) -> Option<&'static LoadMetrics> {
+        Some(&LOAD_METRICS)
     }
 
     fn control_endpoints(&self) -> &'static [ControlEndpoint] {
