@@ -327,12 +327,6 @@ TRAINER = (
         files={"train.py": "print('bye')\n"},
     ),
     served(
-        "choose a sync method that the trainer does not implement",
-        ("`synchronizer.sync_method: nccl`", "set `sync_method: checkpoint`"),
-        FAILED,
-        keys=("synchronizer.sync_method=nccl",),
-    ),
-    served(
         "configure no trainer",
         ("no trainer is configured (trainer.command): waiting up to 3600 s",),
         INTERRUPTED,

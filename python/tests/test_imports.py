@@ -65,8 +65,15 @@ def test_imports_have_no_cycles():
     list(graphlib.TopologicalSorter(graph).static_order())
 
 
+#: Modules that need PyTorch or vLLM, which the package does not require.
+NEED_TORCH = ("rollway.client.transfer_group", "rollway.vllm_gloo")
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_module_imports_alone(name, tmp_path):
     command = [sys.executable, "-c", f"import {name}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    if name in NEED_TORCH and done.returncode:
+        assert done.stderr.rstrip().endswith(("named 'torch'", "named 'vllm'")), done.stderr
+    else:
+        assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rollway as rw
-from rollway.client import safetensors
+from rollway.client import safetensors, transfer
 
 
 def read(path):
@@ -168,8 +168,42 @@ def test_kinds_without_a_name_are_refused(tmp_path):
         safetensors.write(file, {"w": np.zeros(1, dtype=np.complex64)})
 
 
-def test_a_job_with_nccl_takes_no_files(tmp_path):
+def test_weights_that_cannot_be_sent_are_written_to_the_folder(tmp_path, caplog):
     (tmp_path / "synchronizer.json").write_text('{"method": "nccl"}')
-    with pytest.raises(rw.SynchronizerError, match="sync_method: checkpoint"):
-        rw.publish_weights(tmp_path, STATE, version=1)
-    assert not (tmp_path / "latest_state_dict_iteration.txt").exists()
+    assert rw.publish_weights(tmp_path, STATE, version=1, timeout=0.1) == "checkpoint"
+    assert rw.latest_version(tmp_path) == 1
+    assert "weights of version 1 cannot be sent over nccl" in caplog.text
+    with pytest.raises(ValueError, match="'carrier pigeon' is none of 'checkpoint'"):
+        rw.publish_weights(tmp_path, STATE, version=2, method="carrier pigeon")
+
+
+def test_a_model_has_a_state_dict(tmp_path):
+    class Model:
+        def state_dict(self):
+            return STATE
+
+    assert rw.publish_weights(tmp_path, Model(), version=1) == "checkpoint"
+    assert (tmp_path / "global_step_1" / "model.safetensors").is_file()
+    with pytest.raises(TypeError, match="a int is not a state dict"):
+        rw.publish_weights(tmp_path, 3, version=2)
+
+
+def fleet(**changes):
+    report = {"engine": "vllm", "servers": 2, "ranks_per_server": 4, "version": None}
+    explorer = {"name": "one", "state": "waiting", "servers": report | changes}
+    return {"explorers": [explorer]}
+
+
+def test_a_transfer_needs_servers_that_can_take_it():
+    found = transfer.read_fleet(fleet())
+    assert (found.engine, found.world_size) == ("vllm", 9)
+    with pytest.raises(transfer.TransferError, match="no server that is running"):
+        transfer.read_fleet(fleet(servers=0))
+    with pytest.raises(transfer.TransferError, match="has reported its servers"):
+        transfer.read_fleet({"explorers": [{"name": "one", "state": "present"}]})
+    two = fleet()["explorers"] * 2
+    with pytest.raises(transfer.TransferError, match="several explorers"):
+        transfer.read_fleet({"explorers": two})
+    # Explorers that have left do not count.
+    left = fleet()["explorers"][0] | {"state": "done"}
+    assert transfer.read_fleet({"explorers": [*fleet()["explorers"], left]}).servers == 2

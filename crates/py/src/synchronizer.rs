@@ -123,6 +123,13 @@ impl PySynchronizer {
         self.publish(py, version, NewWeightsMessage::Folder(path))
     }
 
+    /// Publishes a group, as JSON, over which the trainer sends weights.
+    fn publish_group(&self, py: Python<'_>, version: u64, group: &str) -> PyResult<PyPending> {
+        let group = NewWeightsMessage::group(group)
+            .map_err(|error| pyo3::exceptions::PyValueError::new_err(error.to_string()))?;
+        self.publish(py, version, group)
+    }
+
     /// Returns the number of the last wait that began.
     fn last_wait(&self, py: Python<'_>) -> PyResult<PyPending> {
         let synchronizer = self.synchronizer.clone();

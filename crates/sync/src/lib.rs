@@ -38,8 +38,9 @@ pub use self::discovery::SECRET;
 pub use self::error::SyncError;
 pub use self::membership::Membership;
 pub use self::messages::{
-    MemberStatus, NewWeightsMessage, PublishedWeights, SyncStatus, TrainMetrics, TrainMetricsPage,
-    TrainerProgress, WaitStatus, WeightLocation, WeightRequest, WeightWaitResult,
+    FailedLoad, MemberStatus, NewWeightsMessage, PublishedWeights, ServerFleet, SyncStatus,
+    TrainMetrics, TrainMetricsPage, TrainerProgress, WaitStatus, WeightLocation, WeightRequest,
+    WeightWaitResult,
 };
 pub use self::options::SynchronizerOptions;
 pub use self::synchronizer::Synchronizer;

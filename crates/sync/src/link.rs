@@ -8,12 +8,12 @@ use rollway_core::sync::{HeartbeatReply, LeaveReason, MemberRole};
 use super::error::{SyncLinkError, SyncReply};
 use super::host::SyncServer;
 use super::messages::{
-    NewWeightsMessage, SyncStatus, TrainMetrics, TrainMetricsPage, TrainerProgress, WaitStatus,
-    WeightLocation, WeightRequest, WeightWaitResult,
+    NewWeightsMessage, ServerFleet, SyncStatus, TrainMetrics, TrainMetricsPage, TrainerProgress,
+    WaitStatus, WeightLocation, WeightRequest, WeightWaitResult,
 };
 use super::routes::{
-    JoinReply, JoinRequest, LONG_POLL_TIMEOUT, LeaveRequest, MemberRef, MetricsSince, Publish,
-    Since, Submitted, TrainerStateRequest, Wait,
+    FleetReport, JoinReply, JoinRequest, LONG_POLL_TIMEOUT, LeaveRequest, MemberRef, MetricsSince,
+    Publish, Since, Submitted, TrainerStateRequest, Wait,
 };
 use super::sync_client::SyncClient;
 
@@ -109,6 +109,19 @@ impl SyncLink {
             Self::Remote(client) => {
                 let call = Submitted { explorer: explorer.to_owned(), experiences };
                 client.post("/v1/submitted", &call).await
+            }
+        }
+    }
+
+    pub(super) async fn set_fleet(&self, explorer: &str, servers: ServerFleet) -> SyncReply<()> {
+        match self {
+            Self::Local(host) => {
+                host.driver().set_fleet(explorer, servers);
+                Ok(())
+            }
+            Self::Remote(client) => {
+                let call = FleetReport { explorer: explorer.to_owned(), servers };
+                client.post("/v1/servers", &call).await
             }
         }
     }

@@ -36,6 +36,14 @@ pub enum NewWeightsMessage {
     Group(TransferGroup),
 }
 
+impl NewWeightsMessage {
+    /// Parses the JSON of a group.
+    pub fn group(json: &str) -> serde_json::Result<Self> {
+        let mut from = serde_json::Deserializer::from_str(json);
+        TransferGroupJson::deserialize(&mut from).map(Self::Group)
+    }
+}
+
 /// Wait of an explorer that has delivered its experiences.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WeightRequest {
@@ -134,6 +142,30 @@ pub struct MemberStatus {
     pub state: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Of an explorer: the servers that a trainer can send weights to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub servers: Option<ServerFleet>,
+}
+
+/// Servers of an explorer, for trainers that send weights to them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerFleet {
+    /// Kind of all servers.
+    pub engine: String,
+    /// Number of usable servers.
+    pub servers: u32,
+    /// Number of members of a transfer group at each server.
+    pub ranks_per_server: u32,
+    /// Version that all of them have read back.
+    pub version: Option<u64>,
+    /// Last version that could not be loaded.
+    pub failed: Option<FailedLoad>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedLoad {
+    pub version: u64,
+    pub reason: String,
 }
 
 impl SyncStatus {
@@ -142,6 +174,7 @@ impl SyncStatus {
             name,
             state: state.to_owned(),
             error,
+            servers: None,
         };
         let explorer = |it: core_sync::ExplorerMember| {
             let state = match it.state {

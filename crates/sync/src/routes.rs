@@ -26,8 +26,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::SyncError;
 use super::messages::{
-    NewWeightsMessage, TrainMetrics, TrainMetricsPage, TrainerProgress, WaitStatus, WeightLocation,
-    WeightRequest, WeightWaitResult, seconds,
+    NewWeightsMessage, ServerFleet, TrainMetrics, TrainMetricsPage, TrainerProgress, WaitStatus,
+    WeightLocation, WeightRequest, WeightWaitResult, seconds,
 };
 use super::options::SynchronizerOptions;
 use super::store::WeightStore;
@@ -106,6 +106,12 @@ pub(super) struct Submitted {
 }
 
 #[derive(Serialize, Deserialize)]
+pub(super) struct FleetReport {
+    pub(super) explorer: String,
+    pub(super) servers: ServerFleet,
+}
+
+#[derive(Serialize, Deserialize)]
 pub(super) struct Wait {
     #[serde(flatten)]
     pub(super) request: WeightRequest,
@@ -176,6 +182,7 @@ fn router(shared: Arc<SyncServerShared>) -> Router {
         .route("/v1/leave", post(leave))
         .route("/v1/trainer", post(trainer))
         .route("/v1/submitted", post(submitted))
+        .route("/v1/servers", post(servers))
         .route("/v1/wait", post(wait))
         .route("/v1/waits", post(wait_status))
         .route("/v1/explorers-left", post(explorers_left))
@@ -273,6 +280,11 @@ async fn trainer(State(shared): Shares, Json(call): Json<TrainerStateRequest>) -
 
 async fn submitted(State(shared): Shares, Json(call): Json<Submitted>) -> Json<u64> {
     Json(shared.driver.submitted(&call.explorer, call.experiences))
+}
+
+async fn servers(State(shared): Shares, Json(call): Json<FleetReport>) -> Json<()> {
+    shared.driver.set_fleet(&call.explorer, call.servers);
+    Json(())
 }
 
 async fn add_metrics(State(shared): Shares, Json(report): Json<TrainMetrics>) -> Reply<()> {

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::messages::{
-    MemberStatus, PublishedWeights, SyncStatus, TrainMetrics, TrainMetricsPage, TrainerProgress,
-    WaitStatus, WeightRequest, WeightWaitResult,
+    MemberStatus, PublishedWeights, ServerFleet, SyncStatus, TrainMetrics, TrainMetricsPage,
+    TrainerProgress, WaitStatus, WeightRequest, WeightWaitResult,
 };
 
 /// Maximum number of kept reports of train metrics; older ones are dropped.
@@ -41,6 +41,8 @@ struct SyncDriverState {
     waiters: BTreeMap<WaitId, SyncWaiter>,
     /// Last version sent to each explorer, which may be loading it.
     loading: BTreeMap<String, u64>,
+    /// Servers of each explorer.
+    fleets: BTreeMap<String, ServerFleet>,
     /// Last reports of train metrics, and the number of all.
     reports: VecDeque<TrainMetrics>,
     reported: u64,
@@ -65,6 +67,7 @@ impl SyncDriver {
             newest: None,
             waiters: BTreeMap::new(),
             loading: BTreeMap::new(),
+            fleets: BTreeMap::new(),
             reports: VecDeque::new(),
             reported: 0,
         });
@@ -186,6 +189,14 @@ impl SyncDriver {
         self.state().core.submitted(explorer, experiences)
     }
 
+    /// Reports the servers of an explorer that has joined.
+    pub(super) fn set_fleet(&self, explorer: &str, fleet: ServerFleet) {
+        let mut state = self.state();
+        if state.core.explorer(explorer).is_some() {
+            state.fleets.insert(explorer.to_owned(), fleet);
+        }
+    }
+
     /// Publishes weights. `false`: the version is known.
     pub(super) fn published(&self, published: PublishedWeights) -> Result<bool, JoinRefusal> {
         self.change_state(|SyncDriverState { core, newest, .. }, _| {
@@ -272,7 +283,11 @@ impl SyncDriver {
     pub(super) fn view(&self) -> SyncStatus {
         let loading = self.loading();
         let state = self.state();
-        SyncStatus { loading, ..SyncStatus::new(state.core.view(), state.newest.clone()) }
+        let mut status = SyncStatus::new(state.core.view(), state.newest.clone());
+        for explorer in &mut status.explorers {
+            explorer.servers = state.fleets.get(&explorer.name).cloned();
+        }
+        SyncStatus { loading, ..status }
     }
 
     /// Returns the versions that explorers may be loading.

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::error::{SyncError, SyncLinkError};
 use super::link::SyncLink;
 use super::messages::{
-    NewWeightsMessage, PublishedWeights, SyncStatus, TrainMetrics, TrainMetricsPage,
+    NewWeightsMessage, PublishedWeights, ServerFleet, SyncStatus, TrainMetrics, TrainMetricsPage,
     TrainerProgress, WaitStatus, WeightRequest, WeightWaitResult,
 };
 use super::options::SynchronizerOptions;
@@ -150,6 +150,17 @@ impl Synchronizer {
              explorers are unknown");
             0
         })
+    }
+
+    /// Reports the servers of an explorer, to which trainers send weights.
+    pub async fn set_fleet(&self, explorer: &str, fleet: &ServerFleet) {
+        let response = self.call(self.0.options.lookup_timeout, |link| {
+            let fleet = fleet.clone();
+            async move { link.set_fleet(explorer, fleet).await }
+        });
+        if let Err(error) = response.await {
+            tracing::warn!(%error, "synchronizer unreachable, trainers cannot send weights");
+        }
     }
 
     /// `None`: there are none, or the host is unreachable.

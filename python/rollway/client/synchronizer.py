@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -32,7 +33,7 @@ from types import TracebackType
 from typing import Any
 
 from rollway import _rollway
-from rollway.client import safetensors
+from rollway.client import safetensors, transfer
 from rollway.client._pending import PendingResult, identity
 from rollway.errors import SynchronizerError
 
@@ -40,13 +41,14 @@ _MODEL = "model.safetensors"
 _LATEST = "latest_state_dict_iteration.txt"
 _ADDRESS_FILE = "synchronizer.json"
 _ANY = 2**64 - 1
-_NCCL = (
-    "the job at {} has `synchronizer.sync_method: nccl`, which transfers weights between GPUs and "
-    "cannot publish arrays or files: set `sync_method: checkpoint` (or `memory`) in the job"
-)
+#: Methods that send tensors to the servers without files.
+_TRANSFERS = ("nccl", "gloo")
+_METHODS = ("checkpoint", "memory", *_TRANSFERS)
+_LOG = logging.getLogger("rollway")
 
-#: Arrays or tensors by name, or the path of a safetensors file or folder.
-Weights = Mapping[str, Any] | str | os.PathLike[str]
+#: Arrays or tensors by name, the path of a safetensors file or folder, or an object with a
+#: `state_dict()`, such as a torch module.
+Weights = Mapping[str, Any] | str | os.PathLike[str] | Any
 
 
 def publish_weights(
@@ -54,30 +56,52 @@ def publish_weights(
     state_dict_or_path: Weights,
     version: int,
     *,
+    method: str | None = None,
     secret: str | None = None,
     timeout: float = 30.0,
-) -> None:
-    """Publishes weights atomically; a version older than the last one is rejected.
+    transfer_timeout: float = 120.0,
+) -> str:
+    """Publishes weights; a version older than the last one is rejected. Returns the used method.
 
-    `url_or_dir` is the folder of a job or the address of its synchronizer. A state dict is written
-    to the folder as safetensors; a safetensors file or folder is copied. If a synchronizer with
-    method `memory` runs for the folder, the weights are sent to it instead. An address needs
-    `secret` or the variable `ROLLWAY_SYNCHRONIZER_SECRET`. The job deletes old versions:
-    `trainer.max_checkpoints_to_keep` are kept, and every `trainer.save_interval` versions one for
-    good.
+    `url_or_dir` is the folder of a job or the address of its synchronizer, `state_dict_or_path` a
+    state dict, an object that has one, or the path of a safetensors file or folder. An address needs
+    `secret` or the variable `ROLLWAY_SYNCHRONIZER_SECRET`. `method` is that of the job, or:
+
+    - `checkpoint`: written to the folder. The job deletes old versions:
+      `trainer.max_checkpoints_to_keep` are kept, and every `trainer.save_interval` versions one for
+      good.
+    - `memory`: sent to the synchronizer, which stores them in memory.
+    - `nccl`, `gloo`: sent from this process to the servers, without files. Returns when the servers
+      have read back the version. If that fails or takes more than `transfer_timeout` seconds, the
+      reason is logged as a warning and the weights are published as with `checkpoint` or `memory`.
     """
     target = os.fspath(url_or_dir)
-    if "://" in target:
-        _send(_open(target, secret, timeout), state_dict_or_path, version)
-        return
-    method = _method(target)
-    if method == "memory":
-        _send(_open(target, secret, timeout), state_dict_or_path, version)
-    elif method == "nccl":
-        raise SynchronizerError(_NCCL.format(target))
-    else:
-        # Weights in a folder are found even if no synchronizer runs.
-        _write(target, state_dict_or_path, version)
+    if method is not None and method not in _METHODS:
+        raise ValueError(f"method {method!r} is none of {', '.join(map(repr, _METHODS))}")
+    is_address = "://" in target
+    chosen = method or (None if is_address else _method(target))
+    weights = _state_of(state_dict_or_path)
+    if is_address:
+        inner = _open(target, secret, timeout)
+        chosen = chosen or str(inner.method)
+        if chosen in _TRANSFERS:
+            if _transfer(lambda: inner, weights, version, chosen, transfer_timeout):
+                return chosen
+            chosen = "memory"
+        _send(inner, weights, version)
+        return chosen
+    if chosen == "memory":
+        _send(_open(target, secret, timeout), weights, version)
+        return chosen
+    if chosen in _TRANSFERS:
+        def opened() -> Any:
+            return _open(target, secret, timeout)
+
+        if _transfer(opened, weights, version, chosen, transfer_timeout):
+            return chosen
+    # Weights in a folder are found even if no synchronizer runs.
+    _write(target, weights, version)
+    return "checkpoint"
 
 
 def latest_version(job: str | os.PathLike[str]) -> int:
@@ -118,7 +142,7 @@ class Synchronizer:
 
     @property
     def method(self) -> str:
-        """Transfer method of the weights: `checkpoint`, `memory` or `nccl`."""
+        """Method of the job: `checkpoint`, `memory` or `nccl`."""
         return str(self._inner.method)
 
     def __enter__(self) -> Synchronizer:
@@ -136,15 +160,33 @@ class Synchronizer:
         else:
             self.fail(f"{kind.__name__}: {error}")
 
-    def publish(self, state_dict_or_path: Weights, version: int) -> None:
-        """Publishes weights; explorers are notified before it returns."""
-        if self.method == "nccl":
-            raise SynchronizerError(_NCCL.format(self.url))
-        if self.method == "checkpoint" and "://" not in self._job:
-            folder = _write(self._job, state_dict_or_path, version)
+    def publish(
+        self,
+        state_dict_or_path: Weights,
+        version: int,
+        *,
+        method: str | None = None,
+        transfer_timeout: float = 120.0,
+    ) -> str:
+        """Publishes weights; explorers are notified before it returns.
+
+        `method` and the result are those of `rw.publish_weights`.
+        """
+        if method is not None and method not in _METHODS:
+            raise ValueError(f"method {method!r} is none of {', '.join(map(repr, _METHODS))}")
+        weights = _state_of(state_dict_or_path)
+        chosen = method or self.method
+        has_folder = "://" not in self._job
+        if chosen in _TRANSFERS:
+            if _transfer(lambda: self._inner, weights, version, chosen, transfer_timeout):
+                return chosen
+            chosen = "checkpoint" if has_folder else "memory"
+        if chosen == "checkpoint" and has_folder:
+            folder = _write(self._job, weights, version)
             _wait("publish", lambda: self._inner.publish_folder(version, folder))
         else:
-            _send(self._inner, state_dict_or_path, version)
+            _send(self._inner, weights, version)
+        return chosen
 
     def last_wait(self) -> int:
         """Returns the number of the explorers' last wait. Call it before reading experiences."""
@@ -195,6 +237,45 @@ class Synchronizer:
 
     def __repr__(self) -> str:
         return f"<Synchronizer at {self.url}>"
+
+
+def _state_of(weights: Weights) -> Weights:
+    """Returns the state dict of a model; other weights as they are."""
+    if isinstance(weights, (Mapping, str, os.PathLike)):
+        return weights
+    state_dict = getattr(weights, "state_dict", None)
+    if state_dict is None:
+        kind = type(weights).__name__
+        raise TypeError(f"a {kind} is not a state dict, a path or an object with `state_dict()`")
+    return state_dict()
+
+
+def _transfer(
+    opened: Callable[[], Any], weights: Weights, version: int, backend: str, timeout: float
+) -> bool:
+    """Sends weights to the servers. A failure is logged: the caller publishes them otherwise."""
+    try:
+        inner = opened()
+        if not isinstance(weights, Mapping):
+            raise transfer.TransferError("it needs a state dict or a model, not a path")
+        transfer.transfer(
+            lambda: json.loads(_wait("status", inner.status)),
+            lambda group: _wait("publish", lambda: inner.publish_group(version, group)),
+            weights,
+            version,
+            backend=backend,
+            address=transfer.own_address(str(inner.url)),
+            timeout=timeout,
+        )
+    except SynchronizerError as error:
+        _LOG.warning(
+            "weights of version %d cannot be sent over %s: %s; they are published as files instead",
+            version,
+            backend,
+            error,
+        )
+        return False
+    return True
 
 
 def _wait(name: str, begin: Callable[[], Any]) -> Any:

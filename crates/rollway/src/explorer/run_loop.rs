@@ -181,6 +181,7 @@ impl ExplorerLoop {
             }
         }
         self.resume_batches(resources).await?;
+        resources.report_fleet(None).await;
         // Opening the buffer has opened its writer again, and the trainer waits for its end.
         if self.plan.is_closed()
             && let Some(sink) = &resources.sink

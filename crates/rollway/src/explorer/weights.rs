@@ -13,7 +13,8 @@ use rollway_gateway::models::{
 };
 use rollway_sync::tensor_files::{NamedTensor, read};
 use rollway_sync::{
-    PublishedWeights, WeightLocation, WeightRequest, WeightWaitResult, weight_folder,
+    FailedLoad, PublishedWeights, ServerFleet, Synchronizer, WeightLocation, WeightRequest,
+    WeightWaitResult, weight_folder,
 };
 
 use super::embedded::InitialWeights;
@@ -167,6 +168,7 @@ impl ExplorerHandles {
         let began = Instant::now();
         let sync_timeout = Duration::from(self.config.synchronizer.sync_timeout);
         loop {
+            self.report_fleet(None).await;
             let join_timeout = self.join_timeout(request.have, request.is_last).await;
             let want = WeightRequest {
                 explorer: self.config.explorer.name.clone(),
@@ -265,11 +267,15 @@ impl ExplorerHandles {
             };
             let newest = match (&published.location, &self.synchronizer) {
                 (WeightLocation::Folder(folder), Some(synchronizer)) if !folder.exists() => {
-                    synchronizer.newest().await
+                    let newest = synchronizer.newest().await;
+                    newest.filter(|newest| newest.version > published.version)
+                }
+                (WeightLocation::Group(_), Some(synchronizer)) => {
+                    self.published_otherwise(synchronizer, &published).await
                 }
                 _ => None,
             };
-            match newest.filter(|newest| newest.version > published.version) {
+            match newest {
                 Some(newest) => published = newest,
                 None => return Err(error),
             }
@@ -290,7 +296,11 @@ impl ExplorerHandles {
         let update = WeightUpdate { version, weights, in_flight, timeout };
         let mut report = self.models.update(update.clone()).await;
         if !self.is_loaded(version) {
-            report = self.load_again(&update, report).await;
+            report = match update.weights {
+                WeightSource::Path(_) => self.load_again(&update, report).await,
+                // The trainer has sent them, or has given up.
+                WeightSource::Group(_) => self.report_failed(version, report).await,
+            };
         }
         if !self.is_loaded(version) {
             let servers = report_message(&report);
@@ -313,7 +323,53 @@ impl ExplorerHandles {
         if self.restored.advance_version(version) {
             self.coordinator.note_version(version).await?;
         }
+        self.report_fleet(None).await;
         Ok(began.elapsed())
+    }
+
+    /// Reports to trainers the servers that they can send weights to, and a failed load.
+    pub(super) async fn report_fleet(&self, failed: Option<FailedLoad>) {
+        let Some(synchronizer) = &self.synchronizer else { return };
+        let usable = self.usable();
+        let engine = usable.first().map_or("", |server| server.engine.name());
+        let is_uniform = usable.iter().all(|server| server.engine.name() == engine);
+        let fleet = ServerFleet {
+            engine: if is_uniform { engine.to_owned() } else { "mixed".to_owned() },
+            servers: u32::try_from(usable.len()).unwrap_or(u32::MAX),
+            ranks_per_server: self.config.explorer.rollout_model.tensor_parallel_size,
+            version: self.served_version(),
+            failed,
+        };
+        synchronizer.set_fleet(&self.config.explorer.name, &fleet).await;
+    }
+
+    /// Reports to the trainer that the servers have not received its weights.
+    async fn report_failed(&self, version: u64, report: WeightUpdateReport) -> WeightUpdateReport {
+        let reason = report_message(&report);
+        tracing::warn!(version, reason, "servers have not received the weights of the trainer");
+        self.report_fleet(Some(FailedLoad { version, reason })).await;
+        report
+    }
+
+    /// Waits until a trainer publishes weights in another way, because it could not send them.
+    async fn published_otherwise(
+        &self,
+        synchronizer: &Synchronizer,
+        published: &PublishedWeights,
+    ) -> Option<PublishedWeights> {
+        let version = published.version;
+        let timeout = Duration::from(self.config.synchronizer.load_timeout);
+        let began = Instant::now();
+        while began.elapsed() < timeout {
+            let newest = synchronizer.newest().await;
+            let is_other =
+                |it: &PublishedWeights| it.version >= version && it.location != published.location;
+            if let Some(other) = newest.filter(is_other) {
+                return Some(other);
+            }
+            tokio::time::sleep(LOAD_PAUSES.0).await;
+        }
+        None
     }
 
     /// Repeats an update until the servers have the weights, at most for
