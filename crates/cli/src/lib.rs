@@ -31,6 +31,7 @@ pub mod progress;
 mod renamed;
 mod run;
 mod serve;
+mod servers;
 mod signals;
 mod simulate;
 pub mod styled_line;
@@ -79,6 +80,8 @@ enum Command {
     Trace(trace::TraceArgs),
     /// Show the runners of a running job, stuck ones first, and cancel runs
     Top(TopArgs),
+    /// List, add, remove and restart the inference servers of a running job
+    Servers(servers::ServersArgs),
     /// Show a job in a browser, live or from its recorded history
     View(view::ViewArgs),
     /// Print the JSON Schema of the configuration, for editors
@@ -197,6 +200,7 @@ pub fn run(arguments: &[OsString], operators: &OperatorSource<'_>) -> u8 {
             runtime.shutdown_background();
             done.map_err(CliError::Input)
         }),
+        Command::Servers(args) => servers::servers(&args),
         Command::View(args) => view::view(&args),
         Command::Schema => {
             run::print_schema();

@@ -77,6 +77,7 @@ pub(crate) fn router(app: &Arc<GatewayState>) -> Router {
         .route("/rollway/v1/models", get(admin::list).post(admin::add))
         .route("/rollway/v1/models/update", post(admin::update))
         .route("/rollway/v1/models/{id}", delete(admin::remove))
+        .route("/rollway/v1/models/{id}/restart", post(admin::restart))
         .route("/metrics", get(metrics::show))
         .route("/openapi.json", get(responses::openapi))
         .route(HEALTH, get(responses::health))

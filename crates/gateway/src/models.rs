@@ -190,6 +190,11 @@ impl Models {
         removal::remove(&self.inner, id, deadline).await
     }
 
+    /// Runs the restart command of a server now. Refused without a command, or while it runs.
+    pub fn restart(&self, id: ServerId) -> Result<(), CallError> {
+        restart::request(&self.inner, id)
+    }
+
     pub fn view(&self) -> Vec<ModelView> {
         let now = Instant::now();
         self.inner.with(|table| {

@@ -41,22 +41,31 @@ impl Client {
     /// # Errors
     /// A message, if there is no complete response. Every HTTP status is a response.
     pub async fn call(&self, url: &str, key: &str, body: Option<Bytes>) -> Result<Answer, String> {
-        self.send(url, key, body, false).await
+        let method = if body.is_some() { Method::POST } else { Method::GET };
+        self.send(method, url, key, body, false).await
+    }
+
+    /// Sends DELETE and a bearer key.
+    ///
+    /// # Errors
+    /// A message, if there is no complete response. Every HTTP status is a response.
+    pub async fn delete(&self, url: &str, key: &str) -> Result<Answer, String> {
+        self.send(Method::DELETE, url, key, None, false).await
     }
 
     /// Like [`call`](Self::call), for requests to the dashboard that change something.
     pub async fn act(&self, url: &str, key: &str, body: Bytes) -> Result<Answer, String> {
-        self.send(url, key, Some(body), true).await
+        self.send(Method::POST, url, key, Some(body), true).await
     }
 
     async fn send(
         &self,
+        method: Method,
         url: &str,
         key: &str,
         body: Option<Bytes>,
         changes: bool,
     ) -> Result<Answer, String> {
-        let method = if body.is_some() { Method::POST } else { Method::GET };
         let wrong = |error: &dyn std::fmt::Display| format!("invalid request to {url}: {error}");
         let key = HeaderValue::from_str(&format!("Bearer {key}"));
         let mut key = key.map_err(|error| wrong(&error))?;

@@ -6,6 +6,7 @@
 
 mod client;
 pub mod explorer;
+mod gateway_file;
 pub mod gateway_options;
 pub mod job;
 pub mod serve;
@@ -34,3 +35,4 @@ pub use rollway_tiny as tiny;
 pub use rollway_trace as trace;
 
 pub use crate::client::{Answer, Client};
+pub use crate::gateway_file::GatewayAddress;

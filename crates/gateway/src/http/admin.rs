@@ -170,13 +170,27 @@ pub(super) async fn remove(
     id: Result<Path<u64>, PathRejection>,
     query: Result<Query<Removal>, QueryRejection>,
 ) -> HandlerResult {
+    let id = server_id(id)?;
+    let Query(removal) = query.map_err(|error| invalid("deadline_seconds", &error))?;
+    let deadline = seconds("deadline_seconds", removal.deadline_seconds)?;
+    let removed = app.models.remove(id, deadline).await?;
+    Ok(responses::value(&json!({ "aborted": removed.aborted })))
+}
+
+/// `POST /rollway/v1/models/{id}/restart`.
+pub(super) async fn restart(
+    State(app): State<Arc<GatewayState>>,
+    id: Result<Path<u64>, PathRejection>,
+) -> HandlerResult {
+    app.models.restart(server_id(id)?)?;
+    Ok(responses::json(StatusCode::ACCEPTED, json!({}).to_string()))
+}
+
+fn server_id(id: Result<Path<u64>, PathRejection>) -> Result<ServerId, CallError> {
     let Path(id) = id.map_err(|_| {
         CallError::new(ErrorKind::NotFound, "the id of a server must be a number").at("id")
     })?;
-    let Query(removal) = query.map_err(|error| invalid("deadline_seconds", &error))?;
-    let deadline = seconds("deadline_seconds", removal.deadline_seconds)?;
-    let removed = app.models.remove(ServerId(id), deadline).await?;
-    Ok(responses::value(&json!({ "aborted": removed.aborted })))
+    Ok(ServerId(id))
 }
 
 #[derive(Deserialize)]

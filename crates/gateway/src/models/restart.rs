@@ -4,8 +4,10 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rollway_model_api::{CallError, ErrorKind};
 use tokio::process::Command;
 
+use super::ServerId;
 use super::registry::{ModelsInner, ServerHandle};
 use super::routing::{Health, ServerDuty};
 
@@ -32,9 +34,30 @@ pub(super) struct RestartState {
 /// Starts the command if a server is unusable for long enough.
 pub(super) fn consider(inner: &Arc<ModelsInner>, handle: &Arc<ServerHandle>) {
     let Some(hook) = inner.options.restart.clone() else { return };
-    if !handle.server.spec.trained || !is_due(inner, handle, hook.after) {
-        return;
+    if handle.server.spec.trained && is_due(inner, handle, hook.after) {
+        start(inner, handle, hook);
     }
+}
+
+/// Starts the command for a server on request.
+pub(super) fn request(inner: &Arc<ModelsInner>, id: ServerId) -> Result<(), CallError> {
+    let refused = |kind, message: String| Err(CallError::new(kind, message));
+    let Some(handle) = inner.with(|table| table.handles.get(&id).cloned()) else {
+        return refused(ErrorKind::NotFound, format!("server {}: there is no such server", id.0));
+    };
+    let Some(hook) = inner.options.restart.clone().filter(|_| handle.server.spec.trained) else {
+        let message = "there is no restart command for it: set `explorer.server_restart.command`";
+        return refused(ErrorKind::Conflict, format!("server {}: {message}", id.0));
+    };
+    if std::mem::replace(&mut handle.info().restart.is_running, true) {
+        let message = format!("server {}: its restart command is running", id.0);
+        return refused(ErrorKind::Conflict, message);
+    }
+    start(inner, &handle, hook);
+    Ok(())
+}
+
+fn start(inner: &Arc<ModelsInner>, handle: &Arc<ServerHandle>, hook: RestartHook) {
     let (inner, handle) = (Arc::clone(inner), Arc::clone(handle));
     tokio::spawn(async move {
         let outcome = run(&hook, &handle.server.spec.url).await;

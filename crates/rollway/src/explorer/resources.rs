@@ -24,6 +24,7 @@ use super::weights::{self, LoadedWeights};
 use super::{
     ExplorerError, ExplorerOptions, JobEvent, JobObservers, JobWaits, Result, WaitLimit, WaitReason,
 };
+use crate::gateway_file::GatewayAddressFile;
 use crate::gateway_options::trained_model;
 use crate::workflow_runtime::WorkflowRuntime;
 
@@ -70,6 +71,8 @@ impl Deref for ExplorerResources {
 pub(super) struct OpenParts {
     embedded: Option<EmbeddedServers>,
     pub(super) gateway: Option<Gateway>,
+    /// For `rollway servers`.
+    gateway_file: Option<GatewayAddressFile>,
     sink: Option<Arc<PipelineSink>>,
     coordinator: Option<RolloutCoordinator>,
     reader_server: Option<JobReaderServer>,
@@ -117,6 +120,7 @@ impl OpenParts {
         let version = saved.as_ref().map(|saved| saved.progress().version);
         let start = if explores { weights::start(&config.job_dir(), version)? } else { None };
         let stack = ModelStack::start(&config, &start, &options.observers).await?;
+        self.gateway_file = write_address(&config, &stack);
         let (embedded, gateway) = stack.into_parts();
         self.embedded = Some(embedded);
         let gateway = &*self.gateway.insert(gateway);
@@ -190,6 +194,7 @@ impl OpenParts {
             Some(sink) => sink.close().await.map_err(ExplorerError::Pipeline),
             None => Ok(()),
         };
+        self.gateway_file = None;
         if let Some(gateway) = self.gateway.take() {
             gateway.stop(Duration::ZERO).await;
         }
@@ -252,6 +257,13 @@ impl ExplorerResources {
         self.failed("stopped; resumes when it is started again").await;
         self.parts.close().await
     }
+}
+
+/// Writes the address of the gateway into the job's folder; the job also works without it.
+fn write_address(config: &Config, stack: &ModelStack) -> Option<GatewayAddressFile> {
+    let url = stack.gateway().url();
+    let written = GatewayAddressFile::write(config.job_dir(), url, stack.key());
+    written.inspect_err(|error| tracing::warn!(%error, "`rollway servers` cannot be used")).ok()
 }
 
 /// Logs that the synchronizer is gone; its members notice the end of this explorer by themselves.
