@@ -23,7 +23,9 @@ pytestmark = pytest.mark.timeout(7200)
 
 FAILING_UPDATES = int(os.environ.get("ROLLWAY_REAL_FAILURES", "200"))
 OUTSIDE_CHANGES = int(os.environ.get("ROLLWAY_REAL_CHANGES", "50"))
-UPDATES_UNDER_LOAD = int(os.environ.get("ROLLWAY_REAL_UPDATES", "100"))
+UPDATES_UNDER_LOAD = int(os.environ.get("ROLLWAY_REAL_UPDATES", "40"))
+#: Maximum seconds of the updates under load; the figure has the number that was reached.
+SECONDS_UNDER_LOAD = float(os.environ.get("ROLLWAY_REAL_SECONDS", "inf"))
 CONVERSATIONS = 64
 
 NO_END = {"logit_bias": {str(tiny_model.END): -100}}
@@ -50,6 +52,18 @@ def update(gateway, folder: pathlib.Path, version: int, in_flight: str = "drain"
     body = {"version": version, "path": str(folder), "in_flight": in_flight}
     body |= {"timeout_seconds": 120, "drain_seconds": 120}
     return gateway.admin("POST", "/models/update", body)["servers"][0]
+
+
+def added_latency(turns: list[tuple[float, float]], updates: list[tuple[float, float]]) -> str:
+    """Compares the turns that overlap an update with the others."""
+    slow, usual = [], []
+    for begin, end in turns:
+        overlaps = any(begin < till and since < end for since, till in updates)
+        (slow if overlaps else usual).append(end - begin)
+    if not slow or not usual:
+        return f"{len(slow)} turns during updates, {len(usual)} between them"
+    during, between = statistics.median(slow), statistics.median(usual)
+    return f"a turn took {during:.2f} s during an update, {between:.2f} s otherwise (median)"
 
 
 def ask(gateway, tokens: int = 8):
@@ -258,15 +272,16 @@ def test_updates_under_load(vllm, vllm_gateway, weights, versions, measured):
     checked = calls.Labels()
     seconds: list[float] = []
     keys: list[str] = []
-    turns = 0
+    turns: list[tuple[float, float]] = []
+    updates: list[tuple[float, float]] = []
 
     async def conversation(stop: asyncio.Event, number: int) -> None:
-        nonlocal turns
         while not stop.is_set():
             key = vllm_gateway.key()
             messages = [{"role": "user", "content": f"hello {number}"}]
             async with calls.async_client(vllm_gateway, key) as client:
                 for _ in range(3):
+                    began = time.monotonic()
                     # A lost request raises, and fails the test.
                     answer = await client.chat.completions.create(
                         model="policy", messages=messages, max_tokens=8, extra_body=NO_END
@@ -275,18 +290,21 @@ def test_updates_under_load(vllm, vllm_gateway, weights, versions, measured):
                     assert len(said) == 8
                     messages += [{"role": "assistant", "content": said}]
                     messages += [{"role": "user", "content": "and then?"}]
-                    turns += 1
+                    turns.append((began, time.monotonic()))
             keys.append(key)
 
     async def run() -> None:
         stop = asyncio.Event()
         every = [asyncio.create_task(conversation(stop, number)) for number in range(CONVERSATIONS)]
-        for number in range(UPDATES_UNDER_LOAD):
-            version = versions.next()
+        deadline = time.monotonic() + SECONDS_UNDER_LOAD
+        while len(updates) < UPDATES_UNDER_LOAD and time.monotonic() < deadline:
+            number, version = len(updates), versions.next()
             policy = "keep" if number % 2 else "drain"
             call = (vllm_gateway, weights(version), version, policy)
+            began = time.monotonic()
             report = await asyncio.to_thread(update, *call)
             assert report["outcome"] == "updated", str(report)
+            updates.append((began, time.monotonic()))
             seconds.append(report["seconds"])
         stop.set()
         await asyncio.gather(*every)
@@ -299,8 +317,9 @@ def test_updates_under_load(vllm, vllm_gateway, weights, versions, measured):
             checked.check(experience)
     latency = f"a server was away for {statistics.median(seconds):.2f} s (median), at most"
     measured(
-        f"{UPDATES_UNDER_LOAD} updates in {took:.0f} s, {CONVERSATIONS} conversations at once, "
-        f"{turns} turns, none lost; {latency} {max(seconds):.2f} s; {checked}"
+        f"{len(updates)} updates in {took:.0f} s, {CONVERSATIONS} conversations at once, "
+        f"{len(turns)} turns, none lost; {latency} {max(seconds):.2f} s; "
+        f"{added_latency(turns, updates)}; {checked}"
     )
     assert checked.wrong == 0, checked.examples[:10]
 

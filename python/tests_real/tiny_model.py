@@ -88,16 +88,19 @@ def _config(hidden: int) -> dict:
     }
 
 
-def _tensors(seed: int, version: int | None, hidden: int) -> dict[str, np.ndarray]:
+def tensors(
+    seed: int = 0, version: int | None = None, hidden: int = HIDDEN
+) -> dict[str, np.ndarray]:
+    """Returns the tensors of a random model, or of the marked one of a version."""
     random = np.random.default_rng(seed)
 
     def drawn(*shape: int) -> np.ndarray:
         return random.normal(0.0, 0.6 / np.sqrt(shape[-1]), shape).astype(np.float32)
 
-    tensors = {"model.embed_tokens.weight": drawn(len(VOCABULARY), hidden) * 8}
+    state = {"model.embed_tokens.weight": drawn(len(VOCABULARY), hidden) * 8}
     for layer in range(LAYERS):
         name = f"model.layers.{layer}"
-        tensors |= {
+        state |= {
             f"{name}.self_attn.q_proj.weight": drawn(HEADS * HEAD, hidden),
             f"{name}.self_attn.k_proj.weight": drawn(KV_HEADS * HEAD, hidden),
             f"{name}.self_attn.v_proj.weight": drawn(KV_HEADS * HEAD, hidden),
@@ -108,34 +111,34 @@ def _tensors(seed: int, version: int | None, hidden: int) -> dict[str, np.ndarra
             f"{name}.input_layernorm.weight": np.ones(hidden, np.float32),
             f"{name}.post_attention_layernorm.weight": np.ones(hidden, np.float32),
         }
-    tensors["model.norm.weight"] = np.ones(hidden, np.float32)
-    tensors["lm_head.weight"] = drawn(len(VOCABULARY), hidden) * 2
+    state["model.norm.weight"] = np.ones(hidden, np.float32)
+    state["lm_head.weight"] = drawn(len(VOCABULARY), hidden) * 2
     if version is not None:
-        _mark(tensors, version, hidden)
-    return tensors
+        _mark(state, version, hidden)
+    return state
 
 
-def _mark(tensors: dict[str, np.ndarray], version: int, hidden: int) -> None:
+def _mark(state: dict[str, np.ndarray], version: int, hidden: int) -> None:
     """Makes the last hidden state a constant, and the logits those of the version."""
-    tensors["model.embed_tokens.weight"][:] = 1.0
+    state["model.embed_tokens.weight"][:] = 1.0
     for layer in range(LAYERS):
-        tensors[f"model.layers.{layer}.self_attn.o_proj.weight"][:] = 0.0
-        tensors[f"model.layers.{layer}.mlp.down_proj.weight"][:] = 0.0
-    head = tensors["lm_head.weight"]
+        state[f"model.layers.{layer}.self_attn.o_proj.weight"][:] = 0.0
+        state[f"model.layers.{layer}.mlp.down_proj.weight"][:] = 0.0
+    head = state["lm_head.weight"]
     head[:] = -100.0 / hidden
     for character in marks(version):
         head[VOCABULARY.index(character)] = 0.0
 
 
-def _safetensors(tensors: dict[str, np.ndarray]) -> bytes:
+def _safetensors(state: dict[str, np.ndarray]) -> bytes:
     header, at = {}, 0
-    for name, tensor in tensors.items():
+    for name, tensor in state.items():
         span = [at, at + tensor.nbytes]
         header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": span}
         at += tensor.nbytes
     text = json.dumps({**header, "__metadata__": {"format": "pt"}}).encode()
     text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + b"".join(it.tobytes() for it in tensors.values())
+    return struct.pack("<Q", len(text)) + text + b"".join(it.tobytes() for it in state.values())
 
 
 def write(
@@ -152,7 +155,7 @@ def write(
         "generation_config.json": {"eos_token_id": END},
     }.items():
         (folder / name).write_text(json.dumps(content, indent=1))
-    (folder / "model.safetensors").write_bytes(_safetensors(_tensors(seed, version, hidden)))
+    (folder / "model.safetensors").write_bytes(_safetensors(tensors(seed, version, hidden)))
     return folder
 
 

@@ -27,15 +27,27 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-class Vllm:
-    """The server; `dev_mode` has the endpoints of weight updates."""
+def vllm_python() -> str:
+    """Returns the interpreter that has vLLM."""
+    python = os.environ.get("ROLLWAY_VLLM_PYTHON")
+    if not python:
+        message = "ROLLWAY_VLLM_PYTHON is not set: run `cargo xtask test real`"
+        pytest.fail(message, pytrace=False)
+    return python
 
-    def __init__(self, model: pathlib.Path, dev_mode: bool = True, port: int | None = None):
-        python = os.environ.get("ROLLWAY_VLLM_PYTHON")
-        if not python:
-            message = "ROLLWAY_VLLM_PYTHON is not set: run `cargo xtask test real`"
-            pytest.fail(message, pytrace=False)
-        self._python = python
+
+class Vllm:
+    """The server; `dev_mode` has the endpoints of weight updates, `arguments` are further ones."""
+
+    def __init__(
+        self,
+        model: pathlib.Path,
+        dev_mode: bool = True,
+        port: int | None = None,
+        arguments: tuple[str, ...] = (),
+    ):
+        self._python = vllm_python()
+        self._arguments = arguments
         self._model = model
         self._dev_mode = dev_mode
         self._process: subprocess.Popen | None = None
@@ -58,7 +70,7 @@ class Vllm:
         command += ["--max-model-len", "2048", "--dtype", "float32", "--enforce-eager"]
         command += ["--max-num-seqs", "64", "--logprobs-mode", "processed_logprobs"]
         command += ["--generation-config", "vllm", "--enable-scale-out"]
-        command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+        command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", *self._arguments]
         self._lines: list[str] = []
         self._process = subprocess.Popen(
             command,

@@ -145,7 +145,10 @@ fn real(shell: &Shell) -> Result<(), CommandFailure> {
     let vllm = vllm::ready(shell)?;
     let llama = llama::ready(shell)?;
     let python = wheel::installed(shell)?;
+    // The plugin of vLLM, and trainers that need PyTorch.
+    wheel::install_into(shell, &vllm)?;
     shell.cargo("build --release --locked -p rollway-gateway --example gateway").run()?;
+    shell.cargo("build --release --locked -p rollway-cli").run()?;
     shell
         .program(&python)
         .split_args("-m pytest python/tests_real -q -p no:xdist")
@@ -153,6 +156,7 @@ fn real(shell: &Shell) -> Result<(), CommandFailure> {
         .env("ROLLWAY_LLAMA_SERVER", llama.server)
         .env("ROLLWAY_LLAMA_MODEL", llama.model)
         .env("ROLLWAY_GATEWAY_BIN", shell.target.join("release/examples/gateway"))
+        .env("ROLLWAY_BIN", shell.target.join("release/rollway"))
         .env("ROLLWAY_SERVER_MATRIX", shell.root.join("docs/server-matrix.md"))
         .run()
 }

@@ -1,6 +1,6 @@
 //! The Python package: wheel, and its installation into the environment of the tests.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::shell::{CommandFailure, Shell, entries, remove_folder};
 use crate::venv;
@@ -29,9 +29,16 @@ pub(crate) fn build(shell: &Shell) -> Result<PathBuf, CommandFailure> {
 
 /// Builds the wheel, installs it into the environment of the tests and returns its interpreter.
 pub(crate) fn installed(shell: &Shell) -> Result<PathBuf, CommandFailure> {
-    let wheel = build(shell)?;
+    build(shell)?;
     let python = venv::ready(shell, VENV, REQUIREMENTS)?;
-    let install = shell.pip_install(&python).split_args("--force-reinstall --no-deps");
-    install.args([wheel]).run()?;
+    install_into(shell, &python)?;
     Ok(python)
+}
+
+/// Installs the wheel that was built last into the environment of an interpreter.
+pub(crate) fn install_into(shell: &Shell, python: &Path) -> Result<(), CommandFailure> {
+    let wheel = entries(&shell.target.join("wheels"))?.pop();
+    let wheel = wheel.ok_or_else(|| CommandFailure::new("no wheel was built"))?;
+    let install = shell.pip_install(python).split_args("--force-reinstall --no-deps");
+    install.args([wheel]).run()
 }
