@@ -60,6 +60,7 @@ checkpoint_root_dir: FOLDER
 explorer:
   runner_per_model: 4
   eval_interval: 2
+  eval_single_version: true
   max_timeout: 5
   max_retry_times: 0
   rollout_model: {engine_type: tiny}
