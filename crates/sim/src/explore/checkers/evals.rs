@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rollway_core::explore::PlanAction;
+use rollway_core::explore::{PlanAction, PlanInput};
 
 use super::{ExploreChecker, ExploreContext, ExploreEvent};
 use crate::checkers::{CheckVerdict, require};
@@ -63,6 +63,11 @@ impl ExploreChecker for Evals {
             ExploreEvent::EvalBegan { step } => {
                 let again = self.under_way.insert((at, step), version);
                 require!(again.is_none(), "step {step} is evaluated twice");
+            }
+            ExploreEvent::Applied(PlanInput::EvalBegun(step)) => {
+                let begun = ctx.explorer().evals.get(step).map(|work| work.version);
+                let is_known = begun == Some(version);
+                require!(is_known, "step {step} began with {begun:?}, and counts as {version}");
             }
             ExploreEvent::EvalEnded { step } => {
                 require!(self.under_way.remove(&(at, step)).is_some(), "step {step} is not");
