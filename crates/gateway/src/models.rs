@@ -128,8 +128,8 @@ impl Models {
     }
 
     /// Waits for a permit of the best server, at most [`RoutingOptions::max_wait`]. While a weight
-    /// update of the model is in progress, or a healthy server is full only by its reported load, the
-    /// wait goes on.
+    /// update of the model is in progress, or a healthy server is full only by its reported load,
+    /// the wait goes on.
     pub async fn pick(&self, wanted: RouteNeeds<'_>) -> Result<ServerPermit, CallError> {
         let inner = &self.inner;
         let want = RouteRequest { session: wanted.session, avoid: wanted.avoid.to_vec() };
