@@ -64,7 +64,7 @@ def publish_weights(
     """Publishes weights; a version older than the last one is rejected. Returns the used method.
 
     `url_or_dir` is the folder of a job or the address of its synchronizer, `state_dict_or_path` a
-    state dict, an object that has one, or the path of a safetensors file or folder. An address needs
+    state dict, an object that has one, or a path of safetensors. An address needs
     `secret` or the variable `ROLLWAY_SYNCHRONIZER_SECRET`. `method` is that of the job, or:
 
     - `checkpoint`: written to the folder. The job deletes old versions:
