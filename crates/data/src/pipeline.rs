@@ -207,7 +207,15 @@ impl Flow {
     /// Runs an operator and counts the outcome.
     fn through(mut self, stage: &mut PipelineStep) -> Result<Self, PipelineError> {
         let begin = Instant::now();
+        let is_invalid = |one: &&Experience| one.reward.is_some_and(|reward| !reward.is_finite());
+        // Rewards that were invalid before are left to the filters.
+        let were_valid = !self.experiences.iter().any(|one| is_invalid(&one));
         let outcome = stage.process(std::mem::take(&mut self.experiences))?;
+        if let Some(one) = outcome.experiences.iter().find(is_invalid).filter(|_| were_valid) {
+            let (operator, id) = (stage.label.clone(), one.eid.uid());
+            let reward = one.reward.unwrap_or_default();
+            return Err(PipelineError::InvalidReward { operator, id, reward });
+        }
         self.numbers.time(&stage.label, begin.elapsed());
         let (label, before) = (&stage.label, std::mem::take(&mut self.ids));
         for experience in &outcome.experiences {

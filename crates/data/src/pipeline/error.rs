@@ -27,6 +27,11 @@ pub enum PipelineError {
          but dropped {found}"
     )]
     Miscounted { operator: String, explained: usize, found: usize },
+    #[error(
+        "operator `{operator}` set the reward of {id} to {reward}: a reward must be finite, and a \
+         missing one `None`"
+    )]
+    InvalidReward { operator: String, id: String, reward: f64 },
     #[error("experience {id} cannot be encoded after the operators")]
     Encode { id: String, source: PayloadError },
     /// Saving the input failed; nothing was written to the output.
@@ -46,6 +51,7 @@ impl PipelineError {
             | Self::Panicked { .. }
             | Self::DuplicateId { .. }
             | Self::Miscounted { .. }
+            | Self::InvalidReward { .. }
             | Self::Encode { .. } => true,
             Self::Input(error) | Self::Output(error) => matches!(error, BufferError::Payload(_)),
         }

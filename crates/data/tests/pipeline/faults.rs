@@ -245,3 +245,31 @@ fn a_batch_without_experiences_writes_nothing() {
     assert_eq!(report.metrics.get("experience_pipeline/experience_count"), Some(0.0));
     assert_eq!((input.writes(), output.writes()), (0, 0));
 }
+
+#[test]
+fn reward_that_an_operator_makes_invalid_is_its_failure() {
+    for wrong in [f64::NAN, f64::INFINITY] {
+        let (input, output) = (Store::default(), Store::default());
+        let spoil = custom("spoil", move |mut experiences: Vec<Experience>| {
+            experiences[1].reward = Some(wrong);
+            Ok(OperatorOutput::new(experiences))
+        });
+        let error = prepared(vec![spoil], &input, &output)
+            .process("7", &payloads(&experiences()))
+            .unwrap_err();
+        assert!(error.is_content(), "{error}");
+        let message = error.to_string();
+        assert!(
+            message.starts_with("operator `spoil` set the reward of 1/1/1/0/00000a"),
+            "{message}"
+        );
+        assert_eq!(output.writes(), 0);
+    }
+    // An invalid reward of the input is left to the filters.
+    let (input, output) = (Store::default(), Store::default());
+    let mut broken = experiences();
+    broken[0].reward = Some(f64::NAN);
+    let filter = vec![build("invalid_reward_filter", no_args())];
+    let report = prepared(filter, &input, &output).process("7", &payloads(&broken)).unwrap();
+    assert_eq!((report.stored, report.dropped_count()), (4, 1));
+}
