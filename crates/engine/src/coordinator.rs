@@ -12,6 +12,7 @@ use rollway_core::{
 };
 use rollway_ledger as ledger;
 
+use crate::batch_wait::BatchWait;
 use crate::driver_handle::DriverHandle;
 use crate::error::{Error, Result};
 use crate::events::RunObservers;
@@ -141,10 +142,15 @@ impl RolloutCoordinator {
     ) -> Result<Arc<BatchResult>> {
         let waited = Some(batch.clone());
         let finalized = self.handle.request(Request::Finalize { batch, kind, timeout });
-        match self.handle.log_wait(waited, finalized).await?.response {
+        match self.handle.log_wait(waited, self.sink.as_ref(), finalized).await?.response {
             Response::Finalized(result) => Ok(result),
             other => unreachable!("response to a finalize: {other:?}"),
         }
+    }
+
+    /// Returns the reason of a wait for a batch. `None`: the batch has ended.
+    pub(crate) async fn batch_wait(&self, batch: BatchId) -> Option<BatchWait> {
+        self.handle.batch_wait(Some(batch), self.sink.as_ref()).await
     }
 
     /// Aborts a batch; finished results are stored if `keep_partial_results`. `None`: there was

@@ -52,8 +52,10 @@ pub enum WaitReason {
     Runner { batch: BatchId, pending: u64, message: Option<String> },
     /// Runs of a batch.
     Runs { batch: BatchId, open: u64, total: u64, longest: Option<String> },
+    /// The delivery of a batch: operators of the pipeline, then the buffer.
+    Delivery { batch: BatchId },
     /// Space in the buffer.
-    Reader { batch: BatchId, unread: Option<u64> },
+    Reader { batch: BatchId, unread: u64 },
 }
 
 impl WaitReason {
@@ -71,6 +73,7 @@ impl WaitReason {
             Self::Server { .. } => "server",
             Self::Runner { .. } => "runner",
             Self::Runs { .. } => "runs",
+            Self::Delivery { .. } => "delivery",
             Self::Reader { .. } => "reader",
         }
     }
@@ -97,13 +100,17 @@ impl WaitReason {
                     "{pending} {runs} of batch {batch} wait for a runner, none is ready{reason}"
                 )
             }
+            // The counts are not known at the begin of the wait.
+            Self::Runs { batch, total: 0, .. } => format!("batch {batch} waits for its runs"),
             Self::Runs { batch, open, total, longest } => {
                 let longest = longest.as_ref().map(|it| format!(": {it}")).unwrap_or_default();
                 format!("batch {batch} waits for {open} of {total} runs{longest}")
             }
+            Self::Delivery { batch } => {
+                format!("batch {batch} waits for its delivery: all runs have ended")
+            }
             Self::Reader { batch, unread } => {
-                let unread = unread.map(|it| format!(" ({it} unread)")).unwrap_or_default();
-                format!("batch {batch} waits for a reader: the buffer is full{unread}")
+                format!("batch {batch} waits for a reader: the buffer is full ({unread} unread)")
             }
         }
     }
@@ -127,6 +134,9 @@ impl WaitReason {
             Self::Runs { .. } => {
                 "`rollway top` shows every runner and cancels a single run; \
                  `explorer.max_timeout` bounds an attempt"
+            }
+            Self::Delivery { .. } => {
+                "check the operators of the pipeline and the buffer, which is slow or unreachable"
             }
             Self::Reader { .. } => "start a trainer or another reader of the buffer",
         }
@@ -264,6 +274,13 @@ impl Default for LogPace {
 }
 
 impl LogPace {
+    /// Returns the pace of a wait that is looked at once before its first line, and the time of that
+    /// look.
+    pub(crate) const fn after_look() -> (Self, Duration) {
+        let half = Duration::from_millis(LOG_AFTER.as_millis() as u64 / 2);
+        (Self(half), half)
+    }
+
     /// Waits until the next line is due.
     pub(crate) async fn due(&self) {
         tokio::time::sleep(self.0).await;
@@ -308,6 +325,12 @@ mod tests {
         let expected = "the job waits after step 3 for weights of version 4; for 20 s, at most \
                         40 s more (`synchronizer.sync_timeout`)\nhint: check that the trainer";
         assert!(message.starts_with(expected), "{message}");
+    }
+
+    #[test]
+    fn runs_are_not_counted_before_their_number_is_known() {
+        let sentence = WaitReason::runs(&BatchId::from(3)).sentence();
+        assert_eq!(sentence, "batch 3 waits for its runs");
     }
 
     #[test]

@@ -114,15 +114,11 @@ impl LiveStats {
         }
         let mut wait = work.into_iter().next()?;
         let WaitReason::Runs { batch, .. } = &wait.reason else { return Some(wait) };
-        let now = source.coordinator.handle.batch_wait(Some(batch.clone())).await?;
+        let now = source.coordinator.batch_wait(batch.clone()).await?;
         wait.reason = match (now.reason, source.unusable_model()) {
             (WaitReason::Runs { .. }, Some(server)) => server,
-            // Other runs have not begun: this is normal work.
-            (WaitReason::Runs { .. }, None) if now.pending > 0 => return None,
-            (WaitReason::Reader { batch, .. }, _) => {
-                let usage = source.sink.as_ref().and_then(|sink| sink.buffer()?.usage());
-                WaitReason::Reader { batch, unread: usage.map(|usage| usage.unread as u64) }
-            }
+            // Other runs have not begun, or attempts last as long as usual: this is normal work.
+            (WaitReason::Runs { .. }, None) if now.pending > 0 || !now.is_overdue => return None,
             (reason, _) => reason,
         };
         Some(wait)

@@ -113,7 +113,7 @@ impl Scheduler {
             clear_timeout_tasks: options.clear_timeout_tasks,
             return_partial_tasks: options.return_partial_tasks,
         };
-        Ok(receive(self.handle.log_wait(Some(batch), self.handle.request(request)).await?))
+        Ok(receive(self.handle.log_wait(Some(batch), None, self.handle.request(request)).await?))
     }
 
     /// Same as [`get_payload_results`](Self::get_payload_results), without payloads.
@@ -174,7 +174,7 @@ impl Scheduler {
     /// Waits until all tasks have ended, while tasks keep ending. Results stay.
     pub async fn wait_all(&self, timeout: Option<Duration>, clear: bool) -> Result<()> {
         let request = Request::WaitAll { timeout, clear_timeout_tasks: clear };
-        self.handle.log_wait(None, self.handle.request(request)).await.map(drop)
+        self.handle.log_wait(None, None, self.handle.request(request)).await.map(drop)
     }
 
     /// Returns the current timeout of a train attempt.

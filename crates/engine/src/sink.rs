@@ -45,6 +45,11 @@ pub trait Sink: Send + Sync + 'static {
     fn deliver(&self, delivery: BatchDelivery) -> BoxFuture<'_, DeliveryResult>;
 
     fn process(&self, payloads: Vec<Bytes>) -> BoxFuture<'_, DeliveryResult>;
+
+    /// Returns the number of unread samples of a full buffer, in which a delivery waits for room.
+    fn full_buffer(&self) -> Option<u64> {
+        None
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -121,7 +121,8 @@ impl ExperienceQueue {
     }
 
     pub fn usage(&self) -> QueueUsage {
-        self.shared.state.lock().store.usage()
+        let state = self.shared.state.lock();
+        QueueUsage { waiting_writers: state.waiting_writers.len(), ..state.store.usage() }
     }
 
     /// Returns the number of writers waiting for room.

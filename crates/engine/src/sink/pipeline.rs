@@ -136,6 +136,11 @@ impl Sink for PipelineSink {
     fn process(&self, payloads: Vec<Bytes>) -> BoxFuture<'_, DeliveryResult> {
         Box::pin(self.call(SinkCallKind::Process { payloads }))
     }
+
+    fn full_buffer(&self) -> Option<u64> {
+        let usage = self.buffer()?.usage()?;
+        (usage.waiting_writers > 0).then_some(usage.unread as u64)
+    }
 }
 
 impl fmt::Debug for PipelineSink {

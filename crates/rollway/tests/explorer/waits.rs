@@ -1,6 +1,10 @@
 //! Waits of a job are events with their reason and timeout, and live statistics name stragglers.
 
-use rollway::explorer::{JobEvent, JobWait, LiveStats, WaitReason};
+use std::sync::{Arc, Mutex, mpsc};
+
+use rollway::explorer::{Explorer, ExplorerOptions, JobEvent, JobWait, LiveStats, WaitReason};
+use rollway_data::pipeline::{Operator, OperatorError, OperatorOutput, OperatorRegistry};
+use rollway_experience::Experience;
 
 use crate::world::{EventLog, TestRun, World, except_task_7};
 
@@ -84,4 +88,59 @@ async fn live_statistics_name_the_straggler_of_a_step() {
     assert!(sentence.contains(" run 0, in stage"), "{sentence}");
     stop.stop();
     assert!(exploring.await.unwrap().unwrap().stopped);
+}
+
+/// Waits until live statistics report a wait of a kind.
+async fn wait_of_kind(stats: &LiveStats, name: &str) -> JobWait {
+    loop {
+        if let Some(wait) = stats.wait().await.filter(|wait| wait.reason.name() == name) {
+            return wait;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Waits for a message before every batch.
+struct Blocked(Arc<Mutex<mpsc::Receiver<()>>>);
+
+impl Operator for Blocked {
+    fn name(&self) -> &str {
+        "blocked"
+    }
+
+    fn process(&mut self, experiences: Vec<Experience>) -> Result<OperatorOutput, OperatorError> {
+        let _ = self.0.lock().unwrap().recv();
+        Ok(OperatorOutput::new(experiences))
+    }
+}
+
+const NO_TRAINER: [&str; 3] =
+    ["mode=explore", "synchronizer.trainer_join_timeout=0.1", "explorer.eval_on_startup=false"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_operator_is_a_wait_for_the_delivery() {
+    let world = World::new();
+    let overrides = ["data_processor.experience_pipeline.operators=[{name: blocked}]"];
+    let config = world.config(&[&NO_TRAINER[..], &["buffer.total_steps=1"], &overrides].concat());
+    let (release, receiver) = mpsc::channel();
+    let receiver = Arc::new(Mutex::new(receiver));
+    let mut operators = OperatorRegistry::built_in();
+    let make = move |_: &_| Ok(Box::new(Blocked(Arc::clone(&receiver))) as _);
+    operators.register("blocked", make).unwrap();
+    let options = ExplorerOptions {
+        runtime: Some(world.runtime()),
+        operators: Some(Arc::new(operators)),
+        ..ExplorerOptions::default()
+    };
+    let mut explorer = Explorer::prepare(&config, options).await.unwrap();
+    let stats = explorer.live_stats();
+    let exploring = tokio::spawn(async move {
+        let explored = explorer.explore().await;
+        explorer.shutdown().await.unwrap();
+        explored
+    });
+    let wait = wait_of_kind(&stats, "delivery").await;
+    assert_eq!(wait.reason, WaitReason::Delivery { batch: 1.into() });
+    drop(release);
+    assert_eq!(exploring.await.unwrap().unwrap().steps, 1);
 }

@@ -117,6 +117,8 @@ pub struct QueueUsage {
     /// Maximum of `bytes` so far.
     pub bytes_peak: usize,
     pub disk_bytes: u64,
+    /// Writers that wait for room.
+    pub waiting_writers: usize,
 }
 
 /// Refuses a position before the oldest held sample or behind the newest.
