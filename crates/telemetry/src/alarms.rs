@@ -160,12 +160,9 @@ impl JobObserver for AlarmObserver {
                     state.rules.quarantined(*step, runs as u64);
                 }
             }
-            JobEvent::WaitBegun(wait) if !wait.reason.is_work() => {
-                state.rules.wait_begun(now, wait.clone());
-            }
+            JobEvent::WaitBegun(wait) => state.rules.wait_begun(now, wait.clone()),
             JobEvent::WaitEnded(wait) => state.rules.wait_ended(wait.id),
             JobEvent::Began { .. }
-            | JobEvent::WaitBegun(_)
             | JobEvent::StepBegun { .. }
             | JobEvent::Evaluated { .. }
             | JobEvent::Info(_)
@@ -240,22 +237,32 @@ impl AlarmShared {
 
     async fn on_deadline(&self) {
         let now = self.origin.elapsed();
-        let (is_stalled, stats) = {
+        let (is_stalled, delivery, stats) = {
             let mut state = self.state.lock();
             state.rules.advance(now);
-            (state.rules.stalled_for(now).is_some(), state.stats.clone())
+            let is_stalled = state.rules.stalled_for(now).is_some();
+            (is_stalled, state.rules.long_delivery(now), state.stats.clone())
         };
-        if !is_stalled {
+        if !is_stalled && delivery.is_none() {
             return;
         }
-        let (has_work, busy) = match &stats {
-            Some(stats) => busy_runners(stats).await,
-            None => (true, Vec::new()),
+        let wait = match &stats {
+            Some(stats) => stats.wait().await,
+            None => None,
         };
-        let mut state = self.state.lock();
-        // Tasks that a crash restored may have ended before.
-        state.rules.set_work(now, has_work);
-        state.rules.check_progress(now, &busy);
+        if let Some(id) = delivery {
+            self.state.lock().rules.check_delivery(now, id, wait.as_ref());
+        }
+        if is_stalled {
+            let (has_work, busy) = match &stats {
+                Some(stats) => busy_runners(stats).await,
+                None => (true, Vec::new()),
+            };
+            let mut state = self.state.lock();
+            // Tasks that a crash restored may have ended before.
+            state.rules.set_work(now, has_work);
+            state.rules.check_progress(now, &busy, wait.as_ref());
+        }
     }
 
     fn emit(&self) {

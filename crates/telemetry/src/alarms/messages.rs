@@ -7,19 +7,22 @@ use std::time::Duration;
 pub(super) use rollway_base::human::duration as time;
 use rollway_core::{RunFailure, RunnerId};
 
-use rollway_engine::job_wait::JobWait;
+use rollway_engine::job_wait::{JobWait, WaitReason};
 
 use super::fairness::StarvedWorkflow;
 use crate::failures::{headline, remedy};
 
-pub(super) fn no_progress(stalled: Duration, busy: &[String]) -> String {
-    let cause = match busy {
-        [] => {
+pub(super) fn no_progress(stalled: Duration, busy: &[String], wait: Option<&JobWait>) -> String {
+    let cause = match (busy, wait.map(|wait| &wait.reason)) {
+        (_, Some(reason @ (WaitReason::Server { .. } | WaitReason::Runner { .. }))) => {
+            format!("{}\nhint: {}", reason.sentence(), reason.remedy())
+        }
+        ([], _) => {
             "no runner is busy, though runs are pending: check that runners start and models are \
                reachable"
                 .to_owned()
         }
-        busy => format!(
+        (busy, _) => format!(
             "longest: {}\nhint: check what they wait for; `explorer.max_timeout` bounds an \
              attempt, and a single run can be cancelled",
             busy.join("; ")

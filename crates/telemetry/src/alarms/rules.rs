@@ -40,6 +40,8 @@ pub(super) struct AlarmRules {
     broken: BTreeMap<RunnerId, Arc<str>>,
     /// Begins of the current waits, by number.
     waits: BTreeMap<u64, (Duration, JobWait)>,
+    /// Wait that raised the alarm.
+    long_wait: Option<u64>,
     raised: BTreeSet<&'static str>,
     changes: Vec<AlarmChange>,
 }
@@ -59,6 +61,7 @@ impl AlarmRules {
             last_drop: Duration::ZERO,
             broken: BTreeMap::new(),
             waits: BTreeMap::new(),
+            long_wait: None,
             raised: BTreeSet::new(),
             changes: Vec::new(),
         }
@@ -148,14 +151,49 @@ impl AlarmRules {
         }
     }
 
-    /// Records a wait for something outside of the job.
+    /// Records a wait. One for runs counts from the end of the last run: until then, missing
+    /// progress is another alarm.
     pub(super) fn wait_begun(&mut self, now: Duration, wait: JobWait) {
         self.waits.insert(wait.id, (now, wait));
     }
 
     pub(super) fn wait_ended(&mut self, id: u64) {
-        if self.waits.remove(&id).is_some() && self.waits.is_empty() {
+        self.waits.remove(&id);
+        if self.long_wait.take_if(|long| *long == id).is_some() {
             self.clear(WAITING, || "the wait has ended".to_owned());
+        }
+    }
+
+    /// Returns the waits and the times from which they count.
+    fn timed_waits(&self) -> impl Iterator<Item = (Duration, &JobWait)> {
+        let has_runs = !self.idle;
+        self.waits.values().filter_map(move |(since, wait)| match wait.reason.is_work() {
+            true if has_runs => None,
+            true => Some(((*since).max(self.last_progress), wait)),
+            false => Some((*since, wait)),
+        })
+    }
+
+    /// Returns the wait for a batch whose runs have ended, if it is too long and no alarm is
+    /// raised.
+    pub(super) fn long_delivery(&self, now: Duration) -> Option<u64> {
+        let timeout = self.no_progress.filter(|_| !self.raised.contains(WAITING))?;
+        let is_long =
+            |(since, wait): &(Duration, &JobWait)| wait.reason.is_work() && now >= *since + timeout;
+        self.timed_waits().find(is_long).map(|(_, wait)| wait.id)
+    }
+
+    /// Raises an alarm for such a wait. `current` is its reason now; none if it has ended or runs
+    /// are in progress, which restarts the time.
+    pub(super) fn check_delivery(&mut self, now: Duration, id: u64, current: Option<&JobWait>) {
+        let Some((since, _)) = self.waits.get_mut(&id) else { return };
+        match current.filter(|wait| wait.id == id && !wait.reason.is_work()) {
+            None => *since = now,
+            Some(wait) => {
+                let waited = now.saturating_sub((*since).max(self.last_progress));
+                self.long_wait = Some(id);
+                self.raise(WAITING, || messages::waiting(waited, wait));
+            }
         }
     }
 
@@ -163,7 +201,7 @@ impl AlarmRules {
     pub(super) fn due(&self) -> Option<Duration> {
         let stalled = self.no_progress.filter(|_| !self.idle && !self.raised.contains(NO_PROGRESS));
         let quiet = self.raised.contains(DROPPED).then(|| self.last_drop + CLEAR_AFTER);
-        let waits = self.waits.values().map(|(since, _)| *since).min();
+        let waits = self.timed_waits().map(|(since, _)| since).min();
         let waits = waits.filter(|_| !self.raised.contains(WAITING)).zip(self.no_progress);
         let waits = waits.map(|(since, timeout)| since + timeout);
         let stalled = stalled.map(|timeout| self.last_progress + timeout);
@@ -177,19 +215,29 @@ impl AlarmRules {
         (stalled >= timeout && !self.raised.contains(NO_PROGRESS)).then_some(stalled)
     }
 
-    /// Raises an alarm without progress; `busy` describes the longest busy runners.
-    pub(super) fn check_progress(&mut self, now: Duration, busy: &[String]) {
+    /// Raises an alarm without progress; `busy` describes the longest busy runners, `wait` the
+    /// current wait of the job.
+    pub(super) fn check_progress(
+        &mut self,
+        now: Duration,
+        busy: &[String],
+        wait: Option<&JobWait>,
+    ) {
         if let Some(stalled) = self.stalled_for(now) {
-            self.raise(NO_PROGRESS, || messages::no_progress(stalled, busy));
+            self.raise(NO_PROGRESS, || messages::no_progress(stalled, busy, wait));
         }
     }
 
     /// Raises and clears alarms whose time is up.
     pub(super) fn advance(&mut self, now: Duration) {
         let long = self.no_progress.and_then(|timeout| {
-            self.waits.values().find(|(since, _)| now >= *since + timeout).cloned()
+            let is_long = |(since, wait): &&(Duration, JobWait)| {
+                !wait.reason.is_work() && now >= *since + timeout
+            };
+            self.waits.values().find(is_long).cloned()
         });
-        if let Some((since, wait)) = long {
+        if let Some((since, wait)) = long.filter(|_| !self.raised.contains(WAITING)) {
+            self.long_wait = Some(wait.id);
             self.raise(WAITING, || messages::waiting(now.saturating_sub(since), &wait));
         }
         if self.raised.contains(DROPPED) && now >= self.last_drop + CLEAR_AFTER {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rollway_config::{AlarmsConfig as Config, ConfigSeconds, OnConsecutiveFailures};
-use rollway_core::{FailureKind, RunFailure, RunnerId};
+use rollway_core::{BatchId, FailureKind, RunFailure, RunnerId};
 
 use rollway_engine::job_wait::{JobWait, WaitLimit, WaitReason};
 
@@ -37,8 +37,8 @@ fn missing_progress_is_reported_once_and_only_with_open_tasks() {
     rules.progress(at(100));
     assert_eq!(rules.due(), Some(at(400)), "the end of a run restarts it");
     assert_eq!(rules.stalled_for(at(399)), None);
-    rules.check_progress(at(400), &["runner 3 with task 1".to_owned()]);
-    rules.check_progress(at(500), &[]);
+    rules.check_progress(at(400), &["runner 3 with task 1".to_owned()], None);
+    rules.check_progress(at(500), &[], None);
     assert_eq!(rules.due(), None);
     let changes = rules.take();
     assert_eq!(kinds(&changes), [("no_progress", true)]);
@@ -198,4 +198,46 @@ fn long_wait_outside_of_runs_raises_an_alarm_until_it_ends() {
     rules.wait_ended(7);
     assert_eq!(kinds(&rules.take()), [("waiting", false)]);
     assert_eq!(rules.due(), None);
+}
+
+#[test]
+fn missing_progress_without_a_server_names_the_server() {
+    let mut rules = AlarmRules::new(&config());
+    rules.set_work(at(10), true);
+    let servers = "http://a:1 is unhealthy (connection refused)".to_owned();
+    let reason = WaitReason::Server { model: "policy".to_owned(), servers };
+    let wait = JobWait { id: 7, reason, since: SystemTime::UNIX_EPOCH, limit: None };
+    rules.check_progress(at(310), &["runner 3 with task 1".to_owned()], Some(&wait));
+    let message = &rules.take()[0].message;
+    for part in ["no run has ended for 5 min", "server of model policy", "start the server"] {
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
+fn long_delivery_raises_an_alarm_once_the_runs_have_ended() {
+    let mut rules = AlarmRules::new(&config());
+    let wait = |reason| JobWait { id: 7, reason, since: SystemTime::UNIX_EPOCH, limit: None };
+    rules.set_work(at(0), true);
+    rules.wait_begun(at(10), wait(WaitReason::runs(&BatchId::from(3))));
+    assert_eq!(rules.due(), Some(at(300)), "missing progress only");
+    rules.progress(at(200));
+    rules.set_work(at(200), false);
+    assert_eq!(rules.due(), Some(at(500)));
+    assert_eq!((rules.long_delivery(at(499)), rules.long_delivery(at(500))), (None, Some(7)));
+    rules.check_delivery(at(500), 7, None);
+    assert_eq!(rules.due(), Some(at(800)), "runs were in progress");
+    let full = wait(WaitReason::Reader { batch: BatchId::from(3), unread: 64 });
+    rules.check_delivery(at(800), 7, Some(&full));
+    assert_eq!(rules.due(), None);
+    let changes = rules.take();
+    assert_eq!(kinds(&changes), [("waiting", true)]);
+    let expected = "batch 3 waits for a reader: the buffer is full (64 unread); for 5 min";
+    assert!(changes[0].message.contains(expected), "{}", changes[0].message);
+    // Another wait begins and ends.
+    rules.wait_begun(at(810), JobWait { id: 8, ..wait(WaitReason::LastWeights) });
+    rules.wait_ended(8);
+    assert!(!rules.has_changes());
+    rules.wait_ended(7);
+    assert_eq!(kinds(&rules.take()), [("waiting", false)]);
 }
