@@ -1,5 +1,7 @@
 //! `rollway debug`: runs one task once and shows messages, tokens, reward and timing.
 
+use std::collections::HashMap;
+
 use crate::log;
 use crate::output::{LogFormat, Output};
 use rollway::config::Config;
@@ -30,7 +32,7 @@ fn print_result(debugged: &DebugReport) {
     outln!("{:#}", debugged.task);
     for (number, experience) in debugged.experiences.iter().enumerate() {
         heading(&format!("experience {} of {}", number + 1, debugged.experiences.len()));
-        print_experience(experience);
+        print_experience(experience, &debugged.token_texts);
     }
     heading("metrics of the run");
     for (key, value) in debugged.status.metrics(BatchType::Train).iter() {
@@ -56,14 +58,22 @@ fn heading(text: &str) {
     outln!("\n── {text} ──");
 }
 
-fn print_experience(experience: &Experience) {
+fn print_experience(experience: &Experience, texts: &HashMap<i32, String>) {
     outln!("  id      {}", experience.eid.uid());
     let reward = experience.reward.map_or_else(|| "none".to_owned(), |reward| reward.to_string());
     outln!("  reward  {reward}");
     print_messages(experience);
     let (prompt, length) = (experience.prompt_length, experience.response_length());
     outln!("  tokens  {prompt} prompt, {length} response");
-    outln!("  {:>6} {:>8} {:>10} {:>6} {:>8}", "index", "token", "log-prob", "mask", "version");
+    let text_head = if texts.is_empty() { "" } else { "  text" };
+    outln!(
+        "  {:>6} {:>8} {:>10} {:>6} {:>8}{text_head}",
+        "index",
+        "token",
+        "log-prob",
+        "mask",
+        "version"
+    );
     let logprobs = experience.logprobs.as_ref().map(|values| values.to_vec()).unwrap_or_default();
     let mask = experience.action_mask.as_ref().map(|values| values.to_vec()).unwrap_or_default();
     let versions: Vec<Option<u64>> = experience
@@ -78,10 +88,11 @@ fn print_experience(experience: &Experience) {
         let mask = offset.and_then(|offset| mask.get(offset)).map(ToString::to_string);
         let version = offset.and_then(|offset| versions.get(offset).copied().flatten());
         outln!(
-            "  {index:>6} {token:>8} {:>10} {:>6} {:>8}",
+            "  {index:>6} {token:>8} {:>10} {:>6} {:>8}{}",
             shown(logprob),
             shown(mask),
-            shown(version.map(|it| it.to_string()))
+            shown(version.map(|it| it.to_string())),
+            texts.get(&token).map(|text| format!("  {text:?}")).unwrap_or_default()
         );
     }
     if let Some(status) = &experience.truncate_status {

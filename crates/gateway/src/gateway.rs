@@ -1,19 +1,20 @@
 //! The running gateway and its handle for the engine.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use crate::call_observer::{CallEnded, CallObserver};
 pub use crate::http::CallInFlight;
-use crate::http::{GatewayState, HttpListener, TurnStore, listen, router};
+use crate::http::{GatewayState, HttpListener, TurnStore, listen, router, token_texts};
 use crate::keys::RunRef;
 use crate::models::{Models, ServerSpec};
 use crate::open_files;
 pub use crate::options::{
     ByteLimits, ExtraMetrics, GatewayLimits, GatewayOptions, RunBudget, TokenCounts,
 };
+use rollway_model_api::CallError;
 use rollway_recording::RecordError;
 
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -159,6 +160,18 @@ impl GatewayHandle {
     /// Appends further metrics to `GET /metrics`. Only the first call has an effect.
     pub fn add_metrics(&self, further: Arc<dyn ExtraMetrics>) {
         let _ = self.app.further.set(further);
+    }
+
+    /// Returns the texts of tokens of the trained model; those that its servers do not tell are
+    /// missing.
+    ///
+    /// # Errors
+    /// If no server of the model is available.
+    pub async fn token_texts(
+        &self,
+        tokens: BTreeSet<i32>,
+    ) -> Result<HashMap<i32, String>, CallError> {
+        token_texts(&self.app, tokens).await
     }
 
     /// Returns the tokens of ended calls.

@@ -29,6 +29,7 @@ mod run_sessions;
 mod server_metrics;
 mod site;
 mod state;
+mod token_texts;
 mod turn_store;
 mod upstream;
 
@@ -49,6 +50,7 @@ pub(crate) use self::listen::{HttpListener, listen};
 pub(crate) use self::request_body::body as read_body;
 pub(crate) use self::responses::{HandlerResult, json as json_response};
 pub(crate) use self::state::GatewayState;
+pub(crate) use self::token_texts::token_texts;
 pub use self::turn_store::{KeepFuture, TurnStore};
 use crate::keys::{self, Caller};
 

@@ -104,6 +104,13 @@ impl RequestIds<'_> {
     }
 }
 
+/// Parses the tokens of a request for their text.
+fn token_ids(body: &Value) -> Result<Vec<i32>, ApiError> {
+    let id = |token: &Value| token.as_i64().and_then(|id| i32::try_from(id).ok());
+    let ids = body["tokens"].as_array().and_then(|tokens| tokens.iter().map(id).collect());
+    ids.ok_or_else(|| ApiError::bad_request("tokens must be a list of ids").at("tokens"))
+}
+
 /// Returns the mock of a server kind. `None`: there is no mock of it.
 pub(super) fn mock_api(kind: ServerKind) -> Option<&'static dyn MockApi> {
     match kind {

@@ -103,6 +103,13 @@ pub trait ServerApi: Debug + Send + Sync {
         self.prompt_lookup(call)
     }
 
+    /// Returns the request for the text of a token, and the field of the reply that has it. `None`:
+    /// the server has no such endpoint.
+    fn detokenize(&self, token: i32, model: &str) -> Option<(UpstreamBody, &'static str)> {
+        let _ = (token, model);
+        None
+    }
+
     /// Returns the requests that send a chat with the exact tokens of a recorded turn. `None`: the
     /// server takes no token ids for such a chat.
     fn exact_prompt(

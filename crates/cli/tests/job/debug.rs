@@ -9,7 +9,7 @@ fn one_task_is_run_and_shown() {
     let workspace = Workspace::new();
     let ran = workspace.run("debug", &[]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    for text in ["user", "log-prob", "reward", "timing"] {
+    for text in ["user", "log-prob", "reward", "timing", "text\n", "  \"<begin>\"\n", "  \"=\"\n"] {
         assert!(ran.stdout.contains(text), "no {text:?} in\n{}", ran.stdout);
     }
     // The sum of a metric that does not exist.

@@ -447,7 +447,7 @@ pub(super) async fn prompt_tokens(
     }
 }
 
-async fn look_up(
+pub(super) async fn look_up(
     server: &RegisteredServer,
     request: &UpstreamBody,
 ) -> Result<Value, ResponseParseError> {

@@ -182,3 +182,22 @@ async fn aliases_are_the_trained_model() {
     }
     assert_eq!(world.experiences(&run).len(), 3);
 }
+
+#[tokio::test]
+async fn texts_of_tokens_come_from_the_server() {
+    for kind in [ServerKind::Vllm, ServerKind::Sglang] {
+        let world = World::of(kind).await;
+        let run = world.open(1);
+        let body = json!({ "model": MODEL, "prompt": "one", "max_tokens": 6 });
+        let answer = post(&run, "/v1/completions", &body).await;
+        let experience = world.experiences(&run).remove(0);
+        let tokens: Vec<i32> = experience.tokens.iter().collect();
+        let texts = world.handle.token_texts(tokens.iter().copied().collect()).await.unwrap();
+        let text: String = tokens.iter().map(|token| &*texts[token]).collect();
+        let expected = format!("one{}", answer["choices"][0]["text"].as_str().unwrap());
+        assert!(text.contains(&expected), "{kind}: {text:?} is not {expected:?}");
+    }
+    // A plain OpenAI server does not tell them.
+    let world = World::of(ServerKind::Openai).await;
+    assert!(world.handle.token_texts([1, 2].into()).await.unwrap().is_empty());
+}

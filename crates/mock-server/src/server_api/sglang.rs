@@ -11,7 +11,9 @@ use serde_json::{Map, Value, json};
 
 use self::format::{Chat, Generate, SglangStyle};
 use super::format::CompletionFormat;
-use super::{Body, Format, JsonResult, MockApi, RequestIds, SharedState, health, required};
+use super::{
+    Body, Format, JsonResult, MockApi, RequestIds, SharedState, health, required, token_ids,
+};
 use crate::api_error::ApiError;
 use crate::generation_state::{GenerationState, PauseMode, WeightSource};
 use crate::request::{self, CHAT_PATH, MockRequest, number, object, prompts};
@@ -28,6 +30,7 @@ impl MockApi for SglangMock {
             .route("/generate", post(generate))
             .route("/tokenize", post(tokenize))
             .route("/v1/tokenize", post(tokenize))
+            .route("/v1/detokenize", post(detokenize))
             .route("/health_generate", get(health))
             .route("/metrics", get(metrics))
             .route("/get_server_info", get(server_info))
@@ -109,6 +112,14 @@ async fn tokenize(State(state): Shared, Body(body): Body) -> JsonResult {
     let count = tokens.len();
     let max_model_len = state.options.max_model_len;
     Ok(Json(json!({ "tokens": tokens, "count": count, "max_model_len": max_model_len })))
+}
+
+async fn detokenize(State(state): Shared, Body(body): Body) -> JsonResult {
+    let ids = token_ids(&body)?;
+    let is_special = |id: &i32| *id > 255;
+    let is_shown = |id: &i32| body["skip_special_tokens"] == false || !is_special(id);
+    let ids: Vec<i32> = ids.into_iter().filter(is_shown).collect();
+    Ok(Json(json!({ "text": state.template.tokenizer.decode(&ids) })))
 }
 
 async fn generate(State(state): Shared, Body(body): Body) -> Response {

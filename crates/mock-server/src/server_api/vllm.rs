@@ -10,7 +10,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::openai::OpenaiStyle;
-use super::{Body, Format, JsonResult, MockApi, RequestIds, SharedState, health, required};
+use super::{
+    Body, Format, JsonResult, MockApi, RequestIds, SharedState, health, required, token_ids,
+};
 use crate::api_error::ApiError;
 use crate::generation_state::{CachePressure, PauseMode, WeightSource};
 use crate::request::{self, MockRequest, object};
@@ -117,11 +119,7 @@ async fn tokenize(State(state): Shared, Body(body): Body) -> JsonResult {
 }
 
 async fn detokenize(State(state): Shared, Body(body): Body) -> JsonResult {
-    let Some(Value::Array(tokens)) = body.get("tokens") else {
-        return Err(ApiError::bad_request("tokens must be a list of ids").at("tokens"));
-    };
-    let ids = tokens.iter().filter_map(Value::as_i64).filter_map(|id| i32::try_from(id).ok());
-    let ids: Vec<i32> = ids.collect();
+    let ids = token_ids(&body)?;
     Ok(Json(json!({ "prompt": state.template.tokenizer.decode(&ids) })))
 }
 

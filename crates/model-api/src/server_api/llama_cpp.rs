@@ -88,6 +88,11 @@ impl ServerApi for LlamaCppApi {
         Some(Box::new(LlamaPromptLookup::new(call)))
     }
 
+    fn detokenize(&self, token: i32, _: &str) -> Option<(UpstreamBody, &'static str)> {
+        let body = json!({ "tokens": [token] });
+        Some((UpstreamBody { path: "/detokenize", body, stream: false }, "content"))
+    }
+
     fn weight_control(&self) -> Result<&'static dyn WeightControl, &'static str> {
         Err("llama-server cannot update its weights: restart it, or train with vllm or sglang")
     }

@@ -97,6 +97,11 @@ impl ServerApi for SglangApi {
         Some(Box::new(TokenizeLookup(UpstreamBody { path: "/v1/tokenize", body, stream: false })))
     }
 
+    fn detokenize(&self, token: i32, model: &str) -> Option<(UpstreamBody, &'static str)> {
+        let body = json!({ "model": model, "tokens": [token], "skip_special_tokens": false });
+        Some((UpstreamBody { path: "/v1/detokenize", body, stream: false }, "text"))
+    }
+
     fn exact_prompt(
         &self,
         call: &ModelCall,

@@ -99,6 +99,11 @@ impl ServerApi for VllmApi {
         Some(Box::new(TokenizeLookup(UpstreamBody { path: "/tokenize", body, stream: false })))
     }
 
+    fn detokenize(&self, token: i32, model: &str) -> Option<(UpstreamBody, &'static str)> {
+        let body = json!({ "model": model, "tokens": [token] });
+        Some((UpstreamBody { path: "/detokenize", body, stream: false }, "prompt"))
+    }
+
     /// Stop strings are cut from the text of a chat, but not from parsed tokens.
     fn exact_prompt(
         &self,

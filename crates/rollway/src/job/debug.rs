@@ -1,6 +1,6 @@
 //! `rollway debug`: runs one task of a job once and profiles it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,6 +31,8 @@ pub struct DebugReport {
     pub task: Value,
     pub status: Arc<Status>,
     pub experiences: Vec<Experience>,
+    /// Texts of the tokens of all experiences, as far as the server of the model tells them.
+    pub token_texts: HashMap<i32, String>,
     pub phases: Vec<DebugPhase>,
     pub calls: DebugCalls,
     /// Folder of `experiences.jsonl` and `profile.json`.
@@ -79,6 +81,10 @@ pub async fn debug(config: &Config) -> Result<DebugReport, JobError> {
     clock.lap("start the gateway");
     let ran = run(&config, &runtime, &served, &selected, &mut clock).await;
     let calls = calls(&served).await;
+    let token_texts = match &ran {
+        Ok((_, experiences)) => token_texts(&served, experiences).await,
+        Err(_) => HashMap::new(),
+    };
     served.stop().await;
     clock.lap("close");
     let (status, experiences) = ran?;
@@ -87,6 +93,7 @@ pub async fn debug(config: &Config) -> Result<DebugReport, JobError> {
         task: Value::Object(selected.fields()),
         status,
         experiences,
+        token_texts,
         phases: clock.phases,
         calls,
         folder,
@@ -158,6 +165,16 @@ async fn run(
         experiences.extend(decoded);
     }
     Ok((status.unwrap_or_default(), experiences))
+}
+
+/// Returns the texts of all tokens; none if the server does not tell them.
+async fn token_texts(served: &ModelStack, experiences: &[Experience]) -> HashMap<i32, String> {
+    let tokens = experiences.iter().flat_map(|experience| experience.tokens.iter()).collect();
+    let texts = served.gateway().handle().token_texts(tokens).await;
+    texts.unwrap_or_else(|error| {
+        tracing::warn!(error = error.message, "tokens are shown without text");
+        HashMap::new()
+    })
 }
 
 /// Reads the call durations from the metrics of the gateway.

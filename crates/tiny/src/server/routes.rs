@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Query, State};
@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use parking_lot::Mutex;
-use rollway_tiny_model::ModelWeights;
+use rollway_tiny_model::{ModelWeights, Vocabulary};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -29,12 +29,20 @@ pub(super) struct TinyServerShared {
     pub(super) generation: Arc<GenerationThread>,
     version: Mutex<Arc<str>>,
     ids: AtomicU64,
+    is_paused: AtomicBool,
 }
 
 impl TinyServerShared {
     pub(super) fn new(options: TinyServerOptions, generation: GenerationThread) -> Self {
         let version = Mutex::new(options.version.to_string().into());
-        Self { options, generation: Arc::new(generation), version, ids: AtomicU64::new(0) }
+        let is_paused = AtomicBool::new(false);
+        Self {
+            options,
+            generation: Arc::new(generation),
+            version,
+            ids: AtomicU64::new(0),
+            is_paused,
+        }
     }
 
     pub(super) fn version(&self) -> Arc<str> {
@@ -60,9 +68,11 @@ pub(super) fn router(shared: Arc<TinyServerShared>) -> Router {
         .route("/v1/chat/completions", completions(TinyRequestKind::Chat))
         .route("/v1/completions", completions(TinyRequestKind::Text))
         .route("/v1/models", get(models))
+        .route("/detokenize", post(detokenize))
         .route("/health", get(health))
         .route("/pause", post(pause))
         .route("/resume", post(resume))
+        .route("/is_paused", get(is_paused))
         .route("/reset_prefix_cache", post(reset_cache))
         .route("/abort_requests", post(abort))
         .route("/collective_rpc", post(collective_rpc))
@@ -92,6 +102,23 @@ async fn complete(
     let (request, choices) = request::read(kind, options, &headers, &json_of(&body)?, fresh)?;
     let model = (options.model.clone(), options.vocabulary.clone());
     Ok(respond(&shared.generation, model, request, choices).await)
+}
+
+/// Returns the text of tokens. Special ones have a name, as they have no character.
+async fn detokenize(State(shared): Server, body: Bytes) -> Result<Json<Value>, TinyApiError> {
+    let body = json_of(&body)?;
+    let ids = body["tokens"].as_array().and_then(|ids| ids.iter().map(Value::as_u64).collect());
+    let Some(ids) = ids else {
+        return Err(TinyApiError::bad("tokens must be a list of ids").at("tokens"));
+    };
+    let ids: Vec<u64> = ids;
+    let text = |id: &u64| match u32::try_from(*id) {
+        Ok(Vocabulary::BEGIN) => "<begin>".to_owned(),
+        Ok(Vocabulary::END) => "<end>".to_owned(),
+        Ok(id) => shared.options.vocabulary.decode(&[id]),
+        Err(_) => String::new(),
+    };
+    Ok(Json(json!({ "prompt": ids.iter().map(text).collect::<String>() })))
 }
 
 async fn health(State(shared): Server) -> StatusCode {
@@ -129,11 +156,17 @@ async fn pause(State(shared): Server, Query(query): Query<TinyPauseQuery>) -> Re
             return TinyApiError::bad(message).at("mode").into_response();
         }
     };
+    shared.is_paused.store(true, Ordering::Relaxed);
     shared.generation.call(move |batch, done| batch.pause(mode, done)).await;
     Json(json!({ "status": "paused" })).into_response()
 }
 
+async fn is_paused(State(shared): Server) -> Json<Value> {
+    Json(json!({ "is_paused": shared.is_paused.load(Ordering::Relaxed) }))
+}
+
 async fn resume(State(shared): Server) -> Json<Value> {
+    shared.is_paused.store(false, Ordering::Relaxed);
     shared.generation.send(GenerationBatch::resume);
     Json(json!({ "status": "resumed" }))
 }
