@@ -363,3 +363,11 @@ fn view_shows_at_once_what_the_job_waits_for() {
     model.on_event(&JobEvent::WaitEnded(wait), Duration::from_secs(40));
     assert!(!screen(&model).contains("waiting  the job"));
 }
+
+#[test]
+fn name_of_a_stopped_job_is_shown_in_a_narrow_terminal() {
+    let model = model("arithmetic", 20);
+    let lines = block(&model, &model.summary, ProgressEnd::Stopped, 40);
+    let shown: Vec<String> = lines.iter().map(|line| line.encode(false)).collect();
+    assert!(shown[1].contains("arithmetic stopped"), "{shown:?}");
+}

@@ -129,7 +129,8 @@ impl Models {
 
     /// Waits for a permit of the best server, at most [`RoutingOptions::max_wait`]. While a weight
     /// update of the model is in progress, or a healthy server is full only by its reported load,
-    /// the wait goes on.
+    /// the wait goes on. Servers that were never reached get this time once; later calls fail after
+    /// a second.
     pub async fn pick(&self, wanted: RouteNeeds<'_>) -> Result<ServerPermit, CallError> {
         let inner = &self.inner;
         let want = RouteRequest { session: wanted.session, avoid: wanted.avoid.to_vec() };
@@ -147,8 +148,9 @@ impl Models {
                 }
             }
         };
+        let max_wait = inner.max_wait(wanted.model);
         let waited = loop {
-            let waited = tokio::time::timeout(inner.options.max_wait, &mut receiver).await;
+            let waited = tokio::time::timeout(max_wait, &mut receiver).await;
             if waited.is_ok() || !inner.will_have_room(wanted.model) {
                 break waited;
             }
@@ -156,7 +158,7 @@ impl Models {
         drop(waiting);
         match waited {
             Ok(Ok(permit)) => Ok(permit),
-            Ok(Err(_)) | Err(_) => Err(inner.unavailable(wanted.model)),
+            Ok(Err(_)) | Err(_) => Err(inner.unavailable(wanted.model, max_wait)),
         }
     }
 

@@ -17,6 +17,9 @@ use super::{JobTitle, ProgressEnd, format};
 use crate::quoted;
 use crate::styled_line::{StyledLine, TextStyle, sanitize};
 
+/// Minimum width at which the hint to resume leaves room for the name of the job.
+const MIN_WIDTH: usize = 60;
+
 /// Maximum number of messages of failures.
 const MAX_CAUSES: usize = 3;
 
@@ -106,6 +109,7 @@ pub fn block(
     let title = &model.title;
     let (mark, text, style) = match end {
         ProgressEnd::Done => ("✔", "done", TextStyle::Green),
+        ProgressEnd::Stopped if width < MIN_WIDTH => ("■", "stopped", TextStyle::Yellow),
         ProgressEnd::Stopped => ("■", "stopped; the same command resumes it", TextStyle::Yellow),
         ProgressEnd::Failed => ("✘", "failed", TextStyle::Red),
     };

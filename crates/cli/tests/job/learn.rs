@@ -22,6 +22,7 @@ fn job_learns_resumes_and_compares_checkpoints() {
     let workspace = Workspace::new();
     let ran = workspace.run("run", &SHORT);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("lacks endpoints"), "{}", ran.stderr);
     let summary = workspace.summary();
     let expected = [
         ("mode", "both".into()),

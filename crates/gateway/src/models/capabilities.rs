@@ -66,13 +66,15 @@ impl ServerCapabilities {
         self.missing.iter().find(|endpoint| endpoint.purpose == purpose)
     }
 
-    /// Describes missing endpoints, with consequences and remedies. `None`: there are none.
+    /// Describes missing endpoints, with consequences and remedies. `None`: there are none. Those of
+    /// `sync_method: nccl` are checked where it is configured.
     pub fn notes(&self) -> Option<String> {
+        let is_used = |endpoint: &&ControlEndpoint| endpoint.purpose != EndpointPurpose::Transfer;
         let note = |endpoint: &ControlEndpoint| {
             let ControlEndpoint { path, purpose, provided_by } = endpoint;
             format!("no {path}, so {}: {provided_by}", purpose.consequence())
         };
-        let notes: Vec<String> = self.missing.iter().map(note).collect();
+        let notes: Vec<String> = self.missing.iter().filter(is_used).map(note).collect();
         (!notes.is_empty()).then(|| notes.join("; "))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::{Mutex, MutexGuard};
 use rollway_model_api::server_api::PauseMode;
@@ -48,6 +48,7 @@ pub(super) struct ServerTable {
 #[derive(Debug)]
 pub(super) struct ServerHandle {
     pub(super) server: Arc<RegisteredServer>,
+    pub(super) added: tokio::time::Instant,
     /// Number of weight updates. Permits of an earlier number cannot tell the version of a token.
     pub(super) weights: AtomicU64,
     /// Number of beginnings and ends of updates. A version reported across one of them is outdated.
@@ -100,6 +101,9 @@ impl Drop for WaitGuard<'_> {
 
 const MAX_SERVERS: usize = 1024;
 
+/// Wait of a call for servers that were not reached for the maximum wait.
+const MIN_WAIT: Duration = Duration::from_secs(1);
+
 /// Maximum bytes of the message of a server's last error.
 const MAX_ERROR_BYTES: usize = 500;
 
@@ -139,6 +143,7 @@ impl ServerTable {
         };
         let handle = Arc::new(ServerHandle {
             server,
+            added: tokio::time::Instant::now(),
             weights: AtomicU64::new(0),
             update_marks: AtomicU64::new(0),
             outside_changes: AtomicU64::new(0),
@@ -279,7 +284,8 @@ impl ModelsInner {
             (is_back, needs_look.then(|| rolling_update::mark_behind(table, handle)).flatten())
         });
         if is_back {
-            tracing::info!(model = spec.model, url = spec.url, %version, "server healthy");
+            let (model, url) = (&spec.model, &spec.url);
+            tracing::info!(model, url, weights = %version, "server healthy");
             handle.check_load.notify_one();
             self.changed.notify_waiters();
         }
@@ -327,8 +333,26 @@ impl ModelsInner {
         })
     }
 
-    /// Explains why no server could take a call.
-    pub(super) fn unavailable(&self, name: Option<&str>) -> CallError {
+    /// Returns the maximum wait of a call for a server of a model. Servers that were never reached
+    /// are waited for once, from their addition on, and not again by every retry.
+    pub(super) fn max_wait(&self, name: Option<&str>) -> Duration {
+        let table = self.lock();
+        let max_wait = self.options.max_wait;
+        let Some(model) = table.routing.model(name) else { return max_wait };
+        let handles = table.routing.slots(model).filter_map(|(id, _)| table.handles.get(&id));
+        let mut newest = None;
+        for handle in handles {
+            if handle.info().last_seen.is_some() {
+                return max_wait;
+            }
+            newest = newest.max(Some(handle.added));
+        }
+        let left = newest.map_or(max_wait, |added| max_wait.saturating_sub(added.elapsed()));
+        left.max(MIN_WAIT.min(max_wait))
+    }
+
+    /// Explains why no server could take a call in time.
+    pub(super) fn unavailable(&self, name: Option<&str>, waited: Duration) -> CallError {
         let table = self.lock();
         let Some(number) = table.routing.model(name) else { return table.unknown(name) };
         let name = table.routing.models().find(|(n, ..)| *n == number).map_or("", |(_, n, ..)| n);
@@ -346,7 +370,7 @@ impl ModelsInner {
         }
         let message = format!(
             "no server of model {name:?} could take the call within {} s: {}",
-            self.options.max_wait.as_secs_f64(),
+            waited.as_secs_f64(),
             reasons.join("; ")
         );
         CallError::new(ErrorKind::Unavailable, message).retry_after(1)

@@ -75,6 +75,31 @@ async fn the_error_explains_each_server() {
     assert_eq!(error.message, format!("{start}{end}"));
 }
 
+#[tokio::test(start_paused = true)]
+async fn retries_do_not_wait_again_for_a_server_that_was_never_reached() {
+    let address = StandIn::start(healthy("m")).await.stop().await;
+    let max_wait = Duration::from_secs(60);
+    let models = Models::new(RoutingOptions { max_wait, ..options() });
+    models.add(spec(address, "trained", ServerKind::LlamaCpp)).unwrap();
+    let begin = tokio::time::Instant::now();
+    for _ in 0..11 {
+        let error = models.pick(RouteNeeds::default()).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unavailable);
+    }
+    let waited = begin.elapsed().as_secs();
+    assert!((60..=72).contains(&waited), "{waited} s");
+    // It is used as soon as it is there.
+    let server = StandIn::start_at(address, healthy("m")).await;
+    while models.pick(RouteNeeds::default()).await.is_err() {}
+    // One that was reached is waited for by every call.
+    server.stop().await;
+    let permit = models.pick(RouteNeeds::default()).await;
+    permit.iter().for_each(|permit| permit.unreachable("connection refused"));
+    let begin = tokio::time::Instant::now();
+    assert!(models.pick(RouteNeeds::default()).await.is_err());
+    assert!(begin.elapsed() >= max_wait);
+}
+
 #[tokio::test]
 async fn a_stopped_server_is_not_used_until_it_is_back() {
     let one = StandIn::start(healthy("m")).await;
