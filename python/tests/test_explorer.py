@@ -318,6 +318,23 @@ def test_it_explores_beside_a_trainer(config, tmp_path):
     assert scores == [0, 3]
 
 
+def test_mode_both_starts_the_trainer_of_the_configuration(config):
+    config.mode = "both"
+    events = []
+    with rw.Explorer(config, on_event=events.append) as explorer:
+        assert explorer.explore().result() == "explorer"
+        assert explorer.sync_weight().result() == 3
+    assert [one["step"] for one in events if one["event"] == "trained"] == [1, 2, 3]
+    assert [one["version"] for one in events if one["event"] == "synced"][-1] == 3
+
+
+def test_failure_of_the_trainer_ends_the_explorer(config):
+    config.mode = "both"
+    config.trainer.command = [sys.executable, "-c", "raise ValueError('no GPU')"]
+    with rw.Explorer(config) as explorer, pytest.raises(rw.TrainerFailed, match="no GPU"):
+        explorer.explore().result()
+
+
 SLOW = """
 import asyncio, sys
 import rollway as rw

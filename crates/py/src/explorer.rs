@@ -18,7 +18,7 @@ use rollway::explorer::{
     BenchResult, Explorer, ExplorerError, JobObserver, JobObservers, LiveStats, StatsSample,
     StopHandle,
 };
-use rollway::job::JobError;
+use rollway::job::{Job, JobError};
 use rollway::serve::{CheckpointFolder, ServeJob, ServeJobError};
 use rollway::view::JobState;
 use rollway::workflow_runtime::{TASK_ENCODING, WorkflowRuntime, WorkflowSetupError};
@@ -124,7 +124,10 @@ impl From<ExplorerError> for PyExplorerError {
 
 impl From<JobError> for PyExplorerError {
     fn from(error: JobError) -> Self {
-        Self::Job(error)
+        match error {
+            JobError::Explorer(error) => Self::Explorer(error),
+            error => Self::Job(error),
+        }
     }
 }
 
@@ -293,13 +296,14 @@ impl PyExplorer {
         Self::call(py, future, |_, ()| Ok(()))
     }
 
-    /// Explores; returns the explorer's name.
+    /// Explores, beside the trainer of mode `both`; returns the explorer's name.
     fn explore(&self, py: Python<'_>) -> PyResult<PyPending> {
         let (stage, name) = (Arc::clone(&self.stage), self.config.explorer.name.clone());
+        let stop = self.ends.stop.clone();
         let future = async move {
             let mut stage = stage.lock_owned().await;
             let ready = stage.prepared()?;
-            let explored = ready.explorer.explore().await;
+            let explored = Box::pin(Job::explore(&mut ready.explorer, &stop)).await;
             if ready.record_outcome(explored)?.stopped {
                 ready.ended = (JobState::Stopped, None);
             }
@@ -490,6 +494,9 @@ fn raise(py: Python<'_>, error: PyExplorerError) -> PyErr {
     let plain = |code, message: &str| errors::plain(py, code, message);
     match error {
         PyExplorerError::Explorer(error) => errors::explorer(py, &error),
+        PyExplorerError::Job(error @ JobError::Trainer(_)) => {
+            plain("trainer_failed", &error.to_string())
+        }
         PyExplorerError::Job(error) => plain("explorer", &error.to_string()),
         PyExplorerError::Alarm(message) => plain("explorer", &message),
         PyExplorerError::Serve(ServeJobError::Config(error)) => errors::config(py, &error),

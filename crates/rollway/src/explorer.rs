@@ -50,6 +50,7 @@ pub(crate) use self::embedded::EmbeddedServers;
 pub use self::error::ExplorerError;
 pub(crate) use self::model_stack::{ModelStack, models};
 use self::resources::ExplorerResources;
+pub(crate) use self::resources::check_checkpoint;
 use self::run_loop::ExplorerLoop;
 use self::train_metrics::TrainMetricsWatch;
 pub(crate) use self::weights::newest;
@@ -223,6 +224,11 @@ impl Explorer {
     /// Returns the synchronizer. `None`: mode `bench`.
     pub fn synchronizer(&self) -> Option<&Synchronizer> {
         self.resources.synchronizer.as_ref()
+    }
+
+    /// Returns the observers of the job.
+    pub(crate) fn watchers(&self) -> JobObservers {
+        self.resources.watchers.clone()
     }
 
     /// Returns the address of the reader server and the file with its secret. `None`: the buffer

@@ -32,7 +32,7 @@ pub use self::debug::{DebugCalls, DebugPhase, DebugReport, debug};
 pub use self::preflight::check_local as check;
 pub use self::preflight_error::PreflightError;
 pub use self::telemetry::JobTelemetry;
-use crate::explorer::ExplorerError;
+use crate::explorer::{ExploreSummary, Explorer, ExplorerError};
 use crate::trainer::TrainerError;
 
 /// Failure of a job.
@@ -100,6 +100,20 @@ impl Job {
         summary::earlier(config).ok().flatten()
     }
 
+    /// Explores with a prepared explorer and, in mode `both`, with the trainer that its
+    /// configuration names; a failure of one ends the other. Without a trainer in the configuration,
+    /// one that is started from outside is expected.
+    ///
+    /// # Errors
+    /// The first failure. Finished work is kept.
+    pub async fn explore(
+        explorer: &mut Explorer,
+        stop: &CancellationToken,
+    ) -> Result<ExploreSummary, JobError> {
+        let explored = run::explore_and_train(explorer, stop).await?.explored;
+        Ok(explored.unwrap_or_else(|| ExploreSummary { stopped: true, ..Default::default() }))
+    }
+
     /// Runs the job of a resolved configuration to its end, or until `stop`: then it ends within a
     /// deadline, and the same command resumes it. `operators` are those that the pipeline can name.
     ///
@@ -120,6 +134,7 @@ impl Job {
             return Err(JobError::NotStarted(errors));
         }
         let _locks = locks(&config)?;
+        preflight::check_resume(&config).await?;
         let people = watchers.clone();
         let recorder = SummaryWriter::open(&config).map_err(PreflightError::from)?;
         let watchers = watchers.with(Arc::clone(&recorder) as _);

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 import os
 import pathlib
 import sys
@@ -121,14 +120,12 @@ class Explorer(RunnerStatesMixin):
         self.shutdown().result()
 
     def explore(self) -> PendingResult[str]:
-        """Explores until all steps or the trainer are done; returns the explorer's name."""
-        if self.config.mode == "both":
-            logging.getLogger("rollway").warning(
-                "mode `both`: rw.Explorer starts no trainer, and waits for its weights up to "
-                "synchronizer.sync_timeout (%s s) after a step. Start a trainer in another "
-                "process, or use `mode: explore`",
-                self.config.synchronizer.sync_timeout,
-            )
+        """Explores until all steps or the trainer are done; returns the explorer's name.
+
+        In mode `both` the trainer of the configuration is started and ends with it: the embedded
+        one, or the program of `trainer.command`. If there is none, this is logged, and a trainer
+        that is started from outside is expected.
+        """
         return self._call("explore", lambda engine: engine.explore(), identity)
 
     def eval(self) -> PendingResult[list[dict[str, Any]]]:

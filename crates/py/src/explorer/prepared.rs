@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use rollway::config::Config;
-use rollway::explorer::{
-    Explorer, ExplorerError, ExplorerOptions, JobEvent, JobObserver, JobObservers,
-};
+use rollway::explorer::{Explorer, ExplorerOptions, JobEvent, JobObserver, JobObservers};
 use rollway::job::{FailureTally, JobTelemetry};
 use rollway::view::JobState;
 use rollway::workflow_runtime::WorkflowRuntime;
@@ -60,18 +58,19 @@ impl PreparedExplorer {
     }
 
     /// Notes how work ended on which the job depends.
-    pub(super) fn record_outcome<T>(
+    pub(super) fn record_outcome<T, E: Into<PyExplorerError>>(
         &mut self,
-        done: Result<T, ExplorerError>,
+        done: Result<T, E>,
     ) -> Result<T, PyExplorerError> {
         let done = match (self.telemetry.alarm(), done) {
             (Some(message), _) => Err(PyExplorerError::Alarm(message.to_owned())),
-            (None, done) => done.map_err(PyExplorerError::from),
+            (None, done) => done.map_err(Into::into),
         };
         self.ended = match &done {
             Ok(_) => (JobState::Finished, None),
             Err(PyExplorerError::Alarm(message)) => (JobState::Failed, Some(message.clone())),
             Err(PyExplorerError::Explorer(error)) => (JobState::Failed, Some(error.to_string())),
+            Err(PyExplorerError::Job(error)) => (JobState::Failed, Some(error.to_string())),
             Err(_) => (JobState::Failed, None),
         };
         done

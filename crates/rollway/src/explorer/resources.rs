@@ -328,6 +328,17 @@ async fn read(
     read.unwrap_or_else(|error| Err(ExplorerError::NotNow(error.to_string())))
 }
 
+/// Checks that the checkpoint of an earlier process, if there is one, can be resumed with the
+/// tasksets of the configuration.
+pub(crate) async fn check_checkpoint(config: &Config) -> Result<()> {
+    let place = CheckpointFile::of(config);
+    if place.load()?.is_none() {
+        return Ok(());
+    }
+    let needs_prompts = WorkflowRuntime::from_config(config)?.needs_prompts();
+    read(Arc::new(config.clone()), Some(place), needs_prompts).await.map(drop)
+}
+
 async fn wait_for_server(config: &Config, models: &Models, waits: &JobWaits) -> Result<()> {
     let timeout: Duration = config.synchronizer.sync_timeout.into();
     let waited = SERVER_START_TIMEOUT.min(timeout);

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use rollway_config::{Config, Mode, SyncMethod, TrainerType};
+use rollway_data::buffer::BufferAddress;
 use rollway_data::pipeline::OperatorRegistry;
 use rollway_engine::BufferTarget;
 use rollway_gateway::models::{ServerCapabilities, ServerSpec, reach};
 use rollway_tasksets::TasksetOpener;
 
 use super::preflight_error::PreflightError;
-use crate::explorer::checkpoints_of;
+use crate::explorer::{check_checkpoint, checkpoints_of};
 use crate::workflow_runtime::WorkflowRuntime;
 
 /// Maximum time for a server to respond.
@@ -30,7 +31,7 @@ pub async fn check_local(
         errors.extend(workflows(config).await);
     }
     if matches!(config.mode, Mode::Both | Mode::Explore | Mode::Train) {
-        errors.extend(buffer(config));
+        errors.extend(buffer(config).err());
     }
     if matches!(config.mode, Mode::Both | Mode::Explore) {
         errors.extend(pipeline(config, operators).await);
@@ -103,15 +104,36 @@ async fn tasksets(config: &Config, needs_prompts: bool) -> Vec<PreflightError> {
     opened.unwrap_or_else(|error| vec![PreflightError::new(format!("tasksets: {error}"), "")])
 }
 
-/// Checks the address of the buffer, which is opened later.
-fn buffer(config: &Config) -> Option<PreflightError> {
+/// Checks what an earlier process of the job may have left: the checkpoint with the state of its
+/// tasksets, and the owner of the buffer. An unowned buffer then belongs to the job, which has to
+/// have passed all other checks and to hold its locks.
+pub(super) async fn check_resume(config: &Config) -> Result<(), PreflightError> {
+    if matches!(config.mode, Mode::Both | Mode::Explore) {
+        let checked = check_checkpoint(config).await;
+        checked.map_err(|error| PreflightError::new(error.to_string(), ""))?;
+    }
+    if config.mode == Mode::Bench {
+        return Ok(());
+    }
+    let Some(target) = buffer(config)? else { return Ok(()) };
+    let open = move || match target.address() {
+        // It belongs to this process.
+        BufferAddress::Queue(_) => Ok(()),
+        _ => target.open().map(drop),
+    };
+    let opened = tokio::task::spawn_blocking(open).await;
+    let opened = opened.map_err(|error| PreflightError::new(format!("buffer: {error}"), ""))?;
+    opened.map_err(|error| PreflightError::new(rollway_base::error_chain(&error), ""))
+}
+
+/// Returns the buffer, which is opened later. `None`: the one of another process.
+fn buffer(config: &Config) -> Result<Option<BufferTarget>, PreflightError> {
     let path = config.buffer.trainer_input.experience_buffer.path.as_deref();
     if path.is_some_and(|path| path.starts_with("rollway")) && config.mode == Mode::Train {
-        return None;
+        return Ok(None);
     }
-    BufferTarget::of_experiences(config)
-        .err()
-        .map(|error| PreflightError::new(error.to_string(), ""))
+    let target = BufferTarget::of_experiences(config);
+    target.map(Some).map_err(|error| PreflightError::new(error.to_string(), ""))
 }
 
 /// Checks names and arguments of the pipeline operators, on a thread for blocking calls: operators

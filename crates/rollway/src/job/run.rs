@@ -84,20 +84,26 @@ async fn explore(
 ) -> Result<JobOutcome, JobError> {
     let synchronizer = open(config).await?;
     let options = ExplorerOptions {
-        watchers: watchers.clone(),
+        watchers,
         observers,
-        synchronizer: Some(synchronizer.clone()),
+        synchronizer: Some(synchronizer),
         operators: Some(operators),
         ..ExplorerOptions::default()
     };
     let prepare = Box::pin(Explorer::prepare(config, options));
     let Some(explorer) = unless(stop, prepare).await else { return Ok(stopped()) };
     let mut explorer = explorer?;
-    let ended = match trainer(config, &explorer, &synchronizer, watchers).await {
-        Ok(trainer) => run_both(&mut explorer, trainer, config, stop).await,
-        Err(error) => Err(error.into()),
-    };
+    let ended = explore_and_train(&mut explorer, stop).await;
     close(&mut explorer, ended).await
+}
+
+/// Explores with a prepared explorer, beside the trainer of mode `both`.
+pub(super) async fn explore_and_train(
+    explorer: &mut Explorer,
+    stop: &CancellationToken,
+) -> Result<JobOutcome, JobError> {
+    let trainer = trainer(explorer).await?;
+    run_both(explorer, trainer, stop).await
 }
 
 /// Hosts or joins the synchronizer.
@@ -106,18 +112,13 @@ async fn open(config: &Config) -> Result<Synchronizer, JobError> {
     opened.map_err(|error| JobError::NotStarted(vec![PreflightError::new(error.to_string(), "")]))
 }
 
-/// Starts the trainer of mode `both`.
-async fn trainer(
-    config: &Config,
-    explorer: &Explorer,
-    synchronizer: &Synchronizer,
-    watchers: JobObservers,
-) -> Result<Option<Trainer>, TrainerError> {
-    if config.mode != Mode::Both {
-        return Ok(None);
-    }
+/// Starts the trainer of mode `both`. `None`: it is started from outside.
+async fn trainer(explorer: &Explorer) -> Result<Option<Trainer>, TrainerError> {
+    let config = explorer.config();
+    let synchronizer = explorer.synchronizer().filter(|_| config.mode == Mode::Both);
+    let Some(synchronizer) = synchronizer else { return Ok(None) };
     let input = TrainerInput::of(explorer)?;
-    let trainer = Trainer::start(config, input, synchronizer, watchers).await?;
+    let trainer = Trainer::start(config, input, synchronizer, explorer.watchers()).await?;
     Ok(Some(trainer).filter(|trainer| !trainer.is_elsewhere()))
 }
 
@@ -125,10 +126,10 @@ async fn trainer(
 async fn run_both(
     explorer: &mut Explorer,
     mut trainer: Option<Trainer>,
-    config: &Config,
     stop: &CancellationToken,
 ) -> Result<JobOutcome, JobError> {
     let stopper = explorer.stopper();
+    let sync_timeout: Duration = explorer.config().synchronizer.sync_timeout.into();
     let mut both = Both { is_alone: trainer.is_none(), ..Both::default() };
     let exploring = explorer.explore();
     tokio::pin!(exploring);
@@ -138,7 +139,7 @@ async fn run_both(
             explored = &mut exploring, if both.explored.is_none() => {
                 let explored = both.explored.insert(explored);
                 let wait_timeout = match explored {
-                    Ok(explored) if !explored.stopped => config.synchronizer.sync_timeout.into(),
+                    Ok(explored) if !explored.stopped => sync_timeout,
                     Err(ExplorerError::TrainerFailed(_)) => ROOT_CAUSE_TIMEOUT,
                     _ => {
                         trainer.iter().for_each(Trainer::stop);
