@@ -27,6 +27,7 @@ mod series;
 mod servers;
 mod state;
 mod tasks;
+mod text_search;
 mod totals;
 mod trajectory;
 mod write_queue;
@@ -50,6 +51,7 @@ use self::files::{Files, Unwritten};
 pub use self::job_view::{live_view, recorded_view};
 use self::record::JobNote;
 use self::state::{Event, Item, State, seconds};
+use self::text_search::TextSearches;
 use crate::redact;
 use crate::view::{ConfigReport, JobState, RunnerCounts, StatsSample, WaitRow};
 
@@ -116,6 +118,7 @@ fn folder(config: &Config) -> PathBuf {
 #[derive(Debug)]
 pub struct RunHistory {
     shared: Arc<Shared>,
+    searches: TextSearches,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -178,7 +181,8 @@ impl RunHistory {
         let writer = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("rollway-history".into());
         let thread = thread.spawn(move || writer.run())?;
-        Ok(Arc::new(Self { shared, thread: Mutex::new(Some(thread)) }))
+        let (thread, searches) = (Mutex::new(Some(thread)), TextSearches::default());
+        Ok(Arc::new(Self { shared, searches, thread }))
     }
 
     /// Opens the history of a job if its configuration wants one. A failure is a warning, since the

@@ -301,13 +301,18 @@ impl JobView for Demo {
         world.cached.take_if(|(known, at, _)| *known != filter || *at + 2000 <= events);
         if world.cached.is_none() {
             let all = world.select(&filter, now);
+            let searching = filter.text.is_some();
             world.cached = Some((filter, events, all));
+            if searching {
+                // Found by the next query, as in a large history.
+                return RunPage { searching, ..RunPage::default() };
+            }
         }
         let all = world.cached.as_ref().map_or(&[][..], |(_, _, all)| all);
         let limit = if query.limit == 0 { 100 } else { query.limit };
         let page = all.iter().skip(query.offset).take(limit);
         let runs = page.map(|index| world.describe(*index, now)).collect();
-        RunPage { total: all.len() as u64, runs }
+        RunPage { total: all.len() as u64, runs, searching: false }
     }
 
     fn run(&self, key: &RunKey) -> Option<RunDetail> {

@@ -27,12 +27,14 @@ export function open(root, { store, go, announce }) {
   let total = null;
   let round = 0;
   let failed = null;
+  /** The job has searched a part of the messages. */
+  let searching = false;
   let seen = [0, 0];
   const loading = new Map();
   const total_ = h("p", { class: "total", role: "status" }, " ");
   const place = h("div", { class: "fill" }, h("p", { class: "loading" }, "Loading …"));
   const search = h("input", { type: "search", id: "search", value: filter.text,
-    placeholder: "Batch, task, workflow, message",
+    placeholder: "Batch, task, workflow, failure, prompt, answer",
     oninput: later(() => setFilter("text", search.value)) });
   const choose = (name, label, values) => h("label", { class: "field" }, h("span", null, label),
     h("select", { name, onchange: (event) => setFilter(name, event.target.value) },
@@ -66,7 +68,7 @@ export function open(root, { store, go, announce }) {
     open: (run) => go(runPath(run)),
     range: want,
     sorted: sortBy,
-    empty: () => (filtered() ? [h("p", null, "No run matches."), clear.cloneNode(true)] :
+    empty: () => (searching ? h("p", null, "Searching …") : filtered() ? [h("p", null, "No run matches."), clear.cloneNode(true)] :
       h("p", null, "No run was submitted yet.")),
   });
   grid.element.addEventListener("click", (event) => {
@@ -139,7 +141,9 @@ export function open(root, { store, go, announce }) {
       blocks.delete(at);
       blocks.set(at, page.runs);
       if (blocks.size > BLOCKS) blocks.delete(blocks.keys().next().value);
-      show(page.total);
+      show(page.total, page.searching);
+      // The job has searched a part of the messages, and continues with the next query.
+      if (page.searching) setTimeout(() => mine === round && load(at), 50);
     } catch (error) {
       if (error.name === "AbortError" || mine !== round) return;
       failed = error;
@@ -149,13 +153,14 @@ export function open(root, { store, go, announce }) {
     }
   }
 
-  function show(number) {
+  function show(number, goesOn) {
     const changed = total !== number;
     total = number;
+    searching = goesOn;
     failed = null;
     if (!grid.element.isConnected) put(place, grid.element);
-    say(total_, rowsOf(total, "run"));
-    if (changed && filtered()) announce(`${count(total)} runs found`);
+    say(total_, rowsOf(total, "run") + (searching ? ", searching …" : ""));
+    if (changed && !searching && filtered()) announce(`${count(total)} runs found`);
     grid.draw({
       total: Math.min(total, MAX_ROWS), sort: filter.sort, desc: filter.desc === "true",
       get: (at) => blocks.get(Math.floor(at / BLOCK))?.[at % BLOCK],

@@ -140,6 +140,19 @@ test("runs are filtered by their reward", async () => {
   await page.context().close();
 });
 
+test("a search that goes on is continued, with a range of rewards", async () => {
+  const page = await open(browser, job.url, "/runs?batch=120&min_reward=0");
+  await drawn(page, "runs");
+  await page.getByRole("searchbox").fill("120/7/");
+  await page.getByText(/^[1-4] runs?$/).waitFor();
+  const links = page.locator("tbody tr:not(.gap):not(.waits) td:first-child a");
+  for (const text of await links.allTextContents()) assert.match(text, /^120 · 7 · \d$/);
+  await page.getByRole("searchbox").fill("no such text");
+  await page.getByText("No run matches.").waitFor();
+  assert.deepEqual(page.wrong, []);
+  await page.context().close();
+});
+
 test("metrics of workflows and trainer are curves that can be searched", async () => {
   const page = await open(browser, job.url, "/series");
   await drawn(page, "metrics");

@@ -191,7 +191,15 @@ fn read(path: &Path, visit: &mut dyn FnMut(u64, &[u8])) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
-    let Some(mut rest) = bytes.strip_prefix(MAGIC) else { return Ok(()) };
+    if bytes.starts_with(MAGIC) {
+        frames(&bytes, MAGIC.len(), visit);
+    }
+    Ok(())
+}
+
+/// Visits the complete frames from a position on, with the positions of their content.
+fn frames(bytes: &[u8], place: usize, visit: &mut dyn FnMut(u64, &[u8])) {
+    let mut rest = bytes.get(place..).unwrap_or_default();
     while let Some((head, after)) = rest.split_at_checked(FRAME_HEAD) {
         let word =
             |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
@@ -206,7 +214,6 @@ fn read(path: &Path, visit: &mut dyn FnMut(u64, &[u8])) -> io::Result<()> {
         visit((bytes.len() - rest.len() + FRAME_HEAD) as u64, frame);
         rest = after;
     }
-    Ok(())
 }
 
 pub(super) fn events(dir: &Path, visit: &mut dyn FnMut(Entry)) -> io::Result<()> {
@@ -222,6 +229,24 @@ pub(super) fn events(dir: &Path, visit: &mut dyn FnMut(Entry)) -> io::Result<()>
 pub(super) fn runs(dir: &Path, visit: &mut dyn FnMut(u32, u64, &[u8])) -> io::Result<()> {
     for (number, path) in numbered(dir, RUNS)? {
         read(&path, &mut |place, frame| visit(number, place, frame))?;
+    }
+    Ok(())
+}
+
+/// Visits the frames of files of runs from a file and a position of a frame on.
+pub(super) fn runs_from(
+    dir: &Path,
+    (from, place): (u32, u64),
+    visit: &mut dyn FnMut(u32, u64, &[u8]),
+) -> io::Result<()> {
+    for (number, path) in numbered(dir, RUNS)?.split_off(&from) {
+        let place = if number == from { place.max(MAGIC.len() as u64) } else { MAGIC.len() as u64 };
+        // It may have been removed.
+        let Ok(mut file) = File::open(path) else { continue };
+        file.seek(SeekFrom::Start(place))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        frames(&bytes, 0, &mut |at, frame| visit(number, place + at, frame));
     }
     Ok(())
 }
@@ -268,10 +293,31 @@ pub(super) fn record(dir: &Path, segment: u32, offset: u32) -> io::Result<Vec<u8
 }
 
 pub(super) fn trajectory(dir: &Path, place: Trajectory) -> io::Result<Vec<u8>> {
-    let file = File::open(path(dir, TRAJECTORIES, place.segment))?;
-    let mut read = vec![0; place.bytes as usize];
-    file.read_exact_at(&mut read, place.offset)?;
-    Ok(read)
+    TrajectoryFiles::new(dir).read(place)
+}
+
+/// Files of trajectories, of which the last one stays open.
+#[derive(Debug)]
+pub(super) struct TrajectoryFiles<'a> {
+    dir: &'a Path,
+    open: Option<(u32, File)>,
+}
+
+impl<'a> TrajectoryFiles<'a> {
+    pub(super) const fn new(dir: &'a Path) -> Self {
+        Self { dir, open: None }
+    }
+
+    pub(super) fn read(&mut self, place: Trajectory) -> io::Result<Vec<u8>> {
+        if self.open.as_ref().is_none_or(|(number, _)| *number != place.segment) {
+            let file = File::open(path(self.dir, TRAJECTORIES, place.segment))?;
+            self.open = Some((place.segment, file));
+        }
+        let Some((_, file)) = &self.open else { return Err(io::Error::other("no file is open")) };
+        let mut read = vec![0; place.bytes as usize];
+        file.read_exact_at(&mut read, place.offset)?;
+        Ok(read)
+    }
 }
 
 /// Returns whether a file has another format. A begin that a crash truncated has not.

@@ -57,9 +57,13 @@ impl Names {
 /// Returns whether a text contains the lowercase `part`, ignoring case.
 pub(super) fn contains(text: &str, part: &str) -> bool {
     if part.is_ascii() {
-        let (text, part) = (text.as_bytes(), part.as_bytes());
-        return part.is_empty()
-            || text.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part));
+        return contains_bytes(text.as_bytes(), part);
     }
     text.to_lowercase().contains(part)
+}
+
+/// Returns whether bytes contain the lowercase ASCII `part`, ignoring case.
+pub(super) fn contains_bytes(bytes: &[u8], part: &str) -> bool {
+    let part = part.as_bytes();
+    part.is_empty() || bytes.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part))
 }

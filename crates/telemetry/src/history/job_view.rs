@@ -9,6 +9,7 @@ use rollway_core::{BatchId, RunId, TaskId};
 use rollway_engine::{RolloutCoordinator, RunnerStatus, events};
 
 use super::state::{State, seconds};
+use super::text_search::{TextMatches, TextSearches};
 use super::{RunHistory, files};
 use crate::summary::{self, Summary, SummaryState};
 use crate::view::{
@@ -47,6 +48,7 @@ struct RecordedJob {
     summary: Option<Summary>,
     /// A process is writing the history.
     is_written: bool,
+    searches: TextSearches,
 }
 
 impl RecordedJob {
@@ -62,7 +64,8 @@ impl RecordedJob {
         let summary = fs::read(job_dir.join(summary::FILE)).ok();
         let summary = summary.and_then(|text| serde_json::from_slice(&text).ok());
         let is_written = File::open(dir.join("lock")).is_ok_and(|lock| lock.try_lock().is_err());
-        Ok(Self { state: State::load(&dir, u64::MAX)?, dir, summary, is_written })
+        let (state, searches) = (State::load(&dir, u64::MAX)?, TextSearches::default());
+        Ok(Self { state, dir, summary, is_written, searches })
     }
 
     /// Completes the job's state from its summary.
@@ -119,6 +122,13 @@ impl HistoryView {
                 &history.shared.dir
             }
             Self::Recorded(job) => &job.dir,
+        }
+    }
+
+    fn searches(&self) -> &TextSearches {
+        match self {
+            Self::Live(history) => &history.searches,
+            Self::Recorded(job) => &job.searches,
         }
     }
 
@@ -210,7 +220,12 @@ impl JobView for HistoryView {
     }
 
     fn runs(&self, query: &RunQuery) -> RunPage {
-        self.query(|state, now| state.runs(query, now))
+        // Files are searched while the state is not locked.
+        let said = match query.searched() {
+            Some(text) => self.searches().find(self.folder(), text),
+            None => TextMatches::default(),
+        };
+        self.query(|state, now| state.runs(query, &said, now))
     }
 
     fn run(&self, key: &RunKey) -> Option<RunDetail> {

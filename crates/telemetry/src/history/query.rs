@@ -8,6 +8,7 @@ use rollway_core::BatchType;
 use super::interner::contains;
 use super::row::{Row, finite, known};
 use super::state::State;
+use super::text_search::TextMatches;
 use crate::view::{self, RunPage, RunQuery, RunRow, RunSort, RunState};
 
 /// Default length of a page.
@@ -20,12 +21,13 @@ struct Filter<'a> {
     query: &'a RunQuery,
     batches: Option<Vec<u32>>,
     kind: Option<BatchType>,
-    text: Option<Text>,
+    text: Option<Text<'a>>,
 }
 
 /// Text to search for.
-struct Text {
+struct Text<'a> {
     text: String,
+    said: &'a TextMatches,
     messages: Vec<bool>,
     workflows: Vec<bool>,
     /// Batches whose ids contain it.
@@ -35,8 +37,9 @@ struct Text {
 }
 
 impl State {
-    pub(super) fn runs(&self, query: &RunQuery, now: f64) -> RunPage {
-        let filter = Filter::new(self, query);
+    /// Returns a page of runs; `said` are those with the text of the query in their messages.
+    pub(super) fn runs(&self, query: &RunQuery, said: &TextMatches, now: f64) -> RunPage {
+        let filter = Filter::new(self, query, said);
         let mut found: Vec<(f64, u64)> = Vec::new();
         for (number, row) in self.candidates(query) {
             if filter.has(self, row) {
@@ -53,7 +56,8 @@ impl State {
         }
         found[..end].sort_unstable_by(order);
         let page = found[start..end].iter().filter_map(|(_, number)| self.row(*number));
-        RunPage { total, runs: page.map(|row| self.shown(row, now)).collect() }
+        let runs = page.map(|row| self.shown(row, now)).collect();
+        RunPage { total, runs, searching: said.is_partial }
     }
 
     /// Returns all rows, or those of the wanted batch.
@@ -132,7 +136,7 @@ fn compare(a: &(f64, u64), b: &(f64, u64), desc: bool) -> Ordering {
 }
 
 impl<'a> Filter<'a> {
-    fn new(state: &State, query: &'a RunQuery) -> Self {
+    fn new(state: &State, query: &'a RunQuery, said: &'a TextMatches) -> Self {
         let named = |name: &String| {
             let batches = state.batches.iter().filter(|(_, batch)| *batch.id == **name);
             batches.map(|(number, _)| *number).collect()
@@ -142,9 +146,9 @@ impl<'a> Filter<'a> {
             "eval" => Some(BatchType::Eval),
             _ => None,
         });
-        let text = query.text.as_deref().map(str::trim).filter(|text| !text.is_empty());
+        let text = query.searched().map(|text| Text::new(state, text, said));
         let batches = query.batch.as_ref().map(named);
-        Self { query, batches, kind, text: text.map(|text| Text::new(state, text)) }
+        Self { query, batches, kind, text }
     }
 
     fn has(&self, state: &State, row: &Row) -> bool {
@@ -162,8 +166,8 @@ impl<'a> Filter<'a> {
     }
 }
 
-impl Text {
-    fn new(state: &State, text: &str) -> Self {
+impl<'a> Text<'a> {
+    fn new(state: &State, text: &str, said: &'a TextMatches) -> Self {
         let text = text.to_lowercase();
         let named = state.batches.iter().filter(|(_, batch)| contains(&batch.id, &text));
         Self {
@@ -172,12 +176,16 @@ impl Text {
             batches: named.map(|(number, _)| *number).collect(),
             is_number: text.bytes().any(|byte| byte == b'/' || byte.is_ascii_digit()),
             text,
+            said,
         }
     }
 
     fn has(&self, state: &State, row: &Row) -> bool {
         let is_in = |list: &[bool], number: u32| number > 0 && list[number as usize];
-        if is_in(&self.messages, row.message) || self.batches.binary_search(&row.batch).is_ok() {
+        if is_in(&self.messages, row.message)
+            || self.batches.binary_search(&row.batch).is_ok()
+            || self.said.has(row.batch, row.task, row.run)
+        {
             return true;
         }
         let Some(batch) = state.batches.get(&row.batch) else { return false };

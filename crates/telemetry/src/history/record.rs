@@ -427,8 +427,19 @@ pub(super) struct Totals {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// Returns the record of a run that succeeded.
+    pub(in crate::history) fn run(
+        batch: u32,
+        task: u32,
+        run: u32,
+        trajectory: Option<Trajectory>,
+    ) -> RunRecord {
+        let (end_state, attempts) = (RunEnd::Succeeded(()), Vec::new());
+        RunRecord { batch, task, run, end_state, attempts, trajectory, ..record() }
+    }
 
     fn record() -> RunRecord {
         let call = CallRecord {

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use rollway_experience::deserialize_many;
 use serde_json::{Value, json};
 
+use super::interner::{contains, contains_bytes};
 use crate::view::{ExperienceDetail, MessageText};
 
 /// Maximum number of shown experiences of a run.
@@ -98,6 +99,51 @@ fn show(one: &rollway_experience::Experience) -> ExperienceDetail {
     }
 }
 
+/// Place of a text in the messages of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TextPlace {
+    /// In the messages before the first one of the model, which all runs of the task have.
+    Prompt,
+    Later,
+}
+
+/// Searches for a text in lower case.
+pub(super) fn find_text(payload: Bytes, text: &str) -> Option<TextPlace> {
+    // JSON escapes other characters.
+    let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !b"\"\\".contains(&byte));
+    if is_plain && !contains_bytes(&payload, text) {
+        return None;
+    }
+    let experiences = deserialize_many(payload).ok()?;
+    let mut place = None;
+    for (number, one) in experiences.iter().enumerate() {
+        let messages = one.messages.as_ref().map(|json| json.value());
+        let Some(messages) = messages.as_ref().and_then(Value::as_array) else {
+            let is_in = |text_of: &Option<String>| {
+                text_of.as_deref().is_some_and(|shown| contains(shown, text))
+            };
+            if number == 0 && is_in(&one.prompt_text) {
+                return Some(TextPlace::Prompt);
+            }
+            if is_in(&one.prompt_text) || is_in(&one.response_text) {
+                place = Some(TextPlace::Later);
+            }
+            continue;
+        };
+        let mut is_prompt = true;
+        for message in messages.iter().map(message) {
+            is_prompt &= message.role != "assistant";
+            if contains(&message.text, text) {
+                if is_prompt {
+                    return Some(TextPlace::Prompt);
+                }
+                place = Some(TextPlace::Later);
+            }
+        }
+    }
+    place
+}
+
 /// Maximum bytes of a conversation.
 const MAX_CONVERSATION_BYTES: usize = 24 * 1024;
 
@@ -153,4 +199,37 @@ fn message(value: &Value) -> MessageText {
 /// Rounds to five digits, which shortens the JSON.
 fn rounded(number: f64) -> f64 {
     (number * 1e5).round() / 1e5
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use rollway_experience::{Array, Experience, ExperienceFields, Json, serialize};
+
+    use super::*;
+
+    /// Returns the payload of a run with a question and an answer.
+    pub(in crate::history) fn payload(question: &str, answer: &str) -> Bytes {
+        let messages = json!([
+            { "role": "user", "content": question },
+            { "role": "assistant", "content": answer },
+        ]);
+        let fields = ExperienceFields {
+            tokens: Array::from(vec![1, 2]),
+            prompt_length: 1,
+            messages: Some(Json::from_value(&messages).unwrap()),
+            ..ExperienceFields::default()
+        };
+        serialize(&Experience::new(fields).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn texts_are_found_in_prompts_and_answers_only() {
+        let found = |text| find_text(payload("What is \"17+25\"?\nSay 長さ", "It is 42"), text);
+        assert_eq!(found("what is"), Some(TextPlace::Prompt));
+        assert_eq!(found("\"17+25\"?\nsay"), Some(TextPlace::Prompt), "escaped in JSON");
+        assert_eq!(found("長さ"), Some(TextPlace::Prompt));
+        assert_eq!(found("it is 42"), Some(TextPlace::Later));
+        assert_eq!(found("43"), None);
+        assert_eq!(found("assistant"), None, "a part of the JSON, but of no message");
+    }
 }

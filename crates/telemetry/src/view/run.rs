@@ -53,7 +53,8 @@ pub struct RunQuery {
     pub state: Option<RunState>,
     /// `train` or `eval`.
     pub kind: Option<String>,
-    /// Part of `batch/task/run`, the workflow or the message.
+    /// Part of `batch/task/run`, the workflow, the message, or the messages to and from the model.
+    /// Runs without recorded messages are found by the prompt of their task.
     pub text: Option<String>,
     /// Smallest reward. Runs without a reward do not match.
     pub min_reward: Option<f64>,
@@ -64,6 +65,13 @@ pub struct RunQuery {
     pub offset: usize,
     /// 0: default length of a page.
     pub limit: usize,
+}
+
+impl RunQuery {
+    /// Returns the text to search for.
+    pub fn searched(&self) -> Option<&str> {
+        self.text.as_deref().map(str::trim).filter(|text| !text.is_empty())
+    }
 }
 
 /// Order of runs; ties and unknown values in the order of submission.
@@ -89,6 +97,8 @@ pub struct RunPage {
     /// Number of runs on all pages.
     pub total: u64,
     pub runs: Vec<RunRow>,
+    /// Not all messages were searched yet; the same query continues.
+    pub searching: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -139,6 +139,15 @@ async fn runs_are_found_and_sorted() {
         (1, vec!["3/17/1".to_owned()])
     );
     assert_eq!(query_runs(&|query| query.text = Some("nowhere".to_owned())).0, 0);
+    // Runs whose model has said it, also with another filter.
+    let said = Some("A b C".to_owned());
+    let succeeded = query_runs(&|query| query.state = Some(RunState::Succeeded)).0;
+    assert_eq!(query_runs(&|query| query.text.clone_from(&said)).0, succeeded);
+    let (_, page) = query_runs(&|query| {
+        (query.kind, query.min_reward) = (Some("eval".to_owned()), Some(0.5));
+        query.text.clone_from(&said);
+    });
+    assert_eq!(page, ["3/quiz/0/1", "3/quiz/1/1"]);
     let (total, page) = query_runs(&|query| {
         (query.sort, query.desc, query.offset, query.limit) = (RunSort::Order, true, 1, 2);
     });
