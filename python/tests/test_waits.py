@@ -1,4 +1,4 @@
-"""Waits are logged after five seconds, by every class that waits: for what, how long, what to do."""
+"""Every class that waits logs after five seconds: for what, how long, what to do."""
 
 import asyncio
 import json

@@ -274,8 +274,8 @@ impl Default for LogPace {
 }
 
 impl LogPace {
-    /// Returns the pace of a wait that is looked at once before its first line, and the time of that
-    /// look.
+    /// Returns the pace of a wait that is looked at once before its first line, and the time of
+    /// that look.
     pub(crate) const fn after_look() -> (Self, Duration) {
         let half = Duration::from_millis(LOG_AFTER.as_millis() as u64 / 2);
         (Self(half), half)

@@ -101,8 +101,8 @@ impl Job {
     }
 
     /// Explores with a prepared explorer and, in mode `both`, with the trainer that its
-    /// configuration names; a failure of one ends the other. Without a trainer in the configuration,
-    /// one that is started from outside is expected.
+    /// configuration names; a failure of one ends the other. Without a trainer in the
+    /// configuration, one that is started from outside is expected.
     ///
     /// # Errors
     /// The first failure. Finished work is kept.

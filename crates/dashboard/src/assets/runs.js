@@ -68,7 +68,8 @@ export function open(root, { store, go, announce }) {
     open: (run) => go(runPath(run)),
     range: want,
     sorted: sortBy,
-    empty: () => (searching ? h("p", null, "Searching …") : filtered() ? [h("p", null, "No run matches."), clear.cloneNode(true)] :
+    empty: () => (searching ? h("p", null, "Searching …") :
+      filtered() ? [h("p", null, "No run matches."), clear.cloneNode(true)] :
       h("p", null, "No run was submitted yet.")),
   });
   grid.element.addEventListener("click", (event) => {

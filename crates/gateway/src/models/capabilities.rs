@@ -66,8 +66,8 @@ impl ServerCapabilities {
         self.missing.iter().find(|endpoint| endpoint.purpose == purpose)
     }
 
-    /// Describes missing endpoints, with consequences and remedies. `None`: there are none. Those of
-    /// `sync_method: nccl` are checked where it is configured.
+    /// Describes missing endpoints, with consequences and remedies. `None`: there are none. Those
+    /// of `sync_method: nccl` are checked where it is configured.
     pub fn notes(&self) -> Option<String> {
         let is_used = |endpoint: &&ControlEndpoint| endpoint.purpose != EndpointPurpose::Transfer;
         let note = |endpoint: &ControlEndpoint| {

@@ -21,7 +21,7 @@ const MAX_BYTES: u64 = 256 << 20;
 /// Runs with a text in their messages.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TextMatches {
-    /// Tasks whose prompt has the text: batch, task. Runs without recorded messages are found by it.
+    /// Tasks whose prompt has the text: batch, task. It also finds runs without recorded messages.
     tasks: FxHashSet<(u32, u32)>,
     runs: FxHashSet<(u32, u32, u32)>,
     /// Not all files were read yet.
