@@ -427,6 +427,7 @@ def test_begin_time_is_per_run(config):
 def test_metrics_that_are_no_numbers_are_ignored(config, caplog):
     runner = WorkflowRunner(config, rw.models.Echo())
     odd = {"good": 1, "name": "text", "list": [1], "array": np.float32(0.5), "none": None}
+    odd["speed"] = float("nan")
 
     def workflow(task, model):
         return [experience(metrics=odd)]
@@ -434,6 +435,7 @@ def test_metrics_that_are_no_numbers_are_ignored(config, caplog):
     status, (one,) = runner.run_task(rw.Task(workflow=workflow))
     assert status.ok and one.metrics == {"good": 1.0, "array": 0.5}
     assert status.metric["good"] == 1.0 and "metric `name` is ignored" in caplog.text
+    assert "metric `speed` is ignored: nan is not finite" in caplog.text
 
 
 # Coordinator.

@@ -60,7 +60,7 @@ async def stuck_reader(path):
 
 #: Parts of the lines, in order.
 LINES = (
-    ("server has not been reachable yet", "127.0.0.1:9"),
+    ("url=http://127.0.0.1:9", "server has not been reachable yet"),
     ("batch dead waits for 1 of 1 runs", "no server has taken its model call", "hint: "),
     ("batch slow waits for 1 of 1 runs", "in stage `waiting for the sandbox`", "hint: "),
     ("no trainer is configured (trainer.command)",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import numbers
 import traceback
 from collections.abc import Mapping
@@ -154,27 +155,30 @@ _ignored: set[str] = set()
 _MAX_IGNORED = 1000
 
 
-def _warn_once(name: str, kind: str) -> None:
+def _warn_once(name: str, reason: str) -> None:
     if name not in _ignored and len(_ignored) < _MAX_IGNORED:
         _ignored.add(name)
-        logger.warning("metric `%s` is ignored: %s is no number", name, kind)
+        logger.warning("metric `%s` is ignored: %s", name, reason)
 
 
 def plain_metrics(metrics: Mapping[str, Any] | None) -> dict[str, float]:
-    """Converts metrics to plain numbers; others are ignored with a warning."""
+    """Converts metrics to plain finite numbers; others are ignored with a warning."""
     if not metrics:
         return {}
     plain = {}
     for name, value in metrics.items():
-        if type(value) is float:
-            plain[str(name)] = value
-            continue
         try:
             if isinstance(value, (str, bytes)):
                 raise TypeError
-            plain[str(name)] = float(value)
+            number = value if type(value) is float else float(value)
         except (TypeError, ValueError):
-            _warn_once(str(name), type(value).__name__)
+            _warn_once(str(name), f"{type(value).__name__} is no number")
+            continue
+        # An invalid reward fails the run.
+        if math.isfinite(number) or name == "reward":
+            plain[str(name)] = number
+        else:
+            _warn_once(str(name), f"{number} is not finite")
     return plain
 
 
