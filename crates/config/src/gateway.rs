@@ -1,5 +1,7 @@
 //! `explorer.gateway`: model calls of runs and agents.
 
+use std::collections::BTreeMap;
+
 use super::seconds::ConfigSeconds;
 
 section! {
@@ -77,5 +79,24 @@ section! {
         /// Bytes of memory of the recording of one run.
         #[schemars(range(min = 1))]
         pub recorded_bytes_per_run: u64 = 256 << 20,
+        pub weights: ExperienceWeightsConfig,
+    }
+}
+
+section! {
+    /// Weights of the experiences of a run, as `info.weight`. Absent there if all have their
+    /// defaults. The built-in trainer multiplies advantages by it.
+    pub struct ExperienceWeightsConfig {
+        /// Scales the weights of a run so that they sum to 1: a run with branches or sub-agents
+        /// weighs as much as any other.
+        pub per_run: bool,
+        /// Weight of an experience that branches off from a turn that another one continues.
+        #[schemars(range(min = 0))]
+        pub branch: f64 = 1.0,
+        /// Weight of an experience that continues a turn with other tokens.
+        #[schemars(range(min = 0))]
+        pub drift: f64 = 1.0,
+        /// Weights by the agent that a client names by the header `X-Rollway-Agent`.
+        pub agents: BTreeMap<String, f64>,
     }
 }

@@ -72,7 +72,7 @@ pub use self::data_processor::{DataProcessorConfig, ExperiencePipeline, Operator
 pub use self::error::{ConfigError, ConfigProblem, ConfigWarning, SourceSpan};
 pub use self::explorer::{ConcurrentMode, DynamicTimeoutConfig, ExplorerConfig, OverRolloutConfig};
 pub use self::failures::{FailureRuleConfig, FailuresConfig, Groups, Then};
-pub use self::gateway::GatewayConfig;
+pub use self::gateway::{ExperienceWeightsConfig, GatewayConfig};
 pub use self::history::HistoryConfig;
 pub use self::ledger::LedgerConfig;
 pub use self::limits::LimitsConfig;

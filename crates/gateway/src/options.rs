@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollway_base::Secret;
-use rollway_recording::RecorderLimits;
+use rollway_recording::{ExperienceWeights, RecorderLimits};
 use serde_json::{Map, Value};
 
 use crate::call_observer::CallObserver;
@@ -25,6 +25,8 @@ pub struct GatewayOptions {
     pub agent_key: Option<Secret>,
     pub limits: GatewayLimits,
     pub record: RecorderLimits,
+    /// Weights of the experiences of a run.
+    pub weights: ExperienceWeights,
     pub budget: RunBudget,
     pub models: models::RoutingOptions,
     /// Sampling arguments (`temperature`, `top_p`, ...) for calls of the trained model.
@@ -56,6 +58,7 @@ impl GatewayOptions {
             agent_key: None,
             limits: GatewayLimits::default(),
             record: RecorderLimits::default(),
+            weights: ExperienceWeights::default(),
             budget: RunBudget::default(),
             models: models::RoutingOptions::default(),
             model_aliases: Vec::new(),

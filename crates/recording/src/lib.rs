@@ -11,6 +11,7 @@ mod tool_arguments;
 mod trie;
 mod turn;
 mod turn_table;
+mod weights;
 
 use std::collections::BTreeSet;
 
@@ -29,6 +30,7 @@ use self::turn_table::{TurnOrigin, TurnTable};
 pub use self::merge::{MergedTurns, merge};
 pub use self::merge_plan::MergeCounts;
 pub use self::turn::Turn;
+pub use self::weights::ExperienceWeights;
 
 /// Records each call of a run once.
 #[derive(Debug, Default)]
@@ -278,15 +280,24 @@ impl Recorder {
     /// Returns the experiences of the turns from number `since` on, without rewards. Turns are
     /// numbered in the order in which their calls end.
     pub fn experiences(&self, since: u64) -> Result<Vec<Experience>, RecordError> {
+        self.weighted_experiences(since, &ExperienceWeights::default())
+    }
+
+    /// Returns the experiences like [`experiences`](Self::experiences), with their weights.
+    pub fn weighted_experiences(
+        &self,
+        since: u64,
+        weights: &ExperienceWeights,
+    ) -> Result<Vec<Experience>, RecordError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
         let since = usize::try_from(since).unwrap_or(usize::MAX);
         let limit = self.limits.max_experience_bytes;
         if since == 0 {
-            return merge::experiences(&self.store, &self.plan, limit);
+            return merge::experiences(&self.store, &self.plan, (limit, weights));
         }
-        merge::experiences(&self.store, &MergePlan::of(&self.store, since), limit)
+        merge::experiences(&self.store, &MergePlan::of(&self.store, since), (limit, weights))
     }
 
     /// Counts never decrease: what is replaced later stays counted.

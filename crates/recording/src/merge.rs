@@ -12,9 +12,9 @@ use rollway_model_api::ResponseChoice;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::merge_plan::{MergeCounts, MergePlan, ThreadOrigin};
+use super::merge_plan::{MergeCounts, MergePlan, Thread, ThreadOrigin};
 use super::turn_table::{StoredTurn, TurnOrigin, TurnTable, value};
-use super::{RecordError, Turn};
+use super::{ExperienceWeights, RecordError, Turn};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MergedTurns {
@@ -46,16 +46,22 @@ pub fn merge<T: Borrow<Turn>>(
         store.push(origin, content, &turn.prompt, choice)?;
     }
     let plan = MergePlan::of(&store, 0);
-    Ok(MergedTurns { experiences: experiences(&store, &plan, u64::MAX)?, counts: plan.counts })
+    let experiences = experiences(&store, &plan, (u64::MAX, &ExperienceWeights::default()))?;
+    Ok(MergedTurns { experiences, counts: plan.counts })
 }
 
 pub(super) fn experiences(
     store: &TurnTable,
     plan: &MergePlan,
-    max_bytes: u64,
+    (max_bytes, weights): (u64, &ExperienceWeights),
 ) -> Result<Vec<Experience>, RecordError> {
     let mut experiences = Vec::with_capacity(plan.threads.len());
     let mut bytes = 0;
+    let agent = |thread: &Thread| {
+        let first = store.get(*thread.turns.first()?)?;
+        store.text(first.content.agent)
+    };
+    let weights = weights.of(plan.threads.iter().map(|thread| (thread.origin, agent(thread))));
     for (step, thread) in (0..).zip(&plan.threads) {
         let turns = thread.turns.iter().filter_map(|&turn| store.get(turn));
         let turns: Vec<&StoredTurn> = turns.collect();
@@ -64,7 +70,8 @@ pub(super) fn experiences(
             let what = "bytes of experiences";
             return Err(RecordError::TooMuch { what, limit: max_bytes });
         }
-        let made = experience(store, step, &turns, thread.origin)
+        let weight = weights.as_ref().map(|weights| weights[step]);
+        let made = experience(store, step as u64, &turns, (thread.origin, weight))
             .map_err(|error| RecordError::Misread(error.to_string()))?;
         experiences.extend(made);
     }
@@ -86,7 +93,7 @@ fn experience(
     store: &TurnTable,
     step: u64,
     turns: &[&StoredTurn],
-    origin: Option<ThreadOrigin>,
+    (origin, weight): (Option<ThreadOrigin>, Option<f64>),
 ) -> Result<Option<Experience>, FieldError> {
     let [first, ..] = turns else { return Ok(None) };
     let [.., last] = turns else { return Ok(None) };
@@ -100,7 +107,7 @@ fn experience(
         action_mask: (turns.len() > 1).then(|| mask(turns)),
         truncate_status: truncated.then_some(TruncateStatus::ResponseTruncated),
         model_versions: Some(versions(turns).map_err(|problem| problem.at("model_versions"))?),
-        info: Json::from_value(&info(store, turns, last, origin))
+        info: Json::from_value(&info(store, turns, last, (origin, weight)))
             .map_err(|problem| problem.at("info"))?,
         metrics: BTreeMap::from([("turns".to_owned(), turns.len() as f64)]),
         response_text: text(&reply),
@@ -164,7 +171,7 @@ fn info(
     store: &TurnTable,
     turns: &[&StoredTurn],
     last: &StoredTurn,
-    origin: Option<ThreadOrigin>,
+    (origin, weight): (Option<ThreadOrigin>, Option<f64>),
 ) -> Value {
     let ids: Vec<&str> = turns.iter().map(|turn| turn.id.as_str()).collect();
     let mut info = Map::new();
@@ -177,6 +184,9 @@ fn info(
     }
     if let Some(oldest) = turns.iter().filter_map(|turn| turn.versions.oldest()).min() {
         info.insert("model_version".to_owned(), json!(oldest));
+    }
+    if let Some(weight) = weight {
+        info.insert("weight".to_owned(), json!(weight));
     }
     add_sampling(store, turns, &mut info);
     add_lineage(store, turns, origin, &mut info);

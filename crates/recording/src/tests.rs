@@ -3,6 +3,8 @@
 mod conversations;
 mod retries;
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use rollway_experience::{Experience, ExperienceKind, ModelVersions, TruncateStatus, VersionRun};
 use rollway_model_api::replay::SavedResponse;
@@ -139,6 +141,25 @@ fn branches_and_drift_are_experiences_of_their_own() {
     assert_eq!(trained, [vec![5, 6, 10], vec![5, 7, 11], vec![12], vec![13], vec![14]]);
     let counts = recorder.counts().merged;
     assert_eq!((counts.continued, counts.branches, counts.drift), (2, 1, 1));
+}
+
+#[test]
+fn experiences_of_a_run_have_the_configured_weights() {
+    let mut recorder = Recorder::new(RecorderLimits::default());
+    let none = || chat(json!([]));
+    let mut title = none();
+    title.labels = CallLabels { agent: Some("title".to_owned()), parent: None };
+    ask(&mut recorder, &none(), response("a", &[1, 2], vec![choice(&[5, 6], "x")]));
+    ask(&mut recorder, &none(), response("b", &[1, 2, 5, 6, 8], vec![choice(&[10], "")]));
+    ask(&mut recorder, &none(), response("c", &[1, 2, 5, 6, 9], vec![choice(&[11], "")]));
+    ask(&mut recorder, &title, response("d", &[3], vec![choice(&[12], "")]));
+    let agents = BTreeMap::from([("title".to_owned(), 0.5)]);
+    let weights = ExperienceWeights { per_run: true, branch: 0.5, drift: 1.0, agents };
+    let weighted = recorder.weighted_experiences(0, &weights).unwrap();
+    let found: Vec<_> = weighted.iter().map(|one| one.info.get("weight").unwrap()).collect();
+    assert_eq!(found, [json!(0.5), json!(0.25), json!(0.25)]);
+    let unweighted = recorder.experiences(0).unwrap();
+    assert!(unweighted.iter().all(|one| one.info.get("weight").is_none()));
 }
 
 #[test]

@@ -71,6 +71,12 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
             max_experience_bytes: explorer.limits.payload_bytes_per_run,
             ..recording::RecorderLimits::default()
         },
+        weights: recording::ExperienceWeights {
+            per_run: explorer.gateway.weights.per_run,
+            branch: explorer.gateway.weights.branch,
+            drift: explorer.gateway.weights.drift,
+            agents: explorer.gateway.weights.agents.clone(),
+        },
         budget: RunBudget {
             model_calls: explorer.run_budget.model_calls,
             prompt_tokens: explorer.run_budget.prompt_tokens,
@@ -211,7 +217,12 @@ explorer:
   proxy_port: 9000
   listen_address: '::1'
   min_running_model_num: 2
-  gateway: {exact_histories: false, max_requests_per_server: 7, server_wait: 9, load_interval: 0}
+  gateway:
+    exact_histories: false
+    max_requests_per_server: 7
+    server_wait: 9
+    load_interval: 0
+    weights: {branch: 0.5}
   rollout_model:
     engine_type: llama_cpp
     model_path: Qwen/Qwen3
@@ -228,6 +239,7 @@ synchronizer: {sync_timeout: 60}",
         assert!(options.force_sampling);
         assert_eq!(options.models.min_running, 2);
         assert!(!options.exact_histories);
+        assert_eq!((options.weights.branch, options.weights.drift), (0.5, 1.0));
         assert_eq!(options.models.max_in_flight, 7);
         assert_eq!(options.models.load_interval, None);
         assert_eq!(options.models.max_wait, Duration::from_secs(9));

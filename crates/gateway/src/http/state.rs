@@ -96,7 +96,7 @@ impl GatewayState {
             return Ok((serialized(&[])?, 0));
         };
         let recorder = session.recorder();
-        let experiences = recorder.experiences(since)?;
+        let experiences = recorder.weighted_experiences(since, &self.options.weights)?;
         let turns = recorder.turns();
         drop(recorder);
         Ok((serialized(&experiences)?, turns))

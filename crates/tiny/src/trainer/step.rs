@@ -66,7 +66,8 @@ pub fn step(
         let reward = experience.reward.map(f64::to_bits);
         let logprobs = experience.logprobs.as_ref();
         let logprobs = logprobs.map(|logprobs| logprobs.iter().map(f32::to_bits).collect());
-        (task.clone(), experience.tokens.to_vec(), reward, logprobs.unwrap_or_else(Vec::new))
+        let logprobs = logprobs.unwrap_or_else(Vec::new);
+        (task.clone(), experience.tokens.to_vec(), reward, logprobs, weight(experience).to_bits())
     });
     let mut groups: HashMap<&str, Vec<f64>> = HashMap::new();
     for (task, experience) in &experiences {
@@ -120,10 +121,12 @@ fn sample(
         Some(mask) => mask.to_vec(),
         None => vec![true; length],
     };
-    let advantages = match &experience.advantages {
+    let mut advantages = match &experience.advantages {
         Some(advantages) => advantages.to_vec(),
         None => vec![advantage(experience.reward, rewards, recipe.epsilon)?; length],
     };
+    let weight = weight(experience);
+    advantages.iter_mut().for_each(|advantage| *advantage *= weight);
     if [mask.len(), logprobs.len(), advantages.len()] != [length; 3]
         || !logprobs.iter().chain(&advantages).all(|number| number.is_finite())
     {
@@ -133,6 +136,12 @@ fn sample(
         return Err(NOTHING_TO_LEARN);
     }
     Ok(TrainSample { tokens, prompt_length, mask, logprobs, advantages })
+}
+
+/// Weight that the gateway gave an experience of a run with branches or sub-agents.
+fn weight(experience: &Experience) -> f32 {
+    let weight = experience.info.get("weight").and_then(|weight| weight.as_f64());
+    weight.unwrap_or(1.0) as f32
 }
 
 /// Advantage over the other experiences of the task, like the operator `grpo`.
