@@ -42,7 +42,7 @@ pub(super) const SAMPLING_FIELDS: [&str; 12] = [
     "top_p",
 ];
 
-/// Name of the mark of turns whose tokens were not sampled freely, beside their sampling parameters.
+/// Name of the mark of turns whose tokens were not sampled freely, in their sampling parameters.
 const CONSTRAINED_BY: &str = "constrained_by";
 
 /// Turns by number, in order of arrival.

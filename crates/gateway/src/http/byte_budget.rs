@@ -14,15 +14,15 @@ use crate::options::ByteLimits;
 /// A budget of bytes. One half is open to all; of the other half every client gets the same share,
 /// so that one cannot keep all others from their calls.
 #[derive(Debug)]
-pub(super) struct ByteBudget {
+pub(super) struct MemoryBudget {
     limits: ByteLimits,
-    usage: Mutex<Usage>,
+    usage: Mutex<HeldBytes>,
     /// Notified when bytes are returned.
     returned: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Usage {
+struct HeldBytes {
     bytes: u64,
     /// Agents without a run are one client.
     by_client: HashMap<Option<RunRef>, u64>,
@@ -42,12 +42,12 @@ pub(super) enum BudgetRefusal {
 /// Bytes of one call. Dropping returns them.
 #[derive(Debug)]
 pub(super) struct ByteLease {
-    budget: Arc<ByteBudget>,
+    budget: Arc<MemoryBudget>,
     client: Option<RunRef>,
     bytes: u64,
 }
 
-impl ByteBudget {
+impl MemoryBudget {
     pub(super) fn new(limits: ByteLimits) -> Arc<Self> {
         Arc::new(Self { limits, usage: Mutex::default(), returned: Notify::new() })
     }
@@ -148,7 +148,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_run_cannot_take_the_share_of_others() {
-        let budget = ByteBudget::new(ByteLimits { total: 1000, per_run: 800 });
+        let budget = MemoryBudget::new(ByteLimits { total: 1000, per_run: 800 });
         let mut greedy = Vec::new();
         loop {
             let mut lease = budget.lease(run(1));
@@ -171,7 +171,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_waits_for_returned_bytes() {
-        let budget = ByteBudget::new(ByteLimits { total: 200, per_run: 100 });
+        let budget = MemoryBudget::new(ByteLimits { total: 200, per_run: 100 });
         let (mut first, mut second) = (budget.lease(run(1)), budget.lease(run(1)));
         first.grow(90, soon()).await.unwrap();
         assert_eq!(second.grow(20, soon()).await, Err(BudgetRefusal::Run(100)));

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::agents::AgentSessions;
-use super::byte_budget::ByteBudget;
+use super::byte_budget::MemoryBudget;
 use super::calls_in_flight::CallsInFlight;
 use super::exact_history::ExactSupport;
 use super::metrics::{self, GatewayMetrics};
@@ -39,8 +39,8 @@ pub(crate) struct GatewayState {
     pub(super) exact_support: ExactSupport,
     pub(super) permits: Arc<Semaphore>,
     pub(super) recorded: Arc<RecordedBytes>,
-    pub(super) requests: Arc<ByteBudget>,
-    pub(super) responses: Arc<ByteBudget>,
+    pub(super) requests: Arc<MemoryBudget>,
+    pub(super) responses: Arc<MemoryBudget>,
     /// Background tasks: streams and aborts.
     pub(crate) tasks: TaskTracker,
     /// Cancels everything in flight.
@@ -71,8 +71,8 @@ impl GatewayState {
             permits: Arc::new(Semaphore::new(
                 options.limits.max_in_flight.min(Semaphore::MAX_PERMITS),
             )),
-            requests: ByteBudget::new(options.limits.request_bytes),
-            responses: ByteBudget::new(options.limits.response_bytes),
+            requests: MemoryBudget::new(options.limits.request_bytes),
+            responses: MemoryBudget::new(options.limits.response_bytes),
             tasks: TaskTracker::new(),
             options,
             models,
