@@ -9,23 +9,23 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use rollway_net::RequestBody;
 use tonic::Status;
-use tonic::body::Body;
 
-use crate::listen::ConnectionSocket;
+use crate::peer::ConnectionSocket;
 
 /// Maximum bytes of all messages of a handshake.
 pub(crate) const HANDSHAKE_BYTES: usize = 16 * 1024;
 
 /// Request body that fails once an unauthenticated peer has sent more than a handshake needs.
 pub(crate) struct HandshakeLimit {
-    body: Body,
+    body: RequestBody,
     socket: Arc<ConnectionSocket>,
     received: usize,
 }
 
 impl HandshakeLimit {
-    pub(crate) fn new(body: Body, socket: Arc<ConnectionSocket>) -> Self {
+    pub(crate) fn new(body: RequestBody, socket: Arc<ConnectionSocket>) -> Self {
         Self { body, socket, received: 0 }
     }
 }
@@ -48,7 +48,9 @@ impl HttpBody for HandshakeLimit {
                 return Poll::Ready(Some(Err(Status::out_of_range("handshake too large"))));
             }
         }
-        Poll::Ready(frame)
+        Poll::Ready(frame.map(|frame| {
+            frame.map_err(|error| Status::unavailable(rollway_base::error_chain(&error)))
+        }))
     }
 
     fn is_end_stream(&self) -> bool {

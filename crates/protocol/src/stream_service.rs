@@ -4,18 +4,20 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_core::Stream;
+use hyper::service::Service;
 use prost::Message;
+use rollway_net::{
+    BoundListener, HttpVersions, ListenerKind, ListenerLimits, RequestBody, RunningListener,
+};
 use tonic::server::{Grpc, StreamingService};
 use tonic::{Request, Response, Status, Streaming, body};
-use tower_service::Service;
 
 use crate::codec::{DecodedFrame, OutgoingFrame, ProtoCodec};
 use crate::handshake_limit::HandshakeLimit;
-use crate::listen::{ConnectionGate, ConnectionSocket, WorkerListener};
+use crate::peer::{ConnectionSocket, RefusalCounters, StreamExpected};
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -40,54 +42,74 @@ pub(crate) trait StreamHandler: Clone + Send + Sync + 'static {
     ) -> Self::Replies;
 }
 
-/// Serves connections in the background until the gate is stopped.
-pub(crate) fn serve<H: StreamHandler>(
-    handler: H,
-    listener: WorkerListener,
-    gate: Arc<ConnectionGate>,
-    keepalive: Duration,
-) {
-    const WINDOW: u32 = 4 * 1024 * 1024;
-    let incoming = listener.incoming(gate);
-    let builder = tonic::transport::Server::builder()
-        // The second one is refused with an explanation.
-        .max_concurrent_streams(2)
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(2 * WINDOW)
-        .http2_keepalive_interval(Some(keepalive))
-        .http2_keepalive_timeout(Some(keepalive));
-    tokio::spawn(async move {
-        if let Err(error) = builder.serve_with_incoming(StreamService(handler), incoming).await {
-            tracing::error!(%error, call = H::PATH, "server ended, no connection is accepted");
-        }
-    });
+/// Connections beyond the limit that are refused with a reason.
+const REFUSABLE: usize = 16;
+
+/// Options of the listener of a protocol.
+pub(crate) struct StreamServerOptions {
+    pub(crate) kind: ListenerKind,
+    pub(crate) connections: usize,
+    /// Limit from the connection to its stream.
+    pub(crate) hello_timeout: Duration,
+    pub(crate) keepalive: Duration,
 }
 
-#[derive(Clone, Debug)]
-struct StreamService<H>(H);
+/// Serves connections in the background until the result is dropped.
+pub(crate) fn serve<H: StreamHandler>(
+    handler: H,
+    listener: BoundListener,
+    counters: Arc<RefusalCounters>,
+    options: &StreamServerOptions,
+) -> RunningListener {
+    const WINDOW: u32 = 4 * 1024 * 1024;
+    let versions = HttpVersions::Http2 {
+        stream_window: WINDOW,
+        connection_window: 2 * WINDOW,
+        // The second one is refused with an explanation.
+        max_streams: 2,
+        keepalive: options.keepalive,
+    };
+    let limits = ListenerLimits {
+        connections: options.connections,
+        refusable: REFUSABLE,
+        header_timeout: options.hello_timeout,
+        // The stream of a peer may be silent for long; HTTP/2 pings detect lost peers.
+        body_timeout: Duration::MAX,
+        ..ListenerLimits::default()
+    };
+    RunningListener::serve(listener, options.kind, versions, limits, move |connection| {
+        let socket = Arc::new(ConnectionSocket::new(Arc::clone(connection)));
+        let counters = Arc::clone(&counters);
+        let expected = StreamExpected { socket: Arc::clone(&socket), counters };
+        StreamService { handler: handler.clone(), socket, _expected: Some(Arc::new(expected)) }
+    })
+}
 
-impl<H: StreamHandler> Service<http::Request<body::Body>> for StreamService<H> {
+/// Service of one connection.
+#[derive(Clone, Debug)]
+struct StreamService<H> {
+    handler: H,
+    socket: Arc<ConnectionSocket>,
+    /// `None` in requests, which may outlive the connection.
+    _expected: Option<Arc<StreamExpected>>,
+}
+
+impl<H: StreamHandler> Service<http::Request<RequestBody>> for StreamService<H> {
     type Response = http::Response<body::Body>;
     type Error = Infallible;
     type Future = BoxFuture<Result<Self::Response, Infallible>>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<body::Body>) -> Self::Future {
-        let service = Self(self.0.clone());
+    fn call(&self, request: http::Request<RequestBody>) -> Self::Future {
+        let (handler, socket) = (self.handler.clone(), Arc::clone(&self.socket));
+        let service = Self { handler, socket, _expected: None };
         Box::pin(async move {
             if request.uri().path() != H::PATH {
                 let status = Status::unimplemented(format!("the only call is {}", H::PATH));
                 return Ok(status.into_http());
             }
-            let Some(socket) = request.extensions().get::<Arc<ConnectionSocket>>().cloned() else {
-                return Ok(Status::internal("a stream without a socket").into_http());
-            };
-            let request =
-                request.map(|body| body::Body::new(HandshakeLimit::new(body, Arc::clone(&socket))));
-            let limit = service.0.max_message_bytes();
+            let socket = Arc::clone(&service.socket);
+            let request = request.map(|body| body::Body::new(HandshakeLimit::new(body, socket)));
+            let limit = service.handler.max_message_bytes();
             let mut grpc = Grpc::new(ProtoCodec::new()).max_decoding_message_size(limit);
             Ok(grpc.streaming(service, request).await)
         })
@@ -101,12 +123,11 @@ impl<H: StreamHandler> StreamingService<DecodedFrame<H::Incoming>> for StreamSer
 
     fn call(&mut self, request: Request<Messages<H::Incoming>>) -> Self::Future {
         let open = || {
-            let socket = request.extensions().get::<Arc<ConnectionSocket>>().cloned();
-            let socket = socket.ok_or_else(|| Status::internal("a stream without a socket"))?;
+            let socket = Arc::clone(&self.socket);
             if socket.taken.swap(true, Ordering::Relaxed) {
                 return Err(Status::failed_precondition("a connection has one stream"));
             }
-            Ok(Response::new(self.0.clone().open(socket, request.into_inner())))
+            Ok(Response::new(self.handler.clone().open(socket, request.into_inner())))
         };
         std::future::ready(open())
     }

@@ -19,17 +19,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rollway_base::{Address, Secret};
+use rollway_net::{BoundListener, ListenerKind, RunningListener};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use tokio_util::sync::DropGuard;
 
-pub use crate::listen::{BindError, Peer};
 pub use connection::{ConnId, ConnectionSendError, PendingHandshake, WorkerConnection};
+pub use rollway_net::{BindError, Peer};
 
 use crate::byte_budget::ByteBudget;
-use crate::listen::{ConnectionGate, WorkerListener};
 use crate::message::{VersionRange, WorkerMessage};
+use crate::peer::RefusalCounters;
 use crate::refusal::{ConnectRefusal, RefusalCode};
-use crate::stream_service;
+use crate::stream_service::{self, StreamServerOptions};
 use session::WorkerService;
 
 #[derive(Clone, Debug)]
@@ -127,12 +127,11 @@ pub enum DisconnectReason {
 /// Listener for workers. Dropping it disconnects all of them.
 #[derive(Debug)]
 pub struct WorkerServer {
-    address: Address,
+    listening: RunningListener,
     events: mpsc::Receiver<Queued>,
     shared: Arc<WorkerServerShared>,
     /// Arrival of the first of the last received events.
     came: Option<Instant>,
-    _alive: DropGuard,
 }
 
 #[derive(Debug)]
@@ -147,30 +146,33 @@ impl WorkerServer {
     /// Binds the address and starts listening. Needs a tokio runtime.
     pub async fn bind(options: WorkerServerOptions) -> Result<Self, BindError> {
         let WorkerServerOptions { address, secret, versions, limits } = options;
-        let listener = WorkerListener::bind(&address).await?;
-        let address = listener.address().clone();
+        let listener = BoundListener::bind(&address).await?;
         let (sender, events) = mpsc::channel(limits.events);
-        let gate = Arc::new(ConnectionGate::new(limits.connections, limits.hello_timeout));
-        let alive = gate.stop.clone().drop_guard();
         let shared = Arc::new(WorkerServerShared {
             secret,
             versions,
             events: sender,
             event_room: ByteBudget::new(limits.event_bytes),
             limits,
-            gate,
+            counters: Arc::new(RefusalCounters::new()),
             next_conn: AtomicU64::new(0),
             unknown: AtomicU64::new(0),
         });
-        let gate = Arc::clone(&shared.gate);
+        let options = StreamServerOptions {
+            kind: ListenerKind::Workers,
+            connections: shared.limits.connections,
+            hello_timeout: shared.limits.hello_timeout,
+            keepalive: shared.limits.keepalive,
+        };
         let service = WorkerService(Arc::clone(&shared));
-        stream_service::serve(service, listener, gate, shared.limits.keepalive);
-        Ok(Self { address, events, shared, came: None, _alive: alive })
+        let counters = Arc::clone(&shared.counters);
+        let listening = stream_service::serve(service, listener, counters, &options);
+        Ok(Self { listening, events, shared, came: None })
     }
 
     /// Returns the bound address, with the port that the system chose.
     pub fn address(&self) -> &Address {
-        &self.address
+        self.listening.address()
     }
 
     /// Waits for the next event. Cancel-safe.
@@ -209,7 +211,7 @@ impl WorkerServer {
 
     /// Returns the nonzero numbers of refused or disconnected peers by reason.
     pub fn refused(&self) -> Vec<(RefusalCode, u64)> {
-        self.shared.gate.refused()
+        self.shared.counters.refused()
     }
 
     /// Returns the number of ignored messages of unknown kinds.
@@ -219,7 +221,7 @@ impl WorkerServer {
 
     /// Returns the number of open sockets.
     pub fn open(&self) -> usize {
-        self.shared.gate.open()
+        usize::try_from(self.listening.counters().open()).unwrap_or(usize::MAX)
     }
 }
 
@@ -231,7 +233,7 @@ struct WorkerServerShared {
     limits: WorkerServerLimits,
     events: mpsc::Sender<Queued>,
     event_room: ByteBudget,
-    gate: Arc<ConnectionGate>,
+    counters: Arc<RefusalCounters>,
     next_conn: AtomicU64,
     unknown: AtomicU64,
 }

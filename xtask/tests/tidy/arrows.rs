@@ -8,7 +8,8 @@ const ARROWS: &str = "
     core:
     sim: core
     experience: core
-    protocol: base core experience
+    net: base
+    protocol: base core experience net
     conformance: base core protocol
     mock-server: base
     model-api: base core experience

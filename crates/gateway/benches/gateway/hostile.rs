@@ -52,7 +52,7 @@ pub(super) async fn measure(in_flight: usize, time: Duration) {
     let server = Child::start("simulated", &["0", "0"]);
     let (honest, hostile) = (512, in_flight * FACTOR);
     let words = [&server.text("url"), &(honest + hostile).to_string(), "4096"];
-    let gateway = Child::start("gateway", &words.map(String::as_str));
+    let gateway = Child::start("gateway", &words);
     let mut keys = gateway.texts("keys");
     let hostile_keys = keys.split_off(honest);
     let mut target = Target::gateway(&gateway.text("url"), keys);

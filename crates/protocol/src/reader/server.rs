@@ -11,9 +11,10 @@ use parking_lot::Mutex;
 use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 use rollway_base::{Address, Secret};
+use rollway_net::{BoundListener, ListenerKind, RunningListener};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::proto::{self, buffer_message, trainer_message};
@@ -21,10 +22,10 @@ use super::{CONNECT_PATH, VERSION};
 use crate::authentication::{self, ProofInputs, Prover};
 use crate::byte_budget::ByteBudget;
 use crate::codec::{DecodedFrame, FrameBody, OutgoingFrame};
-use crate::listen::{ConnectionGate, ConnectionSocket, WorkerListener};
+use crate::peer::{ConnectionSocket, RefusalCounters};
 use crate::refusal::{ConnectRefusal, RefusalCode};
 use crate::status_message::status_message;
-use crate::stream_service::{self, StreamHandler};
+use crate::stream_service::{self, StreamHandler, StreamServerOptions};
 use crate::worker_server::BindError;
 
 type Messages = stream_service::Messages<proto::TrainerMessage>;
@@ -72,9 +73,8 @@ impl Default for ReaderLimits {
 /// Listener for trainers. Dropping it disconnects all of them.
 #[derive(Debug)]
 pub struct ReaderListener {
-    address: Address,
-    gate: Arc<ConnectionGate>,
-    _alive: DropGuard,
+    listening: RunningListener,
+    counters: Arc<RefusalCounters>,
 }
 
 /// Authenticated trainers, until the listener is dropped.
@@ -104,39 +104,44 @@ impl ReaderListener {
         secret: Secret,
         limits: &ReaderLimits,
     ) -> Result<(Self, ReaderConnections), BindError> {
-        let listener = WorkerListener::bind(address).await?;
-        let address = listener.address().clone();
-        let gate = Arc::new(ConnectionGate::new(limits.connections, limits.hello_timeout));
+        let listener = BoundListener::bind(address).await?;
+        let counters = Arc::new(RefusalCounters::new());
         let (sender, arrivals) = mpsc::channel(1);
         let shared = Arc::new(ReaderServerShared {
             secret,
-            gate: Arc::clone(&gate),
+            counters: Arc::clone(&counters),
             arrivals: sender,
             room: Arc::new(ByteBudget::new(limits.in_flight_bytes)),
             limits: limits.clone(),
             last_log: Mutex::default(),
         });
         let service = ReaderService(shared);
-        stream_service::serve(service, listener, Arc::clone(&gate), limits.keepalive);
-        let alive = gate.stop.clone().drop_guard();
-        Ok((Self { address, gate, _alive: alive }, ReaderConnections(arrivals)))
+        let options = StreamServerOptions {
+            kind: ListenerKind::Readers,
+            connections: limits.connections,
+            hello_timeout: limits.hello_timeout,
+            keepalive: limits.keepalive,
+        };
+        let refusals = Arc::clone(&counters);
+        let listening = stream_service::serve(service, listener, refusals, &options);
+        Ok((Self { listening, counters }, ReaderConnections(arrivals)))
     }
 
     /// Returns the bound address, with the port that the system chose.
     pub fn address(&self) -> &Address {
-        &self.address
+        self.listening.address()
     }
 
     /// Returns the nonzero numbers of refused trainers by reason.
     pub fn refused(&self) -> Vec<(RefusalCode, u64)> {
-        self.gate.refused()
+        self.counters.refused()
     }
 }
 
 #[derive(Debug)]
 struct ReaderServerShared {
     secret: Secret,
-    gate: Arc<ConnectionGate>,
+    counters: Arc<RefusalCounters>,
     arrivals: mpsc::Sender<ReaderConnection>,
     room: Arc<ByteBudget>,
     limits: ReaderLimits,
@@ -186,9 +191,9 @@ async fn run(
 ) {
     match greet(&shared, &socket, &mut messages, &replies).await {
         Err(refusal) => {
-            shared.gate.count(refusal.code);
+            shared.counters.count(refusal.code);
             if shared.may_log() {
-                tracing::warn!(peer = %socket.peer, %refusal, "a trainer was refused");
+                tracing::warn!(peer = %socket.peer(), %refusal, "a trainer was refused");
             }
             replies.refuse_async(&refusal).await;
             drop(replies);
@@ -207,7 +212,7 @@ async fn run(
             }
         }
     }
-    let _ = tokio::time::timeout(CLOSE_TIMEOUT, socket.closed.cancelled()).await;
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, socket.closed()).await;
     socket.cut();
 }
 
@@ -218,7 +223,7 @@ async fn greet(
     messages: &mut Messages,
     replies: &ReplySender,
 ) -> Result<proto::Hello, ConnectRefusal> {
-    if socket.surplus {
+    if socket.is_surplus() {
         let message = format!("there are {} connections already", shared.limits.connections);
         return Err(ConnectRefusal::new(RefusalCode::TooManyConnections, message));
     }

@@ -8,14 +8,15 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use prost::Message as _;
 use rollway_core::{Incarnation, RunnerId};
+use rollway_net::Peer;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{DisconnectReason, WorkerServerShared};
 use crate::byte_budget::ByteBudget;
 use crate::codec::{FrameBody, OutgoingFrame};
-use crate::listen::{ConnectionSocket, Peer};
 use crate::message::{DefinitionId, EngineMessage, Hello, Welcome, WorkflowDefinition};
+use crate::peer::ConnectionSocket;
 use crate::proto::{self, engine_message::Kind};
 use crate::refusal::{ConnectRefusal, RefusalCode};
 
@@ -51,7 +52,7 @@ impl PendingHandshake {
     }
 
     pub fn peer(&self) -> Peer {
-        self.link.socket.peer
+        self.link.socket.peer()
     }
 
     pub fn hello(&self) -> &Hello {
@@ -164,7 +165,7 @@ impl WorkerConnection {
     }
 
     pub fn peer(&self) -> Peer {
-        self.0.link.socket.peer
+        self.0.link.socket.peer()
     }
 
     /// Queues a message, in the order of calls, preceded by its workflow definition if the worker
@@ -283,8 +284,8 @@ impl ConnectionShared {
             DisconnectReason::Dropped => None,
             DisconnectReason::Goodbye | DisconnectReason::Lost { .. } => Some(None),
             DisconnectReason::Refused(refusal) => {
-                self.shared.gate.count(refusal.code);
-                tracing::debug!(conn = %self.id, peer = %self.socket.peer, %refusal, "refused");
+                self.shared.counters.count(refusal.code);
+                tracing::debug!(conn = %self.id, peer = %self.socket.peer(), %refusal, "refused");
                 if refusal.code == RefusalCode::SlowReader {
                     // It would not read the refusal either.
                     self.socket.cut();

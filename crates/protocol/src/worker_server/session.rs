@@ -15,8 +15,8 @@ use crate::authentication::{self, ProofInputs, Prover};
 use crate::codec::{CONNECT_PATH, DecodedFrame, OutgoingFrame};
 use crate::field_error::InvalidField;
 use crate::handshake_limit::HANDSHAKE_BYTES;
-use crate::listen::ConnectionSocket;
 use crate::message::{Hello, WorkerMessage};
+use crate::peer::ConnectionSocket;
 use crate::proto::{self, engine_message, worker_message::Kind};
 use crate::refusal::{ConnectRefusal, RefusalCode};
 use crate::status_message::status_message;
@@ -111,7 +111,7 @@ impl WorkerSession {
         }
         // The worker may still be reading its last message.
         let linger = link.shared.limits.linger;
-        let _ = tokio::time::timeout(linger, link.socket.closed.cancelled()).await;
+        let _ = tokio::time::timeout(linger, link.socket.closed()).await;
         link.socket.cut();
     }
 
@@ -121,7 +121,7 @@ impl WorkerSession {
         outgoing: &mpsc::Sender<OutgoingFrame<proto::EngineMessage>>,
     ) -> Result<(), DisconnectReason> {
         let shared = Arc::clone(&self.link.shared);
-        if self.link.socket.surplus {
+        if self.link.socket.is_surplus() {
             let message = format!("there are {} connections already", shared.limits.connections);
             return Err(refused(RefusalCode::TooManyConnections, message));
         }

@@ -1,0 +1,242 @@
+//! The accept loop of a listener.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rollway_base::Address;
+use tokio::runtime::Handle;
+use tokio_util::either::Either;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::bind::{BindError, BoundListener, PeerStream, tune};
+use crate::connection::{Connection, Peer};
+use crate::counters::{CloseReason, ConnectionCounters};
+use crate::http_server::{ConnectionService, HttpServer, OutgoingBody};
+use crate::options::{HttpVersions, ListenerKind, ListenerLimits, ListenerOptions};
+use crate::registry::Registry;
+
+/// Pause after a failed accept, as for lack of file descriptors.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
+
+const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\n\
+    content-type: text/plain\r\ncontent-length: 21\r\nconnection: close\r\n\r\n\
+    too many connections\n";
+
+/// A running listener. Dropping it closes all connections at once.
+#[derive(Debug)]
+pub struct RunningListener {
+    address: Address,
+    tcp_address: Option<SocketAddr>,
+    counters: Arc<ConnectionCounters>,
+    connections: TaskTracker,
+    /// No further requests are taken.
+    closing: CancellationToken,
+    /// Open connections are closed.
+    cut: CancellationToken,
+    runtime: Handle,
+    /// A task closes the connections after this listener is dropped.
+    lingers: AtomicBool,
+}
+
+impl RunningListener {
+    /// Binds an address and serves its connections, each with a service of its own.
+    pub async fn open<F, S, B>(options: ListenerOptions, service: F) -> Result<Self, BindError>
+    where
+        F: Fn(&Arc<Connection>) -> S + Send + Sync + 'static,
+        S: ConnectionService<B>,
+        B: OutgoingBody,
+    {
+        let bound = BoundListener::bind(&options.address).await?;
+        Ok(Self::serve(bound, options.kind, options.versions, options.limits, service))
+    }
+
+    /// Serves the connections of a bound address. Needs a tokio runtime.
+    pub fn serve<F, S, B>(
+        bound: BoundListener,
+        kind: ListenerKind,
+        versions: HttpVersions,
+        limits: ListenerLimits,
+        service: F,
+    ) -> Self
+    where
+        F: Fn(&Arc<Connection>) -> S + Send + Sync + 'static,
+        S: ConnectionService<B>,
+        B: OutgoingBody,
+    {
+        let running = Self {
+            address: bound.address().clone(),
+            tcp_address: bound.tcp_address(),
+            counters: Arc::new(ConnectionCounters::new(kind)),
+            connections: TaskTracker::new(),
+            closing: CancellationToken::new(),
+            cut: CancellationToken::new(),
+            runtime: Handle::current(),
+            lingers: AtomicBool::new(false),
+        };
+        let acceptor = Acceptor {
+            versions,
+            server: HttpServer::new(versions, limits.clone()),
+            limits,
+            registry: Registry::default(),
+            counters: Arc::clone(&running.counters),
+            connections: running.connections.clone(),
+            closing: running.closing.clone(),
+            cut: running.cut.clone(),
+            service,
+        };
+        running.connections.spawn(Arc::new(acceptor).accept(bound));
+        running
+    }
+
+    /// Returns the bound address, with the port that the system chose.
+    pub const fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Returns the TCP address. `None`: a Unix socket.
+    pub const fn tcp_address(&self) -> Option<SocketAddr> {
+        self.tcp_address
+    }
+
+    pub const fn counters(&self) -> &Arc<ConnectionCounters> {
+        &self.counters
+    }
+
+    /// Accepts no more connections and no more requests.
+    pub fn close(&self) {
+        self.closing.cancel();
+        self.connections.close();
+    }
+
+    /// Takes no more requests, and returns when all have been answered.
+    pub async fn finish(&self) {
+        self.close();
+        self.connections.wait().await;
+    }
+
+    /// Takes no more requests. Requests in flight get this time, also if the listener is dropped.
+    pub fn close_within(&self, timeout: Duration) {
+        self.close();
+        self.lingers.store(true, Ordering::Relaxed);
+        let (connections, cut) = (self.connections.clone(), self.cut.clone());
+        self.runtime.spawn(async move {
+            let _ = tokio::time::timeout(timeout, connections.wait()).await;
+            cut.cancel();
+        });
+    }
+
+    /// Closes all connections at once.
+    pub fn cut(&self) {
+        self.close();
+        self.cut.cancel();
+    }
+}
+
+impl Drop for RunningListener {
+    fn drop(&mut self) {
+        if !self.lingers.load(Ordering::Relaxed) {
+            self.cut();
+        }
+    }
+}
+
+struct Acceptor<F> {
+    versions: HttpVersions,
+    server: HttpServer,
+    limits: ListenerLimits,
+    registry: Registry,
+    counters: Arc<ConnectionCounters>,
+    connections: TaskTracker,
+    closing: CancellationToken,
+    cut: CancellationToken,
+    service: F,
+}
+
+impl<F> Acceptor<F> {
+    async fn accept<S, B>(self: Arc<Self>, listener: BoundListener)
+    where
+        F: Fn(&Arc<Connection>) -> S + Send + Sync + 'static,
+        S: ConnectionService<B>,
+        B: OutgoingBody,
+    {
+        let accepting = async {
+            loop {
+                match listener.accept().await {
+                    Ok((stream, peer)) => self.admit(stream, peer),
+                    Err(error) if is_client_disconnect(&error) => {}
+                    Err(error) => {
+                        self.counters.count(CloseReason::AcceptFailed);
+                        self.registry.evict_idle(self.counters.accepted());
+                        tracing::warn!(
+                            %error, listener = self.counters.kind().name(),
+                            "no connection can be accepted at the moment"
+                        );
+                        tokio::time::sleep(ACCEPT_BACKOFF).await;
+                    }
+                }
+            }
+        };
+        let _: Option<()> = self.closing.run_until_cancelled(accepting).await;
+    }
+
+    fn admit<S, B>(self: &Arc<Self>, stream: PeerStream, peer: Peer)
+    where
+        F: Fn(&Arc<Connection>) -> S + Send + Sync + 'static,
+        S: ConnectionService<B>,
+        B: OutgoingBody,
+    {
+        let is_full = self.registry.len() >= self.limits.connections
+            && !self.registry.evict_idle(self.counters.accepted());
+        if is_full && self.registry.len() >= self.limits.connections + self.limits.refusable {
+            self.counters.count(CloseReason::ConnectionLimit);
+            self.refuse(stream);
+            return;
+        }
+        tune(&stream, self.limits.tcp_keepalive);
+        let cut = self.cut.child_token();
+        let connection = Connection::new(peer, is_full, Arc::clone(&self.counters), cut);
+        let connection = Arc::new(connection);
+        self.registry.insert(Arc::clone(&connection));
+        let service = (self.service)(&connection);
+        let acceptor = Arc::clone(self);
+        self.connections.spawn(async move {
+            let open = OpenConnection { connection, acceptor };
+            let closing = open.acceptor.closing.clone();
+            open.acceptor.server.serve(stream, &open.connection, service, closing).await;
+        });
+    }
+
+    /// Tells the peer why it is refused, if that needs no wait.
+    fn refuse(&self, stream: PeerStream) {
+        if let (HttpVersions::Http1And2, Either::Right(stream)) = (self.versions, stream) {
+            let _ = stream.try_write(BUSY);
+        }
+    }
+}
+
+/// A connection that is removed from the registry when it ends, however that happens.
+struct OpenConnection<F> {
+    connection: Arc<Connection>,
+    acceptor: Arc<Acceptor<F>>,
+}
+
+impl<F> Drop for OpenConnection<F> {
+    fn drop(&mut self) {
+        self.acceptor.registry.remove(&self.connection);
+        self.connection.ended();
+    }
+}
+
+/// Returns whether the client disconnected before it was accepted.
+fn is_client_disconnect(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+    )
+}
