@@ -154,6 +154,8 @@ mod tests {
             in_flight: 2,
             version: Some(3),
             loaded: Some(3),
+            load: None,
+            limit: 8,
             capabilities: ServerCapabilities::of_kind(ServerKind::Vllm),
             failures: 0,
             last_seen: Some(Duration::from_secs(4)),
