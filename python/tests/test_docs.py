@@ -179,8 +179,8 @@ def http_reference():
         "",
         "Generated from the OpenAPI document that the gateway serves at `GET /openapi.json`:",
         "`UPDATE_EXPECT=1` before the test `python/tests/test_docs.py` writes this page again.",
-        "[gateway.md](gateway.md) describes keys, guarantees, errors and limits. Model calls accept",
-        "further fields, which are forwarded to the server.",
+        "[gateway.md](gateway.md) describes keys, guarantees, errors and limits.",
+        "Model calls may have further fields, which are forwarded to the server.",
     ]
     for tag, heading in HTTP_TAGS.items():
         lines += ["", f"## {heading}"]
