@@ -188,13 +188,14 @@ impl RemoteReader {
     }
 }
 
-type ReaderReply = (Vec<Sample>, proto::Done);
+type ReaderReply = (Vec<Sample>, proto::ReadDone);
 
 /// Waits for a complete response.
 async fn answer(
     link: &mut ReaderLink,
     number: u64,
-) -> std::result::Result<std::result::Result<ReaderReply, proto::Failed>, ReaderDisconnected> {
+) -> std::result::Result<std::result::Result<ReaderReply, proto::RequestFailed>, ReaderDisconnected>
+{
     let mut samples = Vec::new();
     loop {
         match link.recv().await? {
@@ -216,7 +217,7 @@ fn take_apart(
 ) -> std::result::Result<(), ReaderDisconnected> {
     let mut payloads = message.payloads;
     for head in message.samples {
-        let bytes = usize::try_from(head.bytes).unwrap_or(usize::MAX);
+        let bytes = usize::try_from(head.payload_bytes).unwrap_or(usize::MAX);
         if bytes > payloads.len() {
             return Err(ReaderDisconnected(format!("the payload of {} is cut short", head.id)));
         }
@@ -230,10 +231,10 @@ fn take_apart(
     Ok(())
 }
 
-fn failed(failed: proto::Failed) -> BufferError {
+fn failed(failed: proto::RequestFailed) -> BufferError {
     use proto::FailureCode as Code;
     let code = failed.code();
-    let proto::Failed { storage, message, .. } = failed;
+    let proto::RequestFailed { storage, message, .. } = failed;
     match code {
         Code::Full => BufferError::full(storage, message),
         Code::Damaged => BufferError::damaged(storage, message),
@@ -264,9 +265,9 @@ impl ExperienceReader for RemoteReader {
         self.answered = !matches!(answer, Err(BufferError::Unavailable { .. }));
         let (samples, done) = answer?;
         let end = match done.end() {
-            proto::End::Full => ReadEnd::Full,
-            proto::End::Finished => ReadEnd::Finished,
-            proto::End::TimedOut | proto::End::Unspecified => ReadEnd::TimedOut,
+            proto::ReadEnd::Full => ReadEnd::Full,
+            proto::ReadEnd::Finished => ReadEnd::Finished,
+            proto::ReadEnd::TimedOut | proto::ReadEnd::Unspecified => ReadEnd::TimedOut,
         };
         self.position = done.position;
         Ok(ReadResult { samples, stale: usize::try_from(done.stale).unwrap_or(usize::MAX), end })

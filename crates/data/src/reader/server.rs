@@ -266,7 +266,7 @@ impl ReaderServerShared {
         };
         match done.and_then(deliverable) {
             Ok(taken) => {
-                let done = proto::Done {
+                let done = proto::ReadDone {
                     number,
                     stale: taken.stale as u64,
                     end: end(taken.end).into(),
@@ -307,22 +307,22 @@ fn send_samples(replies: &ReplySender, taken: ReadResult) -> Result<(), TrainerD
             id: sample.id.to_string(),
             model_version: sample.model_version,
             reward: sample.reward,
-            bytes: sample.payload.len() as u64,
+            payload_bytes: sample.payload.len() as u64,
         };
         parts.push(SamplePart { head, payload: sample.payload });
     }
     if parts.is_empty() { Ok(()) } else { replies.samples(parts) }
 }
 
-fn end(end: ReadEnd) -> proto::End {
+fn end(end: ReadEnd) -> proto::ReadEnd {
     match end {
-        ReadEnd::Full => proto::End::Full,
-        ReadEnd::TimedOut => proto::End::TimedOut,
-        ReadEnd::Finished => proto::End::Finished,
+        ReadEnd::Full => proto::ReadEnd::Full,
+        ReadEnd::TimedOut => proto::ReadEnd::TimedOut,
+        ReadEnd::Finished => proto::ReadEnd::Finished,
     }
 }
 
-fn failed(number: u64, error: BufferError) -> proto::Failed {
+fn failed(number: u64, error: BufferError) -> proto::RequestFailed {
     use proto::FailureCode as Code;
     let (code, storage, message) = match error {
         BufferError::Unavailable { storage, message } => (Code::Unavailable, storage, message),
@@ -332,5 +332,5 @@ fn failed(number: u64, error: BufferError) -> proto::Failed {
         BufferError::Closed(storage) => (Code::Closed, storage, String::new()),
         BufferError::Payload(error) => (Code::Damaged, "the buffer".to_owned(), error.to_string()),
     };
-    proto::Failed { number, code: code.into(), storage, message }
+    proto::RequestFailed { number, code: code.into(), storage, message }
 }

@@ -28,12 +28,12 @@ impl DefinitionCache {
                 return Err(InvalidField::new("challenge", "only in the handshake"));
             }
             Kind::Refused(_) => return Err(InvalidField::new("refused", "only the last message")),
-            Kind::Define(define) => {
+            Kind::DefineWorkflow(define) => {
                 let definition = WorkflowDefinition::from(define);
                 self.0.insert(definition.id, definition.into());
                 return Ok(None);
             }
-            Kind::Forget(proto::Forget { ids }) => {
+            Kind::ForgetWorkflows(proto::ForgetWorkflows { ids }) => {
                 for id in ids {
                     self.0.remove(&DefinitionId(id));
                 }
@@ -175,9 +175,9 @@ proto_enum! { CancelReason as AttemptCancelReason: cancel_reason, proto_cancel_r
     BeginTimeout = [AttemptCancelReason::BeginTimeout],
 }
 
-impl From<proto::Define> for WorkflowDefinition {
-    fn from(define: proto::Define) -> Self {
-        let proto::Define { id, name, encoding, task_encoding, body } = define;
+impl From<proto::DefineWorkflow> for WorkflowDefinition {
+    fn from(define: proto::DefineWorkflow) -> Self {
+        let proto::DefineWorkflow { id, name, encoding, task_encoding, body } = define;
         Self {
             id: DefinitionId(id),
             name: name.into(),
@@ -188,7 +188,7 @@ impl From<proto::Define> for WorkflowDefinition {
     }
 }
 
-impl From<&WorkflowDefinition> for proto::Define {
+impl From<&WorkflowDefinition> for proto::DefineWorkflow {
     fn from(definition: &WorkflowDefinition) -> Self {
         Self {
             id: definition.id.0,
@@ -258,7 +258,9 @@ mod tests {
     #[test]
     fn an_attempt_has_one_key_per_run_or_none() {
         let mut definitions = DefinitionCache::default();
-        definitions.resolve(Kind::Define(proto::Define::default())).expect("a definition");
+        definitions
+            .resolve(Kind::DefineWorkflow(proto::DefineWorkflow::default()))
+            .expect("a definition");
         let mut start = |keys: &[&str]| {
             let start = proto::StartAttempt {
                 batch: Some(Batch::BatchNumber(1)),

@@ -387,7 +387,7 @@ mod tests {
                 id: id.to_owned(),
                 model_version: 7,
                 reward: Some(0.5),
-                bytes: payload.len() as u64,
+                payload_bytes: payload.len() as u64,
             },
             payload: Bytes::from_static(payload),
         };

@@ -202,11 +202,11 @@ impl WorkerConnection {
             && let Some(id) = outbox.defined.order.pop_front()
         {
             outbox.defined.ids.remove(&id);
-            let forget = Kind::Forget(proto::Forget { ids: vec![id.0] });
+            let forget = Kind::ForgetWorkflows(proto::ForgetWorkflows { ids: vec![id.0] });
             let message = proto::EngineMessage { kind: Some(forget) };
             self.push(outbox, FrameBody::Message(message))?;
         }
-        let kind = Some(Kind::Define(definition.into()));
+        let kind = Some(Kind::DefineWorkflow(definition.into()));
         self.push(outbox, FrameBody::Message(proto::EngineMessage { kind }))?;
         outbox.defined.ids.insert(definition.id);
         outbox.defined.order.push_back(definition.id);

@@ -219,9 +219,9 @@ async fn a_definition_is_sent_once_and_the_oldest_is_evicted() {
     let mut seen = Vec::new();
     while seen.iter().filter(|line: &&String| line.starts_with("start")).count() < uses.len() {
         seen.push(match peer.recv().await.unwrap() {
-            Kind::Define(define) => format!("define {}", define.id),
+            Kind::DefineWorkflow(define) => format!("define {}", define.id),
             Kind::StartAttempt(start) => format!("start {}", start.definition),
-            Kind::Forget(forget) => format!("forget {:?}", forget.ids),
+            Kind::ForgetWorkflows(forget) => format!("forget {:?}", forget.ids),
             other => panic!("{other:?}"),
         });
     }
