@@ -59,8 +59,8 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def placers(pid: int | None = None) -> list[int]:
-    """Returns the placers that a process has started; none: this one."""
+def launchers(pid: int | None = None) -> list[int]:
+    """Returns the launcher processes that a process has started; none: this one."""
     found = []
     for child in descendants(os.getpid() if pid is None else pid):
         try:

@@ -12,7 +12,7 @@ import textwrap
 import threading
 
 import pytest
-from ray_nodes import Nodes, is_alive, placers, until
+from ray_nodes import Nodes, is_alive, launchers, until
 from test_examples import environment, rollway, run, summary
 
 import rollway as rw
@@ -109,12 +109,12 @@ def test_nodes_and_placers_die_and_nothing_is_lost(config, cluster, tmp_path):
 
         scheduler.schedule(tasks(tmp_path, 8, "second"), 2)
         until(lambda: len(begun(tmp_path, "second")) >= 2, "all runners are at something")
-        (placer,) = placers()
-        os.kill(placer, signal.SIGKILL)
+        (launcher,) = launchers()
+        os.kill(launcher, signal.SIGKILL)
         (tmp_path / "second").touch()
         check(*scheduler.get_results(2).result(), 2, 8)
-        until(lambda: serving(scheduler) == 2, "a placer has placed all workers again")
-        assert placers() != [placer]
+        until(lambda: serving(scheduler) == 2, "a launcher has placed all workers again")
+        assert launchers() != [launcher]
 
 
 FLOW = """
@@ -289,10 +289,10 @@ def test_nothing_outlives_a_script_that_is_killed(cluster, tmp_path):
     )
     with process:
         output = next(line for line in process.stdout if line.startswith("pids"))
-        (placer,), workers = placers(process.pid), [int(pid) for pid in output.split()[1:]]
-        assert workers and all(map(is_alive, [placer, *workers]))
+        (launcher,), workers = launchers(process.pid), [int(pid) for pid in output.split()[1:]]
+        assert workers and all(map(is_alive, [launcher, *workers]))
         process.kill()
-    until(lambda: not any(map(is_alive, [placer, *workers])), "all processes are gone")
+    until(lambda: not any(map(is_alive, [launcher, *workers])), "all processes are gone")
 
 
 def test_a_killed_actor_is_replaced_and_resumes(config, cluster, tmp_path):
@@ -366,17 +366,17 @@ def test_the_example(cluster, tmp_path):
 def test_missing_ray_is_reported_with_the_install_command():
     without = "import sys; sys.modules['ray'] = None"
     without += "; from rollway.ray.launcher import main; main()"
-    placer = subprocess.Popen(
+    launcher = subprocess.Popen(
         [sys.executable, "-c", without], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    with placer:
+    with launcher:
         order = {"order": "open", "namespace": "a/b", "version": rw.__version__}
-        placer.stdin.write(json.dumps(order) + "\n")
-        placer.stdin.flush()
-        output = json.loads(placer.stdout.readline())
-        assert placer.wait() == 1
+        launcher.stdin.write(json.dumps(order) + "\n")
+        launcher.stdin.flush()
+        output = json.loads(launcher.stdout.readline())
+        assert launcher.wait() == 1
     assert output["event"] == "failed"
-    assert "has no package `ray`" in output["what"] and output["hint"] == "pip install rollway[ray]"
+    assert "has no package `ray`" in output["message"] and output["hint"] == "pip install rollway[ray]"
 
 
 NODES = [

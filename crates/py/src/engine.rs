@@ -485,7 +485,7 @@ fn parts(
         env,
         heartbeat: HEARTBEAT,
         runners_per_worker: config.explorer.runner_per_worker,
-        placer: Some(placer(py)?),
+        ray_launcher: Some(ray_launcher(py)?),
         ..WorkerPoolOptions::new(program)
     };
     let runtime = runtime::handle(py)?;
@@ -522,7 +522,7 @@ fn listen(
 }
 
 /// Returns the interpreter arguments that start the Ray launcher.
-pub(crate) fn placer(py: Python<'_>) -> PyResult<Vec<String>> {
+pub(crate) fn ray_launcher(py: Python<'_>) -> PyResult<Vec<String>> {
     py.import("rollway.client._launch")?.getattr("RAY_LAUNCHER")?.extract()
 }
 

@@ -34,7 +34,7 @@ use self::event::EventCallback;
 use self::prepared::PreparedExplorer;
 use crate::batch_id::PyBatchId;
 use crate::convert::seconds;
-use crate::engine::{HEARTBEAT, SpawnCommand, placer};
+use crate::engine::{HEARTBEAT, SpawnCommand, ray_launcher};
 use crate::pending::PyPending;
 use crate::{config, errors, metrics, operator, runner_status, runtime};
 
@@ -227,7 +227,7 @@ impl PyExplorer {
                 env,
                 heartbeat: HEARTBEAT,
                 runners_per_worker: config.explorer.runner_per_worker,
-                placer: Some(placer(py)?),
+                ray_launcher: Some(ray_launcher(py)?),
                 ..WorkerPoolOptions::new(program)
             }),
         };

@@ -8,11 +8,11 @@ The engine starts it as a child process and sends commands on standard input, on
 
 Events go to standard output:
 
-    {"event": "opened", "ip", "nodes"} or {"event": "failed", "what", "hint"}
-    {"event": "waits", "id", "why"}             not placed yet
+    {"event": "opened", "ip", "nodes"} or {"event": "failed", "message", "hint"}
+    {"event": "waits", "id", "reason"}          not placed yet
     {"event": "placed", "id", "ip", "node", "pid"}
-    {"event": "ended", "id", "how", "blame"}    after a start, exactly once, also after a stop
-    {"event": "nodes", "nodes", "said"}         nodes joined or left
+    {"event": "ended", "id", "reason", "suspect"}      after a start, once, also after a stop
+    {"event": "nodes", "nodes", "changes"}      nodes joined or left
 
 Ray ends the workers with this process, which ends with its standard input, so that no worker
 outlives the engine. Ray forwards the output of workers to standard error.
@@ -44,7 +44,7 @@ MAX_PLACING_CHECKS = 5
 SHUTDOWN_TIMEOUT = 10.0
 
 Order = dict[str, Any]
-Say = Callable[..., None]
+SendEvent = Callable[..., None]
 
 
 class LaunchedActor:
@@ -56,20 +56,20 @@ class LaunchedActor:
         self.is_placed = False
         #: Last reported reason of its wait, and the number of checks.
         self.reason: str | None = None
-        self.looks = 0
+        self.checks = 0
 
 
 class RayLauncher:
     """Starts and stops worker actors on the joined cluster."""
 
-    def __init__(self, ray: Any, send: Say, version: str) -> None:
+    def __init__(self, ray: Any, send: SendEvent, version: str) -> None:
         self.ray = ray
         self.send = send
         self.version = version
         self.workers: dict[int, LaunchedActor] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self.nodes: set[str] = set()
-        self.looks = asyncio.Event()
+        self.wake = asyncio.Event()
         self.over = asyncio.Event()
         ray.cloudpickle.register_pickle_by_value(actor)
         self.kind = ray.remote(actor.Worker)
@@ -81,12 +81,11 @@ class RayLauncher:
             try:
                 worker = self._place(order)
             except Exception as error:
-                self.send(
-                    "ended", id=number, how=messages.clipped(str(error)), blame=messages.NO_SUSPECT
-                )
+                reason = messages.clipped(str(error))
+                self.send("ended", id=number, reason=reason, suspect=messages.NO_SUSPECT)
                 return
             self.workers[number] = worker
-            self.looks.set()
+            self.wake.set()
             task = asyncio.get_running_loop().create_task(
                 self._supervise(number, worker, order["env"])
             )
@@ -98,19 +97,19 @@ class RayLauncher:
 
     async def _supervise(self, number: int, worker: LaunchedActor, env: dict[str, str]) -> None:
         """Reports the placement and the end of a worker."""
-        how, blame = "no longer needed", messages.NO_SUSPECT
+        reason, suspect = "no longer needed", messages.NO_SUSPECT
         try:
             location = await _result(worker.handle.location.remote(self.version))
             worker.is_placed = True
             self.send("placed", id=number, **location)
-            how = await _result(worker.handle.work.remote(env))
+            reason = await _result(worker.handle.work.remote(env))
         except Exception as error:
-            how, blame = messages.ended(error)
+            reason, suspect = messages.ended(error)
         finally:
             del self.workers[number]
             # The process of a worker that returned still exists.
             self.ray.kill(worker.handle, no_restart=True)
-            self.send("ended", id=number, how=how, blame=blame)
+            self.send("ended", id=number, reason=reason, suspect=suspect)
 
     def _place(self, order: Order) -> LaunchedActor:
         demand = {name: float(amount) for name, amount in order["resources"].items()}
@@ -131,11 +130,11 @@ class RayLauncher:
         """Reports joining and leaving nodes, and why workers wait, until cancelled."""
         while True:
             waits = any(not worker.is_placed for worker in self.workers.values())
-            self.looks.clear()
+            self.wake.clear()
             try:
                 # A new worker needs a moment to be placed.
                 await asyncio.wait_for(
-                    self.looks.wait(), POLL_INTERVAL if waits else IDLE_POLL_INTERVAL
+                    self.wake.wait(), POLL_INTERVAL if waits else IDLE_POLL_INTERVAL
                 )
                 await asyncio.sleep(POLL_INTERVAL)
             except asyncio.TimeoutError:
@@ -151,7 +150,7 @@ class RayLauncher:
             self.report_nodes(nodes)
             for number, worker in self._waiting_actors():
                 reason = messages.cluster_too_small(worker.demand, nodes)
-                if reason is None and worker.looks >= MAX_PLACING_CHECKS:
+                if reason is None and worker.checks >= MAX_PLACING_CHECKS:
                     reason = messages.resources_in_use(worker.demand, nodes, free)
                 self._report_waiting(number, worker, reason)
 
@@ -159,10 +158,10 @@ class RayLauncher:
         return [(number, one) for number, one in self.workers.items() if not one.is_placed]
 
     def _report_waiting(self, number: int, worker: LaunchedActor, reason: str | None) -> None:
-        worker.looks += 1
+        worker.checks += 1
         if reason is not None and reason != worker.reason:
             worker.reason = reason
-            self.send("waits", id=number, why=reason)
+            self.send("waits", id=number, reason=reason)
 
     def report_nodes(self, nodes: Iterable[messages.Node]) -> None:
         """Reports the nodes that joined or left since the last call."""
@@ -174,7 +173,7 @@ class RayLauncher:
             reason = messages.clipped(str(known.get("DeathReasonMessage") or "reason unknown"))
             changes.append(f"{known.get('NodeManagerAddress', node)} left: {reason}")
         if changes and self.nodes:
-            self.send("nodes", nodes=len(alive), said=changes)
+            self.send("nodes", nodes=len(alive), changes=changes)
         self.nodes = set(alive)
 
 
@@ -199,32 +198,32 @@ def connect(ray: Any, order: Order) -> None:
 
 def failure(error: BaseException) -> dict[str, str]:
     """Returns the reason of a failed connection, and the remedy."""
-    what = messages.clipped(str(error) or repr(error))
+    message = messages.clipped(str(error) or repr(error))
     if isinstance(error, MissingPackage):
-        return {"what": f"{sys.executable} has no package `ray`", "hint": REMEDY}
-    if isinstance(error, ConnectionError) and "find" in what:
+        return {"message": f"{sys.executable} has no package `ray`", "hint": REMEDY}
+    if isinstance(error, ConnectionError) and "find" in message:
         return {
-            "what": "no Ray cluster was found on this machine",
+            "message": "no Ray cluster was found on this machine",
             "hint": "start one with `ray start --head`, name it with cluster.address, or let the "
             "job have one of its own with `cluster.address: local`",
         }
     return {
-        "what": f"the Ray cluster cannot be joined: {what}",
+        "message": f"the Ray cluster cannot be joined: {message}",
         "hint": "see that cluster.address is that of a running Ray with the same versions of Ray "
         "and Python, and that this machine is part of it",
     }
 
 
-async def serve(ray: Any, send: Say, order: Order, orders: CommandReader) -> None:
+async def serve(ray: Any, send: SendEvent, order: Order, orders: CommandReader) -> None:
     """Executes commands until standard input ends."""
     launcher = RayLauncher(ray, send, order["version"])
     orders.into(asyncio.get_running_loop(), launcher)
     nodes = ray.nodes()
     launcher.report_nodes(nodes)
     send("opened", ip=ray.util.get_node_ip_address(), nodes=len(launcher.nodes))
-    looking = asyncio.create_task(launcher.poll())
+    polling = asyncio.create_task(launcher.poll())
     await launcher.over.wait()
-    looking.cancel()
+    polling.cancel()
 
 
 class CommandReader:
@@ -279,10 +278,10 @@ def main() -> None:
     os.dup2(2, 1)
     lock = threading.Lock()
 
-    def send(event: str, **what: Any) -> None:
+    def send(event: str, **fields: Any) -> None:
         with lock:
             try:
-                events.write(json.dumps({"event": event, **what}) + "\n")
+                events.write(json.dumps({"event": event, **fields}) + "\n")
             except OSError:
                 # The engine is gone; standard input ends as well.
                 pass

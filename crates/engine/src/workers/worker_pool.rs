@@ -78,8 +78,8 @@ pub struct WorkerPoolOptions {
     /// Maximum bytes of one message of a worker, such as the payload of a run. `None`: the
     /// default of the server.
     pub message_bytes: Option<usize>,
-    /// Arguments that start the Ray placer. `None`: those for an installed Python package.
-    pub placer: Option<Vec<String>>,
+    /// Arguments that start the Ray launcher. `None`: those for an installed Python package.
+    pub ray_launcher: Option<Vec<String>>,
 }
 
 impl WorkerPoolOptions {
@@ -97,7 +97,7 @@ impl WorkerPoolOptions {
             heartbeat: Duration::from_secs(5),
             runners_per_worker: 1,
             message_bytes: None,
-            placer: None,
+            ray_launcher: None,
         }
     }
 }

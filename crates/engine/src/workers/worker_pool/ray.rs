@@ -1,14 +1,14 @@
-//! Workers as Ray actors. Only one process uses Ray, the placer (`rollway.ray.launcher`, Python):
+//! Workers as Ray actors. Only one process uses Ray, the launcher (`rollway.ray.launcher`):
 //! it joins the cluster, places workers and reports their states as JSON lines.
 //!
 //! ```text
-//! launch ──► start ──► placer ──► Ray ──► worker ──► hello to the engine
+//! launch ──► start ──► launcher ──► Ray ──► worker ──► hello to the engine
 //!   ▲                    │ waits, placed, ended
 //!   └── the engine orders replacements; Ray restarts nothing itself
 //! ```
 //!
-//! Ray ends the workers of a placer that dies; the placer is restarted. It ends itself when its
-//! standard input closes, so that nothing outlives the engine.
+//! Ray ends the workers of a launcher process that dies, which is restarted. The process ends when
+//! its standard input closes, so that nothing outlives the engine.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -36,7 +36,7 @@ use super::launcher::{
 use crate::process::lines;
 use crate::process::python;
 
-/// First and longest pause before a placer is restarted.
+/// First and longest pause before a launcher process is restarted.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
 
@@ -50,7 +50,7 @@ const MAX_NODE_CHANGES: usize = 8;
 pub struct RayLauncherOptions {
     /// Python interpreter with Ray.
     pub program: PathBuf,
-    /// Arguments that start the placer.
+    /// Arguments that start the launcher process.
     pub args: Vec<String>,
     pub cluster: ClusterConfig,
     pub namespace: String,
@@ -59,7 +59,7 @@ pub struct RayLauncherOptions {
 }
 
 impl RayLauncherOptions {
-    const PLACER: &'static str = "from rollway.ray.launcher import main; main()";
+    const SCRIPT: &'static str = "from rollway.ray.launcher import main; main()";
 
     /// Returns options for the workers of a configuration.
     pub fn new(config: &Config, workers: &WorkerPoolOptions) -> Self {
@@ -67,7 +67,7 @@ impl RayLauncherOptions {
         let job = || format!("{}/{}", config.project, config.name);
         Self {
             program: workers.program.clone(),
-            args: workers.placer.clone().unwrap_or_else(|| python::arguments(Self::PLACER)),
+            args: workers.ray_launcher.clone().unwrap_or_else(|| python::arguments(Self::SCRIPT)),
             namespace: cluster.namespace.clone().unwrap_or_else(job),
             cluster,
             patience: config.explorer.supervision.start_timeout.into(),
@@ -118,8 +118,8 @@ struct RayShared {
 
 #[derive(Debug)]
 struct RayLauncherState {
-    /// Sender of orders, or the reason why there is no placer.
-    placer: Result<mpsc::UnboundedSender<Value>, String>,
+    /// Sender of orders, or the reason why there is no launcher process.
+    orders: Result<mpsc::UnboundedSender<Value>, String>,
     workers: HashMap<u64, Worker>,
     /// Last logged reason for waiting.
     logged: Option<String>,
@@ -134,34 +134,33 @@ struct Worker {
     is_placed: bool,
 }
 
-/// Event of the placer.
+/// Event of the launcher process.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum RayEvent {
     Opened { ip: String, nodes: u64 },
-    Failed { what: String, hint: String },
-    Waits { id: u64, why: String },
+    Failed { message: String, hint: String },
+    Waits { id: u64, reason: String },
     Placed { id: u64, ip: String, pid: u32 },
-    Ended { id: u64, how: String, blame: RayFault },
-    Nodes { nodes: u64, said: Vec<String> },
+    Ended { id: u64, reason: String, suspect: RaySuspect },
+    Nodes { nodes: u64, changes: Vec<String> },
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum RayFault {
-    #[serde(rename = "none")]
+enum RaySuspect {
     None,
     Worker,
 }
 
 impl RayLauncher {
-    /// Starts a placer and waits until it has joined the cluster. Needs a tokio runtime.
+    /// Starts a launcher process and waits until it has joined the cluster. Needs a tokio runtime.
     ///
     /// # Errors
     /// If the cluster, Ray or Python is not available.
     pub async fn open(options: RayLauncherOptions) -> Result<Self, ClusterError> {
         let down = Err("the cluster is being joined".to_owned());
-        let state = RayLauncherState { placer: down, workers: HashMap::new(), logged: None };
+        let state = RayLauncherState { orders: down, workers: HashMap::new(), logged: None };
         let shared = Arc::new(RayShared { options, state: Mutex::new(state) });
         let alive = CancellationToken::new();
         let (opened, opening) = oneshot::channel();
@@ -170,7 +169,7 @@ impl RayLauncher {
         match timeout(shared.options.patience, opening).await {
             Ok(Ok(Ok(()))) => Ok(Self { shared, _alive: alive }),
             Ok(Ok(Err(error))) => Err(error),
-            Ok(Err(_)) => Err(unexpected("the placer was abandoned")),
+            Ok(Err(_)) => Err(unexpected("the launcher process was abandoned")),
             Err(_) => {
                 let seconds = shared.options.patience.as_secs_f64();
                 Err(ClusterError {
@@ -202,9 +201,9 @@ impl Launcher for RayLauncher {
 impl RayLauncherState {
     /// Sends a worker's order, or sets its status to waiting.
     fn send_order(&self, worker: &mut Worker) {
-        match &self.placer {
+        match &self.orders {
             Ok(orders) => {
-                // The end of a dead placer is handled by `keep`.
+                // The end of a dead launcher process is handled by `keep`.
                 let _ = worker.order.take().map(|order| orders.send(order));
             }
             Err(reason) => worker.status.set_waiting(reason),
@@ -234,14 +233,14 @@ impl Drop for RayWorker {
         let mut state = self.shared.state.lock();
         let known = state.workers.remove(&self.number);
         if known.is_some_and(|worker| worker.order.is_none())
-            && let Ok(orders) = &state.placer
+            && let Ok(orders) = &state.orders
         {
             let _ = orders.send(json!({ "order": "stop", "id": self.number }));
         }
     }
 }
 
-/// Keeps a placer running until the launcher is dropped.
+/// Keeps a launcher process running until the launcher is dropped.
 async fn keep(
     shared: Arc<RayShared>,
     alive: CancellationToken,
@@ -252,7 +251,7 @@ async fn keep(
     loop {
         let began = Instant::now();
         let ended = tokio::select! {
-            // Dropping the placer's standard input ends it.
+            // Dropping its standard input ends the process.
             () = alive.cancelled() => return,
             ended = serve(&shared, &mut first) => ended,
         };
@@ -265,7 +264,7 @@ async fn keep(
         }
         let reason = format!("{}; retrying in {} s", ended.what, pause.as_secs());
         tracing::warn!(target: "rollway::ray", "{reason}; {}", ended.hint);
-        shared.placer_lost(&ended.what, &reason);
+        shared.launcher_lost(&ended.what, &reason);
         tokio::select! {
             () = alive.cancelled() => return,
             () = sleep(pause) => {}
@@ -274,7 +273,7 @@ async fn keep(
     }
 }
 
-/// Starts a placer and serves it until it ends.
+/// Starts a launcher process and serves it until it ends.
 async fn serve(
     shared: &Arc<RayShared>,
     first: &mut Option<oneshot::Sender<Result<(), ClusterError>>>,
@@ -296,12 +295,14 @@ async fn serve(
     lines(stdout, |line| match serde_json::from_str(line) {
         Ok(RayEvent::Opened { ip, nodes }) => {
             tracing::info!(target: "rollway::ray", nodes, "joined the cluster as {ip}");
-            shared.placer_ready(&orders);
+            shared.launcher_ready(&orders);
             if let Some(opened) = first.take() {
                 let _ = opened.send(Ok(()));
             }
         }
-        Ok(RayEvent::Failed { what, hint }) => failed = Some(ClusterError { what, hint }),
+        Ok(RayEvent::Failed { message, hint }) => {
+            failed = Some(ClusterError { what: message, hint });
+        }
         Ok(event) => shared.on_event(event),
         Err(error) => tracing::warn!(target: "rollway::ray", "{line}: {error}"),
     })
@@ -310,7 +311,7 @@ async fn serve(
         Ok(status) => status.to_string(),
         Err(error) => error.to_string(),
     };
-    failed.unwrap_or_else(|| unexpected(&format!("the placer of workers ended: {status}")))
+    failed.unwrap_or_else(|| unexpected(&format!("the Ray launcher ended: {status}")))
 }
 
 impl RayShared {
@@ -335,19 +336,19 @@ impl RayShared {
         Ok((child, stdin, stdout))
     }
 
-    /// Sends the orders of all waiting workers to a new placer.
-    fn placer_ready(&self, orders: &mpsc::UnboundedSender<Value>) {
+    /// Sends the orders of all waiting workers to a new launcher process.
+    fn launcher_ready(&self, orders: &mpsc::UnboundedSender<Value>) {
         let mut state = self.state.lock();
-        state.placer = Ok(orders.clone());
+        state.orders = Ok(orders.clone());
         let mut workers = std::mem::take(&mut state.workers);
         workers.values_mut().for_each(|worker| state.send_order(worker));
         state.workers = workers;
     }
 
-    /// Ends the workers of a placer that ended, and lets the others wait for the next one.
-    fn placer_lost(&self, message: &str, waiting: &str) {
+    /// Ends the workers of a launcher process that ended; the others wait for the next process.
+    fn launcher_lost(&self, message: &str, waiting: &str) {
         let mut state = self.state.lock();
-        state.placer = Err(waiting.to_owned());
+        state.orders = Err(waiting.to_owned());
         for (_, worker) in state.workers.extract_if(|_, worker| worker.order.is_none()) {
             let _ = worker.ended.send(ProcessExit::unattributed(message));
         }
@@ -356,17 +357,17 @@ impl RayShared {
         }
     }
 
-    /// Applies an event of the placer; events of unknown workers are ignored.
+    /// Applies an event of the launcher process; events of unknown workers are ignored.
     fn on_event(&self, event: RayEvent) {
         let mut state = self.state.lock();
         match event {
-            RayEvent::Waits { id, why } => {
+            RayEvent::Waits { id, reason } => {
                 if let Some(worker) = state.workers.get(&id) {
-                    worker.status.set_waiting(&why);
+                    worker.status.set_waiting(&reason);
                     // Many workers wait for the same reason, which is logged once.
-                    if state.logged.as_ref() != Some(&why) {
-                        tracing::warn!(target: "rollway::ray", "worker waits: {why}");
-                        state.logged = Some(why);
+                    if state.logged.as_ref() != Some(&reason) {
+                        tracing::warn!(target: "rollway::ray", "worker waits: {reason}");
+                        state.logged = Some(reason);
                     }
                 }
             }
@@ -377,23 +378,23 @@ impl RayShared {
                     worker.status.set_location(format!("{ip}, pid {pid}"));
                 }
             }
-            RayEvent::Ended { id, how, blame } => {
+            RayEvent::Ended { id, reason, suspect } => {
                 if let Some(worker) = state.workers.remove(&id) {
-                    let suspect = match blame {
-                        RayFault::None => Suspect::None,
-                        RayFault::Worker => Suspect::AnyAttempt,
+                    let suspect = match suspect {
+                        RaySuspect::None => Suspect::None,
+                        RaySuspect::Worker => Suspect::AnyAttempt,
                     };
-                    let (started, message) = (worker.is_placed, how);
+                    let (started, message) = (worker.is_placed, reason);
                     if !started {
                         tracing::warn!(target: "rollway::ray", "worker not started: {message}");
                     }
                     let _ = worker.ended.send(ProcessExit { message, started, suspect });
                 }
             }
-            RayEvent::Nodes { nodes, said } => {
-                let more = said.len().saturating_sub(MAX_NODE_CHANGES);
-                let said = said[..said.len() - more].join("; ");
-                tracing::info!(target: "rollway::ray", nodes, more, "{said}");
+            RayEvent::Nodes { nodes, changes } => {
+                let more = changes.len().saturating_sub(MAX_NODE_CHANGES);
+                let changes = changes[..changes.len() - more].join("; ");
+                tracing::info!(target: "rollway::ray", nodes, more, "{changes}");
             }
             RayEvent::Opened { .. } | RayEvent::Failed { .. } => {}
         }
