@@ -160,18 +160,18 @@ def test_rejected_values_are_warned_about_once(tmp_path, monkeypatch):
     log = {"do": "log", "role": "explorer", "step": 7, "numbers": {"a": 1.0}}
     succeeded, replies = follow(tmp_path, *[log] * 3, {"do": "end"})
     assert succeeded and board.is_closed
-    assert [it["said"] for it in replies] == ["ready", "trouble"]
-    assert "step 7" in replies[1]["what"] and "no route" in replies[1]["what"]
+    assert [it["reply"] for it in replies] == ["ready", "trouble"]
+    assert "step 7" in replies[1]["message"] and "no route" in replies[1]["message"]
     succeeded, replies = follow(tmp_path, *[log] * 100)
     assert not succeeded
-    assert [it["said"] for it in replies] == ["ready", "trouble", "failed"]
+    assert [it["reply"] for it in replies] == ["ready", "trouble", "failed"]
 
 
 def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "rollway.monitors.wandb", None)
     succeeded, (replies,) = follow(tmp_path)
     assert not succeeded
-    assert replies["said"] == "failed" and "pip install wandb" in replies["what"]
+    assert replies["reply"] == "failed" and "pip install wandb" in replies["message"]
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monitors.check("swanlab")
     assert capsys.readouterr().out == "swanlab\n"

@@ -185,7 +185,7 @@ impl JobObserver for ProgressView {
             (_, JobEvent::Info(note)) => log::emit(&self.output, Level::INFO, note),
             (_, JobEvent::Alarm(alarm)) => {
                 let level = if alarm.raised { Level::WARN } else { Level::INFO };
-                log::emit(&self.output, level, &alarm.words);
+                log::emit(&self.output, level, &alarm.message);
             }
             (OutputKind::Plain, event) => {
                 if let Some(line) = plain::event(model, event) {

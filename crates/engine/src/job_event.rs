@@ -81,7 +81,7 @@ pub struct Alarm {
     /// Alarm kind, as in `summary.json` and the metric `rollway_alarm`.
     pub kind: &'static str,
     /// The problem and the remedy; when cleared, the change.
-    pub words: String,
+    pub message: String,
     /// `false`: the alarm was cleared.
     pub raised: bool,
 }

@@ -65,7 +65,7 @@ fn known(py: Python<'_>, one: &RunnerStatus) -> PyResult<Py<PyDict>> {
 /// Labels reported by the runner.
 fn status_dict(py: Python<'_>, one: &RunnerStatus) -> PyResult<Py<PyDict>> {
     let dict = PyDict::new(py);
-    for (key, value) in &one.said {
+    for (key, value) in &one.labels {
         dict.set_item(key, value)?;
     }
     Ok(dict.unbind())

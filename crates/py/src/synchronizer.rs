@@ -27,7 +27,7 @@ const CODE: &str = "synchronizer";
 #[pyclass(frozen, module = "rollway._rollway", name = "Synchronizer")]
 pub(crate) struct PySynchronizer {
     synchronizer: Synchronizer,
-    /// The trainer's seat; none if it was not taken, or was left.
+    /// Membership of the trainer. `None`: it has not joined, or has left.
     membership: Arc<Mutex<Option<Membership>>>,
 }
 

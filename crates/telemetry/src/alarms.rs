@@ -269,7 +269,7 @@ impl AlarmShared {
         let changes = self.state.lock().rules.take();
         for AlarmChange { kind, message, raised } in changes {
             let stops = raised && kind == FAILURES && self.stops;
-            let alarm = Alarm { at: events::now(), kind, words: message.clone(), raised };
+            let alarm = Alarm { at: events::now(), kind, message: message.clone(), raised };
             self.observers.emit(&JobEvent::Alarm(alarm));
             if stops {
                 let _ = self.stop_reason.set(message);

@@ -66,7 +66,7 @@ def follow(name: str, lines: Iterable[str], out: TextIO) -> bool:
 
     def send(reply: str, **more: Any) -> None:
         try:
-            out.write(json.dumps({"said": reply, **more}) + "\n")
+            out.write(json.dumps({"reply": reply, **more}) + "\n")
             out.flush()
         except OSError:
             pass  # The engine is gone; remaining metrics are logged nevertheless.
@@ -91,7 +91,7 @@ def follow(name: str, lines: Iterable[str], out: TextIO) -> bool:
             try:
                 backend.close()
             except Exception as error:
-                send("trouble", what=f"the run could not be closed: {describe(error)}")
+                send("trouble", message=f"the run could not be closed: {describe(error)}")
     return backend is not None
 
 
@@ -107,10 +107,10 @@ def begin(name: str, command: dict[str, Any], send: Any) -> MonitorBackend | Non
         backend: MonitorBackend = importlib.import_module(module).open(command)
     except ModuleNotFoundError as error:
         remedy = f"`{sys.executable} -m pip install {package}` installs it"
-        send("failed", what=f"{describe(error)}; {remedy}")
+        send("failed", message=f"{describe(error)}; {remedy}")
         return None
     except Exception as error:
-        send("failed", what=describe(error))
+        send("failed", message=describe(error))
         return None
     with open(remembered + ".new", "w", encoding="utf-8") as file:
         json.dump({"run": backend.run}, file)
@@ -138,10 +138,10 @@ class Failures:
             if not self.is_reported:
                 self.is_reported = True
                 self.send(
-                    "trouble", what=f"step {command['step']} was not logged: {describe(error)}"
+                    "trouble", message=f"step {command['step']} was not logged: {describe(error)}"
                 )
             if self.in_a_row >= MAX_FAILURES:
-                self.send("failed", what=f"{MAX_FAILURES} steps in a row: {describe(error)}")
+                self.send("failed", message=f"{MAX_FAILURES} steps in a row: {describe(error)}")
                 return False
         return True
 

@@ -62,7 +62,7 @@ pub fn event(event: &JobEvent, time: SystemTime) -> Value {
             "event": "alarm",
             "kind": alarm.kind,
             "raised": alarm.raised,
-            "message": alarm.words,
+            "message": alarm.message,
         }),
         JobEvent::WaitBegun(wait) => wait_json(wait, "wait_begun"),
         JobEvent::WaitEnded(wait) => wait_json(wait, "wait_ended"),

@@ -102,7 +102,7 @@ impl ProgressModel {
             }
             JobEvent::Alarm(alarm) => {
                 if alarm.raised {
-                    self.alarms.insert(alarm.kind, alarm.words.clone());
+                    self.alarms.insert(alarm.kind, alarm.message.clone());
                 } else {
                     self.alarms.remove(alarm.kind);
                 }

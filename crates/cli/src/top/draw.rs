@@ -111,7 +111,7 @@ fn header(model: &TopModel) -> Vec<StyledLine> {
         lines.push(StyledLine::new().with("waiting ", TextStyle::Yellow).text(text));
     }
     for alarm in overview.alarms.iter().take(MAX_ALARMS) {
-        lines.push(StyledLine::new().with("alarm ", TextStyle::Red).text(&alarm.words));
+        lines.push(StyledLine::new().with("alarm ", TextStyle::Red).text(&alarm.message));
     }
     if let Some(message) = job.message.as_ref().filter(|message| !message.is_empty()) {
         lines.push(StyledLine::new().with(message, TextStyle::Yellow));

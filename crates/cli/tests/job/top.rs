@@ -85,7 +85,7 @@ fn overview() -> Value {
             "pending": 56, "running": 1,
         },
         "runners": { "busy": 1, "idle": 39 },
-        "alarms": [{ "at": 1110.0, "kind": "no_progress", "words": "no run has ended for 5 min",
+        "alarms": [{ "at": 1110.0, "kind": "no_progress", "message": "no run has ended for 5 min",
                      "raised": true }],
     })
 }

@@ -152,10 +152,10 @@ pub(crate) fn alarms(demo: &Demo) -> Vec<AlarmRow> {
     if !demo.is_running() {
         return Vec::new();
     }
-    let words =
+    let message =
         "3 runs have made no progress for more than 20 min, all while they wait for the model";
     let at = (demo.now() / 60.0).floor() * 60.0 - 60.0;
-    vec![AlarmRow { at, kind: "no_progress".to_owned(), words: words.to_owned(), raised: true }]
+    vec![AlarmRow { at, kind: "no_progress".to_owned(), message: message.to_owned(), raised: true }]
 }
 
 pub(crate) fn timeline(demo: &Demo, world: &World) -> Timeline {

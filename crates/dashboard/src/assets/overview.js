@@ -95,17 +95,17 @@ function drawWait(line, over) {
 /** Shows models without a usable server, and raised alarms. */
 function drawAlarms(list, over) {
   const problems = (over.servers?.problems ?? []).map((problem) =>
-    ({ kind: "no usable server", words: `${capital(problem)}.`, href: "/servers" }));
+    ({ kind: "no usable server", message: `${capital(problem)}.`, href: "/servers" }));
   const raised = (over.alarms ?? []).filter((alarm) => alarm.raised).slice(-6).reverse();
   list.hidden = raised.length + problems.length === 0;
-  keep(list, [...problems, ...raised], (alarm) => alarm.kind + (alarm.at ?? alarm.words),
+  keep(list, [...problems, ...raised], (alarm) => alarm.kind + (alarm.at ?? alarm.message),
     (alarm) => h("li", { class: alarm.href ? "bad" : null }, icon("warn"), h("div", null,
       h("strong"), h("p", null, h("span"), " ",
         alarm.href ? h("a", { href: alarm.href }, "To the servers") : null))), (item, alarm) => {
       const [kind, message] = item.lastChild.children;
       say(kind, alarm.kind.replaceAll("_", " "));
-      say(message.firstChild, isNumber(alarm.at) ? `${alarm.words} (since ${clock(alarm.at)})`
-        : alarm.words);
+      say(message.firstChild, isNumber(alarm.at) ? `${alarm.message} (since ${clock(alarm.at)})`
+        : alarm.message);
       set(message, "title", isNumber(alarm.at) ? exact(alarm.at) : null);
     });
 }

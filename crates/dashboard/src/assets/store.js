@@ -99,7 +99,7 @@ export class Store {
     const known = new Set((this.overview.alarms ?? []).map((alarm) => alarm.at + alarm.kind));
     const fresh = (overview.alarms ?? []).filter((alarm) =>
       alarm.raised && !known.has(alarm.at + alarm.kind));
-    return fresh.at(-1)?.words ?? null;
+    return fresh.at(-1)?.message ?? null;
   }
 
   #notify(change) {

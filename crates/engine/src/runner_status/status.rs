@@ -61,7 +61,7 @@ pub struct RunnerStatus {
     /// In one stage much longer than typical, or than half of the timeout.
     pub stuck: bool,
     /// Other labels of its heartbeats.
-    pub said: BTreeMap<String, String>,
+    pub labels: BTreeMap<String, String>,
 }
 
 /// Returns the status of every runner: stuck ones first, then by time in the current stage relative
@@ -159,7 +159,7 @@ fn one(core: &Core, states: &RunnerStatusTable, view: RunnerView, now: Time) -> 
         node: labels.remove("node"),
         message: waits.or(view.message),
         stuck: false,
-        said: labels,
+        labels,
     };
     if let Some(attempt) = attempt {
         add_calls(&mut status, states, attempt);

@@ -103,7 +103,7 @@ async fn a_job_starts_with_the_first_worker_and_accepts_later_ones() {
     let waits = |runner: &RunnerView| runner.message.as_deref() == Some(&*message);
     job.until("all wait", |runners| runners.len() == 3 && runners.iter().all(waits)).await;
     let states = job.scheduler.runner_states().await.unwrap();
-    assert!(states.iter().all(|status| status.said["waiting"] == message));
+    assert!(states.iter().all(|status| status.labels["waiting"] == message));
     assert!(!starting.is_finished());
 
     // The first worker has fewer slots than runners: one keeps waiting, the job starts.

@@ -101,7 +101,7 @@ fn event_dict<'py>(py: Python<'py>, event: &JobEvent) -> PyResult<Bound<'py, PyD
         JobEvent::Alarm(alarm) => {
             dict.set_item("kind", alarm.kind)?;
             dict.set_item("raised", alarm.raised)?;
-            dict.set_item("message", &alarm.words)?;
+            dict.set_item("message", &alarm.message)?;
             "alarm"
         }
     };

@@ -63,7 +63,7 @@ pub(super) fn note(event: &JobEvent) -> Option<JobNote> {
         JobEvent::Info(message) => JobNote::Info { message: message.clone() },
         JobEvent::Alarm(alarm) => JobNote::Alarm {
             kind: alarm.kind.to_owned(),
-            message: alarm.words.clone(),
+            message: alarm.message.clone(),
             raised: alarm.raised,
         },
     })

@@ -97,8 +97,8 @@ impl Notes {
             JobNote::Trained { step, seconds, detail } => self.trained(at, *step, *seconds, detail),
             JobNote::Info { message } => self.info = Some(message.clone()),
             JobNote::Alarm { kind, message, raised } => {
-                let (kind, words) = (kind.clone(), message.clone());
-                self.alarms.push_front(AlarmRow { at, kind, words, raised: *raised });
+                let (kind, message) = (kind.clone(), message.clone());
+                self.alarms.push_front(AlarmRow { at, kind, message, raised: *raised });
                 self.alarms.truncate(MAX_ALARMS);
             }
             JobNote::Beat { beat } => drop(self.add_sample(*beat)),

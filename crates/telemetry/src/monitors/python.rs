@@ -42,17 +42,17 @@ pub(super) struct PythonMonitor {
 
 /// Line from the process.
 #[derive(Debug, Deserialize)]
-#[serde(tag = "said", rename_all = "snake_case")]
+#[serde(tag = "reply", rename_all = "snake_case")]
 enum MonitorReply {
     Ready {
         place: Option<String>,
     },
     /// An error after which the process continues.
     Trouble {
-        what: String,
+        message: String,
     },
     Failed {
-        what: String,
+        message: String,
     },
 }
 
@@ -211,9 +211,9 @@ fn log_replies(name: &'static str, stdout: ChildStdout) {
             Ok(MonitorReply::Ready { place }) => {
                 tracing::info!("monitor {name} ready {}", place.unwrap_or_default());
             }
-            Ok(MonitorReply::Trouble { what }) => tracing::warn!("monitor {name}: {what}"),
-            Ok(MonitorReply::Failed { what }) => {
-                tracing::warn!("monitor {name} failed, the job continues: {what}");
+            Ok(MonitorReply::Trouble { message }) => tracing::warn!("monitor {name}: {message}"),
+            Ok(MonitorReply::Failed { message }) => {
+                tracing::warn!("monitor {name} failed, the job continues: {message}");
             }
             Err(_) => tracing::debug!(line, "output of monitor {name}"),
         }

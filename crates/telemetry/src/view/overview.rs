@@ -178,7 +178,7 @@ pub struct AlarmRow {
     pub at: UnixSeconds,
     pub kind: String,
     /// Human-readable message.
-    pub words: String,
+    pub message: String,
     /// `false`: cleared.
     pub raised: bool,
 }
