@@ -5,33 +5,41 @@ use std::str::FromStr;
 
 use crate::suggest;
 
-/// Kind of an inference server: determines its API and its control endpoints.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ServerKind {
-    /// vLLM's OpenAI-compatible server.
-    Vllm,
-    /// SGLang's server.
-    Sglang,
-    /// llama.cpp's server, whose weights are fixed.
-    LlamaCpp,
-    /// Any other server with the OpenAI API. Log-probabilities as far as it returns them, no token
-    /// ids, no versions, no weight updates.
-    Openai,
+/// Declares the kinds with their names. The doc comments are the descriptions in the configuration.
+macro_rules! server_kinds {
+    ($($(#[doc = $doc:literal])+ $kind:ident = $name:literal,)+) => {
+        /// Kind of an inference server: determines its API and its control endpoints.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum ServerKind {
+            $($(#[doc = $doc])+ $kind,)+
+        }
+
+        impl ServerKind {
+            /// All kinds.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$kind),+];
+
+            /// Returns the name in configurations, APIs and commands.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$kind => $name,)+ }
+            }
+
+            /// Returns the description in the reference of the configuration.
+            pub const fn description(self) -> &'static str {
+                match self { $(Self::$kind => concat!($($doc),+).trim_ascii(),)+ }
+            }
+        }
+    };
 }
 
-impl ServerKind {
-    /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Vllm, Self::Sglang, Self::LlamaCpp, Self::Openai];
-
-    /// Returns the name in configurations, APIs and commands.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Vllm => "vllm",
-            Self::Sglang => "sglang",
-            Self::LlamaCpp => "llama_cpp",
-            Self::Openai => "openai",
-        }
-    }
+server_kinds! {
+    /// vLLM.
+    Vllm = "vllm",
+    /// SGLang.
+    Sglang = "sglang",
+    /// `llama-server` of llama.cpp.
+    LlamaCpp = "llama_cpp",
+    /// Other servers with an OpenAI API. They return no token ids: not for training.
+    Openai = "openai",
 }
 
 impl fmt::Display for ServerKind {

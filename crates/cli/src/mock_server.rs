@@ -77,8 +77,8 @@ pub(crate) struct MockServerArgs {
 
 /// Returns the parser of the server kinds that have a mock.
 fn server_kinds() -> impl TypedValueParser<Value = ServerKind> {
-    let kinds = ServerKind::ALL.into_iter().filter(|kind| *kind != ServerKind::LlamaCpp);
-    PossibleValuesParser::new(kinds.map(ServerKind::name)).try_map(|name| name.parse())
+    PossibleValuesParser::new(rollway_mock_server::mocked_kinds().map(ServerKind::name))
+        .try_map(|name| name.parse())
 }
 
 impl MockServerArgs {

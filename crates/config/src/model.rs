@@ -1,6 +1,13 @@
 //! `explorer.rollout_model` and `explorer.auxiliary_models`: models and their inference servers.
 
+use std::borrow::Cow;
+
 use rollway_base::ServerKind;
+use rollway_base::suggest::instead;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::json;
 
 section! {
     /// A model and its inference servers.
@@ -56,33 +63,32 @@ impl ModelConfig {
     }
 }
 
-choices! {
-    /// Kind of inference server.
-    pub enum EngineType {
-        /// vLLM.
-        #[default]
-        Vllm,
-        /// SGLang.
-        Sglang,
-        /// `llama-server` of llama.cpp.
-        LlamaCpp,
-        /// Other servers with an OpenAI API. They return no token ids: not for training.
-        Openai,
-        /// The embedded model: nothing to start, nothing to download.
-        Tiny,
-        /// Returns a fixed completion at once, for tests and measurements.
-        Echo,
-    }
+/// Kind of inference server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineType {
+    /// A process outside of Rollway.
+    Server(ServerKind),
+    /// The embedded model.
+    Tiny,
+    /// A fixed completion.
+    Echo,
 }
 
 impl EngineType {
+    /// Returns all kinds in the order of the reference, with names and descriptions.
+    fn all() -> impl Iterator<Item = (Self, &'static str, &'static str)> + Clone {
+        let servers =
+            ServerKind::ALL.map(|kind| (Self::Server(kind), kind.name(), kind.description()));
+        servers.into_iter().chain([
+            (Self::Tiny, "tiny", "The embedded model: nothing to start, nothing to download."),
+            (Self::Echo, "echo", "Returns a fixed completion at once, for tests and measurements."),
+        ])
+    }
+
     /// Returns the kind of the inference server. `None`: the model is embedded.
     pub const fn server_kind(self) -> Option<ServerKind> {
         match self {
-            Self::Vllm => Some(ServerKind::Vllm),
-            Self::Sglang => Some(ServerKind::Sglang),
-            Self::LlamaCpp => Some(ServerKind::LlamaCpp),
-            Self::Openai => Some(ServerKind::Openai),
+            Self::Server(kind) => Some(kind),
             Self::Tiny | Self::Echo => None,
         }
     }
@@ -90,5 +96,45 @@ impl EngineType {
     /// Tells whether the model is served by a process outside of Rollway.
     pub const fn is_server(self) -> bool {
         self.server_kind().is_some()
+    }
+}
+
+impl Default for EngineType {
+    fn default() -> Self {
+        Self::Server(ServerKind::Vllm)
+    }
+}
+
+impl Serialize for EngineType {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let name = Self::all().find_map(|(kind, name, _)| (kind == *self).then_some(name));
+        name.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for EngineType {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let kind = Self::all().find_map(|(kind, name, _)| (name == text).then_some(kind));
+        kind.ok_or_else(|| {
+            let names = Self::all().map(|(_, name, _)| name);
+            D::Error::custom(format!("unknown server kind `{text}`: {}", instead(&text, names)))
+        })
+    }
+}
+
+impl JsonSchema for EngineType {
+    fn schema_name() -> Cow<'static, str> {
+        "EngineType".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let choices = Self::all().map(|(_, name, description)| {
+            json!({ "description": description, "type": "string", "const": name })
+        });
+        json_schema!({
+            "description": "Kind of inference server.",
+            "oneOf": choices.collect::<Vec<_>>(),
+        })
     }
 }

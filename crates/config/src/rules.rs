@@ -7,6 +7,7 @@ mod training;
 
 use std::collections::BTreeSet;
 
+use rollway_base::ServerKind;
 use serde_json::Value;
 
 use super::buffer::StorageType;
@@ -414,7 +415,7 @@ impl Check<'_> {
         let explorer = &self.given.explorer;
         let model = &explorer.rollout_model;
         let kind = "explorer.rollout_model.engine_type";
-        if model.engine_type == EngineType::Openai {
+        if model.engine_type == EngineType::Server(ServerKind::Openai) {
             let message = "`openai` servers return no token ids, which training needs";
             self.wrong(kind, message, "use vllm, sglang or llama_cpp");
         } else if model.engine_type.is_server() && model.base_url.is_empty() {

@@ -30,4 +30,5 @@ pub use self::options::MockServerOptions;
 pub use self::record::{RecordedChoice, RecordedRequest, RecordedToken, RequestEnd};
 pub use self::script::{CompletionLengths, Script};
 pub use self::server::MockServer;
+pub use self::server_api::mocked_kinds;
 pub use self::text::{END, Tokenizer};

@@ -111,6 +111,11 @@ fn token_ids(body: &Value) -> Result<Vec<i32>, ApiError> {
     ids.ok_or_else(|| ApiError::bad_request("tokens must be a list of ids").at("tokens"))
 }
 
+/// Returns the server kinds that have a mock.
+pub fn mocked_kinds() -> impl Iterator<Item = ServerKind> {
+    ServerKind::ALL.into_iter().filter(|kind| mock_api(*kind).is_some())
+}
+
 /// Returns the mock of a server kind. `None`: there is no mock of it.
 pub(super) fn mock_api(kind: ServerKind) -> Option<&'static dyn MockApi> {
     match kind {

@@ -123,6 +123,11 @@ pub trait ServerApi: Debug + Send + Sync {
         None
     }
 
+    /// Returns whether requests for other names than those of `/v1/models` are refused.
+    fn refuses_unknown_models(&self) -> bool {
+        false
+    }
+
     /// Path that answers `GET` with success while the server is healthy.
     fn health_path(&self) -> &'static str {
         "/health"

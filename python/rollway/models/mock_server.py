@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from rollway import _rollway
 from rollway.client._pending import PendingResult, identity
@@ -37,7 +37,7 @@ class MockServer(OpenAI):
 
     def __init__(
         self,
-        engine: Literal["vllm", "sglang", "openai"] = "vllm",
+        engine: Engine = "vllm",
         model: str = "mock",
         *,
         seed: int = 0,

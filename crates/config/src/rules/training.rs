@@ -1,5 +1,6 @@
 //! Rules of the trainer, its buffer and its synchronizer.
 
+use rollway_base::ServerKind;
 use rollway_base::suggest::nearest;
 
 use super::Check;
@@ -91,7 +92,7 @@ impl Check<'_> {
 
     /// Training needs token ids and log-probabilities of the completions.
     fn token_ids(&mut self) {
-        if self.given.explorer.rollout_model.engine_type != EngineType::Openai {
+        if self.given.explorer.rollout_model.engine_type != EngineType::Server(ServerKind::Openai) {
             return;
         }
         let message = "`openai` servers return no token ids, which training needs";

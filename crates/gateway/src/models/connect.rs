@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Client, ClientBuilder, Response, StatusCode, Url};
-use rollway_base::ServerKind;
 use rollway_base::suggest::instead;
+use rollway_model_api::server_api::server_api;
 use rollway_model_api::{CallError, ErrorKind};
 use serde_json::Value;
 
@@ -169,7 +169,7 @@ pub async fn reach(spec: &ServerSpec, timeout: Duration) -> Result<ServerCapabil
 
 /// Checks that a server which refuses unknown names lists the model. Unreadable lists are accepted.
 async fn listed(spec: &ServerSpec, answer: Response) -> Result<(), String> {
-    let refuses = matches!(spec.engine, ServerKind::Vllm | ServerKind::Openai);
+    let refuses = server_api(spec.engine).refuses_unknown_models();
     let Some(name) = spec.server_model.as_deref().filter(|_| refuses) else { return Ok(()) };
     let Ok(body) = read_limited(answer, MODEL_LIST_BYTES).await else { return Ok(()) };
     let list: Value = serde_json::from_slice(&body).unwrap_or_default();

@@ -21,6 +21,10 @@ impl ServerApi for OpenaiApi {
         "/v1/models"
     }
 
+    fn refuses_unknown_models(&self) -> bool {
+        true
+    }
+
     fn weight_control(&self) -> Result<&'static dyn WeightControl, &'static str> {
         Err("an OpenAI-compatible server cannot update its weights: train with vllm or sglang")
     }

@@ -139,6 +139,10 @@ impl ServerApi for VllmApi {
         ENDPOINTS
     }
 
+    fn refuses_unknown_models(&self) -> bool {
+        true
+    }
+
     fn weight_control(&self) -> Result<&'static dyn WeightControl, &'static str> {
         Ok(&Self)
     }
