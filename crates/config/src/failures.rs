@@ -59,17 +59,21 @@ choices! {
 }
 
 impl FailuresConfig {
+    const fn rule(&self, kind: FailureKind) -> &FailureRuleConfig {
+        match kind {
+            FailureKind::Workflow => &self.workflow,
+            FailureKind::Timeout => &self.timeout,
+            FailureKind::RunnerLost => &self.runner_lost,
+            FailureKind::ModelUnavailable => &self.model_unavailable,
+            FailureKind::InvalidOutput => &self.invalid_output,
+        }
+    }
+
     /// Returns the policy of the core; `retries` replaces `explorer.max_retry_times`.
     pub(super) fn to_core(&self, retries: u32) -> FailurePolicy {
         let mut policy = FailurePolicy::with_retries(retries);
-        for (kind, declared) in [
-            (FailureKind::Workflow, &self.workflow),
-            (FailureKind::Timeout, &self.timeout),
-            (FailureKind::RunnerLost, &self.runner_lost),
-            (FailureKind::ModelUnavailable, &self.model_unavailable),
-            (FailureKind::InvalidOutput, &self.invalid_output),
-        ] {
-            let rule = policy.rule_mut(kind);
+        for &kind in FailureKind::ALL {
+            let (declared, rule) = (self.rule(kind), policy.rule_mut(kind));
             *rule = FailureRule {
                 retries: declared.retries.unwrap_or(rule.retries),
                 backoff: declared.backoff.map_or(rule.backoff, Into::into),
@@ -84,5 +88,20 @@ impl FailuresConfig {
             Groups::Whole => GroupPolicy::Whole,
         };
         FailurePolicy { poison_limit: self.poison_limit, groups, ..policy }
+    }
+}
+
+/// Returns the remedy that messages about failures of a kind suggest.
+pub const fn failure_remedy(kind: FailureKind) -> &'static str {
+    match kind {
+        FailureKind::Workflow => "`rollway debug` runs one task and shows the traceback",
+        FailureKind::Timeout => {
+            "find the slow part with `rollway debug`, or raise `explorer.max_timeout`"
+        }
+        FailureKind::RunnerLost => {
+            "the log has the exit status of worker processes; a common cause is memory"
+        }
+        FailureKind::ModelUnavailable => "check that the inference servers respond",
+        FailureKind::InvalidOutput => "`rollway debug` runs one task and shows its output",
     }
 }

@@ -108,6 +108,36 @@ names!(
     }
 );
 
+/// Failures that are bounded by one count of retries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureClass {
+    /// Failures of the task itself.
+    Task,
+    Infrastructure,
+}
+
+impl FailureKind {
+    pub const fn class(self) -> FailureClass {
+        match self {
+            Self::Workflow | Self::Timeout | Self::InvalidOutput => FailureClass::Task,
+            Self::RunnerLost | Self::ModelUnavailable => FailureClass::Infrastructure,
+        }
+    }
+
+    /// Returns the default rule; `retries` are those of the task itself.
+    fn default_rule(self, retries: u32) -> FailureRule {
+        let retries = match self.class() {
+            FailureClass::Task => retries,
+            FailureClass::Infrastructure => 10,
+        };
+        let backoff = match self {
+            Self::ModelUnavailable => Duration::from_secs(1),
+            _ => Duration::ZERO,
+        };
+        FailureRule { retries, backoff, then: OnExhausted::FailRun }
+    }
+}
+
 /// Rules for failed runs, one for every [`FailureKind`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailurePolicy {
@@ -132,17 +162,11 @@ impl FailurePolicy {
     /// Returns the policy with `retries` for failures of the task itself, and more for failures of
     /// the infrastructure.
     pub fn with_retries(retries: u32) -> Self {
-        let own = FailureRule { retries, backoff: Duration::ZERO, then: OnExhausted::FailRun };
-        let infrastructure = FailureRule { retries: 10, ..own };
-        let mut policy = Self {
-            rules: [own; FailureKind::ALL.len()],
+        Self {
+            rules: std::array::from_fn(|kind| FailureKind::ALL[kind].default_rule(retries)),
             poison_limit: 3,
             groups: GroupPolicy::Partial,
-        };
-        *policy.rule_mut(FailureKind::RunnerLost) = infrastructure;
-        *policy.rule_mut(FailureKind::ModelUnavailable) =
-            FailureRule { backoff: Duration::from_secs(1), ..infrastructure };
-        policy
+        }
     }
 }
 
@@ -155,8 +179,7 @@ impl Default for FailurePolicy {
 /// Reaction to a failure of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailureRule {
-    /// Maximum failures of the same class after which the run is retried: its own (workflow,
-    /// timeout, invalid output) or those of the infrastructure (lost runners, unavailable models).
+    /// Maximum failures of the same [class](FailureClass) after which the run is retried.
     pub retries: u32,
     /// Delay before the first retry; doubles with each retry, up to a minute.
     pub backoff: Duration,

@@ -18,8 +18,8 @@ mod time;
 
 pub use crate::batch_id::{BatchId, BatchPriority, BatchStep};
 pub use crate::failure::{
-    ByCancelReason, ByFailureKind, CancelReason, FailureKind, FailurePolicy, FailureRule,
-    GroupPolicy, OnExhausted,
+    ByCancelReason, ByFailureKind, CancelReason, FailureClass, FailureKind, FailurePolicy,
+    FailureRule, GroupPolicy, OnExhausted,
 };
 pub use crate::ids::{
     AttemptId, BatchKey, Incarnation, LeaseId, PayloadId, RequestId, RunId, RunnerId, TaskId,

@@ -51,7 +51,7 @@ mod _rollway {
     #[pymodule_export]
     use crate::json::plain_json;
     #[pymodule_export]
-    use crate::link::{PyAttempt, WorkerLink};
+    use crate::link::{PyAttempt, WorkerLink, failure_kinds};
     #[pymodule_export]
     use crate::metrics::{
         bootstrap_metric, calculate_task_level_metrics, gather_eval_metrics, gather_metrics,

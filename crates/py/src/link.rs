@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pyo3::exceptions::PyPermissionError;
+use pyo3::exceptions::{PyPermissionError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyDict, PyList};
@@ -256,9 +256,9 @@ impl WorkerLink {
         run: u32,
         kind: &str,
         text: &str,
-    ) {
-        let named = FailureKind::ALL.iter().find(|known| known.name() == kind);
-        let kind = named.copied().unwrap_or(FailureKind::Workflow);
+    ) -> PyResult<()> {
+        let kind = FailureKind::ALL.iter().copied().find(|known| known.name() == kind);
+        let kind = kind.ok_or_else(|| PyValueError::new_err("unknown kind of failure"))?;
         let outcome = Err(RunFailure { kind, message: text.into() });
         let (attempt, run) = (AttemptId(attempt), RunId(run));
         self.gather(message(
@@ -266,6 +266,7 @@ impl WorkerLink {
             incarnation,
             WorkerReport::RunFinished { attempt, run, outcome },
         ));
+        Ok(())
     }
 
     /// Says that an attempt is over.
@@ -378,6 +379,12 @@ fn message(runner: u32, incarnation: u32, report: WorkerReport) -> WorkerMessage
         incarnation: Incarnation(incarnation),
         report,
     }
+}
+
+/// Returns the names of all kinds of failures.
+#[pyfunction]
+pub(crate) fn failure_kinds() -> Vec<&'static str> {
+    FailureKind::ALL.iter().map(|kind| kind.name()).collect()
 }
 
 fn closed(py: Python<'_>, error: &WorkerSendError) -> PyErr {

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use rollway_core::{
-    BatchPolicy, CoreConfig, CoreLimits, DynamicTimeout, FailureKind, FailurePolicy, FailureRule,
-    GroupPolicy, OnExhausted, OverRollout, ScalingBounds, Supervision,
+    BatchPolicy, CoreConfig, CoreLimits, DynamicTimeout, FailureClass, FailureKind, FailurePolicy,
+    FailureRule, GroupPolicy, OnExhausted, OverRollout, ScalingBounds, Supervision,
 };
 
 use crate::faults::FaultPlan;
@@ -129,13 +129,13 @@ fn scaling(rng: &mut SimRandom, shape: &WorldShape) -> Option<ScalingBounds> {
     Some(ScalingBounds { min, max, runners_per_worker: together, idle_timeout: quiet })
 }
 
-/// Maximum number of retries, in the order of the failure kinds.
-const FAILURE_RETRIES: [u32; FailureKind::ALL.len()] = [3, 3, 10, 6, 2];
-
 fn failures(rng: &mut SimRandom) -> FailurePolicy {
     let fails_batches = rng.percent(20);
-    let mut rule = |most| FailureRule {
-        retries: rng.small(0, most),
+    let mut rule = |kind: FailureKind| FailureRule {
+        retries: match kind.class() {
+            FailureClass::Task => rng.small(0, 3),
+            FailureClass::Infrastructure => rng.small(0, 10),
+        },
         backoff: zero_or(rng, millis(10), millis(2_000)),
         then: if fails_batches && rng.percent(40) {
             OnExhausted::FailBatch
@@ -144,7 +144,7 @@ fn failures(rng: &mut SimRandom) -> FailurePolicy {
         },
     };
     FailurePolicy {
-        rules: FAILURE_RETRIES.map(&mut rule),
+        rules: std::array::from_fn(|kind| rule(FailureKind::ALL[kind])),
         poison_limit: rng.small(1, 4),
         groups: if rng.percent(30) { GroupPolicy::Whole } else { GroupPolicy::Partial },
     }

@@ -185,15 +185,8 @@ impl ModelRun {
 
     /// Returns the number of failures of the same class: its own, or the infrastructure's.
     pub fn failures_like(&self, kind: FailureKind) -> u64 {
-        let alike: &[FailureKind] = match kind {
-            FailureKind::Workflow | FailureKind::Timeout | FailureKind::InvalidOutput => {
-                &[FailureKind::Workflow, FailureKind::Timeout, FailureKind::InvalidOutput]
-            }
-            FailureKind::RunnerLost | FailureKind::ModelUnavailable => {
-                &[FailureKind::RunnerLost, FailureKind::ModelUnavailable]
-            }
-        };
-        alike.iter().map(|kind| self.failures[*kind]).sum()
+        let counts = self.failures.nonzero().filter(|(other, _)| other.class() == kind.class());
+        counts.map(|(_, count)| count).sum()
     }
 
     fn fail(&mut self, kind: FailureKind, suspected_losses: u32) {

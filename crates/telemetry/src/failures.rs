@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
+use rollway_config::failure_remedy;
 use rollway_core::{FailureKind, RunEnd, RunId, TaskId};
 use rollway_engine::events::{RunEvent, RunEventKind, RunObserver};
 use serde::{Deserialize, Serialize};
@@ -77,7 +78,7 @@ impl FailureTally {
     fn failed(&self, kind: FailureKind, message: &str, (task, run): (TaskId, RunId), again: bool) {
         if self.add(kind, message, again) {
             let next = if again { ", which is retried" } else { "" };
-            let (message, remedy) = (message.trim_end(), remedy(kind));
+            let (message, remedy) = (message.trim_end(), failure_remedy(kind));
             tracing::warn!(
                 "run failed: {message}\n{kind} failure of task {}, run {}{next}; further ones \
                  with this message are counted\nhint: {remedy}",
@@ -101,21 +102,6 @@ impl RunObserver for FailureTally {
                 _ => {}
             }
         }
-    }
-}
-
-/// Returns what to do about failures of a kind.
-pub(crate) const fn remedy(kind: FailureKind) -> &'static str {
-    match kind {
-        FailureKind::Workflow => "`rollway debug` runs one task and shows the traceback",
-        FailureKind::Timeout => {
-            "find the slow part with `rollway debug`, or raise `explorer.max_timeout`"
-        }
-        FailureKind::RunnerLost => {
-            "the log has the exit status of worker processes; a common cause is memory"
-        }
-        FailureKind::ModelUnavailable => "check that the inference servers respond",
-        FailureKind::InvalidOutput => "`rollway debug` runs one task and shows its output",
     }
 }
 

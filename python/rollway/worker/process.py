@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from rollway import _rollway, _serialization, _trinity_alias
-from rollway.errors import Closed, Error
+from rollway.errors import Closed, Error, InvalidOutput
 from rollway.experience.payload import encode
 from rollway.task import Task
 from rollway.worker import execution_marks as marks
@@ -308,12 +308,12 @@ class Worker:
             try:
                 payload = None if is_eval or not end.experiences else encode(end.experiences)
             except Exception as error:
-                end = RunFailure("invalid_output", f"the experiences cannot be written: {error}")
+                end = RunFailure(InvalidOutput.code, f"the experiences cannot be written: {error}")
             else:
                 refused = self.link.succeeded(*name, run, payload, end.metrics)
                 if refused is None:
                     return
-                end = RunFailure("invalid_output", refused)
+                end = RunFailure(InvalidOutput.code, refused)
         self.link.failed(*name, run, end.kind, end.message)
 
     def _workflow(self, start: Any) -> Executable:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rollway import _rollway
-from rollway.errors import InvalidOutput, ModelUnavailable
+from rollway.errors import Error, InvalidOutput, ModelUnavailable
 from rollway.experience import Experience
 from rollway.models.base import RunModel
 from rollway.models.gateway import GatewayRunModel
@@ -26,6 +26,12 @@ MAX_MESSAGE_CHARS = 12 * 1024
 
 #: Smallest number that is infinite as a float of 32 bits.
 _TOO_LARGE = 2.0**128 - 2.0**103
+
+#: Failure kinds of the engine; errors of the package have theirs as their `code`.
+FAILURE_KINDS = frozenset(_rollway.failure_kinds())
+
+#: Failure kind of all other exceptions.
+WORKFLOW = "workflow"
 
 logger = logging.getLogger("rollway.metrics")
 
@@ -215,15 +221,16 @@ def failure(error: BaseException) -> RunFailure:
 
 
 def _classify(error: BaseException) -> str:
-    if isinstance(error, InvalidOutput):
-        return "invalid_output"
-    if isinstance(error, (ConnectionError, ModelUnavailable)):
-        return "model_unavailable"
+    for base in type(error).__mro__:
+        if issubclass(base, Error) and base.code in FAILURE_KINDS:
+            return base.code
+    if isinstance(error, ConnectionError):
+        return ModelUnavailable.code
     bases = {(base.__module__.partition(".")[0], base.__name__) for base in type(error).__mro__}
     if ("openai", "ConflictError") in bases:
         # The gateway could not record a call of the run.
-        return "invalid_output"
-    return "model_unavailable" if bases & _UNAVAILABLE else "workflow"
+        return InvalidOutput.code
+    return ModelUnavailable.code if bases & _UNAVAILABLE else WORKFLOW
 
 
 def describe(error: BaseException) -> str:

@@ -20,7 +20,7 @@ from rollway.models.base import Model, RunModel
 from rollway.stages import ENCODING, RUNNING, RunStage
 from rollway.status import Status
 from rollway.task import Task
-from rollway.worker.run_outcome import RunFailure, RunOutput, failure, outputs
+from rollway.worker.run_outcome import WORKFLOW, RunFailure, RunOutput, failure, outputs
 from rollway.worker.threads import in_thread, loop_in_thread
 from rollway.workflow import Executable, resolve
 
@@ -437,7 +437,7 @@ class _FailFast:
         """Emits the runs that were ended or not begun as failures."""
         message = f"ended because run {self._first} failed, and collect_partial_runs is false"
         for run in list(self._open):
-            self._emit(run, RunFailure("workflow", message))
+            self._emit(run, RunFailure(WORKFLOW, message))
 
 
 def _reraise_exit(error: BaseException) -> None:

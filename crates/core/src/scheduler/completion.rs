@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::{CorePhase, EndedTask, PendingRetry, RunPhase, RunnerPhase, TaskPhase};
 use crate::{
     Action, AttemptCancelReason, BatchKey, CancelReason, Core, CoreEvent, DeadlineReason,
-    DropReason, FailedRun, FailureKind, GroupPolicy, LedgerRecord, OnExhausted, Payload, RunEnd,
-    RunFailure, RunId, RunOutput, RunTally, RunnerId, RunnerReport, Status, TaskId, TaskTally,
-    UnresponsivePolicy,
+    DropReason, FailedRun, FailureClass, FailureKind, GroupPolicy, LedgerRecord, OnExhausted,
+    Payload, RunEnd, RunFailure, RunId, RunOutput, RunTally, RunnerId, RunnerReport, Status,
+    TaskId, TaskTally, UnresponsivePolicy,
 };
 
 type TaskEndCount = fn(&mut TaskTally) -> &mut u64;
@@ -155,13 +155,9 @@ impl Core {
         }
         // A run that was reported did not end its process.
         run.suspect &= kind == FailureKind::RunnerLost;
-        let failures = match kind {
-            FailureKind::Workflow | FailureKind::Timeout | FailureKind::InvalidOutput => {
-                &mut run.own_failures
-            }
-            FailureKind::RunnerLost | FailureKind::ModelUnavailable => {
-                &mut run.infrastructure_failures
-            }
+        let failures = match kind.class() {
+            FailureClass::Task => &mut run.own_failures,
+            FailureClass::Infrastructure => &mut run.infrastructure_failures,
         };
         *failures += 1;
         Some(*failures)

@@ -207,12 +207,18 @@ impl From<RunOutcome<Bytes>> for run_finished::Outcome {
     }
 }
 
-proto_enum! { FailureKind as FailureKind: failure_kind, proto_failure_kind;
-    Workflow = [FailureKind::Workflow],
-    Timeout = [FailureKind::Timeout],
-    RunnerLost = [FailureKind::RunnerLost],
-    ModelUnavailable = [FailureKind::ModelUnavailable],
-    InvalidOutput = [FailureKind::InvalidOutput],
+/// Prefix of the names of failure kinds, which are in capitals in the schema.
+const FAILURE_KIND: &str = "FAILURE_KIND_";
+
+fn failure_kind(value: i32) -> Option<FailureKind> {
+    let name =
+        proto::FailureKind::try_from(value).ok()?.as_str_name().strip_prefix(FAILURE_KIND)?;
+    FailureKind::ALL.iter().copied().find(|kind| kind.name().eq_ignore_ascii_case(name))
+}
+
+fn proto_failure_kind(kind: FailureKind) -> i32 {
+    let name = format!("{FAILURE_KIND}{}", kind.name().to_ascii_uppercase());
+    proto::FailureKind::from_str_name(&name).unwrap_or_default().into()
 }
 
 proto_enum! { LogLevel as WorkerLogLevel: log_level, proto_log_level;
