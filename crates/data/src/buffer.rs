@@ -20,7 +20,7 @@ mod sqlite;
 
 use std::time::Duration;
 
-pub use self::address::{BufferAddress, BufferAddressError};
+pub use self::address::{BufferAddress, BufferAddressError, BufferStorage};
 pub use self::error::BufferError;
 pub use self::jsonl::JsonlBuffer;
 pub use self::open::{BufferOptions, open, table};

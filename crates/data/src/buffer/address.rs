@@ -1,7 +1,7 @@
 //! Addresses of buffers.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Address of a buffer. Displayed without the password.
@@ -17,6 +17,37 @@ pub enum BufferAddress {
     Parquet(PathBuf),
     /// `queue:NAME` or `queue:`: a queue in the engine.
     Queue(String),
+}
+
+/// Storage behind an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BufferStorage {
+    /// In the process of an engine.
+    Queue,
+    /// A table, which an address for other processes names.
+    Database,
+    Files,
+}
+
+impl BufferAddress {
+    pub const fn storage(&self) -> BufferStorage {
+        match self {
+            Self::Sqlite(_) | Self::Postgres(_) => BufferStorage::Database,
+            Self::JsonLines(_) | Self::Parquet(_) => BufferStorage::Files,
+            Self::Queue(_) => BufferStorage::Queue,
+        }
+    }
+
+    /// Returns the text for processes with another working directory, with the password.
+    pub fn for_other_processes(&self) -> String {
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        match self {
+            Self::Sqlite(path) => Self::Sqlite(absolute(path)).to_string(),
+            Self::JsonLines(path) | Self::Parquet(path) => absolute(path).display().to_string(),
+            Self::Postgres(url) => url.clone(),
+            Self::Queue(_) => self.to_string(),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

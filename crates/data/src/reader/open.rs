@@ -8,7 +8,8 @@ use rollway_base::{Address as Endpoint, Secret};
 
 use super::remote::{RetryTimeouts, connect};
 use crate::buffer::{
-    self, Buffer, BufferAddress, BufferAddressError, BufferError, ExperienceReader, Result,
+    self, Buffer, BufferAddress, BufferAddressError, BufferError, BufferStorage, ExperienceReader,
+    Result,
 };
 
 /// Environment variable with the secret of a server.
@@ -45,8 +46,7 @@ impl FromStr for ReaderTarget {
         }
         let (address, table) = split_table(text);
         let address: BufferAddress = address.parse()?;
-        let is_sql = matches!(address, BufferAddress::Sqlite(_) | BufferAddress::Postgres(_));
-        if table.is_some() && !is_sql {
+        if table.is_some() && address.storage() != BufferStorage::Database {
             return Err(incomplete("table; leave out `?table=…`"));
         }
         Ok(Self::Local(address, table))
@@ -88,7 +88,7 @@ pub fn open(
 /// Opens a buffer that another process fills. Refuses queues, which exist in the process of the
 /// engine only. Without a table, a database has the default one.
 pub fn storage(address: &BufferAddress, table: Option<&str>) -> Result<Arc<dyn Buffer>> {
-    if let BufferAddress::Queue(_) = address {
+    if address.storage() == BufferStorage::Queue {
         return Err(BufferError::unsupported(
             address.to_string(),
             "a queue is in the process of its engine; read it from the coordinator, or \

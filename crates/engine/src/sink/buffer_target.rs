@@ -9,7 +9,9 @@ use rollway_base::Secret;
 use rollway_base::folder::create_missing_folder;
 use rollway_config::{Config, ExperienceBuffer, PriorityFn, ReplayBuffer, StorageType, WhenFull};
 use rollway_data::buffer::queue::{self, ReplayOptions, ReplayPriority};
-use rollway_data::buffer::{self, Buffer, BufferAddress, BufferError, BufferOwner, sql, table};
+use rollway_data::buffer::{
+    self, Buffer, BufferAddress, BufferError, BufferOwner, BufferStorage, sql, table,
+};
 use rollway_data::pipeline::OperatorArguments;
 use serde_json::Value;
 
@@ -47,16 +49,12 @@ impl BufferTarget {
             (StorageType::Sql, None) => BufferAddress::Sqlite(own(".db")),
             (StorageType::File, None) => BufferAddress::JsonLines(own(".jsonl")),
         };
-        let fits = match ours.storage_type {
-            StorageType::Queue => true,
-            StorageType::Sql => {
-                matches!(address, BufferAddress::Sqlite(_) | BufferAddress::Postgres(_))
-            }
-            StorageType::File => {
-                matches!(address, BufferAddress::JsonLines(_) | BufferAddress::Parquet(_))
-            }
+        let storage = match ours.storage_type {
+            StorageType::Queue => BufferStorage::Queue,
+            StorageType::Sql => BufferStorage::Database,
+            StorageType::File => BufferStorage::Files,
         };
-        if !fits {
+        if address.storage() != storage {
             let message = format!("{address} does not go with the `storage_type`; change one");
             return Err(SinkError::config(format!("{BUFFER}.path"), message));
         }
@@ -78,7 +76,7 @@ impl BufferTarget {
             Some(path) => parse(INPUT, path)?,
             None => BufferAddress::Sqlite(config.cache_dir().join(format!("{INPUT_NAME}.db"))),
         };
-        if let BufferAddress::Queue(_) = address {
+        if address.storage() == BufferStorage::Queue {
             let message = "a queue without a reader fills up; name a file";
             return Err(SinkError::config(INPUT, message));
         }
@@ -90,8 +88,8 @@ impl BufferTarget {
 
     /// Returns the table of a database.
     pub fn table(&self) -> Option<&str> {
-        let is_sql = matches!(self.address, BufferAddress::Sqlite(_) | BufferAddress::Postgres(_));
-        is_sql.then_some(self.options.sql.table.as_str())
+        let is_table = self.address.storage() == BufferStorage::Database;
+        is_table.then_some(self.options.sql.table.as_str())
     }
 
     pub fn address(&self) -> &BufferAddress {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rollway_base::Secret;
 use rollway_config::Config;
-use rollway_data::buffer::{Buffer, BufferAddress, ExperienceReader};
+use rollway_data::buffer::{Buffer, ExperienceReader};
 use rollway_data::reader::{self, ReaderTarget, SECRET};
 use rollway_engine::BufferTarget;
 use rollway_sync::Synchronizer;
@@ -124,17 +124,7 @@ impl TrainerInput {
 fn address(config: &Config) -> Result<String, TrainerError> {
     let place = BufferTarget::of_experiences(config);
     let place = place.map_err(|error| TrainerError::Input(error.to_string()))?;
-    // Other processes may have another working directory.
-    let absolute =
-        |path: &std::path::Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let address = match place.address() {
-        BufferAddress::Sqlite(path) => BufferAddress::Sqlite(absolute(path)).to_string(),
-        BufferAddress::JsonLines(path) => BufferAddress::JsonLines(absolute(path)).to_string(),
-        BufferAddress::Parquet(path) => BufferAddress::Parquet(absolute(path)).to_string(),
-        // `Display` hides the password.
-        BufferAddress::Postgres(url) => url.clone(),
-        BufferAddress::Queue(_) => place.address().to_string(),
-    };
+    let address = place.address().for_other_processes();
     Ok(place.table().map_or_else(|| address.clone(), |table| reader::with_table(&address, table)))
 }
 
