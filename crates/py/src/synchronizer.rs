@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pyo3::prelude::*;
-use rollway::config::SyncMethod;
 use rollway::synchronizer::{
     Membership, NewWeightsMessage, SyncError, Synchronizer, SynchronizerOptions, TrainMetrics,
     TrainerProgress, retention, tensor_files, weight_folder,
@@ -80,12 +79,8 @@ impl PySynchronizer {
 
     /// The way that weights take.
     #[getter]
-    fn method(&self) -> &'static str {
-        match self.synchronizer.method() {
-            SyncMethod::Checkpoint => "checkpoint",
-            SyncMethod::Memory => "memory",
-            SyncMethod::Nccl => "nccl",
-        }
+    fn method(&self) -> String {
+        self.synchronizer.method().name()
     }
 
     /// Registers the trainer as a member.

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rollway_base::Secret;
-use rollway_config::SyncMethod;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -43,7 +42,7 @@ impl SyncServer {
         let store =
             Arc::new(WeightStore::open(options, Arc::clone(&driver), (address_file, path))?);
         store.check();
-        if options.method == SyncMethod::Checkpoint {
+        if options.method.uses_job_folder() {
             tokio::spawn(watch(Arc::clone(&store), over.clone()));
         }
         let shared =

@@ -46,13 +46,12 @@ impl WeightStore {
         driver: Arc<SyncDriver>,
         (address_file, path): (SyncAddressFile, PathBuf),
     ) -> Result<Self, SyncError> {
-        let folder = match options.method {
-            SyncMethod::Checkpoint | SyncMethod::Nccl => options.job_dir.clone(),
-            SyncMethod::Memory => {
-                weight_folder::private(&options.memory)
-                    .map_err(|it| SyncError::file(&it.path, &it.source))?;
-                options.memory.clone()
-            }
+        let folder = if options.method.is_in_memory() {
+            weight_folder::private(&options.memory)
+                .map_err(|it| SyncError::file(&it.path, &it.source))?;
+            options.memory.clone()
+        } else {
+            options.job_dir.clone()
         };
         Ok(Self {
             driver,
@@ -114,7 +113,7 @@ impl WeightStore {
 
     /// Publishes new weights of the folder. `false`: they cannot be read yet.
     pub(super) fn check(&self) -> bool {
-        if self.method == SyncMethod::Nccl {
+        if self.method.uses_group() {
             return true;
         }
         // Read before the folder: weights published meanwhile are newer and no error.
@@ -195,13 +194,11 @@ impl WeightStore {
 
     /// Deletes old weights of publish calls. A failure is logged: the new weights are published.
     fn tidy(&self) {
-        if self.method == SyncMethod::Nccl {
+        if self.method.uses_group() {
             return;
         }
-        let most = match self.method {
-            SyncMethod::Memory => KEPT_VERSIONS,
-            SyncMethod::Checkpoint | SyncMethod::Nccl => self.retention.max_passing(),
-        };
+        let in_memory = self.method.is_in_memory();
+        let most = if in_memory { KEPT_VERSIONS } else { self.retention.max_passing() };
         let in_use = self.driver.loading();
         if let Err(error) = weight_folder::tidy_published(&self.folder, most, &in_use) {
             tracing::warn!(%error, "old weights cannot be deleted");
@@ -233,8 +230,7 @@ impl WeightStore {
         version: u64,
     ) -> Result<(), SyncError> {
         let folder = self.folder.clone();
-        let is_permanent =
-            self.method == SyncMethod::Checkpoint && self.retention.is_permanent(version);
+        let is_permanent = self.method.uses_job_folder() && self.retention.is_permanent(version);
         let target = run_blocking(move || {
             tensor_files::check(draft.path()).map_err(|error| unusable(&error))?;
             let target = draft.finish_published(is_permanent).map_err(|error| full(&error))?;
@@ -255,7 +251,7 @@ impl WeightStore {
 
     /// Removes weights in memory if the job is done.
     pub(super) fn forget(&self) {
-        if self.method == SyncMethod::Memory && self.driver.is_done() {
+        if self.method.is_in_memory() && self.driver.is_done() {
             let _ = fs::remove_dir_all(&self.folder);
         }
     }

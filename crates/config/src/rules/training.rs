@@ -132,7 +132,7 @@ impl Check<'_> {
 
     /// Replaces `nccl` by `checkpoint`.
     pub(super) fn no_nccl(&mut self, reason: &str) {
-        if self.config.synchronizer.sync_method != SyncMethod::Nccl {
+        if !self.config.synchronizer.sync_method.uses_group() {
             return;
         }
         self.config.synchronizer.sync_method = SyncMethod::Checkpoint;

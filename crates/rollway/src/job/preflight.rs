@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use rollway_config::{Config, Mode, SyncMethod, TrainerType};
+use rollway_config::{Config, Mode, TrainerType};
 use rollway_data::buffer::BufferAddress;
 use rollway_data::pipeline::OperatorRegistry;
 use rollway_engine::BufferTarget;
@@ -266,8 +266,9 @@ async fn servers(config: &Config) -> Vec<PreflightError> {
 
 /// Returns why a server cannot take the weights of the job's trainer, if so.
 fn cannot_update(config: &Config, capabilities: &ServerCapabilities) -> Option<String> {
-    match config.synchronizer.sync_method {
-        SyncMethod::Nccl => capabilities.cannot_transfer(),
-        SyncMethod::Checkpoint | SyncMethod::Memory => capabilities.cannot_load_folder(),
+    if config.synchronizer.sync_method.uses_group() {
+        capabilities.cannot_transfer()
+    } else {
+        capabilities.cannot_load_folder()
     }
 }

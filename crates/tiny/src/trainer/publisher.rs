@@ -10,7 +10,6 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::TinyTrainerError;
-use rollway_config::SyncMethod;
 use rollway_sync::{
     Membership, NewWeightsMessage, SyncError, Synchronizer, TrainerProgress, WaitStatus,
     weight_folder,
@@ -166,7 +165,7 @@ impl WeightPublisher for SyncPublisher {
         weights: &ModelWeights,
         flags: PublishFlags,
     ) -> Result<(), TinyTrainerError> {
-        let in_memory = self.synchronizer.method() == SyncMethod::Memory;
+        let in_memory = self.synchronizer.method().is_in_memory();
         let mut message = in_memory.then(|| NewWeightsMessage::Bytes(weights.to_bytes().into()));
         if !in_memory || flags.is_full {
             let in_use = self.runtime.block_on(self.synchronizer.view()).loading;
