@@ -77,3 +77,19 @@ pub(super) fn events(body: Body) -> Response {
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use rollway_model_api::client_api::CLIENT_APIS;
+
+    use super::*;
+
+    #[test]
+    fn client_apis_are_documented() {
+        let document: Value = serde_json::from_str(include_str!("openapi.json")).unwrap();
+        for api in CLIENT_APIS {
+            let operation = &document["paths"][api.path()]["post"];
+            assert!(operation.is_object(), "openapi.json lacks {}", api.path());
+        }
+    }
+}
