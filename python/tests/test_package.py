@@ -4,12 +4,17 @@ import ast
 import importlib.metadata
 import inspect
 import pathlib
+import subprocess
 import sys
+import typing
 
 import pytest
 
 import rollway as rw
 from rollway import _rollway
+from rollway.errors import InvalidOutput, ModelUnavailable
+from rollway.models.openai import Engine
+from rollway.worker.run_outcome import WORKFLOW
 
 PACKAGE = pathlib.Path(rw.__file__).parent
 
@@ -133,3 +138,20 @@ def test_optional_packages_are_asked_for_by_name(monkeypatch):
 def test_the_metadata_lists_the_dependencies():
     needed = importlib.metadata.requires("rollway") or []
     assert [line for line in needed if line.startswith(("numpy", "cloudpickle"))]
+
+
+def test_lists_of_names_are_those_of_the_extension():
+    engines = typing.get_args(Engine)
+    assert sorted(engines) == sorted(_rollway.server_kinds())
+    # Other tests register more names.
+    script = (
+        "from rollway import rewards, workflow, workflows, _rollway\n"
+        "known = [workflow.known(), rewards.known()]\n"
+        "assert known == [sorted(names) for names in _rollway.built_in_names()], known"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_failures_of_runs_have_kinds_of_the_engine():
+    kinds = {WORKFLOW, InvalidOutput.code, ModelUnavailable.code}
+    assert kinds <= set(_rollway.failure_kinds())

@@ -19,6 +19,7 @@ mod alarms;
 mod algorithm;
 mod batch;
 mod buffer;
+mod built_in;
 mod cluster;
 mod core;
 mod dashboard;
@@ -66,6 +67,7 @@ pub use self::buffer::{
     BufferConfig, ExperienceBuffer, ExplorerInput, PriorityFn, ReplayBuffer, StorageType,
     TrainerInputConfig, WhenFull,
 };
+pub use self::built_in::{BUILT_IN_REWARDS, BUILT_IN_WORKFLOWS};
 pub use self::cluster::{ClusterBackend, ClusterConfig, Placement};
 pub use self::dashboard::DashboardConfig;
 pub use self::data_processor::{DataProcessorConfig, ExperiencePipeline, OperatorConfig};

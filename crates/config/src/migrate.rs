@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use super::Config;
+use super::built_in::{BUILT_IN_REWARDS, BUILT_IN_WORKFLOWS};
 use super::error::{ConfigError, ConfigProblem, ConfigWarning};
 use super::key_schema::join;
 use super::load;
@@ -172,18 +173,8 @@ fn line(entry: &NodeEntry) -> Option<u32> {
     entry.span.as_ref().map(|span| span.line)
 }
 
-/// Names that Rollway and its package `rollway.trinity` have.
-const BUILT_IN_CODE: &[&str] = &[
-    "simple_workflow",
-    "math_workflow",
-    "async_simple_workflow",
-    "async_math_workflow",
-    "math_boxed_workflow",
-    "async_math_boxed_workflow",
-    "math_reward",
-    "math_boxed_reward",
-    "accuracy_reward",
-    "format_reward",
+/// Names of Trinity-RFT's operators that Rollway has.
+const BUILT_IN_OPERATORS: &[&str] = &[
     "reward_filter",
     "reward_std_filter",
     "invalid_reward_filter",
@@ -198,7 +189,8 @@ fn trinity_name(pattern: &str, name: &str) -> Option<String> {
     if !is_name {
         return None;
     }
-    let note = if BUILT_IN_CODE.contains(&name) {
+    let built_in = [BUILT_IN_WORKFLOWS, BUILT_IN_REWARDS, BUILT_IN_OPERATORS];
+    let note = if built_in.iter().any(|names| names.contains(&name)) {
         "built in".to_owned()
     } else if name.contains(':') {
         "imported by the workers".to_owned()

@@ -1,7 +1,7 @@
 //! Configurations cross the border as JSON text; what they mean is the engine's.
 
 use pyo3::prelude::*;
-use rollway::config::Config;
+use rollway::config::{BUILT_IN_REWARDS, BUILT_IN_WORKFLOWS, Config};
 use serde_json::Value;
 
 use crate::errors;
@@ -10,6 +10,12 @@ use crate::errors;
 #[pyfunction]
 pub(crate) fn config_default() -> String {
     Config::default().to_value().to_string()
+}
+
+/// Returns the names of the built-in workflows and reward functions.
+#[pyfunction]
+pub(crate) fn built_in_names() -> (Vec<&'static str>, Vec<&'static str>) {
+    (BUILT_IN_WORKFLOWS.to_vec(), BUILT_IN_REWARDS.to_vec())
 }
 
 /// Reads a YAML file; returns the configuration and its warnings.

@@ -41,7 +41,7 @@ mod _rollway {
     #[pymodule_export]
     use crate::command::run_command;
     #[pymodule_export]
-    use crate::config::{config_check, config_default, config_load, config_read};
+    use crate::config::{built_in_names, config_check, config_default, config_load, config_read};
     #[pymodule_export]
     use crate::engine::{PyCoordinator, PyScheduler, worker_variables};
     #[pymodule_export]

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rollway_base::suggest::instead;
-use rollway_config::{ClusterBackend, ConcurrentMode, Config};
+use rollway_config::{BUILT_IN_WORKFLOWS, ClusterBackend, ConcurrentMode, Config};
 use rollway_engine::cluster;
 use rollway_engine::{
     Concurrency, GatewayRunKeys, LocalRunners, RunnerBackend, Task, WithModelAccess,
@@ -64,7 +64,7 @@ impl WorkflowRuntime {
         }
         let is_builtin = |set: &ReferencedWorkflow<'_>| {
             !set.rows_name_workflows
-                && set.workflow.is_some_and(|name| workflows::PYTHON_NAMES.contains(&name))
+                && set.workflow.is_some_and(|name| BUILT_IN_WORKFLOWS.contains(&name))
         };
         let needs_prompts = sets.iter().all(is_builtin);
         Ok(Self {
@@ -204,7 +204,7 @@ fn is_built_in(set: &ReferencedWorkflow<'_>) -> bool {
 
 /// Refuses images and videos for built-in workflows, which send only text.
 fn check_media(set: &ReferencedWorkflow<'_>) -> Result<()> {
-    match set.workflow.filter(|name| workflows::PYTHON_NAMES.contains(name)) {
+    match set.workflow.filter(|name| BUILT_IN_WORKFLOWS.contains(name)) {
         Some(name) if set.has_media => {
             let message = format!("{}: `{name}` supports text, not images or videos", set.place);
             let hint = "write a workflow that sends them to the model, and name it \

@@ -6,6 +6,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use rollway_base::suggest::instead;
+use rollway_config::{BUILT_IN_REWARDS, BUILT_IN_WORKFLOWS};
 use rollway_engine::WorkerPoolOptions;
 use rollway_engine::process::python::{self, PYTHON};
 use serde::Deserialize;
@@ -15,7 +16,6 @@ use tokio::process::Command;
 
 use super::referenced::ReferencedWorkflow;
 use super::{Result, WorkflowSetupError, WorkflowSetupErrorKind as Kind};
-use crate::workflows::{PYTHON_NAMES, PYTHON_REWARDS};
 
 /// Reports the interpreter even if the package is missing. The reply goes to a file, because
 /// modules may print.
@@ -72,8 +72,8 @@ pub(super) fn spelling(sets: &[ReferencedWorkflow<'_>]) -> Result<()> {
     }
     for set in sets {
         let names = [
-            ("workflow", set.workflow, PYTHON_NAMES),
-            ("reward function", set.reward_fn, PYTHON_REWARDS),
+            ("workflow", set.workflow, BUILT_IN_WORKFLOWS),
+            ("reward function", set.reward_fn, BUILT_IN_REWARDS),
         ];
         for (kind, name, known) in names {
             if let Some(name) = name.filter(|name| !known.contains(name)) {
