@@ -376,7 +376,8 @@ def test_missing_ray_is_reported_with_the_install_command():
         output = json.loads(launcher.stdout.readline())
         assert launcher.wait() == 1
     assert output["event"] == "failed"
-    assert "has no package `ray`" in output["message"] and output["hint"] == "pip install rollway[ray]"
+    assert "has no package `ray`" in output["message"]
+    assert output["hint"] == "pip install rollway[ray]"
 
 
 NODES = [
