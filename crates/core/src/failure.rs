@@ -132,7 +132,9 @@ impl FailureKind {
         };
         let backoff = match self {
             Self::ModelUnavailable => Duration::from_secs(1),
-            _ => Duration::ZERO,
+            Self::Workflow | Self::Timeout | Self::InvalidOutput | Self::RunnerLost => {
+                Duration::ZERO
+            }
         };
         FailureRule { retries, backoff, then: OnExhausted::FailRun }
     }

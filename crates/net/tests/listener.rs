@@ -1,5 +1,7 @@
 //! Limits, timeouts and framing of a listener, with raw sockets.
 
+#![expect(clippy::unwrap_used, reason = "a helper of tests fails the test")]
+
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;

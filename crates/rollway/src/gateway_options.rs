@@ -5,7 +5,10 @@ use std::time::Duration;
 use rollway_base::Secret;
 use rollway_base::net::host_port;
 use rollway_config::secrets::api_key;
-use rollway_config::{Config, ConfigError, ConfigProblem, InFlightCalls, Mode, ModelConfig};
+use rollway_config::{
+    Config, ConfigError, ConfigProblem, ExperienceWeightsConfig, GatewayConfig, InFlightCalls,
+    Mode, ModelConfig,
+};
 use rollway_engine::cluster::AdvertisedAddress;
 use rollway_gateway::gateway::{ByteLimits, GatewayLimits, GatewayOptions, RunBudget};
 use rollway_gateway::models::{self, InFlightPolicy, RestartHook, ServerSpec};
@@ -33,8 +36,7 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
         true => config.synchronizer.sync_timeout.into(),
         false => explorer.max_timeout.into(),
     };
-    let (defaults, gateway) = (GatewayLimits::default(), &explorer.gateway);
-    let bytes = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
+    let gateway = &explorer.gateway;
     // Workers on other machines call the models too.
     let site = AdvertisedAddress::of(config).filter(|_| !serves);
     let options = GatewayOptions {
@@ -46,37 +48,13 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
         host: site.map(|site| site.host),
         admin_key,
         agent_key: None,
-        limits: GatewayLimits {
-            call_timeout,
-            idle_timeout: defaults.idle_timeout.min(call_timeout),
-            max_body_bytes: bytes(gateway.request_body_bytes),
-            max_answer_bytes: bytes(gateway.response_body_bytes),
-            max_json_nodes: gateway.json_nodes,
-            max_json_depth: gateway.json_depth,
-            max_in_flight: gateway.calls as usize,
-            max_in_flight_per_run: gateway.calls_per_run as usize,
-            request_bytes: ByteLimits {
-                total: gateway.request_bytes,
-                per_run: gateway.request_bytes_per_run,
-            },
-            response_bytes: ByteLimits {
-                total: gateway.response_bytes,
-                per_run: gateway.response_bytes_per_run,
-            },
-            recorded_bytes: gateway.recorded_bytes,
-            ..defaults
-        },
+        limits: limits(gateway, call_timeout),
         record: recording::RecorderLimits {
             max_bytes: gateway.recorded_bytes_per_run,
             max_experience_bytes: explorer.limits.payload_bytes_per_run,
             ..recording::RecorderLimits::default()
         },
-        weights: recording::ExperienceWeights {
-            per_run: explorer.gateway.weights.per_run,
-            branch: explorer.gateway.weights.branch,
-            drift: explorer.gateway.weights.drift,
-            agents: explorer.gateway.weights.agents.clone(),
-        },
+        weights: weights(&gateway.weights),
         budget: RunBudget {
             model_calls: explorer.run_budget.model_calls,
             prompt_tokens: explorer.run_budget.prompt_tokens,
@@ -105,6 +83,42 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
         watcher: None,
     };
     Ok((options, servers(config)?))
+}
+
+/// Returns the limits of calls.
+fn limits(gateway: &GatewayConfig, call_timeout: Duration) -> GatewayLimits {
+    let defaults = GatewayLimits::default();
+    let bytes = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
+    GatewayLimits {
+        call_timeout,
+        idle_timeout: defaults.idle_timeout.min(call_timeout),
+        max_body_bytes: bytes(gateway.request_body_bytes),
+        max_answer_bytes: bytes(gateway.response_body_bytes),
+        max_json_nodes: gateway.json_nodes,
+        max_json_depth: gateway.json_depth,
+        max_in_flight: gateway.calls as usize,
+        max_in_flight_per_run: gateway.calls_per_run as usize,
+        request_bytes: ByteLimits {
+            total: gateway.request_bytes,
+            per_run: gateway.request_bytes_per_run,
+        },
+        response_bytes: ByteLimits {
+            total: gateway.response_bytes,
+            per_run: gateway.response_bytes_per_run,
+        },
+        recorded_bytes: gateway.recorded_bytes,
+        ..defaults
+    }
+}
+
+/// Returns the weights of the experiences of a run.
+fn weights(weights: &ExperienceWeightsConfig) -> recording::ExperienceWeights {
+    recording::ExperienceWeights {
+        per_run: weights.per_run,
+        branch: weights.branch,
+        drift: weights.drift,
+        agents: weights.agents.clone(),
+    }
 }
 
 /// Returns the command that restarts servers. `None`: there is none.

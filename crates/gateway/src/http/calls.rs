@@ -116,6 +116,27 @@ async fn admit(
     outcome
 }
 
+/// Completes a call from its session and returns whether it samples from the trained model.
+fn prepare_call(
+    app: &GatewayState,
+    session: Option<&RunSession>,
+    call: &mut ModelCall,
+) -> Result<bool, UpstreamFailure> {
+    // A call that generates nothing gets no sampling arguments and leaves no turn.
+    let is_trained = app.models.is_trained(call.model()) && !call.only_scores();
+    add_previous(session, call)?;
+    if is_trained {
+        if session.is_some() || app.history.is_some() {
+            app.check_sampled(call)?;
+        }
+        apply_sampling(app, call);
+        if let Some(session) = session {
+            session.recorder().restore_tool_arguments(call);
+        }
+    }
+    Ok(is_trained)
+}
+
 pub(super) async fn begin_recording(
     app: &Arc<GatewayState>,
     session: Option<Arc<RunSession>>,
@@ -125,18 +146,7 @@ pub(super) async fn begin_recording(
     (timer, permits): (CallTimer, CallPermits),
 ) -> Result<Response, UpstreamFailure> {
     let limits = &app.options.limits;
-    // A call that generates nothing gets no sampling arguments and leaves no turn.
-    let is_trained = app.models.is_trained(call.model()) && !call.only_scores();
-    add_previous(session.as_deref(), &mut call)?;
-    if is_trained && (session.is_some() || app.history.is_some()) {
-        app.check_sampled(&call)?;
-    }
-    if is_trained {
-        apply_sampling(app, &mut call);
-        if let Some(session) = &session {
-            session.recorder().restore_tool_arguments(&mut call);
-        }
-    }
+    let is_trained = prepare_call(app, session.as_deref(), &mut call)?;
     let agent = match (&session, &app.history) {
         (None, Some(_)) => Some(app.agents.session(headers, &call, retry)),
         _ => None,
