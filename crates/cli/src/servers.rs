@@ -228,8 +228,10 @@ impl Admin {
         let address = server.trim_end_matches('/');
         let address = address.strip_suffix("/v1").unwrap_or(address);
         let all = array(&models["models"]).iter().flat_map(|model| array(&model["servers"]));
-        let is_it =
-            |it: &&Value| it["id"].to_string() == server || it["url"].as_str() == Some(address);
+        let number = server.parse::<u64>().ok();
+        let is_it = |it: &&Value| {
+            it["url"].as_str() == Some(address) || number.is_some() && it["id"].as_u64() == number
+        };
         let mut found = all.clone().filter(is_it);
         let first = found.next().and_then(|it| it["id"].as_u64());
         match (first, found.next()) {

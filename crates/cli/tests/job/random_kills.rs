@@ -183,6 +183,7 @@ struct Campaign {
 
 impl Campaign {
     /// Kills until there were enough kills. Returns their number and that of jobs.
+    #[expect(clippy::print_stdout, reason = "a long campaign shows its progress")]
     fn run(&self) -> (u32, usize) {
         let mut moments = Moments(self.seed);
         let (mut done, mut jobs) = (0, 0);

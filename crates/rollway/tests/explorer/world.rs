@@ -134,7 +134,7 @@ impl World {
         overrides: &[&str],
         seen: &EventLog,
     ) -> Result<Explorer, ExplorerError> {
-        self.open(&self.config(overrides), seen).await
+        Box::pin(self.open(&self.config(overrides), seen)).await
     }
 
     /// Opens an explorer of a configuration with the workflow of this job.
