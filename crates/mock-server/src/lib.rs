@@ -28,7 +28,7 @@ pub use self::faults::MockFault;
 pub use self::generation_state::MockCounts;
 pub use self::options::MockServerOptions;
 pub use self::record::{RecordedChoice, RecordedRequest, RecordedToken, RequestEnd};
-pub use self::script::{CompletionLengths, Script};
+pub use self::script::{CompletionLengths, Script, ScriptedTurn};
 pub use self::server::MockServer;
 pub use self::server_api::mocked_kinds;
 pub use self::text::{END, Tokenizer};

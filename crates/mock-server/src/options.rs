@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rollway_base::ServerKind;
 
-use super::script::CompletionLengths;
+use super::script::{CompletionLengths, ScriptedTurn};
 use super::text::Tokenizer;
 
 #[derive(Clone, Debug)]
@@ -46,6 +46,9 @@ pub struct MockServerOptions {
     pub cut_rate: f64,
     /// Probability of a tool call where the model may choose.
     pub tool_call_rate: f64,
+    /// Turns of the model in conversations with tools: the first of a conversation, the second,
+    /// and so on. Later turns, and conversations without tools, are generated as usual.
+    pub turns: Vec<ScriptedTurn>,
     /// True if completions are tokenized differently when a prompt repeats them.
     pub drift: bool,
     /// True if the chat template removes the text of model turns before the last user message.
@@ -84,6 +87,7 @@ impl Default for MockServerOptions {
             fail_rate: 0.0,
             cut_rate: 0.0,
             tool_call_rate: 0.0,
+            turns: Vec::new(),
             drift: false,
             strips_turns: false,
             scale_out: true,

@@ -37,6 +37,8 @@ pub(super) struct MockRequest {
     pub(super) include_usage: bool,
     pub(super) call: Option<ToolCall>,
     pub(super) is_named: bool,
+    /// Tokens of a prescribed text.
+    pub(super) text: Option<Vec<i32>>,
 }
 
 impl MockRequest {
@@ -73,10 +75,11 @@ impl MockRequest {
             self.seed,
             number,
         );
-        let script = match &self.call {
-            Some(call) => script.saying(call.clone()),
-            None if self.ignore_eos => script.at_least(u32::MAX),
-            None => script.at_least(self.min_tokens),
+        let script = match (&self.call, &self.text) {
+            (Some(call), _) => script.saying(call.clone()),
+            (None, Some(text)) => script.with_text(text.clone()),
+            (None, None) if self.ignore_eos => script.at_least(u32::MAX),
+            (None, None) => script.at_least(self.min_tokens),
         };
         script.limited(self.limit(state, prompt))
     }
@@ -103,7 +106,6 @@ pub(super) fn chat(
         Some(Value::Array(items)) if state.api.takes_prompt_tokens() => ids(state, items)?,
         _ => prompt,
     };
-    let (tool, is_named) = tools::chosen(state, fields, offered, &prompt)?;
     let top = number(fields, "top_logprobs", 0, 20)?.unwrap_or(0);
     let logprobs = match fields.get("logprobs") {
         None | Some(Value::Null | Value::Bool(false)) => None,
@@ -118,8 +120,7 @@ pub(super) fn chat(
         max_tokens => max_tokens,
     };
     let mut request = parse(state, CHAT_PATH, id, vec![prompt], logprobs, max_tokens, body)?;
-    request.call = tool.map(|tool| tools::call(state, tool, &request.prompts[0]));
-    request.is_named = is_named;
+    tools::assign(state, fields, offered, &mut request)?;
     Ok(request)
 }
 
@@ -198,6 +199,7 @@ pub(super) fn parse(
         include_usage: usage.and_then(Value::as_bool).unwrap_or(false),
         call: None,
         is_named: false,
+        text: None,
         body: Arc::new(body.clone()),
     })
 }

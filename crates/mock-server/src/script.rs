@@ -36,6 +36,17 @@ impl CompletionLengths {
     }
 }
 
+/// A turn of the model that a test prescribes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ScriptedTurn {
+    Text(String),
+    ToolCall {
+        name: String,
+        /// The arguments as JSON.
+        arguments: String,
+    },
+}
+
 /// Tokens of one choice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Script {
@@ -45,6 +56,8 @@ pub struct Script {
     content: u32,
     /// A tool call that replaces the random tokens.
     call: Option<ToolCall>,
+    /// A text that replaces the random tokens.
+    text: Option<Vec<i32>>,
 }
 
 /// Tokens of a tool call. They do not depend on the version of the weights; their log-probabilities
@@ -84,7 +97,7 @@ impl Script {
         choice: u32,
     ) -> Self {
         let key = key(seed, prompt, request_seed, choice);
-        Self { key, tokenizer, content: lengths.pick(mix(key, LENGTH)), call: None }
+        Self { key, tokenizer, content: lengths.pick(mix(key, LENGTH)), call: None, text: None }
     }
 
     /// Limits the number of tokens, as `max_tokens` does. Multi-token characters are not cut.
@@ -102,6 +115,12 @@ impl Script {
     pub(super) fn saying(mut self, call: ToolCall) -> Self {
         self.content = u32::try_from(call.tokens.len()).unwrap_or(u32::MAX);
         self.call = Some(call);
+        self
+    }
+
+    pub(super) fn with_text(mut self, text: Vec<i32>) -> Self {
+        self.content = u32::try_from(text.len()).unwrap_or(u32::MAX);
+        self.text = Some(text);
         self
     }
 
@@ -152,8 +171,9 @@ impl Script {
         if position >= self.content {
             return END;
         }
-        if let Some(call) = &self.call {
-            return call.tokens.get(position as usize).copied().unwrap_or(END);
+        let prescribed = self.call.as_ref().map(|call| &call.tokens).or(self.text.as_ref());
+        if let Some(tokens) = prescribed {
+            return tokens.get(position as usize).copied().unwrap_or(END);
         }
         // Positions of multi-token characters do not depend on the version, so that characters stay
         // valid when the weights change within one.

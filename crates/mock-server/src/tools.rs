@@ -1,15 +1,65 @@
-//! Choice of the tool that the model calls, and its arguments.
+//! Turns of the model in conversations with tools: the chosen tool and its arguments, or a
+//! prescribed turn.
 
 use serde_json::{Map, Value, json};
 
 use super::api_error::ApiError;
 use super::generation_state::GenerationState;
-use super::request::wants_tool;
-use super::script::{ToolCall, mix};
-use super::text::FIRST_WORD;
+use super::request::{MockRequest, wants_tool};
+use super::script::{ScriptedTurn, ToolCall, mix};
+use super::text::{ASSISTANT, FIRST_WORD};
+
+/// Sets the tool call or the prescribed text of a request that offers tools.
+pub(super) fn assign(
+    state: &GenerationState,
+    fields: &Map<String, Value>,
+    offered: &[Value],
+    request: &mut MockRequest,
+) -> Result<(), ApiError> {
+    let prompt = &request.prompts[0];
+    let (tool, is_named) = chosen(state, fields, offered, prompt)?;
+    match prescribed(state, offered, prompt)? {
+        Some(ScriptedTurn::Text(text)) => {
+            request.text = Some(state.template.tokenizer.encode(text));
+        }
+        Some(ScriptedTurn::ToolCall { name, arguments }) => {
+            request.call = Some(ToolCall::new(state.template.tokenizer, name, arguments));
+        }
+        None => {
+            request.call = tool.map(|tool| call(state, tool, prompt));
+            request.is_named = is_named;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the prescribed turn of a conversation: the one whose number is that of the model's turns
+/// in the prompt. Conversations without tools have none, such as those for titles.
+fn prescribed<'a>(
+    state: &'a GenerationState,
+    offered: &[Value],
+    prompt: &[i32],
+) -> Result<Option<&'a ScriptedTurn>, ApiError> {
+    // The last marker opens the turn to be generated.
+    let earlier = prompt.iter().filter(|id| **id == ASSISTANT).count().saturating_sub(1);
+    let Some(turn) = state.options.turns.get(earlier).filter(|_| !offered.is_empty()) else {
+        return Ok(None);
+    };
+    if let ScriptedTurn::ToolCall { name, .. } = turn
+        && !offered.iter().any(|tool| name_of(tool) == Some(name))
+    {
+        let known: Vec<&str> = offered.iter().filter_map(name_of).collect();
+        let message = format!(
+            "prescribed turn {earlier} calls the tool {name}, which is not offered; offered are {}",
+            known.join(", ")
+        );
+        return Err(ApiError::bad_request(message).at("tools"));
+    }
+    Ok(Some(turn))
+}
 
 /// Returns the tool to call, if any, and whether the request names it.
-pub(super) fn chosen<'a>(
+fn chosen<'a>(
     state: &GenerationState,
     fields: &Map<String, Value>,
     offered: &'a [Value],
@@ -44,7 +94,7 @@ pub(super) fn chosen<'a>(
 }
 
 /// Returns a call with arguments that satisfy simple schemas.
-pub(super) fn call(state: &GenerationState, tool: &Value, prompt: &[i32]) -> ToolCall {
+fn call(state: &GenerationState, tool: &Value, prompt: &[i32]) -> ToolCall {
     let hash = prompt.iter().fold(state.options.seed, |hash, id| mix(hash, id.abs_diff(0).into()));
     let schema = tool.pointer("/function/parameters").unwrap_or(&Value::Null);
     let arguments = value(state, schema, hash, 0);

@@ -7,7 +7,7 @@ use pyo3::types::{IntoPyDict, PyDict, PyList};
 use rollway_base::ServerKind;
 use rollway_mock_server::{
     CompletionLengths, MockControl, MockCounts, MockFault, MockServer, MockServerOptions,
-    RecordedRequest,
+    RecordedRequest, ScriptedTurn,
 };
 
 use crate::pending::PyPending;
@@ -38,6 +38,7 @@ impl PyMockServer {
         fail_rate: f64,
         tool_call_rate: f64,
         api_key: Option<String>,
+        turns: Vec<(Option<String>, String)>,
     ) -> PyResult<Self> {
         let kind = engine.parse::<ServerKind>();
         let kind = kind.map_err(|error| PyValueError::new_err(error.to_string()))?;
@@ -55,6 +56,7 @@ impl PyMockServer {
             fail_rate,
             tool_call_rate,
             api_key,
+            turns: turns.into_iter().map(turn).collect(),
             ..MockServerOptions::new(kind)
         };
         let runtime = runtime::handle(py)?;
@@ -132,6 +134,14 @@ impl PyMockServer {
             Ok(())
         };
         PyPending::new(py, future, |_, ()| Ok(()))
+    }
+}
+
+/// A turn: the name of a tool with its arguments, or a text.
+fn turn((name, text): (Option<String>, String)) -> ScriptedTurn {
+    match name {
+        Some(name) => ScriptedTurn::ToolCall { name, arguments: text },
+        None => ScriptedTurn::Text(text),
     }
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +32,9 @@ class MockServer(OpenAI):
         with rw.Scheduler(rw.Config(), [rw.models.MockServer(seed=7)]) as scheduler:
             ...
 
-    Completions are nonsense and deterministic for a seed, prompt and version. The server stops with
-    the last reference to the model or at `stop()`.
+    Completions are nonsense and deterministic for a seed, prompt and version. `turns` prescribes
+    those of conversations with tools: texts, or tool calls as pairs of name and arguments. The
+    server stops with the last reference to the model or at `stop()`.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class MockServer(OpenAI):
         fail_rate: float = 0.0,
         tool_call_rate: float = 0.0,
         api_key: str | None = None,
+        turns: Sequence[str | tuple[str, Mapping[str, Any]]] = (),
     ) -> None:
         self._server = _rollway.MockServer(
             engine,
@@ -60,6 +63,7 @@ class MockServer(OpenAI):
             fail_rate,
             tool_call_rate,
             api_key,
+            [_turn(one) for one in turns],
         )
         super().__init__(f"{self._server.url}/v1", model, api_key, engine)
 
@@ -99,3 +103,10 @@ class MockServer(OpenAI):
     def stop(self) -> None:
         """Stops the server without a graceful shutdown."""
         PendingResult("stop", self._server.stop, identity).result()
+
+
+def _turn(turn: str | tuple[str, Mapping[str, Any]]) -> tuple[str | None, str]:
+    if isinstance(turn, str):
+        return None, turn
+    name, arguments = turn
+    return name, json.dumps(dict(arguments))

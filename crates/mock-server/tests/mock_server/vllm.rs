@@ -3,7 +3,7 @@
 use rollway_base::ServerKind;
 use rollway_mock_server::{
     CompletionLengths, END, MockCounts, MockFault, MockServerOptions, RecordedRequest, RequestEnd,
-    Script, Tokenizer,
+    Script, ScriptedTurn, Tokenizer,
 };
 use serde_json::{Value, json};
 
@@ -95,6 +95,62 @@ async fn tokens_can_be_computed_and_retokenized() {
         wide += usize::from(!text.is_ascii());
     }
     assert!(wide > 5, "characters of several tokens are to be expected");
+}
+
+#[tokio::test]
+async fn prescribed_turns_follow_the_conversation() {
+    let call = ScriptedTurn::ToolCall {
+        name: "write".to_owned(),
+        arguments: r#"{"path": "a.txt", "text": "é\n"}"#.to_owned(),
+    };
+    let turns = vec![call, ScriptedTurn::Text("Done.".to_owned())];
+    let client = Client::start(MockServerOptions { turns, ..options() });
+    let tools = json!([{ "type": "function", "function": { "name": "write" } }]);
+    let ask = |messages: &[Value], tools: &Value| {
+        with(json!({ "messages": messages, "tools": tools }), extra_fields())
+    };
+    let mut messages = vec![json!({ "role": "user", "content": "write é" })];
+    for _ in 0..2 {
+        // The same turn for every request of a conversation, such as a retry.
+        let first = client.good(CHAT, ask(&messages, &tools)).await;
+        let call = &first["choices"][0]["message"]["tool_calls"][0]["function"];
+        assert_eq!(call["name"], "write");
+        assert_eq!(call["arguments"], r#"{"path": "a.txt", "text": "é\n"}"#);
+        assert_eq!(first["choices"][0]["finish_reason"], "tool_calls");
+    }
+    let first = client.good(CHAT, ask(&messages, &tools)).await;
+    messages.push(first["choices"][0]["message"].clone());
+    messages.push(json!({ "role": "tool", "content": "ok" }));
+    let second = client.good(CHAT, ask(&messages, &tools)).await;
+    let choice = &second["choices"][0];
+    assert_eq!(
+        (&choice["message"]["content"], &choice["finish_reason"]),
+        (&"Done.".into(), &"stop".into())
+    );
+    let tokens = ids(&choice["token_ids"]);
+    assert_eq!((tokens.len(), tokens.last()), (logprobs(choice).len(), Some(&END)));
+    let generated =
+        [ids(&first["prompt_token_ids"]), ids(&first["choices"][0]["token_ids"])].concat();
+    assert!(ids(&second["prompt_token_ids"]).starts_with(&generated));
+    // The token API generates the same turn.
+    let mut sampling = client.good("/v1/chat/completions/render", ask(&messages, &tools)).await;
+    sampling["stream"] = false.into();
+    let generated = client.good("/inference/v1/generate", sampling).await;
+    assert_eq!(ids(&generated["choices"][0]["token_ids"]), tokens);
+    // Later turns and conversations without tools are generated.
+    let title = client.good(CHAT, ask(&messages[..1], &json!([]))).await;
+    assert_ne!(title["choices"][0]["message"]["content"], Value::Null);
+    let (status, refusal) = client
+        .post(
+            CHAT,
+            ask(&messages[..1], &json!([{ "type": "function", "function": { "name": "x" } }])),
+        )
+        .await;
+    assert_eq!(status, 400);
+    assert!(
+        refusal.to_string().contains("calls the tool write, which is not offered"),
+        "{refusal}"
+    );
 }
 
 #[tokio::test]

@@ -112,8 +112,7 @@ fn parse(
     let empty = Map::new();
     let constraint = sampling.get("extra_args").and_then(Value::as_object).unwrap_or(&empty);
     let offered = constraint.get("tools").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let (tool, _) = tools::chosen(state, constraint, offered, &request.prompts[0])?;
-    request.call = tool.map(|tool| tools::call(state, tool, &request.prompts[0]));
+    tools::assign(state, constraint, offered, &mut request)?;
     Ok(request)
 }
 
