@@ -76,6 +76,7 @@ pub(crate) fn router(app: &Arc<GatewayState>) -> Router {
     let routes = routes
         .route("/v1/models/{*id}", get(admin::one_name))
         .route("/rollway/v1/run/experiences", get(calls::experiences))
+        .route("/rollway/v1/run/usage", get(run_budget::usage))
         .route("/rollway/v1/models", get(admin::list).post(admin::add))
         .route("/rollway/v1/models/update", post(admin::update))
         .route("/rollway/v1/models/{id}", delete(admin::remove))

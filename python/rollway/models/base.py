@@ -213,6 +213,14 @@ class RunModel:
         """Returns the constructor arguments for clients of the `openai` package."""
         return self.model.openai_arguments(self, is_async)
 
+    async def usage_async(self) -> dict[str, Any]:
+        """Returns the model usage of this run; empty if no gateway counts it.
+
+        Has `model_calls`, `prompt_tokens`, `completion_tokens`, `tool_turns`, `exhausted` (the key
+        of the budget that was used up) and `unavailable` (the last call was not answered).
+        """
+        return {}
+
     def set_workflow_state(self, state: dict[str, Any]) -> None:
         """Adds entries to the runner's state."""
         self.state.update(state)

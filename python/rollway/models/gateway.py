@@ -16,6 +16,7 @@ from rollway.models.base import Messages, Model, Reply, RunModel
 
 _CHAT = "/v1/chat/completions"
 _COMPLETION = "/v1/completions"
+_USAGE = "/rollway/v1/run/usage"
 _EXPERIENCES = "/rollway/v1/run/experiences?since="
 
 
@@ -247,6 +248,16 @@ class GatewayRunModel(RunModel):
             if found is not None:
                 return found
         raise Error(f"the reply {reply.id} was not recorded in this run")
+
+    async def usage_async(self) -> dict[str, Any]:
+        def answered(answer: tuple[int, int | None, int | None, bytes]) -> dict[str, Any]:
+            status, _, _, content = answer
+            if status != 200:
+                raise _refusal(self.model.name, status, content)
+            return dict(json.loads(content))
+
+        ask = self.model.ask
+        return await PendingResult("usage", lambda: ask(_USAGE, self._key, None), answered)
 
     @property
     def history(self) -> list[Experience]:

@@ -108,10 +108,15 @@ async fn admit(
     let name = session.as_ref().and_then(|_| caller.run());
     let observed = ObservedCall::begin(app.options.watcher.as_ref(), name, call.model());
     timer.observed = observed.clone();
+    let of_run = session.clone();
     let outcome =
         begin_recording(app, session, (api, call), &headers, &retry, (timer, permits)).await;
     if let Err(failure) = &outcome {
         observed.failed(failure);
+    }
+    if let Some(session) = of_run {
+        let is_unavailable = outcome.as_ref().is_err_and(UpstreamFailure::is_of_server);
+        session.note_last_call(is_unavailable);
     }
     outcome
 }

@@ -286,6 +286,7 @@ pub(super) fn endpoint(path: &str) -> &'static str {
     }
     match path {
         "/rollway/v1/run/experiences" => "experiences",
+        "/rollway/v1/run/usage" => "usage",
         COUNT_TOKENS => "count_tokens",
         EMBEDDINGS => "embeddings",
         "/health" => "health",

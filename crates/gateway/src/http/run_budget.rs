@@ -1,13 +1,19 @@
 //! Model usage of a run against its budget.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Instant;
 
+use axum::Extension;
+use axum::extract::State;
 use bytes::Bytes;
 use rollway_model_api::replay::SavedResponse;
-use rollway_model_api::{CallKind, ModelCall, ModelResponse, ResponseChoice};
+use rollway_model_api::{CallError, CallKind, ErrorKind, ModelCall, ModelResponse, ResponseChoice};
 use serde_json::{Value, json};
 
+use super::responses::{self, HandlerResult};
+use super::state::GatewayState;
+use crate::keys::Caller;
 use crate::options::RunBudget;
 
 /// Usage of one run.
@@ -19,6 +25,10 @@ pub(super) struct RunUsage {
     prompt_tokens: u64,
     completion_tokens: u64,
     tool_turns: u64,
+    /// Key of the budget that was used up first.
+    exhausted: Option<&'static str>,
+    /// True if the servers failed to answer the last call.
+    pub(super) is_unavailable: bool,
 }
 
 /// The part of a budget that is used up.
@@ -32,7 +42,8 @@ pub(super) struct BudgetExhausted {
 impl fmt::Display for BudgetExhausted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, used, max } = self;
-        write!(f, "The budget of this run is exhausted ({key}: {used} of {max}). Stop here.")
+        let unit = if *key == "duration" { " seconds" } else { "" };
+        write!(f, "The budget of this run is exhausted ({key}: {used} of {max}{unit}). Stop here.")
     }
 }
 
@@ -44,7 +55,20 @@ impl RunUsage {
             prompt_tokens: 0,
             completion_tokens: 0,
             tool_turns: 0,
+            exhausted: None,
+            is_unavailable: false,
         }
+    }
+
+    fn to_json(self) -> Value {
+        json!({
+            "model_calls": self.calls,
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "tool_turns": self.tool_turns,
+            "exhausted": self.exhausted,
+            "unavailable": self.is_unavailable,
+        })
     }
 
     /// Charges a call, and limits its completion to the rest of the budget.
@@ -53,6 +77,14 @@ impl RunUsage {
         budget: &RunBudget,
         call: &mut ModelCall,
     ) -> Result<(), BudgetExhausted> {
+        let charged = self.charge(budget, call);
+        if let Err(BudgetExhausted { key, .. }) = charged {
+            self.exhausted.get_or_insert(key);
+        }
+        charged
+    }
+
+    fn charge(&mut self, budget: &RunBudget, call: &mut ModelCall) -> Result<(), BudgetExhausted> {
         for (key, used, max) in [
             ("model_calls", self.calls, budget.model_calls),
             ("prompt_tokens", self.prompt_tokens, budget.prompt_tokens),
@@ -66,7 +98,7 @@ impl RunUsage {
         let elapsed = self.began.elapsed();
         if let Some(max) = budget.duration.filter(|max| elapsed >= *max) {
             let (used, max) = (elapsed.as_secs(), max.as_secs());
-            return Err(BudgetExhausted { key: "duration in seconds", used, max });
+            return Err(BudgetExhausted { key: "duration", used, max });
         }
         self.calls += 1;
         if let Some(max) = budget.completion_tokens {
@@ -105,6 +137,20 @@ fn limit_completion(call: &mut ModelCall, max: u64) {
     if !is_limited {
         call.body.insert("max_tokens".to_owned(), max.into());
     }
+}
+
+/// `GET /rollway/v1/run/usage`: usage of the run, and the budget that it has used up.
+pub(super) async fn usage(
+    State(app): State<Arc<GatewayState>>,
+    Extension(caller): Extension<Caller>,
+) -> HandlerResult {
+    let Caller::Run(run) = caller else {
+        let message = "usage belongs to a run: send its run key";
+        return Err(CallError::new(ErrorKind::Forbidden, message).into());
+    };
+    let session = app.runs.existing(run);
+    let usage = session.map_or_else(RunUsage::new, |session| session.usage());
+    Ok(responses::value(&usage.to_json()))
 }
 
 /// Returns the parts of a complete response with the reason as its text. Agents take an error for a

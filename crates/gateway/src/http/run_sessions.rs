@@ -204,6 +204,15 @@ impl RunSession {
         self.usage.lock().charge_call(budget, call)
     }
 
+    /// Notes whether the servers failed to answer the last call.
+    pub(super) fn note_last_call(&self, is_unavailable: bool) {
+        self.usage.lock().is_unavailable = is_unavailable;
+    }
+
+    pub(super) fn usage(&self) -> RunUsage {
+        *self.usage.lock()
+    }
+
     pub(super) fn recorder(&self) -> MutexGuard<'_, CountedRecorder> {
         self.recorder.lock()
     }

@@ -82,6 +82,20 @@ pub(super) enum UpstreamFailure {
     Unrecordable(ResponseParseError),
 }
 
+impl UpstreamFailure {
+    /// Returns whether the servers are the cause, not the request.
+    pub(super) const fn is_of_server(&self) -> bool {
+        match self {
+            Self::Ours(error) => matches!(
+                error.kind,
+                ErrorKind::Upstream | ErrorKind::Unavailable | ErrorKind::UpstreamTimeout
+            ),
+            Self::Theirs { status, .. } => *status >= 500 || *status == 429,
+            Self::Unrecordable(_) => true,
+        }
+    }
+}
+
 impl From<CallError> for UpstreamFailure {
     fn from(error: CallError) -> Self {
         Self::Ours(error)

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::help::{ADMIN, AGENT, World, read, says};
 
-const PATHS: [&str; 9] = [
+const PATHS: [&str; 10] = [
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/models",
@@ -14,6 +14,7 @@ const PATHS: [&str; 9] = [
     "/openapi.json",
     "/rollway/v1/models",
     "/rollway/v1/run/experiences",
+    "/rollway/v1/run/usage",
     "/no/such/path",
 ];
 
@@ -54,6 +55,7 @@ async fn every_key_opens_its_paths_only() {
         ("/openapi.json", 403, 403, 200),
         ("/rollway/v1/models", 403, 403, 200),
         ("/rollway/v1/run/experiences", 200, 403, 403),
+        ("/rollway/v1/run/usage", 200, 403, 403),
         ("/no/such/path", 403, 403, 404),
         ("/v1/no/such/path", 404, 404, 404),
         ("/v1/chat/completions", 405, 405, 405),

@@ -68,7 +68,8 @@ fn call() -> impl Strategy<Value = Value> {
 
 fn path() -> impl Strategy<Value = String> {
     let known = "/v1/chat/completions /v1/completions /v1/models /v1/models/trained \
-                 /rollway/v1/run/experiences /rollway/v1/models /metrics /openapi.json /";
+                 /rollway/v1/run/experiences /rollway/v1/run/usage /rollway/v1/models \
+                 /metrics /openapi.json /";
     let known = prop::sample::select(known.split(' ').collect::<Vec<_>>());
     prop_oneof![
         4 => known.prop_map(str::to_owned),

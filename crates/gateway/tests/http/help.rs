@@ -147,6 +147,15 @@ impl Run {
         read(self.send(body).await).await
     }
 
+    /// Fetches the model usage of the run.
+    pub(crate) async fn usage(&self) -> Value {
+        let url = format!("{}/rollway/v1/run/usage", self.url);
+        let response = self.client.get(url).bearer_auth(&self.key).send().await.unwrap();
+        let (status, usage) = read(response).await;
+        assert_eq!(status, 200, "{usage}");
+        usage
+    }
+
     /// Sends a chat, and returns the body of the response.
     pub(crate) async fn text(&self, body: &Value) -> String {
         self.send(body).await.text().await.unwrap()

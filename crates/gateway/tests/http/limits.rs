@@ -148,9 +148,11 @@ async fn calls_beyond_the_budget_get_a_final_message() {
     let options = GatewayOptions { budget, ..options() };
     let world = World::with(options, vec![MockServerOptions::default()]).await;
     let run = world.open(1);
+    assert_eq!(run.usage().await["model_calls"], 0);
     for number in 0..2 {
         assert_eq!(run.send(&says(&format!("call {number}"))).await.status(), 200);
     }
+    assert_eq!(run.usage().await["exhausted"], serde_json::Value::Null);
     let (status, body) = run.call(&says("one more")).await;
     assert_eq!((status, &body["choices"][0]["finish_reason"]), (200, &"stop".into()));
     let text = body["choices"][0]["message"]["content"].as_str().unwrap();
@@ -161,6 +163,10 @@ async fn calls_beyond_the_budget_get_a_final_message() {
     assert_eq!(world.control().counts().requests, 2);
     assert_eq!(world.experiences(&run).len(), 2);
     assert_eq!(world.metric("calls_beyond_budget_total").await, 2.0);
+    let usage = run.usage().await;
+    assert_eq!((&usage["model_calls"], &usage["exhausted"]), (&2.into(), &"model_calls".into()));
+    let tokens = |name: &str| usage[name].as_u64().unwrap();
+    assert!(tokens("prompt_tokens") > 0 && tokens("completion_tokens") > 0, "{usage}");
     assert_eq!(world.open(2).send(&says("another run")).await.status(), 200);
 }
 
@@ -208,7 +214,7 @@ async fn tool_turns_and_time_have_budgets() {
     run.call(&says("first")).await;
     let (_, body) = run.call(&says("second")).await;
     let text = body["choices"][0]["message"]["content"].as_str().unwrap();
-    assert!(text.contains("duration in seconds"), "{text}");
+    assert!(text.contains("duration: ") && text.contains("seconds"), "{text}");
 }
 
 #[tokio::test]
