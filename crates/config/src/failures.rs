@@ -21,6 +21,9 @@ section! {
         /// The workflow returned invalid or too many experiences. Default:
         /// `explorer.max_retry_times` retries without backoff.
         pub invalid_output: FailureRuleConfig,
+        /// A sandbox could not be started, or failed while the run used it. Default: 10 retries,
+        /// the first after a second.
+        pub sandbox: FailureRuleConfig,
         /// Lost runners after which a task that is suspected each time has failed.
         #[schemars(range(min = 1))]
         pub poison_limit: u32 = FailurePolicy::default().poison_limit,
@@ -66,6 +69,7 @@ impl FailuresConfig {
             FailureKind::RunnerLost => &self.runner_lost,
             FailureKind::ModelUnavailable => &self.model_unavailable,
             FailureKind::InvalidOutput => &self.invalid_output,
+            FailureKind::Sandbox => &self.sandbox,
         }
     }
 
@@ -103,5 +107,6 @@ pub const fn failure_remedy(kind: FailureKind) -> &'static str {
         }
         FailureKind::ModelUnavailable => "check that the inference servers respond",
         FailureKind::InvalidOutput => "`rollway debug` runs one task and shows its output",
+        FailureKind::Sandbox => "check that sandboxes can be started, and `explorer.sandbox`",
     }
 }

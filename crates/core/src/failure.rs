@@ -86,6 +86,8 @@ names!(
         ModelUnavailable = "model_unavailable",
         /// The workflow returned an invalid or too large output.
         InvalidOutput = "invalid_output",
+        /// A sandbox could not be started, or failed while the run used it.
+        Sandbox = "sandbox",
     }
 );
 
@@ -120,7 +122,9 @@ impl FailureKind {
     pub const fn class(self) -> FailureClass {
         match self {
             Self::Workflow | Self::Timeout | Self::InvalidOutput => FailureClass::Task,
-            Self::RunnerLost | Self::ModelUnavailable => FailureClass::Infrastructure,
+            Self::RunnerLost | Self::ModelUnavailable | Self::Sandbox => {
+                FailureClass::Infrastructure
+            }
         }
     }
 
@@ -131,7 +135,7 @@ impl FailureKind {
             FailureClass::Infrastructure => 10,
         };
         let backoff = match self {
-            Self::ModelUnavailable => Duration::from_secs(1),
+            Self::ModelUnavailable | Self::Sandbox => Duration::from_secs(1),
             Self::Workflow | Self::Timeout | Self::InvalidOutput | Self::RunnerLost => {
                 Duration::ZERO
             }
