@@ -18,7 +18,17 @@ from __future__ import annotations
 
 import atexit
 
-from rollway import _logging, _rollway, errors, metrics, models, rewards, workflows
+from rollway import (
+    _logging,
+    _rollway,
+    errors,
+    harness,
+    metrics,
+    models,
+    rewards,
+    sandbox,
+    workflows,
+)
 from rollway.batch_id import sort_batch_id
 from rollway.client._pending import PendingResult
 from rollway.client._task_states import CompletedTaskResult, RunningTaskState, TaskWrapper
@@ -39,6 +49,7 @@ from rollway.client.synchronizer import Synchronizer, latest_version, publish_we
 from rollway.config import Config
 from rollway.errors import (
     Aborted,
+    AgentFailed,
     AlreadyActive,
     BatchFailed,
     BufferDamaged,
@@ -68,7 +79,12 @@ from rollway.errors import (
     NotStarted,
     NoWeights,
     PipelineFailed,
+    RunTimeout,
+    SandboxError,
+    SandboxExpired,
+    SetupFailed,
     SinkFailed,
+    StageTimeout,
     Stopped,
     SynchronizerError,
     TasksCancelled,
@@ -78,6 +94,7 @@ from rollway.errors import (
     TooFewTasks,
     TrainerFailed,
     UnknownRewardFn,
+    UnknownSandbox,
     UnknownWorkflow,
     Unsupported,
     WaitAllTimedOut,
@@ -101,6 +118,7 @@ from rollway.workflow import Workflow, register, workflow
 __all__ = [
     "EID",
     "Aborted",
+    "AgentFailed",
     "AlreadyActive",
     "BatchFailed",
     "BatchLifecycleState",
@@ -150,12 +168,17 @@ __all__ = [
     "Restored",
     "RestoredBatch",
     "RolloutCoordinator",
+    "RunTimeout",
     "RunnerWrapper",
     "RunningTaskState",
+    "SandboxError",
+    "SandboxExpired",
     "Scheduler",
     "ServeClient",
     "ServeError",
+    "SetupFailed",
     "SinkFailed",
+    "StageTimeout",
     "Status",
     "Stopped",
     "Synchronizer",
@@ -169,6 +192,7 @@ __all__ = [
     "TooFewTasks",
     "TrainerFailed",
     "UnknownRewardFn",
+    "UnknownSandbox",
     "UnknownWorkflow",
     "Unsupported",
     "WaitAllTimedOut",
@@ -180,6 +204,7 @@ __all__ = [
     "compute_reward",
     "errors",
     "group_by",
+    "harness",
     "latest_version",
     "metrics",
     "models",
@@ -188,6 +213,7 @@ __all__ = [
     "register",
     "reward_fn",
     "rewards",
+    "sandbox",
     "sort_batch_id",
     "stage",
     "workflow",

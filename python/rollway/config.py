@@ -105,6 +105,12 @@ class Config(Section):
         """Ray namespace of the job: `cluster.namespace`, as Trinity-RFT calls it."""
         return self.cluster.namespace or f"{self.project}/{self.name}"
 
+    @property
+    def job_dir(self) -> str:
+        """Folder of the job."""
+        root = self.checkpoint_root_dir or "checkpoints"
+        return os.path.abspath(os.path.join(root, self.project, self.group, self.name))
+
     def __setattr__(self, key: str, value: Any) -> None:
         if key == "ray_namespace":
             self.cluster.namespace = value

@@ -255,6 +255,48 @@ class ModelError(Error, RuntimeError):
     code = "model_error"
 
 
+class SandboxError(Error, RuntimeError):
+    """A sandbox failed: infrastructure; the run is retried, the task is not charged."""
+
+    code = "sandbox"
+
+
+class RunTimeout(Error, TimeoutError):
+    """A deadline within a run passed; the run fails as after the timeout of its attempt."""
+
+    code = "timeout"
+
+
+class SandboxExpired(RunTimeout):
+    """The lease of a sandbox ended while it was in use. Has `seconds`."""
+
+    code = "sandbox_expired"
+
+
+class UnknownSandbox(Error, ValueError):
+    """No kind of sandbox is registered under that name. Has `name` and `known`."""
+
+    code = "unknown_sandbox"
+
+
+class StageTimeout(RunTimeout):
+    """A stage of a run exceeded its deadline. Has `stage` and `seconds`."""
+
+    code = "stage_timeout"
+
+
+class AgentFailed(Error, RuntimeError):
+    """The program of an agent failed. Has `outcome` and `exit_code`."""
+
+    code = "agent_failed"
+
+
+class SetupFailed(Error, RuntimeError):
+    """A command that prepares a sandbox failed. Has `exit_code`."""
+
+    code = "setup_failed"
+
+
 class WorkflowUnavailable(Error, ImportError):
     """A configured workflow or reward function cannot be imported. Has `kind`."""
 

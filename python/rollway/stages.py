@@ -13,11 +13,17 @@ import time
 from types import FrameType
 from typing import Any
 
+from rollway.errors import StageTimeout
+from rollway.run_settings import RunSettings
+
 #: Built-in stages: creation of the workflow, execution, reward, encoding of the experiences.
 STARTING = "starting workflow"
 RUNNING = "running"
 REWARDING = "rewarding"
 ENCODING = "encoding"
+
+#: Stages with a configured deadline, by other names.
+_ALIASES = {STARTING: "setup", RUNNING: "agent", REWARDING: "reward"}
 
 #: Maximum length of a stage and of a code location.
 MAX_TEXT_CHARS = 200
@@ -37,10 +43,19 @@ class RunStage:
 
     __slots__ = (
         *("_among", "_before", "_looked", "_location"),
-        *("of", "run", "since", "stage", "task", "thread"),
+        *("of", "resources", "run", "settings", "since", "stage", "task", "thread"),
     )
 
-    def __init__(self, of: Any, run: int, among: dict[int, RunStage]) -> None:
+    def __init__(
+        self,
+        of: Any,
+        run: int,
+        among: dict[int, RunStage],
+        settings: RunSettings | None = None,
+    ) -> None:
+        self.settings = settings or RunSettings()
+        #: Sandboxes of the run that were not closed.
+        self.resources: set[Any] = set()
         #: Task of the run.
         self.of = of
         self.run = run
@@ -75,6 +90,13 @@ class RunStage:
         """Records the current thread, and the task of a coroutine, as the executor."""
         self.thread, self.task = threading.get_ident(), task
 
+    async def release(self) -> None:
+        """Ends the sandboxes that the run has left open."""
+        closing = [asyncio.ensure_future(sandbox.close()) for sandbox in self.resources]
+        self.resources.clear()
+        # If cancelled here, they end nevertheless.
+        await asyncio.wait(closing)
+
     def code_location(self, now: float) -> str | None:
         """Returns the code location if the stage has lasted `LOCATION_AFTER` seconds."""
         if now - self.since < LOCATION_AFTER:
@@ -94,17 +116,34 @@ def current() -> RunStage | None:
 
 
 class StageScope:
-    """An entered stage. `with` restores the previous stage at its end."""
+    """An entered stage. `with` restores the previous stage at its end.
 
-    __slots__ = ("_before", "_doing", "_mine")
+    `async with` also ends the code inside at the deadline of the stage, with `StageTimeout`.
+    """
 
-    def __init__(self, one: RunStage | None, mine: str, before: str) -> None:
+    __slots__ = ("_before", "_deadline", "_doing", "_mine", "_timeout")
+
+    def __init__(
+        self, one: RunStage | None, mine: str, before: str, timeout: float | None = None
+    ) -> None:
         self._doing = one
         self._mine = mine
         self._before = before
+        self._timeout = timeout
+        self._deadline: _Deadline | None = None
 
     def __enter__(self) -> StageScope:
         return self
+
+    async def __aenter__(self) -> StageScope:
+        if self._timeout is not None:
+            self._deadline = _Deadline(self._mine, self._timeout)
+        return self
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self.__exit__()
+        if self._deadline is not None:
+            self._deadline.end(error)
 
     def __exit__(self, *_: object) -> None:
         # A stage set by other code of the run in the meantime stays.
@@ -112,11 +151,49 @@ class StageScope:
             self._doing.set(self._before)
 
 
-def stage(name: str) -> StageScope:
+class _Deadline:
+    """Cancels the current task at its time, and turns that into `StageTimeout`."""
+
+    def __init__(self, stage: str, seconds: float) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._stage = stage
+        self._seconds = seconds
+        self._is_over = False
+        self._handle = asyncio.get_running_loop().call_later(seconds, self._cancel)
+
+    def _cancel(self) -> None:
+        self._is_over = True
+        self._task.cancel()
+
+    def end(self, error: BaseException | None) -> None:
+        """Ends the stage, with the exception of the code inside."""
+        self._handle.cancel()
+        if not self._is_over:
+            return
+        # Python 3.10 cannot distinguish this cancellation from others.
+        others = self._task.uncancel() if hasattr(self._task, "uncancel") else 0
+        if isinstance(error, asyncio.CancelledError) and others == 0:
+            raise StageTimeout(
+                f"the stage `{self._stage}` exceeded its deadline of {self._seconds:g} s",
+                stage=self._stage,
+                seconds=self._seconds,
+            ) from None
+
+
+def stage(name: str, timeout: float | None = None) -> StageScope:
     """Sets the stage of the current run, shown in the runner status:
 
         rw.stage("compiling the tests")
         with rw.stage("waiting for the sandbox"):
+            ...
+
+    `async with` has a deadline: `timeout` in seconds, or that of `explorer.stages` for `setup`,
+    `agent`, `reward` and `teardown`. At its end the code inside is cancelled and `StageTimeout`
+    raised, which names the stage:
+
+        async with rw.stage("reward", timeout=60):
             ...
 
     The cost is negligible. Works in coroutines, blocking workflows, `asyncio.to_thread` and threads
@@ -124,10 +201,12 @@ def stage(name: str) -> StageScope:
     """
     one = _current.get()
     if one is None:
-        return _NONE
+        return _NONE if timeout is None else StageScope(None, str(name), "", timeout)
     before = one.stage
     one.set(str(name))
-    return StageScope(one, one.stage, before)
+    if timeout is None:
+        timeout = one.settings.stages.timeout(_ALIASES.get(one.stage, one.stage))
+    return StageScope(one, one.stage, before, timeout)
 
 
 _NONE = StageScope(None, "", "")

@@ -87,7 +87,7 @@ class SimpleWorkflow(Workflow):
 
     async def run_async(self) -> Any:
         reply = await self.ask(self.format_messages())
-        with stage(REWARDING):
+        async with stage(REWARDING):
             return await self.compute_reward(reply)
 
 
@@ -177,7 +177,7 @@ class MultiTurnWorkflow(SimpleWorkflow):
             turn += 1
             reply = await self.ask(messages)
             messages.append(_answer(reply))
-            with stage(REWARDING):
+            async with stage(REWARDING):
                 next_messages, rewards = await self.feedback(reply, turn, messages)
             if next_messages is None or turn >= self._turns.max_turns:
                 break

@@ -13,6 +13,7 @@ use super::history::HistoryConfig;
 use super::limits::LimitsConfig;
 use super::model::ModelConfig;
 use super::run_budget::RunBudgetConfig;
+use super::sandbox::{SandboxConfig, StagesConfig};
 use super::seconds::ConfigSeconds;
 use super::server_restart::ServerRestartConfig;
 use super::supervision::SupervisionConfig;
@@ -69,6 +70,8 @@ section! {
         pub supervision: SupervisionConfig,
         pub limits: LimitsConfig,
         pub run_budget: RunBudgetConfig,
+        pub stages: StagesConfig,
+        pub sandbox: SandboxConfig,
         pub gateway: GatewayConfig,
         pub server_restart: ServerRestartConfig,
         /// Maximum time for pipeline and buffer to acknowledge a batch before the delivery has

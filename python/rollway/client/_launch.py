@@ -16,6 +16,7 @@ from rollway.client._gateway import ModelGateway
 from rollway.config import Config
 from rollway.errors import Error
 from rollway.models.base import Model
+from rollway.run_settings import settings_of
 from rollway.status import Status
 from rollway.task import Task
 from rollway.worker.setup import SETUP, start_arguments
@@ -83,15 +84,18 @@ def spawn(
     auxiliary: Sequence[Sequence[Model]],
     folders: Sequence[str] = (),
     reward_fns: Mapping[str, Any] | None = None,
+    job_dir: str | None = None,
 ) -> Spawn:
     """Returns the start command of workers with these models.
 
-    `folders` are added to `sys.path`; `reward_fns` are registered in the workers.
+    `folders` are added to `sys.path`; `reward_fns` are registered in the workers; `job_dir` is the
+    folder of the job, if there is one.
     """
     setup = {
         "models": list(models),
         "auxiliary": [list(engines) for engines in auxiliary],
         "concurrent_mode": config.explorer.concurrent_mode,
+        "settings": settings_of(config, job_dir),
         "sys_path": [*folders, *(os.path.abspath(path) for path in sys.path)],
         "reward_fns": {
             name: _serialization.pickle_by_value(fn)[1] for name, fn in (reward_fns or {}).items()

@@ -277,7 +277,9 @@ class Explorer(RunnerStatesMixin):
         folders = [] if self.config.folder is None else [self.config.folder]
         setup.find_first([*folders, *sys.path])
         _check(sets)
-        spawn = _launch.spawn(config, *self._model_objects(config), folders, reward_fns)
+        spawn = _launch.spawn(
+            config, *self._model_objects(config), folders, reward_fns, config.job_dir
+        )
         spawn[2].extend((key, "") for key in self._keys)
         return spawn, [
             (name, *_serialization.pickle_by_value(source)) for name, source in ours.items()

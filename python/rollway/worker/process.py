@@ -27,6 +27,8 @@ from typing import Any, Protocol
 from rollway import _rollway, _serialization, _trinity_alias
 from rollway.errors import Closed, Error, InvalidOutput
 from rollway.experience.payload import encode
+from rollway.run_settings import RunSettings
+from rollway.sandbox import leases
 from rollway.task import Task
 from rollway.worker import execution_marks as marks
 from rollway.worker import log_relay, plugins, supervisor
@@ -90,15 +92,17 @@ class Link(Protocol):
 
 
 class _Explorer:
-    def __init__(self, concurrent_mode: str) -> None:
-        self.concurrent_mode = concurrent_mode
+    def __init__(self, setup: dict[str, Any]) -> None:
+        self.concurrent_mode = setup["concurrent_mode"]
+        self.sandbox = setup["settings"]["sandbox"]
+        self.stages = setup["settings"]["stages"]
 
 
 class _Settings:
     """The part of a configuration that a runner needs."""
 
-    def __init__(self, concurrent_mode: str) -> None:
-        self.explorer = _Explorer(concurrent_mode)
+    def __init__(self, setup: dict[str, Any]) -> None:
+        self.explorer = _Explorer(setup)
 
 
 class Worker:
@@ -207,7 +211,7 @@ class Worker:
 
     def _begin_incarnation(self, runner: int, incarnation: int) -> None:
         models, auxiliary = self.setup["models"], self.setup["auxiliary"]
-        settings = _Settings(self.setup["concurrent_mode"])
+        settings = _Settings(self.setup)
         self.runners[runner] = WorkflowRunner(
             settings,
             models[runner % len(models)],
@@ -471,6 +475,7 @@ def _setup(variables: dict[str, str]) -> dict[str, Any]:
         setup = setups.setup(variables[setups.SETUP], gateway)
         setups.take(setup)
         plugins.load()
+        leases.recover(RunSettings.of(setup["settings"]).sandbox)
         return setup
     if setups.SETUP_JSON not in variables:
         raise Error(f"{setups.SETUP_JSON} is not set: the engine sent no setup")
@@ -479,6 +484,7 @@ def _setup(variables: dict[str, str]) -> dict[str, Any]:
     for module in setup["modules"]:
         importlib.import_module(module)
     plugins.load()
+    leases.recover(RunSettings.of(setup["settings"]).sandbox)
     return setup
 
 

@@ -17,6 +17,7 @@ from rollway.client._gateway import ModelGateway
 from rollway.errors import InvalidOutput
 from rollway.experience import Experience
 from rollway.models.base import Model, RunModel
+from rollway.run_settings import RunSettings
 from rollway.stages import ENCODING, RUNNING, RunStage
 from rollway.status import Status
 from rollway.task import Task
@@ -98,6 +99,7 @@ class WorkflowRunner:
         if mode not in MODES:
             raise ValueError(f"concurrent_mode is one of {', '.join(MODES)}, not {mode!r}")
         self.concurrent_mode: str = mode
+        self._settings = RunSettings.of_config(config)
         self._kept: _Instance | None = None
         #: Run keys of the current task, by run.
         self._keys: Mapping[int, str] = {}
@@ -252,7 +254,7 @@ class WorkflowRunner:
         """Performs one run."""
         began = time.perf_counter()
         end: RunOutput | RunFailure
-        with RunStage(task, run, self._doings) as at:
+        with RunStage(task, run, self._doings, self._settings) as at:
             try:
                 mine = task.with_n(1)
                 instance, returned = await self._perform(executable, mine, [run], at)
@@ -273,7 +275,7 @@ class WorkflowRunner:
         self, executable: Executable, task: Task, runs: Sequence[int], emit: Callable[..., None]
     ) -> None:
         """Performs all runs in one call of a repeatable workflow."""
-        with RunStage(task, runs[0], self._doings) as at:
+        with RunStage(task, runs[0], self._doings, self._settings) as at:
             await self._repeat_at(executable, task, runs, emit, at)
 
     async def _repeat_at(
@@ -310,7 +312,17 @@ class WorkflowRunner:
             else:
                 emit(run, end)
 
-    def _perform(
+    async def _perform(
+        self, executable: Executable, task: Task, runs: Sequence[int], at: RunStage
+    ) -> tuple[_Instance, Any]:
+        """Creates an instance, calls it, and ends the sandboxes that it has left open."""
+        try:
+            return await self._called(executable, task, runs, at)
+        finally:
+            if at.resources:
+                await at.release()
+
+    def _called(
         self, executable: Executable, task: Task, runs: Sequence[int], at: RunStage
     ) -> Awaitable[tuple[_Instance, Any]]:
         """Creates an instance and calls it in the thread or loop of the concurrency mode."""

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rollway_base::ServerKind;
 use rollway_config::secrets::secret_variables;
-use rollway_config::{Config, ModelConfig};
+use rollway_config::{Config, ModelConfig, SandboxConfig};
 use rollway_engine::WorkerPoolOptions;
 use rollway_engine::process::python;
 use rollway_protocol::env;
@@ -17,6 +17,9 @@ use super::{Result, WorkflowSetupError, WorkflowSetupErrorKind};
 use crate::gateway_options::trained_model;
 
 const WORKER: &str = "from rollway.worker.process import main; main()";
+
+/// Folder of the leases of sandboxes in that of the job.
+const LEASES: &str = "sandboxes";
 
 /// Heartbeat interval of workers.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -51,9 +54,18 @@ fn setup(config: &Config) -> Result<Value> {
         "models": [served(&trained_model(config), &explorer.rollout_model)],
         "auxiliary": auxiliary.collect::<Vec<_>>(),
         "concurrent_mode": explorer.concurrent_mode,
+        "settings": { "sandbox": sandbox(config), "stages": explorer.stages },
         "sys_path": folders(config)?,
         "modules": modules(config),
     }))
+}
+
+/// Returns the settings of sandboxes; their leases are in the folder of the job.
+fn sandbox(config: &Config) -> SandboxConfig {
+    let mut settings = config.explorer.sandbox.clone();
+    let folder = config.job_dir().join(LEASES);
+    settings.folder.get_or_insert_with(|| folder.display().to_string());
+    settings
 }
 
 /// Returns the modules that a configuration names; they may register names without a module.
