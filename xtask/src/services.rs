@@ -1,6 +1,7 @@
 //! Programs that tests and benchmarks need: found on the machine, or installed below the target
 //! directory on first use.
 
+pub(crate) mod agents;
 mod apt;
 pub(crate) mod chromium;
 mod gguf;

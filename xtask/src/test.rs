@@ -3,10 +3,12 @@
 //! A new step is an entry of [`STEPS`] and a function below it. Cheap steps come first.
 
 use std::fmt::{self, Display};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::pages;
+use crate::services::agents;
 use crate::services::llama;
 use crate::services::node;
 use crate::services::postgres;
@@ -57,6 +59,10 @@ pub(crate) const STEPS: &[TestStep] = &[
     TestStep {
         is_optional: true,
         ..step("clients", "only if named: test with clients and agent frameworks", clients)
+    },
+    TestStep {
+        is_optional: true,
+        ..step("agents", "only if named: test with real coding agents (1.5 GB)", coding_agents)
     },
 ];
 
@@ -186,6 +192,26 @@ fn clients(shell: &Shell) -> Result<(), CommandFailure> {
         .env("ROLLWAY_LLAMA_MODEL", llama.model)
         .env("ROLLWAY_NODE", node.program)
         .env("ROLLWAY_NODE_MODULES", node.modules)
+        .run()
+}
+
+/// Script that runs its arguments with the loopback interface.
+const WITH_LOOPBACK: &str = r#"ip link set lo up && exec "$@""#;
+
+/// Runs real coding agents in a network namespace that has the loopback interface only, so that no
+/// request leaves the machine.
+fn coding_agents(shell: &Shell) -> Result<(), CommandFailure> {
+    let agents = agents::ready(shell)?;
+    let python = wheel::installed(shell)?;
+    shell
+        .program(Path::new("unshare"))
+        .split_args("--net --map-root-user -- sh -c")
+        .args([WITH_LOOPBACK, "sh"])
+        .args([&python])
+        .split_args("-m pytest python/tests_agents -q -p no:xdist")
+        .env("ROLLWAY_CODEX", agents.codex)
+        .env("ROLLWAY_OPENCODE", agents.opencode)
+        .env("ROLLWAY_MINI_SWE_AGENT", agents.mini_swe_agent)
         .run()
 }
 

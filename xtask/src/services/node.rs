@@ -24,11 +24,20 @@ pub(crate) struct NodeInstall {
 
 /// Installs missing parts.
 pub(crate) fn ready(shell: &Shell) -> Result<NodeInstall, CommandFailure> {
+    packages(shell, "node", &PACKAGES)
+}
+
+/// Installs packages in a folder below the target directory, without their scripts.
+pub(super) fn packages(
+    shell: &Shell,
+    folder: &str,
+    packages: &[&str],
+) -> Result<NodeInstall, CommandFailure> {
     let bin = programs(shell)?;
-    let home = shell.target.join("node");
+    let home = shell.target.join(folder);
     let stamp = home.join("stamp.txt");
     let installed = NodeInstall { program: bin.join("node"), modules: home.join("node_modules") };
-    let wanted = PACKAGES.join("\n");
+    let wanted = packages.join("\n");
     if fs::read_to_string(&stamp).is_ok_and(|stamp| stamp == wanted) {
         return Ok(installed);
     }
@@ -41,7 +50,7 @@ pub(crate) fn ready(shell: &Shell) -> Result<NodeInstall, CommandFailure> {
         .program(&bin.join("npm"))
         .split_args("install --no-audit --no-fund --no-save --ignore-scripts --prefix")
         .args([&home])
-        .args(PACKAGES)
+        .args(packages)
         .env("PATH", path)
         .run()?;
     // Invariant: the stamp is written last, so an interrupted installation starts over.
