@@ -21,7 +21,7 @@ KEY_VARIABLE = "ROLLWAY_API_KEY"
 
 @dataclass(frozen=True)
 class AgentCall:
-    """What an agent is told: the prompt, the model and the folders of its sandbox."""
+    """Input of an agent: the prompt, the model and the folders of its sandbox."""
 
     prompt: str
     model: str

@@ -101,6 +101,7 @@ class LeaseFolder:
         root = settings.folder or default_folder()
         self.path = os.path.join(root, _machine())
         try:
+            _create_private(root)
             _create_private(self.path)
             _create_private(os.path.join(self.path, "owners"))
         except OSError as error:
