@@ -54,17 +54,17 @@ const KINDS: usize = ListenerKind::ALL.len();
 #[derive(Debug)]
 pub struct ConnectionCounters {
     kind: ListenerKind,
-    values: Values,
+    values: ConnectionCounts,
 }
 
 #[derive(Debug)]
-struct Values {
+struct ConnectionCounts {
     accepted: AtomicU64,
     open: AtomicU64,
     closed: [AtomicU64; REASONS],
 }
 
-impl Values {
+impl ConnectionCounts {
     const fn new() -> Self {
         Self {
             accepted: AtomicU64::new(0),
@@ -75,7 +75,7 @@ impl Values {
 }
 
 /// Totals of the process: file descriptors and memory are those of the process.
-static TOTALS: [Values; KINDS] = [const { Values::new() }; KINDS];
+static TOTALS: [ConnectionCounts; KINDS] = [const { ConnectionCounts::new() }; KINDS];
 
 /// Counters of all listeners of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ pub fn counter_rows() -> Vec<CounterRow> {
 
 impl ConnectionCounters {
     pub(crate) const fn new(kind: ListenerKind) -> Self {
-        Self { kind, values: Values::new() }
+        Self { kind, values: ConnectionCounts::new() }
     }
 
     pub const fn kind(&self) -> ListenerKind {
@@ -140,7 +140,7 @@ impl ConnectionCounters {
         self.values.closed[reason as usize].load(Ordering::Relaxed)
     }
 
-    const fn both(&self) -> [&Values; 2] {
+    const fn both(&self) -> [&ConnectionCounts; 2] {
         [&self.values, &TOTALS[self.kind as usize]]
     }
 }

@@ -9,7 +9,7 @@
 /// Scanner of the head of a request.
 #[derive(Debug, Default)]
 pub(crate) struct FramingCheck {
-    state: State,
+    state: FramingState,
     /// Beginning of the current line, in lower case.
     line: [u8; NAME_BYTES],
     length: usize,
@@ -23,7 +23,7 @@ pub(crate) struct FramingCheck {
 const NAME_BYTES: usize = 18;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum FramingState {
     #[default]
     Name,
     RestOfLine,
@@ -53,17 +53,17 @@ impl FramingCheck {
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<(), AmbiguousFraming> {
         for &byte in bytes {
             match self.state {
-                State::Done => return Ok(()),
-                State::RestOfLine if byte == b'\n' => self.begin_line(),
-                State::RestOfLine => {}
-                State::Name => self.name_byte(byte)?,
+                FramingState::Done => return Ok(()),
+                FramingState::RestOfLine if byte == b'\n' => self.begin_line(),
+                FramingState::RestOfLine => {}
+                FramingState::Name => self.name_byte(byte)?,
             }
         }
         Ok(())
     }
 
     fn begin_line(&mut self) {
-        self.state = State::Name;
+        self.state = FramingState::Name;
         self.length = 0;
     }
 
@@ -72,7 +72,7 @@ impl FramingCheck {
             b'\r' => {}
             // Empty lines before a request are permitted.
             b'\n' if self.length == 0 && !self.has_begun => {}
-            b'\n' if self.length == 0 => self.state = State::Done,
+            b'\n' if self.length == 0 => self.state = FramingState::Done,
             b'\n' => self.begin_line(),
             _ => {
                 self.has_begun = true;
@@ -81,15 +81,15 @@ impl FramingCheck {
                 let line = &self.line[..self.length];
                 if line == b"content-length:" {
                     self.content_lengths += 1;
-                    self.state = State::RestOfLine;
+                    self.state = FramingState::RestOfLine;
                 } else if line == b"transfer-encoding:" {
                     self.transfer_encodings += 1;
-                    self.state = State::RestOfLine;
+                    self.state = FramingState::RestOfLine;
                 } else if line == b"pri * http/2.0" {
                     self.is_http2 = true;
-                    self.state = State::Done;
+                    self.state = FramingState::Done;
                 } else if self.length == NAME_BYTES {
-                    self.state = State::RestOfLine;
+                    self.state = FramingState::RestOfLine;
                 }
             }
         }

@@ -77,7 +77,7 @@ impl RunningListener {
             runtime: Handle::current(),
             lingers: AtomicBool::new(false),
         };
-        let acceptor = Acceptor {
+        let acceptor = AcceptLoop {
             versions,
             server: HttpServer::new(versions, limits.clone()),
             limits,
@@ -144,7 +144,7 @@ impl Drop for RunningListener {
     }
 }
 
-struct Acceptor<F> {
+struct AcceptLoop<F> {
     versions: HttpVersions,
     server: HttpServer,
     limits: ListenerLimits,
@@ -156,7 +156,7 @@ struct Acceptor<F> {
     service: F,
 }
 
-impl<F> Acceptor<F> {
+impl<F> AcceptLoop<F> {
     async fn accept<S, B>(self: Arc<Self>, listener: BoundListener)
     where
         F: Fn(&Arc<Connection>) -> S + Send + Sync + 'static,
@@ -221,7 +221,7 @@ impl<F> Acceptor<F> {
 /// A connection that is removed from the registry when it ends, however that happens.
 struct OpenConnection<F> {
     connection: Arc<Connection>,
-    acceptor: Arc<Acceptor<F>>,
+    acceptor: Arc<AcceptLoop<F>>,
 }
 
 impl<F> Drop for OpenConnection<F> {

@@ -23,9 +23,9 @@ fn job_in_which_every_run_fails_is_no_success() {
     assert_eq!(causes.len(), 1, "one group: sizes in messages make no difference\n{causes:?}");
     assert_eq!(causes[0]["kind"], "invalid_output");
     let message = causes[0]["message"].as_str().unwrap();
-    assert!(message.contains("exceeds the limit of 8"), "{message}");
+    assert!(message.contains("more than 8 bytes of experiences"), "{message}");
     // Long lines are cut.
-    let shown = "failures 16 × invalid_output: payload of ";
+    let shown = "failures 16 × invalid_output: the run's recording takes more than 8 ";
     assert!(ran.stderr.contains(shown), "no {shown:?} at the end\n{}", ran.stderr);
     assert!(summary["error"].as_str().unwrap().contains("none of 2 tasks succeeded"));
 }

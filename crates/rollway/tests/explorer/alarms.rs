@@ -69,7 +69,8 @@ async fn refused_calls_end_the_job_with_an_alarm() {
         let seen = EventLog::default();
         let watchers = JobObservers::new(vec![Arc::new(seen.clone())]);
         let operators = Arc::new(OperatorRegistry::built_in());
-        let ended = Job::run(config.clone(), watchers, operators, CancellationToken::new()).await;
+        let job = Job::run(config.clone(), watchers, operators, CancellationToken::new());
+        let ended = Box::pin(job).await;
         let error = ended.unwrap_err();
         assert!(matches!(error, JobError::Alarm(_)) && !error.is_input(), "{error:?}");
         let message = error.to_string();

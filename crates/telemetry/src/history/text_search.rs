@@ -10,7 +10,7 @@ use rustc_hash::FxHashSet;
 use super::codec::Take;
 use super::files::{self, TrajectoryFiles};
 use super::record::{Record, RunRecord};
-use super::trajectory::{self, TextPlace};
+use super::trajectory::{self, TextMatch};
 
 /// Number of remembered searches.
 const SEARCHES: usize = 4;
@@ -97,10 +97,10 @@ impl TextSearch {
         };
         let bytes = payload.len() as u64;
         match trajectory::find_text(payload.into(), &self.text) {
-            Some(TextPlace::Prompt) => {
+            Some(TextMatch::Prompt) => {
                 self.matches.tasks.insert((run.batch, run.task));
             }
-            Some(TextPlace::Later) => {
+            Some(TextMatch::Later) => {
                 self.matches.runs.insert((run.batch, run.task, run.run));
             }
             None => {}

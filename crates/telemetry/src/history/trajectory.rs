@@ -101,14 +101,14 @@ fn show(one: &rollway_experience::Experience) -> ExperienceDetail {
 
 /// Place of a text in the messages of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TextPlace {
+pub(super) enum TextMatch {
     /// In the messages before the first one of the model, which all runs of the task have.
     Prompt,
     Later,
 }
 
 /// Searches for a text in lower case.
-pub(super) fn find_text(payload: Bytes, text: &str) -> Option<TextPlace> {
+pub(super) fn find_text(payload: Bytes, text: &str) -> Option<TextMatch> {
     // JSON escapes other characters.
     let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !b"\"\\".contains(&byte));
     if is_plain && !contains_bytes(&payload, text) {
@@ -123,10 +123,10 @@ pub(super) fn find_text(payload: Bytes, text: &str) -> Option<TextPlace> {
                 text_of.as_deref().is_some_and(|shown| contains(shown, text))
             };
             if number == 0 && is_in(&one.prompt_text) {
-                return Some(TextPlace::Prompt);
+                return Some(TextMatch::Prompt);
             }
             if is_in(&one.prompt_text) || is_in(&one.response_text) {
-                place = Some(TextPlace::Later);
+                place = Some(TextMatch::Later);
             }
             continue;
         };
@@ -135,9 +135,9 @@ pub(super) fn find_text(payload: Bytes, text: &str) -> Option<TextPlace> {
             is_prompt &= message.role != "assistant";
             if contains(&message.text, text) {
                 if is_prompt {
-                    return Some(TextPlace::Prompt);
+                    return Some(TextMatch::Prompt);
                 }
-                place = Some(TextPlace::Later);
+                place = Some(TextMatch::Later);
             }
         }
     }
@@ -225,10 +225,10 @@ pub(super) mod tests {
     #[test]
     fn texts_are_found_in_prompts_and_answers_only() {
         let found = |text| find_text(payload("What is \"17+25\"?\nSay 長さ", "It is 42"), text);
-        assert_eq!(found("what is"), Some(TextPlace::Prompt));
-        assert_eq!(found("\"17+25\"?\nsay"), Some(TextPlace::Prompt), "escaped in JSON");
-        assert_eq!(found("長さ"), Some(TextPlace::Prompt));
-        assert_eq!(found("it is 42"), Some(TextPlace::Later));
+        assert_eq!(found("what is"), Some(TextMatch::Prompt));
+        assert_eq!(found("\"17+25\"?\nsay"), Some(TextMatch::Prompt), "escaped in JSON");
+        assert_eq!(found("長さ"), Some(TextMatch::Prompt));
+        assert_eq!(found("it is 42"), Some(TextMatch::Later));
         assert_eq!(found("43"), None);
         assert_eq!(found("assistant"), None, "a part of the JSON, but of no message");
     }
