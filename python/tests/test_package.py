@@ -145,8 +145,11 @@ def test_lists_of_names_are_those_of_the_extension():
     assert sorted(engines) == sorted(_rollway.server_kinds())
     # Other tests register more names.
     script = (
-        "from rollway import rewards, workflow, workflows, _rollway\n"
-        "known = [workflow.known(), rewards.known()]\n"
+        "import rollway.workflows\n"
+        "from rollway import _rollway\n"
+        "from rollway.rewards import known as rewards\n"
+        "from rollway.workflow import known as workflows\n"
+        "known = [workflows(), rewards()]\n"
         "assert known == [sorted(names) for names in _rollway.built_in_names()], known"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
