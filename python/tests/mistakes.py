@@ -264,7 +264,7 @@ CODE = (
     ),
     Mistake(
         "set a limit that no run can keep",
-        ("run failed: payload of", "exceeds the limit of 8 (limits.payload_bytes_per_run)"),
+        ("run failed: the run's recording takes more than 8 bytes of experiences",),
         FAILED,
         keys=("explorer.limits.payload_bytes_per_run=8",),
     ),

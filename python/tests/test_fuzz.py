@@ -167,7 +167,7 @@ NOWHERE = "http://127.0.0.1:9"
 )
 def test_servers_that_make_no_sense_are_refused(gateway, body):
     status, text = fetch(gateway, "POST", "/rollway/v1/models", gateway.admin_key, body)
-    assert status in (400, 422), (status, text)
+    assert status in (400, 413, 422), (status, text)
     assert json.loads(text)["error"]["message"]
     assert is_well(gateway)
 

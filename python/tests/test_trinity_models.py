@@ -151,6 +151,7 @@ def test_messages_with_images_and_videos(config, tmp_path, seeing):
     path = tmp_path / "point.png"
     path.write_bytes(b"not a real image")
     row = {"image": str(path), "sent": str(tmp_path / "sent")}
+    config.explorer.gateway.remote_media = True
     collect(config, Task(workflow=Seeing, raw_task=row, is_eval=True), seeing)
     (sent,) = json.loads((tmp_path / "sent").read_text())
     assert sent["content"] == [

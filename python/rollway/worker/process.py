@@ -94,8 +94,9 @@ class Link(Protocol):
 class _Explorer:
     def __init__(self, setup: dict[str, Any]) -> None:
         self.concurrent_mode = setup["concurrent_mode"]
-        self.sandbox = setup["settings"]["sandbox"]
-        self.stages = setup["settings"]["stages"]
+        settings = setup.get("settings", {})
+        self.sandbox = settings.get("sandbox", {})
+        self.stages = settings.get("stages", {})
 
 
 class _Settings:
