@@ -27,7 +27,7 @@ pub struct JsonShape {
     pub depth: u32,
     /// Estimated memory of the parsed values.
     pub bytes: u64,
-    /// True if a string is [`RESERVED_KEY`].
+    /// True if a string is the reserved key of `serde_json`.
     pub has_reserved_key: bool,
 }
 
