@@ -9,6 +9,7 @@ import pytest
 
 import rollway as rw
 from rollway import _serialization as travel
+from rollway.run_settings import settings_of
 from rollway.worker.process import Worker
 
 TOO_LARGE = "the message has too many bytes"
@@ -81,14 +82,22 @@ def experience(**fields):
     return rw.Experience(tokens=[1, 2, 3], prompt_length=1, **fields)
 
 
+def worker_setup(mode):
+    return {
+        "models": [rw.models.Echo()],
+        "auxiliary": [],
+        "concurrent_mode": mode,
+        "settings": settings_of(rw.Config()),
+    }
+
+
 def working(mode="sequential"):
     """A worker at work, which ends with the context."""
 
     class Context:
         async def __aenter__(self):
             self.link = Link()
-            setup = {"models": [rw.models.Echo()], "auxiliary": [], "concurrent_mode": mode}
-            self.work = asyncio.ensure_future(Worker(self.link, setup).run())
+            self.work = asyncio.ensure_future(Worker(self.link, worker_setup(mode)).run())
             await self.link.expect(("ready", 0, 1))
             return self.link
 
@@ -239,8 +248,7 @@ async def test_runners_come_and_go_and_the_engine_has_the_last_word():
             ("attempt_ended", 0, 1, 9),
         )
     link = Link()
-    setup = {"models": [rw.models.Echo()], "auxiliary": [], "concurrent_mode": "sequential"}
-    work = asyncio.ensure_future(Worker(link, setup).run())
+    work = asyncio.ensure_future(Worker(link, worker_setup("sequential")).run())
     link.give("shutdown", 1.0)
     # Nothing begins after a shutdown.
     link.give("start", Start(answers))

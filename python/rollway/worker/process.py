@@ -94,9 +94,8 @@ class Link(Protocol):
 class _Explorer:
     def __init__(self, setup: dict[str, Any]) -> None:
         self.concurrent_mode = setup["concurrent_mode"]
-        settings = setup.get("settings", {})
-        self.sandbox = settings.get("sandbox", {})
-        self.stages = settings.get("stages", {})
+        self.sandbox = setup["settings"]["sandbox"]
+        self.stages = setup["settings"]["stages"]
 
 
 class _Settings:
