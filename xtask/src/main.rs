@@ -69,10 +69,10 @@ fn perform(request: XtaskRequest) -> Result<ExitCode, CommandFailure> {
 /// Package and name of the benchmarks.
 const BENCHES: &[(&str, &str)] = &[
     ("rollway-core", "core"),
-    ("rollway", "engine"),
+    ("rollway-engine", "engine"),
     ("rollway", "explorer"),
-    ("rollway", "observe"),
-    ("rollway", "scale"),
+    ("rollway-dashboard", "observe"),
+    ("rollway-engine", "scale"),
     ("rollway-protocol", "roundtrip"),
     ("rollway-experience", "experience"),
     ("rollway-data", "buffers"),
@@ -127,4 +127,23 @@ fn bench_python(shell: &Shell) -> Result<(), CommandFailure> {
         .split_args("python/bench/engine.py")
         .env("ROLLWAY_ECHO_BIN", shell.target.join("release/examples/echo_worker"))
         .run()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_benchmarks_of_the_workspace_are_listed() {
+        let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec().expect("metadata");
+        let targets = metadata.packages.iter().flat_map(|package| {
+            let benches = package.targets.iter().filter(|target| target.is_bench());
+            benches.map(|target| (package.name.as_str(), target.name.as_str()))
+        });
+        let mut targets: Vec<_> = targets.collect();
+        let mut listed = BENCHES.to_vec();
+        targets.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(listed, targets);
+    }
 }
