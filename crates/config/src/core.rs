@@ -15,7 +15,7 @@ impl Config {
         let scaling = self.scaling(runners);
         let (train, eval) = explorer.batch.to_core();
         // `ratio` of `over_rollout` is part of each batch: see `min_wait_num`.
-        let (over, dynamic) = (&explorer.over_rollout, &explorer.dynamic_timeout);
+        let (over_rollout, dynamic) = (&explorer.over_rollout, &explorer.dynamic_timeout);
         CoreConfig {
             runners_per_worker: self.explorer.runner_per_worker.max(1),
             // A scaled pool starts with the minimum.
@@ -27,8 +27,8 @@ impl Config {
             default_timeout: max_timeout.saturating_mul(explorer.max_retry_times.saturating_add(1)),
             failures: explorer.failures.to_core(explorer.max_retry_times),
             over_rollout: OverRollout {
-                wait_after_min: over.wait_after_min.into(),
-                return_partial_tasks: over.return_partial_tasks,
+                wait_after_min: over_rollout.wait_after_min.into(),
+                return_partial_tasks: over_rollout.return_partial_tasks,
             },
             train,
             eval,

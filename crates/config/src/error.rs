@@ -41,8 +41,8 @@ impl std::error::Error for ConfigError {}
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, problem) in self.problems.iter().enumerate() {
-            let gap = if index == 0 { "" } else { "\n\n" };
-            write!(f, "{gap}{problem}")?;
+            let separator = if index == 0 { "" } else { "\n\n" };
+            write!(f, "{separator}{problem}")?;
         }
         Ok(())
     }
@@ -179,9 +179,9 @@ fn excerpt(f: &mut fmt::Formatter<'_>, span: &SourceSpan) -> fmt::Result {
         return Ok(());
     }
     let number = span.line.to_string();
-    let margin = " ".repeat(number.len());
+    let indent = " ".repeat(number.len());
     // The underline repeats tabs, so that it is aligned with the line.
     let pad: String = text.chars().take(before).map(|c| if c == '\t' { c } else { ' ' }).collect();
     let carets = "^".repeat((span.width as usize).clamp(1, (width - before).max(1)));
-    write!(f, "\n  {number} | {text}\n  {margin} | {pad}{carets}")
+    write!(f, "\n  {number} | {text}\n  {indent} | {pad}{carets}")
 }

@@ -80,9 +80,9 @@ impl Config {
         let mut reader = ConfigReader::default();
         reader.root(&node);
         let ConfigReader { problems, warnings, .. } = reader;
-        let mut walk = Walk { problems, warnings, report: MigrationReport::default() };
-        walk.node(&node, "", "");
-        let mut report = walk.report;
+        let mut migration = Migration { problems, warnings, report: MigrationReport::default() };
+        migration.node(&node, "", "");
+        let mut report = migration.report;
         if report.is_ready()
             && let Err(error) = Self::load(path).and_then(|config| config.resolve())
         {
@@ -93,13 +93,13 @@ impl Config {
 }
 
 /// Walk over the keys of a file.
-struct Walk {
+struct Migration {
     problems: Vec<ConfigProblem>,
     warnings: Vec<ConfigWarning>,
     report: MigrationReport,
 }
 
-impl Walk {
+impl Migration {
     fn node(&mut self, node: &ConfigNode, shown: &str, pattern: &str) {
         match &node.tree {
             Tree::Scalar(_) => {}

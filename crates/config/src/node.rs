@@ -82,9 +82,9 @@ impl ConfigNode {
     }
 
     /// Returns a short description for messages.
-    pub(super) fn shown(&self) -> String {
+    pub(super) fn display_text(&self) -> String {
         match &self.tree {
-            Tree::Scalar(scalar) => scalar.shown(),
+            Tree::Scalar(scalar) => scalar.display_text(),
             Tree::List(_) => "a list".to_owned(),
             Tree::Map(_) => "keys and values".to_owned(),
         }
@@ -181,7 +181,7 @@ impl Scalar {
     }
 
     /// Returns the value for messages, quoted if it is text.
-    pub(super) fn shown(&self) -> String {
+    pub(super) fn display_text(&self) -> String {
         const MAX_SHOWN_CHARS: usize = 60;
         if self.is_null() {
             return "nothing".to_owned();

@@ -53,7 +53,7 @@ impl ConfigReader {
             Tree::Scalar(scalar) if scalar.is_null() => Value::Object(Map::new()),
             Tree::Map(_) => self.value(node, &SHAPE, &path),
             Tree::Scalar(_) | Tree::List(_) => {
-                let message = format!("expected keys and values, got {}", node.shown());
+                let message = format!("expected keys and values, got {}", node.display_text());
                 let hint = "a configuration begins with lines like `mode: explore`";
                 self.problems
                     .push(ConfigProblem::new("", message).at(node.span.as_ref()).hint(hint));
@@ -128,7 +128,7 @@ impl ConfigReader {
             let path = path.key(&entry.key);
             if let Some(key) = keys.get(&entry.key) {
                 let before = self.problems.len();
-                let value = self.keyed(entry, key, &path);
+                let value = self.value_of_key(entry, key, &path);
                 if self.problems.len() == before {
                     self.record_origin(entry, &path, &value);
                     section.insert(entry.key.clone(), value);
@@ -142,7 +142,7 @@ impl ConfigReader {
         section.into()
     }
 
-    fn keyed(&mut self, entry: &NodeEntry, key: &SchemaKey, path: &Path) -> Value {
+    fn value_of_key(&mut self, entry: &NodeEntry, key: &SchemaKey, path: &Path) -> Value {
         let Tree::Scalar(scalar) = &entry.node.tree else {
             return self.value(&entry.node, &key.shape, path);
         };
@@ -161,7 +161,8 @@ impl ConfigReader {
         );
         if scalar.is_null() && is_single {
             let message = format!("no value given; expected {}", key.shape.expected());
-            let hint = format!("give one, or remove the key to have {}", shown(&key.default));
+            let hint =
+                format!("give one, or remove the key to have {}", display_text(&key.default));
             let problem =
                 ConfigProblem::new(&path.shown, message).at(entry.span.as_ref()).hint(hint);
             self.problems.push(problem);
@@ -227,7 +228,7 @@ impl ConfigReader {
             (None, Some(name)) => format!("did you mean `{name}`? The choices are {all}"),
             (None, None) => format!("the choices are {all}"),
         };
-        let message = format!("{} is not a choice", scalar.shown());
+        let message = format!("{} is not a choice", scalar.display_text());
         self.refuse(ConfigProblem::new(&path.shown, message).hint(hint), node)
     }
 
@@ -241,21 +242,21 @@ impl ConfigReader {
         } else {
             ("too small", bounds.described())
         };
-        let message = format!("{} is {side}", node.shown());
+        let message = format!("{} is {side}", node.display_text());
         let unit = if bounds.seconds { "number of seconds" } else { "number" };
         let hint = format!("give a {unit}, {allowed}");
         self.refuse(ConfigProblem::new(&path.shown, message).hint(hint), node);
     }
 
     fn mismatch(&mut self, node: &ConfigNode, shape: &KeySchema, path: &Path) -> Value {
-        let message = format!("expected {}, got {}", shape.expected(), node.shown());
+        let message = format!("expected {}, got {}", shape.expected(), node.display_text());
         let mut problem = ConfigProblem::new(&path.shown, message);
         problem.hint = remedy(node, shape, &path.shown);
         self.refuse(problem, node)
     }
 
     fn refuse(&mut self, problem: ConfigProblem, node: &ConfigNode) -> Value {
-        self.problems.push(problem.at(node.span.as_ref()).value(node.shown()));
+        self.problems.push(problem.at(node.span.as_ref()).value(node.display_text()));
         Value::Null
     }
 }
@@ -340,17 +341,17 @@ fn unknown(entry: &NodeEntry, keys: &BTreeMap<String, SchemaKey>, path: &Path) -
     let hint = match (here, elsewhere.as_slice()) {
         (Some(here), []) => format!("did you mean `{here}`?"),
         (Some(here), paths) if is_misspelled(word, here) => {
-            format!("did you mean `{here}`? `{word}` {}", belongs(paths))
+            format!("did you mean `{here}`? `{word}` {}", section_hint(paths))
         }
-        (Some(here), paths) => format!("it {}; or did you mean `{here}`?", belongs(paths)),
+        (Some(here), paths) => format!("it {}; or did you mean `{here}`?", section_hint(paths)),
         (None, []) => suggest_anywhere(word, section, keys),
-        (None, paths) => format!("it {}", belongs(paths)),
+        (None, paths) => format!("it {}", section_hint(paths)),
     };
     problem.hint(hint)
 }
 
 /// Describes the section of a key that is in the wrong place.
-fn belongs(paths: &[&str]) -> String {
+fn section_hint(paths: &[&str]) -> String {
     match paths {
         [path] => match path.rsplit_once('.') {
             Some((section, _)) => format!("belongs under `{section}`, as `{path}`"),
@@ -378,7 +379,7 @@ fn suggest_anywhere(word: &str, section: &str, keys: &BTreeMap<String, SchemaKey
 }
 
 /// Formats a value as in a configuration file.
-pub(super) fn shown(value: &Value) -> String {
+pub(super) fn display_text(value: &Value) -> String {
     match value {
         Value::String(text) if text.is_empty() => "\"\"".to_owned(),
         Value::String(text) => text.clone(),

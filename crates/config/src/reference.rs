@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::key_schema::{Bounds, KeySchema, SCHEMA, SHAPE, SchemaKey, join};
-use super::read::shown;
+use super::read::display_text;
 use super::trinity::{SPELLINGS, UNUSED};
 
 /// Returns the JSON Schema of the configuration.
@@ -82,7 +82,7 @@ impl<'a> ReferencePage<'a> {
                 let path = format!("{path}[]");
                 (format!("list of [sections](#{})", anchor(&path)), "`[]`".to_owned())
             }
-            shape => (kind(shape), format!("`{}`", shown(&key.default))),
+            shape => (kind(shape), format!("`{}`", display_text(&key.default))),
         };
         let mut about = key.about.clone();
         if let KeySchema::Choice(choices) = &key.shape {

@@ -15,7 +15,7 @@ use super::error::{ConfigError, ConfigProblem, ConfigWarning, SourceSpan};
 use super::explorer::ConcurrentMode;
 use super::model::{EngineType, ModelConfig};
 use super::node::ConfigNode;
-use super::read::{ConfigReader, shown};
+use super::read::{ConfigReader, display_text};
 use super::synchronizer::SyncStyle;
 use super::taskset::{SelectorType, Taskset};
 use super::{Config, Mode, ResolvedConfig};
@@ -80,7 +80,7 @@ impl Check<'_> {
             let empty = name.is_empty() && !may_be_empty;
             if empty || name.contains(['/', '\\', '\0']) || name == "." || name == ".." {
                 let message = format!("{name:?} cannot be the name of a folder");
-                self.wrong(key, message, "choose a name without slashes");
+                self.add_problem(key, message, "choose a name without slashes");
             }
         }
         if self.given.mode == Mode::Bench && !self.given.continue_from_checkpoint {
@@ -101,21 +101,21 @@ impl Check<'_> {
             return;
         }
         if input.taskset.is_some() && !input.tasksets.is_empty() {
-            self.wrong(
+            self.add_problem(
                 "buffer.explorer_input.tasksets",
                 "given together with `taskset`",
                 "keep one of them; `tasksets` can hold both",
             );
         } else if trains && input.train_tasksets().next().is_none() {
             let message = format!("missing; mode `{}` needs tasks", mode.name());
-            self.wrong(
+            self.add_problem(
                 "buffer.explorer_input.taskset",
                 message,
                 "give their path: `buffer: {explorer_input: {taskset: {path: tasks.jsonl}}}`",
             );
         }
         if mode == Mode::Bench && input.eval_tasksets.is_empty() {
-            self.wrong(
+            self.add_problem(
                 "buffer.explorer_input.eval_tasksets",
                 "missing; mode `bench` has nothing to evaluate",
                 "list the eval tasksets, each with its `path`",
@@ -152,7 +152,7 @@ impl Check<'_> {
             {
                 let message = format!("`{name}` is also the name of another taskset");
                 let hint = "metrics are recorded by name: choose different names";
-                self.wrong(&format!("{key}.name"), message, hint);
+                self.add_problem(&format!("{key}.name"), message, hint);
             }
             resolved.push(taskset);
         }
@@ -172,7 +172,7 @@ impl Check<'_> {
         }
         if taskset.path.as_ref().is_none_or(String::is_empty) {
             let hint = "give the path of the tasks: `path: tasks.jsonl`";
-            self.wrong(&format!("{key}.path"), "missing", hint);
+            self.add_problem(&format!("{key}.path"), "missing", hint);
         }
         if let Some(repeat_times) = repeat_times {
             if taskset.repeat_times != 1 && taskset.repeat_times != repeat_times {
@@ -195,7 +195,7 @@ impl Check<'_> {
         if !(min..=max).contains(&features) {
             let message = format!("{features} given, but the selector needs {min}");
             let hint = "name the fields of a row that hold the difficulty of a task";
-            self.wrong(&format!("{key}.data_selector.feature_keys"), message, hint);
+            self.add_problem(&format!("{key}.data_selector.feature_keys"), message, hint);
         }
         resolved
     }
@@ -204,7 +204,7 @@ impl Check<'_> {
         let buffer = &self.given.buffer;
         if buffer.train_batch_size == 0 {
             if self.given.mode == Mode::Train {
-                self.wrong(
+                self.add_problem(
                     "buffer.train_batch_size",
                     "missing; mode `train` has no tasks to compute it from",
                     "give the number of experiences of a train step",
@@ -220,7 +220,7 @@ impl Check<'_> {
         {
             let message =
                 format!("`{path}` is neither a file of JSON lines nor a folder of Parquet files");
-            self.wrong(
+            self.add_problem(
                 &format!("{key}.path"),
                 message,
                 "let it end in .jsonl, .json, .parquet or /",
@@ -231,14 +231,14 @@ impl Check<'_> {
         {
             if operator.name.is_empty() {
                 let key = format!("data_processor.experience_pipeline.operators[{index}].name");
-                self.wrong(&key, "missing", "name the operator, such as `reward_filter`");
+                self.add_problem(&key, "missing", "name the operator, such as `reward_filter`");
             }
         }
         if let Some(path) = &self.given.data_processor.experience_pipeline.input_save_path
             && !is_file(path)
             && !is_database(path)
         {
-            self.wrong(
+            self.add_problem(
                 "data_processor.experience_pipeline.input_save_path",
                 format!("`{path}` is neither a file nor a database"),
                 "let it end in .jsonl, .json, .parquet or /, or begin with sqlite: or postgresql:",
@@ -254,7 +254,7 @@ impl Check<'_> {
                 && model.model_path.is_none()
             {
                 let key = format!("explorer.auxiliary_models[{index}].base_url");
-                self.wrong(&key, "missing", "give the address of the server");
+                self.add_problem(&key, "missing", "give the address of the server");
             }
             self.model(&format!("explorer.auxiliary_models[{index}]"), model);
         }
@@ -275,7 +275,7 @@ impl Check<'_> {
             if !url.starts_with("http://") && !url.starts_with("https://") {
                 let message = format!("`{url}` is not an address");
                 let hint = format!("write http://{url} or https://{url}");
-                self.wrong(&format!("{key}.base_url[{index}]"), message, hint);
+                self.add_problem(&format!("{key}.base_url[{index}]"), message, hint);
             }
         }
         if !model.base_url.is_empty()
@@ -290,17 +290,21 @@ impl Check<'_> {
 
     fn rollouts(&mut self) {
         let explorer = &self.given.explorer;
-        let over = &explorer.over_rollout;
+        let over_rollout = &explorer.over_rollout;
         let trains = matches!(self.given.mode, Mode::Both | Mode::Explore);
         if trains && self.given.synchronizer.sync_style == SyncStyle::Fixed {
             let hint = "set `synchronizer.sync_style` to explorer_driven or trainer_driven";
             let reason = "cannot be used with `sync_style: fixed`, which needs complete batches";
-            if over.ratio > 0.0 {
-                self.wrong("explorer.over_rollout.ratio", format!("{} {reason}", over.ratio), hint);
+            if over_rollout.ratio > 0.0 {
+                self.add_problem(
+                    "explorer.over_rollout.ratio",
+                    format!("{} {reason}", over_rollout.ratio),
+                    hint,
+                );
             }
-            if over.return_partial_tasks {
+            if over_rollout.return_partial_tasks {
                 let message = format!("true {reason}");
-                self.wrong("explorer.over_rollout.return_partial_tasks", message, hint);
+                self.add_problem("explorer.over_rollout.return_partial_tasks", message, hint);
             }
         }
         let repeat_times = self.given.algorithm.repeat_times;
@@ -308,13 +312,13 @@ impl Check<'_> {
         if repeat_times > max {
             let message =
                 format!("{repeat_times} is more than `explorer.limits.runs_per_task`: {max}");
-            self.wrong("algorithm.repeat_times", message, "lower it, or raise the limit");
+            self.add_problem("algorithm.repeat_times", message, "lower it, or raise the limit");
         }
         let limits = &explorer.limits;
         if limits.payload_bytes_per_run > limits.payload_bytes {
             let message = format!("{} is more than `payload_bytes`", limits.payload_bytes_per_run);
             let hint = "lower it, or raise `payload_bytes`, the limit of all runs together";
-            self.wrong("explorer.limits.payload_bytes_per_run", message, hint);
+            self.add_problem("explorer.limits.payload_bytes_per_run", message, hint);
         }
         let gateway = &explorer.gateway;
         for (key, per_run, total) in [
@@ -325,7 +329,7 @@ impl Check<'_> {
             if per_run > total {
                 let message = format!("{per_run} is more than `{key}`");
                 let hint = format!("lower it, or raise `{key}`, the limit of all runs together");
-                self.wrong(&format!("explorer.gateway.{key}_per_run"), message, &hint);
+                self.add_problem(&format!("explorer.gateway.{key}_per_run"), message, &hint);
             }
         }
         let supervision = &explorer.supervision;
@@ -333,7 +337,7 @@ impl Check<'_> {
             let message =
                 format!("{} is less than `restart_backoff`", supervision.max_restart_backoff);
             let hint = "set it to `restart_backoff` or more";
-            self.wrong("explorer.supervision.max_restart_backoff", message, hint);
+            self.add_problem("explorer.supervision.max_restart_backoff", message, hint);
         }
     }
 
@@ -390,7 +394,7 @@ impl Check<'_> {
         let address = explorer.listen_address.as_str();
         let is_open = !rollway_base::net::is_loopback(address) && !explorer.authentication;
         if self.given.mode == Mode::Serve && is_open && !explorer.allow_unauthenticated_network {
-            self.wrong(
+            self.add_problem(
                 "explorer.authentication",
                 format!(
                     "false with `explorer.listen_address: {address}`: every client that reaches \
@@ -403,7 +407,7 @@ impl Check<'_> {
         if address.is_empty() || address.contains(['/', ' ']) {
             let message = format!("{address:?} is not an address to listen on");
             let hint = "write 127.0.0.1 for this machine only, 0.0.0.0 for all networks";
-            self.wrong("explorer.listen_address", message, hint);
+            self.add_problem("explorer.listen_address", message, hint);
         }
         if self.given.mode == Mode::Serve {
             self.served();
@@ -417,11 +421,11 @@ impl Check<'_> {
         let kind = "explorer.rollout_model.engine_type";
         if model.engine_type == EngineType::Server(ServerKind::Openai) {
             let message = "`openai` servers return no token ids, which training needs";
-            self.wrong(kind, message, "use vllm, sglang or llama_cpp");
+            self.add_problem(kind, message, "use vllm, sglang or llama_cpp");
         } else if model.engine_type.is_server() && model.base_url.is_empty() {
             let message = "missing; mode `serve` has no model to serve";
             let hint = "give the address of the server, such as http://localhost:8000/v1";
-            self.wrong("explorer.rollout_model.base_url", message, hint);
+            self.add_problem("explorer.rollout_model.base_url", message, hint);
         }
         if let Some(address) = &explorer.db_url
             && !address.starts_with("sqlite:///")
@@ -443,15 +447,15 @@ impl Check<'_> {
         let sum = faults.raise + faults.hang + faults.crash + faults.model_unavailable;
         if sum > 100.0 {
             let message = format!("the shares add up to {sum} percent");
-            self.wrong("simulation.faults", message, "lower them to at most 100 together");
+            self.add_problem("simulation.faults", message, "lower them to at most 100 together");
         }
     }
 
-    fn wrong(&mut self, key: &str, message: impl Into<String>, hint: impl Into<String>) {
+    fn add_problem(&mut self, key: &str, message: impl Into<String>, hint: impl Into<String>) {
         let span = self.span(key);
         let mut problem = ConfigProblem::new(key, message).at(span.as_ref()).hint(hint);
         let current = self.current(key).filter(|value| !value.is_object() && !value.is_array());
-        problem.value = current.map(shown);
+        problem.value = current.map(display_text);
         self.problems.push(problem);
     }
 

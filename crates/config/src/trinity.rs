@@ -188,27 +188,27 @@ pub(super) struct ValueAlias {
     pub(super) note: Option<&'static str>,
 }
 
-const fn same(key: &'static str, from: &'static str, to: &'static str) -> ValueAlias {
+const fn value_alias(key: &'static str, from: &'static str, to: &'static str) -> ValueAlias {
     ValueAlias { key, from, to, note: None }
 }
 
 pub(super) const SPELLINGS: &[ValueAlias] = &[
-    same("synchronizer.sync_method", "online", "nccl"),
-    same("synchronizer.sync_method", "offline", "checkpoint"),
-    same("synchronizer.sync_style", "dynamic_by_explorer", "explorer_driven"),
-    same("synchronizer.sync_style", "dynamic_by_trainer", "trainer_driven"),
+    value_alias("synchronizer.sync_method", "online", "nccl"),
+    value_alias("synchronizer.sync_method", "offline", "checkpoint"),
+    value_alias("synchronizer.sync_style", "dynamic_by_explorer", "explorer_driven"),
+    value_alias("synchronizer.sync_style", "dynamic_by_trainer", "trainer_driven"),
     ValueAlias {
         key: "trainer.trainer_type",
         from: "verl",
         to: "command",
         note: Some("the trainer is a separate program: `trainer.command` starts it"),
     },
-    same("explorer.rollout_model.engine_type", "vllm_async", "vllm"),
-    same("explorer.rollout_model.engine_type", "external", "openai"),
-    same("explorer.auxiliary_models.engine_type", "vllm_async", "vllm"),
-    same("explorer.auxiliary_models.engine_type", "external", "openai"),
-    same("log.level", "warn", "WARNING"),
-    same("log.level", "critical", "ERROR"),
+    value_alias("explorer.rollout_model.engine_type", "vllm_async", "vllm"),
+    value_alias("explorer.rollout_model.engine_type", "external", "openai"),
+    value_alias("explorer.auxiliary_models.engine_type", "vllm_async", "vllm"),
+    value_alias("explorer.auxiliary_models.engine_type", "external", "openai"),
+    value_alias("log.level", "warn", "WARNING"),
+    value_alias("log.level", "critical", "ERROR"),
     ValueAlias {
         key: "mode",
         from: "colocate",

@@ -155,7 +155,7 @@ impl<'a> Loader<'a> {
     fn entries(&mut self) -> Result<Vec<NodeEntry>, ConfigProblem> {
         let mut entries: Vec<NodeEntry> = Vec::new();
         // Lines by key.
-        let mut known: HashMap<String, u32> = HashMap::new();
+        let mut seen: HashMap<String, u32> = HashMap::new();
         let mut merged = Vec::new();
         loop {
             let (event, range) = self.next()?;
@@ -179,18 +179,17 @@ impl<'a> Loader<'a> {
             self.path.pop();
             if is_merge {
                 self.merge(node, span.as_ref(), &mut merged);
-            } else if let Some(line) = known.get(&key) {
+            } else if let Some(line) = seen.get(&key) {
                 let problem =
                     ConfigProblem::new(path, format!("given twice, first in line {line}"));
                 self.problems.push(problem.at(span.as_ref()).hint("keep one of them"));
             } else {
-                known.insert(key.clone(), span.as_ref().map_or(0, |span| span.line));
+                seen.insert(key.clone(), span.as_ref().map_or(0, |span| span.line));
                 entries.push(NodeEntry { key, span, node });
             }
         }
-        entries.extend(
-            merged.into_iter().filter(|entry| known.insert(entry.key.clone(), 0).is_none()),
-        );
+        entries
+            .extend(merged.into_iter().filter(|entry| seen.insert(entry.key.clone(), 0).is_none()));
         Ok(entries)
     }
 

@@ -11,7 +11,7 @@ impl Check<'_> {
         {
             let message = format!("{listen:?} is not a host or host:port");
             let hint = "write an address such as 10.0.0.5:7000; for a bare port write 0.0.0.0:7000";
-            self.wrong("cluster.listen", message, hint);
+            self.add_problem("cluster.listen", message, hint);
         }
         if cluster.backend == ClusterBackend::Local {
             for (key, is_set) in [

@@ -8,7 +8,7 @@ impl Check<'_> {
         let monitor = &self.given.monitor;
         let types = &monitor.monitor_type;
         if types.len() > 1 && types.contains(&MonitorType::None) {
-            self.wrong(
+            self.add_problem(
                 "monitor.monitor_type",
                 "`none` is given together with others",
                 "remove `none` or the others",
@@ -19,10 +19,10 @@ impl Check<'_> {
         sorted.dedup();
         if sorted.len() < types.len() {
             let hint = "name every monitor once";
-            self.wrong("monitor.monitor_type", "a monitor is named twice", hint);
+            self.add_problem("monitor.monitor_type", "a monitor is named twice", hint);
         }
         if types.len() > 1 && !monitor.monitor_args.is_empty() && !monitor.is_by_name() {
-            self.wrong(
+            self.add_problem(
                 "monitor.monitor_args",
                 "the arguments name no monitor, and there are several",
                 "give them by name: `monitor_args: {wandb: {…}, mlflow: {…}}`",
@@ -32,7 +32,11 @@ impl Check<'_> {
             && address.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err())
         {
             let message = format!("`{address}` is not an address of the form host:port");
-            self.wrong("monitor.prometheus", message, "write an address such as `127.0.0.1:9464`");
+            self.add_problem(
+                "monitor.prometheus",
+                message,
+                "write an address such as `127.0.0.1:9464`",
+            );
         }
     }
 }

@@ -24,13 +24,13 @@ impl Check<'_> {
                     "remove the key, or set `cluster.backend: ray`"
                 }
             };
-            return self.wrong(key, message, hint);
+            return self.add_problem(key, message, hint);
         }
         if let (Some(min), Some(max)) = (min, max)
             && min > max
         {
             let message = format!("{min} is more than `cluster.max_workers`: {max}");
-            return self.wrong(MIN, message, "set it to `cluster.max_workers` or less");
+            return self.add_problem(MIN, message, "set it to `cluster.max_workers` or less");
         }
         let runners_per_worker = self.given.explorer.runner_per_worker.max(1);
         let model = &self.given.explorer.rollout_model;
@@ -42,7 +42,7 @@ impl Check<'_> {
         {
             let message = format!("{min} is more than the {workers} workers that all runners need");
             let hint = "lower it, or set `cluster.max_workers` too";
-            self.wrong(MIN, message, hint);
+            self.add_problem(MIN, message, hint);
         }
     }
 

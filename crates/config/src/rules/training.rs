@@ -60,12 +60,12 @@ impl Check<'_> {
                 let message = "the embedded trainer can train the embedded model only";
                 let hint = "set `explorer.rollout_model.engine_type: tiny`, or `trainer_type: \
                             command` and the program in `trainer.command`";
-                self.wrong(TYPE, message, hint);
+                self.add_problem(TYPE, message, hint);
             }
             TrainerType::Command if trainer.command.first().is_some_and(String::is_empty) => {
                 let hint = "name the program first, then its arguments: `command: [python, \
                             train.py]`";
-                self.wrong(COMMAND, "the program has no name", hint);
+                self.add_problem(COMMAND, "the program has no name", hint);
             }
             TrainerType::Command if !has_command => self.missing_command(),
             TrainerType::Tiny | TrainerType::Command => {}
@@ -78,7 +78,7 @@ impl Check<'_> {
     fn missing_command(&mut self) {
         let hint = "name a program, such as `command: [python, train.py]`";
         if self.given.mode == Mode::Train {
-            self.wrong(COMMAND, "missing; mode `train` has nothing to do", hint);
+            self.add_problem(COMMAND, "missing; mode `train` has nothing to do", hint);
         } else {
             let wait = self.given.synchronizer.sync_timeout;
             let note = format!(
@@ -100,7 +100,7 @@ impl Check<'_> {
             Mode::Both => {
                 let hint = "use vllm, sglang or llama_cpp, if the server is one of these; \
                             `mode: bench` evaluates any server";
-                self.wrong(MODEL, message, hint);
+                self.add_problem(MODEL, message, hint);
             }
             Mode::Explore => {
                 let note = "runs fail unless the workflow returns experiences with token ids of \
@@ -122,7 +122,7 @@ impl Check<'_> {
         }
         let message = format!("unknown algorithm `{name}`");
         if let Some(near) = nearest(name, ALGORITHMS.into_iter()) {
-            self.wrong(ALGORITHM, message, format!("did you mean `{near}`?"));
+            self.add_problem(ALGORITHM, message, format!("did you mean `{near}`?"));
         } else {
             let note = "experiences have no advantages; name an operator that computes them in \
                         `algorithm.advantage_fn`, or compute them in the trainer";
@@ -146,7 +146,7 @@ impl Check<'_> {
         if self.given.mode == Mode::Both && *name == self.given.explorer.name {
             let message = format!("`{name}` is also the name of the explorer");
             let hint = "their files are named after them: choose another name";
-            self.wrong("trainer.name", message, hint);
+            self.add_problem("trainer.name", message, hint);
         }
     }
 
@@ -159,14 +159,14 @@ impl Check<'_> {
         let key = "buffer.trainer_input.experience_buffer.path";
         if self.given.mode != Mode::Train {
             let message = format!("`{path}` is the buffer of another process, which writes it");
-            self.wrong(
+            self.add_problem(
                 key,
                 message,
                 "remove the key; only mode `train` can read the buffer of another process",
             );
         } else if buffer.storage_type != StorageType::Queue {
             let hint = "set `storage_type: queue`, or remove it";
-            self.wrong(key, format!("`{path}` needs `storage_type: queue`"), hint);
+            self.add_problem(key, format!("`{path}` needs `storage_type: queue`"), hint);
         }
     }
 
@@ -190,7 +190,7 @@ impl Check<'_> {
         if port.is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
             let message = format!("`{address}` is not an address");
             let hint = "write HOST:PORT to listen, http://HOST:PORT to join, or remove the key";
-            self.wrong("synchronizer.address", message, hint);
+            self.add_problem("synchronizer.address", message, hint);
         }
     }
 }
