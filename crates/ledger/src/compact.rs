@@ -33,9 +33,9 @@ impl Ledger {
         }
         let log = &self.inner.log;
         let garbage = (log.end() - log.first()).saturating_sub(live.live_bytes);
-        let worth = garbage > live.live_bytes.max(self.inner.options.compact_bytes_min);
+        let is_worthwhile = garbage > live.live_bytes.max(self.inner.options.compact_bytes_min);
         // A log that is behind must not get more to write.
-        if !worth || log.behind() {
+        if !is_worthwhile || log.is_behind() {
             return;
         }
         let inner = Arc::clone(&self.inner);

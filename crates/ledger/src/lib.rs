@@ -124,7 +124,7 @@ impl Ledger {
     /// always accepted.
     pub fn admits(&self, batch: &BatchId, bytes: u64) -> Result<(), LedgerError> {
         let batch = || batch.clone();
-        if self.inner.log.behind() {
+        if self.inner.log.is_behind() {
             let bytes = self.unsynced_bytes();
             return Err(LedgerError::Behind { batch: batch(), bytes });
         }

@@ -37,11 +37,11 @@ impl LiveRecords {
     pub(super) fn end(&mut self, key: u64, bytes: u64, results_kept: usize) {
         if let Some(active) = self.active.remove(&key) {
             self.live_bytes -= active.bytes;
-            self.keep(key, bytes, results_kept);
+            self.add_result(key, bytes, results_kept);
         }
     }
 
-    pub(super) fn keep(&mut self, key: u64, bytes: u64, results_kept: usize) {
+    pub(super) fn add_result(&mut self, key: u64, bytes: u64, results_kept: usize) {
         self.results.push_back((key, bytes));
         self.live_bytes += bytes;
         while self.results.len() > results_kept {
@@ -92,16 +92,16 @@ impl EndedRuns {
 
     /// Marks a run as ended. Returns false if there is no such run.
     pub(super) fn end(&mut self, task: TaskId, run: RunId) -> bool {
-        let Some(at) = self.place(task, run) else { return false };
+        let Some(at) = self.run_index(task, run) else { return false };
         self.ended[at / 64] |= 1 << (at % 64);
         true
     }
 
     fn has_ended(&self, task: TaskId, run: RunId) -> Option<bool> {
-        self.place(task, run).map(|at| self.ended[at / 64] >> (at % 64) & 1 == 1)
+        self.run_index(task, run).map(|at| self.ended[at / 64] >> (at % 64) & 1 == 1)
     }
 
-    fn place(&self, task: TaskId, run: RunId) -> Option<usize> {
+    fn run_index(&self, task: TaskId, run: RunId) -> Option<usize> {
         let [first, next] = *self.before.get(task.0 as usize..)?.first_chunk()?;
         let at = first + u64::from(run.0);
         (at < next).then_some(at as usize)

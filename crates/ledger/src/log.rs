@@ -178,7 +178,7 @@ impl SegmentLog {
         let last = found.segments[found.segments.len() - 1];
         let header = open::header_bytes(&options);
         let pending = Pending {
-            in_segment: found.place - header,
+            in_segment: found.file_offset - header,
             end: found.end,
             durable: found.end,
             ..Pending::default()
@@ -193,7 +193,7 @@ impl SegmentLog {
             #[cfg(test)]
             syncs_to_fail: 0.into(),
         });
-        let writer = LogWriter::new(Arc::clone(&shared), last, found.file, found.place);
+        let writer = LogWriter::new(Arc::clone(&shared), last, found.file, found.file_offset);
         let thread = std::thread::Builder::new().name("rollway-log".into());
         let writer = thread.spawn(|| writer.run());
         let writer = writer.map_err(LogError::io("start a thread for", dir))?;
@@ -276,7 +276,7 @@ impl SegmentLog {
 
     /// Returns whether the limit of unsynced bytes is reached, so that no new work should be
     /// accepted.
-    pub fn behind(&self) -> bool {
+    pub fn is_behind(&self) -> bool {
         self.unsynced_bytes() >= self.shared.options.unsynced_bytes
     }
 
@@ -303,14 +303,18 @@ impl SegmentLog {
         // Opened under the lock, so that it is not removed in between.
         let file = File::open(&path).map_err(LogError::io("open", &path))?;
         drop(segments);
-        let place = self.shared.header + (offset - segment.base);
+        let file_offset = self.shared.header + (offset - segment.base);
         let mut bytes = vec![0; FRAME as usize + length as usize];
-        file.read_exact_at(&mut bytes, place).map_err(LogError::io("read", &path))?;
+        file.read_exact_at(&mut bytes, file_offset).map_err(LogError::io("read", &path))?;
         match FrameHead::decode(&bytes, offset) {
-            Some(head) if head.length == length && head.fits(&bytes[HEAD as usize..]) => {
+            Some(head) if head.length == length && head.matches(&bytes[HEAD as usize..]) => {
                 Ok(Bytes::from(bytes).slice(HEAD as usize..(HEAD + u64::from(length)) as usize))
             }
-            _ => Err(LogError::damaged(&path, place, "the frame is not the one that was written")),
+            _ => Err(LogError::damaged(
+                &path,
+                file_offset,
+                "the frame is not the one that was written",
+            )),
         }
     }
 
@@ -336,7 +340,7 @@ impl SegmentLog {
             };
             if scan.run(until, &mut chosen)? != scan::ScanEnd::Whole || scan.offset != until {
                 let found = "durable frames are missing";
-                return Err(LogError::damaged(&path, scan.place(), found));
+                return Err(LogError::damaged(&path, scan.file_offset(), found));
             }
         }
         Ok(())

@@ -104,7 +104,7 @@ pub(super) fn put_submitted<'a>(
         // 0: nothing in common; 1: the same as the task before; otherwise two more than its length.
         match &task.common {
             None => put(out, 0),
-            Some(common) if last.is_some_and(|last| same(last, common)) => put(out, 1),
+            Some(common) if last.is_some_and(|last| share_bytes(last, common)) => put(out, 1),
             Some(common) => {
                 put(out, common.len() as u64 + 2);
                 parts.push(FramePart::Share(common));
@@ -117,7 +117,7 @@ pub(super) fn put_submitted<'a>(
     parts
 }
 
-fn same(a: &Bytes, b: &Bytes) -> bool {
+fn share_bytes(a: &Bytes, b: &Bytes) -> bool {
     (a.as_ptr() == b.as_ptr() && a.len() == b.len()) || a == b
 }
 

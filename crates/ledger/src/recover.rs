@@ -135,7 +135,7 @@ impl LedgerRecovery {
         let LedgerCounters { version, epoch, .. } = self.state;
         let mut recovered = RecoveredLedger { version, epoch, ..RecoveredLedger::default() };
         for (_, (key, bytes, result)) in self.results {
-            live.keep(key, bytes, self.results_kept);
+            live.add_result(key, bytes, self.results_kept);
             recovered.results.push((result.batch.clone(), result));
         }
         for (key, records) in self.batches {

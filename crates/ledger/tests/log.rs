@@ -297,9 +297,9 @@ fn frames_are_limited_and_a_log_reports_being_behind() {
     let error = log.append(&[FramePart::Copy(&[0; 11])]).unwrap_err();
     assert!(matches!(error, LogError::TooLarge { bytes: 11, max: 10 }));
     append(&log, &[0; 10], false);
-    assert!(!log.behind());
+    assert!(!log.is_behind());
     append(&log, &[0; 10], false);
-    assert!(log.behind());
+    assert!(log.is_behind());
     log.sync().unwrap();
-    assert!(!log.behind());
+    assert!(!log.is_behind());
 }

@@ -68,8 +68,9 @@ pub(super) fn list(dir: &Path) -> Result<Vec<u64>, LogError> {
         return Ok(numbers);
     }
     let count = numbers.len() as u64;
-    let gap = (first..first + count).zip(&numbers).find(|(expected, number)| expected != *number);
-    let missing = gap.map(|(expected, _)| expected).or_else(|| (count == 0).then_some(first));
+    let missing =
+        (first..first + count).zip(&numbers).find(|(expected, number)| expected != *number);
+    let missing = missing.map(|(expected, _)| expected).or_else(|| (count == 0).then_some(first));
     match missing {
         Some(number) => Err(LogError::Missing { path: segment(dir, number) }),
         None => Ok(numbers),

@@ -106,7 +106,7 @@ impl FrameHead {
     pub(super) fn encode(self, offset: u64) -> [u8; HEAD as usize] {
         let mut out = [0; HEAD as usize];
         out[..4].copy_from_slice(&self.length.to_le_bytes());
-        out[4..8].copy_from_slice(&vouch(self.length, offset).to_le_bytes());
+        out[4..8].copy_from_slice(&head_checksum(self.length, offset).to_le_bytes());
         out[8..].copy_from_slice(&self.sum.to_le_bytes());
         out
     }
@@ -114,20 +114,20 @@ impl FrameHead {
     /// Returns the head if it was written at this offset.
     pub(super) fn decode(bytes: &[u8], offset: u64) -> Option<Self> {
         let length = number(bytes.get(..4)?) as u32;
-        let vouched = number(bytes.get(4..8)?) as u32;
+        let checksum = number(bytes.get(4..8)?) as u32;
         let sum = number(bytes.get(8..12)?) as u32;
-        (vouched == vouch(length, offset)).then_some(Self { length, sum })
+        (checksum == head_checksum(length, offset)).then_some(Self { length, sum })
     }
 
     /// Returns whether `rest` is the payload and the end byte of this frame.
-    pub(super) fn fits(self, rest: &[u8]) -> bool {
+    pub(super) fn matches(self, rest: &[u8]) -> bool {
         rest.split_last().is_some_and(|(end, body)| {
             *end == END && body.len() == self.length as usize && crc32fast::hash(body) == self.sum
         })
     }
 }
 
-fn vouch(length: u32, offset: u64) -> u32 {
+fn head_checksum(length: u32, offset: u64) -> u32 {
     let mut bytes = [0; 12];
     bytes[..8].copy_from_slice(&offset.to_le_bytes());
     bytes[8..].copy_from_slice(&length.to_le_bytes());

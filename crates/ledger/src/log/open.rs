@@ -30,7 +30,7 @@ pub(super) struct FoundSegments {
     pub(super) segments: Vec<Segment>,
     /// Last segment, open for writing.
     pub(super) file: File,
-    pub(super) place: u64,
+    pub(super) file_offset: u64,
     pub(super) end: u64,
     pub(super) torn: Option<TornTail>,
 }
@@ -47,9 +47,9 @@ pub(super) fn open(
     }
     let Some(last) = segments.last().copied() else {
         let first = Segment { number: 1, base: 0 };
-        let (file, place) = create(dir, options, first)?;
+        let (file, file_offset) = create(dir, options, first)?;
         folder::set_start(dir, 1)?;
-        return Ok(FoundSegments { segments: vec![first], file, place, end: 0, torn: None });
+        return Ok(FoundSegments { segments: vec![first], file, file_offset, end: 0, torn: None });
     };
     let header = header_bytes(options);
     for pair in segments.windows(2) {
@@ -58,7 +58,7 @@ pub(super) fn open(
         // Frames behind the start of the next segment were abandoned when writing failed.
         if scan.run(until, visit)? != ScanEnd::Whole || scan.offset != until {
             let found = "frames before the next segment are missing";
-            return Err(LogError::damaged(&path, scan.place(), found));
+            return Err(LogError::damaged(&path, scan.file_offset(), found));
         }
     }
     let path = folder::segment(dir, last.number);
@@ -67,15 +67,15 @@ pub(super) fn open(
     let file = OpenOptions::new().write(true).open(&path).map_err(LogError::io("open", &path))?;
     let mut torn = None;
     if whole == ScanEnd::Torn {
-        file.set_len(scan.place()).map_err(LogError::io("cut", &path))?;
-        torn = Some(TornTail { path: path.clone(), at: scan.place(), bytes: scan.left });
+        file.set_len(scan.file_offset()).map_err(LogError::io("cut", &path))?;
+        torn = Some(TornTail { path: path.clone(), at: scan.file_offset(), bytes: scan.left });
     }
     // The last process may have died before it synced these frames.
     file.sync_all().map_err(LogError::io("sync", &path))?;
     if segments.len() == 1 && last.number == 1 {
         folder::set_start(dir, 1)?;
     }
-    Ok(FoundSegments { file, place: scan.place(), end: scan.offset, segments, torn })
+    Ok(FoundSegments { file, file_offset: scan.file_offset(), end: scan.offset, segments, torn })
 }
 
 /// Creates a segment, replacing one of the same number. It appears atomically with its header and

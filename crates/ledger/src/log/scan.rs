@@ -41,7 +41,7 @@ impl<'a> LogScan<'a> {
         Ok(Self { path, file, offset: base, shift, left })
     }
 
-    pub(super) const fn place(&self) -> u64 {
+    pub(super) const fn file_offset(&self) -> u64 {
         (self.offset as i128 + self.shift) as u64
     }
 
@@ -67,7 +67,7 @@ impl<'a> LogScan<'a> {
             }
             bytes.resize(head.length as usize + 1, 0);
             self.fill(&mut bytes)?;
-            if !head.fits(&bytes) {
+            if !head.matches(&bytes) {
                 let head = head.encode(self.offset);
                 return self
                     .classify(&[&head, &*bytes].concat(), "the checksum of a frame is wrong");
@@ -92,17 +92,19 @@ impl<'a> LogScan<'a> {
         let later = (1..rest.len()).find(|at| good(&rest[*at..], self.offset + *at as u64));
         let found = match later {
             Some(at) => {
-                format!("{wrong}, and good ones follow from byte {}", { self.place() + at as u64 })
+                format!("{wrong}, and good ones follow from byte {}", {
+                    self.file_offset() + at as u64
+                })
             }
             None if rest.last() != Some(&0) => wrong.into(),
             None => return Ok(ScanEnd::Torn),
         };
-        Err(LogError::damaged(self.path, self.place(), found))
+        Err(LogError::damaged(self.path, self.file_offset(), found))
     }
 }
 
 fn good(bytes: &[u8], offset: u64) -> bool {
     let Some(head) = FrameHead::decode(bytes, offset) else { return false };
     let body = bytes[HEAD as usize..].get(..=head.length as usize);
-    body.is_some_and(|body| head.fits(body))
+    body.is_some_and(|body| head.matches(body))
 }

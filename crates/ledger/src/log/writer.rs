@@ -44,7 +44,7 @@ pub(super) struct LogWriter {
     segment: Segment,
     file: File,
     /// Length of the durable part of the file.
-    place: u64,
+    file_offset: u64,
     /// End of the durable part of the log.
     durable: u64,
     backlog: VecDeque<Chunk>,
@@ -57,11 +57,11 @@ impl LogWriter {
         shared: Arc<LogShared>,
         segment: Segment,
         mut file: File,
-        place: u64,
+        file_offset: u64,
     ) -> Self {
         let durable = shared.pending.lock().durable;
-        let stale = file.seek(SeekFrom::Start(place)).is_err();
-        Self { shared, segment, file, place, durable, backlog: VecDeque::new(), stale }
+        let stale = file.seek(SeekFrom::Start(file_offset)).is_err();
+        Self { shared, segment, file, file_offset, durable, backlog: VecDeque::new(), stale }
     }
 
     /// Writes until the log is closed.
@@ -119,7 +119,7 @@ impl LogWriter {
             let rotates = self.backlog.iter().position(|chunk| matches!(chunk, Chunk::Rotate));
             let count = rotates.unwrap_or(self.backlog.len());
             let bytes = self.write_group(count)?;
-            self.place += bytes;
+            self.file_offset += bytes;
             self.durable += bytes;
             let spare = self.backlog.drain(..count).filter_map(|chunk| match chunk {
                 Chunk::Copied(bytes) if bytes.capacity() <= MAX_REUSED_BYTES => Some(bytes),
@@ -142,15 +142,15 @@ impl LogWriter {
         let path = || folder::segment(&self.shared.dir, self.segment.number);
         if let Err(error) = write_all(&mut self.file, &chunks) {
             // Nothing was synced: cutting restores the file.
-            let cut = self.file.set_len(self.place);
-            let cut = cut.and_then(|()| self.file.seek(SeekFrom::Start(self.place)));
+            let cut = self.file.set_len(self.file_offset);
+            let cut = cut.and_then(|()| self.file.seek(SeekFrom::Start(self.file_offset)));
             self.stale = cut.is_err();
             return Err(LogError::io("write", &path())(error));
         }
         if let Err(error) = self.shared.sync_data(&self.file) {
             // The system may drop what it could not write and report success for the next sync, so
             // the file is not trusted behind the durable part. The frames go to another file.
-            let _ = self.file.set_len(self.place);
+            let _ = self.file.set_len(self.file_offset);
             self.stale = true;
             return Err(LogError::io("sync", &path())(error));
         }
@@ -163,7 +163,7 @@ impl LogWriter {
         let empty = self.durable == self.segment.base;
         let number = self.segment.number + u64::from(!empty);
         let segment = Segment { number, base: self.durable };
-        (self.file, self.place) = open::create(dir, options, segment)?;
+        (self.file, self.file_offset) = open::create(dir, options, segment)?;
         self.stale = false;
         self.segment = segment;
         let mut segments = self.shared.segments.lock();
