@@ -299,10 +299,10 @@ fn read_spans(
 /// Labels the first `count` tokens: as reported, then as received.
 fn label(
     reported: &[(usize, Option<u64>)],
-    came: &ModelVersions,
+    versions: &ModelVersions,
     count: usize,
 ) -> Result<ModelVersions, String> {
-    let came_runs = came.runs().iter().scan(0, |end, run| {
+    let came_runs = versions.runs().iter().scan(0, |end, run| {
         *end += run.tokens as usize;
         Some((*end, run.version))
     });

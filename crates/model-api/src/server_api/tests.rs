@@ -37,7 +37,7 @@ fn parser_of(kind_of_server: ServerKind, call: &ModelCall) -> Box<dyn ResponsePa
 }
 
 /// Sends a scripted response through a parser: returns the client's response and the recorded one.
-fn through(
+fn parse_response(
     kind_of_server: ServerKind,
     call: &ModelCall,
     script: &ScriptedResponse,
@@ -142,10 +142,10 @@ proptest! {
         cuts in prop::collection::vec(any::<usize>(), 0..20),
     ) {
         let call = call_for(kind, wanted, script.choices.len());
-        let (forwarded, response) = through(ServerKind::Vllm, &call, &script, &cuts);
+        let (forwarded, response) = parse_response(ServerKind::Vllm, &call, &script, &cuts);
         check(&response, &script, kind, |_| true);
         prop_assert_eq!(forwarded, direct(ServerKind::Vllm, &call, &script));
-        let whole = through(ServerKind::Vllm, &call, &script, &[]);
+        let whole = parse_response(ServerKind::Vllm, &call, &script, &[]);
         prop_assert_eq!(whole.1, response);
     }
 
@@ -160,7 +160,7 @@ proptest! {
         let text = kind == CallKind::Completion;
         let fields = [stream && text, ids && text, logprobs, usage];
         let call = call_for(kind, fields, script.choices.len());
-        let (forwarded, response) = through(ServerKind::Sglang, &call, &script, &cuts);
+        let (forwarded, response) = parse_response(ServerKind::Sglang, &call, &script, &cuts);
         let of_first = !call.stream;
         check(&response, &script, kind, |index| kind == CallKind::Chat || (of_first && index == 0));
         prop_assert_eq!(forwarded, direct(ServerKind::Sglang, &call, &script));
@@ -173,7 +173,7 @@ proptest! {
         script in scripted_response(),
     ) {
         let call = call_for(CallKind::Chat, [true, false, logprobs, usage], script.choices.len());
-        let (events, response) = through(ServerKind::Sglang, &call, &script, &[]);
+        let (events, response) = parse_response(ServerKind::Sglang, &call, &script, &[]);
         check(&response, &script, CallKind::Chat, |_| true);
         // A client puts the events together like those of any other server.
         let mut client = parser_of(ServerKind::Openai, &call);

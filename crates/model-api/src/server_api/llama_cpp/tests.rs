@@ -23,7 +23,7 @@ fn chat(more: Value) -> ModelCall {
 
 /// Renders one-byte tokens as the server does: tokens inside a character are omitted. Returns text
 /// and entries.
-fn say(tokens: &[u8]) -> (String, Vec<Value>) {
+fn render_tokens(tokens: &[u8]) -> (String, Vec<Value>) {
     let mut entries = Vec::new();
     let mut sent = 0;
     for end in 1..=tokens.len() {
@@ -57,7 +57,7 @@ fn answer(choices: &[&[u8]], details: bool) -> Value {
         .iter()
         .enumerate()
         .map(|(index, tokens)| {
-            let (text, entries) = say(tokens);
+            let (text, entries) = render_tokens(tokens);
             json!({
                 "index": index,
                 "finish_reason": "length",
@@ -179,7 +179,7 @@ proptest! {
         choices.extend(second.as_deref());
         let call = chat(json!({ "n": choices.len() }));
         let (_, outcome) = read(&call, &answer(&choices, details));
-        let has_all_entries = |tokens: &&[u8]| say(tokens).1.len() == tokens.len();
+        let has_all_entries = |tokens: &&[u8]| render_tokens(tokens).1.len() == tokens.len();
         let all_entries = choices.iter().all(has_all_entries);
         match outcome {
             Ok(answer) => {

@@ -47,17 +47,17 @@ impl TokenCheck {
     /// mistaken for it: entries that are a prefix of the tokens are these tokens. Entries of a stop
     /// string are removed on purpose.
     fn against_tokens(&self, returned: &[i32], tokens: &[i64]) -> Result<(), ResponseParseError> {
-        let is_beginning = returned.len() <= tokens.len()
+        let is_prefix = returned.len() <= tokens.len()
             && returned.iter().zip(tokens).all(|(returned, token)| i64::from(*returned) == *token);
-        if is_beginning && (returned.len() == tokens.len() || self.stopped_by_word) {
+        if is_prefix && (returned.len() == tokens.len() || self.stopped_by_word) {
             return Ok(());
         }
-        Err(left_out(returned.len(), tokens.len() as u64))
+        Err(omitted_tokens(returned.len(), tokens.len() as u64))
     }
 }
 
 fn against_count(returned: &[i32], count: u64) -> Result<(), ResponseParseError> {
-    if returned.len() as u64 == count { Ok(()) } else { Err(left_out(returned.len(), count)) }
+    if returned.len() as u64 == count { Ok(()) } else { Err(omitted_tokens(returned.len(), count)) }
 }
 
 /// Without a count: bytes of an omitted token are part of a later entry or of the text. If all are
@@ -82,7 +82,7 @@ fn against_bytes(
     )))
 }
 
-fn left_out(returned: usize, all: u64) -> ResponseParseError {
+fn omitted_tokens(returned: usize, all: u64) -> ResponseParseError {
     ResponseParseError::new(format!(
         "llama-server returned {returned} of {all} tokens with their log-probabilities: it omits \
          tokens that end inside a character"

@@ -23,11 +23,11 @@ pub(super) struct ScriptedChoice {
 #[derive(Clone, Debug)]
 struct Piece {
     tokens: Vec<(i32, f32)>,
-    say: Say,
+    text: PieceText,
 }
 
 #[derive(Clone, Debug)]
-enum Say {
+enum PieceText {
     Nothing,
     Content(String),
     Reasoning(String),
@@ -57,12 +57,13 @@ impl ScriptedChoice {
         let (mut content, mut reasoning) = (String::new(), String::new());
         let mut calls: Vec<Option<String>> = vec![None, None];
         for piece in &self.pieces {
-            match (&piece.say, kind) {
-                (Say::Content(text), _) | (Say::Reasoning(text), CallKind::Completion) => {
+            match (&piece.text, kind) {
+                (PieceText::Content(text), _)
+                | (PieceText::Reasoning(text), CallKind::Completion) => {
                     content.push_str(text);
                 }
-                (Say::Reasoning(text), CallKind::Chat) => reasoning.push_str(text),
-                (Say::Arguments(tool, text), CallKind::Chat) => {
+                (PieceText::Reasoning(text), CallKind::Chat) => reasoning.push_str(text),
+                (PieceText::Arguments(tool, text), CallKind::Chat) => {
                     calls[*tool].get_or_insert_default().push_str(text);
                 }
                 _ => {}
@@ -91,15 +92,15 @@ fn call(tool: usize, arguments: &str) -> Value {
 
 pub(super) fn scripted_response() -> impl Strategy<Value = ScriptedResponse> {
     let text = || "[a-c \"\\\\\n€😀]{1,4}";
-    let say = prop_oneof![
-        2 => Just(Say::Nothing),
-        4 => text().prop_map(Say::Content),
-        2 => text().prop_map(Say::Reasoning),
-        2 => (0..2_usize, text()).prop_map(|(tool, text)| Say::Arguments(tool, text)),
+    let text = prop_oneof![
+        2 => Just(PieceText::Nothing),
+        4 => text().prop_map(PieceText::Content),
+        2 => text().prop_map(PieceText::Reasoning),
+        2 => (0..2_usize, text()).prop_map(|(tool, text)| PieceText::Arguments(tool, text)),
     ];
     let token = (0..200_000, -9999_i16..=0).prop_map(|(id, log)| (id, f32::from(log) / 1024.0));
-    let piece =
-        (prop::collection::vec(token, 0..4), say).prop_map(|(tokens, say)| Piece { tokens, say });
+    let piece = (prop::collection::vec(token, 0..4), text)
+        .prop_map(|(tokens, text)| Piece { tokens, text });
     let reason = prop_oneof![Just("stop"), Just("length"), Just("tool_calls"), Just("abort")];
     let choice =
         (prop::collection::vec(piece, 1..6), reason, prop::option::of(0..8_usize)).prop_map(
@@ -204,22 +205,23 @@ fn stream(request: &ScriptedRequest, script: &ScriptedResponse) -> Vec<Value> {
     events
 }
 
-fn text_of(say: &Say) -> &str {
-    match say {
-        Say::Content(text) | Say::Reasoning(text) => text,
-        Say::Nothing | Say::Arguments(..) => "",
+fn text_of(text: &PieceText) -> &str {
+    match text {
+        PieceText::Content(text) | PieceText::Reasoning(text) => text,
+        PieceText::Nothing | PieceText::Arguments(..) => "",
     }
 }
 
 fn delta_of(choice: &ScriptedChoice, number: usize) -> Value {
-    match &choice.pieces[number].say {
-        Say::Nothing => json!({}),
-        Say::Content(text) => json!({ "content": text }),
-        Say::Reasoning(text) => json!({ "reasoning_content": text }),
-        Say::Arguments(tool, text) => {
+    match &choice.pieces[number].text {
+        PieceText::Nothing => json!({}),
+        PieceText::Content(text) => json!({ "content": text }),
+        PieceText::Reasoning(text) => json!({ "reasoning_content": text }),
+        PieceText::Arguments(tool, text) => {
             let earlier = choice.pieces[..number].iter();
-            let begun = earlier
-                .filter(|piece| matches!(&piece.say, Say::Arguments(other, _) if other == tool));
+            let begun = earlier.filter(
+                |piece| matches!(&piece.text, PieceText::Arguments(other, _) if other == tool),
+            );
             let mut piece = call(*tool, text);
             if begun.count() > 0 {
                 piece = json!({ "function": { "arguments": text } });
@@ -253,7 +255,7 @@ fn chunk(
             return None;
         }
     } else {
-        body["text"] = text_of(&piece.say).into();
+        body["text"] = text_of(&piece.text).into();
         let has_prompt = request.ids && number == 0;
         if has_prompt || !request.is_sglang {
             body["prompt_token_ids"] = json!(has_prompt.then_some(&script.prompt));
