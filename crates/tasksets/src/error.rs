@@ -6,11 +6,11 @@ use std::path::Path;
 
 /// Error of opening or reading tasks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place}: {what}; {hint}")]
+#[error("{location}: {what}; {hint}")]
 pub struct TasksetError {
     pub kind: TasksetErrorKind,
     /// File and row, taskset or configuration key.
-    pub place: String,
+    pub location: String,
     pub what: String,
     /// Remedy.
     pub hint: String,
@@ -53,12 +53,12 @@ impl TasksetErrorKind {
 
     pub(super) fn at(
         self,
-        place: impl fmt::Display,
+        location: impl fmt::Display,
         what: impl Into<String>,
         hint: impl Into<String>,
     ) -> TasksetError {
-        let place = place.to_string();
-        TasksetError { kind: self, place, what: what.into(), hint: hint.into() }
+        let location = location.to_string();
+        TasksetError { kind: self, location, what: what.into(), hint: hint.into() }
     }
 }
 

@@ -41,8 +41,8 @@ impl<'a> TasksetOpener<'a> {
         if configs.is_empty() || configs.len() > MAX_SETS {
             let what = format!("{} tasksets; there must be 1 to {MAX_SETS}", configs.len());
             let hint = "say where the tasks are: `taskset: {path: tasks.jsonl}`";
-            let place = "buffer.explorer_input";
-            return Err(Kind::Option.at(place, what, hint));
+            let location = "buffer.explorer_input";
+            return Err(Kind::Option.at(location, what, hint));
         }
         let open = |(id, config): (usize, &&Taskset)| self.set(id, config, false);
         let sets = configs.iter().enumerate().map(open).collect::<Result<Vec<_>>>()?;
@@ -69,10 +69,10 @@ impl<'a> TasksetOpener<'a> {
         let name = config.name.clone().filter(|name| !name.is_empty());
         let name = name.unwrap_or_else(|| format!("{prefix}_{taskset_id}"));
         let path = config.path.as_deref().unwrap_or_default();
-        let place = format!("taskset `{name}` ({path})");
+        let location = format!("taskset `{name}` ({path})");
         if path.is_empty() {
             let hint = "say where the tasks are: `path: tasks.jsonl`";
-            return Err(Kind::Option.at(place, "it has no `path`", hint));
+            return Err(Kind::Option.at(location, "it has no `path`", hint));
         }
         let shape = RowFormat::new(
             &config.format,
@@ -99,7 +99,7 @@ impl<'a> TasksetOpener<'a> {
             reward_fn_args: config.reward_fn_args.clone(),
         };
         let mut set = OpenTaskset { source: Arc::new(source), rows, shape, selector };
-        set.check(&place)?;
+        set.check(&location)?;
         Ok(set)
     }
 }

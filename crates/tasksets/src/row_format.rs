@@ -116,8 +116,8 @@ pub(super) struct RowFormat {
 pub(super) struct RowError(String, String);
 
 impl RowError {
-    pub(super) fn at(self, place: String) -> TasksetError {
-        Kind::Row.at(place, self.0, self.1)
+    pub(super) fn at(self, location: String) -> TasksetError {
+        Kind::Row.at(location, self.0, self.1)
     }
 }
 
@@ -133,7 +133,7 @@ impl RowFormat {
     }
 
     /// Refuses configured keys that no row has.
-    pub(super) fn check(&self, place: &str, keys: &FieldNames) -> Result<()> {
+    pub(super) fn check(&self, location: &str, keys: &FieldNames) -> Result<()> {
         let (format, default) = (&self.format, Format::default());
         let needs_response = format.response_key != default.response_key;
         let keys_of_options = [
@@ -150,7 +150,7 @@ impl RowFormat {
         for (option, key) in keys_of_options {
             if let Some(key) = key.filter(|key| !keys.has(key)) {
                 let what = format!("`format.{option}` is `{key}`, but no row has that field");
-                return Err(Kind::Key.at(place, what, instead(key, keys.names())));
+                return Err(Kind::Key.at(location, what, instead(key, keys.names())));
             }
         }
         Ok(())
@@ -253,8 +253,8 @@ fn parsed(value: &Value) -> Value {
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(members) => {
-            let kept = members.iter().filter(|(_, member)| !member.is_null());
-            kept.map(|(name, member)| (name.clone(), without_nulls(member))).collect()
+            let members = members.iter().filter(|(_, member)| !member.is_null());
+            members.map(|(name, member)| (name.clone(), without_nulls(member))).collect()
         }
         Value::Array(items) => items.iter().map(without_nulls).collect(),
         other => other.clone(),

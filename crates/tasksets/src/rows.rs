@@ -40,7 +40,7 @@ trait Shard: Send {
     fn plan(&mut self, _rows: &[u64]) {}
 
     /// Returns the location of a row for messages.
-    fn place(&mut self, index: u64) -> String;
+    fn location(&mut self, index: u64) -> String;
 
     /// Closes the file; the next access reopens it.
     fn close(&mut self);
@@ -136,10 +136,10 @@ impl Rows {
     }
 
     /// Returns the location of a row for messages.
-    pub(super) fn place(&mut self, index: u64) -> String {
+    pub(super) fn location(&mut self, index: u64) -> String {
         let (shard, row) = locate(&self.ends, index);
         self.touch(shard);
-        self.shards[shard].place(row)
+        self.shards[shard].location(row)
     }
 
     /// Marks a file as used and closes the least recently used one.
@@ -184,8 +184,8 @@ fn locate(ends: &[u64], index: u64) -> (usize, u64) {
     (part, index - if part == 0 { 0 } else { ends[part - 1] })
 }
 
-fn too_long(place: String) -> TasksetError {
+fn too_long(location: String) -> TasksetError {
     let what = format!("a row of more than {} MiB", MAX_ROW_BYTES >> 20);
     let hint = "keep large things in files and name them in the row";
-    Kind::Row.at(place, what, hint)
+    Kind::Row.at(location, what, hint)
 }

@@ -31,24 +31,24 @@ impl TasksetTurns {
     }
 
     /// Returns the tasksets of the turns from a position on.
-    pub(super) fn turns(&mut self, place: u64, count: u32) -> Vec<u16> {
+    pub(super) fn turns(&mut self, position: u64, count: u32) -> Vec<u16> {
         if self.sizes.len() == 1 {
             return vec![0; count as usize];
         }
         let turn = |more| {
-            let place = place + u64::from(more);
-            let (epoch, at) = (place / self.total, place % self.total);
+            let position = position + u64::from(more);
+            let (epoch, at) = (position / self.total, position % self.total);
             self.epoch(epoch)[at as usize]
         };
         (0..count).map(turn).collect()
     }
 
     /// Returns the number of turns of each taskset before a position.
-    pub(super) fn shares(&mut self, place: u64) -> Vec<u64> {
+    pub(super) fn shares(&mut self, position: u64) -> Vec<u64> {
         if self.sizes.len() == 1 {
-            return vec![place];
+            return vec![position];
         }
-        let (epochs, rest) = (place / self.total, place % self.total);
+        let (epochs, rest) = (position / self.total, position % self.total);
         let mut shares: Vec<u64> = self.sizes.iter().map(|size| size * epochs).collect();
         for set in &self.epoch(epochs)[..rest as usize] {
             shares[usize::from(*set)] += 1;

@@ -63,18 +63,18 @@ enum SelectionOrder {
 impl Selector {
     /// Creates the selector of the taskset `name`.
     pub(super) fn new(config: &DataSelector, name: &str, rows: &mut Rows) -> Result<Self> {
-        let wrong = |what: String, hint: String| {
-            let place = format!("taskset `{name}`, data_selector");
-            Kind::Option.at(place, what, hint)
+        let invalid = |what: String, hint: String| {
+            let location = format!("taskset `{name}`, data_selector");
+            Kind::Option.at(location, what, hint)
         };
         let order = match config.selector_type {
             SelectorType::DifficultyBased => {
-                let arguments = arguments::read(&config.kwargs).map_err(|(a, b)| wrong(a, b))?;
+                let arguments = arguments::read(&config.kwargs).map_err(|(a, b)| invalid(a, b))?;
                 let [first, second] = config.feature_keys.as_slice() else {
                     let what =
                         format!("{} feature_keys, but 2 are needed", config.feature_keys.len());
                     let hint = "name the fields with the pass rates of a weak and a strong model";
-                    return Err(wrong(what, hint.to_owned()));
+                    return Err(invalid(what, hint.to_owned()));
                 };
                 let features = features(rows, name, &[first, second])?;
                 let pairs = features.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
@@ -83,14 +83,17 @@ impl Selector {
             _ if !config.kwargs.is_empty() => {
                 let names: Vec<&str> = config.kwargs.keys().map(String::as_str).collect();
                 let what = format!("the selector takes no kwargs, but got {}", names.join(", "));
-                return Err(wrong(what, "leave `kwargs` out".to_owned()));
+                return Err(invalid(what, "leave `kwargs` out".to_owned()));
             }
             SelectorType::Sequential => SelectionOrder::Sequential,
             SelectorType::Shuffle => SelectionOrder::Shuffle(None),
             SelectorType::Random => SelectionOrder::Random,
             SelectorType::OfflineEasy2hard if config.feature_keys.is_empty() => {
                 let hint = "name the field that tells how easy a task is";
-                return Err(wrong("no feature_keys, but 1 is needed".to_owned(), hint.to_owned()));
+                return Err(invalid(
+                    "no feature_keys, but 1 is needed".to_owned(),
+                    hint.to_owned(),
+                ));
             }
             SelectorType::OfflineEasy2hard => {
                 let keys: Vec<&String> = config.feature_keys.iter().collect();
@@ -122,13 +125,13 @@ impl Selector {
     }
 
     /// Returns the row at a position of the order.
-    fn at(&mut self, place: u64) -> u32 {
+    fn at(&mut self, position: u64) -> u32 {
         let rows = u64::from(self.rows);
-        let (epoch, at) = (place / rows, (place % rows) as usize);
+        let (epoch, at) = (position / rows, (position % rows) as usize);
         match &mut self.order {
             SelectionOrder::Fixed(order) => order[at],
-            SelectionOrder::Shuffle(known) => {
-                let order = match known.take() {
+            SelectionOrder::Shuffle(cached) => {
+                let order = match cached.take() {
                     Some((of, order)) if of == epoch => order,
                     _ => {
                         let mut order: Vec<u32> = (0..self.rows).collect();
@@ -136,7 +139,7 @@ impl Selector {
                         order
                     }
                 };
-                known.insert((epoch, order)).1[at]
+                cached.insert((epoch, order)).1[at]
             }
             SelectionOrder::Sequential | SelectionOrder::Random | SelectionOrder::Difficulty(_) => {
                 at as u32
@@ -147,23 +150,23 @@ impl Selector {
     /// Learns mean rewards by row; several values of a row are averaged.
     pub(super) fn feedback(&mut self, pairs: impl Iterator<Item = (u64, f64)>) -> FeedbackResult {
         let mut learned = FeedbackResult::default();
-        let mut known: Vec<(u32, f64)> = Vec::new();
+        let mut valid: Vec<(u32, f64)> = Vec::new();
         for (row, value) in pairs {
             match u32::try_from(row).ok().filter(|row| *row < self.rows) {
                 None => learned.unknown += 1,
                 Some(_) if !value.is_finite() => learned.invalid += 1,
                 Some(row) => {
                     learned.clipped += usize::from(!(0.0..=1.0).contains(&value));
-                    known.push((row, value.clamp(0.0, 1.0)));
+                    valid.push((row, value.clamp(0.0, 1.0)));
                 }
             }
         }
         match &mut self.order {
             SelectionOrder::Difficulty(estimates) => {
-                learned.used = known.len();
-                estimates.update(&means(known));
+                learned.used = valid.len();
+                estimates.update(&row_means(valid));
             }
-            _ => (learned.not_needed, learned.clipped) = (known.len(), 0),
+            _ => (learned.not_needed, learned.clipped) = (valid.len(), 0),
         }
         learned
     }
@@ -226,7 +229,7 @@ fn rounds(rows: u32, count: u32, mut choose: impl FnMut(u32) -> Vec<u32>) -> Vec
 }
 
 /// Returns the mean per row, sorted by row.
-fn means(mut pairs: Vec<(u32, f64)>) -> Vec<(u32, f64)> {
+fn row_means(mut pairs: Vec<(u32, f64)>) -> Vec<(u32, f64)> {
     pairs.sort_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
     let mean = |pairs: &[(u32, f64)]| {
         let sum: f64 = pairs.iter().map(|(_, value)| value).sum();
@@ -249,12 +252,12 @@ fn easy_to_hard(features: &[f64], width: usize) -> Vec<u32> {
 
 /// Reads the numeric features of all rows.
 fn features(rows: &mut Rows, name: &str, keys: &[&String]) -> Result<Vec<f64>> {
-    let known = rows.keys();
-    if let Some(key) = keys.iter().find(|key| !known.has(key)) {
+    let fields = rows.keys();
+    if let Some(key) = keys.iter().find(|key| !fields.has(key)) {
         let what = format!("feature_keys has `{key}`, but no row has that field");
-        let hint = rollway_base::suggest::instead(key, known.names());
-        let place = format!("taskset `{name}`, data_selector");
-        return Err(Kind::Key.at(place, what, hint));
+        let hint = rollway_base::suggest::instead(key, fields.names());
+        let location = format!("taskset `{name}`, data_selector");
+        return Err(Kind::Key.at(location, what, hint));
     }
     let mut features = Vec::with_capacity(rows.len() as usize * keys.len());
     for index in 0..rows.len() {
@@ -266,7 +269,7 @@ fn features(rows: &mut Rows, name: &str, keys: &[&String]) -> Result<Vec<f64>> {
                 let shown = value.unwrap_or(&serde_json::Value::Null);
                 let what = format!("`{key}` is {shown}, but the selector needs a number");
                 let hint = "fill it in, or choose another selector";
-                return Err(Kind::Row.at(rows.place(index), what, hint));
+                return Err(Kind::Row.at(rows.location(index), what, hint));
             };
             // Normalizes -0.0.
             features.push(number + 0.0);

@@ -19,13 +19,13 @@ pub(super) struct OpenTaskset {
 impl OpenTaskset {
     pub(super) fn draw(&mut self, index: u64, epoch: u64) -> Result<SelectedTask> {
         let raw = self.rows.get(index)?;
-        let task = self.shape.task(raw).map_err(|fault| fault.at(self.rows.place(index)))?;
+        let task = self.shape.task(raw).map_err(|fault| fault.at(self.rows.location(index)))?;
         Ok(SelectedTask { source: self.source.clone(), index, epoch, task })
     }
 
     /// Refuses rows without a required field before a job depends on them.
-    pub(super) fn check(&mut self, place: &str) -> Result<()> {
-        self.shape.check(place, self.rows.keys())?;
+    pub(super) fn check(&mut self, location: &str) -> Result<()> {
+        self.shape.check(location, self.rows.keys())?;
         let rows = self.rows.len();
         let Some(key) = self.shape.needed_key() else { return Ok(()) };
         if self.rows.keys().is_sometimes_absent(key, rows) {
@@ -50,8 +50,8 @@ impl OpenTaskset {
         let refuse = |what: String| {
             let hint = "put it back as it was, or begin a new job with \
                         `continue_from_checkpoint: false`";
-            let place = format!("taskset `{}`", self.source.name);
-            Err(Kind::State.at(place, what, hint))
+            let location = format!("taskset `{}`", self.source.name);
+            Err(Kind::State.at(location, what, hint))
         };
         let rows = self.rows.len();
         if state.rows != rows {

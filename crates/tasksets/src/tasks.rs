@@ -125,18 +125,18 @@ impl TaskStream {
 
     /// Returns previously returned tasks again; changes nothing.
     pub fn draw_again(&mut self, picks: &[TaskRef]) -> Result<Vec<SelectedTask>> {
-        let mut again = Vec::with_capacity(picks.len());
+        let mut tasks = Vec::with_capacity(picks.len());
         for pick in picks {
             let set = self.sets.get_mut(pick.taskset_id);
             let Some(set) = set.filter(|set| pick.index < set.rows.len()) else {
                 let what = format!("there is no row {} in taskset {}", pick.index, pick.taskset_id);
                 let hint = "begin a new job with `continue_from_checkpoint: false`";
-                let place = "the saved state of the tasks";
-                return Err(Kind::State.at(place, what, hint));
+                let location = "the saved state of the tasks";
+                return Err(Kind::State.at(location, what, hint));
             };
-            again.push(set.draw(pick.index, pick.epoch)?);
+            tasks.push(set.draw(pick.index, pick.epoch)?);
         }
-        Ok(again)
+        Ok(tasks)
     }
 
     /// Reads rows in file order and returns them in batch order.

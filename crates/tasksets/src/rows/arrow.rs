@@ -13,7 +13,7 @@ use arrow_ipc::reader::{FileReader, read_dictionary, read_record_batch};
 use arrow_ipc::{MessageHeader, MetadataVersion, root_as_message};
 use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
 
-use super::column_error::{ColumnFault, ColumnResult, keys, row, survive};
+use super::column_error::{ColumnFault, ColumnResult, catch_panics, keys, row};
 use super::file_handle::FileHandle;
 use super::{Cache, Scanned, Shard, locate};
 use crate::{Fields, Result};
@@ -51,7 +51,7 @@ pub(super) fn open(path: &Path) -> Result<Scanned> {
     let len = handle.len();
     let head = handle.read(0, len.min(MAGIC.len() as u64))?;
     let file = handle.file()?;
-    let Walked { schema, ends, nulls, layout } = survive(path, || match head == MAGIC {
+    let Walked { schema, ends, nulls, layout } = catch_panics(path, || match head == MAGIC {
         true => walk_file(file),
         false => ArrowWalk { file, len, at: 0 }.stream(),
     })?;
@@ -229,10 +229,10 @@ impl Arrow {
                     None => {
                         let file = self.handle.file()?;
                         let open = || Ok(FileReader::try_new_buffered(file.try_clone()?, None)?);
-                        survive(&path, open)?
+                        catch_panics(&path, open)?
                     }
                 };
-                let batch = survive(&path, || {
+                let batch = catch_panics(&path, || {
                     ready.set_index(number)?;
                     Ok(ready.next().ok_or_else(|| column_fault("it has fewer batches"))??)
                 })?;
@@ -244,7 +244,7 @@ impl Arrow {
                 let header = self.handle.read(message.header, message.body)?;
                 let body = Buffer::from_vec(self.handle.read(message.body, message.end)?);
                 let schema = self.schema.clone();
-                survive(&path, || {
+                catch_panics(&path, || {
                     let read = parse(&header)?;
                     let version: MetadataVersion = read.version();
                     let batch = read.header_as_record_batch();
@@ -267,7 +267,7 @@ impl Shard for Arrow {
         row(self.handle.path(), &batch, at as usize)
     }
 
-    fn place(&mut self, index: u64) -> String {
+    fn location(&mut self, index: u64) -> String {
         format!("{}, row {}", self.handle.path().display(), index + 1)
     }
 

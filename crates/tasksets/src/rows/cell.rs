@@ -57,7 +57,7 @@ pub(super) fn value(array: &ArrayRef, at: usize) -> Value {
         DataType::UInt32 => number!(UInt32Type),
         DataType::UInt64 => number!(UInt64Type),
         DataType::Float16 => f64::from(array.as_primitive::<Float16Type>().value(at)).into(),
-        DataType::Float32 => short(array.as_primitive::<Float32Type>().value(at)),
+        DataType::Float32 => shortest_decimal(array.as_primitive::<Float32Type>().value(at)),
         DataType::Float64 => number!(Float64Type),
         DataType::Utf8 => array.as_string::<i32>().value(at).into(),
         DataType::LargeUtf8 => array.as_string::<i64>().value(at).into(),
@@ -72,12 +72,12 @@ pub(super) fn value(array: &ArrayRef, at: usize) -> Value {
         DataType::Struct(_) => object(array, at),
         DataType::Map(..) => map(array, at),
         DataType::Dictionary(..) => dictionary(array, at),
-        other => moment(array, at, other),
+        other => temporal_text(array, at, other),
     }
 }
 
 /// Shortest decimal form of an `f32`: 0.1, not 0.10000000149011612.
-fn short(number: f32) -> Value {
+fn shortest_decimal(number: f32) -> Value {
     number.to_string().parse::<f64>().map_or(Value::Null, Value::from)
 }
 
@@ -118,7 +118,7 @@ fn dictionary(array: &ArrayRef, at: usize) -> Value {
 }
 
 /// Returns dates, times and decimals as text.
-fn moment(array: &ArrayRef, at: usize, kind: &DataType) -> Value {
+fn temporal_text(array: &ArrayRef, at: usize, kind: &DataType) -> Value {
     macro_rules! text {
         ($kind:ty, $method:ident) => {
             array.as_primitive::<$kind>().$method(at).map(|it| it.to_string())

@@ -27,7 +27,7 @@ pub(super) enum ColumnFault {
 pub(super) type ColumnResult<T> = std::result::Result<T, ColumnFault>;
 
 /// Reads from a file that may be damaged; the libraries panic on some damage.
-pub(super) fn survive<T>(path: &Path, act: impl FnOnce() -> ColumnResult<T>) -> Result<T> {
+pub(super) fn catch_panics<T>(path: &Path, act: impl FnOnce() -> ColumnResult<T>) -> Result<T> {
     let what = match std::panic::catch_unwind(AssertUnwindSafe(act)) {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(fault)) => fault.to_string(),
@@ -63,7 +63,7 @@ pub(super) fn keys(
 }
 
 pub(super) fn row(path: &Path, batch: &RecordBatch, at: usize) -> Result<Fields> {
-    survive(path, || {
+    catch_panics(path, || {
         if at >= batch.num_rows() {
             return Err(ColumnFault::Other("there are fewer rows than there were".to_owned()));
         }

@@ -142,9 +142,9 @@ fn header(path: &Path, reader: &mut Reader<Feed<'_>>) -> Result<Vec<String>> {
     for (at, name) in names.iter().enumerate() {
         if names[..at].contains(name) {
             let what = format!("two columns are called `{name}`");
-            let place = format!("{}, line 1", path.display());
+            let location = format!("{}, line 1", path.display());
             let hint = "rename one of them in the first line";
-            return Err(Kind::Row.at(place, what, hint));
+            return Err(Kind::Row.at(location, what, hint));
         }
     }
     Ok(names)
@@ -155,21 +155,21 @@ fn bad_row(path: &Path, error: &::csv::Error) -> TasksetError {
         Some(position) => format!("{}, line {}", path.display(), position.line()),
         None => path.display().to_string(),
     };
-    let wrong = |position, what, hint: &str| Kind::Row.at(at(position), what, hint);
+    let invalid = |position, what, hint: &str| Kind::Row.at(at(position), what, hint);
     match error.kind() {
-        ::csv::ErrorKind::UnequalLengths { pos, expected_len, len } => wrong(
+        ::csv::ErrorKind::UnequalLengths { pos, expected_len, len } => invalid(
             pos,
             format!("{len} cells, but the header has {expected_len}"),
             "put cells with commas or line breaks into quotes",
         ),
         ::csv::ErrorKind::Utf8 { pos, err } => {
-            wrong(pos, format!("not UTF-8: {err}"), "save the file again as UTF-8")
+            invalid(pos, format!("not UTF-8: {err}"), "save the file again as UTF-8")
         }
         ::csv::ErrorKind::Io(error) if error.kind() == io::ErrorKind::InvalidData => {
-            wrong(&None, error.to_string(), "look for a quote that is not closed")
+            invalid(&None, error.to_string(), "look for a quote that is not closed")
         }
         ::csv::ErrorKind::Io(error) => TasksetError::io(path, error),
-        _ => wrong(&None, error.to_string(), "write the file again with a CSV library"),
+        _ => invalid(&None, error.to_string(), "write the file again with a CSV library"),
     }
 }
 
@@ -221,7 +221,7 @@ impl Shard for Csv {
         Ok(cells.map(|(column, cell)| (column.name.clone(), column.kind.value(cell))).collect())
     }
 
-    fn place(&mut self, index: u64) -> String {
+    fn location(&mut self, index: u64) -> String {
         format!("{}, record {}", self.handle.path().display(), index + 1)
     }
 

@@ -50,7 +50,7 @@ pub(super) fn files(
 ) -> Result<(FileKind, Vec<PathBuf>)> {
     let here = Path::new(path);
     let found = fs::metadata(here).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => missing(path),
+        std::io::ErrorKind::NotFound => missing_path(path),
         _ => TasksetError::io(here, &error),
     })?;
     if found.is_dir() {
@@ -76,9 +76,9 @@ fn in_folder(here: &Path, split: &str, subset: Option<&str>) -> Result<(FileKind
             None => folder::files(here, split),
         };
     };
-    for place in [here.join(subset), here.join("data").join(subset)] {
-        if place.is_dir() {
-            return in_folder(&place, split, None);
+    for location in [here.join(subset), here.join("data").join(subset)] {
+        if location.is_dir() {
+            return in_folder(&location, split, None);
         }
     }
     let folders = names(here, true);
@@ -115,7 +115,7 @@ fn kind(path: &Path) -> Result<FileKind> {
     }
 }
 
-fn missing(path: &str) -> TasksetError {
+fn missing_path(path: &str) -> TasksetError {
     let here = Path::new(path);
     let parent = here.parent().filter(|it| !it.as_os_str().is_empty());
     let folder = parent.unwrap_or_else(|| Path::new("."));

@@ -30,8 +30,8 @@ impl FieldNames {
 
     pub(super) fn merge(&mut self, other: Self) {
         for (name, count) in other.names {
-            let ours = self.names.entry(name).or_insert(Some(0));
-            *ours = ours.zip(count).map(|(one, other)| one + other);
+            let entry = self.names.entry(name).or_insert(Some(0));
+            *entry = entry.zip(count).map(|(one, other)| one + other);
         }
     }
 

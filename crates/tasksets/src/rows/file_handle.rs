@@ -58,24 +58,24 @@ impl FileHandle {
     pub(super) fn file(&mut self) -> Result<&File> {
         let file = match self.file.take() {
             Some(file) => file,
-            None => self.again()?,
+            None => self.reopen()?,
         };
         Ok(self.file.insert(file))
     }
 
-    fn again(&mut self) -> Result<File> {
-        let mut again = Self::open(&self.path)?;
+    fn reopen(&mut self) -> Result<File> {
+        let mut reopened = Self::open(&self.path)?;
         let changed = || TasksetError::changed(&self.path);
-        if again.len != self.len {
+        if reopened.len != self.len {
             return Err(changed());
         }
-        if again.modified != self.modified && self.print.is_some() {
-            if again.print()? != self.print.unwrap_or_default() {
+        if reopened.modified != self.modified && self.print.is_some() {
+            if reopened.print()? != self.print.unwrap_or_default() {
                 return Err(changed());
             }
-            self.modified = again.modified;
+            self.modified = reopened.modified;
         }
-        again.file.ok_or_else(changed)
+        reopened.file.ok_or_else(changed)
     }
 
     pub(super) fn read(&mut self, start: u64, end: u64) -> Result<Vec<u8>> {

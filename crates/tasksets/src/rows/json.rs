@@ -20,7 +20,7 @@ pub(super) struct JsonLines {
 }
 
 /// State of the scan.
-struct JsonWalk<'a> {
+struct JsonScan<'a> {
     path: &'a Path,
     hash: Sha256,
     keys: FieldNames,
@@ -31,7 +31,7 @@ struct JsonWalk<'a> {
 /// Scans a file of JSON lines or a list of objects.
 pub(super) fn open(path: &Path) -> Result<Scanned> {
     let mut handle = FileHandle::open(path)?;
-    let mut walk = JsonWalk {
+    let mut scan = JsonScan {
         path,
         hash: Sha256::new(),
         keys: FieldNames::default(),
@@ -40,11 +40,11 @@ pub(super) fn open(path: &Path) -> Result<Scanned> {
     };
     let mut reader = BufReader::with_capacity(256 << 10, handle.file()?);
     if first_byte(&mut reader).map_err(|error| TasksetError::io(path, &error))? == Some(b'[') {
-        walk.list(&mut reader)?;
+        scan.list(&mut reader)?;
     } else {
-        walk.lines(&mut reader)?;
+        scan.lines(&mut reader)?;
     }
-    let JsonWalk { hash, keys, starts, end, .. } = walk;
+    let JsonScan { hash, keys, starts, end, .. } = scan;
     handle.print()?;
     let shard = JsonLines { handle, starts, end };
     Ok(Scanned { shard: Box::new(shard), keys, print: hash.finalize().into() })
@@ -57,7 +57,7 @@ fn first_byte(reader: &mut impl BufRead) -> io::Result<Option<u8>> {
     Ok(head.iter().copied().find(|byte| !byte.is_ascii_whitespace()))
 }
 
-impl JsonWalk<'_> {
+impl JsonScan<'_> {
     fn lines(&mut self, reader: &mut impl BufRead) -> Result<()> {
         let mut line = Vec::new();
         for number in 1.. {
@@ -95,15 +95,15 @@ impl JsonWalk<'_> {
                 let step = bracket.step(*byte);
                 match step {
                     JsonStep::Outside => {}
-                    JsonStep::Wrong(what) => return Err(self.misplaced(number, what)),
+                    JsonStep::Wrong(what) => return Err(self.format_error(number, what)),
                     JsonStep::First | JsonStep::Inside => {
                         if step == JsonStep::First {
                             (first_line, start) = (number, at);
                         }
                         element.push(*byte);
                         if element.len() as u64 > MAX_ROW_BYTES {
-                            let place = format!("{}, line {first_line}", self.path.display());
-                            return Err(too_long(place));
+                            let location = format!("{}, line {first_line}", self.path.display());
+                            return Err(too_long(location));
                         }
                     }
                     JsonStep::Separator => {
@@ -121,7 +121,7 @@ impl JsonWalk<'_> {
             reader.consume(read);
         }
         if bracket.depth != 0 || !bracket.closed {
-            return Err(self.misplaced(number, "the list ends in the middle".to_owned()));
+            return Err(self.format_error(number, "the list ends in the middle".to_owned()));
         }
         Ok(())
     }
@@ -133,17 +133,17 @@ impl JsonWalk<'_> {
         let read = KeyScan(&mut self.keys).deserialize(&mut json).and_then(|()| json.end());
         if let Err(error) = read {
             let line = line + error.line().max(1) as u64 - 1;
-            let place = format!("{}, line {line}", self.path.display());
-            return Err(bad_row(place, &error, text));
+            let location = format!("{}, line {line}", self.path.display());
+            return Err(bad_row(location, &error, text));
         }
         self.starts.push(start);
         Ok(())
     }
 
-    fn misplaced(&self, line: u64, what: String) -> TasksetError {
-        let place = format!("{}, line {line}", self.path.display());
+    fn format_error(&self, line: u64, what: String) -> TasksetError {
+        let location = format!("{}, line {line}", self.path.display());
         let hint = "a list of objects is read: `[{…}, {…}]`";
-        Kind::Row.at(place, what, hint)
+        Kind::Row.at(location, what, hint)
     }
 }
 
@@ -151,9 +151,9 @@ fn byte_order_mark(line: &[u8]) -> usize {
     if line.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 }
 }
 
-fn bad_row(place: String, error: &serde_json::Error, text: &[u8]) -> TasksetError {
-    let says = |word: &str| text.windows(word.len()).any(|part| part == word.as_bytes());
-    let hint = if says("NaN") || says("Infinity") {
+fn bad_row(location: String, error: &serde_json::Error, text: &[u8]) -> TasksetError {
+    let contains = |word: &str| text.windows(word.len()).any(|part| part == word.as_bytes());
+    let hint = if contains("NaN") || contains("Infinity") {
         "JSON has no NaN and no Infinity: write null"
     } else if error.is_data() {
         "every row is an object such as {\"prompt\": \"…\", \"response\": \"…\"}"
@@ -166,7 +166,7 @@ fn bad_row(place: String, error: &serde_json::Error, text: &[u8]) -> TasksetErro
     let message = error.to_string();
     let message = message.split(" at line ").next().unwrap_or_default();
     let what = format!("not a row: {message} (column {})", error.column());
-    Kind::Row.at(place, what, hint)
+    Kind::Row.at(location, what, hint)
 }
 
 /// State of the scan of a list of objects.
@@ -253,7 +253,7 @@ impl Shard for JsonLines {
         }
     }
 
-    fn place(&mut self, index: u64) -> String {
+    fn location(&mut self, index: u64) -> String {
         let start = self.starts[index as usize];
         let path = self.handle.path().display().to_string();
         let mut line = 1_u64;

@@ -11,7 +11,7 @@ use parquet::arrow::arrow_reader::{
 use parquet::basic::Compression;
 use parquet::file::metadata::RowGroupMetaData;
 
-use super::column_error::{ColumnFault, keys, row, survive};
+use super::column_error::{ColumnFault, catch_panics, keys, row};
 use super::file_handle::FileHandle;
 use super::{Cache, Scanned, Shard, locate};
 use crate::{Fields, Result, TasksetErrorKind as Kind};
@@ -53,7 +53,7 @@ pub(super) fn open(path: &Path) -> Result<Scanned> {
     let metadata = shard.metadata()?;
     let groups = metadata.metadata().row_groups();
     refuse_codecs(path, groups)?;
-    let keys = keys(path, metadata.schema(), |column| present(groups, column))?;
+    let keys = keys(path, metadata.schema(), |column| non_null_count(groups, column))?;
     let mut end = 0;
     for group in groups {
         end += u64::try_from(group.num_rows()).unwrap_or(0);
@@ -82,7 +82,7 @@ fn refuse_codecs(path: &Path, groups: &[RowGroupMetaData]) -> Result<()> {
 
 /// Returns the number of non-null cells of a column if all groups state it. Nested columns have
 /// statistics for their leaves only.
-fn present(groups: &[RowGroupMetaData], column: usize) -> Option<u64> {
+fn non_null_count(groups: &[RowGroupMetaData], column: usize) -> Option<u64> {
     let count = |group: &RowGroupMetaData| {
         let mut leaves = group.columns().iter().enumerate();
         let schema = group.schema_descr();
@@ -101,8 +101,9 @@ impl Parquet {
         }
         let path = self.handle.path().to_owned();
         let file = self.handle.file()?;
-        let metadata =
-            survive(&path, || Ok(ArrowReaderMetadata::load(file, ArrowReaderOptions::new())?))?;
+        let metadata = catch_panics(&path, || {
+            Ok(ArrowReaderMetadata::load(file, ArrowReaderOptions::new())?)
+        })?;
         Ok(self.metadata.insert(metadata).clone())
     }
 
@@ -115,17 +116,17 @@ impl Parquet {
     fn decode(&mut self, block: RowBlock) -> Result<RecordBatch> {
         let path = self.handle.path().to_owned();
         let mut reader = match self.reader.take() {
-            Some(reader) if reader.leads_to(block) => reader,
+            Some(reader) if reader.reaches(block) => reader,
             _ => self.read_from(block)?,
         };
-        survive(&path, || {
+        catch_panics(&path, || {
             loop {
                 let ended = || ColumnFault::Other("a group has fewer rows than it says".to_owned());
                 let batch = reader.batches.next().ok_or_else(ended)??;
                 let is_wanted = reader.next == block;
-                let goes_on = reader.advance();
+                let has_next = reader.advance();
                 if is_wanted {
-                    self.reader = goes_on.then_some(reader);
+                    self.reader = has_next.then_some(reader);
                     return Ok(batch);
                 }
             }
@@ -142,7 +143,7 @@ impl Parquet {
             blocks.take_while(|planned| planned.group == block.group).collect::<VecDeque<_>>()
         });
         let file = self.handle.file()?;
-        let batches = survive(&path, || {
+        let batches = catch_panics(&path, || {
             let builder =
                 ParquetRecordBatchReaderBuilder::new_with_metadata(file.try_clone()?, metadata);
             let rows = builder.metadata().row_group(block.group).num_rows() as u64;
@@ -162,7 +163,7 @@ impl Parquet {
     }
 
     /// Returns the cache number of a block.
-    fn ordinal(&self, block: RowBlock) -> usize {
+    fn cache_number(&self, block: RowBlock) -> usize {
         let start = if block.group == 0 { 0 } else { self.group_ends[block.group - 1] };
         (start + block.number * BLOCK) as usize
     }
@@ -170,7 +171,7 @@ impl Parquet {
 
 impl ParquetReader {
     /// Returns whether the reader reaches a block without seeking.
-    fn leads_to(&self, block: RowBlock) -> bool {
+    fn reaches(&self, block: RowBlock) -> bool {
         let is_planned = || self.planned.as_ref().is_some_and(|it| it.contains(&block));
         self.next == block || is_planned()
     }
@@ -209,7 +210,7 @@ impl Shard for Parquet {
 
     fn row(&mut self, index: u64, (cache, number): (&mut Cache, usize)) -> Result<Fields> {
         let (block, at) = self.find(index);
-        let key = (number, self.ordinal(block));
+        let key = (number, self.cache_number(block));
         let batch = cache.get_or(key, || self.decode(block))?;
         row(self.handle.path(), &batch, at)
     }
@@ -219,7 +220,7 @@ impl Shard for Parquet {
         self.plan.dedup();
     }
 
-    fn place(&mut self, index: u64) -> String {
+    fn location(&mut self, index: u64) -> String {
         format!("{}, row {}", self.handle.path().display(), index + 1)
     }
 

@@ -58,7 +58,7 @@ fn a_saved_dataset_is_read_shard_after_shard() {
     fs::remove_file(folder.path().join("data-00001-of-00002.arrow")).unwrap();
     let error = refused(taskset(folder.path()));
     assert_eq!(error.kind, TasksetErrorKind::Missing);
-    assert!(error.place.ends_with("data-00001-of-00002.arrow"), "{error}");
+    assert!(error.location.ends_with("data-00001-of-00002.arrow"), "{error}");
 }
 
 #[test]

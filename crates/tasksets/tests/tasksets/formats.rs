@@ -133,7 +133,7 @@ fn invalid_rows_are_refused_with_their_line() {
         let error = TasksetOpener::new(&buffer).train().map_or_else(Some, read).unwrap();
         assert!(error.what.contains(expected), "{error}");
         let line = text.lines().count();
-        assert!(error.place.ends_with(&format!("a.jsonl, line {line}")), "{error}");
+        assert!(error.location.ends_with(&format!("a.jsonl, line {line}")), "{error}");
     }
     let path = write(&folder, "a.jsonl", r#"{"prompt": "x", "w": 3}"#);
     let format = Format { workflow_key: some("w"), ..Format::default() };

@@ -37,7 +37,7 @@ fn a_set_without_rows_is_refused() {
     {
         let error = refused(taskset(&write(&folder, name, text)));
         assert_eq!(error.kind, Kind::Empty, "{error}");
-        assert!(error.place.ends_with(name), "{error}");
+        assert!(error.location.ends_with(name), "{error}");
     }
     let error = refused(taskset(&write(&folder, "empty/x.txt", "")));
     assert_eq!(error.kind, Kind::Unsupported, "{error}");
@@ -63,7 +63,7 @@ fn a_bad_row_is_named_with_its_line() {
     ] {
         let error = refused(taskset(&write(&folder, name, text)));
         assert_eq!(error.kind, Kind::Row, "{error}");
-        assert!(error.place.ends_with(&format!("{name}, line {line}")), "{error}");
+        assert!(error.location.ends_with(&format!("{name}, line {line}")), "{error}");
         assert!(error.hint.contains(expected), "{error}");
     }
     let error = refused(taskset(&write(&folder, "l.csv", b"prompt\n\xff\n")));
@@ -113,7 +113,7 @@ proptest! {
         let buffer = buffer(vec![taskset(&write(&folder, "a.arrow", bytes))]);
         match TasksetOpener::new(&buffer).without_prompts().train() {
             Ok(mut tasks) => prop_assert!(tasks.all().count() as u64 == tasks.len()),
-            Err(error) => prop_assert!(error.place.ends_with("a.arrow"), "{}", error),
+            Err(error) => prop_assert!(error.location.ends_with("a.arrow"), "{}", error),
         }
     }
 }
@@ -125,7 +125,7 @@ fn damaged_files_of_columns_are_refused_without_a_panic() {
         let text: &[u8] = if name == "b.arrow" { b"ARROW1\0\0rest" } else { b"PAR1 and the rest" };
         let error = refused(taskset(&write(&folder, name, text)));
         assert_eq!(error.kind, Kind::Row, "{error}");
-        assert!(error.place.ends_with(name), "{error}");
+        assert!(error.location.ends_with(name), "{error}");
     }
 }
 
@@ -162,7 +162,7 @@ fn a_row_without_a_prompt_is_found_before_the_first_batch() {
     arrow(&folder.path().join("a.arrow"), &batch, 3);
     arrow(&folder.path().join("a.feather"), &batch, 3);
     write(&folder, "a.csv", "prompt,x\na,1\n,2\nb,3\n");
-    for (name, place) in [
+    for (name, location) in [
         ("a.parquet", "a.parquet, row 2"),
         ("a.arrow", "a.arrow, row 2"),
         ("a.feather", "a.feather, row 2"),
@@ -170,7 +170,7 @@ fn a_row_without_a_prompt_is_found_before_the_first_batch() {
     ] {
         let error = refused(taskset(&folder.path().join(name)));
         assert_eq!((error.kind, error.what.as_str()), (Kind::Row, "the row has no `prompt`"));
-        assert!(error.place.ends_with(place), "{error}");
+        assert!(error.location.ends_with(location), "{error}");
     }
 }
 
@@ -210,7 +210,7 @@ fn a_batch_that_can_never_be_full_is_refused() {
     let path = rows(&folder, "a.jsonl", 3);
     let mut tasks = TasksetOpener::new(&buffer(vec![taskset(&path)])).train().unwrap();
     let error = tasks.next_batch(4).unwrap_err();
-    assert_eq!(error.place, "buffer.batch_size");
+    assert_eq!(error.location, "buffer.batch_size");
     assert!(error.what.contains("3 rows × 1 epochs"), "{error}");
     assert!(tasks.next_batch(0).is_err());
     assert_eq!(tasks.next_batch(3).unwrap().unwrap().len(), 3);

@@ -34,22 +34,22 @@ struct FoundFiles {
 
 pub(super) fn files(here: &Path, split: &str) -> Result<(FileKind, Vec<PathBuf>)> {
     let mut found = Vec::new();
-    walk(here, here, 0, &mut found)?;
+    collect_files(here, here, 0, &mut found)?;
     if found.is_empty() {
         let what = "there is no data in this folder";
         let hint = "name a folder or a file with .jsonl, .json, .csv, .parquet or .arrow";
         return Err(Kind::Missing.at(here.display(), what, hint));
     }
     let splits: BTreeSet<&str> = found.iter().filter_map(|it| it.split.as_deref()).collect();
-    let known = splits.iter().copied().find(|known| is_same(known, split));
+    let matching = splits.iter().copied().find(|name| is_same(name, split));
     // Files without split names all belong to the default split.
-    if known.is_none() && !(splits.is_empty() && split == "train") {
+    if matching.is_none() && !(splits.is_empty() && split == "train") {
         let what = format!("there is no split `{split}`");
         let hint = instead(split, splits.iter().copied());
         return Err(Kind::Missing.at(here.display(), what, hint));
     }
-    let known = known.map(str::to_owned);
-    found.retain(|it| it.split == known);
+    let matching = matching.map(str::to_owned);
+    found.retain(|it| it.split == matching);
     only_one(here, &found)?;
     let kind = found[0].kind;
     Ok((kind, found.into_iter().map(|it| it.path).collect()))
@@ -77,7 +77,12 @@ fn only_one(here: &Path, found: &[FoundFiles]) -> Result<()> {
     Ok(())
 }
 
-fn walk(root: &Path, folder: &Path, depth: usize, found: &mut Vec<FoundFiles>) -> Result<()> {
+fn collect_files(
+    root: &Path,
+    folder: &Path,
+    depth: usize,
+    found: &mut Vec<FoundFiles>,
+) -> Result<()> {
     let read = || -> std::io::Result<Vec<PathBuf>> {
         fs::read_dir(folder)?.take(MAX_FILES).map(|entry| Ok(entry?.path())).collect()
     };
@@ -91,7 +96,7 @@ fn walk(root: &Path, folder: &Path, depth: usize, found: &mut Vec<FoundFiles>) -
         }
         if path.is_dir() {
             if depth < MAX_DEPTH {
-                walk(root, &path, depth + 1, found)?;
+                collect_files(root, &path, depth + 1, found)?;
             }
         } else if let Some(kind) = FileKind::of_name(&path) {
             if found.len() >= MAX_FILES {

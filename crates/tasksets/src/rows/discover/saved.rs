@@ -69,10 +69,10 @@ fn one(here: &Path, split: Option<&str>) -> Result<Option<Vec<PathBuf>>> {
     }
     let name = |file: &Value| file["filename"].as_str().map(|name| here.join(name));
     let files: Vec<PathBuf> = listed.iter().filter_map(name).collect();
-    if let Some(gone) = files.iter().find(|file| !file.is_file()) {
+    if let Some(missing) = files.iter().find(|file| !file.is_file()) {
         let what = format!("{STATE} lists it, but it is not there");
         let hint = "copy the whole dataset again";
-        return Err(Kind::Missing.at(gone.display(), what, hint));
+        return Err(Kind::Missing.at(missing.display(), what, hint));
     }
     if files.is_empty() {
         let hint = "a job needs at least one task";
