@@ -230,7 +230,7 @@ impl Generation {
             }
             let open = {
                 let gate = self.gate.borrow_and_update();
-                (gate.gives(self.position) && !is_hung)
+                (gate.emits(self.position) && !is_hung)
                     .then(|| (gate.version, Arc::clone(&gate.name)))
             };
             self.freeze(open.is_none());

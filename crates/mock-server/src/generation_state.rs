@@ -42,7 +42,7 @@ impl Gate {
         self.admitting && !self.asleep && !self.updating
     }
 
-    pub(super) fn gives(&self, position: u32) -> bool {
+    pub(super) fn emits(&self, position: u32) -> bool {
         let held = self.hold.is_some_and(|hold| position >= hold);
         !(self.frozen || self.asleep || self.updating || held)
     }
@@ -270,7 +270,7 @@ impl GenerationState {
         if !self.options.update_time.is_zero() {
             tokio::time::sleep(self.options.update_time).await;
         }
-        let found = self.take(from);
+        let found = self.load_weights(from);
         self.gate.send_modify(|gate| {
             gate.updating = false;
             gate.has_lost_weights = found.is_err() && self.api.loses_weights();
@@ -285,7 +285,7 @@ impl GenerationState {
         found
     }
 
-    fn take(&self, from: WeightSource<'_>) -> Result<u64, ApiError> {
+    fn load_weights(&self, from: WeightSource<'_>) -> Result<u64, ApiError> {
         let mut inner = self.lock();
         if inner.faults.update_fails() {
             return Err(ApiError::server_error("injected fault: weight update"));

@@ -76,7 +76,7 @@ impl MockRequest {
             number,
         );
         let script = match (&self.call, &self.text) {
-            (Some(call), _) => script.saying(call.clone()),
+            (Some(call), _) => script.with_tool_call(call.clone()),
             (None, Some(text)) => script.with_text(text.clone()),
             (None, None) if self.ignore_eos => script.at_least(u32::MAX),
             (None, None) => script.at_least(self.min_tokens),
@@ -297,7 +297,7 @@ pub(super) fn prompts(
 fn ids(state: &GenerationState, items: &[Value]) -> Result<Vec<i32>, ApiError> {
     let read = |item: &Value| {
         let id = item.as_i64().and_then(|id| i32::try_from(id).ok());
-        id.filter(|id| state.template.tokenizer.knows(*id)).ok_or_else(|| {
+        id.filter(|id| state.template.tokenizer.is_valid_token(*id)).ok_or_else(|| {
             ApiError::bad_request(format!("Token id {item} is out of vocabulary")).at("prompt")
         })
     };

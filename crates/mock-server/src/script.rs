@@ -112,7 +112,7 @@ impl Script {
         self
     }
 
-    pub(super) fn saying(mut self, call: ToolCall) -> Self {
+    pub(super) fn with_tool_call(mut self, call: ToolCall) -> Self {
         self.content = u32::try_from(call.tokens.len()).unwrap_or(u32::MAX);
         self.call = Some(call);
         self

@@ -46,7 +46,7 @@ impl Tokenizer {
         self.words
     }
 
-    pub fn knows(self, id: i32) -> bool {
+    pub fn is_valid_token(self, id: i32) -> bool {
         (0..FIRST_WORD.saturating_add_unsigned(self.words)).contains(&id)
     }
 
@@ -76,7 +76,7 @@ impl Tokenizer {
     pub fn bytes(self, id: i32) -> Cow<'static, [u8]> {
         match u8::try_from(id) {
             Ok(byte) => Cow::Owned(vec![byte]),
-            Err(_) if id >= FIRST_WORD && self.knows(id) => {
+            Err(_) if id >= FIRST_WORD && self.is_valid_token(id) => {
                 Cow::Owned(spell(id.abs_diff(FIRST_WORD)))
             }
             Err(_) => Cow::Borrowed(&[]),

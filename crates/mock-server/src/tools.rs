@@ -18,7 +18,7 @@ pub(super) fn assign(
 ) -> Result<(), ApiError> {
     let prompt = &request.prompts[0];
     let (tool, is_named) = chosen(state, fields, offered, prompt)?;
-    match prescribed(state, offered, prompt)? {
+    match scripted_turn(state, offered, prompt)? {
         Some(ScriptedTurn::Text(text)) => {
             request.text = Some(state.template.tokenizer.encode(text));
         }
@@ -35,7 +35,7 @@ pub(super) fn assign(
 
 /// Returns the prescribed turn of a conversation: the one whose number is that of the model's turns
 /// in the prompt. Conversations without tools have none, such as those for titles.
-fn prescribed<'a>(
+fn scripted_turn<'a>(
     state: &'a GenerationState,
     offered: &[Value],
     prompt: &[i32],
@@ -48,10 +48,10 @@ fn prescribed<'a>(
     if let ScriptedTurn::ToolCall { name, .. } = turn
         && !offered.iter().any(|tool| name_of(tool) == Some(name))
     {
-        let known: Vec<&str> = offered.iter().filter_map(name_of).collect();
+        let names: Vec<&str> = offered.iter().filter_map(name_of).collect();
         let message = format!(
             "prescribed turn {earlier} calls the tool {name}, which is not offered; offered are {}",
-            known.join(", ")
+            names.join(", ")
         );
         return Err(ApiError::bad_request(message).at("tools"));
     }
