@@ -51,7 +51,7 @@ pub(crate) use self::request_body::body as read_body;
 pub(crate) use self::responses::{HandlerResult, json as json_response};
 pub(crate) use self::state::GatewayState;
 pub(crate) use self::token_texts::token_texts;
-pub use self::turn_store::{KeepFuture, TurnStore};
+pub use self::turn_store::{StoreFuture, TurnStore};
 use crate::keys::{self, Caller};
 
 const COUNT_TOKENS: &str = "/v1/messages/count_tokens";

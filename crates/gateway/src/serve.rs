@@ -30,7 +30,7 @@ pub use self::commit::{CommitDelivery, CommitError, CommitReport, CommitStep, Co
 pub use self::feedback::{Feedback, FeedbackOutcome, FeedbackReceipt};
 use self::store::ServeStore;
 pub use self::store::{ServeStoreCounts, ServeStoreOptions, StoreError};
-use crate::http::{KeepFuture, TurnStore};
+use crate::http::{StoreFuture, TurnStore};
 use rollway_recording::{RecordError, Turn};
 
 /// The turn store of a gateway. Cheap to clone; clones share state.
@@ -64,8 +64,8 @@ impl ServeMode {
     }
 
     /// Stores the turns of a response durably.
-    pub async fn keep(&self, turns: &[Turn]) -> Result<(), StoreError> {
-        self.inner.store.keep(turns).await
+    pub async fn store_turns(&self, turns: &[Turn]) -> Result<(), StoreError> {
+        self.inner.store.store_turns(turns).await
     }
 
     /// Applies feedback, in one transaction.
@@ -84,9 +84,9 @@ impl ServeMode {
 }
 
 impl TurnStore for ServeMode {
-    fn keep(&self, turns: Vec<Turn>) -> KeepFuture<'_> {
+    fn store_turns(&self, turns: Vec<Turn>) -> StoreFuture<'_> {
         Box::pin(async move {
-            let kept = self.inner.store.keep(&turns).await;
+            let kept = self.inner.store.store_turns(&turns).await;
             kept.map_err(|error| RecordError::Misread(error.to_string()))
         })
     }

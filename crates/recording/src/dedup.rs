@@ -18,14 +18,14 @@ pub(super) type Fingerprint = [u8; 32];
 pub(super) const CALL_BYTES: usize = 256;
 
 /// Estimated memory of a group.
-const ALIKE_BYTES: usize = size_of::<(Fingerprint, DuplicateGroup)>();
+const GROUP_BYTES: usize = size_of::<(Fingerprint, DuplicateGroup)>();
 
 #[derive(Debug, Default)]
 pub(super) struct CallLog {
     next: u64,
     calls: HashMap<u64, LoggedCall>,
     keys: HashMap<String, u64>,
-    group_of_body: HashMap<Fingerprint, DuplicateGroup>,
+    groups_by_body: HashMap<Fingerprint, DuplicateGroup>,
     saved: HashMap<u64, SavedResponse>,
     /// Numbers of the saved responses, oldest first.
     order: VecDeque<u64>,
@@ -140,12 +140,12 @@ impl CallLog {
                 self.keys.insert(key.clone(), number);
             }
             None => {
-                let group_of_body = self.group_of_body.entry(fingerprint).or_insert_with(|| {
-                    self.bytes += ALIKE_BYTES;
+                let group = self.groups_by_body.entry(fingerprint).or_insert_with(|| {
+                    self.bytes += GROUP_BYTES;
                     DuplicateGroup::default()
                 });
-                group_of_body.numbers.push(number);
-                group_of_body.claims.extend(claims.then_some(number));
+                group.numbers.push(number);
+                group.claims.extend(claims.then_some(number));
             }
         }
         self.bytes += CALL_BYTES + 2 * key.as_ref().map_or(0, String::len);
@@ -175,8 +175,8 @@ impl CallLog {
             (Some(newer), None) => (newer, number),
             (None, None) => return,
         };
-        if let Some(group_of_body) = self.group_of_body.get_mut(&call.fingerprint) {
-            group_of_body
+        if let Some(group) = self.groups_by_body.get_mut(&call.fingerprint) {
+            group
                 .claims
                 .iter_mut()
                 .filter(|claim| **claim == from)
@@ -186,10 +186,10 @@ impl CallLog {
 
     /// Finds the earlier call of a retry, among those of the same body.
     fn earlier(&mut self, fingerprint: Fingerprint, is_retry: bool) -> Earlier {
-        let Some(group_of_body) = self.group_of_body.get_mut(&fingerprint) else {
+        let Some(group) = self.groups_by_body.get_mut(&fingerprint) else {
             return Earlier::default();
         };
-        let states: Vec<(u64, CallState)> = group_of_body
+        let states: Vec<(u64, CallState)> = group
             .numbers
             .iter()
             .filter_map(|number| Some((*number, self.calls.get(number)?)))
@@ -203,11 +203,11 @@ impl CallLog {
         let lost = latest(CallState::Undelivered).or_else(|| latest(CallState::Aborted));
         if lost.is_some() || !is_retry {
             // If it came from another client, the retry of that one is still to come.
-            group_of_body.unanswered += u32::from(lost.is_some() && !is_retry);
+            group.unanswered += u32::from(lost.is_some() && !is_retry);
             return Earlier { number: lost, claims: false };
         }
-        if group_of_body.unanswered > 0 {
-            group_of_body.unanswered -= 1;
+        if group.unanswered > 0 {
+            group.unanswered -= 1;
             return Earlier::default();
         }
         match states[..] {
@@ -268,13 +268,13 @@ impl CallLog {
             let Some(call) = self.calls.get_mut(&older) else { continue };
             replaced.append(&mut call.replaces);
             if call.state != CallState::InFlight {
-                dropped.extend(self.forget(older).map(|call| call.turns));
+                dropped.extend(self.remove_call(older).map(|call| call.turns));
             }
         }
         dropped
     }
 
-    pub(super) fn keep(&mut self, number: u64, saved: SavedResponse) {
+    pub(super) fn save_response(&mut self, number: u64, saved: SavedResponse) {
         if !self.calls.contains_key(&number) {
             return;
         }
@@ -301,7 +301,7 @@ impl CallLog {
     }
 
     /// Ends a delivery. Returns the turns of each call that no longer counts.
-    pub(super) fn went(&mut self, number: u64, is_delivered: bool) -> Vec<Vec<usize>> {
+    pub(super) fn end_delivery(&mut self, number: u64, is_delivered: bool) -> Vec<Vec<usize>> {
         let Some(call) = self.calls.get_mut(&number) else { return Vec::new() };
         if !call.state.is_complete() {
             return Vec::new();
@@ -318,8 +318,8 @@ impl CallLog {
 
     /// Removes a call without a valid response. Returns the turns of each call that no longer
     /// counts.
-    pub(super) fn unanswered(&mut self, number: u64) -> Vec<Vec<usize>> {
-        let Some(call) = self.forget(number) else { return Vec::new() };
+    pub(super) fn remove_unanswered(&mut self, number: u64) -> Vec<Vec<usize>> {
+        let Some(call) = self.remove_call(number) else { return Vec::new() };
         let dropped = match call.replaced_by {
             Some(newer) => self.hand_over(call.replaces, newer),
             None => self.resume(number, &call),
@@ -342,8 +342,8 @@ impl CallLog {
     /// Restores the best of the calls that a removed call was to replace; without any, expects a
     /// retry of the removed call.
     fn resume(&mut self, number: u64, call: &LoggedCall) -> Vec<Vec<usize>> {
-        let worth = |number: &u64| Some((self.calls.get(number)?.state.is_complete(), *number));
-        if let Some((_, best)) = call.replaces.iter().filter_map(worth).max() {
+        let rank = |number: &u64| Some((self.calls.get(number)?.state.is_complete(), *number));
+        if let Some((_, best)) = call.replaces.iter().filter_map(rank).max() {
             self.give_place(best, None);
             if let Some(key) = &call.key {
                 self.keys.insert(key.clone(), best);
@@ -352,10 +352,10 @@ impl CallLog {
             return self.hand_over(others.collect(), best);
         }
         if call.key.is_none()
-            && let Some(group_of_body) = self.group_of_body.get_mut(&call.fingerprint)
-            && !group_of_body.claims.contains(&number)
+            && let Some(group) = self.groups_by_body.get_mut(&call.fingerprint)
+            && !group.claims.contains(&number)
         {
-            group_of_body.unanswered = group_of_body.unanswered.saturating_add(1);
+            group.unanswered = group.unanswered.saturating_add(1);
         }
         Vec::new()
     }
@@ -368,9 +368,9 @@ impl CallLog {
         if call.key.is_none()
             && call.replaced_by.is_none()
             && matches!(call.state, CallState::Aborted | CallState::Undelivered)
-            && let Some(group_of_body) = self.group_of_body.get_mut(&fingerprint)
-            && let Some(position) = group_of_body.claims.iter().position(|&claim| claim > number)
-            && let Some(newer) = group_of_body.claims.remove(position)
+            && let Some(group) = self.groups_by_body.get_mut(&fingerprint)
+            && let Some(position) = group.claims.iter().position(|&claim| claim > number)
+            && let Some(newer) = group.claims.remove(position)
         {
             dropped = self.hand_over(vec![number], newer);
         }
@@ -380,19 +380,19 @@ impl CallLog {
 
     /// Drops claims for which no call is left.
     fn settle_claims(&mut self, fingerprint: Fingerprint) {
-        let Some(group_of_body) = self.group_of_body.get_mut(&fingerprint) else { return };
+        let Some(group) = self.groups_by_body.get_mut(&fingerprint) else { return };
         let calls = &self.calls;
-        let first = group_of_body
+        let first = group
             .numbers
             .iter()
             .find(|number| calls.get(number).is_some_and(|call| !call.state.is_settled()));
         let first = first.copied();
-        group_of_body.claims.retain(|&claim| {
+        group.claims.retain(|&claim| {
             calls.contains_key(&claim) && first.is_some_and(|first| first < claim)
         });
     }
 
-    fn forget(&mut self, number: u64) -> Option<LoggedCall> {
+    fn remove_call(&mut self, number: u64) -> Option<LoggedCall> {
         let call = self.calls.remove(&number)?;
         self.bytes -= CALL_BYTES + size_of_val(&*call.turns);
         if let Some(saved) = self.saved.remove(&number) {
@@ -404,8 +404,8 @@ impl CallLog {
             if self.keys.get(key) == Some(&number) {
                 self.keys.remove(key);
             }
-        } else if let Some(group_of_body) = self.group_of_body.get_mut(&call.fingerprint) {
-            group_of_body.numbers.retain(|&group_of_body| group_of_body != number);
+        } else if let Some(group) = self.groups_by_body.get_mut(&call.fingerprint) {
+            group.numbers.retain(|&call| call != number);
         }
         Some(call)
     }

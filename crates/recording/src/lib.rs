@@ -90,7 +90,8 @@ pub enum CallDecision {
     Duplicate(CallNumber, SavedResponse),
 }
 
-/// The reason why a run has no experiences. It is an error of the run.
+/// The reason why a call or a run cannot be recorded. `KeyReused` and `UnderWay` are errors of one
+/// call, the others of the run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     #[error(
@@ -122,7 +123,7 @@ pub struct RecorderCounts {
     /// Recorded calls, mostly aborted ones, that a retry replaced.
     pub replaced: u64,
     /// Aborted calls without any token, which are not recorded.
-    pub untold: u64,
+    pub aborted_empty: u64,
     /// Saved responses that were dropped.
     pub dropped: u64,
     pub merged: MergeCounts,
@@ -207,14 +208,14 @@ impl Recorder {
         if self.calls.is_replaced(number) {
             self.counts.calls += 1;
             self.counts.replaced += 1;
-            self.forget(number);
+            self.remove_call(number);
             return Ok(());
         }
         let mut turns = Vec::new();
         match returned_tokens(prompt, choices, is_aborted) {
             Some((prompt, choices)) => {
                 for (index, choice) in choices {
-                    self.tool_arguments.remember(&choice.reply);
+                    self.tool_arguments.record_calls(&choice.reply);
                     let versions = choice.versions.runs().iter();
                     self.versions.extend(versions.filter_map(|tokens| tokens.version));
                     let id = turn_id(&id, index);
@@ -224,8 +225,8 @@ impl Recorder {
                 }
             }
             None if is_aborted => {
-                self.counts.untold += 1;
-                self.forget(number);
+                self.counts.aborted_empty += 1;
+                self.remove_call(number);
                 return Ok(());
             }
             None => self.fail(RecordError::NoTokens(model)),
@@ -237,27 +238,27 @@ impl Recorder {
         self.remove(&replaced, first);
         self.plan_from(first);
         if !is_aborted {
-            self.calls.keep(number, saved);
+            self.calls.save_response(number, saved);
         }
         self.enforce()
     }
 
     pub fn delivered(&mut self, number: CallNumber) {
-        let replaced = self.calls.went(number.0, true);
+        let replaced = self.calls.end_delivery(number.0, true);
         self.remove(&replaced, self.store.len());
     }
 
     /// The client disconnected before the end of a complete response, and gets it again if it
     /// retries.
     pub fn client_disconnected(&mut self, number: CallNumber) {
-        let replaced = self.calls.went(number.0, false);
+        let replaced = self.calls.end_delivery(number.0, false);
         self.remove(&replaced, self.store.len());
     }
 
     /// No server answered the call: nothing is recorded.
     pub fn upstream_failed(&mut self, number: CallNumber) {
         if self.calls.turn_content(number.0).is_some() {
-            self.forget(number.0);
+            self.remove_call(number.0);
         }
     }
 
@@ -356,8 +357,8 @@ impl Recorder {
     }
 
     /// Removes a call without a valid response.
-    fn forget(&mut self, number: u64) {
-        let replaced = self.calls.unanswered(number);
+    fn remove_call(&mut self, number: u64) {
+        let replaced = self.calls.remove_unanswered(number);
         self.remove(&replaced, self.store.len());
     }
 

@@ -14,7 +14,7 @@ use super::turn_table::{StoredTurn, TurnTable};
 /// Turns of each experience.
 #[derive(Debug, Default)]
 pub(super) struct MergePlan {
-    places: HashMap<TrieNode, Boundaries>,
+    boundaries: HashMap<TrieNode, Boundaries>,
     /// Last message nodes of the turns.
     contents: HashSet<TrieNode>,
     /// Turn numbers of each experience. Each prompt begins with all tokens of the turn before it.
@@ -149,7 +149,7 @@ impl MergePlan {
         let Some(turn) = store.get(number) else { return TurnRelation::Begins };
         let mut entered = false;
         let mut end = None;
-        self.walk(turn, unfolded, |length, mark| {
+        self.visit_marks(turn, unfolded, |length, mark| {
             if let Some(number) = mark.end {
                 end = Some((length, number));
                 return ControlFlow::Break(());
@@ -173,14 +173,14 @@ impl MergePlan {
     }
 
     /// Visits the marks that a prompt passes, the last one first.
-    fn walk(
+    fn visit_marks(
         &self,
         turn: &StoredTurn,
         unfolded: &Unfolded<'_>,
         mut visit: impl FnMut(usize, &Mark) -> ControlFlow<()>,
     ) {
         for blocks in (0..=turn.prompt / BLOCK).rev() {
-            let Some(boundaries) = self.places.get(&unfolded.node(blocks)) else { continue };
+            let Some(boundaries) = self.boundaries.get(&unfolded.node(blocks)) else { continue };
             let after = unfolded.after(blocks);
             let most = (turn.prompt - blocks * BLOCK).min(BLOCK - 1);
             for length in (0..=most).rev().filter(|length| boundaries.lengths >> length & 1 == 1) {
@@ -197,7 +197,7 @@ impl MergePlan {
     /// Takes a thread of the same model and agent that ends after `length` tokens.
     fn take(&mut self, unfolded: &Unfolded<'_>, length: usize, turn: &StoredTurn) -> Option<usize> {
         let (node, rest) = unfolded.prefix(length);
-        let open = &mut self.places.get_mut(&node)?.marks.get_mut(rest)?.open;
+        let open = &mut self.boundaries.get_mut(&node)?.marks.get_mut(rest)?.open;
         let is_same = |(_, model, agent): &(usize, String, Option<TrieNode>)| {
             *model == turn.model && *agent == turn.content.agent
         };
@@ -221,7 +221,7 @@ impl MergePlan {
     /// Returns whether a prompt passes the end of a turn with these messages.
     fn passes_end(&self, turn: &StoredTurn, unfolded: &Unfolded<'_>, messages: TrieNode) -> bool {
         let mut passes = false;
-        self.walk(turn, unfolded, |_, mark| {
+        self.visit_marks(turn, unfolded, |_, mark| {
             passes = mark.contents.contains(&messages);
             if passes { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
@@ -239,7 +239,7 @@ impl MergePlan {
 
     fn at(&mut self, unfolded: &Unfolded<'_>, length: usize) -> &mut Mark {
         let (node, rest) = unfolded.prefix(length);
-        let boundaries = self.places.entry(node).or_default();
+        let boundaries = self.boundaries.entry(node).or_default();
         boundaries.lengths |= 1 << rest.len();
         boundaries.marks.entry(rest.into()).or_default()
     }

@@ -254,7 +254,7 @@ fn responses_without_tokens_are_reported() {
     without_tokens.end = ResponseEnd::Aborted;
     recorder.answered(number, without_tokens, saved("")).unwrap();
     assert_eq!(recorder.experiences(0), Ok(Vec::new()));
-    assert_eq!((recorder.counts().aborted, recorder.counts().untold), (1, 1));
+    assert_eq!((recorder.counts().aborted, recorder.counts().aborted_empty), (1, 1));
     // What does not fit together fails the run.
     let number = begin(&mut recorder, 0, &call, &RetryHeaders::default());
     let mut inconsistent = choice(&[1, 2], "");

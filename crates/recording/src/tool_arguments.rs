@@ -16,7 +16,7 @@ pub(super) struct ToolArguments {
 
 impl ToolArguments {
     /// Remembers the tool calls of a message.
-    pub(super) fn remember(&mut self, message: &Value) {
+    pub(super) fn record_calls(&mut self, message: &Value) {
         for call in message["tool_calls"].as_array().into_iter().flatten() {
             let (id, text) = (call["id"].as_str(), call["function"]["arguments"].as_str());
             if let (Some(id), Some(text)) = (id, text)
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn equal_arguments_get_the_text_that_was_generated() {
         let mut known = ToolArguments::default();
-        known.remember(&message("a", "{\"z\":1, \"b\":[1,2]}"));
+        known.record_calls(&message("a", "{\"z\":1, \"b\":[1,2]}"));
         let restored = |id: &str, sent: &str| {
             let mut messages = json!([{ "role": "user" }, message(id, sent)]);
             known.restore(&mut messages);

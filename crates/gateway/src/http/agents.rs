@@ -103,7 +103,7 @@ impl AgentSessions {
     }
 
     /// Drops the recorder of a call that can record no more, so that the next call gets a new one.
-    pub(super) fn forget(&self, call: &AgentCall) {
+    pub(super) fn remove(&self, call: &AgentCall) {
         let mut table = self.table.lock();
         let is_same = |known: &RememberedCalls| Arc::ptr_eq(&known.session, &call.session);
         if table.calls.peek(&call.name).is_some_and(is_same)
@@ -205,10 +205,10 @@ mod tests {
         let later = agents.session(&with_session, &call(&longer), &again);
         assert_eq!(other.routing, later.routing);
 
-        agents.forget(&first);
+        agents.remove(&first);
         let third = agents.session(&none, &call(&hello), &again);
         assert!(!Arc::ptr_eq(&first.session, &third.session));
-        agents.forget(&first);
+        agents.remove(&first);
         let fourth = agents.session(&none, &call(&hello), &again);
         assert!(Arc::ptr_eq(&third.session, &fourth.session));
     }

@@ -111,7 +111,7 @@ impl ByteLease {
     }
 
     /// Grows to a number of bytes, in steps, so that small changes cost a comparison.
-    pub(super) async fn reach(&mut self, bytes: u64, by: Instant) -> Result<(), BudgetRefusal> {
+    pub(super) async fn grow_to(&mut self, bytes: u64, by: Instant) -> Result<(), BudgetRefusal> {
         const STEP: u64 = 16 << 10;
         if bytes <= self.bytes {
             return Ok(());
@@ -142,7 +142,7 @@ mod tests {
         Some(RunRef { attempt: 1, run })
     }
 
-    fn soon() -> Instant {
+    fn wait_deadline() -> Instant {
         Instant::now() + Duration::from_millis(1)
     }
 
@@ -152,7 +152,7 @@ mod tests {
         let mut greedy = Vec::new();
         loop {
             let mut lease = budget.lease(run(1));
-            if lease.grow(100, soon()).await.is_err() {
+            if lease.grow(100, wait_deadline()).await.is_err() {
                 break;
             }
             greedy.push(lease);
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(budget.used(), 500, "alone it may hold half");
         for other in 2..6 {
             let mut lease = budget.lease(run(other));
-            assert_eq!(lease.grow(100, soon()).await, Ok(()), "{other}");
+            assert_eq!(lease.grow(100, wait_deadline()).await, Ok(()), "{other}");
             greedy.push(lease);
         }
         assert!(budget.used() <= 1000);
@@ -173,9 +173,9 @@ mod tests {
     async fn a_lease_waits_for_returned_bytes() {
         let budget = MemoryBudget::new(ByteLimits { total: 200, per_run: 100 });
         let (mut first, mut second) = (budget.lease(run(1)), budget.lease(run(1)));
-        first.grow(90, soon()).await.unwrap();
-        assert_eq!(second.grow(20, soon()).await, Err(BudgetRefusal::Run(100)));
-        assert_eq!(second.grow(101, soon()).await, Err(BudgetRefusal::TooLarge(100)));
+        first.grow(90, wait_deadline()).await.unwrap();
+        assert_eq!(second.grow(20, wait_deadline()).await, Err(BudgetRefusal::Run(100)));
+        assert_eq!(second.grow(101, wait_deadline()).await, Err(BudgetRefusal::TooLarge(100)));
         let waiting = tokio::spawn(async move {
             let outcome = second.grow(20, Instant::now() + Duration::from_secs(9)).await;
             (outcome, second)

@@ -270,8 +270,8 @@ fn apply_sampling(app: &GatewayState, call: &mut ModelCall) {
         if NOT_SAMPLING.contains(&name.as_str()) {
             continue;
         }
-        let is_said = call.body.get(name).is_some_and(|said| !said.is_null());
-        if app.options.force_sampling || !is_said {
+        let is_set = call.body.get(name).is_some_and(|value| !value.is_null());
+        if app.options.force_sampling || !is_set {
             call.body.insert(name.clone(), value.clone());
         }
     }
@@ -280,8 +280,8 @@ fn apply_sampling(app: &GatewayState, call: &mut ModelCall) {
 /// Returns the trace headers for the server: the client's, else the observer's.
 fn traces(headers: &HeaderMap, observed: &ObservedCall) -> Vec<(&'static str, HeaderValue)> {
     if !headers.contains_key(TRACE_PARENT) {
-        let ours = observed.traceparent().map(|value| (TRACE_PARENT, value));
-        return ours.into_iter().collect();
+        let trace_parent = observed.traceparent().map(|value| (TRACE_PARENT, value));
+        return trace_parent.into_iter().collect();
     }
     let names = [TRACE_PARENT, "tracestate"];
     names.into_iter().filter_map(|name| Some((name, headers.get(name)?.clone()))).collect()

@@ -85,8 +85,8 @@ impl RecordTarget {
                         app.metrics.values.recording_failures.inc();
                         app.count_unrecorded(&error);
                         // The response is valid, and the run may return experiences of its own.
-                        let is_bearable = matches!(error, RecordError::NoTokens(_));
-                        if is_bearable { Ok(Some(receipt)) } else { Err(error) }
+                        let is_tolerated = matches!(error, RecordError::NoTokens(_));
+                        if is_tolerated { Ok(Some(receipt)) } else { Err(error) }
                     }
                 }
             }
@@ -100,7 +100,7 @@ impl RecordTarget {
                 let (receipt, _, result) = pending.answered(response, saved);
                 match result {
                     Ok(()) => app.agents.recorded(&agent),
-                    Err(_) => app.agents.forget(&agent),
+                    Err(_) => app.agents.remove(&agent),
                 }
                 Ok(Some(receipt))
             }
@@ -126,8 +126,8 @@ async fn keep_in_history(
     let turns = turns?;
     let count = u64::try_from(turns.len()).unwrap_or(u64::MAX);
     // A separate task, so that a disconnect does not interrupt it.
-    let keeping = app.tasks.spawn(async move { history.keep(turns).await });
-    match keeping.await {
+    let storing = app.tasks.spawn(async move { history.store_turns(turns).await });
+    match storing.await {
         Ok(result) => result?,
         Err(error) => return Err(RecordError::Misread(format!("the turn store failed: {error}"))),
     }

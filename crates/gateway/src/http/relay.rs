@@ -68,7 +68,7 @@ impl Relay {
             Ok(rest) => self.complete(rest).await,
             Err(StreamFailure::Disconnected) => self.aborted(None).await,
             Err(StreamFailure::Failed(error)) => self.aborted(Some(error)).await,
-            Err(StreamFailure::Misread(error)) => self.misread(error),
+            Err(StreamFailure::Misread(error)) => self.invalid_response(error),
         }
     }
 
@@ -121,10 +121,10 @@ impl Relay {
                 let parts = match self.parser.parse_event(&event, source) {
                     Ok(parts) => parts,
                     // An error of the server is not a failure of the recording.
-                    Err(misread) if self.parser.server_error().is_some() => {
-                        return Err(self.broke(&misread.0));
+                    Err(error) if self.parser.server_error().is_some() => {
+                        return Err(self.broke(&error.0));
                     }
-                    Err(misread) => return Err(StreamFailure::Misread(misread)),
+                    Err(error) => return Err(StreamFailure::Misread(error)),
                 };
                 for part in parts {
                     self.capture.take(part, &mut self.renderer, &mut out);
@@ -261,7 +261,7 @@ impl Relay {
                     // A failure was counted, and is an error of the run.
                     let _ = target.record(app, &request.call, response, saved).await;
                 }
-                Err(misread) => target.fail(app, RecordError::Misread(misread.0)),
+                Err(error) => target.fail(app, RecordError::Misread(error.0)),
             }
         }
         drop(permit);
@@ -272,12 +272,12 @@ impl Relay {
         }
     }
 
-    fn misread(self, misread: ResponseParseError) {
+    fn invalid_response(self, error: ResponseParseError) {
         let Self { request, guard, target, chunks, held, mut renderer, .. } = self;
-        guard.permit().went_wrong(&misread.0);
+        guard.permit().went_wrong(&error.0);
         drop(guard);
         drop(held);
-        let error = target.reject(&request.app, misread);
+        let error = target.reject(&request.app, error);
         request.observed.status(error.kind.status());
         let _ = chunks.try_send(StreamChunk::Last(renderer.error(&error), None));
     }

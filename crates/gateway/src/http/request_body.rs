@@ -33,7 +33,7 @@ pub(super) async fn json(
 ) -> Result<LeasedBody, CallError> {
     let limits = &app.options.limits;
     let by = Instant::now() + limits.request_timeout;
-    let over = |refusal| app.over_budget(RefusalReason::RequestBytes, refusal);
+    let refused = |refusal| app.over_budget(RefusalReason::RequestBytes, refusal);
     let mut lease = app.requests.lease(caller.run());
     let limit = limits.max_body_bytes;
     let too_large = || {
@@ -51,13 +51,13 @@ pub(super) async fn json(
             if json.len() + data.len() > limit {
                 return Err(too_large());
             }
-            lease.reach((json.len() + data.len()) as u64, by).await.map_err(over)?;
+            lease.grow_to((json.len() + data.len()) as u64, by).await.map_err(refused)?;
             json.extend_from_slice(&data);
         }
         Ok(json.freeze())
     };
     let json =
-        timeout_at(by, reading).await.unwrap_or_else(|_| Err(late(limits.request_timeout)))?;
+        timeout_at(by, reading).await.unwrap_or_else(|_| Err(timed_out(limits.request_timeout)))?;
     let shape = JsonShape::of(&json);
     if shape.nodes > limits.max_json_nodes {
         let found = format!("the request body has about {} JSON values", shape.nodes);
@@ -75,7 +75,7 @@ pub(super) async fn json(
         return Err(app.refuse(RefusalReason::Fields, error));
     }
     // As received or sent, and as parsed.
-    lease.reach(shape.bytes + json.len() as u64, by).await.map_err(over)?;
+    lease.grow_to(shape.bytes + json.len() as u64, by).await.map_err(refused)?;
     Ok(LeasedBody { json, lease })
 }
 
@@ -94,7 +94,7 @@ pub(crate) async fn body(
             if error.is::<LengthLimitError>() { too_large(limit) } else { incomplete(&error) }
         })
     };
-    timeout(wait_limit, read).await.unwrap_or_else(|_| Err(late(wait_limit)))
+    timeout(wait_limit, read).await.unwrap_or_else(|_| Err(timed_out(wait_limit)))
 }
 
 fn content_length(request: &Request<Body>) -> Option<u64> {
@@ -110,7 +110,7 @@ fn incomplete(error: &impl fmt::Display) -> CallError {
     CallError::new(ErrorKind::InvalidRequest, format!("the request body is incomplete: {error}"))
 }
 
-fn late(limit: Duration) -> CallError {
+fn timed_out(limit: Duration) -> CallError {
     let message = format!("the request body did not arrive within {limit:?}");
     CallError::new(ErrorKind::InvalidRequest, message)
 }

@@ -91,8 +91,8 @@ impl OpenRuns {
     /// Checks that a run is open, without creating a session.
     pub(super) fn check(&self, run: RunRef) -> Result<(), CallError> {
         let open = self.open.lock();
-        let known = open.get(&run.attempt).is_some_and(|attempt| attempt.has(run.run));
-        if known { Ok(()) } else { Err(closed_error(run)) }
+        let is_open = open.get(&run.attempt).is_some_and(|attempt| attempt.has(run.run));
+        if is_open { Ok(()) } else { Err(closed_error(run)) }
     }
 
     pub(super) fn sessions(&self) -> usize {
@@ -157,9 +157,9 @@ impl RunSession {
 
     /// Takes a permit for a call.
     pub(super) fn enter(self: &Arc<Self>, limit: usize) -> Result<CallPermit, CallError> {
-        let place = CallPermit(Arc::clone(self));
+        let permit = CallPermit(Arc::clone(self));
         if self.in_flight.fetch_add(1, Ordering::Relaxed) < limit {
-            return Ok(place);
+            return Ok(permit);
         }
         let message = format!(
             "run {} of attempt {} has {limit} calls under way, which is the limit: wait for one \

@@ -9,13 +9,13 @@ use prometheus_client::registry::Registry;
 
 use rollway_recording::{RecordError, Turn};
 
-pub type KeepFuture<'a> = Pin<Box<dyn Future<Output = Result<(), RecordError>> + Send + 'a>>;
+pub type StoreFuture<'a> = Pin<Box<dyn Future<Output = Result<(), RecordError>> + Send + 'a>>;
 
 /// Stores turns of the trained model whose callers belong to no run.
 pub trait TurnStore: Debug + Send + Sync {
     /// Stores the turns of one response durably. The client receives the end of the response only
     /// after success, otherwise an error. Once begun it is not cancelled.
-    fn keep(&self, turns: Vec<Turn>) -> KeepFuture<'_>;
+    fn store_turns(&self, turns: Vec<Turn>) -> StoreFuture<'_>;
 
     /// Returns whether agents need a key. Otherwise a client without a key is an agent.
     fn needs_key(&self) -> bool {

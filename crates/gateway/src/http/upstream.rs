@@ -308,7 +308,7 @@ impl UpstreamRequest {
         lease: &mut ByteLease,
         bytes: usize,
     ) -> Result<(), CallError> {
-        let granted = lease.reach(bytes as u64, self.deadline).await;
+        let granted = lease.grow_to(bytes as u64, self.deadline).await;
         granted.map_err(|refusal| self.app.over_budget(RefusalReason::ResponseBytes, refusal))
     }
 

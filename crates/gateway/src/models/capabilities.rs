@@ -68,7 +68,7 @@ impl ServerCapabilities {
 
     /// Describes missing endpoints, with consequences and remedies. `None`: there are none. Those
     /// of `sync_method: nccl` are checked where it is configured.
-    pub fn notes(&self) -> Option<String> {
+    pub fn describe_missing(&self) -> Option<String> {
         let is_used = |endpoint: &&ControlEndpoint| endpoint.purpose != EndpointPurpose::Transfer;
         let note = |endpoint: &ControlEndpoint| {
             let ControlEndpoint { path, purpose, provided_by } = endpoint;

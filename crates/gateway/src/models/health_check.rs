@@ -16,13 +16,13 @@ pub(super) async fn watch(inner: Weak<ModelsInner>, handle: Arc<ServerHandle>) {
         let Some(models) = inner.upgrade() else { return };
         let interval = models.options.health_interval;
         tokio::select! {
-            () = handle.gone.cancelled() => return,
+            () = handle.removed.cancelled() => return,
             () = check(&models, &handle) => {}
         }
         restart::consider(&models, &handle);
         drop(models);
         tokio::select! {
-            () = handle.gone.cancelled() => return,
+            () = handle.removed.cancelled() => return,
             () = handle.check_now.notified() => {}
             () = tokio::time::sleep(interval) => {}
         }
@@ -60,7 +60,7 @@ async fn check(models: &Arc<ModelsInner>, handle: &ServerHandle) {
     {
         return models.found_paused(handle, &reason);
     }
-    models.passed(handle, reply, &version, marks_before);
+    models.check_passed(handle, reply, &version, marks_before);
 }
 
 /// Returns whether an update of the server is in progress, or was since a number of marks.

@@ -21,13 +21,13 @@ pub(super) async fn watch(inner: Weak<ModelsInner>, handle: Arc<ServerHandle>) {
         let Some(models) = inner.upgrade() else { return };
         let Some(interval) = models.options.load_interval else { return };
         let reports = tokio::select! {
-            () = handle.gone.cancelled() => return,
-            reports = look(&models, &handle, metrics, &mut marks) => reports,
+            () = handle.removed.cancelled() => return,
+            reports = read_load(&models, &handle, metrics, &mut marks) => reports,
         };
         drop(models);
         let pause = if reports { interval } else { interval.saturating_mul(RARE) };
         tokio::select! {
-            () = handle.gone.cancelled() => return,
+            () = handle.removed.cancelled() => return,
             () = handle.check_load.notified() => {}
             () = tokio::time::sleep(pause) => {}
         }
@@ -35,7 +35,7 @@ pub(super) async fn watch(inner: Weak<ModelsInner>, handle: Arc<ServerHandle>) {
 }
 
 /// Returns whether the server reports its load, or may do so when it is reachable.
-async fn look(
+async fn read_load(
     inner: &Arc<ModelsInner>,
     handle: &ServerHandle,
     metrics: &LoadMetrics,

@@ -63,7 +63,7 @@ pub(super) struct ServerHandle {
     /// Notified when the last request has ended.
     pub(super) is_empty: Notify,
     /// Cancelled when the server is removed.
-    pub(super) gone: CancellationToken,
+    pub(super) removed: CancellationToken,
     pub(super) info: Mutex<ServerInfo>,
 }
 
@@ -151,7 +151,7 @@ impl ServerTable {
             check_now: Notify::new(),
             check_load: Notify::new(),
             is_empty: Notify::new(),
-            gone: CancellationToken::new(),
+            removed: CancellationToken::new(),
             info: Mutex::new(info),
         });
         self.handles.insert(id, Arc::clone(&handle));
@@ -257,7 +257,7 @@ impl ModelsInner {
 
     /// Records a passed check, with the identity of the server if it was asked for. A server with
     /// older weights than the latest update is not used before it has them.
-    pub(super) fn passed(
+    pub(super) fn check_passed(
         self: &Arc<Self>,
         handle: &ServerHandle,
         reply: Option<ServerIdentity>,
@@ -380,7 +380,7 @@ impl ModelsInner {
 impl Drop for ModelsInner {
     fn drop(&mut self) {
         for handle in self.lock().handles.values() {
-            handle.gone.cancel();
+            handle.removed.cancel();
         }
     }
 }
@@ -404,7 +404,7 @@ impl ServerHandle {
         let RegisteredServer { spec, .. } = &*self.server;
         if is_new
             && spec.trained
-            && let Some(missing) = capabilities.notes()
+            && let Some(missing) = capabilities.describe_missing()
         {
             tracing::warn!(url = spec.url, missing, "server lacks endpoints");
         }

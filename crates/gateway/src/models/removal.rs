@@ -45,7 +45,7 @@ async fn finish(
     if aborted > 0 {
         handle.abort_all();
     }
-    handle.gone.cancel();
+    handle.removed.cancel();
     let id = handle.server.id;
     inner.change(|table| {
         table.routing.remove(id);

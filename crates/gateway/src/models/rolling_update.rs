@@ -33,8 +33,8 @@ pub(super) async fn update(inner: Arc<ModelsInner>, update: WeightUpdate) -> Wei
     }
     let (mut servers, roll) = plan(&inner, &update);
     let skipped: Vec<ServerId> = servers.iter().map(|server| server.id).collect();
-    if let Some((roll, patience)) = roll {
-        servers.extend(carry_out(&inner, &update, roll, patience).await);
+    if let Some((roll, time_left)) = roll {
+        servers.extend(carry_out(&inner, &update, roll, time_left).await);
     }
     servers.sort_by_key(|server| server.id);
     // Weights sent over a group cannot be loaded again.
@@ -64,7 +64,7 @@ fn plan(
 ) -> (Vec<ServerUpdateReport>, Option<(RollingPlan, Duration)>) {
     inner.with(|table| {
         let Some(model) = table.routing.trained() else { return (Vec::new(), None) };
-        let (mut reports, mut wanted, mut away) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut reports, mut wanted, mut unhealthy) = (Vec::new(), Vec::new(), Vec::new());
         for (id, slot) in table.routing.slots(model) {
             let Some(handle) = table.handles.get(&id) else { continue };
             let outcome = if slot.duty == ServerDuty::Open && slot.loaded == Some(update.version) {
@@ -72,7 +72,7 @@ fn plan(
             } else if let Some(reason) = cannot_take(handle, update) {
                 Some(ServerUpdateOutcome::Skipped(reason))
             } else if slot.health != Health::Healthy || slot.duty == ServerDuty::Leaving {
-                away.extend((slot.duty != ServerDuty::Leaving).then_some(id));
+                unhealthy.extend((slot.duty != ServerDuty::Leaving).then_some(id));
                 Some(ServerUpdateOutcome::Skipped(format!("it is {}", ServerState::of(slot))))
             } else {
                 None
@@ -82,10 +82,10 @@ fn plan(
                 None => wanted.push(id),
             }
         }
-        let mut patience = update.timeout;
-        if wanted.is_empty() && away.len() == reports.len() {
+        let mut time_left = update.timeout;
+        if wanted.is_empty() && unhealthy.len() == reports.len() {
             // No other server has or gets the weights: these are waited for, as calls do.
-            (wanted, patience) = (away, inner.options.max_wait.min(update.timeout));
+            (wanted, time_left) = (unhealthy, inner.options.max_wait.min(update.timeout));
             reports.clear();
         }
         let (at_once, floor) = match update.weights {
@@ -94,7 +94,7 @@ fn plan(
         };
         let roll =
             RollingPlan::new(&table.routing, model, wanted, at_once as usize, floor as usize);
-        (reports, Some((roll, patience)))
+        (reports, Some((roll, time_left)))
     })
 }
 
@@ -122,7 +122,7 @@ async fn carry_out(
     inner: &Arc<ModelsInner>,
     update: &WeightUpdate,
     mut roll: RollingPlan,
-    patience: Duration,
+    time_left: Duration,
 ) -> Vec<ServerUpdateReport> {
     let mut reports = Vec::new();
     let mut in_progress: FuturesUnordered<BoxFuture<'_, ServerUpdateReport>> =
@@ -154,7 +154,7 @@ async fn carry_out(
                 if roll.is_updating() {
                     stuck = None;
                 } else {
-                    stuck = stuck.or_else(|| Some(Instant::now() + patience));
+                    stuck = stuck.or_else(|| Some(Instant::now() + time_left));
                 }
                 let given_up = tokio::time::sleep_until(stuck.unwrap_or_else(Instant::now));
                 tokio::select! {
@@ -164,7 +164,7 @@ async fn carry_out(
                     }
                     () = changed => {}
                     () = given_up, if stuck.is_some() => {
-                        reports.extend(roll.left().filter_map(|id| left_out(inner, id)));
+                        reports.extend(roll.left().filter_map(|id| skip_report(inner, id)));
                         return reports;
                     }
                 }
@@ -174,7 +174,7 @@ async fn carry_out(
 }
 
 /// Reports a server that was never begun.
-fn left_out(inner: &ModelsInner, id: ServerId) -> Option<ServerUpdateReport> {
+fn skip_report(inner: &ModelsInner, id: ServerId) -> Option<ServerUpdateReport> {
     inner.with(|table| {
         let (handle, slot) = (table.handles.get(&id)?, table.routing.slot(id)?);
         let reason = match ServerState::of(slot) {

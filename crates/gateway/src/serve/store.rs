@@ -116,7 +116,7 @@ impl ServeStore {
     }
 
     /// Stores the turns of a response. Known turns stay unchanged.
-    pub(super) async fn keep(&self, turns: &[Turn]) -> Result<(), StoreError> {
+    pub(super) async fn store_turns(&self, turns: &[Turn]) -> Result<(), StoreError> {
         let rows = turns.iter().map(TurnRow::new).collect::<Result<Vec<TurnRow>, _>>();
         let rows = rows.map_err(|error| StoreError::Failed {
             path: "memory".to_owned(),
@@ -127,7 +127,7 @@ impl ServeStore {
         let units = u32::try_from(bytes.div_ceil(ROOM_UNIT)).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.room).acquire_many_owned(units.clamp(1, self.max_units)).await;
         let room = room.map_err(|_| StoreError::Closed)?;
-        self.run_with(Some(room), move |tables| tables.keep(&rows)).await
+        self.run_with(Some(room), move |tables| tables.store_turns(&rows)).await
     }
 
     pub(super) fn counts(&self) -> ServeStoreCounts {

@@ -181,7 +181,7 @@ impl Tables {
         }
     }
 
-    pub(super) fn keep(&mut self, rows: &[TurnRow]) -> Result<(), StoreError> {
+    pub(super) fn store_turns(&mut self, rows: &[TurnRow]) -> Result<(), StoreError> {
         for row in rows {
             let bytes = row.turn.len() as u64;
             let kept = self.execute(|c| {
@@ -341,12 +341,12 @@ impl Tables {
             if c.execute(sql, params![now(), experiences, metrics, step])? == 0 {
                 return Ok(None);
             }
-            let ours = "feedback IN (SELECT id FROM proxy_feedback WHERE step = ?1)";
-            let sum = format!("SELECT ifnull(sum(bytes), 0) FROM proxy_history WHERE {ours}");
+            let of_step = "feedback IN (SELECT id FROM proxy_feedback WHERE step = ?1)";
+            let sum = format!("SELECT ifnull(sum(bytes), 0) FROM proxy_history WHERE {of_step}");
             let bytes = c.query_row(&sum, [step], |row| row.get::<_, u64>(0))?;
             let sql = format!(
                 "UPDATE proxy_history SET state = {COMMITTED}, turn = NULL, bytes = 0,
-                 feedback = NULL WHERE {ours}"
+                 feedback = NULL WHERE {of_step}"
             );
             let turns = c.execute(&sql, [step])? as u64;
             c.execute("DELETE FROM proxy_feedback WHERE step = ?1", [step])?;
@@ -367,10 +367,10 @@ impl Tables {
     /// feedback. Queued choices stay.
     pub(super) fn prune(&mut self) -> Result<(), StoreError> {
         let ServeStoreCounts { rows, bytes, .. } = self.totals;
-        let over = rows.saturating_sub(self.options.max_rows);
-        if over > 0 {
-            let removed = self.remove(COMMITTED, over, None)?;
-            self.remove(RECORDED, over - removed.min(over), None)?;
+        let excess = rows.saturating_sub(self.options.max_rows);
+        if excess > 0 {
+            let removed = self.remove(COMMITTED, excess, None)?;
+            self.remove(RECORDED, excess - removed.min(excess), None)?;
         }
         while self.totals.bytes > self.options.max_bytes {
             if self.remove(RECORDED, 1, None)? == 0 {
@@ -378,7 +378,7 @@ impl Tables {
             }
         }
         let is_time = self.pruned.is_none_or(|last| last.elapsed() >= PRUNE_INTERVAL);
-        if is_time || over > 0 || bytes > self.options.max_bytes {
+        if is_time || excess > 0 || bytes > self.options.max_bytes {
             self.pruned = Some(Instant::now());
             let age = u64::try_from(self.options.max_age.as_millis()).unwrap_or(u64::MAX);
             let before = now().saturating_sub(age);

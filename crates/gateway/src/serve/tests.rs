@@ -109,8 +109,8 @@ impl StoreFixture {
 async fn feedback_counts_once_and_a_commit_brings_it_to_the_trainer_once() {
     let fixture = StoreFixture::new();
     let serve = fixture.open().await;
-    serve.keep(&[turn("a", &[1, 2], &[3]), turn("a/1", &[1, 2], &[4])]).await.unwrap();
-    serve.keep(&[turn("b", &[9], &[8])]).await.unwrap();
+    serve.store_turns(&[turn("a", &[1, 2], &[3]), turn("a/1", &[1, 2], &[4])]).await.unwrap();
+    serve.store_turns(&[turn("b", &[9], &[8])]).await.unwrap();
 
     assert_eq!(serve.commit().await.unwrap().body()["status"], "empty");
     let given = serve.feedback(feedback(&["a", "x"], 1.0, "task", 2)).await.unwrap();
@@ -141,7 +141,7 @@ async fn feedback_counts_once_and_a_commit_brings_it_to_the_trainer_once() {
 async fn feedback_can_name_one_choice() {
     let fixture = StoreFixture::new();
     let serve = fixture.open().await;
-    serve.keep(&[turn("a", &[1], &[3]), turn("a/1", &[1], &[4])]).await.unwrap();
+    serve.store_turns(&[turn("a", &[1], &[3]), turn("a/1", &[1], &[4])]).await.unwrap();
     let first = serve.feedback(feedback(&["a/0"], 1.0, "t", 0)).await.unwrap();
     assert_eq!(first, receipt(1, 0, &[]));
     let both = serve.feedback(feedback(&["a"], 2.0, "t", 0)).await.unwrap();
@@ -152,8 +152,8 @@ async fn feedback_can_name_one_choice() {
 async fn turns_of_one_feedback_become_one_conversation() {
     let fixture = StoreFixture::new();
     let serve = fixture.open().await;
-    serve.keep(&[turn("a", &[1, 2], &[3])]).await.unwrap();
-    serve.keep(&[turn("b", &[1, 2, 3, 4], &[5, 6])]).await.unwrap();
+    serve.store_turns(&[turn("a", &[1, 2], &[3])]).await.unwrap();
+    serve.store_turns(&[turn("b", &[1, 2, 3, 4], &[5, 6])]).await.unwrap();
     serve.feedback(feedback(&["b", "a"], 1.0, "t", 0)).await.unwrap();
     assert_eq!(serve.commit().await.unwrap().experiences, 1);
     let all = fixture.trainer.all();
@@ -166,7 +166,7 @@ async fn turns_of_one_feedback_become_one_conversation() {
 async fn a_commit_that_fails_loses_nothing_and_counts_once() {
     let fixture = StoreFixture::new();
     let serve = fixture.open().await;
-    serve.keep(&[turn("a", &[1], &[2]), turn("b", &[3], &[4])]).await.unwrap();
+    serve.store_turns(&[turn("a", &[1], &[2]), turn("b", &[3], &[4])]).await.unwrap();
     serve.feedback(feedback(&["a"], 1.0, "t", 0)).await.unwrap();
     fixture.trainer.fails_before.store(true, Ordering::Relaxed);
     let error = serve.commit().await.unwrap_err().to_string();
@@ -188,7 +188,7 @@ async fn a_commit_that_fails_loses_nothing_and_counts_once() {
 async fn a_step_that_was_fixed_is_finished_after_a_restart() {
     let fixture = StoreFixture::new();
     let serve = fixture.open().await;
-    serve.keep(&[turn("a", &[1], &[2])]).await.unwrap();
+    serve.store_turns(&[turn("a", &[1], &[2])]).await.unwrap();
     serve.feedback(feedback(&["a"], 1.0, "t", 0)).await.unwrap();
     fixture.trainer.fails_after.store(true, Ordering::Relaxed);
     serve.commit().await.unwrap_err();
@@ -212,13 +212,13 @@ async fn old_choices_are_removed_and_queued_ones_stay() {
     let options = ServeStoreOptions { max_rows: 4, ..fixture.options() };
     let serve = fixture.open_with(options).await;
     for id in ["a", "b", "c"] {
-        serve.keep(&[turn(id, &[1], &[2])]).await.unwrap();
+        serve.store_turns(&[turn(id, &[1], &[2])]).await.unwrap();
     }
     serve.feedback(feedback(&["a"], 1.0, "t", 0)).await.unwrap();
     serve.commit().await.unwrap();
     serve.feedback(feedback(&["b"], 1.0, "t", 0)).await.unwrap();
     for id in ["d", "e", "f"] {
-        serve.keep(&[turn(id, &[1], &[2])]).await.unwrap();
+        serve.store_turns(&[turn(id, &[1], &[2])]).await.unwrap();
     }
     // `a` was committed, `c` had no feedback, `b` waits.
     let ServeStoreCounts { rows, forgotten, expired, recorded, .. } = serve.counts();
@@ -231,7 +231,7 @@ async fn old_choices_are_removed_and_queued_ones_stay() {
     let serve = fixture.open_with(old).await;
     assert_eq!(serve.counts().expired, 1);
     tokio::time::sleep(Duration::from_millis(2)).await;
-    serve.keep(&[]).await.unwrap();
+    serve.store_turns(&[]).await.unwrap();
     assert_eq!(serve.counts().expired, 3);
     assert_eq!(serve.commit().await.unwrap().experiences, 2);
 }
@@ -241,7 +241,7 @@ async fn feedback_is_refused_when_too_much_waits_for_a_commit() {
     let fixture = StoreFixture::new();
     let serve =
         fixture.open_with(ServeStoreOptions { max_queued_bytes: 1, ..fixture.options() }).await;
-    serve.keep(&[turn("a", &[1], &[2]), turn("b", &[1], &[2])]).await.unwrap();
+    serve.store_turns(&[turn("a", &[1], &[2]), turn("b", &[1], &[2])]).await.unwrap();
     serve.feedback(feedback(&["a"], 1.0, "t", 0)).await.unwrap();
     let refused = serve.feedback(feedback(&["b"], 1.0, "t", 0)).await.unwrap();
     assert!(matches!(refused, FeedbackOutcome::Full { limit: 1, .. }), "{refused:?}");
@@ -257,7 +257,9 @@ async fn concurrent_responses_are_all_stored() {
     let serve = fixture.open_with(options).await;
     let stores = (0..200).map(|number| {
         let serve = serve.clone();
-        tokio::spawn(async move { serve.keep(&[turn(&format!("m{number}"), &[1], &[2])]).await })
+        tokio::spawn(
+            async move { serve.store_turns(&[turn(&format!("m{number}"), &[1], &[2])]).await },
+        )
     });
     for kept in stores.collect::<Vec<_>>() {
         kept.await.unwrap().unwrap();
@@ -299,7 +301,7 @@ proptest! {
             for event in events {
                 match event {
                     Event::Keep(id) => {
-                        serve.keep(&[turn(&id.to_string(), &[id.into()], &[1])]).await.unwrap();
+                        serve.store_turns(&[turn(&id.to_string(), &[id.into()], &[1])]).await.unwrap();
                         if !kept.contains(&id) { kept.push(id) }
                     }
                     Event::Feedback(mut ids) => {

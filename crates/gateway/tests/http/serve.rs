@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
 use rollway_core::metrics::Metrics;
-use rollway_gateway::http::{KeepFuture, TurnStore};
+use rollway_gateway::http::{StoreFuture, TurnStore};
 use rollway_gateway::serve::{self, CommitDelivery, CommitStep, Committer, ServeMode};
 use rollway_mock_server::{CompletionLengths, MockServerOptions};
 use rollway_recording::{RecordError, Turn};
@@ -33,12 +33,12 @@ struct ObservedStore {
 }
 
 impl TurnStore for ObservedStore {
-    fn keep(&self, turns: Vec<Turn>) -> KeepFuture<'_> {
+    fn store_turns(&self, turns: Vec<Turn>) -> StoreFuture<'_> {
         Box::pin(async move {
             if self.fails.load(Ordering::Relaxed) {
                 return Err(RecordError::Misread("the disk is full".to_owned()));
             }
-            TurnStore::keep(&self.serve, turns.clone()).await?;
+            TurnStore::store_turns(&self.serve, turns.clone()).await?;
             let _ = self.kept.send(turns);
             Ok(())
         })

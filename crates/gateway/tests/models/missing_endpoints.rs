@@ -44,7 +44,7 @@ async fn a_complete_server_lacks_nothing() {
         let fleet = Fleet::single(kind).await;
         let capabilities = &fleet.view()[0].capabilities;
         assert_eq!(missing(capabilities), [""; 0]);
-        assert!(capabilities.reports_version() && capabilities.notes().is_none());
+        assert!(capabilities.reports_version() && capabilities.describe_missing().is_none());
         let reached = reach(&spec(kind, fleet.servers[0].url()), Duration::from_secs(5)).await;
         assert_eq!(reached.unwrap().cannot_load_folder(), None);
         // Nothing was executed.
