@@ -41,8 +41,8 @@ impl FolderWatch {
 
     /// Waits for a change since the last call, or for the next rescan.
     pub async fn changed(&self, retry: bool) {
-        let is_blind = self.watcher.is_none() || retry;
-        let anyway = if is_blind { RETRY } else { RESCAN };
+        let polls = self.watcher.is_none() || retry;
+        let anyway = if polls { RETRY } else { RESCAN };
         let _ = tokio::time::timeout(anyway, self.notify.notified()).await;
     }
 

@@ -128,7 +128,7 @@ impl WeightStore {
                 let location = WeightLocation::Folder(newest.path);
                 let _ =
                     self.driver.published(PublishedWeights { version: newest.version, location });
-                self.tidy();
+                self.remove_old();
                 Ok(())
             }
             _ => Ok(()),
@@ -185,22 +185,22 @@ impl WeightStore {
         };
         self.announce(PublishedWeights { version, location })?;
         let store = Arc::clone(self);
-        let tidy = move || {
-            store.tidy();
+        let remove_old = move || {
+            store.remove_old();
             Ok(())
         };
-        run_blocking(tidy).await
+        run_blocking(remove_old).await
     }
 
     /// Deletes old weights of publish calls. A failure is logged: the new weights are published.
-    fn tidy(&self) {
+    fn remove_old(&self) {
         if self.method.uses_group() {
             return;
         }
         let in_memory = self.method.is_in_memory();
         let most = if in_memory { KEPT_VERSIONS } else { self.retention.max_passing() };
         let in_use = self.driver.loading();
-        if let Err(error) = weight_folder::tidy_published(&self.folder, most, &in_use) {
+        if let Err(error) = weight_folder::remove_published(&self.folder, most, &in_use) {
             tracing::warn!(%error, "old weights cannot be deleted");
         }
     }
@@ -242,11 +242,11 @@ impl WeightStore {
             location: WeightLocation::Folder(target.await?),
         })?;
         let store = Arc::clone(self);
-        let tidy = move || {
-            store.tidy();
+        let remove_old = move || {
+            store.remove_old();
             Ok(())
         };
-        run_blocking(tidy).await
+        run_blocking(remove_old).await
     }
 
     /// Removes weights in memory if the job is done.

@@ -170,7 +170,7 @@ impl SyncDriver {
 
     /// Waits for reports after the first `since`, or for the timeout. `None`: the host ends.
     pub(super) async fn metrics(&self, since: u64, timeout: Duration) -> Option<TrainMetricsPage> {
-        let look = || {
+        let new_reports = || {
             let state = self.state();
             let total = state.reported;
             // The reports of an earlier host have other numbers.
@@ -181,7 +181,7 @@ impl SyncDriver {
             let is_any = !reports.is_empty();
             (TrainMetricsPage { total, reports }, is_any)
         };
-        self.until(look, timeout).await
+        self.wait_until(new_reports, timeout).await
     }
 
     /// Reports an explorer's submitted experiences; returns those of the others.
@@ -250,7 +250,7 @@ impl SyncDriver {
             let waits = WaitStatus::from(self.state().core.wait_summary());
             (waits, since.is_none_or(|since| since != waits))
         };
-        self.until(check, timeout).await
+        self.wait_until(check, timeout).await
     }
 
     /// Waits until all explorers have left, or for the timeout. `None`: the host ends.
@@ -259,10 +259,10 @@ impl SyncDriver {
             let has_left = self.state().core.explorers_left();
             (has_left, has_left)
         };
-        self.until(check, timeout).await
+        self.wait_until(check, timeout).await
     }
 
-    async fn until<T>(&self, check: impl Fn() -> (T, bool), timeout: Duration) -> Option<T> {
+    async fn wait_until<T>(&self, check: impl Fn() -> (T, bool), timeout: Duration) -> Option<T> {
         let mut changed = self.changed.subscribe();
         let time_is_up = tokio::time::sleep(timeout);
         tokio::pin!(time_is_up);

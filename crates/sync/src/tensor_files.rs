@@ -72,7 +72,7 @@ pub fn read(path: &Path, name: &str) -> Result<NamedTensor, TensorReadError> {
     let found = heads.iter().find_map(|head| Some((head, head.meta.info(name)?)));
     let Some((head, info)) = found else {
         let names = heads.iter().flat_map(|head| head.meta.offset_keys());
-        let near = alike(name, names.collect());
+        let near = similar_names(name, names.collect());
         return Err(TensorReadError::Unknown { path: path.into(), name: name.into(), near });
     };
     let bytes = numbers(head, info).map_err(|source| io_error(&head.path, source))?;
@@ -90,7 +90,7 @@ fn numbers(head: &TensorFileHead, info: &TensorInfo) -> io::Result<Vec<u8>> {
 }
 
 /// Returns the most similar names, best first.
-fn alike(name: &str, mut names: Vec<String>) -> Vec<String> {
+fn similar_names(name: &str, mut names: Vec<String>) -> Vec<String> {
     let distance = |other: &String| strsim::jaro_winkler(name, other);
     names.sort_by(|a, b| distance(b).total_cmp(&distance(a)).then_with(|| a.cmp(b)));
     names.truncate(MAX_NEAR);

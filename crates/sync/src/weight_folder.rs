@@ -179,23 +179,23 @@ pub fn write(folder: &Path, version: u64, bytes: &[u8], is_full: bool) -> Result
 }
 
 /// Removes weights that were written by publish calls, as [`tidy`] does.
-pub fn tidy_published(folder: &Path, max_passing: usize, in_use: &[u64]) -> Result<()> {
-    tidy_marked(folder, max_passing, in_use, |path| path.join(PUBLISHED).exists())
+pub fn remove_published(folder: &Path, max_passing: usize, in_use: &[u64]) -> Result<()> {
+    remove_marked(folder, max_passing, in_use, |path| path.join(PUBLISHED).exists())
 }
 
 /// Removes temporary weights but for the last few and those in use, and old drafts.
-pub fn tidy(folder: &Path, max_passing: usize, in_use: &[u64]) -> Result<()> {
-    tidy_marked(folder, max_passing, in_use, |_| true)
+pub fn remove_temporary(folder: &Path, max_passing: usize, in_use: &[u64]) -> Result<()> {
+    remove_marked(folder, max_passing, in_use, |_| true)
 }
 
 /// Removes those temporary weights that `is_ours` allows.
-fn tidy_marked(
+fn remove_marked(
     folder: &Path,
     max_passing: usize,
     in_use: &[u64],
     is_ours: impl Fn(&Path) -> bool,
 ) -> Result<()> {
-    let mut passing = Vec::new();
+    let mut temporary = Vec::new();
     let mut unfinished = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed(folder))? {
         let entry = entry.map_err(failed(folder))?;
@@ -206,17 +206,17 @@ fn tidy_marked(
             None => {
                 let path = entry.path();
                 let is_passing = |_: &u64| !path.join(FULL).exists() && is_ours(&path);
-                passing.extend(version(name).filter(is_passing));
+                temporary.extend(version(name).filter(is_passing));
             }
         }
     }
-    passing.sort_unstable();
-    let over = passing.len().saturating_sub(max_passing);
-    for version in passing[..over].iter().filter(|version| !in_use.contains(version)) {
+    temporary.sort_unstable();
+    let over = temporary.len().saturating_sub(max_passing);
+    for version in temporary[..over].iter().filter(|version| !in_use.contains(version)) {
         remove(&directory(folder, *version))?;
     }
     // Newer drafts may be in progress.
-    let last = passing.last().copied().unwrap_or(0);
+    let last = temporary.last().copied().unwrap_or(0);
     for (_, path) in unfinished.iter().filter(|(version, _)| *version < last) {
         remove(path)?;
     }

@@ -35,13 +35,13 @@ impl Adam {
     pub(crate) fn step(&mut self, values: &mut [f32], gradient: &[f32], rate: &Rate) -> f32 {
         let norm = gradient.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
         let norm = norm as f32;
-        let cut = if norm > rate.max_norm { rate.max_norm / norm } else { 1.0 };
+        let clip = if norm > rate.max_norm { rate.max_norm / norm } else { 1.0 };
         self.steps += 1;
         let steps = self.steps as f32;
         let (mean, square) = (1.0 - rate.beta1.powf(steps), 1.0 - rate.beta2.powf(steps));
         let moments = self.means.iter_mut().zip(&mut self.squares);
         for ((value, gradient), (m, s)) in values.iter_mut().zip(gradient).zip(moments) {
-            let gradient = gradient * cut;
+            let gradient = gradient * clip;
             *m = rate.beta1 * *m + (1.0 - rate.beta1) * gradient;
             *s = rate.beta2 * *s + (1.0 - rate.beta2) * gradient * gradient;
             *value -= rate.learning_rate * (*m / mean) / ((*s / square).sqrt() + 1e-8);

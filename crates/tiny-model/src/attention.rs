@@ -8,7 +8,7 @@ use crate::shape::ModelShape;
 
 /// Attention of one row to the keys and values before it. Adds the result to `out`; `weights` has
 /// one number per head and past row.
-pub(crate) fn attend(
+pub(crate) fn add_attention(
     shape: &ModelShape,
     out: &mut [f32],
     query: &[f32],
@@ -43,8 +43,8 @@ pub(crate) fn forward(shape: &ModelShape, out: &mut [f32], qkv: &[f32]) -> Vec<f
     for row in 0..length {
         let query = &qkv[row * 3 * width..][..width];
         let past = (&qkv[width..], &qkv[2 * width..], 3 * width);
-        let kept = &mut weights[past_of(shape, row)];
-        attend(shape, &mut out[row * width..][..width], query, past, kept);
+        let row_weights = &mut weights[past_of(shape, row)];
+        add_attention(shape, &mut out[row * width..][..width], query, past, row_weights);
     }
     weights
 }
@@ -62,9 +62,9 @@ pub(crate) fn backward(
     let scale = 1.0 / (wide as f32).sqrt();
     let mut pulls = Vec::with_capacity(length);
     for row in 0..length {
-        let kept = &weights[past_of(shape, row)];
+        let row_weights = &weights[past_of(shape, row)];
         for head in 0..shape.heads {
-            let weights = &kept[head * (row + 1)..][..row + 1];
+            let weights = &row_weights[head * (row + 1)..][..row + 1];
             let query = row * 3 * width + head * wide;
             let dattended = &dout[row * width + head * wide..][..wide];
             pulls.clear();

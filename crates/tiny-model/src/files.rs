@@ -59,7 +59,7 @@ impl ModelTrainer {
         let file = SafeTensors::deserialize(bytes).map_err(|error| error.to_string())?;
         let shape = shape_of(bytes)?;
         let read = |prefix| read_like(shape, &file, prefix);
-        let steps = *about(bytes)?
+        let steps = *parse_metadata(bytes)?
             .get("steps")
             .ok_or("the metadata has no `steps`: these are weights without a trainer state")?;
         let adam = Adam { means: read("means.")?, squares: read("squares.")?, steps };
@@ -100,7 +100,7 @@ fn to_bytes(shape: ModelShape, parts: &[(&str, &ModelWeights)], steps: Option<u6
 }
 
 /// Parses the metadata entry.
-fn about(bytes: &[u8]) -> Result<HashMap<String, u64>, String> {
+fn parse_metadata(bytes: &[u8]) -> Result<HashMap<String, u64>, String> {
     let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| error.to_string())?;
     let entry = header.metadata().as_ref().and_then(|entries| entries.get(ABOUT));
     let entry = entry.ok_or_else(|| format!("the metadata has no entry {ABOUT}"))?;
@@ -113,7 +113,7 @@ fn about(bytes: &[u8]) -> Result<HashMap<String, u64>, String> {
 }
 
 fn shape_of(bytes: &[u8]) -> Result<ModelShape, String> {
-    let about = about(bytes)?;
+    let about = parse_metadata(bytes)?;
     let mut sizes = [0; SHAPE.len()];
     for (name, size) in SHAPE.into_iter().zip(&mut sizes) {
         let number = about.get(name).ok_or_else(|| format!("the metadata has no {name}"))?;

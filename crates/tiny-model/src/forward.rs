@@ -75,7 +75,7 @@ pub(crate) fn forward(weights: &ModelWeights, sequences: &[&[u32]]) -> Pass {
         let feed_scales = norm::forward(&mut feed_normed, &middle, gain);
         let mut inner = vec![0.0; rows * h];
         add_product(&mut inner, &feed_normed, &values[block.up.clone()], (rows, d, h));
-        rectify(&mut inner);
+        relu(&mut inner);
         add_product(&mut x, &inner, &values[block.down.clone()], (rows, h, d));
         blocks.push(ForwardTrace {
             input,
@@ -106,7 +106,7 @@ pub(crate) fn embed(weights: &ModelWeights, token: u32, position: usize, to: &mu
     to.extend(token.iter().zip(position).map(|(token, position)| token + position));
 }
 
-pub(crate) fn rectify(row: &mut [f32]) {
+pub(crate) fn relu(row: &mut [f32]) {
     for value in row {
         *value = value.max(0.0);
     }

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use crate::attention::{attend, softmax};
+use crate::attention::{add_attention, softmax};
 use crate::chance::SeededRng;
-use crate::forward::{embed, rectify};
+use crate::forward::{embed, relu};
 use crate::linear::{add_product, add_product_bt};
 use crate::norm;
 use crate::weights::ModelWeights;
@@ -101,7 +101,7 @@ impl Generator {
     }
 
     /// Clears the cache. The next step rebuilds it with the current weights.
-    pub fn forget(&mut self) {
+    pub fn clear_cache(&mut self) {
         for slot in &mut self.slots {
             slot.cached = 0;
             slot.past.iter_mut().for_each(Vec::clear);
@@ -232,7 +232,13 @@ impl Generator {
                     attention.resize(shape.heads * past.len() / (2 * d), 0.0);
                     let query = &qkv[row * 3 * d..][..d];
                     let out = &mut attended[row * d..][..d];
-                    attend(&shape, out, query, (&past[..], &past[d..], 2 * d), &mut attention);
+                    add_attention(
+                        &shape,
+                        out,
+                        query,
+                        (&past[..], &past[d..], 2 * d),
+                        &mut attention,
+                    );
                     row += 1;
                 }
             }
@@ -240,7 +246,7 @@ impl Generator {
             norm::forward(&mut normed, &x, &values[block.feed_norm.clone()]);
             let mut inner = vec![0.0; rows * h];
             add_product(&mut inner, &normed, &values[block.up.clone()], (rows, d, h));
-            rectify(&mut inner);
+            relu(&mut inner);
             add_product(&mut x, &inner, &values[block.down.clone()], (rows, h, d));
         }
         // Only the last row of each sequence predicts the next token.
@@ -279,9 +285,9 @@ fn draw(scores: &mut [f32], temperature: f32, chance: &mut SeededRng) -> (u32, f
     let token = fixed.unwrap_or_else(|| {
         let mut left = chance.unit();
         let mut token = 0;
-        for (at, likely) in scores.iter().enumerate().filter(|(_, likely)| **likely > 0.0) {
+        for (at, score) in scores.iter().enumerate().filter(|(_, score)| **score > 0.0) {
             token = at;
-            left -= likely;
+            left -= score;
             if left < 0.0 {
                 break;
             }

@@ -178,25 +178,26 @@ impl BatchPart {
     ) -> Self {
         let vocabulary = weights.shape().vocabulary;
         // The last token has no target.
-        let cut = |sample: &'_ TrainSample| sample.tokens.len() - 1;
+        let predicted = |sample: &'_ TrainSample| sample.tokens.len() - 1;
         let sequences: Vec<&[u32]> =
-            samples.iter().map(|sample| &sample.tokens[..cut(sample)]).collect();
+            samples.iter().map(|sample| &sample.tokens[..predicted(sample)]).collect();
         let pass = forward(weights, &sequences);
         let mut dlogits = vec![0.0; pass.logits.len()];
         let mut report = TrainStepReport::default();
         let share = 1.0 / tokens as f32;
-        let mut likely = vec![0.0; vocabulary];
+        let mut probabilities = vec![0.0; vocabulary];
         for (sample, range) in samples.iter().zip(&pass.sequences) {
             for (at, _) in sample.mask.iter().enumerate().filter(|(_, learned)| **learned) {
                 let row = (range.start + sample.prompt_length - 1 + at) * vocabulary;
                 let target = sample.tokens[sample.prompt_length + at] as usize;
-                likely.copy_from_slice(&pass.logits[row..row + vocabulary]);
-                for score in &mut likely {
+                probabilities.copy_from_slice(&pass.logits[row..row + vocabulary]);
+                for score in &mut probabilities {
                     *score /= grpo.temperature;
                 }
-                softmax(&mut likely);
-                let logprob = likely[target].max(f32::MIN_POSITIVE).ln();
-                let spread = -likely.iter().map(|p| p * p.max(f32::MIN_POSITIVE).ln()).sum::<f32>();
+                softmax(&mut probabilities);
+                let logprob = probabilities[target].max(f32::MIN_POSITIVE).ln();
+                let spread =
+                    -probabilities.iter().map(|p| p * p.max(f32::MIN_POSITIVE).ln()).sum::<f32>();
                 let (loss, slope, clipped) = weigh(sample, at, logprob);
                 report.loss += share * (loss - grpo.entropy * spread);
                 report.entropy += share * spread;
@@ -206,7 +207,7 @@ impl BatchPart {
                     report.drift += share * (moved.exp() - 1.0 - moved);
                 }
                 let row = &mut dlogits[row..row + vocabulary];
-                for (token, (slot, p)) in row.iter_mut().zip(&likely).enumerate() {
+                for (token, (slot, p)) in row.iter_mut().zip(&probabilities).enumerate() {
                     let hit = if token == target { 1.0 } else { 0.0 };
                     let undecided = p * (p.max(f32::MIN_POSITIVE).ln() + spread);
                     let change = slope * (hit - p) + grpo.entropy * undecided;

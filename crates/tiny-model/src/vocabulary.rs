@@ -6,10 +6,10 @@ pub struct Vocabulary {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the model does not know the character {character:?}: it knows {known:?}")]
+#[error("the model does not know the character {character:?}: it knows {characters:?}")]
 pub struct UnknownCharacter {
     pub character: char,
-    pub known: String,
+    pub characters: String,
 }
 
 impl Vocabulary {
@@ -37,7 +37,7 @@ impl Vocabulary {
         let token = |character| {
             let index = self.characters.iter().position(|known| *known == character);
             let known = || self.characters.iter().collect();
-            let unknown = || UnknownCharacter { character, known: known() };
+            let unknown = || UnknownCharacter { character, characters: known() };
             index.map(|index| index as u32 + 2).ok_or_else(unknown)
         };
         text.chars().map(token).collect()

@@ -92,7 +92,7 @@ fn a_cleared_cache_is_rebuilt_with_the_current_weights() {
     assert_eq!(first.stop, None);
     generator.replace(Arc::clone(&other));
     assert!(Arc::ptr_eq(&other, generator.weights()));
-    generator.forget();
+    generator.clear_cache();
     let mut fresh = Generator::new(other);
     fresh.add(1, greedy(&[0, 3, first.token]));
     assert_eq!(generator.step(), fresh.step());

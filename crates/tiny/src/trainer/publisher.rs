@@ -79,7 +79,7 @@ impl FolderPublisher {
         if flags.is_published {
             weight_folder::announce(&self.folder, version)?;
         }
-        weight_folder::tidy(&self.folder, self.max_passing, in_use)?;
+        weight_folder::remove_temporary(&self.folder, self.max_passing, in_use)?;
         Ok(path)
     }
 }

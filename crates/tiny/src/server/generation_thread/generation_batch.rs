@@ -255,7 +255,7 @@ impl GenerationBatch {
     }
 
     pub(in crate::server) fn clear_cache(&mut self) {
-        self.generator.forget();
+        self.generator.clear_cache();
     }
 
     pub(in crate::server) fn replace_weights(&mut self, weights: Arc<ModelWeights>) {
