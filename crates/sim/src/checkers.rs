@@ -229,10 +229,10 @@ impl Checkers {
     fn each(
         &mut self,
         ctx: &CheckContext<'_>,
-        look: impl Fn(&mut dyn Checker, &CheckContext<'_>) -> CheckVerdict,
+        check: impl Fn(&mut dyn Checker, &CheckContext<'_>) -> CheckVerdict,
     ) -> Option<Violation> {
         for (name, checker) in &mut self.list {
-            if let Err(what) = look(checker.as_mut(), ctx) {
+            if let Err(what) = check(checker.as_mut(), ctx) {
                 return Some(Violation { checker: name, at: ctx.now, what });
             }
         }

@@ -83,7 +83,7 @@ impl Coverage {
 
     /// Records the next deadline before a step.
     pub fn before(&mut self, core: &Core) {
-        self.wake = core.next_deadline().map(|deadline| deadline.why);
+        self.wake = core.next_deadline().map(|deadline| deadline.reason);
     }
 
     pub fn step(&mut self, input: &Input, actions: &[Action], core: &Core, config: &CoreConfig) {
@@ -125,8 +125,8 @@ impl Coverage {
 
     /// Counts the faults that occurred.
     pub fn faults(&mut self, faults: &FaultPlan) {
-        for (fault, struck) in faults.struck() {
-            self.add("fault", fault.name(), struck);
+        for (fault, occurrences) in faults.occurrences() {
+            self.add("fault", fault.name(), occurrences);
         }
     }
 
@@ -203,8 +203,8 @@ impl fmt::Display for Coverage {
     }
 }
 
-const fn wake_kind(why: DeadlineReason) -> &'static str {
-    match why {
+const fn wake_kind(reason: DeadlineReason) -> &'static str {
+    match reason {
         DeadlineReason::Runner(_) => "runner",
         DeadlineReason::HeartbeatTimeout(_) => "silence",
         DeadlineReason::Waiter(_) => "waiter",

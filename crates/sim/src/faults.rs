@@ -106,7 +106,7 @@ faults! {
 #[derive(Clone, Debug)]
 pub struct FaultPlan {
     rates: Vec<FaultRate>,
-    struck: Vec<u64>,
+    occurrences: Vec<u64>,
 }
 
 impl FaultPlan {
@@ -120,14 +120,14 @@ impl FaultPlan {
                 *rate = FaultRate(rng.small(20, 200) * rng.small(1, 12));
             }
         }
-        let mut faults = Self { rates, struck: vec![0; Fault::ALL.len()] };
-        faults.temper();
+        let mut faults = Self { rates, occurrences: vec![0; Fault::ALL.len()] };
+        faults.balance_rates();
         faults
     }
 
     /// Makes faults rare of which one has a long effect, and those frequent that rarely have an
     /// occasion.
-    fn temper(&mut self) {
+    fn balance_rates(&mut self) {
         for fault in [
             Fault::SinkRefuses,
             Fault::SinkRejects,
@@ -162,7 +162,7 @@ impl FaultPlan {
     pub fn strikes(&mut self, fault: Fault, rng: &mut SimRandom) -> bool {
         let rate = self.rates[fault as usize];
         let strikes = rate > FaultRate::NEVER && rng.chance(rate);
-        self.struck[fault as usize] += u64::from(strikes);
+        self.occurrences[fault as usize] += u64::from(strikes);
         strikes
     }
 
@@ -177,15 +177,15 @@ impl FaultPlan {
 
     /// Counts a fault that was drawn elsewhere.
     pub fn note(&mut self, fault: Fault) {
-        self.struck[fault as usize] += 1;
+        self.occurrences[fault as usize] += 1;
     }
 
     /// Disables all faults.
-    pub fn heal(&mut self) {
+    pub fn end_faults(&mut self) {
         self.rates.fill(FaultRate::NEVER);
     }
 
-    pub fn struck(&self) -> impl Iterator<Item = (Fault, u64)> + '_ {
-        Fault::ALL.iter().map(|fault| (*fault, self.struck[*fault as usize]))
+    pub fn occurrences(&self) -> impl Iterator<Item = (Fault, u64)> + '_ {
+        Fault::ALL.iter().map(|fault| (*fault, self.occurrences[*fault as usize]))
     }
 }

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Instant;
 
 use rollway_sim::campaign::{Campaign, SeedFailure, try_seed};
-use rollway_sim::mutants::{MUTANTS, hunt};
+use rollway_sim::mutants::{MUTANTS, find_seed};
 use rollway_sim::{TraceTarget, WorldKind, WorldResult, explore};
 
 use crate::args::{SimCommand, SimRequest};
@@ -152,11 +152,11 @@ fn mutants(stage: WorldKind, first: u64) -> ExitCode {
     println!("{:<16} {:<46} {:>5}  message", "checker", "planted bug", "seeds");
     let reported: Vec<bool> = match stage {
         WorldKind::Core => (MUTANTS.iter())
-            .map(|it| show(it.checker, it.name, hunt(it, first, SEEDS_PER_MUTANT)))
+            .map(|it| show(it.checker, it.name, find_seed(it, first, SEEDS_PER_MUTANT)))
             .collect(),
         WorldKind::Explorers => (explore::mutants::MUTANTS.iter())
             .map(|it| {
-                show(it.checker, it.name, explore::mutants::hunt(it, first, SEEDS_PER_MUTANT))
+                show(it.checker, it.name, explore::mutants::find_seed(it, first, SEEDS_PER_MUTANT))
             })
             .collect(),
     };

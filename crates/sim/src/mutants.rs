@@ -156,7 +156,7 @@ fn new_core(config: &CoreConfig, bug: Option<Bug>) -> Core {
 
 /// Runs seeds with a planted bug until its checker reports it, at most `seeds_max`. Returns the
 /// number of seeds and the message.
-pub fn hunt(mutant: &Mutant, first: u64, seeds_max: u64) -> Option<(u64, String)> {
+pub fn find_seed(mutant: &Mutant, first: u64, seeds_max: u64) -> Option<(u64, String)> {
     first_report(first, seeds_max, |seed| {
         if mutant.checker == REPEAT {
             return crate::repeats(seed, Some(mutant)).err();
@@ -421,19 +421,19 @@ mutants! {
     "deadlines": "the heartbeat timeout is ignored" =>
         Config(|config| config.supervision.heartbeat_timeout = None),
     "scaling": "more runners than the most" =>
-        Config(|config| bounds(config, |told| told.max += 3)),
-    "scaling": "fewer runners than the fewest" => Config(|config| bounds(config, |told| {
-        told.min = 0;
+        Config(|config| bounds(config, |bounds| bounds.max += 3)),
+    "scaling": "fewer runners than the fewest" => Config(|config| bounds(config, |bounds| {
+        bounds.min = 0;
     })),
-    "scaling": "runners retire before the idle timeout" => Config(|config| bounds(config, |told| {
-        told.idle_timeout = Duration::ZERO;
+    "scaling": "runners retire before the idle timeout" => Config(|config| bounds(config, |bounds| {
+        bounds.idle_timeout = Duration::ZERO;
     })),
-    "scaling": "workers start in parts" => Config(|config| bounds(config, |told| {
-        told.runners_per_worker = 1;
+    "scaling": "workers start in parts" => Config(|config| bounds(config, |bounds| {
+        bounds.runners_per_worker = 1;
     })),
     "scaling": "the pool does not follow the work" => Config(|config| {
-        if let Some(told) = config.scaling.take() {
-            config.runners = told.fit(config.runners);
+        if let Some(bounds) = config.scaling.take() {
+            config.runners = bounds.fit(config.runners);
         }
     }),
     "isolation": "suspects share a process" => Config(|config| config.runners_per_worker = 1),

@@ -45,7 +45,7 @@ pub struct ProcessWork {
     /// Runs that have not ended.
     pub left: Vec<u32>,
     /// Runs that will not be reported.
-    pub unspoken: Vec<u32>,
+    pub unreported: Vec<u32>,
     /// True if it ignores a cancel.
     pub deaf: bool,
 }

@@ -64,11 +64,11 @@ pub enum Pool {
 pub struct ModelRequest {
     pub what: Request,
     pub at: Time,
-    pub state: AskedState,
+    pub state: RequestState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AskedState {
+pub enum RequestState {
     Open,
     Answered,
     Withdrawn,
@@ -285,7 +285,7 @@ pub struct ModelPayload {
     pub origin: Option<(BatchKey, TaskId, u32)>,
     /// True if its run succeeded with it.
     pub accepted: bool,
-    pub place: PayloadState,
+    pub state: PayloadState,
 }
 
 impl ModelPayload {

@@ -67,20 +67,20 @@ impl SimTrace {
         &mut self,
         step: u64,
         now: Time,
-        way: char,
+        direction: char,
         what: &str,
         (explorer, about): (usize, T),
     ) {
-        self.add(step, now, way, what, format_args!("e{explorer} {about:?}"));
+        self.add(step, now, direction, what, format_args!("e{explorer} {about:?}"));
     }
 
-    fn add(&mut self, step: u64, now: Time, way: char, what: &str, about: impl fmt::Display) {
+    fn add(&mut self, step: u64, now: Time, direction: char, what: &str, about: impl fmt::Display) {
         if matches!(self.to, TraceTarget::Nowhere) {
             return;
         }
         let time = TraceSeconds(now);
         // A closed output is ignored; the hash continues.
-        let _ = writeln!(Hashing(self), "{step:>6} {time:>14} {way} {what:<14} {about}");
+        let _ = writeln!(Hashing(self), "{step:>6} {time:>14} {direction} {what:<14} {about}");
     }
 }
 

@@ -50,7 +50,7 @@ pub struct SimWorld {
     pub(crate) ledger: SimLedger,
     pub(crate) users: Users,
     /// True if faults are disabled.
-    pub(crate) healed: bool,
+    pub(crate) faults_ended: bool,
     pub(crate) behaviours: BTreeMap<(BatchKey, TaskId), TaskBehaviour>,
     /// Refusals that are left of batches that the sink rejects.
     pub(crate) rejected: BTreeMap<BatchKey, u32>,
@@ -155,7 +155,7 @@ impl SimWorld {
             sink: SimSink::default(),
             ledger: SimLedger::default(),
             users: Users::default(),
-            healed: false,
+            faults_ended: false,
             behaviours: BTreeMap::new(),
             rejected: BTreeMap::new(),
             checkers,
@@ -210,7 +210,7 @@ impl SimWorld {
             (Some(_), _) => {
                 let Some((at, event)) = self.queue.take() else { return };
                 self.now = self.now.max(at);
-                self.happen(event);
+                self.handle_event(event);
                 self.crash_if_due();
             }
             (None, None) => self.give_up("no event is left".to_owned()),
@@ -242,7 +242,7 @@ impl SimWorld {
         self.crash_if_due();
     }
 
-    fn happen(&mut self, event: WorldEvent) {
+    fn handle_event(&mut self, event: WorldEvent) {
         match event {
             WorldEvent::Report(at, report) => self.report_arrives(at, report),
             WorldEvent::Order(at, order) => self.order_arrives(at, order),
@@ -268,7 +268,7 @@ impl SimWorld {
             WorldEvent::AskAgain(request) => self.ask_again(request),
             WorldEvent::AskAnew(user, what) => self.ask_anew(user, what),
             WorldEvent::InvalidInput => self.invalid_input(),
-            WorldEvent::Heal => self.heal(),
+            WorldEvent::Heal => self.end_faults(),
             WorldEvent::Close => self.close(),
             WorldEvent::TooLate => {
                 let left = self.left_undone().unwrap_or_default();
@@ -320,7 +320,7 @@ impl SimWorld {
     /// Runs a check between two steps.
     fn check(
         &mut self,
-        look: impl FnOnce(&mut Checkers, &mut CheckContext<'_>) -> Option<Violation>,
+        check: impl FnOnce(&mut Checkers, &mut CheckContext<'_>) -> Option<Violation>,
     ) {
         if self.violation.is_some() {
             return;
@@ -335,7 +335,7 @@ impl SimWorld {
             processes: &self.processes,
             sink: &self.sink,
         };
-        self.violation = look(&mut self.checkers, &mut ctx);
+        self.violation = check(&mut self.checkers, &mut ctx);
     }
 
     fn give_up(&mut self, what: String) {

@@ -1,7 +1,7 @@
 //! A handful of seeds in every test run; `rollway-sim --seeds` runs many.
 
 use rollway_sim::checkers::Checkers;
-use rollway_sim::mutants::{MUTANTS, hunt};
+use rollway_sim::mutants::{MUTANTS, find_seed};
 use rollway_sim::{TraceTarget, explore, repeats, run_seed};
 
 #[test]
@@ -25,7 +25,7 @@ fn a_seed_gives_one_world() {
 fn every_checker_reports_a_planted_bug() {
     for checker in Checkers::names() {
         let mut planted = MUTANTS.iter().filter(|mutant| mutant.checker == checker);
-        let reported = planted.any(|mutant| hunt(mutant, 0, 20).is_some());
+        let reported = planted.any(|mutant| find_seed(mutant, 0, 20).is_some());
         assert!(reported, "{checker} reports none of its planted bugs");
     }
 }
@@ -52,7 +52,7 @@ fn a_seed_gives_one_world_of_explorers() {
 #[test]
 fn every_bug_planted_in_explorers_is_reported() {
     for mutant in explore::mutants::MUTANTS {
-        let reported = explore::mutants::hunt(mutant, 0, 1000).is_some();
+        let reported = explore::mutants::find_seed(mutant, 0, 1000).is_some();
         assert!(reported, "{mutant:?} is not reported");
     }
     for checker in explore::checkers::ExploreCheckers::names() {

@@ -78,7 +78,7 @@ impl Plan {
     ///
     /// After a restart, the servers must have `progress.version`, or [`PlanInput::Loaded`] follows.
     pub fn new(pace: PlanConfig, mut progress: PlanProgress) -> Self {
-        progress.mend();
+        progress.repair();
         Self {
             pace,
             published: progress.version,

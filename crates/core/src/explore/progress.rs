@@ -40,7 +40,7 @@ pub struct PlanProgress {
 
 impl PlanProgress {
     /// Repairs contradictions, as in an edited file.
-    pub(super) fn mend(&mut self) {
+    pub(super) fn repair(&mut self) {
         self.finalized = self.finalized.min(MAX_STEPS);
         self.begun = self.begun.min(MAX_STEPS).max(self.finalized);
         self.synced = self.synced.min(self.finalized);

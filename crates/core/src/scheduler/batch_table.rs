@@ -17,17 +17,17 @@ const MAX_SPAN: u64 = 1 << 24;
 pub(crate) struct BatchTable {
     /// Key of the first entry.
     first: u64,
-    places: VecDeque<Option<Box<CoreBatch>>>,
+    slots: VecDeque<Option<Box<CoreBatch>>>,
 }
 
 impl BatchTable {
     /// Adds a batch; its key must be the next one.
     pub(crate) fn push(&mut self, batch: CoreBatch) {
-        if self.places.is_empty() {
+        if self.slots.is_empty() {
             self.first = batch.key.0;
         }
-        assert_eq!(self.first + self.places.len() as u64, batch.key.0, "keys are counted up");
-        self.places.push_back(Some(Box::new(batch)));
+        assert_eq!(self.first + self.slots.len() as u64, batch.key.0, "keys are counted up");
+        self.slots.push_back(Some(Box::new(batch)));
     }
 
     /// Inserts a restored batch. `next` is the key of the next new batch: the table ends before
@@ -35,7 +35,7 @@ impl BatchTable {
     /// from the others.
     pub(crate) fn insert(&mut self, batch: CoreBatch, next: u64) -> bool {
         let key = batch.key.0;
-        if self.places.is_empty() {
+        if self.slots.is_empty() {
             self.first = key;
         }
         let (first, end) = (self.first.min(key), next.max(key.saturating_add(1)));
@@ -43,39 +43,39 @@ impl BatchTable {
             return false;
         }
         while self.first > first {
-            self.places.push_front(None);
+            self.slots.push_front(None);
             self.first -= 1;
         }
-        self.places.resize_with((end - first) as usize, || None);
-        self.places[(key - first) as usize] = Some(Box::new(batch));
+        self.slots.resize_with((end - first) as usize, || None);
+        self.slots[(key - first) as usize] = Some(Box::new(batch));
         true
     }
 
-    fn place(&self, key: BatchKey) -> Option<usize> {
+    fn index_of(&self, key: BatchKey) -> Option<usize> {
         usize::try_from(key.0.checked_sub(self.first)?).ok()
     }
 
     pub(crate) fn get(&self, key: &BatchKey) -> Option<&CoreBatch> {
-        self.places.get(self.place(*key)?)?.as_deref()
+        self.slots.get(self.index_of(*key)?)?.as_deref()
     }
 
     pub(crate) fn get_mut(&mut self, key: &BatchKey) -> Option<&mut CoreBatch> {
-        let place = self.place(*key)?;
-        self.places.get_mut(place)?.as_deref_mut()
+        let index = self.index_of(*key)?;
+        self.slots.get_mut(index)?.as_deref_mut()
     }
 
     pub(crate) fn remove(&mut self, key: &BatchKey) -> Option<Box<CoreBatch>> {
-        let place = self.place(*key)?;
-        let batch = self.places.get_mut(place)?.take();
-        while let Some(None) = self.places.front() {
-            self.places.pop_front();
+        let index = self.index_of(*key)?;
+        let batch = self.slots.get_mut(index)?.take();
+        while let Some(None) = self.slots.front() {
+            self.slots.pop_front();
             self.first += 1;
         }
         batch
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &CoreBatch> {
-        self.places.iter().filter_map(|place| place.as_deref())
+        self.slots.iter().filter_map(|slot| slot.as_deref())
     }
 }
 

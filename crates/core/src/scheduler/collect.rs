@@ -45,7 +45,7 @@ impl Core {
                 return self.refuse(request, refusal);
             }
             self.drop_results(key, DropReason::Discarded);
-            self.forget_if_empty(key);
+            self.remove_if_empty(key);
             self.changed.insert(key);
         }
         self.answer(request, Response::Discarded);
@@ -87,7 +87,7 @@ impl Core {
     }
 
     /// Removes a waiter and its timer.
-    pub(crate) fn forget_waiter(&mut self, key: BatchKey, request: RequestId) {
+    pub(crate) fn remove_waiter(&mut self, key: BatchKey, request: RequestId) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         let Some(at) = batch.waiters.iter().position(|waiter| waiter.request == request) else {
             return;
@@ -115,7 +115,7 @@ impl Core {
     }
 
     /// Checks all waiters of a batch, in order of arrival.
-    pub(crate) fn look(&mut self, key: BatchKey) {
+    pub(crate) fn check_batch_waiters(&mut self, key: BatchKey) {
         let Some(batch) = self.batches.get(&key) else { return };
         if batch.failed.is_some() && batch.open > 0 {
             let reason = CancelReason::BatchFailed;
@@ -127,8 +127,8 @@ impl Core {
         {
             let request = waiter.request;
             match waiter.goal {
-                WaitGoal::Collect { .. } => self.look_at_collector(key, request),
-                WaitGoal::Finalize => self.look_at_finalizer(key, request),
+                WaitGoal::Collect { .. } => self.check_collector(key, request),
+                WaitGoal::Finalize => self.check_finalizer(key, request),
                 WaitGoal::Abort => {}
             }
             // An answered waiter has left, and the next one has its position.
@@ -137,10 +137,10 @@ impl Core {
                 at += 1;
             }
         }
-        self.forget_if_empty(key);
+        self.remove_if_empty(key);
     }
 
-    fn look_at_collector(&mut self, key: BatchKey, request: RequestId) {
+    fn check_collector(&mut self, key: BatchKey, request: RequestId) {
         let grace = self.config.over_rollout.wait_after_min;
         let (now, last_progress) = (self.now, self.progress.last);
         let Some(batch) = self.batches.get_mut(&key) else { return };
@@ -150,20 +150,20 @@ impl Core {
         let WaitGoal::Collect { min_num, clear, partial } = waiter.goal else { return };
         let enough = min_num.is_some_and(|min| have >= u64::from(min).min(open + have));
         let deadline = waiter.timeout.deadline(last_progress);
-        let over = waiter.enough_for(enough, grace, now);
+        let grace_end = waiter.enough_for(enough, grace, now);
         let outcome = if let Some(kind) = failed {
             CollectOutcome::BatchFailed(kind)
         } else if open == 0 {
             CollectOutcome::Complete
-        } else if over.is_some_and(|over| now >= over) {
+        } else if grace_end.is_some_and(|grace_end| now >= grace_end) {
             CollectOutcome::Minimum
         } else if now >= deadline {
             CollectOutcome::TimedOut
         } else {
-            let at = over.map_or(deadline, |over| over.min(deadline));
+            let at = grace_end.map_or(deadline, |grace_end| grace_end.min(deadline));
             return waiter.wake_by(at, &mut self.timers);
         };
-        let cut = match outcome {
+        let truncation = match outcome {
             CollectOutcome::Minimum if clear => Some(CancelReason::OverRollout),
             CollectOutcome::TimedOut if clear => Some(CancelReason::TimedOut),
             CollectOutcome::Complete
@@ -173,10 +173,10 @@ impl Core {
             | CollectOutcome::BatchFailed(_)
             | CollectOutcome::Polled => None,
         };
-        if let Some(reason) = cut {
+        if let Some(reason) = truncation {
             self.truncate(key, reason, partial, UnresponsivePolicy::Replace);
         }
-        self.forget_waiter(key, request);
+        self.remove_waiter(key, request);
         self.hand_over(key, request, outcome);
     }
 
@@ -212,7 +212,7 @@ impl Core {
     }
 
     /// Removes a scheduled batch without tasks, results, leases and waiters.
-    pub(crate) fn forget_if_empty(&mut self, key: BatchKey) {
+    pub(crate) fn remove_if_empty(&mut self, key: BatchKey) {
         let Some(batch) = self.batches.get(&key) else { return };
         let empty = batch.owner == BatchOwner::Scheduler
             && batch.open == 0

@@ -247,11 +247,12 @@ impl Core {
         let mut ended = work.into_ended(task.total);
         let status = &ended.status;
         // A run that was cancelled on request does not make its task truncated.
-        let cut = status.cancelled_runs.total() > status.cancelled_runs[CancelReason::Requested];
+        let is_truncated =
+            status.cancelled_runs.total() > status.cancelled_runs[CancelReason::Requested];
         let mut dropped = None;
         let count: TaskEndCount = if status.ok() {
             |tally| &mut tally.ok
-        } else if cut && (status.completed_runs == 0 || !keep) {
+        } else if is_truncated && (status.completed_runs == 0 || !keep) {
             dropped = Some(reason);
             |tally| &mut tally.cancelled
         } else if status.completed_runs > 0 {

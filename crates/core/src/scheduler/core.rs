@@ -264,8 +264,8 @@ impl Core {
         self.counters.abandoned += 1;
         match waiting {
             // An abort that waits for a sink is carried out all the same.
-            WaiterLocation::Batch(key) => self.forget_waiter(key, request),
-            WaiterLocation::All => self.forget_all_waiter(request),
+            WaiterLocation::Batch(key) => self.remove_waiter(key, request),
+            WaiterLocation::All => self.remove_all_waiter(request),
             WaiterLocation::Start => self.waiters.start.retain(|waiter| *waiter != request),
             WaiterLocation::Stop => {
                 if let Some(stopping) = &mut self.stopping {
@@ -294,7 +294,7 @@ impl Core {
     fn advance(&mut self) {
         loop {
             while let Some(key) = self.changed.pop_first() {
-                self.look(key);
+                self.check_batch_waiters(key);
             }
             self.dispatch();
             if self.changed.is_empty() {
@@ -302,9 +302,9 @@ impl Core {
             }
         }
         self.scale();
-        self.look_at_all_waiters();
-        self.look_at_start();
-        self.look_at_stop();
+        self.check_all_waiters();
+        self.check_start_waiters();
+        self.check_stop_waiters();
     }
 
     pub(crate) fn answer(&mut self, request: RequestId, answer: Response) {

@@ -124,7 +124,7 @@ impl Core {
             let mut idle = self.pool.idle.iter().take(LOOK_AHEAD).map(|(_, runner)| *runner);
             let (avoid, until) = retry.avoid;
             let another = idle.find(|runner| *runner != avoid);
-            let alone = alive <= u32::from(self.pool.runners[avoid.0 as usize].alive());
+            let alone = alive <= u32::from(self.pool.runners[avoid.0 as usize].is_alive());
             if let Some(runner) = another {
                 found = Some((at, runner));
                 break;

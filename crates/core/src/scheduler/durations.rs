@@ -65,7 +65,7 @@ impl DurationStats {
 
     /// Returns the mean recent duration of attempts with `runs` runs. Without samples of that
     /// number, larger numbers are used, then smaller ones. `None`: none has succeeded.
-    pub(crate) fn lately(&self, workflow: WorkflowId, runs: u32) -> Option<Duration> {
+    pub(crate) fn recent_mean(&self, workflow: WorkflowId, runs: u32) -> Option<Duration> {
         let more = self.recent.range((workflow, runs)..=(workflow, u32::MAX)).next();
         let found = more.or_else(|| self.recent.range((workflow, 0)..(workflow, runs)).next_back());
         found.and_then(|(_, recent)| recent.mean()).map(Duration::from_nanos)
@@ -138,13 +138,13 @@ mod tests {
     #[test]
     fn typical_duration_uses_the_nearest_number_of_runs() {
         let (mut durations, config) = (DurationStats::default(), config());
-        assert_eq!(durations.lately(SOLVE, 2), None);
+        assert_eq!(durations.recent_mean(SOLVE, 2), None);
         for (runs, seconds) in [(2, 1), (2, 3), (8, 10)] {
             durations.observe((SOLVE, runs), Duration::from_secs(seconds), &config, 16);
         }
-        let lately = |runs| durations.lately(SOLVE, runs).map(|took| took.as_secs());
-        assert_eq!([1, 2, 3, 8, 9].map(lately), [2, 2, 10, 10, 10].map(Some));
-        assert_eq!(durations.lately(WorkflowId(1), 2), None);
+        let recent_seconds = |runs| durations.recent_mean(SOLVE, runs).map(|took| took.as_secs());
+        assert_eq!([1, 2, 3, 8, 9].map(recent_seconds), [2, 2, 10, 10, 10].map(Some));
+        assert_eq!(durations.recent_mean(WorkflowId(1), 2), None);
     }
 
     #[test]

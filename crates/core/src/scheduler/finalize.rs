@@ -68,11 +68,11 @@ impl Core {
         batch.open > 0 || (batch.ended.cancelled > 0 && !batch.accepted)
     }
 
-    pub(crate) fn look_at_finalizer(&mut self, key: BatchKey, request: RequestId) {
-        match self.verdict(key, request) {
+    pub(crate) fn check_finalizer(&mut self, key: BatchKey, request: RequestId) {
+        match self.check_finalize(key, request) {
             FinalizeCheck::Wait => {}
             FinalizeCheck::Refuse(refusal) => {
-                self.forget_waiter(key, request);
+                self.remove_waiter(key, request);
                 self.refuse(request, refusal);
             }
             FinalizeCheck::Close(reason) => {
@@ -82,7 +82,7 @@ impl Core {
                     if self.may_improve(key, request) {
                         return;
                     }
-                    self.forget_waiter(key, request);
+                    self.remove_waiter(key, request);
                     return self.refuse(request, refusal);
                 }
                 self.truncate(key, reason, keep, UnresponsivePolicy::Replace);
@@ -94,7 +94,7 @@ impl Core {
         }
     }
 
-    fn verdict(&mut self, key: BatchKey, request: RequestId) -> FinalizeCheck {
+    fn check_finalize(&mut self, key: BatchKey, request: RequestId) -> FinalizeCheck {
         let grace = self.config.over_rollout.wait_after_min;
         let (now, last_progress, serving) = (self.now, self.progress.last, self.serving());
         let Some(batch) = self.batches.get_mut(&key) else { return FinalizeCheck::Wait };
@@ -126,12 +126,12 @@ impl Core {
         }
         let Some(waiter) = waiter_mut(batch, request) else { return FinalizeCheck::Wait };
         let deadline = waiter.timeout.deadline(last_progress);
-        let over = waiter.enough_for(enough, grace, now);
-        if over.is_some_and(|over| now >= over) || (enough && now >= deadline) {
+        let grace_end = waiter.enough_for(enough, grace, now);
+        if grace_end.is_some_and(|grace_end| now >= grace_end) || (enough && now >= deadline) {
             return FinalizeCheck::Close(CancelReason::OverRollout);
         }
         if now < deadline {
-            let at = over.map_or(deadline, |over| over.min(deadline));
+            let at = grace_end.map_or(deadline, |grace_end| grace_end.min(deadline));
             waiter.wake_by(at, &mut self.timers);
             return FinalizeCheck::Wait;
         }

@@ -177,10 +177,10 @@ impl Core {
         let (mut alive, mut working) = (0, 0);
         for (at, slot) in self.pool.runners.iter().enumerate() {
             let runner = RunnerId(at as u32);
-            alive += u32::from(slot.alive());
+            alive += u32::from(slot.is_alive());
             working += u32::from(slot.attempt().is_some());
             let isolated = self.pool.isolated.contains(&runner);
-            require!(!isolated || slot.alive(), "{runner} is isolated without a process");
+            require!(!isolated || slot.is_alive(), "{runner} is isolated without a process");
             let idle = self.pool.idle.contains(&(slot.idle_since, runner));
             require!(
                 idle == matches!(slot.phase, RunnerPhase::Idle),

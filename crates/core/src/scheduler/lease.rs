@@ -71,7 +71,7 @@ impl Core {
             DeliveryOutcome::Acknowledged { metrics } => {
                 self.take_results(&lease);
                 match lease.to {
-                    LeaseRecipient::Collector => self.forget_if_empty(key),
+                    LeaseRecipient::Collector => self.remove_if_empty(key),
                     LeaseRecipient::Sink => self.sink_acknowledged(key, metrics),
                 }
             }

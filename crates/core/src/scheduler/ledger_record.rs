@@ -91,13 +91,13 @@ impl Core {
                 self.end_again(batch, task, run, ending)
             }
             LedgerRecord::Truncated { batch, reason, keep } => {
-                self.survivor(batch).filter(|batch| batch.open > 0)?;
+                self.unclosed_batch(batch).filter(|batch| batch.open > 0)?;
                 self.cut_tasks(batch, reason, keep);
                 Some(())
             }
             LedgerRecord::Aborting { batch, reason } => {
                 let reason = self.clip(reason);
-                let batch = self.survivor(batch).filter(|batch| batch.open == 0)?;
+                let batch = self.unclosed_batch(batch).filter(|batch| batch.open == 0)?;
                 batch.abort = Some(AbortSpec {
                     reason,
                     keep: false,
@@ -107,15 +107,15 @@ impl Core {
                 Some(())
             }
             LedgerRecord::DeliveryStarted { batch } => {
-                self.survivor(batch).filter(|batch| batch.open == 0)?.offered = true;
+                self.unclosed_batch(batch).filter(|batch| batch.open == 0)?.offered = true;
                 Some(())
             }
-            LedgerRecord::Closed(result) => self.remember(result),
+            LedgerRecord::Closed(result) => self.restore_result(result),
         }
     }
 
     /// Returns a submitted batch that is not closed.
-    fn survivor(&mut self, key: BatchKey) -> Option<&mut CoreBatch> {
+    fn unclosed_batch(&mut self, key: BatchKey) -> Option<&mut CoreBatch> {
         let batch = self.batches.get_mut(&key)?;
         (batch.owner != BatchOwner::Scheduler && !batch.terminal()).then_some(batch)
     }
@@ -166,8 +166,9 @@ impl Core {
         run: RunId,
         mut ending: RunEnd<RunOutput>,
     ) -> Option<()> {
-        let (most, kind) = (self.config.limits.metrics_per_run as usize, self.survivor(key)?.kind);
-        let task = self.survivor(key)?.tasks.get_mut(id.0 as usize)?;
+        let (most, kind) =
+            (self.config.limits.metrics_per_run as usize, self.unclosed_batch(key)?.kind);
+        let task = self.unclosed_batch(key)?.tasks.get_mut(id.0 as usize)?;
         if run.0 >= task.total {
             return None;
         }
@@ -194,11 +195,11 @@ impl Core {
     }
 
     /// Restores the result of a closed batch.
-    fn remember(&mut self, result: Arc<BatchResult>) -> Option<()> {
-        let over = matches!(result.state, BatchState::Finalized | BatchState::Aborted);
+    fn restore_result(&mut self, result: Arc<BatchResult>) -> Option<()> {
+        let is_closed = matches!(result.state, BatchState::Finalized | BatchState::Aborted);
         let left = result.runs.pending + result.runs.running;
         let earlier = self.active(&result.batch).is_some_and(|active| active < result.key);
-        if !over || left > 0 || earlier || !result.runs.balanced() {
+        if !is_closed || left > 0 || earlier || !result.runs.balanced() {
             return None;
         }
         let owner = BatchOwner::Coordinator(result.state);

@@ -44,7 +44,7 @@ impl Core {
 
     /// Answers start requests once every runner is ready, has failed to start, or waits for an
     /// external condition. If none is ready and some wait, the response is delayed.
-    pub(crate) fn look_at_start(&mut self) {
+    pub(crate) fn check_start_waiters(&mut self) {
         if self.waiters.start.is_empty() {
             return;
         }
@@ -115,7 +115,7 @@ impl Core {
     }
 
     /// Completes a stop once no attempt and no delivery is open.
-    pub(crate) fn look_at_stop(&mut self) {
+    pub(crate) fn check_stop_waiters(&mut self) {
         if self.phase != CorePhase::Stopping || self.pool.working > 0 {
             return;
         }

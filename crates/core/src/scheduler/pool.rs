@@ -20,7 +20,7 @@ impl Core {
             self.drop_ignored_payload(report);
             return;
         };
-        if slot.incarnation != incarnation || !slot.alive() {
+        if slot.incarnation != incarnation || !slot.is_alive() {
             self.ignore_report(IgnoreReason::EarlierLife);
             self.drop_ignored_payload(report);
             return;
@@ -31,7 +31,9 @@ impl Core {
             RunnerReport::Ready { after } => self.runner_ready(runner, after),
             RunnerReport::StartBlocked { reason } => self.start_blocked(runner, reason),
             RunnerReport::StartFailed { message } => self.start_failed(runner, message),
-            RunnerReport::Lost { message, suspicion } => self.lose(runner, message, suspicion),
+            RunnerReport::Lost { message, suspicion } => {
+                self.runner_lost(runner, message, suspicion)
+            }
             RunnerReport::AttemptBegan { attempt } => self.attempt_began(runner, attempt),
             RunnerReport::RunFinished { attempt, run, outcome } => {
                 self.run_finished(runner, attempt, run, outcome);
@@ -64,7 +66,7 @@ impl Core {
         let serial = self.serial();
         let supervision = self.config.supervision;
         let slot = &mut self.pool.runners[runner.0 as usize];
-        let (was_alive, was_working) = (slot.alive(), slot.attempt().is_some());
+        let (was_alive, was_working) = (slot.is_alive(), slot.attempt().is_some());
         if matches!(slot.phase, RunnerPhase::Idle) {
             self.pool.idle.remove(&(slot.idle_since, runner));
         }
@@ -73,7 +75,7 @@ impl Core {
         }
         slot.phase = phase;
         slot.waits = false;
-        if !slot.alive() {
+        if !slot.is_alive() {
             self.pool.isolated.remove(&runner);
         }
         slot.since = self.now;
@@ -94,7 +96,7 @@ impl Core {
             }
         };
         self.timers.set(DeadlineReason::Runner(runner), &mut slot.timer, timer);
-        let watched = slot.alive() && !matches!(slot.phase, RunnerPhase::Starting);
+        let watched = slot.is_alive() && !matches!(slot.phase, RunnerPhase::Starting);
         let deadline =
             match (supervision.heartbeat_timeout.filter(|_| watched), slot.heartbeat_deadline) {
                 // Set for an earlier time: it checks and sets itself again.
@@ -108,7 +110,7 @@ impl Core {
             deadline,
         );
         let slot = &self.pool.runners[runner.0 as usize];
-        self.pool.alive = self.pool.alive + u32::from(slot.alive()) - u32::from(was_alive);
+        self.pool.alive = self.pool.alive + u32::from(slot.is_alive()) - u32::from(was_alive);
         let works = slot.attempt().is_some();
         self.pool.working = self.pool.working + u32::from(works) - u32::from(was_working);
     }
@@ -153,7 +155,7 @@ impl Core {
 
     /// Removes a runner for good.
     pub(crate) fn retire(&mut self, runner: RunnerId) {
-        if self.pool[runner].alive() {
+        if self.pool[runner].is_alive() {
             self.order_stop(runner);
         }
         let slot = &mut self.pool[runner];
@@ -204,7 +206,12 @@ impl Core {
 
     /// Handles a lost runner: its attempt ends, and the next incarnation starts unless the runner
     /// was about to retire.
-    pub(crate) fn lose(&mut self, runner: RunnerId, message: Arc<str>, suspicion: Suspicion) {
+    pub(crate) fn runner_lost(
+        &mut self,
+        runner: RunnerId,
+        message: Arc<str>,
+        suspicion: Suspicion,
+    ) {
         let message = self.clip(message);
         let restarts = !self.pool[runner].retiring && self.phase == CorePhase::Running;
         let slot = &mut self.pool[runner];
@@ -286,7 +293,7 @@ impl Core {
             }
             RunnerPhase::Cancelling(..) => {
                 let message = "did not acknowledge a cancel in time".into();
-                self.lose(runner, message, Suspicion::None);
+                self.runner_lost(runner, message, Suspicion::None);
             }
             // A stopping pool is not repaired.
             RunnerPhase::Broken | RunnerPhase::AwaitingRestart
@@ -316,7 +323,7 @@ impl Core {
             return;
         }
         let message = format!("no report for {} s", timeout.as_secs_f64());
-        self.lose(runner, message.into(), Suspicion::None);
+        self.runner_lost(runner, message.into(), Suspicion::None);
     }
 
     /// Starts missing runners and retires surplus ones.

@@ -93,7 +93,7 @@ impl RunnerSlot {
     }
 
     /// Returns whether the slot has, or should have, a live runner.
-    pub(crate) const fn alive(&self) -> bool {
+    pub(crate) const fn is_alive(&self) -> bool {
         matches!(
             self.phase,
             RunnerPhase::Starting

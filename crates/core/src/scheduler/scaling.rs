@@ -75,7 +75,7 @@ impl Scaler {
 
     /// Records the demand, whenever it may have changed. Returns the target: never fewer than
     /// before.
-    pub fn look(&mut self, load: PoolLoad, wanted: u32) -> u32 {
+    pub fn record_demand(&mut self, load: PoolLoad, wanted: u32) -> u32 {
         let needed = load.needed();
         self.peaks[0] = self.peaks[0].max(needed);
         let more = load.waiting > 0 && needed > wanted;
@@ -114,11 +114,11 @@ impl Core {
         // After all consequences of this input: passed time may have queued retries.
         let is_over = std::mem::take(&mut self.pool.part_over);
         let Some(scaler) = &mut self.pool.scaler else { return };
-        let mut wanted = scaler.look(load, self.pool.target_runners);
+        let mut wanted = scaler.record_demand(load, self.pool.target_runners);
         if is_over {
             wanted = scaler.part_over(load, wanted);
         }
-        self.want(wanted);
+        self.set_target(wanted);
         if let Some(bounds) = self.config.scaling
             && self.pool.target_runners > bounds.min
             && self.pool.scale_timer.is_none()
@@ -134,7 +134,7 @@ impl Core {
         self.pool.part_over = true;
     }
 
-    fn want(&mut self, wanted: u32) {
+    fn set_target(&mut self, wanted: u32) {
         let wanted = wanted.min(self.config.limits.runners);
         if wanted != self.pool.target_runners {
             self.pool.target_runners = wanted;
@@ -173,16 +173,16 @@ mod tests {
     #[test]
     fn waiting_work_adds_whole_workers_at_once_up_to_the_maximum() {
         let mut scaler = Scaler::new(BOUNDS);
-        assert_eq!(scaler.look(busy(4, 0), 4), 4, "nothing waits");
-        assert_eq!(scaler.look(busy(4, 1), 4), 8);
-        assert_eq!(scaler.look(busy(8, 13), 8), 24);
-        assert_eq!(scaler.look(busy(24, 1_000_000_000_000), 24), 64);
+        assert_eq!(scaler.record_demand(busy(4, 0), 4), 4, "nothing waits");
+        assert_eq!(scaler.record_demand(busy(4, 1), 4), 8);
+        assert_eq!(scaler.record_demand(busy(8, 13), 8), 24);
+        assert_eq!(scaler.record_demand(busy(24, 1_000_000_000_000), 24), 64);
     }
 
     #[test]
     fn idle_runners_retire_step_by_step_after_the_idle_timeout() {
         let mut scaler = Scaler::new(BOUNDS);
-        let mut wanted = scaler.look(busy(4, 60), 4);
+        let mut wanted = scaler.record_demand(busy(4, 60), 4);
         let mut seen = Vec::new();
         for _ in 0..24 {
             wanted = scaler.part_over(busy(0, 0), wanted);
@@ -197,11 +197,11 @@ mod tests {
     #[test]
     fn bursts_keep_the_runners_of_the_next_burst() {
         let mut scaler = Scaler::new(BOUNDS);
-        let mut wanted = scaler.look(busy(4, 60), 4);
+        let mut wanted = scaler.record_demand(busy(4, 60), 4);
         for part in 0..100 {
             // Sixteen runners are busy for a moment, every third part.
             if part % 3 == 0 {
-                wanted = scaler.look(busy(16, 0), wanted);
+                wanted = scaler.record_demand(busy(16, 0), wanted);
             }
             wanted = scaler.part_over(busy(0, 0), wanted);
         }
@@ -212,7 +212,7 @@ mod tests {
     fn large_pools_shrink_faster_than_small_ones() {
         let bounds = ScalingBounds { min: 1, max: 10_000, runners_per_worker: 1, ..BOUNDS };
         let mut scaler = Scaler::new(bounds);
-        let mut wanted = scaler.look(busy(0, 10_000), 1);
+        let mut wanted = scaler.record_demand(busy(0, 10_000), 1);
         let mut parts = 0;
         while wanted > 1 {
             wanted = scaler.part_over(busy(0, 0), wanted);

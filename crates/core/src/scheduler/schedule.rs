@@ -97,21 +97,21 @@ impl Core {
     /// Checks the limits for new tasks, before any change.
     fn admit(&self, tasks: &[TaskSpec], batch: Option<BatchKey>) -> Result<(), Refusal> {
         let limits = &self.config.limits;
-        let over = |limit, value: u64, max: u64| {
+        let exceeded = |limit, value: u64, max: u64| {
             if value > max { Err(Refusal::Limit { limit, value, max }) } else { Ok(()) }
         };
         for (at, task) in tasks.iter().enumerate() {
             if task.repeat_times == 0 {
                 return Err(Refusal::NoRuns { task: at as u32 });
             }
-            over("runs_per_task", task.repeat_times.into(), limits.runs_per_task.into())?;
+            exceeded("runs_per_task", task.repeat_times.into(), limits.runs_per_task.into())?;
         }
-        over("open_tasks", self.queues.open_tasks + tasks.len() as u64, limits.open_tasks)?;
+        exceeded("open_tasks", self.queues.open_tasks + tasks.len() as u64, limits.open_tasks)?;
         let before = batch.map_or(0, |key| self.batches[&key].tasks.len());
         // Task ids are 32 bits wide.
-        over("open_tasks", (before + tasks.len()) as u64, u32::MAX.into())?;
+        exceeded("open_tasks", (before + tasks.len()) as u64, u32::MAX.into())?;
         if batch.is_none() {
-            over("batches", self.queues.order.len() as u64 + 1, limits.batches.into())?;
+            exceeded("batches", self.queues.order.len() as u64 + 1, limits.batches.into())?;
         }
         Ok(())
     }

@@ -88,7 +88,7 @@ pub struct BatchView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     pub at: Time,
-    pub why: DeadlineReason,
+    pub reason: DeadlineReason,
 }
 
 /// Cause of a deadline.
@@ -115,7 +115,7 @@ impl Core {
     /// Returns the time and cause of the next [`TimePassed`](crate::Input::TimePassed). Timers that
     /// restart on progress are checked when they were first due and set again.
     pub fn next_deadline(&self) -> Option<Deadline> {
-        self.timers.first().map(|(at, why)| Deadline { at, why })
+        self.timers.first().map(|(at, reason)| Deadline { at, reason })
     }
 
     pub fn counters(&self) -> &Counters {
@@ -179,7 +179,7 @@ impl Core {
 
     fn typical_duration(&self, attempt: &SlotAttempt) -> Option<Duration> {
         let task = self.batches.get(&attempt.batch)?.tasks.get(attempt.task.0 as usize)?;
-        self.durations.lately(task.workflow, attempt.runs.count)
+        self.durations.recent_mean(task.workflow, attempt.runs.count)
     }
 
     pub fn runners(&self) -> impl Iterator<Item = RunnerView> + '_ {

@@ -31,7 +31,7 @@ impl Core {
         self.waiters.requests.insert(request, WaiterLocation::All);
     }
 
-    pub(crate) fn forget_all_waiter(&mut self, request: RequestId) {
+    pub(crate) fn remove_all_waiter(&mut self, request: RequestId) {
         let waiters = &mut self.waiters.all;
         if let Some(at) = waiters.iter().position(|waiter| waiter.request == request) {
             let mut waiter = waiters.remove(at);
@@ -52,7 +52,7 @@ impl Core {
         }
     }
 
-    pub(crate) fn look_at_all_waiters(&mut self) {
+    pub(crate) fn check_all_waiters(&mut self) {
         if self.waiters.all.is_empty() {
             return;
         }
@@ -82,7 +82,7 @@ impl Core {
             self.truncate(key, reason, false, UnresponsivePolicy::Replace);
         }
         while let Some(key) = self.changed.pop_first() {
-            self.look(key);
+            self.check_batch_waiters(key);
         }
     }
 }

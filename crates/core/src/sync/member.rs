@@ -170,7 +170,7 @@ impl MemberRecord {
             self.state = TrainerPresence::Lost;
         }
         if self.deadline(timeout).is_some_and(|deadline| deadline <= now) {
-            self.state = TrainerPresence::Failed(messages::lost(timeout));
+            self.state = TrainerPresence::Failed(messages::heartbeats_missing(timeout));
         }
     }
 

@@ -6,7 +6,7 @@ use crate::Time;
 use crate::sync::member::{TrainerPresence, TrainerSlot};
 use crate::sync::{ActiveWait, SyncCore, WeightWait};
 
-pub(super) fn lost(timeout: Duration) -> String {
+pub(super) fn heartbeats_missing(timeout: Duration) -> String {
     format!(
         "no heartbeat for more than {} s, and no replacement joined; check its log and restart the \
          job, which resumes",

@@ -127,23 +127,23 @@ fn a_trainer_without_heartbeats_fails_unless_it_joins_again() {
     assert!(!core.set_trainer_state(at(16), first, TrainerPresence::Done));
     assert_eq!(core.heartbeat(at(20), entered.member), HeartbeatReply::Known);
     assert_eq!(core.next_deadline(), Some(at(30)));
-    let mut never_back = core.clone();
+    let mut absent = core.clone();
     core.tick(at(30));
     assert_eq!(core.next_deadline(), Some(at(40)));
     assert_eq!(core.heartbeat(at(39), entered.member), HeartbeatReply::Known, "it was only slow");
     core.tick(at(40));
     assert_eq!(outcome(&mut core), None);
-    never_back.tick(at(30));
-    never_back.tick(at(40));
-    let failed = outcome(&mut never_back);
+    absent.tick(at(30));
+    absent.tick(at(40));
+    let failed = outcome(&mut absent);
     assert!(matches!(failed, Some(WaitOutcome::TrainerFailed(_))), "{failed:?}");
-    assert_eq!(never_back.heartbeat(at(41), entered.member), HeartbeatReply::Unknown);
+    assert_eq!(absent.heartbeat(at(41), entered.member), HeartbeatReply::Unknown);
     assert_eq!(
-        never_back.heartbeat(at(41), MemberId(FIRST)),
+        absent.heartbeat(at(41), MemberId(FIRST)),
         HeartbeatReply::Unknown,
         "of another synchronizer"
     );
-    assert_eq!(never_back.next_deadline(), None);
+    assert_eq!(absent.next_deadline(), None);
 }
 
 #[test]

@@ -14,9 +14,9 @@ impl Checker for DispatchOrderChecker {
     fn action(&mut self, ctx: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         let Action::StartAttempt { batch, task, runs, .. } = action else { return Ok(()) };
         let Some(record) = ctx.model.batches.get(batch) else { return Ok(()) };
-        let mine = (record.id.priority(), *batch);
+        let own = (record.id.priority(), *batch);
         for (id, key) in ctx.model.active.iter().filter(|_| !crowded(ctx)) {
-            let before = (id.priority(), *key) < mine;
+            let before = (id.priority(), *key) < own;
             let waits = before && fresh_left(ctx, *key) > 0 && room(ctx, *key);
             require!(!waits, "an attempt of {batch} goes out while {id} ({key}) waits");
         }

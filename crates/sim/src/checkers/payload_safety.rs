@@ -44,7 +44,7 @@ impl Checker for PayloadSafetyChecker {
             Action::ReleasePayloads(payloads) => {
                 for id in payloads {
                     require!(self.stored.remove(id), "payload {id} is released and not stored");
-                    let state = ctx.model.payloads.get(id).map(|kept| kept.place);
+                    let state = ctx.model.payloads.get(id).map(|kept| kept.state);
                     let delivered = state == Some(PayloadState::Delivered);
                     require!(delivered, "payload {id} is released: {state:?}");
                 }
@@ -97,7 +97,7 @@ impl Checker for PayloadSafetyChecker {
 
     fn ended(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
         for (id, kept) in &ctx.model.payloads {
-            let gone = matches!(kept.place, PayloadState::Delivered | PayloadState::Dropped(_));
+            let gone = matches!(kept.state, PayloadState::Delivered | PayloadState::Dropped(_));
             require!(gone, "payload {id} is left at the end: {kept:?}");
         }
         for (key, result) in &self.results {
@@ -173,8 +173,8 @@ fn may_drop(ctx: &CheckContext<'_>, payload: Payload, reason: DropReason) -> Che
         return Err(format!("payload {id} is dropped and was never received"));
     };
     // A stop that timed out ends deliveries; their payloads are then uncertain.
-    let stopped = reason == DropReason::Stopped && matches!(kept.place, PayloadState::Leased(_));
-    require!(kept.place == PayloadState::Held || stopped, "payload {id} is dropped: {kept:?}");
+    let stopped = reason == DropReason::Stopped && matches!(kept.state, PayloadState::Leased(_));
+    require!(kept.state == PayloadState::Held || stopped, "payload {id} is dropped: {kept:?}");
     require!(kept.bytes == payload.bytes, "payload {id} has {} bytes", kept.bytes);
     let stray = matches!(reason, DropReason::Late | DropReason::Duplicate | DropReason::TooLarge);
     require!(stray != kept.accepted, "payload {id} is dropped as {reason}: {kept:?}");
@@ -196,7 +196,7 @@ fn reported_payload(input: &Input) -> Option<Payload> {
 /// The payload of an ignored or too large report is dropped at once.
 fn nothing_ignored(ctx: &CheckContext<'_>, payload: Payload) -> CheckVerdict {
     let Some(kept) = ctx.model.payloads.get(&payload.id) else { return Ok(()) };
-    let dropped = matches!(kept.place, PayloadState::Dropped(_));
+    let dropped = matches!(kept.state, PayloadState::Dropped(_));
     require!(kept.accepted || dropped, "payload {} is kept and did not count", payload.id);
     Ok(())
 }
@@ -212,7 +212,7 @@ fn may_leave(ctx: &CheckContext<'_>, batch: BatchKey, results: &[TaskResult]) ->
             let Some(kept) = ctx.model.payloads.get(&id) else {
                 return Err(format!("payload {id} leaves and was never received"));
             };
-            require!(kept.place == PayloadState::Held, "payload {id} leaves: {kept:?}");
+            require!(kept.state == PayloadState::Held, "payload {id} leaves: {kept:?}");
             let (from, of, run) = kept.origin.unwrap_or((BatchKey(u64::MAX), task, 0));
             require!((from, of) == (batch, task), "payload {id} is of {from} {of}");
             require!(last < Some(run), "payload {id} of run {run} comes after {last:?}");
@@ -244,7 +244,7 @@ fn all_there(ctx: &CheckContext<'_>, batch: BatchKey, results: &[TaskResult]) ->
         .model
         .payloads
         .values()
-        .filter(|kept| kept.of(batch) && kept.accepted && kept.place == PayloadState::Held);
+        .filter(|kept| kept.of(batch) && kept.accepted && kept.state == PayloadState::Held);
     let held = held.count();
     require!(carried == held, "{carried} of {held} payloads of {batch} are delivered");
     Ok(())
@@ -252,7 +252,7 @@ fn all_there(ctx: &CheckContext<'_>, batch: BatchKey, results: &[TaskResult]) ->
 
 fn nothing_left(ctx: &CheckContext<'_>, batch: BatchKey) -> CheckVerdict {
     let left = ctx.model.payloads.iter().find(|(_, kept)| {
-        kept.of(batch) && matches!(kept.place, PayloadState::Held | PayloadState::Leased(_))
+        kept.of(batch) && matches!(kept.state, PayloadState::Held | PayloadState::Leased(_))
     });
     require!(left.is_none(), "{batch} ends and leaves {left:?}");
     Ok(())

@@ -15,14 +15,15 @@ impl Checker for Refusals {
         if !ctx.accepted {
             return Ok(());
         }
-        let Objections { must, may } = objections(ctx, what);
+        let ExpectedRefusals { required, allowed } = expected_refusals(ctx, what);
         let refusal = answer_to(ctx, *request).filter(|answer| answer.starts_with("refused:"));
         let Some(refusal) = refusal else {
-            require!(must.is_empty(), "{what:?} is accepted although {must:?}");
+            require!(required.is_empty(), "{what:?} is accepted although {required:?}");
             return Ok(());
         };
-        let known = must.contains(&refusal) || may.contains(&refusal) || follows_a_wait(refusal);
-        require!(known, "{what:?} is {refusal}, not {must:?} or {may:?}");
+        let known =
+            required.contains(&refusal) || allowed.contains(&refusal) || follows_a_wait(refusal);
+        require!(known, "{what:?} is {refusal}, not {required:?} or {allowed:?}");
         Ok(())
     }
 
@@ -52,35 +53,35 @@ impl Checker for Refusals {
 
 /// Reasons to refuse a request.
 #[derive(Default)]
-struct Objections {
+struct ExpectedRefusals {
     /// It must be refused, for one of these.
-    must: Vec<&'static str>,
-    may: Vec<&'static str>,
+    required: Vec<&'static str>,
+    allowed: Vec<&'static str>,
 }
 
-fn objections(ctx: &CheckContext<'_>, what: &Request) -> Objections {
-    let mut found = Objections::default();
-    let Objections { must, may } = &mut found;
+fn expected_refusals(ctx: &CheckContext<'_>, what: &Request) -> ExpectedRefusals {
+    let mut found = ExpectedRefusals::default();
+    let ExpectedRefusals { required, allowed } = &mut found;
     let active = |id: &BatchId| ctx.model.batches.get(ctx.model.active.get(id)?);
     match what {
         Request::Submit { batch, tasks, .. } => {
             match ctx.model.pool {
-                Pool::New => must.push("refused:not_started"),
-                Pool::Stopped => must.push("refused:stopped"),
+                Pool::New => required.push("refused:not_started"),
+                Pool::Stopped => required.push("refused:stopped"),
                 Pool::Running => {}
             }
             if active(batch).is_some() {
-                must.push("refused:already_active");
+                required.push("refused:already_active");
             }
             tasks_object(ctx, tasks, &mut found);
         }
         Request::Schedule { batch, kind, tasks } if !tasks.is_empty() => {
             if ctx.model.pool == Pool::Stopped {
-                must.push("refused:stopped");
+                required.push("refused:stopped");
             }
             match active(batch) {
-                Some(batch) if batch.submitted => must.push("refused:already_active"),
-                Some(batch) if batch.kind != *kind => must.push("refused:wrong_kind"),
+                Some(batch) if batch.submitted => required.push("refused:already_active"),
+                Some(batch) if batch.kind != *kind => required.push("refused:wrong_kind"),
                 _ => {}
             }
             tasks_object(ctx, tasks, &mut found);
@@ -91,14 +92,14 @@ fn objections(ctx: &CheckContext<'_>, what: &Request) -> Objections {
         }
         Request::Collect { batch, .. } | Request::Drain { batch } | Request::Discard { batch } => {
             if active(batch).is_some_and(|batch| batch.submitted) {
-                must.push("refused:not_collectable");
+                required.push("refused:not_collectable");
             }
             if matches!(what, Request::Collect { .. }) {
                 waiters_object(ctx, &mut found);
             }
         }
         Request::WaitAll { .. } => waiters_object(ctx, &mut found),
-        Request::Start if ctx.model.pool == Pool::Stopped => may.push("refused:stopped"),
+        Request::Start if ctx.model.pool == Pool::Stopped => allowed.push("refused:stopped"),
         Request::Schedule { .. }
         | Request::Start
         | Request::Stop { .. }
@@ -110,47 +111,52 @@ fn objections(ctx: &CheckContext<'_>, what: &Request) -> Objections {
 fn tasks_object(
     ctx: &CheckContext<'_>,
     tasks: &[TaskSpec],
-    Objections { must, may }: &mut Objections,
+    ExpectedRefusals { required, allowed }: &mut ExpectedRefusals,
 ) {
     let limits = &ctx.model.config.limits;
     if tasks.iter().any(|task| task.repeat_times == 0) {
-        must.push("refused:no_runs");
+        required.push("refused:no_runs");
     }
     if tasks.iter().any(|task| task.repeat_times > limits.runs_per_task) {
-        must.push("refused:limit");
+        required.push("refused:limit");
     }
     // The limits checker decides whether these are exceeded; here they are possible reasons.
     let open: u64 = ctx.core.batches().map(|view| view.open_tasks).sum();
     let full = ctx.model.active.len() as u64 >= u64::from(limits.batches);
     if full || open + tasks.len() as u64 > limits.open_tasks {
-        may.push("refused:limit");
+        allowed.push("refused:limit");
     }
 }
 
-fn waiters_object(ctx: &CheckContext<'_>, Objections { may, .. }: &mut Objections) {
+fn waiters_object(ctx: &CheckContext<'_>, ExpectedRefusals { allowed, .. }: &mut ExpectedRefusals) {
     if ctx.model.open.len() as u64 >= u64::from(ctx.model.config.limits.waiters) {
-        may.push("refused:limit");
+        allowed.push("refused:limit");
     }
     if ctx.model.pool == Pool::Stopped {
-        may.push("refused:stopped");
+        allowed.push("refused:stopped");
     }
 }
 
-fn known_objects(ctx: &CheckContext<'_>, id: &BatchId, kind: BatchType, found: &mut Objections) {
-    let Objections { must, may } = found;
+fn known_objects(
+    ctx: &CheckContext<'_>,
+    id: &BatchId,
+    kind: BatchType,
+    found: &mut ExpectedRefusals,
+) {
+    let ExpectedRefusals { required, allowed } = found;
     let Some(batch) = ctx.model.latest_batch(id).filter(|batch| batch.submitted) else {
-        return must.push("refused:not_registered");
+        return required.push("refused:not_registered");
     };
     if batch.forgotten {
-        may.push("refused:not_registered");
+        allowed.push("refused:not_registered");
     }
     if batch.kind != kind {
         // The type of a removed batch is unknown.
-        let to = if batch.forgotten { may } else { must };
+        let to = if batch.forgotten { allowed } else { required };
         return to.push("refused:wrong_kind");
     }
     if batch.given_up {
-        may.push("refused:aborted");
+        allowed.push("refused:aborted");
     }
 }
 

@@ -8,7 +8,7 @@ use rollway_core::{Action, BatchId, Input, Refusal, Request, RequestId, Response
 use super::wait_outcomes::too_few_good;
 use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::ledger::SimLedger;
-use crate::reference_model::{AskedState, AttemptState, ModelRequest, ModelRun, Phase, RunState};
+use crate::reference_model::{AttemptState, ModelRequest, ModelRun, Phase, RequestState, RunState};
 
 #[derive(Debug, Default)]
 pub(super) struct ResponsesChecker {
@@ -56,7 +56,7 @@ impl Checker for ResponsesChecker {
             return Err(format!("{request} is answered and was never asked"));
         };
         require!(
-            asked.state == AskedState::Open,
+            asked.state == RequestState::Open,
             "{request} is answered although it was {:?}",
             asked.state
         );
@@ -75,7 +75,7 @@ impl Checker for ResponsesChecker {
         require!(!stopping || under_way(ctx), "a stop waits although nothing is under way");
         let next = ctx.core.next_deadline().map_or(Time::MAX, |deadline| deadline.at);
         for (request, asked) in ctx.model.waiting() {
-            self.woken(ctx, request, asked)?;
+            self.check_waiter(ctx, request, asked)?;
             // Requests from before the delivery wait for the sink's answer.
             let patient = delivering(ctx, asked).is_some_and(|since| asked.at <= since);
             if let Some(deadline) = asked.deadline().filter(|_| !patient) {
@@ -113,7 +113,7 @@ impl Checker for ResponsesChecker {
 
 impl ResponsesChecker {
     /// No request waits for a complete batch, or longer than the grace period after its minimum.
-    fn woken(
+    fn check_waiter(
         &mut self,
         ctx: &CheckContext<'_>,
         request: RequestId,

@@ -70,7 +70,7 @@ impl Checker for RunnerStatesChecker {
     fn settled(&mut self, ctx: &CheckContext<'_>) -> CheckVerdict {
         message_is_shown(ctx)?;
         for view in ctx.core.runners() {
-            agrees(ctx, &view)?;
+            matches_model(ctx, &view)?;
             let now = (view.incarnation, view.state);
             let before = self.seen.insert(view.runner, now);
             if let Some(before) = before.filter(|before| *before != now) {
@@ -102,7 +102,7 @@ fn message_is_shown(ctx: &CheckContext<'_>) -> CheckVerdict {
     Ok(())
 }
 
-fn agrees(ctx: &CheckContext<'_>, view: &RunnerView) -> CheckVerdict {
+fn matches_model(ctx: &CheckContext<'_>, view: &RunnerView) -> CheckVerdict {
     let Some(slot) = ctx.model.slots.get(&view.runner) else {
         return Err(format!("{} was never started", view.runner));
     };

@@ -30,7 +30,7 @@ impl fmt::Debug for ExploreMutant {
 
 /// Runs seeds with a planted bug until its checker reports it, at most `seeds_max`. Returns the
 /// number of seeds and the message.
-pub fn hunt(mutant: &ExploreMutant, first: u64, seeds_max: u64) -> Option<(u64, String)> {
+pub fn find_seed(mutant: &ExploreMutant, first: u64, seeds_max: u64) -> Option<(u64, String)> {
     first_report(first, seeds_max, |seed| {
         if mutant.checker == REPEAT {
             return repeats(seed, Some(mutant)).err();

@@ -156,7 +156,7 @@ impl ExploreWorld {
             self.handle_outcomes();
         } else if let Some((at, event)) = self.queue.take() {
             self.now = self.now.max(at);
-            self.happen(event);
+            self.handle_event(event);
         } else {
             return self.fail("no event is left".to_owned());
         }
@@ -170,7 +170,7 @@ impl ExploreWorld {
         }
     }
 
-    fn happen(&mut self, event: ExploreWorldEvent) {
+    fn handle_event(&mut self, event: ExploreWorldEvent) {
         match event {
             ExploreWorldEvent::Start { at } => self.start(at),
             ExploreWorldEvent::Act { at, incarnation, order } => {

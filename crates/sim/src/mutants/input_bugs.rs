@@ -74,9 +74,9 @@ pub(super) fn names_mixed_up(memory: &mut Memory, _: &Core, input: &mut Input) {
 /// Drops some reports, depending on the inputs of other worlds.
 pub(super) fn outside_chance(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
     static INPUTS_SEEN: AtomicU64 = AtomicU64::new(0);
-    let lucky = INPUTS_SEEN.fetch_add(1, Ordering::Relaxed).is_multiple_of(7);
+    let spared = INPUTS_SEEN.fetch_add(1, Ordering::Relaxed).is_multiple_of(7);
     match input {
-        Input::Report { report: RunnerReport::AttemptBegan { .. }, .. } if lucky => Vec::new(),
+        Input::Report { report: RunnerReport::AttemptBegan { .. }, .. } if spared => Vec::new(),
         input => vec![input],
     }
 }
@@ -100,7 +100,7 @@ pub(super) fn forget(
 
 /// Fails another run of the attempt when one is cancelled.
 pub(super) fn sibling_charged(_: &mut Memory, core: &Core, input: Input) -> Vec<Input> {
-    let Some((view, sibling)) = beside(core, &input) else { return vec![input] };
+    let Some((view, sibling)) = sibling_run(core, &input) else { return vec![input] };
     let RunnerState::Busy(attempt) = view.state else { return vec![input] };
     let outcome = Err(RunFailure { kind: FailureKind::Workflow, message: "beside".into() });
     let report = RunnerReport::RunFinished { attempt, run: sibling, outcome };
@@ -109,7 +109,7 @@ pub(super) fn sibling_charged(_: &mut Memory, core: &Core, input: Input) -> Vec<
 
 /// Cancels another run of the attempt when one is cancelled.
 pub(super) fn sibling_cancelled(memory: &mut Memory, core: &Core, input: Input) -> Vec<Input> {
-    let beside = beside(core, &input).map(|(_, sibling)| sibling);
+    let beside = sibling_run(core, &input).map(|(_, sibling)| sibling);
     let (Some(sibling), Input::Requested { what, .. }) = (beside, &input) else {
         return vec![input];
     };
@@ -123,7 +123,7 @@ pub(super) fn sibling_cancelled(memory: &mut Memory, core: &Core, input: Input) 
 }
 
 /// Returns another open run in the attempt of the run to cancel.
-fn beside(core: &Core, input: &Input) -> Option<(RunnerView, RunId)> {
+fn sibling_run(core: &Core, input: &Input) -> Option<(RunnerView, RunId)> {
     let Input::Requested { what: Request::CancelRun { batch, task, run }, .. } = input else {
         return None;
     };

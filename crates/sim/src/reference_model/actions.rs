@@ -7,8 +7,8 @@ use rollway_core::{
 };
 
 use super::{
-    AskedState, AttemptState, ModelAttempt, ModelLease, ModelSlot, PayloadState, Phase,
-    ReferenceModel, RunState,
+    AttemptState, ModelAttempt, ModelLease, ModelSlot, PayloadState, Phase, ReferenceModel,
+    RequestState, RunState,
 };
 
 impl ReferenceModel {
@@ -22,13 +22,13 @@ impl ReferenceModel {
                     self.end_life(now, *runner, self.stop_cause(now, *runner));
                 }
             }
-            Action::StartAttempt { .. } => self.give(now, action),
+            Action::StartAttempt { .. } => self.add_attempt(now, action),
             Action::CancelAttempt { attempt, reason, .. } => self.cancel(now, *attempt, *reason),
             Action::DropPayload { payload, reason } => self.drop_payload(payload, *reason),
             // The acknowledgement of the lease is known as an input.
             Action::ReleasePayloads(_) => {}
             Action::Deliver { lease, batch, results } => {
-                self.lend(now, *lease, *batch, results, true);
+                self.add_lease(now, *lease, *batch, results, true);
             }
             Action::Respond { request, answer } => self.answered(now, *request, answer),
             // Known from earlier events.
@@ -83,7 +83,7 @@ impl ReferenceModel {
         self.slots.insert(runner, slot);
     }
 
-    fn give(&mut self, now: Time, action: &Action) {
+    fn add_attempt(&mut self, now: Time, action: &Action) {
         let Action::StartAttempt {
             runner, incarnation, attempt, batch, task, runs, timeout, ..
         } = action
@@ -134,7 +134,7 @@ impl ReferenceModel {
 
     fn drop_payload(&mut self, payload: &Payload, reason: DropReason) {
         let Some(kept) = self.payloads.get_mut(&payload.id) else { return };
-        kept.place = PayloadState::Dropped(reason);
+        kept.state = PayloadState::Dropped(reason);
         let kept = *kept;
         if !kept.accepted {
             return;
@@ -147,7 +147,7 @@ impl ReferenceModel {
         }
     }
 
-    fn lend(
+    fn add_lease(
         &mut self,
         now: Time,
         lease: LeaseId,
@@ -160,7 +160,7 @@ impl ReferenceModel {
         let tasks: Vec<TaskId> = results.iter().map(|result| result.task).collect();
         for payload in &payloads {
             if let Some(kept) = self.payloads.get_mut(&payload.id) {
-                kept.place = PayloadState::Leased(lease);
+                kept.state = PayloadState::Leased(lease);
             }
         }
         let record = ModelLease { batch, tasks, payloads, to_sink, since: now, open: true };
@@ -171,11 +171,11 @@ impl ReferenceModel {
         self.open.remove(&request);
         let batch = self.batch_of(request);
         let Some(asked) = self.requests.get_mut(&request) else { return };
-        asked.state = AskedState::Answered;
+        asked.state = RequestState::Answered;
         if let Response::Collected(collected) = answer
             && let (Some(lease), Some(batch)) = (collected.lease, batch)
         {
-            self.lend(now, lease, batch, &collected.results, false);
+            self.add_lease(now, lease, batch, &collected.results, false);
         }
     }
 }

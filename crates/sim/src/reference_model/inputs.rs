@@ -9,8 +9,8 @@ use rollway_core::{
 };
 
 use super::{
-    AskedState, AttemptState, ModelBatch, ModelPayload, ModelRequest, ModelRun, ModelTask,
-    PayloadState, Phase, Pool, ReferenceModel, RunState,
+    AttemptState, ModelBatch, ModelPayload, ModelRequest, ModelRun, ModelTask, PayloadState, Phase,
+    Pool, ReferenceModel, RequestState, RunState,
 };
 
 impl ReferenceModel {
@@ -25,7 +25,7 @@ impl ReferenceModel {
                 if self.open.remove(request).is_some()
                     && let Some(asked) = self.requests.get_mut(request)
                 {
-                    asked.state = AskedState::Withdrawn;
+                    asked.state = RequestState::Withdrawn;
                 }
             }
             Input::Report { runner, incarnation, report } => {
@@ -39,7 +39,7 @@ impl ReferenceModel {
     }
 
     fn on_request(&mut self, now: Time, request: RequestId, what: &Request, actions: &[Action]) {
-        let asked = ModelRequest { what: what.clone(), at: now, state: AskedState::Open };
+        let asked = ModelRequest { what: what.clone(), at: now, state: RequestState::Open };
         self.requests.insert(request, asked);
         self.open.insert(request, now);
         let answer = actions.iter().find_map(|action| match action {
@@ -187,7 +187,7 @@ impl ReferenceModel {
             self.attempts.get(&attempt).map(|attempt| (attempt.batch, attempt.task, run.0));
         let accepted = accepted && payload.bytes <= self.config.limits.payload_bytes_per_run;
         let kept =
-            ModelPayload { bytes: payload.bytes, origin, accepted, place: PayloadState::Held };
+            ModelPayload { bytes: payload.bytes, origin, accepted, state: PayloadState::Held };
         if accepted {
             self.hold(kept, true);
         }
@@ -223,7 +223,7 @@ impl ReferenceModel {
         let whole = attempt.sound && attempt.begun && attempt.outstanding.is_empty();
         let (took, count) = (now.since(attempt.since), attempt.count);
         if whole {
-            self.learn(batch, task, count, took);
+            self.record_duration(batch, task, count, took);
         }
         let suspected_losses = self.task(batch, task).map_or(0, |task| task.suspected_losses);
         let Some(record) = self.run_mut(batch, task, run.0) else { return };
@@ -243,7 +243,7 @@ impl ReferenceModel {
         }
     }
 
-    fn learn(&mut self, batch: BatchKey, task: TaskId, count: u32, took: Duration) {
+    fn record_duration(&mut self, batch: BatchKey, task: TaskId, count: u32, took: Duration) {
         let Some(batch) = self.batches.get(&batch) else { return };
         let Some(task) = batch.tasks.get(task.0 as usize) else { return };
         if batch.kind == BatchType::Train {
@@ -323,7 +323,7 @@ impl ReferenceModel {
         let arrived = matches!(delivery, DeliveryOutcome::Acknowledged { .. });
         for payload in lease.payloads.clone() {
             let Some(kept) = self.payloads.get_mut(&payload.id) else { continue };
-            kept.place = if arrived { PayloadState::Delivered } else { PayloadState::Held };
+            kept.state = if arrived { PayloadState::Delivered } else { PayloadState::Held };
             if arrived {
                 let kept = *kept;
                 self.hold(kept, false);

@@ -51,7 +51,7 @@ impl ReferenceModel {
                 if let Some(payload) = payload {
                     let (bytes, origin) = (payload.bytes, Some(origin));
                     let kept =
-                        ModelPayload { bytes, origin, accepted: true, place: PayloadState::Held };
+                        ModelPayload { bytes, origin, accepted: true, state: PayloadState::Held };
                     self.hold(kept, true);
                     self.payloads.insert(payload.id, kept);
                 }

@@ -47,7 +47,7 @@ impl SimWorld {
 
     pub(super) fn crash_if_due(&mut self) {
         let due = std::mem::take(&mut self.crashing);
-        let may = self.model.config.ledger && self.crashes < MAX_CRASHES && !self.healed;
+        let may = self.model.config.ledger && self.crashes < MAX_CRASHES && !self.faults_ended;
         if !due || !may || self.violation.is_some() {
             return;
         }

@@ -16,12 +16,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(300);
 impl SimWorld {
     /// Disables faults. Earlier faults keep their effects until the core has handled them, but
     /// connections return, and unreported deaths are reported.
-    pub(crate) fn heal(&mut self) {
-        if self.healed {
+    pub(crate) fn end_faults(&mut self) {
+        if self.faults_ended {
             return;
         }
-        self.healed = true;
-        self.faults.heal();
+        self.faults_ended = true;
+        self.faults.end_faults();
         let states: Vec<(RunnerKey, ProcessState)> =
             self.processes.iter().map(|(at, process)| (at, process.state)).collect();
         for (at, state) in states {
@@ -107,7 +107,7 @@ impl SimWorld {
             });
         }
         let state = self.subject.core().batch_by_key(key).and_then(|view| view.state);
-        let refused = self.users.hopeless.contains(&key);
+        let refused = self.users.unfinalizable.contains(&key);
         if refused || state == Some(BatchState::Aborted) {
             let (batch, reason) = (id, "enough".into());
             let keep_partial_results = self.rng.percent(50);

@@ -12,7 +12,7 @@ use crate::reference_model::Phase;
 
 impl SimWorld {
     pub(super) fn invalid_input(&mut self) {
-        if self.healed {
+        if self.faults_ended {
             return;
         }
         if self.strikes(Fault::IdleClock) {

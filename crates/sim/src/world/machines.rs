@@ -13,11 +13,11 @@ impl SimWorld {
     /// Returns whether the machine of a runner is lost now.
     pub(super) fn is_away(&self, runner: RunnerId) -> bool {
         let back = self.away.get(&self.machine(runner));
-        !self.healed && back.is_some_and(|back| *back > self.now)
+        !self.faults_ended && back.is_some_and(|back| *back > self.now)
     }
 
     /// Returns the live processes on the machine of a runner.
-    fn neighbours(&self, runner: RunnerId) -> Vec<(RunnerKey, ProcessState)> {
+    fn processes_on_machine(&self, runner: RunnerId) -> Vec<(RunnerKey, ProcessState)> {
         let machine = self.machine(runner);
         let all = self.processes.iter().map(|(at, process)| (at, process.state));
         let here = all.filter(|((runner, _), _)| self.machine(*runner) == machine);
@@ -29,7 +29,7 @@ impl SimWorld {
     pub(super) fn lose_machine(&mut self, runner: RunnerId) {
         let stays = self.rng.spread(self.shape.heartbeat, self.shape.heartbeat * 8);
         self.away.insert(self.machine(runner), self.now.after(stays));
-        for (at, state) in self.neighbours(runner) {
+        for (at, state) in self.processes_on_machine(runner) {
             if state == ProcessState::Alive {
                 self.crash(at, None, Suspicion::None);
             } else if let Some(process) = self.processes.get_mut(at) {
@@ -42,7 +42,7 @@ impl SimWorld {
     /// Disconnects the machine of a runner; messages arrive after the reconnection.
     pub(super) fn cut_machine(&mut self, runner: RunnerId) {
         let wait = self.rng.spread(self.shape.heartbeat / 4, self.shape.heartbeat * 12);
-        for (at, state) in self.neighbours(runner) {
+        for (at, state) in self.processes_on_machine(runner) {
             let Some(process) = self.processes.get_mut(at) else { continue };
             if state == ProcessState::Alive && process.cut.is_none() {
                 process.cut = Some(Cut { backlog: Some(Vec::new()), unreachable: Some(false) });

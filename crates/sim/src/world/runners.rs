@@ -101,7 +101,7 @@ impl SimWorld {
                 process.last = Some(attempt);
                 let left = runs.iter().map(|run| run.0).collect();
                 let work =
-                    ProcessWork { attempt, batch, task, left, unspoken: Vec::new(), deaf: false };
+                    ProcessWork { attempt, batch, task, left, unreported: Vec::new(), deaf: false };
                 self.begin(at, work);
             }
             RunnerOrder::Cancel { attempt } => self.cancel(at, attempt),
@@ -125,7 +125,7 @@ impl SimWorld {
             let lasts = self.run_lasts();
             end = if together { lasts } else { end + lasts };
             if self.strikes(Fault::Unspoken) {
-                work.unspoken.push(run);
+                work.unreported.push(run);
             }
             if !work.deaf && !self.strikes(Fault::Hang) {
                 self.plan(end, WorldEvent::RunDone(at, attempt, run));
@@ -148,7 +148,7 @@ impl SimWorld {
     }
 
     fn run_lasts(&mut self) -> Duration {
-        if self.healed {
+        if self.faults_ended {
             return self.rng.spread(Duration::from_millis(1), Duration::from_millis(20));
         }
         self.rng.heavy(self.shape.run)
@@ -185,8 +185,8 @@ impl SimWorld {
         };
         work.left.retain(|left| *left != run);
         let (batch, task) = (work.batch, work.task);
-        let (spoken, last) = (!work.unspoken.contains(&run), work.left.is_empty());
-        if spoken {
+        let (is_reported, last) = (!work.unreported.contains(&run), work.left.is_empty());
+        if is_reported {
             let outcome = self.outcome(batch, task, attempt, run);
             self.send_report(at, RunnerReport::RunFinished { attempt, run: RunId(run), outcome });
         }
@@ -243,7 +243,7 @@ impl SimWorld {
     }
 
     fn behaviour(&mut self, batch: BatchKey, task: TaskId) -> TaskBehaviour {
-        if self.healed {
+        if self.faults_ended {
             return TaskBehaviour::Sound;
         }
         if let Some(behaviour) = self.behaviours.get(&(batch, task)) {
@@ -330,7 +330,7 @@ impl SimWorld {
         process.work = None;
         process.state = ProcessState::Dead;
         // The supervisor may report a loss although it was ordered.
-        if !self.healed && self.rng.percent(10) {
+        if !self.faults_ended && self.rng.percent(10) {
             let message = self.message("gone");
             self.notify(at, RunnerReport::Lost { message, suspicion: Suspicion::None });
         }

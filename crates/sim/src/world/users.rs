@@ -24,11 +24,11 @@ pub(crate) struct Users {
     /// Every id that was ever used.
     names: Vec<BatchId>,
     /// Batches that cannot be finalized, known to the world itself.
-    pub(crate) hopeless: BTreeSet<BatchKey>,
+    pub(crate) unfinalizable: BTreeSet<BatchKey>,
     /// Requests of users without a response.
     unanswered: BTreeMap<RequestId, (usize, Request)>,
     /// Requests that were sent anew after a crash.
-    anew: BTreeSet<RequestId>,
+    resubmitted: BTreeSet<RequestId>,
     next_request: u64,
     next_step: i64,
 }
@@ -38,7 +38,7 @@ pub(crate) struct User {
     role: Role,
     /// Remaining requests.
     left: u32,
-    mine: Vec<Mine>,
+    own: Vec<OwnBatch>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ enum Role {
 
 /// A batch that a user expects to own.
 #[derive(Clone, Debug)]
-struct Mine {
+struct OwnBatch {
     id: BatchId,
     kind: BatchType,
     tries: u32,
@@ -77,7 +77,7 @@ impl SimWorld {
             for _ in 0..count {
                 let user = self.users.list.len();
                 let left = self.rng.small(1, shape.requests);
-                self.users.list.push(User { role, left, mine: Vec::new() });
+                self.users.list.push(User { role, left, own: Vec::new() });
                 let wait = self.rng.spread(Duration::from_millis(1), shape.think);
                 self.plan(wait, WorldEvent::Wake(user));
             }
@@ -89,12 +89,12 @@ impl SimWorld {
 
     /// Lets a user act.
     pub(crate) fn wake_user(&mut self, user: usize) {
-        if self.healed {
+        if self.faults_ended {
             return;
         }
         if self.users.list[user].left == 0 {
             if self.users_done() {
-                self.heal();
+                self.end_faults();
             }
             return;
         }
@@ -102,16 +102,16 @@ impl SimWorld {
         let next = match self.users.list[user].role {
             Role::Coordinator => self.coordinate(user),
             Role::Scheduler => self.schedule(user),
-            Role::Meddler => self.meddle(),
+            Role::Meddler => self.disturb_other_user(),
             Role::Operator => self.operate(),
         };
         match next {
             NextUserAction::Ask(what) => self.ask(Some(user), what),
-            NextUserAction::Think => self.think(user),
+            NextUserAction::Think => self.plan_next_request(user),
         }
     }
 
-    fn think(&mut self, user: usize) {
+    fn plan_next_request(&mut self, user: usize) {
         let wait = self.rng.heavy(self.shape.think);
         self.plan(wait, WorldEvent::Wake(user));
     }
@@ -152,7 +152,7 @@ impl SimWorld {
             && open
         {
             self.users.unanswered.remove(&request);
-            self.think(user);
+            self.plan_next_request(user);
         }
     }
 
@@ -165,9 +165,9 @@ impl SimWorld {
     }
 
     pub(crate) fn ask_anew(&mut self, user: usize, what: Request) {
-        if !self.healed {
+        if !self.faults_ended {
             // Its id is known before the response, which may come at once.
-            self.users.anew.insert(RequestId(self.users.next_request));
+            self.users.resubmitted.insert(RequestId(self.users.next_request));
             self.ask(Some(user), what);
         }
     }
@@ -186,31 +186,31 @@ impl SimWorld {
         let Some(asked) = self.model.requests.get(&request) else { return };
         let what = asked.what.clone();
         let Some(Some(user)) = self.users.asked.get(&request).copied() else {
-            return self.take_note(&what, answer);
+            return self.note_unfinalizable(&what, answer);
         };
         match self.users.list[user].role {
             Role::Coordinator => {
-                let anew = self.users.anew.contains(&request);
-                self.users.list[user].learn(&what, answer, anew);
+                let resubmitted = self.users.resubmitted.contains(&request);
+                self.users.list[user].apply_coordinator_response(&what, answer, resubmitted);
             }
-            Role::Scheduler => self.users.list[user].sort_out(&what, answer),
+            Role::Scheduler => self.users.list[user].apply_scheduler_response(&what, answer),
             Role::Meddler | Role::Operator => {}
         }
-        self.think(user);
+        self.plan_next_request(user);
     }
 
     /// Remembers batches that cannot be finalized.
-    fn take_note(&mut self, what: &Request, answer: &Response) {
+    fn note_unfinalizable(&mut self, what: &Request, answer: &Response) {
         let Request::Finalize { batch, .. } = what else { return };
         let Response::Refused(refusal) = answer else { return };
-        let hopeful = matches!(
+        let is_retryable = matches!(
             refusal,
             Refusal::TimedOut { .. } | Refusal::SinkFailed { .. } | Refusal::Limit { .. }
         );
         if let Some(key) = self.model.active.get(batch)
-            && !hopeful
+            && !is_retryable
         {
-            self.users.hopeless.insert(*key);
+            self.users.unfinalizable.insert(*key);
         }
     }
 

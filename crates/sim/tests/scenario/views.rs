@@ -25,7 +25,7 @@ pub(super) fn show(
         ScenarioView::Counters => counters(core.counters(), lines),
         ScenarioView::Deadline => lines.push(core.next_deadline().map_or_else(
             || "no deadline".to_owned(),
-            |deadline| format!("{} at {}", wake(deadline.why), instant(deadline.at)),
+            |deadline| format!("{} at {}", wake(deadline.reason), instant(deadline.at)),
         )),
         ScenarioView::Timeout => lines.push(seconds(core.dynamic_timeout(None))),
     }
@@ -150,8 +150,8 @@ fn counters(counters: &Counters, lines: &mut Vec<String>) {
     lines.extend(counted("ignored", disbelieved.named()));
 }
 
-fn wake(why: DeadlineReason) -> String {
-    match why {
+fn wake(reason: DeadlineReason) -> String {
+    match reason {
         DeadlineReason::Runner(runner) => format!("runner {runner}"),
         DeadlineReason::HeartbeatTimeout(runner) => format!("silence of {runner}"),
         DeadlineReason::Waiter(request) => format!("waiter {request}"),

@@ -2,19 +2,19 @@
 
 use rollway_core::{BatchId, CollectOutcome, CollectedResults, Request, Response, RunId, TaskId};
 
-use super::{Mine, NextUserAction, User};
+use super::{NextUserAction, OwnBatch, User};
 use crate::world::SimWorld;
 
 impl SimWorld {
     pub(super) fn schedule(&mut self, user: usize) -> NextUserAction {
-        let mine = self.users.list[user].mine.clone();
+        let own = self.users.list[user].own.clone();
         let window = self.shape.window as usize;
-        if mine.is_empty() || (mine.len() < window && self.rng.percent(50)) {
+        if own.is_empty() || (own.len() < window && self.rng.percent(50)) {
             let kind = self.kind();
             let batch = self.new_name(kind);
             return NextUserAction::Ask(Request::Schedule { batch, kind, tasks: self.tasks() });
         }
-        let Mine { id, kind, tries } = self.rng.pick(&mine).clone();
+        let OwnBatch { id, kind, tries } = self.rng.pick(&own).clone();
         if tries > 4 {
             return NextUserAction::Ask(Request::Discard { batch: id });
         }
@@ -39,7 +39,7 @@ impl SimWorld {
     }
 
     /// Sends a request about a batch of another user.
-    pub(super) fn meddle(&mut self) -> NextUserAction {
+    pub(super) fn disturb_other_user(&mut self) -> NextUserAction {
         let unknown = self.users.names.is_empty() || self.rng.percent(15);
         let batch = if unknown {
             BatchId::from(format!("{}/unknown", self.rng.below(100)).as_str())
@@ -67,20 +67,20 @@ impl SimWorld {
 
 impl User {
     /// Applies a response to the user's batches.
-    pub(super) fn sort_out(&mut self, what: &Request, answer: &Response) {
+    pub(super) fn apply_scheduler_response(&mut self, what: &Request, answer: &Response) {
         match (what, answer) {
             (Request::Schedule { batch, kind, .. }, Response::Scheduled { batch: Some(_), .. }) => {
-                self.mine.retain(|mine| mine.id != *batch);
-                self.mine.push(Mine { id: batch.clone(), kind: *kind, tries: 0 });
+                self.own.retain(|own| own.id != *batch);
+                self.own.push(OwnBatch { id: batch.clone(), kind: *kind, tries: 0 });
             }
             (
                 Request::Collect { batch, .. },
                 Response::Collected(CollectedResults { outcome: CollectOutcome::Complete, .. }),
             )
-            | (Request::Discard { batch }, _) => self.mine.retain(|mine| mine.id != *batch),
+            | (Request::Discard { batch }, _) => self.own.retain(|own| own.id != *batch),
             (Request::Collect { batch, .. }, _) => {
-                for mine in self.mine.iter_mut().filter(|mine| mine.id == *batch) {
-                    mine.tries += 1;
+                for own in self.own.iter_mut().filter(|own| own.id == *batch) {
+                    own.tries += 1;
                 }
             }
             _ => {}
