@@ -168,7 +168,7 @@ impl Connected {
 
     fn start(&mut self, start: StartAttempt) {
         let id = start.definition.id;
-        let forgotten = self.has(Flaw::ForgetsDefinitions) && self.defined.contains(&id);
+        let drops_definition = self.has(Flaw::ForgetsDefinitions) && self.defined.contains(&id);
         self.defined.push(id);
         let (runner, attempt) = (start.runner, start.attempt);
         let cancel = CancellationToken::new();
@@ -177,7 +177,7 @@ impl Connected {
             sender: self.sender.clone(),
             cancel: cancel.clone(),
             permits: Arc::clone(&self.permits),
-            forgotten,
+            drops_definition,
             start,
         };
         let handle = tokio::spawn(async move {
@@ -220,7 +220,7 @@ struct Execution {
     sender: EngineSender,
     cancel: CancellationToken,
     permits: Arc<Semaphore>,
-    forgotten: bool,
+    drops_definition: bool,
     start: StartAttempt,
 }
 
@@ -267,7 +267,7 @@ impl Execution {
         let failed = |message: &str| {
             Some(Err(RunFailure { kind: FailureKind::Workflow, message: message.into() }))
         };
-        if self.forgotten {
+        if self.drops_definition {
             return failed("unknown workflow definition");
         }
         match &*self.start.definition.name {

@@ -55,7 +55,7 @@ impl Stage {
         let secret = Secret::random().map_err(|error| error.to_string())?;
         let limits = WorkerServerLimits {
             definitions: DEFINITIONS,
-            linger: options.grace,
+            close_delay: options.grace,
             ..WorkerServerLimits::default()
         };
         let server = worker_server::WorkerServerOptions {
@@ -139,7 +139,7 @@ impl ConformanceSession {
         let mut session =
             Self { stage, connection, log, runners: runners.clone(), grace, next: 100 };
         session
-            .until("every runner is ready", |log| {
+            .wait_for("every runner is ready", |log| {
                 runners.iter().all(|(runner, incarnation)| log.is_ready(*runner, *incarnation))
             })
             .await
@@ -148,12 +148,12 @@ impl ConformanceSession {
     }
 
     /// Waits for a condition.
-    pub(super) async fn until(
+    pub(super) async fn wait_for(
         &mut self,
         condition: &str,
         done: impl Fn(&MessageLog) -> bool,
     ) -> Result<(), String> {
-        self.within(self.stage.timeout, condition, done).await
+        self.with_timeout(self.stage.timeout, condition, done).await
     }
 
     /// Waits for a condition within the grace time.
@@ -162,10 +162,10 @@ impl ConformanceSession {
         condition: &str,
         done: impl Fn(&MessageLog) -> bool,
     ) -> Result<(), String> {
-        self.within(self.grace, condition, done).await
+        self.with_timeout(self.grace, condition, done).await
     }
 
-    async fn within(
+    async fn with_timeout(
         &mut self,
         time: Duration,
         condition: &str,

@@ -165,9 +165,9 @@ impl<'a> StepRun<'a> {
             let reason = UNKNOWN_END.to_owned();
             return self.record(check, CheckResult::Skipped(reason));
         }
-        let alien = VersionRange { min: 1_000_000, max: 1_000_000 };
+        let unknown_versions = VersionRange { min: 1_000_000, max: 1_000_000 };
         let twist = Twist {
-            versions: (code == RefusalCode::Version).then_some(alien),
+            versions: (code == RefusalCode::Version).then_some(unknown_versions),
             wrong_secret: code == RefusalCode::BadSecret,
         };
         let result = match self.stage(twist).await {
@@ -221,7 +221,7 @@ async fn execute(
     kind: BatchType,
 ) -> Result<AttemptId, String> {
     let attempt = session.start(at, workflow, kind)?;
-    session.until("the attempt ended", |log| log.ended(attempt)).await?;
+    session.wait_for("the attempt ended", |log| log.ended(attempt)).await?;
     Ok(attempt)
 }
 
@@ -254,7 +254,7 @@ async fn define_once(session: &mut ConformanceSession) -> StepResult {
     execute(session, 0, FAIL, BatchType::Train).await?;
     let attempt = wait(session, 0).await?;
     session.cancel(0, attempt)?;
-    session.until("the attempt ended", |log| log.ended(attempt)).await?;
+    session.wait_for("the attempt ended", |log| log.ended(attempt)).await?;
     Ok(succeed(session, 0).await?)
 }
 
@@ -282,7 +282,7 @@ async fn eval(session: &mut ConformanceSession) -> StepResult {
 
 async fn wait(session: &mut ConformanceSession, at: usize) -> Result<AttemptId, String> {
     let attempt = session.start(at, WAIT, BatchType::Train)?;
-    session.until("the attempt began", |log| log.began(attempt)).await?;
+    session.wait_for("the attempt began", |log| log.began(attempt)).await?;
     Ok(attempt)
 }
 
@@ -313,7 +313,7 @@ async fn heartbeat(session: &mut ConformanceSession, interval: Duration) -> Step
     const HEARTBEATS: usize = 4;
     let attempt = wait(session, 0).await?;
     session.log.heartbeats.clear();
-    session.until("some heartbeats came", |log| log.heartbeats.len() >= HEARTBEATS).await?;
+    session.wait_for("some heartbeats came", |log| log.heartbeats.len() >= HEARTBEATS).await?;
     let heartbeats = &session.log.heartbeats;
     let took = heartbeats[HEARTBEATS - 1].at - heartbeats[0].at;
     let mean = took / (HEARTBEATS as u32 - 1);
@@ -346,7 +346,7 @@ async fn parallel(session: &mut ConformanceSession) -> StepResult {
     }
     let first = session.start(0, WAIT, BatchType::Train)?;
     let second = session.start(1, WAIT, BatchType::Train)?;
-    session.until("both attempts began", |log| log.began(first) && log.began(second)).await?;
+    session.wait_for("both attempts began", |log| log.began(first) && log.began(second)).await?;
     cancel_attempt(session, 1, second).await?;
     // The other attempt is not affected.
     succeed(session, 1).await?;
@@ -363,7 +363,7 @@ async fn restart(session: &mut ConformanceSession) -> StepResult {
     session.in_grace("the runner stopped", |log| log.is_stopped(runner, incarnation)).await?;
     let next = Incarnation(incarnation.0 + 1);
     session.send(EngineMessage::StartRunner { runner, incarnation: next })?;
-    session.until("the new incarnation is ready", |log| log.is_ready(runner, next)).await?;
+    session.wait_for("the new incarnation is ready", |log| log.is_ready(runner, next)).await?;
     session.runners[0] = (runner, next);
     Ok(succeed(session, 0).await?)
 }
@@ -386,7 +386,7 @@ async fn unknown(session: &mut ConformanceSession) -> StepResult {
     outer.extend(inner);
     outer.extend(UNKNOWN_FIELD);
     send(session, outer)?;
-    session.until("the attempt ended", |log| log.ended(attempt)).await?;
+    session.wait_for("the attempt ended", |log| log.ended(attempt)).await?;
     Ok(succeeded(session, attempt)?)
 }
 

@@ -115,7 +115,7 @@ impl Pipeline {
             flow.numbers.time(SAVE_INPUT, begin.elapsed());
         }
         for stage in &mut self.stages {
-            flow = flow.through(stage)?;
+            flow = flow.apply(stage)?;
         }
         let output = self.output.as_deref_mut().ok_or(PipelineError::Closed)?;
         flow.into_output(key, output)
@@ -205,7 +205,7 @@ impl Flow {
     }
 
     /// Runs an operator and counts the outcome.
-    fn through(mut self, stage: &mut PipelineStep) -> Result<Self, PipelineError> {
+    fn apply(mut self, stage: &mut PipelineStep) -> Result<Self, PipelineError> {
         let begin = Instant::now();
         let is_invalid = |one: &&Experience| one.reward.is_some_and(|reward| !reward.is_finite());
         // Rewards that were invalid before are left to the filters.

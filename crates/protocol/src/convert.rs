@@ -4,17 +4,17 @@
 /// returns `None` for a value that is unspecified or unknown to this version.
 macro_rules! proto_enum {
     (
-        $proto:ident as $ours:ty: $decode:ident, $encode:ident;
+        $proto:ident as $rust_type:ty: $decode:ident, $encode:ident;
         $($theirs:ident = [$($value:tt)+],)+
     ) => {
-        fn $decode(value: i32) -> Option<$ours> {
+        fn $decode(value: i32) -> Option<$rust_type> {
             Some(match proto::$proto::try_from(value) {
                 $(Ok(proto::$proto::$theirs) => $($value)+,)+
                 Ok(proto::$proto::Unspecified) | Err(_) => return None,
             })
         }
 
-        fn $encode(value: $ours) -> i32 {
+        fn $encode(value: $rust_type) -> i32 {
             let value = match value { $($($value)+ => proto::$proto::$theirs,)+ };
             value.into()
         }

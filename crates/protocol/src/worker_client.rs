@@ -117,7 +117,7 @@ pub async fn connect_watched(
     options: WorkerClientOptions,
 ) -> Result<(ConnectedWorker, ClientSocket), WorkerConnectError> {
     let timeout = options.timeout;
-    let (channel, socket) = connect::dial(address, &options).await?;
+    let (channel, socket) = connect::open_channel(address, &options).await?;
     let (queue, out_stream) = sender::queue(&options);
     let offered = hello.runners;
     let nonce = authentication::nonce()?;
@@ -126,13 +126,13 @@ pub async fn connect_watched(
 
     let opening = async {
         let mut grpc = Grpc::new(channel).max_decoding_message_size(options.message_bytes);
-        grpc.ready()
-            .await
-            .map_err(|error| lost(&Status::unavailable(rollway_base::error_chain(&error))))?;
+        grpc.ready().await.map_err(|error| {
+            connection_lost(&Status::unavailable(rollway_base::error_chain(&error)))
+        })?;
         let path = http::uri::PathAndQuery::from_static(CONNECT_PATH);
         let codec = ProtoCodec::<proto::WorkerMessage, proto::EngineMessage>::new();
         let stream = grpc.streaming(Request::new(out_stream), path, codec).await;
-        let mut stream = stream.map_err(|status| lost(&status))?.into_inner();
+        let mut stream = stream.map_err(|status| connection_lost(&status))?.into_inner();
         let challenge = challenge(next(&mut stream).await?)?;
         let proof = prove(address, secret, nonce, challenge)?;
         queue.push(worker_message::Kind::Proof(proto::Proof { proof }));
@@ -177,7 +177,7 @@ pub(crate) fn endpoint(
 async fn next(
     stream: &mut Streaming<DecodedFrame<proto::EngineMessage>>,
 ) -> Result<Option<Kind>, WorkerConnectError> {
-    let next = stream.message().await.map_err(|status| lost(&status))?;
+    let next = stream.message().await.map_err(|status| connection_lost(&status))?;
     let Some(DecodedFrame { message, .. }) = next else {
         return Err(WorkerConnectError::Lost { message: "the stream ended".into() });
     };
@@ -232,6 +232,6 @@ fn welcome(kind: Option<Kind>, offered: u32) -> Result<Welcome, WorkerConnectErr
     }
 }
 
-fn lost(status: &Status) -> WorkerConnectError {
+fn connection_lost(status: &Status) -> WorkerConnectError {
     WorkerConnectError::Lost { message: status_message(status).into() }
 }

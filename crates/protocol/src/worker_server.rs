@@ -61,7 +61,7 @@ pub struct WorkerServerLimits {
     /// Limit from the connection to the proof of the worker.
     pub hello_timeout: Duration,
     /// Time for a refused or leaving worker to read the last message and close.
-    pub linger: Duration,
+    pub close_delay: Duration,
     /// Maximum size of a message in either direction, in bytes.
     pub message_bytes: usize,
     /// Length of the event queue; workers wait while it is full.
@@ -84,7 +84,7 @@ impl Default for WorkerServerLimits {
         Self {
             connections: 1024,
             hello_timeout: Duration::from_secs(10),
-            linger: Duration::from_secs(1),
+            close_delay: Duration::from_secs(1),
             message_bytes: 64 * MIB,
             events: 8192,
             event_bytes: 256 * MIB,
@@ -131,13 +131,13 @@ pub struct WorkerServer {
     events: mpsc::Receiver<Queued>,
     shared: Arc<WorkerServerShared>,
     /// Arrival of the first of the last received events.
-    came: Option<Instant>,
+    received_at: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Queued {
     event: WorkerServerEvent,
-    came: Instant,
+    received_at: Instant,
     /// Share of the byte budget, released when the engine receives the event.
     _room: Option<OwnedSemaphorePermit>,
 }
@@ -167,7 +167,7 @@ impl WorkerServer {
         let service = WorkerService(Arc::clone(&shared));
         let counters = Arc::clone(&shared.counters);
         let listening = stream_service::serve(service, listener, counters, &options);
-        Ok(Self { listening, events, shared, came: None })
+        Ok(Self { listening, events, shared, received_at: None })
     }
 
     /// Returns the bound address, with the port that the system chose.
@@ -179,7 +179,7 @@ impl WorkerServer {
     pub async fn recv(&mut self) -> WorkerServerEvent {
         match self.events.recv().await {
             Some(queued) => {
-                self.came = Some(queued.came);
+                self.received_at = Some(queued.received_at);
                 queued.event
             }
             // `shared` holds a sender, so the channel never closes.
@@ -205,8 +205,8 @@ impl WorkerServer {
     }
 
     /// Returns the arrival of the first of the last received events.
-    pub const fn came(&self) -> Option<Instant> {
-        self.came
+    pub const fn received_at(&self) -> Option<Instant> {
+        self.received_at
     }
 
     /// Returns the nonzero numbers of refused or disconnected peers by reason.
@@ -241,9 +241,9 @@ struct WorkerServerShared {
 impl WorkerServerShared {
     /// Queues an event for the engine; waits for budget. `bytes`: its encoded size.
     async fn emit(&self, event: WorkerServerEvent, bytes: usize) {
-        let came = Instant::now();
+        let received_at = Instant::now();
         let room = self.event_room.take(bytes).await;
         // Fails only if the engine was dropped.
-        let _ = self.events.send(Queued { event, came, _room: room }).await;
+        let _ = self.events.send(Queued { event, received_at, _room: room }).await;
     }
 }

@@ -85,17 +85,17 @@ impl<'a> ArrowRows<'a> {
         for name in FLOATS {
             floats.insert(name, Lists::new::<Float32Type>(name, column(batch, name)?)?);
         }
-        whole("action_mask", column(batch, "action_mask")?.as_list::<i32>().values())?;
+        without_nulls("action_mask", column(batch, "action_mask")?.as_list::<i32>().values())?;
         let versions = column(batch, "model_versions")?.as_list::<i32>();
         let runs = versions.values().as_struct();
-        whole("model_versions", runs)?;
-        whole("model_versions", runs.column(1))?;
+        without_nulls("model_versions", runs)?;
+        without_nulls("model_versions", runs.column(1))?;
         let metrics = required(batch, "metrics")?.as_map();
         whole_struct("metrics", metrics.entries())?;
         let tensors = required(batch, "multi_modal_inputs")?.as_list::<i32>();
         let inner = tensors.values().as_struct();
         whole_struct("multi_modal_inputs", inner)?;
-        whole("multi_modal_inputs", inner.column(2).as_list::<i32>().values())?;
+        without_nulls("multi_modal_inputs", inner.column(2).as_list::<i32>().values())?;
         let custom_fields = required(batch, "custom_fields")?.as_list::<i32>();
         whole_struct("custom_fields", custom_fields.values().as_struct())?;
         Ok(Self { batch, texts, numbers, ints, floats, versions, metrics, tensors, custom_fields })
@@ -286,7 +286,7 @@ impl<'a> Lists<'a> {
         column: &'a dyn arrow_array::Array,
     ) -> Result<Self> {
         let lists = column.as_list::<i32>();
-        whole(name, lists.values())?;
+        without_nulls(name, lists.values())?;
         Ok(Self { lists, data: owned(lists.values().as_primitive::<T>().values().inner()) })
     }
 
@@ -324,11 +324,11 @@ fn column<'a>(batch: &'a RecordBatch, name: &'static str) -> Result<&'a dyn arro
 /// Returns a column without nulls.
 fn required<'a>(batch: &'a RecordBatch, name: &'static str) -> Result<&'a dyn arrow_array::Array> {
     let column = column(batch, name)?;
-    whole(name, column)?;
+    without_nulls(name, column)?;
     Ok(column)
 }
 
-fn whole(column: &'static str, array: &dyn arrow_array::Array) -> Result<()> {
+fn without_nulls(column: &'static str, array: &dyn arrow_array::Array) -> Result<()> {
     match array.logical_null_count() {
         0 => Ok(()),
         found => Err(ColumnError::Null { column, found }),
@@ -336,6 +336,6 @@ fn whole(column: &'static str, array: &dyn arrow_array::Array) -> Result<()> {
 }
 
 fn whole_struct(column: &'static str, array: &StructArray) -> Result<()> {
-    whole(column, array)?;
-    array.columns().iter().try_for_each(|part| whole(column, part))
+    without_nulls(column, array)?;
+    array.columns().iter().try_for_each(|part| without_nulls(column, part))
 }

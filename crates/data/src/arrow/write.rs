@@ -50,7 +50,7 @@ pub fn to_batch(experiences: &[Experience]) -> Result<RecordBatch> {
         list::<Float32Type>("advantages", all, |it| bytes(&it.advantages))?,
         list::<Float32Type>("returns", all, |it| bytes(&it.returns))?,
         list::<Float32Type>("teacher_logprobs", all, |it| bytes(&it.teacher_logprobs))?,
-        truths("action_mask", all, |it| bytes(&it.action_mask))?,
+        boolean_column("action_mask", all, |it| bytes(&it.action_mask))?,
         list::<Int32Type>("chosen", all, |it| bytes(&it.chosen))?,
         list::<Int32Type>("rejected", all, |it| bytes(&it.rejected))?,
         texts("truncate_status", all, |it| Some(it.truncate_status?.name().as_bytes()))?,
@@ -147,7 +147,7 @@ fn list<T: ArrowPrimitiveType>(
     Ok(Arc::new(ListArray::try_new(item(T::DATA_TYPE), offsets, Arc::new(values), nulls)?))
 }
 
-fn truths(
+fn boolean_column(
     column: &'static str,
     all: &[Experience],
     array: fn(&Experience) -> Option<&Bytes>,

@@ -19,7 +19,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 pub(super) use self::index::{Change, FileIndex, IndexEntry};
-use self::reader::{FileReader, Standing};
+use self::reader::{FileReader, SharedPosition};
 use self::writer::FileWriter;
 use super::{Buffer, BufferError, BufferOwner, ExperienceReader, ExperienceWriter, Result};
 use crate::Sample;
@@ -52,7 +52,7 @@ pub(super) type SampleIter = Box<dyn Iterator<Item = Result<Sample>> + Send>;
 pub struct FileBuffer<S> {
     store: Arc<S>,
     /// Positions by reader name, while readers exist.
-    standings: Mutex<HashMap<String, Weak<Standing>>>,
+    positions: Mutex<HashMap<String, Weak<SharedPosition>>>,
 }
 
 /// Opens a store and creates a missing index.
@@ -64,7 +64,7 @@ pub(super) fn open<S: FileStore>(store: S) -> Result<FileBuffer<S>> {
     if let Some(parent) = folder.parent() {
         sync_folder(parent).at(&store.name())?;
     }
-    Ok(FileBuffer { store: Arc::new(store), standings: Mutex::default() })
+    Ok(FileBuffer { store: Arc::new(store), positions: Mutex::default() })
 }
 
 /// Records the owner in the index, or refuses files with another owner.
@@ -87,18 +87,18 @@ impl<S: FileStore> Buffer for FileBuffer<S> {
     }
 
     fn reader(&self, name: &str) -> Result<Box<dyn ExperienceReader>> {
-        let mut standings = self.standings.lock();
-        standings.retain(|_, standing| standing.strong_count() > 0);
-        let shared = standings.get(name).and_then(Weak::upgrade);
-        let standing = match shared {
-            Some(standing) => standing,
+        let mut positions = self.positions.lock();
+        positions.retain(|_, position| position.strong_count() > 0);
+        let shared = positions.get(name).and_then(Weak::upgrade);
+        let position = match shared {
+            Some(position) => position,
             None => {
-                let standing = Arc::new(Standing::open(&*self.store, name)?);
-                standings.insert(name.to_owned(), Arc::downgrade(&standing));
-                standing
+                let position = Arc::new(SharedPosition::open(&*self.store, name)?);
+                positions.insert(name.to_owned(), Arc::downgrade(&position));
+                position
             }
         };
-        Ok(Box::new(FileReader::new(self.store.clone(), standing)))
+        Ok(Box::new(FileReader::new(self.store.clone(), position)))
     }
 }
 

@@ -53,7 +53,7 @@ impl JsonLines {
     }
 
     /// Cuts off data behind the last batch.
-    fn cut(&self, file: &mut File, end: u64) -> Result<()> {
+    fn truncate(&self, file: &mut File, end: u64) -> Result<()> {
         let length = file.metadata().at(&self.name())?.len();
         if length < end {
             return Err(self.damaged(format!(
@@ -74,9 +74,10 @@ impl JsonLines {
 
     fn set_aside(&self, file: &mut File, end: u64) -> io::Result<()> {
         file.seek(SeekFrom::Start(end))?;
-        let mut cut = File::options().create(true).append(true).open(self.index().join("cut"))?;
-        io::copy(file, &mut cut)?;
-        cut.sync_all()?;
+        let mut removed =
+            File::options().create(true).append(true).open(self.index().join("cut"))?;
+        io::copy(file, &mut removed)?;
+        removed.sync_all()?;
         file.set_len(end)?;
         file.sync_all()
     }
@@ -122,8 +123,11 @@ impl JsonLines {
             line.clear();
         }
         if samples > 0 {
-            let (place, checksum) = (String::new(), checksum.finalize());
-            index.add("", &IndexEntry { number: 1, place, begin: 0, bytes, checksum, samples })?;
+            let (file_name, checksum) = (String::new(), checksum.finalize());
+            index.add(
+                "",
+                &IndexEntry { number: 1, file_name, begin: 0, bytes, checksum, samples },
+            )?;
             index.writer("", true)?;
         }
         Ok(())
@@ -160,7 +164,7 @@ impl FileStore for JsonLines {
         if fresh {
             return self.adopt(file, index);
         }
-        self.cut(&mut file, index.end()?)?;
+        self.truncate(&mut file, index.end()?)?;
         self.verify(&mut file, &index.newest_first()?)
     }
 
@@ -170,11 +174,11 @@ impl FileStore for JsonLines {
             line::write(sample, &mut lines)?;
         }
         let mut file = open(&self.path).at(&self.name())?;
-        self.cut(&mut file, begin)?;
+        self.truncate(&mut file, begin)?;
         self.put(&mut file, &lines, begin).at(&self.name())?;
         Ok(IndexEntry {
             number,
-            place: String::new(),
+            file_name: String::new(),
             begin,
             bytes: lines.len() as u64,
             checksum: crc32fast::hash(&lines),
@@ -199,8 +203,9 @@ impl FileStore for JsonLines {
                 Ok(_) => {}
                 Err(error) => return Some(Err(error)),
             }
-            let sample = line::read(&line)
-                .map_err(|problem| problem.about(&storage, &format!("batch {number}, row {row}")));
+            let sample = line::read(&line).map_err(|problem| {
+                problem.with_location(&storage, &format!("batch {number}, row {row}"))
+            });
             row += 1;
             Some(sample)
         };

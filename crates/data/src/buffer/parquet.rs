@@ -47,13 +47,13 @@ impl ParquetFolder {
         BufferError::damaged(self.path.join(file).display().to_string(), message)
     }
 
-    fn shown(&self, place: &str) -> PathBuf {
-        self.path.join(place)
+    fn visible_path(&self, file_name: &str) -> PathBuf {
+        self.path.join(file_name)
     }
 
     /// Returns the path of a file before it is visible.
-    fn hidden(&self, place: &str) -> PathBuf {
-        self.path.join(format!(".{place}{HIDDEN}"))
+    fn temporary_path(&self, file_name: &str) -> PathBuf {
+        self.path.join(format!(".{file_name}{HIDDEN}"))
     }
 
     /// Returns the names of visible files in order, and of hidden ones.
@@ -87,8 +87,8 @@ impl ParquetFolder {
                 }
                 samples += 1;
             }
-            let place = name.clone();
-            let entry = IndexEntry { number, place, begin: 0, bytes, checksum, samples };
+            let file_name = name.clone();
+            let entry = IndexEntry { number, file_name, begin: 0, bytes, checksum, samples };
             index.add(&key.unwrap_or_else(|| format!("file {name}")), &entry)?;
         }
         if !shown.is_empty() {
@@ -97,8 +97,8 @@ impl ParquetFolder {
         Ok(())
     }
 
-    fn put(&self, place: &str, data: &[u8]) -> io::Result<()> {
-        let path = self.hidden(place);
+    fn put(&self, file_name: &str, data: &[u8]) -> io::Result<()> {
+        let path = self.temporary_path(file_name);
         let written = File::create(&path).and_then(|mut file| {
             file.write_all(data)?;
             file.sync_all()
@@ -111,8 +111,8 @@ impl ParquetFolder {
     }
 
     /// Reads a file, visible or still hidden.
-    fn get(&self, place: &str) -> io::Result<Vec<u8>> {
-        let (shown, hidden) = (self.shown(place), self.hidden(place));
+    fn get(&self, file_name: &str) -> io::Result<Vec<u8>> {
+        let (shown, hidden) = (self.visible_path(file_name), self.temporary_path(file_name));
         let absent = |path: &Path, or: &dyn Fn() -> io::Result<Vec<u8>>| match fs::read(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => or(),
             read => read,
@@ -139,18 +139,18 @@ impl FileStore for ParquetFolder {
         if fresh {
             self.adopt(&shown, index)?;
         }
-        let places = index.places()?;
-        let known: HashSet<&str> = places.iter().map(String::as_str).collect();
+        let file_names = index.file_names()?;
+        let known: HashSet<&str> = file_names.iter().map(String::as_str).collect();
         let there: HashSet<&str> = shown.iter().map(String::as_str).collect();
         if let Some(foreign) = shown.iter().find(|name| !known.contains(name.as_str())) {
             let message = "it was not written through this buffer; move it away, or remove \
                            .rollway to take in whatever is in the folder";
             return Err(self.damaged(foreign, message));
         }
-        for place in places.iter().filter(|place| !there.contains(place.as_str())) {
-            match fs::rename(self.hidden(place), self.shown(place)) {
+        for file_name in file_names.iter().filter(|file_name| !there.contains(file_name.as_str())) {
+            match fs::rename(self.temporary_path(file_name), self.visible_path(file_name)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    return Err(self.damaged(place, "it was written and is not there any more"));
+                    return Err(self.damaged(file_name, "it was written and is not there any more"));
                 }
                 renamed => renamed.at(&self.name())?,
             }
@@ -167,12 +167,12 @@ impl FileStore for ParquetFolder {
     }
 
     fn append(&self, number: u64, key: &str, samples: &[&Sample], _: u64) -> Result<IndexEntry> {
-        let place = format!("{number:010}-{}.parquet", safe_name(key));
-        let data = file::write(key, samples).map_err(|error| error.about(&self.name()))?;
-        self.put(&place, &data).at(&self.name())?;
+        let file_name = format!("{number:010}-{}.parquet", safe_name(key));
+        let data = file::write(key, samples).map_err(|error| error.with_storage(&self.name()))?;
+        self.put(&file_name, &data).at(&self.name())?;
         Ok(IndexEntry {
             number,
-            place,
+            file_name,
             begin: 0,
             bytes: data.len() as u64,
             checksum: crc32fast::hash(&data),
@@ -181,21 +181,22 @@ impl FileStore for ParquetFolder {
     }
 
     fn entered(&self, entry: &IndexEntry) {
-        let (hidden, shown) = (self.hidden(&entry.place), self.shown(&entry.place));
+        let (hidden, shown) =
+            (self.temporary_path(&entry.file_name), self.visible_path(&entry.file_name));
         if let Err(error) = fs::rename(hidden, &shown)
             && !shown.exists()
         {
-            tracing::warn!(file = entry.place, %error, "shown when the folder is opened next");
+            tracing::warn!(file = entry.file_name, %error, "shown when the folder is opened next");
         }
     }
 
     fn rows(&self, entry: &IndexEntry, row: u64) -> Result<SampleIter> {
-        let place = self.shown(&entry.place).display().to_string();
-        let data = Bytes::from(self.get(&entry.place).at(&place)?);
+        let location = self.visible_path(&entry.file_name).display().to_string();
+        let data = Bytes::from(self.get(&entry.file_name).at(&location)?);
         if data.len() as u64 != entry.bytes || crc32fast::hash(&data) != entry.checksum {
-            return Err(self.damaged(&entry.place, "its bytes are not those that were written"));
+            return Err(self.damaged(&entry.file_name, "its bytes are not those that were written"));
         }
-        let damaged = move |message| BufferError::damaged(place.clone(), message);
+        let damaged = move |message| BufferError::damaged(location.clone(), message);
         let (_, rows) = file::read(data, row).map_err(&damaged)?;
         Ok(Box::new(rows.map(move |sample| sample.map_err(&damaged))))
     }

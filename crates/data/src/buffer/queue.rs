@@ -59,7 +59,7 @@ pub(super) struct QueueShared {
     options: QueueOptions,
     /// Synced without holding the lock.
     samples: Option<Arc<SegmentLog>>,
-    gone: Option<Arc<SegmentLog>>,
+    removals: Option<Arc<SegmentLog>>,
     state: Mutex<QueueState>,
     /// Dropped last.
     _registration: Option<Registration>,
@@ -67,7 +67,7 @@ pub(super) struct QueueShared {
 
 struct QueueState {
     store: Box<dyn QueueStore>,
-    known: SeenIds,
+    seen: SeenIds,
     /// Names of writers; true while open.
     writers: BTreeMap<String, bool>,
     /// Common name of all readers.
@@ -88,15 +88,15 @@ impl ExperienceQueue {
 
     pub(super) fn new(options: QueueOptions, key: Option<QueueKey>) -> Result<Self> {
         options.check()?;
-        let mut known = SeenIds::new(options.known_max);
+        let mut seen = SeenIds::new(options.known_max);
         let store: Box<dyn QueueStore> = match &options.replay {
             Some(replay) => Box::new(PriorityStore::new(&options, replay)),
-            None => Box::new(FifoStore::open(&options, &mut known)?),
+            None => Box::new(FifoStore::open(&options, &mut seen)?),
         };
-        let (samples, gone) = store.logs().unzip();
+        let (samples, removals) = store.logs().unzip();
         let state = QueueState {
             store,
-            known,
+            seen,
             writers: BTreeMap::new(),
             reader: None,
             readers: 0,
@@ -105,9 +105,9 @@ impl ExperienceQueue {
             newest: 0,
             closed: false,
         };
-        let gone = gone.flatten();
+        let removals = removals.flatten();
         let (state, _registration) = (Mutex::new(state), key.map(Registration));
-        let shared = Arc::new(QueueShared { options, samples, gone, state, _registration });
+        let shared = Arc::new(QueueShared { options, samples, removals, state, _registration });
         Ok(Self { shared })
     }
 
@@ -180,7 +180,7 @@ impl QueueShared {
         mut state: MutexGuard<'a, QueueState>,
     ) -> Result<MutexGuard<'a, QueueState>> {
         state.store.flush()?;
-        if let Some(log) = self.gone.as_ref().filter(|log| log.unsynced_bytes() > 0) {
+        if let Some(log) = self.removals.as_ref().filter(|log| log.unsynced_bytes() > 0) {
             drop(state);
             log.sync().map_err(|error| failed(&self.options, &error))?;
             state = self.state.lock();
@@ -212,7 +212,7 @@ impl QueueState {
     /// Updates the store and wakes a reader after a writer opened or closed.
     fn writers_changed(&mut self) {
         let ended = self.has_ended();
-        self.store.finish(ended, &mut self.known);
+        self.store.finish(ended, &mut self.seen);
         self.waiting_readers.call();
     }
 }

@@ -19,7 +19,7 @@ pub struct OperatorArguments {
     operator: String,
     path: String,
     entries: Map<String, Value>,
-    known: Vec<&'static str>,
+    accepted: Vec<&'static str>,
 }
 
 impl OperatorArguments {
@@ -85,7 +85,7 @@ impl OperatorArguments {
         match self.take(key) {
             None => Ok(None),
             Some(Value::Array(values)) => {
-                let path = |index| format!("{}[{index}]", self.place(key));
+                let path = |index| format!("{}[{index}]", self.key_path(key));
                 let element = |(index, value)| Self::at(&self.operator, path(index), value);
                 values.iter().enumerate().map(element).collect::<Result<_, _>>().map(Some)
             }
@@ -109,12 +109,13 @@ impl OperatorArguments {
     /// Refuses unread arguments.
     pub fn finish(self) -> Result<(), ArgumentError> {
         let Some((key, value)) = self.entries.iter().next() else { return Ok(()) };
-        let remedy = match nearest(key, self.known.iter().copied()) {
+        let remedy = match nearest(key, self.accepted.iter().copied()) {
             Some(name) => format!("did you mean `{name}`?"),
-            None if self.known.is_empty() => "it takes no arguments".to_owned(),
-            None => format!("there is {}", self.known.join(", ")),
+            None if self.accepted.is_empty() => "it takes no arguments".to_owned(),
+            None => format!("there is {}", self.accepted.join(", ")),
         };
-        Err(self.error(key, format!("unknown argument (its value is {}); {remedy}", short(value))))
+        Err(self
+            .error(key, format!("unknown argument (its value is {}); {remedy}", shortened(value))))
     }
 
     fn at(operator: &str, path: String, value: &Value) -> Result<Self, ArgumentError> {
@@ -123,33 +124,33 @@ impl OperatorArguments {
             Value::Object(entries) => entries.clone(),
             _ => {
                 let key = if path.is_empty() { "args".to_owned() } else { path };
-                let problem = format!("{} where keys with values are expected", short(value));
+                let problem = format!("{} where keys with values are expected", shortened(value));
                 return Err(ArgumentError { operator: operator.to_owned(), key, problem });
             }
         };
-        Ok(Self { operator: operator.to_owned(), path, entries, known: Vec::new() })
+        Ok(Self { operator: operator.to_owned(), path, entries, accepted: Vec::new() })
     }
 
     fn take(&mut self, key: &'static str) -> Option<Value> {
-        self.known.push(key);
+        self.accepted.push(key);
         self.entries.remove(key).filter(|value| !value.is_null())
     }
 
     fn unexpected(&self, key: &str, value: &Value, expected: &str) -> ArgumentError {
-        self.error(key, format!("{} where {expected} is expected", short(value)))
+        self.error(key, format!("{} where {expected} is expected", shortened(value)))
     }
 
     fn error(&self, key: &str, problem: String) -> ArgumentError {
-        ArgumentError { operator: self.operator.clone(), key: self.place(key), problem }
+        ArgumentError { operator: self.operator.clone(), key: self.key_path(key), problem }
     }
 
-    fn place(&self, key: &str) -> String {
+    fn key_path(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 }
 
 /// Formats a value for a message, truncated.
-fn short(value: &Value) -> String {
+fn shortened(value: &Value) -> String {
     const MAX_CHARS: usize = 60;
     let text = value.to_string();
     match text.char_indices().nth(MAX_CHARS) {

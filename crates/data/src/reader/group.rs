@@ -59,7 +59,7 @@ impl Drop for GroupTurn<'_> {
 
 impl ReaderGroup {
     /// Waits for a turn, which lasts at most one slice.
-    pub(super) fn turn(&self) -> GroupTurn<'_> {
+    pub(super) fn wait_turn(&self) -> GroupTurn<'_> {
         let mut state = self.state.lock();
         let ticket = state.tickets;
         state.tickets += 1;
@@ -76,14 +76,16 @@ impl ReaderGroup {
         buffer: &dyn Buffer,
         hello: &Hello,
         resume: Option<&str>,
-        gone: &CancellationToken,
+        disconnected: &CancellationToken,
     ) -> Result<ReaderSession> {
         let until = Instant::now() + TAKEOVER_TIMEOUT;
         let mut state = self.state.lock();
         loop {
             match state.sessions.remove(&hello.session) {
                 Some(GroupSlot::Lost(core, _)) => {
-                    state.sessions.insert(hello.session.clone(), GroupSlot::Live(gone.clone()));
+                    state
+                        .sessions
+                        .insert(hello.session.clone(), GroupSlot::Live(disconnected.clone()));
                     return Ok(*core);
                 }
                 Some(GroupSlot::Live(other)) => {
@@ -99,7 +101,7 @@ impl ReaderGroup {
                 None => break,
             }
         }
-        state.sessions.insert(hello.session.clone(), GroupSlot::Live(gone.clone()));
+        state.sessions.insert(hello.session.clone(), GroupSlot::Live(disconnected.clone()));
         drop(state);
         let opened = self.open(buffer, hello, resume);
         if opened.is_err() {
@@ -114,7 +116,7 @@ impl ReaderGroup {
         hello: &Hello,
         resume: Option<&str>,
     ) -> Result<ReaderSession> {
-        let _turn = self.turn();
+        let _turn = self.wait_turn();
         let mut reader = buffer.reader(&hello.name)?;
         // One position is enough, see `position`; a later session must not take back samples read
         // since.
@@ -122,7 +124,7 @@ impl ReaderGroup {
             && !self.state.lock().sought
         {
             reader.seek(position)?;
-            self.sought(reader.position());
+            self.record_seek(reader.position());
         }
         let mut state = self.state.lock();
         state.position.get_or_insert_with(|| reader.position());
@@ -132,14 +134,14 @@ impl ReaderGroup {
     /// Detaches a trainer. Its samples wait for it, or for others if it left for good.
     pub(super) fn detach(&self, mut core: ReaderSession, grace: Duration) {
         if core.held.is_empty() {
-            let _turn = self.turn();
+            let _turn = self.wait_turn();
             // On failure the samples come again: no loss.
             let _ = core.reader.read(&session::acknowledge_only());
         }
         let mut state = self.state.lock();
         let session = core.session.clone();
         if core.held.is_empty() || core.epoch != state.epoch {
-            state.marks.retain(|_, (whose, _)| *whose != session);
+            state.marks.retain(|_, (owner, _)| *owner != session);
             state.sessions.remove(&session);
             drop(state);
             // Returns its samples to the buffer before the others are woken.
@@ -155,14 +157,14 @@ impl ReaderGroup {
     pub(super) fn adopt(&self, session: &str) -> Option<ReaderSession> {
         let mut state = self.state.lock();
         let now = Instant::now();
-        let late = |(name, slot): (&String, &GroupSlot)| match slot {
+        let is_expired = |(name, slot): (&String, &GroupSlot)| match slot {
             GroupSlot::Lost(_, until) if *until <= now => Some(name.clone()),
             _ => None,
         };
-        let name = state.sessions.iter().find_map(late)?;
+        let name = state.sessions.iter().find_map(is_expired)?;
         let Some(GroupSlot::Lost(core, _)) = state.sessions.remove(&name) else { return None };
-        for (whose, _) in state.marks.values_mut().filter(|(whose, _)| *whose == name) {
-            session.clone_into(whose);
+        for (owner, _) in state.marks.values_mut().filter(|(owner, _)| *owner == name) {
+            session.clone_into(owner);
         }
         Some(*core)
     }
@@ -186,7 +188,7 @@ impl ReaderGroup {
     /// Records that a session is about to read.
     pub(super) fn mark(&self, session: &str, position: impl FnOnce() -> String) {
         let mut state = self.state.lock();
-        if state.marks.values().all(|(whose, _)| whose != session) {
+        if state.marks.values().all(|(owner, _)| owner != session) {
             let position = state.position.clone().unwrap_or_else(position);
             let number = state.next_mark;
             state.next_mark += 1;
@@ -196,11 +198,11 @@ impl ReaderGroup {
 
     /// Records that a session has acknowledged everything.
     pub(super) fn unmark(&self, session: &str) {
-        self.state.lock().marks.retain(|_, (whose, _)| whose != session);
+        self.state.lock().marks.retain(|_, (owner, _)| owner != session);
     }
 
     /// Records the buffer position after a read.
-    pub(super) fn stand(&self, position: String) {
+    pub(super) fn set_position(&self, position: String) {
         self.state.lock().position = Some(position);
     }
 
@@ -208,7 +210,7 @@ impl ReaderGroup {
     /// before is acknowledged or held by itself.
     pub(super) fn position(&self, session: &str) -> String {
         let state = self.state.lock();
-        let others = state.marks.values().find(|(whose, _)| whose != session);
+        let others = state.marks.values().find(|(owner, _)| owner != session);
         others
             .map(|(_, position)| position)
             .or(state.position.as_ref())
@@ -221,7 +223,7 @@ impl ReaderGroup {
     }
 
     /// Records a seek, which voids all held samples.
-    pub(super) fn sought(&self, position: String) -> u64 {
+    pub(super) fn record_seek(&self, position: String) -> u64 {
         let mut state = self.state.lock();
         state.sought = true;
         state.epoch += 1;

@@ -13,7 +13,7 @@ pub fn read_until(
     reader: &mut dyn ExperienceReader,
     request: &ReadRequest,
     taken: &mut ReadResult,
-    given_up: &dyn Fn() -> bool,
+    is_cancelled: &dyn Fn() -> bool,
 ) -> Result<()> {
     let until = Instant::now().checked_add(request.timeout);
     let mut keep = request.keep;
@@ -30,7 +30,10 @@ pub fn read_until(
         taken.samples.extend(more.samples);
         taken.stale += more.stale;
         taken.end = more.end;
-        if more.end != ReadEnd::TimedOut || left <= POLL_INTERVAL && until.is_some() || given_up() {
+        if more.end != ReadEnd::TimedOut
+            || left <= POLL_INTERVAL && until.is_some()
+            || is_cancelled()
+        {
             return Ok(());
         }
         // The first slice acknowledged; later ones must not.

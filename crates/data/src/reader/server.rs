@@ -106,7 +106,7 @@ pub fn serve(
     let taking = Arc::clone(&shared);
     runtime.spawn(async move {
         while let Some(arrival) = arrivals.next().await {
-            taking.take(arrival);
+            taking.accept(arrival);
         }
     });
     Ok(ReaderServer { server: Some(server), secret, address, runtime: Some(runtime), shared })
@@ -170,7 +170,7 @@ impl std::fmt::Debug for ReaderServerShared {
 
 impl ReaderServerShared {
     /// Starts a thread for a trainer: buffers block.
-    fn take(self: &Arc<Self>, arrival: ReaderConnection) {
+    fn accept(self: &Arc<Self>, arrival: ReaderConnection) {
         let mut threads = self.threads.lock();
         threads.retain(|thread| !thread.is_finished());
         if self.stop.is_cancelled() {
@@ -178,7 +178,7 @@ impl ReaderServerShared {
         }
         let shared = Arc::clone(self);
         let name = "rollway-reader".to_owned();
-        match thread::Builder::new().name(name).spawn(move || shared.attend(arrival)) {
+        match thread::Builder::new().name(name).spawn(move || shared.serve(arrival)) {
             Ok(thread) => threads.push(thread),
             Err(error) => tracing::error!(%error, "cannot start a thread for a trainer"),
         }
@@ -197,12 +197,12 @@ impl ReaderServerShared {
     }
 
     /// Serves one trainer until it disconnects.
-    fn attend(&self, arrival: ReaderConnection) {
-        let ReaderConnection { hello, mut requests, replies, gone } = arrival;
+    fn serve(&self, arrival: ReaderConnection) {
+        let ReaderConnection { hello, mut requests, replies, disconnected } = arrival;
         let attached = self.group(&hello.name).and_then(|group| {
             let known = hello.position.is_empty() || hello.instance == self.instance;
             let resume = (!known).then_some(hello.position.as_str());
-            let core = group.attach(&*self.buffer, &hello, resume, &gone);
+            let core = group.attach(&*self.buffer, &hello, resume, &disconnected);
             let core = core.map_err(|error| {
                 let unavailable = matches!(error, BufferError::Unavailable { .. });
                 let code = if unavailable { RefusalCode::Other } else { RefusalCode::NotWanted };
@@ -225,7 +225,7 @@ impl ReaderServerShared {
                     polite = true;
                     break;
                 }
-                if self.answer(&group, &mut core, &request, &replies, &gone).is_err() {
+                if self.answer(&group, &mut core, &request, &replies, &disconnected).is_err() {
                     break;
                 }
             }
@@ -240,7 +240,7 @@ impl ReaderServerShared {
         core: &mut ReaderSession,
         request: &trainer_message::Kind,
         replies: &ReplySender,
-        gone: &CancellationToken,
+        disconnected: &CancellationToken,
     ) -> Result<(), TrainerDisconnected> {
         let (number, done) = match request {
             trainer_message::Kind::Read(read) if read.count > self.options.count => {
@@ -250,8 +250,8 @@ impl ReaderServerShared {
                 (read.number, Err(BufferError::unsupported(storage, message)))
             }
             trainer_message::Kind::Read(read) => {
-                let given_up = || gone.is_cancelled() || self.stop.is_cancelled();
-                let taken = core.read(group, read, self.options.held_bytes, &given_up);
+                let is_cancelled = || disconnected.is_cancelled() || self.stop.is_cancelled();
+                let taken = core.read(group, read, self.options.held_bytes, &is_cancelled);
                 (read.number, taken)
             }
             trainer_message::Kind::Seek(seek) => {

@@ -45,13 +45,13 @@ impl ReaderSession {
         group: &ReaderGroup,
         read: &proto::Read,
         held_bytes_max: usize,
-        gone: &dyn Fn() -> bool,
+        is_cancelled: &dyn Fn() -> bool,
     ) -> Result<ReadResult> {
         // A seek of another session took back the samples.
         let epoch = group.epoch();
         if self.epoch != epoch {
             self.epoch = epoch;
-            self.forget();
+            self.clear();
         }
         if read.number == self.last.number {
             // The response was lost.
@@ -62,7 +62,7 @@ impl ReaderSession {
             }
             self.last = Last { number: read.number, before: self.given, stale: 0 };
         }
-        let end = self.fill(group, read, held_bytes_max, gone);
+        let end = self.fill(group, read, held_bytes_max, is_cancelled);
         let samples: Vec<Sample> = self.held.range(self.last.before..self.given).cloned().collect();
         let end = match end {
             Ok(end) => end,
@@ -73,7 +73,7 @@ impl ReaderSession {
         Ok(ReadResult { samples, stale: self.last.stale, end })
     }
 
-    fn forget(&mut self) {
+    fn clear(&mut self) {
         self.held.clear();
         self.inherited.clear();
         (self.given, self.last) = (0, Last::default());
@@ -84,7 +84,7 @@ impl ReaderSession {
         self.held.drain(..self.given);
         self.given = 0;
         if self.held.is_empty() {
-            let _turn = group.turn();
+            let _turn = group.wait_turn();
             while let Some(reader) = self.inherited.last_mut() {
                 reader.read(&acknowledge_only())?;
                 self.inherited.pop();
@@ -99,19 +99,19 @@ impl ReaderSession {
         group: &ReaderGroup,
         read: &proto::Read,
         held_bytes_max: usize,
-        gone: &dyn Fn() -> bool,
+        is_cancelled: &dyn Fn() -> bool,
     ) -> Result<ReadEnd> {
         let count = usize::try_from(read.count).unwrap_or(usize::MAX);
         if count == 0 {
             if self.held.is_empty() {
-                let _turn = group.turn();
+                let _turn = group.wait_turn();
                 self.reader.read(&acknowledge_only())?;
             }
             return Ok(ReadEnd::Full);
         }
         let until = Instant::now() + Duration::from_millis(read.timeout_ms).min(UNLIMITED_WAIT);
         loop {
-            let wanted = self.give(count, read.min_model_version);
+            let wanted = self.send_held(count, read.min_model_version);
             if wanted == 0 {
                 return Ok(ReadEnd::Full);
             }
@@ -123,12 +123,12 @@ impl ReaderSession {
             }
             self.check_room(held_bytes_max)?;
             let end = self.read_slice(group, wanted, until, read.min_model_version)?;
-            let wanted = self.give(count, read.min_model_version);
-            let late = Instant::now() >= until;
+            let wanted = self.send_held(count, read.min_model_version);
+            let timed_out = Instant::now() >= until;
             match end {
                 _ if wanted == 0 => return Ok(ReadEnd::Full),
                 // A lost session may return, or leave samples to adopt.
-                ReadEnd::Finished if !late && !gone() => {
+                ReadEnd::Finished if !timed_out && !is_cancelled() => {
                     let slice = until.min(Instant::now() + POLL_INTERVAL);
                     if !group.await_orphans(slice) {
                         return Ok(ReadEnd::Finished);
@@ -137,14 +137,14 @@ impl ReaderSession {
                 ReadEnd::Finished if !group.await_orphans(Instant::now()) => {
                     return Ok(ReadEnd::Finished);
                 }
-                _ if late || gone() => return Ok(ReadEnd::TimedOut),
+                _ if timed_out || is_cancelled() => return Ok(ReadEnd::TimedOut),
                 _ => {}
             }
         }
     }
 
     /// Sends held samples; returns the number still wanted.
-    fn give(&mut self, count: usize, min_model_version: u64) -> usize {
+    fn send_held(&mut self, count: usize, min_model_version: u64) -> usize {
         while self.given - self.last.before < count
             && let Some(sample) = self.held.get(self.given)
         {
@@ -181,14 +181,14 @@ impl ReaderSession {
         until: Instant,
         min_model_version: u64,
     ) -> Result<ReadEnd> {
-        let _turn = group.turn();
+        let _turn = group.wait_turn();
         group.mark(&self.session, || self.reader.position());
         let timeout = until.saturating_duration_since(Instant::now()).min(POLL_INTERVAL);
         // Nothing held: everything was acknowledged.
         let keep = !self.held.is_empty();
         let taken =
             self.reader.read(&ReadRequest { count: wanted, timeout, min_model_version, keep });
-        group.stand(self.reader.position());
+        group.set_position(self.reader.position());
         let taken = taken?;
         self.last.stale += taken.stale;
         self.held.extend(taken.samples);
@@ -200,10 +200,10 @@ impl ReaderSession {
 
     /// Seeks, for all readers of this name.
     pub(super) fn seek(&mut self, group: &ReaderGroup, position: &str) -> Result<()> {
-        let _turn = group.turn();
+        let _turn = group.wait_turn();
         self.reader.seek(position)?;
-        self.epoch = group.sought(self.reader.position());
-        self.forget();
+        self.epoch = group.record_seek(self.reader.position());
+        self.clear();
         Ok(())
     }
 }

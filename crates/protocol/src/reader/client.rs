@@ -94,8 +94,8 @@ impl ReaderLink {
             };
             Ok((link, welcome))
         };
-        let late = |_| unreachable(format!("no answer within {timeout:?}"));
-        tokio::time::timeout(timeout, opening).await.map_err(late)?
+        let timed_out = |_| unreachable(format!("no answer within {timeout:?}"));
+        tokio::time::timeout(timeout, opening).await.map_err(timed_out)?
     }
 
     /// Waits for the next message of the handshake.

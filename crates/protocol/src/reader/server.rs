@@ -94,7 +94,7 @@ pub struct ReaderConnection {
     pub requests: mpsc::Receiver<trainer_message::Kind>,
     pub replies: ReplySender,
     /// Cancelled when the trainer disconnects.
-    pub gone: CancellationToken,
+    pub disconnected: CancellationToken,
 }
 
 impl ReaderListener {
@@ -189,7 +189,7 @@ async fn run(
     mut messages: Messages,
     replies: ReplySender,
 ) {
-    match greet(&shared, &socket, &mut messages, &replies).await {
+    match receive_hello(&shared, &socket, &mut messages, &replies).await {
         Err(refusal) => {
             shared.counters.count(refusal.code);
             if shared.may_log() {
@@ -200,9 +200,9 @@ async fn run(
         }
         Ok(hello) => {
             let (sender, requests) = mpsc::channel(REQUESTS);
-            let gone = CancellationToken::new();
-            let _gone = gone.clone().drop_guard();
-            let arrival = ReaderConnection { hello, requests, replies, gone };
+            let disconnected = CancellationToken::new();
+            let _disconnect = disconnected.clone().drop_guard();
+            let arrival = ReaderConnection { hello, requests, replies, disconnected };
             if shared.arrivals.send(arrival).await.is_ok() {
                 while let Ok(kind) = next(&mut messages).await {
                     if sender.send(kind).await.is_err() {
@@ -217,7 +217,7 @@ async fn run(
 }
 
 /// Receives the hello, proves that this buffer has the secret, and checks the trainer's proof.
-async fn greet(
+async fn receive_hello(
     shared: &ReaderServerShared,
     socket: &ConnectionSocket,
     messages: &mut Messages,

@@ -38,7 +38,7 @@ impl AsRawFd for ClientSocket {
     }
 }
 
-pub(super) async fn dial(
+pub(super) async fn open_channel(
     address: &Address,
     options: &WorkerClientOptions,
 ) -> Result<(Channel, ClientSocket), WorkerConnectError> {
@@ -60,8 +60,8 @@ pub(super) async fn dial(
             }
         }
     };
-    let late = |_| Err(format!("no connection within {:?}", options.timeout));
-    let opened = tokio::time::timeout(options.timeout, dialling).await.unwrap_or_else(late);
+    let timed_out = |_| Err(format!("no connection within {:?}", options.timeout));
+    let opened = tokio::time::timeout(options.timeout, dialling).await.unwrap_or_else(timed_out);
     opened.map_err(unreachable)
 }
 

@@ -110,8 +110,8 @@ impl WorkerSession {
             link.shared.emit(event, 0).await;
         }
         // The worker may still be reading its last message.
-        let linger = link.shared.limits.linger;
-        let _ = tokio::time::timeout(linger, link.socket.closed()).await;
+        let close_delay = link.shared.limits.close_delay;
+        let _ = tokio::time::timeout(close_delay, link.socket.closed()).await;
         link.socket.cut();
     }
 
@@ -253,8 +253,8 @@ impl WorkerSession {
 
     /// Waits for the end of the stream, which must follow a goodbye.
     async fn await_close(&mut self) -> DisconnectReason {
-        let linger = self.link.shared.limits.linger;
-        match tokio::time::timeout(linger, self.next()).await {
+        let close_delay = self.link.shared.limits.close_delay;
+        match tokio::time::timeout(close_delay, self.next()).await {
             Ok(Ok(_)) => refused(RefusalCode::AfterGoodbye, "a message came after the goodbye"),
             Ok(Err(_)) | Err(_) => DisconnectReason::Goodbye,
         }

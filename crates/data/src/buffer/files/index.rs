@@ -33,7 +33,7 @@ const TABLES: &str = "
 pub(in crate::buffer) struct IndexEntry {
     pub(in crate::buffer) number: u64,
     /// File name, if the store has several.
-    pub(in crate::buffer) place: String,
+    pub(in crate::buffer) file_name: String,
     /// Offset in the file.
     pub(in crate::buffer) begin: u64,
     pub(in crate::buffer) bytes: u64,
@@ -201,17 +201,17 @@ impl Change<'_> {
     }
 
     /// Returns the files of all batches, in order.
-    pub(in crate::buffer) fn places(&self) -> Result<Vec<String>> {
-        let places = || -> rusqlite::Result<Vec<String>> {
+    pub(in crate::buffer) fn file_names(&self) -> Result<Vec<String>> {
+        let file_names = || -> rusqlite::Result<Vec<String>> {
             let sql = "SELECT place FROM lots WHERE samples > 0 ORDER BY number";
             let mut statement = self.transaction.prepare_cached(sql)?;
             statement.query_map([], |row| row.get(0))?.collect()
         };
-        places().at(self.storage)
+        file_names().at(self.storage)
     }
 
     /// Returns whether a batch is indexed.
-    pub(super) fn knows(&self, key: &str) -> Result<bool> {
+    pub(super) fn has_batch(&self, key: &str) -> Result<bool> {
         let sql = "SELECT EXISTS (SELECT 1 FROM lots WHERE key = ?)";
         let mut statement = self.transaction.prepare_cached(sql).at(self.storage)?;
         statement.query_row([key], |row| row.get(0)).at(self.storage)
@@ -236,9 +236,9 @@ impl Change<'_> {
     }
 
     pub(in crate::buffer) fn add(&self, key: &str, entry: &IndexEntry) -> Result<()> {
-        let IndexEntry { number, place, begin, bytes, checksum, samples } = entry;
+        let IndexEntry { number, file_name, begin, bytes, checksum, samples } = entry;
         let sql = "INSERT INTO lots VALUES (?, ?, ?, ?, ?, ?, ?)";
-        let values = params![number, key, place, begin, bytes, checksum, samples];
+        let values = params![number, key, file_name, begin, bytes, checksum, samples];
         self.transaction.execute(sql, values).at(self.storage)?;
         Ok(())
     }
@@ -265,7 +265,7 @@ impl Change<'_> {
     }
 
     /// Sets the acknowledged position of a reader.
-    pub(super) fn stand(&self, reader: &str, position: Position) -> Result<()> {
+    pub(super) fn set_position(&self, reader: &str, position: Position) -> Result<()> {
         let sql = "INSERT INTO readers VALUES (?1, ?2, ?3)
                    ON CONFLICT DO UPDATE SET lot = ?2, row = ?3";
         let values = params![reader, position.batch, position.row];
@@ -277,7 +277,7 @@ impl Change<'_> {
 fn entry(row: &Row<'_>) -> rusqlite::Result<IndexEntry> {
     Ok(IndexEntry {
         number: row.get("number")?,
-        place: row.get("place")?,
+        file_name: row.get("place")?,
         begin: row.get("begin")?,
         bytes: row.get("bytes")?,
         checksum: row.get("checksum")?,

@@ -14,7 +14,7 @@ use crate::Sample;
 use crate::buffer::{BufferError, ExperienceReader, ReadEnd, ReadRequest, ReadResult, Result};
 
 /// Shared position of the readers of one name. All are in one process: the name is locked.
-pub(super) struct Standing {
+pub(super) struct SharedPosition {
     name: String,
     watcher: WakeWatcher,
     state: Mutex<FileReaderState>,
@@ -36,7 +36,7 @@ struct FileReaderState {
     readers: u64,
 }
 
-impl Standing {
+impl SharedPosition {
     pub(super) fn open<S: FileStore>(store: &S, name: &str) -> Result<Self> {
         let (folder, storage) = (store.index(), store.name());
         let file = folder.join(format!("reader-{}.lock", safe_name(name)));
@@ -71,7 +71,7 @@ impl FileReaderState {
     fn acknowledge(&mut self, name: &str) -> Result<()> {
         let position = self.held.values().min().copied().unwrap_or(self.cursor);
         if position != self.acknowledged {
-            self.index.change(|change| change.stand(name, position))?;
+            self.index.change(|change| change.set_position(name, position))?;
             self.acknowledged = position;
         }
         Ok(())
@@ -123,22 +123,22 @@ impl FileReaderState {
 
 pub(super) struct FileReader<S> {
     store: Arc<S>,
-    standing: Arc<Standing>,
+    position: Arc<SharedPosition>,
     number: u64,
 }
 
 impl<S: FileStore> FileReader<S> {
-    pub(super) fn new(store: Arc<S>, standing: Arc<Standing>) -> Self {
-        let mut state = standing.state.lock();
+    pub(super) fn new(store: Arc<S>, position: Arc<SharedPosition>) -> Self {
+        let mut state = position.state.lock();
         state.readers += 1;
         let number = state.readers;
         drop(state);
-        Self { store, standing, number }
+        Self { store, position, number }
     }
 
     /// Takes available samples.
     fn take(&self, request: &ReadRequest, taken: &mut ReadResult) -> Result<Option<ReadEnd>> {
-        let mut state = self.standing.state.lock();
+        let mut state = self.position.state.lock();
         let begin = state.cursor;
         state.held.entry(self.number).or_insert(begin);
         // Checked before the last look: no batch follows once all writers have closed.
@@ -162,9 +162,9 @@ impl<S: FileStore> ExperienceReader for FileReader<S> {
         let until = Instant::now().checked_add(request.timeout);
         let until = until.unwrap_or_else(|| Instant::now() + std::time::Duration::from_hours(9999));
         if !request.keep {
-            let mut state = self.standing.state.lock();
+            let mut state = self.position.state.lock();
             state.held.remove(&self.number);
-            state.acknowledge(&self.standing.name)?;
+            state.acknowledge(&self.position.name)?;
         }
         let mut taken = ReadResult { samples: Vec::new(), stale: 0, end: ReadEnd::TimedOut };
         if request.count == 0 {
@@ -172,7 +172,7 @@ impl<S: FileStore> ExperienceReader for FileReader<S> {
             return Ok(taken);
         }
         loop {
-            let seen = self.standing.watcher.changes.count();
+            let seen = self.position.watcher.changes.count();
             match self.take(request, &mut taken) {
                 Ok(Some(end)) => {
                     taken.end = end;
@@ -182,14 +182,14 @@ impl<S: FileStore> ExperienceReader for FileReader<S> {
                 Err(_) if !taken.samples.is_empty() => return Ok(taken),
                 Err(error) => return Err(error),
             }
-            if !self.standing.watcher.changes.wait(seen, until) {
+            if !self.position.watcher.changes.wait(seen, until) {
                 return Ok(taken);
             }
         }
     }
 
     fn position(&self) -> String {
-        self.standing.state.lock().cursor.to_string()
+        self.position.state.lock().cursor.to_string()
     }
 
     fn seek(&mut self, position: &str) -> Result<()> {
@@ -203,7 +203,7 @@ impl<S: FileStore> ExperienceReader for FileReader<S> {
             )
         };
         let to: Position = position.parse().map_err(|()| unknown())?;
-        let mut state = self.standing.state.lock();
+        let mut state = self.position.state.lock();
         let samples = match to.batch {
             0 => 0,
             batch => state.index.batch(batch)?.ok_or_else(unknown)?.samples,
@@ -214,6 +214,6 @@ impl<S: FileStore> ExperienceReader for FileReader<S> {
         state.open = None;
         state.held.clear();
         state.cursor = to;
-        state.acknowledge(&self.standing.name)
+        state.acknowledge(&self.position.name)
     }
 }

@@ -30,15 +30,15 @@ impl<S: FileStore> ExperienceWriter for FileWriter<S> {
         }
         let store = &self.store;
         let entry = self.index.change(|change| {
-            if change.knows(&batch.key)? {
+            if change.has_batch(&batch.key)? {
                 return Ok(None);
             }
             let number = change.last()?.map_or(1, |last| last.number + 1);
             let new = change.unknown(&batch.samples)?;
             let begin = change.end()?;
             let entry = if new.is_empty() {
-                let place = String::new();
-                IndexEntry { number, place, begin, bytes: 0, checksum: 0, samples: 0 }
+                let file_name = String::new();
+                IndexEntry { number, file_name, begin, bytes: 0, checksum: 0, samples: 0 }
             } else {
                 store.append(number, &batch.key, &new, begin)?
             };

@@ -28,8 +28,8 @@ pub(super) enum LineError {
 
 impl LineError {
     /// Adds the location.
-    pub(super) fn about(&self, storage: &str, place: &str) -> BufferError {
-        let (storage, message) = (storage.to_owned(), format!("{place}: {self}"));
+    pub(super) fn with_location(&self, storage: &str, location: &str) -> BufferError {
+        let (storage, message) = (storage.to_owned(), format!("{location}: {self}"));
         match self {
             Self::NoPayload => BufferError::unsupported(storage, message),
             _ => BufferError::damaged(storage, message),

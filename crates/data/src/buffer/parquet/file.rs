@@ -43,7 +43,7 @@ pub(super) enum ParquetFileError {
 
 impl ParquetFileError {
     /// Adds the storage.
-    pub(super) fn about(self, storage: &str) -> BufferError {
+    pub(super) fn with_storage(self, storage: &str) -> BufferError {
         match self {
             Self::Payload(error) => error.into(),
             error => BufferError::unsupported(storage, error.to_string()),
@@ -77,11 +77,12 @@ pub(super) fn read(
     data: Bytes,
     row: u64,
 ) -> Result<(Option<String>, impl Iterator<Item = Result<Sample, String>> + Send + use<>), String> {
-    let (key, batches) = survive(move || open(data, row))?;
+    let (key, batches) = catch_panics(move || open(data, row))?;
     let mut batches = Some(batches);
     let next_batch = move || {
         let reader = batches.as_mut()?;
-        let batch = survive(|| reader.next().map(|batch| Ok(from_batch(&batch?)?)).transpose());
+        let batch =
+            catch_panics(|| reader.next().map(|batch| Ok(from_batch(&batch?)?)).transpose());
         if batch.is_err() {
             batches = None;
         }
@@ -112,7 +113,7 @@ fn open(
 }
 
 /// Converts a panic to an error: the Parquet reader panics on some damaged files.
-fn survive<T>(read: impl FnOnce() -> Result<T, ParquetFileError>) -> Result<T, String> {
+fn catch_panics<T>(read: impl FnOnce() -> Result<T, ParquetFileError>) -> Result<T, String> {
     match std::panic::catch_unwind(AssertUnwindSafe(read)) {
         Ok(read) => read.map_err(|error| error.to_string()),
         Err(_) => Err("it cannot be read as Parquet".to_owned()),

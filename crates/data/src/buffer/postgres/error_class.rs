@@ -16,13 +16,17 @@ pub(super) fn fault(name: &str, cause: &Error) -> SqlError {
     let Some(state) = cause.code() else {
         // No response: the connection is closed or was never made, or the client refused it.
         let caused_by_io = cause.source().is_some_and(|source| source.is::<std::io::Error>());
-        let again = cause.is_closed() || caused_by_io;
-        return SqlError { error: BufferError::unavailable(name, message), breaks: true, again };
+        let is_retryable = cause.is_closed() || caused_by_io;
+        return SqlError {
+            error: BufferError::unavailable(name, message),
+            breaks: true,
+            is_retryable,
+        };
     };
-    let unavailable = |breaks, again| SqlError {
+    let unavailable = |breaks, is_retryable| SqlError {
         error: BufferError::unavailable(name, message.as_str()),
         breaks,
-        again,
+        is_retryable,
     };
     match state.code() {
         "57P01" | "57P02" | "57P03" | "57P05" | "53300" => unavailable(true, true),
@@ -42,12 +46,12 @@ pub(super) fn fault(name: &str, cause: &Error) -> SqlError {
 }
 
 /// Returns the error of an exceeded limit; a retry would double the time.
-pub(super) fn late(name: &str, action: &str, seconds: f64) -> SqlError {
+pub(super) fn timed_out(name: &str, action: &str, seconds: f64) -> SqlError {
     let message = format!("{action} took longer than the {seconds} s that it may");
-    SqlError { error: BufferError::unavailable(name, message), breaks: true, again: false }
+    SqlError { error: BufferError::unavailable(name, message), breaks: true, is_retryable: false }
 }
 
 /// Returns the error of a lost connection.
-pub(super) fn lost(name: &str, message: &str) -> SqlError {
-    SqlError { error: BufferError::unavailable(name, message), breaks: true, again: true }
+pub(super) fn connection_lost(name: &str, message: &str) -> SqlError {
+    SqlError { error: BufferError::unavailable(name, message), breaks: true, is_retryable: true }
 }

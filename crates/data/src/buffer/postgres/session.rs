@@ -19,7 +19,7 @@ use super::super::sql::{
     Session, SqlCell, SqlError, SqlOptions, SqlValue, TransactionId, parts, signed,
 };
 use super::super::{BufferError, Result};
-use super::error_class::{fault, late, lost};
+use super::error_class::{fault, timed_out, connection_lost};
 use crate::Sample;
 
 /// Maximum bytes of samples per statement; a protocol message is limited to 1 GiB.
@@ -65,7 +65,7 @@ impl PostgresSession {
         let limit = options.connect_timeout;
         let connected = runtime.block_on(async { timeout(limit, connecting).await });
         let client = connected
-            .map_err(|_| late(name, "connecting", limit.as_secs_f64()))?
+            .map_err(|_| timed_out(name, "connecting", limit.as_secs_f64()))?
             .map_err(|cause: Error| fault(name, &cause))?;
         Ok(Self {
             runtime,
@@ -85,7 +85,7 @@ impl PostgresSession {
         let answered =
             self.runtime.block_on(async { timeout_at(self.deadline.into(), request).await });
         answered
-            .map_err(|_| late(&self.name, "the answer", self.call_timeout.as_secs_f64()))?
+            .map_err(|_| timed_out(&self.name, "the answer", self.call_timeout.as_secs_f64()))?
             .map_err(|cause| fault(&self.name, &cause))
     }
 
@@ -179,7 +179,8 @@ impl Session for PostgresSession {
             Some(SqlCell::Text(status)) if status == "aborted" => Ok(false),
             Some(SqlCell::Text(_)) => {
                 self.query(TERMINATE, &[SqlValue::Int(token.session), number])?;
-                let mut fault = lost(&self.name, "an earlier transaction is still under way");
+                let mut fault =
+                    connection_lost(&self.name, "an earlier transaction is still under way");
                 fault.breaks = false;
                 Err(fault)
             }
@@ -248,7 +249,7 @@ impl Session for PostgresSession {
         let waiting = async { timeout_at(until.into(), self.changed.notified()).await };
         let _ = self.runtime.block_on(waiting);
         if self.client.is_closed() {
-            return Err(lost(&self.name, "the connection was closed"));
+            return Err(connection_lost(&self.name, "the connection was closed"));
         }
         Ok(())
     }

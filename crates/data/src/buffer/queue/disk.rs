@@ -21,7 +21,7 @@ type Logged<T> = std::result::Result<T, LogError>;
 
 const SAMPLE: u8 = b's';
 const LOT: u8 = b'l';
-const GONE: u8 = b'g';
+const REMOVALS: u8 = b'g';
 
 /// Maximum disk overhead of a sample beside payload and id.
 const FRAME: u64 = 64;
@@ -35,7 +35,7 @@ const REMOVAL_CHUNK_BYTES: u64 = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Disk {
     samples: Arc<SegmentLog>,
-    gone: Option<Gone>,
+    removals: Option<RemovalLog>,
     bytes_max: u64,
     /// Offsets of needed write batches, by their first number.
     batches: BTreeMap<u64, u64>,
@@ -59,7 +59,7 @@ impl Drop for Scratch {
 
 /// Log of removed samples.
 #[derive(Debug)]
-struct Gone {
+struct RemovalLog {
     log: Arc<SegmentLog>,
     /// Removed since the last frame.
     fresh: Vec<(u64, IdHash)>,
@@ -74,7 +74,7 @@ struct Gone {
 pub(super) struct StoredQueue {
     pub(super) batches: Vec<FoundBatch>,
     /// Removed ids in order; write-batch keys have no number.
-    pub(super) gone: Vec<(Option<u64>, IdHash)>,
+    pub(super) removals: Vec<(Option<u64>, IdHash)>,
     /// End of the acknowledged samples.
     pub(super) acknowledged: u64,
 }
@@ -133,7 +133,7 @@ impl Disk {
                         names += count;
                         note_piece(&mut pieces, (at.end(), names, latest));
                     }
-                    None => reading.odd = true,
+                    None => reading.invalid = true,
                 }
             });
         let (log, torn_gone) = opened.map_err(|error| failed(options, &error))?;
@@ -142,13 +142,14 @@ impl Disk {
             tracing::warn!(%path, bytes = torn.bytes, "cut off an incomplete write of a \
              crashed process");
         }
-        if reading.odd {
+        if reading.invalid {
             let message = "it has unknown frames; use another folder".to_owned();
             return Err(BufferError::damaged(options.name.clone(), message));
         }
         let names_max = options.known_max as u64;
-        let gone = Gone { log: Arc::new(log), fresh: Vec::new(), pieces, names, names_max };
-        let mut disk = Self::new(samples, Some(gone), options, None);
+        let removals =
+            RemovalLog { log: Arc::new(log), fresh: Vec::new(), pieces, names, names_max };
+        let mut disk = Self::new(samples, Some(removals), options, None);
         for batch in &found.batches {
             disk.note_batch(
                 batch.first,
@@ -160,13 +161,13 @@ impl Disk {
 
     fn new(
         samples: SegmentLog,
-        gone: Option<Gone>,
+        removals: Option<RemovalLog>,
         options: &QueueOptions,
         scratch: Option<Scratch>,
     ) -> Self {
         Self {
             samples: Arc::new(samples),
-            gone,
+            removals,
             bytes_max: options.disk_bytes_max,
             batches: BTreeMap::new(),
             marks: VecDeque::new(),
@@ -175,12 +176,15 @@ impl Disk {
     }
 
     pub(super) fn is_durable(&self) -> bool {
-        self.gone.is_some()
+        self.removals.is_some()
     }
 
     /// Returns the logs to sync: samples and, if durable, removed samples.
     pub(super) fn logs(&self) -> (Arc<SegmentLog>, Option<Arc<SegmentLog>>) {
-        (Arc::clone(&self.samples), self.gone.as_ref().map(|gone| Arc::clone(&gone.log)))
+        (
+            Arc::clone(&self.samples),
+            self.removals.as_ref().map(|removals| Arc::clone(&removals.log)),
+        )
     }
 
     /// Returns the bytes of the sample files.
@@ -201,7 +205,7 @@ impl Disk {
     /// Appends a write batch, durable after a sync. Returns the positions of its samples.
     pub(super) fn append(&mut self, first: u64, batch: &NewWriteBatch) -> Logged<Vec<LogPosition>> {
         let begin = self.samples.end();
-        let mut places = Vec::with_capacity(batch.samples.len());
+        let mut positions = Vec::with_capacity(batch.samples.len());
         let mut head = Vec::new();
         for (number, (_, sample)) in (first..).zip(&batch.samples) {
             head.clear();
@@ -212,7 +216,7 @@ impl Disk {
             head.put_f64_le(sample.reward.unwrap_or(0.0));
             head.put_u32_le(sample.id.len() as u32);
             head.put_slice(sample.id.as_bytes());
-            places.push(
+            positions.push(
                 self.samples
                     .append(&[FramePart::Copy(&head), FramePart::Share(&sample.payload)])?,
             );
@@ -224,7 +228,7 @@ impl Disk {
         head.put_u128_le(batch.key);
         self.samples.append(&[FramePart::Copy(&head)])?;
         self.note_batch(first, begin);
-        Ok(places)
+        Ok(positions)
     }
 
     fn note_batch(&mut self, first: u64, offset: u64) {
@@ -235,44 +239,45 @@ impl Disk {
     /// Reads a durable sample.
     pub(super) fn read(&self, at: LogPosition) -> Logged<Sample> {
         let frame = self.samples.read(at)?;
-        let odd = || LogError::NotThere { offset: at.offset, first: 0, durable: 0 };
-        let (model_version, reward, id, start) = read_sample(&frame).ok_or_else(odd)?;
+        let invalid = || LogError::NotThere { offset: at.offset, first: 0, durable: 0 };
+        let (model_version, reward, id, start) = read_sample(&frame).ok_or_else(invalid)?;
         let payload = frame.slice(start..);
         Ok(Sample { id: id.into(), model_version, reward, payload })
     }
 
     /// Records the removal of a sample.
-    pub(super) fn sample_left(&mut self, number: u64, name: IdHash) {
-        if let Some(gone) = &mut self.gone {
-            gone.fresh.push((number, name));
+    pub(super) fn sample_removed(&mut self, number: u64, name: IdHash) {
+        if let Some(removals) = &mut self.removals {
+            removals.fresh.push((number, name));
         }
     }
 
     /// Records the removal of the last sample of a write batch.
-    pub(super) fn batch_left(&mut self, first: u64, name: IdHash) {
+    pub(super) fn batch_removed(&mut self, first: u64, name: IdHash) {
         self.batches.remove(&first);
-        if let Some(gone) = &mut self.gone {
-            gone.fresh.push((NO_NUMBER, name));
+        if let Some(removals) = &mut self.removals {
+            removals.fresh.push((NO_NUMBER, name));
         }
     }
 
     /// Appends pending removals, durable after a sync.
     pub(super) fn flush(&mut self, acknowledged: u64) -> Logged<()> {
-        let Some(gone) = self.gone.as_mut().filter(|gone| !gone.fresh.is_empty()) else {
+        let Some(removals) = self.removals.as_mut().filter(|removals| !removals.fresh.is_empty())
+        else {
             return Ok(());
         };
-        let mut frame = Vec::with_capacity(9 + 24 * gone.fresh.len());
-        frame.put_u8(GONE);
+        let mut frame = Vec::with_capacity(9 + 24 * removals.fresh.len());
+        frame.put_u8(REMOVALS);
         frame.put_u64_le(acknowledged);
-        for (number, name) in &gone.fresh {
+        for (number, name) in &removals.fresh {
             frame.put_u64_le(*number);
             frame.put_u128_le(*name);
         }
-        let at = gone.log.append(&[FramePart::Copy(&frame)])?;
-        gone.names += gone.fresh.len() as u64;
-        let numbers = gone.fresh.drain(..).map(|(number, _)| number);
+        let at = removals.log.append(&[FramePart::Copy(&frame)])?;
+        removals.names += removals.fresh.len() as u64;
+        let numbers = removals.fresh.drain(..).map(|(number, _)| number);
         let latest = numbers.filter(|number| *number != NO_NUMBER).max().unwrap_or(0);
-        note_piece(&mut gone.pieces, (at.end(), gone.names, latest));
+        note_piece(&mut removals.pieces, (at.end(), removals.names, latest));
         Ok(())
     }
 
@@ -287,18 +292,18 @@ impl Disk {
         while self.marks.get(1).is_some_and(|(offset, _)| *offset <= first) {
             self.marks.pop_front();
         }
-        let Some(gone) = &mut self.gone else { return Ok(()) };
+        let Some(removals) = &mut self.removals else { return Ok(()) };
         let kept = self.marks.front().map_or(NO_NUMBER, |(_, number)| *number);
         let mut needless = 0;
-        while let Some((end, names, latest)) = gone.pieces.front() {
-            if gone.names - names < gone.names_max || *latest >= kept {
+        while let Some((end, names, latest)) = removals.pieces.front() {
+            if removals.names - names < removals.names_max || *latest >= kept {
                 break;
             }
             needless = *end;
-            gone.pieces.pop_front();
+            removals.pieces.pop_front();
         }
         if needless > 0 {
-            gone.log.remove_before(needless)?;
+            removals.log.remove_before(needless)?;
         }
         Ok(())
     }
@@ -319,7 +324,7 @@ fn note_piece(pieces: &mut VecDeque<(u64, u64, u64)>, (end, names, latest): (u64
 #[derive(Debug, Default)]
 struct Reading {
     samples: Vec<FoundSample>,
-    odd: bool,
+    invalid: bool,
 }
 
 impl Reading {
@@ -337,7 +342,7 @@ impl Reading {
             let first = first + (count - there) as u64;
             found.batches.push(FoundBatch { key, first, samples });
         } else {
-            self.odd = true;
+            self.invalid = true;
         }
     }
 }
@@ -360,14 +365,14 @@ fn read_sample(frame: &[u8]) -> Option<(u64, Option<f64>, &str, usize)> {
 
 /// Parses a frame of removals: number of ids and latest number.
 fn read_gone(mut frame: &[u8], found: &mut StoredQueue) -> Option<(u64, u64)> {
-    if frame.len() % 24 != 9 || frame.get_u8() != GONE {
+    if frame.len() % 24 != 9 || frame.get_u8() != REMOVALS {
         return None;
     }
     found.acknowledged = found.acknowledged.max(frame.get_u64_le());
     let (mut count, mut latest) = (0, 0);
     while frame.has_remaining() {
         let number = Some(frame.get_u64_le()).filter(|number| *number != NO_NUMBER);
-        found.gone.push((number, frame.get_u128_le()));
+        found.removals.push((number, frame.get_u128_le()));
         latest = latest.max(number.unwrap_or(0));
         count += 1;
     }

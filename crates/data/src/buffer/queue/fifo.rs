@@ -67,7 +67,7 @@ impl FifoEntry {
 }
 
 impl FifoStore {
-    pub(super) fn open(options: &QueueOptions, known: &mut SeenIds) -> Result<Self> {
+    pub(super) fn open(options: &QueueOptions, seen: &mut SeenIds) -> Result<Self> {
         let (disk, found) = match (&options.path, &options.when_full) {
             (Some(folder), _) => {
                 let (disk, found) = Disk::durable(folder, options)?;
@@ -91,30 +91,30 @@ impl FifoStore {
             acknowledged: found.acknowledged,
             usage: QueueUsage::default(),
         };
-        fifo.recover(found, known);
+        fifo.recover(found, seen);
         Ok(fifo)
     }
 
-    fn recover(&mut self, found: StoredQueue, known: &mut SeenIds) {
+    fn recover(&mut self, found: StoredQueue, seen: &mut SeenIds) {
         for batch in found.batches {
             let slot = |sample: super::disk::FoundSample| {
                 let name = sample_name(&sample.id);
-                known.enter(name);
+                seen.enter(name);
                 let (version, at) = (sample.version, Some(sample.at));
                 FifoSlot { name, version, state: FifoState::Unread, at }
             };
             let slots: Vec<FifoSlot> = batch.samples.into_iter().map(slot).collect();
-            known.enter(batch.key);
+            seen.enter(batch.key);
             self.next = batch.first;
             self.insert(FifoEntry::new(batch.key, slots, Vec::new()));
         }
         // The log contains these removals already.
         let disk = self.disk.take();
-        for (number, name) in found.gone {
+        for (number, name) in found.removals {
             self.next = self.next.max(number.map_or(0, |number| number + 1));
             match number {
-                Some(number) if self.find(number).is_some() => self.remove(number, known),
-                _ if known.enter(name) => known.leave(name),
+                Some(number) if self.find(number).is_some() => self.remove(number, seen),
+                _ if seen.enter(name) => seen.leave(name),
                 _ => {}
             }
         }
@@ -133,14 +133,14 @@ impl FifoStore {
     fn push(
         &mut self,
         batch: NewWriteBatch,
-        places: Option<Vec<LogPosition>>,
-        known: &mut SeenIds,
+        positions: Option<Vec<LogPosition>>,
+        seen: &mut SeenIds,
     ) {
-        known.enter(batch.key);
-        let mut places = places.into_iter().flatten();
+        seen.enter(batch.key);
+        let mut positions = positions.into_iter().flatten();
         let slot = |(name, sample): &(IdHash, Sample)| {
-            known.enter(*name);
-            let (version, at) = (sample.model_version, places.next());
+            seen.enter(*name);
+            let (version, at) = (sample.model_version, positions.next());
             FifoSlot { name: *name, version, state: FifoState::Unread, at }
         };
         let slots: Vec<FifoSlot> = batch.samples.iter().map(slot).collect();
@@ -164,11 +164,7 @@ impl FifoStore {
     }
 
     /// Appends a write batch to the files if there is room.
-    fn offer_to_disk(
-        &mut self,
-        batch: NewWriteBatch,
-        known: &mut SeenIds,
-    ) -> Result<InsertOutcome> {
+    fn offer_to_disk(&mut self, batch: NewWriteBatch, seen: &mut SeenIds) -> Result<InsertOutcome> {
         let Some(disk) = &mut self.disk else { return Ok(InsertOutcome::Full(String::new())) };
         let (size, limit) = (Disk::size(&batch), disk.bytes_max());
         if size > limit / 2 {
@@ -191,9 +187,9 @@ impl FifoStore {
             )));
         }
         let stored = batch.samples.len();
-        let places =
+        let positions =
             disk.append(self.next, &batch).map_err(|error| failed(&self.options, &error))?;
-        self.push(batch, Some(places), known);
+        self.push(batch, Some(positions), seen);
         Ok(InsertOutcome::Done { stored, dropped: BTreeMap::new() })
     }
 
@@ -220,14 +216,14 @@ impl FifoStore {
     }
 
     /// Removes the oldest unread write batches until there is room; returns the number of samples.
-    fn make_room(&mut self, weight: usize, known: &mut SeenIds) -> usize {
+    fn make_room(&mut self, weight: usize, seen: &mut SeenIds) -> usize {
         let before = self.usage.unread;
         while !self.fits(weight) && self.usage.unread > 0 {
             let mut number = self.unread_from(self.cursor);
             let batch = self.batches.range(..=number).next_back();
             let end = batch.map_or(0, |(first, entry)| first + entry.slots.len() as u64);
             while number < end {
-                self.remove(number, known);
+                self.remove(number, seen);
                 number = self.unread_from(number);
             }
         }
@@ -259,25 +255,25 @@ impl FifoStore {
     }
 
     /// Removes a sample.
-    fn remove(&mut self, number: u64, known: &mut SeenIds) {
+    fn remove(&mut self, number: u64, seen: &mut SeenIds) {
         let Some((first, entry, at)) = self.find(number) else { return };
         let slot = &mut entry.slots[at];
         let unread = std::mem::replace(&mut slot.state, FifoState::Gone) == FifoState::Unread;
         let name = slot.name;
-        known.leave(name);
+        seen.leave(name);
         entry.unread -= usize::from(unread);
         entry.left -= 1;
         let was_last = unread && entry.unread == 0;
         let sample = entry.memory.get_mut(at).and_then(Option::take);
         let (key, is_done) = (entry.key, entry.left == 0);
         if let Some(disk) = &mut self.disk {
-            disk.sample_left(number, name);
+            disk.sample_removed(number, name);
         }
         if is_done {
-            known.leave(key);
+            seen.leave(key);
             self.batches.remove(&first);
             if let Some(disk) = &mut self.disk {
-                disk.batch_left(first, key);
+                disk.batch_removed(first, key);
             }
         }
         self.usage.lots -= usize::from(was_last);
@@ -316,10 +312,10 @@ impl FifoStore {
 }
 
 impl QueueStore for FifoStore {
-    fn offer(&mut self, batch: NewWriteBatch, known: &mut SeenIds) -> Result<InsertOutcome> {
+    fn offer(&mut self, batch: NewWriteBatch, seen: &mut SeenIds) -> Result<InsertOutcome> {
         let durable = self.disk.as_ref().is_some_and(Disk::is_durable);
         if self.disk.is_some() && (durable || !self.fits(batch.weight)) {
-            return self.offer_to_disk(batch, known);
+            return self.offer_to_disk(batch, seen);
         }
         let stored = batch.samples.len();
         let mut dropped = BTreeMap::new();
@@ -331,11 +327,11 @@ impl QueueStore for FifoStore {
         }
         let replaces = self.options.when_full == QueueFullPolicy::Replace;
         if !self.fits(batch.weight) && replaces {
-            let replaced = self.make_room(batch.weight, known);
+            let replaced = self.make_room(batch.weight, seen);
             dropped.extend((replaced > 0).then_some(("replaced", replaced)));
             if !self.fits(batch.weight) {
                 dropped.insert("no_room", stored);
-                known.pass(&batch);
+                seen.add_unstored(&batch);
                 return Ok(InsertOutcome::Done { stored: 0, dropped });
             }
         }
@@ -347,14 +343,14 @@ impl QueueStore for FifoStore {
             )));
         }
         let all_durable = self.durable == self.next;
-        self.push(batch, None, known);
+        self.push(batch, None, seen);
         if all_durable {
             self.durable = self.next;
         }
         Ok(InsertOutcome::Done { stored, dropped })
     }
 
-    fn take(&mut self, reader: ReaderId, floor: u64, known: &mut SeenIds) -> Result<TakeOutcome> {
+    fn take(&mut self, reader: ReaderId, floor: u64, seen: &mut SeenIds) -> Result<TakeOutcome> {
         let number = self.unread_from(self.cursor);
         self.cursor = number;
         if number >= self.durable {
@@ -362,7 +358,7 @@ impl QueueStore for FifoStore {
         }
         let Some((_, entry, at)) = self.find(number) else { return Ok(TakeOutcome::Empty) };
         if entry.slots[at].version < floor {
-            self.remove(number, known);
+            self.remove(number, seen);
             return Ok(TakeOutcome::Stale);
         }
         let Some(sample) = self.load(number)? else { return Ok(TakeOutcome::Empty) };
@@ -370,10 +366,10 @@ impl QueueStore for FifoStore {
         Ok(TakeOutcome::Given(sample))
     }
 
-    fn acknowledge(&mut self, reader: ReaderId, known: &mut SeenIds) {
+    fn acknowledge(&mut self, reader: ReaderId, seen: &mut SeenIds) {
         for number in self.held.remove(&reader).unwrap_or_default() {
             self.acknowledged = self.acknowledged.max(number + 1);
-            self.remove(number, known);
+            self.remove(number, seen);
         }
     }
 
@@ -389,7 +385,7 @@ impl QueueStore for FifoStore {
         held.fold(self.unread_from(self.cursor), u64::min)
     }
 
-    fn seek(&mut self, position: u64, known: &mut SeenIds) -> std::result::Result<(), String> {
+    fn seek(&mut self, position: u64, seen: &mut SeenIds) -> std::result::Result<(), String> {
         let oldest = self.oldest();
         check_seek(position, oldest..=self.next, self.acknowledged)?;
         for number in std::mem::take(&mut self.held).into_values().flatten() {
@@ -398,13 +394,13 @@ impl QueueStore for FifoStore {
         let mut number = self.unread_from(0);
         while number < position {
             self.acknowledged = self.acknowledged.max(number + 1);
-            self.remove(number, known);
+            self.remove(number, seen);
             number = self.unread_from(number);
         }
         Ok(())
     }
 
-    fn wake(&mut self, _now: Duration) -> Option<Duration> {
+    fn end_rests(&mut self, _now: Duration) -> Option<Duration> {
         None
     }
 

@@ -190,7 +190,7 @@ impl PriorityStore {
     }
 
     /// Ends a use of a batch whose samples have all been issued.
-    fn close_batch(&mut self, batch: u64, known: &mut SeenIds) {
+    fn close_batch(&mut self, batch: u64, seen: &mut SeenIds) {
         let Some(entry) = self.batches.get(&batch) else { return };
         let uses = entry.uses + 1;
         self.set_state(batch, PriorityState::Spent);
@@ -201,7 +201,7 @@ impl PriorityStore {
                 self.mark_unread(batch, |_| true);
                 self.set_state(batch, PriorityState::Resting(self.now.saturating_add(rest)));
             }
-            None => self.forget_if_done(batch, known),
+            None => self.remove_if_done(batch, seen),
         }
     }
 
@@ -243,30 +243,30 @@ impl PriorityStore {
     }
 
     /// Acknowledges an issued sample.
-    fn settle(&mut self, given: IssuedSample, known: &mut SeenIds) {
+    fn settle(&mut self, given: IssuedSample, seen: &mut SeenIds) {
         self.usage.held -= 1;
         if let Some(entry) = self.batches.get_mut(&given.batch) {
             entry.held -= 1;
         }
-        self.forget_if_done(given.batch, known);
+        self.remove_if_done(given.batch, seen);
     }
 
-    fn forget_if_done(&mut self, batch: u64, known: &mut SeenIds) {
+    fn remove_if_done(&mut self, batch: u64, seen: &mut SeenIds) {
         let done = |entry: &PriorityEntry| entry.state == PriorityState::Spent && entry.held == 0;
         if self.batches.get(&batch).is_some_and(done) {
-            self.forget(batch, known);
+            self.remove_batch(batch, seen);
         }
     }
 
     /// Removes a batch and returns its number of samples.
-    fn forget(&mut self, batch: u64, known: &mut SeenIds) -> usize {
+    fn remove_batch(&mut self, batch: u64, seen: &mut SeenIds) -> usize {
         self.set_state(batch, PriorityState::Spent);
         let Some(entry) = self.batches.remove(&batch) else { return 0 };
         self.usage.bytes -= entry.weight();
         for slot in entry.slots.iter().filter(|slot| slot.sample.is_some()) {
-            known.leave(slot.name);
+            seen.leave(slot.name);
         }
-        known.leave(entry.key);
+        seen.leave(entry.key);
         entry.left
     }
 
@@ -282,7 +282,7 @@ impl PriorityStore {
 }
 
 impl QueueStore for PriorityStore {
-    fn offer(&mut self, batch: NewWriteBatch, known: &mut SeenIds) -> Result<InsertOutcome> {
+    fn offer(&mut self, batch: NewWriteBatch, seen: &mut SeenIds) -> Result<InsertOutcome> {
         let count = batch.samples.len();
         let mut dropped = BTreeMap::new();
         if batch.weight > self.bytes_max {
@@ -296,16 +296,16 @@ impl QueueStore for PriorityStore {
         let victims = match self.victims(rank, batch.weight) {
             Ok(victims) => victims,
             Err(reason) => {
-                known.pass(&batch);
+                seen.add_unstored(&batch);
                 dropped.insert(reason, count);
                 return Ok(InsertOutcome::Done { stored: 0, dropped });
             }
         };
-        let replaced: usize = victims.into_iter().map(|batch| self.forget(batch, known)).sum();
+        let replaced: usize = victims.into_iter().map(|batch| self.remove_batch(batch, seen)).sum();
         dropped.extend((replaced > 0).then_some(("replaced", replaced)));
-        known.enter(batch.key);
+        seen.enter(batch.key);
         let slot = |(name, sample)| {
-            known.enter(name);
+            seen.enter(name);
             PrioritySlot { name, unread: true, sample: Some(sample) }
         };
         let entry = PriorityEntry {
@@ -326,12 +326,12 @@ impl QueueStore for PriorityStore {
         Ok(InsertOutcome::Done { stored: count, dropped })
     }
 
-    fn take(&mut self, reader: ReaderId, floor: u64, known: &mut SeenIds) -> Result<TakeOutcome> {
+    fn take(&mut self, reader: ReaderId, floor: u64, seen: &mut SeenIds) -> Result<TakeOutcome> {
         let Some(batch) = self.open_next() else { return Ok(TakeOutcome::Empty) };
         let Some(entry) = self.batches.get_mut(&batch) else { return Ok(TakeOutcome::Empty) };
         let Some(at) = entry.slots.iter().position(|slot| slot.unread) else {
-            self.close_batch(batch, known);
-            return self.take(reader, floor, known);
+            self.close_batch(batch, seen);
+            return self.take(reader, floor, seen);
         };
         let slot = &mut entry.slots[at];
         slot.unread = false;
@@ -339,7 +339,7 @@ impl QueueStore for PriorityStore {
         let exhausted = entry.unread == 0;
         let is_stale = |sample: &mut Sample| sample.model_version < floor;
         let step = if let Some(stale) = slot.sample.take_if(is_stale) {
-            known.leave(slot.name);
+            seen.leave(slot.name);
             entry.left -= 1;
             self.usage.bytes -= weight(&stale);
             TakeOutcome::Stale
@@ -352,17 +352,17 @@ impl QueueStore for PriorityStore {
             TakeOutcome::Given(sample)
         };
         if entry.left == 0 {
-            self.forget(batch, known);
+            self.remove_batch(batch, seen);
         } else if exhausted {
-            self.close_batch(batch, known);
+            self.close_batch(batch, seen);
         }
         Ok(step)
     }
 
-    fn acknowledge(&mut self, reader: ReaderId, known: &mut SeenIds) {
+    fn acknowledge(&mut self, reader: ReaderId, seen: &mut SeenIds) {
         for (number, given) in self.take_issued(reader) {
             self.acknowledged = self.acknowledged.max(number + 1);
-            self.settle(given, known);
+            self.settle(given, seen);
         }
     }
 
@@ -377,13 +377,13 @@ impl QueueStore for PriorityStore {
         other.map_or(self.position, |(number, _)| *number)
     }
 
-    fn seek(&mut self, position: u64, known: &mut SeenIds) -> std::result::Result<(), String> {
+    fn seek(&mut self, position: u64, seen: &mut SeenIds) -> std::result::Result<(), String> {
         let oldest = self.given.first_key_value().map_or(self.position, |(number, _)| *number);
         check_seek(position, oldest..=self.position, self.acknowledged)?;
         let later = self.given.split_off(&position);
         for (number, given) in std::mem::replace(&mut self.given, later) {
             self.acknowledged = self.acknowledged.max(number + 1);
-            self.settle(given, known);
+            self.settle(given, seen);
         }
         for given in std::mem::take(&mut self.given).into_values() {
             self.take_back(given);
@@ -393,7 +393,7 @@ impl QueueStore for PriorityStore {
         Ok(())
     }
 
-    fn wake(&mut self, now: Duration) -> Option<Duration> {
+    fn end_rests(&mut self, now: Duration) -> Option<Duration> {
         self.now = now;
         while let Some(&(due, batch)) = self.resting.first() {
             if due > now {
@@ -404,12 +404,12 @@ impl QueueStore for PriorityStore {
         None
     }
 
-    fn finish(&mut self, finished: bool, known: &mut SeenIds) {
+    fn finish(&mut self, finished: bool, seen: &mut SeenIds) {
         self.finished = finished;
         while let Some(&(_, batch)) = self.resting.first().filter(|_| finished) {
             self.clear_unread(batch);
             self.set_state(batch, PriorityState::Spent);
-            self.forget_if_done(batch, known);
+            self.remove_if_done(batch, seen);
         }
     }
 

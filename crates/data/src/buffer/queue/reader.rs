@@ -33,7 +33,7 @@ impl QueueReader {
         let floor = request.min_model_version.max(oldest);
         let before = (taken.samples.len(), taken.stale);
         while taken.samples.len() < request.count {
-            match state.store.take(self.id, floor, &mut state.known) {
+            match state.store.take(self.id, floor, &mut state.seen) {
                 Ok(TakeOutcome::Given(sample)) => taken.samples.push(sample),
                 Ok(TakeOutcome::Stale) => taken.stale += 1,
                 Ok(TakeOutcome::Empty) => break,
@@ -60,7 +60,7 @@ impl QueueReader {
         loop {
             let mut rest = None;
             if state.waiting_readers.is_first(ticket) {
-                rest = state.store.wake(self.shared.options.clock.now());
+                rest = state.store.end_rests(self.shared.options.clock.now());
                 if let Err(error) = self.gather(&mut state, request, &mut taken) {
                     return (state, Err(error));
                 }
@@ -97,8 +97,8 @@ impl ExperienceReader for QueueReader {
     fn read(&mut self, request: &ReadRequest) -> Result<ReadResult> {
         let mut state = self.shared.state.lock();
         if !request.keep {
-            let QueueState { store, known, .. } = &mut *state;
-            store.acknowledge(self.id, known);
+            let QueueState { store, seen, .. } = &mut *state;
+            store.acknowledge(self.id, seen);
             state = self.shared.settle(state)?;
         }
         if request.count == 0 {
@@ -120,8 +120,8 @@ impl ExperienceReader for QueueReader {
             return Err(refuse("a position is a number, as `position` returned it".to_owned()));
         };
         let mut state = self.shared.state.lock();
-        let QueueState { store, known, waiting_readers, .. } = &mut *state;
-        store.seek(number, known).map_err(refuse)?;
+        let QueueState { store, seen, waiting_readers, .. } = &mut *state;
+        store.seek(number, seen).map_err(refuse)?;
         waiting_readers.call();
         self.shared.settle(state).map(drop)
     }

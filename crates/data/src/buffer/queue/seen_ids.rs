@@ -28,13 +28,13 @@ fn hash(kind: u8, text: &str) -> IdHash {
 #[derive(Debug)]
 pub(super) struct SeenIds {
     names: HashSet<IdHash, BuildHasherDefault<Fold>>,
-    gone: VecDeque<IdHash>,
-    gone_max: usize,
+    removed: VecDeque<IdHash>,
+    removed_max: usize,
 }
 
 impl SeenIds {
-    pub(super) fn new(gone_max: usize) -> Self {
-        Self { names: HashSet::default(), gone: VecDeque::new(), gone_max }
+    pub(super) fn new(removed_max: usize) -> Self {
+        Self { names: HashSet::default(), removed: VecDeque::new(), removed_max }
     }
 
     pub(super) fn contains(&self, name: IdHash) -> bool {
@@ -47,7 +47,7 @@ impl SeenIds {
     }
 
     /// Adds a batch that is not stored, so that the decision is made once.
-    pub(super) fn pass(&mut self, batch: &NewWriteBatch) {
+    pub(super) fn add_unstored(&mut self, batch: &NewWriteBatch) {
         for name in batch.samples.iter().map(|(name, _)| *name).chain([batch.key]) {
             self.enter(name);
             self.leave(name);
@@ -56,9 +56,9 @@ impl SeenIds {
 
     /// Marks an id as removed from the queue.
     pub(super) fn leave(&mut self, name: IdHash) {
-        self.gone.push_back(name);
-        while self.gone.len() > self.gone_max {
-            if let Some(oldest) = self.gone.pop_front() {
+        self.removed.push_back(name);
+        while self.removed.len() > self.removed_max {
+            if let Some(oldest) = self.removed.pop_front() {
                 self.names.remove(&oldest);
             }
         }
@@ -89,15 +89,15 @@ mod tests {
 
     #[test]
     fn what_is_there_stays_known_and_what_has_left_is_forgotten_in_order() {
-        let mut known = SeenIds::new(2);
+        let mut seen = SeenIds::new(2);
         for name in 0..5 {
-            assert!(known.enter(name));
-            assert!(!known.enter(name));
+            assert!(seen.enter(name));
+            assert!(!seen.enter(name));
         }
         for name in 1..4 {
-            known.leave(name);
+            seen.leave(name);
         }
-        let left: Vec<bool> = (0..5).map(|name| known.contains(name)).collect();
+        let left: Vec<bool> = (0..5).map(|name| seen.contains(name)).collect();
         assert_eq!(left, [true, false, true, true, true]);
     }
 

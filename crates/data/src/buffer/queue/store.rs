@@ -18,13 +18,13 @@ pub(super) type ReaderId = u64;
 /// queue's lock.
 pub(super) trait QueueStore: Send {
     /// Stores a write batch if there is room.
-    fn offer(&mut self, batch: NewWriteBatch, known: &mut SeenIds) -> Result<InsertOutcome>;
+    fn offer(&mut self, batch: NewWriteBatch, seen: &mut SeenIds) -> Result<InsertOutcome>;
 
     /// Issues the next sample to a reader, which holds it.
-    fn take(&mut self, reader: ReaderId, floor: u64, known: &mut SeenIds) -> Result<TakeOutcome>;
+    fn take(&mut self, reader: ReaderId, floor: u64, seen: &mut SeenIds) -> Result<TakeOutcome>;
 
     /// Removes the samples that a reader holds.
-    fn acknowledge(&mut self, reader: ReaderId, known: &mut SeenIds);
+    fn acknowledge(&mut self, reader: ReaderId, seen: &mut SeenIds);
 
     /// Returns the samples that a reader holds to the queue.
     fn give_back(&mut self, reader: ReaderId);
@@ -34,13 +34,13 @@ pub(super) trait QueueStore: Send {
 
     /// Acknowledges everything before a position and takes back everything held after it. An error
     /// describes why that is impossible.
-    fn seek(&mut self, position: u64, known: &mut SeenIds) -> std::result::Result<(), String>;
+    fn seek(&mut self, position: u64, seen: &mut SeenIds) -> std::result::Result<(), String>;
 
     /// Ends due rests; returns the time until the next one ends.
-    fn wake(&mut self, now: Duration) -> Option<Duration>;
+    fn end_rests(&mut self, now: Duration) -> Option<Duration>;
 
     /// Sets whether data has ended; then nothing is reused.
-    fn finish(&mut self, finished: bool, known: &mut SeenIds);
+    fn finish(&mut self, finished: bool, seen: &mut SeenIds);
 
     /// Returns whether only samples held by this reader keep writers waiting.
     fn starved_by(&self, reader: ReaderId) -> bool;

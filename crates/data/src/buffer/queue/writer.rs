@@ -38,11 +38,11 @@ impl QueueWriter {
             return Err(self.shared.closed());
         }
         let count = batch.samples.len();
-        if state.known.contains(key) {
+        if state.seen.contains(key) {
             return Ok(Ok(WriteResult { known: count, ..WriteResult::default() }));
         }
         let mut seen = HashSet::new();
-        let mut new = |name: &IdHash| !state.known.contains(*name) && seen.insert(*name);
+        let mut new = |name: &IdHash| !state.seen.contains(*name) && seen.insert(*name);
         let pairs = ids.iter().copied().zip(&batch.samples);
         let fresh: Vec<_> = pairs
             .filter(|(name, _)| new(name))
@@ -53,12 +53,12 @@ impl QueueWriter {
         let newest = fresh.iter().map(|(_, sample)| sample.model_version).max();
         let fresh = NewWriteBatch { key, samples: fresh, weight };
         if fresh.samples.is_empty() {
-            state.known.pass(&fresh);
+            state.seen.add_unstored(&fresh);
             return Ok(Ok(WriteResult { known, ..WriteResult::default() }));
         }
         let now = self.shared.options.clock.now();
-        state.store.wake(now);
-        match state.store.offer(fresh, &mut state.known)? {
+        state.store.end_rests(now);
+        match state.store.offer(fresh, &mut state.seen)? {
             InsertOutcome::Full(limit) => Ok(Err(limit)),
             InsertOutcome::TooLarge(limit) => Err(self.shared.full(limit)),
             InsertOutcome::Done { stored, dropped } => {

@@ -16,12 +16,12 @@ use crate::Sample;
 pub(super) struct SqlReader<D: SqlDatabase> {
     link: ReconnectingSession<D>,
     name: String,
-    way: ReadMode,
+    mode: ReadMode,
     position: i64,
     /// Claim with an unconfirmed commit.
     unsettled: UnconfirmedCommit<Option<Claim>>,
     /// Rows of a claim confirmed late, for a read that requested fewer.
-    ahead: VecDeque<SqlRow>,
+    claimed: VecDeque<SqlRow>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,29 +51,29 @@ impl<D: SqlDatabase> SqlReader<D> {
     pub(super) fn open(mut link: ReconnectingSession<D>, name: &str) -> Result<Self> {
         let store = Arc::clone(&link.store);
         let log = store.options.order == ReadOrder::Fifo && !store.options.reuse;
-        let way = if log { ReadMode::Log } else { ReadMode::Pool };
+        let mode = if log { ReadMode::Log } else { ReadMode::Pool };
         let position = link.transact(&mut None, |session| {
             session.execute(&store.queries.open_reader, &[SqlValue::Text(name)])?;
-            let rows = match way {
+            let rows = match mode {
                 ReadMode::Log => session.query(&store.queries.cursor, &[SqlValue::Text(name)])?,
                 ReadMode::Pool => session.query(&store.queries.ticket, &[])?,
             };
             store.number(rows.first(), 0)
         })?;
-        let ahead = VecDeque::new();
-        Ok(Self { link, name: name.into(), way, position, unsettled: None, ahead })
+        let claimed = VecDeque::new();
+        Ok(Self { link, name: name.into(), mode, position, unsettled: None, claimed })
     }
 
     /// Waits until a claim is worth making, and makes it.
     fn claim(&mut self, request: &ReadRequest) -> Result<Claim> {
         let until = Instant::now().checked_add(request.timeout);
         loop {
-            let (enough, finished) = self.look(request)?;
-            let late = until.is_some_and(|until| Instant::now() >= until);
+            let (enough, finished) = self.check_ready(request)?;
+            let timed_out = until.is_some_and(|until| Instant::now() >= until);
             // An unconfirmed claim is settled first.
-            if enough || finished || late || self.unsettled.is_some() {
+            if enough || finished || timed_out || self.unsettled.is_some() {
                 // Another reader may have been faster.
-                if let Some(claim) = self.take(request, !late)? {
+                if let Some(claim) = self.claim_rows(request, !timed_out)? {
                     return Ok(claim);
                 }
             }
@@ -85,13 +85,13 @@ impl<D: SqlDatabase> SqlReader<D> {
     }
 
     /// Returns whether there is enough and whether data has ended.
-    fn look(&mut self, request: &ReadRequest) -> Result<(bool, bool)> {
+    fn check_ready(&mut self, request: &ReadRequest) -> Result<(bool, bool)> {
         let store = Arc::clone(&self.link.store);
         let (count, least) = (signed(request.count as u64), signed(request.min_model_version));
-        let (way, name) = (self.way, &self.name);
+        let (mode, name) = (self.mode, &self.name);
         self.link.retry(|session| {
             session.mark()?;
-            let rows = match way {
+            let rows = match mode {
                 ReadMode::Log => {
                     let values = [SqlValue::Text(name), SqlValue::Int(least), SqlValue::Int(count)];
                     session.query(&store.queries.log_ready, &values)?
@@ -107,10 +107,10 @@ impl<D: SqlDatabase> SqlReader<D> {
     }
 
     /// Claims available rows; `None` if `whole` is required and there are too few.
-    fn take(&mut self, request: &ReadRequest, whole: bool) -> Result<Option<Claim>> {
+    fn claim_rows(&mut self, request: &ReadRequest, whole: bool) -> Result<Option<Claim>> {
         let store = Arc::clone(&self.link.store);
-        let (way, name) = (self.way, &self.name);
-        self.link.transact(&mut self.unsettled, |session| match way {
+        let (mode, name) = (self.mode, &self.name);
+        self.link.transact(&mut self.unsettled, |session| match mode {
             ReadMode::Log => take_log(&store, session, name, request, whole),
             ReadMode::Pool => take_pool(&store, session, name, request, whole),
         })
@@ -124,19 +124,19 @@ impl<D: SqlDatabase> ExperienceReader for SqlReader<D> {
         if request.count == 0 {
             return Ok(ReadResult { samples: Vec::new(), stale, end: ReadEnd::Full });
         }
-        if self.ahead.is_empty() {
+        if self.claimed.is_empty() {
             let claim = self.claim(request)?;
             (stale, finished) = (claim.stale, claim.finished);
-            self.ahead = claim.rows.into();
-            if self.ahead.is_empty() {
+            self.claimed = claim.rows.into();
+            if self.claimed.is_empty() {
                 self.position = claim.position;
-            } else if let Some(last) = self.ahead.back_mut() {
+            } else if let Some(last) = self.claimed.back_mut() {
                 last.position = claim.position;
             }
         }
-        let mut samples = Vec::with_capacity(self.ahead.len().min(request.count));
+        let mut samples = Vec::with_capacity(self.claimed.len().min(request.count));
         while samples.len() < request.count
-            && let Some(row) = self.ahead.pop_front()
+            && let Some(row) = self.claimed.pop_front()
         {
             self.position = row.position;
             if row.sample.model_version < request.min_model_version {
@@ -156,13 +156,13 @@ impl<D: SqlDatabase> ExperienceReader for SqlReader<D> {
     /// Returns `id:` and the last id returned or skipped, or `claim:` and the number of the last
     /// claim.
     fn position(&self) -> String {
-        format!("{}{}", self.way.prefix(), self.position)
+        format!("{}{}", self.mode.prefix(), self.position)
     }
 
     /// Moves all readers of this name.
     fn seek(&mut self, position: &str) -> Result<()> {
         let store = Arc::clone(&self.link.store);
-        let prefix = self.way.prefix();
+        let prefix = self.mode.prefix();
         let target = position.strip_prefix(prefix).and_then(|number| number.parse::<i64>().ok());
         let Some(target) = target.filter(|target| *target >= 0) else {
             return Err(store.unsupported(format!(
@@ -170,9 +170,9 @@ impl<D: SqlDatabase> ExperienceReader for SqlReader<D> {
                  with `{prefix}`"
             )));
         };
-        let (way, name) = (self.way, &self.name);
+        let (mode, name) = (self.mode, &self.name);
         self.link.transact(&mut None, |session| {
-            let newest = match way {
+            let newest = match mode {
                 ReadMode::Log => &store.queries.newest,
                 ReadMode::Pool => &store.queries.ticket,
             };
@@ -186,7 +186,7 @@ impl<D: SqlDatabase> ExperienceReader for SqlReader<D> {
                     .into());
             }
             let values = [SqlValue::Int(target), SqlValue::Text(name)];
-            match way {
+            match mode {
                 ReadMode::Log => session.execute(&store.queries.move_cursor, &values)?,
                 ReadMode::Pool => session.execute(&store.queries.pool_undo, &values)?,
             };
@@ -194,7 +194,7 @@ impl<D: SqlDatabase> ExperienceReader for SqlReader<D> {
         })?;
         // Unreturned claims lie behind the position and are read again.
         self.unsettled = None;
-        self.ahead.clear();
+        self.claimed.clear();
         self.position = target;
         Ok(())
     }

@@ -83,7 +83,7 @@ impl<D: SqlDatabase> ReconnectingSession<D> {
             if fault.breaks {
                 self.session = None;
             }
-            if !fault.again || left == 0 {
+            if !fault.is_retryable || left == 0 {
                 return Err(fault.error);
             }
             left -= 1;

@@ -104,11 +104,11 @@ pub(in super::super) struct SqlError {
     /// The session is unusable.
     pub(in super::super) breaks: bool,
     /// A retry may succeed at once.
-    pub(in super::super) again: bool,
+    pub(in super::super) is_retryable: bool,
 }
 
 impl From<BufferError> for SqlError {
     fn from(error: BufferError) -> Self {
-        Self { error, breaks: false, again: false }
+        Self { error, breaks: false, is_retryable: false }
     }
 }

@@ -1,4 +1,4 @@
-//! `grpo`: advantages of runs relative to the other runs of their task.
+//! `grpo`: advantages of experiences relative to the other experiences of their task.
 
 use rollway_core::metrics::{BATCH_STATS, Metrics, gather_metrics};
 use rollway_experience::{Array, Experience};
@@ -45,15 +45,15 @@ impl Default for Grpo {
 
 impl Grpo {
     pub(super) fn from_args(args: &Value) -> Result<Self, ArgumentError> {
-        let usual = Self::default();
+        let defaults = Self::default();
         let levels = [("group", StdLevel::Group), ("batch", StdLevel::Batch)];
         let natural = "a number, 0 or greater";
         let mut args = OperatorArguments::new(NAME, args)?;
         let grpo = Self {
-            epsilon: args.number("epsilon", natural, |e| e >= 0.0)?.unwrap_or(usual.epsilon),
+            epsilon: args.number("epsilon", natural, |e| e >= 0.0)?.unwrap_or(defaults.epsilon),
             std_threshold: args.number("std_threshold", natural, |t| t >= 0.0)?,
-            std_level: args.choice("std_cal_level", &levels)?.unwrap_or(usual.std_level),
-            min_group_size: args.count("min_group_size", 1)?.unwrap_or(usual.min_group_size),
+            std_level: args.choice("std_cal_level", &levels)?.unwrap_or(defaults.std_level),
+            min_group_size: args.count("min_group_size", 1)?.unwrap_or(defaults.min_group_size),
         };
         args.refuse("duplicate_experiences", "no experience is trained twice; leave it out")?;
         args.refuse("rank_penalty", "write an operator that changes rewards before `grpo`")?;
@@ -62,7 +62,7 @@ impl Grpo {
     }
 
     /// Returns the drop reason of a group.
-    fn judge(&self, spread: &RewardSpread) -> Option<&'static str> {
+    fn drop_reason(&self, spread: &RewardSpread) -> Option<&'static str> {
         if spread.count < self.min_group_size {
             return Some(GROUP_TOO_SMALL);
         }
@@ -106,7 +106,7 @@ impl Operator for Grpo {
             let valid = group.iter().filter_map(|&at| Some((at, rewards[at].ok()?)));
             let (members, rewards): (Vec<usize>, Vec<f64>) = valid.unzip();
             let spread = RewardSpread::of(&rewards);
-            let reason = self.judge(&spread);
+            let reason = self.drop_reason(&spread);
             for (&at, &reward) in members.iter().zip(&rewards) {
                 let advantage = self.advantage(reward, &spread, &batch);
                 reasons[at] = reason.or_else(|| set(&mut experiences[at], advantage).err());

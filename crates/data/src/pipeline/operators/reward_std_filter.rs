@@ -23,7 +23,7 @@ impl RewardStdFilter {
         Ok(Self { threshold: threshold.unwrap_or(0.0) })
     }
 
-    fn judge(&self, rewards: &[f64]) -> Option<&'static str> {
+    fn drop_reason(&self, rewards: &[f64]) -> Option<&'static str> {
         if rewards.len() < 2 {
             return Some(GROUP_TOO_SMALL);
         }
@@ -42,7 +42,7 @@ impl Operator for RewardStdFilter {
         let mut reasons: Vec<_> = rewards.iter().map(|reward| reward.err()).collect();
         for group in groups(&experiences) {
             let valid: Vec<f64> = group.iter().filter_map(|&at| rewards[at].ok()).collect();
-            let reason = self.judge(&valid);
+            let reason = self.drop_reason(&valid);
             for at in group {
                 reasons[at] = reasons[at].or(reason);
             }

@@ -72,7 +72,7 @@ async fn receive(server: &mut WorkerServer, shared: &Arc<WorkerPoolShared>) {
     let mut pending = PendingReports::new();
     loop {
         server.recv_many(&mut events, BATCH).await;
-        let came = server.came().unwrap_or_else(Instant::now);
+        let received_at = server.received_at().unwrap_or_else(Instant::now);
         let mut left = Vec::new();
         for event in events.drain(..) {
             match event {
@@ -86,7 +86,7 @@ async fn receive(server: &mut WorkerServer, shared: &Arc<WorkerPoolShared>) {
             }
         }
         for (_, (reporter, reports)) in pending.drain() {
-            reporter.send_since(came, reports).await;
+            reporter.send_since(received_at, reports).await;
         }
         for (conn, reason) in left {
             if let Some(connected) = shared.connections.lock().connected.remove(&conn) {
@@ -115,10 +115,10 @@ fn accept(shared: &Arc<WorkerPoolShared>, handshake: PendingHandshake) {
     };
     let ExpectedWorker { process, connected } = expected;
     process.welcome(shared, handshake);
-    let (left, gone) = oneshot::channel();
+    let (left, disconnected) = oneshot::channel();
     connections.connected.insert(conn, ConnectedProcess { process, left });
     // Fails only if the process was ended meanwhile.
-    let _ = connected.send(gone);
+    let _ = connected.send(disconnected);
 }
 
 fn translate(
