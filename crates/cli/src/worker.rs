@@ -40,12 +40,12 @@ pub(crate) struct WorkerArgs {
 pub(crate) fn run_workers(args: &WorkerArgs) -> Result<(), CliError> {
     let (program, program_args) = workflow_runtime::worker_command(args.python.clone());
     let options = SupervisorOptions {
-        way: JobLocator::given(&args.connect, args.secret_file.as_deref())?,
+        locator: JobLocator::from_arguments(&args.connect, args.secret_file.as_deref())?,
         program,
         args: program_args,
         processes: args.processes,
         runners: args.runners,
-        patience: Duration::from_secs(args.connect_timeout),
+        connect_timeout: Duration::from_secs(args.connect_timeout),
     };
     runtime()?.block_on(async {
         let mut signals = Signals::new()?;

@@ -232,7 +232,7 @@ impl EventSubscriber {
                 self.sent.insert(part, *tag);
             }
         }
-        if let Some(sample) = now.overview.beats.last() {
+        if let Some(sample) = now.overview.samples.last() {
             self.since = Some(sample.at);
         }
         permit.send(Bytes::from(format!("data: {message}\n\n")));
@@ -271,11 +271,11 @@ fn overview_changes(
     is_new: &dyn Fn(&&str) -> bool,
 ) -> Value {
     let known = |at: f64| since.is_some_and(|since| at <= since);
-    let beats: Vec<_> = overview.beats.iter().filter(|sample| !known(sample.at)).collect();
+    let samples: Vec<_> = overview.samples.iter().filter(|sample| !known(sample.at)).collect();
     let mut changes = json!({
         "now": overview.now,
         "since": since,
-        "beats": beats,
+        "samples": samples,
         "runs": overview.runs,
         "tasks": overview.tasks,
         "waste": overview.waste,

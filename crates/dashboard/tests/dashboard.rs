@@ -40,7 +40,7 @@ impl JobView for TestJob {
     }
 
     fn overview(&self) -> Overview {
-        let wait = WaitRow { sentence: "a sentence".to_owned(), ..WaitRow::default() };
+        let wait = WaitRow { message: "a sentence".to_owned(), ..WaitRow::default() };
         let servers = ServerSummary { total: 2, usable: 1, ..ServerSummary::default() };
         let failures = vec![FailureRow { count: 3, ..FailureRow::default() }];
         Overview { wait: Some(wait), servers, failures, ..Overview::default() }
@@ -262,7 +262,7 @@ async fn only_changes_are_sent_and_each_once() {
     assert_eq!((&first["job"]["step"], &first["stuck"]), (&json!(0), &json!(1)));
     assert_eq!(first["changed"], json!(["runners"]));
     let overview = &first["overview"];
-    assert_eq!(overview["wait"]["sentence"], json!("a sentence"));
+    assert_eq!(overview["wait"]["message"], json!("a sentence"));
     assert_eq!(overview["servers"]["usable"], json!(1));
     assert_eq!(overview["failures"][0]["count"], json!(3));
     // Many changes are one message without other parts.

@@ -124,7 +124,7 @@ impl DriverHandle {
             last.clone_from(&wait);
             let wait = wait.filter(|wait| !is_moving && wait.is_overdue);
             let message =
-                |it: BatchWait| format!("{}\nhint: {}", it.reason.sentence(), it.reason.remedy());
+                |it: BatchWait| format!("{}\nhint: {}", it.reason.message(), it.reason.remedy());
             pace.log(wait.map(message).as_deref());
         }
     }

@@ -79,7 +79,7 @@ impl WaitReason {
     }
 
     /// Returns what waits, and for what.
-    pub fn sentence(&self) -> String {
+    pub fn message(&self) -> String {
         match self {
             Self::Trainer { step } => format!("step {step} waits for a trainer: none has joined"),
             Self::Weights { step, at_least } => {
@@ -152,7 +152,7 @@ impl JobWait {
     /// Returns the whole message at a time: reason, begin, end and remedy.
     pub fn message(&self, now: SystemTime) -> String {
         let times = self.times(now.duration_since(self.since).unwrap_or_default());
-        format!("{}; {times}\nhint: {}", self.reason.sentence(), self.reason.remedy())
+        format!("{}; {times}\nhint: {}", self.reason.message(), self.reason.remedy())
     }
 
     /// Returns how long the wait lasts, and when it ends.
@@ -215,7 +215,7 @@ impl JobWaits {
     }
 
     /// Performs work that waits: logs it after some seconds, then at growing intervals.
-    pub async fn during<T>(
+    pub async fn log_during<T>(
         &self,
         reason: WaitReason,
         limit: Option<WaitLimit>,
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn runs_are_not_counted_before_their_number_is_known() {
-        let sentence = WaitReason::runs(&BatchId::from(3)).sentence();
+        let sentence = WaitReason::runs(&BatchId::from(3)).message();
         assert_eq!(sentence, "batch 3 waits for its runs");
     }
 

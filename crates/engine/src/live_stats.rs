@@ -39,7 +39,7 @@ struct StatsSource {
 /// Snapshot of an explorer for metrics.
 #[derive(Clone, Debug, Default)]
 pub struct MetricsSnapshot {
-    pub glance: CoreSnapshot,
+    pub core: CoreSnapshot,
     pub lag: LoopLag,
     pub buffer: Option<QueueUsage>,
     /// Metrics of the gateway, as OpenMetrics without the end marker.
@@ -163,11 +163,11 @@ impl LiveStats {
         let Some(StatsSource { coordinator, gateway, sink }) = self.0.lock().source.clone() else {
             return Arc::clone(&self.0.lock().metrics);
         };
-        let Ok(glance) = coordinator.snapshot().await else {
+        let Ok(core) = coordinator.snapshot().await else {
             return Arc::clone(&self.0.lock().metrics);
         };
         let metrics = Arc::new(MetricsSnapshot {
-            glance,
+            core,
             lag: coordinator.lag(),
             buffer: sink.and_then(|sink| sink.buffer()?.usage()),
             gateway: gateway.metrics(),

@@ -33,17 +33,17 @@ impl JobReaderServer {
         config: &Config,
         sink: &PipelineSink,
     ) -> Result<Option<Self>, JobReaderServerError> {
-        let ours = &config.buffer.trainer_input.experience_buffer;
-        let Some(buffer) = sink.buffer().filter(|_| ours.storage_type == StorageType::Queue) else {
+        let own = &config.buffer.trainer_input.experience_buffer;
+        let Some(buffer) = sink.buffer().filter(|_| own.storage_type == StorageType::Queue) else {
             return Ok(None);
         };
         let job = config.job_dir();
-        let secret_file = job.join(format!("{}_reader_secret.txt", ours.name));
+        let secret_file = job.join(format!("{}_reader_secret.txt", own.name));
         let secret = atomic_file::load_or_create_secret(&secret_file)?;
         let served = tokio::task::spawn_blocking(move || serve(buffer, secret)).await;
         let served = served.map_err(|error| JobReaderServerError::Reader(error.to_string()))??;
         atomic_file::write_line(
-            &job.join(format!("{}_reader_url.txt", ours.name)),
+            &job.join(format!("{}_reader_url.txt", own.name)),
             &served.url(),
             false,
         )?;

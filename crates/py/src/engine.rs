@@ -358,8 +358,8 @@ impl PyCoordinator {
                 Some(pipeline) => tokio::time::timeout(timeout, pipeline.close()).await,
                 None => Ok(Ok(())),
             };
-            let late = |_| Err(format!("it did not close in {timeout:?}"));
-            Ok((report, closed.unwrap_or_else(late).err()))
+            let close_timed_out = |_| Err(format!("it did not close in {timeout:?}"));
+            Ok((report, closed.unwrap_or_else(close_timed_out).err()))
         };
         PyPending::new(py, future, |py, (report, problem)| {
             let dict = stop_report(py, report)?;
@@ -535,13 +535,13 @@ fn unpack(tasks: Vec<PackedTask>) -> Vec<Task> {
             None => ("name".to_owned(), Bytes::new()),
         };
         match &last {
-            Some((known, one)) if **known == *name => (Arc::clone(known), Arc::clone(one)),
+            Some((workflow, one)) if **workflow == *name => (Arc::clone(workflow), Arc::clone(one)),
             _ => {
                 let (encoding, task_encoding) = (encoding.into(), "pickle".into());
                 let one = Arc::new(WorkflowDefinition { encoding, task_encoding, body });
-                let known: Arc<str> = name.into();
-                last = Some((Arc::clone(&known), Arc::clone(&one)));
-                (known, one)
+                let workflow: Arc<str> = name.into();
+                last = Some((Arc::clone(&workflow), Arc::clone(&one)));
+                (workflow, one)
             }
         }
     };
@@ -613,10 +613,10 @@ fn batch_result(py: Python<'_>, result: &BatchResult, detailed: bool) -> PyResul
     dict.set_item("cancelled_task_count", result.tasks.cancelled)?;
     let failed = result.runs.failed.nonzero().map(|(kind, count)| (kind.name(), count));
     dict.set_item("failed_run_count", failed.into_py_dict(py)?)?;
-    let cancelled = result.runs.cancelled.nonzero().map(|(why, count)| (why.name(), count));
+    let cancelled = result.runs.cancelled.nonzero().map(|(reason, count)| (reason.name(), count));
     dict.set_item("cancelled_run_count", cancelled.into_py_dict(py)?)?;
     dict.set_item("delivered_payload_count", result.delivered)?;
-    let dropped = result.dropped.nonzero().map(|(why, count)| (why.name(), count));
+    let dropped = result.dropped.nonzero().map(|(reason, count)| (reason.name(), count));
     dict.set_item("dropped_payload_count", dropped.into_py_dict(py)?)?;
     dict.set_item("uncertain_payload_count", result.uncertain)?;
     dict.set_item("metrics", metrics::to_dict(py, &metrics)?)?;

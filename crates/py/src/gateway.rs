@@ -220,7 +220,7 @@ fn server_state<'py>(
     dict.set_item("in_flight", server.in_flight)?;
     dict.set_item("version", server.version)?;
     dict.set_item("loaded_version", server.loaded)?;
-    dict.set_item("missing", server.capabilities.notes())?;
+    dict.set_item("missing", server.capabilities.describe_missing())?;
     Ok(dict)
 }
 

@@ -84,7 +84,7 @@ impl Inbox {
     }
 
     /// Whatever comes after this rings again.
-    fn hush(&self) {
+    fn clear_signal(&self) {
         if self.wake_pending.swap(false, Ordering::AcqRel) {
             let _ = (&self.wake_reader).read(&mut [0; 64]);
         }
@@ -135,15 +135,15 @@ impl WorkerLink {
             let (block_timeout, limit) = watch::channel(loop_watchdog::LOOP_BLOCK_TIMEOUT);
             tokio::spawn(listen(receiver, Arc::clone(&inbox), block_timeout));
             let (text, messages) = (Arc::clone(&outbox), Arc::clone(&inbox));
-            tokio::spawn(loop_watchdog::evacuate(limit, marks, text, messages));
+            tokio::spawn(loop_watchdog::watch_blocking(limit, marks, text, messages));
             Ok::<_, WorkerConnectError>((welcome, outbox, socket))
         };
-        let connected = py.detach(|| driver.turn(connecting));
+        let connected = py.detach(|| driver.run(connecting));
         let (welcome, outbox, socket) = connected.map_err(|error| match &error {
             error if error.is_final() => PyPermissionError::new_err(error.to_string()),
             error => refused(error.to_string()),
         })?;
-        driver.accompany(Arc::clone(&outbox), Arc::clone(&inbox))?;
+        driver.start_companion(Arc::clone(&outbox), Arc::clone(&inbox))?;
         let runners =
             welcome.runners.iter().map(|(runner, incarnation)| (runner.0, incarnation.0)).collect();
         Ok(Self { driver, outbox, inbox, socket, runners, env: welcome.env })
@@ -176,15 +176,15 @@ impl WorkerLink {
     /// Sends queued reports, and returns all received messages. The last one
     /// ever is `("ended", reason)`.
     fn poll_messages<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        self.inbox.hush();
-        let mut sent = self.driver.turn(async {
+        self.inbox.clear_signal();
+        let mut sent = self.driver.run(async {
             let sent = self.outbox.try_send();
             poll_tasks().await;
             sent
         });
         if let Ok(false) = sent {
             // The engine is behind: the interpreter is free meanwhile.
-            sent = py.detach(|| self.driver.turn(self.outbox.send(None))).map(|()| true);
+            sent = py.detach(|| self.driver.run(self.outbox.send(None))).map(|()| true);
         }
         let messages = std::mem::take(&mut *self.inbox.messages.lock());
         let ended = self.inbox.ended.lock().clone();
@@ -215,7 +215,7 @@ impl WorkerLink {
     /// Says that a runner has begun an attempt.
     fn attempt_began(&self, runner: u32, incarnation: u32, attempt: u64) {
         let attempt = AttemptId(attempt);
-        self.gather(message(runner, incarnation, WorkerReport::AttemptBegan { attempt }));
+        self.queue_message(message(runner, incarnation, WorkerReport::AttemptBegan { attempt }));
     }
 
     /// Reports a successful run. Returns the reason if the report is too large.
@@ -237,7 +237,7 @@ impl WorkerLink {
         let report = WorkerReport::RunFinished { attempt, run, outcome };
         let message = message(runner, incarnation, report);
         if !is_large {
-            self.gather(message);
+            self.queue_message(message);
             return Ok(None);
         }
         match self.send(py, message) {
@@ -257,11 +257,11 @@ impl WorkerLink {
         kind: &str,
         text: &str,
     ) -> PyResult<()> {
-        let kind = FailureKind::ALL.iter().copied().find(|known| known.name() == kind);
+        let kind = FailureKind::ALL.iter().copied().find(|current| current.name() == kind);
         let kind = kind.ok_or_else(|| PyValueError::new_err("unknown kind of failure"))?;
         let outcome = Err(RunFailure { kind, message: text.into() });
         let (attempt, run) = (AttemptId(attempt), RunId(run));
-        self.gather(message(
+        self.queue_message(message(
             runner,
             incarnation,
             WorkerReport::RunFinished { attempt, run, outcome },
@@ -272,7 +272,7 @@ impl WorkerLink {
     /// Says that an attempt is over.
     fn attempt_ended(&self, runner: u32, incarnation: u32, attempt: u64) {
         let attempt = AttemptId(attempt);
-        self.gather(message(runner, incarnation, WorkerReport::AttemptEnded { attempt }));
+        self.queue_message(message(runner, incarnation, WorkerReport::AttemptEnded { attempt }));
     }
 
     /// Sends queued reports, and waits until they arrive even if this process dies.
@@ -327,7 +327,7 @@ impl WorkerLink {
         let (logger, batch) = (logger.map(Into::into), batch.map(Into::into));
         let source = LogSource { logger, batch, task, run, attempt };
         let line = LogLine { runner: None, level, line: line.into(), source };
-        self.gather(WorkerMessage::Log(line));
+        self.queue_message(WorkerMessage::Log(line));
     }
 
     /// Says goodbye.
@@ -360,15 +360,15 @@ impl WorkerLink {
 
     /// Does something at the connection; what comes meanwhile is left to the event loop.
     fn at_once<T: Send>(&self, py: Python<'_>, work: impl Future<Output = T> + Send) -> T {
-        let done = py.detach(|| self.driver.turn(work));
+        let done = py.detach(|| self.driver.run(work));
         self.inbox.ring_if_any();
         done
     }
 
     /// Sends soon: when the event loop has come round, or after a moment.
-    fn gather(&self, message: WorkerMessage) {
-        if self.outbox.gather(message) {
-            self.driver.attend();
+    fn queue_message(&self, message: WorkerMessage) {
+        if self.outbox.push(message) {
+            self.driver.wake_companion();
         }
     }
 }
@@ -403,7 +403,7 @@ async fn listen(
             Ok(_) => {
                 if let Some(limit) = loop_watchdog::block_timeout(&batch) {
                     block_timeout
-                        .send_if_modified(|known| std::mem::replace(known, limit) != limit);
+                        .send_if_modified(|current| std::mem::replace(current, limit) != limit);
                 }
                 inbox.put(batch.drain(..));
             }

@@ -53,8 +53,9 @@ pub(crate) fn registry(
     let (mut registry, exception, make) =
         (OperatorRegistry::built_in(), OperatorException::default(), Arc::new(make));
     for name in names {
-        let (ours, exception, make) = (name.clone(), exception.clone(), Arc::clone(&make));
-        registry.register(&name, move |args| PyOperator::make(&ours, args, &make, &exception))?;
+        let (operator, exception, make) = (name.clone(), exception.clone(), Arc::clone(&make));
+        registry
+            .register(&name, move |args| PyOperator::make(&operator, args, &make, &exception))?;
     }
     Ok((registry, exception))
 }
@@ -118,7 +119,8 @@ impl Operator for PyOperator {
         restore(&mut returned, experiences);
         let rate = |(taskset_id, index, value, count)| PassRate { taskset_id, index, value, count };
         let selector: PassRates = rates.into_iter().map(rate).collect();
-        let dropped = dropped.into_iter().map(|(why, count)| (Cow::Owned(why), count)).collect();
+        let dropped =
+            dropped.into_iter().map(|(reason, count)| (Cow::Owned(reason), count)).collect();
         Ok(OperatorOutput { experiences: returned, metrics, dropped, selector })
     }
 

@@ -165,7 +165,7 @@ impl PyReader {
         };
         blocking(py, work, |_, reader| {
             let position = Arc::new(Mutex::new(reader.position()));
-            let state = PyReaderState { reader: Some(reader), buffered: nothing(), complete: 0 };
+            let state = PyReaderState { reader: Some(reader), buffered: empty_read(), complete: 0 };
             Ok(Self { state: Arc::new(AsyncMutex::new(state)), position })
         })
     }
@@ -196,7 +196,7 @@ impl PyReader {
             let read = read.unwrap_or_else(|error| Err(PyReaderError::Thread(error.to_string())));
             // Nothing is awaited after this: what is taken is Python's.
             let mut locked = state.lock_owned().await;
-            Ok(take(&mut locked, count, read, &position))
+            Ok(take_batch(&mut locked, count, read, &position))
         };
         PyPending::new(py, future, |py, batch: Result<PyExperienceBatch, PyReaderError>| {
             let batch = batch.map_err(|fault| fault.raise(py))?;
@@ -219,7 +219,7 @@ impl PyReader {
             let reader = state.reader.as_mut().ok_or(PyReaderError::Closed)?;
             reader.seek(&to)?;
             *position.lock() = reader.position();
-            state.buffered = nothing();
+            state.buffered = empty_read();
             Ok(())
         };
         blocking(py, work, |_, ()| Ok(()))
@@ -230,7 +230,7 @@ impl PyReader {
         let state = Arc::clone(&self.state);
         let work = move || {
             let mut state = state.blocking_lock();
-            state.buffered = nothing();
+            state.buffered = empty_read();
             drop(state.reader.take());
             Ok(())
         };
@@ -238,7 +238,7 @@ impl PyReader {
     }
 }
 
-fn nothing() -> ReadResult {
+fn empty_read() -> ReadResult {
     ReadResult { samples: Vec::new(), stale: 0, end: ReadEnd::TimedOut }
 }
 
@@ -263,7 +263,7 @@ fn fill(
 }
 
 /// Takes a batch out of what is kept: whole experiences only.
-fn take(
+fn take_batch(
     state: &mut PyReaderState,
     count: usize,
     read: Result<(), PyReaderError>,

@@ -22,11 +22,14 @@ pub(crate) fn pending(
 
 /// Returns the status of each runner with its id.
 pub(crate) fn list(py: Python<'_>, runners: &[RunnerStatus]) -> PyResult<Vec<Row>> {
-    runners.iter().map(|one| Ok((one.runner.0, known(py, one)?, status_dict(py, one)?))).collect()
+    runners
+        .iter()
+        .map(|one| Ok((one.runner.0, known_status(py, one)?, status_dict(py, one)?)))
+        .collect()
 }
 
 /// Status known to the engine.
-fn known(py: Python<'_>, one: &RunnerStatus) -> PyResult<Py<PyDict>> {
+fn known_status(py: Python<'_>, one: &RunnerStatus) -> PyResult<Py<PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("state", one.state.name())?;
     dict.set_item("stuck", one.stuck)?;
@@ -45,8 +48,8 @@ fn known(py: Python<'_>, one: &RunnerStatus) -> PyResult<Py<PyDict>> {
         dict.set_item("stage", stage)?;
         dict.set_item("stage_seconds", one.stage_for.map(|lasted| lasted.as_secs_f64()))?;
     }
-    if let Some(usual) = one.typical_duration {
-        dict.set_item("typical_seconds", usual.as_secs_f64())?;
+    if let Some(typical) = one.typical_duration {
+        dict.set_item("typical_seconds", typical.as_secs_f64())?;
     }
     let texts = [
         ("code_location", one.code_location.as_deref()),

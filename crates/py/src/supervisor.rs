@@ -26,12 +26,13 @@ pub(crate) fn supervise_workers(
     runners: u32,
     connect_timeout: f64,
 ) -> PyResult<(i32, Option<String>)> {
-    let patience = seconds(connect_timeout)?;
-    let result = match JobLocator::given(connect, secret_file.as_deref()) {
-        Ok(way) => {
-            let options = SupervisorOptions { way, program, args, processes, runners, patience };
+    let connect_timeout = seconds(connect_timeout)?;
+    let result = match JobLocator::from_arguments(connect, secret_file.as_deref()) {
+        Ok(locator) => {
+            let options =
+                SupervisorOptions { locator, program, args, processes, runners, connect_timeout };
             let runtime = runtime::handle(py)?;
-            py.detach(|| runtime.block_on(keep(options)))
+            py.detach(|| runtime.block_on(run_supervisor(options)))
         }
         Err(error) => Err(error),
     };
@@ -41,7 +42,7 @@ pub(crate) fn supervise_workers(
     })
 }
 
-async fn keep(options: SupervisorOptions) -> Result<(), SupervisorError> {
+async fn run_supervisor(options: SupervisorOptions) -> Result<(), SupervisorError> {
     let failed = |error: std::io::Error| SupervisorError::Io(error.to_string());
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;

@@ -144,11 +144,11 @@ impl PySynchronizer {
     fn set_state(&self, py: Python<'_>, seen: Option<u64>) -> PyResult<PyPending> {
         let state = seen.map_or(TrainerProgress::Training, |seen| TrainerProgress::Idle { seen });
         let synchronizer = self.synchronizer.clone();
-        let telling = async move {
+        let reporting = async move {
             synchronizer.trainer_state(state).await;
             Ok(())
         };
-        pending(py, telling, |_, ()| Ok(()))
+        pending(py, reporting, |_, ()| Ok(()))
     }
 
     /// Reports the metrics of a train step.
@@ -198,7 +198,7 @@ pub(crate) fn draft_weights(py: Python<'_>, target: PathBuf, version: u64) -> Py
         let draft = weight_folder::WeightDraft::begin(&target, version).map_err(file)?;
         Ok(draft.path().to_owned())
     };
-    pending(py, apart(begin), |_, path| Ok(path))
+    pending(py, run_blocking(begin), |_, path| Ok(path))
 }
 
 /// Makes what was put into that folder the newest weights, and returns where they are.
@@ -213,7 +213,7 @@ pub(crate) fn finish_weights(py: Python<'_>, target: PathBuf, version: u64) -> P
         weight_folder::announce(&target, version).map_err(file)?;
         Ok(published)
     };
-    pending(py, apart(finish), |_, path| Ok(path))
+    pending(py, run_blocking(finish), |_, path| Ok(path))
 }
 
 fn refuse_older(target: &Path, version: u64) -> Result<(), SyncError> {
@@ -232,7 +232,7 @@ fn file(error: weight_folder::WeightFolderError) -> SyncError {
 }
 
 /// Does what blocks.
-async fn apart<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, SyncError> + Send + 'static,
 ) -> Result<T, SyncError> {
     let done = spawn_blocking(work).await;

@@ -176,11 +176,7 @@ impl CallLog {
             (None, None) => return,
         };
         if let Some(group) = self.groups_by_body.get_mut(&call.fingerprint) {
-            group
-                .claims
-                .iter_mut()
-                .filter(|claim| **claim == from)
-                .for_each(|claim| *claim = to);
+            group.claims.iter_mut().filter(|claim| **claim == from).for_each(|claim| *claim = to);
         }
     }
 

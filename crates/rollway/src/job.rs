@@ -88,11 +88,11 @@ impl Job {
         if config.mode == Mode::Bench {
             return Ok(None);
         }
-        let known = summary::earlier(&config.named()).map_err(PreflightError::from)?;
-        let is_over = |known: &Summary| {
-            known.state == SummaryState::Finished && known.goal == JobGoal::of(config)
+        let earlier = summary::earlier(&config.named()).map_err(PreflightError::from)?;
+        let is_over = |earlier: &Summary| {
+            earlier.state == SummaryState::Finished && earlier.goal == JobGoal::of(config)
         };
-        Ok(known.filter(is_over))
+        Ok(earlier.filter(is_over))
     }
 
     /// Returns the summary that the last process of a job wrote. `None`: there is none.
@@ -135,11 +135,12 @@ impl Job {
         }
         let _locks = locks(&config)?;
         preflight::check_resume(&config).await?;
-        let people = watchers.clone();
+        let progress_observers = watchers.clone();
         let recorder = SummaryWriter::open(&config).map_err(PreflightError::from)?;
         let watchers = watchers.with(Arc::clone(&recorder) as _);
         let telemetry =
-            JobTelemetry::open(&config, watchers, &people, recorder.failures(), &stop).await?;
+            JobTelemetry::open(&config, watchers, &progress_observers, recorder.failures(), &stop)
+                .await?;
         let ended =
             run::run(&config, telemetry.observers.clone(), operators, &telemetry.stop).await;
         telemetry.conclude(&recorder, ended).await

@@ -110,7 +110,7 @@ impl WorkflowRuntime {
         let sets = referenced::sets(config);
         for set in &sets {
             if set.workflow.is_none() && !set.rows_name_workflows {
-                return Err(no_workflow(&set.place));
+                return Err(no_workflow(&set.key_path));
             }
             check_media(set)?;
         }
@@ -206,7 +206,7 @@ fn is_built_in(set: &ReferencedWorkflow<'_>) -> bool {
 fn check_media(set: &ReferencedWorkflow<'_>) -> Result<()> {
     match set.workflow.filter(|name| BUILT_IN_WORKFLOWS.contains(name)) {
         Some(name) if set.has_media => {
-            let message = format!("{}: `{name}` supports text, not images or videos", set.place);
+            let message = format!("{}: `{name}` supports text, not images or videos", set.key_path);
             let hint = "write a workflow that sends them to the model, and name it \
                         `package.module:name`";
             Err(WorkflowSetupError::new(WorkflowSetupErrorKind::Arguments, message, hint))
@@ -226,23 +226,23 @@ fn check_rust(registry: &WorkflowRegistry, set: &ReferencedWorkflow<'_>) -> Resu
         return Ok(());
     }
     let Some(name) = set.reward_fn else {
-        let message = format!("{}: no reward function is configured", set.place);
+        let message = format!("{}: no reward function is configured", set.key_path);
         let hint = "name one with `default_reward_fn_type`, such as `exact_match`";
         return Err(WorkflowSetupError::new(WorkflowSetupErrorKind::Missing, message, hint));
     };
     RewardFn::named(name, set.reward_fn_args).map(drop).map_err(|error| {
         let mut error = WorkflowSetupError::from(error);
-        error.message = format!("{}: {}", set.place, error.message);
+        error.message = format!("{}: {}", set.key_path, error.message);
         error
     })
 }
 
-fn no_workflow(place: &str) -> WorkflowSetupError {
+fn no_workflow(key_path: &str) -> WorkflowSetupError {
     let hint = "name one with `default_workflow_type`: a built-in one such as `simple_workflow`, \
                 or `package.module:name`";
     WorkflowSetupError::new(
         WorkflowSetupErrorKind::Missing,
-        format!("{place}: no workflow is configured"),
+        format!("{key_path}: no workflow is configured"),
         hint,
     )
 }

@@ -157,7 +157,7 @@ impl RunHistory {
     pub fn open(options: &HistoryOptions) -> io::Result<Arc<Self>> {
         let files = Files::open(&options.dir)?;
         let mut state = State::load(&options.dir, options.max_runs)?;
-        state.out.keep(options.max_trajectory_bytes);
+        state.out.resume_after(options.max_trajectory_bytes);
         state.decodes = MAX_DECODES_PER_SECOND;
         let shared = Arc::new(Shared {
             dir: options.dir.clone(),

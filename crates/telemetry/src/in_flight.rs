@@ -117,7 +117,7 @@ impl InFlight {
                 key,
                 state: BatchState::Finalized | BatchState::Aborted,
             } => {
-                self.forget(*key);
+                self.remove_batch(*key);
             }
             RunEventKind::AttemptSent { attempt, key, task, .. } => {
                 let batch = self.batches.get(key);
@@ -195,11 +195,11 @@ impl InFlight {
         if self.batches.len() > MAX_BATCHES
             && let Some(oldest) = self.batches.keys().next().copied()
         {
-            self.forget(oldest);
+            self.remove_batch(oldest);
         }
     }
 
-    fn forget(&mut self, key: BatchKey) {
+    fn remove_batch(&mut self, key: BatchKey) {
         let Some(batch) = self.batches.remove(&key) else { return };
         self.open -= batch.open;
         // Started tasks that have not ended.

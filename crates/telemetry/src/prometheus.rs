@@ -139,7 +139,7 @@ impl PrometheusExporter {
         let inner = self.inner.lock();
         let view = MetricsView {
             job: self.job.clone(),
-            ages: inner.ages(&snapshot.glance.batches),
+            ages: inner.batch_ages(&snapshot.core.batches),
             metrics: inner.metrics.clone(),
             attempts: inner.attempts.clone(),
             tasks: inner.tasks.clone(),
@@ -162,19 +162,19 @@ impl ExporterState {
         let Self { in_flight, names, attempts, tasks, waits, .. } = self;
         in_flight.apply(event, |duration| match duration {
             DurationEvent::Started { class, kind, waited } => {
-                waits.add((names.of(class), kind), waited)
+                waits.add((names.label_number(class), kind), waited)
             }
             DurationEvent::Attempt { class, kind, took } => {
-                attempts.add((names.of(class), kind), took);
+                attempts.add((names.label_number(class), kind), took);
             }
             DurationEvent::Task { class, kind, took: Some(took), .. } => {
-                tasks.add((names.of(class), kind), took);
+                tasks.add((names.label_number(class), kind), took);
             }
             DurationEvent::Task { took: None, .. } | DurationEvent::Run(_) => {}
         });
     }
 
-    fn ages(&self, batches: &[BatchView]) -> Ages {
+    fn batch_ages(&self, batches: &[BatchView]) -> Ages {
         let now = now();
         let age = |batch: &BatchView| Some(since(now, self.in_flight.began(batch.key)?));
         let pending = batches.iter().filter(|batch| batch.runs.pending > 0);

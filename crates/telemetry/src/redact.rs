@@ -61,7 +61,7 @@ pub(crate) fn masked(config: &Config) -> Value {
     let mut config = serde_json::to_value(config).unwrap_or_default();
     let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    hide(&mut config, &secret_values(variables));
+    redact_value(&mut config, &secret_values(variables));
     config
 }
 
@@ -77,21 +77,21 @@ fn secret_values(variables: impl Iterator<Item = (String, String)>) -> Vec<Strin
 
 /// Replaces values of environment variables, values with a secret's name, also as arguments of
 /// commands, and passwords in URLs.
-fn hide(value: &mut Value, secrets: &[String]) {
+fn redact_value(value: &mut Value, secrets: &[String]) {
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
                 if is_secret(name) && !value.is_null() {
                     *value = mask(value);
                 } else {
-                    hide(value, secrets);
+                    redact_value(value, secrets);
                 }
             }
         }
         Value::Array(items) => {
             let mut is_argument = false;
             for item in items {
-                hide(item, secrets);
+                redact_value(item, secrets);
                 let Value::String(text) = item else { continue };
                 if std::mem::take(&mut is_argument) {
                     HIDDEN.clone_into(text);
@@ -182,7 +182,7 @@ mod tests {
         });
         let variables = [("MY_API_KEY", "s3cret-value"), ("HOME", "train")];
         let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        hide(&mut config, &secret_values(variables.into_iter()));
+        redact_value(&mut config, &secret_values(variables.into_iter()));
         let expected = json!({
             "env_vars": { "TOKEN": HIDDEN },
             "api_key_env": "OPENAI_API_KEY",

@@ -30,7 +30,7 @@ impl Losses {
         }
     }
 
-    pub(super) fn facts(&self, count: usize) {
+    pub(super) fn events_lost(&self, count: usize) {
         if self.facts.fetch_add(count as u64, Ordering::Relaxed) == 0 {
             tracing::warn!("trace queue full: the trace has gaps");
         }

@@ -236,8 +236,8 @@ impl HistoryReader {
     }
 
     fn add_call(&mut self, attempt: AttemptId, run: RunId, call: &CallDetail) {
-        let event = |moment| {
-            let call = CallEvent { attempt, run, call: call.call, moment };
+        let event = |kind| {
+            let call = CallEvent { attempt, run, call: call.call, kind };
             TraceEventKind::Run(RunEventKind::Call(call))
         };
         let model = call.model.as_str().into();
@@ -248,7 +248,7 @@ impl HistoryReader {
             self.add(EventRank::Called, sent.max(call.began), sent_event);
         }
         if let Some(ended) = call.ended {
-            let moment = CallEventKind::Ended {
+            let kind = CallEventKind::Ended {
                 status: call.status.unwrap_or_default(),
                 prompt_tokens: call.prompt_tokens,
                 answer_tokens: call.answer_tokens,
@@ -256,7 +256,7 @@ impl HistoryReader {
             };
             // A call that ended at its begin ends after it.
             let rank = if ended > call.began { EventRank::CallEnded } else { EventRank::Called };
-            self.add(rank, ended, event(moment));
+            self.add(rank, ended, event(kind));
         }
     }
 

@@ -160,7 +160,7 @@ impl TracerShared {
     fn push(&self, events: Vec<TraceEvent>) {
         let dropped = self.queue.push(events);
         if dropped > 0 {
-            self.losses.facts(dropped);
+            self.losses.events_lost(dropped);
         }
     }
 
@@ -173,15 +173,15 @@ impl RunObserver for Tracer {
     fn observe(&self, events: &[RunEvent]) {
         let shared = &self.shared;
         let has_room = shared.queue.has_room();
-        let mut kept = Vec::new();
+        let mut sampled = Vec::new();
         let ignored = {
             let mut sampler = shared.sampler.lock();
-            sampler.keep(events, has_room, &mut kept);
+            sampler.sample(events, has_room, &mut sampled);
             std::mem::take(&mut sampler.ignored)
         };
         shared.losses.tasks(ignored);
-        if !kept.is_empty() {
-            shared.push(kept);
+        if !sampled.is_empty() {
+            shared.push(sampled);
         }
     }
 

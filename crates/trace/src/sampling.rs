@@ -83,10 +83,15 @@ impl TraceSampler {
     }
 
     /// Copies the events of traced tasks. `has_room`: whether further tasks can be traced.
-    pub(super) fn keep(&mut self, events: &[RunEvent], has_room: bool, kept: &mut Vec<TraceEvent>) {
+    pub(super) fn sample(
+        &mut self,
+        events: &[RunEvent],
+        has_room: bool,
+        sampled: &mut Vec<TraceEvent>,
+    ) {
         for RunEvent { at, what } in events {
-            if self.wants(*at, what, has_room) {
-                kept.push(TraceEvent { at: nanos(*at), kind: TraceEventKind::of_run(what) });
+            if self.traces(*at, what, has_room) {
+                sampled.push(TraceEvent { at: nanos(*at), kind: TraceEventKind::of_run(what) });
             }
         }
     }
@@ -104,7 +109,7 @@ impl TraceSampler {
         Some((trace, self.names.call(attempt, run, call)))
     }
 
-    fn wants(&mut self, at: std::time::SystemTime, event: &RunEventKind, has_room: bool) -> bool {
+    fn traces(&mut self, at: std::time::SystemTime, event: &RunEventKind, has_room: bool) -> bool {
         match event {
             RunEventKind::BatchBegan { batch, key, first, tasks, .. } => {
                 if self.batches.len() >= MAX_BATCHES {
@@ -146,7 +151,7 @@ impl TraceSampler {
             | RunEventKind::RunnerLocated { .. }
             | RunEventKind::RunnerBroken { .. }
             | RunEventKind::RunnerReady { .. } => false,
-            RunEventKind::Call(call) => match call.moment {
+            RunEventKind::Call(call) => match call.kind {
                 CallEventKind::Began { .. } => {
                     self.attempts.contains_key(&call.attempt) && self.calls.insert(call.call)
                 }

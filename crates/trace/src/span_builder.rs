@@ -530,8 +530,8 @@ impl SpanBuilder {
     }
 
     fn call(&mut self, at: Nanos, event: &CallEvent) {
-        let CallEvent { attempt: id, run, call, moment } = event;
-        match moment {
+        let CallEvent { attempt: id, run, call, kind } = event;
+        match kind {
             CallEventKind::Began { model } => {
                 self.begin_run(at, *id, *run);
                 let Some(attempt) = self.attempts.get(id) else { return };

@@ -75,7 +75,7 @@ fn success(reward: f64) -> RunOutcome {
 fn spans(all: &[RunEvent], is_closed: bool) -> Vec<Span> {
     let names = SpanNamer::new("p/j");
     let mut events = Vec::new();
-    TraceSampler::unbounded(names.clone()).keep(all, true, &mut events);
+    TraceSampler::unbounded(names.clone()).sample(all, true, &mut events);
     let exporters = SpanExporters { file: None, ended: Some(Vec::new()) };
     let mut builder = SpanBuilder::new(names, true, exporters);
     events.iter().for_each(|event| builder.apply(event));
@@ -142,8 +142,8 @@ fn tasks_above_the_rate_limit_are_not_traced_at_all() {
     const TASKS: usize = 5_000;
     let mut sampler = TraceSampler::new(SpanNamer::new("p/j"), 1.0);
     let is_sent = |event: &RunEventKind| matches!(event, RunEventKind::AttemptSent { .. });
-    let mut kept = Vec::new();
-    sampler.keep(&[batch(TASKS)], true, &mut kept);
+    let mut sampled = Vec::new();
+    sampler.sample(&[batch(TASKS)], true, &mut sampled);
     let one = |task: usize| {
         let task = u32::try_from(task).unwrap();
         let attempt = u64::from(task);
@@ -159,16 +159,16 @@ fn tasks_above_the_rate_limit_are_not_traced_at_all() {
         first.into_iter().chain(again)
     };
     let all: Vec<RunEvent> = (0..TASKS).flat_map(one).collect();
-    let (firsts, laters): (Vec<RunEvent>, Vec<RunEvent>) =
+    let (first, later): (Vec<RunEvent>, Vec<RunEvent>) =
         all.into_iter().partition(|event| event.at < batch(1).at + Duration::from_secs(5));
-    sampler.keep(&firsts, true, &mut kept);
-    let begun = count(&kept, is_sent);
+    sampler.sample(&first, true, &mut sampled);
+    let begun = count(&sampled, is_sent);
     assert!((1..TASKS).contains(&begun), "{begun}");
     assert_eq!(sampler.ignored, (TASKS - begun) as u64);
-    kept.clear();
-    sampler.keep(&laters, true, &mut kept);
+    sampled.clear();
+    sampler.sample(&later, true, &mut sampled);
     let is_ended = |event: &RunEventKind| matches!(event, RunEventKind::TaskEnded { .. });
-    assert_eq!((count(&kept, is_sent), count(&kept, is_ended)), (begun, begun));
+    assert_eq!((count(&sampled, is_sent), count(&sampled, is_ended)), (begun, begun));
 }
 
 #[test]
@@ -240,9 +240,9 @@ fn a_history_is_written_as_a_trace_file() {
     let mut config = Config::default();
     config.checkpoint_root_dir = folder.path().display().to_string();
     let history = RunHistory::open(&HistoryOptions::of(&config).unwrap()).unwrap();
-    let call = |millis, moment| {
+    let call = |millis, kind| {
         let (attempt, run) = (AttemptId(1), RunId(0));
-        event(millis, RunEventKind::Call(CallEvent { attempt, run, call: 4, moment }))
+        event(millis, RunEventKind::Call(CallEvent { attempt, run, call: 4, kind }))
     };
     let ended = CallEventKind::Ended {
         status: 200,

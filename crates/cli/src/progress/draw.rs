@@ -116,7 +116,7 @@ fn wait(model: &ProgressModel) -> Vec<StyledLine> {
     let times = wait.times(model.now.saturating_sub(*began));
     let remedy = format!("{times}; {}", wait.reason.remedy());
     vec![
-        label("waiting").with(wait.reason.sentence(), TextStyle::Yellow),
+        label("waiting").with(wait.reason.message(), TextStyle::Yellow),
         label("").with(remedy, TextStyle::Faint),
     ]
 }

@@ -112,7 +112,7 @@ fn wait_json(wait: &JobWait, event: &str) -> Value {
     json!({
         "event": event,
         "reason": wait.reason.name(),
-        "message": wait.reason.sentence(),
+        "message": wait.reason.message(),
         "remedy": wait.reason.remedy(),
         "since": timestamp(wait.since),
         "timeout_key": wait.limit.as_ref().map(|limit| limit.key),

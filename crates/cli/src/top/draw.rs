@@ -107,7 +107,7 @@ fn header(model: &TopModel) -> Vec<StyledLine> {
     let mut lines = vec![first, second, runners(model)];
     if let Some(wait) = &overview.wait {
         let lasts = elapsed(job.now - wait.since);
-        let text = format!("{} (for {lasts}); {}", wait.sentence, wait.remedy);
+        let text = format!("{} (for {lasts}); {}", wait.message, wait.remedy);
         lines.push(StyledLine::new().with("waiting ", TextStyle::Yellow).text(text));
     }
     for alarm in overview.alarms.iter().take(MAX_ALARMS) {
@@ -138,16 +138,16 @@ fn runners(model: &TopModel) -> StyledLine {
         line.push("  ", TextStyle::Plain);
         line.push(format!("{number} {name}"), style);
     }
-    if let Some((runs, tokens)) = throughput(&model.snapshot.overview.beats) {
+    if let Some((runs, tokens)) = throughput(&model.snapshot.overview.samples) {
         line.push(format!("   {runs:.1} runs/s  {} tokens/s", short(tokens)), TextStyle::Plain);
     }
     line
 }
 
 /// Returns current runs and tokens per second.
-fn throughput(beats: &[StatsSample]) -> Option<(f64, f64)> {
-    let last = beats.last()?;
-    let first = beats.iter().find(|beat| beat.at >= last.at - THROUGHPUT_WINDOW)?;
+fn throughput(samples: &[StatsSample]) -> Option<(f64, f64)> {
+    let last = samples.last()?;
+    let first = samples.iter().find(|beat| beat.at >= last.at - THROUGHPUT_WINDOW)?;
     let seconds = last.at - first.at;
     let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
     let runs = rate(last.done + last.failed, first.done + first.failed);

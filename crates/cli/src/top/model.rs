@@ -98,7 +98,7 @@ impl TopModel {
                 (job.state, job.message) = (state, Some(message));
                 (overview.wait, overview.runners) = (None, RunnerCounts::default());
                 (overview.runs.running, overview.runs.pending) = (0, 0);
-                overview.beats.clear();
+                overview.samples.clear();
                 runners.clear();
                 self.error = None;
             }

@@ -79,7 +79,7 @@ fn overview() -> Value {
     let sample =
         |at: f64, done: u64| json!({ "at": at, "done": done, "answer_tokens": done * 100 });
     json!({
-        "beats": [sample(1100.0, 100), sample(1120.0, 140)],
+        "samples": [sample(1100.0, 100), sample(1120.0, 140)],
         "runs": {
             "submitted": 200, "succeeded": 140, "failed": {"timeout": 3}, "cancelled": {},
             "pending": 56, "running": 1,

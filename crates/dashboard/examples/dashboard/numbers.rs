@@ -43,7 +43,7 @@ pub(crate) fn overview(demo: &Demo, world: &World) -> Overview {
     let busy = world.running.len() as u64;
     Overview {
         now,
-        beats: beats(now, world, &runs),
+        samples: samples(now, world, &runs),
         rewards: rewards(world),
         evals: evals(world),
         waste: WasteReport {
@@ -78,13 +78,13 @@ fn counts(all: &[(&str, u64)]) -> BTreeMap<String, u64> {
     some.map(|(name, number)| ((*name).to_owned(), *number)).collect()
 }
 
-fn beats(now: f64, world: &World, runs: &RunCounts) -> Vec<StatsSample> {
+fn samples(now: f64, world: &World, runs: &RunCounts) -> Vec<StatsSample> {
     let failed: u64 = runs.failed.values().sum();
     let cancelled: u64 = runs.cancelled.values().sum();
     if world.states.is_empty() {
         return Vec::new();
     }
-    let mut beats = Vec::new();
+    let mut samples = Vec::new();
     let end = now.floor();
     let (mut done, mut lost, mut cut) = (runs.succeeded, failed, cancelled);
     let (mut prompts, mut answers) = (done * 310, done * 452);
@@ -95,7 +95,7 @@ fn beats(now: f64, world: &World, runs: &RunCounts) -> Vec<StatsSample> {
         let here = (44.0 * wave + 9.0 * jitter) as u64;
         let busy = (RUNNERS as f64 * (0.93 + 0.07 * jitter)) as u64;
         let pending = runs.pending + (700.0 * ((at / PACE).fract())) as u64;
-        beats.push(StatsSample {
+        samples.push(StatsSample {
             at,
             done,
             failed: lost,
@@ -113,8 +113,8 @@ fn beats(now: f64, world: &World, runs: &RunCounts) -> Vec<StatsSample> {
         prompts = prompts.saturating_sub(here * 290);
         answers = answers.saturating_sub(here * (400 + (100.0 * jitter) as u64));
     }
-    beats.reverse();
-    beats
+    samples.reverse();
+    samples
 }
 
 fn rewards(world: &World) -> Vec<RewardPoint> {

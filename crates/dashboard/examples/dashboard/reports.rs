@@ -74,7 +74,7 @@ pub(crate) fn wait(demo: &Demo) -> Option<WaitRow> {
     };
     Some(WaitRow {
         reason: "runs".to_owned(),
-        sentence: sentence.to_owned(),
+        message: sentence.to_owned(),
         remedy: "`rollway top` shows every runner and cancels a single run".to_owned(),
         since: demo.now() - 95.0,
         until: None,

@@ -70,7 +70,7 @@ const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 /** Shows what the job waits for, since when, until when, and the remedy. */
 function drawWait(line, over) {
   const { wait } = over;
-  const key = wait ? `${wait.reason} ${wait.sentence.split(" waits")[0]}` : "";
+  const key = wait ? `${wait.reason} ${wait.message.split(" waits")[0]}` : "";
   if (line.wait !== key) {
     line.wait = key;
     line.shownAfter = here() + (wait?.reason === "runs" ? RUNS_DELAY : 0);
@@ -80,10 +80,10 @@ function drawWait(line, over) {
   if (!line.firstChild) put(line, h("strong"), h("span"), h("a"));
   const [sentence, times, run] = line.children;
   const until = isNumber(wait.until) ? `, until ${clock(wait.until)} (${wait.key})` : "";
-  say(sentence, capital(wait.sentence));
+  say(sentence, capital(wait.message));
   say(times, `; since ${clock(wait.since)}${until}. To do: ${wait.remedy}. `);
   // The longest run of a batch is named in the sentence.
-  const named = wait.sentence.match(/: batch (.+) task (\d+) run (\d+)\b/);
+  const named = wait.message.match(/: batch (.+) task (\d+) run (\d+)\b/);
   run.hidden = !named;
   if (named) {
     const [batch, task, number] = named.slice(1);
@@ -150,7 +150,7 @@ function failures() {
 
 function drawTiles(list, store) {
   const { overview: over, job } = store;
-  const rates = ratesOf(over.beats ?? []);
+  const rates = ratesOf(over.samples ?? []);
   const runs = over.runs ?? {};
   const failed = sum(runs.failed);
   const ended = (runs.succeeded ?? 0) + failed;
@@ -207,11 +207,11 @@ function newest(evals) {
 }
 
 /** Returns rates per second: samples have cumulative counts. */
-export function ratesOf(beats) {
-  const width = Math.max(1, Math.ceil(beats.length / 150));
+export function ratesOf(samples) {
+  const width = Math.max(1, Math.ceil(samples.length / 150));
   const rates = [];
-  for (let at = width; at < beats.length; at += width) {
-    const [before, now] = [beats[at - width], beats[at]];
+  for (let at = width; at < samples.length; at += width) {
+    const [before, now] = [samples[at - width], samples[at]];
     const seconds = now.at - before.at;
     if (seconds <= 0) continue;
     const per = (field) => Math.max(0, ((now[field] ?? 0) - (before[field] ?? 0)) / seconds);
@@ -223,8 +223,8 @@ export function ratesOf(beats) {
 }
 
 function drawMoving(charts, over) {
-  const beats = over.beats ?? [];
-  const rates = ratesOf(beats);
+  const samples = over.samples ?? [];
+  const rates = ratesOf(samples);
   const points = (list, field) => list.map((one) => [one.at, one[field]]);
   const now = rates.at(-1);
   charts.runs.draw({
@@ -246,8 +246,8 @@ function drawMoving(charts, over) {
     summary: now && `${short(now.answers)} generated and ${short(now.prompts)} prompt ` +
       "tokens per second.",
   });
-  const last = beats.at(-1);
-  const some = beats.filter((_, at) => at % Math.max(1, Math.ceil(beats.length / 200)) === 0);
+  const last = samples.at(-1);
+  const some = samples.filter((_, at) => at % Math.max(1, Math.ceil(samples.length / 200)) === 0);
   charts.busy.draw({
     lines: [
       { name: "all", kind: "faint", points: points(some, "runners") },

@@ -44,7 +44,7 @@ export class Store {
     if (this.#watched === wanted) return;
     this.#watched = wanted;
     this.#stop?.();
-    const since = () => this.overview?.beats?.at(-1)?.at;
+    const since = () => this.overview?.samples?.at(-1)?.at;
     this.#stop = follow(parts, since, (message) => {
       this.messages += 1;
       this.#apply(message);
@@ -73,21 +73,21 @@ export class Store {
       change.overview = true;
       const { wait } = this.overview;
       // The sentence has times, which change all the time.
-      if (wait && wait.reason !== waited) change.wait = wait.sentence;
+      if (wait && wait.reason !== waited) change.wait = wait.message;
     }
     this.#notify(change);
   }
 
   /** Appends the new samples of a message. */
   #merged(overview) {
-    const known = this.overview?.beats;
+    const known = this.overview?.samples;
     if (!known) return overview;
     // Unchanged parts are not sent.
     const { rewards = this.overview.rewards, evals = this.overview.evals } = overview;
     if (typeof overview.since !== "number") return { ...overview, rewards, evals };
     const last = known.at(-1)?.at ?? 0;
-    const beats = known.concat(overview.beats.filter((beat) => beat.at > last));
-    return { ...overview, rewards, evals, beats: beats.length > POINTS ? thinned(beats) : beats };
+    const all = known.concat(overview.samples.filter((sample) => sample.at > last));
+    return { ...overview, rewards, evals, samples: all.length > POINTS ? thinned(all) : all };
   }
 
   /** Returns the message of a new alarm. */
@@ -108,7 +108,7 @@ export class Store {
 }
 
 /** Removes every second sample of the older half; counts are cumulative, so nothing is lost. */
-function thinned(beats) {
-  const half = beats.length >> 1;
-  return beats.filter((_, at) => at >= half || at % 2 === 0);
+function thinned(samples) {
+  const half = samples.length >> 1;
+  return samples.filter((_, at) => at >= half || at % 2 === 0);
 }

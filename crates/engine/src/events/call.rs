@@ -12,16 +12,16 @@ use super::{CallEvent, CallEventKind, RunEvent, RunEventKind, RunObservers, now}
 pub(super) struct CallEventAdapter(pub(super) RunObservers);
 
 impl CallEventAdapter {
-    fn tell(&self, run: RunRef, call: u64, moment: CallEventKind) {
+    fn emit(&self, run: RunRef, call: u64, kind: CallEventKind) {
         let (attempt, run) = (AttemptId(run.attempt), RunId(run.run));
-        let what = RunEventKind::Call(CallEvent { attempt, run, call, moment });
+        let what = RunEventKind::Call(CallEvent { attempt, run, call, kind });
         self.0.emit(&[RunEvent { at: now(), what }]);
     }
 }
 
 impl CallObserver for CallEventAdapter {
     fn began(&self, run: RunRef, call: u64, model: Option<&str>) {
-        self.tell(run, call, CallEventKind::Began { model: Arc::from(model.unwrap_or_default()) });
+        self.emit(run, call, CallEventKind::Began { model: Arc::from(model.unwrap_or_default()) });
     }
 
     fn traceparent(&self, run: RunRef, call: u64) -> Option<String> {
@@ -30,12 +30,12 @@ impl CallObserver for CallEventAdapter {
     }
 
     fn sent(&self, run: RunRef, call: u64, server: &str) {
-        self.tell(run, call, CallEventKind::Sent { server: Arc::from(server) });
+        self.emit(run, call, CallEventKind::Sent { server: Arc::from(server) });
     }
 
     fn ended(&self, run: RunRef, call: u64, ended: CallEnded) {
         let CallEnded { status, prompt_tokens, answer_tokens, version } = ended;
-        self.tell(
+        self.emit(
             run,
             call,
             CallEventKind::Ended { status, prompt_tokens, answer_tokens, version },

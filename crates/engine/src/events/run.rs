@@ -109,7 +109,7 @@ pub enum RunEventKind {
         runner: RunnerId,
         incarnation: Incarnation,
         /// Host and process id.
-        place: Arc<str>,
+        location: Arc<str>,
     },
     /// A runner failed to start repeatedly; the next start is delayed.
     RunnerBroken {
@@ -130,7 +130,7 @@ pub struct CallEvent {
     pub run: RunId,
     /// Unique number of the call within this process.
     pub call: u64,
-    pub moment: CallEventKind,
+    pub kind: CallEventKind,
 }
 
 #[derive(Clone, Debug)]

@@ -149,7 +149,7 @@ fn one(core: &Core, states: &RunnerStatusTable, view: RunnerView, now: Time) -> 
         runs: view.runs,
         attempt,
         stage: labels.remove("stage"),
-        stage_for: labels.remove("stage_since").and_then(|since| ago(&since)),
+        stage_for: labels.remove("stage_since").and_then(|since| age(&since)),
         typical_duration: view.typical_duration,
         code_location: labels.remove("place"),
         model: None,
@@ -199,7 +199,7 @@ fn add_calls(status: &mut RunnerStatus, states: &RunnerStatusTable, attempt: Att
 }
 
 /// Returns the age of a time in seconds since 1970.
-fn ago(since: &str) -> Option<Duration> {
+fn age(since: &str) -> Option<Duration> {
     let since = Duration::try_from_secs_f64(since.parse().ok()?).ok()?;
     let since = UNIX_EPOCH.checked_add(since)?;
     // Clocks of other machines may be ahead.

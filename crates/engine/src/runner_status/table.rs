@@ -44,7 +44,7 @@ impl fmt::Debug for RunCalls {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LaunchState {
     /// Host and process id.
-    pub(crate) place: Option<String>,
+    pub(crate) location: Option<String>,
     /// Reason for which the worker cannot be started yet.
     pub(crate) waits: Option<String>,
 }
@@ -117,7 +117,7 @@ impl RunnerStatusTable {
             set("stage_since", since.to_string());
         }
         if let Some((_, launch)) = states.launches.get(&runner).filter(|it| it.0 == incarnation) {
-            launch.place.iter().for_each(|place| drop(set("node", place.clone())));
+            launch.location.iter().for_each(|location| drop(set("node", location.clone())));
             launch.waits.iter().for_each(|reason| drop(set("waiting", reason.clone())));
         }
         labels
@@ -129,10 +129,14 @@ impl RunnerStatusTable {
         let observers = states.observers.clone();
         let before = states.launches.insert(runner, (incarnation, launch.clone()));
         drop(states);
-        let Some(place) = launch.place.as_deref().filter(|_| !observers.is_empty()) else { return };
-        if !before.is_some_and(|(was, it)| was == incarnation && it.place.as_deref() == Some(place))
+        let Some(location) = launch.location.as_deref().filter(|_| !observers.is_empty()) else {
+            return;
+        };
+        if !before
+            .is_some_and(|(was, it)| was == incarnation && it.location.as_deref() == Some(location))
         {
-            let what = RunEventKind::RunnerLocated { runner, incarnation, place: place.into() };
+            let what =
+                RunEventKind::RunnerLocated { runner, incarnation, location: location.into() };
             observers.emit(&[RunEvent { at: events::now(), what }]);
         }
     }
@@ -143,7 +147,7 @@ impl RunnerStatusTable {
     }
 
     /// Removes the location of an incarnation that has ended.
-    pub(crate) fn forget(&self, runner: RunnerId, incarnation: Incarnation) {
+    pub(crate) fn remove_location(&self, runner: RunnerId, incarnation: Incarnation) {
         let mut states = self.states.lock();
         if states.launches.get(&runner).is_some_and(|(current, _)| *current == incarnation) {
             states.launches.remove(&runner);

@@ -45,14 +45,14 @@ const MARKS: usize = 65_536;
 
 #[derive(Clone, Debug)]
 pub struct SupervisorOptions {
-    pub way: JobLocator,
+    pub locator: JobLocator,
     /// Worker program; reads the connection from its environment.
     pub program: PathBuf,
     pub args: Vec<String>,
     pub processes: u32,
     pub runners: u32,
     /// Maximum wait for the job to become reachable.
-    pub patience: Duration,
+    pub connect_timeout: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,7 +64,7 @@ pub enum SupervisorError {
         waited: Duration,
     },
     /// The job refused these workers permanently.
-    #[error("the job at {address} does not take these workers in; see above why")]
+    #[error("the job at {address} refuses these workers; the reason is in the log above")]
     Refused { address: String },
     #[error("{0}")]
     Input(String),
@@ -89,18 +89,18 @@ pub type StatusFn = Arc<dyn Fn(&str) + Send + Sync>;
 pub async fn run(
     options: SupervisorOptions,
     stop: CancellationToken,
-    tell: StatusFn,
+    report_status: StatusFn,
 ) -> Result<(), SupervisorError> {
     let folder = tempfile::Builder::new().prefix("rollway-").tempdir();
     let folder = folder.map_err(|error| SupervisorError::Io(error.to_string()))?;
     let tree = ProcessTree::new(STOP_TIMEOUT, None);
     let tree = tree.map_err(|error| SupervisorError::Io(error.to_string()))?;
-    let supervisor = Supervisor { options, folder, tree, tell, stop: stop.child_token() };
+    let supervisor = Supervisor { options, folder, tree, report_status, stop: stop.child_token() };
     let supervisor = Arc::new(supervisor);
     let mut slots = JoinSet::new();
     for slot in 0..supervisor.options.processes {
         let supervisor = Arc::clone(&supervisor);
-        slots.spawn(async move { supervisor.keep(slot).await });
+        slots.spawn(async move { supervisor.keep_running(slot).await });
     }
     let mut ended = Ok(());
     while let Some(slot) = slots.join_next().await {
@@ -119,28 +119,28 @@ struct Supervisor {
     /// Contains the execution marks of every process.
     folder: TempDir,
     tree: Arc<ProcessTree>,
-    tell: StatusFn,
+    report_status: StatusFn,
     stop: CancellationToken,
 }
 
 impl Supervisor {
     /// Keeps one process running until the job has ended.
-    async fn keep(&self, slot: u32) -> Result<(), SupervisorError> {
+    async fn keep_running(&self, slot: u32) -> Result<(), SupervisorError> {
         let mut pause = PAUSES.0;
         loop {
-            let tell = |message: &str| {
+            let report_status = |message: &str| {
                 if slot == 0 {
-                    (self.tell)(message);
+                    (self.report_status)(message);
                 }
             };
             let join_info = tokio::select! {
                 () = self.stop.cancelled() => return Ok(()),
-                join_info = self.options.way.open(self.options.patience, &tell) => join_info?,
+                join_info = self.options.locator.open(self.options.connect_timeout, &report_status) => join_info?,
             };
             let since = Instant::now();
             let status = self.execute(slot, &join_info).await?;
             if self.stop.is_cancelled() || status.success() {
-                (self.tell)(&format!("worker {slot} left"));
+                (self.report_status)(&format!("worker {slot} left"));
                 return Ok(());
             }
             if status.code() == Some(REFUSED) {
@@ -149,7 +149,9 @@ impl Supervisor {
             if since.elapsed() >= HEALTHY_AFTER {
                 pause = PAUSES.0;
             }
-            (self.tell)(&format!("worker {slot} ended: {status}; starts again in {pause:?}"));
+            (self.report_status)(&format!(
+                "worker {slot} ended: {status}; starts again in {pause:?}"
+            ));
             tokio::select! {
                 () = self.stop.cancelled() => return Ok(()),
                 () = sleep(pause) => {}
@@ -169,7 +171,7 @@ impl Supervisor {
         std::fs::write(&marks, vec![0; MARKS]).map_err(failed)?;
         let (mut child, _group) = self.spawn(join_info, &marks)?;
         let message = format!("worker {slot} starts, with {} runners", self.options.runners);
-        (self.tell)(&message);
+        (self.report_status)(&message);
         tokio::select! {
             status = child.wait() => return status.map_err(failed),
             () = self.stop.cancelled() => {}

@@ -267,7 +267,7 @@ impl WorkerPool {
             }
         });
         let shared = Arc::new(WorkerPoolShared {
-            address: reached(server.address(), options.host.as_deref()),
+            address: with_host(server.address(), options.host.as_deref()),
             options,
             source,
             secret,
@@ -303,10 +303,10 @@ impl WorkerPool {
 
     /// Adds a runner to the process of its neighbours, or to a new one; an isolated runner to one
     /// of its own.
-    fn host(&mut self, launcher: Arc<dyn Launcher>, reporter: &Reporter) {
-        let place = reporter.runner().0 / self.shared.options.runners_per_worker.max(1);
+    fn add_runner(&mut self, launcher: Arc<dyn Launcher>, reporter: &Reporter) {
+        let worker_index = reporter.runner().0 / self.shared.options.runners_per_worker.max(1);
         if !reporter.isolated
-            && let Some(process) = self.processes.get(&place)
+            && let Some(process) = self.processes.get(&worker_index)
             && process.add(&self.shared, reporter)
         {
             return self.shared.assign(reporter, process);
@@ -323,7 +323,7 @@ impl WorkerPool {
         });
         self.shared.assign(reporter, &process);
         if !reporter.isolated {
-            self.processes.insert(place, process);
+            self.processes.insert(worker_index, process);
         }
     }
 }
@@ -336,7 +336,7 @@ impl RunnerBackend for WorkerPool {
     fn start(&mut self, reporter: Reporter) {
         match &self.shared.source {
             WorkerSource::Manual(manual) => manual.add(&self.shared, reporter),
-            WorkerSource::Launcher(launcher) => self.host(Arc::clone(launcher), &reporter),
+            WorkerSource::Launcher(launcher) => self.add_runner(Arc::clone(launcher), &reporter),
         }
     }
 
@@ -376,7 +376,7 @@ impl Drop for WorkerPool {
 }
 
 /// Returns an address with the host name for other machines.
-fn reached(address: &Address, host: Option<&str>) -> Address {
+fn with_host(address: &Address, host: Option<&str>) -> Address {
     match (address, host) {
         (Address::Tcp(at), Some(host)) => {
             let port = at.rsplit_once(':').and_then(|(_, port)| port.parse().ok());

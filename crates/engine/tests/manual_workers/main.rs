@@ -194,7 +194,7 @@ async fn a_job_with_a_launcher_refuses_manual_workers() {
     let address = pool.address().to_string();
     let refused = start(&address, "known", 1).wait_with_output().await.unwrap();
     let stderr = String::from_utf8_lossy(&refused.stderr);
-    assert!(stderr.contains("starts its workers itself"), "{stderr}");
+    assert!(stderr.contains("starts its own workers"), "{stderr}");
 }
 
 #[derive(Debug, Default)]
@@ -203,7 +203,7 @@ struct Locations(Mutex<Vec<String>>);
 impl RunObserver for Locations {
     fn observe(&self, events: &[RunEvent]) {
         let places = events.iter().filter_map(|event| match &event.what {
-            RunEventKind::RunnerLocated { place, .. } => Some(place.to_string()),
+            RunEventKind::RunnerLocated { location, .. } => Some(location.to_string()),
             _ => None,
         });
         self.0.lock().unwrap().extend(places);

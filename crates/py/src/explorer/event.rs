@@ -90,7 +90,7 @@ fn event_dict<'py>(py: Python<'py>, event: &JobEvent) -> PyResult<Bound<'py, PyD
         }
         JobEvent::WaitBegun(wait) | JobEvent::WaitEnded(wait) => {
             dict.set_item("reason", wait.reason.name())?;
-            dict.set_item("message", wait.reason.sentence())?;
+            dict.set_item("message", wait.reason.message())?;
             if matches!(event, JobEvent::WaitBegun(_)) { "wait_begun" } else { "wait_ended" }
         }
         JobEvent::Ready(_) => "pulse",

@@ -31,9 +31,10 @@ impl PreparedExplorer {
         operators: Arc<OperatorRegistry>,
         stop: &CancellationToken,
     ) -> Result<Self, PyExplorerError> {
-        let people = JobObservers::new(vec![Arc::new(Logged)]);
+        let progress_observers = JobObservers::new(vec![Arc::new(Logged)]);
         let failures = Arc::new(FailureTally::new(config.log.failure_groups, Vec::new()));
-        let telemetry = JobTelemetry::open(config, observers, &people, failures, stop).await?;
+        let telemetry =
+            JobTelemetry::open(config, observers, &progress_observers, failures, stop).await?;
         let options = ExplorerOptions {
             runtime: Some(workflow_runtime),
             watchers: telemetry.watchers(),

@@ -32,7 +32,7 @@ pub(super) fn block_timeout(messages: &[EngineMessage]) -> Option<Duration> {
 
 /// Watches the execution marks. If one step blocks for too long, the other runners are reported
 /// lost without suspicion; the engine retries their runs in another process before they time out.
-pub(super) async fn evacuate(
+pub(super) async fn watch_blocking(
     mut block_timeout: watch::Receiver<Duration>,
     marks: PathBuf,
     outbox: Arc<LinkOutbox>,

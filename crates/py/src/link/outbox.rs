@@ -28,13 +28,13 @@ impl LinkOutbox {
     }
 
     /// Queues a message. Returns `true` if the companion thread must be woken.
-    pub(super) fn gather(&self, message: WorkerMessage) -> bool {
+    pub(super) fn push(&self, message: WorkerMessage) -> bool {
         self.queued.lock().push_back(message);
         !self.watched.swap(true, Ordering::AcqRel)
     }
 
     /// Marks the queue as unwatched. Returns `true` if it is empty.
-    pub(super) fn unwatched(&self) -> bool {
+    pub(super) fn end_watch(&self) -> bool {
         self.watched.store(false, Ordering::Release);
         !self.waits()
     }

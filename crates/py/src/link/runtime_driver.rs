@@ -38,51 +38,51 @@ impl RuntimeDriver {
     }
 
     /// Runs `work` on the connection. Waits briefly if the other thread uses it.
-    pub(super) fn turn<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(super) fn run<T>(&self, work: impl Future<Output = T>) -> T {
         let done = self.runtime.lock().block_on(work);
         self.turns.fetch_add(1, Ordering::Release);
         done
     }
 
-    /// As [`turn`](Self::turn), unless the other thread uses the connection.
-    fn try_turn(&self, work: impl Future<Output = ()>) {
+    /// As [`run`](Self::run), unless the other thread uses the connection.
+    fn try_run(&self, work: impl Future<Output = ()>) {
         if let Some(runtime) = self.runtime.try_lock() {
             runtime.block_on(work);
         }
     }
 
     /// Makes the companion thread poll often for a while.
-    pub(super) fn attend(&self) {
+    pub(super) fn wake_companion(&self) {
         if let Some(companion) = self.companion.get() {
             companion.unpark();
         }
     }
 
     /// Starts the companion thread.
-    pub(super) fn accompany(
+    pub(super) fn start_companion(
         self: &Arc<Self>,
         outbox: Arc<LinkOutbox>,
         inbox: Arc<Inbox>,
     ) -> io::Result<()> {
         let drive = Arc::clone(self);
         let companion = thread::Builder::new().name("rollway-link".to_owned());
-        let companion = companion.spawn(move || drive.company(&outbox, &inbox))?;
+        let companion = companion.spawn(move || drive.run_companion(&outbox, &inbox))?;
         let _ = self.companion.set(companion.thread().clone());
         Ok(())
     }
 
-    fn company(&self, outbox: &LinkOutbox, inbox: &Inbox) {
+    fn run_companion(&self, outbox: &LinkOutbox, inbox: &Inbox) {
         let (mut seen, mut waited, mut quiet) = (0, false, 0);
         loop {
             if quiet < IDLE_POLLS {
                 thread::sleep(MAX_SEND_DELAY);
-            } else if outbox.unwatched() {
+            } else if outbox.end_watch() {
                 thread::park_timeout(MAX_IDLE_DELAY);
             }
             let (turns, waits) = (self.turns.load(Ordering::Acquire), outbox.waits());
             let due = if waits { waited } else { quiet == IDLE_POLLS };
             if due && turns == seen {
-                self.try_turn(async {
+                self.try_run(async {
                     // The receiving side notices a lost connection.
                     let _ = outbox.try_send();
                     poll_tasks().await;

@@ -105,7 +105,7 @@ impl ExplorerLoop {
         self.counts.first_eval.get_or_insert_with(|| scores.clone());
         self.counts.last_eval = Some(scores);
         self.plan.apply(PlanInput::EvalFinished(finished.step));
-        self.keep().await?;
+        self.save_if_changed().await?;
         self.emit_evaluated(resources, &finished, &rows, begun_with);
         Ok(())
     }

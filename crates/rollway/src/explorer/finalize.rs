@@ -54,16 +54,16 @@ pub(super) async fn finalize(
     {
         reruns += 1;
         let missing = step_result.missing(task_refs.len());
-        let again = BatchId::from(format!("{step}/again_{reruns}").as_str());
-        if handles.restored.tasks(&again).is_none()
-            && handles.coordinator.batch_state(again.clone()).await?.is_none()
+        let rerun = BatchId::from(format!("{step}/again_{reruns}").as_str());
+        if handles.restored.tasks(&rerun).is_none()
+            && handles.coordinator.batch_state(rerun.clone()).await?.is_none()
         {
             let rows = missing.iter().filter_map(|id| task_refs.get(id.0 as usize).copied());
             let rows: Vec<TaskRef> = rows.collect();
             let selected = tasks.with(move |tasks| tasks.draw_again(&rows)).await??;
-            handles.submit(again.clone(), &selected, BatchType::Train, None).await?;
+            handles.submit(rerun.clone(), &selected, BatchType::Train, None).await?;
         }
-        let (result, known) = handles.close_batch(step, &again).await?;
+        let (result, known) = handles.close_batch(step, &rerun).await?;
         from_ledger &= known;
         step_result.add(&missing, &result);
     }

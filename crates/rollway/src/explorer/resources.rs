@@ -114,9 +114,9 @@ impl OpenParts {
         let config = Arc::new(config.clone());
         let explores = config.mode != Mode::Bench;
         let runtime = options.runtime.map_or_else(|| WorkflowRuntime::from_config(&config), Ok)?;
-        let place = explores.then(|| CheckpointFile::of(&config));
+        let checkpoint = explores.then(|| CheckpointFile::of(&config));
         let (sets, saved) =
-            read(Arc::clone(&config), place.clone(), runtime.needs_prompts()).await?;
+            read(Arc::clone(&config), checkpoint.clone(), runtime.needs_prompts()).await?;
         let version = saved.as_ref().map(|saved| saved.progress().version);
         let start = if explores { weights::start(&config.job_dir(), version)? } else { None };
         let stack = ModelStack::start(&config, &start, &options.observers).await?;
@@ -147,7 +147,7 @@ impl OpenParts {
                 }
                 None => (RolloutCoordinator::new(core, workers, sink), RestoreReport::default()),
             };
-        check_begun(place.as_ref().filter(|_| saved.is_none()), &restored)?;
+        check_begun(checkpoint.as_ref().filter(|_| saved.is_none()), &restored)?;
         let coordinator = coordinator.with_observers(options.observers);
         self.coordinator = Some(coordinator.clone());
         if let (0, wanted) = coordinator.prepare().await? {
@@ -177,7 +177,7 @@ impl OpenParts {
             synchronizer,
             runners,
         };
-        let state = ExplorerLoop::new(&handles.config, place, sets, saved);
+        let state = ExplorerLoop::new(&handles.config, checkpoint, sets, saved);
         Ok((handles, state))
     }
 
@@ -309,16 +309,16 @@ fn check_begun(without: Option<&CheckpointFile>, restored: &RestoreReport) -> Re
 /// Opens the tasksets and restores their state.
 async fn read(
     config: Arc<Config>,
-    place: Option<CheckpointFile>,
+    checkpoint: Option<CheckpointFile>,
     needs_prompts: bool,
 ) -> Result<(JobTasksets, Option<ExplorerCheckpoint>)> {
     let read = move || {
-        let saved = place.as_ref().map(CheckpointFile::load).transpose()?.flatten();
+        let saved = checkpoint.as_ref().map(CheckpointFile::load).transpose()?.flatten();
         let mut opener = TasksetOpener::new(&config.buffer);
         if !needs_prompts {
             opener = opener.without_prompts();
         }
-        let mut train = place.is_some().then(|| opener.train()).transpose()?;
+        let mut train = checkpoint.is_some().then(|| opener.train()).transpose()?;
         if let (Some(tasks), Some(saved)) = (&mut train, &saved) {
             tasks.restore(&saved.tasks)?;
         }
@@ -331,12 +331,12 @@ async fn read(
 /// Checks that the checkpoint of an earlier process, if there is one, can be resumed with the
 /// tasksets of the configuration.
 pub(crate) async fn check_checkpoint(config: &Config) -> Result<()> {
-    let place = CheckpointFile::of(config);
-    if place.load()?.is_none() {
+    let checkpoint = CheckpointFile::of(config);
+    if checkpoint.load()?.is_none() {
         return Ok(());
     }
     let needs_prompts = WorkflowRuntime::from_config(config)?.needs_prompts();
-    read(Arc::new(config.clone()), Some(place), needs_prompts).await.map(drop)
+    read(Arc::new(config.clone()), Some(checkpoint), needs_prompts).await.map(drop)
 }
 
 async fn wait_for_server(config: &Config, models: &Models, waits: &JobWaits) -> Result<()> {
@@ -347,7 +347,7 @@ async fn wait_for_server(config: &Config, models: &Models, waits: &JobWaits) -> 
     let servers = trained_servers(models);
     let reason = WaitReason::Server { model: trained_model(config), servers };
     let picked = tokio::time::timeout(waited, models.pick(RouteNeeds::default()));
-    if let Ok(Ok(_)) = waits.during(reason, limit, picked).await {
+    if let Ok(Ok(_)) = waits.log_during(reason, limit, picked).await {
         return Ok(());
     }
     let (model, servers) = (trained_model(config), trained_servers(models));

@@ -101,7 +101,7 @@ pub(super) struct ExplorerLoop {
     /// Tasks of the steps that are begun and not finalized.
     pub(super) in_flight: BTreeMap<u64, Vec<TaskRef>>,
     /// Progress in the last saved checkpoint.
-    kept: Option<PlanProgress>,
+    saved: Option<PlanProgress>,
     pub(super) counts: JobCounts,
     /// Version in the servers at the begin of each step of this process.
     pub(super) begun_with: BTreeMap<u64, u64>,
@@ -144,7 +144,7 @@ impl ExplorerLoop {
             file,
             sets,
             in_flight,
-            kept: None,
+            saved: None,
             counts: saved.map(|saved| saved.counts).unwrap_or_default(),
             begun_with: BTreeMap::new(),
             evals_since: BTreeMap::new(),
@@ -197,7 +197,7 @@ impl ExplorerLoop {
             }
             let next = self.plan.actions();
             // After a crash the plan repeats actions that were not completed.
-            self.keep().await?;
+            self.save_if_changed().await?;
             for action in &next {
                 self.perform(resources, *action, &mut actions).await?;
             }
@@ -212,7 +212,7 @@ impl ExplorerLoop {
                     let broken = |error| format!("an action of the explorer panicked: {error}");
                     let done = done.map_err(|error| ExplorerError::NotNow(broken(error)))??;
                     self.done(resources, done).await?;
-                    watch.poke(self.version());
+                    watch.wake(self.version());
                 }
                 Some(event) = next_trainer_event(resources, &mut watch, idle) => {
                     self.trainer_event(event)?;
@@ -295,12 +295,12 @@ impl ExplorerLoop {
                 self.plan.apply(PlanInput::Synced(outcome));
                 self.period_since = Instant::now();
                 let version = self.version();
-                self.keep().await?;
+                self.save_if_changed().await?;
                 resources.watchers.emit(&JobEvent::Synced { step, version, waited, loading });
             }
             StepDone::Loaded { version, loading } => {
                 self.plan.apply(PlanInput::Loaded(version));
-                self.keep().await?;
+                self.save_if_changed().await?;
                 let (step, waited) = (self.plan.progress().finalized, Duration::ZERO);
                 let version = self.version();
                 resources.watchers.emit(&JobEvent::Synced { step, version, waited, loading });
@@ -336,7 +336,7 @@ impl ExplorerLoop {
         let ends_period = self.plan_config.has_periods()
             && step == self.plan_config.sync_after(self.plan.progress().synced);
         self.plan.apply(PlanInput::Finalized { step, delivered });
-        self.keep().await?;
+        self.save_if_changed().await?;
         let mut metrics =
             step_metrics::step(&result, &resources.config, self.begun_with.remove(&step));
         metrics.set("explorer/time/wait_explore_step", waited.as_secs_f64());
@@ -384,12 +384,12 @@ impl ExplorerLoop {
     }
 
     /// Saves the checkpoint if the plan has progressed.
-    pub(super) async fn keep(&mut self) -> Result<()> {
-        if self.kept.as_ref() == Some(self.plan.progress()) {
+    pub(super) async fn save_if_changed(&mut self) -> Result<()> {
+        if self.saved.as_ref() == Some(self.plan.progress()) {
             return Ok(());
         }
         self.save().await?;
-        self.kept = Some(self.plan.progress().clone());
+        self.saved = Some(self.plan.progress().clone());
         Ok(())
     }
 
@@ -414,7 +414,7 @@ async fn next_trainer_event(
     match idle {
         Some(step) => {
             let reason = WaitReason::Staleness { step };
-            resources.waits.during(reason, None, watch.next()).await
+            resources.waits.log_during(reason, None, watch.next()).await
         }
         None => watch.next().await,
     }

@@ -39,10 +39,10 @@ impl StepResult {
     }
 
     /// Adds the result of a rerun of these tasks.
-    pub(super) fn add(&mut self, again: &[TaskId], result: &BatchResult) {
+    pub(super) fn add(&mut self, rerun: &[TaskId], result: &BatchResult) {
         let total = &mut self.result;
-        for (place, id) in again.iter().enumerate() {
-            let found = result.statuses.iter().find(|(at, _)| at.0 as usize == place);
+        for (position, id) in rerun.iter().enumerate() {
+            let found = result.statuses.iter().find(|(at, _)| at.0 as usize == position);
             let Some((_, status)) = found.filter(|(_, status)| status.completed_runs > 0) else {
                 continue;
             };

@@ -40,7 +40,7 @@ impl TrainerWatch {
     }
 
     /// Wakes the watch: the servers may have other weights, and the trainer new experiences.
-    pub(super) fn poke(&self, have: u64) {
+    pub(super) fn wake(&self, have: u64) {
         self.have.send_replace(have);
     }
 }

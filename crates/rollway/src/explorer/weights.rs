@@ -178,7 +178,7 @@ impl ExplorerHandles {
                 timeout: join_timeout.map_or(sync_timeout, |timeout| timeout.min(sync_timeout)),
             };
             let (reason, limit) = request.wait(join_timeout, sync_timeout);
-            let waited = self.waits.during(reason, Some(limit), synchronizer.wait(want)).await;
+            let waited = self.waits.log_during(reason, Some(limit), synchronizer.wait(want)).await;
             let timed_out = matches!(waited, WeightWaitResult::TimedOut(_));
             if !timed_out || join_timeout.is_none() {
                 return Ok((waited, began.elapsed()));
@@ -544,7 +544,7 @@ impl ExplorerLoop {
             (version, _) = resources.load_or_newer(target).await?;
         }
         self.plan.apply(PlanInput::Loaded(version));
-        self.keep().await?;
+        self.save_if_changed().await?;
         Ok(true)
     }
 
@@ -570,7 +570,7 @@ impl ExplorerLoop {
         match outcome {
             SyncResult::Version(found) | SyncResult::TrainerDone(found) if found >= version => {
                 self.plan.apply(PlanInput::Loaded(found));
-                self.keep().await
+                self.save_if_changed().await
             }
             SyncResult::Version(_) | SyncResult::TrainerDone(_) | SyncResult::NothingNew => {
                 let found = match resources.served_version() {
@@ -591,7 +591,7 @@ impl ExplorerLoop {
         let (outcome, waited, loading) = sync(resources, &request).await?;
         if let SyncResult::Version(version) | SyncResult::TrainerDone(version) = outcome {
             self.plan.apply(PlanInput::Loaded(version));
-            self.keep().await?;
+            self.save_if_changed().await?;
         }
         let version = self.version();
         resources.watchers.emit(&JobEvent::Synced { step, version, waited, loading });

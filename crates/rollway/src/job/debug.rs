@@ -73,12 +73,12 @@ pub async fn debug(config: &Config) -> Result<DebugReport, JobError> {
     if !errors.is_empty() {
         return Err(JobError::NotStarted(errors));
     }
-    clock.lap("look at everything");
+    clock.end_phase("look at everything");
     let runtime = WorkflowRuntime::from_config(&config).map_err(PreflightError::from)?;
     let selected = first(&config, runtime.needs_prompts()).await?;
-    clock.lap("read the task");
+    clock.end_phase("read the task");
     let served = ModelStack::start(&config, &None, &RunObservers::default()).await?;
-    clock.lap("start the gateway");
+    clock.end_phase("start the gateway");
     let ran = run(&config, &runtime, &served, &selected, &mut clock).await;
     let calls = calls(&served).await;
     let token_texts = match &ran {
@@ -86,7 +86,7 @@ pub async fn debug(config: &Config) -> Result<DebugReport, JobError> {
         Err(_) => HashMap::new(),
     };
     served.stop().await;
-    clock.lap("close");
+    clock.end_phase("close");
     let (status, experiences) = ran?;
     let folder = config.job_dir().join("debug");
     let debugged = DebugReport {
@@ -146,12 +146,12 @@ async fn run(
     if let (0, wanted) = scheduler.start().await.map_err(failed)? {
         return Err(ExplorerError::NoRunner { wanted }.into());
     }
-    clock.lap("start a runner");
+    clock.end_phase("start a runner");
     scheduler.schedule(vec![task], "debug").await.map_err(failed)?;
     let collected = scheduler.get_payload_results("debug", CollectOptions::default()).await;
-    clock.lap("run the task");
+    clock.end_phase("run the task");
     let stopped = scheduler.stop(SHUTDOWN_TIMEOUT).await;
-    clock.lap("end the runner");
+    clock.end_phase("end the runner");
     let collected = collected.map_err(failed)?;
     stopped.map_err(failed)?;
     let status = collected.statuses.into_iter().next().map(|(_, status)| status);
@@ -208,7 +208,7 @@ impl Clock {
     }
 
     /// Ends a phase.
-    fn lap(&mut self, name: &'static str) {
+    fn end_phase(&mut self, name: &'static str) {
         let now = self.begin.elapsed();
         self.phases.push(DebugPhase { name, begin: self.last, took: now - self.last });
         self.last = now;

@@ -162,7 +162,7 @@ async fn pipeline(config: &Config, operators: &Arc<OperatorRegistry>) -> Option<
 fn program(config: &Config) -> Option<PreflightError> {
     let trainer = &config.trainer;
     let name = trainer.command.first().filter(|_| trainer.trainer_type == TrainerType::Command)?;
-    if found(name) {
+    if is_installed(name) {
         return missing_script(&trainer.command);
     }
     let message = format!("trainer.command: program `{name}` not found");
@@ -183,7 +183,7 @@ fn missing_script(command: &[String]) -> Option<PreflightError> {
     Some(PreflightError::new(message, hint))
 }
 
-fn found(name: &str) -> bool {
+fn is_installed(name: &str) -> bool {
     let is_program = |path: &Path| {
         let meta = fs::metadata(path);
         meta.is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
@@ -243,10 +243,10 @@ async fn servers(config: &Config) -> Vec<PreflightError> {
     let results = join_all(checks).await;
     let error = |(server, reached): (&ServerSpec, Result<ServerCapabilities, String>)| {
         let key = if server.trained { "rollout_model" } else { "auxiliary_models" };
-        let place = format!("the server of `{}` at {}", server.model, server.url);
+        let server_name = format!("the server of `{}` at {}", server.model, server.url);
         match reached {
             Err(reason) => Some(PreflightError::new(
-                format!("{place}: {reason}"),
+                format!("{server_name}: {reason}"),
                 format!(
                     "start it, or correct `explorer.{key}`: `base_url`, `model_path`, \
                      `api_key_env`; without a GPU, `rollway mock-server` stands in for one"
@@ -254,7 +254,7 @@ async fn servers(config: &Config) -> Vec<PreflightError> {
             )),
             Ok(capabilities) if server.trained && config.mode == Mode::Both => {
                 let reason = cannot_update(config, &capabilities)?;
-                let message = format!("{place} cannot update its weights: {reason}");
+                let message = format!("{server_name} cannot update its weights: {reason}");
                 let hint = "or use `mode: explore` or `mode: bench`, with fixed weights";
                 Some(PreflightError::new(message, hint))
             }

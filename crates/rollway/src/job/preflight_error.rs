@@ -33,7 +33,7 @@ impl fmt::Display for PreflightError {
 
 impl From<TasksetError> for PreflightError {
     fn from(error: TasksetError) -> Self {
-        Self::new(format!("{}: {}", error.place, error.what), error.hint)
+        Self::new(format!("{}: {}", error.location, error.what), error.hint)
     }
 }
 

@@ -242,7 +242,7 @@ async fn bench(
         };
         match benched {
             Some(benched) => benched.map_err(JobError::from),
-            None => Err(late("the benchmark")),
+            None => Err(stop_timed_out("the benchmark")),
         }
     };
     let ended = ended.map(|_| JobOutcome { stopped: stop.is_cancelled(), ..JobOutcome::default() });
@@ -273,7 +273,7 @@ async fn train(
             let wait_timeout = trainer.grace() + ROOT_CAUSE_TIMEOUT;
             match timeout(wait_timeout, trainer.ended()).await {
                 Ok(trained) => trained?,
-                Err(_) => return Err(late("the trainer")),
+                Err(_) => return Err(stop_timed_out("the trainer")),
             }
         }
     };
@@ -293,7 +293,7 @@ async fn close(
 ) -> Result<JobOutcome, JobError> {
     let closed = match timeout(SHUTDOWN_TIMEOUT, explorer.shutdown()).await {
         Ok(closed) => closed.map_err(JobError::from),
-        Err(_) => Err(late("the explorer")),
+        Err(_) => Err(stop_timed_out("the explorer")),
     };
     match (ended, closed) {
         (Ok(ended), Ok(())) => Ok(ended),
@@ -318,6 +318,6 @@ fn stopped() -> JobOutcome {
     JobOutcome { stopped: true, ..JobOutcome::default() }
 }
 
-fn late(component: &'static str) -> JobError {
+fn stop_timed_out(component: &'static str) -> JobError {
     JobError::Late { component, seconds: SHUTDOWN_TIMEOUT.as_secs_f64() }
 }

@@ -37,7 +37,8 @@ pub struct JobTelemetry {
 
 impl JobTelemetry {
     /// Opens all configured observers in addition to `watchers`. `failures` observes runs. Only
-    /// `people` get the address of the dashboard with its token, so that the token is not recorded.
+    /// `progress_observers` get the address of the dashboard with its token, so that the token is
+    /// not recorded.
     ///
     /// # Errors
     /// If a monitor, the metrics endpoint or the tracer cannot be opened. A job runs without
@@ -45,7 +46,7 @@ impl JobTelemetry {
     pub async fn open(
         config: &Config,
         watchers: JobObservers,
-        people: &JobObservers,
+        progress_observers: &JobObservers,
         failures: Arc<FailureTally>,
         stop: &CancellationToken,
     ) -> Result<Self, JobError> {
@@ -66,7 +67,8 @@ impl JobTelemetry {
         let watchers = watchers.with(Arc::clone(&alarms) as _);
         let shown = match &history {
             Some(history) => {
-                JobDashboard::open(config, history, Some(Arc::clone(&meters)), people).await
+                JobDashboard::open(config, history, Some(Arc::clone(&meters)), progress_observers)
+                    .await
             }
             None => None,
         };

@@ -122,10 +122,10 @@ impl TrainerInput {
 
 /// Returns the address of the configured buffer for other processes.
 fn address(config: &Config) -> Result<String, TrainerError> {
-    let place = BufferTarget::of_experiences(config);
-    let place = place.map_err(|error| TrainerError::Input(error.to_string()))?;
-    let address = place.address().for_other_processes();
-    Ok(place.table().map_or_else(|| address.clone(), |table| reader::with_table(&address, table)))
+    let target = BufferTarget::of_experiences(config);
+    let target = target.map_err(|error| TrainerError::Input(error.to_string()))?;
+    let address = target.address().for_other_processes();
+    Ok(target.table().map_or_else(|| address.clone(), |table| reader::with_table(&address, table)))
 }
 
 fn unknown(error: impl fmt::Display) -> rollway_data::buffer::BufferError {
@@ -142,10 +142,10 @@ mod tests {
     #[test]
     fn address_for_other_processes_names_the_table() {
         let address_of = |path: &str| {
-            let ours =
+            let own =
                 serde_json::json!({ "storage_type": "sql", "name": "mine_buffer", "path": path });
             let keys =
-                serde_json::json!({ "buffer": { "trainer_input": { "experience_buffer": ours } } });
+                serde_json::json!({ "buffer": { "trainer_input": { "experience_buffer": own } } });
             address(&Config::from_value(&keys).unwrap()).unwrap()
         };
         for path in ["sqlite:////data/a.db", "postgresql://me:secret@host/db?application_name=a"] {

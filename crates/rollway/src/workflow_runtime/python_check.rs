@@ -77,7 +77,7 @@ pub(super) fn spelling(sets: &[ReferencedWorkflow<'_>]) -> Result<()> {
         ];
         for (kind, name, known) in names {
             if let Some(name) = name.filter(|name| !known.contains(name)) {
-                let message = format!("{}: unknown {kind} `{name}`", set.place);
+                let message = format!("{}: unknown {kind} `{name}`", set.key_path);
                 let hint = instead(name, known.iter().copied());
                 let hint = format!("{hint} (write your own as `package.module:name`)");
                 return Err(WorkflowSetupError::new(Kind::Unknown, message, hint));
@@ -97,7 +97,7 @@ pub(super) async fn ask(
     let file = folder.path().join("reply");
     let requests = sets.iter().map(|set| {
         json!({
-            "place": set.place,
+            "place": set.key_path,
             "workflow": set.workflow,
             "workflow_args": set.workflow_args,
             "reward_fn": set.reward_fn,
@@ -119,7 +119,7 @@ pub(super) async fn ask(
     };
     let reply = std::fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
     match reply {
-        Some(reply) => judge(reply),
+        Some(reply) => check_reply(reply),
         None => Err(check_failed(options, status, &message)),
     }
 }
@@ -157,7 +157,7 @@ async fn run(
     Ok((child.wait().await?, message))
 }
 
-fn judge(reply: CheckReply) -> Result<()> {
+fn check_reply(reply: CheckReply) -> Result<()> {
     let CheckReply { python, release, missing, version, problems } = reply;
     let expected = env!("CARGO_PKG_VERSION");
     let other = format!("or set another Python with `explorer.python` or {PYTHON}");

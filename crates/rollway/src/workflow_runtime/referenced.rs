@@ -6,7 +6,7 @@ use rollway_config::{Args, Config, Taskset};
 #[derive(Clone, Debug)]
 pub(super) struct ReferencedWorkflow<'a> {
     /// Key of the taskset in the configuration.
-    pub(super) place: String,
+    pub(super) key_path: String,
     pub(super) workflow: Option<&'a str>,
     pub(super) workflow_args: &'a Args,
     pub(super) reward_fn: Option<&'a str>,
@@ -19,7 +19,7 @@ pub(super) struct ReferencedWorkflow<'a> {
 
 pub(super) fn sets(config: &Config) -> Vec<ReferencedWorkflow<'_>> {
     let input = &config.buffer.explorer_input;
-    let named = |place: String, set, is_eval| named(config, place, set, is_eval);
+    let named = |key_path: String, set, is_eval| named(config, key_path, set, is_eval);
     let single = input.taskset.iter().map(|set| named("taskset".to_owned(), set, false));
     let train = input.tasksets.iter().enumerate();
     let train = train.map(|(at, set)| named(format!("tasksets[{at}]"), set, false));
@@ -30,13 +30,13 @@ pub(super) fn sets(config: &Config) -> Vec<ReferencedWorkflow<'_>> {
 
 fn named<'a>(
     config: &'a Config,
-    place: String,
+    key_path: String,
     set: &'a Taskset,
     is_eval: bool,
 ) -> ReferencedWorkflow<'a> {
     let input = &config.buffer.explorer_input;
     ReferencedWorkflow {
-        place: format!("buffer.explorer_input.{place}"),
+        key_path: format!("buffer.explorer_input.{key_path}"),
         workflow: input.workflow_of(set, is_eval),
         workflow_args: &set.workflow_args,
         reward_fn: input.reward_fn_of(set),

@@ -83,7 +83,7 @@ async fn live_statistics_name_the_straggler_of_a_step() {
             break reason;
         }
     };
-    let sentence = reason.sentence();
+    let sentence = reason.message();
     assert!(sentence.starts_with("batch 1 waits for 1 of 10 runs: batch 1 task "), "{sentence}");
     assert!(sentence.contains(" run 0, in stage"), "{sentence}");
     stop.stop();

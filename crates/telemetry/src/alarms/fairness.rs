@@ -24,7 +24,7 @@ const CLEAR_FACTOR: f64 = 0.8;
 pub(super) struct WorkflowFairness {
     /// Maximum ratio to the other workflows. `None`: not checked.
     factor: Option<f64>,
-    known: BTreeMap<Arc<str>, Class>,
+    entries: BTreeMap<Arc<str>, Class>,
 }
 
 #[derive(Debug, Default)]
@@ -54,14 +54,14 @@ impl Average {
         self.value += (value - self.value) / f64::from(self.count.min(WINDOW));
     }
 
-    const fn known(&self) -> Option<f64> {
+    const fn value(&self) -> Option<f64> {
         if self.count >= MIN_TASKS { Some(self.value) } else { None }
     }
 }
 
 impl WorkflowFairness {
     pub(super) const fn new(factor: Option<f64>) -> Self {
-        Self { factor, known: BTreeMap::new() }
+        Self { factor, entries: BTreeMap::new() }
     }
 
     pub(super) fn waited(&mut self, class: &Arc<str>, waited: Duration) {
@@ -78,25 +78,25 @@ impl WorkflowFairness {
 
     fn class(&mut self, class: &Arc<str>) -> Option<&mut Class> {
         self.factor?;
-        if !self.known.contains_key(class) {
-            if self.known.len() >= MAX_CLASSES {
+        if !self.entries.contains_key(class) {
+            if self.entries.len() >= MAX_CLASSES {
                 return None;
             }
-            self.known.insert(Arc::clone(class), Class::default());
+            self.entries.insert(Arc::clone(class), Class::default());
         }
-        self.known.get_mut(class)
+        self.entries.get_mut(class)
     }
 
     /// Returns a starved workflow. A raised alarm lowers the limit.
     pub(super) fn starved(&self, is_raised: bool) -> Option<StarvedWorkflow> {
         let factor = self.factor? * if is_raised { CLEAR_FACTOR } else { 1.0 };
-        if self.known.len() < 2 {
+        if self.entries.len() < 2 {
             return None;
         }
-        let waits = |class: &Class| class.wait.known();
-        let kept = |class: &Class| class.kept.known();
+        let waits = |class: &Class| class.wait.value();
+        let kept = |class: &Class| class.kept.value();
         let (all_waits, all_kept) = (self.all(waits), self.all(kept));
-        self.known.iter().find_map(|(class, averages)| {
+        self.entries.iter().find_map(|(class, averages)| {
             if let Some((its, others)) = compare(waits(averages), all_waits)
                 && its > factor * others.max(MIN_WAIT_SECONDS)
             {
@@ -110,7 +110,7 @@ impl WorkflowFairness {
 
     /// Returns sum and number of the known averages.
     fn all(&self, average: impl Fn(&Class) -> Option<f64>) -> (f64, u32) {
-        let values = self.known.values().filter_map(average);
+        let values = self.entries.values().filter_map(average);
         values.fold((0.0, 0), |(sum, count), value| (sum + value, count + 1))
     }
 }

@@ -44,7 +44,7 @@ impl State {
             detail.attempts = live.attempts.iter().map(attempt).collect();
             return Some(detail);
         }
-        let Some(record) = read(dir, row.place.segment, row.place.offset) else {
+        let Some(record) = read(dir, row.position.segment, row.position.offset) else {
             detail.experiences_message = Some("the record of this run was not kept".to_owned());
             return Some(detail);
         };
@@ -73,8 +73,8 @@ impl State {
 impl State {
     /// Returns the conversation of an ended run, and whether parts are omitted.
     pub(super) fn conversation(&self, dir: &Path, number: u64) -> (Vec<MessageText>, bool) {
-        let place = self.row(number).map(|row| row.place);
-        let record = place.and_then(|place| read(dir, place.segment, place.offset));
+        let position = self.row(number).map(|row| row.position);
+        let record = position.and_then(|position| read(dir, position.segment, position.offset));
         let trajectory = record.and_then(|record| record.trajectory);
         let kept = trajectory.filter(|trajectory| self.out.has(trajectory));
         let payload = kept.and_then(|trajectory| files::trajectory(dir, trajectory).ok());
@@ -92,9 +92,9 @@ fn read(dir: &Path, segment: u32, offset: u32) -> Option<RunRecord> {
 
 fn experiences(
     dir: &Path,
-    place: Trajectory,
+    position: Trajectory,
 ) -> Result<(Vec<ExperienceDetail>, Option<String>), String> {
-    let bytes = files::trajectory(dir, place)
+    let bytes = files::trajectory(dir, position)
         .map_err(|error| format!("its experiences cannot be read: {error}"))?;
     trajectory::shown(bytes.into())
 }

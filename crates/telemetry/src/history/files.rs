@@ -198,8 +198,8 @@ fn read(path: &Path, visit: &mut dyn FnMut(u64, &[u8])) -> io::Result<()> {
 }
 
 /// Visits the complete frames from a position on, with the positions of their content.
-fn frames(bytes: &[u8], place: usize, visit: &mut dyn FnMut(u64, &[u8])) {
-    let mut rest = bytes.get(place..).unwrap_or_default();
+fn frames(bytes: &[u8], position: usize, visit: &mut dyn FnMut(u64, &[u8])) {
+    let mut rest = bytes.get(position..).unwrap_or_default();
     while let Some((head, after)) = rest.split_at_checked(FRAME_HEAD) {
         let word =
             |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
@@ -228,7 +228,7 @@ pub(super) fn events(dir: &Path, visit: &mut dyn FnMut(Entry)) -> io::Result<()>
 /// Visits the frames of all files of runs: number, position, bytes.
 pub(super) fn runs(dir: &Path, visit: &mut dyn FnMut(u32, u64, &[u8])) -> io::Result<()> {
     for (number, path) in numbered(dir, RUNS)? {
-        read(&path, &mut |place, frame| visit(number, place, frame))?;
+        read(&path, &mut |position, frame| visit(number, position, frame))?;
     }
     Ok(())
 }
@@ -236,17 +236,18 @@ pub(super) fn runs(dir: &Path, visit: &mut dyn FnMut(u32, u64, &[u8])) -> io::Re
 /// Visits the frames of files of runs from a file and a position of a frame on.
 pub(super) fn runs_from(
     dir: &Path,
-    (from, place): (u32, u64),
+    (from, position): (u32, u64),
     visit: &mut dyn FnMut(u32, u64, &[u8]),
 ) -> io::Result<()> {
     for (number, path) in numbered(dir, RUNS)?.split_off(&from) {
-        let place = if number == from { place.max(MAGIC.len() as u64) } else { MAGIC.len() as u64 };
+        let position =
+            if number == from { position.max(MAGIC.len() as u64) } else { MAGIC.len() as u64 };
         // It may have been removed.
         let Ok(mut file) = File::open(path) else { continue };
-        file.seek(SeekFrom::Start(place))?;
+        file.seek(SeekFrom::Start(position))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
-        frames(&bytes, 0, &mut |at, frame| visit(number, place + at, frame));
+        frames(&bytes, 0, &mut |at, frame| visit(number, position + at, frame));
     }
     Ok(())
 }
@@ -292,8 +293,8 @@ pub(super) fn record(dir: &Path, segment: u32, offset: u32) -> io::Result<Vec<u8
     Ok(bytes)
 }
 
-pub(super) fn trajectory(dir: &Path, place: Trajectory) -> io::Result<Vec<u8>> {
-    TrajectoryFiles::new(dir).read(place)
+pub(super) fn trajectory(dir: &Path, position: Trajectory) -> io::Result<Vec<u8>> {
+    TrajectoryFiles::new(dir).read(position)
 }
 
 /// Files of trajectories, of which the last one stays open.
@@ -308,14 +309,14 @@ impl<'a> TrajectoryFiles<'a> {
         Self { dir, open: None }
     }
 
-    pub(super) fn read(&mut self, place: Trajectory) -> io::Result<Vec<u8>> {
-        if self.open.as_ref().is_none_or(|(number, _)| *number != place.segment) {
-            let file = File::open(path(self.dir, TRAJECTORIES, place.segment))?;
-            self.open = Some((place.segment, file));
+    pub(super) fn read(&mut self, position: Trajectory) -> io::Result<Vec<u8>> {
+        if self.open.as_ref().is_none_or(|(number, _)| *number != position.segment) {
+            let file = File::open(path(self.dir, TRAJECTORIES, position.segment))?;
+            self.open = Some((position.segment, file));
         }
         let Some((_, file)) = &self.open else { return Err(io::Error::other("no file is open")) };
-        let mut read = vec![0; place.bytes as usize];
-        file.read_exact_at(&mut read, place.offset)?;
+        let mut read = vec![0; position.bytes as usize];
+        file.read_exact_at(&mut read, position.offset)?;
         Ok(read)
     }
 }

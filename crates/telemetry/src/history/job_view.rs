@@ -221,11 +221,11 @@ impl JobView for HistoryView {
 
     fn runs(&self, query: &RunQuery) -> RunPage {
         // Files are searched while the state is not locked.
-        let said = match query.searched() {
+        let matches = match query.searched() {
             Some(text) => self.searches().find(self.folder(), text),
             None => TextMatches::default(),
         };
-        self.query(|state, now| state.runs(query, &said, now))
+        self.query(|state, now| state.runs(query, &matches, now))
     }
 
     fn run(&self, key: &RunKey) -> Option<RunDetail> {
@@ -305,7 +305,7 @@ fn runner(status: RunnerStatus, calls: u64, now: f64) -> RunnerRow {
         node: status.node,
         stage: status.stage,
         stage_for: status.stage_for.map(|it| it.as_secs_f64()),
-        usual: status.typical_duration.map(|it| it.as_secs_f64()),
+        typical_duration: status.typical_duration.map(|it| it.as_secs_f64()),
         place: status.code_location,
         age: status.age.as_secs_f64(),
         batch: status.batch.map(|batch| batch.to_string()),

@@ -21,8 +21,8 @@ impl State {
         let mut state = Self::new(max_runs);
         files::events(dir, &mut |entry| state.apply_entry(entry))?;
         let mut kept: BTreeMap<u32, u64> = BTreeMap::new();
-        files::runs(dir, &mut |segment, place, frame| {
-            state.apply_frame(segment, place, frame, &mut kept);
+        files::runs(dir, &mut |segment, position, frame| {
+            state.apply_frame(segment, position, frame, &mut kept);
         })?;
         files::segments(dir)?.into_iter().for_each(|segment| state.out.add_segment(segment));
         for (part, bytes) in files::trajectories(dir)? {
@@ -59,13 +59,13 @@ impl State {
     fn apply_frame(
         &mut self,
         segment: u32,
-        place: u64,
+        position: u64,
         frame: &[u8],
         kept: &mut BTreeMap<u32, u64>,
     ) {
         let mut take = Take(frame);
         loop {
-            let offset = place + (frame.len() - take.0.len()) as u64;
+            let offset = position + (frame.len() - take.0.len()) as u64;
             match Record::next(&mut take, false) {
                 Some(Record::Run(record)) => {
                     let Some(number) = self.row_of(record.batch, record.task, record.run) else {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use rollway_core::BatchType;
 
 use super::interner::contains;
-use super::row::{Row, finite, known};
+use super::row::{Row, finite, nonzero};
 use super::state::State;
 use super::text_search::TextMatches;
 use crate::view::{self, RunPage, RunQuery, RunRow, RunSort, RunState};
@@ -27,7 +27,7 @@ struct Filter<'a> {
 /// Text to search for.
 struct Text<'a> {
     text: String,
-    said: &'a TextMatches,
+    matches: &'a TextMatches,
     messages: Vec<bool>,
     workflows: Vec<bool>,
     /// Batches whose ids contain it.
@@ -37,9 +37,9 @@ struct Text<'a> {
 }
 
 impl State {
-    /// Returns a page of runs; `said` are those with the text of the query in their messages.
-    pub(super) fn runs(&self, query: &RunQuery, said: &TextMatches, now: f64) -> RunPage {
-        let filter = Filter::new(self, query, said);
+    /// Returns a page of runs; `matches` are those with the text of the query in their messages.
+    pub(super) fn runs(&self, query: &RunQuery, matches: &TextMatches, now: f64) -> RunPage {
+        let filter = Filter::new(self, query, matches);
         let mut found: Vec<(f64, u64)> = Vec::new();
         for (number, row) in self.candidates(query) {
             if filter.has(self, row) {
@@ -57,7 +57,7 @@ impl State {
         found[..end].sort_unstable_by(order);
         let page = found[start..end].iter().filter_map(|(_, number)| self.row(*number));
         let runs = page.map(|row| self.shown(row, now)).collect();
-        RunPage { total, runs, searching: said.is_partial }
+        RunPage { total, runs, searching: matches.is_partial }
     }
 
     /// Returns all rows, or those of the wanted batch.
@@ -86,14 +86,14 @@ impl State {
             workflow: workflow.map(ToString::to_string).unwrap_or_default(),
             state: row.state,
             attempts: row.attempts.into(),
-            runner: known(row.runner),
+            runner: nonzero(row.runner),
             begin: finite(row.begin),
             end: finite(row.end),
             seconds: finite(duration(row, now)),
             reward: finite(row.reward),
-            tokens: known(row.tokens).map(u64::from),
-            turns: known(row.turns).map(u64::from),
-            version: known(row.version).map(u64::from),
+            tokens: nonzero(row.tokens).map(u64::from),
+            turns: nonzero(row.turns).map(u64::from),
+            version: nonzero(row.version).map(u64::from),
             message: self.messages.text(row.message).map(ToString::to_string),
         }
     }
@@ -112,7 +112,7 @@ fn duration(row: &Row, now: f64) -> f64 {
 }
 
 fn key(sort: RunSort, row: &Row, number: u64, now: f64) -> f64 {
-    let count = |number: u32| known(number).map_or(f64::NAN, f64::from);
+    let count = |number: u32| nonzero(number).map_or(f64::NAN, f64::from);
     match sort {
         RunSort::Order => number as f64,
         RunSort::Begin => row.begin,
@@ -136,7 +136,7 @@ fn compare(a: &(f64, u64), b: &(f64, u64), desc: bool) -> Ordering {
 }
 
 impl<'a> Filter<'a> {
-    fn new(state: &State, query: &'a RunQuery, said: &'a TextMatches) -> Self {
+    fn new(state: &State, query: &'a RunQuery, matches: &'a TextMatches) -> Self {
         let named = |name: &String| {
             let batches = state.batches.iter().filter(|(_, batch)| *batch.id == **name);
             batches.map(|(number, _)| *number).collect()
@@ -146,7 +146,7 @@ impl<'a> Filter<'a> {
             "eval" => Some(BatchType::Eval),
             _ => None,
         });
-        let text = query.searched().map(|text| Text::new(state, text, said));
+        let text = query.searched().map(|text| Text::new(state, text, matches));
         let batches = query.batch.as_ref().map(named);
         Self { query, batches, kind, text }
     }
@@ -167,7 +167,7 @@ impl<'a> Filter<'a> {
 }
 
 impl<'a> Text<'a> {
-    fn new(state: &State, text: &str, said: &'a TextMatches) -> Self {
+    fn new(state: &State, text: &str, matches: &'a TextMatches) -> Self {
         let text = text.to_lowercase();
         let named = state.batches.iter().filter(|(_, batch)| contains(&batch.id, &text));
         Self {
@@ -176,7 +176,7 @@ impl<'a> Text<'a> {
             batches: named.map(|(number, _)| *number).collect(),
             is_number: text.bytes().any(|byte| byte == b'/' || byte.is_ascii_digit()),
             text,
-            said,
+            matches,
         }
     }
 
@@ -184,7 +184,7 @@ impl<'a> Text<'a> {
         let is_in = |list: &[bool], number: u32| number > 0 && list[number as usize];
         if is_in(&self.messages, row.message)
             || self.batches.binary_search(&row.batch).is_ok()
-            || self.said.has(row.batch, row.task, row.run)
+            || self.matches.has(row.batch, row.task, row.run)
         {
             return true;
         }

@@ -114,7 +114,7 @@ pub(super) struct CallRecord {
 }
 
 /// Returns a time in microseconds after another.
-fn later(from: f64, at: Option<f64>) -> Option<u64> {
+fn micros_after(from: f64, at: Option<f64>) -> Option<u64> {
     at.map(|at| ((at - from).max(0.0) * 1e6) as u64)
 }
 
@@ -204,8 +204,8 @@ impl AttemptRecord {
         put.number(self.life.into());
         put.maybe_text(self.node.as_deref());
         put.float(self.given);
-        put.maybe(later(self.given, self.began));
-        put.maybe(later(self.given, self.ended));
+        put.maybe(micros_after(self.given, self.began));
+        put.maybe(micros_after(self.given, self.ended));
         put.text(self.outcome());
         put.maybe_text(self.message.as_deref());
         put.number(self.calls.len() as u64);
@@ -214,8 +214,8 @@ impl AttemptRecord {
             put.text(&call.model);
             put.maybe_text(call.server.as_deref());
             put.float(call.began);
-            put.maybe(later(call.began, call.sent));
-            put.maybe(later(call.began, call.ended));
+            put.maybe(micros_after(call.began, call.sent));
+            put.maybe(micros_after(call.began, call.ended));
             put.maybe(call.status.map(u64::from));
             put.maybe(call.prompt_tokens);
             put.maybe(call.answer_tokens);

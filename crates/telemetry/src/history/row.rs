@@ -35,7 +35,7 @@ pub(super) struct Row {
     pub(super) end: f64,
     pub(super) seconds: f64,
     pub(super) reward: f64,
-    pub(super) place: RecordPosition,
+    pub(super) position: RecordPosition,
 }
 
 /// Position of a record. Segment 0: not written.
@@ -63,7 +63,7 @@ impl Row {
             end: f64::NAN,
             seconds: f64::NAN,
             reward: f64::NAN,
-            place: RecordPosition { segment: 0, offset: 0 },
+            position: RecordPosition { segment: 0, offset: 0 },
         }
     }
 
@@ -72,7 +72,7 @@ impl Row {
     }
 }
 
-pub(super) const fn known(number: u32) -> Option<u32> {
+pub(super) const fn nonzero(number: u32) -> Option<u32> {
     if number == NONE { None } else { Some(number) }
 }
 

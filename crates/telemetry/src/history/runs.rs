@@ -10,7 +10,7 @@ use rollway_engine::events::{CallEvent, CallEventKind};
 
 use super::record::{AttemptRecord, CallRecord, Record, RunRecord};
 use super::row::{
-    LiveAttempt, LiveRun, NONE, RecordPosition, Row, completions, finite, known, small,
+    LiveAttempt, LiveRun, NONE, RecordPosition, Row, completions, finite, nonzero, small,
 };
 use super::state::{ReportedOutput, State, add};
 use super::trajectory;
@@ -115,7 +115,7 @@ impl State {
 
     /// Applies a call event of the gateway, which may come before or after those of the attempt.
     pub(super) fn call(&mut self, at: f64, call: CallEvent) {
-        if let CallEventKind::Ended { prompt_tokens, answer_tokens, .. } = &call.moment {
+        if let CallEventKind::Ended { prompt_tokens, answer_tokens, .. } = &call.kind {
             self.totals.prompt_tokens += prompt_tokens.unwrap_or(0);
             self.totals.answer_tokens += answer_tokens.unwrap_or(0);
         }
@@ -127,7 +127,7 @@ impl State {
         let Some(one) = attempts.find(|one| one.attempt == call.attempt.0) else { return };
         let calls = &mut one.calls;
         let known = calls.iter_mut().rev().find(|known| known.call == call.call);
-        match (call.moment, known) {
+        match (call.kind, known) {
             (CallEventKind::Began { model }, _) => {
                 attempt.calls += 1;
                 if calls.len() == MAX_CALLS {
@@ -231,13 +231,13 @@ impl State {
             attempt.into_iter().for_each(|attempt| attempt.count(reason));
         }
         let record = self.record(at, &row, end, message, live);
-        let mut place = RecordPosition::default();
+        let mut position = RecordPosition::default();
         if self.out.is_kept() {
-            place = self.out.next_position();
+            position = self.out.next_position();
             record.put(&mut self.out.runs);
-            self.out.add_run(place.segment);
+            self.out.add_run(position.segment);
         }
-        self.apply_record(number, &record, place);
+        self.apply_record(number, &record, position);
     }
 
     fn record(
@@ -282,7 +282,7 @@ impl State {
             end_state,
             begin: finite(row.begin),
             end: at,
-            runner: known(row.runner),
+            runner: nonzero(row.runner),
             tries: row.attempts.into(),
             seconds: seconds.or(took),
             reward,
@@ -297,7 +297,12 @@ impl State {
     }
 
     /// Applies the record of an ended run, made now or read from a file.
-    pub(super) fn apply_record(&mut self, number: u64, record: &RunRecord, place: RecordPosition) {
+    pub(super) fn apply_record(
+        &mut self,
+        number: u64,
+        record: &RunRecord,
+        position: RecordPosition,
+    ) {
         let message = record.message.as_deref().map_or(0, |message| self.messages.number(message));
         self.reopen_run(number);
         let Some(row) = self.row_mut(number).filter(|row| !row.is_over()) else { return };
@@ -314,7 +319,7 @@ impl State {
         row.turns = small(record.turns);
         row.version = small(record.version);
         row.message = message;
-        row.place = place;
+        row.position = position;
         let (reward, succeeded) = (row.reward, row.state == RunState::Succeeded);
         if let RunEnd::Failed(failure) = &record.end_state {
             self.failures.add(record.end, number, failure.kind, &failure.message);
@@ -331,7 +336,7 @@ impl State {
     /// Continues a run that was cancelled because its process stopped; returns whether it was.
     pub(super) fn reopen_run(&mut self, number: u64) -> bool {
         let Some(row) = self.row_mut(number).filter(|row| row.is_stopped) else { return false };
-        let (batch, segment) = (row.batch, row.place.segment);
+        let (batch, segment) = (row.batch, row.position.segment);
         *row = Row { attempts: row.attempts, ..Row::new(row.batch, row.task, row.run) };
         self.out.remove_run(segment);
         if let Some(batch) = self.batches.get_mut(&batch) {

@@ -43,14 +43,14 @@ impl Curve {
         self.count += 1;
         self.last = (step, value);
         if self.points.len() > MAX_POINTS {
-            thin(&mut self.points, 2);
+            keep_every(&mut self.points, 2);
             self.stride *= 2;
         }
     }
 }
 
 /// Keeps every n-th point.
-fn thin(points: &mut Vec<(u64, f64)>, every: usize) {
+fn keep_every(points: &mut Vec<(u64, f64)>, every: usize) {
     let mut at = 0;
     points.retain(|_| {
         at += 1;
@@ -86,7 +86,7 @@ impl MetricCurves {
             let curve = self.curves.get(name.as_str())?;
             let mut points = curve.points.clone();
             let every = points.len().div_ceil(MAX_SHOWN).max(1);
-            thin(&mut points, every);
+            keep_every(&mut points, every);
             if points.last() != Some(&curve.last) {
                 points.push(curve.last);
             }

@@ -170,7 +170,7 @@ pub(super) struct State {
     pub(super) failures: FailureGroups,
     pub(super) totals: Totals,
     /// Counts of dropped batches.
-    pub(super) gone: Counts,
+    pub(super) removed_counts: Counts,
     pub(super) out: WriteQueue,
     /// Payloads that may still be decoded (token bucket).
     pub(super) decodes: f64,
@@ -194,7 +194,7 @@ impl State {
             servers: ServerStates::default(),
             failures: FailureGroups::default(),
             totals: Totals::default(),
-            gone: Counts::default(),
+            removed_counts: Counts::default(),
             out: WriteQueue::default(),
             decodes: 0.0,
         }
@@ -232,8 +232,8 @@ impl State {
             RunEventKind::RunRetried { key, task, run, kind, message } => {
                 self.retried(at, (key, task, run), kind, &message);
             }
-            RunEventKind::RunnerLocated { runner, incarnation, place } => {
-                self.locations.insert(runner, (incarnation, place));
+            RunEventKind::RunnerLocated { runner, incarnation, location } => {
+                self.locations.insert(runner, (incarnation, location));
             }
             // `Item::of` reduces or omits these.
             _ => {}
@@ -356,7 +356,7 @@ impl State {
             let Some(row) = self.rows.pop_front() else { return };
             self.live.remove(&self.base);
             self.base += 1;
-            self.out.remove_run(row.place.segment);
+            self.out.remove_run(row.position.segment);
             self.count_dropped("runs", 1);
             let Some(batch) = self.batches.get_mut(&row.batch) else { continue };
             batch.rows -= 1;
@@ -366,7 +366,7 @@ impl State {
                 if batch.is_ours {
                     self.keys.remove(&BatchKey(batch.key));
                 }
-                self.gone.add(&batch.counts);
+                self.removed_counts.add(&batch.counts);
             }
         }
     }
@@ -412,7 +412,7 @@ impl State {
 
     /// Sums up all batches; of those of earlier processes only ended runs.
     pub(super) fn counts(&self, is_live: bool) -> Counts {
-        let mut all = self.gone;
+        let mut all = self.removed_counts;
         for batch in self.batches.values() {
             all.add(&batch.counts);
             if is_live && !batch.is_ours {

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::path::Path;
 
-use super::row::{Batch, TaskRow, finite, known};
+use super::row::{Batch, TaskRow, finite, nonzero};
 use super::state::State;
 use crate::view::{
     BatchRuns, ComparedRun, RunState, TaskDetail, TaskPage, TaskQuery, TaskSort, TaskSummary,
@@ -123,7 +123,7 @@ impl State {
             *count += 1;
             if run.state == RunState::Succeeded {
                 rewards.add(finite(run.reward));
-                tokens.add(known(run.tokens).map(f64::from));
+                tokens.add(nonzero(run.tokens).map(f64::from));
             }
         }
         TaskStats { runs, rewards, tokens }

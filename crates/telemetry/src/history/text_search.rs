@@ -45,7 +45,7 @@ struct TextSearch {
     matches: TextMatches,
     /// File of runs and position of its next frame.
     segment: u32,
-    place: u64,
+    position: u64,
 }
 
 impl TextSearches {
@@ -58,7 +58,7 @@ impl TextSearches {
             text,
             matches: TextMatches::default(),
             segment: 0,
-            place: 0,
+            position: 0,
         });
         search.advance(dir, MAX_BYTES);
         let matches = search.matches.clone();
@@ -71,10 +71,10 @@ impl TextSearches {
 impl TextSearch {
     fn advance(&mut self, dir: &Path, max_bytes: u64) {
         let (mut left, mut payloads) = (max_bytes, TrajectoryFiles::new(dir));
-        let (mut segment, mut place) = (self.segment, self.place);
+        let (mut segment, mut position) = (self.segment, self.position);
         self.matches.is_partial = false;
         // Files that cannot be read have no matches.
-        let _ = files::runs_from(dir, (segment, place), &mut |number, frame_place, frame| {
+        let _ = files::runs_from(dir, (segment, position), &mut |number, frame_place, frame| {
             if left == 0 {
                 self.matches.is_partial = true;
                 return;
@@ -85,14 +85,14 @@ impl TextSearch {
                     left = left.saturating_sub(self.add(&run, &mut payloads));
                 }
             }
-            (segment, place) = (number, frame_place + frame.len() as u64);
+            (segment, position) = (number, frame_place + frame.len() as u64);
         });
-        (self.segment, self.place) = (segment, place);
+        (self.segment, self.position) = (segment, position);
     }
 
     /// Searches in one run. Returns the number of bytes read.
     fn add(&mut self, run: &RunRecord, payloads: &mut TrajectoryFiles) -> u64 {
-        let Some(payload) = run.trajectory.and_then(|place| payloads.read(place).ok()) else {
+        let Some(payload) = run.trajectory.and_then(|position| payloads.read(position).ok()) else {
             return 0;
         };
         let bytes = payload.len() as u64;
@@ -118,7 +118,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut files = files::Files::open(folder.path()).unwrap();
         let mut queue = super::super::write_queue::WriteQueue::default();
-        queue.keep(1 << 20);
+        queue.resume_after(1 << 20);
         for run in 0..20 {
             let text = if run % 3 == 0 { "The CAPITAL of France" } else { "a sum" };
             let payload = trajectory::tests::payload(text, "an answer");
@@ -130,7 +130,7 @@ mod tests {
         let find = |max_bytes| {
             let text = "capital of".to_owned();
             let matches = TextMatches::default();
-            let mut search = TextSearch { text, matches, segment: 0, place: 0 };
+            let mut search = TextSearch { text, matches, segment: 0, position: 0 };
             let mut steps = 0;
             loop {
                 search.advance(folder.path(), max_bytes);

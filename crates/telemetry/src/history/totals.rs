@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rollway_core::{BatchState, BatchType};
 
-use super::row::{Batch, Row, finite, known};
+use super::row::{Batch, Row, finite, nonzero};
 use super::state::State;
 use crate::view::{
     self, BiasGroup, BiasReport, FieldBias, HistogramBin, Overview, RunCounts, RunState,
@@ -42,7 +42,7 @@ impl State {
             now,
             servers,
             failures,
-            beats: self.notes.samples.clone(),
+            samples: self.notes.samples.clone(),
             rewards: self.notes.rewards.iter().cloned().collect(),
             evals: self.notes.evals.iter().cloned().collect(),
             runs: RunCounts {
@@ -85,7 +85,7 @@ impl State {
     }
 
     pub(super) fn bias(&self) -> BiasReport {
-        let tokens: fn(&Row) -> Option<f64> = |row| known(row.tokens).map(f64::from);
+        let tokens: fn(&Row) -> Option<f64> = |row| nonzero(row.tokens).map(f64::from);
         let seconds: fn(&Row) -> Option<f64> = |row| finite(row.seconds);
         let fields = [("tokens", tokens), ("seconds", seconds)];
         BiasReport {

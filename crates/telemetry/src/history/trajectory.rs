@@ -115,7 +115,7 @@ pub(super) fn find_text(payload: Bytes, text: &str) -> Option<TextMatch> {
         return None;
     }
     let experiences = deserialize_many(payload).ok()?;
-    let mut place = None;
+    let mut found = None;
     for (number, one) in experiences.iter().enumerate() {
         let messages = one.messages.as_ref().map(|json| json.value());
         let Some(messages) = messages.as_ref().and_then(Value::as_array) else {
@@ -126,7 +126,7 @@ pub(super) fn find_text(payload: Bytes, text: &str) -> Option<TextMatch> {
                 return Some(TextMatch::Prompt);
             }
             if is_in(&one.prompt_text) || is_in(&one.response_text) {
-                place = Some(TextMatch::Later);
+                found = Some(TextMatch::Later);
             }
             continue;
         };
@@ -137,11 +137,11 @@ pub(super) fn find_text(payload: Bytes, text: &str) -> Option<TextMatch> {
                 if is_prompt {
                     return Some(TextMatch::Prompt);
                 }
-                place = Some(TextMatch::Later);
+                found = Some(TextMatch::Later);
             }
         }
     }
-    place
+    found
 }
 
 /// Maximum bytes of a conversation.

@@ -58,7 +58,7 @@ pub(super) struct HistoryWrite {
 
 impl WriteQueue {
     /// Continues after the files of earlier processes.
-    pub(super) fn keep(&mut self, max_trajectory_bytes: u64) {
+    pub(super) fn resume_after(&mut self, max_trajectory_bytes: u64) {
         self.is_kept = true;
         self.max_trajectory_bytes = max_trajectory_bytes;
         let last = self.segments.last_key_value().map_or(0, |(last, _)| *last);

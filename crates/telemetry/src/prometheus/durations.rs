@@ -75,7 +75,7 @@ impl Default for DurationNames {
 
 impl DurationNames {
     /// Returns the label number of a workflow.
-    pub(super) fn of(&mut self, name: &Arc<str>) -> usize {
+    pub(super) fn label_number(&mut self, name: &Arc<str>) -> usize {
         if Arc::ptr_eq(&self.last.0, name) {
             return self.last.1;
         }
@@ -105,7 +105,7 @@ mod tests {
         let (mut names, mut spans) = (DurationNames::default(), Spans::default());
         for number in 0..200 {
             let workflow: Arc<str> = format!("w{number}").into();
-            let name = (names.of(&workflow), BatchType::Train);
+            let name = (names.label_number(&workflow), BatchType::Train);
             spans.add(name, Duration::from_millis(number));
         }
         let count = |spread: &Quantiles| spread.buckets.iter().map(|(_, count)| count).sum::<u64>();

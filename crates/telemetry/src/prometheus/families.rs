@@ -70,7 +70,7 @@ impl Collector for MetricsView {
         self.tasks(&mut page)?;
         self.payloads(&mut page)?;
         self.runners(&mut page)?;
-        self.ages(&mut page)?;
+        self.batch_ages(&mut page)?;
         self.spans(&mut page)?;
         self.driver(&mut page)?;
         self.steps(&mut page)?;
@@ -81,7 +81,7 @@ impl Collector for MetricsView {
 
 impl MetricsView {
     fn counters(&self) -> &Counters {
-        &self.snapshot.glance.counters
+        &self.snapshot.core.counters
     }
 
     fn job(&self, page: &mut MetricsPage<'_>) -> Result {
@@ -157,7 +157,7 @@ impl MetricsView {
         })?;
         let help = "Open tasks";
         page.gauges("tasks_open", help, by_kind(counters, |it| it.tasks.open as f64))?;
-        let batches = &self.snapshot.glance.batches;
+        let batches = &self.snapshot.core.batches;
         page.gauges("batches", "Open batches by state", |put: Put<'_, f64>| {
             for (kind, name) in KINDS {
                 for (state, state_name) in OPEN {
@@ -197,7 +197,7 @@ impl MetricsView {
 
     fn runners(&self, page: &mut MetricsPage<'_>) -> Result {
         let counters = self.counters();
-        let states = &self.snapshot.glance.runners;
+        let states = &self.snapshot.core.runners;
         page.gauges("runners", "Runners by state", |put: Put<'_, f64>| {
             for name in STATES {
                 let is_it = |state: &&RunnerState| state.name() == name;
@@ -216,7 +216,7 @@ impl MetricsView {
         page.counter("attempts_ended", help, counters.attempts_ended)
     }
 
-    fn ages(&self, page: &mut MetricsPage<'_>) -> Result {
+    fn batch_ages(&self, page: &mut MetricsPage<'_>) -> Result {
         let seconds = |age: Option<Duration>| Some(age.map_or(0.0, |age| age.as_secs_f64()));
         let help = "Age of the oldest batch with pending runs; 0: none";
         page.seconds("oldest_pending", help, seconds(self.ages.pending))?;

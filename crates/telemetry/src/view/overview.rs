@@ -17,7 +17,7 @@ pub struct Overview {
     /// Time of this response.
     pub now: UnixSeconds,
     /// Samples; thinned out when there are many.
-    pub beats: Vec<StatsSample>,
+    pub samples: Vec<StatsSample>,
     pub rewards: Vec<RewardPoint>,
     pub evals: Vec<EvalPoint>,
     pub runs: RunCounts,
@@ -145,7 +145,7 @@ impl RunnerCounts {
 pub struct WaitRow {
     pub reason: String,
     /// Waiting component and what it waits for.
-    pub sentence: String,
+    pub message: String,
     pub remedy: String,
     pub since: UnixSeconds,
     /// End of the wait at the latest. `None`: unbounded.
@@ -163,7 +163,7 @@ impl From<&JobWait> for WaitRow {
         let limit = wait.limit.as_ref();
         Self {
             reason: wait.reason.name().to_owned(),
-            sentence: wait.reason.sentence(),
+            message: wait.reason.message(),
             remedy: wait.reason.remedy().to_owned(),
             since: seconds(wait.since),
             until: limit.map(|limit| seconds(wait.since + limit.timeout)),

@@ -19,7 +19,7 @@ pub struct RunnerRow {
     /// Seconds in the current stage.
     pub stage_for: Option<f64>,
     /// Typical duration of such attempts in seconds.
-    pub usual: Option<f64>,
+    pub typical_duration: Option<f64>,
     /// Code location, if the stage has lasted a while: `file:line function`.
     pub place: Option<String>,
     /// Seconds in the current state.

@@ -56,15 +56,15 @@ impl TraceFile {
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let (process, origin, written) = match head(&mut file)? {
             Some((processes, origin)) => {
-                let end = mend(&mut file)?;
+                let end = repair(&mut file)?;
                 (processes + 1, origin, end)
             }
             None => {
                 if file.metadata()?.len() > 0 {
                     // A file of another program is moved aside.
-                    let mut aside = path.as_os_str().to_owned();
-                    aside.push(".old");
-                    std::fs::rename(path, aside)?;
+                    let mut moved = path.as_os_str().to_owned();
+                    moved.push(".old");
+                    std::fs::rename(path, moved)?;
                     file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
                 }
                 (1, now, 0)
@@ -143,7 +143,7 @@ fn head(file: &mut std::fs::File) -> io::Result<Option<(u32, Nanos)>> {
 }
 
 /// Removes the end of the array or an incomplete line; returns the new length.
-fn mend(file: &mut std::fs::File) -> io::Result<u64> {
+fn repair(file: &mut std::fs::File) -> io::Result<u64> {
     let length = file.metadata()?.len();
     let from = length.saturating_sub(TAIL_BYTES);
     file.seek(SeekFrom::Start(from))?;

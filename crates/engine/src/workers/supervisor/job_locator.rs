@@ -27,7 +27,10 @@ pub enum JobLocator {
 impl JobLocator {
     /// Parses the arguments: `HOST:PORT` with the secret in a file or the environment, or the path
     /// of `cluster.json`.
-    pub fn given(connect: &str, secret_file: Option<&Path>) -> Result<Self, SupervisorError> {
+    pub fn from_arguments(
+        connect: &str,
+        secret_file: Option<&Path>,
+    ) -> Result<Self, SupervisorError> {
         let secret = secret_file.map(secret_in).transpose();
         let secret = secret.map_err(|error| SupervisorError::Input(error.to_string()))?;
         match connect.parse::<Address>() {
@@ -53,8 +56,8 @@ impl JobLocator {
     /// Waits until the job is reachable.
     pub(super) async fn open(
         &self,
-        patience: Duration,
-        tell: &(dyn Fn(&str) + Sync),
+        connect_timeout: Duration,
+        report_status: &(dyn Fn(&str) + Sync),
     ) -> Result<JoinInfo, SupervisorError> {
         let since = Instant::now();
         let mut reported = None;
@@ -64,14 +67,14 @@ impl JobLocator {
                 Err(what) => what,
             };
             let waited = since.elapsed();
-            if waited >= patience {
-                return Err(SupervisorError::NobodyThere { what, waited: patience });
+            if waited >= connect_timeout {
+                return Err(SupervisorError::NobodyThere { what, waited: connect_timeout });
             }
             if reported.as_ref() != Some(&what) {
-                tell(&format!("{what}; waits up to {patience:?}"));
+                report_status(&format!("{what}; waits up to {connect_timeout:?}"));
                 reported = Some(what);
             }
-            sleep(RETRY_DELAY.min(patience.saturating_sub(waited))).await;
+            sleep(RETRY_DELAY.min(connect_timeout.saturating_sub(waited))).await;
         }
     }
 

@@ -10,7 +10,7 @@ use crate::workers::AttemptSpec;
 /// Current definition of each workflow.
 #[derive(Debug, Default)]
 pub(super) struct DefinitionIds {
-    known: HashMap<Arc<str>, Arc<WorkflowDefinition>>,
+    ids: HashMap<Arc<str>, Arc<WorkflowDefinition>>,
     next: u64,
 }
 
@@ -24,7 +24,7 @@ impl DefinitionIds {
             }
             None => ("name".into(), "bytes".into(), bytes::Bytes::new()),
         };
-        if let Some(known) = self.known.get(name)
+        if let Some(known) = self.ids.get(name)
             && known.body == body
             && known.encoding == encoding
             && known.task_encoding == task_encoding
@@ -36,7 +36,7 @@ impl DefinitionIds {
         let name = Arc::clone(name);
         let definition =
             Arc::new(WorkflowDefinition { id, name: name.clone(), encoding, task_encoding, body });
-        self.known.insert(name, Arc::clone(&definition));
+        self.ids.insert(name, Arc::clone(&definition));
         definition
     }
 }

@@ -104,13 +104,13 @@ impl LaunchStatus {
     /// Sets the external reason for which the process cannot be started yet. Start timeouts do not
     /// count until [`set_location`](Self::set_location).
     pub fn set_waiting(&self, reason: impl Into<String>) {
-        let place = self.0.borrow().place.clone();
-        self.set(LaunchState { place, waits: Some(reason.into()) });
+        let location = self.0.borrow().location.clone();
+        self.set(LaunchState { location, waits: Some(reason.into()) });
     }
 
     /// Sets the location of the process: its machine, and its process id if known.
-    pub fn set_location(&self, place: impl Into<String>) {
-        self.set(LaunchState { place: Some(place.into()), waits: None });
+    pub fn set_location(&self, location: impl Into<String>) {
+        self.set(LaunchState { location: Some(location.into()), waits: None });
     }
 
     fn set(&self, state: LaunchState) {
@@ -121,7 +121,7 @@ impl LaunchStatus {
         });
     }
 
-    pub(super) fn watch(&self) -> watch::Receiver<LaunchState> {
+    pub(super) fn subscribe(&self) -> watch::Receiver<LaunchState> {
         self.0.subscribe()
     }
 }

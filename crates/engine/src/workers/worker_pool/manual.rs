@@ -56,8 +56,8 @@ impl ManualWorkers {
         let reason = format!("waits for a worker: rollway worker --connect {}", shared.address);
         shared
             .report(&reporter, RunnerReport::StartBlocked { reason: Some(reason.as_str().into()) });
-        let known = LaunchState { place: None, waits: Some(reason) };
-        shared.states.locate(reporter.runner(), reporter.incarnation(), &known);
+        let launch_state = LaunchState { location: None, waits: Some(reason) };
+        shared.states.locate(reporter.runner(), reporter.incarnation(), &launch_state);
         state.waiting.insert(reporter.runner(), reporter);
     }
 
@@ -73,7 +73,7 @@ impl ManualWorkers {
         if state.waiting.get(&runner).is_some_and(|reporter| reporter.incarnation() == incarnation)
         {
             state.waiting.remove(&runner);
-            shared.states.forget(runner, incarnation);
+            shared.states.remove_location(runner, incarnation);
         }
         if let Some(process) = shared.unassign(runner, incarnation) {
             process.leave(runner, incarnation);
@@ -104,14 +104,14 @@ impl ManualWorkers {
         }
         process.welcome(shared, handshake);
         tracing::info!(
-            worker = %process.place(), runners = hosted, waiting = state.waiting.len(),
+            worker = %process.location(), runners = hosted, waiting = state.waiting.len(),
             "worker connected"
         );
         state.processes.push(Arc::clone(&process));
-        let (left, gone) = oneshot::channel();
+        let (left, disconnected) = oneshot::channel();
         let (running, shared) = (Arc::clone(&process), Arc::clone(shared));
         self.tracker.spawn(async move {
-            let ended = async { described(&gone.await.unwrap_or(DisconnectReason::Dropped)) };
+            let ended = async { described(&disconnected.await.unwrap_or(DisconnectReason::Dropped)) };
             Arc::clone(&running).live(&shared, ended).await;
             if let Some(manual) = shared.manual() {
                 manual.state.lock().processes.retain(|process| !Arc::ptr_eq(process, &running));

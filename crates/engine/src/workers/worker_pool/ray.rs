@@ -55,7 +55,7 @@ pub struct RayLauncherOptions {
     pub cluster: ClusterConfig,
     pub namespace: String,
     /// Timeout of joining the cluster.
-    pub patience: Duration,
+    pub join_timeout: Duration,
 }
 
 impl RayLauncherOptions {
@@ -70,7 +70,7 @@ impl RayLauncherOptions {
             args: workers.ray_launcher.clone().unwrap_or_else(|| python::arguments(Self::SCRIPT)),
             namespace: cluster.namespace.clone().unwrap_or_else(job),
             cluster,
-            patience: config.explorer.supervision.start_timeout.into(),
+            join_timeout: config.explorer.supervision.start_timeout.into(),
         }
     }
 
@@ -164,14 +164,14 @@ impl RayLauncher {
         let shared = Arc::new(RayShared { options, state: Mutex::new(state) });
         let alive = CancellationToken::new();
         let (opened, opening) = oneshot::channel();
-        tokio::spawn(keep(Arc::clone(&shared), alive.clone(), opened));
+        tokio::spawn(keep_running(Arc::clone(&shared), alive.clone(), opened));
         let alive = alive.drop_guard();
-        match timeout(shared.options.patience, opening).await {
+        match timeout(shared.options.join_timeout, opening).await {
             Ok(Ok(Ok(()))) => Ok(Self { shared, _alive: alive }),
             Ok(Ok(Err(error))) => Err(error),
             Ok(Err(_)) => Err(unexpected("the launcher process was abandoned")),
             Err(_) => {
-                let seconds = shared.options.patience.as_secs_f64();
+                let seconds = shared.options.join_timeout.as_secs_f64();
                 Err(ClusterError {
                     what: format!("the Ray cluster was not joined within {seconds} s"),
                     hint: "see that cluster.address is right and in reach, or give it more time \
@@ -203,7 +203,7 @@ impl RayLauncherState {
     fn send_order(&self, worker: &mut Worker) {
         match &self.orders {
             Ok(orders) => {
-                // The end of a dead launcher process is handled by `keep`.
+                // The end of a dead launcher process is handled by `keep_running`.
                 let _ = worker.order.take().map(|order| orders.send(order));
             }
             Err(reason) => worker.status.set_waiting(reason),
@@ -241,7 +241,7 @@ impl Drop for RayWorker {
 }
 
 /// Keeps a launcher process running until the launcher is dropped.
-async fn keep(
+async fn keep_running(
     shared: Arc<RayShared>,
     alive: CancellationToken,
     opened: oneshot::Sender<Result<(), ClusterError>>,

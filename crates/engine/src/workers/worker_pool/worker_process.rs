@@ -40,7 +40,7 @@ struct HostedRunners {
     runners: BTreeMap<RunnerId, HostedRunner>,
     /// `None` before the handshake.
     connection: Option<WorkerConnection>,
-    known: LaunchState,
+    launch_state: LaunchState,
     /// Accepts no more runners.
     closed: bool,
 }
@@ -87,11 +87,11 @@ impl WorkerProcess {
             return false;
         }
         let (runner, incarnation) = (reporter.runner(), reporter.incarnation());
-        shared.states.locate(reporter.runner(), reporter.incarnation(), &hosted.known);
+        shared.states.locate(reporter.runner(), reporter.incarnation(), &hosted.launch_state);
         if let Some(connection) = &hosted.connection {
             // If the worker is gone, its end is reported separately.
             let _ = connection.send(EngineMessage::StartRunner { runner, incarnation });
-        } else if let Some(reason) = hosted.known.waits.as_deref() {
+        } else if let Some(reason) = hosted.launch_state.waits.as_deref() {
             shared.report(reporter, RunnerReport::StartBlocked { reason: Some(reason.into()) });
         }
         let slot = HostedRunner { reporter: reporter.clone(), stage: HostedState::Starting };
@@ -134,19 +134,20 @@ impl WorkerProcess {
         }
     }
 
-    pub(super) fn place(&self) -> String {
-        self.hosted.lock().known.place.clone().unwrap_or_default()
+    pub(super) fn location(&self) -> String {
+        self.hosted.lock().launch_state.location.clone().unwrap_or_default()
     }
 
     /// Accepts the handshake with all runners of the process.
     pub(super) fn welcome(&self, shared: &WorkerPoolShared, handshake: PendingHandshake) {
         let mut hosted = self.hosted.lock();
         let hello = handshake.hello();
-        let known = LaunchState { place: Some(place(&hello.host, hello.pid)), waits: None };
-        let waited = std::mem::replace(&mut hosted.known, known).waits.is_some();
+        let launch_state =
+            LaunchState { location: Some(format_location(&hello.host, hello.pid)), waits: None };
+        let waited = std::mem::replace(&mut hosted.launch_state, launch_state).waits.is_some();
         for slot in hosted.runners.values() {
             let reporter = &slot.reporter;
-            shared.states.locate(reporter.runner(), reporter.incarnation(), &hosted.known);
+            shared.states.locate(reporter.runner(), reporter.incarnation(), &hosted.launch_state);
             if waited {
                 shared.report(&slot.reporter, RunnerReport::StartBlocked { reason: None });
             }
@@ -276,7 +277,7 @@ impl WorkerProcess {
                 }
                 _ => RunnerReport::Lost { message, suspicion },
             };
-            shared.states.forget(runner, reporter.incarnation());
+            shared.states.remove_location(runner, reporter.incarnation());
             reporter.send(vec![report]).await;
         }
     }
@@ -294,29 +295,29 @@ impl WorkerProcess {
             Suspect::AnyAttempt => &[][..],
             Suspect::Executing(indices) => indices,
         };
-        let places = self.places(shared);
+        let runner_count = self.runner_count(shared);
         let busy = runners.iter().filter(|(_, slot)| slot.stage == HostedState::Busy);
         let busy: Vec<RunnerId> = busy.map(|(runner, _)| *runner).collect();
-        let executes = |runner: &RunnerId| executing.contains(&(runner.0 % places));
+        let executes = |runner: &RunnerId| executing.contains(&(runner.0 % runner_count));
         let marked: Vec<RunnerId> = busy.iter().copied().filter(executes).collect();
         if marked.is_empty() { busy } else { marked }
     }
 
     /// Returns the number of runners that the process is started for.
-    fn places(&self, shared: &WorkerPoolShared) -> u32 {
+    fn runner_count(&self, shared: &WorkerPoolShared) -> u32 {
         if self.isolated { 1 } else { shared.options.runners_per_worker.max(1) }
     }
 
     /// Publishes the launch state of a process before its handshake.
-    fn note(&self, shared: &WorkerPoolShared, known: LaunchState) {
+    fn publish_state(&self, shared: &WorkerPoolShared, launch_state: LaunchState) {
         let mut hosted = self.hosted.lock();
         for slot in hosted.runners.values() {
             let reporter = &slot.reporter;
-            shared.states.locate(reporter.runner(), reporter.incarnation(), &known);
-            let why = known.waits.as_deref().map(Into::into);
-            shared.report(&slot.reporter, RunnerReport::StartBlocked { reason: why });
+            shared.states.locate(reporter.runner(), reporter.incarnation(), &launch_state);
+            let reason = launch_state.waits.as_deref().map(Into::into);
+            shared.report(&slot.reporter, RunnerReport::StartBlocked { reason });
         }
-        hosted.known = known;
+        hosted.launch_state = launch_state;
     }
 
     /// Launches the process and waits for its end.
@@ -335,8 +336,8 @@ impl WorkerProcess {
         shared.connections.lock().expected.insert(token.clone(), expected);
         let _forget = Forget { shared, token: &token };
         let status = LaunchStatus::default();
-        let mut known = status.watch();
-        let spec = shared.launch_spec(self.number, &token, self.places(shared), status);
+        let mut launch_state = status.subscribe();
+        let spec = shared.launch_spec(self.number, &token, self.runner_count(shared), status);
         let mut launched = launcher.launch(spec);
         let mut left = loop {
             tokio::select! {
@@ -344,10 +345,10 @@ impl WorkerProcess {
                     Ok(left) => break left,
                     Err(_) => return ProcessExit::unattributed("it was forgotten"),
                 },
-                ended = launched.ended() => return unheard(ended),
-                Ok(()) = known.changed() => {
-                    let known = known.borrow_and_update().clone();
-                    self.note(shared, known);
+                ended = launched.ended() => return before_handshake(ended),
+                Ok(()) = launch_state.changed() => {
+                    let launch_state = launch_state.borrow_and_update().clone();
+                    self.publish_state(shared, launch_state);
                 }
             }
         };
@@ -366,7 +367,7 @@ impl WorkerProcess {
 }
 
 /// Formats a location.
-fn place(host: &str, pid: Option<u32>) -> String {
+fn format_location(host: &str, pid: Option<u32>) -> String {
     let host = if host.is_empty() { "unknown" } else { host };
     match pid {
         Some(pid) => format!("{host}, pid {pid}"),
@@ -380,7 +381,7 @@ fn as_worker(ended: ProcessExit) -> ProcessExit {
 }
 
 /// End of a process before its handshake.
-fn unheard(ended: ProcessExit) -> ProcessExit {
+fn before_handshake(ended: ProcessExit) -> ProcessExit {
     if !ended.started {
         return ended;
     }
