@@ -242,7 +242,7 @@ async fn stopping_a_starting_runner_keeps_its_neighbour() {
     scheduler.schedule(waiting(&gate, 1), 2).await.unwrap();
     until(async || states(&scheduler).await == ["busy", "starting"]).await;
     assert!(scheduler.cancel_run(2, TaskId(0), RunId(0), "not needed").await.unwrap());
-    until(async || states(&scheduler).await == ["busy", "gone"]).await;
+    until(async || states(&scheduler).await == ["busy", "stopped"]).await;
     std::fs::write(&gate, "").unwrap();
     let got = scheduler.get_payload_results(1, CollectOptions::default()).await.unwrap();
     assert_eq!((got.outcome, got.payloads.len()), (CollectOutcome::Complete, 1));

@@ -38,12 +38,12 @@ const COVERAGE_ITEMS: Names = &[
 
 /// Possible transitions of a runner in one step.
 const TRANSITIONS: Names = &[
-    ("starting", "idle busy broken gone"),
-    ("idle", "busy starting gone"),
-    ("busy", "idle cancelling starting gone"),
-    ("cancelling", "idle busy starting gone"),
-    ("broken", "starting gone"),
-    ("gone", "starting"),
+    ("starting", "idle busy broken stopped"),
+    ("idle", "busy starting stopped"),
+    ("busy", "idle cancelling starting stopped"),
+    ("cancelling", "idle busy starting stopped"),
+    ("broken", "starting stopped"),
+    ("stopped", "starting"),
 ];
 
 /// Names by heading, separated by spaces.

@@ -58,7 +58,7 @@ def as_states(rows: list[Row]) -> dict[int, dict[str, Any]]:
     states = {}
     for runner, view, labels in rows:
         reported = {key: _value(text) for key, text in labels.items()}
-        if view["state"] not in ("broken", "gone", "starting"):
+        if view["state"] not in ("broken", "stopped", "starting"):
             view.pop("message", None)
         states[runner] = {**reported, **view}
     return states

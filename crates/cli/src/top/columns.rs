@@ -42,7 +42,7 @@ pub(super) fn cell_style(runner: &RunnerRow, column: &str, is_cursor: bool) -> T
         ("state" | "stage", "broken") => TextStyle::Red,
         ("state", "cancelling" | "starting") => TextStyle::Yellow,
         ("state", "busy") => TextStyle::Green,
-        (_, "idle" | "gone") => TextStyle::Faint,
+        (_, "idle" | "stopped") => TextStyle::Faint,
         _ if is_cursor => TextStyle::Bold,
         _ => TextStyle::Plain,
     }

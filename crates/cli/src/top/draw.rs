@@ -132,7 +132,7 @@ fn runners(model: &TopModel) -> StyledLine {
         (counts.starting, "starting", TextStyle::Plain),
         (counts.cancelling, "cancelling", TextStyle::Yellow),
         (counts.broken, "broken", TextStyle::Red),
-        (counts.gone, "gone", TextStyle::Plain),
+        (counts.stopped, "stopped", TextStyle::Plain),
     ];
     for (number, name, style) in rest.into_iter().filter(|(number, ..)| *number > 0) {
         line.push("  ", TextStyle::Plain);

@@ -42,7 +42,7 @@ impl RunnerState {
             Self::Busy(_) => "busy",
             Self::Cancelling(_) => "cancelling",
             Self::Broken => "broken",
-            Self::Stopped => "gone",
+            Self::Stopped => "stopped",
         }
     }
 }

@@ -6,7 +6,7 @@ import { ago, exact, isNumber, runName, runPath, words } from "./format.js";
 /** Style of a state; the text names the state too. */
 const STATE_STYLES = {
   succeeded: "good", finished: "good", finalized: "good", done: "good", trained: "good",
-  idle: "wait", pending: "wait", waiting: "wait", queued: "wait", stopped: "cut", gone: "cut",
+  idle: "wait", pending: "wait", waiting: "wait", queued: "wait", stopped: "cut",
   running: "busy", busy: "busy", open: "busy", finalizing: "busy", starting: "busy",
   failed: "bad", broken: "bad", lost: "bad", stuck: "bad", error: "bad", unhealthy: "bad",
   "all failed": "bad", updating: "busy", draining: "busy", interrupted: "cut",

@@ -22,7 +22,7 @@ type Result = std::result::Result<(), fmt::Error>;
 
 const KINDS: [(BatchType, &str); 2] = [(BatchType::Train, "train"), (BatchType::Eval, "eval")];
 
-const STATES: [&str; 6] = ["starting", "idle", "busy", "cancelling", "broken", "gone"];
+const STATES: [&str; 6] = ["starting", "idle", "busy", "cancelling", "broken", "stopped"];
 
 const OPEN: [(BatchState, &str); 3] = [
     (BatchState::Pending, "pending"),

@@ -118,7 +118,7 @@ pub struct RunnerCounts {
     pub starting: u64,
     pub cancelling: u64,
     pub broken: u64,
-    pub gone: u64,
+    pub stopped: u64,
 }
 
 impl RunnerCounts {
@@ -131,7 +131,7 @@ impl RunnerCounts {
                 RunnerState::Starting => &mut counts.starting,
                 RunnerState::Cancelling(_) => &mut counts.cancelling,
                 RunnerState::Broken => &mut counts.broken,
-                RunnerState::Stopped => &mut counts.gone,
+                RunnerState::Stopped => &mut counts.stopped,
             };
             *count += 1;
         }

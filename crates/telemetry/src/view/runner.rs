@@ -11,7 +11,7 @@ pub struct RunnerRow {
     pub runner: u32,
     /// Incarnation.
     pub life: u32,
-    /// `idle`, `busy`, `starting`, `cancelling`, `broken`, `gone`.
+    /// `idle`, `busy`, `starting`, `cancelling`, `broken`, `stopped`.
     pub state: String,
     /// Location.
     pub node: Option<String>,
