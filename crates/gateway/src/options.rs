@@ -76,21 +76,21 @@ impl GatewayOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GatewayLimits {
     /// Maximum size of a request body.
-    pub max_body_bytes: usize,
+    pub request_body_bytes: usize,
     /// Maximum size of a response or a stream.
-    pub max_answer_bytes: usize,
+    pub response_body_bytes: usize,
     /// Objects, lists and items of a request body.
-    pub max_json_nodes: u64,
+    pub json_nodes: u64,
     /// Levels of objects and lists in a request body.
-    pub max_json_depth: u32,
+    pub json_depth: u32,
     /// Memory of the requests of calls in flight, as received and as parsed.
     pub request_bytes: ByteLimits,
     /// Memory of responses until they are sent and recorded.
     pub response_bytes: ByteLimits,
     /// Memory of the recordings of all open runs.
     pub recorded_bytes: u64,
-    pub max_in_flight: usize,
-    pub max_in_flight_per_run: usize,
+    pub calls: usize,
+    pub calls_per_run: usize,
     /// Maximum number of open connections; further ones wait to be accepted.
     pub max_connections: usize,
     /// Timeout of the head of a request, and again of its body.
@@ -114,15 +114,15 @@ pub struct ByteLimits {
 impl Default for GatewayLimits {
     fn default() -> Self {
         Self {
-            max_body_bytes: 32 << 20,
-            max_answer_bytes: 64 << 20,
-            max_json_nodes: 2_000_000,
-            max_json_depth: 100,
+            request_body_bytes: 32 << 20,
+            response_body_bytes: 64 << 20,
+            json_nodes: 2_000_000,
+            json_depth: 100,
             request_bytes: ByteLimits { total: 2 << 30, per_run: 256 << 20 },
             response_bytes: ByteLimits { total: 1 << 30, per_run: 256 << 20 },
             recorded_bytes: 4 << 30,
-            max_in_flight: 32_768,
-            max_in_flight_per_run: 256,
+            calls: 32_768,
+            calls_per_run: 256,
             max_connections: 65_536,
             request_timeout: Duration::from_secs(60),
             call_timeout: Duration::from_secs(1800),

@@ -92,12 +92,12 @@ fn limits(gateway: &GatewayConfig, call_timeout: Duration) -> GatewayLimits {
     GatewayLimits {
         call_timeout,
         idle_timeout: defaults.idle_timeout.min(call_timeout),
-        max_body_bytes: bytes(gateway.request_body_bytes),
-        max_answer_bytes: bytes(gateway.response_body_bytes),
-        max_json_nodes: gateway.json_nodes,
-        max_json_depth: gateway.json_depth,
-        max_in_flight: gateway.calls as usize,
-        max_in_flight_per_run: gateway.calls_per_run as usize,
+        request_body_bytes: bytes(gateway.request_body_bytes),
+        response_body_bytes: bytes(gateway.response_body_bytes),
+        json_nodes: gateway.json_nodes,
+        json_depth: gateway.json_depth,
+        calls: gateway.calls as usize,
+        calls_per_run: gateway.calls_per_run as usize,
         request_bytes: ByteLimits {
             total: gateway.request_bytes,
             per_run: gateway.request_bytes_per_run,

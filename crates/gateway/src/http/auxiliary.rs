@@ -89,7 +89,7 @@ async fn embed(
     let exchange = async {
         let response = post.await.map_err(|error| failed(failure_reason(error)))?;
         let status = response.status();
-        let reply = read_limited(response, limits.max_answer_bytes).await;
+        let reply = read_limited(response, limits.response_body_bytes).await;
         let reply = reply.map_err(|error| match error {
             ReadError::Broken(error) => failed(failure_reason(error)),
             ReadError::TooLarge => failed("its response is too large".to_owned()),

@@ -217,10 +217,10 @@ pub(super) fn acquire_permits(
     session: Option<&Arc<RunSession>>,
 ) -> Result<CallPermits, CallError> {
     let limits = &app.options.limits;
-    let of_run = session.map(|session| session.enter(limits.max_in_flight_per_run)).transpose();
+    let of_run = session.map(|session| session.enter(limits.calls_per_run)).transpose();
     let of_run = of_run.map_err(|error| app.refuse(RefusalReason::Calls, error))?;
     let overall = Arc::clone(&app.permits).try_acquire_owned().map_err(|_| {
-        let limit = limits.max_in_flight;
+        let limit = limits.calls;
         let message = format!("the gateway has the maximum of {limit} calls in flight");
         let error = CallError::new(ErrorKind::TooMany, message).retry_after(1);
         app.refuse(RefusalReason::Calls, error)

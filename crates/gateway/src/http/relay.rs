@@ -95,7 +95,7 @@ impl Relay {
         response: &mut Response,
         mut waits: StreamWaits<'_, impl Future<Output = EarlyEnd>>,
     ) -> Result<BytesMut, StreamFailure> {
-        let limit = self.request.app.options.limits.max_answer_bytes;
+        let limit = self.request.app.options.limits.response_body_bytes;
         let mut parser = SseParser::default();
         let mut bytes = 0;
         loop {

@@ -35,7 +35,7 @@ pub(super) async fn json(
     let by = Instant::now() + limits.request_timeout;
     let refused = |refusal| app.over_budget(RefusalReason::RequestBytes, refusal);
     let mut lease = app.requests.lease(caller.run());
-    let limit = limits.max_body_bytes;
+    let limit = limits.request_body_bytes;
     let too_large = || {
         let found = "the request body has too many bytes";
         app.too_large(RefusalReason::BodyBytes, found, limit as u64, "request_body_bytes")
@@ -59,14 +59,14 @@ pub(super) async fn json(
     let json =
         timeout_at(by, reading).await.unwrap_or_else(|_| Err(timed_out(limits.request_timeout)))?;
     let shape = JsonShape::of(&json);
-    if shape.nodes > limits.max_json_nodes {
+    if shape.nodes > limits.json_nodes {
         let found = format!("the request body has about {} JSON values", shape.nodes);
-        let limit = limits.max_json_nodes;
+        let limit = limits.json_nodes;
         return Err(app.too_large(RefusalReason::JsonNodes, found, limit, "json_nodes"));
     }
-    if shape.depth > limits.max_json_depth {
+    if shape.depth > limits.json_depth {
         let found = format!("the request body has {} levels", shape.depth);
-        let limit = limits.max_json_depth.into();
+        let limit = limits.json_depth.into();
         return Err(app.too_large(RefusalReason::JsonDepth, found, limit, "json_depth"));
     }
     if shape.has_reserved_key {

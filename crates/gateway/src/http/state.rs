@@ -68,9 +68,7 @@ impl GatewayState {
             agents: AgentSessions::new(Arc::clone(&recorded), stopping.clone()),
             recorded,
             metrics: GatewayMetrics::new(models.clone(), history.as_deref()),
-            permits: Arc::new(Semaphore::new(
-                options.limits.max_in_flight.min(Semaphore::MAX_PERMITS),
-            )),
+            permits: Arc::new(Semaphore::new(options.limits.calls.min(Semaphore::MAX_PERMITS))),
             requests: MemoryBudget::new(options.limits.request_bytes),
             responses: MemoryBudget::new(options.limits.response_bytes),
             tasks: TaskTracker::new(),

@@ -285,7 +285,7 @@ impl UpstreamRequest {
         mut response: Response,
         lease: &mut ByteLease,
     ) -> Result<Bytes, ReadFailure> {
-        let limit = self.app.options.limits.max_answer_bytes;
+        let limit = self.app.options.limits.response_body_bytes;
         let mut body = BytesMut::new();
         while let Some(chunk) = response.chunk().await.map_err(ReadFailure::Broken)? {
             if body.len() + chunk.len() > limit {

@@ -32,7 +32,7 @@ fn with(name: &str, value: Value) -> Value {
 
 #[tokio::test]
 async fn bodies_with_too_many_values_are_refused_before_they_are_parsed() {
-    let world = world(|limits| limits.max_json_nodes = 1000).await;
+    let world = world(|limits| limits.json_nodes = 1000).await;
     let run = world.open(1);
     let call = with("stop", Value::from(vec![json!({ "": 0 }); 600]));
     let (status, body) = run.call(&call).await;

@@ -154,7 +154,7 @@ async fn tokens_are_counted_and_embeddings_passed_on_without_a_record() {
 #[tokio::test]
 async fn embeddings_count_against_the_limits_of_calls() {
     let mut options = options();
-    options.limits.max_in_flight_per_run = 1;
+    options.limits.calls_per_run = 1;
     let world = World::with(options, vec![MockServerOptions::default()]).await;
     let run = world.open(1);
     world.control().hold(0);

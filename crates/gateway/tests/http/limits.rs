@@ -21,7 +21,7 @@ async fn world(limits: GatewayLimits) -> World {
 
 #[tokio::test]
 async fn large_bodies_are_refused_without_being_read() {
-    let world = world(GatewayLimits { max_body_bytes: 1000, ..GatewayLimits::default() }).await;
+    let world = world(GatewayLimits { request_body_bytes: 1000, ..GatewayLimits::default() }).await;
     let run = world.open(1);
     let (status, _) = run.call(&says(&"x".repeat(1000))).await;
     assert_eq!(status, 413);
@@ -40,8 +40,7 @@ async fn large_bodies_are_refused_without_being_read() {
 
 #[tokio::test]
 async fn calls_above_the_limits_get_a_retry_time() {
-    let limits =
-        GatewayLimits { max_in_flight: 3, max_in_flight_per_run: 2, ..GatewayLimits::default() };
+    let limits = GatewayLimits { calls: 3, calls_per_run: 2, ..GatewayLimits::default() };
     let world = world(limits).await;
     let (one, other) = (world.open(1), world.open(2));
     world.control().hold(1);
@@ -129,8 +128,7 @@ async fn slow_clients_time_out() {
 
 #[tokio::test]
 async fn sequential_calls_need_one_permit() {
-    let limits =
-        GatewayLimits { max_in_flight: 1, max_in_flight_per_run: 1, ..GatewayLimits::default() };
+    let limits = GatewayLimits { calls: 1, calls_per_run: 1, ..GatewayLimits::default() };
     let world = world(limits).await;
     let run = world.open(1);
     for number in 0..50 {

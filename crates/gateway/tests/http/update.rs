@@ -29,7 +29,7 @@ async fn world(kind: ServerKind) -> World {
         ..MockServerOptions::new(kind)
     };
     let mut options = options();
-    options.limits.max_in_flight_per_run = 1;
+    options.limits.calls_per_run = 1;
     let servers = vec![server.clone(), MockServerOptions { seed: 1, ..server }];
     let world = World::with(options, servers).await;
     wait_for(&world, |states| states.iter().all(|state| *state == ServerState::Running)).await;
