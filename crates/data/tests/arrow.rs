@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use rollway_data::arrow::{ColumnError, from_batch, schema, to_batch, to_ipc};
 use rollway_experience::{
     Array, CustomField, Dtype, Eid, Experience, ExperienceFields, IdPart, Json, ModelVersions,
-    Tensor, TruncateStatus, VersionRun, serialize_many,
+    Tensor, TruncateStatus, VersionSpan, serialize_many,
 };
 
 proptest! {
@@ -197,8 +197,8 @@ fn status() -> impl Strategy<Value = Option<TruncateStatus>> {
 
 fn versions() -> impl Strategy<Value = ModelVersions> {
     let run = (of(0..=i64::MAX as u64), 1..9_u32);
-    vec(run.prop_map(|(version, tokens)| VersionRun { version, tokens }), 0..4)
-        .prop_map(|runs| ModelVersions::from_runs(runs).unwrap())
+    vec(run.prop_map(|(version, tokens)| VersionSpan { version, tokens }), 0..4)
+        .prop_map(|runs| ModelVersions::from_spans(runs).unwrap())
 }
 
 type TextColumns = (Json, BTreeMap<String, f64>, [Option<String>; 2], [Option<Json>; 4]);

@@ -17,7 +17,7 @@ use rollway_engine::{
 };
 use rollway_engine::{CollectOptions, RestoreReport};
 use rollway_experience::{
-    Eid, Experience, ExperienceFields, IdPart, ModelVersions, VersionRun, serialize,
+    Eid, Experience, ExperienceFields, IdPart, ModelVersions, VersionSpan, serialize,
 };
 use rollway_ledger::LedgerOptions;
 use serde_json::json;
@@ -57,8 +57,8 @@ async fn returns(context: RunContext) -> Result<RunOutput, RunFailure> {
             Ok(RunOutput { metrics, ..output(usual)? })
         }
         b"versions" => {
-            let tokens = VersionRun { version: Some(3 + u64::from(context.run.0)), tokens: 2 };
-            let model_versions = ModelVersions::from_runs([tokens])?;
+            let tokens = VersionSpan { version: Some(3 + u64::from(context.run.0)), tokens: 2 };
+            let model_versions = ModelVersions::from_spans([tokens])?;
             output(ExperienceFields {
                 model_versions: Some(model_versions),
                 prompt_length: 1,

@@ -20,7 +20,7 @@ pub use self::array::{Array, Element};
 pub use self::eid::{Eid, IdPart};
 pub use self::error::{FieldError, FieldProblem};
 pub use self::json::Json;
-pub use self::model_versions::{ModelVersions, VersionRun};
+pub use self::model_versions::{ModelVersions, VersionSpan};
 pub use self::payload::{PayloadError, deserialize, deserialize_many, serialize, serialize_many};
 pub use self::tensor::{Dtype, Tensor};
 

@@ -13,7 +13,7 @@ use proptest::option::of;
 use proptest::prelude::*;
 use rollway_experience::{
     Array, CustomField, Dtype, Eid, Experience, ExperienceFields, ExperienceKind, FieldError,
-    FieldProblem, IdPart, Json, ModelVersions, PayloadError, Tensor, TruncateStatus, VersionRun,
+    FieldProblem, IdPart, Json, ModelVersions, PayloadError, Tensor, TruncateStatus, VersionSpan,
     deserialize, deserialize_many, payload, serialize, serialize_many,
 };
 use serde_json::json;
@@ -80,7 +80,8 @@ fn refusals_name_the_field() {
 #[test]
 fn arrays_of_the_response_have_its_length_unless_the_caller_knows_better() {
     let short = || Some(Array::from([0.5_f32, 0.5]));
-    let versions = ModelVersions::from_runs([VersionRun { version: Some(1), tokens: 2 }]).unwrap();
+    let versions =
+        ModelVersions::from_spans([VersionSpan { version: Some(1), tokens: 2 }]).unwrap();
     let base = prompt_and_response;
     let cases = [
         ("logprobs", ExperienceFields { logprobs: short(), ..base() }),
@@ -238,8 +239,8 @@ fn any_eid() -> impl Strategy<Value = Eid> {
 
 fn any_versions() -> impl Strategy<Value = ModelVersions> {
     let run = (of(0..=i64::MAX as u64), 1..1_000_u32)
-        .prop_map(|(version, tokens)| VersionRun { version, tokens });
-    vec(run, 0..4).prop_map(|runs| ModelVersions::from_runs(runs).unwrap())
+        .prop_map(|(version, tokens)| VersionSpan { version, tokens });
+    vec(run, 0..4).prop_map(|runs| ModelVersions::from_spans(runs).unwrap())
 }
 
 fn any_floats() -> impl Strategy<Value = Option<Array<f32>>> {

@@ -8,7 +8,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 use rollway_experience::{
     Array, CustomField, Eid, Element, Experience, ExperienceFields, ExperienceKind, FieldError,
-    FieldProblem, IdPart, Json, ModelVersions, Tensor, VersionRun, deserialize_many,
+    FieldProblem, IdPart, Json, ModelVersions, Tensor, VersionSpan, deserialize_many,
     serialize_many,
 };
 
@@ -103,8 +103,8 @@ fn set(fields: &mut ExperienceFields, key: &str, value: &Bound<'_, PyAny>) -> Py
         }
         "model_versions" => {
             let runs: Vec<(Option<u64>, u32)> = value.extract()?;
-            let runs = runs.into_iter().map(|(version, tokens)| VersionRun { version, tokens });
-            let versions = ModelVersions::from_runs(runs);
+            let runs = runs.into_iter().map(|(version, tokens)| VersionSpan { version, tokens });
+            let versions = ModelVersions::from_spans(runs);
             fields.model_versions =
                 Some(versions.map_err(|problem| refused(problem.at(key.to_owned())))?);
         }
@@ -191,7 +191,7 @@ fn item<'py>(
     });
     item.set_item("custom_fields", custom.collect::<Vec<_>>())?;
     let versions = fields.model_versions.map(|versions| {
-        let runs = versions.runs().iter();
+        let runs = versions.spans().iter();
         runs.map(|run| (run.version, run.tokens)).collect::<Vec<_>>()
     });
     item.set_item("model_versions", versions)?;

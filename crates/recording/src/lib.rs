@@ -216,7 +216,7 @@ impl Recorder {
             Some((prompt, choices)) => {
                 for (index, choice) in choices {
                     self.tool_arguments.record_calls(&choice.reply);
-                    let versions = choice.versions.runs().iter();
+                    let versions = choice.versions.spans().iter();
                     self.versions.extend(versions.filter_map(|tokens| tokens.version));
                     let id = turn_id(&id, index);
                     let origin = TurnOrigin { id, model: &model, aborted: is_aborted };

@@ -6,7 +6,7 @@ use std::iter::repeat_n;
 
 use rollway_experience::{
     Array, Eid, Experience, ExperienceFields, FieldError, Json, ModelVersions, TruncateStatus,
-    VersionRun,
+    VersionSpan,
 };
 use rollway_model_api::ResponseChoice;
 use serde_json::{Map, Value, json};
@@ -158,9 +158,9 @@ fn versions(turns: &[&StoredTurn]) -> Result<ModelVersions, rollway_experience::
     for (context, turn) in parts(turns) {
         if context > 0 {
             let tokens = u32::try_from(context).unwrap_or(u32::MAX);
-            versions.push(VersionRun { version: None, tokens })?;
+            versions.push(VersionSpan { version: None, tokens })?;
         }
-        for &run in turn.versions.runs() {
+        for &run in turn.versions.spans() {
             versions.push(run)?;
         }
     }

@@ -6,7 +6,7 @@ mod retries;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use rollway_experience::{Experience, ExperienceKind, ModelVersions, TruncateStatus, VersionRun};
+use rollway_experience::{Experience, ExperienceKind, ModelVersions, TruncateStatus, VersionSpan};
 use rollway_model_api::replay::SavedResponse;
 use rollway_model_api::{CallLabels, ResponseChoice};
 use serde_json::{Value, json};
@@ -31,8 +31,8 @@ fn chat(messages: Value) -> ModelCall {
 
 fn versions(version: u64, tokens: usize) -> ModelVersions {
     let tokens = u32::try_from(tokens).unwrap();
-    let runs = (tokens > 0).then_some(VersionRun { version: Some(version), tokens });
-    ModelVersions::from_runs(runs).unwrap()
+    let runs = (tokens > 0).then_some(VersionSpan { version: Some(version), tokens });
+    ModelVersions::from_spans(runs).unwrap()
 }
 
 fn choice(tokens: &[i32], text: &str) -> ResponseChoice {

@@ -135,7 +135,7 @@ mod packed {
 
 /// Versions as pairs of a version and a number of tokens.
 mod runs {
-    use rollway_experience::{ModelVersions, VersionRun};
+    use rollway_experience::{ModelVersions, VersionSpan};
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
@@ -143,14 +143,14 @@ mod runs {
         versions: &ModelVersions,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(versions.runs().iter().map(|run| (run.version, run.tokens)))
+        serializer.collect_seq(versions.spans().iter().map(|run| (run.version, run.tokens)))
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<ModelVersions, D::Error> {
         let runs = Vec::<(Option<u64>, u32)>::deserialize(deserializer)?;
-        let runs = runs.into_iter().map(|(version, tokens)| VersionRun { version, tokens });
-        ModelVersions::from_runs(runs).map_err(Error::custom)
+        let runs = runs.into_iter().map(|(version, tokens)| VersionSpan { version, tokens });
+        ModelVersions::from_spans(runs).map_err(Error::custom)
     }
 }

@@ -280,7 +280,7 @@ fn bytes(turn: &StoredTurn) -> usize {
         + turn.model.len()
         + turn.sequence.bytes()
         + turn.logprobs.as_deref().map_or(0, size_of_val)
-        + size_of_val(turn.versions.runs())
+        + size_of_val(turn.versions.spans())
         + turn.finish_reason.as_ref().map_or(0, String::len)
         + turn.reply.len()
 }

@@ -106,7 +106,7 @@ class Experience:
     metrics: dict[str, float]
     multi_modal_inputs: dict[str, np.ndarray] | None
     custom_fields: list[fields.CustomField]
-    model_versions: list[fields.VersionRun] | None
+    model_versions: list[fields.VersionSpan] | None
 
     __slots__ = (
         "eid",
@@ -147,7 +147,7 @@ class Experience:
         chosen_messages: list[Any] | None = None,
         rejected_messages: list[Any] | None = None,
         custom_fields: Iterable[Any] | None = None,
-        model_versions: Iterable[fields.VersionRun] | None = None,
+        model_versions: Iterable[fields.VersionSpan] | None = None,
         kind: str | None = None,
     ) -> None:
         if eid is None:

@@ -19,7 +19,7 @@ _DTYPES = (
 )
 
 #: Model version and number of tokens; version `None`: not produced by a model.
-VersionRun = tuple[int | None, int]
+VersionSpan = tuple[int | None, int]
 
 
 class CustomField(NamedTuple):
@@ -47,9 +47,9 @@ def _custom_field(source: str, destination: str, dtype: Any) -> CustomField:
     return CustomField(str(source), str(destination), name)
 
 
-def model_versions(given: Iterable[VersionRun]) -> list[VersionRun]:
+def model_versions(given: Iterable[VersionSpan]) -> list[VersionSpan]:
     """Checks pairs of a version and a number of tokens; merges neighbours of one version."""
-    runs: list[VersionRun] = []
+    runs: list[VersionSpan] = []
     for version, tokens in given:
         tokens = int(tokens)
         version = None if version is None else int(version)

@@ -13,7 +13,7 @@ use arrow_buffer::{ArrowNativeType, Buffer};
 use bytes::Bytes;
 use rollway_experience::{
     Array, CustomField, Dtype, Eid, Element, Experience, ExperienceFields, ExperienceKind,
-    FieldError, FieldProblem, IdPart, Json, ModelVersions, Tensor, VersionRun,
+    FieldError, FieldProblem, IdPart, Json, ModelVersions, Tensor, VersionSpan,
 };
 
 use super::ColumnError;
@@ -200,10 +200,10 @@ impl<'a> ArrowRows<'a> {
                 u64::try_from(version).map_err(|_| FieldProblem::NegativeVersion(version))
             };
             let version = version.map(unsigned).transpose().map_err(at)?;
-            Ok(VersionRun { version, tokens: tokens.value(index) })
+            Ok(VersionSpan { version, tokens: tokens.value(index) })
         };
         let runs = range.map(run).collect::<FieldResult<Vec<_>>>()?;
-        ModelVersions::from_runs(runs).map(Some).map_err(at)
+        ModelVersions::from_spans(runs).map(Some).map_err(at)
     }
 
     fn metrics(&self, row: usize) -> BTreeMap<String, f64> {

@@ -36,7 +36,7 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         optional("chosen", list(DataType::Int32)),
         optional("rejected", list(DataType::Int32)),
         optional("truncate_status", utf8()),
-        optional("model_versions", list(DataType::Struct(version_run()))),
+        optional("model_versions", list(DataType::Struct(version_span()))),
         required("info", utf8()),
         required("metrics", map(DataType::Float64)),
         optional("prompt_text", utf8()),
@@ -77,7 +77,7 @@ pub(super) fn entry_fields(value: DataType) -> Fields {
     Fields::from(vec![text("key"), Field::new("value", value, false)])
 }
 
-pub(super) fn version_run() -> Fields {
+pub(super) fn version_span() -> Fields {
     let version = Field::new("version", DataType::Int64, true);
     Fields::from(vec![version, Field::new("tokens", DataType::UInt32, false)])
 }

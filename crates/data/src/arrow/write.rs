@@ -13,7 +13,7 @@ use bytes::Bytes;
 use rollway_experience::{Array, Experience, IdPart, Json, Tensor};
 
 use super::ColumnError;
-use super::schema::{custom_field, entry, entry_fields, item, schema, tensor, version_run};
+use super::schema::{custom_field, entry, entry_fields, item, schema, tensor, version_span};
 
 type Result<T> = std::result::Result<T, ColumnError>;
 
@@ -175,15 +175,15 @@ fn structs(
 
 fn versions(all: &[Experience]) -> Result<ArrayRef> {
     let runs =
-        |it: &Experience| it.model_versions.as_ref().map_or(0, |versions| versions.runs().len());
+        |it: &Experience| it.model_versions.as_ref().map_or(0, |versions| versions.spans().len());
     let offsets = offsets("model_versions", all.iter().map(runs))?;
-    let flat = || all.iter().filter_map(|it| it.model_versions.as_ref()).flat_map(|it| it.runs());
+    let flat = || all.iter().filter_map(|it| it.model_versions.as_ref()).flat_map(|it| it.spans());
     // A version is never above `i64::MAX`.
     let version = |version: u64| i64::try_from(version).unwrap_or(i64::MAX);
     let versions: Int64Array = flat().map(|run| run.version.map(version)).collect();
     let tokens = UInt32Array::from_iter_values(flat().map(|run| run.tokens));
     let nulls = nulls(all.iter().map(|it| it.model_versions.is_some()));
-    structs(offsets, version_run(), vec![Arc::new(versions), Arc::new(tokens)], nulls)
+    structs(offsets, version_span(), vec![Arc::new(versions), Arc::new(tokens)], nulls)
 }
 
 fn metrics(all: &[Experience]) -> Result<ArrayRef> {

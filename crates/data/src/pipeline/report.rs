@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rollway_core::metrics::{Metrics, PassRates};
-use rollway_experience::{ModelVersions, VersionRun};
+use rollway_experience::{ModelVersions, VersionSpan};
 
 /// Outcome of one call.
 ///
@@ -84,8 +84,8 @@ impl MetricsBuilder {
 
     /// Sets mean over tokens, minimum and maximum of the model versions; nothing if none is known.
     pub(super) fn versions<'a>(&mut self, all: impl Iterator<Item = &'a ModelVersions>) {
-        let known = |run: &VersionRun| Some((run.version? as f64, f64::from(run.tokens)));
-        let runs: Vec<(f64, f64)> = all.flat_map(|it| it.runs()).filter_map(known).collect();
+        let known = |run: &VersionSpan| Some((run.version? as f64, f64::from(run.tokens)));
+        let runs: Vec<(f64, f64)> = all.flat_map(|it| it.spans()).filter_map(known).collect();
         if runs.is_empty() {
             return;
         }

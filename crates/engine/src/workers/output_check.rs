@@ -260,11 +260,11 @@ fn check_metric_names(output: &RunOutput, max: usize) -> Result<(), String> {
     }
 }
 
-/// Refuses model versions that were not recorded for the run. Tokens without a version are not of
-/// the trained model.
+/// Refuses model versions that were not recorded for the run. The version of a token is absent if it
+/// is unknown, or if the trained model did not generate the token.
 fn check_versions(experience: &Experience, recorded: Option<&BTreeSet<u64>>) -> Result<(), String> {
     let Some(recorded) = recorded else { return Ok(()) };
-    let versions = experience.model_versions.iter().flat_map(|versions| versions.runs());
+    let versions = experience.model_versions.iter().flat_map(|versions| versions.spans());
     match versions.filter_map(|tokens| tokens.version).find(|it| !recorded.contains(it)) {
         None => Ok(()),
         Some(version) => Err(format!(

@@ -9,7 +9,7 @@ use super::items::Items;
 use super::{ALIGNMENT, PayloadError, PayloadHeader, proto, verify};
 use crate::{
     Array, CustomField, Dtype, Eid, Element, Experience, ExperienceFields, ExperienceKind,
-    FieldError, FieldProblem, IdPart, Json, ModelVersions, Tensor, TruncateStatus, VersionRun,
+    FieldError, FieldProblem, IdPart, Json, ModelVersions, Tensor, TruncateStatus, VersionSpan,
 };
 
 /// Minimum metadata of an item: key and length of the item (2 bytes), its kind (2), the size of its
@@ -193,7 +193,7 @@ fn read_model_versions(message: proto::ModelVersions) -> Result<ModelVersions, F
             -1 => None,
             _ => Some(u64::try_from(version).map_err(|_| FieldProblem::NegativeVersion(version))?),
         };
-        read.push(VersionRun { version, tokens })?;
+        read.push(VersionSpan { version, tokens })?;
     }
     Ok(read)
 }

@@ -142,7 +142,7 @@ fn proto_eid(eid: &Eid) -> proto::Eid {
 }
 
 fn proto_model_versions(versions: &ModelVersions) -> proto::ModelVersions {
-    let runs = versions.runs();
+    let runs = versions.spans();
     proto::ModelVersions {
         tokens: runs.iter().map(|run| run.tokens).collect(),
         // No version is above `i64::MAX`: invariant of the type.

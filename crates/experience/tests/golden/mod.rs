@@ -3,14 +3,14 @@
 use bytes::Bytes;
 use rollway_experience::{
     Array, CustomField, Dtype, Eid, Experience, ExperienceFields, Json, ModelVersions, Tensor,
-    TruncateStatus, VersionRun,
+    TruncateStatus, VersionSpan,
 };
 
 /// Content of the golden payload: every field is set in one of the two.
 pub(crate) fn golden() -> [Experience; 2] {
     let json = |text: &'static str| Json::new(text).expect("JSON");
     let floats = |first: f32| Some(Array::from([first, -0.0]));
-    let run = |version, tokens| VersionRun { version, tokens };
+    let run = |version, tokens| VersionSpan { version, tokens };
     let pixels = Tensor::new(Dtype::Bf16, vec![1, 3], Bytes::from_static(&[1, 2, 3, 4, 5, 6]));
     let first = ExperienceFields {
         eid: Eid { batch: 12.into(), task: "3".into(), run: 1, step: 2, suffix: "0a1b2c".into() },
@@ -24,7 +24,7 @@ pub(crate) fn golden() -> [Experience; 2] {
         teacher_logprobs: floats(4.0),
         action_mask: Some([true, false].into()),
         truncate_status: Some(TruncateStatus::ResponseTruncated),
-        model_versions: ModelVersions::from_runs([run(Some(4), 1), run(None, 1)]).ok(),
+        model_versions: ModelVersions::from_spans([run(Some(4), 1), run(None, 1)]).ok(),
         info: json(r#"{"model_version":4}"#),
         metrics: [("accuracy".to_owned(), 0.5)].into(),
         prompt_text: Some("2+2?".to_owned()),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use rollway_core::metrics::Metrics;
-use rollway_experience::{Experience, IdPart, ModelVersions, VersionRun, deserialize_many};
+use rollway_experience::{Experience, IdPart, ModelVersions, VersionSpan, deserialize_many};
 use serde_json::json;
 
 use super::*;
@@ -46,14 +46,14 @@ impl Trainer {
 }
 
 fn turn(id: &str, prompt: &[i32], tokens: &[i32]) -> Turn {
-    let run = VersionRun { version: Some(3), tokens: u32::try_from(tokens.len()).unwrap() };
+    let run = VersionSpan { version: Some(3), tokens: u32::try_from(tokens.len()).unwrap() };
     Turn {
         id: id.to_owned(),
         model: "m".to_owned(),
         prompt: prompt.to_vec(),
         tokens: tokens.to_vec(),
         logprobs: tokens.iter().map(|token| -0.5 * *token as f32).collect(),
-        versions: ModelVersions::from_runs([run]).unwrap(),
+        versions: ModelVersions::from_spans([run]).unwrap(),
         finish_reason: Some("stop".to_owned()),
         aborted: false,
         messages: Some(json!([{ "role": "user", "content": "hello" }])),

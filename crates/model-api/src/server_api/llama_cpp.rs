@@ -11,7 +11,7 @@ mod tests;
 mod token_check;
 
 use bytes::Bytes;
-use rollway_experience::{ModelVersions, VersionRun};
+use rollway_experience::{ModelVersions, VersionSpan};
 use serde_json::{Map, Value, json};
 
 use self::prompt::LlamaPromptLookup;
@@ -225,7 +225,7 @@ impl LlamaCppParser {
         check.check(position, &tokens, entries, &reply)?;
         let mut versions = ModelVersions::default();
         if let Ok(count @ 1..) = u32::try_from(tokens.len()) {
-            let run = VersionRun { version: source.version, tokens: count };
+            let run = VersionSpan { version: source.version, tokens: count };
             versions.push(run).map_err(|problem| ResponseParseError(problem.to_string()))?;
         }
         let finish_reason = value.get("finish_reason").and_then(Value::as_str).map(String::from);

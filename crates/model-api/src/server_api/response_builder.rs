@@ -1,7 +1,7 @@
 //! Collects the tokens, log-probabilities and versions of a response. Inconsistencies are reported
 //! at the end, so that the client's response is not affected.
 
-use rollway_experience::{ModelVersions, VersionRun};
+use rollway_experience::{ModelVersions, VersionSpan};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ pub(super) struct ChoiceDelta {
     /// Version of these tokens, if reported.
     pub(super) version: Option<ReportedVersion>,
     /// Versions of all tokens so far, if reported.
-    pub(super) spans: Option<Vec<VersionSpan>>,
+    pub(super) spans: Option<Vec<ReportedSpan>>,
     /// Version at the end of a full response, if only that is reported.
     pub(super) last_version: Option<ReportedVersion>,
 }
@@ -81,7 +81,7 @@ fn fits(version: &u64) -> bool {
 
 /// Range of tokens with the same version.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct VersionSpan {
+pub(super) struct ReportedSpan {
     version: Value,
     start: usize,
     end: usize,
@@ -161,7 +161,7 @@ impl ResponseBuilder {
             let reported = part.version.unwrap_or(ReportedVersion::Default);
             let version = reported.or(source);
             if let Ok(count @ 1..) = u32::try_from(tokens.len()) {
-                let pushed = open.versions.push(VersionRun { version, tokens: count });
+                let pushed = open.versions.push(VersionSpan { version, tokens: count });
                 problem = problem.or_else(|| Some(pushed.err()?.to_string()));
             }
             open.tokens.extend(tokens);
@@ -207,7 +207,7 @@ impl ResponseBuilder {
         for open in self.choices.iter_mut().filter(|open| open.has_assumed_versions()) {
             open.versions = ModelVersions::default();
             if let Ok(tokens @ 1..) = u32::try_from(open.tokens.len()) {
-                let unknown = VersionRun { version: None, tokens };
+                let unknown = VersionSpan { version: None, tokens };
                 let pushed = open.versions.push(unknown);
                 self.broken = self.broken.take().or_else(|| Some(pushed.err()?.to_string()));
             }
@@ -278,7 +278,7 @@ impl Open {
 
 /// Returns the end and version of each span. Tokens outside of spans have no known version.
 fn read_spans(
-    spans: &[VersionSpan],
+    spans: &[ReportedSpan],
     source: TokenSource,
 ) -> Result<Vec<(usize, Option<u64>)>, String> {
     let mut reported = Vec::with_capacity(spans.len());
@@ -302,7 +302,7 @@ fn label(
     versions: &ModelVersions,
     count: usize,
 ) -> Result<ModelVersions, String> {
-    let came_runs = versions.runs().iter().scan(0, |end, run| {
+    let came_runs = versions.spans().iter().scan(0, |end, run| {
         *end += run.tokens as usize;
         Some((*end, run.version))
     });
@@ -311,7 +311,7 @@ fn label(
     for (end, version) in reported.iter().copied().chain(came_runs) {
         let end = end.min(count);
         if let Ok(tokens @ 1..) = u32::try_from(end.saturating_sub(from)) {
-            let run = VersionRun { version, tokens };
+            let run = VersionSpan { version, tokens };
             versions.push(run).map_err(|error| error.to_string())?;
             from = end;
         }

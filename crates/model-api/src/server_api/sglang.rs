@@ -26,7 +26,7 @@ use super::chunk_parser::{
 use super::control::tensor_column;
 use super::exact_prompt::rendering_body;
 use super::json_fields::JsonFields;
-use super::response_builder::{ChoiceDelta, ReportedVersion, VersionSpan};
+use super::response_builder::{ChoiceDelta, ReportedSpan, ReportedVersion};
 use super::token_count::TokenizeLookup;
 use super::{
     ControlEndpoint, ControlStep, EndpointPurpose, ExactPrompt, LoadMetrics, PauseMode,
@@ -197,7 +197,7 @@ impl WeightControl for SglangApi {
 struct MetaInfo {
     output_token_logprobs: Option<Vec<(Option<f32>, i32, IgnoredAny)>>,
     weight_version: Option<Value>,
-    weight_versions: Option<Vec<VersionSpan>>,
+    weight_versions: Option<Vec<ReportedSpan>>,
 }
 
 impl ResponseFields for SglangApi {

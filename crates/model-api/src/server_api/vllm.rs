@@ -25,7 +25,7 @@ use super::chunk_parser::{
 use super::control::tensor_column;
 use super::exact_prompt::rendering_body;
 use super::json_fields::JsonFields;
-use super::response_builder::{ChoiceDelta, ReportedVersion, VersionSpan};
+use super::response_builder::{ChoiceDelta, ReportedSpan, ReportedVersion};
 use super::token_count::TokenizeLookup;
 use super::{
     ControlEndpoint, ControlStep, EndpointPurpose, ExactPrompt, LoadMetrics, PauseMode,
@@ -224,7 +224,7 @@ impl ResponseFields for VllmApi {
             logprobs: logprobs(plan.kind, fields)?,
             prompt: fields.get("prompt_token_ids")?,
             version: fields.get::<Value>("weight_version")?.as_ref().map(ReportedVersion::read),
-            spans: fields.get::<Vec<VersionSpan>>("weight_versions")?,
+            spans: fields.get::<Vec<ReportedSpan>>("weight_versions")?,
             ..ChoiceDelta::default()
         };
         if !plan.keeps_token_ids {

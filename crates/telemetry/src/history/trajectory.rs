@@ -32,7 +32,7 @@ pub(super) fn lengths(payload: &Bytes) -> Lengths {
     Lengths {
         tokens: Some(experiences.iter().map(|one| one.response_length() as u64).sum()),
         turns: Some(experiences.iter().map(turns).sum()),
-        version: versions.flat_map(|versions| versions.runs()).filter_map(|run| run.version).max(),
+        version: versions.flat_map(|versions| versions.spans()).filter_map(|run| run.version).max(),
         reward: (!rewards.is_empty()).then(|| rewards.iter().sum::<f64>() / rewards.len() as f64),
     }
 }

@@ -66,8 +66,8 @@ async fn every_token_is_labelled_with_the_weights_that_sampled_it() {
         attempt += 16;
         for experience in responses.iter().flat_map(|(_, experiences)| experiences) {
             let versions = experience.model_versions.as_ref().unwrap();
-            mixed += usize::from(versions.runs().len() > 1);
-            for run in versions.runs() {
+            mixed += usize::from(versions.spans().len() > 1);
+            for run in versions.spans() {
                 let version = run.version.expect("the server knows");
                 let weights = &weights[usize::try_from(version % 2).unwrap()];
                 let drift = drift(weights, experience, version);

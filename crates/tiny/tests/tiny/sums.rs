@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rollway_data::{Sample, WriteBatch};
-use rollway_experience::{Eid, Experience, ExperienceFields, ModelVersions, VersionRun};
+use rollway_experience::{Eid, Experience, ExperienceFields, ModelVersions, VersionSpan};
 use rollway_tiny_model::{
     GenerateRequest, Generated, Generator, ModelWeights, SeededRng, Vocabulary,
 };
@@ -65,7 +65,7 @@ pub(crate) fn experiences(
         for (run, completion) in (0..).zip(completions) {
             let prompt = prompt(vocabulary, *problem);
             let length = u32::try_from(completion.tokens.len()).unwrap();
-            let versions = [VersionRun { version: Some(version), tokens: length }];
+            let versions = [VersionSpan { version: Some(version), tokens: length }];
             let tokens =
                 prompt.iter().chain(&completion.tokens).map(|id| i32::try_from(*id).unwrap());
             let eid = Eid {
@@ -81,7 +81,7 @@ pub(crate) fn experiences(
                 prompt_length: prompt.len(),
                 logprobs: Some(completion.logprobs.iter().copied().collect()),
                 reward: Some(reward(vocabulary, *problem, &completion)),
-                model_versions: Some(ModelVersions::from_runs(versions).unwrap()),
+                model_versions: Some(ModelVersions::from_spans(versions).unwrap()),
                 ..ExperienceFields::default()
             };
             experiences.push(Experience::new(fields).unwrap());
