@@ -18,5 +18,6 @@ pub const EXECUTION_MARKS: &str = "ROLLWAY_WORKER_EXECUTION_MARKS";
 pub const LOG_RELAY: &str = "ROLLWAY_WORKER_LOG_RELAY";
 /// URL of the model gateway, with `/v1`; not set without a gateway.
 pub const GATEWAY_URL: &str = "ROLLWAY_WORKER_GATEWAY_URL";
-/// Model configuration of a Python worker, as JSON.
-pub const SETUP: &str = "ROLLWAY_WORKER_SETUP_JSON";
+/// Setup of a Python worker that the engine started, as JSON: models, search path, modules, stages
+/// and sandbox settings.
+pub const SETUP_JSON: &str = "ROLLWAY_WORKER_SETUP_JSON";

@@ -17,7 +17,8 @@ from rollway.models.gateway import GatewayModel, connect
 #: Variable with the pickled setup, if a Python process started the worker.
 SETUP = "ROLLWAY_WORKER_SETUP"
 
-#: Variable with the setup as JSON, if the engine alone started the worker.
+#: Variable with the setup as JSON, if the engine alone started the worker: models, search path,
+#: modules, stages and sandbox settings.
 SETUP_JSON = "ROLLWAY_WORKER_SETUP_JSON"
 
 #: Folder of this package, with a separator at the end.

@@ -28,7 +28,7 @@ pub(super) fn options(config: &Config) -> Result<WorkerPoolOptions> {
     let explorer = &config.explorer;
     let variables = explorer.env_vars.iter().map(|(name, value)| (name.clone(), value.clone()));
     let mut env: Vec<_> = variables.collect();
-    env.push((env::SETUP.to_owned(), setup(config)?.to_string()));
+    env.push((env::SETUP_JSON.to_owned(), setup(config)?.to_string()));
     let (program, args) = worker_command(python::interpreter(config));
     Ok(WorkerPoolOptions {
         args,
