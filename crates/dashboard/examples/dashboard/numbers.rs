@@ -47,7 +47,7 @@ pub(crate) fn overview(demo: &Demo, world: &World) -> Overview {
         rewards: rewards(world),
         evals: evals(world),
         waste: WasteReport {
-            retried: counts(&[("workflow_error", good / 61), ("runner_lost", good / 240)]),
+            retried: counts(&[("workflow", good / 61), ("runner_lost", good / 240)]),
             seconds_useful: good as f64 * 9.1,
             seconds_lost: [("failed", 0.21), ("cancelled", 0.33), ("retried", 0.12)]
                 .map(|(reason, share)| (reason.to_owned(), good as f64 * share))

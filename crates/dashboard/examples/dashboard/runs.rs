@@ -18,9 +18,9 @@ pub(crate) const PACE: f64 = 41.0;
 pub(crate) const WORKFLOWS: [&str; 3] = ["math_workflow", "tool_workflow", "multi_turn_workflow"];
 
 pub(crate) const FAILURES: [(&str, &str); 4] = [
-    ("workflow_error", "KeyError: 'answer' in tools/calculator.py, line 41"),
+    ("workflow", "KeyError: 'answer' in tools/calculator.py, line 41"),
     ("timeout", "no end after 600 s"),
-    ("invalid_result", "the reward is not a number: nan"),
+    ("invalid_output", "the reward is not a number: nan"),
     ("runner_lost", "the worker process was killed by signal 9 (out of memory?)"),
 ];
 
