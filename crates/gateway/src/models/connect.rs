@@ -195,13 +195,13 @@ pub(crate) enum ReadError {
     TooLarge,
 }
 
-/// Reads a body of at most `limit` bytes.
 /// Returns the reason of a failed request without the address of the server, which clients do not
 /// get to know.
 pub(crate) fn failure_reason(error: reqwest::Error) -> String {
     rollway_base::error_chain(&error.without_url())
 }
 
+/// Reads a body of at most `limit` bytes.
 pub(crate) async fn read_limited(mut response: Response, limit: usize) -> Result<Bytes, ReadError> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(ReadError::Broken)? {
