@@ -162,6 +162,11 @@ class MultiTurnWorkflow(SimpleWorkflow):
         )
         next_messages = await next_messages if inspect.isawaitable(next_messages) else next_messages
         if has_reward:
+            if isinstance(next_messages, tuple):
+                raise InvalidOutput(
+                    "feedback returned a pair of messages and a reward, but the task has a reward "
+                    "function: return the messages only, or configure no reward function"
+                )
             return next_messages, rewards
         if not isinstance(next_messages, tuple) or len(next_messages) != 2:
             raise InvalidOutput(

@@ -15,7 +15,7 @@ section! {
         /// Maximum staleness of experiences in train steps, averaged over a step. `null`: no alarm.
         #[schemars(range(min = 0.0))]
         pub staleness: Option<f64>,
-        /// Maximum waiting time of runs of one workflow or taskset, as a multiple of the others'.
+        /// Maximum waiting time of tasks of one workflow, as a multiple of the others'.
         /// `null`: no alarm.
         #[schemars(range(min = 1.0))]
         pub starvation: Option<f64> = Some(10.0),

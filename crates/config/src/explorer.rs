@@ -78,9 +78,9 @@ section! {
         /// failed. The results are kept and delivered again.
         #[schemars(extend("exclusiveMinimum" = 0))]
         pub delivery_timeout: ConfigSeconds = ConfigSeconds::new(600),
-        /// Failed deliveries of a batch, because of an operator or its experiences, after which it
-        /// is put into the folder `quarantine` of the job, and the job continues. 0: never, the job
-        /// ends.
+        /// Attempts to deliver a batch. After this number of failures because of an operator or its
+        /// experiences it is moved to the folder `quarantine` of the job, and the job continues;
+        /// if failures of the storage are among them, the job ends. 0: the first failure ends it.
         pub delivery_attempts: u32 = 5,
         /// Interval at which the state of every runner is logged. 0: never.
         pub runner_state_report_interval: ConfigSeconds,

@@ -119,8 +119,7 @@ impl WaitReason {
     pub const fn remedy(&self) -> &'static str {
         match self {
             Self::Trainer { .. } => {
-                "start the trainer of this job, or set `trainer.trainer_type` so that the job \
-                 starts one"
+                "start the trainer of this job, or use `mode: both`, in which the job starts one"
             }
             Self::Weights { .. } | Self::LastWeights => {
                 "check that the trainer runs, has enough experiences for a train batch and \

@@ -219,7 +219,7 @@ class Synchronizer:
         _wait("report", lambda: self._inner.report_metrics(step, values))
 
     def explorers(self) -> dict[str, str]:
-        """Returns the state of every explorer: `here`, `waiting`, `done`, `failed` or `lost`."""
+        """Returns the state of every explorer: `present`, `waiting`, `done`, `failed` or `lost`."""
         status = json.loads(_wait("explorers", self._inner.status))
         return {it["name"]: it["state"] for it in status["explorers"]}
 

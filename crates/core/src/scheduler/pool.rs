@@ -272,7 +272,8 @@ impl Core {
         }
     }
 
-    /// Handles the timer of a runner: a phase took too long, or a delay is over.
+    /// Handles the timer of a runner: a phase took too long (a start, or a workflow that ignores
+    /// its cancellation), or a delay is over.
     pub(crate) fn runner_due(&mut self, runner: RunnerId) {
         let slot = &mut self.pool[runner];
         slot.timer = None;
@@ -322,7 +323,7 @@ impl Core {
             );
             return;
         }
-        let message = format!("no report for {} s", timeout.as_secs_f64());
+        let message = format!("no heartbeat or report for {} s", timeout.as_secs_f64());
         self.runner_lost(runner, message.into(), Suspicion::None);
     }
 
