@@ -72,7 +72,7 @@ fn begin(
 }
 
 /// Makes a call that succeeds.
-fn ask(recorder: &mut Recorder, call: &ModelCall, response: ModelResponse) {
+fn record_call(recorder: &mut Recorder, call: &ModelCall, response: ModelResponse) {
     let body_number = u8::try_from(recorder.turns()).unwrap();
     let number = begin(recorder, body_number, call, &RetryHeaders::default());
     recorder.answered(number, response, saved("")).unwrap();
@@ -90,13 +90,17 @@ fn a_chat_becomes_one_experience_with_a_mask() {
     let mut recorder = Recorder::new(RecorderLimits::default());
     let user = |text: &str| json!({"role": "user", "content": text});
     let first = json!([user("hi")]);
-    ask(&mut recorder, &chat(first), response("a", &[1, 2], vec![choice(&[5, 6], "hello")]));
+    record_call(
+        &mut recorder,
+        &chat(first),
+        response("a", &[1, 2], vec![choice(&[5, 6], "hello")]),
+    );
     let reply = json!({"role": "assistant", "content": "hello"});
     let second = json!([user("hi"), reply, user("more")]);
     let mut last = choice(&[9], "bye");
     last.versions = versions(2, 1);
     last.finish_reason = Some("length".to_owned());
-    ask(&mut recorder, &chat(second), response("b", &[1, 2, 5, 6, 7, 8], vec![last]));
+    record_call(&mut recorder, &chat(second), response("b", &[1, 2, 5, 6, 7, 8], vec![last]));
 
     let experiences = recorder.experiences(0).unwrap();
     let [experience] = &experiences[..] else { panic!("{experiences:?}") };
@@ -129,14 +133,14 @@ fn branches_and_drift_are_experiences_of_their_own() {
     let mut recorder = Recorder::new(RecorderLimits::default());
     let none = || chat(json!([]));
     let n = vec![choice(&[5, 6], "x"), choice(&[5, 7], "y")];
-    ask(&mut recorder, &none(), response("a", &[1, 2], n));
+    record_call(&mut recorder, &none(), response("a", &[1, 2], n));
     // Each of the two choices is continued, the first one twice.
-    ask(&mut recorder, &none(), response("b", &[1, 2, 5, 6, 8], vec![choice(&[10], "")]));
-    ask(&mut recorder, &none(), response("c", &[1, 2, 5, 7, 8], vec![choice(&[11], "")]));
-    ask(&mut recorder, &none(), response("d", &[1, 2, 5, 6, 9], vec![choice(&[12], "")]));
+    record_call(&mut recorder, &none(), response("b", &[1, 2, 5, 6, 8], vec![choice(&[10], "")]));
+    record_call(&mut recorder, &none(), response("c", &[1, 2, 5, 7, 8], vec![choice(&[11], "")]));
+    record_call(&mut recorder, &none(), response("d", &[1, 2, 5, 6, 9], vec![choice(&[12], "")]));
     // Into the response, but not to its end; and another prompt, which is no drift.
-    ask(&mut recorder, &none(), response("e", &[1, 2, 5, 9, 9], vec![choice(&[13], "")]));
-    ask(&mut recorder, &none(), response("f", &[1, 3], vec![choice(&[14], "")]));
+    record_call(&mut recorder, &none(), response("e", &[1, 2, 5, 9, 9], vec![choice(&[13], "")]));
+    record_call(&mut recorder, &none(), response("f", &[1, 3], vec![choice(&[14], "")]));
     let trained: Vec<_> = recorder.experiences(0).unwrap().iter().map(actions).collect();
     assert_eq!(trained, [vec![5, 6, 10], vec![5, 7, 11], vec![12], vec![13], vec![14]]);
     let counts = recorder.counts().merged;
@@ -149,10 +153,10 @@ fn experiences_of_a_run_have_the_configured_weights() {
     let none = || chat(json!([]));
     let mut title = none();
     title.labels = CallLabels { agent: Some("title".to_owned()), parent: None };
-    ask(&mut recorder, &none(), response("a", &[1, 2], vec![choice(&[5, 6], "x")]));
-    ask(&mut recorder, &none(), response("b", &[1, 2, 5, 6, 8], vec![choice(&[10], "")]));
-    ask(&mut recorder, &none(), response("c", &[1, 2, 5, 6, 9], vec![choice(&[11], "")]));
-    ask(&mut recorder, &title, response("d", &[3], vec![choice(&[12], "")]));
+    record_call(&mut recorder, &none(), response("a", &[1, 2], vec![choice(&[5, 6], "x")]));
+    record_call(&mut recorder, &none(), response("b", &[1, 2, 5, 6, 8], vec![choice(&[10], "")]));
+    record_call(&mut recorder, &none(), response("c", &[1, 2, 5, 6, 9], vec![choice(&[11], "")]));
+    record_call(&mut recorder, &title, response("d", &[3], vec![choice(&[12], "")]));
     let agents = BTreeMap::from([("title".to_owned(), 0.5)]);
     let weights = ExperienceWeights { per_run: true, branch: 0.5, drift: 1.0, agents };
     let weighted = recorder.weighted_experiences(0, &weights).unwrap();
@@ -167,15 +171,15 @@ fn messages_that_go_on_while_tokens_do_not_are_drift() {
     let mut recorder = Recorder::new(RecorderLimits::default());
     let user = json!({"role": "user", "content": "hi"});
     let first = chat(json!([user]));
-    ask(&mut recorder, &first, response("a", &[1, 2], vec![choice(&[5, 6, 7], "hello")]));
+    record_call(&mut recorder, &first, response("a", &[1, 2], vec![choice(&[5, 6, 7], "hello")]));
     // A template that leaves out what the model thought: the first token differs already.
     let reply = json!({"role": "assistant", "content": "hello"});
     let second = chat(json!([user, reply, user]));
-    ask(&mut recorder, &second, response("b", &[1, 2, 7, 1, 2], vec![choice(&[8], "")]));
+    record_call(&mut recorder, &second, response("b", &[1, 2, 7, 1, 2], vec![choice(&[8], "")]));
     assert_eq!(recorder.counts().merged.drift, 1);
     // The same beginning without an answer of the model is another prompt.
     let third = chat(json!([user, user]));
-    ask(&mut recorder, &third, response("c", &[1, 2, 1, 2], vec![choice(&[9], "")]));
+    record_call(&mut recorder, &third, response("c", &[1, 2, 1, 2], vec![choice(&[9], "")]));
     assert_eq!(recorder.counts().merged.drift, 1);
     assert_eq!(recorder.experiences(0).unwrap().len(), 3);
 }
@@ -223,7 +227,7 @@ fn memory_of_long_chats_grows_with_new_content_only() {
         prompt.extend((0..100).map(|token| token * turn));
         let completion: Vec<i32> = (0..100).map(|token| token + turn).collect();
         let response = response(&turn.to_string(), &prompt, vec![choice(&completion, "so")]);
-        ask(&mut recorder, &chat(json!(messages)), response);
+        record_call(&mut recorder, &chat(json!(messages)), response);
         messages.push(json!({"role": "assistant", "content": "so"}));
         prompt.extend(completion);
         sizes.push(recorder.bytes());
@@ -283,7 +287,7 @@ fn calls_are_identified_by_their_body() {
 fn a_turn_without_tokens_is_counted_and_makes_no_experience() {
     let mut recorder = Recorder::new(RecorderLimits::default());
     let call = chat(json!([]));
-    ask(&mut recorder, &call, response("a", &[1], vec![choice(&[], "")]));
+    record_call(&mut recorder, &call, response("a", &[1], vec![choice(&[], "")]));
     assert_eq!(recorder.experiences(0), Ok(Vec::new()));
     assert_eq!((recorder.counts().turns, recorder.counts().merged.empty), (1, 1));
 }
@@ -293,7 +297,7 @@ fn missing_log_probabilities_stay_missing() {
     let mut recorder = Recorder::new(RecorderLimits::default());
     let mut without_logprobs = choice(&[5], "");
     without_logprobs.logprobs = None;
-    ask(&mut recorder, &chat(json!([])), response("a", &[1], vec![without_logprobs]));
+    record_call(&mut recorder, &chat(json!([])), response("a", &[1], vec![without_logprobs]));
     assert_eq!(recorder.experiences(0).unwrap()[0].logprobs, None);
 }
 

@@ -121,7 +121,7 @@ impl WorkflowRuntime {
             RuntimeKind::Python(options) => {
                 python_check::spelling(&sets)?;
                 let timeout = config.explorer.supervision.start_timeout.into();
-                let checked = python_check::ask(options, &sets, timeout).await;
+                let checked = python_check::run_check(options, &sets, timeout).await;
                 match checked {
                     // Manual workers may have packages that this machine lacks.
                     Err(error) if config.cluster.backend == ClusterBackend::Manual => {

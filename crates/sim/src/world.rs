@@ -265,8 +265,8 @@ impl SimWorld {
             }
             WorldEvent::Wake(user) => self.wake_user(user),
             WorldEvent::Withdraw(request) => self.withdraw(request),
-            WorldEvent::AskAgain(request) => self.ask_again(request),
-            WorldEvent::AskAnew(user, what) => self.ask_anew(user, what),
+            WorldEvent::AskAgain(request) => self.repeat_request(request),
+            WorldEvent::AskAnew(user, what) => self.resubmit(user, what),
             WorldEvent::InvalidInput => self.invalid_input(),
             WorldEvent::Heal => self.end_faults(),
             WorldEvent::Close => self.close(),

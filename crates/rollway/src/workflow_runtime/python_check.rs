@@ -88,7 +88,7 @@ pub(super) fn spelling(sets: &[ReferencedWorkflow<'_>]) -> Result<()> {
 }
 
 /// Imports all named workflows and reward functions in Python.
-pub(super) async fn ask(
+pub(super) async fn run_check(
     options: &WorkerPoolOptions,
     sets: &[ReferencedWorkflow<'_>],
     timeout: Duration,

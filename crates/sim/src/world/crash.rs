@@ -69,7 +69,7 @@ impl SimWorld {
             self.step(Input::Restore(record));
         }
         self.check(Checkers::restored);
-        self.ask_world(Request::Start);
+        self.send_world_request(Request::Start);
         self.users_begin_anew();
     }
 

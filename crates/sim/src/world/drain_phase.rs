@@ -80,7 +80,7 @@ impl SimWorld {
         self.plan(POLL_INTERVAL, WorldEvent::Close);
         if self.model.pool != Pool::Running {
             // Refused during a stop.
-            return self.ask_world(Request::Start);
+            return self.send_world_request(Request::Start);
         }
         // In the order of service: the first batches block the others.
         let ranked = self.model.active.iter().map(|(id, key)| (id.priority(), *key));
@@ -98,7 +98,7 @@ impl SimWorld {
             return;
         }
         if !submitted {
-            return self.ask_world(Request::Collect {
+            return self.send_world_request(Request::Collect {
                 batch: id,
                 min_num: None,
                 timeout: None,
@@ -112,9 +112,14 @@ impl SimWorld {
             let (batch, reason) = (id, "enough".into());
             let keep_partial_results = self.rng.percent(50);
             let unresponsive = UnresponsivePolicy::Replace;
-            self.ask_world(Request::Abort { batch, reason, keep_partial_results, unresponsive });
+            self.send_world_request(Request::Abort {
+                batch,
+                reason,
+                keep_partial_results,
+                unresponsive,
+            });
         } else {
-            self.ask_world(Request::Finalize { batch: id, kind, timeout: None });
+            self.send_world_request(Request::Finalize { batch: id, kind, timeout: None });
         }
     }
 

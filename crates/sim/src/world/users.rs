@@ -83,7 +83,7 @@ impl SimWorld {
             }
         }
         if !self.rng.percent(10) {
-            self.ask_world(Request::Start);
+            self.send_world_request(Request::Start);
         }
     }
 
@@ -106,7 +106,7 @@ impl SimWorld {
             Role::Operator => self.operate(),
         };
         match next {
-            NextUserAction::Ask(what) => self.ask(Some(user), what),
+            NextUserAction::Ask(what) => self.send_request(Some(user), what),
             NextUserAction::Think => self.plan_next_request(user),
         }
     }
@@ -117,11 +117,11 @@ impl SimWorld {
     }
 
     /// Sends a request of the world itself.
-    pub(crate) fn ask_world(&mut self, what: Request) {
-        self.ask(None, what);
+    pub(crate) fn send_world_request(&mut self, what: Request) {
+        self.send_request(None, what);
     }
 
-    pub(crate) fn ask(&mut self, user: Option<usize>, what: Request) {
+    pub(crate) fn send_request(&mut self, user: Option<usize>, what: Request) {
         let request = RequestId(self.users.next_request);
         self.users.next_request += 1;
         self.users.asked.insert(request, user);
@@ -164,15 +164,15 @@ impl SimWorld {
         }
     }
 
-    pub(crate) fn ask_anew(&mut self, user: usize, what: Request) {
+    pub(crate) fn resubmit(&mut self, user: usize, what: Request) {
         if !self.faults_ended {
             // Its id is known before the response, which may come at once.
             self.users.resubmitted.insert(RequestId(self.users.next_request));
-            self.ask(Some(user), what);
+            self.send_request(Some(user), what);
         }
     }
 
-    pub(crate) fn ask_again(&mut self, request: RequestId) {
+    pub(crate) fn repeat_request(&mut self, request: RequestId) {
         if self.model.open.contains_key(&request)
             && let Some(asked) = self.model.requests.get(&request)
         {
