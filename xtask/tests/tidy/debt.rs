@@ -18,7 +18,7 @@ const HEAD: &str = "\
 # Known violations, which may only become fewer (debt.rs beside this file).
 # cycle CRATE MODULES: top-level modules that depend on each other.
 # lines CRATE COUNT: a crate above the limit, and the lines that it may have.
-# names CRATE COUNT: names of types, files and constants with a vague word.
+# names CRATE COUNT: vague names of types, files, constants and functions.
 # people FOLDER COUNT: lines with a person as the subject instead of a component.
 # riddles FOLDER COUNT: doc comments that begin with a question word.
 # types all COUNT: type names that are defined in more than one file.

@@ -12,6 +12,14 @@ const VAGUE: &[&str] = &[
     "ahead", "eager", "usual", "farewell", "patience", "most", "words", "world",
 ];
 
+/// Names that a function must not have: verbs of speech and metaphors, which no search finds.
+const VAGUE_FUNCTIONS: &[&str] = &[
+    "said", "told", "asked", "heard", "tell", "say", "ask", "hush", "poke", "mend", "heal", "tame",
+    "survive", "survivor", "meddle", "gone", "well", "way", "think", "hunt", "evacuate", "unheard",
+    "misread", "sought", "went", "lately", "ago", "known", "knows", "place", "greet", "vouch",
+    "apart", "ears", "look", "take_in", "take_up", "line_up", "go_on",
+];
+
 /// Words with a meaning in one crate.
 const MEANT: &[(&str, &str)] = &[("crates/sim", "world")];
 
@@ -45,6 +53,9 @@ pub(crate) fn vague(tree: &Tree) -> Findings {
             if name_words(name).any(|word| is_vague(folder, &word)) {
                 found.entry(folder.into()).or_default().push(format!("{path}: {name}"));
             }
+        }
+        for name in functions(file).filter(|name| VAGUE_FUNCTIONS.contains(name)) {
+            found.entry(folder.into()).or_default().push(format!("{path}: fn {name}"));
         }
     }
     found
@@ -81,6 +92,18 @@ fn definitions<'a>(file: &'a File, keywords: &'a [&str]) -> impl Iterator<Item =
         let name = &rest[..end];
         let is_name = name.starts_with(|c: char| c.is_uppercase() || c == '_');
         (keywords.contains(&keyword) && is_name).then_some(name)
+    })
+}
+
+/// Returns the names of the functions that a file defines.
+fn functions(file: &File) -> impl Iterator<Item = &str> {
+    file.lines().filter_map(|(_, line)| {
+        let line = line.trim_start();
+        let rest = match line.strip_prefix("fn ") {
+            Some(rest) => rest,
+            None => line.split_once(" fn ").filter(|_| !line.starts_with("//"))?.1,
+        };
+        rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()
     })
 }
 

@@ -109,7 +109,7 @@ fn names() -> Vec<Plant> {
                 (debt::PATH, "names crates/b 2\nnames crates/sim 1\n"),
             ],
             &[
-                "crates/a: 2 names, more than 0; name the thing instead: book.rs: book",
+                "crates/a: 3 names, more than 0; name the thing instead: book.rs: book",
                 "xtask/tests/tidy/debt.txt: only 0 are left: names crates/sim 1",
             ],
         ),
