@@ -118,7 +118,9 @@ impl Observers {
         if self.trace {
             config.trace.file = true;
             config.trace.otlp_endpoint = Some(collector().await);
-            let tracer = Tracer::open(&config).expect("it can be written").expect("it is wanted");
+            let tracer = Tracer::open(&config, &DropCounters::default())
+                .expect("it can be written")
+                .expect("it is wanted");
             observers.push(tracer);
         }
         if self.meters {

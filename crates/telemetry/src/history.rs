@@ -52,11 +52,15 @@ pub use self::job_view::{live_view, recorded_view};
 use self::record::JobNote;
 use self::state::{Event, Item, State, seconds};
 use self::text_search::TextSearches;
+use crate::dropped::DropCounters;
 use crate::redact;
 use crate::view::{ConfigReport, JobState, RunnerCounts, StatsSample, WaitRow};
 
 /// Time in which events are gathered for one write.
 const BATCH_DELAY: Duration = Duration::from_millis(200);
+
+/// Name of this observer in the counts of dropped items.
+const OBSERVER: &str = "history";
 
 /// Maximum number of queued events.
 const QUEUE_CAPACITY: usize = 1 << 20;
@@ -135,6 +139,7 @@ struct Shared {
     runners: Mutex<RunnerCounts>,
     wait: Mutex<Option<WaitRow>>,
     refilled: Mutex<Instant>,
+    drops: DropCounters,
 }
 
 #[derive(Debug, Default)]
@@ -155,6 +160,15 @@ impl RunHistory {
     /// # Errors
     /// If the folder cannot be read or written, or another process writes to it.
     pub fn open(options: &HistoryOptions) -> io::Result<Arc<Self>> {
+        Self::open_counted(options, &DropCounters::default())
+    }
+
+    /// Opens the history, and counts the items that it drops as `history`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_counted(options: &HistoryOptions, drops: &DropCounters) -> io::Result<Arc<Self>> {
+        drops.expect(OBSERVER);
         let files = Files::open(&options.dir)?;
         let mut state = State::load(&options.dir, options.max_runs)?;
         state.out.resume_after(options.max_trajectory_bytes);
@@ -170,6 +184,7 @@ impl RunHistory {
             runners: Mutex::default(),
             wait: Mutex::default(),
             refilled: Mutex::new(Instant::now()),
+            drops: drops.clone(),
         });
         shared.note(JobNote::Opened {
             name: options.name.clone(),
@@ -187,13 +202,13 @@ impl RunHistory {
 
     /// Opens the history of a job if its configuration wants one. A failure is a warning, since the
     /// job does not need it.
-    pub fn of(config: &Config) -> Option<Arc<Self>> {
+    pub fn of(config: &Config, drops: &DropCounters) -> Option<Arc<Self>> {
         let options = HistoryOptions::of(config)?;
         let warn = |error: &io::Error| {
             let folder = options.dir.display();
             tracing::warn!(%error, %folder, "run history disabled");
         };
-        Self::open(&options).inspect_err(warn).ok()
+        Self::open_counted(&options, drops).inspect_err(warn).ok()
     }
 
     /// Writes everything and the end of the job. Later events are not kept; queries still work.
@@ -261,15 +276,19 @@ impl Shared {
     fn push(&self, items: impl Iterator<Item = Item>) {
         let mut queue = self.queue.lock();
         let before = queue.items.len();
+        let mut dropped = 0;
         for mut item in items {
             if queue.closing || queue.items.len() >= QUEUE_CAPACITY {
                 queue.dropped_items += 1;
+                // After the end of the job nothing is expected.
+                dropped += u64::from(!queue.closing);
                 continue;
             }
             let bytes = item.payload_bytes();
             if bytes > 0 && queue.payload_bytes + bytes > MAX_QUEUED_BYTES {
                 item.drop_payload();
                 queue.dropped_payloads += 1;
+                dropped += 1;
             } else {
                 queue.payload_bytes += bytes;
             }
@@ -277,6 +296,9 @@ impl Shared {
         }
         let after = queue.items.len();
         drop(queue);
+        if dropped > 0 {
+            self.drops.count(OBSERVER, dropped);
+        }
         if (before == 0 && after > 0) || (before < BATCH_SIZE && after >= BATCH_SIZE) {
             self.wake.notify_one();
         }

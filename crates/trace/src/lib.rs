@@ -35,6 +35,7 @@ use rollway_core::{AttemptId, RunId};
 use rollway_engine::events::{RunEvent, RunObserver};
 use rollway_engine::job_event::{JobEvent, JobObserver};
 use rollway_engine::live_stats::LiveStats;
+use rollway_telemetry::DropCounters;
 
 use self::dropped::Losses;
 pub use self::dropped::UntracedCounts;
@@ -84,12 +85,13 @@ struct TracerShared {
 }
 
 impl Tracer {
-    /// Opens the exporters of a configuration. `None`: it wants no traces.
+    /// Opens the exporters of a configuration. `None`: it wants no traces. Lost events and spans are
+    /// counted as `trace`.
     ///
     /// # Errors
     /// If the file cannot be written, or the collector's address or headers are invalid.
-    pub fn open(config: &Config) -> io::Result<Option<Arc<Self>>> {
-        let losses = Arc::new(Losses::default());
+    pub fn open(config: &Config, drops: &DropCounters) -> io::Result<Option<Arc<Self>>> {
+        let losses = Arc::new(Losses::new(drops));
         let target = target(config).map_err(io::Error::other)?;
         let otlp = target.map(|target| Exporter::start(target, &losses)).transpose()?;
         let mut exporters = SpanExporters { file: None, ended: otlp.is_some().then(Vec::new) };

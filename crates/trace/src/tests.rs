@@ -192,7 +192,7 @@ fn traced(folder: &std::path::Path, max_bytes: u64, all: &[RunEvent]) -> (PathBu
     config.checkpoint_root_dir = folder.display().to_string();
     config.trace.file = true;
     config.trace.max_file_bytes = max_bytes;
-    let tracer = Tracer::open(&config).unwrap().unwrap();
+    let tracer = Tracer::open(&config, &DropCounters::default()).unwrap().unwrap();
     tracer.observe(all);
     tracer.close();
     // The second call does nothing.

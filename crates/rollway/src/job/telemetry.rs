@@ -60,7 +60,7 @@ impl JobTelemetry {
         let listening = serve(config, &meters).await?;
         let watchers = watchers.with(Arc::clone(&meters) as _);
         let watchers = monitors.iter().fold(watchers, |all, it| all.with(Arc::clone(it)));
-        let history = RunHistory::of(config);
+        let history = RunHistory::of(config, &drops);
         let watchers = history.iter().fold(watchers, |all, it| all.with(Arc::clone(it) as _));
         let stop = stop.child_token();
         let alarms = AlarmObserver::start(&config.alarms, watchers.clone(), &drops, stop.clone());
@@ -81,7 +81,7 @@ impl JobTelemetry {
             observers.push(Arc::clone(&alarms) as _);
         }
         observers.extend(history.iter().map(|it| Arc::clone(it) as _));
-        let tracer = tracer(config)?;
+        let tracer = tracer(config, &drops)?;
         let watchers = tracer.iter().fold(watchers, |all, it| all.with(Arc::clone(it) as _));
         observers.extend(tracer.iter().map(|it| Arc::clone(it) as _));
         let observers = ObserverSet { watchers, observers: RunObservers::new(observers) };
@@ -177,11 +177,11 @@ async fn serve(
 }
 
 /// Opens the tracer. Mode `train` has none, because it shares the trace file with an explorer.
-fn tracer(config: &Config) -> Result<Option<Arc<Tracer>>, PreflightError> {
+fn tracer(config: &Config, drops: &DropCounters) -> Result<Option<Arc<Tracer>>, PreflightError> {
     if config.mode == Mode::Train {
         return Ok(None);
     }
-    Tracer::open(config).map_err(|error| {
+    Tracer::open(config, drops).map_err(|error| {
         let message = format!("the tracer cannot be opened: {error}");
         let hint = "make the job's folder writable, and check `trace` and the variables `OTEL_…`";
         PreflightError::new(message, hint)

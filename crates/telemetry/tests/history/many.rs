@@ -9,6 +9,7 @@ use rollway_core::{
     RunnerId, TaskId,
 };
 use rollway_engine::events::{self, RunEvent, RunEventKind, RunObserver};
+use rollway_telemetry::DropCounters;
 use rollway_telemetry::history::{RunHistory, recorded_view};
 use rollway_telemetry::view::{JobState, RunKey, RunQuery, RunState};
 
@@ -133,4 +134,22 @@ fn a_hundred_thousand_runs_are_queried_and_read_again() {
     assert_eq!(recorded.runs(&query("1/9999")), page);
     let key = RunKey { batch: "1".to_owned(), task: 99_999, run: 0 };
     assert_eq!(recorded.run(&key).unwrap().attempts.len(), 1);
+}
+
+#[test]
+fn dropped_payloads_are_counted_for_metrics_and_alarms() {
+    let folder = tempfile::tempdir().unwrap();
+    let drops = DropCounters::default();
+    let history = RunHistory::open_counted(&options(folder.path()), &drops).unwrap();
+    assert_eq!(drops.read()["history"], 0);
+    // Larger than the queue of experiences.
+    let payload = Some(vec![0; (64 << 20) + 1].into());
+    let end = Ok(RunOutput { payload, metrics: Metrics::new() });
+    let what = RunEventKind::RunReported { attempt: AttemptId(1), run: RunId(0), end };
+    history.observe(&[RunEvent { at: events::now(), what }]);
+    assert_eq!(drops.read()["history"], 1);
+    history.close(JobState::Finished, None);
+    let what = RunEventKind::AttemptBegan { attempt: AttemptId(1) };
+    history.observe(&[RunEvent { at: events::now(), what }]);
+    assert_eq!(drops.read()["history"], 1, "a closed history expects nothing");
 }
