@@ -70,7 +70,7 @@ class SimpleWorkflow(Workflow):
         """Returns the initial messages."""
         messages = self.task.messages
         if not messages:
-            raise InvalidWorkflow("the task asks nothing: its row has no prompt and no messages")
+            raise InvalidWorkflow("the task has no prompt: its row has no prompt and no messages")
         if self.default_system_prompt and messages[0].get("role") != "system":
             return [{"role": "system", "content": self.default_system_prompt}, *messages]
         return messages

@@ -92,9 +92,9 @@ REFUSED = [
     ("exact_match", {}, None, "workflow", "response_key"),
     (strict, {"scal": 1}, "7", "workflow", "scal"),
     ("rollway.rewards:no_such", {}, "7", "workflow", "no_such"),
-    (lambda response: "good", {}, "7", "invalid_output", "a number was expected"),
-    (lambda response: float("nan"), {}, "7", "invalid_output", "a number was expected"),
-    ("math_reward", {}, " ", "workflow", "no mathematics"),
+    (lambda response: "good", {}, "7", "invalid_output", "a finite number was expected"),
+    (lambda response: float("nan"), {}, "7", "invalid_output", "a finite number was expected"),
+    ("math_reward", {}, " ", "workflow", "not a mathematical expression"),
 ]
 
 
@@ -214,6 +214,17 @@ def test_multi_turn_workflow(case):
     # The echo records every turn by itself; the last has all that was said.
     assert len(experiences) == turns
     assert experiences[-1].messages[-2]["content"] == last
+
+
+def test_feedback_returns_no_reward_beside_a_reward_function():
+    status, _ = run(
+        "multi_turn_workflow",
+        raw_task={"prompt": "7", "response": "9"},
+        workflow_args={"feedback": environment},
+        reward_fn="exact_match",
+    )
+    assert not status.ok
+    assert "return the messages only, or configure no reward function" in status.message
 
 
 def test_turns_on_a_server_are_one_chain(config):
