@@ -41,7 +41,7 @@ def norm(x, gain):
 
 
 def attention(x, qkv, out, heads):
-    """Every token looks at those before it."""
+    """Causal multi-head attention."""
     rows, length, width = x.shape
     queries, keys, values = (
         part.reshape(rows, length, heads, width // heads).transpose(1, 2)
@@ -52,7 +52,7 @@ def attention(x, qkv, out, heads):
 
 
 def scores(weights, shape, tokens):
-    """Returns the scores of every next token: (rows, length) in, (rows, length, vocabulary) out."""
+    """Returns the logits of every next token: (rows, length) in, (rows, length, vocabulary) out."""
     x = weights["tokens"][tokens] + weights["positions"][: tokens.shape[1]]
     for layer in range(shape["layers"]):
         block = {name: weights[f"blocks.{layer}.{name}"] for name in BLOCK}
@@ -64,19 +64,19 @@ def scores(weights, shape, tokens):
 
 
 def logprobs(weights, shape, tokens):
-    """Returns how likely each token but the first was, in logarithms: (rows, length - 1)."""
-    likely = torch.log_softmax(scores(weights, shape, tokens[:, :-1]), -1)
-    return likely.gather(-1, tokens[:, 1:].unsqueeze(-1)).squeeze(-1)
+    """Returns the log-probability of each token but the first: (rows, length - 1)."""
+    log_softmax = torch.log_softmax(scores(weights, shape, tokens[:, :-1]), -1)
+    return log_softmax.gather(-1, tokens[:, 1:].unsqueeze(-1)).squeeze(-1)
 
 
 # ---- learning ------------------------------------------------------------------------------------
 
 
 def loss_of(now, batch):
-    """The loss of GRPO: what was better than its group becomes likelier, within bounds.
+    """Returns the clipped policy-gradient loss of GRPO.
 
-    Also returns how far the likelihoods of now are from those that were recorded when the tokens
-    were drawn: with the weights that drew them, nothing but rounding.
+    Also returns the largest difference between the log-probabilities of these weights and the
+    recorded ones: with the weights that sampled the tokens, only rounding.
     """
     mask, drawn, advantages = (
         batch[name][:, 1:].float() for name in ("action_mask", "logprobs", "advantages")
@@ -89,21 +89,21 @@ def loss_of(now, batch):
 
 
 def load(path):
-    """Returns weights to learn, and what the file says about itself."""
+    """Returns trainable weights, and the metadata of the file."""
     with safe_open(path, "np") as file:
         weights = {name: torch.from_numpy(file.get_tensor(name)) for name in file.keys()}
-        about = file.metadata()
-    return {name: weight.requires_grad_(True) for name, weight in weights.items()}, about
+        metadata = file.metadata()
+    return {name: weight.requires_grad_(True) for name, weight in weights.items()}, metadata
 
 
 def main():
-    """Reads, learns and publishes until there are no more experiences."""
+    """Reads batches, trains and publishes until the buffer is closed."""
     # A job passes its parameters in the environment of its trainer.
     job = pathlib.Path(os.environ["ROLLWAY_JOB_DIR"])
     name = os.environ["ROLLWAY_TRAINER_NAME"]
     size = int(os.environ["ROLLWAY_TRAIN_BATCH_SIZE"])
-    weights, about, step = begin(job)
-    words = (word.split("=") for word in about["rollway-tiny"].split())
+    weights, metadata, step = begin(job)
+    words = (word.split("=") for word in metadata["rollway-tiny"].split())
     shape = {name: int(number) for name, number in words}
     optimizer = torch.optim.Adam(list(weights.values()), lr=LEARNING_RATE, betas=(0.9, 0.99))
     with (
@@ -119,14 +119,14 @@ def main():
             loss.backward()
             gradient = torch.nn.utils.clip_grad_norm_(list(weights.values()), 1.0)
             optimizer.step()
-            publish(synchronizer, weights, about, step)
+            publish(synchronizer, weights, metadata, step)
             reward = sum(experience.reward for experience in batch) / len(batch)
-            told = {"step": step, "reward": reward, "gradient": gradient.item(), "drift": drift}
-            print(json.dumps(told), file=log, flush=True)
+            report = {"step": step, "reward": reward, "gradient": gradient.item(), "drift": drift}
+            print(json.dumps(report), file=log, flush=True)
 
 
 def begin(job):
-    """Returns the newest weights, what their file says, and their version."""
+    """Returns the newest weights, the metadata of their file, and their version."""
     newest = job / "latest_state_dict_iteration.txt"
     if newest.exists():
         step = int(newest.read_text())
@@ -151,12 +151,12 @@ def batches(reader, synchronizer):
         yield batch
 
 
-def publish(synchronizer, weights, about, step):
-    """Has explorers load the weights."""
+def publish(synchronizer, weights, metadata, step):
+    """Publishes the weights to the explorers."""
     arrays = {name: weight.detach().numpy() for name, weight in weights.items()}
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "model.safetensors"
-        save_file(arrays, path, metadata=about)
+        save_file(arrays, path, metadata=metadata)
         synchronizer.publish(path, version=step)
 
 
