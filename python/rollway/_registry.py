@@ -57,6 +57,4 @@ class Registry:
         near = difflib.get_close_matches(name, known, 1)
         there = f"; there is {', '.join(known) or 'none'}"
         hint = f"; did you mean `{near[0]}`?" if near else there
-        raise self._unknown(
-            f"no {self._kind} is registered as `{name}`{hint}", name=name, known=known
-        )
+        raise self._unknown(f"unknown {self._kind} `{name}`{hint}", name=name, known=known)

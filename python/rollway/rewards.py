@@ -102,7 +102,7 @@ class RewardEvaluator:
             try:
                 function, given = function(**given), {}
             except TypeError as error:
-                raise InvalidRewardFn(f"{self.name} cannot be made: {error}") from error
+                raise InvalidRewardFn(f"{self.name} cannot be created: {error}") from error
         self._function: Callable[..., Any] = _checked(function)
         self._arguments = given
         self._positions, self._offered = _parameters(function, given)
@@ -146,7 +146,7 @@ class RewardEvaluator:
                 raise InvalidOutput(
                     f"the reward function {self.name} returned {value!r}"
                     + (f" as {name}" if isinstance(returned, Mapping) else "")
-                    + "; a number was expected"
+                    + "; a finite number was expected"
                 )
         numbers = {str(name): float(value) for name, value in parts.items()}
         return {
@@ -288,7 +288,7 @@ class MathReward:
         gold = checker.parse(text, parsing_timeout=limit) if is_marked else []
         gold = gold or checker.parse(f"${text}$", parsing_timeout=limit)
         if not gold:
-            raise InvalidRewardFn(f"the expected answer is no mathematics: {text!r}")
+            raise InvalidRewardFn(f"the expected answer is not a mathematical expression: {text!r}")
         answer = checker.parse(response, parsing_timeout=limit)
         return float(checker.verify(gold, answer, timeout_seconds=limit))
 
@@ -308,8 +308,8 @@ def _math_verify() -> Any:
 def _expected(truth: Any) -> str:
     if truth is None:
         raise InvalidRewardFn(
-            "the row does not tell the expected answer: name the field that has it with "
-            "response_key in format_args"
+            "the row has no expected answer: set response_key in format_args to the field that "
+            "has it"
         )
     return text_of(truth)
 

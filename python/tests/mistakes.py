@@ -143,7 +143,7 @@ TASKS = (
     ),
     Mistake(
         "give an empty file",
-        ("train.jsonl: there is no row in it", "see that the right file is named"),
+        ("train.jsonl: it has no rows", "check the path"),
         files=rows(),
     ),
     Mistake(
@@ -159,7 +159,7 @@ TASKS = (
     ),
     Mistake(
         "change the file of a job, then resume it",
-        ("it had 2000 rows when the job was saved, and has 50", "put it back as it was"),
+        ("it had 2000 rows when the job was saved, and has 50", "restore it"),
         prepare="changed_tasks",
     ),
 )
@@ -258,7 +258,10 @@ CODE = (
     ),
     Mistake(
         "return NaN from the reward function",
-        ("run failed: the reward function right_digits returned nan; a number was expected",),
+        (
+            "run failed: the reward function right_digits returned nan; a finite number was "
+            "expected",
+        ),
         FAILED,
         files=flows(SCORE, 'def right_digits(response, truth):\n    return float("nan")\n'),
     ),
@@ -289,7 +292,7 @@ SERVER = (
     ),
     served(
         "give the wrong key",
-        ("it refuses the key (401 Unauthorized)", "`api_key_env`"),
+        ("it rejects the key with status 401 Unauthorized", "`api_key_env`"),
         keys=(f"{MODEL}.api_key_env=MY_KEY",),
         env={"ROLLWAY_MOCK_SERVER_API_KEY": "right", "MY_KEY": "wrong"},
     ),

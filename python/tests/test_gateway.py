@@ -290,15 +290,15 @@ async def test_a_plain_server_answers_and_records_nothing(config):
     async def workflow(task, model):
         reply = await model.chat(QUESTION, temperature=0.5)
         assert reply.text and reply.tokens is None and model.api_key != "theirs"
-        with pytest.raises(rw.Error, match="tells no token ids"):
+        with pytest.raises(rw.Error, match="reports no token ids"):
             model.extract_experience_from_history()
-        with pytest.raises(rw.Error, match="tells no token ids"):
+        with pytest.raises(rw.Error, match="reports no token ids"):
             _ = reply.experience
         return 1.0
 
     status, experiences = await results(config, [model], workflow)
     assert status.failed_runs == {"invalid_output": 1} and not experiences
-    assert "tells no token ids" in status.message
+    assert "reports no token ids" in status.message
     status, _ = await results(config, [model], workflow, is_eval=True)
     assert status.ok, status.message
 

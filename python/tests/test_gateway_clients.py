@@ -203,7 +203,7 @@ def test_a_server_without_token_ids_is_counted():
         answer = client.chat.completions.create(model="policy", messages=MESSAGES, max_tokens=8)
         assert answer.choices[0].message.content
         status, message = gateway.refusal(key)
-        assert status == 409 and "tells no token ids" in message
+        assert status == 409 and "reports no token ids" in message
     finally:
         gateway.close()
 

@@ -173,7 +173,7 @@ def test_weights_that_cannot_be_sent_are_written_to_the_folder(tmp_path, caplog)
     assert rw.publish_weights(tmp_path, STATE, version=1, timeout=0.1) == "checkpoint"
     assert rw.latest_version(tmp_path) == 1
     assert "weights of version 1 cannot be sent over nccl" in caplog.text
-    with pytest.raises(ValueError, match="'carrier pigeon' is none of 'checkpoint'"):
+    with pytest.raises(ValueError, match="'carrier pigeon', expected one of 'checkpoint'"):
         rw.publish_weights(tmp_path, STATE, version=2, method="carrier pigeon")
 
 

@@ -61,8 +61,8 @@ def test_several_turns_and_preferences():
         ({"eid": "1/2"}, "eid is an EID or a dictionary"),
         ({"kind": "tree"}, "kind is single_turn"),
         ({"model_versions": [(1, 1)]}, "about 1 tokens, but the response has 2"),
-        ({"model_versions": [(1, 0)]}, "no version with its tokens"),
-        ({"custom_fields": [("a", "b", "text")]}, "'text' is no type"),
+        ({"model_versions": [(1, 0)]}, "not a pair of a version"),
+        ({"custom_fields": [("a", "b", "text")]}, "'text' is not a type"),
     ],
 )
 def test_invalid_experiences_are_refused_with_a_reason(fields, words):

@@ -252,7 +252,7 @@ async def test_runners_come_and_go_and_the_engine_has_the_last_word():
     link.give("shutdown", 1.0)
     # Nothing begins after a shutdown.
     link.give("start", Start(answers))
-    await link.expect(("ready",), ("goodbye", "dismissed by the engine"))
+    await link.expect(("ready",), ("goodbye", "stopped by the engine"))
     link.give("ended", "the engine has heard")
     assert await asyncio.wait_for(work, 20) == "the engine has heard"
     assert link.report.empty()

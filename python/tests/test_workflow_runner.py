@@ -65,7 +65,7 @@ ENDINGS = {
     "a bool": (returns(np.bool_(True)), 2, 2, {}, None),
     "nothing, with recorded turns": (returns(None), 2, 2, {}, None),
     "blocking code": (blocking, 2, 2, {}, None),
-    "an empty list": (returns(list), 0, 0, {"invalid_output": 2}, "yielded no experience"),
+    "an empty list": (returns(list), 0, 0, {"invalid_output": 2}, "returned no experiences"),
     "rubbish": (returns("rubbish"), 0, 0, {"invalid_output": 2}, "an object of type str"),
     "rubbish in a list": (returns([1]), 0, 0, {"invalid_output": 2}, "list with an object of type"),
     "NaN": (returns(float("nan")), 0, 0, {"invalid_output": 2}, "the reward nan is not a finite"),
@@ -88,7 +88,7 @@ ENDINGS = {
         {"workflow": 2},
         "cancelled itself",
     ),
-    "an unknown name": ("no_such_one", 0, 0, {"workflow": 2}, "no workflow is registered"),
+    "an unknown name": ("no_such_one", 0, 0, {"workflow": 2}, "unknown workflow"),
     "a missing module": ("no.such:one", 0, 0, {"workflow": 2}, "No module named 'no'"),
     "no workflow": (None, 0, 0, {"workflow": 2}, "has no workflow"),
 }
@@ -352,7 +352,7 @@ def test_a_server_that_is_not_there_is_no_fault_of_the_workflow():
 
     status, _ = rw.WorkflowRunner(config, model).run_task(rw.Task(workflow=workflow))
     assert status.failed_runs == {"model_unavailable": 1}
-    assert "model m does not answer" in status.message
+    assert "no response from model m" in status.message
 
 
 def test_an_unknown_mode_is_refused():

@@ -192,7 +192,7 @@ WRONG = {
     ),
     "no such name beside a module": (
         {"default_workflow_type": "own_flows:solve", "default_reward_fn_type": "digit"},
-        ["no reward function is called `digit`", "did you mean `digits`?"],
+        ["unknown reward function `digit`", "did you mean `digits`?"],
     ),
     "an import that fails": (
         {"default_workflow_type": "torn:solve"},

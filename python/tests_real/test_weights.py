@@ -260,7 +260,7 @@ def test_a_server_that_is_paused_from_outside_is_not_used(vllm, vllm_gateway):
     vllm.post("/pause?mode=keep")
     try:
         wait_for(lambda: vllm_gateway.server()["state"] == "unhealthy")
-        assert "paused from outside" in vllm_gateway.server()["why"]
+        assert "paused by another program" in vllm_gateway.server()["why"]
     finally:
         vllm.post("/resume")
     wait_for(lambda: vllm_gateway.server()["state"] == "running")

@@ -92,7 +92,7 @@ fn input_errors_and_timeouts_end_the_command() {
     let secret = secret.to_str().unwrap();
     let (code, stderr) = fixture.run(&["--connect", &address, "--secret-file", secret]);
     assert_eq!(code, Some(2), "{stderr}");
-    assert!(stderr.contains("does not take these workers in"), "{stderr}");
+    assert!(stderr.contains("refuses these workers"), "{stderr}");
 
     drop(fixture.job);
     let fixture = Fixture { job: TcpListener::bind("127.0.0.1:0").unwrap(), ..fixture };

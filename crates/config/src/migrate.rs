@@ -196,7 +196,8 @@ fn trinity_name(pattern: &str, name: &str) -> Option<String> {
         "imported by the workers".to_owned()
     } else {
         format!(
-            "not built in: name the class as `package.module:Class` (was registered as `{name}`)"
+            "not built in: set TRINITY_PLUGIN_DIRS to the folder of the module that registers \
+             `{name}`, or name the class as `package.module:Class`"
         )
     };
     Some(note)

@@ -333,7 +333,7 @@ impl<W: RunnerBackend> Driver<W> {
     ) -> std::result::Result<(), String> {
         match (request, &mut self.ledger) {
             (Request::Start | Request::Submit { .. }, _) if self.ledger_closed => {
-                Err("it was closed by a shutdown; make another coordinator".to_owned())
+                Err("it was closed by a shutdown; create a new coordinator".to_owned())
             }
             (Request::Submit { batch, .. }, Some(ledger)) => {
                 ledger.admits(batch, tasks).map_err(|error| error.to_string())
@@ -596,5 +596,5 @@ impl PayloadStore {
 }
 
 fn not_synced(message: Arc<str>) -> Error {
-    Error::Ledger(format!("{message}; nothing is lost, ask again"))
+    Error::Ledger(format!("{message}; nothing is lost, repeat the request"))
 }

@@ -61,9 +61,9 @@ impl DriverHandle {
         if let Some(torn) = &torn {
             tracing::warn!(
                 file = %torn.path.display(), bytes = torn.bytes, at = torn.at,
-                "the end of the ledger was incomplete and was cut off: a crash leaves at most one \
-                 record that was never acknowledged; if the file was truncated otherwise, its \
-                 last results are explored again"
+                "the end of the ledger was incomplete and was truncated: a crash leaves at most \
+                 one record that was never acknowledged; if the file was truncated otherwise, \
+                 its last results are explored again"
             );
         }
         let config = CoreConfig { ledger: true, epoch: epoch as u16, ..config };

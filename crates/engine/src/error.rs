@@ -11,7 +11,7 @@ pub enum Error {
     #[error("{}", RefusalMessage(.0))]
     Refused(Refusal),
     /// The engine was dropped, or its runtime was shut down.
-    #[error("the engine is gone")]
+    #[error("the engine has stopped")]
     Closed,
     /// There is no sink: a scheduler on its own, or a job that only evaluates.
     #[error("the experience pipeline is not initialized")]
@@ -103,7 +103,7 @@ impl fmt::Display for RefusalMessage<'_> {
             Refusal::TasksCancelled { batch, finished, needed, expected } => {
                 write!(
                     f,
-                    "batch {batch} was cut short: {finished} of {expected} tasks finished, "
+                    "batch {batch} was truncated: {finished} of {expected} tasks finished, "
                 )?;
                 write!(f, "{needed} needed; abort it to keep what it has")
             }

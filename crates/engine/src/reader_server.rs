@@ -13,7 +13,7 @@ use crate::sink::PipelineSink;
 
 #[derive(Debug, thiserror::Error)]
 pub enum JobReaderServerError {
-    #[error("the buffer cannot be offered: {0}")]
+    #[error("the buffer cannot be served: {0}")]
     Reader(String),
     #[error(transparent)]
     File(#[from] FileError),

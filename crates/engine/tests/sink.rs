@@ -277,7 +277,7 @@ fn invalid_configurations_are_refused_with_their_key() {
     let replay = json!({ "enable": true, "priority_fn_args": { "decay": -1 } });
     let replay = json!({ "experience_buffer": { "replay_buffer": replay } });
     for (keys, expected_key, expected) in [
-        (storage("queue", Some("sqlite:///out.db")), path, "leave it out"),
+        (storage("queue", Some("sqlite:///out.db")), path, "remove `path`"),
         (storage("sql", Some("mysql://me:secret@host/db")), path, "postgresql://"),
         (storage("sql", Some("out.jsonl")), path, "storage_type"),
         (

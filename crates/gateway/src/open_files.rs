@@ -44,7 +44,7 @@ fn allowed_connections(configured: usize, limit: Option<u64>) -> Result<usize, S
     let share = usize::try_from(share).unwrap_or(usize::MAX);
     if share < MIN_CONNECTIONS.min(configured) {
         return Err(format!(
-            "the process may open {limit} files, too few for model calls: raise the limit to at \
+            "the process can open {limit} files, too few for model calls: raise the limit to at \
              least 4096 (ulimit -n)"
         ));
     }

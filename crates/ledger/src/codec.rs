@@ -47,7 +47,7 @@ pub(super) struct EntryReader<'a>(pub(super) &'a [u8]);
 
 impl<'a> EntryReader<'a> {
     pub(super) fn bytes(&mut self, count: u64) -> Decoded<&'a [u8]> {
-        let count = usize::try_from(count).map_err(|_| "a length beyond all bounds".to_owned())?;
+        let count = usize::try_from(count).map_err(|_| "a length is out of range".to_owned())?;
         let (bytes, rest) = self.0.split_at_checked(count).ok_or("it ends too early")?;
         self.0 = rest;
         Ok(bytes)
@@ -63,11 +63,11 @@ impl<'a> EntryReader<'a> {
                 return if bits << shift >> shift == bits { Ok(number) } else { break };
             }
         }
-        Err("a number beyond all bounds".into())
+        Err("a number is out of range".into())
     }
 
     pub(super) fn small(&mut self) -> Decoded<u32> {
-        u32::try_from(self.number()?).map_err(|_| "a number beyond all bounds".into())
+        u32::try_from(self.number()?).map_err(|_| "a number is out of range".into())
     }
 
     /// Reads a count of elements of at least one byte each.
@@ -99,7 +99,7 @@ impl<'a> EntryReader<'a> {
         match self.number()? {
             0 => Ok(None),
             1 => read(self).map(Some),
-            other => Err(format!("{other} where 0 or 1 should stand")),
+            other => Err(format!("{other} where 0 or 1 is expected")),
         }
     }
 
@@ -122,7 +122,7 @@ impl<'a> EntryReader<'a> {
     pub(super) fn end(self) -> Decoded<()> {
         match self.0.len() {
             0 => Ok(()),
-            more => Err(format!("{more} bytes more than there should be")),
+            more => Err(format!("{more} bytes after the end")),
         }
     }
 }

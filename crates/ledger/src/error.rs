@@ -14,8 +14,8 @@ pub enum LedgerError {
     Log(#[from] Arc<LogError>),
     /// A valid frame with a record that cannot be decoded.
     #[error(
-        "the ledger in {} cannot be understood at offset {offset}: {found}; open it with the \
-         program that wrote it, or move the whole folder away to begin anew",
+        "the ledger in {} cannot be decoded at offset {offset}: {found}; open it with the release \
+         that wrote it, or move the whole folder away to start over",
         dir.display()
     )]
     Record { dir: PathBuf, offset: u64, found: String },
@@ -25,12 +25,13 @@ pub enum LedgerError {
     )]
     Full { batch: BatchId, bytes: u64, live: u64, max: u64 },
     #[error(
-        "batch {batch} has {bytes} bytes of tasks, and a record may have {max}; submit it in parts"
+        "batch {batch} has {bytes} bytes of tasks, more than the limit of {max} per record; \
+         submit it in parts"
     )]
     TooLarge { batch: BatchId, bytes: u64, max: u64 },
     #[error(
-        "batch {batch} is not taken now: {bytes} bytes wait to be written to the disk; submit it \
-         again when the ledger has caught up"
+        "batch {batch} is refused: {bytes} bytes wait to be written to the ledger; submit it \
+         again later"
     )]
     Behind { batch: BatchId, bytes: u64 },
     #[error("batch {batch} is in the ledger and has not ended")]
@@ -43,7 +44,7 @@ pub enum LedgerError {
     EndedTwice { batch: BatchId, task: TaskId, run: RunId },
     #[error("batch {batch} is neither finalized nor aborted")]
     NotEnded { batch: BatchId },
-    #[error("version {version} of the model is older than {newest}, which the ledger has seen")]
+    #[error("version {version} of the model is older than {newest}, which the ledger has recorded")]
     Version { version: u64, newest: u64 },
 }
 

@@ -31,7 +31,7 @@ pub(super) fn read_id(reader: &mut EntryReader<'_>) -> Decoded<BatchId> {
             Ok(BatchId::Number((number >> 1) as i64 ^ -((number & 1) as i64)))
         }
         1 => reader.shared_text().map(BatchId::Text),
-        other => Err(format!("{other} where a batch id should begin")),
+        other => Err(format!("{other} where the type of a batch id is expected")),
     }
 }
 

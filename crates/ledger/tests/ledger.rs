@@ -208,7 +208,7 @@ fn invalid_records_are_refused_without_effect() {
     ledger.append(LedgerEntry::Version(5)).unwrap();
     ledger.append(LedgerEntry::Version(5)).unwrap();
     let error = ledger.append(LedgerEntry::Version(4)).unwrap_err().to_string();
-    assert_eq!(error, "version 4 of the model is older than 5, which the ledger has seen");
+    assert_eq!(error, "version 4 of the model is older than 5, which the ledger has recorded");
     drop(ledger);
     let (_, recovered) = Ledger::open(dir.path(), options()).unwrap();
     assert_eq!(recovered.version, 5);

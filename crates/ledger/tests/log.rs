@@ -186,7 +186,7 @@ fn a_bad_frame_is_damage_wherever_it_stands_and_a_cut_one_is_not() {
             let error = error(dir.path());
             let place = format!("is damaged at byte {}: the ", header + position.offset);
             assert!(error.contains(&place) && error.contains("restore the file"), "{error}");
-            assert_eq!(error.contains("good ones follow"), position != positions[2], "{error}");
+            assert_eq!(error.contains("valid ones follow"), position != positions[2], "{error}");
         }
     }
     fs::write(path, &whole[..whole.len() - 1]).unwrap();
@@ -259,7 +259,7 @@ fn foreign_missing_and_newer_files_are_named() {
     fs::write(&files[1], "short").unwrap();
     assert!(error(dir.path()).contains("is not part of a Rollway log"));
     fs::write(&files[1], fs::read(&files[2]).unwrap()).unwrap();
-    assert!(error(dir.path()).contains("says that it is segment 3"));
+    assert!(error(dir.path()).contains("header has the number 3"));
     fs::write(&files[1], whole).unwrap();
     assert_eq!(open(dir.path()).unwrap().2.len(), 3);
     files.iter().for_each(|path| fs::remove_file(path).unwrap());

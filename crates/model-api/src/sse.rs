@@ -121,7 +121,7 @@ impl SseParser {
         match String::from_utf8(mem::take(&mut self.data)) {
             Ok(data) => events.push(data),
             Err(error) => {
-                return Err(SseError(format!("an event is no UTF-8: {}", error.utf8_error())));
+                return Err(SseError(format!("an event is not UTF-8: {}", error.utf8_error())));
             }
         }
         Ok(())

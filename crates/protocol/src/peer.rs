@@ -88,7 +88,7 @@ impl Drop for StreamExpected {
         if !self.socket.taken.load(Ordering::Relaxed) {
             self.counters.count(RefusalCode::NoStream);
             let peer = self.socket.peer();
-            tracing::debug!(%peer, "a peer left without opening a stream");
+            tracing::debug!(%peer, "a peer disconnected without opening a stream");
         }
     }
 }

@@ -64,7 +64,7 @@ pub enum WorkerConnectError {
     Refused(ConnectRefusal),
     #[error("the connection to the engine was lost: {message}")]
     Lost { message: Arc<str> },
-    #[error("the engine did not answer within {timeout:?}")]
+    #[error("no response from the engine within {timeout:?}")]
     TimedOut { timeout: Duration },
     /// A message of the handshake is not valid.
     #[error("the engine's answer is not valid: {0}")]
@@ -72,7 +72,7 @@ pub enum WorkerConnectError {
     /// The peer did not prove that it has the secret. Nothing that it sent was used.
     #[error(
         "the process at {address} does not have the secret of this worker: give the worker the \
-         secret of the job that listens there; if another program took the address, stop it"
+         secret of the job that listens there; if another program listens there, stop it"
     )]
     NotTheEngine { address: Address },
     #[error("cannot read random bytes")]

@@ -504,9 +504,11 @@ fn raise(py: Python<'_>, error: PyExplorerError) -> PyErr {
         PyExplorerError::NotPrepared => {
             plain("not_started", "not prepared: prepare() must be called first")
         }
-        PyExplorerError::Over => plain("stopped", "the explorer is shut down: make another"),
+        PyExplorerError::Over => plain("stopped", "the explorer is shut down: create a new one"),
         PyExplorerError::Serves => plain("explorer", "in mode `serve` there is only serve()"),
         PyExplorerError::DoesNotServe => plain("explorer", "serve() needs `mode: serve`"),
-        PyExplorerError::Aborted => plain("stopped", "it was given up: the explorer was shut down"),
+        PyExplorerError::Aborted => {
+            plain("stopped", "the call was cancelled: the explorer was shut down")
+        }
     }
 }

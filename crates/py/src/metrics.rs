@@ -219,7 +219,7 @@ fn from_dicts(py: Python<'_>, dicts: &[Bound<'_, PyDict>]) -> PyResult<Vec<Metri
         all.push(pairs.into_iter().collect());
     }
     if let Some(first) = ignored {
-        let message = format!("metrics that are no numbers are ignored, such as {first}");
+        let message = format!("metrics that are not numbers are ignored, such as {first}");
         let message = std::ffi::CString::new(message).unwrap_or_default();
         PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &message, 2)?;
     }

@@ -86,7 +86,7 @@ impl PyMockServer {
     /// Waits until one of the numbers is at least so high.
     fn wait_for(&self, py: Python<'_>, name: String, least: u64) -> PyResult<PyPending> {
         if !named(&MockCounts::default()).iter().any(|(known, _)| *known == name) {
-            return Err(PyValueError::new_err(format!("there is no number `{name}`")));
+            return Err(PyValueError::new_err(format!("unknown counter `{name}`")));
         }
         let inside = self.inside.clone();
         let future = async move {

@@ -57,7 +57,7 @@ struct PyTask(JoinHandle<Result<Answer, String>>);
 impl PyTask {
     async fn join(mut self) -> Result<Answer, String> {
         let joined = (&mut self.0).await;
-        joined.unwrap_or_else(|error| Err(format!("the call was given up: {error}")))
+        joined.unwrap_or_else(|error| Err(format!("the call was cancelled: {error}")))
     }
 }
 

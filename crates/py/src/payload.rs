@@ -135,7 +135,7 @@ fn kind_of(name: &str) -> PyResult<ExperienceKind> {
     [ExperienceKind::SingleTurn, ExperienceKind::MultiTurn, ExperienceKind::Dpo]
         .into_iter()
         .find(|kind| kind.name() == name)
-        .ok_or_else(|| PyValueError::new_err(format!("no kind of experience is called `{name}`")))
+        .ok_or_else(|| PyValueError::new_err(format!("unknown kind of experience `{name}`")))
 }
 
 fn item<'py>(

@@ -278,7 +278,7 @@ fn take_batch(
         let sample = buffered.samples.remove(0);
         let reason = payload::verify(&sample.payload).err().map(|error| error.to_string());
         let message = format!(
-            "experience {} is damaged and was passed over: {}",
+            "experience {} is damaged and was skipped: {}",
             sample.id,
             reason.unwrap_or_default()
         );
@@ -313,7 +313,7 @@ fn local(url: &str) -> Result<Arc<dyn Buffer>, PyReaderError> {
     match target(url)? {
         ReaderTarget::Local(address, table) => Ok(reader::storage(&address, table.as_deref())?),
         ReaderTarget::Remote(_) => {
-            Err(PyReaderError::Address(format!("`{url}` is a server already")))
+            Err(PyReaderError::Address(format!("`{url}` is already the address of a server")))
         }
     }
 }
@@ -347,7 +347,8 @@ impl PyReaderServer {
                 ReaderSource::Address(url) => local(&url)?,
             };
             let Ok(ReaderTarget::Remote(address)) = address.parse() else {
-                let message = format!("`{address}` is no rollway://HOST:PORT or rollway+unix:PATH");
+                let message =
+                    format!("`{address}` is neither rollway://HOST:PORT nor rollway+unix:PATH");
                 return Err(PyReaderError::Address(message));
             };
             let secret = secret.map(secret_of).transpose()?;

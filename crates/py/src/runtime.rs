@@ -61,7 +61,7 @@ pub(crate) fn handle(py: Python<'_>) -> PyResult<Handle> {
 pub(crate) fn start(py: Python<'_>, threads: usize) -> PyResult<Handle> {
     if is_forked() {
         let message = "this process was forked from one in which rollway was in use: its threads \
-                     are not here. Start processes with `spawn` or `forkserver`";
+                       do not exist here. Start processes with `spawn` or `forkserver`";
         return Err(errors::plain(py, "forked", message));
     }
     let mut started = started();

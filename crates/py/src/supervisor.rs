@@ -53,7 +53,7 @@ async fn run_supervisor(options: SupervisorOptions) -> Result<(), SupervisorErro
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
         }
-        print_line("leaves; what is under way begins again elsewhere");
+        print_line("stopping; attempts in flight are retried on other workers");
         stopping.cancel();
     });
     supervisor::run(options, stop, Arc::new(print_line)).await

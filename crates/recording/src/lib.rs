@@ -95,8 +95,8 @@ pub enum CallDecision {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     #[error(
-        "model {0} tells no token ids, so that its answers cannot be trained on: \
-         use a server that does (vllm, sglang, llama_cpp), or return experiences of your own"
+        "model {0} reports no token ids, so its turns cannot be trained on: use a server that \
+         does (vllm, sglang, llama_cpp), or return experiences of your own"
     )]
     NoTokens(String),
     #[error("a response could not be recorded: {0}")]
@@ -106,7 +106,7 @@ pub enum RecordError {
     #[error("the idempotency key {0} was used for another request")]
     KeyReused(String),
     /// The call with the same idempotency key must end first.
-    #[error("a call with the same idempotency key is under way")]
+    #[error("a call with the same idempotency key is in flight")]
     UnderWay,
 }
 

@@ -116,7 +116,7 @@ impl TurnTable {
                     .iter()
                     .fold(ROOT, |node, message| self.texts.step(node, &json_text(message))),
             ),
-            Some(_) => return Err(RecordError::Misread("the messages are no list".to_owned())),
+            Some(_) => return Err(RecordError::Misread("the messages are not a list".to_owned())),
         };
         let tools = tools.filter(|tools| !tools.is_null());
         let tools = tools.map(|tools| self.texts.step(ROOT, &json_text(tools)));

@@ -144,8 +144,10 @@ impl Explorer {
     pub async fn explore(&mut self) -> Result<ExploreSummary> {
         let mode = self.resources.config.mode;
         if !matches!(mode, Mode::Explore | Mode::Both) {
-            let message =
-                format!("mode {mode:?} does not explore: set `mode` to `explore` or `both`");
+            let message = format!(
+                "mode `{}` does not explore: set `mode` to `explore` or `both`",
+                mode.name()
+            );
             return Err(ExplorerError::NotNow(message));
         }
         let explored = self.state.explore(&self.resources, &self.stop.0).await;

@@ -49,7 +49,7 @@ impl WeightFinder for CheckpointFolder {
         if path.try_exists()? && fs::metadata(&path)?.is_dir() {
             return Ok(Some(NewestWeights { version, path }));
         }
-        let message = format!("{LATEST} names {}, which is no folder", path.display());
+        let message = format!("{LATEST} names {}, which is not a folder", path.display());
         Err(io::Error::new(io::ErrorKind::NotFound, message))
     }
 

@@ -34,7 +34,8 @@ impl FolderWatch {
         let watcher = watcher(folder, Arc::clone(&notify));
         if let Err(error) = &watcher {
             let folder = folder.display();
-            tracing::warn!(%error, %folder, "cannot watch this folder; looking every {RETRY:?}");
+            tracing::warn!(%error, %folder, "cannot watch this folder; it is read every {RETRY:?} \
+                                             instead");
         }
         Self { folder: folder.into(), watcher: watcher.ok(), notify }
     }

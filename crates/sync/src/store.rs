@@ -83,7 +83,7 @@ impl WeightStore {
         let store = Arc::clone(self);
         let saved = run_blocking(move || store.save_members()).await;
         if let Err(error) = saved {
-            tracing::warn!(%error, "the next host will not know who has left");
+            tracing::warn!(%error, "the members that left are not recorded for the next host");
         }
     }
 
@@ -275,8 +275,8 @@ fn unusable(error: &tensor_files::TensorReadError) -> SyncError {
 fn full(error: &weight_folder::WeightFolderError) -> SyncError {
     let hint = match error.source.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-            "; make room there, or use `synchronizer.sync_method: checkpoint` with a job folder \
-             that has it"
+            "; free space there, or use `synchronizer.sync_method: checkpoint` with the job's \
+             folder on a disk with enough space"
         }
         _ => "",
     };
@@ -286,15 +286,15 @@ fn full(error: &weight_folder::WeightFolderError) -> SyncError {
 fn refused(refused: JoinRefusal) -> SyncError {
     SyncError::Refused(match refused {
         JoinRefusal::OtherTrainer(name) => format!(
-            "trainer {name:?} is at the synchronizer already, and a job has one: end it first, or \
-             give this one the same name (`trainer.name`) to take its place"
+            "the job already has the trainer {name:?}: end it first, or give this one the same \
+             name (`trainer.name`) to replace it"
         ),
         JoinRefusal::TooMany(most) => {
-            format!("{most} explorers came to the synchronizer, which is as many as it remembers")
+            format!("{most} explorers have joined the synchronizer, which is the limit")
         }
         JoinRefusal::Older { version, newest } => format!(
             "weights of version {version} are older than the newest, of version {newest}: versions \
-             never go backwards; begin a new job, or go on from version {newest}"
+             never go backwards; begin a new job, or continue from version {newest}"
         ),
     })
 }

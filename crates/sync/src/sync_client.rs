@@ -89,7 +89,7 @@ impl SyncClient {
         let url = format!("{}{path}", self.url);
         let unreachable = |error: reqwest::Error| {
             let cause = rollway_base::error_chain(&error);
-            SyncLinkError::Unreachable(format!("no synchronizer answers at {}: {cause}", self.url))
+            SyncLinkError::Unreachable(format!("no synchronizer responds at {}: {cause}", self.url))
         };
         let sent = self.client.request(method, url).timeout(timeout).body(body).send();
         let answer = sent.await.map_err(unreachable)?;
@@ -104,7 +104,7 @@ impl SyncClient {
             });
         }
         let Ok(body) = serde_json::from_slice::<SyncErrorBody>(&bytes) else {
-            let message = format!("{} is no synchronizer: status {status} for {path}", self.url);
+            let message = format!("{} is not a synchronizer: status {status} for {path}", self.url);
             return Err(SyncLinkError::Unreachable(message));
         };
         Err(match status {

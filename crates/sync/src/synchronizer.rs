@@ -113,7 +113,7 @@ impl Synchronizer {
             return Ok(());
         }
         let found = discovery::find(&self.0.options, Some(reason), until).await?;
-        tracing::info!(url = found.url(), from = lost.url(), "synchronizer has another host");
+        tracing::info!(url = found.url(), from = lost.url(), "synchronizer moved to another host");
         *self.0.link.lock() = found;
         Ok(())
     }

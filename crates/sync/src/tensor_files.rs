@@ -43,10 +43,10 @@ pub enum TensorReadError {
 
 fn listed(names: &[String]) -> String {
     if names.is_empty() {
-        return ": it has none at all".to_owned();
+        return ": it has no tensors".to_owned();
     }
     let names: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
-    format!("; near are {}", names.join(", "))
+    format!("; similar names: {}", names.join(", "))
 }
 
 struct TensorFileHead {
@@ -113,7 +113,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, TensorReadError> {
     let index = path.join(INDEX);
     let mut names: Vec<String> = match fs::read(&index) {
         Ok(bytes) => {
-            let wrong = |error| content(&index, format!("it is no index of weights: {error}"));
+            let wrong = |error| content(&index, format!("it is not an index of weights: {error}"));
             let index: TensorIndex = serde_json::from_slice(&bytes).map_err(wrong)?;
             index.weight_map.into_values().collect()
         }
@@ -144,14 +144,14 @@ fn head(path: PathBuf) -> Result<TensorFileHead, TensorReadError> {
     file.read_exact(&mut length).map_err(|_| torn())?;
     let length = u64::from_le_bytes(length);
     if length > MAX_HEAD {
-        return Err(content(&path, "it is no safetensors file".to_owned()));
+        return Err(content(&path, "it is not a safetensors file".to_owned()));
     }
     let mut text = Vec::new();
     file.take(length).read_to_end(&mut text).map_err(fail)?;
     if (text.len() as u64) < length {
         return Err(torn());
     }
-    let wrong = |error| content(&path, format!("it is no safetensors file: {error}"));
+    let wrong = |error| content(&path, format!("it is not a safetensors file: {error}"));
     let meta: Metadata = serde_json::from_slice(&text).map_err(wrong)?;
     let data = 8 + length;
     if data + meta.data_len() as u64 != size {

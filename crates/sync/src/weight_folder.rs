@@ -96,7 +96,7 @@ pub fn latest(folder: &Path) -> Result<Option<u64>> {
     let path = folder.join(LATEST);
     match fs::read_to_string(&path) {
         Ok(text) => text.trim().parse().map(Some).map_err(|_| {
-            let problem = format!("it says {text:?}, which is no number of a step");
+            let problem = format!("it contains {text:?}, which is not the number of a step");
             failed(&path)(io::Error::new(io::ErrorKind::InvalidData, problem))
         }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

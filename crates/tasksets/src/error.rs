@@ -64,12 +64,12 @@ impl TasksetErrorKind {
 
 impl TasksetError {
     pub(super) fn io(path: &Path, error: &io::Error) -> Self {
-        let hint = "see that the file is there and may be read";
+        let hint = "check that the file exists and is readable";
         TasksetErrorKind::Io.at(path.display(), format!("cannot be read: {error}"), hint)
     }
 
     pub(super) fn changed(path: &Path) -> Self {
-        let hint = "leave the files of a running job alone, and start it again";
+        let hint = "do not change the files of a running job; start it again";
         let what = "changed while it was in use";
         TasksetErrorKind::Io.at(path.display(), what, hint)
     }

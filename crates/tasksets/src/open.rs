@@ -40,7 +40,7 @@ impl<'a> TasksetOpener<'a> {
         let configs: Vec<&Taskset> = self.buffer.explorer_input.train_tasksets().collect();
         if configs.is_empty() || configs.len() > MAX_SETS {
             let what = format!("{} tasksets; there must be 1 to {MAX_SETS}", configs.len());
-            let hint = "say where the tasks are: `taskset: {path: tasks.jsonl}`";
+            let hint = "give their path: `taskset: {path: tasks.jsonl}`";
             let location = "buffer.explorer_input";
             return Err(Kind::Option.at(location, what, hint));
         }
@@ -71,7 +71,7 @@ impl<'a> TasksetOpener<'a> {
         let path = config.path.as_deref().unwrap_or_default();
         let location = format!("taskset `{name}` ({path})");
         if path.is_empty() {
-            let hint = "say where the tasks are: `path: tasks.jsonl`";
+            let hint = "give their path: `path: tasks.jsonl`";
             return Err(Kind::Option.at(location, "it has no `path`", hint));
         }
         let shape = RowFormat::new(

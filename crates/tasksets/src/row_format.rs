@@ -177,7 +177,7 @@ impl RowFormat {
         let named = |key: &Option<String>| key.as_deref().and_then(field);
         if let Some(key) = self.needed_key().filter(|key| field(key).is_none()) {
             let what = format!("the row has no `{key}`");
-            return Err(RowError(what, "fill it in, or take the row out".to_owned()));
+            return Err(RowError(what, "add it, or remove the row".to_owned()));
         }
         let prompt = field(&format.prompt_key).cloned();
         let system = match named(&format.system_prompt_key) {
@@ -194,7 +194,7 @@ impl RowFormat {
         let word = |key: &Option<String>, default: &Option<Arc<str>>| match (key, named(key)) {
             (_, Some(Value::String(name))) => Ok(Some(Arc::from(name.as_str()))),
             (Some(key), Some(other)) => {
-                let what = format!("`{key}` holds {other}, which is no name");
+                let what = format!("`{key}` holds {other}, which is not a name");
                 Err(RowError(what, "write a registered name or `package.module:name`".to_owned()))
             }
             _ => Ok(default.clone()),
@@ -229,7 +229,7 @@ fn messages(key: &str, value: &Value) -> std::result::Result<Vec<Value>, RowErro
     let hint = || "write them as [{\"role\": \"user\", \"content\": \"…\"}]".to_owned();
     let value = parsed(value);
     let Value::Array(list) = &value else {
-        return Err(RowError(format!("`{key}` is no list of messages"), hint()));
+        return Err(RowError(format!("`{key}` is not a list of messages"), hint()));
     };
     if let Some(at) = list.iter().position(|message| !message["role"].is_string()) {
         return Err(RowError(format!("message {at} of `{key}` has no role"), hint()));

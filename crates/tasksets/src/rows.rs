@@ -93,12 +93,12 @@ impl Rows {
         rows.fingerprint = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
         match rows.len() {
             0 => {
-                let hint = "a job needs at least one task; see that the right file is named";
-                Err(Kind::Empty.at(path, "there is no row in it", hint))
+                let hint = "a job needs at least one task; check the path";
+                Err(Kind::Empty.at(path, "it has no rows", hint))
             }
             count if count > MAX_ROWS => {
                 let what = format!("{count} rows are more than a taskset can have: {MAX_ROWS}");
-                let hint = "make several tasksets of it";
+                let hint = "split it into several tasksets";
                 Err(Kind::Unsupported.at(path, what, hint))
             }
             _ => Ok(rows),

@@ -83,13 +83,13 @@ impl Selector {
             _ if !config.kwargs.is_empty() => {
                 let names: Vec<&str> = config.kwargs.keys().map(String::as_str).collect();
                 let what = format!("the selector takes no kwargs, but got {}", names.join(", "));
-                return Err(invalid(what, "leave `kwargs` out".to_owned()));
+                return Err(invalid(what, "remove `kwargs`".to_owned()));
             }
             SelectorType::Sequential => SelectionOrder::Sequential,
             SelectorType::Shuffle => SelectionOrder::Shuffle(None),
             SelectorType::Random => SelectionOrder::Random,
             SelectorType::OfflineEasy2hard if config.feature_keys.is_empty() => {
-                let hint = "name the field that tells how easy a task is";
+                let hint = "name the field with the difficulty of a task";
                 return Err(invalid(
                     "no feature_keys, but 1 is needed".to_owned(),
                     hint.to_owned(),
@@ -268,7 +268,7 @@ fn features(rows: &mut Rows, name: &str, keys: &[&String]) -> Result<Vec<f64>> {
             let Some(number) = number else {
                 let shown = value.unwrap_or(&serde_json::Value::Null);
                 let what = format!("`{key}` is {shown}, but the selector needs a number");
-                let hint = "fill it in, or choose another selector";
+                let hint = "add it, or choose another selector";
                 return Err(Kind::Row.at(rows.location(index), what, hint));
             };
             // Normalizes -0.0.

@@ -48,8 +48,7 @@ impl OpenTaskset {
     /// Refuses a state of other rows or of another selector.
     pub(super) fn accept(&self, state: &SetState) -> Result<()> {
         let refuse = |what: String| {
-            let hint = "put it back as it was, or begin a new job with \
-                        `continue_from_checkpoint: false`";
+            let hint = "restore it, or begin a new job with `continue_from_checkpoint: false`";
             let location = format!("taskset `{}`", self.source.name);
             Err(Kind::State.at(location, what, hint))
         };

@@ -117,7 +117,7 @@ impl TaskStream {
             TaskBudget::Epochs(epochs) if !is_full && self.steps == 0 => {
                 let rows = self.len();
                 let what = format!("{batch_size}, but {rows} rows × {epochs} epochs never fill it");
-                refuse(what, "make it smaller, or say `total_steps` or more `total_epochs`")
+                refuse(what, "lower it, or set `total_steps` or more `total_epochs`")
             }
             _ => Ok(is_full.then_some(batch_size)),
         }
@@ -198,8 +198,8 @@ impl TaskStream {
         };
         if state.version != VERSION {
             return refuse(format!(
-                "it has version {}, but {VERSION} is read: another version of Rollway wrote it, \
-                 which draws the tasks in another order",
+                "it has version {}, but this release reads {VERSION}: it was written by another \
+                 release, which selects tasks in another order",
                 state.version
             ));
         }

@@ -215,7 +215,7 @@ class Explorer(RunnerStatesMixin):
         return self._call("live_stats", lambda engine: engine.live_stats(), identity)
 
     def cancel_run(
-        self, batch_id: BatchId, task_id: int, run_id: int, *, reason: str = "asked for"
+        self, batch_id: BatchId, task_id: int, run_id: int, *, reason: str = "requested"
     ) -> PendingResult[bool]:
         """Cancels one run, also during `explore()`; returns whether it was active.
 

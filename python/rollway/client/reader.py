@@ -335,7 +335,7 @@ class ExperienceReader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores the position of a checkpoint."""
         if "position" not in state:
-            raise ValueError("this is no state of a reader: it has no position")
+            raise ValueError("not the state of a reader: it has no `position`")
         self.seek(str(state["position"]))
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ def _kind(name: str, value: Any) -> str:
     dtype = str(getattr(value, "dtype", type(value).__name__))
     kind = _TORCH.get(dtype) if dtype.startswith("torch.") else _NUMPY.get(dtype)
     if kind is None:
-        raise TypeError(f"{name!r} is a {dtype}, which a safetensors file has no name for")
+        raise TypeError(f"{name!r} is a {dtype}, which safetensors files do not support")
     return kind
 
 

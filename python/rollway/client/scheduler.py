@@ -256,7 +256,7 @@ class Scheduler(RunnerStatesMixin, ServerAdministration):
         )
 
     def cancel_run(
-        self, batch_id: BatchId, task_id: int, run_id: int, *, reason: str = "asked for"
+        self, batch_id: BatchId, task_id: int, run_id: int, *, reason: str = "requested"
     ) -> PendingResult[bool]:
         """Cancels one run; returns whether it was active.
 

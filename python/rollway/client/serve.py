@@ -91,7 +91,7 @@ class ServeClient:
         deadline = time.monotonic() + timeout
         while not self.is_healthy(min(5.0, max(timeout, 0.1))):
             if time.monotonic() + interval > deadline:
-                raise TimeoutError(f"{self.base_url} did not answer within {timeout} s")
+                raise TimeoutError(f"no response from {self.base_url} within {timeout} s")
             time.sleep(interval)
 
     def model(self) -> str:
@@ -195,11 +195,11 @@ class ServeClient:
         except urllib.error.HTTPError as error:
             with error:
                 message = _message(error.read())
-            what = f"{method} {url} was answered with {error.code}: {message}"
+            what = f"{method} {url} responded with status {error.code}: {message}"
             raise ServeError(what, status=error.code) from None
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
-            raise ServeError(f"{url} does not answer: {reason}", status=None) from error
+            raise ServeError(f"no response from {url}: {reason}", status=None) from error
 
 
 def _message(body: bytes) -> str:

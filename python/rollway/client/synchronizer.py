@@ -76,8 +76,7 @@ def publish_weights(
       reason is logged as a warning and the weights are published as with `checkpoint` or `memory`.
     """
     target = os.fspath(url_or_dir)
-    if method is not None and method not in _METHODS:
-        raise ValueError(f"method {method!r} is none of {', '.join(map(repr, _METHODS))}")
+    _check_method(method)
     is_address = "://" in target
     chosen = method or (None if is_address else _method(target))
     weights = _state_of(state_dict_or_path)
@@ -172,8 +171,7 @@ class Synchronizer:
 
         `method` and the result are those of `rw.publish_weights`.
         """
-        if method is not None and method not in _METHODS:
-            raise ValueError(f"method {method!r} is none of {', '.join(map(repr, _METHODS))}")
+        _check_method(method)
         weights = _state_of(state_dict_or_path)
         chosen = method or self.method
         has_folder = "://" not in self._job
@@ -237,6 +235,12 @@ class Synchronizer:
 
     def __repr__(self) -> str:
         return f"<Synchronizer at {self.url}>"
+
+
+def _check_method(method: str | None) -> None:
+    if method is not None and method not in _METHODS:
+        expected = ", ".join(map(repr, _METHODS))
+        raise ValueError(f"unknown method {method!r}, expected one of {expected}")
 
 
 def _state_of(weights: Weights) -> Weights:

@@ -51,7 +51,7 @@ def _array(name: str, value: Any, default: type[np.generic], kinds: str) -> np.n
     try:
         found = np.asarray(value)
     except ValueError as error:
-        raise ValueError(f"{name} is no list of numbers: {error}") from None
+        raise ValueError(f"{name} is not a list of numbers: {error}") from None
     if found.size == 0 and found.ndim <= 1:
         return np.zeros(0, dtype=default)
     if found.ndim != 1:

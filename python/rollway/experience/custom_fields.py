@@ -43,7 +43,7 @@ def _custom_field(source: str, destination: str, dtype: Any) -> CustomField:
     # torch writes `torch.float32`.
     name = name.rpartition(".")[2]
     if name not in _DTYPES:
-        raise ValueError(f"custom_fields: {name!r} is no type; there is {', '.join(_DTYPES)}")
+        raise ValueError(f"custom_fields: {name!r} is not a type; there is {', '.join(_DTYPES)}")
     return CustomField(str(source), str(destination), name)
 
 
@@ -54,7 +54,10 @@ def model_versions(given: Iterable[VersionSpan]) -> list[VersionSpan]:
         tokens = int(tokens)
         version = None if version is None else int(version)
         if tokens < 1 or (version is not None and version < 0):
-            raise ValueError(f"model_versions: {(version, tokens)} is no version with its tokens")
+            raise ValueError(
+                f"model_versions: {(version, tokens)} is not a pair of a version and a number of "
+                "tokens"
+            )
         if runs and runs[-1][0] == version:
             tokens += runs.pop()[1]
         runs.append((version, tokens))

@@ -95,7 +95,7 @@ def _simple(value: Any) -> Any:
             return getattr(value, convert)()
     if isinstance(value, (set, frozenset, tuple)):
         return list(value)
-    raise TypeError(f"an object of type {type(value).__name__} is no JSON")
+    raise TypeError(f"an object of type {type(value).__name__} cannot be written as JSON")
 
 
 _JSON = json.JSONEncoder(default=_simple, allow_nan=False, separators=(",", ":"))

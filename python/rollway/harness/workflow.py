@@ -74,5 +74,5 @@ class AgentWorkflow(Workflow):
 def _prompt(task: Task) -> str:
     asked = [one for one in task.messages or () if one.get("role") == "user"]
     if not asked:
-        raise InvalidWorkflow("the task asks nothing: its row has no prompt and no messages")
+        raise InvalidWorkflow("the task has no prompt: its row has no prompt and no messages")
     return str(asked[-1]["content"])

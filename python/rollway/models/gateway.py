@@ -296,7 +296,7 @@ class GatewayReply(Reply):
 def _choices(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     choices = sorted(answer.get("choices") or [], key=lambda choice: choice.get("index") or 0)
     if not choices:
-        raise ModelError("the model answered without a single choice", status=200, type="empty")
+        raise ModelError("the response of the model has no choices", status=200, type="empty")
     return choices
 
 
@@ -311,7 +311,7 @@ def _dumped(value: Any) -> Any:
     """Converts messages of the `openai` package to dictionaries."""
     if hasattr(value, "model_dump"):
         return value.model_dump(exclude_none=True)
-    raise TypeError(f"an object of type {type(value).__name__} is no JSON")
+    raise TypeError(f"an object of type {type(value).__name__} cannot be written as JSON")
 
 
 def _refusal(model: str | None, status: int, content: bytes) -> Error:
@@ -322,7 +322,7 @@ def _refusal(model: str | None, status: int, content: bytes) -> Error:
     except (ValueError, KeyError, TypeError):
         words, kind = content[:1000].decode(errors="replace"), "unknown"
     if status in (429, 502, 503, 504):
-        return ModelUnavailable(f"model {model} does not answer: {words}", status=status)
+        return ModelUnavailable(f"no response from model {model}: {words}", status=status)
     if status == 409:
         return InvalidOutput(words)
     return ModelError(f"model {model} refused the call: {words}", status=status, type=kind)

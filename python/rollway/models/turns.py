@@ -18,9 +18,9 @@ TokenData = tuple["list[int] | None", "list[int] | None", "list[float] | None"]
 def not_recorded(name: str | None, trained: bool) -> str:
     """Returns the error for missing recorded turns."""
     if not trained:
-        return f"model {name} is no model that is trained: its calls are not recorded"
+        return f"model {name} is not the trained model: its calls are not recorded"
     return (
-        f"model {name} tells no token ids, so that its answers cannot be trained on: give it as "
+        f"model {name} reports no token ids, so its turns cannot be trained on: set "
         "engine='vllm', 'sglang' or 'llama_cpp' if it is one of these, or return experiences of "
         "your own"
     )

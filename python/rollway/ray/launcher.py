@@ -209,7 +209,7 @@ def failure(error: BaseException) -> dict[str, str]:
         }
     return {
         "message": f"the Ray cluster cannot be joined: {message}",
-        "hint": "see that cluster.address is that of a running Ray with the same versions of Ray "
+        "hint": "check that cluster.address is that of a running Ray with the same versions of Ray "
         "and Python, and that this machine is part of it",
     }
 

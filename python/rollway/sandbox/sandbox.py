@@ -125,7 +125,7 @@ class Sandbox:
         words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         left = lease.deadline - time.time()
         is_bounded = timeout is None or timeout >= left
-        with self._failures("a command"):
+        with self._failures("executing a command"):
             result = await self.backend.exec(
                 words,
                 timeout=max(left, 0.0) if is_bounded else timeout,
@@ -207,7 +207,7 @@ class Sandbox:
         except _PATH_ERRORS:
             raise
         except (OSError, asyncio.TimeoutError) as error:
-            raise SandboxError(f"the sandbox failed at {what}: {error!r}") from error
+            raise SandboxError(f"the sandbox failed while {what}: {error!r}") from error
 
     async def __aenter__(self) -> Sandbox:
         return await self.start() if self._lease is None else self

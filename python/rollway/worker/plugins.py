@@ -21,7 +21,7 @@ def load() -> list[str]:
     for text in filter(None, os.environ.get(PLUGIN_DIRS, "").split(os.pathsep)):
         folder = pathlib.Path(text).absolute()
         if not folder.is_dir():
-            raise FileNotFoundError(f"{PLUGIN_DIRS} names {text}, which is no folder")
+            raise FileNotFoundError(f"{PLUGIN_DIRS} names {text}, which is not a folder")
         if str(folder) not in sys.path:
             sys.path.append(str(folder))
         for name in _modules(folder):

@@ -205,7 +205,7 @@ class Worker:
         elif what == "stop_runner":
             self._end_incarnation(*rest)
         elif what == "shutdown":
-            self._shut_down("dismissed by the engine")
+            self._shut_down("stopped by the engine")
         elif what == "ended":
             self._end(rest[0])
 

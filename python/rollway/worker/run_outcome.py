@@ -63,7 +63,7 @@ class RunOutput:
     def nothing(self) -> str:
         """Returns the failure for missing experiences."""
         if not self.rewarded:
-            return "the run yielded no experience"
+            return "the run returned no experiences"
         words = "the workflow returned a reward, but no turn of the model was recorded"
         if isinstance(self.model, GatewayRunModel) and not self.model.model.records:
             return f"{words}: {not_recorded(self.model.name, True)}"
@@ -151,7 +151,7 @@ def _numbers(returned: dict[str, Any]) -> dict[str, float]:
     metrics = plain_metrics(returned)
     if "reward" not in metrics:
         raise InvalidOutput(
-            f"the workflow returned a reward that is no number: {returned['reward']!r}"
+            f"the workflow returned a reward that is not a number: {returned['reward']!r}"
         )
     return metrics
 
@@ -178,7 +178,7 @@ def plain_metrics(metrics: Mapping[str, Any] | None) -> dict[str, float]:
                 raise TypeError
             number = value if type(value) is float else float(value)
         except (TypeError, ValueError):
-            _warn_once(str(name), f"{type(value).__name__} is no number")
+            _warn_once(str(name), f"{type(value).__name__} is not a number")
             continue
         # An invalid reward fails the run.
         if math.isfinite(number) or name == "reward":

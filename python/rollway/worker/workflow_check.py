@@ -83,14 +83,14 @@ def _import_checked(sort: str, name: str, get: Callable[[], Any]) -> Any:
         hint = f"did you mean `{near[0]}`?" if near else f"there is {', '.join(known)}"
         raise _Problem(
             "unknown",
-            f"no {sort} is called `{called}`",
+            f"unknown {sort} `{called}`",
             f"{hint} (your own are called `package.module:name`)",
         ) from None
     except MissingPackage as error:
         what, _, hint = str(error).rpartition(": ")
         raise _Problem("package", what, f"install it: `{sys.executable} -m {hint}`") from None
     except (InvalidWorkflow, InvalidRewardFn) as error:
-        hint = "see `workflow_args` and `reward_fn_args`, and what is named"
+        hint = "check `workflow_args` and `reward_fn_args`"
         raise _Problem("arguments", f"{sort} `{name}`: {error}", hint) from None
     except ModuleNotFoundError as error:
         raise _no_module(sort, name, error) from None
@@ -111,7 +111,7 @@ def _no_module(sort: str, name: str, error: ModuleNotFoundError) -> _Problem:
         "import",
         f"there is no module `{error.name}` for the {sort} `{name}`",
         f"{hint}{sys.executable} looked in {folders}; put it beside the configuration, start the "
-        "job where it is, or set PYTHONPATH",
+        "job in its folder, or set PYTHONPATH",
     )
 
 
@@ -157,5 +157,5 @@ def _broken(sort: str, name: str, error: BaseException) -> _Problem:
     return _Problem(
         "import",
         f"the {sort} `{name}` could not be imported: {words}{where}",
-        f"to see all of it: `{sys.executable} -c 'import {module}'`, where the module is",
+        f"the full traceback: `{sys.executable} -c 'import {module}'`, where the module is",
     )

@@ -25,7 +25,7 @@ const HELP: [(&str, &str); 9] = [
     ("c", "cancel the run under the cursor, after a confirmation"),
     ("h, ?", "this help"),
     ("q, escape, Ctrl-C", "quit"),
-    ("", "! stuck: in one stage much longer than usual, or than its timeout."),
+    ("", "! stuck: in one stage much longer than typical, or than half of its timeout."),
 ];
 
 /// Renders the screen: header, table or help, and footer.

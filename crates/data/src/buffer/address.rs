@@ -60,8 +60,8 @@ pub enum BufferAddressError {
     #[error("`{0}` names no {1}")]
     Incomplete(String, &'static str),
     #[error(
-        "`{0}` is no address of a buffer; write sqlite:///PATH, postgresql://…, a file that ends \
-         with .jsonl or .json, a folder that ends with .parquet or /, or queue:NAME"
+        "`{0}` is not the address of a buffer; write sqlite:///PATH, postgresql://…, a file that \
+         ends with .jsonl or .json, a folder that ends with .parquet or /, or queue:NAME"
     )]
     Unknown(String),
 }

@@ -57,15 +57,15 @@ impl JsonLines {
         let length = file.metadata().at(&self.name())?.len();
         if length < end {
             return Err(self.damaged(format!(
-                "it has {length} bytes where {end} were written; restore it, or remove {} to go \
-                 on with what there is",
+                "it has {length} bytes where {end} were written; restore it, or remove {} to \
+                 continue with the data that is there",
                 self.index().display()
             )));
         }
         if length > end {
             tracing::warn!(
                 file = %self.path.display(), bytes = length - end,
-                "cut off what no writer had acknowledged"
+                "unacknowledged data truncated"
             );
             self.set_aside(file, end).at(&self.name())?;
         }
@@ -95,7 +95,7 @@ impl JsonLines {
                 let (index, end) = (self.index(), entry.begin + entry.bytes);
                 return Err(self.damaged(format!(
                     "bytes {} to {end} (batch {}) are not those that were written; restore \
-                     the file, or move it and {} away to go on without its content",
+                     the file, or move it and {} away to continue without its content",
                     entry.begin,
                     entry.number,
                     index.display()
@@ -113,7 +113,7 @@ impl JsonLines {
         while lines.read_until(b'\n', &mut line).at(&self.name())? > 0 {
             samples += 1;
             if !line.ends_with(b"\n") {
-                return Err(self.damaged(format!("line {samples} is cut off")));
+                return Err(self.damaged(format!("line {samples} is truncated")));
             }
             let id = line::id(&line)
                 .map_err(|problem| self.damaged(format!("line {samples}: {problem}")))?;

@@ -144,20 +144,21 @@ impl FileStore for ParquetFolder {
         let there: HashSet<&str> = shown.iter().map(String::as_str).collect();
         if let Some(foreign) = shown.iter().find(|name| !known.contains(name.as_str())) {
             let message = "it was not written through this buffer; move it away, or remove \
-                           .rollway to take in whatever is in the folder";
+                           .rollway to index all files of the folder";
             return Err(self.damaged(foreign, message));
         }
         for file_name in file_names.iter().filter(|file_name| !there.contains(file_name.as_str())) {
             match fs::rename(self.temporary_path(file_name), self.visible_path(file_name)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    return Err(self.damaged(file_name, "it was written and is not there any more"));
+                    return Err(self
+                        .damaged(file_name, "it is missing although it was written; restore it"));
                 }
                 renamed => renamed.at(&self.name())?,
             }
         }
         for name in hidden {
             match fs::remove_file(self.path.join(&name)) {
-                Ok(()) => tracing::warn!(file = name, "removed what no writer had acknowledged"),
+                Ok(()) => tracing::warn!(file = name, "unacknowledged file removed"),
                 // Just renamed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error).at(&self.name()),
@@ -186,7 +187,8 @@ impl FileStore for ParquetFolder {
         if let Err(error) = fs::rename(hidden, &shown)
             && !shown.exists()
         {
-            tracing::warn!(file = entry.file_name, %error, "shown when the folder is opened next");
+            tracing::warn!(file = entry.file_name, %error, "file not renamed; it becomes visible \
+                                                            when the folder is opened again");
         }
     }
 

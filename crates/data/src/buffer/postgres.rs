@@ -87,8 +87,8 @@ fn parse(address: &str) -> Result<Config> {
     }
     format!("postgresql://{rest}").parse().map_err(|_: tokio_postgres::Error| {
         unsupported(
-            "it is not understood; characters like `@`, `/` and `:` in a user name or a password \
-             are written as `%40`, `%2F` and `%3A`"
+            "the address cannot be parsed; characters like `@`, `/` and `:` in a user name or a \
+             password are written as `%40`, `%2F` and `%3A`"
                 .into(),
         )
     })

@@ -39,7 +39,7 @@ impl SqliteBuffer {
         if path.is_empty() || path.contains("://") || path == ":memory:" {
             return Err(BufferError::unsupported(
                 name,
-                "the address names no file; write `sqlite:///folder/file.db`",
+                "the address has no file; write `sqlite:///folder/file.db`",
             ));
         }
         let file = SqliteFile { path: path.into(), name, signal: Arc::default() };

@@ -91,8 +91,8 @@ pub fn storage(address: &BufferAddress, table: Option<&str>) -> Result<Arc<dyn B
     if address.storage() == BufferStorage::Queue {
         return Err(BufferError::unsupported(
             address.to_string(),
-            "a queue is in the process of its engine; read it from the coordinator, or \
-                      from the rollway:// address of a server that offers it",
+            "a queue is in memory of its engine: read it from the coordinator, or from the \
+             rollway:// address of its server",
         ));
     }
     let mut options = buffer::BufferOptions::default();

@@ -76,7 +76,10 @@ pub fn connect(
     let address = match url.parse() {
         Ok(ReaderTarget::Remote(address)) => address,
         Ok(ReaderTarget::Local(..)) => {
-            return Err(unsupported("it is not the address of a server; use `open`".to_owned()));
+            return Err(unsupported(
+                "it is not the address of a buffer server; pass files and databases to `open`"
+                    .to_owned(),
+            ));
         }
         Err(error) => return Err(unsupported(error.to_string())),
     };

@@ -68,7 +68,7 @@ impl Default for ReaderServerOptions {
 pub enum ReaderServerError {
     #[error(transparent)]
     Bind(#[from] BindError),
-    #[error("cannot offer the buffer: {0}")]
+    #[error("cannot serve the buffer: {0}")]
     Io(#[from] io::Error),
 }
 
@@ -190,7 +190,7 @@ impl ReaderServerShared {
             return Ok(Arc::clone(group));
         }
         if groups.len() >= self.options.names {
-            let message = format!("there are {} names of readers already", groups.len());
+            let message = format!("the limit of {} reader names is reached", groups.len());
             return Err(ConnectRefusal::new(RefusalCode::NotWanted, message));
         }
         Ok(Arc::clone(groups.entry(name.to_owned()).or_default()))

@@ -84,7 +84,7 @@ fn a_file_that_changed_or_went_away_is_named() {
         assert!(error.to_string().contains("0000000002-lot_3-"), "{error}");
     }
     fs::remove_file(&file).unwrap();
-    assert_damaged(&bed, "it was written and is not there any more");
+    assert_damaged(&bed, "it is missing although it was written; restore it");
 }
 
 #[test]

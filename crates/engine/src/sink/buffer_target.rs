@@ -55,7 +55,7 @@ impl BufferTarget {
             StorageType::File => BufferStorage::Files,
         };
         if address.storage() != storage {
-            let message = format!("{address} does not go with the `storage_type`; change one");
+            let message = format!("{address} contradicts the `storage_type`; change one of them");
             return Err(SinkError::config(format!("{BUFFER}.path"), message));
         }
         let options =
@@ -101,7 +101,7 @@ impl BufferTarget {
         if let Some(folder) = &self.folder {
             std::fs::create_dir_all(folder).map_err(|error| BufferError::Unavailable {
                 storage: self.address.to_string(),
-                message: format!("{} cannot be made: {error}", folder.display()),
+                message: format!("{} cannot be created: {error}", folder.display()),
             })?;
         }
         let owner = self.job.as_ref().map(|(folder, name)| self.owner(folder, name)).transpose()?;
@@ -171,7 +171,7 @@ fn queue(config: &Config, ours: &ExperienceBuffer) -> Result<queue::QueueOptions
     {
         let key = format!("{BUFFER}.path");
         if in_memory {
-            let message = "this queue is in memory alone; leave `path` out, or turn off \
+            let message = "this queue is in memory only: remove `path`, or disable \
                            `replay_buffer` and `on_full: replace`";
             return Err(SinkError::config(key, message));
         }
@@ -180,7 +180,7 @@ fn queue(config: &Config, ours: &ExperienceBuffer) -> Result<queue::QueueOptions
             Ok(BufferAddress::Parquet(_)) | Err(buffer::BufferAddressError::Unknown(_))
         ) {
             let message = format!(
-                "a queue is kept in a folder, and `{path}` is none; leave it out, or choose \
+                "`{path}` is not a folder, and a queue is stored in one; remove `path`, or set \
                  another `storage_type`"
             );
             return Err(SinkError::config(key, message));

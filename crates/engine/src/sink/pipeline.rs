@@ -227,7 +227,7 @@ impl SinkThread {
         self.failed.remove(key);
         tracing::error!(
             %batch, runs = payloads.len(), folder = %folder.display(), reason = failure.message,
-            "batch put into quarantine: its experiences are not trained on"
+            "batch moved to the quarantine: its experiences are not trained on"
         );
         let mut metrics = Metrics::new();
         metrics.set(QUARANTINED, payloads.len() as f64);

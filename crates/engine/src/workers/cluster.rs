@@ -35,13 +35,15 @@ pub async fn worker_pool(
         ClusterBackend::Local | ClusterBackend::Manual => None,
     };
     let hint = match backend {
-        ClusterBackend::Local => "see that the folder for temporary files can be written to",
+        ClusterBackend::Local => {
+            "make the folder for temporary files writable, or set TMPDIR to one that is"
+        }
         ClusterBackend::Ray | ClusterBackend::Manual => {
-            "see the keys `listen` and `secret_file` of `cluster`"
+            "check `cluster.listen` and `cluster.secret_file`"
         }
     };
     listen(config, options, launcher).await.map_err(|error| ClusterError {
-        what: format!("workers cannot be listened for: {error}"),
+        what: format!("cannot listen for workers: {error}"),
         hint: hint.to_owned(),
     })
 }

@@ -182,7 +182,7 @@ impl Runner {
             known.push("none");
         }
         let (name, known) = (&attempt.task.workflow, known.join(", "));
-        format!("no workflow is registered as `{name}`; there is {known}")
+        format!("unknown workflow `{name}`; there is {known}")
     }
 
     fn begin(

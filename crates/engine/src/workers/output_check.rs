@@ -275,7 +275,7 @@ fn check_versions(experience: &Experience, recorded: Option<&BTreeSet<u64>>) -> 
 }
 
 fn no_experience() -> String {
-    "the run returned no experience; a training run calls a recorded model or returns experiences"
+    "the run returned no experiences; a training run calls a recorded model or returns experiences"
         .to_owned()
 }
 

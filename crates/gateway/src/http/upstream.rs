@@ -469,10 +469,10 @@ pub(super) async fn look_up(
     let id = server.id.0;
     let failed = |error: reqwest::Error| {
         let reason = failure_reason(error);
-        ResponseParseError(format!("server {id} does not answer {path}: {reason}"))
+        ResponseParseError(format!("server {id}: no response from {path}: {reason}"))
     };
     let wrong =
-        |reply: &str| ResponseParseError(format!("server {id} answers {path} with {reply}"));
+        |reply: &str| ResponseParseError(format!("server {id}: {path} responded with {reply}"));
     let post = server.client.post(format!("{root}{path}")).header(CONTENT_TYPE, "application/json");
     let response = post.body(request.body.to_string()).send().await.map_err(failed)?;
     let status = response.status();

@@ -42,7 +42,7 @@ pub(super) fn root(spec: &ServerSpec) -> Result<String, CallError> {
         ))
     };
     if spec.model.trim().is_empty() {
-        return wrong("the model has no name: say what clients are to call it by");
+        return wrong("the model has no name: set the one that clients request");
     }
     if spec.server_model.as_ref().is_some_and(|name| name.trim().is_empty()) {
         return wrong("`server_model` is empty: leave it out to ask the server");
@@ -60,7 +60,7 @@ pub(super) fn root(spec: &ServerSpec) -> Result<String, CallError> {
         return wrong("the URL names no host: write it as http://host:port");
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return wrong("a URL is no place for a password: use `api_key`");
+        return wrong("the URL contains a password: use `api_key` instead");
     }
     if url.query().is_some() || url.fragment().is_some() {
         return wrong("the URL must end with its path: remove what follows ? or #");
@@ -104,8 +104,10 @@ fn build(
     };
     let mut headers = HeaderMap::new();
     if let Some(key) = &spec.api_key {
-        let mut value = HeaderValue::from_str(&format!("Bearer {}", key.reveal()))
-            .map_err(|_| wrong("`api_key` has letters that no header can carry".to_owned()))?;
+        let mut value =
+            HeaderValue::from_str(&format!("Bearer {}", key.reveal())).map_err(|_| {
+                wrong("`api_key` has characters that an HTTP header cannot contain".to_owned())
+            })?;
         value.set_sensitive(true);
         headers.insert(AUTHORIZATION, value);
     }
@@ -149,7 +151,7 @@ pub async fn reach(spec: &ServerSpec, timeout: Duration) -> Result<ServerCapabil
     let answer = match answer {
         Ok(answer) => answer,
         Err(error) if error.is_timeout() => {
-            return Err(format!("no answer within {} s", timeout.as_secs_f64()));
+            return Err(format!("no response within {} s", timeout.as_secs_f64()));
         }
         Err(error) if error.is_connect() => {
             return Err(format!("no connection ({})", root_cause(&error)));
@@ -159,9 +161,11 @@ pub async fn reach(spec: &ServerSpec, timeout: Duration) -> Result<ServerCapabil
     match answer.status() {
         status if status.is_success() => listed(spec, answer).await?,
         status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
-            return Err(format!("it refuses the key ({status})"));
+            return Err(format!(
+                "it rejects the key with status {status}: check the `api_key` of the server"
+            ));
         }
-        status => return Err(format!("/v1/models is answered with {status}")),
+        status => return Err(format!("/v1/models responded with status {status}")),
     }
     let probed = capabilities::probe(&client, &root, spec.engine, timeout).await;
     probed.map_err(|error| root_cause(&error))

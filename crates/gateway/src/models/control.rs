@@ -305,7 +305,7 @@ async fn bytes(
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => " (see `api_key`)",
         _ => "",
     };
-    Err(ControlError::new(kind, format!("{endpoint} answered {status}{hint}{text}")))
+    Err(ControlError::new(kind, format!("{endpoint} responded with status {status}{hint}{text}")))
 }
 
 fn unreached(endpoint: &str, timeout: Duration, error: &reqwest::Error) -> ControlError {

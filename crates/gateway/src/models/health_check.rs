@@ -78,7 +78,7 @@ fn is_updating(models: &ModelsInner, handle: &ServerHandle, marks_before: u64) -
 async fn end_pause(handle: &ServerHandle, is_new: bool, timeout: Duration) -> Result<(), String> {
     let own = handle.info().paused;
     let Some(mode) = own.or_else(|| is_new.then_some(PauseMode::Keep)) else {
-        let message = "it was paused from outside: resume it, on vLLM with POST /resume";
+        let message = "it was paused by another program: resume it, on vLLM with POST /resume";
         return Err(message.to_owned());
     };
     let resumed = control::resume(handle, mode, timeout).await;

@@ -119,7 +119,7 @@ impl ServerTable {
         };
         let wrong = |reason: String| CallError::new(ErrorKind::InvalidRequest, reason);
         if self.handles.values().any(same) {
-            let message = format!("model {:?} has the server {} already", spec.model, spec.url);
+            let message = format!("model {:?} already has the server {}", spec.model, spec.url);
             return Err(wrong(message));
         }
         if self.handles.len() >= MAX_SERVERS {
@@ -164,15 +164,16 @@ impl ServerTable {
         let known = known.join(", ");
         match name {
             _ if known.is_empty() => {
-                let message = "the gateway has no models: add a server of one";
+                let message = "the gateway has no models: add a server with the name of its model";
                 CallError::new(ErrorKind::Unavailable, message)
             }
             Some(name) => {
-                let message = format!("there is no model {name:?}; there are {known}");
+                let message = format!("unknown model {name:?}; known models: {known}");
                 CallError::new(ErrorKind::NotFound, message).at("model")
             }
             None => {
-                let message = format!("no model is being trained: name one of {known}");
+                let message =
+                    format!("the gateway has no trained model: give the model, one of {known}");
                 CallError::new(ErrorKind::NotFound, message).at("model")
             }
         }
@@ -366,7 +367,7 @@ impl ModelsInner {
             reasons.push(format!("{url} is {state}"));
         }
         if reasons.is_empty() {
-            reasons.push("it has no servers any more".to_owned());
+            reasons.push("it has no servers left".to_owned());
         }
         let message = format!(
             "no server of model {name:?} could take the call within {} s: {}",

@@ -46,7 +46,7 @@ pub(super) fn request(inner: &Arc<ModelsInner>, id: ServerId) -> Result<(), Call
         return refused(ErrorKind::NotFound, format!("server {}: there is no such server", id.0));
     };
     let Some(hook) = inner.options.restart.clone().filter(|_| handle.server.spec.trained) else {
-        let message = "there is no restart command for it: set `explorer.server_restart.command`";
+        let message = "it has no restart command: set `explorer.server_restart.command`";
         return refused(ErrorKind::Conflict, format!("server {}: {message}", id.0));
     };
     if std::mem::replace(&mut handle.info().restart.is_running, true) {

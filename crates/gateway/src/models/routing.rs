@@ -217,8 +217,8 @@ impl RoutingTable {
             Some((_, model)) if model.trained != trained => {
                 let (is, wanted) = if trained { ("not ", "") } else { ("", "not ") };
                 return Err(format!(
-                    "other servers of model {name:?} say that it is {is}the trained model, this \
-                     one that it is {wanted}: all servers of a name are the same model"
+                    "the other servers of model {name:?} are configured as {is}the trained model, \
+                     this one as {wanted}: all servers of one name must agree"
                 ));
             }
             Some((number, _)) => *number,
@@ -226,8 +226,8 @@ impl RoutingTable {
                 let other = self.models.values().find(|model| model.trained && trained);
                 if let Some(other) = other {
                     return Err(format!(
-                        "model {:?} is the trained model already: there can be one, and {name:?} \
-                         must be added as another model",
+                        "model {:?} is already the trained model, and there can be only one: add \
+                         {name:?} as an auxiliary model",
                         other.name
                     ));
                 }

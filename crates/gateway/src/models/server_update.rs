@@ -92,7 +92,7 @@ async fn make_room(
     }
     if !then_abort {
         let waited = timeout.as_secs_f64();
-        return Err(format!("{left} requests were still under way after {waited} s"));
+        return Err(format!("{left} requests were still in flight after {waited} s"));
     }
     *aborted = left;
     handle.abort_all();
@@ -184,9 +184,7 @@ async fn exchange(
         {
             outcome
         }
-        Err(error) => {
-            ServerUpdateOutcome::Broken(format!("it could not be made to go on: {error}"))
-        }
+        Err(error) => ServerUpdateOutcome::Broken(format!("it could not be resumed: {error}")),
     }
 }
 
@@ -238,7 +236,7 @@ async fn load(
                 }
             }
             _ => ServerUpdateOutcome::Broken(format!(
-                "{error}; where its old weights are is not known"
+                "{error}; the location of its old weights is unknown"
             )),
         },
     }
@@ -257,11 +255,11 @@ async fn verify(
         Ok(ServerVersion::Unsupported) => ServerUpdateOutcome::Updated,
         Ok(ServerVersion::Number(reported)) if Some(reported) == before.version => {
             ServerUpdateOutcome::RolledBack(format!(
-                "it says that it has version {reported} although it accepted version {version}"
+                "it reports version {reported} although it accepted version {version}"
             ))
         }
         Ok(reported) => {
-            let message = format!("it says that it has {reported} after an update to {version}");
+            let message = format!("it reports {reported} after an update to {version}");
             ServerUpdateOutcome::Broken(message)
         }
         Err(error) => {
@@ -284,9 +282,7 @@ async fn put_back(
         }
         Ok(reported) => {
             let was = describe(before.version);
-            ServerUpdateOutcome::Broken(format!(
-                "{error}; it says that it has {reported}, and had {was}"
-            ))
+            ServerUpdateOutcome::Broken(format!("{error}; it reports {reported}, and had {was}"))
         }
         Err(second) => ServerUpdateOutcome::Broken(format!(
             "{error}; its version could not be read back: {second}"

@@ -126,7 +126,7 @@ pub(super) fn set_reported(
         handle.changed_outside();
         let spec = &handle.server.spec;
         let (model, url) = (&spec.model, &spec.url);
-        tracing::warn!(model, url, known, %version, "weights changed from outside");
+        tracing::warn!(model, url, known, %version, "weights changed by another program");
     }
     is_changed
 }

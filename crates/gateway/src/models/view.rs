@@ -105,9 +105,9 @@ impl ServerState {
             (ServerDuty::Draining | ServerDuty::Leaving, _) => Self::Draining,
             (ServerDuty::Open, Health::Unknown(reason)) => Self::Starting(reason.clone()),
             (ServerDuty::Open, Health::Unhealthy(reason)) => Self::Unhealthy(reason.clone()),
-            (ServerDuty::Open, Health::Healthy) if slot.is_unconfirmed => {
-                Self::Unhealthy("a request could not reach it; it is being asked".to_owned())
-            }
+            (ServerDuty::Open, Health::Healthy) if slot.is_unconfirmed => Self::Unhealthy(
+                "a request could not reach it; a health check is running".to_owned(),
+            ),
             (ServerDuty::Open, Health::Healthy) if slot.is_behind => Self::Updating,
             (ServerDuty::Open, Health::Healthy) => Self::Running,
         }

@@ -43,7 +43,7 @@ pub enum FeedbackOutcome {
 impl Feedback {
     pub fn parse(body: &[u8]) -> Result<Self, CallError> {
         let body: Value = serde_json::from_slice(body).map_err(|error| {
-            CallError::new(ErrorKind::InvalidRequest, format!("the body is no JSON: {error}"))
+            CallError::new(ErrorKind::InvalidRequest, format!("the body is not JSON: {error}"))
         })?;
         let Value::Object(fields) = body else {
             let message = "the body is a JSON object with reward, msg_ids and task_id";
@@ -83,7 +83,7 @@ impl FeedbackReceipt {
             "unknown_ids": self.unknown,
         });
         if self.status() == 404 {
-            let message = "none of these ids was recorded, or is still kept";
+            let message = "unknown ids: none of them was recorded, or all were removed";
             let error = CallError::new(ErrorKind::NotFound, message).at("msg_ids");
             body["error"] = error.body()["error"].take();
         }

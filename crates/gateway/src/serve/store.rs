@@ -53,7 +53,7 @@ impl ServeStoreOptions {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    #[error("{path} is used by {holder}: stop it, or choose another `explorer.db_url`")]
+    #[error("{path} is in use by {holder}: stop it, or set another `explorer.db_url`")]
     Locked { path: String, holder: String },
     #[error("turn store {path} failed: {message}")]
     Failed { path: String, message: String },

@@ -39,7 +39,7 @@ async fn a_server_that_is_paused_from_outside_is_not_used() {
     let fleet = Fleet::single(ServerKind::Vllm).await;
     fleet.control(0).pause();
     let is_paused = |state: &ServerState| match state {
-        ServerState::Unhealthy(reason) => reason.contains("paused from outside"),
+        ServerState::Unhealthy(reason) => reason.contains("paused by another program"),
         _ => false,
     };
     fleet.wait_for(|servers| is_paused(&servers[0].state)).await;

@@ -68,7 +68,7 @@ async fn a_server_that_does_not_drain_keeps_its_weights() {
     let mut streams = held_streams(&fleet, 2).await;
     let in_flight = InFlightPolicy::Drain { timeout: Duration::from_millis(20), then_abort: false };
     let report = fleet.update(1, in_flight).await;
-    let reason = "2 requests were still under way after 0.02 s".to_owned();
+    let reason = "2 requests were still in flight after 0.02 s".to_owned();
     assert_eq!(outcomes(&report), [&ServerUpdateOutcome::RolledBack(reason)]);
     assert_eq!(fleet.pick().await.version(), Some(0));
     fleet.control(0).release();
@@ -159,7 +159,7 @@ async fn update(models: &Models) -> ServerUpdateOutcome {
 #[tokio::test]
 async fn a_server_that_reports_another_version_is_broken() {
     let (server, models) = misreporting_server("12").await;
-    let reason = "it says that it has version 12 after an update to 1".to_owned();
+    let reason = "it reports version 12 after an update to 1".to_owned();
     assert_eq!(update(&models).await, ServerUpdateOutcome::Broken(reason));
     assert!(matches!(models.view()[0].servers[0].state, ServerState::Broken(_)));
     // In this order, including the resume of a broken server.

@@ -45,6 +45,6 @@ async fn requests_left_at_the_deadline_are_aborted() {
     drop(stream);
     fleet.control(0).wait_for(|counts| counts.left == 1).await;
     let error = fleet.models.pick(RouteNeeds::default()).await.unwrap_err();
-    assert_eq!(error.message, "the gateway has no models: add a server of one");
+    assert_eq!(error.message, "the gateway has no models: add a server with the name of its model");
     assert!(fleet.update(1, DRAIN).await.servers.is_empty());
 }

@@ -28,14 +28,14 @@ async fn a_call_gets_a_server_of_its_model() {
     let error =
         models.pick(RouteNeeds { model: Some("x"), ..RouteNeeds::default() }).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::NotFound);
-    assert_eq!(error.message, r#"there is no model "x"; there are "trained", "judge""#);
+    assert_eq!(error.message, r#"unknown model "x"; known models: "trained", "judge""#);
 }
 
 #[tokio::test]
 async fn without_models_calls_are_refused() {
     let error = models().pick(RouteNeeds::default()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unavailable);
-    assert_eq!(error.message, "the gateway has no models: add a server of one");
+    assert_eq!(error.message, "the gateway has no models: add a server with the name of its model");
 }
 
 #[tokio::test]
@@ -262,9 +262,9 @@ async fn invalid_server_descriptions_are_refused() {
     models.add(good()).unwrap();
     models.add(with_url("https://127.0.0.1:2/below/")).unwrap();
     for (spec, reason) in [
-        (good(), "has the server http://127.0.0.1:1 already"),
-        (ServerSpec { trained: false, ..with_url("http://h") }, "servers of a name are the same"),
-        (ServerSpec { model: "x".into(), ..with_url("http://h") }, "is the trained model already"),
+        (good(), "already has the server http://127.0.0.1:1"),
+        (ServerSpec { trained: false, ..with_url("http://h") }, "servers of one name must agree"),
+        (ServerSpec { model: "x".into(), ..with_url("http://h") }, "is already the trained model"),
     ] {
         let error = models.add(spec).unwrap_err();
         assert!(error.message.contains(reason), "{error}");

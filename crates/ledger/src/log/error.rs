@@ -18,8 +18,8 @@ pub enum LogError {
     )]
     Foreign { path: PathBuf, found: String },
     #[error(
-        "{} has format version {found}, and this program knows versions up to {known}; open \
-         it with the program that wrote it, or a newer one",
+        "{} has format version {found}, and this program reads versions up to {known}; open it \
+         with the release that wrote it, or a newer one",
         path.display()
     )]
     Version { path: PathBuf, found: u32, known: u32 },
@@ -41,7 +41,7 @@ pub enum LogError {
     Missing { path: PathBuf },
     #[error(
         "{} is damaged at byte {at}: {found}; restore the file from a copy, or move the whole \
-         folder away to start anew without its content",
+         folder away to start over without its content",
         path.display()
     )]
     Damaged { path: PathBuf, at: u64, found: String },

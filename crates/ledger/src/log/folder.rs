@@ -87,7 +87,7 @@ fn start(dir: &Path) -> Result<Option<u64>, LogError> {
     let number = text.split_whitespace().next().and_then(|number| number.parse().ok());
     match number {
         Some(number) if number > 0 && text == start_text(number) => Ok(Some(number)),
-        _ => Err(LogError::damaged(&path, 0, format!("it says {text:?}"))),
+        _ => Err(LogError::damaged(&path, 0, format!("it contains {text:?}"))),
     }
 }
 

@@ -85,7 +85,7 @@ impl Header<'_> {
         }
         let found = number(&body[16..24]);
         if found != self.number {
-            let found = format!("it says that it is segment {found}; was it renamed?");
+            let found = format!("its header has the number {found}; it may have been renamed");
             return Err(LogError::damaged(path, 16, found));
         }
         Ok(number(&body[24..32]))

@@ -92,7 +92,7 @@ impl<'a> LogScan<'a> {
         let later = (1..rest.len()).find(|at| good(&rest[*at..], self.offset + *at as u64));
         let found = match later {
             Some(at) => {
-                format!("{wrong}, and good ones follow from byte {}", {
+                format!("{wrong}, and valid ones follow from byte {}", {
                     self.file_offset() + at as u64
                 })
             }

@@ -91,7 +91,7 @@ impl ReplyMessage {
                 Some(index) => index
                     .as_u64()
                     .filter(|index| *index < MAX_TOOL_CALLS)
-                    .ok_or_else(|| format!("tool_calls: {index} is no index"))?,
+                    .ok_or_else(|| format!("tool_calls: {index} is not an index"))?,
             };
             let call = self.tool_calls.entry(index).or_default();
             for (name, value) in piece {

@@ -94,7 +94,7 @@ impl ReaderLink {
             };
             Ok((link, welcome))
         };
-        let timed_out = |_| unreachable(format!("no answer within {timeout:?}"));
+        let timed_out = |_| unreachable(format!("no response within {timeout:?}"));
         tokio::time::timeout(timeout, opening).await.map_err(timed_out)?
     }
 
@@ -154,7 +154,7 @@ fn prove(
     let server_nonce = challenge.nonce;
     let inputs = ProofInputs { path: CONNECT_PATH, client_nonce, server_nonce };
     if !inputs.is_proof(secret, Prover::Server, &challenge.proof) {
-        let message = format!("the secret is not that of the buffer at {address}");
+        let message = format!("the secret does not match that of the buffer at {address}");
         return Err(refused(RefusalCode::BadSecret, message));
     }
     Ok(inputs.proof(secret, Prover::Client))

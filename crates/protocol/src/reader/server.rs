@@ -193,7 +193,7 @@ async fn run(
         Err(refusal) => {
             shared.counters.count(refusal.code);
             if shared.may_log() {
-                tracing::warn!(peer = %socket.peer(), %refusal, "a trainer was refused");
+                tracing::warn!(peer = %socket.peer(), %refusal, "trainer refused");
             }
             replies.refuse_async(&refusal).await;
             drop(replies);
@@ -224,7 +224,7 @@ async fn receive_hello(
     replies: &ReplySender,
 ) -> Result<proto::Hello, ConnectRefusal> {
     if socket.is_surplus() {
-        let message = format!("there are {} connections already", shared.limits.connections);
+        let message = format!("the limit of {} connections is reached", shared.limits.connections);
         return Err(ConnectRefusal::new(RefusalCode::TooManyConnections, message));
     }
     let timeout = shared.limits.hello_timeout;
@@ -244,7 +244,7 @@ async fn authenticate(
     replies: &ReplySender,
 ) -> Result<proto::Hello, ConnectRefusal> {
     let trainer_message::Kind::Hello(hello) = next(messages).await? else {
-        let message = "the first message has to be a hello";
+        let message = "the first message must be a hello";
         return Err(ConnectRefusal::new(RefusalCode::HelloExpected, message));
     };
     if !(hello.min_version..=hello.max_version).contains(&VERSION) {
@@ -270,14 +270,17 @@ async fn authenticate(
     let _ = replies.outgoing.send(proto::BufferMessage { kind: Some(kind) }.into()).await;
     let trainer_message::Kind::Proof(proto::Proof { proof }) =
         next(messages).await.map_err(|_| {
-            let message = "the trainer left after the challenge: its secret is another one";
+            let message = "the trainer disconnected after the challenge: its secret does not match";
             refusal(RefusalCode::BadSecret, message)
         })?
     else {
         return Err(refusal(RefusalCode::UnexpectedMessage, "a proof was expected"));
     };
     if !inputs.is_proof(&shared.secret, Prover::Client, &proof) {
-        return Err(refusal(RefusalCode::BadSecret, "the secret is not the buffer's"));
+        return Err(refusal(
+            RefusalCode::BadSecret,
+            "the secret does not match that of the buffer",
+        ));
     }
     Ok(hello)
 }
@@ -308,7 +311,7 @@ impl Stream for OutStream {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the trainer is gone")]
+#[error("the trainer has disconnected")]
 pub struct TrainerDisconnected;
 
 #[derive(Clone, Debug)]

@@ -110,7 +110,7 @@ impl Drop for PendingHandshake {
     fn drop(&mut self) {
         if self.reply.is_some() {
             let refusal =
-                ConnectRefusal::new(RefusalCode::NotWanted, "the engine has no use for it");
+                ConnectRefusal::new(RefusalCode::NotWanted, "the engine does not need this worker");
             self.link.end(DisconnectReason::Refused(refusal));
         }
     }
@@ -152,7 +152,7 @@ struct Defined {
 pub enum ConnectionSendError {
     /// The worker has disconnected or is about to; [`Left`](super::WorkerServerEvent::Left) has the
     /// reason.
-    #[error("the worker is gone")]
+    #[error("the worker has disconnected")]
     Gone,
     /// The message exceeds the limit; the worker stays connected.
     #[error("the message has {bytes} bytes, the limit is {limit}")]

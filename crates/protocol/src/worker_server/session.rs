@@ -122,7 +122,8 @@ impl WorkerSession {
     ) -> Result<(), DisconnectReason> {
         let shared = Arc::clone(&self.link.shared);
         if self.link.socket.is_surplus() {
-            let message = format!("there are {} connections already", shared.limits.connections);
+            let message =
+                format!("the limit of {} connections is reached", shared.limits.connections);
             return Err(refused(RefusalCode::TooManyConnections, message));
         }
         let timeout = shared.limits.hello_timeout;
@@ -150,7 +151,7 @@ impl WorkerSession {
     ) -> Result<(Hello, u32), DisconnectReason> {
         let shared = Arc::clone(&self.link.shared);
         let (Some(Kind::Hello(hello)), _) = self.next().await? else {
-            let message = "the first message has to be a hello";
+            let message = "the first message must be a hello";
             return Err(refused(RefusalCode::HelloExpected, message));
         };
         let invalid = |error: InvalidField| refused(RefusalCode::InvalidMessage, error.to_string());
@@ -177,13 +178,17 @@ impl WorkerSession {
             Ok((Some(Kind::Proof(proto::Proof { proof })), _)) => proof,
             Ok(_) => return Err(refused(RefusalCode::UnexpectedMessage, "a proof was expected")),
             Err(DisconnectReason::Lost { .. }) => {
-                let message = "the worker left after the challenge: its secret is another one";
+                let message = "the worker disconnected after the challenge: its secret does not \
+                               match";
                 return Err(refused(RefusalCode::BadSecret, message));
             }
             Err(reason) => return Err(reason),
         };
         if !inputs.is_proof(&shared.secret, Prover::Client, &proof) {
-            return Err(refused(RefusalCode::BadSecret, "the secret is not the engine's"));
+            return Err(refused(
+                RefusalCode::BadSecret,
+                "the secret does not match that of the engine",
+            ));
         }
         Ok((hello, protocol))
     }
@@ -237,8 +242,9 @@ impl WorkerSession {
             if self.link.granted(runner, incarnation) {
                 return Ok(());
             }
-            let message =
-                format!("runner {runner} in incarnation {incarnation} is not the worker's");
+            let message = format!(
+                "runner {runner} in incarnation {incarnation} does not belong to the worker"
+            );
             Err(ConnectRefusal::new(RefusalCode::UnknownRunner, message))
         };
         match &message {

@@ -151,7 +151,7 @@ async fn the_engine_may_refuse_or_ignore_a_worker() {
         let handshake = handshake(&mut server).await;
         let refusal = if ignore {
             drop(handshake);
-            ConnectRefusal::new(RefusalCode::NotWanted, "the engine has no use for it")
+            ConnectRefusal::new(RefusalCode::NotWanted, "the engine does not need this worker")
         } else {
             let refusal = ConnectRefusal::new(RefusalCode::ShuttingDown, "too late");
             handshake.refuse(refusal.clone());

@@ -60,7 +60,7 @@ pub(super) async fn watch_blocking(
         let is_blocking = |runner: u32| runner as usize % marks.len() == index;
         for state in states.into_iter().filter(|state| !is_blocking(state.runner.0)) {
             let (runner, incarnation) = (state.runner, state.incarnation);
-            let message = "another runner keeps its worker from doing anything else".into();
+            let message = "another runner blocks the event loop of its worker".into();
             let report = WorkerReport::Stopped(StopCause::Lost { message, suspect: false });
             let _ = outbox.send(Some(WorkerMessage::Runner { runner, incarnation, report })).await;
             // If the event loop ever comes round, what is left of them is cancelled.

@@ -84,7 +84,8 @@ impl ExplorerLoop {
     ) -> Result<Vec<BenchResult>> {
         let config = &resources.config;
         if config.mode != Mode::Bench {
-            let message = format!("mode {:?} has no benchmark: set `mode` to `bench`", config.mode);
+            let message =
+                format!("mode `{}` has no benchmark: set `mode` to `bench`", config.mode.name());
             return Err(ExplorerError::NotNow(message));
         }
         let job_dir = config.job_dir();

@@ -63,20 +63,20 @@ pub enum ExplorerError {
     TrainerFailed(String),
     /// No weights were published in time. `state`: the members of the job and their state.
     #[error(
-        "after step {step}: {state}\nhint: see whether the trainer is running and reads this \
+        "after step {step}: {state}\nhint: check whether the trainer is running and reads this \
          job's buffer, then start the job again; everything that was explored is kept"
     )]
     NoWeights { step: u64, at_least: u64, waited: Duration, state: String },
     #[error(
-        "not all servers have the weights of version {version}: {servers}\nhint: see to these \
+        "not all servers have the weights of version {version}: {servers}\nhint: repair these \
          servers, and start the job again; they must be able to read {location}. \
          `synchronizer.load_timeout` is the time for retries"
     )]
     Stale { version: u64, servers: String, location: String },
     /// The weights of the resumed job are neither in its folder nor in the servers.
     #[error(
-        "the job needs version {version} of the weights to resume, but {found}\nhint: put \
-         `global_step_{version}` back into {}, or begin a new job with \
+        "the job needs version {version} of the weights to resume, but {found}\nhint: restore \
+         `global_step_{version}` in {}, or begin a new job with \
          `continue_from_checkpoint: false`",
         folder.display()
     )]

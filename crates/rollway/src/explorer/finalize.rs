@@ -116,8 +116,7 @@ impl ExplorerHandles {
                 return Ok((result, false));
             }
         }
-        let hint = "see why tasks take so long or fail; \
-         `explorer.batch.train.quorum_percent` says \
+        let hint = "check why tasks are slow or fail; `explorer.batch.train.quorum_percent` sets \
                     how many are enough, `on_missing_tasks: rerun` runs the missing ones again";
         Err(ExplorerError::Short { step, message, hint })
     }

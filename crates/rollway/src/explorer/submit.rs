@@ -29,7 +29,7 @@ impl ExplorerLoop {
                 tasks.with(move |tasks| tasks.restore(&before)).await??;
                 let message = format!(
                     "the ledger has {known} tasks of step {step}, but `buffer.batch_size` is \
-                     {size}\nhint: set it back to {known} until this step is finalized"
+                     {size}\nhint: set it to {known} until this step is finalized"
                 );
                 return Err(ExplorerError::NotNow(message));
             }

@@ -31,7 +31,7 @@ pub(super) async fn follow(
         let newest = match newest.unwrap_or_else(|error| Err(io::Error::other(error))) {
             Ok(newest) => newest,
             Err(error) => {
-                tracing::warn!(%error, "looking for new weights failed, retrying");
+                tracing::warn!(%error, "search for new weights failed, retrying");
                 continue;
             }
         };

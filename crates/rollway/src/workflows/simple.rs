@@ -63,7 +63,7 @@ impl SimpleWorkflow {
 
     /// Returns a reward function from the cache.
     fn reward(&self, name: Option<&str>, args: &Args) -> Result<Arc<RewardFn>, RunFailure> {
-        let name = name.ok_or_else(|| wrong("the task names no reward function".to_owned()))?;
+        let name = name.ok_or_else(|| wrong("the task has no reward function".to_owned()))?;
         let key = format!("{name} {}", Value::Object(args.clone()));
         let mut rewards = self.rewards.lock();
         if let Some(reward) = rewards.get(&key) {

@@ -16,7 +16,7 @@ async fn missing_trainer_ends_the_job_within_the_timeout() {
         let ExplorerError::NoWeights { step: 1, .. } = error else { panic!("{error}") };
         let message = error.to_string();
         assert!(message.contains("synchronizer.sync_timeout"), "{message}");
-        assert!(message.contains("see whether the trainer is running"), "{message}");
+        assert!(message.contains("check whether the trainer is running"), "{message}");
         explorer.shutdown().await.unwrap();
     }
 }

@@ -107,7 +107,7 @@ async fn a_dead_trainer_fails_waits_after_its_heartbeat_timeout() {
     let member = joined.await.unwrap();
     let waiting = spawn_wait(&host, request(0, 1)).await;
     let refused = host.join_trainer("other").await.unwrap_err();
-    assert!(refused.to_string().contains("\"trainer\" is at the synchronizer"), "{refused}");
+    assert!(refused.to_string().contains("already has the trainer \"trainer\""), "{refused}");
     elsewhere.shutdown_background();
     drop(member);
     let waited = waiting.await.unwrap();

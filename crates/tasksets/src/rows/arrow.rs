@@ -103,12 +103,12 @@ impl ArrowWalk<'_> {
             match (read.header_type(), &schema) {
                 (MessageHeader::Schema, None) => {
                     let found =
-                        read.header_as_schema().ok_or_else(|| column_fault("no schema in it"))?;
+                        read.header_as_schema().ok_or_else(|| column_fault("it has no schema"))?;
                     schema = Some(Arc::new(try_fb_to_schema(found)?));
                 }
                 (MessageHeader::RecordBatch, Some(schema)) => {
                     let batch = read.header_as_record_batch();
-                    let batch = batch.ok_or_else(|| column_fault("no batch in it"))?;
+                    let batch = batch.ok_or_else(|| column_fault("it has no batch"))?;
                     end += rows(&batch)?;
                     count_nulls(schema, &batch, &mut nulls);
                     ends.push(end);
@@ -116,10 +116,10 @@ impl ArrowWalk<'_> {
                 }
                 (MessageHeader::DictionaryBatch, Some(schema)) => {
                     let found = read.header_as_dictionary_batch();
-                    let found = found.ok_or_else(|| column_fault("no dictionary in it"))?;
+                    let found = found.ok_or_else(|| column_fault("it has no dictionary"))?;
                     if found.isDelta() || dictionaries.contains_key(&found.id()) {
                         return Err(column_fault(
-                            "a dictionary changes on the way, which is not read",
+                            "a dictionary that changes within the file is not supported",
                         ));
                     }
                     let body = Buffer::from_vec(self.part(message.body, message.end)?);
@@ -131,7 +131,7 @@ impl ArrowWalk<'_> {
                 }
             }
         }
-        let schema = schema.ok_or_else(|| column_fault("it is no Arrow stream"))?;
+        let schema = schema.ok_or_else(|| column_fault("it is not an Arrow stream"))?;
         Ok(Walked { schema, ends, nulls, layout: ArrowLayout::Stream { batches, dictionaries } })
     }
 
@@ -147,7 +147,7 @@ impl ArrowWalk<'_> {
             size = self.part(start, start + 4)?;
             start += 4;
         }
-        let size: [u8; 4] = size.try_into().map_err(|_| column_fault("a length is cut off"))?;
+        let size: [u8; 4] = size.try_into().map_err(|_| column_fault("a length is truncated"))?;
         let size = u32::from_le_bytes(size);
         if size == 0 {
             return Ok(None);
@@ -178,7 +178,7 @@ fn rows(batch: &arrow_ipc::RecordBatch<'_>) -> ColumnResult<u64> {
     match u64::try_from(batch.length()) {
         Ok(rows) if first == Some(batch.length()) || rows == 0 => Ok(rows),
         Ok(rows) => {
-            Err(column_fault(format!("a batch of {rows} rows, which its columns do not have")))
+            Err(column_fault(format!("a batch states {rows} rows, which its columns do not have")))
         }
         Err(_) => Err(column_fault("a negative number of rows")),
     }
@@ -248,7 +248,7 @@ impl Arrow {
                     let read = parse(&header)?;
                     let version: MetadataVersion = read.version();
                     let batch = read.header_as_record_batch();
-                    let batch = batch.ok_or_else(|| column_fault("no batch in it"))?;
+                    let batch = batch.ok_or_else(|| column_fault("it has no batch"))?;
                     Ok(read_record_batch(&body, batch, schema, dictionaries, None, &version)?)
                 })
             }

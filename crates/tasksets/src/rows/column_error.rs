@@ -34,7 +34,7 @@ pub(super) fn catch_panics<T>(path: &Path, act: impl FnOnce() -> ColumnResult<T>
         Err(_) => "the file is damaged".to_owned(),
     };
     let what = format!("cannot be read: {what}");
-    let hint = "write it again, or take the original; it may be damaged or half copied";
+    let hint = "write it again, or use the original; it may be damaged or copied in part";
     Err(TasksetErrorKind::Row.at(path.display(), what, hint))
 }
 
@@ -48,12 +48,13 @@ pub(super) fn keys(
     let mut keys = FieldNames::default();
     for (at, field) in schema.fields().iter().enumerate() {
         if keys.has(field.name()) {
-            let what = format!("two columns are called `{}`", field.name());
+            let what = format!("two columns have the name `{}`", field.name());
             let hint = "rename one of them";
             return Err(TasksetErrorKind::Row.at(path.display(), what, hint));
         }
         if let Some(kind) = cell::unsupported(field.data_type()) {
-            let what = format!("column `{}` is of type {kind}, which is not read", field.name());
+            let what =
+                format!("column `{}` is of type {kind}, which is not supported", field.name());
             let hint = "write the column as text, numbers, lists or structs";
             return Err(TasksetErrorKind::Unsupported.at(path.display(), what, hint));
         }
@@ -65,7 +66,7 @@ pub(super) fn keys(
 pub(super) fn row(path: &Path, batch: &RecordBatch, at: usize) -> Result<Fields> {
     catch_panics(path, || {
         if at >= batch.num_rows() {
-            return Err(ColumnFault::Other("there are fewer rows than there were".to_owned()));
+            return Err(ColumnFault::Other("the file has fewer rows than before".to_owned()));
         }
         let schema = batch.schema_ref();
         let cells = schema.fields().iter().zip(batch.columns());

@@ -141,7 +141,7 @@ fn header(path: &Path, reader: &mut Reader<Feed<'_>>) -> Result<Vec<String>> {
     let names: Vec<String> = header.iter().enumerate().map(name).collect();
     for (at, name) in names.iter().enumerate() {
         if names[..at].contains(name) {
-            let what = format!("two columns are called `{name}`");
+            let what = format!("two columns have the name `{name}`");
             let location = format!("{}, line 1", path.display());
             let hint = "rename one of them in the first line";
             return Err(Kind::Row.at(location, what, hint));

@@ -58,7 +58,7 @@ pub(super) fn files(
     }
     if let Some(subset) = subset {
         let what = format!("a file has no subset `{subset}`");
-        let hint = "leave `subset_name` out, or name the folder of the dataset";
+        let hint = "remove `subset_name`, or name the folder of the dataset";
         return Err(Kind::Option.at(path, what, hint));
     }
     Ok((kind(here)?, vec![here.to_owned()]))
@@ -66,7 +66,7 @@ pub(super) fn files(
 
 fn in_folder(here: &Path, split: &str, subset: Option<&str>) -> Result<(FileKind, Vec<PathBuf>)> {
     if split.contains('[') {
-        let what = format!("`split: {split}` asks for a part of a split, which is not read");
+        let what = format!("`split: {split}` selects a part of a split, which is not supported");
         let hint = "name the split alone, and save the part as a dataset of its own";
         return Err(Kind::Option.at(here.display(), what, hint));
     }
@@ -103,11 +103,11 @@ fn kind(path: &Path) -> Result<FileKind> {
         }
         [b'{' | b'[', ..] => Ok(FileKind::Json),
         [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] | [b'P', b'K', 3, 4, ..] => {
-            let (what, hint) = ("a compressed file, which is not read", "unpack it first");
+            let (what, hint) = ("a compressed file, which is not supported", "unpack it first");
             Err(Kind::Unsupported.at(path.display(), what, hint))
         }
         _ => {
-            let what = "neither its name nor its beginning says what it is";
+            let what = "neither its name nor its content identifies its format";
             let hint =
                 "give it a name that ends with .jsonl, .json, .csv, .tsv, .parquet or .arrow";
             Err(Kind::Unsupported.at(path.display(), what, hint))
@@ -125,7 +125,7 @@ fn missing_path(path: &str) -> TasksetError {
         let names = names(folder, false);
         match nearest(&name, names.iter().map(String::as_str)) {
             Some(near) => format!("did you mean `{}`?", folder.join(near).display()),
-            None => format!("there is nothing of a similar name in {}", folder.display()),
+            None => format!("no file of a similar name is in {}", folder.display()),
         }
     } else if here.is_relative() && path.matches('/').count() == 1 && here.extension().is_none() {
         format!(

@@ -158,7 +158,7 @@ fn bad_row(location: String, error: &serde_json::Error, text: &[u8]) -> TasksetE
     } else if error.is_data() {
         "every row is an object such as {\"prompt\": \"…\", \"response\": \"…\"}"
     } else if error.is_eof() {
-        "a line is one whole object; an object over several lines belongs into a list in a .json"
+        "a line must be one whole object; write objects of several lines as a list in a .json file"
     } else {
         "correct the row, or write the file again with a JSON library"
     };
@@ -229,10 +229,10 @@ impl Bracket {
         }
         if self.depth <= 1 && !(self.in_element && byte == b'}') {
             let shown = char::from(byte);
-            return JsonStep::Wrong(format!("`{shown}` where an object or a comma belongs"));
+            return JsonStep::Wrong(format!("`{shown}` where an object or a comma is expected"));
         }
         if self.depth >= 2 && !self.in_element {
-            return JsonStep::Wrong("a list in the list, where an object belongs".to_owned());
+            return JsonStep::Wrong("a list in the list, where an object is expected".to_owned());
         }
         JsonStep::Inside
     }

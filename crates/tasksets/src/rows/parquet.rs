@@ -72,7 +72,7 @@ fn refuse_codecs(path: &Path, groups: &[RowGroupMetaData]) -> Result<()> {
     };
     match columns.map(|column| column.compression()).find_map(unread) {
         Some(codec) => {
-            let what = format!("compressed with {codec}, which is not read");
+            let what = format!("compressed with {codec}, which is not supported");
             let hint = "write it with zstd, snappy, gzip, lz4 or without compression";
             Err(Kind::Unsupported.at(path.display(), what, hint))
         }
@@ -121,7 +121,8 @@ impl Parquet {
         };
         catch_panics(&path, || {
             loop {
-                let ended = || ColumnFault::Other("a group has fewer rows than it says".to_owned());
+                let ended =
+                    || ColumnFault::Other("a group has fewer rows than it states".to_owned());
                 let batch = reader.batches.next().ok_or_else(ended)??;
                 let is_wanted = reader.next == block;
                 let has_next = reader.advance();

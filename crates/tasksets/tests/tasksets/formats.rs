@@ -123,7 +123,7 @@ fn invalid_rows_are_refused_with_their_line() {
     let folder = folder();
     for (text, format, expected) in [
         (r#"{"m": [{"content": "x"}]}"#, some("m"), "message 0 of `m` has no role"),
-        (r#"{"m": "hello"}"#, some("m"), "`m` is no list of messages"),
+        (r#"{"m": "hello"}"#, some("m"), "`m` is not a list of messages"),
         ("{\"prompt\": \"x\"}\n\n{\"prompt\": null}", None, "the row has no `prompt`"),
     ] {
         let path = write(&folder, "a.jsonl", text);
@@ -139,7 +139,7 @@ fn invalid_rows_are_refused_with_their_line() {
     let format = Format { workflow_key: some("w"), ..Format::default() };
     let buffer = buffer(vec![Taskset { format, ..taskset(&path) }]);
     let error = TasksetOpener::new(&buffer).train().unwrap().next_batch(1).unwrap_err();
-    assert!(error.to_string().contains("`w` holds 3, which is no name"), "{error}");
+    assert!(error.to_string().contains("`w` holds 3, which is not a name"), "{error}");
     assert_refused(
         Taskset {
             format: Format { response_key: "anwser".into(), ..Format::default() },

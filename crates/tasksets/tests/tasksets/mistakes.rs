@@ -42,7 +42,7 @@ fn a_set_without_rows_is_refused() {
     let error = refused(taskset(&write(&folder, "empty/x.txt", "")));
     assert_eq!(error.kind, Kind::Unsupported, "{error}");
     let error = refused(taskset(&folder.path().join("empty")));
-    assert!(error.what.contains("no data in this folder"), "{error}");
+    assert!(error.what.contains("the folder has no data files"), "{error}");
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn a_bad_row_is_named_with_its_line() {
         ("a.jsonl", "{\"prompt\": 1}\n\n{\"prompt\": }\n", 3, "correct the row"),
         ("b.jsonl", "{\"prompt\": 1}\n[1]\n", 2, "every row is an object"),
         ("c.jsonl", "{\"prompt\": NaN}\n", 1, "no NaN"),
-        ("d.jsonl", "{\n\"prompt\": 1\n}", 1, "a line is one whole object"),
+        ("d.jsonl", "{\n\"prompt\": 1\n}", 1, "a line must be one whole object"),
         ("e.json", "[\n{\"prompt\": 1},\n{\"prompt\": x}\n]", 3, "correct the row"),
         ("f.json", "[{\"prompt\": 1},\n 3]", 2, "a list of objects is read"),
         ("g.json", "[{\"prompt\": 1},\n]", 2, "a list of objects is read"),

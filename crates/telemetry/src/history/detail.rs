@@ -45,7 +45,7 @@ impl State {
             return Some(detail);
         }
         let Some(record) = read(dir, row.position.segment, row.position.offset) else {
-            detail.experiences_message = Some("the record of this run was not kept".to_owned());
+            detail.experiences_message = Some("the record of this run was not stored".to_owned());
             return Some(detail);
         };
         detail.attempts = record.attempts.iter().map(attempt).collect();

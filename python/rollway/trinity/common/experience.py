@@ -140,7 +140,7 @@ def _whole(tokens: Any) -> Any:
     if array.dtype.kind != "f":
         return tokens
     if array.size and not np.array_equal(array, np.floor(array)):
-        raise ValueError("tokens has values that are no whole numbers")
+        raise ValueError("tokens has values that are not whole numbers")
     return array.astype(np.int32)
 
 

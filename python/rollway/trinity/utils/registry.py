@@ -54,7 +54,7 @@ class Registry:
         A second class of one name is refused unless `force` is true.
         """
         if not (module_name is None or isinstance(module_name, str)):
-            raise TypeError(f"a name is a text, not {type(module_name).__name__}")
+            raise TypeError(f"a name must be a string, not {type(module_name).__name__}")
         if module_cls is not None:
             self._register(module_name or module_cls.__name__, module_cls, force)
             return module_cls

@@ -174,7 +174,7 @@ impl Change<'_> {
             VERSION => Ok(false),
             found => Err(BufferError::damaged(
                 self.storage,
-                format!("its index has version {found}; this program knows version {VERSION}"),
+                format!("its index has version {found}; this program reads version {VERSION}"),
             )),
         }
     }

@@ -45,7 +45,7 @@ impl SharedPosition {
             Err(FileLockError::Held { .. }) => {
                 let message = format!(
                     "another process or buffer reads it as `{name}`; read under another name, or \
-                     wait until that one is gone"
+                     wait until that one has ended"
                 );
                 return Err(BufferError::unavailable(storage, message));
             }
@@ -197,8 +197,8 @@ impl<S: FileStore> ExperienceReader for FileReader<S> {
             BufferError::unsupported(
                 self.store.name(),
                 format!(
-                    "there is no position `{position}`; a position is what a reader of this buffer \
-                 returned as such"
+                    "invalid position `{position}`; use a value that `position` of a reader of \
+                     this buffer returned"
                 ),
             )
         };

@@ -22,7 +22,10 @@ pub(super) enum LineError {
     Base64(#[from] base64::DecodeError),
     #[error("{PAYLOAD}: {0}")]
     Payload(#[from] PayloadError),
-    #[error("there is no `{PAYLOAD}`: the line was written for people, without its arrays")]
+    #[error(
+        "there is no `{PAYLOAD}`: the line was written without its arrays and can only be \
+         displayed"
+    )]
     NoPayload,
 }
 

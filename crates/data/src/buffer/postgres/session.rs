@@ -19,7 +19,7 @@ use super::super::sql::{
     Session, SqlCell, SqlError, SqlOptions, SqlValue, TransactionId, parts, signed,
 };
 use super::super::{BufferError, Result};
-use super::error_class::{fault, timed_out, connection_lost};
+use super::error_class::{connection_lost, fault, timed_out};
 use crate::Sample;
 
 /// Maximum bytes of samples per statement; a protocol message is limited to 1 GiB.
@@ -187,8 +187,8 @@ impl Session for PostgresSession {
             _ => Err(BufferError::damaged(
                 self.name.clone(),
                 format!(
-                    "the server knows nothing of transaction {} any more; seek to a position that \
-                     was kept before",
+                    "the server no longer knows the outcome of transaction {}; seek to a position \
+                     that was saved before it",
                     token.transaction
                 ),
             )

@@ -139,8 +139,8 @@ impl Disk {
         let (log, torn_gone) = opened.map_err(|error| failed(options, &error))?;
         for torn in [torn, torn_gone].into_iter().flatten() {
             let path = torn.path.display();
-            tracing::warn!(%path, bytes = torn.bytes, "cut off an incomplete write of a \
-             crashed process");
+            tracing::warn!(%path, bytes = torn.bytes, "incomplete write of a crashed process \
+                                                       truncated");
         }
         if reading.invalid {
             let message = "it has unknown frames; use another folder".to_owned();

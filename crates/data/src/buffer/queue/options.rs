@@ -71,12 +71,12 @@ impl QueueOptions {
             return refuse("capacity = 0 stores nothing; set it to 1 or more");
         }
         if self.path.is_some() && self.when_full == QueueFullPolicy::Replace {
-            return refuse("samples in path are never replaced; use wait or spill");
+            return refuse("samples in path are never replaced; set on_full to wait or spill");
         }
         let spills = matches!(self.when_full, QueueFullPolicy::Spill { .. });
         match &self.replay {
             Some(_) if self.path.is_some() || spills => refuse(
-                "replay holds everything in memory; leave out path and spill, or use a database",
+                "a replay buffer is held in memory; remove path and spill, or use a database",
             ),
             Some(ReplayOptions { priority, .. }) if !priority.is_finite() => {
                 refuse("decay and sigma of the priority must be finite numbers")

@@ -129,12 +129,11 @@ pub(super) fn check_seek(
 ) -> std::result::Result<(), String> {
     let (oldest, newest) = held.into_inner();
     if position > newest {
-        return Err(format!("it lies ahead of the last one, {newest}"));
+        return Err(format!("it is after the newest position, {newest}"));
     }
     if position < oldest.min(acknowledged) {
         return Err(format!(
-            "what was read there is acknowledged, the first one is {oldest}; \
-             read with keep to be able to return"
+            "samples before {oldest} are acknowledged; read with keep to be able to return to them"
         ));
     }
     Ok(())

@@ -166,7 +166,7 @@ impl<D: SqlDatabase> ExperienceReader for SqlReader<D> {
         let target = position.strip_prefix(prefix).and_then(|number| number.parse::<i64>().ok());
         let Some(target) = target.filter(|target| *target >= 0) else {
             return Err(store.unsupported(format!(
-                "the position {position:?} is none of a reader with these options, which begins \
+                "the position {position:?} is not one of a reader with these options: those begin \
                  with `{prefix}`"
             )));
         };
@@ -180,8 +180,8 @@ impl<D: SqlDatabase> ExperienceReader for SqlReader<D> {
             if target > newest {
                 return Err(store
                     .unsupported(format!(
-                        "the position {position:?} is later than anything here ({newest}); is \
-                         this the database that it was kept for?"
+                        "the position {position:?} is later than the newest one, {newest}; check \
+                         that it was saved for this database"
                     ))
                     .into());
             }

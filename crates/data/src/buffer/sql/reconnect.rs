@@ -63,7 +63,7 @@ impl<D: SqlDatabase> ReconnectingSession<D> {
     pub(super) fn wait(&mut self, until: Instant) {
         let waited = self.session.as_mut().map(|session| session.wait(until));
         if let Some(Err(fault)) = waited {
-            tracing::warn!(error = %fault.error, "the wait for samples was broken off");
+            tracing::warn!(error = %fault.error, "the wait for samples was interrupted");
             self.session = None;
         }
     }

@@ -20,7 +20,7 @@ pub(super) fn check_name(table: &str, storage: &str) -> Result<()> {
     Err(BufferError::unsupported(
         storage,
         format!(
-            "the table name {table:?} is not one: use up to {MAX_NAME} lower-case letters, digits \
+            "{table:?} is not a table name: use up to {MAX_NAME} lower-case letters, digits \
              and `_`, beginning with a letter"
         ),
     ))
@@ -54,8 +54,8 @@ pub(super) fn prepare<D: SqlDatabase>(link: &mut ReconnectingSession<D>) -> Resu
             if found != VERSION {
                 return Err(store
                     .unsupported(format!(
-                        "the tables of `{table}` have layout {found}, and this program knows \
-                         layout {VERSION}; use the program that made them, or another `table`"
+                        "the tables of `{table}` have layout {found}, and this program reads \
+                         layout {VERSION}; use the release that created them, or another `table`"
                     ))
                     .into());
             }

@@ -31,7 +31,7 @@ impl JoinInfo {
         let text = read(path)?;
         let no = |error: String| io::Error::other(format!("{}: {error}", path.display()));
         let content: Content =
-            serde_json::from_str(&text).map_err(|error| no(format!("no invitation: {error}")))?;
+            serde_json::from_str(&text).map_err(|error| no(format!("no join info: {error}")))?;
         let secret = Secret::new(content.secret).map_err(|error| no(error.to_string()))?;
         Ok(Self { address: content.address, secret })
     }
@@ -64,7 +64,7 @@ pub fn secret_in(path: &Path) -> io::Result<Secret> {
         );
     }
     Secret::new(text.trim())
-        .map_err(|_| io::Error::other(format!("{}: there is no secret in it", path.display())))
+        .map_err(|_| io::Error::other(format!("{}: the file has no secret", path.display())))
 }
 
 fn read(path: &Path) -> io::Result<String> {

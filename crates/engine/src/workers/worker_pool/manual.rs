@@ -111,7 +111,8 @@ impl ManualWorkers {
         let (left, disconnected) = oneshot::channel();
         let (running, shared) = (Arc::clone(&process), Arc::clone(shared));
         self.tracker.spawn(async move {
-            let ended = async { described(&disconnected.await.unwrap_or(DisconnectReason::Dropped)) };
+            let ended =
+                async { described(&disconnected.await.unwrap_or(DisconnectReason::Dropped)) };
             Arc::clone(&running).live(&shared, ended).await;
             if let Some(manual) = shared.manual() {
                 manual.state.lock().processes.retain(|process| !Arc::ptr_eq(process, &running));
@@ -136,7 +137,7 @@ impl ManualWorkers {
 
 fn described(reason: &DisconnectReason) -> ProcessExit {
     ProcessExit::unattributed(match reason {
-        DisconnectReason::Goodbye => "its worker left".to_owned(),
+        DisconnectReason::Goodbye => "its worker disconnected".to_owned(),
         DisconnectReason::Lost { message } => {
             format!("the connection to its worker was lost: {message}")
         }

@@ -174,8 +174,8 @@ impl RayLauncher {
                 let seconds = shared.options.join_timeout.as_secs_f64();
                 Err(ClusterError {
                     what: format!("the Ray cluster was not joined within {seconds} s"),
-                    hint: "see that cluster.address is right and in reach, or give it more time \
-                           with explorer.supervision.start_timeout"
+                    hint: "check that cluster.address is correct and reachable, or raise \
+                           explorer.supervision.start_timeout"
                         .to_owned(),
                 })
             }
@@ -222,8 +222,9 @@ impl LaunchedProcess for RayWorker {
     fn ended(&mut self) -> BoxFuture<'_, ProcessExit> {
         Box::pin(async {
             let ended = (&mut self.ended).await;
-            ended
-                .unwrap_or_else(|_| ProcessExit::unattributed("the state of the worker is unknown"))
+            ended.unwrap_or_else(|_| {
+                ProcessExit::unattributed("the state of the worker process is unknown")
+            })
         })
     }
 }
@@ -284,7 +285,9 @@ async fn serve(
             let program = shared.options.program.display();
             return ClusterError {
                 what: format!("{program} could not be started: {error}"),
-                hint: "name the Python that has rollway and ray with explorer.python".to_owned(),
+                hint: "set explorer.python to a Python with the packages rollway and \
+                       ray"
+                .to_owned(),
             };
         }
     };

@@ -108,7 +108,10 @@ fn accept(shared: &Arc<WorkerPoolShared>, handshake: PendingHandshake) {
     }
     let Some(expected) = connections.expected.remove(token) else {
         let reason = match token.as_str() {
-            "" => "this job starts its workers itself: none may join by hand",
+            "" => {
+                "this job starts its own workers: set `cluster.backend: manual` to connect \
+                 others"
+            }
             _ => "no worker with this token is expected",
         };
         return handshake.refuse(ConnectRefusal::new(RefusalCode::NotWanted, reason));

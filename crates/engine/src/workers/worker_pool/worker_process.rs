@@ -343,7 +343,7 @@ impl WorkerProcess {
             tokio::select! {
                 connected = &mut handshake => match connected {
                     Ok(left) => break left,
-                    Err(_) => return ProcessExit::unattributed("it was forgotten"),
+                    Err(_) => return ProcessExit::unattributed("the engine removed its record"),
                 },
                 ended = launched.ended() => return before_handshake(ended),
                 Ok(()) = launch_state.changed() => {
@@ -385,7 +385,7 @@ fn before_handshake(ended: ProcessExit) -> ProcessExit {
     if !ended.started {
         return ended;
     }
-    ProcessExit { message: format!("ended before it report hello: {}", ended.message), ..ended }
+    ProcessExit { message: format!("ended before its handshake: {}", ended.message), ..ended }
 }
 
 fn start(

@@ -82,5 +82,5 @@ fn several_prompts() -> ResponseParseError {
 
 fn unexpected(path: &str, reply_body: &Value) -> ResponseParseError {
     let shown: String = reply_body.to_string().chars().take(200).collect();
-    ResponseParseError::new(format!("llama-server answers {path} with {shown}"))
+    ResponseParseError::new(format!("llama-server: {path} responded with {shown}"))
 }

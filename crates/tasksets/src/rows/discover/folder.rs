@@ -36,7 +36,7 @@ pub(super) fn files(here: &Path, split: &str) -> Result<(FileKind, Vec<PathBuf>)
     let mut found = Vec::new();
     collect_files(here, here, 0, &mut found)?;
     if found.is_empty() {
-        let what = "there is no data in this folder";
+        let what = "the folder has no data files";
         let hint = "name a folder or a file with .jsonl, .json, .csv, .parquet or .arrow";
         return Err(Kind::Missing.at(here.display(), what, hint));
     }
@@ -69,7 +69,7 @@ fn only_one(here: &Path, found: &[FoundFiles]) -> Result<()> {
         found.iter().rev().map(|it| (it.kind, it.path.as_path())).collect();
     if kinds.len() > 1 {
         let names: Vec<&str> = kinds.keys().map(|kind| kind.name()).collect();
-        let what = format!("the split is there as {}", names.join(" and as "));
+        let what = format!("the split exists as {}", names.join(" and as "));
         let first = kinds.into_values().next().unwrap_or(here);
         let hint = format!("name a file, such as {}", first.display());
         return Err(Kind::Option.at(here.display(), what, hint));
@@ -101,7 +101,7 @@ fn collect_files(
         } else if let Some(kind) = FileKind::of_name(&path) {
             if found.len() >= MAX_FILES {
                 let what = format!("it has more than {MAX_FILES} files of data");
-                let hint = "join them to larger ones";
+                let hint = "merge them into larger ones";
                 return Err(Kind::Unsupported.at(root.display(), what, hint));
             }
             let (split, subset) = read_path(path.strip_prefix(root).unwrap_or(&path));

@@ -54,7 +54,7 @@ fn one(here: &Path, split: Option<&str>) -> Result<Option<Vec<PathBuf>>> {
     let Some(listed) = state["_data_files"].as_array() else { return Ok(None) };
     let indexed = |key: &str| state[key].as_array().is_some_and(|list| !list.is_empty());
     if indexed("_indices_data_files") || indexed("_indices_files") {
-        let what = "its rows are chosen by a table of indices, which is not read";
+        let what = "its rows are selected by a table of indices, which is not supported";
         let hint = "call flatten_indices() and save it again";
         return Err(Kind::Unsupported.at(here.display(), what, hint));
     }
@@ -64,19 +64,19 @@ fn one(here: &Path, split: Option<&str>) -> Result<Option<Vec<PathBuf>>> {
         && wanted != "train"
     {
         let what = format!("there is no split `{wanted}`");
-        let hint = format!("it holds the split `{is}` alone");
+        let hint = format!("it has only the split `{is}`");
         return Err(Kind::Missing.at(here.display(), what, hint));
     }
     let name = |file: &Value| file["filename"].as_str().map(|name| here.join(name));
     let files: Vec<PathBuf> = listed.iter().filter_map(name).collect();
     if let Some(missing) = files.iter().find(|file| !file.is_file()) {
-        let what = format!("{STATE} lists it, but it is not there");
+        let what = format!("{STATE} lists it, but it does not exist");
         let hint = "copy the whole dataset again";
         return Err(Kind::Missing.at(missing.display(), what, hint));
     }
     if files.is_empty() {
         let hint = "a job needs at least one task";
-        return Err(Kind::Empty.at(here.display(), "there is no row in it", hint));
+        return Err(Kind::Empty.at(here.display(), "it has no rows", hint));
     }
     Ok(Some(files))
 }
@@ -84,7 +84,7 @@ fn one(here: &Path, split: Option<&str>) -> Result<Option<Vec<PathBuf>>> {
 fn read(path: &Path) -> Result<Value> {
     let text = fs::read(path).map_err(|error| TasksetError::io(path, &error))?;
     serde_json::from_slice(&text).map_err(|error| {
-        let what = format!("not what describes a dataset: {error}");
+        let what = format!("not the description of a dataset: {error}");
         let hint = "copy the whole dataset again";
         Kind::Row.at(path.display(), what, hint)
     })
