@@ -58,7 +58,7 @@ pub struct SupervisorOptions {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SupervisorError {
     #[error("{what}; waited {waited:?} for it")]
-    NobodyThere {
+    Unreachable {
         /// Address and cause.
         what: String,
         waited: Duration,
@@ -133,14 +133,15 @@ impl Supervisor {
                     (self.report_status)(message);
                 }
             };
+            let SupervisorOptions { locator, connect_timeout, .. } = &self.options;
             let join_info = tokio::select! {
                 () = self.stop.cancelled() => return Ok(()),
-                join_info = self.options.locator.open(self.options.connect_timeout, &report_status) => join_info?,
+                opened = locator.open(*connect_timeout, &report_status) => opened?,
             };
             let since = Instant::now();
             let status = self.execute(slot, &join_info).await?;
             if self.stop.is_cancelled() || status.success() {
-                (self.report_status)(&format!("worker {slot} left"));
+                (self.report_status)(&format!("worker {slot} ended normally"));
                 return Ok(());
             }
             if status.code() == Some(REFUSED) {

@@ -68,7 +68,7 @@ impl JobLocator {
             };
             let waited = since.elapsed();
             if waited >= connect_timeout {
-                return Err(SupervisorError::NobodyThere { what, waited: connect_timeout });
+                return Err(SupervisorError::Unreachable { what, waited: connect_timeout });
             }
             if reported.as_ref() != Some(&what) {
                 report_status(&format!("{what}; waits up to {connect_timeout:?}"));
