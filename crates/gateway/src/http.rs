@@ -33,6 +33,7 @@ mod token_texts;
 mod turn_store;
 mod upstream;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::Router;
@@ -54,7 +55,6 @@ pub(crate) use self::token_texts::token_texts;
 pub use self::turn_store::{StoreFuture, TurnStore};
 use crate::keys::{self, Caller};
 
-const COUNT_TOKENS: &str = "/v1/messages/count_tokens";
 const EMBEDDINGS: &str = "/v1/embeddings";
 
 /// The only path without authentication.
@@ -62,15 +62,15 @@ const HEALTH: &str = "/health";
 
 pub(crate) fn router(app: &Arc<GatewayState>) -> Router {
     let mut routes = Router::new();
+    let client_routes = CLIENT_APIS.iter().flat_map(|api| api.routes());
+    let patterns: BTreeSet<String> = client_routes.map(|route| route.axum_pattern()).collect();
     // The same with a key in the path, see `keys::split_path`.
     for prefix in ["", &format!("{}/{{key}}", keys::KEY_PREFIX)] {
-        for api in CLIENT_APIS.iter().copied() {
-            let call = move |state, caller, request| calls::call(state, caller, api, request);
-            routes = routes.route(&format!("{prefix}{}", api.path()), post(call));
+        for pattern in &patterns {
+            routes = routes.route(&format!("{prefix}{pattern}"), post(calls::client_request));
         }
         routes = routes
             .route(&format!("{prefix}/v1/models"), get(admin::list_names))
-            .route(&format!("{prefix}{COUNT_TOKENS}"), post(auxiliary::count_tokens))
             .route(&format!("{prefix}{EMBEDDINGS}"), post(auxiliary::embeddings));
     }
     let routes = routes
@@ -121,7 +121,7 @@ async fn authenticate(
             next.run(request).await
         }
         Err(error) => match client_api::at_path(keys::split_path(request.uri().path()).1) {
-            Some(api) => responses::client_error(api, &error),
+            Some(route) => responses::client_error(route.api, &error),
             None => responses::error(&error),
         },
     };

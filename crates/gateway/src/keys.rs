@@ -8,6 +8,7 @@ use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use hmac::{Hmac, KeyInit, Mac};
 use rollway_base::Secret;
+use rollway_model_api::client_api::CLIENT_APIS;
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
@@ -130,8 +131,9 @@ pub(crate) fn header_keys(headers: &HeaderMap) -> impl Iterator<Item = &str> {
         let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
     });
-    let named = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    [bearer, named("x-api-key"), named("api-key")].into_iter().flatten()
+    let names = CLIENT_APIS.iter().flat_map(|api| api.key_headers());
+    let named = names.filter_map(|name| headers.get(*name)?.to_str().ok());
+    bearer.into_iter().chain(named)
 }
 
 /// Splits a path such as `/r/KEY/v1/messages` into the key and the path of the endpoint. Every

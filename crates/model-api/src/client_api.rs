@@ -1,7 +1,7 @@
 //! APIs that clients of the gateway speak.
 //!
-//! A client API is one module here and one line in [`CLIENT_APIS`]; the gateway takes its routes
-//! from that list.
+//! A client API is one module here and one line in [`CLIENT_APIS`]; the gateway takes its routes,
+//! headers of keys and metrics from that list.
 
 mod anthropic_messages;
 mod chat_form;
@@ -9,6 +9,7 @@ mod openai_chat;
 mod openai_completions;
 mod openai_responses;
 mod request_fields;
+mod route;
 mod sglang_generate;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ pub use self::anthropic_messages::AnthropicMessages;
 pub use self::openai_chat::OpenaiChat;
 pub use self::openai_completions::OpenaiCompletions;
 pub use self::openai_responses::OpenaiResponses;
+pub use self::route::{Route, RouteMatch};
 pub use self::sglang_generate::SglangGenerate;
 pub use self::vllm_generate::VllmGenerate;
 use crate::error::CallError;
@@ -43,8 +45,8 @@ pub const CLIENT_APIS: &[&dyn ClientApi] = &[
 const DONE: &[u8] = b"[DONE]";
 
 /// Returns the client API at a path of the gateway.
-pub fn at_path(path: &str) -> Option<&'static dyn ClientApi> {
-    CLIENT_APIS.iter().copied().find(|api| api.path() == path)
+pub fn at_path(path: &str) -> Option<RouteMatch<'_>> {
+    CLIENT_APIS.iter().find_map(|api| RouteMatch::find(*api, path))
 }
 
 /// An API that clients of the gateway speak: parses a request to the internal form, and renders
@@ -54,24 +56,39 @@ pub trait ClientApi: Debug + Send + Sync {
     /// Name in metrics.
     fn name(&self) -> &'static str;
 
-    /// Path of the gateway that takes requests by `POST`.
-    fn path(&self) -> &'static str;
+    /// Paths of the gateway that take requests by `POST`.
+    fn routes(&self) -> &'static [Route];
 
     /// Prefix of response ids.
     fn id_prefix(&self) -> &'static str;
 
-    /// Parses the body of a request.
-    fn parse(&self, body: &[u8]) -> Result<ModelCall, CallError>;
+    /// Headers that carry a key, besides `Authorization: Bearer KEY`.
+    fn key_headers(&self) -> &'static [&'static str] {
+        &[]
+    }
 
-    /// Parses the body of a request that may have several prompts: one call for each.
-    fn parse_all(&self, body: &[u8]) -> Result<Vec<ModelCall>, CallError> {
-        self.parse(body).map(|call| vec![call])
+    /// Parses a request for a completion, or for the number of its tokens.
+    fn parse(&self, route: &RouteMatch<'_>, body: &[u8]) -> Result<ModelCall, CallError>;
+
+    /// Parses a request that may have several prompts: one call for each.
+    fn parse_all(&self, route: &RouteMatch<'_>, body: &[u8]) -> Result<Vec<ModelCall>, CallError> {
+        self.parse(route, body).map(|call| vec![call])
+    }
+
+    /// Renders the body of a response with the number of tokens of a call.
+    fn render_token_count(&self, tokens: usize) -> Bytes {
+        serde_json::json!({ "input_tokens": tokens }).to_string().into()
     }
 
     /// Renders the body of a full response, given the body in the internal form.
     fn render_body(&self, call: &ModelCall, body: Bytes) -> Bytes {
         let _ = call;
         body
+    }
+
+    /// Content type of streams.
+    fn stream_content_type(&self) -> &'static str {
+        "text/event-stream"
     }
 
     /// Returns the renderer of one stream.

@@ -8,10 +8,10 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
-use rollway_model_api::client_api::AnthropicMessages;
+use rollway_model_api::client_api::RouteMatch;
 use rollway_model_api::server_api::server_api;
 use rollway_model_api::{CallError, ErrorKind, openai_error};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::timeout;
 
 use super::calls::{CallPermits, acquire_permits, resolve_alias};
@@ -22,26 +22,28 @@ use super::{EMBEDDINGS, request_body, responses};
 use crate::keys::Caller;
 use crate::models::{ReadError, RouteNeeds, ServerPermit, failure_reason, read_limited};
 
-/// `POST /v1/messages/count_tokens`.
+/// Counts the tokens of a call.
 pub(super) async fn count_tokens(
-    State(app): State<Arc<GatewayState>>,
-    Extension(caller): Extension<Caller>,
+    app: &Arc<GatewayState>,
+    caller: Caller,
+    route: RouteMatch<'_>,
     request: Request,
 ) -> Response {
-    match count(&app, caller, request).await {
-        Ok(count) => responses::value(&json!({ "input_tokens": count })),
-        Err(error) => responses::client_error(&AnthropicMessages, &error),
+    match count(app, caller, route, request).await {
+        Ok(count) => responses::json(StatusCode::OK, route.api.render_token_count(count)),
+        Err(error) => responses::client_error(route.api, &error),
     }
 }
 
 async fn count(
     app: &Arc<GatewayState>,
     caller: Caller,
+    route: RouteMatch<'_>,
     request: Request,
 ) -> Result<usize, CallError> {
     let limits = &app.options.limits;
     let LeasedBody { json, lease: _lease } = request_body::json(app, caller, request).await?;
-    let mut call = AnthropicMessages::parse_count(&json)?;
+    let mut call = route.parse(&json)?;
     resolve_alias(app, &mut call);
     let (permit, _permits) = pick(app, caller, call.model()).await?;
     let server = permit.server();

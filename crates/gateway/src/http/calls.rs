@@ -8,6 +8,7 @@ use axum::extract::{Extension, Query, Request, State};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
+use rollway_model_api::client_api::{self, Route, RouteMatch};
 use rollway_model_api::replay::{SavedResponse, StreamCapture};
 use rollway_model_api::{CallError, ClientApi, ErrorKind, ModelCall, ResponseParser, TokenSource};
 use serde::Deserialize;
@@ -27,8 +28,8 @@ use super::responses::HandlerResult;
 use super::run_sessions::{CallPermit, CallStart, RunSession};
 use super::state::GatewayState;
 use super::upstream::{UpstreamFailure, UpstreamReply, UpstreamRequest, UpstreamResponse};
-use super::{request_body, responses, run_budget};
-use crate::keys::Caller;
+use super::{auxiliary, not_found, request_body, responses, run_budget};
+use crate::keys::{self, Caller};
 use crate::models::ServerPermit;
 use rollway_recording::{RecordError, RetryHeaders};
 
@@ -37,13 +38,30 @@ const TRACE_PARENT: &str = "traceparent";
 /// Fields that sampling arguments never replace.
 const NOT_SAMPLING: [&str; 5] = ["model", "messages", "prompt", "stream", "n"];
 
-pub(super) async fn call(
+/// `POST` at a path of a client API.
+pub(super) async fn client_request(
     State(app): State<Arc<GatewayState>>,
     Extension(caller): Extension<Caller>,
-    api: &'static dyn ClientApi,
     request: Request,
 ) -> Response {
-    let outcome = Box::pin(admit(&app, caller, api, request)).await;
+    let uri = request.uri().clone();
+    let Some(route) = client_api::at_path(keys::split_path(uri.path()).1) else {
+        return not_found(request).await;
+    };
+    match route.route {
+        Route::Call(_) => call(&app, caller, route, request).await,
+        Route::CountTokens(_) => auxiliary::count_tokens(&app, caller, route, request).await,
+    }
+}
+
+async fn call(
+    app: &Arc<GatewayState>,
+    caller: Caller,
+    route: RouteMatch<'_>,
+    request: Request,
+) -> Response {
+    let api = route.api;
+    let outcome = Box::pin(admit(app, caller, route, request)).await;
     match outcome {
         Ok(response) => response,
         Err(UpstreamFailure::Ours(error)) => responses::client_error(api, &error),
@@ -74,9 +92,10 @@ pub(super) struct CallPermits {
 async fn admit(
     app: &Arc<GatewayState>,
     caller: Caller,
-    api: &'static dyn ClientApi,
+    route: RouteMatch<'_>,
     request: Request,
 ) -> Result<Response, UpstreamFailure> {
+    let api = route.api;
     let mut timer = GatewayMetrics::call(app, api);
     let session = match caller {
         Caller::Admin | Caller::Agent => None,
@@ -86,7 +105,7 @@ async fn admit(
     let headers = request.headers().clone();
     let retry = request_body::retry_headers(&headers)?;
     let LeasedBody { json, lease } = request_body::json(app, caller, request).await?;
-    let mut calls = api.parse_all(&json)?;
+    let mut calls = route.parse_all(&json)?;
     drop(json);
     permits.request = Some(lease);
     let labels = request_body::labels(&headers)?;
@@ -332,7 +351,7 @@ async fn forward(
         UpstreamReply::Events(response) => {
             let (chunks, body) = StreamBody::new();
             let capture = StreamCapture::new(&upstream.call);
-            let renderer = upstream.api.stream_renderer(&upstream.call);
+            let (api, renderer) = (upstream.api, upstream.api.stream_renderer(&upstream.call));
             if !matches!(target, RecordTarget::Agent(..)) {
                 // Frees long prompts while the response is generated.
                 upstream.call.body = Map::new();
@@ -344,7 +363,7 @@ async fn forward(
             let relay =
                 Relay { request, guard, parser, target, chunks, held, capture, renderer, lease };
             tasks.spawn(relay.run(response));
-            responses::events(Body::new(body))
+            responses::events(api, Body::new(body))
         }
     };
     response.headers_mut().extend(headers);

@@ -18,6 +18,7 @@ use prometheus_client::registry::Registry;
 use rollway_model_api::client_api::{self, CLIENT_APIS};
 use rollway_model_api::{CallError, ClientApi, ErrorKind, ModelResponse, ResponseEnd};
 
+use super::EMBEDDINGS;
 use super::exact_history::ExactOutcome;
 use super::observed_call::ObservedCall;
 use super::refusal::RefusalReason;
@@ -26,7 +27,6 @@ use super::run_sessions::RecordDelta;
 use super::server_metrics::Servers;
 use super::state::GatewayState;
 use super::turn_store::TurnStore;
-use super::{COUNT_TOKENS, EMBEDDINGS};
 use crate::models::Models;
 use crate::options::TokenCounts;
 
@@ -281,13 +281,12 @@ impl Drop for Waiting<'_> {
 
 /// Maps a path to one of a few labels.
 pub(super) fn endpoint(path: &str) -> &'static str {
-    if let Some(api) = client_api::at_path(path) {
-        return api.name();
+    if let Some(route) = client_api::at_path(path) {
+        return route.endpoint();
     }
     match path {
         "/rollway/v1/run/experiences" => "experiences",
         "/rollway/v1/run/usage" => "usage",
-        COUNT_TOKENS => "count_tokens",
         EMBEDDINGS => "embeddings",
         "/health" => "health",
         "/metrics" => "metrics",

@@ -148,5 +148,5 @@ pub(super) fn complete_response(
         renderer.event(part, &mut body);
     }
     renderer.finish(&mut body);
-    responses::events(Body::new(FullBody::new(body.freeze(), receipt, lease)))
+    responses::events(api, Body::new(FullBody::new(body.freeze(), receipt, lease)))
 }

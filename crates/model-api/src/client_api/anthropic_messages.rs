@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use self::stream::MessageStream;
 use super::chat_form::{ChatChoice, ChatReply, ChatUsage};
-use super::{ClientApi, StreamRenderer};
+use super::{ClientApi, Route, RouteMatch, StreamRenderer};
 use crate::error::CallError;
 use crate::model_call::ModelCall;
 
@@ -20,28 +20,28 @@ use crate::model_call::ModelCall;
 #[derive(Debug)]
 pub struct AnthropicMessages;
 
-impl AnthropicMessages {
-    /// Parses the body of a request that counts tokens.
-    pub fn parse_count(body: &[u8]) -> Result<ModelCall, CallError> {
-        request::parse_count(body)
-    }
-}
-
 impl ClientApi for AnthropicMessages {
     fn name(&self) -> &'static str {
         "messages"
     }
 
-    fn path(&self) -> &'static str {
-        "/v1/messages"
+    fn routes(&self) -> &'static [Route] {
+        &[Route::Call("/v1/messages"), Route::CountTokens("/v1/messages/count_tokens")]
+    }
+
+    fn key_headers(&self) -> &'static [&'static str] {
+        &["x-api-key"]
     }
 
     fn id_prefix(&self) -> &'static str {
         "msg"
     }
 
-    fn parse(&self, body: &[u8]) -> Result<ModelCall, CallError> {
-        request::parse(body)
+    fn parse(&self, route: &RouteMatch<'_>, body: &[u8]) -> Result<ModelCall, CallError> {
+        match route.route {
+            Route::Call(_) => request::parse(body),
+            Route::CountTokens(_) => request::parse_count(body),
+        }
     }
 
     fn render_body(&self, _: &ModelCall, body: Bytes) -> Bytes {

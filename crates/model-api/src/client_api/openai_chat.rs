@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::ClientApi;
 use super::request_fields::{RequestFields, a, check, parse, refusal};
+use super::{ClientApi, Route, RouteMatch};
 use crate::error::CallError;
 use crate::model_call::{CallKind, ModelCall};
 
@@ -16,15 +16,19 @@ impl ClientApi for OpenaiChat {
         "chat"
     }
 
-    fn path(&self) -> &'static str {
-        CallKind::Chat.path()
+    fn routes(&self) -> &'static [Route] {
+        const { &[Route::Call(CallKind::Chat.path())] }
+    }
+
+    fn key_headers(&self) -> &'static [&'static str] {
+        &["api-key"]
     }
 
     fn id_prefix(&self) -> &'static str {
         "chatcmpl"
     }
 
-    fn parse(&self, body: &[u8]) -> Result<ModelCall, CallError> {
+    fn parse(&self, _: &RouteMatch<'_>, body: &[u8]) -> Result<ModelCall, CallError> {
         parse(CallKind::Chat, body, check_messages, check_logprobs)
     }
 }

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::ClientApi;
 use super::request_fields::{RequestFields, a, check, parse, parse_object, refusal};
+use super::{ClientApi, Route, RouteMatch};
 use crate::error::CallError;
 use crate::model_call::{CallKind, ModelCall};
 
@@ -19,19 +19,19 @@ impl ClientApi for OpenaiCompletions {
         "completions"
     }
 
-    fn path(&self) -> &'static str {
-        CallKind::Completion.path()
+    fn routes(&self) -> &'static [Route] {
+        const { &[Route::Call(CallKind::Completion.path())] }
     }
 
     fn id_prefix(&self) -> &'static str {
         "cmpl"
     }
 
-    fn parse(&self, body: &[u8]) -> Result<ModelCall, CallError> {
+    fn parse(&self, _: &RouteMatch<'_>, body: &[u8]) -> Result<ModelCall, CallError> {
         parse(CallKind::Completion, body, check_prompt, check_logprobs)
     }
 
-    fn parse_all(&self, body: &[u8]) -> Result<Vec<ModelCall>, CallError> {
+    fn parse_all(&self, _: &RouteMatch<'_>, body: &[u8]) -> Result<Vec<ModelCall>, CallError> {
         let mut body = parse_object(body)?;
         let prompts = match body.get_mut("prompt") {
             Some(Value::Array(prompts)) if is_several(prompts) => std::mem::take(prompts),

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use self::stream::ResponseStream;
 use super::chat_form::{ChatReply, ChatUsage};
-use super::{ClientApi, StreamRenderer};
+use super::{ClientApi, Route, RouteMatch, StreamRenderer};
 use crate::error::CallError;
 use crate::model_call::ModelCall;
 
@@ -28,15 +28,15 @@ impl ClientApi for OpenaiResponses {
         "responses"
     }
 
-    fn path(&self) -> &'static str {
-        "/v1/responses"
+    fn routes(&self) -> &'static [Route] {
+        &[Route::Call("/v1/responses")]
     }
 
     fn id_prefix(&self) -> &'static str {
         "resp"
     }
 
-    fn parse(&self, body: &[u8]) -> Result<ModelCall, CallError> {
+    fn parse(&self, _: &RouteMatch<'_>, body: &[u8]) -> Result<ModelCall, CallError> {
         request::parse(body)
     }
 

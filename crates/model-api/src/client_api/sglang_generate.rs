@@ -3,12 +3,12 @@
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use super::ClientApi;
 use super::openai_completions::check_completion;
 use super::request_fields::{RequestFields, parse_object, refusal};
 use super::token_form::{
     CompletionChoice, CompletionReply, copy_sampling, refuse_fields, refuse_stream,
 };
+use super::{ClientApi, Route, RouteMatch};
 use crate::error::CallError;
 use crate::model_call::ModelCall;
 
@@ -39,15 +39,15 @@ impl ClientApi for SglangGenerate {
         "sglang_generate"
     }
 
-    fn path(&self) -> &'static str {
-        "/generate"
+    fn routes(&self) -> &'static [Route] {
+        &[Route::Call("/generate")]
     }
 
     fn id_prefix(&self) -> &'static str {
         "gen"
     }
 
-    fn parse(&self, body: &[u8]) -> Result<ModelCall, CallError> {
+    fn parse(&self, _: &RouteMatch<'_>, body: &[u8]) -> Result<ModelCall, CallError> {
         let body = parse_object(body)?;
         let fields = RequestFields(&body);
         refuse_stream(&fields)?;

@@ -1,5 +1,7 @@
 //! Parsing of calls: fields, refusals, fingerprints; rendering of streams.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -191,7 +193,8 @@ proptest! {
     }
 }
 
-/// A client API whose events have a name and whose errors are plain text.
+/// A client API with the model in its path, whose events have a name and whose errors are plain
+/// text.
 #[derive(Debug)]
 struct NamedEvents;
 
@@ -200,16 +203,18 @@ impl ClientApi for NamedEvents {
         "named"
     }
 
-    fn path(&self) -> &'static str {
-        "/v1/named"
+    fn routes(&self) -> &'static [Route] {
+        &[Route::Call("/v1/named/{model}:generate"), Route::CountTokens("/v1/named/{model}:count")]
     }
 
     fn id_prefix(&self) -> &'static str {
         "named"
     }
 
-    fn parse(&self, body: &[u8]) -> Result<ModelCall, CallError> {
-        OpenaiChat.parse(body)
+    fn parse(&self, route: &RouteMatch<'_>, body: &[u8]) -> Result<ModelCall, CallError> {
+        let mut call = OpenaiChat.parse(route, body)?;
+        call.body.insert("model".to_owned(), route.parameter.into());
+        Ok(call)
     }
 
     fn stream_renderer(&self, _: &ModelCall) -> StreamRenderer {
@@ -234,8 +239,9 @@ impl StreamTranslator for NamedEvents {
     }
 }
 
-fn rendered(api: &dyn ClientApi) -> (String, String) {
-    let call = api.parse(br#"{"messages":[{"role":"user"}],"stream":true}"#).unwrap();
+fn rendered(api: &'static dyn ClientApi, path: &str) -> (String, String) {
+    let route = RouteMatch::find(api, path).unwrap();
+    let call = route.parse(br#"{"messages":[{"role":"user"}],"stream":true}"#).unwrap();
     let mut renderer = api.stream_renderer(&call);
     let mut out = BytesMut::new();
     renderer.event(b"{\"a\":1}", &mut out);
@@ -247,19 +253,45 @@ fn rendered(api: &dyn ClientApi) -> (String, String) {
 
 #[test]
 fn streams_are_rendered_by_the_client_api() {
-    let (stream, error) = rendered(&OpenaiChat);
+    let (stream, error) = rendered(&OpenaiChat, CallKind::Chat.path());
     assert_eq!(stream, "data: {\"a\":1}\n\ndata: [DONE]\n\n");
     assert!(error.starts_with("data: {\"error\":{") && error.contains("broken"), "{error}");
-    let (stream, error) = rendered(&NamedEvents);
+    let (stream, error) = rendered(&NamedEvents, "/v1/named/policy:generate");
     assert_eq!(stream, "event: delta\ndata: {\"a\":1}\n\nevent: stop\ndata: {}\n\n");
     assert_eq!(error, "event: error\ndata: broken\n\n");
 }
 
 #[test]
 fn every_client_api_has_its_own_path_and_name() {
-    for (index, api) in CLIENT_APIS.iter().enumerate() {
-        assert!(api.path().starts_with('/'), "{}", api.path());
-        let others = CLIENT_APIS.iter().skip(index + 1);
-        assert!(others.into_iter().all(|o| o.path() != api.path() && o.name() != api.name()));
+    let routes: Vec<Route> = CLIENT_APIS.iter().flat_map(|api| api.routes()).copied().collect();
+    let paths: BTreeSet<&str> = routes.iter().map(|route| route.path()).collect();
+    let names: BTreeSet<&str> = CLIENT_APIS.iter().map(|api| api.name()).collect();
+    assert!(paths.iter().all(|path| path.starts_with('/')), "{paths:?}");
+    assert_eq!((paths.len(), names.len()), (routes.len(), CLIENT_APIS.len()));
+}
+
+#[test]
+fn a_path_has_its_parameter() {
+    let found = |path| {
+        let route = RouteMatch::find(&NamedEvents, path)?;
+        Some((route.endpoint(), route.parameter))
+    };
+    assert_eq!(found("/v1/named/policy:generate"), Some(("named", "policy")));
+    assert_eq!(found("/v1/named/a/b:1:generate"), Some(("named", "a/b:1")));
+    assert_eq!(found("/v1/named/policy:count"), Some(("count_tokens", "policy")));
+    for path in ["/v1/named/:generate", "/v1/named/policy:other", "/v1/named", "/v1/named:count"] {
+        assert_eq!(found(path), None, "{path}");
     }
+    let route = RouteMatch::find(&NamedEvents, "/v1/named/policy:generate").unwrap();
+    assert_eq!(route.route.axum_pattern(), "/v1/named/{*rest}");
+    let call = route.parse(br#"{"messages":[{"role":"user"}]}"#).unwrap();
+    assert_eq!(call.model(), Some("policy"));
+}
+
+#[test]
+fn a_path_without_parameter_matches_as_a_whole() {
+    let endpoint = |path| at_path(path).map(|route| route.endpoint());
+    assert_eq!(endpoint("/v1/messages"), Some("messages"));
+    assert_eq!(endpoint("/v1/messages/count_tokens"), Some("count_tokens"));
+    assert_eq!(endpoint("/v1/messages/"), None);
 }

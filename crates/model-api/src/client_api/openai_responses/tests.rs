@@ -4,11 +4,12 @@ use bytes::BytesMut;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::client_api::at_path;
 use crate::error::ErrorKind;
 use crate::sse::SseParser;
 
 fn parse(body: &Value) -> Result<ModelCall, CallError> {
-    OpenaiResponses.parse(body.to_string().as_bytes())
+    at_path("/v1/responses").unwrap().parse(body.to_string().as_bytes())
 }
 
 #[test]
