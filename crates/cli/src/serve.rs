@@ -1,11 +1,9 @@
 //! `rollway run` in mode `serve`: serves until a signal stops it.
 
-use std::sync::Arc;
-
 use crate::log;
 use crate::output::{LogFormat, Output};
 use rollway::config::Config;
-use rollway::serve::{CheckpointFolder, ServeJob, ServeJobError};
+use rollway::serve::{ServeJob, ServeJobError, served_weights};
 use rollway_base::error_chain;
 
 use crate::signals::Signals;
@@ -16,7 +14,7 @@ pub(crate) fn serve(config: &Config) -> Result<(), CliError> {
     log::install(config.log.level, &Output::stderr(LogFormat::Plain), None);
     runtime()?.block_on(async {
         let mut signals = Signals::new()?;
-        let weights = Arc::new(CheckpointFolder::new(config.job_dir()));
+        let weights = served_weights(config);
         let server = tokio::select! {
             server = ServeJob::start(config, weights) => server?,
             () = signals.next() => return Ok(()),

@@ -86,22 +86,6 @@ impl SyncMethod {
     /// Tells whether the trainer sends weights over a process group. Otherwise servers load them
     /// from a folder.
     pub const fn uses_group(self) -> bool {
-        match self {
-            Self::Nccl => true,
-            Self::Checkpoint | Self::Memory => false,
-        }
-    }
-
-    /// Tells whether the synchronizer holds published weights in memory, until the job ends.
-    pub const fn is_in_memory(self) -> bool {
-        match self {
-            Self::Memory => true,
-            Self::Checkpoint | Self::Nccl => false,
-        }
-    }
-
-    /// Tells whether published weights are files in the folder of the job.
-    pub const fn uses_job_folder(self) -> bool {
-        !self.uses_group() && !self.is_in_memory()
+        matches!(self, Self::Nccl)
     }
 }

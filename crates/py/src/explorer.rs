@@ -19,7 +19,7 @@ use rollway::explorer::{
     StopHandle,
 };
 use rollway::job::{Job, JobError};
-use rollway::serve::{CheckpointFolder, ServeJob, ServeJobError};
+use rollway::serve::{ServeJob, ServeJobError, served_weights};
 use rollway::view::JobState;
 use rollway::workflow_runtime::{TASK_ENCODING, WorkflowRuntime, WorkflowSetupError};
 use rollway::{WorkerPoolOptions, WorkflowDefinition};
@@ -273,7 +273,7 @@ impl PyExplorer {
                 ExplorerPhase::Over => return Err(PyExplorerError::Over),
             }
             if config.mode == Mode::Serve {
-                let weights = Arc::new(CheckpointFolder::new(config.job_dir()));
+                let weights = served_weights(&config);
                 *stage = ExplorerPhase::Serving(Box::new(ServeJob::start(&config, weights).await?));
                 return Ok(());
             }

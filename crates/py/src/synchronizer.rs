@@ -9,7 +9,7 @@ use bytes::Bytes;
 use pyo3::prelude::*;
 use rollway::synchronizer::{
     Membership, NewWeightsMessage, SyncError, Synchronizer, SynchronizerOptions, TrainMetrics,
-    TrainerProgress, retention, tensor_files, weight_folder,
+    TrainerProgress, WeightLocation, retention, tensor_files, weight_folder,
 };
 use rollway_base::Secret;
 use tokio::sync::Mutex;
@@ -115,7 +115,7 @@ impl PySynchronizer {
 
     /// Publishes weights in a folder.
     fn publish_folder(&self, py: Python<'_>, version: u64, path: PathBuf) -> PyResult<PyPending> {
-        self.publish(py, version, NewWeightsMessage::Folder(path))
+        self.publish(py, version, WeightLocation::Folder(path).into())
     }
 
     /// Publishes a group, as JSON, over which the trainer sends weights.

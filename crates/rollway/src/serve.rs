@@ -19,7 +19,7 @@ use rollway_engine::{JobReaderServer, JobReaderServerError, PipelineSink, SinkEr
 use rollway_gateway::gateway::{Gateway, StartError};
 use rollway_gateway::models::{Models, ServerState, ServerView};
 use rollway_gateway::serve::{self, ServeMode, StoreError};
-pub use rollway_sync::{CheckpointFolder, NewestWeights, WeightFinder};
+pub use rollway_sync::{NewestWeights, WeightFinder, served_weights};
 use rollway_telemetry::DropCounters;
 use rollway_telemetry::prometheus::PrometheusExporter;
 use tokio::task::JoinSet;

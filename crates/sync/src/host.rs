@@ -15,6 +15,7 @@ use super::options::SynchronizerOptions;
 use super::routes;
 use super::store::WeightStore;
 use super::sync_driver::SyncDriver;
+use super::transport::transport;
 
 /// Dropping it stops hosting.
 #[derive(Debug)]
@@ -42,7 +43,7 @@ impl SyncServer {
         let store =
             Arc::new(WeightStore::open(options, Arc::clone(&driver), (address_file, path))?);
         store.check();
-        if options.method.uses_job_folder() {
+        if transport(options.method).is_watched() {
             tokio::spawn(watch(Arc::clone(&store), over.clone()));
         }
         let shared =

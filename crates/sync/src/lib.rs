@@ -11,7 +11,8 @@
 //!
 //! `rollway_core::sync` decides, `sync_driver` waits, `discovery` chooses the host and replaces one
 //! that is gone, `weight_folder` publishes files atomically, `folder_watch` observes changes of a
-//! folder and `checkpoints` finds the newest weights in it.
+//! folder, `checkpoints` finds the newest weights in it and `transport` has the differences between
+//! the sync methods.
 
 mod address_file;
 mod checkpoints;
@@ -30,6 +31,7 @@ mod sync_client;
 mod sync_driver;
 mod synchronizer;
 pub mod tensor_files;
+mod transport;
 pub mod weight_folder;
 
 pub use self::address_file::retention;
@@ -44,3 +46,4 @@ pub use self::messages::{
 };
 pub use self::options::SynchronizerOptions;
 pub use self::synchronizer::Synchronizer;
+pub use self::transport::{WeightTransport, served_weights, transport};

@@ -9,7 +9,7 @@ use super::error::{SyncLinkError, SyncReply};
 use super::host::SyncServer;
 use super::messages::{
     NewWeightsMessage, ServerFleet, SyncStatus, TrainMetrics, TrainMetricsPage, TrainerProgress,
-    WaitStatus, WeightLocation, WeightRequest, WeightWaitResult,
+    WaitStatus, WeightRequest, WeightWaitResult,
 };
 use super::routes::{
     FleetReport, JoinReply, JoinRequest, LONG_POLL_TIMEOUT, LeaveRequest, MemberRef, MetricsSince,
@@ -201,11 +201,7 @@ impl SyncLink {
             Self::Remote(client) => {
                 let location = match weights {
                     NewWeightsMessage::Bytes(bytes) => return client.push(version, bytes).await,
-                    // The host may have another working directory.
-                    NewWeightsMessage::Folder(path) => {
-                        WeightLocation::Folder(std::path::absolute(&path).unwrap_or(path))
-                    }
-                    NewWeightsMessage::Group(group) => WeightLocation::Group(group),
+                    NewWeightsMessage::At(location) => location.absolute(),
                 };
                 client.post("/v1/publish", &Publish { version, location }).await
             }

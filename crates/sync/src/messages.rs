@@ -1,6 +1,7 @@
 //! Messages between explorers, trainers and the synchronizer; most are the JSON of the HTTP API.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,21 +27,56 @@ pub enum WeightLocation {
     Group(#[serde(with = "TransferGroupJson")] TransferGroup),
 }
 
+impl WeightLocation {
+    /// Returns the location as another process sees it, which may have another working directory.
+    pub(super) fn absolute(self) -> Self {
+        match self {
+            Self::Folder(path) => Self::Folder(std::path::absolute(&path).unwrap_or(path)),
+            Self::Group(_) => self,
+        }
+    }
+
+    /// Returns whether the weights are not there any more.
+    pub fn is_removed(&self) -> bool {
+        matches!(self, Self::Folder(folder) if !folder.exists())
+    }
+
+    /// Returns whether the trainer sends the weights only once, and publishes them elsewhere if
+    /// that fails.
+    pub const fn is_sent_once(&self) -> bool {
+        matches!(self, Self::Group(_))
+    }
+}
+
+impl fmt::Display for WeightLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Folder(folder) => folder.display().fmt(f),
+            Self::Group(group) => write!(f, "{}:{}", group.master_address, group.master_port),
+        }
+    }
+}
+
 /// Weights to publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NewWeightsMessage {
-    Folder(PathBuf),
     /// Content of a safetensors file, stored by the synchronizer.
     Bytes(Bytes),
-    /// Sent over a group by the trainer when servers are ready.
-    Group(TransferGroup),
+    /// Stored or sent by the trainer.
+    At(WeightLocation),
+}
+
+impl From<WeightLocation> for NewWeightsMessage {
+    fn from(location: WeightLocation) -> Self {
+        Self::At(location)
+    }
 }
 
 impl NewWeightsMessage {
     /// Parses the JSON of a group.
     pub fn group(json: &str) -> serde_json::Result<Self> {
         let mut from = serde_json::Deserializer::from_str(json);
-        TransferGroupJson::deserialize(&mut from).map(Self::Group)
+        TransferGroupJson::deserialize(&mut from).map(|group| WeightLocation::Group(group).into())
     }
 }
 

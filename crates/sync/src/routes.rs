@@ -26,8 +26,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::SyncError;
 use super::messages::{
-    NewWeightsMessage, ServerFleet, TrainMetrics, TrainMetricsPage, TrainerProgress, WaitStatus,
-    WeightLocation, WeightRequest, WeightWaitResult, seconds,
+    ServerFleet, TrainMetrics, TrainMetricsPage, TrainerProgress, WaitStatus, WeightLocation,
+    WeightRequest, WeightWaitResult, seconds,
 };
 use super::options::SynchronizerOptions;
 use super::store::WeightStore;
@@ -323,11 +323,7 @@ async fn explorers_left(State(shared): Shares, Json(call): Json<Since>) -> Reply
 }
 
 async fn publish(State(shared): Shares, Json(call): Json<Publish>) -> Reply<()> {
-    let weights = match call.location {
-        WeightLocation::Folder(path) => NewWeightsMessage::Folder(path),
-        WeightLocation::Group(group) => NewWeightsMessage::Group(group),
-    };
-    let published = shared.store.publish(call.version, weights).await;
+    let published = shared.store.publish(call.version, call.location.into()).await;
     published.map(Json).map_err(|error| refused(&error))
 }
 

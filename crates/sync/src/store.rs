@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollway_config::SyncMethod;
 use rollway_core::sync::{JoinRefusal, LeaveReason, MemberRole};
 
 use super::address_file::SyncAddressFile;
-use super::checkpoints::{CheckpointFolder, WeightFinder as _};
+use super::checkpoints::WeightFinder as _;
 use super::error::SyncError;
 use super::messages::{
     MemberStatus, NewWeightsMessage, PublishedWeights, TrainerProgress, WeightLocation,
@@ -18,20 +17,17 @@ use super::messages::{
 use super::options::SynchronizerOptions;
 use super::sync_driver::SyncDriver;
 use super::tensor_files;
+use super::transport::{WeightTransport, transport};
 use super::weight_folder::{self, CheckpointRetention, MODEL, WeightDraft};
-
-/// Weights kept in memory: servers may still load the last but one.
-const KEPT_VERSIONS: usize = 2;
 
 #[derive(Debug)]
 pub(super) struct WeightStore {
     driver: Arc<SyncDriver>,
-    method: SyncMethod,
+    transport: &'static dyn WeightTransport,
     retention: CheckpointRetention,
     heartbeat_timeout: Duration,
-    /// Job folder, or a folder in memory.
+    /// Folder of weights that are published as bytes.
     folder: PathBuf,
-    checkpoints: CheckpointFolder,
     /// Held while publishing.
     publishing: tokio::sync::Mutex<()>,
     address_file: Mutex<SyncAddressFile>,
@@ -46,20 +42,13 @@ impl WeightStore {
         driver: Arc<SyncDriver>,
         (address_file, path): (SyncAddressFile, PathBuf),
     ) -> Result<Self, SyncError> {
-        let folder = if options.method.is_in_memory() {
-            weight_folder::private(&options.memory)
-                .map_err(|it| SyncError::file(&it.path, &it.source))?;
-            options.memory.clone()
-        } else {
-            options.job_dir.clone()
-        };
+        let transport = transport(options.method);
         Ok(Self {
             driver,
-            method: options.method,
-            retention: options.retention,
+            transport,
+            retention: transport.retention(options.retention),
             heartbeat_timeout: options.heartbeat_timeout,
-            checkpoints: CheckpointFolder::new(&folder),
-            folder,
+            folder: transport.folder(options)?,
             publishing: tokio::sync::Mutex::new(()),
             address_file: Mutex::new(address_file),
             path,
@@ -113,12 +102,10 @@ impl WeightStore {
 
     /// Publishes new weights of the folder. `false`: they cannot be read yet.
     pub(super) fn check(&self) -> bool {
-        if self.method.uses_group() {
-            return true;
-        }
+        let Some(published) = self.transport.published(&self.folder) else { return true };
         // Read before the folder: weights published meanwhile are newer and no error.
         let known = self.driver.newest().map(|newest| newest.version);
-        let found = self.checkpoints.newest().map_err(|error| error.to_string());
+        let found = published.newest().map_err(|error| error.to_string());
         let result = found.and_then(|newest| match newest {
             Some(newest) if known.is_some_and(|known| newest.version < known) => {
                 self.is_next(newest.version).map_err(|error| error.to_string())
@@ -160,16 +147,7 @@ impl WeightStore {
     ) -> Result<(), SyncError> {
         let _publishing = self.publishing.lock().await;
         let location = match weights {
-            NewWeightsMessage::Group(group) => WeightLocation::Group(group),
-            NewWeightsMessage::Folder(path) => {
-                let path = std::path::absolute(&path).unwrap_or(path);
-                let checked = path.clone();
-                run_blocking(move || {
-                    tensor_files::check(&checked).map_err(|error| unusable(&error))
-                })
-                .await?;
-                WeightLocation::Folder(path)
-            }
+            NewWeightsMessage::At(location) => location.absolute(),
             NewWeightsMessage::Bytes(bytes) => {
                 self.is_next(version)?;
                 let folder = self.folder.clone();
@@ -183,7 +161,15 @@ impl WeightStore {
                 return self.finish(draft, version).await;
             }
         };
+        if let WeightLocation::Folder(path) = location.clone() {
+            run_blocking(move || tensor_files::check(&path).map_err(|error| unusable(&error)))
+                .await?;
+        }
         self.announce(PublishedWeights { version, location })?;
+        self.remove_old_blocking().await
+    }
+
+    async fn remove_old_blocking(self: &Arc<Self>) -> Result<(), SyncError> {
         let store = Arc::clone(self);
         let remove_old = move || {
             store.remove_old();
@@ -194,12 +180,7 @@ impl WeightStore {
 
     /// Deletes old weights of publish calls. A failure is logged: the new weights are published.
     fn remove_old(&self) {
-        if self.method.uses_group() {
-            return;
-        }
-        let in_memory = self.method.is_in_memory();
-        let most = if in_memory { KEPT_VERSIONS } else { self.retention.max_passing() };
-        let in_use = self.driver.loading();
+        let (most, in_use) = (self.retention.max_passing(), self.driver.loading());
         if let Err(error) = weight_folder::remove_published(&self.folder, most, &in_use) {
             tracing::warn!(%error, "old weights cannot be deleted");
         }
@@ -230,7 +211,7 @@ impl WeightStore {
         version: u64,
     ) -> Result<(), SyncError> {
         let folder = self.folder.clone();
-        let is_permanent = self.method.uses_job_folder() && self.retention.is_permanent(version);
+        let is_permanent = self.retention.is_permanent(version);
         let target = run_blocking(move || {
             tensor_files::check(draft.path()).map_err(|error| unusable(&error))?;
             let target = draft.finish_published(is_permanent).map_err(|error| full(&error))?;
@@ -241,18 +222,13 @@ impl WeightStore {
             version,
             location: WeightLocation::Folder(target.await?),
         })?;
-        let store = Arc::clone(self);
-        let remove_old = move || {
-            store.remove_old();
-            Ok(())
-        };
-        run_blocking(remove_old).await
+        self.remove_old_blocking().await
     }
 
-    /// Removes weights in memory if the job is done.
+    /// Removes weights that no process needs after the job, if it is done.
     pub(super) fn forget(&self) {
-        if self.method.is_in_memory() && self.driver.is_done() {
-            let _ = fs::remove_dir_all(&self.folder);
+        if self.driver.is_done() {
+            self.transport.job_done(&self.folder);
         }
     }
 

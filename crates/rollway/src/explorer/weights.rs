@@ -265,12 +265,12 @@ impl ExplorerHandles {
             let Err(error) = self.load(&published).await else {
                 return Ok((published.version, began.elapsed()));
             };
-            let newest = match (&published.location, &self.synchronizer) {
-                (WeightLocation::Folder(folder), Some(synchronizer)) if !folder.exists() => {
+            let newest = match &self.synchronizer {
+                Some(synchronizer) if published.location.is_removed() => {
                     let newest = synchronizer.newest().await;
                     newest.filter(|newest| newest.version > published.version)
                 }
-                (WeightLocation::Group(_), Some(synchronizer)) => {
+                Some(synchronizer) if published.location.is_sent_once() => {
                     self.published_otherwise(synchronizer, &published).await
                 }
                 _ => None,
@@ -304,12 +304,7 @@ impl ExplorerHandles {
         }
         if !self.is_loaded(version) {
             let servers = report_message(&report);
-            let location = match &published.location {
-                WeightLocation::Folder(folder) => folder.display().to_string(),
-                WeightLocation::Group(group) => {
-                    format!("{}:{}", group.master_address, group.master_port)
-                }
-            };
+            let location = published.location.to_string();
             return Err(ExplorerError::Stale { version, servers, location });
         }
         if !report.is_complete() {

@@ -4,9 +4,7 @@ use std::fs;
 
 use rollway_config::SyncMethod;
 use rollway_sync::weight_folder::{CheckpointRetention, MODEL, WeightDraft};
-use rollway_sync::{
-    NewWeightsMessage, SyncError, Synchronizer, SynchronizerOptions, weight_folder,
-};
+use rollway_sync::{SyncError, Synchronizer, SynchronizerOptions, WeightLocation, weight_folder};
 
 use crate::world::{new, open, options, publish, request, spawn_wait, weights};
 
@@ -35,10 +33,10 @@ async fn existing_weights_are_found_and_older_versions_refused() {
     let host = open(job.path(), SyncMethod::Checkpoint).await;
     assert_eq!(host.newest().await.unwrap().version, 7);
     let folder = weight_folder::directory(job.path(), 7);
-    host.publish(7, NewWeightsMessage::Folder(folder.clone())).await.unwrap();
-    let refused = host.publish(6, NewWeightsMessage::Folder(folder)).await.unwrap_err();
+    host.publish(7, WeightLocation::Folder(folder.clone()).into()).await.unwrap();
+    let refused = host.publish(6, WeightLocation::Folder(folder).into()).await.unwrap_err();
     assert!(refused.to_string().contains("never go backwards"), "{refused}");
-    let nowhere = NewWeightsMessage::Folder(job.path().join("nowhere"));
+    let nowhere = WeightLocation::Folder(job.path().join("nowhere")).into();
     let refused = host.publish(8, nowhere).await.unwrap_err();
     assert!(matches!(refused, SyncError::Weights(_)), "{refused}");
     assert_eq!(host.newest().await.unwrap().version, 7);
@@ -57,7 +55,7 @@ async fn old_published_weights_are_deleted_but_not_those_of_a_trainer() {
         fs::write(draft.path().join(MODEL), weights(1.0)).unwrap();
         let is_permanent = retention.is_permanent(version);
         let folder = draft.finish_published(is_permanent).unwrap();
-        host.publish(version, NewWeightsMessage::Folder(folder)).await.unwrap();
+        host.publish(version, WeightLocation::Folder(folder).into()).await.unwrap();
     }
     let kept = |version: &u64| job.path().join(format!("global_step_{version}")).exists();
     let kept: Vec<u64> = (1..=7).filter(kept).collect();

@@ -81,7 +81,7 @@ async fn a_transfer_group_is_passed_on() {
         join: true,
         tensors: vec![TensorSpec { name: "w".into(), dtype: "bfloat16".into(), shape: vec![2, 3] }],
     };
-    trainer.publish(1, NewWeightsMessage::Group(group.clone())).await.unwrap();
+    trainer.publish(1, WeightLocation::Group(group.clone()).into()).await.unwrap();
     let waited = trainer.wait(WeightRequest { at_least: 1, ..request(0, 1) }).await;
     let rollway_sync::WeightWaitResult::New(published) = waited else { panic!("{waited:?}") };
     assert_eq!(published.location, WeightLocation::Group(group));

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use super::TinyTrainerError;
 use rollway_sync::{
     Membership, NewWeightsMessage, SyncError, Synchronizer, TrainerProgress, WaitStatus,
-    weight_folder,
+    WeightLocation, transport, weight_folder,
 };
 
 /// Maximum duration of one long poll.
@@ -165,12 +165,12 @@ impl WeightPublisher for SyncPublisher {
         weights: &ModelWeights,
         flags: PublishFlags,
     ) -> Result<(), TinyTrainerError> {
-        let in_memory = self.synchronizer.method().is_in_memory();
-        let mut message = in_memory.then(|| NewWeightsMessage::Bytes(weights.to_bytes().into()));
-        if !in_memory || flags.is_full {
+        let is_sent = transport(self.synchronizer.method()).is_sent_as_bytes();
+        let mut message = is_sent.then(|| NewWeightsMessage::Bytes(weights.to_bytes().into()));
+        if !is_sent || flags.is_full {
             let in_use = self.runtime.block_on(self.synchronizer.view()).loading;
             let path = self.folder.write(version, weights, flags, &in_use)?;
-            message.get_or_insert(NewWeightsMessage::Folder(path));
+            message.get_or_insert(WeightLocation::Folder(path).into());
         }
         if let Some(message) = message.filter(|_| flags.is_published) {
             self.runtime.block_on(self.synchronizer.publish(version, message))?;
