@@ -177,6 +177,13 @@ def test_weights_that_cannot_be_sent_are_written_to_the_folder(tmp_path, caplog)
         rw.publish_weights(tmp_path, STATE, version=2, method="carrier pigeon")
 
 
+def test_a_method_of_a_newer_job_is_refused(tmp_path):
+    (tmp_path / "synchronizer.json").write_text('{"method": "carrier pigeon"}')
+    with pytest.raises(rw.SynchronizerError, match="by 'carrier pigeon', which this version"):
+        rw.publish_weights(tmp_path, STATE, version=1)
+    assert rw.latest_version(tmp_path) == 0
+
+
 def test_a_model_has_a_state_dict(tmp_path):
     class Model:
         def state_dict(self):

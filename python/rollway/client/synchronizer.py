@@ -82,7 +82,7 @@ def publish_weights(
     weights = _state_of(state_dict_or_path)
     if is_address:
         inner = _open(target, secret, timeout)
-        chosen = chosen or str(inner.method)
+        chosen = chosen or _known(str(inner.method))
         if chosen in _TRANSFERS:
             if _transfer(lambda: inner, weights, version, chosen, transfer_timeout):
                 return chosen
@@ -173,7 +173,7 @@ class Synchronizer:
         """
         _check_method(method)
         weights = _state_of(state_dict_or_path)
-        chosen = method or self.method
+        chosen = method or _known(self.method)
         has_folder = "://" not in self._job
         if chosen in _TRANSFERS:
             if _transfer(lambda: self._inner, weights, version, chosen, transfer_timeout):
@@ -296,7 +296,18 @@ def _method(folder: str) -> str | None:
         address = json.loads((Path(folder) / _ADDRESS_FILE).read_text())
     except (OSError, ValueError):
         return None
-    return str(address.get("method"))
+    method = address.get("method")
+    return None if method is None else _known(str(method))
+
+
+def _known(method: str) -> str:
+    """Returns the method of a job; refuses one of a newer version."""
+    if method not in _METHODS:
+        raise SynchronizerError(
+            f"the job transfers weights by {method!r}, which this version of rollway does not "
+            f"support: it supports {', '.join(_METHODS)}"
+        )
+    return method
 
 
 def _send(synchronizer: Any, weights: Weights, version: int) -> None:
