@@ -1,5 +1,6 @@
 //! Helpers that several crates share: secrets, addresses, error chains, suggestions for misspelled
-//! names, atomic files, folders, file locks and human-readable durations.
+//! names, atomic files, folders, file locks, human-readable durations, and the kinds of servers and
+//! buffers.
 //!
 //! Owns no domain logic, starts no task and never blocks on the network. It depends on no other
 //! crate of the workspace.
@@ -7,6 +8,7 @@
 mod address;
 pub mod address_file;
 pub mod atomic_file;
+mod buffer_kind;
 mod error_chain;
 mod file_lock;
 pub mod folder;
@@ -17,6 +19,7 @@ mod server_kind;
 pub mod suggest;
 
 pub use address::{Address, AddressError};
+pub use buffer_kind::{BufferAddressError, BufferKind, BufferLocation, BufferStorage};
 pub use error_chain::error_chain;
 pub use file_lock::{FileLock, FileLockError};
 pub use secret::{EmptySecret, Secret, random_bytes};

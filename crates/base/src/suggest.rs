@@ -26,6 +26,16 @@ pub fn instead<'a>(word: &str, names: impl Iterator<Item = &'a str> + Clone) -> 
     }
 }
 
+/// Returns a list in words: `a, b or c`.
+pub fn either<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.collect();
+    match names.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    }
+}
+
 /// Tells whether a word can be a misspelling of a name.
 pub fn is_misspelled(word: &str, name: &str) -> bool {
     distance(word, name).is_some_and(|distance| distance < CONTAINED_DISTANCE)

@@ -1,5 +1,7 @@
 //! `buffer`: batch sizes, tasksets and experience buffer.
 
+use rollway_base::BufferStorage;
+
 use super::Args;
 use super::seconds::ConfigSeconds;
 use super::taskset::Taskset;
@@ -94,6 +96,16 @@ section! {
         /// Arguments of `priority_fn`: `decay`, and for `decay_limit_randomization` also `sigma`
         /// and `use_count_limit`.
         pub priority_fn_args: Args = Args::from_iter([("decay".to_owned(), 2.0.into())]),
+    }
+}
+
+impl StorageType {
+    pub const fn storage(self) -> BufferStorage {
+        match self {
+            Self::Queue => BufferStorage::Queue,
+            Self::Sql => BufferStorage::Database,
+            Self::File => BufferStorage::Files,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ mod training;
 
 use std::collections::BTreeSet;
 
-use rollway_base::ServerKind;
+use rollway_base::{BufferKind, BufferStorage, ServerKind};
 use serde_json::Value;
 
 use super::buffer::StorageType;
@@ -216,14 +216,14 @@ impl Check<'_> {
         let buffer = &buffer.trainer_input.experience_buffer;
         let key = "buffer.trainer_input.experience_buffer";
         if let (StorageType::File, Some(path)) = (buffer.storage_type, &buffer.path)
-            && !is_file(path)
+            && storage(path) != Some(BufferStorage::Files)
         {
             let message =
                 format!("`{path}` is neither a file of JSON lines nor a folder of Parquet files");
             self.add_problem(
                 &format!("{key}.path"),
                 message,
-                "let it end in .jsonl, .json, .parquet or /",
+                format!("let it end in {}", BufferStorage::Files.endings()),
             );
         }
         for (index, operator) in
@@ -235,13 +235,13 @@ impl Check<'_> {
             }
         }
         if let Some(path) = &self.given.data_processor.experience_pipeline.input_save_path
-            && !is_file(path)
-            && !is_database(path)
+            && !matches!(storage(path), Some(BufferStorage::Files | BufferStorage::Database))
         {
+            let (files, databases) = (BufferStorage::Files, BufferStorage::Database);
             self.add_problem(
                 "data_processor.experience_pipeline.input_save_path",
                 format!("`{path}` is neither a file nor a database"),
-                "let it end in .jsonl, .json, .parquet or /, or begin with sqlite: or postgresql:",
+                format!("let it end in {}, or begin with {}", files.endings(), databases.schemes()),
             );
         }
     }
@@ -508,11 +508,7 @@ fn equal(one: &Value, other: &Value) -> bool {
     }
 }
 
-fn is_file(path: &str) -> bool {
-    let path = path.to_ascii_lowercase();
-    [".jsonl", ".json", ".parquet", "/"].iter().any(|end| path.ends_with(end))
-}
-
-fn is_database(path: &str) -> bool {
-    ["sqlite:", "postgresql:", "postgres:"].iter().any(|scheme| path.starts_with(scheme))
+/// Returns the storage of an address of a buffer. `None`: it is no such address.
+fn storage(address: &str) -> Option<BufferStorage> {
+    BufferKind::split(address).ok().map(|(kind, _)| kind.storage())
 }

@@ -3,26 +3,26 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use rollway_base::Secret;
 use rollway_base::atomic_file::{FileError, load_or_create_secret};
+use rollway_base::{BufferKind, Secret};
 use serde_json::Value;
 
 use super::{Config, ConfigProblem};
 
-/// Variables that hold a secret in every job: those of external trainers and of workers, and the
-/// password of PostgreSQL.
-const SECRET_VARIABLES: [&str; 5] = [
+/// Variables that hold a secret in every job: those of external trainers and of workers.
+const SECRET_VARIABLES: [&str; 4] = [
     "ROLLWAY_READER_SECRET",
     "ROLLWAY_SYNCHRONIZER_SECRET",
     "ROLLWAY_WORKER_SECRET",
     "ROLLWAY_WORKER_TOKEN",
-    "PGPASSWORD",
 ];
 
 /// Returns the environment variables that hold secrets of the engine: those that a key `…_env` of
-/// the configuration names, and fixed ones. Workers do not inherit them.
+/// the configuration names, fixed ones, and those of buffers. Workers do not inherit them.
 pub fn secret_variables(config: &Config) -> BTreeSet<String> {
-    let mut names: BTreeSet<String> = SECRET_VARIABLES.map(str::to_owned).into();
+    let of_buffers = BufferKind::ALL.into_iter().flat_map(|kind| kind.syntax().secret_variables);
+    let fixed = SECRET_VARIABLES.iter().chain(of_buffers);
+    let mut names: BTreeSet<String> = fixed.map(|name| (*name).to_owned()).collect();
     collect_named(&serde_json::to_value(config).unwrap_or_default(), &mut names);
     names
 }

@@ -2,14 +2,14 @@
 //!
 //! A [`Buffer`] is opened from an address; its [`ExperienceWriter`]s take [`WriteBatch`]es, its
 //! [`ExperienceReader`]s return [`Sample`]s. Acknowledged writes are neither lost nor duplicated;
-//! samples are kept until the reader acknowledges them, where possible.
+//! samples are kept until the reader acknowledges them, where possible. A backend is one module
+//! here and one line in [`open`].
 
 mod address;
 mod change_counter;
 mod error;
 mod files;
 mod jsonl;
-mod open;
 mod owner;
 mod parquet;
 mod postgres;
@@ -18,12 +18,14 @@ pub mod queue;
 pub mod sql;
 mod sqlite;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::address::{BufferAddress, BufferAddressError, BufferStorage};
+pub use rollway_base::{BufferAddressError, BufferKind, BufferStorage};
+
+pub use self::address::BufferAddress;
 pub use self::error::BufferError;
 pub use self::jsonl::JsonlBuffer;
-pub use self::open::{BufferOptions, open, table};
 pub use self::owner::BufferOwner;
 pub use self::parquet::ParquetBuffer;
 pub use self::postgres::PostgresBuffer;
@@ -107,4 +109,60 @@ pub enum ReadEnd {
     TimedOut,
     /// Every writer has closed and everything has been read.
     Finished,
+}
+
+/// Options of all kinds of buffers; irrelevant ones are ignored.
+#[derive(Clone, Debug, Default)]
+pub struct BufferOptions {
+    pub queue: queue::QueueOptions,
+    pub sql: sql::SqlOptions,
+    /// Owner of a database table or of files. `None`: ownership is not checked.
+    pub owner: Option<BufferOwner>,
+}
+
+/// Opens a buffer, creating it if absent. Blocks.
+///
+/// A queue exists once per process: while it is in use, opening its name, or its folder, returns
+/// the same queue and ignores the options.
+pub fn open(address: &BufferAddress, options: &BufferOptions) -> Result<Arc<dyn Buffer>> {
+    let location = address.location();
+    match address.kind() {
+        BufferKind::Sqlite => table_of(SqliteBuffer::open(location, options.sql.clone())?, options),
+        BufferKind::Postgres => {
+            let url = BufferKind::Postgres.address(location);
+            table_of(PostgresBuffer::open(&url, options.sql.clone())?, options)
+        }
+        BufferKind::JsonLines => files_of(JsonlBuffer::open(location)?, options),
+        BufferKind::Parquet => files_of(ParquetBuffer::open(location)?, options),
+        BufferKind::Queue => Ok(Arc::new(process_queues::open(location, &options.queue)?)),
+    }
+}
+
+fn table_of<D: sql::SqlDatabase>(
+    buffer: sql::SqlBuffer<D>,
+    options: &BufferOptions,
+) -> Result<Arc<dyn Buffer>> {
+    options.owner.as_ref().map_or(Ok(()), |owner| sql::claim(&buffer, owner))?;
+    Ok(Arc::new(buffer))
+}
+
+fn files_of<S: files::FileStore>(
+    buffer: files::FileBuffer<S>,
+    options: &BufferOptions,
+) -> Result<Arc<dyn Buffer>> {
+    options.owner.as_ref().map_or(Ok(()), |owner| files::claim(&buffer, owner))?;
+    Ok(Arc::new(buffer))
+}
+
+/// Returns the table of a buffer: its name without the suffix `_buffer`, other characters replaced
+/// by `_`. So `experience_buffer` is stored in `experience`, the default table.
+pub fn table(name: &str) -> String {
+    let name = name.strip_suffix("_buffer").filter(|name| !name.is_empty()).unwrap_or(name);
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
+    let table: String = name.chars().map(plain).collect();
+    if table.starts_with(|first: char| first.is_ascii_digit()) {
+        format!("_{table}")
+    } else {
+        table
+    }
 }

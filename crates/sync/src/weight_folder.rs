@@ -178,7 +178,7 @@ pub fn write(folder: &Path, version: u64, bytes: &[u8], is_full: bool) -> Result
     draft.finish(is_full)
 }
 
-/// Removes weights that were written by publish calls, as [`tidy`] does.
+/// Removes weights that were written by publish calls, as [`remove_temporary`] does.
 pub fn remove_published(folder: &Path, max_passing: usize, in_use: &[u64]) -> Result<()> {
     remove_marked(folder, max_passing, in_use, |path| path.join(PUBLISHED).exists())
 }

@@ -1,127 +1,78 @@
 //! Addresses of buffers.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 
-/// Address of a buffer. Displayed without the password.
-#[derive(Clone, PartialEq, Eq)]
-pub enum BufferAddress {
-    /// `sqlite:///PATH` or `sqlite:PATH`: a database in a file.
-    Sqlite(PathBuf),
-    /// `postgresql://…` or `postgres://…`: a database on a server.
-    Postgres(String),
-    /// `….jsonl` or `….json`: a file of JSON lines.
-    JsonLines(PathBuf),
-    /// `….parquet` or a path that ends with `/`: a folder of Parquet files.
-    Parquet(PathBuf),
-    /// `queue:NAME` or `queue:`: a queue in the engine.
-    Queue(String),
-}
+use rollway_base::{BufferAddressError, BufferKind, BufferLocation, BufferStorage};
 
-/// Storage behind an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BufferStorage {
-    /// In the process of an engine.
-    Queue,
-    /// A table, which an address for other processes names.
-    Database,
-    Files,
+/// Address of a buffer: kind and location. Displayed without the password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct BufferAddress {
+    kind: BufferKind,
+    location: String,
 }
 
 impl BufferAddress {
-    pub const fn storage(&self) -> BufferStorage {
-        match self {
-            Self::Sqlite(_) | Self::Postgres(_) => BufferStorage::Database,
-            Self::JsonLines(_) | Self::Parquet(_) => BufferStorage::Files,
-            Self::Queue(_) => BufferStorage::Queue,
+    pub fn new(kind: BufferKind, location: impl Into<String>) -> Self {
+        Self { kind, location: location.into() }
+    }
+
+    /// Returns the address of a buffer without a configured one. `None`: the folder has no UTF-8
+    /// name.
+    pub fn default_of(storage: BufferStorage, folder: &Path, name: &str) -> Option<Self> {
+        let kind = BufferKind::default_of(storage)?;
+        if kind.syntax().location == BufferLocation::Name {
+            return Some(Self::new(kind, name));
         }
+        let path = folder.join(format!("{name}{}", kind.syntax().default_ending));
+        Some(Self::new(kind, path.to_str()?))
+    }
+
+    pub const fn kind(&self) -> BufferKind {
+        self.kind
+    }
+
+    /// Returns the path, the server with its password, or the name.
+    pub fn location(&self) -> &str {
+        &self.location
+    }
+
+    pub const fn storage(&self) -> BufferStorage {
+        self.kind.storage()
     }
 
     /// Returns the text for processes with another working directory, with the password.
     pub fn for_other_processes(&self) -> String {
-        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        match self {
-            Self::Sqlite(path) => Self::Sqlite(absolute(path)).to_string(),
-            Self::JsonLines(path) | Self::Parquet(path) => absolute(path).display().to_string(),
-            Self::Postgres(url) => url.clone(),
-            Self::Queue(_) => self.to_string(),
-        }
+        let absolute = match self.kind.syntax().location {
+            BufferLocation::Path => std::path::absolute(&self.location).ok(),
+            BufferLocation::Server | BufferLocation::Name => None,
+        };
+        let absolute = absolute.and_then(|path| path.into_os_string().into_string().ok());
+        self.kind.address(absolute.as_deref().unwrap_or(&self.location))
     }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BufferAddressError {
-    #[error(
-        "`{0}` is not supported as a buffer; use postgresql://… for a server or sqlite:///… for a \
-         file"
-    )]
-    Unsupported(String),
-    #[error("`{0}` names no {1}")]
-    Incomplete(String, &'static str),
-    #[error(
-        "`{0}` is not the address of a buffer; write sqlite:///PATH, postgresql://…, a file that \
-         ends with .jsonl or .json, a folder that ends with .parquet or /, or queue:NAME"
-    )]
-    Unknown(String),
 }
 
 impl FromStr for BufferAddress {
     type Err = BufferAddressError;
 
     fn from_str(text: &str) -> Result<Self, BufferAddressError> {
-        let (scheme, rest) = match text.split_once(':') {
-            // A single letter is a drive.
-            Some((scheme, rest)) if scheme.len() > 1 && is_scheme(scheme) => (scheme, rest),
-            _ => return path(text),
-        };
-        // `mysql+pymysql` names a SQLAlchemy driver, which is ignored.
-        let kind = scheme.split_once('+').map_or(scheme, |(kind, _)| kind).to_ascii_lowercase();
-        match kind.as_str() {
-            "sqlite" => {
-                let path = rest.strip_prefix("///").unwrap_or(rest);
-                if path.is_empty() || path.starts_with("//") && rest == path {
-                    return Err(BufferAddressError::Incomplete(text.to_owned(), "file"));
-                }
-                Ok(Self::Sqlite(path.into()))
+        match BufferKind::split(text) {
+            Ok((kind, location)) => Ok(Self::new(kind, location)),
+            Err(BufferAddressError::Unknown(path)) if Path::new(&path).is_dir() => {
+                Ok(Self::new(BufferKind::Parquet, path))
             }
-            "postgres" | "postgresql" if rest.starts_with("//") && rest.len() > 2 => {
-                Ok(Self::Postgres(format!("postgresql:{rest}")))
-            }
-            "postgres" | "postgresql" => {
-                Err(BufferAddressError::Incomplete(text.to_owned(), "server"))
-            }
-            "queue" => Ok(Self::Queue(rest.trim_start_matches('/').to_owned())),
-            "file" => path(rest.strip_prefix("//").unwrap_or(rest)),
-            _ => Err(BufferAddressError::Unsupported(format!("{scheme}:"))),
+            Err(error) => Err(error),
         }
-    }
-}
-
-fn is_scheme(text: &str) -> bool {
-    text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
-}
-
-fn path(text: &str) -> Result<BufferAddress, BufferAddressError> {
-    let path = PathBuf::from(text);
-    if text.ends_with('/') {
-        return Ok(BufferAddress::Parquet(path));
-    }
-    match path.extension().and_then(|extension| extension.to_str()) {
-        Some("json" | "jsonl") => Ok(BufferAddress::JsonLines(path)),
-        Some("parquet") => Ok(BufferAddress::Parquet(path)),
-        _ if path.is_dir() => Ok(BufferAddress::Parquet(path)),
-        _ => Err(BufferAddressError::Unknown(text.to_owned())),
     }
 }
 
 impl fmt::Display for BufferAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Sqlite(path) => write!(f, "sqlite:///{}", path.display()),
-            Self::Postgres(url) => f.write_str(&without_secrets(url)),
-            Self::JsonLines(path) | Self::Parquet(path) => path.display().fmt(f),
-            Self::Queue(name) => write!(f, "queue:{name}"),
+        let address = self.kind.address(&self.location);
+        match self.kind.syntax().location {
+            BufferLocation::Server => f.write_str(&without_secrets(&address)),
+            BufferLocation::Path | BufferLocation::Name => f.write_str(&address),
         }
     }
 }
@@ -134,7 +85,7 @@ impl fmt::Debug for BufferAddress {
 }
 
 /// Removes the password, before the host or among the parameters.
-fn without_secrets(url: &str) -> String {
+pub(super) fn without_secrets(url: &str) -> String {
     let (scheme, rest) = url.split_once("//").unwrap_or(("", url));
     // A password may contain unescaped characters: the last `@` separates.
     let shown = match rest.rsplit_once('@') {
@@ -161,21 +112,21 @@ mod tests {
 
     #[test]
     fn addresses_are_parsed() {
-        let sqlite = |path: &str| Ok(BufferAddress::Sqlite(path.into()));
-        assert_eq!(read("sqlite:///job/buffer.db"), sqlite("job/buffer.db"));
-        assert_eq!(read("sqlite:////data/buffer.db"), sqlite("/data/buffer.db"));
-        assert_eq!(read("sqlite:buffer.db"), sqlite("buffer.db"));
-        let server = Ok(BufferAddress::Postgres("postgresql://me@host/db".into()));
-        assert_eq!(read("postgres://me@host/db"), server);
-        assert_eq!(read("postgresql+psycopg2://me@host/db"), server);
-        assert_eq!(read("out/log.jsonl"), Ok(BufferAddress::JsonLines("out/log.jsonl".into())));
-        assert_eq!(
-            read("file:///out/log.json"),
-            Ok(BufferAddress::JsonLines("/out/log.json".into()))
-        );
-        assert_eq!(read("out/all.parquet"), Ok(BufferAddress::Parquet("out/all.parquet".into())));
-        assert_eq!(read("out/"), Ok(BufferAddress::Parquet("out/".into())));
-        assert_eq!(read("queue:trainer"), Ok(BufferAddress::Queue("trainer".into())));
+        use BufferKind::{JsonLines, Parquet, Postgres, Queue, Sqlite};
+        for (text, kind, location) in [
+            ("sqlite:///job/buffer.db", Sqlite, "job/buffer.db"),
+            ("sqlite:////data/buffer.db", Sqlite, "/data/buffer.db"),
+            ("sqlite:buffer.db", Sqlite, "buffer.db"),
+            ("postgres://me@host/db", Postgres, "me@host/db"),
+            ("postgresql+psycopg2://me@host/db", Postgres, "me@host/db"),
+            ("out/log.jsonl", JsonLines, "out/log.jsonl"),
+            ("file:///out/log.json", JsonLines, "/out/log.json"),
+            ("out/all.parquet", Parquet, "out/all.parquet"),
+            ("out/", Parquet, "out/"),
+            ("queue:trainer", Queue, "trainer"),
+        ] {
+            assert_eq!(read(text), Ok(BufferAddress::new(kind, location)), "{text}");
+        }
     }
 
     #[test]

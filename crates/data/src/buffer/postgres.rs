@@ -12,8 +12,9 @@ use tokio_postgres::Config;
 use tokio_postgres::config::SslMode;
 
 use self::session::PostgresSession;
+use super::address::without_secrets;
 use super::sql::{self, SqlBuffer, SqlDatabase, SqlDialect, SqlError, SqlOptions};
-use super::{BufferAddress, BufferError, Result};
+use super::{BufferError, Result};
 
 /// Buffer in a PostgreSQL database. Its calls block and must not be made from async code.
 pub type PostgresBuffer = SqlBuffer<PostgresServer>;
@@ -32,7 +33,7 @@ impl PostgresBuffer {
             .keepalives_idle(quiet)
             .keepalives_interval(quiet)
             .keepalives_retries(3);
-        let name = BufferAddress::Postgres(address.to_owned()).to_string();
+        let name = without_secrets(address);
         if config.get_ssl_mode() == SslMode::Require {
             return Err(BufferError::unsupported(
                 name,

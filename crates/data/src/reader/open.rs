@@ -123,6 +123,7 @@ fn split_table(text: &str) -> (&str, Option<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::buffer::BufferKind;
 
     #[test]
     fn servers_and_buffers_have_addresses() {
@@ -131,10 +132,8 @@ mod tests {
             assert!(matches!(target, ReaderTarget::Remote(_)));
             assert_eq!(target.to_string(), text);
         }
-        assert!(matches!(
-            "sqlite:///x.db".parse(),
-            Ok(ReaderTarget::Local(BufferAddress::Sqlite(_), None))
-        ));
+        let sqlite = BufferAddress::new(BufferKind::Sqlite, "x.db");
+        assert_eq!("sqlite:///x.db".parse(), Ok(ReaderTarget::Local(sqlite, None)));
         for text in ["sqlite:///x.db", "postgresql://me@host/db?application_name=a"] {
             let named = with_table(text, "mine");
             let target: ReaderTarget = named.parse().unwrap();

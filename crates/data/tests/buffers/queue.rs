@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rollway_data::buffer::queue::{QueueFullPolicy, QueueOptions, SAMPLE_COST};
 use rollway_data::buffer::{
-    self, Buffer, BufferAddress, BufferError, BufferOptions, ExperienceQueue, ExperienceReader,
-    ReadEnd, ReadRequest,
+    self, Buffer, BufferAddress, BufferError, BufferKind, BufferOptions, ExperienceQueue,
+    ExperienceReader, ReadEnd, ReadRequest,
 };
 
 use crate::support::{
@@ -242,7 +242,7 @@ fn invalid_options_are_refused() {
 
 #[test]
 fn a_queue_exists_once_per_process() {
-    let address = BufferAddress::Queue("shared".to_owned());
+    let address = BufferAddress::new(BufferKind::Queue, "shared");
     let queue = QueueOptions { capacity: 0, ..QueueOptions::default() };
     let invalid = BufferOptions { queue, ..BufferOptions::default() };
     assert!(matches!(buffer::open(&address, &invalid), Err(BufferError::Unsupported { .. })));

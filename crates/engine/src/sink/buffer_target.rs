@@ -10,7 +10,7 @@ use rollway_base::folder::create_missing_folder;
 use rollway_config::{Config, ExperienceBuffer, PriorityFn, ReplayBuffer, StorageType, WhenFull};
 use rollway_data::buffer::queue::{self, ReplayOptions, ReplayPriority};
 use rollway_data::buffer::{
-    self, Buffer, BufferAddress, BufferError, BufferOwner, BufferStorage, sql, table,
+    self, Buffer, BufferAddress, BufferError, BufferKind, BufferOwner, BufferStorage, sql, table,
 };
 use rollway_data::pipeline::OperatorArguments;
 use serde_json::Value;
@@ -41,18 +41,11 @@ impl BufferTarget {
     /// Returns the buffer between explorer and trainer.
     pub fn of_experiences(config: &Config) -> Result<Self, SinkError> {
         let ours = &config.buffer.trainer_input.experience_buffer;
-        let own = |ending: &str| config.cache_dir().join(format!("{}{ending}", ours.name));
         let path = ours.path.as_deref().filter(|path| !path.is_empty());
-        let address = match (ours.storage_type, path) {
-            (StorageType::Queue, _) => BufferAddress::Queue(ours.name.clone()),
-            (_, Some(path)) => parse(&format!("{BUFFER}.path"), path)?,
-            (StorageType::Sql, None) => BufferAddress::Sqlite(own(".db")),
-            (StorageType::File, None) => BufferAddress::JsonLines(own(".jsonl")),
-        };
-        let storage = match ours.storage_type {
-            StorageType::Queue => BufferStorage::Queue,
-            StorageType::Sql => BufferStorage::Database,
-            StorageType::File => BufferStorage::Files,
+        let storage = ours.storage_type.storage();
+        let address = match path.filter(|_| storage != BufferStorage::Queue) {
+            Some(path) => parse(&format!("{BUFFER}.path"), path)?,
+            None => default_address(storage, config, &ours.name)?,
         };
         if address.storage() != storage {
             let message = format!("{address} contradicts the `storage_type`; change one of them");
@@ -74,7 +67,7 @@ impl BufferTarget {
         let path = pipeline.input_save_path.as_deref().filter(|path| !path.is_empty());
         let address = match path {
             Some(path) => parse(INPUT, path)?,
-            None => BufferAddress::Sqlite(config.cache_dir().join(format!("{INPUT_NAME}.db"))),
+            None => default_address(BufferStorage::Database, config, INPUT_NAME)?,
         };
         if address.storage() == BufferStorage::Queue {
             let message = "a queue without a reader fills up; name a file";
@@ -142,6 +135,18 @@ fn job_id(folder: &Path) -> io::Result<String> {
     Ok(id.trim().to_owned())
 }
 
+fn default_address(
+    storage: BufferStorage,
+    config: &Config,
+    name: &str,
+) -> Result<BufferAddress, SinkError> {
+    let folder = config.cache_dir();
+    BufferAddress::default_of(storage, &folder, name).ok_or_else(|| {
+        let message = format!("the path {} is not UTF-8; choose another", folder.display());
+        SinkError::config("buffer.cache_dir", message)
+    })
+}
+
 fn parse(key: &str, path: &str) -> Result<BufferAddress, SinkError> {
     path.parse()
         .map_err(|error: buffer::BufferAddressError| SinkError::config(key, error.to_string()))
@@ -175,10 +180,7 @@ fn queue(config: &Config, ours: &ExperienceBuffer) -> Result<queue::QueueOptions
                            `replay_buffer` and `on_full: replace`";
             return Err(SinkError::config(key, message));
         }
-        if !matches!(
-            path.parse(),
-            Ok(BufferAddress::Parquet(_)) | Err(buffer::BufferAddressError::Unknown(_))
-        ) {
+        if !is_folder(path) {
             let message = format!(
                 "`{path}` is not a folder, and a queue is stored in one; remove `path`, or set \
                  another `storage_type`"
@@ -204,6 +206,14 @@ fn queue(config: &Config, ours: &ExperienceBuffer) -> Result<queue::QueueOptions
         replay,
         ..usual
     })
+}
+
+/// Returns whether a path can be the folder of a queue: it is no file and no database.
+fn is_folder(path: &str) -> bool {
+    match path.parse::<BufferAddress>() {
+        Ok(address) => address.kind() == BufferKind::Parquet,
+        Err(error) => matches!(error, buffer::BufferAddressError::Unknown(_)),
+    }
 }
 
 fn replay(ours: &ReplayBuffer) -> Result<ReplayOptions, SinkError> {

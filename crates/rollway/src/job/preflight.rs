@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use rollway_config::{Config, Mode, TrainerType};
-use rollway_data::buffer::BufferAddress;
+use rollway_data::buffer::BufferStorage;
 use rollway_data::pipeline::OperatorRegistry;
 use rollway_engine::BufferTarget;
 use rollway_gateway::models::{ServerCapabilities, ServerSpec, reach};
@@ -116,10 +116,10 @@ pub(super) async fn check_resume(config: &Config) -> Result<(), PreflightError> 
         return Ok(());
     }
     let Some(target) = buffer(config)? else { return Ok(()) };
-    let open = move || match target.address() {
+    let open = move || match target.address().storage() {
         // It belongs to this process.
-        BufferAddress::Queue(_) => Ok(()),
-        _ => target.open().map(drop),
+        BufferStorage::Queue => Ok(()),
+        BufferStorage::Database | BufferStorage::Files => target.open().map(drop),
     };
     let opened = tokio::task::spawn_blocking(open).await;
     let opened = opened.map_err(|error| PreflightError::new(format!("buffer: {error}"), ""))?;
